@@ -116,7 +116,7 @@ impl World {
         match self.views[0].admit(&mut self.nexuses[nexus], &request) {
             Ok(exec) => {
                 let buffer_bytes = exec.buffer_bytes();
-                assert!(buffer_bytes <= scsi::exec::CHUNK_BYTES);
+                assert!(buffer_bytes <= scsi::storage::CHUNK_BYTES);
                 self.buffer.clear();
                 self.buffer.resize(buffer_bytes as usize, 0xa5);
                 self.run(exec, Running { nexus, speech, out, buffer_bytes, detached: false });
@@ -159,7 +159,7 @@ impl World {
             Step::ReadPush { offset, len, at, end } => {
                 let end_offset = offset.checked_add(u64::from(len)).expect("offsets do not overflow");
                 assert!(end_offset <= MEDIUM_BYTES as u64, "reads stay on the medium");
-                assert!(len <= scsi::exec::CHUNK_BYTES && at.checked_add(len).is_some());
+                assert!(len <= scsi::storage::CHUNK_BYTES && at.checked_add(len).is_some());
                 end.map_or(Some(Event::Pushed), |ending| ended(running.speech, &ending))
             }
             Step::Media { unit, op } => {

@@ -19,6 +19,9 @@ const DOCUMENTS: [&str; 8] = [
     "docs/conformance.md",
 ];
 
+/// Folders that are layers, from the lowest: a module imports from its own layer and from those before it.
+const LAYERS: [(&str, &[&str]); 1] = [("crates/scsi/src", &["vocabulary", "state", "commands", "server"])];
+
 /// Checks every tracked file; all faults are named at once.
 pub(crate) fn run() -> Result {
     let mut faults: Vec<String> = DOCUMENTS
@@ -33,6 +36,9 @@ pub(crate) fn run() -> Result {
     let files: Vec<String> = texts().map(|(name, _)| name.to_owned()).collect();
     for (name, text) in texts() {
         faults.extend(faults_of(name, &text));
+        for (folder, layers) in LAYERS {
+            faults.extend(imports_from_above(name, &text, folder, layers));
+        }
         if name == "ARCHITECTURE.md" || name.starts_with("docs/design/") {
             faults.extend(files_not_there(name, &text, &files));
         }
@@ -59,6 +65,43 @@ fn faults_of(name: &str, text: &str) -> Vec<String> {
         }
         if line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ") {
             faults.push(format!("{}: an unfinished merge", place()));
+        }
+    }
+    faults
+}
+
+/// The imports of a file in `folder` that leave its layer upwards, or do not say which layer they are from. Tests may use
+/// anything.
+fn imports_from_above(name: &str, text: &str, folder: &str, layers: &[&str]) -> Vec<String> {
+    let Some(path) = name.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) else {
+        return Vec::new();
+    };
+    let modules: Vec<&str> = path.trim_end_matches(".rs").split('/').collect();
+    let Some(own) = layers.iter().position(|layer| *layer == modules[0]) else { return Vec::new() };
+    if modules.last() == Some(&"tests") {
+        return Vec::new();
+    }
+    let tested = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let root = "super::".repeat(modules.len());
+    let mut faults = Vec::new();
+    for (number, line) in tested.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        let absolute = code.split("crate::").skip(1);
+        for import in absolute.chain(code.split(&root).skip(1)) {
+            let module: String = import.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            match layers.iter().position(|layer| *layer == module) {
+                Some(layer) if layer <= own => {}
+                Some(_) => faults.push(format!(
+                    "{name}:{}: {} may not import from {module}, which is a layer above it",
+                    number + 1,
+                    layers[own]
+                )),
+                None => faults.push(format!(
+                    "{name}:{}: name the layer that this is from: crate::{}",
+                    number + 1,
+                    layers[..=own].join(", crate::")
+                )),
+            }
         }
     }
     faults
@@ -102,6 +145,31 @@ mod tests {
         );
         let page = "\n".repeat(ARCHITECTURE_LINES_MAX + 1);
         assert_eq!(faults_of("ARCHITECTURE.md", &page).len(), 1);
+    }
+
+    #[test]
+    fn a_layer_imports_from_those_below_it_alone() {
+        let check =
+            |name: &str, text: &str| imports_from_above(name, text, "crates/a/src", &["low", "mid", "high"]);
+        for fine in
+            ["use crate::low::x;", "use crate::mid::y;\nuse super::z;", "// crate::high", "use wire::high;"]
+        {
+            assert_eq!(check("crates/a/src/mid/b.rs", fine), [""; 0], "{fine}");
+        }
+        assert_eq!(
+            check("crates/a/src/mid/b.rs", "use crate::low::x;\nuse crate::high::y;"),
+            ["crates/a/src/mid/b.rs:2: mid may not import from high, which is a layer above it"]
+        );
+        for above in ["let x = crate::high::y();", "use super::super::high::x;", "use crate::{high, low};"] {
+            assert_eq!(check("crates/a/src/mid/b.rs", above).len(), 1, "{above}");
+        }
+        assert_eq!(check("crates/a/src/mid.rs", "use super::high::x;").len(), 1);
+        assert_eq!(check("crates/a/src/mid/b.rs", "use crate::x;").len(), 1, "which layer?");
+        let tests = "use crate::low::x;\n#[cfg(test)]\nmod tests {\n    use crate::high::y;\n}";
+        assert_eq!(check("crates/a/src/mid/b.rs", tests), [""; 0]);
+        for elsewhere in ["crates/a/src/mid/tests.rs", "crates/a/src/lib.rs", "crates/b/src/mid/b.rs"] {
+            assert_eq!(check(elsewhere, "use crate::high::x;"), [""; 0], "{elsewhere}");
+        }
     }
 
     #[test]

@@ -32,49 +32,24 @@
     )
 )]
 
-mod admit;
-mod answer;
-mod ata;
-pub mod attention;
-mod capacity;
-pub mod command;
-pub mod copy;
-mod diagnostic;
-mod erase;
-pub mod exec;
-pub mod export;
-mod format;
-pub mod home;
-mod inquiry;
-mod lba_status;
-mod limits;
-mod log;
-mod luns;
-mod media;
-mod mode;
-pub mod nexus;
-mod opcodes;
-pub mod policy;
-mod ports;
-mod power;
-mod request_sense;
-pub mod reservation;
-mod sanitize;
-pub mod sense;
-pub mod storage;
-pub mod table;
+mod commands;
+mod server;
+mod state;
 #[cfg(test)]
 mod testing;
-pub mod unit;
-mod vpd;
+mod vocabulary;
 
-pub use attention::UnitAttention;
-pub use command::{Attribute, Ending, Request, Status};
-pub use exec::{Env, Event, Exec, Step, Units};
-pub use export::Export;
-pub use home::{Damaged, Home, HomeReply, HomeRequest, Identity, Publish, Who};
-pub use luns::no_unit;
-pub use nexus::{NexusId, NexusUnit, Reach};
-pub use policy::Policy;
-pub use storage::{MediaOp, StoreError};
-pub use unit::{Incarnation, Unit, View};
+pub use commands::luns::no_unit;
+pub use commands::step::{self, Env, Event, Step, Units};
+pub use server::exec::Exec;
+pub use server::table;
+pub use state::attention::{self, UnitAttention};
+pub use state::export::{self, Export};
+pub use state::home::{self, Damaged, Home, HomeReply, HomeRequest, Identity, Publish, Who};
+pub use state::nexus::{self, NexusId, NexusUnit, Reach};
+pub use state::policy::{self, Policy};
+pub use state::unit::{self, Incarnation, Unit, View};
+pub use state::{copies, reservation};
+pub use vocabulary::command::{self, Attribute, Ending, Request, Status};
+pub use vocabulary::storage::{self, MediaOp, StoreError};
+pub use vocabulary::{modes, sense};

@@ -1,11 +1,12 @@
 //! A unit in memory that runs one command at a time, for tests.
 
-use crate::command::{Attribute, Ending, Request, Status};
-use crate::exec::{CHUNK_BYTES, Env, Event, Step, Units};
-use crate::home::{Home, HomeReply, HomeRequest, Publish};
-use crate::nexus::{NexusId, NexusUnit, Reach};
-use crate::storage::{Found, MediaOp, StoreError, Traits};
-use crate::unit::{Incarnation, Port, Protocol, Unit, View};
+use crate::commands::step::{Env, Event, Step, Units};
+use crate::state::home::{Home, HomeReply, HomeRequest, Publish};
+use crate::state::nexus::{NexusId, NexusUnit, Reach};
+use crate::state::unit::{Incarnation, Port, Protocol, Unit, View};
+use crate::vocabulary::command::{Attribute, Ending, Request, Status};
+use crate::vocabulary::storage::CHUNK_BYTES;
+use crate::vocabulary::storage::{Found, MediaOp, StoreError, Traits};
 use std::sync::Arc;
 use wire::Cdb;
 use wire::aoe::{Mac, Order, OrderKind};

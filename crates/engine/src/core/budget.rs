@@ -6,7 +6,7 @@ use super::Core;
 use super::task::State;
 use crate::slots::Key;
 use reactor::io::Io;
-use scsi::exec::CHUNK_BYTES;
+use scsi::storage::CHUNK_BYTES;
 use scsi::{Event, Step};
 use std::collections::VecDeque;
 use store::lane::Op;

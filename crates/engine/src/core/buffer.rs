@@ -12,7 +12,7 @@ use super::task::State;
 use crate::slots::Key;
 use reactor::io::Io;
 use reactor::memory::Arena;
-use scsi::exec::CHUNK_BYTES;
+use scsi::storage::CHUNK_BYTES;
 use scsi::{Event, Exec, Step};
 use std::collections::VecDeque;
 use wire::Places;

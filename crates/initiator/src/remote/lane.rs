@@ -14,9 +14,7 @@ use scsi::storage::{Found, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::lane::{Lane, Op, OpId, Outcome, Submitted};
-use wire::scsi::Command as _;
 use wire::scsi::capacity::unmap_list;
-use wire::scsi::command::{CompareAndWrite, GetLbaStatus, SynchronizeCache16, Unmap, WriteSame16};
 use wire::{Cdb, Places};
 
 /// The longest piece with data.
@@ -226,10 +224,7 @@ impl RemoteLane {
             Op::OrWrite { offset, from, durable } => (request::or_write, *durable, *offset, from),
             Op::Compare { offset, with } => (request::compare, false, *offset, with),
             Op::CompareAndWrite { .. } => return self.compare_and_write(index),
-            Op::Extent { offset } => {
-                let offset = *offset;
-                return self.lba_status(io, index, offset);
-            }
+            &Op::Extent { offset } => return self.lba_status(io, index, offset),
             Op::Flush => return Ok(self.sync()),
             Op::Discard { offset, len } if geometry.unmap_zeros => {
                 let (offset, len) = (*offset, *len);
@@ -263,7 +258,7 @@ impl RemoteLane {
     }
 
     fn sync(&self) -> Next {
-        self.command(SynchronizeCache16::default().to_cdb(), Places::EMPTY, Places::EMPTY)
+        self.command(request::synchronize_cache(), Places::EMPTY, Places::EMPTY)
     }
 
     fn compare_and_write(&mut self, index: u32) -> Result<Next, StoreError> {
@@ -277,9 +272,9 @@ impl RemoteLane {
         let both = both.ok_or(StoreError::Unsupported)?;
         flight.piece = u64::from(compare.len());
         let block = u64::from(geometry.block_bytes);
-        let (lba, blocks) = (offset / block, (flight.piece / block) as u8);
-        let command = CompareAndWrite { fua: durable && geometry.fua, ..CompareAndWrite::new(lba, blocks) };
-        Ok(Next { repeatable: false, ..self.command(command.to_cdb(), Places::EMPTY, both) })
+        let (lba, blocks) = (offset / block, (flight.piece / block) as u32);
+        let cdb = request::compare_and_write(lba, blocks, durable && geometry.fua);
+        Ok(Next { repeatable: false, ..self.command(cdb, Places::EMPTY, both) })
     }
 
     fn lba_status<I: Io>(&mut self, io: &mut I, index: u32, offset: u64) -> Result<Next, StoreError> {
@@ -289,7 +284,7 @@ impl RemoteLane {
         }
         let buffer = flight.buffer;
         let lba = offset / u64::from(self.store.geometry.block_bytes);
-        Ok(self.command(GetLbaStatus::new(lba, LBA_STATUS_BYTES).to_cdb(), buffer, Places::EMPTY))
+        Ok(self.command(request::lba_status(lba), buffer, Places::EMPTY))
     }
 
     /// A piece of a range that is to read as zeros; `same`: by WRITE SAME.
@@ -317,11 +312,9 @@ impl RemoteLane {
         };
         flight.piece = piece;
         let blocks = (piece / block) as u32;
-        let cdb = if same {
-            let unmap = unmap && geometry.write_same_unmaps;
-            WriteSame16 { unmap, ..WriteSame16::new(lba, blocks) }.to_cdb()
-        } else {
-            request::write(lba, blocks, false)
+        let cdb = match same {
+            true => request::write_same(lba, blocks, unmap && geometry.write_same_unmaps),
+            false => request::write(lba, blocks, false),
         };
         let zeros = self.store.zeros.span(0, data).ok_or(StoreError::Unsupported)?;
         let request = request::request(self.session.lun_bytes(), cdb, Places::EMPTY, Places::one(zeros));
@@ -341,7 +334,7 @@ impl RemoteLane {
         let list = unmap_list((offset + flight.done) / block, blocks as u32);
         flight.buffer.iter().for_each(|span| io.arena().bytes_mut(span).copy_from_slice(&list));
         let buffer = flight.buffer;
-        Ok(self.command(Unmap::new(UNMAP_BYTES as u16).to_cdb(), Places::EMPTY, buffer))
+        Ok(self.command(request::unmap(), Places::EMPTY, buffer))
     }
 
     /// Whether an operation may begin: no write stands in its way that is not over yet. Other lanes then see it.

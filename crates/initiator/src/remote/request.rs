@@ -4,7 +4,10 @@ use proto::iscsi::initiator::Request;
 use proto::verbs::Attribute;
 use scsi::storage::{Found, StoreError};
 use wire::scsi::capacity::{LbaStatus, LbaStatusHeader, UNMAP_LIST_BYTES, provisioning};
-use wire::scsi::command::{OrWrite16, Read16, Verify16, Write16, WriteAtomic16};
+use wire::scsi::command::{
+    CompareAndWrite, GetLbaStatus, OrWrite16, Read16, SynchronizeCache16, Unmap, Verify16, Write16,
+    WriteAtomic16, WriteSame16,
+};
 use wire::scsi::status::{BUSY, CHECK_CONDITION, RESERVATION_CONFLICT, TASK_ABORTED, TASK_SET_FULL};
 use wire::scsi::{Command, code};
 use wire::{Cdb, Places, Sense, SenseKey};
@@ -38,6 +41,28 @@ pub(super) fn or_write(lba: u64, blocks: u32, fua: bool) -> Cdb {
 
 pub(super) fn compare(lba: u64, blocks: u32, _: bool) -> Cdb {
     Verify16 { byte_check: COMPARE, ..Verify16::new(lba, blocks) }.to_cdb()
+}
+
+/// Of blocks that fit in what the unit compares and writes at once, which the command counts in 8 bits.
+pub(super) fn compare_and_write(lba: u64, blocks: u32, fua: bool) -> Cdb {
+    CompareAndWrite { fua, ..CompareAndWrite::new(lba, blocks as u8) }.to_cdb()
+}
+
+pub(super) fn write_same(lba: u64, blocks: u32, unmap: bool) -> Cdb {
+    WriteSame16 { unmap, ..WriteSame16::new(lba, blocks) }.to_cdb()
+}
+
+pub(super) fn synchronize_cache() -> Cdb {
+    SynchronizeCache16::default().to_cdb()
+}
+
+pub(super) fn lba_status(lba: u64) -> Cdb {
+    GetLbaStatus::new(lba, LBA_STATUS_BYTES).to_cdb()
+}
+
+/// With a parameter list of one descriptor.
+pub(super) fn unmap() -> Cdb {
+    Unmap::new(UNMAP_BYTES as u16).to_cdb()
 }
 
 /// A simple command.

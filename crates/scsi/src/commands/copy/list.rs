@@ -1,0 +1,295 @@
+//! The parameter list of EXTENDED COPY: header, CSCD descriptors, segment descriptors.
+
+use super::{CSCDS_MAX, DESCRIPTOR_BYTES_MAX, SEGMENTS_MAX};
+use crate::commands::step::Env;
+use crate::commands::vpd;
+use crate::state::nexus::Reach;
+use crate::state::unit::Unit;
+use crate::vocabulary::command::ReservationClass;
+use crate::vocabulary::sense::Check;
+use wire::{SenseKey, Specific};
+
+/// Which of the two parameter list formats.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Format {
+    /// LID1: a list identifier of one byte.
+    Short,
+    /// LID4: a list identifier of four bytes.
+    Long,
+}
+
+/// What is to be copied.
+#[derive(Debug)]
+pub(super) struct Order {
+    /// `None`: nothing is to be known of the operation.
+    pub(super) list_id: Option<u32>,
+    /// The results are held when all went well, too.
+    pub(super) hold: bool,
+    /// The command ends before the operation.
+    pub(super) immediate: bool,
+    pub(super) segments: Vec<Segment>,
+}
+
+/// Bytes of one unit that go to another, or to another place of the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Segment {
+    /// Number of the unit.
+    pub(super) source: u32,
+    /// First byte.
+    pub(super) source_at: u64,
+    /// Number of the unit.
+    pub(super) destination: u32,
+    /// First byte.
+    pub(super) destination_at: u64,
+    /// Bytes, whole blocks of both.
+    pub(super) len: u64,
+}
+
+/// Type code of an identification descriptor CSCD descriptor, and its length.
+pub(super) const IDENTIFICATION: u8 = 0xe4;
+const CSCD_BYTES: usize = 32;
+/// Type code of a block device to block device segment descriptor, and its length.
+pub(super) const BLOCK_TO_BLOCK: u8 = 0x02;
+const SEGMENT_BYTES: usize = 28;
+
+/// The list identifier of a parameter list, if it is long enough to have one.
+pub(super) fn list_id(format: Format, list: &[u8]) -> Option<u32> {
+    match format {
+        Format::Short => list.first().map(|id| u32::from(*id)),
+        Format::Long => list.get(20..)?.first_chunk().map(|id| u32::from_be_bytes(*id)),
+    }
+}
+
+/// Reads a parameter list; all segments are checked before anything is copied.
+pub(super) fn parse(format: Format, list: &[u8], env: &Env<'_>) -> Result<Order, Check> {
+    let header = match format {
+        Format::Short => short_header(list)?,
+        Format::Long => long_header(list)?,
+    };
+    let list_id = list_id(format, list).unwrap_or(0);
+    match header.usage {
+        0b00 | 0b10 => {}
+        // Its end could not be learnt (SPC-4 section 6.4.3.4).
+        0b11 if header.immediate => return Err(Check::parameter_bit(1, 4)),
+        0b11 if list_id == 0 => {}
+        0b11 => return Err(Check::parameter_byte(if format == Format::Short { 0 } else { 20 })),
+        _ => return Err(Check::parameter_bit(1, 4)),
+    }
+    let descriptor_bytes = header.cscd_bytes.saturating_add(header.segment_bytes);
+    if descriptor_bytes > usize::from(DESCRIPTOR_BYTES_MAX) {
+        return Err(Check::PARAMETER_LENGTH);
+    }
+    if header.has_inline_data {
+        return Err(Check::INLINE_DATA);
+    }
+    let (_, body) = list.split_at_checked(header.len).ok_or(Check::PARAMETER_LENGTH)?;
+    let (cscds, rest) = body.split_at_checked(header.cscd_bytes).ok_or(Check::PARAMETER_LENGTH)?;
+    let segments = rest.get(..header.segment_bytes).ok_or(Check::PARAMETER_LENGTH)?;
+    let cscds = parse_cscds(cscds, header.len, env)?;
+    Ok(Order {
+        list_id: (header.usage != 0b11).then_some(list_id),
+        hold: header.usage == 0b00,
+        immediate: header.immediate,
+        segments: parse_segments(segments, &cscds, env)?,
+    })
+}
+
+struct Header {
+    len: usize,
+    usage: u8,
+    cscd_bytes: usize,
+    segment_bytes: usize,
+    has_inline_data: bool,
+    immediate: bool,
+}
+
+fn short_header(list: &[u8]) -> Result<Header, Check> {
+    let [_, flags, c1, c0, _, _, _, _, s3, s2, s1, s0, inline @ ..] =
+        *list.first_chunk::<16>().ok_or(Check::PARAMETER_LENGTH)?;
+    Ok(Header {
+        len: 16,
+        usage: flags >> 3 & 0x03,
+        cscd_bytes: usize::from(u16::from_be_bytes([c1, c0])),
+        segment_bytes: usize::try_from(u32::from_be_bytes([s3, s2, s1, s0])).unwrap_or(usize::MAX),
+        has_inline_data: inline != [0; 4],
+        immediate: false,
+    })
+}
+
+fn long_header(list: &[u8]) -> Result<Header, Check> {
+    let header: &[u8; 48] = list.first_chunk().ok_or(Check::PARAMETER_LENGTH)?;
+    let [format, flags, h1, h0, .., c1, c0, s1, s0, i1, i0] = *header;
+    let [_, _, _, _, _, _, _, _, _, _, _, _, _, _, _, options, kind, ..] = *header;
+    if format != 0x01 {
+        return Err(Check::parameter_byte(0));
+    }
+    if [h1, h0] != [0, 0x20] {
+        return Err(Check::parameter_byte(2));
+    }
+    if kind != 0xff {
+        return Err(Check::parameter_byte(16));
+    }
+    Ok(Header {
+        len: header.len(),
+        usage: flags >> 3 & 0x03,
+        cscd_bytes: usize::from(u16::from_be_bytes([c1, c0])),
+        segment_bytes: usize::from(u16::from_be_bytes([s1, s0])),
+        has_inline_data: [i1, i0] != [0, 0],
+        immediate: options & 0x01 != 0,
+    })
+}
+
+/// What a CSCD descriptor names: a unit, or why it cannot be copied from or to.
+type Cscd = Result<u32, Check>;
+
+fn parse_cscds(mut rest: &[u8], mut at: usize, env: &Env<'_>) -> Result<Vec<Cscd>, Check> {
+    let mut cscds = Vec::new();
+    while let Some(kind) = rest.first() {
+        if cscds.len() >= usize::from(CSCDS_MAX) {
+            return Err(Check::TOO_MANY_TARGETS);
+        }
+        if *kind != IDENTIFICATION {
+            return Err(Check::TARGET_TYPE);
+        }
+        let (cscd, next) = rest.split_first_chunk().ok_or(Check::PARAMETER_LENGTH)?;
+        cscds.push(parse_cscd(cscd, at, env)?);
+        rest = next;
+        at = at.saturating_add(CSCD_BYTES);
+    }
+    Ok(cscds)
+}
+
+/// An identification descriptor. LU ID TYPE is none of our business, and NUL is obsolete (SPC-4 section 6.4.5.1).
+fn parse_cscd(cscd: &[u8; CSCD_BYTES], at: usize, env: &Env<'_>) -> Result<Cscd, Check> {
+    let [_, device_type, _, _, code_set, kind, _, len, designator @ ..] = cscd;
+    let [.., _, l2, l1, l0] = *cscd;
+    let field =
+        |byte: usize| Check::parameter_byte(u16::try_from(at.saturating_add(byte)).unwrap_or(u16::MAX));
+    let longest = designator.len().saturating_sub(4);
+    let name = designator.get(..usize::from(*len)).filter(|name| name.len() <= longest).ok_or(field(7))?;
+    if kind & 0x30 != 0 {
+        return Err(field(5));
+    }
+    let names_it = |unit: &Unit| match (code_set & 0x0f, kind & 0x0f) {
+        (0x01, 0x03) => vpd::naa_bytes(unit) == name,
+        (0x01, 0x02) => unit.eui == name,
+        _ => false,
+    };
+    let Some(view) = env.units.find(&names_it) else {
+        return Ok(Err(Check::COPY_UNREACHABLE));
+    };
+    let block_bytes = u32::from_be_bytes([0, l2, l1, l0]);
+    let is_disk = device_type & 0x1f == 0 && (block_bytes == 0 || block_bytes == view.policy.block_bytes);
+    Ok(if is_disk { Ok(view.unit.index) } else { Err(Check::COPY_DEVICE_TYPE) })
+}
+
+fn parse_segments(mut rest: &[u8], cscds: &[Cscd], env: &Env<'_>) -> Result<Vec<Segment>, Check> {
+    let mut segments = Vec::new();
+    // Types are judged before content: a list with an unknown type does nothing at all.
+    let mut bodies = Vec::new();
+    while let Some(kind) = rest.first() {
+        if bodies.len() >= usize::from(SEGMENTS_MAX) {
+            return Err(Check::TOO_MANY_SEGMENTS);
+        }
+        if *kind != BLOCK_TO_BLOCK {
+            return Err(Check::SEGMENT_TYPE);
+        }
+        let (body, next) = rest.split_first_chunk::<SEGMENT_BYTES>().ok_or(Check::PARAMETER_LENGTH)?;
+        bodies.push(body);
+        rest = next;
+    }
+    for (number, body) in bodies.into_iter().enumerate() {
+        let segment = parse_segment(body, cscds, env).map_err(|check| numbered(check, number))?;
+        segments.push(segment);
+    }
+    Ok(segments)
+}
+
+/// The segment's number goes into the COMMAND-SPECIFIC INFORMATION field (SPC-4 section 5.17.7.4).
+pub(super) fn numbered(check: Check, segment: usize) -> Check {
+    Check { command_specific: u64::try_from(segment).ok(), ..check }
+}
+
+fn parse_segment(body: &[u8; SEGMENT_BYTES], cscds: &[Cscd], env: &Env<'_>) -> Result<Segment, Check> {
+    let [_, flags, n1, n0, s1, s0, d1, d0, _, _, b1, b0, lbas @ ..] = *body;
+    if usize::from(u16::from_be_bytes([n1, n0])) != SEGMENT_BYTES.saturating_sub(4) {
+        return Err(aborted_at(Check::SEGMENT_TYPE.code, 2));
+    }
+    let cscd = |index: [u8; 2], byte| match cscds.get(usize::from(u16::from_be_bytes(index))) {
+        Some(Ok(unit)) => Ok(*unit),
+        Some(Err(check)) => Err(*check),
+        None => Err(aborted_at(Check::COPY_UNREACHABLE.code, byte)),
+    };
+    let (source, destination) = (cscd([s1, s0], 4)?, cscd([d1, d0], 6)?);
+    let (source_lba, destination_lba) = lbas.split_at(8);
+    let lba = |bytes: &[u8]| bytes.first_chunk().map_or(0, |lba| u64::from_be_bytes(*lba));
+    let block_bytes = |index| block_bytes(env, index).ok_or(Check::COPY_UNREACHABLE);
+    let (source_block, destination_block) = (block_bytes(source)?, block_bytes(destination)?);
+    let counted = if flags & 0x02 != 0 { destination_block } else { source_block };
+    let len = u64::from(u16::from_be_bytes([b1, b0])).saturating_mul(counted);
+    let is_whole = |block| len.checked_rem(block) == Some(0);
+    if !is_whole(source_block) || !is_whole(destination_block) {
+        return Err(Check::new(SenseKey::CopyAborted, 0x260a));
+    }
+    let place = |lba: u64, block: u64, byte| {
+        lba.checked_mul(block).ok_or(aborted_at(0, byte)) // Any such place is past the end.
+    };
+    let segment = Segment {
+        source,
+        source_at: place(lba(source_lba), source_block, 12)?,
+        destination,
+        destination_at: place(lba(destination_lba), destination_block, 20)?,
+        len,
+    };
+    segment.check(env).map(|()| segment)
+}
+
+fn block_bytes(env: &Env<'_>, index: u32) -> Option<u64> {
+    let view = env.units.view(index)?;
+    Some(u64::from(view.policy.block_bytes))
+}
+
+/// COPY ABORTED, pointing at a byte of the segment descriptor.
+fn aborted_at(code: u16, byte: u16) -> Check {
+    let specific = Specific::Segment { in_descriptor: true, byte, bit: None };
+    Check { specific: Some(specific), ..Check::new(SenseKey::CopyAborted, code) }
+}
+
+impl Segment {
+    /// Whether the nexus may read the source and write the destination at present, and both hold the ranges.
+    pub(super) fn check(&self, env: &Env<'_>) -> Result<(), Check> {
+        check_unit(env, self.source, self.source_at, self.len, false)?;
+        check_unit(env, self.destination, self.destination_at, self.len, true)
+    }
+
+    /// Whether it is copied from its end to its beginning: the destination overlaps the source's later part.
+    pub(super) fn is_backwards(&self) -> bool {
+        self.source == self.destination
+            && self.source_at < self.destination_at
+            && self.destination_at < self.source_at.saturating_add(self.len)
+    }
+}
+
+fn check_unit(env: &Env<'_>, index: u32, at: u64, len: u64, writes: bool) -> Result<(), Check> {
+    let view = env.units.view(index).ok_or(Check::COPY_UNREACHABLE)?;
+    let reach = env.reach.iter().find(|(number, _)| *number == index);
+    let is_writable = match reach.map_or(Reach::No, |(_, reach)| *reach) {
+        Reach::No => return Err(Check::COPY_UNREACHABLE),
+        Reach::ReadOnly => false,
+        Reach::Full => {
+            let policy = &view.policy;
+            !(view.unit.read_only || policy.traits.read_only || policy.modes.software_write_protect)
+        }
+    };
+    let nexus = &*env.nexus;
+    let access = view.policy.reservations.access(nexus.id, &nexus.transport_id, nexus.target_port);
+    let class = if writes { ReservationClass::Write } else { ReservationClass::Read };
+    if view.not_ready().is_some() || access.conflicts(class) || (writes && !is_writable) {
+        return Err(Check::COPY_FAILED);
+    }
+    let end = view.blocks().saturating_mul(u64::from(view.policy.block_bytes));
+    match at.checked_add(len) {
+        Some(last) if last <= end => Ok(()),
+        Some(_) | None => Err(aborted_at(0, if writes { 20 } else { 12 })),
+    }
+}

@@ -1,0 +1,101 @@
+//! SEND DIAGNOSTIC, RECEIVE DIAGNOSTIC RESULTS, and READ DEFECT DATA (SPC-4 sections 6.42 and 6.27, SBC-3
+//! sections 5.17 and 5.18).
+
+use crate::commands::admission::Admission;
+use crate::commands::answer::Answer;
+use crate::commands::step::Env;
+use crate::vocabulary::command::Ending;
+use crate::vocabulary::sense::{Check, Failure};
+use wire::Cdb;
+
+/// SEND DIAGNOSTIC: the default self-test, and the self-tests in the background and foreground; all find whether the
+/// unit is ready. There are no diagnostic pages to send.
+pub(crate) fn send<P: From<Ending>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    let (code, default_test) = (cdb.u8(1) >> 5, cdb.u8(1) & 0x04 != 0);
+    if matches!(code, 3 | 7) || (code != 0 && default_test) {
+        return Err(Check::cdb_bit(1, 7).into());
+    }
+    if cdb.u16(3) != 0 {
+        return Err(Check::cdb_byte(3).into());
+    }
+    let tests = default_test || matches!(code, 1 | 2 | 5 | 6);
+    match admission.view.not_ready().filter(|_| tests) {
+        Some(check) => Err(check.into()),
+        None => Ok(P::from(Ending::GOOD)),
+    }
+}
+
+/// RECEIVE DIAGNOSTIC RESULTS: the page that lists the pages.
+pub(crate) fn receive<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    if cdb.u8(1) & 0x01 != 0 && cdb.u8(2) != 0 {
+        return Err(Check::cdb_byte(2).into());
+    }
+    Ok(P::from(Answer::new(*cdb, u32::from(cdb.u16(3)), build_pages)))
+}
+
+fn build_pages(_: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    data.extend_from_slice(&[0x00, 0, 0, 1, 0x00]);
+    Ok(())
+}
+
+/// READ DEFECT DATA(10): there are none, in whatever format.
+pub(crate) fn defects10<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    Ok(P::from(Answer::new(*cdb, u32::from(cdb.u16(7)), build10)))
+}
+
+/// READ DEFECT DATA(12).
+pub(crate) fn defects12<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    Ok(P::from(Answer::new(*cdb, cdb.u32(6), build12)))
+}
+
+fn build10(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    data.extend_from_slice(&[0, cdb.u8(2) & 0x1f, 0, 0]);
+    Ok(())
+}
+
+fn build12(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    data.extend_from_slice(&[0, cdb.u8(1) & 0x1f, 0, 0, 0, 0, 0, 0]);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::state::home::HomeRequest;
+    use crate::testing::Bench;
+    use crate::vocabulary::command::Status;
+
+    #[test]
+    fn self_tests_tell_that_the_store_is_gone() {
+        let mut bench = Bench::new();
+        bench.ask(HomeRequest::StoreFailed("cut off".into()));
+        let ready = bench.read(&[0; 6]).sense();
+        for flags in [0x04, 0x20, 0x40, 0xa0, 0xc0] {
+            let test = bench.read(&[0x1d, flags, 0, 0, 0, 0]);
+            assert_eq!((test.ending.status, test.sense()), (Status::CheckCondition, ready));
+        }
+        for untested in [0x00, 0x80] {
+            bench.read(&[0x1d, untested, 0, 0, 0, 0]).assert_good();
+        }
+    }
+
+    #[test]
+    fn self_tests_pass_and_there_are_no_defects() {
+        let mut bench = Bench::new();
+        for flags in [0x04, 0x20, 0x40, 0x80, 0xa0, 0xc0] {
+            bench.read(&[0x1d, flags, 0, 0, 0, 0]).assert_good();
+        }
+        bench.read(&[0x1d, 0x60, 0, 0, 0, 0]).assert_invalid_field(1);
+        bench.write(&[0x1d, 0x10, 0, 0, 4, 0], &[0; 4]).assert_invalid_field(3);
+        assert_eq!(bench.read(&[0x1c, 1, 0, 0, 255, 0]).assert_good().data, [0, 0, 0, 1, 0]);
+        bench.read(&[0x1c, 1, 0x40, 0, 255, 0]).assert_invalid_field(2);
+        assert_eq!(bench.read(&[0x37, 0, 0x1d, 0, 0, 0, 0, 0, 32, 0]).assert_good().data, [0, 0x1d, 0, 0]);
+        assert_eq!(
+            bench.read(&[0xb7, 0x18, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0]).assert_good().data[..2],
+            [0, 0x18]
+        );
+    }
+}

@@ -1,0 +1,256 @@
+//! FORMAT UNIT (SBC-3 section 5.3): all blocks read as zeros afterwards, and are unmapped on a thin unit. There are no
+//! defects to list, no protection information, and one block length.
+
+use crate::commands::admission::Admission;
+use crate::commands::erase::{Erase, List, Method};
+use crate::vocabulary::modes::EraseKind;
+use crate::vocabulary::sense::{Check, Failure};
+
+/// Length of the short parameter list header, and of the long one.
+const HEADER_BYTES: [u32; 2] = [4, 8];
+
+/// Length of an initialization pattern descriptor without a pattern.
+const DESCRIPTOR_BYTES: u32 = 4;
+
+/// FMTDATA.
+const DATA: u8 = 0x10;
+
+/// FORMAT UNIT.
+pub(crate) fn begin<P: From<Box<Erase>>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let flags = admission.cdb().u8(1);
+    // FMTPINFO; DEFECT LIST FORMAT.
+    if flags & 0xc0 != 0 {
+        return Err(Check::cdb_bit(1, 7).into());
+    }
+    if flags & 0x07 != 0 {
+        return Err(Check::cdb_bit(1, 2).into());
+    }
+    let long = flags & 0x20 != 0;
+    let list = if flags & DATA != 0 {
+        let header = header_bytes(long);
+        if admission.request.write_bytes < header {
+            return Err(Check::PARAMETER_LENGTH.into());
+        }
+        let bytes = admission.request.write_bytes.min(header.saturating_add(DESCRIPTOR_BYTES));
+        List::Format { bytes, long }
+    } else if flags & 0x28 != 0 {
+        // LONGLIST and CMPLST belong to a parameter list.
+        return Err(Check::cdb_bit(1, if long { 5 } else { 3 }).into());
+    } else {
+        List::None
+    };
+    let method = Method::Zero { unmap: admission.view.is_thin() };
+    Ok(P::from(Box::new(Erase::new(EraseKind::Format, method, list, false))))
+}
+
+fn header_bytes(long: bool) -> u32 {
+    let [short_bytes, long_bytes] = HEADER_BYTES;
+    if long { long_bytes } else { short_bytes }
+}
+
+/// What a parameter list says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Parameters {
+    /// IMMED.
+    pub(crate) immediate: bool,
+    /// Length of the list.
+    pub(crate) bytes: u32,
+}
+
+impl Parameters {
+    /// Reads header and initialization pattern descriptor at the start of `list`.
+    pub(crate) fn parse(list: &[u8], long: bool) -> Result<Parameters, Check> {
+        let [usage, options, rest @ ..] = list else { return Err(Check::PARAMETER_LENGTH) };
+        if usage & 0x07 != 0 {
+            return Err(Check::parameter_bit(0, 2));
+        }
+        // Without FOV the options DPRY, DCRT, STPF and IP are zero.
+        if options & 0x80 == 0 && options & 0x78 != 0 {
+            return Err(Check::parameter_bit(1, 7));
+        }
+        // Defect lists: there are no defects. In a long header, protection information comes before their length.
+        let (protection, defects, rest) = match (long, rest) {
+            (true, [_, protection, a, b, c, d, rest @ ..]) => (*protection, [*a, *b, *c, *d], rest),
+            (false, [a, b, rest @ ..]) => (0, [0, 0, *a, *b], rest),
+            (_, _) => return Err(Check::PARAMETER_LENGTH),
+        };
+        if protection != 0 {
+            return Err(Check::parameter_byte(3));
+        }
+        if defects != [0; 4] {
+            return Err(Check::parameter_byte(if long { 4 } else { 2 }));
+        }
+        let header = header_bytes(long);
+        let mut bytes = header;
+        if options & 0x08 != 0 {
+            let at = u16::try_from(header).unwrap_or(0);
+            match rest {
+                // SI; only the default pattern, which is zeros and has no length.
+                [0, 0, 0, 0, ..] => bytes = header.saturating_add(DESCRIPTOR_BYTES),
+                [0, _, _, _, ..] => return Err(Check::parameter_byte(at.saturating_add(1))),
+                [_, _, _, _, ..] => return Err(Check::parameter_byte(at)),
+                _ => return Err(Check::PARAMETER_LENGTH),
+            }
+        }
+        Ok(Parameters { immediate: options & 0x02 != 0, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::state::home::{Home, HomeRequest, Who};
+    use crate::state::nexus::NexusId;
+    use crate::state::policy::Erasure;
+    use crate::testing::{Bench, unit};
+    use crate::vocabulary::modes::EraseKind;
+    use crate::vocabulary::storage::{MediaOp, StoreError};
+    use std::sync::atomic::Ordering;
+
+    const FORMAT: &[u8] = &[0x04, 0, 0, 0, 0, 0];
+    const READ: &[u8] = &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+
+    fn bench() -> Bench {
+        let mut bench = Bench::of(unit(), 256 * 1024);
+        bench.medium.fill(b'a');
+        bench.mapped.fill(true);
+        bench
+    }
+
+    fn begun(bench: &mut Bench) {
+        let from = bench.nexuses[0].identity();
+        bench.ask(HomeRequest::EraseBegin { from, kind: EraseKind::Format });
+    }
+
+    #[test]
+    fn a_formatted_unit_reads_as_zeros() {
+        let lists: [(u8, &[u8]); 6] = [
+            (0x00, &[]),
+            (0x10, &[0, 0, 0, 0]),
+            (0x18, &[0, 0x02, 0, 0]),
+            (0x10, &[0, 0xe2, 0, 0]),
+            (0x30, &[0; 8]),
+            (0x10, &[0, 0x88, 0, 0, 0, 0, 0, 0]),
+        ];
+        for (flags, list) in lists {
+            let mut bench = bench();
+            let outcome = bench.write(&[0x04, flags, 0, 0, 0, 0], list);
+            assert_eq!(outcome.assert_good().ending.write_bytes, list.len() as u64, "{flags:02x} {list:?}");
+            assert!(bench.medium.iter().all(|byte| *byte == 0) && !bench.mapped.contains(&true));
+            assert_eq!(bench.operations.last(), Some(&MediaOp::Flush));
+            bench.read(READ).assert_good();
+        }
+    }
+
+    #[test]
+    fn a_thick_unit_stays_mapped() {
+        let mut unit = unit();
+        unit.thin = false;
+        let mut bench = Bench::of(unit, 256 * 1024);
+        bench.medium.fill(1);
+        bench.read(FORMAT).assert_good();
+        assert!(bench.medium.iter().all(|byte| *byte == 0) && !bench.mapped.contains(&false));
+    }
+
+    #[test]
+    fn other_formats_are_refused_and_change_nothing() {
+        let mut bench = bench();
+        // FMTPINFO, LONGLIST and CMPLST without a list, DEFECT LIST FORMAT.
+        for flags in [0x80, 0x40, 0x20, 0x08, 0x01, 0x14, 0x17] {
+            bench.write(&[0x04, flags, 0, 0, 0, 0], &[0; 8]).assert_invalid_field(1);
+        }
+        for (flags, list) in [(0x10, &[0; 3][..]), (0x30, &[0; 7]), (0x10, &[0, 0x88, 0, 0, 0, 0])] {
+            bench.write(&[0x04, flags, 0, 0, 0, 0], list).assert_check(0x5, 0x1a00);
+        }
+        // PROTECTION FIELD USAGE, options without FOV, a defect list, a pattern; of a long header, protection intervals.
+        let lists: [(u8, [u8; 8]); 9] = [
+            (0x10, [1, 0, 0, 0, 0, 0, 0, 0]),
+            (0x10, [0, 0x08, 0, 0, 0, 0, 0, 0]),
+            (0x10, [0, 0x20, 0, 0, 0, 0, 0, 0]),
+            (0x10, [0, 0, 0, 4, 0, 0, 0, 0]),
+            (0x10, [0, 0x88, 0, 0, 0x20, 0, 0, 0]),
+            (0x10, [0, 0x88, 0, 0, 0, 1, 0, 4]),
+            (0x10, [0, 0x88, 0, 0, 0, 0, 0, 4]),
+            (0x30, [0, 0, 0, 1, 0, 0, 0, 0]),
+            (0x30, [0, 0, 0, 0, 0, 0, 0, 8]),
+        ];
+        for (flags, list) in lists {
+            bench.write(&[0x04, flags, 0, 0, 0, 0], &list).assert_check(0x5, 0x2600);
+        }
+        assert!(bench.medium.iter().all(|byte| *byte == b'a') && bench.published.is_none());
+    }
+
+    #[test]
+    fn the_unit_reports_the_progress_and_is_not_ready() {
+        let mut bench = bench();
+        begun(&mut bench);
+        assert!(
+            bench.published.as_ref().unwrap().aborts.iter().any(|(who, _)| *who == Who::Only(NexusId(1)))
+        );
+        match &bench.view.policy.erasure {
+            Some(Erasure::Running { progress, .. }) => progress.store(0x1234, Ordering::Relaxed),
+            other => panic!("{other:?}"),
+        }
+        for cdb in [READ, FORMAT, &[0; 6], &[0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0]] {
+            bench.read(cdb).assert_check(0x2, 0x0404);
+        }
+        let sense = bench.read(&[0x03, 0, 0, 0, 252, 0]).assert_good().data.clone();
+        assert_eq!((sense[2], &sense[12..14], &sense[15..18]), (0x2, &[4, 4][..], &[0x80, 0x12, 0x34][..]));
+        bench.read(&[0x12, 0, 0, 0, 96, 0]).assert_good();
+        bench.ask(HomeRequest::EraseEnd { ok: true, kind: EraseKind::Format });
+        bench.read(READ).assert_good();
+    }
+
+    #[test]
+    fn a_format_that_failed_or_was_cut_off_is_made_good_by_another_one() {
+        let mut bench = bench();
+        bench.failure = Some(StoreError::WriteFailed);
+        bench.read(FORMAT).assert_check(0x3, 0x3101);
+        bench.read(READ).assert_check(0x3, 0x3100);
+        bench.write(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[0; 512]).assert_check(0x3, 0x3100);
+        bench.read(&[0; 6]).assert_check(0x3, 0x3100);
+        // EXIT FAILURE MODE is for SANITIZE.
+        bench.read(&[0x48, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0]).assert_good();
+        bench.read(READ).assert_check(0x3, 0x3100);
+        bench.read(FORMAT).assert_good();
+        bench.read(READ).assert_good();
+        begun(&mut bench);
+        let kept = bench.published.take().unwrap().persist.unwrap();
+        let mut restored = Home::new(bench.view.unit.clone(), bench.view.policy.traits);
+        assert_eq!(restored.restore(&kept), Ok(()));
+        bench.view.policy = restored.policy();
+        bench.home = restored;
+        bench.read(READ).assert_check(0x3, 0x3100);
+        bench.read(FORMAT).assert_good();
+        bench.read(READ).assert_good();
+    }
+
+    #[test]
+    fn what_does_not_access_the_medium_is_answered_after_a_failed_format() {
+        let mode_sense = [0x1a, 0, 0x3f, 0, 255, 0];
+        let mode_sense10 = [0x5a, 0, 0x01, 0, 0, 0, 0, 0, 252, 0];
+        let log_sense = [0x4d, 0, 0x40, 0, 0, 0, 0, 0, 255, 0];
+        let opcodes = [0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0];
+        let read_keys = [0x5e, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+        let no_medium: [&[u8]; 5] = [&mode_sense, &mode_sense10, &log_sense, &opcodes, &read_keys];
+        let mut bench = bench();
+        begun(&mut bench);
+        for cdb in no_medium {
+            bench.read(cdb).assert_check(0x2, 0x0404);
+        }
+        bench.ask(HomeRequest::EraseEnd { ok: false, kind: EraseKind::Format });
+        for cdb in no_medium {
+            bench.read(cdb).assert_good();
+        }
+        bench.read(READ).assert_check(0x3, 0x3100);
+        bench.read(FORMAT).assert_good();
+        bench.read(READ).assert_good();
+    }
+
+    #[test]
+    fn what_a_sanitize_left_half_done_is_not_formatted_away() {
+        let mut bench = bench();
+        bench.failure = Some(StoreError::WriteFailed);
+        bench.read(&[0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0]).assert_check(0x3, 0x3103);
+        bench.read(FORMAT).assert_check(0x3, 0x3103);
+    }
+}

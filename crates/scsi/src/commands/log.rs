@@ -1,0 +1,113 @@
+//! LOG SENSE (SPC-4 sections 6.7 and 7.3, SBC-3 section 6.4). There is no LOG SELECT: nothing here can be set.
+
+use crate::commands::admission::Admission;
+use crate::commands::answer::Answer;
+use crate::commands::step::Env;
+use crate::state::unit::View;
+use crate::vocabulary::sense::{Check, Failure};
+use wire::Cdb;
+
+/// Supported pages.
+const SUPPORTED: u8 = 0x00;
+/// Logical block provisioning.
+const PROVISIONING: u8 = 0x0c;
+/// Temperature.
+const TEMPERATURE: u8 = 0x0d;
+/// Start-stop cycle counter.
+const START_STOP: u8 = 0x0e;
+
+/// FORMAT AND LINKING 11b: a binary list parameter.
+const BINARY_LIST: u8 = 0x03;
+/// FORMAT AND LINKING 01b: an ASCII list parameter.
+const ASCII_LIST: u8 = 0x01;
+
+/// LOG SENSE.
+pub(crate) fn sense<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    if cdb.u8(1) & 0x01 != 0 {
+        return Err(Check::cdb_bit(1, 0).into());
+    }
+    Ok(P::from(Answer::new(*cdb, u32::from(cdb.u16(7)), build)))
+}
+
+fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    let (code, subpage, pointer) = (cdb.u8(2) & 0x3f, cdb.u8(3), cdb.u16(5));
+    let body = match (code, subpage) {
+        (SUPPORTED, 0x00) => pages(env.view).collect(),
+        (SUPPORTED, 0xff) => {
+            let list = pages(env.view).flat_map(|page| [page, 0]);
+            [SUPPORTED, 0, SUPPORTED, 0xff].into_iter().chain(list.skip(2)).collect()
+        }
+        (PROVISIONING, 0x00) if env.view.is_thin() => Vec::new(),
+        (TEMPERATURE, 0x00) => parameters(pointer, &TEMPERATURE_PARAMETERS)?,
+        (START_STOP, 0x00) => parameters(pointer, &START_STOP_PARAMETERS)?,
+        (SUPPORTED | PROVISIONING | TEMPERATURE | START_STOP, 1..) => return Err(Check::cdb_byte(3).into()),
+        _ => return Err(Check::cdb_bit(2, 5).into()),
+    };
+    let with_subpage = if subpage == 0 { 0 } else { 0x40 };
+    data.extend_from_slice(&[code | with_subpage, subpage]);
+    data.extend_from_slice(&u16::try_from(body.len()).unwrap_or(u16::MAX).to_be_bytes());
+    data.extend_from_slice(&body);
+    Ok(())
+}
+
+fn pages(view: &View) -> impl Iterator<Item = u8> + use<> {
+    let thin = view.is_thin();
+    [SUPPORTED, PROVISIONING, TEMPERATURE, START_STOP]
+        .into_iter()
+        .filter(move |page| thin || *page != PROVISIONING)
+}
+
+/// Code, control byte and value of a log parameter.
+type Parameter = (u16, u8, &'static [u8]);
+
+/// Temperature and reference temperature: not available.
+const TEMPERATURE_PARAMETERS: [Parameter; 2] = [(0, BINARY_LIST, &[0, 0xff]), (1, BINARY_LIST, &[0, 0xff])];
+
+/// Dates that nobody set, and cycles: specified and accumulated, of which there are none.
+const START_STOP_PARAMETERS: [Parameter; 4] = [
+    (1, ASCII_LIST, b"      "),
+    (2, ASCII_LIST, b"      "),
+    (3, BINARY_LIST, &[0, 0, 0, 0]),
+    (4, BINARY_LIST, &[0, 0, 0, 0]),
+];
+
+/// The parameters from the one that PARAMETER POINTER names on; it may not point past the last (SPC-4 section 6.7).
+fn parameters(pointer: u16, list: &[Parameter]) -> Result<Vec<u8>, Check> {
+    let mut body = Vec::new();
+    for (code, control, value) in list.iter().filter(|(code, _, _)| *code >= pointer) {
+        body.extend_from_slice(&code.to_be_bytes());
+        body.extend_from_slice(&[*control, u8::try_from(value.len()).unwrap_or(0)]);
+        body.extend_from_slice(value);
+    }
+    if body.is_empty() { Err(Check::cdb_byte(5)) } else { Ok(body) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Bench;
+
+    #[test]
+    fn every_page_that_is_listed_is_there() {
+        let mut bench = Bench::new();
+        let sense = |page: u8, subpage: u8| [0x4d, 0, 0x40 | page, subpage, 0, 0, 0, 0, 255, 0];
+        let list = bench.read(&sense(0, 0)).assert_good().data.clone();
+        assert_eq!(list, [0, 0, 0, 4, 0x00, 0x0c, 0x0d, 0x0e]);
+        for page in &list[4..] {
+            assert_eq!(bench.read(&sense(*page, 0)).assert_good().data[0], *page);
+        }
+        let pairs = bench.read(&sense(0, 0xff)).assert_good().data.clone();
+        assert_eq!(pairs, [0x40, 0xff, 0, 10, 0, 0, 0, 0xff, 0x0c, 0, 0x0d, 0, 0x0e, 0]);
+        bench.read(&sense(0x02, 0)).assert_invalid_field(2);
+        bench.read(&sense(0x0d, 1)).assert_invalid_field(3);
+        bench.read(&[0x4c, 0, 0x40, 0, 0, 0, 0, 0, 0, 0]).assert_check(0x5, 0x2000);
+    }
+
+    #[test]
+    fn the_parameter_pointer_skips() {
+        let mut bench = Bench::new();
+        let data = bench.read(&[0x4d, 0, 0x4d, 0, 0, 0, 1, 0, 255, 0]).assert_good().data.clone();
+        assert_eq!(data, [0x0d, 0, 0, 6, 0, 1, 3, 2, 0, 0xff]);
+        bench.read(&[0x4d, 0, 0x4d, 0, 0, 0, 2, 0, 255, 0]).assert_invalid_field(5);
+    }
+}

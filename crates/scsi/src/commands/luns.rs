@@ -1,0 +1,121 @@
+//! REPORT LUNS (SPC-4 section 6.33), and commands to a LUN where there is no unit.
+
+use crate::commands::admission::Admission;
+use crate::commands::answer::Answer;
+use crate::commands::inquiry;
+use crate::commands::step::Env;
+use crate::state::attention::UnitAttention;
+use crate::vocabulary::command::{Ending, Request, Status};
+use crate::vocabulary::sense::{Check, Failure};
+use wire::Cdb;
+
+/// The shortest ALLOCATION LENGTH that the standard allows.
+const ALLOCATION_MIN: u32 = 16;
+
+/// REPORT LUNS.
+pub(crate) fn begin<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    check(cdb)?;
+    Ok(P::from(Answer::new(*cdb, cdb.u32(6), build)))
+}
+
+/// Reporting the list answers the unit attention that it changed.
+fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    env.nexus.attentions.retain(|attention| *attention != UnitAttention::LunsChanged);
+    list(cdb, env.luns, data);
+    Ok(())
+}
+
+fn check(cdb: &Cdb) -> Result<(), Check> {
+    if !matches!(cdb.u8(2), 0x00..=0x02 | 0x10..=0x12) {
+        return Err(Check::cdb_byte(2));
+    }
+    if cdb.u32(6) < ALLOCATION_MIN { Err(Check::cdb_byte(6)) } else { Ok(()) }
+}
+
+/// There are no well known units, and no administrative or subsidiary ones.
+fn list(cdb: &Cdb, luns: &[u64], data: &mut Vec<u8>) {
+    let luns = match cdb.u8(2) {
+        0x00 | 0x02 => luns,
+        _ => &[],
+    };
+    let len = u32::try_from(luns.len()).unwrap_or(u32::MAX).saturating_mul(8);
+    data.extend_from_slice(&len.to_be_bytes());
+    data.extend_from_slice(&[0; 4]);
+    for lun in luns {
+        data.extend_from_slice(&lun.to_be_bytes());
+    }
+}
+
+/// A command to a LUN where there is no unit (SPC-4 section 4.2.5.3, SAM-5 section 4.7.4): INQUIRY, REPORT LUNS and
+/// REQUEST SENSE are answered, all others end with LOGICAL UNIT NOT SUPPORTED. The data-in is appended to `data`; it
+/// is yet to be cut to what the initiator is ready for.
+pub fn no_unit(request: &Request<'_>, luns: &[u64], data: &mut Vec<u8>) -> Ending {
+    let cdb = request.cdb;
+    let answer = match cdb.opcode() {
+        0x12 => inquiry::build_no_unit(cdb, data).map(|()| u32::from(cdb.u16(3))),
+        0xa0 => check(cdb).map(|()| {
+            list(cdb, luns, data);
+            cdb.u32(6)
+        }),
+        0x03 => {
+            data.extend_from_slice(Check::NO_UNIT.encode_as(cdb.u8(1) & 0x01 != 0).as_bytes());
+            Ok(u32::from(cdb.u8(4)))
+        }
+        _ => Err(Check::NO_UNIT),
+    };
+    match answer {
+        Ok(allocation) => {
+            let allocation = allocation.min(Answer::BYTES_MAX);
+            data.truncate(usize::try_from(allocation).unwrap_or(usize::MAX));
+            Ending::sent(u64::try_from(data.len()).unwrap_or(0))
+        }
+        Err(check) => {
+            data.clear();
+            Ending { sense: Some(check.encode_as(false)), ..Ending::of(Status::CheckCondition) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Bench;
+    use wire::Cdb;
+
+    #[test]
+    fn the_list_depends_on_what_is_asked_for() {
+        let mut bench = Bench::new();
+        let list = |select| [0xa0, 0, select, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+        for select in [0, 2] {
+            let data = bench.read(&list(select)).assert_good().data.clone();
+            assert_eq!(data, [0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+        }
+        for select in [1, 0x10, 0x11, 0x12] {
+            assert_eq!(bench.read(&list(select)).assert_good().data, [0; 8]);
+        }
+        bench.read(&list(3)).assert_invalid_field(2);
+        bench.read(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 15, 0, 0]).assert_invalid_field(6);
+    }
+
+    #[test]
+    fn where_there_is_no_unit_three_commands_are_answered() {
+        let ask = |cdb: &[u8]| {
+            let cdb = Cdb::from_bytes(cdb).unwrap();
+            let attribute = crate::Attribute::Simple;
+            let request = Request { cdb: &cdb, attribute, read_bytes: 255, write_bytes: 0 };
+            let mut data = Vec::new();
+            let ending = no_unit(&request, &[0], &mut data);
+            (ending, data)
+        };
+        let (ending, data) = ask(&[0x12, 0, 0, 0, 36, 0]);
+        assert_eq!((ending, data.len(), data[0]), (Ending::sent(36), 36, 0x7f));
+        let (ending, data) = ask(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!((ending, data.len()), (Ending::sent(16), 16));
+        let (ending, data) = ask(&[0x03, 0, 0, 0, 18, 0]);
+        assert_eq!((ending, data[2], data[12]), (Ending::sent(18), 5, 0x25));
+        let (ending, data) = ask(&[0; 6]);
+        assert_eq!((ending.status, data.len()), (Status::CheckCondition, 0));
+        assert_eq!(ending.sense.unwrap().as_bytes()[12], 0x25);
+    }
+}

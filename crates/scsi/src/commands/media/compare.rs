@@ -1,0 +1,153 @@
+//! VERIFY (SBC-3 sections 5.27 to 5.30).
+
+use super::{Chunks, failed, moved, same, taken, unexpected};
+use crate::commands::admission::Admission;
+use crate::commands::step::{Env, Event, Step};
+use crate::vocabulary::sense::{Check, Failure};
+use crate::vocabulary::storage::MediaOp;
+
+/// VERIFY(10).
+pub(crate) fn verify10<P: From<Verify>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    verify(admission, u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), 7)
+}
+
+/// VERIFY(12).
+pub(crate) fn verify12<P: From<Verify>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    verify(admission, u64::from(cdb.u32(2)), cdb.u32(6), 6)
+}
+
+/// VERIFY(16).
+pub(crate) fn verify16<P: From<Verify>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    verify(admission, cdb.u64(2), cdb.u32(10), 10)
+}
+
+fn verify<P: From<Verify>>(
+    admission: &Admission<'_>,
+    lba: u64,
+    blocks: u32,
+    length_byte: u16,
+) -> Result<P, Failure> {
+    admission.check_protect()?;
+    let (range, len) = admission.transfer(lba, blocks, length_byte)?;
+    let (against, taken) = match admission.cdb().u8(1) >> 1 & 0x03 {
+        0 => (Against::Nothing, 0),
+        1 => (Against::Data, len),
+        3 if len > 0 => (Against::Block, admission.block_bytes()),
+        3 => (Against::Nothing, 0),
+        _ => return Err(Check::cdb_bit(1, 2).into()),
+    };
+    if admission.blocks_out(taken)? < taken {
+        return Err(Check::cdb_byte(length_byte).into());
+    }
+    let block_bytes = admission.block_bytes();
+    Ok(P::from(Verify { chunks: Chunks::new(range.offset, len), against, taken, block_bytes, tiled: 0 }))
+}
+
+/// What the medium is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Against {
+    /// Nothing: it must only be readable.
+    Nothing,
+    /// As much data-out.
+    Data,
+    /// One block of data-out.
+    Block,
+}
+
+/// The program of VERIFY.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Verify {
+    chunks: Chunks,
+    against: Against,
+    taken: u32,
+    block_bytes: u32,
+    /// Bytes of the buffer that are filled with copies of the block.
+    tiled: u32,
+}
+
+impl Verify {
+    /// Sees whether a range can be read.
+    pub(crate) fn readable(offset: u64, len: u32, block_bytes: u32) -> Verify {
+        let chunks = Chunks::new(offset, len);
+        Verify { chunks, against: Against::Nothing, taken: 0, block_bytes, tiled: 0 }
+    }
+
+    pub(crate) fn buffer_bytes(&self) -> u32 {
+        match self.against {
+            Against::Nothing | Against::Data => self.chunks.buffer_bytes(),
+            Against::Block => same::TILE_BYTES.max(self.block_bytes),
+        }
+    }
+
+    pub(crate) fn next(&mut self, env: &mut Env<'_>, event: Event) -> Step {
+        let Some(chunk) = self.chunks.current() else { return taken(self.taken) };
+        match event {
+            Event::Start => match self.against {
+                Against::Nothing => Step::Media {
+                    unit: None,
+                    op: MediaOp::Read { offset: chunk.offset, len: chunk.len, buffer: 0 },
+                },
+                Against::Data => Step::Fetch { at: chunk.at, len: chunk.len },
+                Against::Block if self.tiled == 0 => Step::Fetch { at: 0, len: self.block_bytes },
+                Against::Block => self.compare(),
+            },
+            Event::Fetched => {
+                if self.against == Against::Block {
+                    self.tiled = same::tile(env.buffer, self.block_bytes);
+                    self.chunks.limit(self.tiled);
+                }
+                self.compare()
+            }
+            Event::Stored(Ok(_)) => {
+                self.chunks.advance();
+                self.next(env, Event::Start)
+            }
+            Event::Stored(Err(error)) => failed(env, moved(error, chunk.at)),
+            Event::Pushed | Event::Home(_) | Event::Detached => unexpected(env),
+        }
+    }
+
+    fn compare(&self) -> Step {
+        match self.chunks.current() {
+            Some(chunk) => Step::Media {
+                unit: None,
+                op: MediaOp::Compare { offset: chunk.offset, len: chunk.len, buffer: 0 },
+            },
+            None => taken(self.taken),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{BLOCK, Bench};
+
+    #[test]
+    fn verify_compares_data_or_one_block_or_only_reads() {
+        let mut bench = Bench::new();
+        bench.medium[..2000 * BLOCK].fill(3);
+        bench.read(&[0x2f, 0, 0, 0, 0, 0, 0, 7, 208, 0]).assert_good();
+        bench.write(&[0x2f, 2, 0, 0, 0, 0, 0, 7, 208, 0], &vec![3; 2000 * BLOCK]).assert_good();
+        let outcome = bench.write(&[0xaf, 6, 0, 0, 0, 0, 0, 0, 7, 208, 0, 0], &[3; BLOCK]);
+        assert_eq!(outcome.assert_good().ending.write_bytes, BLOCK as u64);
+        bench.medium[1900 * BLOCK + 1] = 0;
+        let at = (1900 * BLOCK + 1) as u32;
+        for (bytchk, out) in [(2, vec![3; 2000 * BLOCK]), (6, vec![3; BLOCK])] {
+            let outcome = bench.write(&[0x8f, bytchk, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 208, 0, 0], &out);
+            outcome.assert_check(0xe, 0x1d00);
+            assert_eq!(outcome.ending.sense.unwrap().as_bytes()[3..7], at.to_be_bytes());
+        }
+    }
+
+    #[test]
+    fn verify_refuses_what_it_does_not_know() {
+        let mut bench = Bench::new();
+        bench.read(&[0x2f, 4, 0, 0, 0, 0, 0, 0, 1, 0]).assert_invalid_field(1);
+        bench.read(&[0x2f, 0xe0, 0, 0, 0, 0, 0, 0, 1, 0]).assert_invalid_field(1);
+        bench.write(&[0x2f, 2, 0, 0, 0, 0, 0, 0, 2, 0], &[0; BLOCK]).assert_invalid_field(7);
+        bench.read(&[0x2f, 2, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]).assert_check(0x5, 0x2100);
+    }
+}

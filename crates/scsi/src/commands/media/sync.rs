@@ -1,0 +1,77 @@
+//! SYNCHRONIZE CACHE and PRE-FETCH (SBC-3 sections 5.7, 5.23 and 5.24).
+
+use super::{failed, unexpected};
+use crate::commands::admission::Admission;
+use crate::commands::step::{Env, Event, Step};
+use crate::vocabulary::command::Ending;
+use crate::vocabulary::sense::Failure;
+use crate::vocabulary::storage::MediaOp;
+
+/// SYNCHRONIZE CACHE(10). The whole medium is flushed, and IMMED is answered when it is: both are more than asked.
+pub(crate) fn synchronize_cache10<P: From<Flush>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    admission.view.range_to_end(u64::from(cdb.u32(2)), u64::from(cdb.u16(7)))?;
+    Ok(P::from(Flush { taken: 0 }))
+}
+
+/// SYNCHRONIZE CACHE(16).
+pub(crate) fn synchronize_cache16<P: From<Flush>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    admission.view.range_to_end(cdb.u64(2), u64::from(cdb.u32(10)))?;
+    Ok(P::from(Flush { taken: 0 }))
+}
+
+/// PRE-FETCH(10): GOOD means that not all blocks are in a cache of ours, which is true: there is none.
+pub(crate) fn prefetch10<P: From<Ending>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    admission.view.range_to_end(u64::from(cdb.u32(2)), u64::from(cdb.u16(7)))?;
+    Ok(P::from(Ending::GOOD))
+}
+
+/// PRE-FETCH(16).
+pub(crate) fn prefetch16<P: From<Ending>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    admission.view.range_to_end(cdb.u64(2), u64::from(cdb.u32(10)))?;
+    Ok(P::from(Ending::GOOD))
+}
+
+/// A flush of the medium and the ending.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flush {
+    /// Bytes of data-out that the command took.
+    pub(crate) taken: u64,
+}
+
+impl Flush {
+    pub(crate) fn next(&mut self, env: &Env<'_>, event: Event) -> Step {
+        match event {
+            Event::Start => Step::Media { unit: None, op: MediaOp::Flush },
+            Event::Stored(Ok(_)) => Step::End(Ending::taken(self.taken)),
+            Event::Stored(Err(error)) => failed(env, error),
+            Event::Fetched | Event::Pushed | Event::Home(_) | Event::Detached => unexpected(env),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Bench;
+    use crate::vocabulary::storage::{MediaOp, StoreError};
+
+    #[test]
+    fn the_cache_is_flushed_and_ranges_are_checked() {
+        let mut bench = Bench::new();
+        let wide = |opcode, high| [opcode, 2, high, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+        for cdb in [&[0x35, 0, 0, 0, 0, 1, 0, 0, 0, 0][..], &wide(0x91, 0)] {
+            bench.operations.clear();
+            bench.read(cdb).assert_good();
+            assert_eq!(bench.operations, [MediaOp::Flush]);
+        }
+        bench.failure = Some(StoreError::WriteFailed);
+        bench.read(&wide(0x91, 0)).assert_check(0x3, 0x0c00);
+        bench.read(&wide(0x90, 0)).assert_good();
+        bench.read(&[0x34, 2, 0, 0, 0, 0, 3, 0, 1, 0]).assert_good();
+        bench.read(&wide(0x90, 0x80)).assert_check(0x5, 0x2100);
+        bench.read(&wide(0x91, 0x80)).assert_check(0x5, 0x2100);
+    }
+}

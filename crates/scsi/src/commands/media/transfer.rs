@@ -1,0 +1,478 @@
+//! READ, WRITE, WRITE ATOMIC, and WRITE AND VERIFY (SBC-3 sections 5.8 to 5.12, 5.32 to 5.38; SBC-4 section 5.48).
+
+use super::{Chunks, failed, taken, unexpected};
+use crate::commands::admission::Admission;
+use crate::commands::step::{Env, Event, Step};
+use crate::vocabulary::command::Ending;
+use crate::vocabulary::sense::{Check, Failure};
+use crate::vocabulary::storage::MediaOp;
+
+/// READ(6): 21 bits of address; a length of 0 means 256 blocks.
+pub(crate) fn read6<P: From<Read>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let (lba, blocks) = short_range(admission);
+    read(admission, lba, blocks, 4)
+}
+
+/// READ(10).
+pub(crate) fn read10<P: From<Read>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    admission.check_protect()?;
+    read(admission, u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), 7)
+}
+
+/// READ(12).
+pub(crate) fn read12<P: From<Read>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    admission.check_protect()?;
+    read(admission, u64::from(cdb.u32(2)), cdb.u32(6), 6)
+}
+
+/// READ(16).
+pub(crate) fn read16<P: From<Read>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    admission.check_protect()?;
+    read(admission, cdb.u64(2), cdb.u32(10), 10)
+}
+
+/// WRITE(6).
+pub(crate) fn write6<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let (lba, blocks) = short_range(admission);
+    write(admission, lba, blocks, 4, Kind::PLAIN)
+}
+
+/// WRITE(10).
+pub(crate) fn write10<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    admission.check_protect()?;
+    write(admission, u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), 7, plain(admission))
+}
+
+/// WRITE(12).
+pub(crate) fn write12<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    admission.check_protect()?;
+    write(admission, u64::from(cdb.u32(2)), cdb.u32(6), 6, plain(admission))
+}
+
+/// WRITE(16).
+pub(crate) fn write16<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    admission.check_protect()?;
+    write(admission, cdb.u64(2), cdb.u32(10), 10, plain(admission))
+}
+
+/// WRITE AND VERIFY(10).
+pub(crate) fn write_verify10<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    let kind = verified(admission)?;
+    write(admission, u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), 7, kind)
+}
+
+/// WRITE AND VERIFY(12).
+pub(crate) fn write_verify12<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    let kind = verified(admission)?;
+    write(admission, u64::from(cdb.u32(2)), cdb.u32(6), 6, kind)
+}
+
+/// WRITE AND VERIFY(16).
+pub(crate) fn write_verify16<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    let kind = verified(admission)?;
+    write(admission, cdb.u64(2), cdb.u32(10), 10, kind)
+}
+
+/// WRITE ATOMIC(16): all or nothing, so all of it must be in the buffer at once, and all of it must come.
+pub(crate) fn write_atomic16<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    admission.check_protect()?;
+    let (lba, blocks) = (cdb.u64(2), u32::from(cdb.u16(12)));
+    let (_, len) = admission.transfer(lba, blocks, 12)?;
+    if cdb.u16(10) != 0 {
+        return Err(Check::cdb_byte(10).into());
+    }
+    if blocks > admission.view.atomic_blocks_max() || admission.blocks_out(len)? < len {
+        return Err(Check::cdb_byte(12).into());
+    }
+    write(admission, lba, blocks, 12, Kind { atomic: true, ..plain(admission) })
+}
+
+/// Address and length of READ(6) and WRITE(6).
+fn short_range(admission: &Admission<'_>) -> (u64, u32) {
+    let cdb = admission.cdb();
+    let blocks = match cdb.u8(4) {
+        0 => 256,
+        blocks => u32::from(blocks),
+    };
+    (u64::from(cdb.u32(0) & 0x001f_ffff), blocks)
+}
+
+/// A read of blocks; `length_byte` is where the CDB has the length.
+pub(crate) fn read<P: From<Read>>(
+    admission: &Admission<'_>,
+    lba: u64,
+    blocks: u32,
+    length_byte: u16,
+) -> Result<P, Failure> {
+    let (range, total) = admission.transfer(lba, blocks, length_byte)?;
+    let block_bytes = admission.block_bytes();
+    let wanted = total.min(admission.request.read_bytes);
+    let whole = wanted.checked_next_multiple_of(block_bytes).unwrap_or(total);
+    Ok(P::from(Read { chunks: Chunks::new(range.offset, whole), total }))
+}
+
+/// A write of blocks, durable before it ends if `forced`.
+pub(crate) fn write_blocks<P: From<Write>>(
+    admission: &Admission<'_>,
+    lba: u64,
+    blocks: u32,
+    length_byte: u16,
+    forced: bool,
+) -> Result<P, Failure> {
+    write(admission, lba, blocks, length_byte, Kind { durable: forced, ..Kind::PLAIN })
+}
+
+/// How a write is done.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    durable: bool,
+    atomic: bool,
+    verify: Option<Verification>,
+}
+
+/// How what was written is verified (BYTCHK, SBC-3 section 5.36).
+#[derive(Clone, Copy, Debug)]
+enum Verification {
+    /// It can be read. What is there may be what another command has written since.
+    Read,
+    /// It is what was written.
+    Compare,
+}
+
+impl Kind {
+    const PLAIN: Kind = Kind { durable: false, atomic: false, verify: None };
+}
+
+/// A write that may have FUA set.
+fn plain(admission: &Admission<'_>) -> Kind {
+    Kind { durable: admission.is_forced(), ..Kind::PLAIN }
+}
+
+/// WRITE AND VERIFY: what is verified must be on the medium, so the write is always durable. BYTCHK is 0 or 1.
+fn verified(admission: &Admission<'_>) -> Result<Kind, Failure> {
+    admission.check_protect()?;
+    if admission.cdb().u8(1) & 0x04 != 0 {
+        return Err(Check::cdb_bit(1, 2).into());
+    }
+    let is_compared = admission.cdb().u8(1) & 0x02 != 0;
+    let verification = if is_compared { Verification::Compare } else { Verification::Read };
+    Ok(Kind { durable: true, atomic: false, verify: Some(verification) })
+}
+
+fn write<P: From<Write>>(
+    admission: &Admission<'_>,
+    lba: u64,
+    blocks: u32,
+    length_byte: u16,
+    kind: Kind,
+) -> Result<P, Failure> {
+    let (range, total) = admission.transfer(lba, blocks, length_byte)?;
+    let coming = admission.blocks_out(total)?;
+    Ok(P::from(Write { chunks: Chunks::new(range.offset, coming), total, kind, verifying: false }))
+}
+
+/// READ: chunk after chunk, the ending with the last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    chunks: Chunks,
+    total: u32,
+}
+
+impl Read {
+    /// The only chunk, if there is just one.
+    pub(crate) fn whole(&self) -> Option<(u64, u32, Ending)> {
+        let mut rest = self.chunks;
+        let chunk = rest.current()?;
+        rest.advance();
+        rest.current().is_none().then_some((chunk.offset, chunk.len, Ending::sent(u64::from(self.total))))
+    }
+
+    pub(crate) fn next(&mut self, env: &Env<'_>, event: Event) -> Step {
+        match event {
+            Event::Start => {}
+            Event::Pushed => self.chunks.advance(),
+            Event::Stored(Err(error)) => return failed(env, error),
+            Event::Fetched | Event::Stored(Ok(_)) | Event::Home(_) | Event::Detached => {
+                return unexpected(env);
+            }
+        }
+        let ending = Ending::sent(u64::from(self.total));
+        let Some(chunk) = self.chunks.current() else { return Step::End(ending) };
+        let mut rest = self.chunks;
+        rest.advance();
+        let end = rest.current().is_none().then_some(ending);
+        Step::ReadPush { offset: chunk.offset, len: chunk.len, at: chunk.at, end }
+    }
+}
+
+/// WRITE and its kin: fetch a chunk, write it, compare it where asked; then the next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
+    chunks: Chunks,
+    total: u32,
+    kind: Kind,
+    verifying: bool,
+}
+
+impl Write {
+    /// The only chunk, if there is just one, with all that the command asks for.
+    pub(crate) fn whole(&self) -> Option<(u64, u32, Ending)> {
+        let chunk = self.chunks.current()?;
+        let is_plain = self.kind.verify.is_none() && !self.kind.atomic;
+        (is_plain && chunk.len == self.total).then_some((
+            chunk.offset,
+            chunk.len,
+            Ending::taken(u64::from(self.total)),
+        ))
+    }
+
+    pub(crate) fn buffer_bytes(&self) -> u32 {
+        self.chunks.buffer_bytes()
+    }
+
+    pub(crate) fn next(&mut self, env: &Env<'_>, event: Event) -> Step {
+        let Some(chunk) = self.chunks.current() else { return taken(self.total) };
+        match event {
+            Event::Start => Step::Fetch { at: chunk.at, len: chunk.len },
+            Event::Fetched => Step::Media {
+                unit: None,
+                op: MediaOp::Write {
+                    offset: chunk.offset,
+                    len: chunk.len,
+                    buffer: 0,
+                    durable: self.kind.durable,
+                    atomic: self.kind.atomic,
+                },
+            },
+            Event::Stored(Err(error)) => failed(env, super::moved(error, chunk.at)),
+            Event::Stored(Ok(_)) => match self.kind.verify {
+                Some(how) if !std::mem::replace(&mut self.verifying, true) => {
+                    let (offset, len) = (chunk.offset, chunk.len);
+                    let op = match how {
+                        Verification::Read => MediaOp::Read { offset, len, buffer: 0 },
+                        Verification::Compare => MediaOp::Compare { offset, len, buffer: 0 },
+                    };
+                    Step::Media { unit: None, op }
+                }
+                Some(_) | None => {
+                    self.verifying = false;
+                    self.chunks.advance();
+                    self.next(env, Event::Start)
+                }
+            },
+            Event::Pushed | Event::Home(_) | Event::Detached => unexpected(env),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{BLOCK, Bench};
+    use crate::vocabulary::storage::CHUNK_BYTES;
+    use crate::vocabulary::storage::{MediaOp, StoreError};
+    use std::sync::Arc;
+
+    fn write10(lba: u8, blocks: u16) -> [u8; 10] {
+        let [high, low] = blocks.to_be_bytes();
+        [0x2a, 0, 0, 0, 0, lba, 0, high, low, 0]
+    }
+
+    fn read10(lba: u8, blocks: u16) -> [u8; 10] {
+        let [high, low] = blocks.to_be_bytes();
+        [0x28, 0, 0, 0, 0, lba, 0, high, low, 0]
+    }
+
+    #[test]
+    fn what_is_written_is_read_in_all_sizes_of_cdb() {
+        let mut bench = Bench::new();
+        let blocks = vec![7; 3 * BLOCK];
+        for cdb in [
+            &write10(2, 3)[..],
+            &[0x0a, 0, 0, 2, 3, 0],
+            &[0xaa, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+            &[0x8a, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+            &[0x9c, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+            &[0x2e, 2, 0, 0, 0, 2, 0, 0, 3, 0],
+            &[0xae, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+            &[0x8e, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+        ] {
+            bench.medium.fill(0);
+            let outcome = bench.write(cdb, &blocks);
+            assert_eq!(outcome.assert_good().ending.write_bytes, 3 * BLOCK as u64);
+            assert_eq!(bench.medium[2 * BLOCK..5 * BLOCK], blocks);
+            assert_eq!(bench.medium[5 * BLOCK..6 * BLOCK], [0; BLOCK]);
+        }
+        for cdb in [
+            &read10(2, 3)[..],
+            &[0x08, 0, 0, 2, 3, 0],
+            &[0xa8, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+            &[0x88, 0x18, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+        ] {
+            assert_eq!(bench.read(cdb).assert_good().data, blocks);
+        }
+        assert_eq!(bench.read(&[0x08, 0, 0, 0, 0, 0]).assert_good().data.len(), 256 * BLOCK);
+    }
+
+    #[test]
+    fn long_transfers_go_in_chunks() {
+        let mut bench = Bench::new();
+        let out: Vec<u8> = (0..1025 * BLOCK).map(|at| (at / 511) as u8).collect();
+        bench.write(&write10(0, 1025), &out).assert_good();
+        assert_eq!(bench.operations.len(), 3);
+        assert_eq!(bench.medium[..out.len()], out);
+        assert_eq!(bench.read(&read10(0, 1025)).assert_good().data, out);
+        assert!(out.len() > 2 * CHUNK_BYTES as usize);
+    }
+
+    #[test]
+    fn what_was_written_is_read_or_compared_as_bytchk_says() {
+        let mut bench = Bench::new();
+        for (bytchk, compares) in [(0, false), (2, true)] {
+            bench.operations.clear();
+            bench.write(&[0x2e, bytchk, 0, 0, 0, 2, 0, 0, 3, 0], &[7; 3 * BLOCK]).assert_good();
+            let [MediaOp::Write { durable: true, .. }, verifies] = bench.operations[..] else {
+                panic!("{:?}", bench.operations)
+            };
+            assert_eq!(matches!(verifies, MediaOp::Compare { .. }), compares, "{verifies:?}");
+            assert_eq!(matches!(verifies, MediaOp::Read { .. }), !compares, "{verifies:?}");
+        }
+    }
+
+    /// The shapes of libiscsi's residual tests.
+    #[test]
+    fn only_what_the_initiator_moves_is_moved_and_the_ending_tells_the_rest() {
+        let mut bench = Bench::new();
+        for (sent, written) in [(0, 0), (BLOCK, BLOCK), (4 * BLOCK, 2 * BLOCK), (4 * BLOCK + 1, 2 * BLOCK)] {
+            bench.medium.fill(0);
+            let outcome = bench.write(&write10(0, 2), &vec![1; sent]);
+            assert_eq!(outcome.assert_good().ending.write_bytes, 2 * BLOCK as u64);
+            assert_eq!(bench.medium.iter().filter(|byte| **byte == 1).count(), written);
+        }
+        for (wanted, moved) in [(0, 0), (200, 200), (BLOCK, BLOCK), (10_000, 2 * BLOCK)] {
+            let outcome = bench.run(0, &read10(0, 2), &[], wanted as u32);
+            assert_eq!(outcome.assert_good().ending.read_bytes, 2 * BLOCK as u64);
+            assert_eq!(outcome.data.len(), moved);
+        }
+    }
+
+    #[test]
+    fn data_out_that_is_no_whole_blocks_is_refused_with_what_is_missing() {
+        let mut bench = Bench::new();
+        for cdb in [
+            &write10(0, 2)[..],
+            &[0x0a, 0, 0, 0, 2, 0],
+            &[0xaa, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
+            &[0x8a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
+            &[0x9c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
+            &[0x2e, 2, 0, 0, 0, 0, 0, 0, 2, 0],
+            &[0xae, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
+            &[0x8e, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
+            &[0x8b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
+            &[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0],
+            &[0x2f, 2, 0, 0, 0, 0, 0, 0, 2, 0],
+        ] {
+            for sent in [1, 200, BLOCK - 1, BLOCK + 1, 2 * BLOCK - 1] {
+                let outcome = bench.write(cdb, &vec![1; sent]);
+                outcome.assert_check(0x5, 0x0e03);
+                assert_eq!(outcome.ending.write_bytes, 2 * BLOCK as u64);
+            }
+        }
+        assert!(bench.operations.is_empty());
+    }
+
+    #[test]
+    fn ranges_end_at_the_capacity() {
+        let mut bench = Bench::new();
+        let last = [0x28, 0, 0x00, 0x01, 0xff, 0xff, 0, 0, 1, 0];
+        bench.read(&last).assert_good();
+        bench.read(&[0x28, 0, 0x00, 0x02, 0x00, 0x00, 0, 0, 0, 0]).assert_good();
+        bench.read(&[0x28, 0, 0x00, 0x02, 0x00, 0x01, 0, 0, 0, 0]).assert_check(0x5, 0x2100);
+        bench.read(&[0x28, 0, 0x00, 0x01, 0xff, 0xff, 0, 0, 2, 0]).assert_check(0x5, 0x2100);
+        let beyond = [0x88, 0, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0];
+        bench.read(&beyond).assert_check(0x5, 0x2100);
+        bench.read(&[0xa8, 0x20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]).assert_invalid_field(1);
+        bench.write(&[0x2e, 0x04, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK]).assert_invalid_field(1);
+    }
+
+    #[test]
+    fn force_unit_access_or_no_write_cache_makes_writes_durable() {
+        let mut bench = Bench::new();
+        let durable =
+            |bench: &Bench| matches!(bench.operations.last(), Some(MediaOp::Write { durable: true, .. }));
+        bench.write(&write10(0, 1), &[1; BLOCK]).assert_good();
+        assert!(!durable(&bench));
+        bench.write(&[0x2a, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[1; BLOCK]).assert_good();
+        assert!(durable(&bench));
+        let caching: Vec<u8> = [0, 0, 0, 0, 0x08, 0x12].into_iter().chain([0; 18]).collect();
+        bench.write(&[0x15, 0x10, 0, 0, 24, 0], &caching).assert_good();
+        assert_eq!(bench.operations.last(), Some(&MediaOp::Flush));
+        bench.write(&write10(0, 1), &[1; BLOCK]).assert_good();
+        assert!(durable(&bench));
+    }
+
+    /// The write cache goes off while a long write is under way, and again between an UNMAP and its end.
+    #[test]
+    fn what_was_cached_is_flushed_when_the_cache_went_off_meanwhile() {
+        let mut bench = Bench::new();
+        bench.after = Some((1, |view| Arc::make_mut(&mut view.policy).modes.write_cache = false));
+        bench.write(&write10(0, 1025), &vec![1; 1025 * BLOCK]).assert_good();
+        let durable: Vec<_> = bench
+            .operations
+            .iter()
+            .map(|op| match op {
+                MediaOp::Write { durable, .. } => Some(*durable),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(durable, [Some(false), Some(true), Some(true), None]);
+        assert_eq!(bench.operations.last(), Some(&MediaOp::Flush));
+        bench.operations.clear();
+        let list = [&[0, 22, 0, 16, 0, 0, 0, 0][..], &[0; 7], &[1, 0, 0, 0, 1, 0, 0, 0, 0]].concat();
+        let outcome = bench.write(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list);
+        assert_eq!(outcome.assert_good().ending.write_bytes, 24);
+        assert!(matches!(bench.operations[..], [MediaOp::Discard { .. }, MediaOp::Flush]));
+        bench.operations.clear();
+        bench.write(&write10(0, 1), &[1; BLOCK]).assert_good();
+        assert!(matches!(bench.operations[..], [MediaOp::Write { durable: true, .. }]));
+    }
+
+    #[test]
+    fn an_atomic_write_has_a_limit_and_comes_whole() {
+        let mut bench = Bench::new();
+        let atomic = |blocks: u16| {
+            let [high, low] = blocks.to_be_bytes();
+            [0x9c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low, 0, 0]
+        };
+        bench.write(&atomic(256), &vec![1; 256 * BLOCK]).assert_good();
+        bench.write(&atomic(257), &vec![1; 257 * BLOCK]).assert_invalid_field(12);
+        bench.write(&atomic(2), &[1; BLOCK]).assert_invalid_field(12);
+    }
+
+    #[test]
+    fn a_store_that_fails_is_told_by_its_sense() {
+        let mut bench = Bench::new();
+        for (error, key, code) in [
+            (StoreError::NoSpace, 0x7, 0x2707),
+            (StoreError::WriteFailed, 0x3, 0x0c00),
+            (StoreError::Lost, 0x4, 0x0c00),
+            (StoreError::Unavailable, 0x2, 0x0400),
+        ] {
+            bench.failure = Some(error);
+            bench.write(&write10(0, 1), &[1; BLOCK]).assert_check(key, code);
+        }
+        bench.failure = Some(StoreError::ReadFailed { at: 3 * BLOCK as u64 });
+        let outcome = bench.read(&read10(2, 2));
+        outcome.assert_check(0x3, 0x1100);
+        assert_eq!(outcome.ending.sense.unwrap().as_bytes()[..7], [0xf0, 0, 3, 0, 0, 0, 3]);
+    }
+}

@@ -1,0 +1,111 @@
+//! REPORT TARGET PORT GROUPS and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 sections 6.37 and 6.36).
+
+use crate::commands::admission::Admission;
+use crate::commands::answer::Answer;
+use crate::commands::step::Env;
+use crate::state::unit::Port;
+use crate::vocabulary::sense::{Check, Failure};
+use wire::Cdb;
+
+/// AO_SUP: active/optimized is the one state that a group is ever in.
+const ACTIVE_OPTIMIZED_SUPPORTED: u8 = 0x01;
+
+/// ATS, ATSS, CTSS, LURS and TRS: ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, target resets.
+const FUNCTIONS: u8 = 0x80 | 0x40 | 0x10 | 0x08 | 0x02;
+
+/// REPORT TARGET PORT GROUPS.
+pub(crate) fn groups<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    if cdb.u8(1) >> 5 > 1 {
+        return Err(Check::cdb_bit(1, 7).into());
+    }
+    Ok(P::from(Answer::new(*cdb, cdb.u32(6), build_groups)))
+}
+
+fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    let mut body = Vec::new();
+    let mut ports: Vec<&Port> = env.nexus.ports(&env.view.unit).collect();
+    ports.sort_by_key(|port| port.group);
+    for members in ports.chunk_by(|one, other| one.group == other.group) {
+        let [high, low] = members.first().map_or(0, |port| port.group).to_be_bytes();
+        let count = u8::try_from(members.len()).unwrap_or(u8::MAX);
+        body.extend_from_slice(&[0, ACTIVE_OPTIMIZED_SUPPORTED, high, low, 0, 0, 0, count]);
+        for port in members.iter().take(usize::from(count)) {
+            let [high, low] = port.relative_id.to_be_bytes();
+            body.extend_from_slice(&[0, 0, high, low]);
+        }
+    }
+    // The extended header has an implicit transition time, of which there is none.
+    let extended: &[u8] = if cdb.u8(1) >> 5 == 1 { &[0x10, 0, 0, 0] } else { &[] };
+    let len = body.len().saturating_add(extended.len());
+    data.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
+    data.extend_from_slice(extended);
+    data.extend_from_slice(&body);
+    Ok(())
+}
+
+/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
+pub(crate) fn functions<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    if cdb.u32(6) < 4 {
+        return Err(Check::cdb_byte(6).into());
+    }
+    Ok(P::from(Answer::new(*cdb, cdb.u32(6), build_functions)))
+}
+
+/// REPD asks for the extended form, without timeouts.
+fn build_functions(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    if cdb.u8(2) & 0x80 == 0 {
+        data.extend_from_slice(&[FUNCTIONS, 0, 0, 0]);
+    } else {
+        data.extend_from_slice(&[FUNCTIONS, 0, 0, 0x0c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Bench;
+
+    #[test]
+    fn groups_hold_their_ports() {
+        let mut bench = Bench::new();
+        let body = [0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2];
+        let data = bench.read(&[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]).assert_good().data.clone();
+        assert_eq!(data, [&[0, 0, 0, 24][..], &body].concat());
+        let data = bench.read(&[0xa3, 0x2a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]).assert_good().data.clone();
+        assert_eq!(data, [&[0, 0, 0, 28, 0x10, 0, 0, 0][..], &body].concat());
+    }
+
+    #[test]
+    fn ports_that_are_hidden_from_an_initiator_are_reported_to_others_alone() {
+        let mut bench = Bench::new();
+        let mut pages = || {
+            [0, 1].map(|nexus| {
+                bench.run(nexus, &[0x12, 1, 0x88, 4, 0, 0], &[], 1024).assert_good().data.clone()
+            })
+        };
+        let [all, same] = pages();
+        assert!(all == same && all.len() > 4);
+        bench.nexuses[1].hidden_ports = [2].into();
+        let mut pages = || {
+            [0, 1].map(|nexus| {
+                bench.run(nexus, &[0x12, 1, 0x88, 4, 0, 0], &[], 1024).assert_good().data.clone()
+            })
+        };
+        let [first, second] = pages();
+        assert!(first == all && all[4..].starts_with(&second[4..]) && second.len() < all.len());
+        let groups =
+            bench.run(1, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], &[], 256).assert_good().data.clone();
+        assert_eq!(groups, [0, 0, 0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn functions_in_both_forms() {
+        let mut bench = Bench::new();
+        let report = |flags, len| [0xa3, 0x0d, flags, 0, 0, 0, 0, 0, 0, len, 0, 0];
+        assert_eq!(bench.read(&report(0, 4)).assert_good().data, [0xda, 0, 0, 0]);
+        assert_eq!(bench.read(&report(0x80, 16)).assert_good().data.len(), 16);
+        bench.read(&report(0, 3)).assert_invalid_field(6);
+    }
+}

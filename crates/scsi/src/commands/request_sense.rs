@@ -1,0 +1,41 @@
+//! REQUEST SENSE (SPC-4 section 6.39).
+
+use crate::commands::admission::Admission;
+use crate::commands::answer::Answer;
+use crate::commands::step::Env;
+use crate::vocabulary::sense::{Check, Failure};
+use wire::Cdb;
+
+/// REQUEST SENSE.
+pub(crate) fn begin<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    Ok(P::from(Answer::new(*cdb, u32::from(cdb.u8(4)), build)))
+}
+
+/// A pending unit attention, which is thereby reported; else why the unit is not ready; else NO SENSE.
+fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    let check = match env.nexus.take_attention() {
+        Some(attention) => attention.check(),
+        None => env.view.not_ready().unwrap_or(Check::NO_SENSE),
+    };
+    data.extend_from_slice(check.encode_as(cdb.u8(1) & 0x01 != 0).as_bytes());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::state::attention::UnitAttention;
+    use crate::state::home::HomeRequest;
+    use crate::testing::Bench;
+
+    #[test]
+    fn sense_data_tells_what_there_is_to_tell() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.read(&[0x03, 0, 0, 0, 252, 0]).assert_good().data[..3], [0x70, 0, 0]);
+        assert_eq!(bench.read(&[0x03, 1, 0, 0, 252, 0]).assert_good().data, [0x72, 0, 0, 0, 0, 0, 0, 0]);
+        bench.nexuses[0].establish(UnitAttention::CapacityChanged);
+        assert_eq!(bench.read(&[0x03, 1, 0, 0, 4, 0]).assert_good().data, [0x72, 6, 0x2a, 9]);
+        bench.ask(HomeRequest::StoreFailed("gone".into()));
+        assert_eq!(bench.read(&[0x03, 1, 0, 0, 4, 0]).assert_good().data, [0x72, 2, 4, 0]);
+    }
+}

@@ -1,0 +1,7 @@
+//! The device server: the table of commands, who is let in, and programs that run.
+
+mod admit;
+mod ata;
+pub(crate) mod exec;
+mod opcodes;
+pub mod table;

@@ -1,0 +1,246 @@
+//! Admission: every check that can be made before data moves, in the standard's order.
+
+use crate::commands::admission::Admission;
+use crate::server::exec::{Exec, Program};
+use crate::server::table::{self, Command};
+use crate::state::nexus::NexusUnit;
+use crate::state::readiness::Gate;
+use crate::state::unit::View;
+use crate::vocabulary::command::{Attribute, Ending, Request};
+use crate::vocabulary::sense::{Check, Failure};
+
+impl View {
+    /// Decides whether a command may run, and makes its program. The checks are in the order of SAM-5 section 5.3.3
+    /// and SPC-4 section 4.2.5: the command itself, unit attention, reservation, readiness, write protection, and
+    /// only then the CDB's fields.
+    pub fn admit(&self, nexus: &mut NexusUnit, request: &Request<'_>) -> Result<Exec, Ending> {
+        nexus.sync(&self.policy);
+        if nexus.mac.is_some() {
+            return self.admit_ata(nexus, request);
+        }
+        self.program(nexus, request).map(Exec::new).map_err(|failure| failure.ending(&self.policy.modes))
+    }
+
+    fn program(&self, nexus: &mut NexusUnit, request: &Request<'_>) -> Result<Program, Failure> {
+        let command = table::lookup(self, request.cdb)?;
+        check_aca(request, command)?;
+        if command.gate != Gate::Open
+            && let Some(attention) = nexus.take_attention()
+        {
+            return Err(attention.check().into());
+        }
+        if nexus.access.conflicts(command.reservation) {
+            return Err(Failure::CONFLICT);
+        }
+        self.check_gate(nexus, command.gate)?;
+        (command.begin)(&Admission { view: self, nexus, request })
+    }
+}
+
+/// NormACA is zero: the NACA bit and the ACA attribute are refused (SAM-5 section 5.2.3).
+fn check_aca(request: &Request<'_>, command: &Command) -> Result<(), Check> {
+    let control = command.usage.len().saturating_sub(1);
+    if request.cdb.u8(control) & 0x04 != 0 {
+        return Err(Check::cdb_bit(u16::try_from(control).unwrap_or(0), 2));
+    }
+    if request.attribute == Attribute::Aca {
+        return Err(Check::INVALID_MESSAGE);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::state::attention::UnitAttention;
+    use crate::state::home::HomeRequest;
+    use crate::state::nexus::{NexusId, Reach};
+    use crate::testing::{BLOCK, Bench, unit};
+    use crate::vocabulary::command::Status;
+    use crate::vocabulary::modes::ModesChange;
+    use proptest::prelude::*;
+    use wire::scsi::transport_id::iscsi_port;
+
+    const READY: &[u8] = &[0; 6];
+    const READ: &[u8] = &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    const WRITE: &[u8] = &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+
+    #[test]
+    fn the_command_is_judged_before_the_unit() {
+        let mut bench = Bench::new();
+        bench.nexuses[0].establish(UnitAttention::Reset);
+        bench.read(&[0xc1; 16]).assert_check(0x5, 0x2000);
+        bench.read(&[0, 0, 0, 0, 0, 0x04]).assert_invalid_field(5);
+        bench.read(&[0x9e, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).assert_invalid_field(1);
+        bench.read(&[0x28, 0, 255, 255, 255, 255, 0, 0, 1, 0]).assert_check(0x6, 0x2903);
+        bench.read(&[0x28, 0, 255, 255, 255, 255, 0, 0, 1, 0]).assert_check(0x5, 0x2100);
+    }
+
+    #[test]
+    fn unit_attentions_are_told_once_and_not_to_inquiry() {
+        let mut bench = Bench::new();
+        bench.nexuses[0].establish(UnitAttention::LunsChanged);
+        bench.nexuses[0].establish(UnitAttention::ModeChanged);
+        bench.nexuses[0].establish(UnitAttention::ModeChanged);
+        bench.read(&[0x12, 0, 0, 0, 96, 0]).assert_good();
+        bench.read(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]).assert_good();
+        bench.read(READY).assert_check(0x6, 0x2a01);
+        bench.read(READY).assert_good();
+    }
+
+    #[test]
+    fn a_medium_that_is_away_stops_what_needs_it() {
+        let mut unit = unit();
+        unit.removable = true;
+        let mut bench = Bench::of(unit, 1 << 20);
+        bench.read(&[0x1b, 0, 0, 0, 2, 0]).assert_good();
+        for cdb in [READY, READ, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
+            bench.read(cdb).assert_check(0x2, 0x3a00);
+        }
+        bench.write(WRITE, &[0; BLOCK]).assert_check(0x2, 0x3a00);
+        bench.write(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &[0; 24]).assert_check(0x2, 0x3a00);
+        bench.read(&[0x12, 0, 0, 0, 96, 0]).assert_good();
+        bench.ask(HomeRequest::StoreFailed("gone".into()));
+        bench.read(&[0x1b, 0, 0, 0, 3, 0]).assert_good();
+        bench.read(READY).assert_check(0x2, 0x0400);
+        let traits = bench.view.policy.traits;
+        bench.ask(HomeRequest::StoreChanged(traits));
+        bench.read(READY).assert_check(0x6, 0x2800);
+        bench.read(READY).assert_good();
+    }
+
+    #[test]
+    fn write_protection_stops_every_write() {
+        let mut unit = unit();
+        unit.read_only = true;
+        let mut bench = Bench::of(unit, 1 << 20);
+        let wide = |opcode: u8| [opcode, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+        for opcode in [0x8a, 0x8b, 0x89, 0x8e, 0x93] {
+            bench.write(&wide(opcode), &[0; BLOCK]).assert_check(0x7, 0x2700);
+        }
+        bench.read(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0]).assert_check(0x7, 0x2700);
+        bench.read(READ).assert_good();
+        let mut bench = Bench::new();
+        bench.nexuses[0].read_only = true;
+        bench.write(WRITE, &[0; BLOCK]).assert_check(0x7, 0x2700);
+        bench.run(1, WRITE, &[0; BLOCK], 0).assert_good();
+        assert_eq!(bench.read(&[0x1a, 8, 0x3f, 0, 255, 0]).data[2], 0x90);
+    }
+
+    /// A removable unit whose first nexus may only read, and whose second may do everything.
+    fn with_reader() -> Bench {
+        let mut unit = unit();
+        unit.removable = true;
+        let mut bench = Bench::of(unit, 1 << 20);
+        bench.add_ata();
+        bench.nexuses[0].read_only = true;
+        bench.reach = [Reach::ReadOnly; 2];
+        bench
+    }
+
+    #[test]
+    fn who_may_only_read_changes_nothing_for_others() {
+        let mut bench = with_reader();
+        for reserve in [&[0x16, 0, 0, 0, 0, 0][..], &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
+            bench.read(reserve).assert_check(0x7, 0x2700);
+        }
+        let id = iscsi_port("iqn.2026-11.example:a", 1);
+        let list = [&[0; 15][..], &[1], &[0; 8]].concat();
+        let relocate = [&list[..23], &[id.len() as u8], &id].concat();
+        for (action, list) in (0..=6).map(|action| (action, &list)).chain([(7, &relocate)]) {
+            let order = [0x5f, action, 5, 0, 0, 0, 0, 0, list.len() as u8, 0];
+            bench.write(&order, list).assert_check(0x7, 0x2700);
+        }
+        bench.write(&[0x15, 0x10, 0, 0, 16, 0], &mode_list(0x06)).assert_check(0x7, 0x2700);
+        bench.read(&[0x1b, 0, 0, 0, 2, 0]).assert_check(0x7, 0x2700);
+        bench.read(&[0x1e, 0, 0, 0, 1, 0]).assert_check(0x7, 0x2700);
+        assert!(bench.published.is_none());
+        // What it leaves as it is ends well.
+        bench.write(&[0x15, 0x10, 0, 0, 16, 0], &mode_list(0x02)).assert_good();
+        for harmless in
+            [[0x17, 0, 0, 0, 0, 0], [0x1b, 0, 0, 0, 1, 0], [0x1b, 0, 0, 0, 3, 0], [0x1e, 0, 0, 0, 0, 0]]
+        {
+            bench.read(&harmless).assert_good();
+        }
+        bench.run(1, &[0x16, 0, 0, 0, 0, 0], &[], 0).assert_good();
+        assert_eq!(bench.read(READ).ending.status, Status::ReservationConflict);
+    }
+
+    /// MODE SELECT(6) of the Control page with these bits in its third byte.
+    fn mode_list(flags: u8) -> [u8; 16] {
+        [0, 0, 0, 0, 0x0a, 10, flags, 0x10, 0, 0, 0, 0, 0, 0, 0, 0]
+    }
+
+    #[test]
+    fn precedence_of_unit_attentions() {
+        let mut bench = Bench::new();
+        let nexus = &mut bench.nexuses[0];
+        for attention in [
+            UnitAttention::CapacityChanged,
+            UnitAttention::NexusLoss,
+            UnitAttention::CommandsCleared,
+            UnitAttention::Reset,
+            UnitAttention::NexusLoss,
+            UnitAttention::ModeChanged,
+        ] {
+            nexus.establish(attention);
+        }
+        let told: Vec<UnitAttention> = nexus.attentions.iter().copied().collect();
+        let expected = [
+            UnitAttention::Reset,
+            UnitAttention::CommandsCleared,
+            UnitAttention::CapacityChanged,
+            UnitAttention::ModeChanged,
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_reset_is_told_to_all_and_undoes_mode_select() {
+        let mut bench = Bench::new();
+        let modes = crate::vocabulary::modes::Modes { descriptor_sense: true, ..bench.view.policy.modes };
+        bench.ask(HomeRequest::SetModes {
+            from: bench.nexuses[1].identity(),
+            change: ModesChange::all(modes),
+        });
+        bench.read(READY).assert_check(0x6, 0x2a01);
+        let outcome = bench.read(&[0xc1; 6]);
+        assert_eq!(outcome.ending.sense.unwrap().as_bytes()[0], 0x72);
+        bench.ask(HomeRequest::Reset { from: Some(NexusId(1)) });
+        for nexus in [0, 1] {
+            bench.run(nexus, READY, &[], 0).assert_check(0x6, 0x2903);
+            bench.run(nexus, READY, &[], 0).assert_good();
+        }
+        assert!(!bench.view.policy.modes.descriptor_sense);
+    }
+
+    proptest! {
+        /// Whatever the CDB and the data, a program ends, keeps to its buffer and to the data-out (which the bench
+        /// checks), and a refusal has sense data.
+        #[test]
+        fn every_command_ends(
+            pick in any::<prop::sample::Index>(),
+            mut tail in prop::collection::vec(any::<u8>(), 15),
+            small in any::<bool>(),
+            out in prop::collection::vec(any::<u8>(), 0..1600),
+        ) {
+            let command = pick.get(crate::server::table::COMMANDS);
+            if small {
+                tail[1..].iter_mut().for_each(|byte| *byte &= 0x03);
+            }
+            let mut cdb = vec![command.opcode()];
+            cdb.extend(&tail);
+            cdb.truncate(command.usage.len());
+            if let Some(action) = command.action {
+                cdb[1] = action as u8;
+            }
+            let mut unit = unit();
+            unit.removable = true;
+            let outcome = Bench::of(unit, 1 << 20).run(0, &cdb, &out, 4096);
+            prop_assert_eq!(outcome.ending.status == Status::CheckCondition, outcome.ending.sense.is_some());
+            let mut bench = with_reader();
+            bench.medium.fill(0xa5);
+            bench.run(0, &cdb, &out, 4096);
+            prop_assert!(bench.published.is_none() && bench.medium.iter().all(|byte| *byte == 0xa5));
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! A command as a program of steps: whichever family it is of, it is driven alike.
+
+use crate::commands::answer::Answer;
+use crate::commands::ata::features::WriteCache;
+use crate::commands::ata::with_registers;
+use crate::commands::copy::ExtendedCopy;
+use crate::commands::erase::Erase;
+use crate::commands::export::Ordered;
+use crate::commands::lba_status::LbaStatus;
+use crate::commands::media::{atomic, compare, same, sync, transfer, unmap};
+use crate::commands::mode::ModeSelect;
+use crate::commands::power::{Prevent, StartStop};
+use crate::commands::reservation::{PersistentReserveOut, ReserveRelease};
+use crate::commands::step::Env;
+use crate::commands::step::Event;
+use crate::commands::step::Step;
+use crate::server::ata::pass_through::PassThrough;
+use crate::vocabulary::command::{Ending, Status};
+use crate::vocabulary::storage::MediaOp;
+use wire::ata::Registers;
+
+/// An admitted command.
+#[derive(Debug)]
+pub struct Exec {
+    program: Program,
+    /// It wrote what is not durable yet.
+    is_cached: bool,
+}
+
+/// The programs that commands are made of. Only what is not on the path of READ and WRITE may be boxed.
+#[derive(Debug)]
+pub(crate) enum Program {
+    /// Ends at once.
+    End(Ending),
+    /// READ.
+    Read(transfer::Read),
+    /// WRITE, WRITE ATOMIC, WRITE AND VERIFY.
+    Write(transfer::Write),
+    /// COMPARE AND WRITE.
+    CompareAndWrite(atomic::CompareAndWrite),
+    /// ORWRITE.
+    OrWrite(atomic::OrWrite),
+    /// VERIFY.
+    Verify(compare::Verify),
+    /// WRITE SAME.
+    WriteSame(same::WriteSame),
+    /// UNMAP.
+    Unmap(unmap::Unmap),
+    /// SYNCHRONIZE CACHE.
+    Flush(sync::Flush),
+    /// GET LBA STATUS.
+    LbaStatus(LbaStatus),
+    /// Builds its data-in from what the view shows.
+    Answer(Answer),
+    /// MODE SELECT.
+    ModeSelect(ModeSelect),
+    /// START STOP UNIT.
+    StartStop(StartStop),
+    /// PREVENT ALLOW MEDIUM REMOVAL.
+    Prevent(Prevent),
+    /// PERSISTENT RESERVE OUT.
+    PersistentReserveOut(PersistentReserveOut),
+    /// RESERVE and RELEASE.
+    ReserveRelease(ReserveRelease),
+    /// SANITIZE, FORMAT UNIT.
+    Erase(Box<Erase>),
+    /// EXTENDED COPY.
+    ExtendedCopy(Box<ExtendedCopy>),
+    /// SET FEATURES of ATA that switches the write cache.
+    WriteCache(WriteCache),
+    /// A command of ATA over Ethernet that is not ATA.
+    Ordered(Ordered),
+    /// ATA PASS-THROUGH of a SCSI initiator.
+    PassThrough(Box<PassThrough>),
+}
+
+/// Which programs a command may become is said by what it is made of.
+macro_rules! made_of {
+    ($( $program:ident: $type:ty, )*) => { $(
+        impl From<$type> for Program {
+            fn from(program: $type) -> Program {
+                Program::$program(program)
+            }
+        }
+    )* };
+}
+
+made_of! {
+    End: Ending,
+    Read: transfer::Read,
+    Write: transfer::Write,
+    CompareAndWrite: atomic::CompareAndWrite,
+    OrWrite: atomic::OrWrite,
+    Verify: compare::Verify,
+    WriteSame: same::WriteSame,
+    Unmap: unmap::Unmap,
+    Flush: sync::Flush,
+    LbaStatus: LbaStatus,
+    Answer: Answer,
+    ModeSelect: ModeSelect,
+    StartStop: StartStop,
+    Prevent: Prevent,
+    PersistentReserveOut: PersistentReserveOut,
+    ReserveRelease: ReserveRelease,
+    Erase: Box<Erase>,
+    ExtendedCopy: Box<ExtendedCopy>,
+    WriteCache: WriteCache,
+    Ordered: Ordered,
+}
+
+impl Exec {
+    pub(crate) fn new(program: Program) -> Exec {
+        Exec { program, is_cached: false }
+    }
+
+    /// Says the next step, given what came of the last. Whether a write must be durable is decided with each step,
+    /// as MODE SELECT may switch the write cache off meanwhile; then what the command has written so far is flushed
+    /// before it ends well.
+    pub fn next(&mut self, env: &mut Env<'_>, event: Event) -> Step {
+        match self.step(env, event) {
+            Step::Media { unit: None, op } => {
+                let op = if env.view.policy.modes.write_cache { op } else { op.durable() };
+                self.is_cached = op != MediaOp::Flush && (self.is_cached || op.is_cached());
+                Step::Media { unit: None, op }
+            }
+            Step::End(ending)
+                if self.is_cached && ending.status == Status::Good && !env.view.policy.modes.write_cache =>
+            {
+                self.is_cached = false;
+                self.program = Program::Flush(sync::Flush { taken: ending.write_bytes });
+                Step::Media { unit: None, op: MediaOp::Flush }
+            }
+            Step::End(ending) if env.nexus.mac.is_some() && ending.status == Status::CheckCondition => {
+                Step::End(self.told(ending))
+            }
+            step => step,
+        }
+    }
+
+    /// An ending as it is reported to a nexus that speaks ATA.
+    fn told(&self, ending: Ending) -> Ending {
+        if matches!(self.program, Program::Ordered(_)) {
+            return ending;
+        }
+        with_registers(ending, &Registers { extend: true, ..Registers::default() })
+    }
+
+    fn step(&mut self, env: &mut Env<'_>, event: Event) -> Step {
+        match &mut self.program {
+            Program::End(ending) => Step::End(*ending),
+            Program::Read(program) => program.next(env, event),
+            Program::Write(program) => program.next(env, event),
+            Program::CompareAndWrite(program) => program.next(env, event),
+            Program::OrWrite(program) => program.next(env, event),
+            Program::Verify(program) => program.next(env, event),
+            Program::WriteSame(program) => program.next(env, event),
+            Program::Unmap(program) => program.next(env, event),
+            Program::Flush(program) => program.next(env, event),
+            Program::LbaStatus(program) => program.next(env, event),
+            Program::Answer(program) => program.next(env, event),
+            Program::ModeSelect(program) => program.next(env, event),
+            Program::StartStop(program) => program.next(env, event),
+            Program::Prevent(program) => program.next(env, event),
+            Program::PersistentReserveOut(program) => program.next(env, event),
+            Program::ReserveRelease(program) => program.next(env, event),
+            Program::Erase(program) => program.next(env, event),
+            Program::ExtendedCopy(program) => program.next(env, event),
+            Program::WriteCache(program) => program.next(env, event),
+            Program::Ordered(program) => program.next(env, event),
+            Program::PassThrough(program) => program.next(env, event),
+        }
+    }
+
+    /// Bytes of task buffer that the program needs, at most [`CHUNK_BYTES`].
+    pub fn buffer_bytes(&self) -> u32 {
+        match &self.program {
+            Program::End(_)
+            | Program::Read(_)
+            | Program::Flush(_)
+            | Program::StartStop(_)
+            | Program::Prevent(_)
+            | Program::WriteCache(_)
+            | Program::ReserveRelease(_) => 0,
+            Program::Write(program) => program.buffer_bytes(),
+            Program::CompareAndWrite(program) => program.buffer_bytes(),
+            Program::OrWrite(program) => program.buffer_bytes(),
+            Program::Verify(program) => program.buffer_bytes(),
+            Program::WriteSame(program) => program.buffer_bytes(),
+            Program::Unmap(program) => program.buffer_bytes(),
+            Program::LbaStatus(program) => program.buffer_bytes(),
+            Program::Answer(program) => program.buffer_bytes(),
+            Program::ModeSelect(program) => program.buffer_bytes(),
+            Program::PersistentReserveOut(program) => program.buffer_bytes(),
+            Program::Erase(program) => program.buffer_bytes(),
+            Program::ExtendedCopy(program) => program.buffer_bytes(),
+            Program::Ordered(program) => program.buffer_bytes(),
+            Program::PassThrough(program) => program.buffer_bytes(),
+        }
+    }
+
+    /// Whether it works on the medium of another unit than its own, the one with this index (EXTENDED COPY): what
+    /// ends that unit's commands ends it, too.
+    pub fn touches(&self, unit: u32) -> bool {
+        matches!(&self.program, Program::ExtendedCopy(copy) if copy.touches(unit))
+    }
+
+    /// Whether nothing can abort it once it is detached.
+    pub fn erases(&self) -> bool {
+        matches!(self.program, Program::Erase(_))
+    }
+
+    /// Whether its time goes by the size of the medium, not by that of its data.
+    pub fn is_lengthy(&self) -> bool {
+        matches!(self.program, Program::Erase(_) | Program::ExtendedCopy(_) | Program::WriteSame(_))
+    }
+
+    /// Whether it is a READ: fed by [`Step::ReadPush`] only.
+    pub fn is_read(&self) -> bool {
+        matches!(self.program, Program::Read(_))
+    }
+
+    /// Where on the medium a READ reads that has one chunk, how many bytes, and its ending: it is its only step, as long
+    /// as nothing goes wrong.
+    pub fn whole_read(&self) -> Option<(u64, u32, Ending)> {
+        match &self.program {
+            Program::Read(read) => read.whole(),
+            _ => None,
+        }
+    }
+
+    /// Where on the medium a WRITE writes that has one chunk and comes whole, how many bytes, and its ending: it is its only
+    /// step, as long as nothing goes wrong. Others may see half of it.
+    pub fn whole_write(&self) -> Option<(u64, u32, Ending)> {
+        match &self.program {
+            Program::Write(write) => write.whole(),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a WRITE of any kind.
+    pub fn is_write(&self) -> bool {
+        matches!(self.program, Program::Write(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every task in flight holds one: more goes into a box.
+    #[test]
+    fn a_program_is_small() {
+        assert!(size_of::<Exec>() <= 104, "{}", size_of::<Exec>());
+    }
+}

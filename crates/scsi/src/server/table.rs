@@ -1,0 +1,113 @@
+//! The one table of commands: how each is decoded, guarded and described.
+
+mod commands;
+
+use crate::commands::admission::Admission;
+use crate::server::exec::Program;
+use crate::state::readiness::Gate;
+use crate::state::unit::View;
+use crate::vocabulary::command::ReservationClass;
+use crate::vocabulary::sense::{Check, Failure};
+use wire::Cdb;
+
+pub(crate) use commands::COMMANDS;
+
+/// When a command exists at all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Offer {
+    /// Always.
+    Always,
+    /// On units that are thin at present.
+    Thin,
+    /// When the store can write all-or-nothing.
+    Atomic,
+    /// When the store can compare and write at once.
+    Compare,
+    /// When the store can erase cryptographically.
+    Cryptographic,
+    /// On units that are exported by ATA over Ethernet.
+    Exported,
+}
+
+/// Makes the program of one command from its CDB.
+pub(crate) type Begin = fn(&Admission<'_>) -> Result<Program, Failure>;
+
+/// One command.
+#[derive(Debug)]
+pub(crate) struct Command {
+    /// CDB usage data (SPC-4 section 6.27.3): as long as the CDB, the operation code first, a one for each bit that
+    /// is evaluated.
+    pub(crate) usage: &'static [u8],
+    /// Service action, where the operation code has them.
+    pub(crate) action: Option<u16>,
+    /// Reservation class.
+    pub(crate) reservation: ReservationClass,
+    /// What must hold.
+    pub(crate) gate: Gate,
+    /// When it exists.
+    pub(crate) offer: Offer,
+    /// Recommended command timeout in seconds.
+    pub(crate) seconds: u16,
+    /// Makes the program.
+    pub(crate) begin: Begin,
+}
+
+impl Command {
+    /// The operation code.
+    pub(crate) fn opcode(&self) -> u8 {
+        self.usage.first().copied().unwrap_or(0)
+    }
+
+    /// Whether the unit has this command.
+    pub(crate) fn is_offered(&self, view: &View) -> bool {
+        match self.offer {
+            Offer::Always => true,
+            Offer::Thin => view.is_thin(),
+            Offer::Atomic => view.atomic_blocks_max() > 0,
+            Offer::Compare => view.compare_blocks_max() > 0,
+            Offer::Exported => view.unit.exported,
+            Offer::Cryptographic => view.policy.traits.cryptographic_erase,
+        }
+    }
+}
+
+/// The entry for a CDB. An unknown operation code is 20h, an unknown service action 24h at byte 1 (SPC-4
+/// section 4.2.5.2).
+pub(crate) fn lookup(view: &View, cdb: &Cdb) -> Result<&'static Command, Check> {
+    let mut refusal = Check::OPCODE;
+    for command in COMMANDS.iter().filter(|command| command.opcode() == cdb.opcode()) {
+        let Some(action) = command.action else {
+            return if command.is_offered(view) { Ok(command) } else { Err(Check::OPCODE) };
+        };
+        if action == service_action(cdb) && command.is_offered(view) {
+            return Ok(command);
+        }
+        refusal = Check::cdb_bit(1, 4);
+    }
+    Err(refusal)
+}
+
+/// The service action field: bits 4 to 0 of byte 1.
+fn service_action(cdb: &Cdb) -> u16 {
+    u16::from(cdb.u8(1) & 0x1f)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_is_as_long_as_its_operation_code_says_and_there_once() {
+        for (at, command) in COMMANDS.iter().enumerate() {
+            let len = match command.opcode() >> 5 {
+                0 => 6,
+                1 | 2 => 10,
+                4 => 16,
+                _ => 12,
+            };
+            assert_eq!(command.usage.len(), len, "{:02x}", command.opcode());
+            let key = |command: &Command| (command.opcode(), command.action);
+            assert!(COMMANDS[..at].iter().all(|other| key(other) != key(command)));
+        }
+    }
+}

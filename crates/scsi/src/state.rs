@@ -1,0 +1,13 @@
+//! What a unit and its nexuses are and hold. The unit's home alone changes what they share.
+
+pub mod attention;
+pub mod copies;
+mod erasure;
+pub mod export;
+pub mod home;
+pub(crate) mod limits;
+pub mod nexus;
+pub mod policy;
+pub(crate) mod readiness;
+pub mod reservation;
+pub mod unit;

@@ -1,0 +1,343 @@
+//! What all exports of a unit by ATA over Ethernet share: the configuration string and the MAC mask list (AoEr11 sections
+//! 3.2 and 3.3). The reserve list is one of the unit's reservations.
+
+use crate::state::home::{Draft, HomeReply, Identity};
+use crate::state::reservation::keep;
+use crate::vocabulary::sense::Check;
+use std::sync::Arc;
+use wire::SenseKey;
+use wire::aoe::{
+    CONFIG_BYTES_MAX, Directive, DirectiveCommand, ErrorCode, MACS_MAX, Mac, MaskError, Refusal,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// What all exports of a unit share. It is published to every core, and kept across a restart.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Export {
+    /// The configuration string.
+    pub config: Vec<u8>,
+    /// The MAC mask list: who is answered, each once. Empty: everybody is.
+    pub masks: Vec<Mac>,
+}
+
+/// A change of what exports share, or of the reserve list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Set the configuration string.
+    Config {
+        /// The new one.
+        config: Vec<u8>,
+        /// Whatever is there.
+        force: bool,
+    },
+    /// Edit the MAC mask list.
+    Masks(Vec<Directive>),
+    /// Set the reserve list.
+    Reserve {
+        /// Whose commands are let in.
+        list: Arc<[Mac]>,
+        /// Whoever has reserved the unit.
+        force: bool,
+    },
+}
+
+impl Change {
+    /// Whether it decides for itself what reservations of others mean to it.
+    pub(crate) fn judges_reservations(&self) -> bool {
+        match self {
+            Change::Reserve { .. } => true,
+            Change::Config { .. } | Change::Masks(_) => false,
+        }
+    }
+}
+
+impl Export {
+    /// First bytes of what is kept; the rest of what is kept of the unit follows, and a checksum.
+    const MAGIC: &[u8] = b"LuneAoE\x01";
+
+    /// Whether an initiator with this address is answered.
+    pub fn may_see(&self, mac: Mac) -> bool {
+        self.masks.is_empty() || self.masks.contains(&mac)
+    }
+
+    /// What is kept of this and of the rest.
+    pub(crate) fn keep(&self, rest: Vec<u8>) -> Vec<u8> {
+        if *self == Export::default() {
+            return rest;
+        }
+        let mut bytes = Export::MAGIC.to_vec();
+        keep::push_sized(&mut bytes, &self.config);
+        keep::push_sized(&mut bytes, self.masks.as_bytes());
+        bytes.extend(rest);
+        keep::seal(bytes)
+    }
+
+    /// This and the rest of what was kept; `None` when it was not kept so.
+    pub(crate) fn restore(kept: &[u8]) -> Option<(Export, &[u8])> {
+        if !kept.starts_with(Export::MAGIC) {
+            return Some((Export::default(), kept));
+        }
+        let mut rest = keep::unseal(kept)?.strip_prefix(Export::MAGIC)?;
+        let config = keep::take_sized(&mut rest)?.to_vec();
+        let masks = <[Mac]>::ref_from_bytes(keep::take_sized(&mut rest)?).ok()?.to_vec();
+        let is_sound = config.len() <= usize::from(CONFIG_BYTES_MAX) && masks.len() <= usize::from(MACS_MAX);
+        is_sound.then_some((Export { config, masks }, rest))
+    }
+
+    /// The MAC mask list after an edit, of which all is done or nothing.
+    fn edited(&self, directives: &[Directive]) -> Result<Vec<Mac>, MaskError> {
+        let mut masks = self.masks.clone();
+        for Directive { command, mac, .. } in directives {
+            match *command {
+                DirectiveCommand::NONE => {}
+                DirectiveCommand::ADD if masks.contains(mac) => {}
+                DirectiveCommand::ADD if masks.len() < usize::from(MACS_MAX) => masks.push(*mac),
+                DirectiveCommand::ADD => return Err(MaskError::LIST_FULL),
+                DirectiveCommand::DELETE => masks.retain(|known| known != mac),
+                _ => return Err(MaskError::BAD_DIRECTIVE),
+            }
+        }
+        Ok(masks)
+    }
+}
+
+impl Draft {
+    pub(crate) fn change_export(&mut self, from: &Identity, change: Change) -> HomeReply {
+        let export = &self.policy.export;
+        match change {
+            Change::Config { config, force } => {
+                if !force && !export.config.is_empty() && export.config != config {
+                    return refused(Refusal::Error(ErrorCode::CONFIG_STRING_PRESENT));
+                }
+                self.set_export(Export { config, masks: export.masks.clone() })
+            }
+            Change::Masks(directives) => match export.edited(&directives) {
+                Ok(masks) => self.set_export(Export { config: export.config.clone(), masks }),
+                Err(error) => refused(Refusal::Mask { error, done: 0 }),
+            },
+            Change::Reserve { list, force } => self.set_reserve_list(from, list, force),
+        }
+    }
+
+    fn set_export(&mut self, export: Export) -> HomeReply {
+        if *self.policy.export == export {
+            return HomeReply::Done;
+        }
+        self.policy.export = Arc::new(export);
+        self.changed()
+    }
+}
+
+/// A refusal as the home tells it.
+fn refused(refusal: Refusal) -> HomeReply {
+    let check = Check::new(SenseKey::AbortedCommand, 0);
+    HomeReply::Check(Check { command_specific: Some(refusal.command_specific()), ..check })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::home::{Home, HomeRequest};
+    use crate::state::policy::Policy;
+    use crate::testing::{Bench, MACS, Outcome, unit};
+    use crate::vocabulary::command::Status;
+    use crate::vocabulary::modes::EraseKind;
+    use crate::vocabulary::storage::Traits;
+    use proptest::prelude::*;
+    use wire::aoe::OrderKind;
+    use wire::ata::{Command, Registers};
+
+    /// Nexuses that speak ATA.
+    const ATA: usize = 2;
+    const OTHER: usize = 3;
+
+    fn add(mac: Mac) -> Directive {
+        Directive { reserved: 0, command: DirectiveCommand::ADD, mac }
+    }
+
+    fn delete(mac: Mac) -> Directive {
+        Directive { reserved: 0, command: DirectiveCommand::DELETE, mac }
+    }
+
+    fn many(count: u8) -> Vec<Mac> {
+        (0..count).map(|last| Mac([2, 0, 0, 1, 0, last])).collect()
+    }
+
+    fn edit(bench: &mut Bench, nexus: usize, directives: &[Directive]) -> Outcome {
+        bench.order(nexus, OrderKind::EditMask, directives.as_bytes())
+    }
+
+    fn read(bench: &mut Bench, nexus: usize) -> Status {
+        bench.ata(nexus, Registers::new(Command::ReadDmaExt, 0, 1), &[]).ending.status
+    }
+
+    fn assert_refused(outcome: &Outcome, refusal: Refusal) {
+        assert_eq!(outcome.ending.status, Status::CheckCondition);
+        assert_eq!(Refusal::from_sense(&outcome.ending.sense.unwrap()), Some(refusal));
+        assert!(outcome.data.is_empty());
+    }
+
+    const BAD_ARGUMENT: Refusal = Refusal::Error(ErrorCode::BAD_ARGUMENT);
+
+    #[test]
+    fn a_config_string_is_set_once_or_by_force() {
+        let mut bench = Bench::with_ata();
+        let set = |bench: &mut Bench, kind, text: &[u8]| bench.order(ATA, kind, text);
+        assert_eq!(set(&mut bench, OrderKind::SetConfig, b"one").assert_good().data, b"one");
+        assert_eq!(set(&mut bench, OrderKind::SetConfig, b"one").assert_good().data, b"one", "sent again");
+        let present = Refusal::Error(ErrorCode::CONFIG_STRING_PRESENT);
+        assert_refused(&set(&mut bench, OrderKind::SetConfig, b"two"), present);
+        assert_eq!(bench.view.policy.export.config, b"one");
+        assert_eq!(set(&mut bench, OrderKind::ForceConfig, b"two").assert_good().data, b"two");
+        let long = [7; CONFIG_BYTES_MAX as usize + 1];
+        assert_eq!(set(&mut bench, OrderKind::ForceConfig, &long[1..]).assert_good().data, long[1..]);
+        assert_refused(&set(&mut bench, OrderKind::ForceConfig, &long), BAD_ARGUMENT);
+        assert_eq!(set(&mut bench, OrderKind::ForceConfig, b"").assert_good().data, b"");
+        assert_eq!(set(&mut bench, OrderKind::SetConfig, b"three").assert_good().data, b"three");
+    }
+
+    #[test]
+    fn a_refusal_is_told_alike_whatever_format_the_mode_page_asks_for() {
+        let mut bench = Bench::with_ata();
+        bench.order(ATA, OrderKind::SetConfig, b"one").assert_good();
+        let outcome = bench.order(ATA, OrderKind::SetConfig, b"two");
+        let refusal = Refusal::Error(ErrorCode::CONFIG_STRING_PRESENT);
+        assert!(!bench.view.policy.modes.descriptor_sense);
+        assert_eq!(outcome.ending.sense, Some(refusal.sense()));
+    }
+
+    #[test]
+    fn who_is_left_out_of_the_mask_list_gets_no_answer() {
+        let mut bench = Bench::with_ata();
+        let [first, second] = MACS;
+        let listed = edit(&mut bench, ATA, &[add(first), add(first)]);
+        assert_eq!(listed.assert_good().data, [&[0, 0][..], &first.0].concat());
+        assert_eq!((read(&mut bench, ATA), read(&mut bench, OTHER)), (Status::Good, Status::Busy));
+        assert_eq!(bench.order(OTHER, OrderKind::ReadMask, &[]).ending.status, Status::Busy);
+        assert!(bench.view.policy.export.may_see(first) && !bench.view.policy.export.may_see(second));
+        bench.read(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]).assert_good();
+        edit(&mut bench, ATA, &[add(second), delete(first)]).assert_good();
+        assert_eq!((read(&mut bench, ATA), read(&mut bench, OTHER)), (Status::Busy, Status::Good));
+        assert_eq!(edit(&mut bench, OTHER, &[delete(second)]).assert_good().data, b"");
+        assert_eq!(read(&mut bench, ATA), Status::Good);
+        assert_eq!(bench.order(ATA, OrderKind::ReadMask, &[]).assert_good().data, b"");
+    }
+
+    #[test]
+    fn an_edit_is_done_whole_or_not_at_all() {
+        let mut bench = Bench::with_ata();
+        let strange = Directive { command: DirectiveCommand(3), ..add(MACS[0]) };
+        let outcome = edit(&mut bench, ATA, &[add(MACS[0]), strange]);
+        assert_refused(&outcome, Refusal::Mask { error: MaskError::BAD_DIRECTIVE, done: 0 });
+        let full: Vec<Directive> = many(MACS_MAX).into_iter().map(add).collect();
+        let outcome = edit(&mut bench, ATA, &[&full[..], &[add(MACS[0])]].concat());
+        assert_refused(&outcome, Refusal::Mask { error: MaskError::LIST_FULL, done: 0 });
+        assert!(bench.view.policy.export.masks.is_empty() && bench.published.is_none());
+        let nothing = Directive { command: DirectiveCommand::NONE, ..strange };
+        edit(&mut bench, ATA, &[&full[1..], &[add(MACS[0]), nothing]].concat()).assert_good();
+        let listed = bench.order(ATA, OrderKind::ReadMask, &[]).assert_good().data.clone();
+        assert_eq!(listed.len(), 8 * usize::from(MACS_MAX));
+        edit(&mut bench, ATA, &[&full[1..], &full[1..]].concat()).assert_good();
+    }
+
+    #[test]
+    fn arguments_that_are_none_are_refused() {
+        let mut bench = Bench::with_ata();
+        let directives = [0u8; 8 * 256];
+        for (kind, argument) in [
+            (OrderKind::EditMask, &directives[..7]),
+            (OrderKind::EditMask, &directives),
+            (OrderKind::ReadMask, &directives[..8]),
+            (OrderKind::SetReserve, &directives[..8]),
+            (OrderKind::ForceReserve, &directives[..6 * 129]),
+            (OrderKind::ReadReserve, &directives[..6]),
+        ] {
+            assert_refused(&bench.order(ATA, kind, argument), BAD_ARGUMENT);
+        }
+        for cdb in [&[0xc0u8, 1, 0][..], &[0xc0, 4, 0], &[0xc0, 1, 3, 0, 0, 0, 0, 1]] {
+            assert_refused(&bench.run(ATA, cdb, &[], 512), BAD_ARGUMENT);
+        }
+    }
+
+    proptest! {
+        /// Orders of any argument, one after the other: each is answered or refused, and the lists keep to their bounds.
+        #[test]
+        fn every_order_ends(
+            orders in prop::collection::vec(
+                (any::<bool>(), any::<u8>(), 0u8..4, prop::collection::vec(0u8..3, 0..300)),
+                1..12,
+            ),
+        ) {
+            let mut bench = Bench::with_ata();
+            for (is_other, command, subcommand, argument) in orders {
+                let nexus = if is_other { OTHER } else { ATA };
+                let len = (argument.len() as u32).to_be_bytes();
+                let cdb = [&[0xc0, command % 4, subcommand, 0][..], &len].concat();
+                let ending = bench.run(nexus, &cdb, &argument, 2048).ending;
+                let refusal = ending.sense.map(|sense| Refusal::from_sense(&sense));
+                prop_assert_eq!(ending.status == Status::CheckCondition, refusal.is_some());
+                prop_assert!(refusal.is_none_or(|refusal| refusal.is_some()));
+                let policy = bench.home.policy();
+                prop_assert!(policy.export.masks.len() <= usize::from(MACS_MAX));
+                prop_assert!(policy.export.config.len() <= usize::from(CONFIG_BYTES_MAX));
+                prop_assert!(policy.reservations.list().len() <= usize::from(MACS_MAX));
+                let kept = policy.kept(&unit().ports);
+                let again = if kept.is_empty() { Some(Arc::default()) } else { restored(&kept).map(|p| p.export.clone()) };
+                prop_assert_eq!(again, Some(policy.export.clone()));
+            }
+        }
+    }
+
+    fn restored(kept: &[u8]) -> Option<Arc<Policy>> {
+        let mut home = Home::new(Arc::new(unit()), Traits::NONE);
+        home.restore(kept).ok().map(|()| home.policy())
+    }
+
+    #[test]
+    fn what_is_shared_outlives_a_restart() {
+        let mut bench = Bench::with_ata();
+        bench.order(ATA, OrderKind::SetConfig, b"kept").assert_good();
+        edit(&mut bench, ATA, &[add(MACS[0])]).assert_good();
+        let kept = bench.published.as_ref().unwrap().persist.clone().unwrap();
+        let expected = Export { config: b"kept".to_vec(), masks: vec![MACS[0]] };
+        assert_eq!(*restored(&kept).unwrap().export, expected);
+        for at in 0..kept.len() {
+            assert!(restored(&kept[..at]).is_none(), "cut at {at}");
+            let mut damaged = kept.clone();
+            damaged[at] ^= 0x20;
+            assert!(restored(&damaged).is_none(), "damaged at {at}");
+        }
+        let from = bench.nexuses[0].identity();
+        bench.ask(HomeRequest::EraseBegin { from, kind: EraseKind::Sanitize { unrestricted: true } });
+        let policy = restored(bench.published.as_ref().unwrap().persist.as_ref().unwrap()).unwrap();
+        assert!(policy.erasure.is_some() && *policy.export == expected);
+        bench.ask(HomeRequest::EraseEnd { ok: true, kind: EraseKind::Sanitize { unrestricted: true } });
+        edit(&mut bench, ATA, &[delete(MACS[0])]).assert_good();
+        bench.order(ATA, OrderKind::ForceConfig, b"").assert_good();
+        assert_eq!(bench.published.unwrap().persist, Some(Vec::new()), "nothing is left to keep");
+    }
+
+    #[test]
+    fn what_was_kept_before_there_were_exports_is_still_read() {
+        let mut bench = Bench::with_ata();
+        let from = bench.nexuses[0].identity();
+        bench.ask(HomeRequest::EraseBegin { from, kind: EraseKind::Sanitize { unrestricted: true } });
+        let kept = bench.published.unwrap().persist.unwrap();
+        assert!(kept.starts_with(b"LuneSan\x02"));
+        let policy = restored(&kept).unwrap();
+        assert!(policy.erasure.is_some() && *policy.export == Export::default());
+    }
+
+    #[test]
+    fn kept_bytes_of_any_length_and_count_are_judged() {
+        let sealed = |config: usize, masks: usize| {
+            let mut bytes = Export::MAGIC.to_vec();
+            keep::push_sized(&mut bytes, &vec![1; config]);
+            keep::push_sized(&mut bytes, &vec![2; masks]);
+            restored(&keep::seal(bytes)).is_some()
+        };
+        let full = 6 * usize::from(MACS_MAX);
+        assert!(sealed(1024, full) && sealed(0, 6) && sealed(1, 0));
+        assert!(!sealed(1025, 0) && !sealed(1, 7) && !sealed(1, full + 6) && !sealed(0, 0));
+    }
+}

@@ -1,0 +1,715 @@
+//! The one owner of what a unit shares between nexuses.
+
+use crate::state::attention::UnitAttention;
+use crate::state::export;
+use crate::state::nexus::{NexusId, NexusUnit};
+use crate::state::policy::Policy;
+use crate::state::unit::Unit;
+use crate::vocabulary::command::ReservationClass;
+use crate::vocabulary::modes::{EraseKind, Modes, ModesChange};
+use crate::vocabulary::sense::Check;
+use crate::vocabulary::storage::{BlockSizes, Traits};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use wire::aoe::Mac;
+use wire::scsi::transport_id::{TransportId, aoe_mac};
+
+/// Something for a unit's home to decide.
+#[derive(Clone, Debug)]
+pub enum HomeRequest {
+    /// PERSISTENT RESERVE OUT with its parameter list.
+    PersistentReserveOut {
+        /// Who.
+        from: Identity,
+        /// The CDB's service action, scope and type, and the parameter list.
+        order: crate::state::reservation::Order,
+    },
+    /// RESERVE(6) or RESERVE(10).
+    Reserve(Identity),
+    /// RELEASE(6) or RELEASE(10).
+    Release(Identity),
+    /// A change to what exports by ATA over Ethernet share, or to their reserve list.
+    Export {
+        /// Who.
+        from: Identity,
+        /// What is to change.
+        change: export::Change,
+    },
+    /// MODE SELECT changed these fields.
+    SetModes {
+        /// Who.
+        from: Identity,
+        /// What its pages set.
+        change: ModesChange,
+    },
+    /// START STOP UNIT.
+    StartStop {
+        /// Who.
+        from: Identity,
+        /// Start (true) or stop.
+        start: bool,
+        /// Load or eject the medium as well.
+        load_eject: bool,
+    },
+    /// PREVENT ALLOW MEDIUM REMOVAL.
+    PreventRemoval {
+        /// Who.
+        from: Identity,
+        /// Prevent (true) or allow.
+        prevent: bool,
+    },
+    /// SANITIZE or FORMAT UNIT is about to run.
+    EraseBegin {
+        /// Who.
+        from: Identity,
+        /// Which.
+        kind: EraseKind,
+    },
+    /// It came to its end.
+    EraseEnd {
+        /// Whether all went well.
+        ok: bool,
+        /// Which.
+        kind: EraseKind,
+    },
+    /// SANITIZE, EXIT FAILURE MODE.
+    SanitizeExitFailure {
+        /// Who.
+        from: Identity,
+    },
+    /// A command of this nexus ended with CHECK CONDITION while QERR is not zero.
+    QueueError {
+        /// Who.
+        from: NexusId,
+        /// It may only read, and so ends no commands of others.
+        read_only: bool,
+    },
+    /// ABORT TASK SET.
+    AbortTaskSet {
+        /// Who.
+        from: NexusId,
+    },
+    /// CLEAR TASK SET.
+    ClearTaskSet {
+        /// Who.
+        from: NexusId,
+    },
+    /// LOGICAL UNIT RESET, or a target reset that reached this unit.
+    Reset {
+        /// Who, when an initiator asked for it.
+        from: Option<NexusId>,
+    },
+    /// The store's size or abilities changed, or it came back.
+    StoreChanged(Traits),
+    /// What the store lies on was reset: powered on, or restarted.
+    StoreReset,
+    /// The store failed for good.
+    StoreFailed(Arc<str>),
+    /// A nexus is no more: its SPC-2 reservation and its prevention of removal end.
+    NexusLost(NexusId),
+}
+
+impl HomeRequest {
+    /// Whose command reservations may stop, and of which class it is: it was admitted before it came here, and
+    /// another may have reserved the unit since.
+    fn judged(&self) -> Option<(&Identity, ReservationClass)> {
+        match self {
+            HomeRequest::SetModes { from, .. }
+            | HomeRequest::EraseBegin { from, .. }
+            | HomeRequest::SanitizeExitFailure { from } => Some((from, ReservationClass::Write)),
+            HomeRequest::StartStop { from, start, load_eject } => {
+                let harmless = *start && !load_eject;
+                Some((from, if harmless { ReservationClass::Ready } else { ReservationClass::Write }))
+            }
+            HomeRequest::PreventRemoval { from, prevent } => {
+                Some((from, if *prevent { ReservationClass::Write } else { ReservationClass::Ready }))
+            }
+            HomeRequest::Export { from, change } => {
+                (!change.judges_reservations()).then_some((from, ReservationClass::Write))
+            }
+            HomeRequest::PersistentReserveOut { .. }
+            | HomeRequest::Reserve(_)
+            | HomeRequest::Release(_)
+            | HomeRequest::EraseEnd { .. }
+            | HomeRequest::QueueError { .. }
+            | HomeRequest::AbortTaskSet { .. }
+            | HomeRequest::ClearTaskSet { .. }
+            | HomeRequest::Reset { .. }
+            | HomeRequest::StoreChanged(_)
+            | HomeRequest::StoreReset
+            | HomeRequest::StoreFailed(_)
+            | HomeRequest::NexusLost(_) => None,
+        }
+    }
+
+    /// Who asks for what would change the unit for others as well. Task management is judged before it comes here.
+    fn changer(&self, policy: &Policy) -> Option<&Identity> {
+        let (from, changes) = match self {
+            HomeRequest::PersistentReserveOut { from, .. }
+            | HomeRequest::Reserve(from)
+            | HomeRequest::Export { from, .. }
+            | HomeRequest::EraseBegin { from, .. }
+            | HomeRequest::SanitizeExitFailure { from } => (from, true),
+            HomeRequest::SetModes { from, change } => (from, change.of(policy.modes) != policy.modes),
+            HomeRequest::StartStop { from, start, load_eject } => {
+                (from, policy.after_start_stop(*start, *load_eject) != (policy.started, policy.ejected))
+            }
+            HomeRequest::PreventRemoval { from, prevent } => (from, *prevent),
+            HomeRequest::Release(_)
+            | HomeRequest::EraseEnd { .. }
+            | HomeRequest::QueueError { .. }
+            | HomeRequest::AbortTaskSet { .. }
+            | HomeRequest::ClearTaskSet { .. }
+            | HomeRequest::Reset { .. }
+            | HomeRequest::StoreChanged(_)
+            | HomeRequest::StoreReset
+            | HomeRequest::StoreFailed(_)
+            | HomeRequest::NexusLost(_) => return None,
+        };
+        changes.then_some(from)
+    }
+}
+
+/// A nexus as reservations know it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The I_T nexus.
+    pub nexus: NexusId,
+    /// The initiator port as a TransportID.
+    pub transport_id: Vec<u8>,
+    /// The target port's relative identifier.
+    pub target_port: u16,
+    /// It may only read, and so changes nothing for others.
+    pub read_only: bool,
+}
+
+/// The home's answer, valid once every core has applied what was published with it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HomeReply {
+    /// Done.
+    Done,
+    /// RESERVATION CONFLICT.
+    Conflict,
+    /// CHECK CONDITION with this sense data.
+    Check(Check),
+}
+
+/// What every core must apply before the reply may be given.
+#[derive(Clone, Debug)]
+pub struct Publish {
+    /// The unit's new policy.
+    pub policy: Arc<Policy>,
+    /// Unit attentions to establish.
+    pub attentions: Vec<(Who, UnitAttention)>,
+    /// Tasks to abort on this unit. Each core answers only when none of them can touch the medium any more.
+    pub aborts: Vec<(Who, Aborted)>,
+    /// What must be durable before the reply is given (APTPL, an operation that erases), as bytes for the state directory;
+    /// empty bytes: remove what was kept.
+    pub persist: Option<Vec<u8>>,
+}
+
+/// Which nexuses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Who {
+    /// All.
+    Everyone,
+    /// All but this one.
+    Others(NexusId),
+    /// Only this one.
+    Only(NexusId),
+    /// Those with this initiator port, or any port of this initiator device, and target port.
+    Port {
+        /// TransportID.
+        transport_id: Vec<u8>,
+        /// Relative target port identifier.
+        target_port: u16,
+    },
+    /// Those that speak ATA from one of these addresses.
+    Listed(Arc<[Mac]>),
+    /// All but those that speak ATA from one of these addresses.
+    Unlisted(Arc<[Mac]>),
+}
+
+impl Who {
+    /// Whether this nexus is meant.
+    pub fn includes(&self, nexus: &NexusUnit) -> bool {
+        self.is(nexus.id, &nexus.transport_id, nexus.target_port)
+    }
+
+    fn is(&self, nexus: NexusId, initiator: &[u8], port: u16) -> bool {
+        match self {
+            Who::Everyone => true,
+            Who::Others(id) => nexus != *id,
+            Who::Only(id) => nexus == *id,
+            Who::Port { transport_id, target_port } => {
+                port == *target_port && TransportId::of(transport_id).covers(&TransportId::of(initiator))
+            }
+            Who::Listed(list) => aoe_mac(initiator).is_some_and(|mac| list.contains(&mac)),
+            Who::Unlisted(list) => aoe_mac(initiator).is_none_or(|mac| !list.contains(&mac)),
+        }
+    }
+}
+
+/// How an aborted task ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Aborted {
+    /// Without a response (the nexus that caused it knows, or will see the unit attention).
+    Silently,
+    /// With TASK ABORTED status (control mode page, TAS = 1).
+    WithStatus,
+}
+
+/// What was to be restored is not what was kept: it is damaged, cut short, or was written by something else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Damaged;
+
+/// The owner of what a unit's nexuses share. There is one per unit; requests come one at a time.
+#[derive(Debug)]
+pub struct Home {
+    policy: Arc<Policy>,
+    unit: Arc<Unit>,
+    /// Nexuses that prevent medium removal.
+    preventing: BTreeMap<NexusId, Identity>,
+    /// Policy and preventing nexuses before the last request, if it can be undone.
+    before: Option<(Arc<Policy>, BTreeMap<NexusId, Identity>)>,
+}
+
+impl Home {
+    /// A home in the state after power on.
+    pub fn new(unit: Arc<Unit>, traits: Traits) -> Home {
+        let (logical_bytes, physical_bytes) = (unit.block_bytes, unit.physical_block_bytes);
+        let blocks = traits.blocks.unwrap_or(BlockSizes { logical_bytes, physical_bytes });
+        let policy = Policy {
+            epoch: 1,
+            traits,
+            block_bytes: blocks.logical_bytes,
+            physical_block_bytes: blocks.physical_bytes,
+            failed: None,
+            modes: Modes::initial(&unit),
+            started: true,
+            ejected: false,
+            removal_prevented: false,
+            reservations: Arc::default(),
+            erasure: None,
+            export: Arc::default(),
+        };
+        Home { policy: Arc::new(policy), unit, preventing: BTreeMap::new(), before: None }
+    }
+
+    /// Takes what was kept across the power on ([`Publish::persist`]).
+    ///
+    /// # Errors
+    /// When it is not what was kept. The unit must not be served: an initiator that was fenced off could write.
+    pub fn restore(&mut self, kept: &[u8]) -> Result<(), Damaged> {
+        self.policy = Arc::new(self.policy.restored(kept, &self.unit.ports).ok_or(Damaged)?);
+        Ok(())
+    }
+
+    /// The newest policy.
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy)
+    }
+
+    /// Decides. What is published must be applied by every core before the reply is given.
+    pub fn handle(&mut self, request: HomeRequest) -> (HomeReply, Option<Publish>) {
+        if let Some((from, class)) = request.judged() {
+            let access = self.policy.reservations.access(from.nexus, &from.transport_id, from.target_port);
+            if access.conflicts(class) {
+                return (HomeReply::Conflict, None);
+            }
+        }
+        if request.changer(&self.policy).is_some_and(|from| from.read_only) {
+            return (HomeReply::Check(Check::WRITE_PROTECTED), None);
+        }
+        // The medium is as the operation left it, whether or not that can be kept.
+        let can_undo = !matches!(request, HomeRequest::EraseEnd { .. });
+        self.before = can_undo.then(|| (self.policy(), self.preventing.clone()));
+        let mut draft = Draft::of(&self.policy);
+        let reply = match request {
+            HomeRequest::SetModes { from, change } => draft.set_modes(from.nexus, change),
+            HomeRequest::StartStop { from, start, load_eject } => {
+                draft.start_stop(from.nexus, start, load_eject)
+            }
+            HomeRequest::PreventRemoval { from, prevent } => {
+                if prevent {
+                    self.preventing.insert(from.nexus, from);
+                } else {
+                    self.preventing.remove(&from.nexus);
+                }
+                draft.set_prevented(!self.preventing.is_empty())
+            }
+            HomeRequest::PersistentReserveOut { from, order } => {
+                let reply = draft.persistent_reserve_out(&from, &order, &self.unit);
+                self.let_go(&mut draft);
+                reply
+            }
+            HomeRequest::Export { from, change } => {
+                let reply = draft.change_export(&from, change);
+                self.let_go(&mut draft);
+                reply
+            }
+            HomeRequest::Reserve(from) => draft.reserve(&from),
+            HomeRequest::Release(from) => draft.release(&from),
+            HomeRequest::EraseBegin { from, kind } => draft.erase_begin(from.nexus, kind),
+            HomeRequest::EraseEnd { ok, kind } => draft.erase_end(ok, kind),
+            HomeRequest::SanitizeExitFailure { from: _ } => draft.sanitize_exit_failure(),
+            HomeRequest::QueueError { from, read_only } => draft.queue_error(from, read_only),
+            HomeRequest::AbortTaskSet { from } => draft.abort_task_set(from),
+            HomeRequest::ClearTaskSet { from } => draft.clear_task_set(from),
+            HomeRequest::Reset { from } => {
+                self.preventing.clear();
+                draft.reset(from, &self.unit)
+            }
+            HomeRequest::StoreChanged(traits) => draft.store_changed(traits),
+            HomeRequest::StoreReset => {
+                draft.attentions.push((Who::Everyone, UnitAttention::PowerOn));
+                draft.changed()
+            }
+            HomeRequest::StoreFailed(reason) => {
+                draft.policy.failed = Some(reason);
+                draft.changed()
+            }
+            HomeRequest::NexusLost(nexus) => {
+                self.preventing.remove(&nexus);
+                draft.nexus_lost(nexus, !self.preventing.is_empty())
+            }
+        };
+        (reply, self.publish(draft))
+    }
+
+    fn publish(&mut self, draft: Draft) -> Option<Publish> {
+        let persist = draft.persist;
+        let mut publish = draft.publish()?;
+        let ports = &self.unit.ports;
+        let kept = publish.policy.kept(ports);
+        if self.unit.can_keep && (persist || kept != self.policy.kept(ports)) {
+            publish.persist = Some(kept);
+        }
+        self.policy = Arc::clone(&publish.policy);
+        Some(publish)
+    }
+
+    /// PREEMPT AND ABORT lets the medium of whom it preempts go (SPC-4 section 5.13.11.2.7).
+    fn let_go(&mut self, draft: &mut Draft) {
+        self.preventing.retain(|_, nexus| {
+            let is = |who: &Who| who.is(nexus.nexus, &nexus.transport_id, nexus.target_port);
+            !draft.aborts.iter().any(|(who, _)| is(who))
+        });
+        draft.policy.removal_prevented = !self.preventing.is_empty();
+    }
+
+    /// Whether [`Home::undo`] can undo the last request.
+    pub fn can_undo(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// What the last request published could not be kept: all is as if it had not been made, and nothing may be
+    /// published. False when that cannot be, as what it tells of has happened.
+    pub fn undo(&mut self) -> bool {
+        let Some((policy, preventing)) = self.before.take() else { return false };
+        (self.policy, self.preventing) = (policy, preventing);
+        true
+    }
+}
+
+/// The next policy while it is decided on, and what goes with it.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    /// The next policy.
+    pub(crate) policy: Policy,
+    /// Unit attentions to establish.
+    pub(crate) attentions: Vec<(Who, UnitAttention)>,
+    /// Tasks to abort.
+    pub(crate) aborts: Vec<(Who, Aborted)>,
+    /// Reservations are to be kept anew.
+    pub(crate) persist: bool,
+    is_changed: bool,
+}
+
+impl Draft {
+    fn of(policy: &Policy) -> Draft {
+        Draft {
+            policy: policy.clone(),
+            attentions: Vec::new(),
+            aborts: Vec::new(),
+            persist: false,
+            is_changed: false,
+        }
+    }
+
+    /// The draft is to be published, and the request is done.
+    pub(crate) fn changed(&mut self) -> HomeReply {
+        self.is_changed = true;
+        HomeReply::Done
+    }
+
+    fn publish(mut self) -> Option<Publish> {
+        if !self.is_changed {
+            return None;
+        }
+        self.policy.epoch = self.policy.epoch.saturating_add(1);
+        Some(Publish {
+            policy: Arc::new(self.policy),
+            attentions: self.attentions,
+            aborts: self.aborts,
+            persist: None,
+        })
+    }
+
+    fn set_modes(&mut self, from: NexusId, change: ModesChange) -> HomeReply {
+        let modes = change.of(self.policy.modes);
+        if self.policy.modes == modes {
+            return HomeReply::Done;
+        }
+        self.policy.modes = modes;
+        self.attentions.push((Who::Others(from), UnitAttention::ModeChanged));
+        self.changed()
+    }
+
+    fn start_stop(&mut self, from: NexusId, start: bool, load_eject: bool) -> HomeReply {
+        if load_eject && self.policy.removal_prevented {
+            return HomeReply::Check(Check::REMOVAL_PREVENTED);
+        }
+        let after = self.policy.after_start_stop(start, load_eject);
+        if after == (self.policy.started, self.policy.ejected) {
+            return HomeReply::Done;
+        }
+        if load_eject && start && self.policy.ejected {
+            self.attentions.push((Who::Others(from), UnitAttention::MediumChanged));
+        }
+        (self.policy.started, self.policy.ejected) = after;
+        self.changed()
+    }
+
+    fn set_prevented(&mut self, prevented: bool) -> HomeReply {
+        if self.policy.removal_prevented == prevented {
+            return HomeReply::Done;
+        }
+        self.policy.removal_prevented = prevented;
+        self.changed()
+    }
+
+    /// QERR (SPC-4 section 7.5.8): 1 ends the whole task set, 3 the commands of the nexus that had the error. Who may only
+    /// read could otherwise end the commands of others by any that is refused.
+    fn queue_error(&mut self, from: NexusId, read_only: bool) -> HomeReply {
+        match self.policy.modes.queue_error {
+            1 if !read_only => self.clear_task_set(from),
+            1 | 3 => self.abort_task_set(from),
+            _ => HomeReply::Done,
+        }
+    }
+
+    fn abort_task_set(&mut self, from: NexusId) -> HomeReply {
+        self.aborts.push((Who::Only(from), Aborted::Silently));
+        self.changed()
+    }
+
+    fn clear_task_set(&mut self, from: NexusId) -> HomeReply {
+        self.aborts.push((Who::Only(from), Aborted::Silently));
+        if !self.policy.modes.task_set_per_nexus {
+            self.abort_others(from);
+        }
+        self.changed()
+    }
+
+    /// Ends the commands of other nexuses: with TAS each by its status, otherwise the nexus is told once (SAM-5
+    /// section 5.6).
+    pub(crate) fn abort_others(&mut self, from: NexusId) {
+        self.abort_of(Who::Others(from));
+    }
+
+    /// The same for these nexuses.
+    pub(crate) fn abort_of(&mut self, who: Who) {
+        if self.policy.modes.task_aborted_status {
+            self.aborts.push((who, Aborted::WithStatus));
+        } else {
+            self.aborts.push((who.clone(), Aborted::Silently));
+            self.attentions.push((who, UnitAttention::CommandsCleared));
+        }
+    }
+
+    /// A logical unit reset (SAM-5 section 6.3.3): tasks, the reservation of RESERVE, prevention of removal and mode
+    /// parameters go; persistent reservations stay.
+    fn reset(&mut self, from: Option<NexusId>, unit: &Unit) -> HomeReply {
+        match from {
+            Some(from) if self.policy.modes.task_aborted_status => {
+                self.aborts.push((Who::Only(from), Aborted::Silently));
+                self.aborts.push((Who::Others(from), Aborted::WithStatus));
+            }
+            Some(_) | None => self.aborts.push((Who::Everyone, Aborted::Silently)),
+        }
+        self.policy.modes = Modes::initial(unit);
+        self.policy.removal_prevented = false;
+        self.policy.started = true;
+        self.policy.reservations = Arc::new(self.policy.reservations.after_reset());
+        self.attentions.push((Who::Everyone, UnitAttention::Reset));
+        self.changed()
+    }
+
+    fn store_changed(&mut self, traits: Traits) -> HomeReply {
+        let before = self.policy.traits;
+        if self.policy.failed.take().is_some() {
+            self.attentions.push((Who::Everyone, UnitAttention::MediumChanged));
+        } else if before == traits {
+            return HomeReply::Done;
+        }
+        // All are in READ CAPACITY(16) (SBC-3 section 4.10).
+        if (before.size_bytes, before.discards, before.blocks)
+            != (traits.size_bytes, traits.discards, traits.blocks)
+        {
+            self.attentions.push((Who::Everyone, UnitAttention::CapacityChanged));
+        }
+        if (Traits { size_bytes: before.size_bytes, ..traits }) != before {
+            self.attentions.push((Who::Everyone, UnitAttention::InquiryChanged));
+        }
+        self.policy.traits = traits;
+        if let Some(blocks) = traits.blocks {
+            (self.policy.block_bytes, self.policy.physical_block_bytes) =
+                (blocks.logical_bytes, blocks.physical_bytes);
+        }
+        self.changed()
+    }
+
+    fn nexus_lost(&mut self, nexus: NexusId, prevented: bool) -> HomeReply {
+        if let Some(reservations) = self.policy.reservations.without(nexus) {
+            self.policy.reservations = Arc::new(reservations);
+            self.changed();
+        }
+        self.set_prevented(prevented)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Bench;
+
+    const FIRST: NexusId = NexusId(1);
+
+    fn with_modes(change: impl FnOnce(&mut Modes)) -> Bench {
+        let mut bench = Bench::new();
+        let mut modes = bench.view.policy.modes;
+        change(&mut modes);
+        bench.ask(HomeRequest::SetModes {
+            from: bench.nexuses[0].identity(),
+            change: ModesChange::all(modes),
+        });
+        bench.nexuses[1].attentions.clear();
+        bench
+    }
+
+    #[test]
+    fn a_cleared_task_set_is_told_by_attention_or_by_status() {
+        let mut bench = Bench::new();
+        bench.ask(HomeRequest::ClearTaskSet { from: FIRST });
+        let aborts = bench.published.take().unwrap().aborts;
+        assert!(aborts.contains(&(Who::Others(FIRST), Aborted::Silently)));
+        assert_eq!(bench.nexuses[1].attentions, [UnitAttention::CommandsCleared]);
+
+        let mut bench = with_modes(|modes| modes.task_aborted_status = true);
+        bench.ask(HomeRequest::ClearTaskSet { from: FIRST });
+        let aborts = bench.published.take().unwrap().aborts;
+        assert!(aborts.contains(&(Who::Others(FIRST), Aborted::WithStatus)));
+        assert!(bench.nexuses[1].attentions.is_empty());
+
+        let mut bench = with_modes(|modes| modes.task_set_per_nexus = true);
+        bench.ask(HomeRequest::ClearTaskSet { from: FIRST });
+        assert_eq!(bench.published.unwrap().aborts, [(Who::Only(FIRST), Aborted::Silently)]);
+    }
+
+    #[test]
+    fn queue_errors_end_what_the_mode_page_says() {
+        let mut bench = Bench::new();
+        bench.ask(HomeRequest::QueueError { from: FIRST, read_only: false });
+        assert!(bench.published.is_none());
+        let aborts = |queue_error, read_only| {
+            let mut bench = with_modes(|modes| modes.queue_error = queue_error);
+            bench.ask(HomeRequest::QueueError { from: FIRST, read_only });
+            bench.published.unwrap().aborts
+        };
+        let own = (Who::Only(FIRST), Aborted::Silently);
+        assert_eq!(aborts(3, false), std::slice::from_ref(&own));
+        assert_eq!(aborts(1, false), [own.clone(), (Who::Others(FIRST), Aborted::Silently)]);
+        assert_eq!(aborts(1, true), [own], "others are no matter of who may only read");
+    }
+
+    #[test]
+    fn a_store_that_grows_is_told_to_everyone() {
+        let mut bench = Bench::new();
+        let traits = bench.view.policy.traits;
+        let epoch = bench.view.policy.epoch;
+        bench.ask(HomeRequest::StoreChanged(traits));
+        assert_eq!(bench.view.policy.epoch, epoch);
+        bench.ask(HomeRequest::StoreChanged(Traits { size_bytes: traits.size_bytes * 2, ..traits }));
+        assert_eq!(bench.view.policy.epoch, epoch + 1);
+        for nexus in &bench.nexuses {
+            assert_eq!(nexus.attentions, [UnitAttention::CapacityChanged]);
+        }
+    }
+
+    #[test]
+    fn a_reset_below_the_store_is_told_to_everyone_and_changes_nothing() {
+        let mut bench = Bench::new();
+        let before = bench.home.policy();
+        bench.ask(HomeRequest::Reserve(bench.nexuses[0].identity()));
+        bench.ask(HomeRequest::StoreReset);
+        for nexus in &bench.nexuses {
+            assert_eq!(nexus.attentions, [UnitAttention::PowerOn]);
+        }
+        assert_eq!(bench.home.policy().modes, before.modes);
+        let second = bench.nexuses[1].identity();
+        assert_eq!(bench.ask(HomeRequest::Reserve(second)), HomeReply::Conflict);
+    }
+
+    #[test]
+    fn what_waits_at_the_home_is_judged_by_the_reservations_of_then() {
+        let mut bench = Bench::new();
+        let (first, second) = (bench.nexuses[0].identity(), bench.nexuses[1].identity());
+        bench.ask(HomeRequest::Reserve(first));
+        let modes = Modes { write_cache: false, ..bench.view.policy.modes };
+        let from = || second.clone();
+        for request in [
+            HomeRequest::SetModes { from: from(), change: ModesChange::all(modes) },
+            HomeRequest::StartStop { from: from(), start: false, load_eject: false },
+            HomeRequest::StartStop { from: from(), start: true, load_eject: false },
+            HomeRequest::PreventRemoval { from: from(), prevent: true },
+            HomeRequest::EraseBegin { from: from(), kind: EraseKind::Sanitize { unrestricted: false } },
+            HomeRequest::SanitizeExitFailure { from: from() },
+        ] {
+            bench.published = None;
+            assert_eq!(bench.ask(request), HomeReply::Conflict);
+            assert!(bench.published.is_none());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_undone() {
+        let mut bench = Bench::new();
+        let before = bench.home.policy();
+        let from = bench.nexuses[0].identity();
+        let request = HomeRequest::EraseBegin { from, kind: EraseKind::Sanitize { unrestricted: false } };
+        let (_, publish) = bench.home.handle(request.clone());
+        assert!(publish.unwrap().persist.is_some() && bench.home.undo());
+        assert!(Arc::ptr_eq(&before, &bench.home.policy()));
+        bench.home.handle(request);
+        bench
+            .home
+            .handle(HomeRequest::EraseEnd { ok: true, kind: EraseKind::Sanitize { unrestricted: false } });
+        assert!(!bench.home.can_undo() && !bench.home.undo());
+    }
+
+    #[test]
+    fn two_mode_selects_at_once_both_take_effect() {
+        let mut bench = Bench::new();
+        let before = bench.view.policy.modes;
+        let caching = Modes { write_cache: false, ..before };
+        let control = Modes { descriptor_sense: true, ..before };
+        for (nexus, modes) in [(0, caching), (1, control)] {
+            let from = bench.nexuses[nexus].identity();
+            let change = ModesChange { modes, caching: nexus == 0, control: nexus == 1 };
+            bench.ask(HomeRequest::SetModes { from, change });
+        }
+        let after = bench.view.policy.modes;
+        assert!(!after.write_cache && after.descriptor_sense);
+    }
+}

@@ -1,0 +1,100 @@
+//! The true limits behind VPD B0h, and the ranges that commands name.
+
+use crate::state::unit::View;
+use crate::vocabulary::sense::{Check, Failure};
+use crate::vocabulary::storage::CHUNK_BYTES;
+
+/// The longest transfer of one command, in bytes.
+pub(crate) const TRANSFER_BYTES_MAX: u32 = 1024 * 1024 * 1024;
+
+/// The longest WRITE SAME, in bytes: what a store that has to write it does in a moment.
+pub(crate) const SAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
+
+/// The most that one UNMAP unmaps, in bytes: what a store that gives space back does in a moment.
+pub(crate) const UNMAP_BYTES_MAX: u32 = 512 * 1024 * 1024;
+
+/// Block descriptors in one UNMAP parameter list.
+pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
+
+/// Bytes that are best transferred at once.
+pub(crate) const TRANSFER_BYTES_OPTIMAL: u32 = CHUNK_BYTES;
+
+/// Blocks on the medium, as bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Range {
+    /// First byte.
+    pub(crate) offset: u64,
+    /// Bytes.
+    pub(crate) len: u64,
+}
+
+impl View {
+    /// Logical blocks on the medium.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.policy.traits.size_bytes.checked_div(u64::from(self.policy.block_bytes)).unwrap_or(0)
+    }
+
+    /// How many whole blocks are in so many bytes.
+    pub(crate) fn blocks_in(&self, bytes: u32) -> u32 {
+        bytes.checked_div(self.policy.block_bytes).unwrap_or(0)
+    }
+
+    /// Whether the unit is thin provisioned (LBPME): it is configured so, and its store can give space back.
+    pub(crate) fn is_thin(&self) -> bool {
+        self.unit.thin && self.policy.traits.discards
+    }
+
+    /// The longest WRITE ATOMIC, in blocks; 0: none.
+    pub(crate) fn atomic_blocks_max(&self) -> u32 {
+        self.blocks_in(self.policy.traits.atomic_write_bytes_max.min(CHUNK_BYTES))
+    }
+
+    /// The longest COMPARE AND WRITE, in blocks: what the store can do, compared and written blocks are in the buffer
+    /// together, and the CDB has one byte for the count. 0: none.
+    pub(crate) fn compare_blocks_max(&self) -> u8 {
+        let most = self.policy.traits.compare_write_bytes_max.min(CHUNK_BYTES.div_euclid(2));
+        u8::try_from(self.blocks_in(most)).unwrap_or(u8::MAX)
+    }
+
+    /// The range of `blocks` blocks at `lba`. No blocks at all may be asked for just past the last one (SBC-3
+    /// section 4.5).
+    pub(crate) fn range(&self, lba: u64, blocks: u64) -> Result<Range, Failure> {
+        let end = lba.checked_add(blocks).filter(|end| *end <= self.blocks());
+        let block_bytes = u64::from(self.policy.block_bytes);
+        match (end, lba.checked_mul(block_bytes), blocks.checked_mul(block_bytes)) {
+            (Some(_), Some(offset), Some(len)) => Ok(Range { offset, len }),
+            _ => Err(Check::LBA_OUT_OF_RANGE.into()),
+        }
+    }
+
+    /// As [`View::range`], where no blocks means all that follow (WRITE SAME, SYNCHRONIZE CACHE, PRE-FETCH, VERIFY
+    /// does not).
+    pub(crate) fn range_to_end(&self, lba: u64, blocks: u64) -> Result<Range, Failure> {
+        let rest = self.blocks().checked_sub(lba).ok_or(Check::LBA_OUT_OF_RANGE)?;
+        self.range(lba, if blocks == 0 { rest } else { blocks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::state::attention::UnitAttention;
+    use crate::state::home::HomeRequest;
+    use crate::testing::Bench;
+    use crate::vocabulary::storage::Traits;
+
+    #[test]
+    fn a_unit_whose_store_gives_no_space_back_is_not_thin() {
+        let mut bench = Bench::new();
+        let traits = Traits { discards: false, ..bench.view.policy.traits };
+        bench.ask(HomeRequest::StoreChanged(traits));
+        let told = std::mem::take(&mut bench.nexuses[0].attentions);
+        assert_eq!(told, [UnitAttention::CapacityChanged, UnitAttention::InquiryChanged]);
+        let capacity = bench.read(&[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0]).data;
+        assert_eq!(capacity[14], 0, "LBPME, LBPRZ");
+        let limits = bench.read(&[0x12, 1, 0xb0, 0, 255, 0]).data;
+        assert_eq!(limits[20..36], [0; 16]);
+        assert_eq!(bench.read(&[0x12, 1, 0xb2, 0, 255, 0]).data[4..], [0; 4]);
+        bench.write(&[0x42, 0, 0, 0, 0, 0, 0, 0, 8, 0], &[0; 8]).assert_check(0x5, 0x2000);
+        bench.write(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[0; 512]).assert_invalid_field(1);
+    }
+}

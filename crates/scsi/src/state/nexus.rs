@@ -1,0 +1,126 @@
+//! What one I_T_L nexus holds: owned by the core of its session.
+
+use crate::state::attention::UnitAttention;
+use crate::state::home::Identity;
+use crate::state::policy::Policy;
+use crate::state::reservation::Access;
+use crate::state::unit::{Port, Unit};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use wire::aoe::Mac;
+use wire::scsi::transport_id::aoe_mac;
+
+/// Names an I_T nexus within the daemon for as long as its session lives; never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NexusId(pub u64);
+
+/// The state of one I_T_L nexus.
+#[derive(Clone, Debug)]
+pub struct NexusUnit {
+    /// The I_T nexus.
+    pub id: NexusId,
+    /// The initiator port as a TransportID (SPC-4 section 7.6.4).
+    pub transport_id: Vec<u8>,
+    /// The target port's relative identifier.
+    pub target_port: u16,
+    /// Other ports of the unit, whose targets do not show it to the initiator: they are not reported to it. In ascending order.
+    pub hidden_ports: Arc<[u16]>,
+    /// The initiator's address, if it speaks ATA (over Ethernet), as its TransportID tells. Such a nexus has no unit
+    /// attentions: ATA has no word for them.
+    pub mac: Option<Mac>,
+    /// The MAC mask list leaves the initiator out: it gets no answer.
+    pub(crate) is_masked: bool,
+    /// This nexus may only read (access rule of its initiator group), and change nothing for others.
+    pub read_only: bool,
+    /// Pending unit attentions, oldest first, each once; at most [`NexusUnit::ATTENTIONS_MAX`].
+    pub attentions: VecDeque<UnitAttention>,
+    /// What reservations let this nexus do, computed from the policy of `access_epoch`.
+    pub access: Access,
+    /// Epoch of the policy that `access` was computed from; 0: none yet.
+    pub access_epoch: u64,
+    /// Results of this nexus's copy operations, for RECEIVE COPY RESULTS and STATUS.
+    pub copies: crate::state::copies::Results,
+}
+
+/// How a nexus reaches a unit of the daemon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// It has no LUN for it: to it the unit does not exist.
+    No,
+    /// It may only read.
+    ReadOnly,
+    /// It may do everything.
+    Full,
+}
+
+impl NexusUnit {
+    /// Pending unit attentions per nexus and unit.
+    pub const ATTENTIONS_MAX: usize = 16;
+
+    /// A new nexus, which has yet to be told that the unit was powered on.
+    pub fn new(id: NexusId, transport_id: Vec<u8>, target_port: u16, read_only: bool) -> NexusUnit {
+        let mac = aoe_mac(&transport_id);
+        NexusUnit {
+            id,
+            transport_id,
+            target_port,
+            hidden_ports: Arc::default(),
+            mac,
+            is_masked: false,
+            read_only,
+            attentions: mac.is_none().then_some(UnitAttention::PowerOn).into_iter().collect(),
+            access: Access::default(),
+            access_epoch: 0,
+            copies: crate::state::copies::Results::default(),
+        }
+    }
+
+    /// The nexus as reservations know it.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            nexus: self.id,
+            transport_id: self.transport_id.clone(),
+            target_port: self.target_port,
+            read_only: self.read_only,
+        }
+    }
+
+    /// Establishes a unit attention: each once, in the order of precedence, then of age. A power on or a reset makes
+    /// those below it in precedence needless, up to the level that reports something else (SAM-5 section 5.14.2).
+    pub fn establish(&mut self, attention: UnitAttention) {
+        let rank = attention.precedence();
+        let is_reset =
+            |other: &UnitAttention| other.precedence() < UnitAttention::CommandsCleared.precedence();
+        let covered = is_reset(&attention)
+            && self.attentions.iter().any(|other| is_reset(other) && other.precedence() <= rank);
+        if covered || self.mac.is_some() || self.attentions.contains(&attention) {
+            return;
+        }
+        if is_reset(&attention) {
+            self.attentions.retain(|other| !is_reset(other));
+        }
+        let at = self.attentions.iter().take_while(|other| other.precedence() <= rank).count();
+        self.attentions.insert(at, attention);
+        self.attentions.truncate(NexusUnit::ATTENTIONS_MAX);
+    }
+
+    /// The ports of a unit that the initiator may know of.
+    pub(crate) fn ports<'a>(&'a self, unit: &'a Unit) -> impl Iterator<Item = &'a Port> {
+        unit.ports.iter().filter(|port| self.hidden_ports.binary_search(&port.relative_id).is_err())
+    }
+
+    /// Takes the unit attention that is to be reported first.
+    pub(crate) fn take_attention(&mut self) -> Option<UnitAttention> {
+        self.attentions.pop_front()
+    }
+
+    /// Computes what reservations let this nexus do, if the policy is another than last time.
+    pub fn sync(&mut self, policy: &Policy) {
+        if self.access_epoch == policy.epoch {
+            return;
+        }
+        self.access = policy.reservations.access(self.id, &self.transport_id, self.target_port);
+        self.is_masked = self.mac.is_some_and(|mac| !policy.export.may_see(mac));
+        self.access_epoch = policy.epoch;
+    }
+}

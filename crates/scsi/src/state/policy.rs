@@ -1,0 +1,155 @@
+//! What every core knows of a unit: an immutable snapshot, replaced as a whole and published by the unit's home.
+
+use crate::state::export::Export;
+use crate::state::nexus::NexusId;
+use crate::state::reservation::{Table, keep};
+use crate::state::unit::{Port, Unit};
+use crate::vocabulary::modes::EraseKind;
+use crate::vocabulary::modes::Modes;
+use crate::vocabulary::storage::Traits;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+/// A unit's shared state at one moment. Cores compare `epoch` to see that it changed.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Counts publications, from 1.
+    pub epoch: u64,
+    /// Capacity, limits and abilities of the store at present.
+    pub traits: Traits,
+    /// Logical block size in bytes: the store's own, else the unit's.
+    pub block_bytes: u32,
+    /// Physical block size in bytes, likewise.
+    pub physical_block_bytes: u32,
+    /// Why the store does not serve, for sense data and log; `None` when it does.
+    pub failed: Option<Arc<str>>,
+    /// Mode page fields that MODE SELECT may change.
+    pub modes: Modes,
+    /// START STOP UNIT: whether the medium may be accessed.
+    pub started: bool,
+    /// START STOP UNIT with LOEJ: the medium is ejected (removable units).
+    pub ejected: bool,
+    /// Nexuses that prevent medium removal, by count.
+    pub removal_prevented: bool,
+    /// Persistent reservations and registrations.
+    pub reservations: Arc<Table>,
+    /// An operation that erases the whole medium, under way or failed.
+    pub erasure: Option<Erasure>,
+    /// What exports of the unit by ATA over Ethernet share.
+    pub export: Arc<Export>,
+}
+
+impl Modes {
+    /// The default values, from the unit's configuration.
+    pub fn initial(unit: &Unit) -> Modes {
+        Modes {
+            write_cache: unit.write_cache,
+            software_write_protect: false,
+            descriptor_sense: false,
+            queue_error: 0,
+            task_set_per_nexus: false,
+            task_aborted_status: false,
+        }
+    }
+}
+
+/// An operation that erases the whole medium. One that a restart cuts off has failed.
+#[derive(Clone, Debug)]
+pub enum Erasure {
+    /// Under way.
+    Running {
+        /// Progress out of 65536, stored by the core that runs it.
+        progress: Arc<AtomicU32>,
+        /// Which.
+        kind: EraseKind,
+    },
+    /// Failed.
+    Failed {
+        /// Which.
+        kind: EraseKind,
+    },
+}
+
+impl EraseKind {
+    /// As it is kept.
+    fn code(self) -> u8 {
+        match self {
+            EraseKind::Sanitize { unrestricted } => u8::from(unrestricted),
+            EraseKind::Format => 2,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<EraseKind> {
+        match code {
+            0 | 1 => Some(EraseKind::Sanitize { unrestricted: code == 1 }),
+            2 => Some(EraseKind::Format),
+            _ => None,
+        }
+    }
+}
+
+impl Erasure {
+    /// First bytes of what is kept of an operation across a restart; its kind, the reservations and a checksum follow.
+    const MAGIC: &[u8] = b"LuneSan\x02";
+    /// The same in the first version of the format, which had no checksum.
+    const MAGIC_UNSEALED: &[u8] = b"LuneSan\x01";
+
+    fn kind(&self) -> EraseKind {
+        match self {
+            Erasure::Running { kind, .. } | Erasure::Failed { kind } => *kind,
+        }
+    }
+}
+
+impl Policy {
+    /// `started` and `ejected` after a START STOP UNIT.
+    pub(crate) fn after_start_stop(&self, start: bool, load_eject: bool) -> (bool, bool) {
+        let started = if start || !load_eject { start } else { self.started };
+        (started, if load_eject { !start } else { self.ejected })
+    }
+
+    /// Whether the loss of this nexus may change it: it has reserved the unit by RESERVE, or somebody prevents medium removal.
+    pub fn may_be_held_by(&self, nexus: NexusId) -> bool {
+        self.removal_prevented || self.reservations.is_reserved_by(nexus)
+    }
+
+    /// What must survive a restart, as bytes; none: nothing must. What exports share comes first, if there is any; then
+    /// an operation that erases the medium; then the reservations.
+    pub(crate) fn kept(&self, ports: &[Port]) -> Vec<u8> {
+        self.export.keep(self.kept_of_unit(ports))
+    }
+
+    fn kept_of_unit(&self, ports: &[Port]) -> Vec<u8> {
+        let table = self.reservations.kept(ports);
+        let Some(erasure) = &self.erasure else { return table };
+        let mut bytes = Erasure::MAGIC.to_vec();
+        bytes.push(erasure.kind().code());
+        bytes.extend(table);
+        keep::seal(bytes)
+    }
+
+    /// The policy with what was kept in it; `None` when the bytes are not what was kept.
+    pub(crate) fn restored(&self, kept: &[u8], ports: &[Port]) -> Option<Policy> {
+        let (export, rest) = Export::restore(kept)?;
+        let (erasure, reservations) = match rest {
+            [] if export != Export::default() => (None, Table::default()),
+            rest => Policy::restore_unit(rest, ports)?,
+        };
+        let (export, reservations) = (Arc::new(export), Arc::new(reservations));
+        Some(Policy { erasure, reservations, export, ..self.clone() })
+    }
+
+    fn restore_unit(kept: &[u8], ports: &[Port]) -> Option<(Option<Erasure>, Table)> {
+        let rest = if kept.starts_with(Erasure::MAGIC) {
+            keep::unseal(kept)?.strip_prefix(Erasure::MAGIC)?
+        } else if let Some(rest) = kept.strip_prefix(Erasure::MAGIC_UNSEALED) {
+            rest
+        } else {
+            return Table::decode(kept, ports).map(|table| (None, table));
+        };
+        let (kind, table) = rest.split_first()?;
+        let kind = EraseKind::from_code(*kind)?;
+        let table = if table.is_empty() { Table::default() } else { Table::decode(table, ports)? };
+        Some((Some(Erasure::Failed { kind }), table))
+    }
+}

@@ -1,0 +1,321 @@
+//! Reservations: RESERVE/RELEASE (SPC-2 section 5.5), PERSISTENT RESERVE (SPC-4 section 5.13), and the reserve list of ATA
+//! over Ethernet. Of these at most one is in force at a time.
+
+mod apply;
+pub(crate) mod keep;
+mod list;
+mod order;
+mod report;
+
+pub use apply::{Effects, Refusal};
+pub use order::Order;
+
+use crate::state::home::{Aborted, Draft, HomeReply, Identity};
+use crate::state::nexus::NexusId;
+use crate::state::unit::{Port, Unit};
+use crate::vocabulary::command::ReservationClass;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use wire::aoe::Mac;
+use wire::scsi::transport_id::TransportId;
+
+/// The registrations and the reservation of a unit.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Table {
+    /// PRGENERATION.
+    generation: u32,
+    /// In the order in which they came.
+    registrations: Vec<Registration>,
+    reservation: Option<Reservation>,
+    /// APTPL: registrations and reservation are kept across a restart.
+    is_kept: bool,
+    /// Who holds a reservation by RESERVE.
+    reserved: Option<NexusId>,
+    /// The reserve list of ATA over Ethernet: whose commands are let in. Empty: the unit is not reserved so.
+    list: Arc<[Mac]>,
+}
+
+/// An initiator port at a target port: an I_T nexus by the names that outlive its session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct NexusName {
+    initiator: TransportId,
+    target_port: TargetPort,
+}
+
+/// The target port of a registration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum TargetPort {
+    /// By its relative identifier.
+    Here(u16),
+    /// By the name that was kept: the unit has no such port any more, so that no nexus is one of it.
+    Gone(Arc<str>),
+}
+
+impl NexusName {
+    fn of(identity: &Identity) -> NexusName {
+        NexusName::new(&identity.transport_id, identity.target_port)
+    }
+
+    fn new(transport_id: &[u8], target_port: u16) -> NexusName {
+        NexusName { initiator: TransportId::of(transport_id), target_port: TargetPort::Here(target_port) }
+    }
+
+    /// Whether a registration under this name is one of `other`.
+    fn covers(&self, other: &NexusName) -> bool {
+        self.target_port == other.target_port && self.initiator.covers(&other.initiator)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Registration {
+    nexus: NexusName,
+    /// Never zero.
+    key: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Reservation {
+    kind: Kind,
+    /// Name of the holder's registration; `None`: every registered nexus holds it.
+    holder: Option<NexusName>,
+}
+
+impl Reservation {
+    fn is_held_by(&self, registration: &Registration) -> bool {
+        self.holder.as_ref().is_none_or(|holder| *holder == registration.nexus)
+    }
+}
+
+/// Types of persistent reservations (SPC-4 table 175).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    WriteExclusive,
+    ExclusiveAccess,
+    WriteExclusiveRegistrantsOnly,
+    ExclusiveAccessRegistrantsOnly,
+    WriteExclusiveAllRegistrants,
+    ExclusiveAccessAllRegistrants,
+}
+
+impl Kind {
+    const ALL: [Kind; 6] = [
+        Kind::WriteExclusive,
+        Kind::ExclusiveAccess,
+        Kind::WriteExclusiveRegistrantsOnly,
+        Kind::ExclusiveAccessRegistrantsOnly,
+        Kind::WriteExclusiveAllRegistrants,
+        Kind::ExclusiveAccessAllRegistrants,
+    ];
+
+    /// The TYPE field's value.
+    fn bits(self) -> u8 {
+        match self {
+            Kind::WriteExclusive => 1,
+            Kind::ExclusiveAccess => 3,
+            Kind::WriteExclusiveRegistrantsOnly => 5,
+            Kind::ExclusiveAccessRegistrantsOnly => 6,
+            Kind::WriteExclusiveAllRegistrants => 7,
+            Kind::ExclusiveAccessAllRegistrants => 8,
+        }
+    }
+
+    fn from_bits(bits: u8) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.bits() == bits)
+    }
+
+    /// Others may read.
+    fn lets_read(self) -> bool {
+        match self {
+            Kind::WriteExclusive
+            | Kind::WriteExclusiveRegistrantsOnly
+            | Kind::WriteExclusiveAllRegistrants => true,
+            Kind::ExclusiveAccess
+            | Kind::ExclusiveAccessRegistrantsOnly
+            | Kind::ExclusiveAccessAllRegistrants => false,
+        }
+    }
+
+    /// Whoever is registered may do what the holder may.
+    fn is_shared(self) -> bool {
+        match self {
+            Kind::WriteExclusive | Kind::ExclusiveAccess => false,
+            Kind::WriteExclusiveRegistrantsOnly
+            | Kind::ExclusiveAccessRegistrantsOnly
+            | Kind::WriteExclusiveAllRegistrants
+            | Kind::ExclusiveAccessAllRegistrants => true,
+        }
+    }
+
+    /// Whoever is registered is a holder.
+    fn is_of_all(self) -> bool {
+        match self {
+            Kind::WriteExclusiveAllRegistrants | Kind::ExclusiveAccessAllRegistrants => true,
+            Kind::WriteExclusive
+            | Kind::ExclusiveAccess
+            | Kind::WriteExclusiveRegistrantsOnly
+            | Kind::ExclusiveAccessRegistrantsOnly => false,
+        }
+    }
+}
+
+impl Table {
+    /// Registrations that a unit has room for.
+    pub const REGISTRATIONS_MAX: usize = 128;
+
+    /// What a nexus may do.
+    pub fn access(&self, nexus: NexusId, transport_id: &[u8], target_port: u16) -> Access {
+        if !self.list.is_empty() {
+            return if self.is_listed(transport_id) { Access::Full } else { Access::Control };
+        }
+        if self.reserved.is_some_and(|holder| holder != nexus) {
+            return Access::Nothing;
+        }
+        let Some(reservation) = &self.reservation else { return Access::Full };
+        let registration = self.registration(&NexusName::new(transport_id, target_port));
+        let is_let_in =
+            registration.is_some_and(|own| reservation.kind.is_shared() || reservation.is_held_by(own));
+        if is_let_in {
+            Access::Full
+        } else if reservation.kind.lets_read() {
+            Access::Read
+        } else {
+            Access::Control
+        }
+    }
+
+    /// The bytes to keep across a restart; none when nothing is kept.
+    pub(crate) fn kept(&self, ports: &[Port]) -> Vec<u8> {
+        if self.is_kept { self.encode(ports) } else { Vec::new() }
+    }
+
+    /// Target ports that registrations were kept of and that the unit does not have any more.
+    pub fn gone_ports(&self) -> BTreeSet<Arc<str>> {
+        let gone = |registration: &Registration| match &registration.nexus.target_port {
+            TargetPort::Gone(name) => Some(Arc::clone(name)),
+            TargetPort::Here(_) => None,
+        };
+        self.registrations.iter().filter_map(gone).collect()
+    }
+
+    /// Whether RESERVE holds the unit: PERSISTENT RESERVE then conflicts, whoever sends it (SPC-2 section 5.5.1).
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.reserved.is_some()
+    }
+
+    /// What stays after a logical unit reset: all but the reservation by RESERVE.
+    pub(crate) fn after_reset(&self) -> Table {
+        Table { reserved: None, ..self.clone() }
+    }
+
+    /// Whether the nexus has reserved the unit by RESERVE.
+    pub(crate) fn is_reserved_by(&self, nexus: NexusId) -> bool {
+        self.reserved == Some(nexus)
+    }
+
+    /// The table without the RESERVE of a lost nexus, if it had one.
+    pub(crate) fn without(&self, nexus: NexusId) -> Option<Table> {
+        self.is_reserved_by(nexus).then(|| self.after_reset())
+    }
+
+    /// The registration of a nexus: its own, or that of its initiator's name.
+    fn registration(&self, nexus: &NexusName) -> Option<&Registration> {
+        let own = self.registrations.iter().find(|registration| registration.nexus == *nexus);
+        own.or_else(|| self.registrations.iter().find(|registration| registration.nexus.covers(nexus)))
+    }
+
+    /// Whether RESERVE and RELEASE end well and change nothing: the nexus holds the persistent reservation, or shares
+    /// it as a registrant (SPC-4 section 5.13.3; CRH).
+    fn is_compatible(&self, nexus: &NexusName) -> bool {
+        self.registration(nexus).is_some_and(|registration| {
+            self.reservation
+                .as_ref()
+                .is_some_and(|held| held.kind.is_shared() || held.is_held_by(registration))
+        })
+    }
+}
+
+/// What reservations let a nexus do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Access {
+    /// Everything.
+    #[default]
+    Full,
+    /// Another nexus has a write exclusive reservation.
+    Read,
+    /// Another nexus has an exclusive access reservation.
+    Control,
+    /// Another nexus has a reservation by RESERVE.
+    Nothing,
+}
+
+impl Access {
+    /// Whether a command of this class ends with RESERVATION CONFLICT.
+    pub fn conflicts(&self, class: ReservationClass) -> bool {
+        match class {
+            ReservationClass::Always => false,
+            ReservationClass::Ready => *self == Access::Nothing,
+            ReservationClass::Read => matches!(self, Access::Control | Access::Nothing),
+            ReservationClass::Write => *self != Access::Full,
+        }
+    }
+}
+
+impl Draft {
+    pub(crate) fn persistent_reserve_out(
+        &mut self,
+        from: &Identity,
+        order: &Order,
+        unit: &Unit,
+    ) -> HomeReply {
+        if let Some(check) = order.asks_to_keep().filter(|_| !unit.can_keep) {
+            return HomeReply::Check(check);
+        }
+        let ports: Vec<u16> = unit.ports.iter().map(|port| port.relative_id).collect();
+        let (table, effects) = match self.policy.reservations.apply(from, order, &ports) {
+            Ok(done) => done,
+            Err(Refusal::Conflict) => return HomeReply::Conflict,
+            Err(Refusal::Check(check)) => return HomeReply::Check(check),
+        };
+        let aborted =
+            if self.policy.modes.task_aborted_status { Aborted::WithStatus } else { Aborted::Silently };
+        self.policy.reservations = Arc::new(table);
+        self.attentions.extend(effects.attentions);
+        self.aborts.extend(effects.aborts.into_iter().map(|who| (who, aborted)));
+        self.persist = effects.persist;
+        self.changed()
+    }
+
+    pub(crate) fn reserve(&mut self, from: &Identity) -> HomeReply {
+        let table = &self.policy.reservations;
+        if !table.registrations.is_empty() {
+            return registered(table.is_compatible(&NexusName::of(from)));
+        }
+        if !table.list.is_empty() || table.reserved.is_some_and(|holder| holder != from.nexus) {
+            return HomeReply::Conflict;
+        }
+        self.policy.reservations = Arc::new(Table { reserved: Some(from.nexus), ..Table::clone(table) });
+        self.changed()
+    }
+
+    pub(crate) fn release(&mut self, from: &Identity) -> HomeReply {
+        let table = &self.policy.reservations;
+        if !table.registrations.is_empty() {
+            return registered(table.is_compatible(&NexusName::of(from)));
+        }
+        match table.without(from.nexus) {
+            Some(table) => {
+                self.policy.reservations = Arc::new(table);
+                self.changed()
+            }
+            None => HomeReply::Done,
+        }
+    }
+}
+
+/// RESERVE or RELEASE while there are registrations.
+fn registered(is_compatible: bool) -> HomeReply {
+    if is_compatible { HomeReply::Done } else { HomeReply::Conflict }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! Registrations and reservation as bytes, to be kept across a restart (APTPL; SPC-4 section 5.13.5).
+
+use super::{Kind, NexusName, Registration, Reservation, Table, TargetPort, TransportId};
+use crate::state::unit::Port;
+
+/// First bytes: what it is, and the version of the format. Target ports are named, since their relative identifiers
+/// are counted anew at every start.
+const MAGIC: [u8; 8] = *b"LunePR\x00\x02";
+/// The same in the first version, which had the relative identifiers.
+const MAGIC_NUMBERED: [u8; 8] = *b"LunePR\x00\x01";
+
+/// In place of the reservation's type: there is none.
+const NO_RESERVATION: u8 = 0;
+/// In place of the holder's number: all registrants.
+const NO_HOLDER: u16 = 0xffff;
+
+impl Table {
+    /// The bytes to keep. What does not outlive a restart (PRGENERATION, RESERVE) is not among them.
+    pub fn encode(&self, ports: &[Port]) -> Vec<u8> {
+        let holder = self.reservation.as_ref().and_then(|held| held.holder.as_ref());
+        let holder = self.registrations.iter().position(|one| Some(&one.nexus) == holder);
+        let mut bytes = MAGIC.to_vec();
+        bytes.push(self.reservation.as_ref().map_or(NO_RESERVATION, |held| held.kind.bits()));
+        push_u16(&mut bytes, holder.map_or(NO_HOLDER, |at| u16::try_from(at).unwrap_or(NO_HOLDER)));
+        push_u16(&mut bytes, u16::try_from(self.registrations.len()).unwrap_or(u16::MAX));
+        for registration in &self.registrations {
+            bytes.extend_from_slice(&registration.key.to_be_bytes());
+            push_sized(&mut bytes, registration.nexus.target_port.name(ports).as_bytes());
+            push_sized(&mut bytes, registration.nexus.initiator.as_bytes());
+        }
+        seal(bytes)
+    }
+
+    /// The table that was kept as these bytes; `None` when they were not written whole, or by something else.
+    pub fn decode(kept: &[u8], ports: &[Port]) -> Option<Table> {
+        let body = unseal(kept)?;
+        let (mut rest, target_port): (_, TakePort) = match body.strip_prefix(&MAGIC) {
+            Some(rest) => (rest, take_named),
+            None => (body.strip_prefix(&MAGIC_NUMBERED)?, take_numbered),
+        };
+        let [kind] = take(&mut rest)?;
+        let holder = u16::from_be_bytes(take(&mut rest)?);
+        let count = usize::from(u16::from_be_bytes(take(&mut rest)?));
+        let mut registrations = Vec::new();
+        for _ in 0..count {
+            let key = u64::from_be_bytes(take(&mut rest)?);
+            let target_port = target_port(&mut rest, ports)?;
+            let nexus = NexusName { initiator: TransportId::of(take_sized(&mut rest)?), target_port };
+            registrations.push(Registration { nexus, key });
+        }
+        let holder = registrations.get(usize::from(holder)).map(|holder| holder.nexus.clone());
+        let reservation = match kind {
+            NO_RESERVATION => None,
+            bits => Some(Reservation { kind: Kind::from_bits(bits)?, holder }),
+        };
+        let is_sound = rest.is_empty()
+            && registrations.iter().all(|registration| registration.key != 0)
+            && registrations.len() <= Table::REGISTRATIONS_MAX
+            && reservation.as_ref().is_none_or(|held| held.kind.is_of_all() == held.holder.is_none());
+        is_sound.then_some(Table { registrations, reservation, is_kept: true, ..Table::default() })
+    }
+}
+
+impl TargetPort {
+    fn name<'a>(&'a self, ports: &'a [Port]) -> &'a str {
+        match self {
+            TargetPort::Here(id) => {
+                ports.iter().find(|port| port.relative_id == *id).map_or("", |port| port.name.as_str())
+            }
+            TargetPort::Gone(name) => name,
+        }
+    }
+}
+
+/// Takes a target port, of the ports that there are now.
+type TakePort = fn(&mut &[u8], &[Port]) -> Option<TargetPort>;
+
+fn take_named(rest: &mut &[u8], ports: &[Port]) -> Option<TargetPort> {
+    let name = std::str::from_utf8(take_sized(rest)?).ok()?;
+    let here = ports.iter().find(|port| port.name == name);
+    Some(here.map_or_else(|| TargetPort::Gone(name.into()), |port| TargetPort::Here(port.relative_id)))
+}
+
+fn take_numbered(rest: &mut &[u8], ports: &[Port]) -> Option<TargetPort> {
+    let id = u16::from_be_bytes(take(rest)?);
+    let is_here = ports.iter().any(|port| port.relative_id == id);
+    let gone = || TargetPort::Gone(format!("relative target port {id}").into());
+    Some(if is_here { TargetPort::Here(id) } else { gone() })
+}
+
+/// The bytes with a checksum behind them.
+pub(crate) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = crc32(&bytes);
+    bytes.extend_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+/// What [`seal`] was given; `None` when it was not these bytes.
+pub(crate) fn unseal(sealed: &[u8]) -> Option<&[u8]> {
+    let (body, sum) = sealed.split_last_chunk()?;
+    (u32::from_be_bytes(*sum) == crc32(body)).then_some(body)
+}
+
+pub(crate) fn push_sized(bytes: &mut Vec<u8>, value: &[u8]) {
+    push_u16(bytes, u16::try_from(value.len()).unwrap_or(u16::MAX));
+    bytes.extend_from_slice(value);
+}
+
+pub(crate) fn take_sized<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = u16::from_be_bytes(take(rest)?);
+    let (value, left) = rest.split_at_checked(usize::from(len))?;
+    *rest = left;
+    Some(value)
+}
+
+fn push_u16(bytes: &mut Vec<u8>, value: u16) {
+    bytes.extend_from_slice(&value.to_be_bytes());
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, left) = rest.split_first_chunk()?;
+    *rest = left;
+    Some(*first)
+}
+
+/// CRC-32 (IEEE 802.3), bit by bit: a few kilobytes at most.
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut sum = u32::MAX;
+    for byte in bytes {
+        sum ^= u32::from(*byte);
+        for _ in 0..8 {
+            let carry = sum & 1 != 0;
+            sum = (sum >> 1) ^ if carry { 0xedb8_8320 } else { 0 };
+        }
+    }
+    !sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Access;
+    use super::*;
+    use crate::state::nexus::NexusId;
+    use proptest::prelude::*;
+    use wire::scsi::transport_id::iscsi_port;
+
+    fn table(count: usize, reservation: Option<(Kind, usize)>) -> Table {
+        let registrations: Vec<Registration> = (0..count)
+            .map(|at| Registration {
+                nexus: NexusName::new(&iscsi_port("iqn.2026-11.example:h", at as u64), 1),
+                key: at as u64 + 1,
+            })
+            .collect();
+        let reservation = reservation.map(|(kind, at)| Reservation {
+            kind,
+            holder: (!kind.is_of_all()).then(|| registrations[at].nexus.clone()),
+        });
+        Table { registrations, reservation, is_kept: true, ..Table::default() }
+    }
+
+    #[test]
+    fn what_is_kept_comes_back() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        for kind in Kind::ALL {
+            let table = table(3, Some((kind, 1)));
+            let running = Table { generation: 7, ..table.clone() };
+            assert_eq!(Table::decode(&running.encode(&ports()), &ports()), Some(table));
+        }
+        let full = table(Table::REGISTRATIONS_MAX, None);
+        assert_eq!(Table::decode(&full.encode(&ports()), &ports()), Some(full));
+        assert_eq!(Table::decode(&table(129, None).encode(&ports()), &ports()), None);
+    }
+
+    fn ports() -> Vec<Port> {
+        crate::testing::unit().ports
+    }
+
+    #[test]
+    fn a_port_is_known_by_its_name_when_it_has_another_number() {
+        let reserved = table(2, Some((Kind::ExclusiveAccess, 0)));
+        let kept = reserved.encode(&ports());
+        let [first, second] = &ports()[..] else { panic!("two ports") };
+        let shifted = [Port { relative_id: 7, ..first.clone() }, Port { relative_id: 1, ..second.clone() }];
+        let restored = Table::decode(&kept, &shifted).expect("sound");
+        let host = iscsi_port("iqn.2026-11.example:h", 0);
+        assert_eq!(restored.access(NexusId(1), &host, 7), Access::Full);
+        assert_eq!(restored.access(NexusId(1), &host, 1), Access::Control, "another port by now");
+        assert_eq!(restored.gone_ports().len(), 0);
+        let gone = Table::decode(&kept, &shifted[1..]).expect("sound");
+        assert_eq!(gone.access(NexusId(1), &host, 1), Access::Control, "what was reserved stays so");
+        assert_eq!(gone.gone_ports().into_iter().collect::<Vec<_>>(), [first.name.as_str().into()]);
+        let again = Table::decode(&gone.encode(&shifted[1..]), &ports());
+        assert_eq!(again, Some(reserved), "the port is back");
+    }
+
+    #[test]
+    fn the_first_version_of_the_format_is_still_read() {
+        let id = iscsi_port("iqn.2026-11.example:h", 0);
+        let mut body = MAGIC_NUMBERED.to_vec();
+        body.extend([3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, id.len() as u8]);
+        body.extend(&id);
+        let expected = table(1, Some((Kind::ExclusiveAccess, 0)));
+        assert_eq!(Table::decode(&seal(body.clone()), &ports()), Some(expected));
+        body[22] = 9;
+        let gone = Table::decode(&seal(body), &ports()).expect("sound");
+        assert_eq!(gone.gone_ports().into_iter().collect::<Vec<_>>(), ["relative target port 9".into()]);
+        assert_eq!(gone.access(NexusId(1), &id, 1), Access::Control);
+    }
+
+    #[test]
+    fn what_is_damaged_is_refused() {
+        let kept = table(2, Some((Kind::WriteExclusive, 0))).encode(&ports());
+        for at in 0..kept.len() {
+            assert_eq!(Table::decode(&kept[..at], &ports()), None);
+            let mut damaged = kept.clone();
+            damaged[at] ^= 0x10;
+            assert_eq!(Table::decode(&damaged, &ports()), None);
+        }
+        assert_eq!(Table::decode(b"garbage", &ports()), None);
+    }
+
+    proptest! {
+        /// Bytes whose checksum is right but which mean anything.
+        #[test]
+        fn any_bytes_are_harmless(mut body in prop::collection::vec(any::<u8>(), 0..200), magic in 0..3) {
+            match magic {
+                0 => {}
+                1 => drop(body.splice(0..0, MAGIC)),
+                _ => drop(body.splice(0..0, MAGIC_NUMBERED)),
+            }
+            if let Some(table) = Table::decode(&seal(body), &ports()) {
+                prop_assert_eq!(Table::decode(&table.encode(&ports()), &ports()), Some(table));
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! PERSISTENT RESERVE OUT as it is sent (SPC-4 section 6.14).
+
+use super::{Kind, NexusName, TargetPort, TransportId};
+use crate::vocabulary::sense::Check;
+use wire::Cdb;
+use wire::scsi::transport_id::Malformed;
+
+/// PERSISTENT RESERVE OUT with its parameter list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Order {
+    /// RESERVATION KEY.
+    pub(super) key: u64,
+    /// SERVICE ACTION RESERVATION KEY.
+    pub(super) action_key: u64,
+    pub(super) action: Action,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Action {
+    /// REGISTER and REGISTER AND IGNORE EXISTING KEY.
+    Register(Register),
+    Reserve(Kind),
+    /// `None`: with a type or scope that no reservation has.
+    Release(Option<Kind>),
+    Clear,
+    /// PREEMPT and PREEMPT AND ABORT. The type matters only when a reservation is taken over.
+    Preempt {
+        kind: Option<Kind>,
+        abort: bool,
+    },
+    /// REGISTER AND MOVE.
+    Move {
+        to: NexusName,
+        unregister: bool,
+        keep: bool,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Register {
+    /// Whatever key is registered now.
+    pub(super) ignore_key: bool,
+    /// SPEC_I_PT: these as well.
+    pub(super) others: Option<Vec<TransportId>>,
+    /// ALL_TG_PT.
+    pub(super) all_target_ports: bool,
+    /// APTPL.
+    pub(super) keep: bool,
+}
+
+/// Length of a parameter list without TransportIDs.
+const BASIC_BYTES: usize = 24;
+
+impl Order {
+    /// Where the parameter list asks that registrations outlive a restart (APTPL), if it does.
+    pub(super) fn asks_to_keep(&self) -> Option<Check> {
+        match &self.action {
+            Action::Register(register) => register.keep.then_some(Check::parameter_bit(20, 0)),
+            Action::Move { keep, .. } => keep.then_some(Check::parameter_bit(17, 0)),
+            Action::Reserve(_) | Action::Release(_) | Action::Clear | Action::Preempt { .. } => None,
+        }
+    }
+
+    /// The longest parameter list, in bytes.
+    pub const BYTES_MAX: u32 = 32 * 1024;
+
+    /// Reads the CDB and the parameter list, as long as the CDB says.
+    pub fn parse(cdb: &Cdb, list: &[u8]) -> Result<Order, Check> {
+        let basic: [u8; BASIC_BYTES] = *list.first_chunk().ok_or(Check::PARAMETER_LENGTH)?;
+        let [.., flags, _, _, _] = basic;
+        let service_action = cdb.u8(1) & 0x1f;
+        let kind = Some(cdb.u8(2)).filter(|bits| bits & 0xf0 == 0).and_then(Kind::from_bits);
+        let names_initiators = flags & 0x08 != 0 && service_action != MOVE;
+        if names_initiators && service_action != REGISTER {
+            return Err(Check::parameter_bit(20, 3));
+        }
+        if !names_initiators && service_action != MOVE && list.len() != BASIC_BYTES {
+            return Err(Check::PARAMETER_LENGTH);
+        }
+        let action = match service_action {
+            REGISTER | REGISTER_AND_IGNORE => Action::Register(Register {
+                ignore_key: service_action == REGISTER_AND_IGNORE,
+                others: if names_initiators { Some(initiators(list)?) } else { None },
+                all_target_ports: flags & 0x04 != 0,
+                keep: flags & 0x01 != 0,
+            }),
+            0x01 => Action::Reserve(kind.ok_or(Check::cdb_byte(2))?),
+            0x02 => Action::Release(kind),
+            0x03 => Action::Clear,
+            0x04 => Action::Preempt { kind, abort: false },
+            0x05 => Action::Preempt { kind, abort: true },
+            MOVE => parse_move(list)?,
+            _ => return Err(Check::cdb_bit(1, 4)),
+        };
+        Ok(Order { key: number(list, 0), action_key: number(list, 8), action })
+    }
+}
+
+const REGISTER: u8 = 0x00;
+const REGISTER_AND_IGNORE: u8 = 0x06;
+const MOVE: u8 = 0x07;
+
+/// The eight bytes at `at`.
+fn number(list: &[u8], at: usize) -> u64 {
+    list.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
+/// The TransportIDs after the length field that ends at the start of them, which must tell of no more than is there.
+fn transport_ids(list: &[u8], start: usize) -> Result<&[u8], Check> {
+    let (head, ids) = list.split_at_checked(start).ok_or(Check::PARAMETER_LENGTH)?;
+    let len = u32::from_be_bytes(*head.last_chunk().ok_or(Check::PARAMETER_LENGTH)?);
+    let len = usize::try_from(len).map_err(|_| Check::PARAMETER_LENGTH)?;
+    ids.get(..len).ok_or(Check::PARAMETER_LENGTH)
+}
+
+fn malformed(error: Malformed, list: &[u8], rest: &[u8]) -> Check {
+    match error {
+        Malformed::Truncated => Check::PARAMETER_LENGTH,
+        Malformed::Unknown => {
+            Check::parameter_byte(u16::try_from(list.len().saturating_sub(rest.len())).unwrap_or(0))
+        }
+    }
+}
+
+/// SPEC_I_PT: the TransportIDs of the parameter list.
+fn initiators(list: &[u8]) -> Result<Vec<TransportId>, Check> {
+    let start = BASIC_BYTES.saturating_add(4);
+    let mut rest = transport_ids(list, start)?;
+    let list = list.get(..start.saturating_add(rest.len())).unwrap_or_default();
+    let mut initiators = Vec::new();
+    while !rest.is_empty() {
+        let (id, next) = TransportId::split(rest).map_err(|error| malformed(error, list, rest))?;
+        initiators.push(id);
+        rest = next;
+    }
+    Ok(initiators)
+}
+
+/// REGISTER AND MOVE: one TransportID, of a port and not of a device with all its ports (SPC-4 section 7.6.4.6).
+fn parse_move(list: &[u8]) -> Result<Action, Check> {
+    let ids = transport_ids(list, BASIC_BYTES)?;
+    let list_to_end = list.get(..BASIC_BYTES.saturating_add(ids.len())).unwrap_or_default();
+    let (initiator, rest) = TransportId::split(ids).map_err(|error| malformed(error, list_to_end, ids))?;
+    if initiator.is_device() || !rest.is_empty() {
+        return Err(malformed(Malformed::Unknown, list_to_end, ids));
+    }
+    let [.., flags, high, low] = *list.first_chunk::<20>().ok_or(Check::PARAMETER_LENGTH)?;
+    Ok(Action::Move {
+        to: NexusName { initiator, target_port: TargetPort::Here(u16::from_be_bytes([high, low])) },
+        unregister: flags & 0x02 != 0,
+        keep: flags & 0x01 != 0,
+    })
+}

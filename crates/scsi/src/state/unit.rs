@@ -1,0 +1,109 @@
+//! A logical unit's fixed identity, and one core's view of it.
+
+use crate::state::copies::Copies;
+use crate::state::policy::Policy;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What of a logical unit never changes while it is served.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// Index among the daemon's units, the same on every core.
+    pub index: u32,
+    /// Logical block size in bytes (a power of two, 512..=65536), unless the store has one of its own.
+    pub block_bytes: u32,
+    /// Physical block size in bytes (a power of two, at least `block_bytes`).
+    pub physical_block_bytes: u32,
+    /// Unit serial number (VPD 80h): 1..=32 printable ASCII characters.
+    pub serial: String,
+    /// Product identification: 1..=16 printable ASCII characters.
+    pub product: String,
+    /// The unit's NAA identifier (locally assigned, NAA = 3h, or IEEE registered extended, NAA = 6h).
+    pub naa: [u8; 16],
+    /// The unit's EUI-64 based identifier.
+    pub eui: [u8; 8],
+    /// The run of its store's cache, in the vendor specific bytes of INQUIRY: while it is the same, no acknowledged write
+    /// was lost for want of a flush. Another Lunette that serves the unit asks for it after each login.
+    pub incarnation: Incarnation,
+    /// Thin provisioned, as far as the store can give space back.
+    pub thin: bool,
+    /// Write protected by configuration.
+    pub read_only: bool,
+    /// The medium is removable (RMB).
+    pub removable: bool,
+    /// Write cache enabled at start.
+    pub write_cache: bool,
+    /// Exported by ATA over Ethernet: SCSI initiators may pass ATA commands through.
+    pub exported: bool,
+    /// Whether its store is elsewhere, where commands of an earlier process may wait that this one does not know of.
+    pub remote: bool,
+    /// There is a state directory: what must survive a restart can be kept.
+    pub can_keep: bool,
+    /// The copy operations that run on the unit.
+    pub copies: Arc<Copies>,
+    /// Target ports through which the unit is reached, in ascending order of their identifiers.
+    pub ports: Vec<Port>,
+}
+
+impl Unit {
+    /// The port with this relative identifier; there is none for AoE, which has no ports.
+    pub(crate) fn port(&self, relative_id: u16) -> Option<&Port> {
+        self.ports.iter().find(|port| port.relative_id == relative_id)
+    }
+}
+
+/// Names a time in which a store lost nothing that it had acknowledged.
+#[derive(Clone, Default, Debug)]
+pub struct Incarnation {
+    /// Of the process or of the machine; zeros tell nothing.
+    pub name: [u8; 16],
+    /// How often the store lost something in that time.
+    pub losses: Arc<AtomicU64>,
+}
+
+impl Incarnation {
+    /// As it is now.
+    pub fn now(&self) -> [u8; 16] {
+        let losses = u128::from(self.losses.load(Ordering::SeqCst));
+        match u128::from_be_bytes(self.name) {
+            0 => [0; 16],
+            name => name.wrapping_add(losses).max(1).to_be_bytes(),
+        }
+    }
+}
+
+/// A target port, for VPD 83h and 88h, and REPORT TARGET PORT GROUPS.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Port {
+    /// Relative target port identifier, from 1.
+    pub relative_id: u16,
+    /// Target portal group, from 1.
+    pub group: u16,
+    /// The name that only it has and that stays: for iSCSI the SCSI name `iqn...,t,0xTPGT`.
+    pub name: String,
+    /// SCSI name of the target device.
+    pub device: String,
+    /// What it speaks.
+    pub protocol: Protocol,
+}
+
+/// The protocol of a target port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    /// iSCSI, over TCP or iSER.
+    Iscsi,
+    /// SRP.
+    Srp {
+        /// The target port identifier (SRP r16a section 4.3).
+        identifier: [u8; 16],
+    },
+}
+
+/// One core's view of a unit: its identity and the newest policy that this core has applied.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The identity.
+    pub unit: Arc<Unit>,
+    /// The policy.
+    pub policy: Arc<Policy>,
+}

@@ -1,0 +1,78 @@
+//! A command as the device server sees it, and how it ends.
+
+pub use wire::scsi::Status;
+use wire::{Cdb, Sense};
+
+/// Task attribute (SAM-5 section 8.9).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Attribute {
+    /// Simple or untagged.
+    #[default]
+    Simple,
+    /// Ordered.
+    Ordered,
+    /// Head of queue.
+    HeadOfQueue,
+    /// ACA: refused, Lunette has no auto contingent allegiance (NormACA is zero in INQUIRY).
+    Aca,
+}
+
+/// A command to admit.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The command descriptor block.
+    pub cdb: &'a Cdb,
+    /// Task attribute.
+    pub attribute: Attribute,
+    /// Bytes that the initiator is ready to receive.
+    pub read_bytes: u32,
+    /// Bytes that the initiator is ready to send.
+    pub write_bytes: u32,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ending {
+    /// SCSI status (SAM-5 section 5.3).
+    pub status: Status,
+    /// Sense data with [`Status::CheckCondition`].
+    pub sense: Option<Sense>,
+    /// Bytes that the command had to send, whether or not the initiator was ready for so many.
+    pub read_bytes: u64,
+    /// Bytes that the command had to take.
+    pub write_bytes: u64,
+}
+
+impl Ending {
+    /// GOOD, nothing moved.
+    pub const GOOD: Ending = Ending::of(Status::Good);
+
+    /// A status without sense data, nothing moved.
+    pub const fn of(status: Status) -> Ending {
+        Ending { status, sense: None, read_bytes: 0, write_bytes: 0 }
+    }
+
+    /// GOOD for a command that sends this many bytes of data-in.
+    pub const fn sent(bytes: u64) -> Ending {
+        Ending { read_bytes: bytes, ..Ending::GOOD }
+    }
+
+    /// GOOD for a command that takes this many bytes of data-out.
+    pub const fn taken(bytes: u64) -> Ending {
+        Ending { write_bytes: bytes, ..Ending::GOOD }
+    }
+}
+
+/// How reservations of other nexuses bear on a command (SPC-4 table 64, SBC-3 table 13; for RESERVE: SPC-2 table 10).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReservationClass {
+    /// No reservation stops it (INQUIRY, REPORT LUNS, REQUEST SENSE, READ CAPACITY; and the reservation commands,
+    /// which judge for themselves).
+    Always,
+    /// Only a reservation by RESERVE stops it (TEST UNIT READY, START STOP UNIT to start).
+    Ready,
+    /// Reads the medium: an exclusive access reservation stops it.
+    Read,
+    /// Writes the medium or changes the unit: any reservation stops it.
+    Write,
+}

@@ -1,0 +1,55 @@
+//! What mode pages set, and what erases a medium.
+
+/// Current values of changeable mode page fields (SPC-4 section 7.5, SBC-3 section 6.5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Modes {
+    /// Caching page: write cache enabled.
+    pub write_cache: bool,
+    /// Control page: software write protect.
+    pub software_write_protect: bool,
+    /// Control page: descriptor format sense.
+    pub descriptor_sense: bool,
+    /// Control page: queue error management (0, 1 or 3).
+    pub queue_error: u8,
+    /// Control page: one task set per nexus (TST = 001b).
+    pub task_set_per_nexus: bool,
+    /// Control page: tasks that another nexus aborted end with TASK ABORTED (TAS).
+    pub task_aborted_status: bool,
+}
+
+/// What a MODE SELECT sets: the fields of the pages that it sends, and no others, whatever they are by then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ModesChange {
+    /// The new values.
+    pub modes: Modes,
+    /// The caching page is among its pages.
+    pub caching: bool,
+    /// The control page is among its pages.
+    pub control: bool,
+}
+
+impl ModesChange {
+    /// A change that sets everything.
+    pub fn all(modes: Modes) -> ModesChange {
+        ModesChange { modes, caching: true, control: true }
+    }
+
+    /// What it makes of these modes.
+    pub fn of(&self, before: Modes) -> Modes {
+        let rest = if self.control { self.modes } else { before };
+        let write_cache = if self.caching { self.modes.write_cache } else { before.write_cache };
+        Modes { write_cache, ..rest }
+    }
+}
+
+/// What erases a medium.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EraseKind {
+    /// SANITIZE (SBC-4 section 4.11).
+    Sanitize {
+        /// AUSE was set: EXIT FAILURE MODE may end its failure.
+        unrestricted: bool,
+    },
+    /// FORMAT UNIT (SBC-3 section 5.3).
+    Format,
+}

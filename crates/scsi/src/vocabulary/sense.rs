@@ -1,0 +1,249 @@
+//! Why a command ends with CHECK CONDITION: one name for each condition that Lunette reports.
+
+use crate::vocabulary::command::{Ending, Status};
+use crate::vocabulary::modes::{EraseKind, Modes};
+use crate::vocabulary::storage::StoreError;
+use wire::{Sense, SenseData, SenseKey, Specific};
+
+/// A check condition, not yet encoded: only the command's nexus knows which format it asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Check {
+    /// Sense key.
+    pub key: SenseKey,
+    /// Additional sense code (high byte) and qualifier (low byte).
+    pub code: u16,
+    /// INFORMATION field.
+    pub information: Option<u64>,
+    /// COMMAND-SPECIFIC INFORMATION field.
+    pub command_specific: Option<u64>,
+    /// Sense-key-specific field.
+    pub specific: Option<Specific>,
+}
+
+impl Check {
+    /// NO SENSE: what REQUEST SENSE answers when nothing is wrong.
+    pub const NO_SENSE: Check = Check::new(SenseKey::NoSense, 0x0000);
+
+    /// LOGICAL UNIT NOT READY, INITIALIZING COMMAND REQUIRED (stopped by START STOP UNIT).
+    pub const STOPPED: Check = Check::new(SenseKey::NotReady, 0x0402);
+    /// LOGICAL UNIT NOT READY, SANITIZE IN PROGRESS.
+    pub const SANITIZING: Check = Check::new(SenseKey::NotReady, 0x041b);
+    /// LOGICAL UNIT NOT READY, CAUSE NOT REPORTABLE: the store is not to be had.
+    pub const NOT_READY: Check = Check::new(SenseKey::NotReady, 0x0400);
+    /// MEDIUM NOT PRESENT (ejected).
+    pub const NO_MEDIUM: Check = Check::new(SenseKey::NotReady, 0x3a00);
+
+    /// LOGICAL UNIT NOT READY, FORMAT IN PROGRESS.
+    pub const FORMATTING: Check = Check::new(SenseKey::NotReady, 0x0404);
+    /// MEDIUM FORMAT CORRUPTED: a FORMAT UNIT did not end well, and only a new one makes the medium accessible.
+    pub const FORMAT_CORRUPTED: Check = Check::new(SenseKey::MediumError, 0x3100);
+    /// FORMAT COMMAND FAILED.
+    pub const FORMAT_FAILED: Check = Check::new(SenseKey::MediumError, 0x3101);
+    /// SANITIZE COMMAND FAILED: only a new SANITIZE makes the medium accessible.
+    pub const SANITIZE_FAILED: Check = Check::new(SenseKey::MediumError, 0x3103);
+    /// UNRECOVERED READ ERROR.
+    pub const READ_FAILED: Check = Check::new(SenseKey::MediumError, 0x1100);
+    /// WRITE ERROR.
+    pub const WRITE_FAILED: Check = Check::new(SenseKey::MediumError, 0x0c00);
+    /// WRITE ERROR, of earlier writes. Linux repeats what fails with MEDIUM ERROR (scsi_check_sense), and takes the success of
+    /// the second SYNCHRONIZE CACHE for that of the first; what fails with HARDWARE ERROR it passes on.
+    pub const LOST: Check = Check::new(SenseKey::HardwareError, 0x0c00);
+    /// INTERNAL TARGET FAILURE.
+    pub const INTERNAL: Check = Check::new(SenseKey::HardwareError, 0x4400);
+
+    /// INVALID COMMAND OPERATION CODE.
+    pub const OPCODE: Check = Check::new(SenseKey::IllegalRequest, 0x2000);
+    /// LOGICAL BLOCK ADDRESS OUT OF RANGE.
+    pub const LBA_OUT_OF_RANGE: Check = Check::new(SenseKey::IllegalRequest, 0x2100);
+    /// INVALID FIELD IN CDB.
+    pub const CDB: Check = Check::new(SenseKey::IllegalRequest, 0x2400);
+    /// LOGICAL UNIT NOT SUPPORTED.
+    pub const NO_UNIT: Check = Check::new(SenseKey::IllegalRequest, 0x2500);
+    /// INVALID FIELD IN PARAMETER LIST.
+    pub const PARAMETER: Check = Check::new(SenseKey::IllegalRequest, 0x2600);
+    /// INVALID FIELD IN COMMAND INFORMATION UNIT.
+    pub const INFORMATION_UNIT: Check = Check::new(SenseKey::IllegalRequest, 0x0e03);
+    /// PARAMETER LIST LENGTH ERROR.
+    pub const PARAMETER_LENGTH: Check = Check::new(SenseKey::IllegalRequest, 0x1a00);
+    /// SAVING PARAMETERS NOT SUPPORTED.
+    pub const NO_SAVING: Check = Check::new(SenseKey::IllegalRequest, 0x3900);
+    /// MEDIUM REMOVAL PREVENTED.
+    pub const REMOVAL_PREVENTED: Check = Check::new(SenseKey::IllegalRequest, 0x5302);
+    /// INVALID RELEASE OF PERSISTENT RESERVATION.
+    pub const INVALID_RELEASE: Check = Check::new(SenseKey::IllegalRequest, 0x2604);
+    /// INSUFFICIENT REGISTRATION RESOURCES.
+    pub const NO_REGISTRATION_RESOURCES: Check = Check::new(SenseKey::IllegalRequest, 0x5504);
+    /// INSUFFICIENT RESERVATION RESOURCES.
+    pub const NO_RESERVATION_RESOURCES: Check = Check::new(SenseKey::IllegalRequest, 0x5502);
+    /// TOO MANY TARGET DESCRIPTORS.
+    pub const TOO_MANY_TARGETS: Check = Check::new(SenseKey::IllegalRequest, 0x2606);
+    /// UNSUPPORTED TARGET DESCRIPTOR TYPE CODE.
+    pub const TARGET_TYPE: Check = Check::new(SenseKey::IllegalRequest, 0x2607);
+    /// TOO MANY SEGMENT DESCRIPTORS.
+    pub const TOO_MANY_SEGMENTS: Check = Check::new(SenseKey::IllegalRequest, 0x2608);
+    /// UNSUPPORTED SEGMENT DESCRIPTOR TYPE CODE.
+    pub const SEGMENT_TYPE: Check = Check::new(SenseKey::IllegalRequest, 0x2609);
+    /// INLINE DATA LENGTH EXCEEDED.
+    pub const INLINE_DATA: Check = Check::new(SenseKey::IllegalRequest, 0x260b);
+    /// INVALID MESSAGE ERROR: a task attribute that is not supported.
+    pub const INVALID_MESSAGE: Check = Check::new(SenseKey::IllegalRequest, 0x4900);
+    /// OPERATION IN PROGRESS.
+    pub const OPERATION_IN_PROGRESS: Check = Check::new(SenseKey::IllegalRequest, 0x0016);
+
+    /// COPY TARGET DEVICE NOT REACHABLE.
+    pub const COPY_UNREACHABLE: Check = Check::new(SenseKey::CopyAborted, 0x0d02);
+    /// INCORRECT COPY TARGET DEVICE TYPE.
+    pub const COPY_DEVICE_TYPE: Check = Check::new(SenseKey::CopyAborted, 0x0d03);
+    /// THIRD PARTY DEVICE FAILURE.
+    pub const COPY_FAILED: Check = Check::new(SenseKey::CopyAborted, 0x0d01);
+
+    /// WRITE PROTECTED.
+    pub const WRITE_PROTECTED: Check = Check::new(SenseKey::DataProtect, 0x2700);
+    /// LOGICAL UNIT SOFTWARE WRITE PROTECTED.
+    pub const SOFTWARE_WRITE_PROTECTED: Check = Check::new(SenseKey::DataProtect, 0x2702);
+    /// SPACE ALLOCATION FAILED WRITE PROTECT.
+    pub const NO_SPACE: Check = Check::new(SenseKey::DataProtect, 0x2707);
+
+    /// Aborted before it began; to be sent again.
+    pub const ABORTED: Check = Check::new(SenseKey::AbortedCommand, 0x0000);
+    /// MISCOMPARE DURING VERIFY OPERATION.
+    pub const MISCOMPARE: Check = Check::new(SenseKey::Miscompare, 0x1d00);
+
+    /// What commands end with while such an operation runs.
+    pub(crate) const fn erasing(kind: EraseKind) -> Check {
+        match kind {
+            EraseKind::Sanitize { .. } => Check::SANITIZING,
+            EraseKind::Format => Check::FORMATTING,
+        }
+    }
+
+    /// How such an operation fails.
+    pub(crate) const fn erase_failed(kind: EraseKind) -> Check {
+        match kind {
+            EraseKind::Sanitize { .. } => Check::SANITIZE_FAILED,
+            EraseKind::Format => Check::FORMAT_FAILED,
+        }
+    }
+
+    /// A check condition without further information.
+    pub const fn new(key: SenseKey, code: u16) -> Check {
+        Check { key, code, information: None, command_specific: None, specific: None }
+    }
+
+    /// INVALID FIELD IN CDB, pointing at the field's first byte.
+    pub const fn cdb_byte(byte: u16) -> Check {
+        Check { specific: Some(Specific::Field { in_cdb: true, byte, bit: None }), ..Check::CDB }
+    }
+
+    /// INVALID FIELD IN CDB, pointing at a bit (the field's most significant).
+    pub const fn cdb_bit(byte: u16, bit: u8) -> Check {
+        Check { specific: Some(Specific::Field { in_cdb: true, byte, bit: Some(bit) }), ..Check::CDB }
+    }
+
+    /// INVALID FIELD IN PARAMETER LIST, pointing at the field's first byte.
+    pub const fn parameter_byte(byte: u16) -> Check {
+        Check { specific: Some(Specific::Field { in_cdb: false, byte, bit: None }), ..Check::PARAMETER }
+    }
+
+    /// INVALID FIELD IN PARAMETER LIST, pointing at a bit (the field's most significant).
+    pub const fn parameter_bit(byte: u16, bit: u8) -> Check {
+        Check { specific: Some(Specific::Field { in_cdb: false, byte, bit: Some(bit) }), ..Check::PARAMETER }
+    }
+
+    /// With this INFORMATION field.
+    pub const fn with_information(self, information: u64) -> Check {
+        Check { information: Some(information), ..self }
+    }
+
+    /// With this progress out of 65536.
+    pub const fn with_progress(self, done: u16) -> Check {
+        Check { specific: Some(Specific::Progress(done)), ..self }
+    }
+
+    /// How a store's failure is reported. The one table of them; blocks of `block_bytes`.
+    pub fn from_store(error: StoreError, block_bytes: u32) -> Failure {
+        match error {
+            StoreError::Miscompare { at } => {
+                Failure::Check(Check::MISCOMPARE.with_information(u64::from(at)))
+            }
+            StoreError::OutOfRange => Failure::Check(Check::LBA_OUT_OF_RANGE),
+            StoreError::NoSpace => Failure::Check(Check::NO_SPACE),
+            StoreError::ReadFailed { at } => Failure::Check(
+                Check::READ_FAILED
+                    .with_information(at.checked_div(u64::from(block_bytes)).unwrap_or_default()),
+            ),
+            StoreError::WriteFailed => Failure::Check(Check::WRITE_FAILED),
+            StoreError::Lost => Failure::Check(Check::LOST),
+            StoreError::Unsupported => Failure::Check(Check::OPCODE),
+            StoreError::ReadOnly => Failure::Check(Check::WRITE_PROTECTED),
+            StoreError::Unavailable => Failure::Check(Check::NOT_READY),
+            StoreError::Cancelled => Failure::Check(Check::ABORTED),
+            StoreError::Busy => Failure::Status(Status::Busy),
+            StoreError::Reserved => Failure::CONFLICT,
+        }
+    }
+
+    /// Encodes it in the format that the control mode page asks for.
+    pub fn encode(&self, modes: &Modes) -> Sense {
+        self.encode_as(modes.descriptor_sense)
+    }
+
+    /// Encodes it in descriptor or fixed format.
+    pub fn encode_as(&self, descriptor: bool) -> Sense {
+        let data = SenseData {
+            key: self.key,
+            code: self.code,
+            information: self.information,
+            command_specific: self.command_specific,
+            specific: self.specific,
+        };
+        if descriptor { Sense::descriptor(&data) } else { Sense::fixed(&data) }
+    }
+
+    /// CHECK CONDITION with this sense data and no data moved.
+    pub fn ending(&self, modes: &Modes) -> Ending {
+        Ending {
+            status: Status::CheckCondition,
+            sense: Some(self.encode(modes)),
+            read_bytes: 0,
+            write_bytes: 0,
+        }
+    }
+}
+
+/// Any way for a command not to succeed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// CHECK CONDITION.
+    Check(Check),
+    /// INVALID FIELD IN COMMAND INFORMATION UNIT: the data-out that the initiator offers ends inside a block, so nothing
+    /// is transferred, as FCP-4 has it for its FCP_DL field. The residual count still says how much was missing.
+    DataOut {
+        /// Bytes that the command takes.
+        taken: u32,
+    },
+    /// Another status, without sense data.
+    Status(Status),
+}
+
+impl Failure {
+    /// RESERVATION CONFLICT.
+    pub const CONFLICT: Failure = Failure::Status(Status::ReservationConflict);
+
+    /// The ending, no data moved.
+    pub fn ending(&self, modes: &Modes) -> Ending {
+        match self {
+            Failure::Check(check) => check.ending(modes),
+            Failure::DataOut { taken } => {
+                Ending { write_bytes: u64::from(*taken), ..Check::INFORMATION_UNIT.ending(modes) }
+            }
+            Failure::Status(status) => Ending::of(*status),
+        }
+    }
+}
+
+impl From<Check> for Failure {
+    fn from(check: Check) -> Failure {
+        Failure::Check(check)
+    }
+}

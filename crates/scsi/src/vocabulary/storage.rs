@@ -1,0 +1,242 @@
+//! Storage words: what the device server asks of a store, and how a store fails.
+
+use std::fmt;
+
+/// Longest piece of a task's data that is buffered at a time, in bytes: the size of the task's buffer.
+pub const CHUNK_BYTES: u32 = 256 * 1024;
+
+/// An operation on a unit's medium. Offsets and lengths are bytes, always whole logical blocks inside the capacity.
+/// `buffer` is the offset in the task's buffer where the operation's data starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MediaOp {
+    /// Medium to buffer.
+    Read {
+        /// First byte on the medium.
+        offset: u64,
+        /// Bytes.
+        len: u32,
+        /// Buffer offset.
+        buffer: u32,
+    },
+    /// Buffer to medium.
+    Write {
+        /// First byte on the medium.
+        offset: u64,
+        /// Bytes.
+        len: u32,
+        /// Buffer offset.
+        buffer: u32,
+        /// Durable before it finishes (FUA, or the write cache is off).
+        durable: bool,
+        /// All or nothing, towards other commands and power loss (WRITE ATOMIC).
+        atomic: bool,
+    },
+    /// Everything written so far becomes durable.
+    Flush,
+    /// The range reads as zeros from now on. `unmap`: the space may be given back; otherwise it stays allocated.
+    Zero {
+        /// First byte on the medium.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Give the space back where the store can.
+        unmap: bool,
+        /// Durable before it finishes.
+        durable: bool,
+    },
+    /// A hint that the range is no longer needed: it reads as zeros afterwards (LBPRZ = 1), unless the store turns out
+    /// not to give space back; then nothing is written, and [`Traits::discards`] says so from then on.
+    Discard {
+        /// First byte on the medium.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Atomically: compares `len` bytes of the medium with the buffer at `buffer`, and if they are equal writes the
+    /// `len` bytes that follow in the buffer. Otherwise [`StoreError::Miscompare`].
+    CompareAndWrite {
+        /// First byte on the medium.
+        offset: u64,
+        /// Bytes compared, and bytes written.
+        len: u32,
+        /// Buffer offset of the compared bytes; the written ones follow them.
+        buffer: u32,
+        /// Durable before it finishes.
+        durable: bool,
+    },
+    /// Atomically: the medium becomes medium OR buffer.
+    OrWrite {
+        /// First byte on the medium.
+        offset: u64,
+        /// Bytes.
+        len: u32,
+        /// Buffer offset.
+        buffer: u32,
+        /// Durable before it finishes.
+        durable: bool,
+    },
+    /// Compares the medium with the buffer: [`StoreError::Miscompare`] when they differ.
+    Compare {
+        /// First byte on the medium.
+        offset: u64,
+        /// Bytes.
+        len: u32,
+        /// Buffer offset.
+        buffer: u32,
+    },
+    /// Asks whether the range that starts at `offset` is mapped, and how far the same answer holds
+    /// ([`Found::Extent`]).
+    Extent {
+        /// First byte on the medium.
+        offset: u64,
+    },
+}
+
+impl MediaOp {
+    /// The same, durable before it finishes, where it can be.
+    pub(crate) fn durable(mut self) -> MediaOp {
+        match &mut self {
+            MediaOp::Write { durable, .. }
+            | MediaOp::Zero { durable, .. }
+            | MediaOp::CompareAndWrite { durable, .. }
+            | MediaOp::OrWrite { durable, .. } => *durable = true,
+            MediaOp::Read { .. }
+            | MediaOp::Flush
+            | MediaOp::Discard { .. }
+            | MediaOp::Compare { .. }
+            | MediaOp::Extent { .. } => {}
+        }
+        self
+    }
+
+    /// Whether what it changes may be lost until a flush.
+    pub(crate) fn is_cached(&self) -> bool {
+        match self {
+            MediaOp::Write { durable, .. }
+            | MediaOp::Zero { durable, .. }
+            | MediaOp::CompareAndWrite { durable, .. }
+            | MediaOp::OrWrite { durable, .. } => !durable,
+            MediaOp::Discard { .. } => true,
+            MediaOp::Read { .. } | MediaOp::Flush | MediaOp::Compare { .. } | MediaOp::Extent { .. } => false,
+        }
+    }
+}
+
+/// What a finished operation found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// Nothing to tell.
+    Nothing,
+    /// Answer to [`MediaOp::Extent`].
+    Extent {
+        /// Whether space is allocated.
+        mapped: bool,
+        /// Bytes from the asked offset on for which this holds (at least one).
+        len: u64,
+    },
+}
+
+/// How a store fails. `scsi::sense` maps each to sense key, ASC and ASCQ in one table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StoreError {
+    /// The compared bytes differ, first at this byte of the compared range.
+    Miscompare {
+        /// Bytes from the start of the compared range.
+        at: u32,
+    },
+    /// The range is not inside the store (it shrank meanwhile).
+    OutOfRange,
+    /// No space left to allocate.
+    NoSpace,
+    /// The medium could not be read at this byte.
+    ReadFailed {
+        /// First byte that failed, on the medium.
+        at: u64,
+    },
+    /// The medium could not be written.
+    WriteFailed,
+    /// Writes that were acknowledged may be lost.
+    Lost,
+    /// The store cannot do this operation.
+    Unsupported,
+    /// The store is read-only.
+    ReadOnly,
+    /// The store is gone or never opened; the unit is not ready.
+    Unavailable,
+    /// The operation was cancelled before it began.
+    Cancelled,
+    /// The store is out of a resource for now (memory, queue space).
+    Busy,
+    /// Somebody else has reserved the store.
+    Reserved,
+}
+
+/// What is wrong, after the store's name.
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StoreError::Miscompare { .. } => "the data differs",
+            StoreError::OutOfRange => "it has become smaller",
+            StoreError::NoSpace => "no space is left",
+            StoreError::ReadFailed { .. } | StoreError::WriteFailed => "the medium fails",
+            StoreError::Lost => "it has lost what was written",
+            StoreError::Unsupported => "it does not support this operation",
+            StoreError::ReadOnly => "it is write-protected",
+            StoreError::Unavailable => "it is lost or not ready",
+            StoreError::Cancelled => "the operation was cancelled",
+            StoreError::Busy => "it is out of resources",
+            StoreError::Reserved => "another initiator has reserved it",
+        })
+    }
+}
+
+/// Block sizes of a store that has its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockSizes {
+    /// Logical, in bytes.
+    pub logical_bytes: u32,
+    /// Physical, in bytes; at least as many.
+    pub physical_bytes: u32,
+}
+
+/// What a store can do and what it likes; the true limits behind VPD B0 and B2.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Traits {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Block sizes that it has whatever the unit is configured with.
+    pub blocks: Option<BlockSizes>,
+    /// Whether discarded ranges give space back.
+    pub discards: bool,
+    /// Discard and zero granularity in bytes.
+    pub discard_granularity_bytes: u32,
+    /// The longest write that is all-or-nothing, in bytes; 0: none.
+    pub atomic_write_bytes_max: u32,
+    /// The longest COMPARE AND WRITE that it can do, in bytes compared; 0: none.
+    pub compare_write_bytes_max: u32,
+    /// Whether writes can be lost at power failure until flushed.
+    pub volatile_cache: bool,
+    /// Whether the store refuses writes.
+    pub read_only: bool,
+    /// Whether the medium does not rotate.
+    pub solid_state: bool,
+    /// Whether all data can be made unreadable at once by throwing away a key.
+    pub cryptographic_erase: bool,
+}
+
+impl Traits {
+    /// Those of a store that never opened. What it can do is not known: COMPARE AND WRITE, on which clusters rely, is
+    /// answered with NOT READY like all else, not denied.
+    pub const NONE: Traits = Traits {
+        size_bytes: 0,
+        blocks: None,
+        discards: false,
+        discard_granularity_bytes: 0,
+        atomic_write_bytes_max: 0,
+        compare_write_bytes_max: u32::MAX,
+        volatile_cache: false,
+        read_only: false,
+        solid_state: false,
+        cryptographic_erase: false,
+    };
+}
