@@ -29,6 +29,7 @@ pub(crate) use session::LunState;
 
 use crate::access::Directory;
 use crate::balance::Board;
+use crate::housekeeper::Job;
 use crate::logins::Logins;
 use crate::message::Message;
 use crate::registry::Registry;
@@ -237,7 +238,9 @@ impl<I: Io> Core<I> {
             self.io.turn(wait, &mut completions);
             self.turn(&mut completions, &mut messages);
         }
-        stop::flush_stores(&mut self.units, self.me, &mut self.io, &mut completions)
+        let is_flushed = stop::flush_stores(&mut self.units, self.me, &mut self.io, &mut completions);
+        self.keep_losses();
+        is_flushed
     }
 
     /// Begins to listen. Before its first turn.
@@ -406,10 +409,24 @@ impl<I: Io> Core<I> {
 
     fn finish_ops(&mut self, done: &mut Vec<(OpId, Outcome)>) {
         for (id, outcome) in done.drain(..) {
+            if outcome.is_err() {
+                self.keep_losses();
+            }
             match id {
                 FINAL_FLUSH => {}
                 LEAVING_FLUSH => self.leaving_flushed(outcome),
                 _ => self.op_finished(id, outcome),
+            }
+        }
+    }
+
+    /// An operation has failed: what its store may have lost by that is to be known after a kill as well.
+    fn keep_losses(&mut self) {
+        for unit in self.units.iter_mut() {
+            if unit.keeps_losses && unit.lane.losses() > 0 {
+                unit.keeps_losses = false;
+                let serial = unit.view.unit.serial.clone();
+                let _ = self.shared.housekeeper.send(Job::KeepLoss { serial });
             }
         }
     }

@@ -12,8 +12,9 @@ use crate::registry::Registry;
 use crate::served::Served;
 use crate::state;
 use crate::state::files::System;
+use crate::stores::Opened;
+use crate::stores::opening::{self, About};
 use crate::stores::prober::{self, Watch, Watched};
-use crate::stores::{Opened, opening};
 use crate::units::NewUnit;
 use config::{ByDevice, Config, Lun, StoreSpec};
 use rdma::verbs::Listener;
@@ -56,6 +57,7 @@ pub struct Daemon {
     registry: Arc<Registry>,
     /// Of stores, by the numbers of their units.
     watches: Vec<(u32, Watch)>,
+    about: About,
     changes: Changes,
 }
 
@@ -150,7 +152,7 @@ impl Daemon {
     /// The same with stores that are opened so.
     pub(crate) fn start_with(
         mut config: Config,
-        open: impl FnOnce(&mut [Lun]) -> Vec<Opened>,
+        open: impl FnOnce(&mut [Lun], &About) -> Vec<Opened>,
     ) -> Result<Daemon, StartError> {
         let sockets_end = prepare(&mut config)?;
         let srp_guid = config.srp_guid;
@@ -159,7 +161,8 @@ impl Daemon {
         let by_device = listen_by_device(&config, &addresses)?;
         let sockets =
             open_interfaces(&config, packet::open).map_err(|error| StartError(format!("AoE on {error}")))?;
-        let opened = open(&mut config.luns);
+        let about = About::of(&config);
+        let opened = open(&mut config.luns, &about);
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
         let (units, fit) = NewUnit::all(&config, &opened, &System);
 
@@ -195,6 +198,7 @@ impl Daemon {
             #[cfg(test)]
             registry,
             watches,
+            about,
             changes,
         })
     }
@@ -247,7 +251,8 @@ impl Daemon {
     /// # Errors
     /// When it cannot be, and nothing has changed; or when not all that a LUN had acknowledged is durable.
     pub fn apply(&mut self, change: Change) -> Result<(), ChangeError> {
-        self.apply_with(change, |lun| opening::open_all(std::slice::from_mut(lun)).pop())
+        let about = self.about.clone();
+        self.apply_with(change, |lun| opening::open_all(std::slice::from_mut(lun), &about).pop())
     }
 
     /// The same with a store that is opened so.

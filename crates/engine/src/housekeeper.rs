@@ -6,6 +6,7 @@ use crate::message::{InterfaceMessage, Message};
 use crate::state::Keeper;
 use crate::state::files::Files;
 use config::AoeInterface;
+use config::names::identity;
 use reactor::io::Io;
 use reactor::mailbox::Sender;
 use reactor::packet::{Line, Socket};
@@ -33,6 +34,12 @@ pub(crate) enum Job<L: Line = Socket> {
         is_final: bool,
         /// Who gets the answer.
         core: usize,
+    },
+    /// Keep that a unit's store has lost what it had acknowledged: what its next process says of the store's cache is to differ from
+    /// what this one said before.
+    KeepLoss {
+        /// The unit's serial number, which names the file.
+        serial: String,
     },
     /// Open an interface that was removed, or has changed; then [`InterfaceMessage::Opened`].
     OpenInterface {
@@ -101,6 +108,7 @@ impl<I: Io> Housekeeper<I> {
                 let ok = self.persist(keeper, &serial, &state, is_final);
                 self.cores[core].post(Message::Persisted { unit, ok });
             }
+            Job::KeepLoss { serial } => self.keep_loss(keeper, &serial),
             Job::OpenInterface { interface, index, core } => {
                 let message = InterfaceMessage::Opened(I::Line::open(
                     &crate::core::setup(&interface),
@@ -112,6 +120,23 @@ impl<I: Io> Housekeeper<I> {
             Job::Stop => return false,
         }
         true
+    }
+
+    fn keep_loss(&self, keeper: &mut Keeper, serial: &str) {
+        let Some(dir) = &self.state_dir else { return };
+        let path = losses_path(dir, serial);
+        // Whatever was there, it is something else now.
+        let before = keeper.read(&path).unwrap_or_default();
+        let next = u128::from_be_bytes(identity(&String::from_utf8_lossy(&before)).naa);
+        if let Err(error) = keeper.replace(&path, format!("{next:032x}\n").as_bytes(), true) {
+            reactor::limited!(
+                "losses that could not be kept",
+                tracing::Level::ERROR,
+                path = %path.display(),
+                %error,
+                "that writes were lost could not be kept: is the state directory writable?"
+            );
+        }
     }
 
     fn persist(&self, keeper: &mut Keeper, serial: &str, state: &[u8], is_final: bool) -> bool {
@@ -177,6 +202,16 @@ pub(crate) fn restore(
 }
 
 fn reservations_path(dir: &Path, serial: &str) -> PathBuf {
+    path_of("reservations", dir, serial)
+}
+
+/// The file that changes when a unit's store has lost something.
+pub(crate) fn losses_path(dir: &Path, serial: &str) -> PathBuf {
+    path_of("losses", dir, serial)
+}
+
+/// A unit's file of this kind.
+pub(crate) fn path_of(kind: &str, dir: &Path, serial: &str) -> PathBuf {
     let safe: String = serial.bytes().map(|byte| format!("{byte:02x}")).collect();
-    dir.join(format!("reservations-{safe}"))
+    dir.join(format!("{kind}-{safe}"))
 }

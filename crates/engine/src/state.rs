@@ -97,7 +97,7 @@ impl Keeper {
     }
 
     /// A file's state; empty: there is no file.
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+    pub(crate) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         match self.files.read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             state => state,

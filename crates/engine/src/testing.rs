@@ -51,7 +51,7 @@ pub(crate) fn serve(
     let opened =
         |store: &Arc<HeldStore>| Opened { store: store.clone(), failed: None, losses: Arc::default() };
     let daemon =
-        Daemon::start_with(config, |_| stores.iter().map(opened).collect()).expect("the daemon starts");
+        Daemon::start_with(config, |_, _| stores.iter().map(opened).collect()).expect("the daemon starts");
     let portal = daemon.addresses()[0];
     (daemon, Url { portal, target })
 }

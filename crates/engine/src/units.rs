@@ -6,11 +6,12 @@ use crate::ports::Ports;
 use crate::state::files::Files;
 use crate::stores::Opened;
 use config::names::identity;
-use config::{Config, StoreSpec};
+use config::{Config, Lun, StoreSpec};
 use reactor::io::Io;
 use reactor::uring::Uring;
 use scsi::unit::Port;
 use scsi::{Home, HomeRequest, Incarnation, Unit, View};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use store::lane::Backend;
@@ -110,7 +111,10 @@ fn unit<I: Io>(
         product: lun.product.clone(),
         naa: identity.naa,
         eui: identity.eui,
-        incarnation: Incarnation { name: incarnation::<I>(&lun.store, files), losses: opened.losses.clone() },
+        incarnation: Incarnation {
+            name: incarnation::<I>(config, lun, files),
+            losses: opened.losses.clone(),
+        },
         thin: lun.thin,
         read_only: lun.read_only,
         removable: lun.removable,
@@ -124,14 +128,26 @@ fn unit<I: Io>(
 }
 
 /// Names a time in which a store loses nothing that it acknowledged: for files and devices, whose cache is the kernel's or
-/// the device's, until the machine is started again; for all others, until this process ends. (What a remote unit loses
-/// meanwhile is counted.)
-fn incarnation<I: Io>(store: &StoreSpec, files: &dyn Files) -> [u8; 16] {
-    let boot = match store {
-        StoreSpec::File { .. } | StoreSpec::Block { .. } => files.read(Path::new(BOOT_ID)).ok(),
-        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => None,
+/// the device's, until the machine is started again; for all others, until this process ends. What the store loses meanwhile is
+/// counted; and for files and devices it is kept in the state directory, if there is one, since their next process does not know of
+/// it otherwise ([`crate::housekeeper::Job::KeepLoss`]).
+fn incarnation<I: Io>(config: &Config, lun: &Lun, files: &dyn Files) -> [u8; 16] {
+    let outlives = match lun.store {
+        StoreSpec::File { .. } | StoreSpec::Block { .. } => true,
+        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => false,
     };
-    boot.map_or_else(random::<I>, |boot| identity(&String::from_utf8_lossy(&boot)).naa)
+    let lost = || match &config.state_dir {
+        None => Ok(Vec::new()),
+        Some(dir) => match files.read(&housekeeper::losses_path(dir, &lun.serial)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            lost => lost,
+        },
+    };
+    let name = || -> io::Result<[u8; 16]> {
+        let words = [files.read(Path::new(BOOT_ID))?, lost()?].concat();
+        Ok(identity(&String::from_utf8_lossy(&words)).naa)
+    };
+    if outlives { name().unwrap_or_else(|_| random::<I>()) } else { random::<I>() }
 }
 
 fn random<I: Io>() -> [u8; 16] {

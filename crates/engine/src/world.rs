@@ -9,12 +9,14 @@ use crate::message::Message;
 use crate::state::Keeper;
 pub use crate::state::files::{Created, Files};
 use crate::stores::Opened;
+pub use crate::stores::kept_ports::KeptPorts;
 use crate::units::NewUnit;
 use config::Config;
 use reactor::io::{Completion, Handle, Io, Wait};
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::packet::Setup;
 use reactor::wake::Waker;
+use scsi::Incarnation;
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
@@ -33,6 +35,8 @@ pub struct Cores<I: Io> {
     /// The next one.
     job: Option<Job<I::Line>>,
     changes: Changes<I>,
+    /// What INQUIRY has of each unit's cache.
+    incarnations: Vec<Incarnation>,
 }
 
 struct Seat<I: Io> {
@@ -74,6 +78,7 @@ impl<I: Io> Cores<I> {
         let opened = |(store, losses)| Opened { store, failed: None, losses };
         let opened: Vec<Opened<I>> = stores.into_iter().map(opened).collect();
         let (mut units, _) = NewUnit::all(&config, &opened, &*files);
+        let incarnations = units.iter().map(|unit| unit.view.unit.incarnation.clone()).collect();
         let lines = open_interfaces(&config, lines)?;
         let mailboxes = mailbox::mesh::<Message<I>>(config.cores.len())?;
         let mail: Vec<Sender<Message<I>>> =
@@ -99,7 +104,8 @@ impl<I: Io> Cores<I> {
         };
         let each = mailboxes.into_iter().zip(lines).enumerate();
         let cores = each.map(|(me, (mailbox, lines))| seat(me, mailbox, lines)).collect::<io::Result<_>>()?;
-        Ok(Cores { cores, mail, housekeeper, keeper: Keeper::new(files), jobs, job: None, changes })
+        let keeper = Keeper::new(files);
+        Ok(Cores { cores, mail, housekeeper, keeper, jobs, job: None, changes, incarnations })
     }
 
     /// What a core has for a kernel.
@@ -163,6 +169,11 @@ impl<I: Io> Cores<I> {
             Progress::Waits => None,
             Progress::Done(is_flushed) => Some(is_flushed),
         }
+    }
+
+    /// What INQUIRY has of a unit's cache now.
+    pub fn incarnation(&self, unit: usize) -> [u8; 16] {
+        self.incarnations[unit].now()
     }
 
     /// Has all cores end in order.

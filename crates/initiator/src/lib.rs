@@ -7,12 +7,15 @@ mod carrier;
 pub mod client;
 mod destination;
 mod frames;
+mod port;
 pub mod remote;
 pub mod session;
 
 pub use client::{Client, discover};
 pub use destination::{Destination, resolve};
+pub use port::InitiatorPort;
 
+use config::Url;
 use std::time::Duration;
 
 /// How an initiator behaves.
@@ -43,6 +46,13 @@ impl Default for Options {
             give_up_after: Duration::from_secs(20),
             unsolicited_data: true,
         }
+    }
+}
+
+impl Options {
+    /// Our name at what this URL names.
+    pub fn name_for<'a>(&'a self, url: &'a Url) -> &'a str {
+        url.initiator_name.as_deref().unwrap_or(&self.initiator_name)
     }
 }
 

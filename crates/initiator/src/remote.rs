@@ -11,13 +11,15 @@ mod geometry;
 mod identity;
 mod lane;
 mod request;
+mod takeover;
 mod write_history;
 
 pub use geometry::Geometry;
 pub use identity::Identity;
+pub use takeover::Takeover;
 
 use crate::session::{OutageLog, Session};
-use crate::{Client, Destination, Options, resolve};
+use crate::{Client, Destination, InitiatorPort, Options, resolve};
 use abandoned_writes::AbandonedWrites;
 use config::{Url, format_size};
 use continuity::Continuity;
@@ -47,6 +49,11 @@ pub struct RemoteOptions {
     pub block_bytes: Option<u32>,
     /// Nothing is to be written.
     pub read_only: bool,
+    /// Who its lanes are to the target: one after the other takes one of these, and those for whom there is none are somebody whom
+    /// nobody was before.
+    pub ports: Vec<InitiatorPort>,
+    /// Somebody may have written, and not flushed, before it is opened.
+    pub inherits: bool,
     /// Counts how often it lost what was not flushed.
     pub losses: Arc<AtomicU64>,
 }
@@ -80,6 +87,24 @@ pub struct RemoteStore {
     write_same: AtomicBool,
     /// Whether blocks can be unmapped.
     discards: AtomicBool,
+}
+
+/// Has the target end all that was ever sent to a unit as one of these ports. Blocks.
+///
+/// # Errors
+/// When the target is not reached or refuses, or does not prove that it is over.
+pub fn take_over(url: &Url, options: &Options, ports: Vec<InitiatorPort>) -> Result<(), OpenError> {
+    if ports.is_empty() {
+        return Ok(());
+    }
+    let fault = |problem: String, remedy: &str| OpenError {
+        what: url.to_string(),
+        problem: format!("writes of before this start may be under way there: {problem}"),
+        remedy: remedy.to_string(),
+    };
+    let addresses = resolve(url).map_err(|error| fault(error.to_string(), "check the host's name"))?;
+    let unproven = "is the target running, and may this initiator use it?";
+    Takeover::new(url, addresses, options, ports).run().map_err(|problem| fault(problem, unproven))
 }
 
 /// Opens a unit: logs in, and learns what it is. Blocks.
@@ -121,13 +146,14 @@ impl RemoteStore {
         let zeros = Region::map(u64::from(lane::PIECE_BYTES_MAX))?;
         let traits = geometry.traits;
         let read_only = traits.read_only || options.read_only;
+        let inherits = options.inherits && traits.volatile_cache && !read_only;
         Ok(Arc::new(RemoteStore {
             url: url.clone(),
             addresses,
             options: options.clone(),
             write_same: AtomicBool::new(true),
             discards: AtomicBool::new(traits.discards),
-            continuity: Continuity::new(geometry.incarnation, options.losses.clone()),
+            continuity: Continuity::new(geometry.incarnation, options.losses.clone(), inherits),
             abandoned: AbandonedWrites::default(),
             histories: WriteHistories::default(),
             outages: OutageLog::default(),
@@ -228,6 +254,12 @@ impl<I: Io> Backend<I> for RemoteStore {
         let options = self.options.initiator.clone();
         let session = Session::new::<I>(self.url.clone(), self.addresses.clone(), options, tags);
         let session = session.among(&self.outages).guarded();
-        Box::new(RemoteLane::new(self, session))
+        let id = self.lanes.fetch_add(1, Ordering::Relaxed);
+        let port = usize::try_from(id).ok().and_then(|id| self.options.ports.get(id));
+        let session = match port {
+            Some(port) => session.of_port(port.clone()),
+            None => session,
+        };
+        Box::new(RemoteLane::new(self, id, session))
     }
 }

@@ -18,6 +18,7 @@ use super::Destination;
 use super::Options;
 use super::carrier::Carrier;
 use super::frames::{Frames, Tags};
+use super::port::InitiatorPort;
 use config::{Protocol, Url};
 use link::{Left, Link};
 use outage::Outage;
@@ -153,7 +154,8 @@ pub struct Session {
     addresses: Vec<Destination>,
     /// The one of the last connection.
     address: Option<Destination>,
-    isid: [u8; 6],
+    /// Who it is to the target.
+    port: InitiatorPort,
     /// The portal group of the first login: one of another group would not reinstate the session (RFC 7143 section
     /// 3.4.3).
     portal_group: Option<u32>,
@@ -190,18 +192,15 @@ impl Session {
     /// A session that connects when it is first used. Its completions have tags from `tags` on, less than
     /// [`store::lane::LANE_TAGS`] of them.
     pub fn new<I: Io>(url: Url, addresses: Vec<Destination>, options: Options, tags: Tag) -> Session {
-        // An ISID of the random format (RFC 7143 section 11.12.5).
-        let ([_, b, c, d], [e, f, ..]) = (I::random().to_be_bytes(), I::random().to_be_bytes());
-        let isid = [0x80, b, c, d, e, f];
         let depth = options.queue_depth.clamp(1, Carrier::queue_depth_max(&url));
         let give_up_after = url.give_up_after.unwrap_or(options.give_up_after);
-        let initiator_name = url.initiator_name.clone().unwrap_or(options.initiator_name);
+        let port = InitiatorPort::fresh::<I>(options.name_for(&url).to_owned());
         Session {
             url,
-            options: Options { initiator_name, queue_depth: depth, give_up_after, ..options },
+            options: Options { queue_depth: depth, give_up_after, ..options },
             addresses,
             address: None,
-            isid,
+            port,
             portal_group: None,
             is_guarded: false,
             has_arrived: false,
@@ -221,6 +220,11 @@ impl Session {
     /// nothing leaves but questions ([`Session::ask`]) until [`Session::open`].
     pub fn guarded(self) -> Session {
         Session { is_guarded: true, ..self }
+    }
+
+    /// The same, as this initiator port.
+    pub fn of_port(self, port: InitiatorPort) -> Session {
+        Session { port, ..self }
     }
 
     /// The same, one of several with its target, which the log has as one.
@@ -634,10 +638,10 @@ impl Session {
             random,
         });
         Ok(Plan {
-            initiator: self.options.initiator_name.clone(),
+            initiator: self.port.name.clone(),
             alias: None,
             target: self.url.target.clone(),
-            isid: self.isid,
+            isid: self.port.isid,
             chap,
             offers: Offers {
                 header_digest: digests(self.url.header_digest),

@@ -2,6 +2,7 @@
 
 use crate::register::{BLOCK_BYTES, STAMP_BYTES};
 use fastrand::Rng;
+use proto::time::Time;
 use reactor::io::{Errno, Handle};
 use std::collections::BTreeSet;
 
@@ -117,13 +118,15 @@ pub(crate) struct Disk {
     lost: BTreeSet<usize>,
     /// Something was lost, and no sync has said so.
     has_lost: bool,
+    /// When a sync first said to this process that something was.
+    said: Option<Time>,
 }
 
 impl Disk {
     pub(crate) fn new(unit: usize, cache: Cache, size_bytes: usize) -> Disk {
         let zeros = || vec![0; size_bytes];
         let (dirty, lost) = (Blocks::none_of(size_bytes), BTreeSet::new());
-        Disk { unit, cache, bytes: zeros(), durable: zeros(), dirty, lost, has_lost: false }
+        Disk { unit, cache, bytes: zeros(), durable: zeros(), dirty, lost, has_lost: false, said: None }
     }
 
     pub(crate) fn read(&self, at: u64, len: u32) -> &[u8] {
@@ -141,9 +144,9 @@ impl Disk {
     }
 
     /// They are durable when the write ends (RWF_DSYNC), which has the error of what was lost before.
-    pub(crate) fn write_through(&mut self, at: u64, len: u32) -> Result<(), Errno> {
+    pub(crate) fn write_through(&mut self, now: Time, at: u64, len: u32) -> Result<(), Errno> {
         self.keep(blocks(at, len));
-        self.ends_sync()
+        self.ends_sync(now)
     }
 
     pub(crate) fn clear(&mut self, at: u64, len: u64) {
@@ -165,24 +168,35 @@ impl Disk {
         }
     }
 
-    fn ends_sync(&mut self) -> Result<(), Errno> {
-        if std::mem::take(&mut self.has_lost) { Err(EIO) } else { Ok(()) }
+    fn ends_sync(&mut self, now: Time) -> Result<(), Errno> {
+        if std::mem::take(&mut self.has_lost) {
+            self.said.get_or_insert(now);
+            return Err(EIO);
+        }
+        Ok(())
     }
 
     /// A sync of these blocks ends.
-    pub(crate) fn synced(&mut self, blocks: &Blocks) -> Result<(), Errno> {
+    pub(crate) fn synced(&mut self, now: Time, blocks: &Blocks) -> Result<(), Errno> {
         self.keep(blocks.iter());
-        self.ends_sync()
+        self.ends_sync(now)
     }
 
     /// The same, and it fails.
-    pub(crate) fn sync_failed(&mut self, rng: &mut Rng, blocks: &Blocks, losses: &mut Vec<Loss>) -> Errno {
+    pub(crate) fn sync_failed(
+        &mut self,
+        now: Time,
+        rng: &mut Rng,
+        blocks: &Blocks,
+        losses: &mut Vec<Loss>,
+    ) -> Errno {
         if self.cache != Cache::Device {
             let lost: Vec<usize> = blocks.iter().filter(|_| rng.bool()).collect();
             self.lose(rng, &lost, losses);
             self.keep(blocks.iter());
         }
         self.has_lost = false;
+        self.said.get_or_insert(now);
         [EIO, EIO, ENOSPC, EDQUOT, ESTALE][rng.usize(0..5)]
     }
 
@@ -218,6 +232,11 @@ impl Disk {
             stamp
         };
         Loss { unit: self.unit, block, lost: stamp(&self.bytes), left: stamp(&self.durable), is_gone }
+    }
+
+    /// Its process ends. When a sync first said to it that something was lost, which nobody else hears.
+    pub(crate) fn is_left(&mut self) -> Option<Time> {
+        self.said.take()
     }
 
     /// Power fails: of what is not durable any part may have been written all the same. The rest is lost.

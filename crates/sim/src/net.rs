@@ -131,8 +131,8 @@ pub(crate) struct Net {
     pub(crate) faults: Faults,
     /// What disks have lost that nobody has looked at.
     pub(crate) losses: Vec<Loss>,
-    /// Who had counted earlier losses is gone.
-    pub(crate) forgets_losses: bool,
+    /// Units of which a process was killed that had heard of a loss, and could not keep that yet.
+    pub(crate) forgotten: Vec<usize>,
     pub(crate) ethernet: Option<Ethernet>,
     events: Queue,
     next_serial: u64,
@@ -151,7 +151,7 @@ impl Net {
             disks: Vec::new(),
             faults: Faults::NONE,
             losses: Vec::new(),
-            forgets_losses: false,
+            forgotten: Vec::new(),
             ethernet: None,
             events: Queue::new(hosts),
             next_serial: 1,
@@ -461,17 +461,22 @@ impl Net {
 
     /// Everything that the process had which listens there is closed, as when it is killed.
     pub(crate) fn kill(&mut self, portal: SocketAddr) {
-        self.kill_all(|local| local == portal);
+        self.kill_all(|local| local == portal, true);
     }
 
-    /// The same of the connections that these hosts have made.
-    pub(crate) fn kill_callers(&mut self, hosts: std::ops::Range<usize>) {
-        self.kill_all(|local| hosts.clone().any(|host| local.ip() == address(host)));
+    /// The same of the connections that these hosts have made. Unless the other ends are reset, they are not told: what is on its
+    /// way to them arrives.
+    pub(crate) fn kill_callers(&mut self, hosts: std::ops::Range<usize>, resets: bool) {
+        self.kill_all(|local| hosts.clone().any(|host| local.ip() == address(host)), resets);
     }
 
-    fn kill_all(&mut self, is_its: impl Fn(SocketAddr) -> bool) {
+    fn kill_all(&mut self, is_its: impl Fn(SocketAddr) -> bool, resets: bool) {
         for index in 0..self.open.len() {
-            let (peer, writer) = match &self.open[index] {
+            let (peer, writer) = match &mut self.open[index] {
+                Some(Open::Side(side)) if is_its(side.local) && !resets => {
+                    (side.is_dead, side.reader, side.writer) = (true, None, None);
+                    continue;
+                }
                 Some(Open::Side(side)) if is_its(side.local) => (side.peer, side.writer),
                 Some(Open::Listening(one)) if is_its(one.address) => (None, None),
                 Some(Open::Side(_) | Open::Listening(_)) | None => continue,

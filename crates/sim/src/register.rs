@@ -77,8 +77,6 @@ struct Candidate {
     is_left: bool,
     /// Its bytes will not become durable: a flush says nothing of it.
     is_lost: bool,
-    /// The target was killed while it was under way, and somebody behind the target may have it yet.
-    is_astray: bool,
 }
 
 impl Candidate {
@@ -111,23 +109,9 @@ impl Candidate {
     /// One that takes effect from now on, or not.
     fn new(id: WriteId, by: usize, start: Time) -> Candidate {
         let (is_sure, is_durable, is_left, is_lost) = (false, false, false, false);
-        let (end, until, sure_by, is_astray) = (NEVER, NEVER, NEVER, false);
+        let (end, until, sure_by) = (NEVER, NEVER, NEVER);
         let (shows, place) = (id, Attribute::Simple);
-        Candidate {
-            id,
-            shows,
-            by,
-            start,
-            end,
-            until,
-            place,
-            is_sure,
-            sure_by,
-            is_durable,
-            is_left,
-            is_lost,
-            is_astray,
-        }
+        Candidate { id, shows, by, start, end, until, place, is_sure, sure_by, is_durable, is_left, is_lost }
     }
 }
 
@@ -296,7 +280,6 @@ impl Registers {
         let since = self.reads.iter().copied().min().unwrap_or(now);
         for candidates in &mut self.units[range.unit][range.indices()] {
             match candidates.iter_mut().rfind(|one| one.id == id) {
-                Some(one) if one.is_astray => {}
                 Some(one) if fate != Fate::Refused => {
                     one.end = one.end.min(now);
                     if matches!(fate, Fate::Done | Fate::Durable) {
@@ -324,7 +307,7 @@ impl Registers {
     /// All of an initiator's writes to a unit that it had begun by then are over.
     pub(crate) fn fence(&mut self, now: Time, by: usize, unit: usize, until: Time) {
         for one in self.units[unit].iter_mut().flatten() {
-            if one.by == by && one.start < until && one.end == NEVER && !one.is_astray {
+            if one.by == by && one.start < until && one.end == NEVER {
                 one.end = now;
             }
         }
@@ -362,9 +345,9 @@ impl Registers {
         self.owed[initiator][unit] = None;
     }
 
-    /// Nobody has to report what was lost until now.
-    pub(crate) fn forget_losses(&mut self) {
-        self.owed.iter_mut().for_each(|units| units.fill(None));
+    /// Nobody has to report what a unit has lost until now.
+    pub(crate) fn forget_losses(&mut self, unit: usize) {
+        self.owed.iter_mut().for_each(|units| units[unit] = None);
     }
 
     /// A disk does not keep what a block holds.
@@ -389,8 +372,7 @@ impl Registers {
                     one.id.0
                 ));
             }
-            // POWER ON has said of those before that they may be lost.
-            if one.start > before && one.end > self.crashed && one.is_sure && !one.is_lost {
+            if one.start > before && one.is_sure && !one.is_lost {
                 let owed = self.owed.iter_mut().zip(&self.known).filter(|(_, known)| **known);
                 for owed in owed.map(|(units, _)| &mut units[unit]) {
                     *owed = Some(owed.map_or(one.end, |before| before.min(one.end)));
@@ -416,7 +398,7 @@ impl Registers {
     pub(crate) fn crash(&mut self, now: Time, loses: bool) {
         self.crashed = now;
         self.known.fill(false);
-        self.forget_losses();
+        self.owed.iter_mut().for_each(|units| units.fill(None));
         if loses {
             self.gone = now;
         }
@@ -436,9 +418,6 @@ impl Registers {
             } else {
                 let ends = candidates.iter_mut().filter(|one| !one.goes_on());
                 ends.for_each(|one| one.end = one.end.min(now));
-            }
-            if self.may_repeat {
-                candidates.iter_mut().filter(|one| one.goes_on()).for_each(|one| one.is_astray = true);
             }
         }
     }

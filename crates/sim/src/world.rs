@@ -3,6 +3,7 @@
 mod chain;
 mod cuts;
 mod daemon;
+mod opening;
 
 pub use cuts::Cuts;
 
@@ -26,6 +27,7 @@ use config::{Config, StoreSpec};
 use daemon::Daemon;
 use engine::world::Cores;
 use fastrand::Rng;
+use opening::Opening;
 use proto::time::Time;
 use reactor::io::Handle;
 use reactor::packet::Setup;
@@ -223,7 +225,8 @@ impl Plan {
         let mut names = Vec::new();
         for unit in 0..self.kinds.len() {
             let bytes = self.blocks * BLOCK_BYTES;
-            text += &format!("\n[[lun]]\nname = \"unit{unit}\"\nram = \"{bytes}\"\nserial = \"SIM{unit}\"\n");
+            let serial = serial(unit);
+            text += &format!("\n[[lun]]\nname = \"unit{unit}\"\nram = \"{bytes}\"\nserial = \"{serial}\"\n");
             if self.ethernet.is_some() {
                 text += &format!("aoe = \"{}.{unit}\"\n", ata::SHELF);
             }
@@ -262,6 +265,11 @@ impl Plan {
             }
         }
     }
+}
+
+/// The serial number of a unit.
+fn serial(unit: usize) -> String {
+    format!("SIM{unit}")
 }
 
 /// Half of all disks never fail.
@@ -326,7 +334,7 @@ fn start(
     plan: &Plan,
     net: &Shared,
     folder: &Folder,
-    back: Option<&Back>,
+    back: Option<(&Back, Opening)>,
     disks: Vec<Disk>,
     lives: u32,
 ) -> Daemon {
@@ -334,7 +342,7 @@ fn start(
     let listeners = config.portals.iter().map(|portal| net.borrow_mut().listen(portal.listen)).collect();
     let mut stores = match back {
         None => stores(plan, net, disks),
-        Some(back) => back.units(&mut config),
+        Some((back, opening)) => back.units(&mut config, opening),
     };
     if plan.rogue.is_some() {
         stores.push((store::open_ram(rogue::UNIT_BYTES).expect("memory"), Arc::default()));
@@ -392,6 +400,8 @@ struct World {
     front: Daemon,
     /// Whose units its units are, if they are another daemon's.
     back: Option<Back>,
+    /// The target is dead, and opens these before it lives again.
+    opening: Option<Opening>,
     initiators: Vec<Initiator>,
     rogue: Option<Rogue>,
     atas: Vec<Ata>,
@@ -481,7 +491,15 @@ impl World {
     fn new(plan: Plan, cuts: &Cuts, net: Shared) -> World {
         let folder = Folder::new(net.borrow_mut().rng.fork(), plan.folder_fails);
         let back = plan.chain.clone().map(|chain| Back::new(&plan, chain, &net));
-        let front = start(&plan, &net, &folder, back.as_ref(), Vec::new(), 0);
+        let opened = back.as_ref().map(|back| {
+            // Nobody is to be waited for: there was no target before.
+            let mut opening = back.opens(&plan, &folder);
+            while !opening.is_done() {
+                opening.turn();
+            }
+            (back, opening)
+        });
+        let front = start(&plan, &net, &folder, opened, Vec::new(), 0);
         let (units, blocks) = (plan.kinds.len(), plan.blocks);
         let can_fail = plan.faults.can_fail();
         let may_lose = plan.crashes > 0 || can_fail || plan.chain.is_some();
@@ -530,6 +548,7 @@ impl World {
             folder,
             front,
             back,
+            opening: None,
             fault_micros: plan.fault_micros,
             turns: 0,
             plan,
@@ -568,14 +587,38 @@ impl World {
         let disks = match &mut self.back {
             None => lose(&mut self.net.borrow_mut(), loses_power).0,
             Some(back) => {
-                back.caller_dies(&self.plan);
+                back.caller_dies(&self.plan, loses_power);
                 Vec::new()
             }
         };
         self.look_at_losses()?;
-        self.front = start(&self.plan, &self.net, &self.folder, self.back.as_ref(), disks, lives);
+        self.open()?;
+        let opened = self.back.as_ref().zip(self.opening.take());
+        self.front = start(&self.plan, &self.net, &self.folder, opened, disks, lives);
         self.wake_all();
         Ok(())
+    }
+
+    /// The target, which is dead, opens the units that it has of the second daemon.
+    fn open(&mut self) -> Result<(), String> {
+        let Some(back) = &self.back else { return Ok(()) };
+        let opening = self.opening.insert(back.opens(&self.plan, &self.folder));
+        let host = opening.host;
+        let until = {
+            let net = &mut *self.net.borrow_mut();
+            net.wake(host, net.now);
+            net.now.after(PATIENCE)
+        };
+        let is_open = |world: &mut World| {
+            world.opening.as_ref().is_some_and(Opening::is_done)
+                && world.back.as_ref().is_some_and(Back::lives)
+        };
+        match self.run_until(until, is_open)? {
+            true => Ok(()),
+            false => {
+                Err(format!("{} s are not enough until the target has opened its units", PATIENCE.as_secs()))
+            }
+        }
     }
 
     fn live(&mut self) -> Result<(), String> {
@@ -700,8 +743,8 @@ impl World {
 
     fn look_at_losses(&mut self) -> Result<(), String> {
         let net = &mut *self.net.borrow_mut();
-        if std::mem::take(&mut net.forgets_losses) {
-            self.registers.borrow_mut().forget_losses();
+        for unit in net.forgotten.drain(..) {
+            self.registers.borrow_mut().forget_losses(unit);
         }
         for loss in net.losses.drain(..) {
             let words = [loss.unit as u64, loss.block as u64, u64::from(loss.is_gone)];
@@ -737,6 +780,14 @@ impl World {
 
     /// A request of a host goes on.
     fn go(&mut self, host: usize, request: Request) {
+        if let Some(opening) = &mut self.opening {
+            if opening.host == host {
+                return opening.kernel.go(request);
+            }
+            if self.front.has(host) {
+                return;
+            }
+        }
         match (self.who(host), &mut self.rogue, &mut self.back) {
             (Who::Core, ..) => self.front.kernel(host).go(request),
             (Who::Initiator(number), ..) => self.initiators[number].kernel.go(request),
@@ -747,6 +798,15 @@ impl World {
     }
 
     fn turn(&mut self, host: usize) -> Result<(), String> {
+        if let Some(opening) = &mut self.opening {
+            if opening.host == host {
+                opening.turn();
+                return Ok(());
+            }
+            if self.front.has(host) || self.front.is_worker(host) {
+                return Ok(());
+            }
+        }
         match (self.who(host), &mut self.rogue, &mut self.back) {
             (Who::Core, ..) => {
                 self.count_turn()?;

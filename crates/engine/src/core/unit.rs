@@ -26,6 +26,8 @@ pub(super) struct Unit<I: Io> {
     pub(super) name: String,
     /// Its store can lose what it acknowledged.
     pub(super) can_lose: bool,
+    /// Its store's cache outlives the process, and that it lost something is to be kept, which it is not yet.
+    pub(super) keeps_losses: bool,
     /// What its commands look at.
     pub(super) view: View,
     /// The way into its store.
@@ -57,6 +59,7 @@ impl<I: Io> Unit<I> {
             number,
             name,
             can_lose,
+            keeps_losses: can_lose && view.unit.can_keep && !view.unit.remote,
             view,
             lane: store.lane(Core::<I>::lane_tags(number)),
             gate: Gate::default(),

@@ -1,16 +1,20 @@
 //! Opening the stores of LUNs: all at once, so that one that takes its time holds up nothing else.
 
+use super::kept_ports::KeptPorts;
 use super::late::LateStore;
 use crate::host::{IMAGE_REMEDY, image_problem};
+use crate::state::files::System;
 use config::memory::Room;
-use config::{HugePages, Lun, StoreSpec};
-use initiator::Options;
+use config::{Config, HugePages, Lun, Protocol, StoreSpec, Url};
 use initiator::remote::{self, RemoteOptions};
+use initiator::{InitiatorPort, Options};
 use reactor::io::Io;
 use reactor::memory::Pages;
 use reactor::uring::Uring;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use store::lane::Backend;
 use store::{Claim, OpenError};
@@ -33,6 +37,30 @@ impl<I: Io> Clone for Opened<I> {
     }
 }
 
+/// What stores want to know of the daemon.
+#[derive(Clone)]
+pub(crate) struct About {
+    state_dir: Option<PathBuf>,
+    cores: usize,
+    /// Serial numbers of remote units that this process has opened: nothing is under way there that an earlier one has sent.
+    opened: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl About {
+    /// A daemon of this configuration.
+    pub(crate) fn of(config: &Config) -> About {
+        About { state_dir: config.state_dir.clone(), cores: config.cores.len(), opened: Arc::default() }
+    }
+
+    fn opened(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_opened(&self, serial: &str) -> bool {
+        self.opened().contains(serial)
+    }
+}
+
 type Attempt = Result<Arc<dyn Backend<Uring>>, OpenError>;
 
 /// An attempt that goes on, and what it made of the LUN.
@@ -40,13 +68,16 @@ type Pending = mpsc::Receiver<(Lun, Attempt)>;
 
 /// Opens the stores of LUNs, which learn what only their stores know. One that does not open takes down only its own
 /// LUNs, and is tried again.
-pub(crate) fn open_all(luns: &mut [Lun]) -> Vec<Opened> {
+pub(crate) fn open_all(luns: &mut [Lun], about: &About) -> Vec<Opened> {
     let losses: Arc<[Arc<AtomicU64>]> = luns.iter().map(|_| Arc::default()).collect();
     let counted = losses.clone();
     choose_pages(luns, config::memory::room());
-    let attempts = attempt_all(luns, PATIENCE, move |index, lun| open_store(lun, &counted[index]));
+    let own = about.clone();
+    let attempts = attempt_all(luns, PATIENCE, move |index, lun| open_store(&own, lun, &counted[index]));
     let each = luns.iter().zip(attempts).zip(&*losses);
-    each.map(|((lun, (attempt, pending)), losses)| opened(lun, attempt, pending, losses.clone())).collect()
+    let opened =
+        each.map(|((lun, (attempt, pending)), losses)| opened(about, lun, attempt, pending, losses.clone()));
+    opened.collect()
 }
 
 /// Huge pages for disks in memory that leave it to us, if all disks in memory fit even when they are full: written here and
@@ -110,12 +141,19 @@ fn attempt_all(
     luns.iter_mut().zip(all).map(wait).collect()
 }
 
-fn opened(lun: &Lun, attempt: Attempt, pending: Option<Pending>, losses: Arc<AtomicU64>) -> Opened {
+fn opened(
+    about: &About,
+    lun: &Lun,
+    attempt: Attempt,
+    pending: Option<Pending>,
+    losses: Arc<AtomicU64>,
+) -> Opened {
     match attempt {
         Ok(store) => Opened { store, failed: None, losses },
         Err(error) => {
             tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
             let (again, counted, pending) = (lun.clone(), losses.clone(), Mutex::new(pending));
+            let about = about.clone();
             let opener = move || {
                 let first = pending.lock().unwrap_or_else(PoisonError::into_inner).take();
                 // Initiators were told nothing yet, but what AoE serves was decided.
@@ -131,7 +169,7 @@ fn opened(lun: &Lun, attempt: Attempt, pending: Option<Pending>, losses: Arc<Ato
                 {
                     *block_bytes = Some(again.block_bytes);
                 }
-                open_store(&mut lun, &counted)
+                open_store(&about, &mut lun, &counted)
             };
             let store = LateStore::new(lun.store.to_string(), Box::new(opener));
             Opened { store: Arc::new(store), failed: Some(error.to_string()), losses }
@@ -139,7 +177,7 @@ fn opened(lun: &Lun, attempt: Attempt, pending: Option<Pending>, losses: Arc<Ato
     }
 }
 
-fn open_store(lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
+fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
     let claim = Claim::to_serve(lun.read_only);
     Ok(match &lun.store {
         StoreSpec::Null { size } => store::open_null(*size),
@@ -161,13 +199,17 @@ fn open_store(lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
             store::file::open_block_counted(path, lun.block_bytes, claim, losses.clone())?
         }
         StoreSpec::Remote { url, block_bytes } => {
+            let initiator = Options::default();
             let options = RemoteOptions {
-                initiator: Options::default(),
+                ports: ports(about, url, &lun.serial, &initiator)?,
+                initiator,
                 block_bytes: *block_bytes,
                 read_only: lun.read_only,
+                inherits: true,
                 losses: losses.clone(),
             };
             let store = remote::open(url, &options)?;
+            about.opened().insert(lun.serial.clone());
             let geometry = store.geometry();
             lun.block_bytes = geometry.block_bytes;
             lun.physical_block_bytes = geometry.physical_block_bytes.max(geometry.block_bytes);
@@ -176,10 +218,46 @@ fn open_store(lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
     })
 }
 
+/// Who the lanes of a remote unit are to its target, once nothing is under way there any more that was sent before this start.
+/// Without a state directory nobody knows who sent it, and over AoE no login ends it.
+fn ports(about: &About, url: &Url, serial: &str, options: &Options) -> Result<Vec<InitiatorPort>, OpenError> {
+    if url.protocol == Protocol::Aoe {
+        return Ok(Vec::new());
+    }
+    let Some(dir) = &about.state_dir else {
+        tracing::info!(target = %url, "what a daemon that was killed has sent may still be executed: --state-dir prevents that");
+        return Ok(Vec::new());
+    };
+    let kept = KeptPorts::new(dir, serial);
+    let fault = |problem, remedy: &str| OpenError {
+        what: kept.path().display().to_string(),
+        problem,
+        remedy: remedy.into(),
+    };
+    let earlier = kept.read(&System).map_err(|problem| {
+        fault(problem, "restore the file, or remove it once the target is known to be idle")
+    })?;
+    let name = options.name_for(url);
+    let (ports, all) = if about.has_opened(serial) {
+        // Another store of this process may be those that are kept.
+        let ports = KeptPorts::choose::<Uring>(&[], name, about.cores);
+        (ports.clone(), [earlier, ports].concat())
+    } else {
+        remote::take_over(url, options, earlier.clone())?;
+        let ports = KeptPorts::choose::<Uring>(&earlier, name, about.cores);
+        (ports.clone(), ports)
+    };
+    kept.replace(Box::new(System), &all).map_err(|error| {
+        let problem = format!("the initiator ports cannot be kept: {error}");
+        fault(problem, "is the state directory writable?")
+    })?;
+    Ok(ports)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config::{Config, ServeOptions};
+    use config::ServeOptions;
     use std::sync::Barrier;
     use std::sync::atomic::Ordering;
 
@@ -243,7 +321,8 @@ mod tests {
             Ok(store::open_null(2 << 20))
         });
         let (attempt, pending) = attempts.pop().expect("two LUNs");
-        let opened = opened(&luns[1], attempt, pending, Arc::default());
+        let about = About { state_dir: None, cores: 1, opened: Arc::default() };
+        let opened = opened(&about, &luns[1], attempt, pending, Arc::default());
         let error = opened.failed.expect("it hangs");
         assert!(error.contains("lun1: it has not opened in 0 seconds"), "{error}");
         drop(release);

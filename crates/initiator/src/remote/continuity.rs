@@ -10,7 +10,8 @@
 //! - A session of another lane, which was there before, answers a command that it was sent after that login.
 //!
 //! Otherwise it is likely that they are lost, and that is reported: to every nexus once, by its next flush
-//! ([`store::lane::Lane::losses`]). Without such writes, or without a volatile cache, there is nothing to tell.
+//! ([`store::lane::Lane::losses`]). Without such writes, or without a volatile cache, there is nothing to report. What earlier
+//! processes have written is not known here: until a flush has succeeded, there may be such writes of theirs.
 //!
 //! Events of all lanes are ordered by one counter, which only flushes and logins move. A lane notes it for the writes
 //! that it acknowledges, so the datapath reads what hardly ever changes.
@@ -30,8 +31,12 @@ pub(super) struct Continuity {
     era: AtomicU64,
     /// Writes whose number is not above this one are durable, or were reported lost.
     settled: AtomicU64,
+    /// Somebody may have written before the unit was opened, and not flushed.
+    inherits: bool,
     /// A lane has begun a write, once.
     has_written: AtomicBool,
+    /// When the first lane had logged in.
+    arrived: AtomicU64,
     /// Of each lane, the number of the last write that it acknowledged from a volatile cache.
     cached: Mutex<Vec<Arc<AtomicU64>>>,
     losses: Arc<AtomicU64>,
@@ -56,9 +61,13 @@ pub(super) enum Arrival {
 }
 
 impl Continuity {
-    /// Losses are counted in `losses`.
-    pub(super) fn new(incarnation: Option<Incarnation>, losses: Arc<AtomicU64>) -> Continuity {
-        Continuity { incarnation: Mutex::new(incarnation), losses, ..Continuity::default() }
+    /// Losses are counted in `losses`; `inherits`: there may be writes that are not durable, of who had the unit before.
+    pub(super) fn new(
+        incarnation: Option<Incarnation>,
+        losses: Arc<AtomicU64>,
+        inherits: bool,
+    ) -> Continuity {
+        Continuity { incarnation: Mutex::new(incarnation), losses, inherits, ..Continuity::default() }
     }
 
     /// A lane's note of the last write that it acknowledged from a volatile cache.
@@ -114,6 +123,10 @@ impl Continuity {
         let mut known = self.incarnation.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *known, incarnation);
         drop(known);
+        // Who logged in before the first lane was known to have did so when the unit was opened, more or less.
+        let here = self.point();
+        let first = self.arrived.compare_exchange(0, here, Ordering::SeqCst, Ordering::SeqCst);
+        let is_early = point < first.map_or_else(|first| first, |_| here);
         if before.is_some() && incarnation.is_some() {
             if before == incarnation {
                 return Arrival::Fine;
@@ -121,12 +134,13 @@ impl Continuity {
             self.reset(true);
             return Arrival::Restarted;
         }
+        let inherits = !is_early && self.has_inherited();
         // A write of an open session may have been answered, and not yet be noted.
-        if self.has_witnesses() && self.has_written.load(Ordering::SeqCst) {
+        if self.has_witnesses() && (inherits || self.has_written.load(Ordering::SeqCst)) {
             self.wanted.fetch_max(point, Ordering::SeqCst);
             return Arrival::Doubtful;
         }
-        if !self.is_dirty() {
+        if !self.is_dirty() && !inherits {
             return Arrival::Fine;
         }
         self.reset(true);
@@ -191,10 +205,15 @@ impl Continuity {
         notes.iter().any(|note| note.load(Ordering::SeqCst) > settled)
     }
 
+    /// Whether there may be such writes of earlier processes.
+    fn has_inherited(&self) -> bool {
+        self.inherits && self.settled.load(Ordering::SeqCst) == 0
+    }
+
     /// Whether anything was lost.
     fn lose(&self) -> bool {
         let point = self.point();
-        let is_dirty = self.is_dirty();
+        let is_dirty = self.is_dirty() || self.has_inherited();
         if is_dirty {
             self.losses.fetch_add(1, Ordering::SeqCst);
         }
@@ -212,7 +231,7 @@ mod tests {
 
     #[test]
     fn what_was_flushed_is_not_lost() {
-        let continuity = Continuity::new(ONE, Arc::default());
+        let continuity = Continuity::new(ONE, Arc::default(), false);
         let lane = continuity.join();
         continuity.note(&lane);
         let flush = continuity.point();
@@ -223,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_write_that_ends_while_a_flush_is_under_way_is_not_covered_by_it() {
-        let continuity = Continuity::new(ONE, Arc::default());
+        let continuity = Continuity::new(ONE, Arc::default(), false);
         let lane = continuity.join();
         let flush = continuity.point();
         continuity.note(&lane);
@@ -237,15 +256,41 @@ mod tests {
 
     #[test]
     fn the_same_incarnation_has_lost_nothing() {
-        let continuity = Continuity::new(ONE, Arc::default());
+        let continuity = Continuity::new(ONE, Arc::default(), false);
         continuity.note(&continuity.join());
         assert_eq!(continuity.arrived(continuity.point(), ONE), Arrival::Fine);
         assert_eq!((continuity.losses(), continuity.era()), (0, 0));
     }
 
     #[test]
+    fn what_was_written_before_the_unit_was_opened_is_lost_as_well_until_a_flush_has_succeeded() {
+        let continuity = Continuity::new(ONE, Arc::default(), true);
+        assert_eq!(continuity.arrived(continuity.point(), ONE), Arrival::Fine);
+        assert!(!continuity.is_dirty(), "this process wrote nothing");
+        assert_eq!(continuity.arrived(continuity.point(), TWO), Arrival::Restarted);
+        assert_eq!(continuity.arrived(continuity.point(), ONE), Arrival::Restarted);
+        assert_eq!(continuity.losses(), 1, "it is reported once");
+        let continuity = Continuity::new(ONE, Arc::default(), true);
+        continuity.flushed(continuity.point());
+        assert_eq!(continuity.arrived(continuity.point(), TWO), Arrival::Restarted);
+        assert_eq!(continuity.losses(), 0);
+    }
+
+    #[test]
+    fn what_was_written_before_the_unit_was_opened_is_not_lost_by_the_first_logins() {
+        let continuity = Continuity::new(None, Arc::default(), true);
+        let logins = [continuity.point(), continuity.point()];
+        assert_eq!(logins.map(|login| continuity.arrived(login, None)), [Arrival::Fine; 2]);
+        continuity.count(true);
+        assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Doubtful, "the first can witness");
+        continuity.count(false);
+        assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Restarted);
+        assert_eq!(continuity.losses(), 1);
+    }
+
+    #[test]
     fn a_target_without_incarnation_is_trusted_when_nothing_is_at_stake() {
-        let continuity = Continuity::new(None, Arc::default());
+        let continuity = Continuity::new(None, Arc::default(), false);
         assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Fine);
         continuity.note(&continuity.join());
         assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Restarted);
@@ -255,7 +300,7 @@ mod tests {
 
     #[test]
     fn another_session_is_a_witness_when_it_is_answered_after_the_login() {
-        let continuity = Continuity::new(None, Arc::default());
+        let continuity = Continuity::new(None, Arc::default(), false);
         continuity.count(true);
         assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Fine, "nobody wrote");
         continuity.writes();

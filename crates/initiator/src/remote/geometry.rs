@@ -52,6 +52,11 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// The same, found in this run of its cache.
+    pub fn in_run(self, incarnation: Incarnation) -> Geometry {
+        Geometry { incarnation: Some(incarnation), ..self }
+    }
+
     /// Asks a unit: `command` sends it a CDB that reads so many bytes.
     ///
     /// # Errors

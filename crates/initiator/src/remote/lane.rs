@@ -92,9 +92,9 @@ struct Next {
 }
 
 impl RemoteLane {
-    pub(super) fn new(store: Arc<RemoteStore>, session: Session) -> RemoteLane {
+    pub(super) fn new(store: Arc<RemoteStore>, id: u64, session: Session) -> RemoteLane {
         RemoteLane {
-            id: store.lanes.fetch_add(1, Ordering::Relaxed),
+            id,
             cached: store.continuity.join(),
             history: store.histories.join(),
             store,

@@ -216,3 +216,30 @@ fn a_silent_back_end_is_given_up_and_met_again() {
     front.stop();
     behind.stop();
 }
+
+#[test]
+fn a_front_that_starts_ends_the_sessions_of_the_one_before() {
+    let back = Daemon::serve(["--lun", "ram:16M"]);
+    let state = tempfile::tempdir().expect("a temporary directory");
+    let kept = state.path().join("initiator-ports-53");
+    let name = "iqn.2026-11.io.lunette.test:earlier";
+    std::fs::write(&kept, format!("8000000000aa {name}\n")).expect("written");
+    let login = Login { isid: [0x80, 0, 0, 0, 0, 0xaa], ..Login::named("earlier") };
+    let mut earlier = Initiator::login(&back.lun(0), &login).expect("login");
+    earlier.ready(0).expect("the unit is ready");
+    let lun = format!("{},serial=S", back.lun(0));
+    let serve = || Daemon::serve(["--state-dir", state.path().to_str().expect("UTF-8"), "--lun", &lun]);
+    let front = serve();
+    earlier.ready(0).expect_err("its session is over");
+    client(&front.lun(0));
+    let ports = std::fs::read_to_string(&kept).expect("kept");
+    assert!(!ports.contains(name) && ports.contains(" iqn."), "{ports}");
+    front.kill9();
+    let front = serve();
+    assert_eq!(std::fs::read_to_string(&kept).expect("kept"), ports, "its ports are used again");
+    std::fs::write(&kept, "damaged").expect("written");
+    front.stop();
+    let front = serve();
+    let wants = "initiator-ports-53: the kept initiator ports are damaged";
+    wait_until("the unit is not served", || front.log().contains(wants));
+}

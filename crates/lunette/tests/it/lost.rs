@@ -195,6 +195,28 @@ fn a_front_that_comes_with_a_new_session_after_a_loss_reports_it() {
 }
 
 #[test]
+fn a_back_that_is_killed_after_a_loss_is_not_the_same_again() {
+    let fuse = Fuse::mount(1 << 20);
+    let state = tempfile::tempdir().expect("a temporary directory");
+    let lun = format!("file:{},serial=S", fuse.path().display());
+    let serve = || Daemon::serve(["--state-dir", state.path().to_str().expect("UTF-8"), "--lun", &lun]);
+    let back = serve();
+    let mut one = login(&back, "one");
+    let before = incarnation(&mut one);
+    back.kill9();
+    let back = serve();
+    let mut one = login(&back, "one");
+    assert_eq!(incarnation(&mut one), before, "the system has what was written");
+    one.write_blocks(0, 0, 512, &[1; 4096], false).expect("WRITE");
+    lose(&fuse, &mut one);
+    wait_until("it is kept", || state.path().join("losses-53").exists());
+    back.kill9();
+    let back = serve();
+    assert_ne!(incarnation(&mut login(&back, "one")), before);
+    back.stop();
+}
+
+#[test]
 fn a_loss_is_reported_again_until_the_initiator_goes_on() {
     let (fuse, daemon) = fallible();
     let mut one = login(&daemon, "one");

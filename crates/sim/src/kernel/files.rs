@@ -83,7 +83,7 @@ impl Kernel {
         let disk = disk_of(&mut net.disks, file);
         self.arena.copy_out(&from, disk.write(at, len));
         if durable {
-            disk.write_through(at, len)?;
+            disk.write_through(net.now, at, len)?;
         }
         if is_lost {
             disk.write_back_fails(&mut net.rng, &mut net.losses);
@@ -100,13 +100,14 @@ impl Kernel {
         if fails {
             return self.sync_fails(file, dirty);
         }
-        self.net.borrow_mut().disk(file).synced(dirty).map(|()| 0)
+        let net = &mut *self.net.borrow_mut();
+        disk_of(&mut net.disks, file).synced(net.now, dirty).map(|()| 0)
     }
 
     fn sync_fails(&mut self, file: Handle, dirty: &Blocks) -> Result<u32, Errno> {
         let net = &mut *self.net.borrow_mut();
         let disk = disk_of(&mut net.disks, file);
-        Err(disk.sync_failed(&mut net.rng, dirty, &mut net.losses))
+        Err(disk.sync_failed(net.now, &mut net.rng, dirty, &mut net.losses))
     }
 
     pub(super) fn clear_now(&mut self, file: Handle, at: u64, len: u64) -> Result<u32, Errno> {

@@ -1,7 +1,8 @@
 //! A second daemon, whose units those of the target are. It has disks and crashes of its own.
 
 use super::daemon::Daemon;
-use super::{Counted, Kind, Plan, lose, stores};
+use super::opening::Opening;
+use super::{Counted, Kind, Plan, lose, serial, stores};
 use crate::disk::Disk;
 use crate::folder::Folder;
 use crate::initiator::carrier::{Carrier, Protocol};
@@ -11,7 +12,7 @@ use crate::net::{Event, Request, Shared};
 use crate::register::BLOCK_BYTES;
 use config::Url;
 use config::{Config, StoreSpec};
-use engine::world::Cores;
+use engine::world::{Cores, Files as _};
 use fastrand::Rng;
 use initiator::Destination;
 use initiator::Options;
@@ -23,6 +24,7 @@ use proto::verbs::Attribute;
 use reactor::crc::crc32c;
 use reactor::io::{Handle, Io as _, Tag, Wait};
 use reactor::packet::Setup;
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,13 +37,15 @@ const PORTAL: &str = "10.0.0.2:3260";
 const TARGET: &str = "iqn.2026-11.io.lunette:back";
 const GUID: &str = "024c750000000002";
 /// The name of the target as an initiator.
-const CALLER: &str = "iqn.2026-11.io.lunette:front";
+pub(super) const CALLER: &str = "iqn.2026-11.io.lunette:front";
 
 /// Apart from what else a seed decides.
 const SALT: u64 = 0x6368_6169_6e00_0000;
 const ARENA_BYTES: u64 = 128 << 20;
 /// How long it may take to find out what units are.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long it may take the second daemon to keep that a disk has lost something: longer than any pause.
+const KEPT_WITHIN: Duration = Duration::from_millis(50);
 const CONNECT: u64 = 3;
 
 /// What a seed makes of it.
@@ -90,8 +94,23 @@ pub(super) fn draw(seed: u64, kinds: &mut [Kind]) -> Option<Chain> {
     })
 }
 
+/// What is kept of a unit's losses.
+fn noted(folder: &Folder, unit: usize) -> Option<Vec<u8>> {
+    let serial: String = format!("BACK{unit}").bytes().map(|byte| format!("{byte:02x}")).collect();
+    folder.read(Path::new(&format!("/state/losses-{serial}"))).ok()
+}
+
 fn address() -> SocketAddr {
     PORTAL.parse().expect("an address")
+}
+
+/// A unit of the second daemon, for the target that opens it.
+pub(super) struct Unit {
+    pub(super) url: Url,
+    pub(super) addresses: Vec<Destination>,
+    pub(super) options: Options,
+    /// That of the target's unit.
+    pub(super) serial: String,
 }
 
 /// The second daemon.
@@ -108,6 +127,10 @@ pub(super) struct Back {
     lives: u32,
     /// What its units were at first.
     geometries: Vec<Geometry>,
+    /// What was kept of losses of each unit when it was started.
+    noted: Vec<Option<Vec<u8>>>,
+    /// How often the target has opened its units.
+    openings: Cell<u32>,
     is_healed: bool,
 }
 
@@ -125,6 +148,8 @@ impl Back {
             kept: Vec::new(),
             lives: 0,
             geometries: Vec::new(),
+            noted: Vec::new(),
+            openings: Cell::new(0),
             is_healed: false,
         };
         back.starts(plan);
@@ -159,6 +184,7 @@ impl Back {
     fn starts(&mut self, plan: &Plan) {
         let config = self.config(plan);
         let listener = self.net.borrow_mut().listen(address());
+        self.noted = (0..plan.kinds.len()).map(|unit| noted(&self.folder, unit)).collect();
         let stores = stores(plan, &self.net, std::mem::take(&mut self.kept));
         let (net, first, lives) = (self.net.clone(), self.first, self.lives);
         let kernel = |core, waker| Kernel::new(first + core, net.clone(), ARENA_BYTES, Some(waker), lives);
@@ -188,9 +214,13 @@ impl Back {
         self.folder.crash(loses_power);
         let net = &mut *self.net.borrow_mut();
         net.kill(address());
-        // A known hole (seed 1215): it counts the losses of its disks, and who has not logged in since does not hear of them from the
-        // next process, whose count begins anew.
-        net.forgets_losses |= !loses_power;
+        for (_, disk) in &mut net.disks {
+            // The kernel says it once, and a process may be killed before it has kept what it heard.
+            let is_fresh = disk.is_left().is_some_and(|said| net.now.since(said) < KEPT_WITHIN);
+            if is_fresh && !loses_power && self.noted[disk.unit] == noted(&self.folder, disk.unit) {
+                net.forgotten.push(disk.unit);
+            }
+        }
         let (kept, losses) = lose(net, loses_power);
         self.kept = kept;
         net.losses.extend(losses);
@@ -215,9 +245,9 @@ impl Back {
         }
     }
 
-    /// The target was killed, and it perhaps with it.
-    pub(super) fn caller_dies(&mut self, plan: &Plan) {
-        self.is_left(plan);
+    /// The target was killed, and it perhaps with it. It does not notice when the target has lost power.
+    pub(super) fn caller_dies(&mut self, plan: &Plan, loses_power: bool) {
+        self.net.borrow_mut().kill_callers(0..plan.cores, !loses_power);
         if self.chain.rng.u32(0..100) < self.chain.both {
             self.dies();
         }
@@ -225,32 +255,51 @@ impl Back {
 
     /// The target is no more.
     pub(super) fn is_left(&mut self, plan: &Plan) {
-        self.net.borrow_mut().kill_callers(0..plan.cores);
+        self.net.borrow_mut().kill_callers(0..plan.cores, true);
     }
 
-    /// Its units, as stores of the target.
-    pub(super) fn units(&self, config: &mut Config) -> Vec<Counted> {
-        let unit = |(unit, geometry): (usize, &Geometry)| {
+    /// Whether it lives.
+    pub(super) fn lives(&self) -> bool {
+        self.daemon.is_some()
+    }
+
+    /// The target opens its units, by a host that only does that.
+    pub(super) fn opens(&self, plan: &Plan, folder: &Folder) -> Opening {
+        let host = self.first + self.chain.cores + 1;
+        // No earlier one has as many requests.
+        let kernel = Kernel::new(host, self.net.clone(), 16 << 20, None, self.openings.get() + 1);
+        self.openings.set(self.openings.get() + 1);
+        let units = (0..plan.kinds.len()).map(|unit| Unit {
+            url: self.chain.url(unit),
+            addresses: vec![Destination::Address(address())],
+            options: self.chain.options(),
+            serial: serial(unit),
+        });
+        Opening::new(host, kernel, &self.net, folder, plan.cores, units.collect())
+    }
+
+    /// Its units, as stores of the target, that were opened just now.
+    pub(super) fn units(&self, config: &mut Config, opening: Opening) -> Vec<Counted> {
+        self.net.borrow_mut().kill_callers(opening.host..opening.host + 1, true);
+        let daemon = self.daemon.as_ref().expect("it was reached");
+        let unit = |((unit, geometry), ports): ((usize, &Geometry), _)| {
             let url = self.chain.url(unit);
             let losses = Arc::<AtomicU64>::default();
             let options = RemoteOptions {
-                initiator: Options {
-                    initiator_name: CALLER.into(),
-                    queue_depth: self.chain.queue_depth,
-                    give_up_after: self.chain.give_up_after,
-                    unsolicited_data: self.chain.unsolicited,
-                    ..Options::default()
-                },
+                initiator: self.chain.options(),
                 losses: losses.clone(),
+                ports,
+                inherits: true,
                 ..RemoteOptions::default()
             };
             let addresses = vec![Destination::Address(address())];
-            let store = RemoteStore::new(&url, addresses, &options, geometry.clone()).expect("memory");
+            let geometry = geometry.clone().in_run(daemon.cores.incarnation(unit));
+            let store = RemoteStore::new(&url, addresses, &options, geometry).expect("memory");
             config.luns[unit].store = StoreSpec::Remote { url: Box::new(url), block_bytes: None };
             let store: Arc<dyn Backend<Kernel>> = store;
             (store, losses)
         };
-        self.geometries.iter().enumerate().map(unit).collect()
+        self.geometries.iter().enumerate().zip(opening.ports).map(unit).collect()
     }
 
     /// Whether it is one of its hosts.
@@ -305,6 +354,17 @@ impl Chain {
         self.both = 0;
     }
 
+    /// How the target speaks with it.
+    fn options(&self) -> Options {
+        Options {
+            initiator_name: CALLER.into(),
+            queue_depth: self.queue_depth,
+            give_up_after: self.give_up_after,
+            unsolicited_data: self.unsolicited,
+            ..Options::default()
+        }
+    }
+
     fn url(&self, unit: usize) -> Url {
         let text = match self.protocol {
             Protocol::Iscsi => format!("iscsi://{PORTAL}/{TARGET}/{unit}"),
@@ -343,7 +403,7 @@ impl Scout<'_> {
             geometry.unwrap_or_else(|problem| panic!("unit {unit} of the second daemon: {problem}"))
         };
         let geometries = (0..units).map(learn).collect();
-        self.back.net.borrow_mut().kill_callers(self.host..self.host + 1);
+        self.back.net.borrow_mut().kill_callers(self.host..self.host + 1, true);
         geometries
     }
 

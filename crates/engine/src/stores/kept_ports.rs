@@ -1,0 +1,102 @@
+//! Who the lanes of a remote unit are to its target, kept in the state directory: whoever serves the unit next, after a kill as well,
+//! has the target end what was sent as one of them ([`initiator::remote::take_over`]).
+
+use crate::housekeeper::path_of;
+use crate::state::Keeper;
+use crate::state::files::Files;
+use initiator::InitiatorPort;
+use reactor::io::Io;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The file of a unit: a line for each port.
+pub struct KeptPorts {
+    path: PathBuf,
+}
+
+impl KeptPorts {
+    /// Those of the unit with this serial number.
+    pub fn new(state_dir: &Path, serial: &str) -> KeptPorts {
+        KeptPorts { path: path_of("initiator-ports", state_dir, serial) }
+    }
+
+    /// Where they are kept.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All as which something may have been sent that is not over.
+    ///
+    /// # Errors
+    /// When they may be there but cannot be read, or are damaged, in words.
+    pub fn read(&self, files: &dyn Files) -> Result<Vec<InitiatorPort>, String> {
+        match files.read(&self.path) {
+            Ok(bytes) => parse(&bytes).ok_or_else(|| "the kept initiator ports are damaged".into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(format!("the kept initiator ports cannot be read: {error}")),
+        }
+    }
+
+    /// Keeps these, durably, in the place of all others: nothing is sent as one of these before, and all that was sent as one of the
+    /// others is over.
+    ///
+    /// # Errors
+    /// When they are not durable.
+    pub fn replace(&self, files: Box<dyn Files>, ports: &[InitiatorPort]) -> io::Result<()> {
+        let lines = ports.iter().map(|InitiatorPort { name, isid: [a, b, c, d, e, f] }| {
+            format!("{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}{f:02x} {name}\n")
+        });
+        Keeper::new(files).replace(&self.path, lines.collect::<String>().as_bytes(), false)
+    }
+
+    /// Ports of this name for so many lanes: those that were kept, and fresh ones.
+    pub fn choose<I: Io>(kept: &[InitiatorPort], name: &str, lanes: usize) -> Vec<InitiatorPort> {
+        let again = kept.iter().filter(|port| port.name == name).cloned();
+        again.chain(std::iter::repeat_with(|| InitiatorPort::fresh::<I>(name.into()))).take(lanes).collect()
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<Vec<InitiatorPort>> {
+    let port = |line: &str| {
+        let (isid, name) = line.split_once(' ')?;
+        let digits = isid.len() == 12 && isid.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let isid = u64::from_str_radix(isid, 16).ok().filter(|_| digits)?;
+        let [_, _, isid @ ..] = isid.to_be_bytes();
+        (!name.is_empty()).then(|| InitiatorPort { name: name.into(), isid })
+    };
+    std::str::from_utf8(bytes).ok()?.lines().map(port).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::files::System;
+    use reactor::uring::Uring;
+
+    #[test]
+    fn ports_of_earlier_processes_are_found_and_used_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = KeptPorts::new(dir.path(), "A/1");
+        assert_eq!(kept.read(&System), Ok(Vec::new()));
+        let three = KeptPorts::choose::<Uring>(&[], "iqn.2026-11.io.lunette:a", 3);
+        kept.replace(Box::new(System), &three).unwrap();
+        assert_eq!(kept.read(&System), Ok(three.clone()));
+        assert_eq!(KeptPorts::new(dir.path(), "A/2").read(&System), Ok(Vec::new()), "another unit");
+        assert_eq!(KeptPorts::choose::<Uring>(&three, "iqn.2026-11.io.lunette:a", 2), three[..2]);
+        let four = KeptPorts::choose::<Uring>(&three, "iqn.2026-11.io.lunette:a", 4);
+        assert_eq!(four[..3], three);
+        assert!(!three.contains(&four[3]));
+        let other = KeptPorts::choose::<Uring>(&three, "iqn.2026-11.io.lunette:b", 1);
+        assert_eq!(other[0].name, "iqn.2026-11.io.lunette:b");
+    }
+
+    #[test]
+    fn what_is_damaged_is_no_port_that_nobody_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = KeptPorts::new(dir.path(), "S");
+        for damaged in ["80000000000 a\n", "+80000000000 a\n", "800000000001\n", "800000000001 \n", "\n"] {
+            std::fs::write(kept.path(), damaged).unwrap();
+            assert!(kept.read(&System).is_err(), "{damaged:?}");
+        }
+    }
+}

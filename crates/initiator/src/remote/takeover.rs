@@ -1,0 +1,228 @@
+//! What earlier processes have under way with a target is ended before anything is asked of its unit.
+//!
+//! A daemon that was killed may have sent writes that the target does not execute before the next daemon serves the unit: they
+//! would go over what is written then. So whoever opens the unit logs in once as each initiator port that earlier processes used,
+//! and the target ends what the session of that port has under way (RFC 7143 section 6.3.5; SRP: the channels of that port). As in
+//! [`super::examination`], the login alone does not prove that this is over: a Lunette says that it withholds its answer until
+//! then, and others end an ORDERED command, if they know what that is.
+
+use super::geometry::{PAGE_BYTES, inquiry};
+use super::identity::withholds_logins;
+use super::request;
+use crate::session::{Command, Ending, Finished, Session};
+use crate::{Destination, InitiatorPort, Options};
+use config::Url;
+use proto::time::Time;
+use proto::verbs::Attribute;
+use reactor::io::{Completion, Io, Tag, Wait};
+use reactor::memory::Arena;
+use reactor::uring::Uring;
+use reactor::wake::Waker;
+use std::time::Duration;
+use store::lane::LANE_TAGS;
+use wire::Places;
+use wire::scsi::Command as _;
+use wire::scsi::command::TestUnitReady;
+
+/// How often deadlines are looked at.
+const TICK: Duration = Duration::from_millis(20);
+/// How long the end of an ORDERED command is waited for: meanwhile it holds up all later ones.
+const ORDER_WITHIN: Duration = Duration::from_secs(1);
+/// How long the answer to a logout is waited for.
+const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+/// Buffers for its only command, over iWARP for receives as well.
+const ARENA_BYTES: u64 = 16 << 20;
+
+/// Logs in as one port after the other.
+pub struct Takeover {
+    url: Url,
+    addresses: Vec<Destination>,
+    options: Options,
+    /// Those that are left.
+    ports: Vec<InitiatorPort>,
+    visit: Option<Visit>,
+    /// Visits so far.
+    visits: u64,
+    finished: Vec<Finished>,
+}
+
+/// A session of one port.
+struct Visit {
+    session: Session,
+    /// The first of its tags.
+    tags: u64,
+    /// Addresses that were not tried.
+    untried: usize,
+    step: Step,
+}
+
+enum Step {
+    LogIn,
+    /// INQUIRY is under way, with its data there.
+    Ask(Places),
+    /// An ORDERED command is under way, since then.
+    Order(Time),
+    /// The session ends, by then.
+    Leave(Time),
+}
+
+impl Takeover {
+    /// Of these ports at what this URL names.
+    pub fn new(
+        url: &Url,
+        addresses: Vec<Destination>,
+        options: &Options,
+        ports: Vec<InitiatorPort>,
+    ) -> Takeover {
+        let (url, options) = (url.clone(), Options { queue_depth: 1, ..options.clone() });
+        Takeover { url, addresses, options, ports, visit: None, visits: 0, finished: Vec::new() }
+    }
+
+    /// A completion of one of its sessions.
+    pub fn completed<I: Io>(&mut self, io: &mut I, completion: Completion) {
+        let is_of = |visit: &&mut Visit| completion.tag.0 / LANE_TAGS == visit.tags / LANE_TAGS;
+        if let Some(visit) = self.visit.as_mut().filter(is_of) {
+            visit.session.completed(io, completion, &mut self.finished);
+        }
+    }
+
+    /// Goes on; to be called after completions, and many times a second. Whether it is over: nothing that was sent as one of these
+    /// ports is executed any more.
+    ///
+    /// # Errors
+    /// When the target is not there, or gives no proof. It may be tried anew from the beginning.
+    pub fn turn<I: Io>(&mut self, io: &mut I) -> Result<bool, String> {
+        loop {
+            if self.visit.is_none() {
+                let Some(port) = self.ports.pop() else { return Ok(true) };
+                self.visit = Some(self.call(io, port));
+            }
+            let Some(visit) = &mut self.visit else { return Ok(true) };
+            visit.session.tick(io, &mut self.finished);
+            let ended = visit.go_on(io, &mut self.finished);
+            visit.session.flush(io, &mut self.finished);
+            match ended {
+                Ok(true) => self.visit = None,
+                Ok(false) => return Ok(false),
+                Err(problem) => {
+                    visit.session.close_socket();
+                    self.visit = None;
+                    return Err(problem);
+                }
+            }
+        }
+    }
+
+    fn call<I: Io>(&mut self, io: &mut I, port: InitiatorPort) -> Visit {
+        let tags = self.visits * LANE_TAGS;
+        self.visits += 1;
+        let (url, options) = (self.url.clone(), self.options.clone());
+        let session = Session::new::<I>(url, self.addresses.clone(), options, Tag(tags));
+        let mut session = session.of_port(port).silent();
+        session.start(io);
+        Visit { session, tags, untried: self.addresses.len().saturating_sub(1), step: Step::LogIn }
+    }
+
+    /// The same on the caller's thread. Blocks until it is over.
+    ///
+    /// # Errors
+    /// As [`Takeover::turn`], or when the system has no ring.
+    pub(super) fn run(mut self) -> Result<(), String> {
+        let io = Arena::new(ARENA_BYTES).and_then(|arena| Uring::new(arena, Waker::new()?));
+        let mut io = io.map_err(|error| format!("cannot open an io_uring: {error}"))?;
+        let mut completions = Vec::new();
+        while !self.turn(&mut io)? {
+            io.turn(Wait::AtMost(TICK), &mut completions);
+            completions.drain(..).for_each(|completion| self.completed(&mut io, completion));
+        }
+        Ok(())
+    }
+}
+
+impl Visit {
+    /// Whether the port's earlier session is over, and this one as well.
+    fn go_on<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> Result<bool, String> {
+        let now = io.now();
+        let ended = finished.pop().map(|one| one.ending);
+        match (&self.step, ended) {
+            (Step::LogIn, _) if self.session.is_ready() => self.ask(io),
+            (Step::LogIn, _) => self.look(io),
+            (Step::Ask(places), Some(ending)) => {
+                let places = *places;
+                let data = match ending {
+                    Ending::Good(moved) => {
+                        let part = places.slice(0, moved.read_bytes);
+                        part.iter().flat_map(|span| io.arena().bytes(span).to_vec()).collect()
+                    }
+                    Ending::Status { .. } | Ending::Lost { .. } => Vec::new(),
+                };
+                io.arena().give(&places);
+                match ending {
+                    Ending::Lost { .. } => self.lost(),
+                    _ if withholds_logins(&data) => self.leave(io, finished),
+                    _ => self.order(now),
+                }
+            }
+            (Step::Order(_), Some(Ending::Lost { .. })) => self.lost(),
+            (Step::Order(_), Some(Ending::Good(_) | Ending::Status { .. })) => self.leave(io, finished),
+            (Step::Order(since), None) if now.since(*since) >= ORDER_WITHIN => {
+                Err("it does not prove that what it was sent before this start is over".into())
+            }
+            (Step::Leave(until), _) => {
+                if self.session.is_closed() {
+                    return Ok(true);
+                }
+                if now >= *until {
+                    self.session.close_socket();
+                    return Ok(true);
+                }
+                Ok(false)
+            }
+            (Step::Ask(_) | Step::Order(_), None) => Ok(false),
+        }
+    }
+
+    /// Whether there is a session, at one of the addresses.
+    fn look<I: Io>(&mut self, io: &mut I) -> Result<bool, String> {
+        if self.session.failure().is_none() || !self.session.is_closed() {
+            return Ok(false);
+        }
+        let Some(untried) = self.untried.checked_sub(1) else { return self.lost() };
+        self.untried = untried;
+        self.session.start(io);
+        Ok(false)
+    }
+
+    fn lost(&self) -> Result<bool, String> {
+        Err(self.session.failure().unwrap_or("the target was lost").to_owned())
+    }
+
+    fn ask<I: Io>(&mut self, io: &mut I) -> Result<bool, String> {
+        let places = io.arena().take(PAGE_BYTES.into()).ok_or("there is no memory for a question")?;
+        self.step = Step::Ask(places);
+        let request = request::request(self.session.lun_bytes(), inquiry(), places, Places::EMPTY);
+        self.submit(io.now(), request)
+    }
+
+    fn order(&mut self, now: Time) -> Result<bool, String> {
+        self.step = Step::Order(now);
+        let lun = self.session.lun_bytes();
+        let mut request = request::request(lun, TestUnitReady {}.to_cdb(), Places::EMPTY, Places::EMPTY);
+        request.attribute = Attribute::Ordered;
+        self.submit(now, request)
+    }
+
+    fn submit(&mut self, now: Time, request: proto::iscsi::initiator::Request) -> Result<bool, String> {
+        let command = Command { cookie: 0, request, repeatable: false, patient: true, since: now };
+        match self.session.submit(now, &command) {
+            Ok(()) => Ok(false),
+            Err(_) => self.lost(),
+        }
+    }
+
+    fn leave<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> Result<bool, String> {
+        self.session.close(io, finished);
+        self.step = Step::Leave(io.now().after(LEAVE_WITHIN));
+        Ok(false)
+    }
+}

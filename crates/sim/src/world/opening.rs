@@ -1,0 +1,102 @@
+//! The target opens units of the second daemon: as the engine does it on threads, but in the world's time.
+
+use super::chain::{CALLER, Unit};
+use crate::folder::Folder;
+use crate::kernel::Kernel;
+use crate::net::Shared;
+use engine::world::KeptPorts;
+use initiator::InitiatorPort;
+use initiator::remote::Takeover;
+use reactor::io::{Io as _, Wait};
+use std::path::Path;
+use std::time::Duration;
+
+/// How soon it is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How soon it looks at deadlines.
+const TICK: Duration = Duration::from_millis(1);
+
+pub(super) struct Opening {
+    pub(super) host: usize,
+    pub(super) kernel: Kernel,
+    net: Shared,
+    folder: Folder,
+    cores: usize,
+    /// Those that are left, and the ports of the target's lanes to those that are not.
+    left: Vec<Unit>,
+    pub(super) ports: Vec<Vec<InitiatorPort>>,
+    /// With whose sessions are over then.
+    takeover: Option<(Takeover, Vec<InitiatorPort>)>,
+}
+
+impl Opening {
+    /// Of these units, for a target with so many cores.
+    pub(super) fn new(
+        host: usize,
+        kernel: Kernel,
+        net: &Shared,
+        folder: &Folder,
+        cores: usize,
+        mut units: Vec<Unit>,
+    ) -> Opening {
+        units.reverse();
+        let (net, folder) = (net.clone(), folder.clone());
+        Opening { host, kernel, net, folder, cores, left: units, ports: Vec::new(), takeover: None }
+    }
+
+    /// Whether all are open.
+    pub(super) fn is_done(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    pub(super) fn turn(&mut self) {
+        let mut completions = Vec::new();
+        self.kernel.turn(Wait::No, &mut completions);
+        for completion in completions {
+            if let Some((takeover, _)) = &mut self.takeover {
+                takeover.completed(&mut self.kernel, completion);
+            }
+        }
+        let after = loop {
+            match self.open() {
+                Ok(true) if self.is_done() => return,
+                Ok(true) => {}
+                Ok(false) => break TICK,
+                Err(problem) => {
+                    let net = &mut *self.net.borrow_mut();
+                    net.trace.note(net.now, &[3], || format!("a unit behind is not opened: {problem}"));
+                    break AGAIN;
+                }
+            }
+        };
+        let mut net = self.net.borrow_mut();
+        let at = net.now.after(after);
+        net.wake(self.host, at);
+    }
+
+    /// Goes on with the next unit; whether it is open.
+    fn open(&mut self) -> Result<bool, String> {
+        let Some(unit) = self.left.last() else { return Ok(true) };
+        let kept = KeptPorts::new(Path::new("/state"), &unit.serial);
+        if self.takeover.is_none() {
+            let earlier = kept.read(&self.folder)?;
+            let (addresses, ports) = (unit.addresses.clone(), earlier.clone());
+            self.takeover = Some((Takeover::new(&unit.url, addresses, &unit.options, ports), earlier));
+        }
+        let Some((takeover, earlier)) = &mut self.takeover else { return Ok(false) };
+        match takeover.turn(&mut self.kernel) {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(problem) => {
+                self.takeover = None;
+                return Err(problem);
+            }
+        }
+        let ports = KeptPorts::choose::<Kernel>(earlier, CALLER, self.cores);
+        kept.replace(Box::new(self.folder.clone()), &ports).map_err(|error| error.to_string())?;
+        self.ports.push(ports);
+        self.takeover = None;
+        self.left.pop();
+        Ok(true)
+    }
+}
