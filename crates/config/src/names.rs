@@ -1,7 +1,7 @@
 //! World-wide names that follow from what is configured.
 
 /// World-wide names of a unit.
-pub struct Identity {
+pub struct Designators {
     /// NAA IEEE Registered Extended (SPC-4 section 7.8.6.6.5).
     pub naa: [u8; 16],
     /// EUI-64.
@@ -12,7 +12,7 @@ pub struct Identity {
 pub const OUI: [u8; 3] = [0x02, 0x4c, 0x75];
 
 /// Names derived from the serial number alone, so that they survive a restart and a move to another machine.
-pub fn identity(serial: &str) -> Identity {
+pub fn identity(serial: &str) -> Designators {
     // FNV-1a, 128 bits.
     let hash = serial.bytes().fold(0x6c62272e07bb014262b821756295c58d_u128, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000000001000000000000000000013b)
@@ -20,7 +20,7 @@ pub fn identity(serial: &str) -> Identity {
     let oui = u128::from(u32::from_be_bytes([0, OUI[0], OUI[1], OUI[2]]));
     let naa = (6 << 124 | oui << 100 | hash >> 28).to_be_bytes();
     let eui = ((oui << 40 | hash >> 88) as u64).to_be_bytes();
-    Identity { naa, eui }
+    Designators { naa, eui }
 }
 
 /// The port identifier of an SRP target with a GUID: id_ext and ioc_guid, which are the same.

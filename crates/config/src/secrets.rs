@@ -2,7 +2,7 @@
 //! from the environment variables that libiscsi has for them.
 
 use super::url::{Protocol, Url, UrlError};
-use proto::iscsi::chap::Identity;
+use proto::iscsi::chap::Credentials;
 use std::path::{Path, PathBuf};
 
 /// Where one side's name and secret come from: name and secret of libiscsi's environment, and the option that names a file.
@@ -59,14 +59,14 @@ fn complete(mut url: Url, base: &Path, variable: impl Fn(&str) -> Option<String>
 }
 
 fn identity(
-    given: Option<Identity>,
+    given: Option<Credentials>,
     file: Option<PathBuf>,
     source: &Source,
     base: &Path,
     variable: &impl Fn(&'static str) -> Option<String>,
-) -> Result<Option<Identity>, UrlError> {
-    let Identity { name, secret } =
-        given.unwrap_or_else(|| Identity { name: String::new(), secret: Vec::new() });
+) -> Result<Option<Credentials>, UrlError> {
+    let Credentials { name, secret } =
+        given.unwrap_or_else(|| Credentials { name: String::new(), secret: Vec::new() });
     let name = if name.is_empty() { variable(source.name).unwrap_or_default() } else { name };
     let secret = match (secret.is_empty(), file) {
         (false, Some(_)) => {
@@ -80,7 +80,7 @@ fn identity(
         (true, None) if name.is_empty() => return Ok(None),
         (true, None) => variable(source.secret).unwrap_or_default().into_bytes(),
     };
-    Ok(Some(Identity { name, secret }))
+    Ok(Some(Credentials { name, secret }))
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
         complete(url, base, variable).map_err(|error| error.to_string())
     }
 
-    fn who(identity: &Option<Identity>) -> Option<(&str, &[u8])> {
+    fn who(identity: &Option<Credentials>) -> Option<(&str, &[u8])> {
         identity.as_ref().map(|identity| (identity.name.as_str(), identity.secret.as_slice()))
     }
 

@@ -3,7 +3,7 @@
 
 use super::redact::{ends_word, redact};
 use super::secrets::SecretFiles;
-use proto::iscsi::chap::{Algorithm, Identity};
+use proto::iscsi::chap::{Algorithm, Credentials};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -87,9 +87,9 @@ pub struct Url {
     /// Logical unit number.
     pub lun: Option<u16>,
     /// Who we are (CHAP).
-    pub user: Option<Identity>,
+    pub user: Option<Credentials>,
     /// Who the target must prove to be (mutual CHAP).
-    pub target_user: Option<Identity>,
+    pub target_user: Option<Credentials>,
     /// Files of secrets that were not read yet.
     pub secret_files: SecretFiles,
     /// The only algorithm of CHAP to be used; without CHAP there is no session then.
@@ -216,8 +216,8 @@ impl Url {
         Ok(())
     }
 
-    fn target_identity(&mut self) -> &mut Identity {
-        self.target_user.get_or_insert_with(|| Identity { name: String::new(), secret: Vec::new() })
+    fn target_identity(&mut self) -> &mut Credentials {
+        self.target_user.get_or_insert_with(|| Credentials { name: String::new(), secret: Vec::new() })
     }
 
     pub(super) fn check(&self) -> Result<(), UrlError> {
@@ -369,13 +369,13 @@ impl fmt::Display for Url {
 }
 
 /// `user%secret`, or `user` alone, whose secret is elsewhere.
-fn identity(text: &str) -> Result<Identity, UrlError> {
+fn identity(text: &str) -> Result<Credentials, UrlError> {
     let (name, secret) = match text.split_once('%') {
         Some((name, secret)) => (name, Some(decode("the secret", secret)?.into_bytes())),
         None => (text, None),
     };
     let identity =
-        Identity { name: decode("the user's name", name)?, secret: secret.clone().unwrap_or_default() };
+        Credentials { name: decode("the user's name", name)?, secret: secret.clone().unwrap_or_default() };
     if identity.name.is_empty() || secret.is_some_and(|secret| secret.is_empty()) {
         let remedy = "write user%secret@ before the host, with a % of the secret as %25 and an @ as %40";
         return Err(UrlError::new("the user's name or secret is empty", remedy));
@@ -568,8 +568,8 @@ mod tests {
         assert_eq!((url.host.as_str(), url.port), ("host.example", 860));
         assert_eq!(url.target.as_deref(), Some("iqn.2026-11.io.lunette:disk"));
         assert_eq!(url.lun, Some(7));
-        assert_eq!(url.user, Some(Identity { name: "me".into(), secret: b"a@b".to_vec() }));
-        assert_eq!(url.target_user, Some(Identity { name: "it".into(), secret: b"b&c".to_vec() }));
+        assert_eq!(url.user, Some(Credentials { name: "me".into(), secret: b"a@b".to_vec() }));
+        assert_eq!(url.target_user, Some(Credentials { name: "it".into(), secret: b"b&c".to_vec() }));
         assert!(url.header_digest && !url.data_digest);
         assert_eq!(url.initiator_name.as_deref(), Some("iqn.2026-11.io.lunette:me"));
         assert_eq!(url.give_up_after, Some(Duration::from_secs(7)));

@@ -75,7 +75,8 @@ impl Directory {
         }
     }
 
-    /// Where a target is reached by iSCSI names; `None`: nowhere that can be told to who came through this portal.
+    /// Where a target is reached by iSCSI names; `None`: nowhere that can be reported to initiators at this
+    /// portal.
     fn record(&self, target: &Target, portal: SocketAddr) -> Option<TargetRecord> {
         let address = |index: &usize| {
             let listen = *self.addresses.get(*index)?;

@@ -1,7 +1,7 @@
 //! Which session moves to another core, when cores drift apart.
 //!
-//! Time is cut into windows, the same for all cores. Each core tells how busy it was in a window, and a little later,
-//! when all have told, compares itself with the cores that its sessions may move to.
+//! Time is cut into windows, the same for all cores. Each core publishes how busy it was in a window, and a
+//! little later, when all have published, compares itself with the cores that its sessions may move to.
 
 use proto::time::Time;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// A board for so many cores, of which none has told yet.
+    /// A board for this many cores, none of which has published yet.
     pub(crate) fn new(cores: usize) -> Board {
         Board { loads: (0..cores).map(|_| AtomicU64::new(0)).collect(), moved_in: AtomicU64::new(0) }
     }
@@ -39,8 +39,8 @@ impl Board {
         self.loads[core].store(window << LOAD_BITS | load, Ordering::Relaxed);
     }
 
-    /// The load of all cores in a window, or in the one before for a core that is late. One that has not told for
-    /// longer sleeps.
+    /// The load of all cores in a window, or in the one before for a core that is late. One that has not
+    /// published for longer sleeps.
     fn loads(&self, window: u64) -> impl Iterator<Item = Load> {
         self.loads.iter().map(move |entry| {
             let entry = entry.load(Ordering::Relaxed);
@@ -72,7 +72,7 @@ pub(crate) struct Meter {
     window: u64,
     since: Time,
     worked: Duration,
-    /// The window before it is still to be judged.
+    /// The window before it is still to be evaluated.
     is_pending: bool,
     /// Windows in a row in which a session should have moved.
     streak: u32,

@@ -304,7 +304,7 @@ impl Daemon {
         (self.registry.clone(), self.mail.clone())
     }
 
-    /// Tells the cores to stop: once.
+    /// Asks the cores to stop: once.
     fn begin_stop(&mut self) -> Vec<JoinHandle<bool>> {
         let cores = std::mem::take(&mut self.cores);
         if !cores.is_empty() {

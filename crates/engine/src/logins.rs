@@ -103,8 +103,8 @@ impl Logins {
         self.lock().forget(network(from), serial);
     }
 
-    /// Moves a connection that logs in to another core by `go`; false when it has made room for another, and must not move.
-    /// Nobody learns of the new core before `go` has posted the connection to it.
+    /// Moves a connection that logs in to another core by `go`; false when it has made room for another, and
+    /// must not move. The new core is published only after `go` has posted the connection to it.
     pub(crate) fn hand_over(&self, serial: u64, from: IpAddr, core: usize, go: impl FnOnce()) -> bool {
         let (mut waiting, network) = (self.lock(), network(from));
         let Waiting { silent, begun, .. } = &mut *waiting;

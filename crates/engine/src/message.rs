@@ -1,4 +1,4 @@
-//! What cores, and the daemon's own threads, tell each other.
+//! Messages between cores and the daemon's own threads.
 
 use crate::core::LunState;
 use crate::served::Served;
@@ -116,8 +116,8 @@ pub(crate) enum Message<I: Io = Uring> {
         /// The portal.
         portal: usize,
     },
-    /// End the connection with this serial number, and tell core `core` when it is over: its session is reinstated
-    /// (RFC 7143 section 6.3.5) by the parked connection `parked` there.
+    /// End the connection with this serial number, and notify core `core` when it has ended: its session is
+    /// reinstated (RFC 7143 section 6.3.5) by the parked connection `parked` there.
     Reinstate {
         /// Serial number of the connection to end.
         serial: u64,

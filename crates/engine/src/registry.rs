@@ -36,7 +36,7 @@ pub(crate) struct SessionName {
 }
 
 impl SessionName {
-    /// The name without what tells channels of the same two ports apart.
+    /// The name without the part that distinguishes channels of the same two ports.
     fn ports(&self) -> SessionName {
         SessionName { channel: 0, ..self.clone() }
     }

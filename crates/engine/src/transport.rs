@@ -1,5 +1,5 @@
-//! What a connection speaks: iSCSI, or iSER or SRP over our iWARP. Its first bytes tell. Those that have come by an RDMA
-//! device are in `device`; what comes in frames is AoE.
+//! What a connection speaks: iSCSI, or iSER or SRP over our iWARP. Its first bytes show that. Those that have
+//! come by an RDMA device are in `device`; what comes in frames is AoE.
 
 mod device;
 
@@ -27,7 +27,8 @@ use wire::iwarp::{Layout as _, ReadDepths, StartFrame};
 use wire::srp::LoginRequestRdma;
 use wire::{Sense, Span};
 
-/// Bytes that tell: a request of MPA without its private data. A login request of iSCSI is longer.
+/// Bytes that identify the protocol: a request of MPA without its private data. A login request of iSCSI is
+/// longer.
 pub(crate) const OPENING_BYTES: u32 = StartFrame::BYTES as u32;
 
 /// RDMA Reads that a connection makes at a time; it serves none.
@@ -84,7 +85,7 @@ pub(crate) enum Spoken {
     Srp,
 }
 
-/// What came of sending.
+/// The result of sending.
 pub(crate) struct Flushed {
     /// An event for the layer above.
     pub(crate) event: Option<Up>,
@@ -429,8 +430,8 @@ impl Transport {
         }
     }
 
-    /// Tells the initiator at once what a unit attention tells with the next command, where the transport has a message
-    /// for it that initiators take.
+    /// Reports to the initiator at once what a unit attention reports with the next command, if the transport
+    /// has a message for it that initiators take.
     pub(crate) fn notify_event(&mut self, lun: u64, sense: Sense) {
         if let Some(target) = self.srp_mut() {
             // While another is on its way the unit attention does.

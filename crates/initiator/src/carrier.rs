@@ -258,8 +258,8 @@ fn channel<M: MessageMachine, I: Io>(
     Ok(Box::new(Channel::initiator(config, machine, io.now())?))
 }
 
-/// What SRP has of what is asked for. Our port identifier begins with what our name makes, so that groups of a target
-/// can go by it, and ends with what tells the session apart (RFC 7143 section 11.12.5: ISID).
+/// What SRP has of what is asked for. Our port identifier begins with what our name makes, so that groups of
+/// a target can go by it, and ends with what identifies the session (RFC 7143 section 11.12.5: ISID).
 fn srp_config(url: &Url, asked: &InitiatorConfig) -> srp::InitiatorConfig {
     let immediate = url.immediate && asked.plan.offers.immediate_data;
     let whole = u32::from(srp::IMMEDIATE_OFFSET) + SRP_IMMEDIATE_BYTES_MAX;
@@ -288,7 +288,7 @@ fn event_of(event: srp::Event) -> Option<Event> {
         srp::Event::Ready(session) => Some(Event::Ready(session)),
         srp::Event::Completed(completion) => Some(Event::Completed(completion)),
         srp::Event::Gone { reason } => Some(Event::Gone { reason }),
-        // No function is asked for, and what units tell comes by unit attentions, too.
+        // No function is requested, and what units report also comes as unit attentions.
         srp::Event::FunctionDone { .. } | srp::Event::Async { .. } => None,
     }
 }

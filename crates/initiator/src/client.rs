@@ -271,7 +271,8 @@ fn is_repeatable(opcode: u8) -> bool {
     const COMPARE_AND_WRITE: u8 = 0x89;
     const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
     const EXTENDED_COPY: u8 = 0x83;
-    // What a device aborts of these it aborts for good; and an order may meanwhile have been followed by another's.
+    // What a device aborts of these it never executes; and an order may meanwhile have been followed by
+    // another's.
     const OF_ATA: [u8; 2] = [PassThrough::OPCODE, Order::OPCODE];
     !matches!(opcode, COMPARE_AND_WRITE | PERSISTENT_RESERVE_OUT | EXTENDED_COPY) && !OF_ATA.contains(&opcode)
 }

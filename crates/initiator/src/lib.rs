@@ -56,7 +56,7 @@ impl Options {
     }
 }
 
-/// A name that tells this machine from others: reservations and access lists go by it.
+/// A name that identifies this machine, for reservations and access lists.
 fn default_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let fits = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');

@@ -15,7 +15,7 @@ mod takeover;
 mod write_history;
 
 pub use geometry::Geometry;
-pub use identity::Identity;
+pub use identity::UnitIdentity;
 pub use takeover::Takeover;
 
 use crate::session::{OutageLog, Session};
@@ -70,7 +70,7 @@ pub struct RemoteStore {
     size: AtomicU64,
     volatile_cache: AtomicBool,
     write_protected: AtomicBool,
-    /// As [`Store::refresh`] last told.
+    /// As [`Store::refresh`] last reported.
     reported: Mutex<Traits>,
     /// When the capacity is to be asked for next, in nanoseconds.
     probe_at: AtomicU64,
@@ -107,7 +107,7 @@ pub fn take_over(url: &Url, options: &Options, ports: Vec<InitiatorPort>) -> Res
     Takeover::new(url, addresses, options, ports).run().map_err(|problem| fault(problem, unproven))
 }
 
-/// Opens a unit: logs in, and learns what it is. Blocks.
+/// Opens a unit: logs in, and queries what it is. Blocks.
 ///
 /// # Errors
 /// When the target is not reached or refuses, or the unit is no disk that can be served.
@@ -180,7 +180,7 @@ impl RemoteStore {
         self.url.give_up_after.unwrap_or(self.options.initiator.give_up_after)
     }
 
-    /// Does what may find writes lost, and tells the log of it.
+    /// Runs what may find lost writes, and logs them.
     fn losing<T>(&self, find: impl FnOnce(&Continuity) -> T) -> T {
         let before = self.continuity.losses();
         let found = find(&self.continuity);

@@ -339,7 +339,7 @@ impl Session {
         }
     }
 
-    /// Ends the connection, for a reason that the log tells, and makes it again.
+    /// Ends the connection, for a reason that is logged, and reconnects.
     pub fn renew<I: Io>(&mut self, io: &mut I, reason: &str, finished: &mut Vec<Finished>) {
         self.abandon(io, reason, finished);
     }
@@ -410,7 +410,7 @@ impl Session {
         self.queue.attentions.any
     }
 
-    /// What the unit has told since the last call.
+    /// What the unit has reported since the last call.
     pub fn take_attentions(&mut self) -> Attentions {
         std::mem::take(&mut self.queue.attentions)
     }
@@ -683,7 +683,7 @@ impl Session {
         self.settle(io, finished);
     }
 
-    /// Acts on everything that comes of what happened; `false`: nothing does.
+    /// Handles all resulting events; `false`: there are none.
     fn drain_events<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> bool {
         let mut is_eventful = self.take_events(io, finished);
         if let State::Connected(link) = &mut self.state {
@@ -710,7 +710,8 @@ impl Session {
                     }
                     self.portal_group = group;
                     if self.url.protocol == Protocol::Srp {
-                        // Nothing tells whether another address would lead to the same port of the same target.
+                        // It is unknown whether another address would lead to the same port of the same
+                        // target.
                         self.addresses = self.address.clone().into_iter().collect();
                     }
                     link.is_ready = true;
@@ -758,7 +759,7 @@ impl Session {
         let State::Connected(link) = &mut self.state else { return };
         let Some((_, cut_at)) = link.gone else { return };
         if !link.is_quiet() {
-            // The last that is sent may tell the target why.
+            // The last message may tell the target why.
             if link.has_sent() || io.now() >= cut_at {
                 link.shut_down(io);
             }

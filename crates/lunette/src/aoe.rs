@@ -13,7 +13,7 @@ use serde::Serialize;
 use string::ConfigArguments;
 use unit::Unit;
 use wire::ata::smart::Function;
-use wire::ata::{Command, Identity, Registers, set_features};
+use wire::ata::{Command, IdentifyData, Registers, set_features};
 
 #[derive(Debug, Args)]
 pub(crate) struct AoeArguments {
@@ -99,7 +99,7 @@ fn switch(arguments: &FeatureArguments) -> Result<String, Failure> {
         Feature::Smart => ("smart", "SMART"),
     };
     let how_it_is = |unit: &mut Unit| {
-        unit.identify().map(|Identity { write_cache, look_ahead, smart, .. }| match feature {
+        unit.identify().map(|IdentifyData { write_cache, look_ahead, smart, .. }| match feature {
             Feature::WriteCache => write_cache,
             Feature::LookAhead => look_ahead,
             Feature::Smart => smart,

@@ -22,7 +22,7 @@ use modes::Modes;
 use pages::{Characteristics, Designator, Extended, Limits, Port, Provisioning};
 use reports::{Group, Supported};
 use serde::Serialize;
-use standard::Identity;
+use standard::InquiryData;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ pub(crate) struct InquiryArguments {
 #[derive(Serialize, Default)]
 struct Report {
     url: String,
-    identity: Option<Identity>,
+    identity: Option<InquiryData>,
     /// Why it is not ready; `None`: it is.
     not_ready: Option<String>,
     serial: Option<String>,

@@ -1,8 +1,9 @@
 //! iWARP over a byte stream: MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040), both roles in one machine.
 //!
-//! The upper side is what RDMA verbs call a queue pair: receives and work requests are posted, their completions come
-//! as events. `setup` is the exchange of start-up frames, `receive` judges what comes in, `send` cuts messages into
-//! FPDUs while a batch has room, `memory` is what a peer may touch, and `violation` is what it may not do.
+//! The upper side is what RDMA verbs call a queue pair: receives and work requests are posted, their
+//! completions come as events. `setup` is the exchange of start-up frames, `receive` validates what comes in,
+//! `send` cuts messages into FPDUs while a batch has room, `memory` is what a peer may touch, and `violation`
+//! is what it may not do.
 
 pub mod memory;
 mod receive;
@@ -81,7 +82,7 @@ pub struct Agreed {
     pub depths: Depths,
 }
 
-/// What the machine tells the layer above.
+/// Events for the layer above.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// As responder: a peer asks for a connection. Answer by [`QueuePair::accept`] or [`QueuePair::reject`].
@@ -291,7 +292,7 @@ impl QueuePair {
     }
 
     /// Writes the bytes at `from` to `offset` of what the peer has advertised as `stag`. With the id of
-    /// [`crate::message::WorkId::UNSIGNALED`], no event comes of it.
+    /// [`crate::message::WorkId::UNSIGNALED`], there is no event for it.
     pub fn write(&mut self, id: u64, from: Places, stag: u32, offset: u64) -> Result<(), Refused> {
         self.post(id, &[], from, Operation::Write { stag, offset })
     }
@@ -333,8 +334,8 @@ impl QueuePair {
         self.memory.moved(stag)
     }
 
-    /// Whether bytes of what is, or was, registered as `stag` are in a batch that has not left. When it has, and the
-    /// STag is no more, [`Event::Freed`] tells.
+    /// Whether bytes of what is, or was, registered as `stag` are in a batch that has not left. When it has,
+    /// and the STag is invalid, [`Event::Freed`] reports that.
     pub fn is_leaving(&self, stag: u32) -> bool {
         self.memory.is_leaving(stag)
     }
@@ -399,7 +400,7 @@ impl QueuePair {
                 self.establish(setup.agreed, offer.depths, offer.private_data);
             }
             Err(violation) => {
-                // The peer is connected already, and learns it by a message (RFC 6581 section 9).
+                // The peer is connected already, and is notified by a message (RFC 6581 section 9).
                 self.agreed = setup::plain(&self.config, &offer);
                 self.phase = Phase::Full;
                 self.head.clear();

@@ -3,17 +3,20 @@
 //!
 //! The driver's loop, for each machine:
 //!
-//! 1. keep as many receives posted as [`MessageMachine::receives`] says, of buffers that the driver owns, or tell the
+//! 1. keep as many receives posted as [`MessageMachine::receives`] says, of buffers that the driver owns, or
+//!    notify the
 //!    machine that there are fewer ([`MessageMachine::accept_fewer_receives`]);
-//! 2. tell what completed: [`MessageMachine::received`], [`MessageMachine::finished`];
+//! 2. report what completed: [`MessageMachine::received`], [`MessageMachine::finished`];
 //! 3. hand every event of [`MessageMachine::poll`] to the layer above;
 //! 4. let the machine post what it owes: [`MessageMachine::post`];
-//! 5. once it is over ([`MessageMachine::is_over`]) close the connection, and tell it that it is closed, whoever closed
+//! 5. once it is over ([`MessageMachine::is_over`]) close the connection, and notify it that it is closed,
+//!    whichever side closed
 //!    it ([`MessageMachine::closed`]).
 //!
-//! What was posted cannot be called back: the memory that it names is lent until it is finished, or the connection is
-//! closed. Machines tell the layer above accordingly ([`crate::verbs::Up::Pushed`]). The same is true of what a peer reads
-//! of an advertised buffer: its answer may come before the bytes that it is about have left ([`Post::invalidate`]).
+//! What was posted cannot be called back: the memory that it names is lent until it is finished, or the
+//! connection is closed. Machines report to the layer above accordingly ([`crate::verbs::Up::Pushed`]). The
+//! same is true of what a peer reads of an advertised buffer: its answer may come before the bytes that it is
+//! about have left ([`Post::invalidate`]).
 
 use crate::time::Time;
 use wire::{Places, Span};
@@ -125,7 +128,7 @@ pub enum Answer {
 
 /// The protocol state of one connection that exchanges messages.
 pub trait MessageMachine {
-    /// What it tells the layer above.
+    /// Its events for the layer above.
     type Event;
 
     /// As the side that asks for the connection: the private data of the request.
@@ -173,14 +176,14 @@ pub trait MessageMachine {
     /// Work has finished: its places are free, or, after an RDMA Read, filled.
     fn finished(&mut self, now: Time, work: WorkId);
 
-    /// What was read of a buffer that was invalidated has left now: its places are free. Machines that advertise nothing
-    /// hear of none.
+    /// What was read of a buffer that was invalidated has left now: its places are free. Machines that
+    /// advertise nothing get none.
     fn freed(&mut self, now: Time, stag: u32) {
         let _ = (now, stag);
     }
 
-    /// The connection is no more, for this reason, and all that was posted is void. Also after [`Self::is_over`]: the
-    /// layer above hears of the end only now.
+    /// The connection is no more, for this reason, and all that was posted is void. Also after
+    /// [`Self::is_over`]: the layer above is notified of the end only now.
     fn closed(&mut self, now: Time, reason: &str);
 
     /// Takes the oldest event for the layer above. Any call and any verb may leave events.

@@ -2,7 +2,8 @@
 //!
 //! The driver's loop, for each machine:
 //!
-//! 1. ask [`StreamMachine::want`], bring those bytes, tell [`StreamMachine::header`] or [`StreamMachine::body`];
+//! 1. ask [`StreamMachine::want`], bring those bytes, call [`StreamMachine::header`] or
+//!    [`StreamMachine::body`];
 //! 2. hand every event of [`StreamMachine::poll`] to the layer above **before** asking `want` again: a command that
 //!    carries data must be given its place first;
 //! 3. when the socket is free and something is owed, [`StreamMachine::transmit`] fills a [`Transmit`] and all of it
@@ -178,7 +179,7 @@ impl Transmit {
 
 /// The protocol state of one connection over a byte stream.
 pub trait StreamMachine {
-    /// What it tells the layer above.
+    /// Its events for the layer above.
     type Event;
 
     /// What to bring next. Asked again after every `header`, `body`, `transmit`, `tick` and verb from above; the

@@ -1,5 +1,5 @@
-//! CPU time of cores, processes and threads, as the kernel tells it in /proc (proc_stat(5), proc_pid_stat(5)), and the
-//! form in which a daemon tells its own to others ([`Snapshot`]).
+//! CPU time of cores, processes and threads, as the kernel reports it in /proc (proc_stat(5),
+//! proc_pid_stat(5)), and the form in which a daemon reports its own to others ([`Snapshot`]).
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -15,7 +15,7 @@ pub struct Snapshot {
     pub pid: u32,
     /// The version of Lunette that it runs.
     pub version: String,
-    /// Tells its machine, since that was started, from others (random(4), boot_id).
+    /// Identifies its machine and boot (random(4), boot_id).
     pub machine: String,
     /// How long it has been running, in seconds.
     pub uptime_seconds: f64,

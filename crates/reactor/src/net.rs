@@ -12,7 +12,7 @@ const BACKLOG: i32 = 1024;
 /// Listens on an address. An IPv6 address takes IPv6 connections only, so that `0.0.0.0` and `[::]` go together.
 ///
 /// # Errors
-/// As the operating system tells: address in use, not available, not permitted.
+/// As the operating system reports: address in use, not available, not permitted.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = bind(address)?;
     rustix::net::listen(&socket, BACKLOG)?;

@@ -175,7 +175,7 @@ mod tests {
             now = now.after(Duration::from_micros(10));
             poller.turned(now, if turn < 50 { Work::Other } else { Work::None });
         }
-        // The first turn without work tells how long the last one with work took.
+        // The first turn without work shows how long the last one with work took.
         assert_eq!(poller.spun(), Duration::from_micros(490));
         let mut poller = Poller::new(Poll::Never);
         poller.wait(now, None);

@@ -63,7 +63,7 @@ enum End {
     Closed,
     Failed(Errno),
     /// The machine knows.
-    Told,
+    Reported,
 }
 
 impl Stream {
@@ -98,7 +98,7 @@ impl Stream {
     /// False: nothing more can be given now; a recv is posted where the machine wants bytes.
     pub fn feed<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) -> bool {
         self.wants_feed = false;
-        if self.receiver.is_posted() || self.end == Some(End::Told) {
+        if self.receiver.is_posted() || self.end == Some(End::Reported) {
             return false;
         }
         if self.fed == FEED_MAX {
@@ -177,8 +177,8 @@ impl Stream {
         self.sender.take_ended()
     }
 
-    /// The send has completed. Appends the tasks whose push has left to `pushed`. When it failed, the machine learns
-    /// that the stream is over, and a recv that is posted will soon complete.
+    /// The send has completed. Appends the tasks whose push has left to `pushed`. When it failed, the machine
+    /// is notified of that the stream is over, and a recv that is posted will soon complete.
     pub fn sent<I: Io, M: StreamMachine>(
         &mut self,
         io: &mut I,
@@ -188,7 +188,7 @@ impl Stream {
     ) {
         self.sender.sent(io.arena());
         match result {
-            Ok(_) if self.end != Some(End::Told) => {
+            Ok(_) if self.end != Some(End::Reported) => {
                 self.wants_flush = self.sender.go_on(io, self.socket, pushed) == Flushed::NoMemory;
             }
             Ok(_) => {}
@@ -268,7 +268,7 @@ impl Stream {
     fn tell_end<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) {
         let now = io.now();
         self.sender.drop_batch(io.arena());
-        match self.end.replace(End::Told) {
+        match self.end.replace(End::Reported) {
             Some(End::Failed(errno)) => {
                 let error = std::io::Error::from_raw_os_error(errno.0).to_string();
                 machine.closed(now, Some(&error));
@@ -277,7 +277,7 @@ impl Stream {
                 machine.closed(now, Some("the connection was closed in the middle of a PDU"));
             }
             Some(End::Closed) => machine.closed(now, None),
-            Some(End::Told) | None => {}
+            Some(End::Reported) | None => {}
         }
     }
 }

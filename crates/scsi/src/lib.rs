@@ -6,10 +6,10 @@
 //!    table, unit attentions, reservations, write protection, ranges. It answers with an [`Ending`] at once, or with
 //!    an [`Exec`]: the command as a small program.
 //! 2. The core runs the program: [`Exec::next`] names one [`Step`] at a time (fetch data-out, run a storage
-//!    operation, push data-in, ask the unit's home, end) and is told what came of it ([`Event`]).
+//!    operation, push data-in, ask the unit's home, end) and gets its result ([`Event`]).
 //! 3. What changes a unit for everybody (reservations, mode pages, sanitize, resets) goes to the unit's [`Home`], one
 //!    value on one core. It answers with a [`Publish`]: a new [`Policy`], unit attentions for other nexuses, tasks to
-//!    abort. Only when every core has applied it is the command told.
+//!    abort. Only when every core has applied it does the command get the reply.
 //!
 //! So READ, WRITE, SYNCHRONIZE CACHE and UNMAP never leave their core, and nothing here is shared but immutable
 //! snapshots.
@@ -45,7 +45,7 @@ pub use server::exec::Exec;
 pub use server::table;
 pub use state::attention::{self, UnitAttention};
 pub use state::export::{self, Export};
-pub use state::home::{self, Damaged, Home, HomeReply, HomeRequest, Identity, Publish, Who};
+pub use state::home::{self, Damaged, Home, HomeReply, HomeRequest, NexusIdentity, Publish, Who};
 pub use state::nexus::{self, NexusId, NexusUnit, Reach};
 pub use state::policy::{self, Policy};
 pub use state::unit::{self, Incarnation, Unit, View};

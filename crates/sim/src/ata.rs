@@ -148,7 +148,7 @@ impl Ata {
     }
 
     /// What it is about, in words.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn status(&self) -> String {
         let began = self.asked.iter().map(|asked| asked.began.0).min().unwrap_or(0);
         let (host, count) = (self.host, self.asked.len());
         format!(
@@ -211,7 +211,7 @@ impl Ata {
         if is_flush {
             let mut others = self.asked.iter().filter(|asked| asked.unit == unit);
             if others.any(|asked| matches!(asked.kind, Kind::Flush)) {
-                // One of the two tells of a loss, and its answer may be the later one.
+                // One of the two reports a loss, and its answer may be the later one.
                 return;
             }
             return self.ask(now, unit, Kind::Flush, &[]);
@@ -245,7 +245,7 @@ impl Ata {
         frame.extend(data);
         frame.resize(frame.len().max(FRAME_BYTES_MIN), 0);
         let tag = self.tag;
-        self.note(&[1, u64::from(tag), unit as u64], || format!("request {tag:x}: {}", told(unit, kind)));
+        self.note(&[1, u64::from(tag), unit as u64], || format!("request {tag:x}: {}", describe(unit, kind)));
         self.segment.queue.send(&frame);
         let access = match kind {
             Kind::Query | Kind::Identify => 0,
@@ -273,7 +273,7 @@ impl Ata {
         let asked = self.asked.swap_remove(at);
         self.commands += 1;
         self.answered(&asked, header, frame)
-            .map_err(|what| format!("{}: {what}", told(asked.unit, asked.kind)))
+            .map_err(|what| format!("{}: {what}", describe(asked.unit, asked.kind)))
     }
 
     fn answered(&mut self, asked: &Asked, header: &Header, frame: &[u8]) -> Result<(), String> {
@@ -363,7 +363,7 @@ fn fields(kind: Kind) -> Option<Fields> {
     })
 }
 
-fn told(unit: usize, kind: Kind) -> String {
+fn describe(unit: usize, kind: Kind) -> String {
     match kind {
         Kind::Query => format!("a query to unit {unit}"),
         Kind::Identify => format!("IDENTIFY DEVICE to unit {unit}"),

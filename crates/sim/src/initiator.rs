@@ -3,10 +3,10 @@
 
 pub(crate) mod carrier;
 mod functions;
-mod judge;
 pub(crate) mod link;
 mod orders;
 mod others;
+mod verdict;
 
 pub(crate) use carrier::{Protocol, SRP_GUID};
 
@@ -98,7 +98,7 @@ pub(crate) enum Aim {
     Work,
     /// Ends what it has begun, and begins nothing.
     Settle,
-    /// Logs out for good.
+    /// Logs out, without logging in again.
     Leave,
 }
 
@@ -267,7 +267,7 @@ impl Initiator {
     }
 
     /// What it is about, in words.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn status(&self) -> String {
         let state = match self.state {
             State::Away => "away",
             State::Connecting => "connecting",
@@ -447,7 +447,7 @@ impl Initiator {
         }
         self.commands += 1;
         self.blocks += u64::from(task.places.len() / BLOCK_BYTES);
-        let (words, fate) = self.judge(&task, &completion)?;
+        let (words, fate) = self.verdict(&task, &completion)?;
         // What other commands still have to say may be what is owed, or an abort has kept it from being said.
         let is_last = !self.tasks.iter().any(|other| other.unit == task.unit);
         let mut attentions = self.attentions.borrow_mut();

@@ -312,7 +312,8 @@ impl Net {
         came
     }
 
-    /// Room for so many bytes that are sent by this socket, or why there is none. Who waits is told when there is some.
+    /// Room for so many bytes that are sent by this socket, or why there is none. Whoever waits is notified
+    /// when there is some.
     pub(crate) fn room(&mut self, socket: Handle, waits: Option<Waits>) -> Result<usize, End> {
         let side = self.side(socket.0).expect("a socket that is open");
         if side.end == Some(End::Reset) {
@@ -446,7 +447,7 @@ impl Net {
         assert!(slot.take().is_some(), "{socket:?} is closed twice");
     }
 
-    /// A socket learns that bytes were lost.
+    /// A socket is notified that bytes were lost.
     fn reset(&mut self, socket: Socket) {
         let Some(side) = self.is(socket) else { return };
         side.end = Some(End::Reset);

@@ -53,7 +53,7 @@ struct Step {
     write: Vec<u8>,
 }
 
-/// What came of it.
+/// Its outcome.
 #[derive(PartialEq, Eq, Debug)]
 struct Answer {
     status: u8,
@@ -435,7 +435,8 @@ fn every_transport_has_the_same_outcome() {
     }
 }
 
-/// Through SCSI/ATA translation, which makes up what is told of the unit itself, and refuses what ATA has no command for.
+/// Through SCSI/ATA translation, which makes up what is reported about the unit itself, and refuses what ATA
+/// has no command for.
 #[test]
 fn data_has_the_same_outcome_over_aoe() {
     let script: Vec<Step> = script().into_iter().filter_map(of_ata).collect();

@@ -1,9 +1,8 @@
-//! Each block is a register: what was acknowledged is read, what was not answered may be there or not, and nothing takes effect
-//! after its end was reported.
-//!
-//! A write is a number, which all of its bytes tell. It takes effect somewhere between its beginning and its end, if it was
-//! acknowledged; else somewhere there or never. So a read may find it unless it ended before another one began that surely took
-//! effect before the read.
+//! Each block is a register: what was acknowledged is read, what was not answered may be there or not, and
+//! nothing takes effect after its end was reported. A write is a number, which all of its bytes encode. It
+//! takes effect somewhere between its beginning and its end, if it was acknowledged; else somewhere there or
+//! never. So a read may find it unless it ended before another one began that surely took effect before the
+//! read.
 
 use crate::disk::Loss;
 use proto::time::Time;
@@ -14,7 +13,7 @@ use std::time::Duration;
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: u32 = 512;
-/// Bytes that tell which write they are of: its number, and the block.
+/// Bytes that encode which write they are of: its number, and the block.
 pub(crate) const STAMP_BYTES: usize = 16;
 /// A block's candidates are pruned whenever so many more are there.
 const PRUNED_EVERY: usize = 16;
@@ -80,7 +79,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// One that surely took effect by this time, for good.
+    /// One that surely took effect by this time.
     fn settled(id: WriteId, at: Time) -> Candidate {
         let one = Candidate::new(id, NOBODY, at);
         Candidate { end: at, is_sure: true, sure_by: at, is_durable: true, ..one }

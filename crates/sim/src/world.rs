@@ -199,7 +199,7 @@ impl Plan {
                 (self.odds.slow, self.odds.pause) = (0, 0);
                 self.work = self.work.min(Duration::from_millis(100));
             }
-            // The target may hear of the end of a session before its initiator does.
+            // The target may see the end of a session before its initiator does.
             Some(Quarrel::Unit) => self.fault_micros = None,
             Some(Quarrel::Block) | None => {}
         }
@@ -684,12 +684,12 @@ impl World {
         if self.run_until(until, is_done)? {
             return Ok(());
         }
-        let told: Vec<String> =
-            self.initiators.iter().map(Initiator::told).chain(self.atas.iter().map(Ata::told)).collect();
-        let (told, in_use) = (told.join("\n"), self.front.told());
+        let status: Vec<String> =
+            self.initiators.iter().map(Initiator::status).chain(self.atas.iter().map(Ata::status)).collect();
+        let (status, in_use) = (status.join("\n"), self.front.status());
         let of_back =
-            self.back.as_mut().map_or_else(String::new, |back| format!("\nbehind it {}", back.told()));
-        Err(format!("{} s are not enough until {what}\n{told}\n{in_use}{of_back}", PATIENCE.as_secs()))
+            self.back.as_mut().map_or_else(String::new, |back| format!("\nbehind it {}", back.status()));
+        Err(format!("{} s are not enough until {what}\n{status}\n{in_use}{of_back}", PATIENCE.as_secs()))
     }
 
     /// Whether it came to that before this time.

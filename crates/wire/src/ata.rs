@@ -6,7 +6,7 @@ pub mod pass_through;
 pub mod section;
 pub mod smart;
 
-pub use identify::{Feature, Identity};
+pub use identify::{Feature, IdentifyData};
 pub use pass_through::{PassThrough, Protocol, StatusReturn};
 pub use section::Section;
 

@@ -36,7 +36,7 @@ use tracing::Level;
 use wire::Span;
 use wire::aoe::{Address, ETHERTYPE, Header, MTU_MIN, Mac, sectors_per_frame};
 
-/// What this core serves of an interface, from its opening until that is of no use any more.
+/// This core's part of an interface, from its opening until its socket no longer works.
 struct Interface<L: Line> {
     /// Its index in the configuration.
     index: usize,
@@ -44,17 +44,17 @@ struct Interface<L: Line> {
     opening: u32,
     packets: Packets<L>,
     sessions: BTreeMap<(Mac, Address), Key>,
-    /// The kernel tells when a frame has come.
+    /// The kernel reports when a frame has arrived.
     is_watched: bool,
-    /// It has told so in this turn.
+    /// It has reported that in this turn.
     is_woken: bool,
     /// Frames are to be sent at the end of the turn.
     owes: bool,
-    /// The kernel tells when it takes more of what is queued.
+    /// The kernel reports when it can take more of what is queued.
     awaits_room: bool,
     /// Sessions that found no slot to send from.
     crowded: Vec<Key>,
-    /// When its counts were told last, and how many frames the kernel had dropped by then.
+    /// When its counts were last reported, and how many frames the kernel had dropped by then.
     reported_at: Time,
     dropped: u64,
 }
@@ -173,8 +173,9 @@ const LUN: u16 = 0;
 
 /// Commands that an initiator may have in flight: the buffer count of AoEr11.
 const BUFFERS: u16 = 64;
-/// Sessions on one interface of a core. When there are more, the one is ended that has been silent the longest, but none
-/// whose writes may still be repeated: strangers with ever new addresses do not make others forget theirs.
+/// Sessions on one interface of a core. When there are more, the one is ended that has been silent the
+/// longest, but none whose writes may still be repeated: initiators with ever new addresses do not evict the
+/// names of others.
 const SESSIONS_MAX: usize = 256;
 /// A session that is silent for so long is ended.
 const IDLE: Duration = Duration::from_secs(15 * 60);
@@ -200,7 +201,7 @@ impl<I: Io> Core<I> {
         Ok(())
     }
 
-    /// Tells who listens which units are there.
+    /// Announces which units exist.
     pub(super) fn announce(&mut self) {
         (0..self.ethernet.interfaces.len()).for_each(|index| self.announce_on(index));
         self.flush_interfaces();
@@ -398,7 +399,7 @@ impl<I: Io> Core<I> {
         self.ethernet.recall(index, from, address, &mut target);
         let machine = Transport::Aoe(Box::new(target));
         let mut conn = Connection::new(machine, facts, Phase::Serving, None);
-        // What it was told in an earlier session nobody remembers: a needless error is better than a lie.
+        // What was reported to an earlier session is unknown: a false alarm is better than silent loss.
         conn.luns.push(LunState { number: LUN, unit, nexus, losses: 0, received: 0, reported_at: None });
         conn.framed_at = self.io.now();
         let key = self.connections.insert(conn);
@@ -529,5 +530,5 @@ pub(crate) fn setup(interface: &AoeInterface) -> Setup<'_> {
 
 /// What targets take: no answers.
 const REQUEST: Condition = Condition { field: FLAGS, mask: Header::RESPONSE as u32, value: 0 };
-/// What tells sessions apart.
+/// What identifies a session.
 const SESSION: [Field; 4] = [SOURCE[0], SOURCE[1], SHELF, SLOT];

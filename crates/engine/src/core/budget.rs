@@ -27,7 +27,7 @@ const TASKS_AT_START: usize = 128;
 /// How a task goes on that gave way.
 #[derive(Debug)]
 pub(super) enum Rest {
-    /// With what came of its last step.
+    /// With the result of its last step.
     Event(Event),
     /// With a step that it has yet to do.
     Step(Step),

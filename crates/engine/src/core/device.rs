@@ -42,7 +42,7 @@ impl DeviceDesk {
     /// All devices.
     ///
     /// # Errors
-    /// When there are none to be had.
+    /// When none are available.
     fn devices(&mut self) -> Result<&mut Devices, Error> {
         match &mut self.open {
             Some(devices) => Ok(devices),

@@ -39,7 +39,7 @@ use std::collections::VecDeque;
 pub(super) struct Gate {
     /// The home asked to hold.
     held: bool,
-    /// The home was told that nothing runs here.
+    /// The home was notified that nothing runs here.
     reported: bool,
     /// Tasks that run on this unit, on this core.
     running: u32,

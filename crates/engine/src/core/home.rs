@@ -201,7 +201,7 @@ impl<I: Io> Core<I> {
         }
         let mut notified = Vec::new();
         for (key, conn) in self.connections.iter_mut() {
-            // A session that came from a core that was ahead has been told already.
+            // A session that came from a core that was ahead has been notified already.
             let is_news = |lun: &LunState| lun.unit == unit && lun.nexus.access_epoch < publish.policy.epoch;
             for lun in conn.luns.iter_mut().filter(|lun| is_news(lun)) {
                 lun.nexus.sync(&publish.policy);

@@ -11,9 +11,10 @@
 //! - A reinstatement is addressed to the core that the registry names. The entry changes, and the connection is posted,
 //!   under one lock: who reads the new core posts behind the connection, and who has read the old one has taken the
 //!   entry over, so that the session ends where it is.
-//! - What a unit's home publishes goes to every core, once all have applied what came before: the two cores differ by
-//!   one at most. If the new core is ahead, it tells the nexus what it missed; if the old one was, the session waits
-//!   until the new core has caught up, and is not told again. There is no task that the publication could abort.
+//! - What a unit's home publishes goes to every core, once all have applied what came before: the two cores
+//!   differ by one at most. If the new core is ahead, it notifies the nexus of what it missed; if the old one
+//!   was, the session waits until the new core has caught up, and is not notified again. There is no task
+//!   that the publication could abort.
 //! - TARGET COLD RESET goes to every core, and each counts: a session comes with the count of the core that it left.
 //! - The end of the daemon goes to every core. None that has been notified moves a session any more. One that came to such a
 //!   core is asked to log out there, or is ended before a byte of it is looked at where the core had already said that
@@ -134,8 +135,8 @@ impl<I: Io> Core<I> {
             && !self.tasks.iter().any(|(_, task)| task.origin == key && task.is_lengthy())
     }
 
-    /// Whether an ending is not to be told before its connection is at rest. What failed may have data to come that is
-    /// thrown away only when the initiator is told.
+    /// Whether an ending must not be reported before its connection is at rest. A failed command may have
+    /// data to come that is discarded only once the initiator gets the status.
     pub(super) fn holds_back(&mut self, connection: Option<Key>, task: TaskId, ending: Ending) -> bool {
         let Some(drain) = &mut self.moves.drain else { return false };
         let holds = Some(drain.key) == connection && ending.status == Status::Good;
@@ -291,7 +292,7 @@ impl<I: Io> Core<I> {
         if target.is_some_and(|target| closings < self.endings.closings[target]) {
             self.gone(key, COLD_RESET);
         } else if self.stop.is_drained() {
-            // The others have been told that no write comes from here any more.
+            // The others have been notified that no write comes from here any more.
             self.gone(key, STOPS);
         } else if self.stop.has_begun() {
             self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
@@ -307,7 +308,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Tells a session that came here what this core had applied before, and the one that it left had not.
+    /// Notifies a session that moved here of what this core had applied before, and the one that it left had
+    /// not.
     fn catch_up(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         for lun in &mut conn.luns {

@@ -356,8 +356,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The initiator learns from what it is answered now that its LUNs have changed: each I_T nexus is notified once
-    /// (SPC-4 section 6.33).
+    /// This answer notifies the initiator that its LUNs have changed: each I_T nexus is notified once (SPC-4
+    /// section 6.33).
     pub(super) fn luns_reported(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         for lun in &mut conn.luns {

@@ -621,7 +621,7 @@ impl<I: Io> Core<I> {
     fn report_end(&mut self, key: Key, ending: Ending) {
         let Some(task) = self.tasks.get(key) else { return };
         let (connection, wire) = (task.connection, task.wire);
-        // While nobody has told where its data belongs, nothing behind it can be read.
+        // Until it is known where its data belongs, nothing behind it can be read.
         let is_unplaced = task.command.unsolicited_bytes > 0 && task.asked_bytes == 0;
         self.trace_task_end(key, &ending);
         self.send_report(key);

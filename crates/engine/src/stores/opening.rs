@@ -66,8 +66,8 @@ type Attempt = Result<Arc<dyn Backend<Uring>>, OpenError>;
 /// An attempt that goes on, and what it made of the LUN.
 type Pending = mpsc::Receiver<(Lun, Attempt)>;
 
-/// Opens the stores of LUNs, which learn what only their stores know. One that does not open takes down only its own
-/// LUNs, and is tried again.
+/// Opens the stores of LUNs, and fills in what only the stores know. One that does not open takes down only
+/// its own LUNs, and is tried again.
 pub(crate) fn open_all(luns: &mut [Lun], about: &About) -> Vec<Opened> {
     let losses: Arc<[Arc<AtomicU64>]> = luns.iter().map(|_| Arc::default()).collect();
     let counted = losses.clone();
@@ -156,7 +156,7 @@ fn opened(
             let about = about.clone();
             let opener = move || {
                 let first = pending.lock().unwrap_or_else(PoisonError::into_inner).take();
-                // Initiators were told nothing yet, but what AoE serves was decided.
+                // Nothing was reported to initiators yet, but what AoE serves was decided.
                 let is_fit = |found: &Lun| again.aoe.is_none() || found.block_bytes == again.block_bytes;
                 if let Some((found, attempt)) = first.and_then(|first| first.recv().ok())
                     && (attempt.is_err() || is_fit(&found))

@@ -55,7 +55,7 @@ pub(crate) fn end(watches: Vec<Watch>) -> bool {
     last_looks.iter().filter(|last_look| last_look.recv_timeout(left()) == Ok(false)).count() == 0
 }
 
-/// Looks after a store, and tells `home`, the home core of its unit.
+/// Monitors a store, and notifies `home`, the home core of its unit.
 pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<Watch> {
     let (until, ended) = mpsc::channel();
     let (last, last_look) = mpsc::channel();
@@ -77,7 +77,7 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
 }
 
 impl Watched {
-    /// What the unit's home is to be told, if anything, of the store's state.
+    /// What to report of the store's state to the unit's home, if anything.
     fn look(&mut self, now: Instant) -> Option<HomeRequest> {
         let (store, lun) = (&self.store, &self.name);
         match store.refresh() {
@@ -216,7 +216,7 @@ mod tests {
         assert!(!logs("refused", second * 2 + QUIET * 2), "it is known");
     }
 
-    /// Says when it is looked at, and hangs then if it is told to.
+    /// Reports when it is checked, and then hangs on request.
     struct Hanging {
         looks: mpsc::Sender<&'static str>,
         name: &'static str,

@@ -23,7 +23,7 @@ const EVENTS_MAX: u32 = 256;
 /// The machine of one connection, with its queue pair.
 pub(crate) struct DeviceChannel {
     carried: Carried,
-    /// Events that were told in this turn.
+    /// Events that were reported in this turn.
     events: u32,
 }
 

@@ -4,9 +4,8 @@
 //! SYNCHRONIZE CACHE with GOOD. Nothing in SCSI distinguishes this from a connection that was merely cut: a new nexus gets
 //! of POWER ON either way (SAM-5 section 5.14.1). So, after each login while such writes exist, one of these must
 //! prove that the target went on:
-//!
-//! - It is a Lunette, and tells the incarnation of its store in the vendor specific bytes of INQUIRY. (Where that is a
-//!   remote unit in turn, it is another one after each loss.)
+//! - It is a Lunette, and reports the incarnation of its store in the vendor specific bytes of INQUIRY.
+//!   (Where that is a remote unit in turn, it is another one after each loss.)
 //! - A session of another lane, which was there before, answers a command that it was sent after that login.
 //!
 //! Otherwise it is likely that they are lost, and that is reported: to every nexus once, by its next flush
@@ -147,7 +146,7 @@ impl Continuity {
         Arrival::Restarted
     }
 
-    /// Whether a witness tells that the target went on until the login at this point.
+    /// Whether a witness proves that the target kept running until the login at this point.
     pub(super) fn is_proven(&self, point: u64) -> bool {
         self.witnessed.load(Ordering::SeqCst) > point
     }
@@ -192,7 +191,7 @@ impl Continuity {
         }
     }
 
-    /// A flush that began at this point failed: the unit will not tell of it again.
+    /// A flush that began at this point failed: the unit will not report it again.
     pub(super) fn flush_failed(&self, point: u64) {
         self.losses.fetch_add(1, Ordering::SeqCst);
         self.flushed(point);

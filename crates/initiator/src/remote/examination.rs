@@ -56,7 +56,7 @@ pub(super) struct Examination {
 
 enum Step {
     Ask(Question),
-    /// Another lane is to tell, until this time, that the target has not restarted.
+    /// Another lane has until this time to prove that the target has not restarted.
     Witness(Time),
 }
 
@@ -67,7 +67,7 @@ enum Question {
     Modes,
     Inquiry,
     /// The page that names the unit.
-    Identity(u8),
+    UnitIdentity(u8),
     /// Whether what was sent before is over: TEST UNIT READY, which is ORDERED.
     Order,
 }
@@ -91,7 +91,7 @@ impl Examination {
 }
 
 impl RemoteLane {
-    /// Heeds the unit attentions of the unit, before anything that came with it is believed.
+    /// Handles the unit attentions of the unit, before anything that came with it is trusted.
     pub(super) fn heed<I: Io>(&mut self, io: &mut I) {
         let attentions = self.session.take_attentions();
         if !attentions.any {
@@ -218,7 +218,7 @@ impl RemoteLane {
             }
             (Question::Order, Some(_)) if self.examination.is_none() => self.proven(io.now()),
             (Question::Capacity | Question::Modes, None)
-            | (Question::Inquiry | Question::Identity(_) | Question::Order, Some(_) | None) => {}
+            | (Question::Inquiry | Question::UnitIdentity(_) | Question::Order, Some(_) | None) => {}
         }
         let Some(examination) = &mut self.examination else { return };
         if std::mem::take(&mut examination.is_stale) {
@@ -234,11 +234,11 @@ impl RemoteLane {
             Question::Inquiry => {
                 examination.inquiry = data.unwrap_or_default();
                 match self.store.geometry.identity.page() {
-                    Some(page) => Question::Identity(page),
+                    Some(page) => Question::UnitIdentity(page),
                     None => return self.identify(io, &[]),
                 }
             }
-            Question::Identity(_) => return self.identify(io, &data.unwrap_or_default()),
+            Question::UnitIdentity(_) => return self.identify(io, &data.unwrap_or_default()),
             Question::Order => {
                 examination.is_proven = data.is_some();
                 return self.arrive(io);
@@ -400,7 +400,7 @@ impl RemoteLane {
             Question::Capacity => (read_capacity(), CAPACITY_BYTES),
             Question::Modes => (mode_sense(), PAGE_BYTES.into()),
             Question::Inquiry => (inquiry(), PAGE_BYTES.into()),
-            Question::Identity(page) => (inquiry_page(page), PAGE_BYTES.into()),
+            Question::UnitIdentity(page) => (inquiry_page(page), PAGE_BYTES.into()),
             Question::Order => (TestUnitReady {}.to_cdb(), 0),
         };
         let places = if bytes == 0 { Some(Places::EMPTY) } else { io.arena().take(bytes) };

@@ -1,7 +1,7 @@
 //! What a remote unit is: asked once, when it is opened.
 
 use super::continuity::Incarnation;
-use super::identity::{Identity, incarnation};
+use super::identity::{UnitIdentity, incarnation};
 use crate::client::Reply;
 use scsi::storage::{BlockSizes, Traits};
 use std::fmt;
@@ -28,8 +28,8 @@ pub struct Geometry {
     /// Vendor, product and revision.
     pub name: String,
     /// Which unit it is.
-    pub identity: Identity,
-    /// The run of its cache, when it tells.
+    pub identity: UnitIdentity,
+    /// The incarnation of its cache, if it reports one.
     pub(super) incarnation: Option<Incarnation>,
     /// What it can do, with its size.
     pub traits: Traits,
@@ -84,7 +84,7 @@ impl Geometry {
         } else {
             StandardData::read(&inquiry).command_queuing
         };
-        let identity = Identity::learn(&inquiry, vpd::body(&pages), |code| page(command, code));
+        let identity = UnitIdentity::learn(&inquiry, vpd::body(&pages), |code| page(command, code));
         let modes = Modes::of(&ask(command, mode_sense(), PAGE_BYTES.into()).unwrap_or_default());
         let Capacity16 { thin, zeros, physical_exponent, .. } = Capacity16::read(&capacity);
         let zeros = zeros || provisioning.zeros == 1;
@@ -159,7 +159,7 @@ pub(super) fn is_disk(inquiry: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What mode pages tell.
+/// What mode pages report.
 pub(super) struct Modes {
     pub(super) write_cache: bool,
     pub(super) write_protected: bool,
@@ -167,8 +167,8 @@ pub(super) struct Modes {
 }
 
 impl Modes {
-    /// Of an answer to MODE SENSE. A unit that does not tell is taken to have a volatile cache, and no FUA: that costs
-    /// time, but no data.
+    /// From an answer to MODE SENSE. A unit that does not report it is assumed to have a volatile cache, and
+    /// no FUA: that costs time, but no data.
     pub(super) fn of(data: &[u8]) -> Modes {
         let header = Header6::read(data);
         let at = Header6::BYTES + usize::from(header.descriptor_bytes);

@@ -9,7 +9,7 @@ use wire::shown;
 
 /// How a unit is distinguished from others.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Identity {
+pub struct UnitIdentity {
     proof: Proof,
     /// Vendor and product.
     model: String,
@@ -28,9 +28,9 @@ enum Proof {
 /// Designator types that name the unit, the best first: NAA, EUI-64, UUID, SCSI name string, T10 vendor ID.
 const KINDS: [u8; 5] = [kind::NAA, kind::EUI_64, kind::UUID, kind::SCSI_NAME, kind::T10_VENDOR_ID];
 
-impl Identity {
+impl UnitIdentity {
     /// Of INQUIRY data and the best of the pages that the unit has; `page` asks for one.
-    pub(super) fn learn(inquiry: &[u8], pages: &[u8], mut page: impl FnMut(u8) -> Vec<u8>) -> Identity {
+    pub(super) fn learn(inquiry: &[u8], pages: &[u8], mut page: impl FnMut(u8) -> Vec<u8>) -> UnitIdentity {
         let mut ask = |code: u8| if pages.contains(&code) { page(code) } else { Vec::new() };
         let designation = ask(page::IDENTIFICATION);
         let best =
@@ -42,10 +42,10 @@ impl Identity {
                 serial => Proof::Serial(serial),
             },
         };
-        Identity { proof, model: model(inquiry) }
+        UnitIdentity { proof, model: model(inquiry) }
     }
 
-    /// The page that tells it, if one does.
+    /// The page that has it, if there is one.
     pub(super) fn page(&self) -> Option<u8> {
         match self.proof {
             Proof::Designator { .. } => Some(page::IDENTIFICATION),
@@ -55,9 +55,9 @@ impl Identity {
     }
 
     /// How a unit with these INQUIRY data and this page is named in a message.
-    pub(super) fn found(&self, inquiry: &[u8], page: &[u8]) -> Identity {
+    pub(super) fn found(&self, inquiry: &[u8], page: &[u8]) -> UnitIdentity {
         let pages = self.page().filter(|code| PAGE_CODE.get(page) == Some(*code));
-        Identity::learn(inquiry, pages.as_slice(), |_| page.to_vec())
+        UnitIdentity::learn(inquiry, pages.as_slice(), |_| page.to_vec())
     }
 
     /// Whether the unit with these INQUIRY data and this page is the one.
@@ -74,7 +74,7 @@ impl Identity {
     }
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for UnitIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.proof {
             Proof::Designator { kind: (code_set::BINARY, _), bytes } => {
@@ -89,8 +89,8 @@ impl fmt::Display for Identity {
 
 /// What a Lunette reports of its store's cache, in the vendor specific bytes of INQUIRY.
 pub(super) fn incarnation(inquiry: &[u8]) -> Option<Incarnation> {
-    let told = lunette::INCARNATION.get(inquiry)?;
-    (is_lunette(inquiry) && told != [0; 16]).then_some(told)
+    let incarnation = lunette::INCARNATION.get(inquiry)?;
+    (is_lunette(inquiry) && incarnation != [0; 16]).then_some(incarnation)
 }
 
 /// Whether INQUIRY data are those of a Lunette that answers nothing on a session, its login included, before the
@@ -142,7 +142,7 @@ mod tests {
         let naa = |n| [1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0, n];
         let whole = page(page::IDENTIFICATION, &[&t10[..], &port, &naa(1)].concat());
         let identity =
-            Identity::learn(INQUIRY, &[0, page::SERIAL_NUMBER, page::IDENTIFICATION], |_| whole.clone());
+            UnitIdentity::learn(INQUIRY, &[0, page::SERIAL_NUMBER, page::IDENTIFICATION], |_| whole.clone());
         assert_eq!(
             (identity.page(), identity.to_string().as_str()),
             (Some(page::IDENTIFICATION), "3000000000000001")
@@ -172,22 +172,22 @@ mod tests {
     fn no_unit_forges_a_line_of_the_log() {
         let name = page(page::IDENTIFICATION, b"\x02\x08\0\x0ex\nERROR \x1b[31mX");
         let inquiry = b"\0\0\x06\x12\x5b\0\0\x02AC\nE    Di\x1bk            1.00";
-        let designator = Identity::learn(inquiry, &[0, page::IDENTIFICATION], |_| name.clone());
+        let designator = UnitIdentity::learn(inquiry, &[0, page::IDENTIFICATION], |_| name.clone());
         assert_eq!(designator.to_string(), "x\\x0aERROR \\x1b[31mX");
         let serial =
-            Identity::learn(inquiry, &[0, page::SERIAL_NUMBER], |_| page(page::SERIAL_NUMBER, b"A\r1"));
+            UnitIdentity::learn(inquiry, &[0, page::SERIAL_NUMBER], |_| page(page::SERIAL_NUMBER, b"A\r1"));
         assert_eq!(serial.to_string(), "AC\\x0aE    Di\\x1bk A\\x0d1");
-        assert_eq!(Identity::learn(inquiry, &[0], |_| Vec::new()).to_string(), "AC\\x0aE    Di\\x1bk");
+        assert_eq!(UnitIdentity::learn(inquiry, &[0], |_| Vec::new()).to_string(), "AC\\x0aE    Di\\x1bk");
     }
 
     #[test]
     fn without_a_designator_the_serial_number_and_the_name_identify() {
         let serial = page(page::SERIAL_NUMBER, b"  A-1 ");
-        let identity = Identity::learn(INQUIRY, &[0, page::SERIAL_NUMBER], |_| serial.clone());
+        let identity = UnitIdentity::learn(INQUIRY, &[0, page::SERIAL_NUMBER], |_| serial.clone());
         assert_eq!(identity.to_string(), "ACME    Disk A-1");
         assert!(identity.is_of(INQUIRY, &page(page::SERIAL_NUMBER, b"A-1")));
         assert!(!identity.is_of(INQUIRY, &page(page::SERIAL_NUMBER, b"A-2")));
-        let identity = Identity::learn(INQUIRY, &[0], |_| Vec::new());
+        let identity = UnitIdentity::learn(INQUIRY, &[0], |_| Vec::new());
         assert_eq!(identity.page(), None);
         assert!(identity.is_of(INQUIRY, &[]));
         assert!(!identity.is_of(&[b'x'; 36], &[]));

@@ -48,7 +48,7 @@ pub(super) struct RemoteLane {
     history: Arc<WriteHistory>,
     /// The session counts as an open one.
     pub(super) is_counted: bool,
-    /// The unit told that its mode pages changed, and not yet to what: it may have a volatile cache.
+    /// The unit reported that its mode pages changed, but not yet how: it may have a volatile cache.
     pub(super) modes_changed: bool,
     /// Nothing has shown yet that what earlier sessions have sent is over, and it is asked for.
     pub(super) backoff: Option<Backoff>,
@@ -213,7 +213,7 @@ impl RemoteLane {
         let (transfer, durable, offset, places): (Transfer, _, _, _) = match &flight.op {
             Op::Read { offset, into } => (request::read, false, *offset, into),
             Op::Write { offset, from, durable, atomic: false } => (request::write, *durable, *offset, from),
-            // These two are not to be had in pieces.
+            // These two cannot be split into pieces.
             Op::Write { from, atomic: true, .. } if from.len() > atomic_most => {
                 return Err(StoreError::Unsupported);
             }
@@ -509,7 +509,7 @@ impl RemoteLane {
                 if is_flush && error == Some(StoreError::WriteFailed)
                     || sense.is_some_and(|sense| sense.is_deferred())
                 {
-                    // The unit will not tell of it again.
+                    // The unit will not report it again.
                     store.losing(|continuity| continuity.flush_failed(flight.point));
                 }
                 match error {

@@ -99,7 +99,8 @@ impl Link {
         }
     }
 
-    /// Gives the machine what has come, as far as it takes it before it has something to tell. Whether there was any.
+    /// Gives the machine what has come, as far as it takes it before it has something to report. Returns
+    /// whether there was any.
     pub(super) fn feed<I: Io>(&mut self, io: &mut I) -> bool {
         match (&mut self.road, &mut self.machine) {
             (Road::Stream { stream, .. }, machine) => stream.feed(io, machine),

@@ -7,7 +7,7 @@ use initiator::client::Reply;
 use initiator::{Client, Options};
 use std::fmt::Display;
 use wire::aoe::{ErrorCode, Mac, MaskError, Order, OrderKind, Query, QueryKind, Refusal};
-use wire::ata::{Command, Identity, PassThrough, Registers, StatusReturn, error, status};
+use wire::ata::{Command, IdentifyData, PassThrough, Registers, StatusReturn, error, status};
 use wire::scsi::status::{GOOD, RESERVATION_CONFLICT};
 use wire::{Cdb, SenseKey};
 
@@ -97,9 +97,9 @@ impl Unit {
     }
 
     /// What the disk says it is.
-    pub(super) fn identify(&mut self) -> Result<Identity, Failure> {
+    pub(super) fn identify(&mut self) -> Result<IdentifyData, Failure> {
         let (_, data) = self.ata(Registers::new(Command::IdentifyDevice, 0, 1), "IDENTIFY DEVICE")?;
-        Identity::decode(&data).ok_or_else(|| self.failed("it has no valid IDENTIFY DEVICE data"))
+        IdentifyData::decode(&data).ok_or_else(|| self.failed("it has no valid IDENTIFY DEVICE data"))
     }
 
     fn ask(&mut self, cdb: &Cdb, read_bytes: u32, data: &[u8]) -> Result<Reply, Failure> {

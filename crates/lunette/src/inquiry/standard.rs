@@ -7,7 +7,7 @@ use wire::scsi::inquiry::{self, StandardData, device_type, qualifier};
 
 /// Who the unit is.
 #[derive(Serialize, Debug, PartialEq)]
-pub(crate) struct Identity {
+pub(crate) struct InquiryData {
     pub(super) vendor: String,
     pub(super) product: String,
     pub(super) revision: String,
@@ -34,11 +34,11 @@ pub(super) struct Standard {
 }
 
 /// `None`: not even a device type.
-pub(crate) fn decode(data: &[u8]) -> Option<Identity> {
+pub(crate) fn decode(data: &[u8]) -> Option<InquiryData> {
     let device_type = StandardData::DEVICE_TYPE.get(data)?;
     let unit = StandardData::read(StandardData::part(data));
     let part = |at, len| printable(part(StandardData::part(data), usize::from(at), len));
-    Some(Identity {
+    Some(InquiryData {
         vendor: part(StandardData::VENDOR.byte(), unit.vendor.len()),
         product: part(StandardData::PRODUCT.byte(), unit.product.len()),
         revision: part(StandardData::REVISION.byte(), unit.revision.len()),
@@ -61,7 +61,7 @@ pub(crate) fn decode(data: &[u8]) -> Option<Identity> {
     })
 }
 
-impl Identity {
+impl InquiryData {
     /// Whether there is a disk: what has blocks.
     pub(super) fn is_disk(&self) -> bool {
         self.peripheral_qualifier == qualifier::CONNECTED

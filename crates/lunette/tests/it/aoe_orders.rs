@@ -88,7 +88,7 @@ fn reserve_list(network: &Network, url: &str, guest: &mut Guest) {
 }
 
 #[test]
-fn config_string_and_lists_are_told_and_changed() {
+fn config_string_and_lists_are_shown_and_changed() {
     let network = Network::new(1500, 21);
     let daemon = serve(&network, &["ram:1M,aoe=1.1"], &[]);
     config_string(&network, URL);
@@ -165,7 +165,7 @@ fn orders_are_followed_on_a_bad_line() {
 }
 
 #[test]
-fn health_and_write_cache_are_told_and_switched() {
+fn health_and_write_cache_are_shown_and_switched() {
     let network = Network::new(1500, 24);
     let daemon = serve(&network, &["ram:1M,aoe=1.1,serial=HEALTHY"], &[]);
     let smart = told(&network, &["smart", URL]);
@@ -191,7 +191,12 @@ fn health_and_write_cache_are_told_and_switched() {
     refused(&network, &look_ahead, FAILED, "it does not support switching its look-ahead");
     let smart = ["feature", URL, "smart"];
     assert_eq!(told(&network, &[&smart[..], &["on"]].concat()), ["SMART on"]);
-    refused(&network, &[&smart[..], &["off"]].concat(), FAILED, "it does not know SMART DISABLE OPERATIONS");
+    refused(
+        &network,
+        &[&smart[..], &["off"]].concat(),
+        FAILED,
+        "the device aborted SMART DISABLE OPERATIONS",
+    );
     told(&network, &["reserve", URL, "--set", STRANGER_TEXT]);
     refused(&network, &[&feature[..], &["off"]].concat(), FAILED, "it is reserved");
     daemon.stop();

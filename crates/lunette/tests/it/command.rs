@@ -27,7 +27,7 @@ fn a_good_file_is_summed_up_in_one_line() {
 }
 
 #[test]
-fn a_bad_file_is_told_all_its_errors_with_their_places() {
+fn all_errors_of_a_bad_file_are_reported_with_their_places() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let outcome = check(folder.path(), "pool = 1\n[[lun]]\nram = '1'\n[[target]]\nname = 'x'\n");
     assert_eq!(outcome.status.and_then(|status| status.code()), Some(2), "{}", outcome.text);

@@ -12,17 +12,19 @@
 //! 5. calls [`Initiator::tick`] when the [`Initiator::deadline`] has come, which is a few milliseconds ahead while
 //!    anything is unanswered: what was lost is sent again then. Step 4 follows.
 //!
-//! A login is a config query, which finds the target and tells how much it takes, and IDENTIFY DEVICE. There is nothing
-//! to log out of. A request is sent again with its tag until it is answered. A target that answers nothing, not even
-//! config queries, is lost after [`InitiatorConfig::lost_after`] ([`Event::Gone`]), and nobody knows what became of its
-//! commands; one that is slow is not. Other than with SCSI's transports, a new session does not end what the old one has
-//! sent: writes without an answer the target may execute until something proves that they are over. They are sent again as
-//! long as their commands wait, and not after [`Initiator::give_up`] or [`Initiator::give_up_task`] ([`Initiator::keep`],
-//! [`Initiator::again`], [`Initiator::may_change`]).
+//! A login is a config query, which finds the target and reports how much it takes, and IDENTIFY DEVICE.
+//! There is nothing to log out of. A request is sent again with its tag until it is answered. A target that
+//! answers nothing, not even config queries, is lost after [`InitiatorConfig::lost_after`] ([`Event::Gone`]),
+//! and nobody knows what became of its commands; one that is slow is not. Other than with SCSI's transports,
+//! a new session does not end what the old one has sent: writes without an answer the target may execute
+//! until something proves that they are over. They are sent again as long as their commands wait, and not
+//! after [`Initiator::give_up`] or [`Initiator::give_up_task`] ([`Initiator::keep`], [`Initiator::again`],
+//! [`Initiator::may_change`]).
 //!
 //! ATA PASS-THROUGH (16) goes as it is, and so does what is not ATA: the CDBs of [`wire::aoe::Order`] and
-//! [`wire::aoe::Query`]. A test of the config string that does not hold is answered by nobody: it ends with MISCOMPARE
-//! when it was sent [`TESTS`] times in vain, over [`TESTS`] times 50 ms at least, to a target that answers all the time.
+//! [`wire::aoe::Query`]. A test of the config string that does not hold is answered by nobody: it ends with
+//! MISCOMPARE when it was sent [`TESTS`] times without an answer, over [`TESTS`] times 50 ms at least, to a
+//! target that answers all the time.
 //!
 //! A transfer is cut into pieces that fit a frame, and ends when the last of them is answered; so its places are no more
 //! used then. Nothing is allocated to read or to write.
@@ -54,13 +56,14 @@ use std::time::Duration;
 use task::{Failure, TaskTable};
 use translate::{Plan, Room, SECTOR_BYTES, Way, check};
 use wire::aoe::{Address, Mac};
-use wire::ata::Identity;
+use wire::ata::IdentifyData;
 use wire::scsi::{code, status};
 use wire::{Places, SenseKey, Span};
 
 /// Commands without an answer, however much room the target has.
 pub const PIECES_MAX: u16 = 254;
-/// How often something was sent in vain before nobody is believed to be there: it may have been us who slept.
+/// How often something is sent without an answer before the target counts as lost: this side may have been
+/// asleep.
 const TRIES_MIN: u8 = 3;
 /// How often a test is sent before its silence is taken for an answer.
 pub const TESTS: u8 = 8;
@@ -74,7 +77,7 @@ pub struct InitiatorConfig {
     pub ours: Mac,
     /// Our interface's MTU.
     pub mtu: u32,
-    /// The highest byte of all tags: tells the sessions of one interface with one target apart.
+    /// The highest byte of all tags: distinguishes the sessions of one interface with one target.
     pub lane: u8,
     /// Random: where tags begin, so that those of an earlier session do not come again.
     pub first_tag: u16,
@@ -135,7 +138,7 @@ pub struct Initiator {
     /// What the machine itself has to ask.
     errand: Option<Kind>,
     peer: Peer,
-    identity: Option<Identity>,
+    identity: Option<IdentifyData>,
     made: Made,
     /// What the machine has made for the frame that was sent last.
     body: Vec<u8>,
@@ -273,7 +276,7 @@ impl Initiator {
     }
 
     fn orders_nop(&self) -> bool {
-        self.identity.as_ref().is_some_and(Identity::proves_by_nop)
+        self.identity.as_ref().is_some_and(IdentifyData::proves_by_nop)
     }
 
     /// Takes a command; `None` when the queue is full, nobody is logged in, or there are events to take: what the last

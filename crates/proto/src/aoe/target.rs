@@ -1,8 +1,8 @@
 //! The target machine of one AoE session: requests of one initiator to one target.
 //!
-//! Requests before there is a session are in `query`. What came in is judged in `receive`, what the layer above does
-//! with tasks is in `data`, what is sent in `send`. What a task is answered is in `task`, and `written` knows the writes
-//! that were answered already.
+//! Requests before there is a session are in `query`. What came in is validated in `receive`, what the layer
+//! above does with tasks is in `data`, what is sent in `send`. What a task is answered is in `task`, and
+//! `written` knows the writes that were answered already.
 //!
 //! Nothing is asked of the initiator but that it asks again when there is no answer: a request that there is no room
 //! for is dropped, and so is one whose task was aborted or found the unit busy. A copy of a request in flight is

@@ -124,7 +124,7 @@ impl Challenge {
         })
     }
 
-    /// Whether it is long enough to be answered with what comes of a secret.
+    /// Whether it is long enough to be answered with a hash of the secret.
     pub fn check_length(&self) -> Result<(), Failure> {
         if self.bytes.len() < CHALLENGE_BYTES_MIN { Err(Failure::Short) } else { Ok(()) }
     }
@@ -138,16 +138,16 @@ impl Challenge {
 
 /// Who someone is, and how it is proved.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct Credentials {
     /// CHAP_N. It is text, also when it begins with "0x" or "0b".
     pub name: String,
     /// The secret.
     pub secret: Vec<u8>,
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Credentials").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -202,8 +202,8 @@ impl fmt::Display for Failure {
 pub fn verify(
     algorithm: Algorithm,
     challenge: &Challenge,
-    expected: &Identity,
-    ours: Option<&Identity>,
+    expected: &Credentials,
+    ours: Option<&Credentials>,
     name: &str,
     response: &str,
 ) -> Result<(), Failure> {
@@ -225,7 +225,7 @@ pub fn answer(
     algorithm: Algorithm,
     theirs: &Challenge,
     own: Option<&Challenge>,
-    identity: &Identity,
+    identity: &Credentials,
     out: &mut Vec<u8>,
 ) -> Result<(), Failure> {
     if own.is_some_and(|own| own.bytes == theirs.bytes) {
@@ -244,8 +244,8 @@ mod tests {
         Challenge::parse("0x17", "0x000102030405060708090a0b0c0d0e0f").unwrap()
     }
 
-    fn identity(name: &str, secret: &str) -> Identity {
-        Identity { name: name.into(), secret: secret.into() }
+    fn identity(name: &str, secret: &str) -> Credentials {
+        Credentials { name: name.into(), secret: secret.into() }
     }
 
     /// Computed with another implementation (Python's hashlib).

@@ -279,7 +279,7 @@ impl Rule {
         })
     }
 
-    /// Judges the answer to our offer `ours`; `None`: it is not an admissible one (section 6.2.2).
+    /// Validates the answer to our offer `ours`; `None`: it is not an admissible one (section 6.2.2).
     pub fn settle(&self, ours: u32, answered: &str) -> Option<Settled> {
         if reserved(answered) {
             return Some(Settled::Default);

@@ -47,7 +47,7 @@ pub trait Access: Send + Sync {
     /// A target session identifying handle that is not in use, never 0.
     fn new_tsih(&self) -> u16;
 
-    /// Hears each step of a login, for the log.
+    /// Called for each step of a login, for the log.
     fn hears(&self, step: &Step<'_>) {
         let _ = step;
     }
@@ -207,7 +207,7 @@ pub struct Negotiated {
     pub discovery: bool,
     /// What was agreed on over RDMA.
     pub rdma: Option<Rdma>,
-    /// The target's portal group, when it told.
+    /// The target's portal group, if it reported it.
     pub portal_group: Option<u32>,
     /// Who is logged in where.
     pub session: Session,

@@ -1,10 +1,10 @@
 //! The target machine of one connection: login, then the full feature phase at error recovery level 0.
 //!
-//! `layer` is the iSCSI layer, which does not know how PDUs and data move: `validate` judges headers, `data` keeps account
-//! of data-out and of what the layer above does, `request` is everything that is not a SCSI command, `queue` is what
-//! goes out. Numbers that belong to the session and not to this connection are in `session`. iSER (`crate::iser`) moves
-//! all of it by messages and RDMA; the machine in this file moves it over a byte stream: `receive` takes PDUs apart, and
-//! `send` cuts what goes out into PDUs.
+//! `layer` is the iSCSI layer, which does not know how PDUs and data move: `validate` checks headers, `data`
+//! keeps account of data-out and of what the layer above does, `request` is everything that is not a SCSI
+//! command, `queue` is what goes out. Numbers that belong to the session and not to this connection are in
+//! `session`. iSER (`crate::iser`) moves all of it by messages and RDMA; the machine in this file moves it
+//! over a byte stream: `receive` takes PDUs apart, and `send` cuts what goes out into PDUs.
 
 mod data;
 pub(crate) mod layer;

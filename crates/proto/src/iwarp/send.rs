@@ -35,7 +35,7 @@ pub(super) struct Sending {
     pub(super) frame: Option<Vec<u8>>,
     /// Nothing may be sent before the peer's first FPDU has come (RFC 5044 section 7.1.2, rule 4).
     pub(super) is_fenced: bool,
-    /// The message that tells the responder that this end is ready to receive is owed, in one of these ways.
+    /// The ready-to-receive message to the responder is owed, in one of these ways.
     pub(super) ready: Option<ReadyToReceive>,
     /// The payload of the Terminate that is owed; nothing comes after it.
     terminate: Option<Vec<u8>>,

@@ -110,7 +110,7 @@ pub struct Initiator {
     /// When the target was asked for a sign of life.
     pinged: Option<Time>,
     freed: Vec<Span>,
-    /// Answers to functions, told when what they ended was.
+    /// Answers to functions, reported once what they ended was.
     answered: VecDeque<Event>,
     events: VecDeque<Event>,
 }

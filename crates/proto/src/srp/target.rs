@@ -1,6 +1,5 @@
-//! The target machine of one SRP channel: login from private data, then commands until a logout.
-//!
-//! What came in is judged in `receive`, what the layer above does with tasks is in `data`, and what is posted waits in
+//! The target machine of one SRP channel: login from private data, then commands until a logout. What came in
+//! is validated in `receive`, what the layer above does with tasks is in `data`, and what is posted waits in
 //! one queue for `send`. Where the data of a task lies, and its slot, is in `task`.
 //!
 //! The request limit is what is free: each response says how many more requests there is room for, so that requests
@@ -226,7 +225,7 @@ impl Target {
         self.leave_if_idle(now);
     }
 
-    /// Tells the initiator of an asynchronous event (section 6.12); `false`: another is on its way.
+    /// Notifies the initiator of an asynchronous event (section 6.12); `false`: another is in flight.
     pub fn notify_event(&mut self, lun: u64, sense: Sense) -> bool {
         if !matches!(self.phase, Phase::Full) || self.event.is_some() {
             return false;

@@ -203,8 +203,7 @@ impl Region {
     }
 
     /// Whether memory is allocated at `at`, and for how many bytes from there on the same is known to hold.
-    ///
-    /// When the system does not tell, everything counts as allocated.
+    /// If the system does not report it, everything counts as allocated.
     pub fn extent(&self, at: u64) -> (bool, u64) {
         let (_, _) = self.range(at, 1);
         let first = at / PAGE_BYTES;

@@ -45,7 +45,7 @@ pub trait Line: fmt::Debug + Sized + Send + 'static {
         frames: impl Iterator<Item = Span>,
     ) -> Result<usize, Unsent>;
 
-    /// Why it is of no use any more, if so: the interface has gone, or is not what it was when the line was opened.
+    /// Why it no longer works, if so: the interface has gone, or is not what it was when the line was opened.
     fn outdated(&self) -> Option<String>;
 
     /// Frames for us that were dropped since this was last asked.

@@ -14,8 +14,8 @@ const BLOCK_BYTES: u32 = 65536;
 /// Where a frame with an Ethernet header begins, at most: behind `tpacket2_hdr` and `sockaddr_ll`.
 const LEAD_BYTES: u32 = 80;
 
-/// Frames that have come. Each is copied out as soon as it is looked at: the kernel goes round and stops at the first
-/// that was not given back, so none can be kept.
+/// Received frames. Each is copied out as soon as it is examined: the kernel wraps around and stops at the
+/// first that was not given back, so none can be kept.
 #[derive(Debug)]
 pub(super) struct Ring {
     base: *mut u8,

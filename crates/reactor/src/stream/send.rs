@@ -150,7 +150,7 @@ impl Sender {
         if is_complete || self.in_flight.is_some() { Flushed::Well } else { Flushed::NoMemory }
     }
 
-    /// What came of the send, if it ended at once.
+    /// The result of the send, if it ended at once.
     pub(super) fn take_ended(&mut self) -> Option<Result<u32, Errno>> {
         self.ended.take()
     }

@@ -90,7 +90,7 @@ enum Phase {
     Running,
     Flushing,
     /// How it went is reported to the home.
-    Telling {
+    Reporting {
         ok: bool,
     },
 }
@@ -128,7 +128,7 @@ impl Erase {
             Event::Home(reply) => self.replied(env, &reply),
             Event::Detached => self.work(),
             Event::Stored(Ok(_)) => self.stored(env),
-            Event::Stored(Err(_)) => self.tell(false),
+            Event::Stored(Err(_)) => self.report(false),
             Event::Pushed => unexpected(env),
         }
     }
@@ -163,8 +163,8 @@ impl Erase {
             HomeReply::Done => {}
         }
         match (self.phase, &env.view.policy.erasure, self.method) {
-            (Phase::Telling { ok: false }, _, _) => refused(env, Check::erase_failed(self.kind)),
-            (Phase::Telling { ok: true }, _, _) | (_, _, Method::ExitFailure) => Step::End(self.good()),
+            (Phase::Reporting { ok: false }, _, _) => refused(env, Check::erase_failed(self.kind)),
+            (Phase::Reporting { ok: true }, _, _) | (_, _, Method::ExitFailure) => Step::End(self.good()),
             (_, Some(Erasure::Running { progress, .. }), _) => {
                 self.progress = Arc::clone(progress);
                 self.medium_bytes = env.view.blocks().saturating_mul(u64::from(env.view.policy.block_bytes));
@@ -182,8 +182,8 @@ impl Erase {
     fn stored(&mut self, env: &mut Env<'_>) -> Step {
         match self.phase {
             Phase::Running => self.advance(env),
-            Phase::Flushing => self.tell(true),
-            Phase::Asking | Phase::Telling { .. } => unexpected(env),
+            Phase::Flushing => self.report(true),
+            Phase::Asking | Phase::Reporting { .. } => unexpected(env),
         }
     }
 
@@ -240,8 +240,8 @@ impl Erase {
         }
     }
 
-    fn tell(&mut self, ok: bool) -> Step {
-        self.phase = Phase::Telling { ok };
+    fn report(&mut self, ok: bool) -> Step {
+        self.phase = Phase::Reporting { ok };
         Step::Home(Box::new(HomeRequest::EraseEnd { ok, kind: self.kind }))
     }
 }

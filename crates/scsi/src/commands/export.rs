@@ -12,7 +12,7 @@ use wire::aoe::{Directive, DirectiveCommand, ErrorCode, Mac, Order, OrderKind, R
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The program of an order.
-pub(crate) fn begin<P: From<Ordered>>(admission: &Admission<'_>) -> Result<P, Ending> {
+pub(crate) fn begin<P: From<OrderProgram>>(admission: &Admission<'_>) -> Result<P, Ending> {
     let bad = || told(Refusal::Error(ErrorCode::BAD_ARGUMENT).sense());
     let order = Order::from_cdb(admission.cdb()).ok_or_else(bad)?;
     let len = order.argument_bytes;
@@ -21,7 +21,7 @@ pub(crate) fn begin<P: From<Ordered>>(admission: &Admission<'_>) -> Result<P, En
     if !is_whole || len > argument_bytes_max(order.kind) || admission.request.write_bytes < len {
         return Err(bad());
     }
-    Ok(P::from(Ordered { kind: order.kind, len }))
+    Ok(P::from(OrderProgram { kind: order.kind, len }))
 }
 
 /// The longest argument. Directives are counted in a byte, and may be more than the list that they edit has room for.
@@ -41,12 +41,12 @@ fn entries_bytes(kind: OrderKind, count: u16) -> u32 {
 
 /// An order under way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ordered {
+pub(crate) struct OrderProgram {
     kind: OrderKind,
     len: u32,
 }
 
-impl Ordered {
+impl OrderProgram {
     pub(crate) fn buffer_bytes(&self) -> u32 {
         self.len.max(entries_bytes(self.kind, self.kind.entries_max()))
     }

@@ -88,7 +88,7 @@ pub(crate) fn taken(total: u32) -> Step {
     Step::End(Ending::taken(u64::from(total)))
 }
 
-/// A failure in a chunk, told for the whole data-out: a miscompare counts from its start.
+/// A failure in a chunk, reported for the whole data-out: a miscompare counts from its start.
 pub(crate) fn moved(error: StoreError, by: u32) -> StoreError {
     match error {
         StoreError::Miscompare { at } => StoreError::Miscompare { at: at.saturating_add(by) },

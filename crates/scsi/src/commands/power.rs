@@ -32,8 +32,8 @@ pub(crate) fn start_stop<P: From<Ending> + From<StartStop>>(admission: &Admissio
     }
     let policy = &admission.view.policy;
     let flush = !start && flags & 0x04 == 0 && policy.failed.is_none() && !policy.ejected;
-    let tell = load_eject || !unit.removable;
-    Ok(P::from(StartStop { start, load_eject, flush, tell }))
+    let asks_home = load_eject || !unit.removable;
+    Ok(P::from(StartStop { start, load_eject, flush, asks_home }))
 }
 
 /// PREVENT ALLOW MEDIUM REMOVAL.
@@ -49,13 +49,13 @@ pub(crate) fn prevent_allow<P: From<Prevent>>(admission: &Admission<'_>) -> Resu
     Ok(P::from(Prevent { prevent }))
 }
 
-/// The program of START STOP UNIT: flush, then tell the home.
+/// The program of START STOP UNIT: flush, then ask the home.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StartStop {
     start: bool,
     load_eject: bool,
     flush: bool,
-    tell: bool,
+    asks_home: bool,
 }
 
 impl StartStop {
@@ -65,7 +65,7 @@ impl StartStop {
                 refused(env, Check::REMOVAL_PREVENTED)
             }
             Event::Start if self.flush => Step::Media { unit: None, op: MediaOp::Flush },
-            Event::Start | Event::Stored(Ok(_)) if self.tell => {
+            Event::Start | Event::Stored(Ok(_)) if self.asks_home => {
                 Step::Home(Box::new(HomeRequest::StartStop {
                     from: env.nexus.identity(),
                     start: self.start,

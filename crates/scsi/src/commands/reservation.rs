@@ -5,7 +5,7 @@ use crate::commands::answer::{Answer, Build};
 use crate::commands::media::{failed, refused, taken, unexpected};
 use crate::commands::step::{Env, Event, Step};
 use crate::state::home::{HomeReply, HomeRequest};
-use crate::state::reservation::{Order, Table};
+use crate::state::reservation::{ReserveOut, Table};
 use crate::state::unit::Unit;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
@@ -35,7 +35,7 @@ pub(crate) fn persistent_reserve_out<P: From<PersistentReserveOut>>(
     check_method(admission)?;
     let cdb = *admission.cdb();
     let len = cdb.u32(5);
-    if len > Order::BYTES_MAX || admission.request.write_bytes < len {
+    if len > ReserveOut::BYTES_MAX || admission.request.write_bytes < len {
         return Err(Check::PARAMETER_LENGTH.into());
     }
     Ok(P::from(PersistentReserveOut { cdb, len }))
@@ -95,7 +95,7 @@ impl PersistentReserveOut {
             Event::Start if self.len > 0 => Step::Fetch { at: 0, len: self.len },
             Event::Start | Event::Fetched => {
                 let list = usize::try_from(self.len).ok().and_then(|len| env.buffer.get(..len));
-                match Order::parse(&self.cdb, list.unwrap_or_default()) {
+                match ReserveOut::parse(&self.cdb, list.unwrap_or_default()) {
                     Ok(order) => {
                         let from = env.nexus.identity();
                         Step::Home(Box::new(HomeRequest::PersistentReserveOut { from, order }))

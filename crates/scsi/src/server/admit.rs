@@ -4,7 +4,7 @@ use crate::commands::admission::Admission;
 use crate::server::exec::{Exec, Program};
 use crate::server::table::{self, Command};
 use crate::state::nexus::NexusUnit;
-use crate::state::readiness::Gate;
+use crate::state::readiness::Precondition;
 use crate::state::unit::View;
 use crate::vocabulary::command::{Attribute, Ending, Request};
 use crate::vocabulary::sense::{Check, Failure};
@@ -24,7 +24,7 @@ impl View {
     fn program(&self, nexus: &mut NexusUnit, request: &Request<'_>) -> Result<Program, Failure> {
         let command = table::lookup(self, request.cdb)?;
         check_aca(request, command)?;
-        if command.gate != Gate::Open
+        if command.gate != Precondition::Open
             && let Some(attention) = nexus.take_attention()
         {
             return Err(attention.check().into());
@@ -32,7 +32,7 @@ impl View {
         if nexus.access.conflicts(command.reservation) {
             return Err(Failure::CONFLICT);
         }
-        self.check_gate(nexus, command.gate)?;
+        self.check_precondition(nexus, command.gate)?;
         (command.begin)(&Admission { view: self, nexus, request })
     }
 }

@@ -2,7 +2,7 @@
 //! initiators that pass them through.
 //!
 //! What reads and writes the medium becomes the program of its SCSI counterpart, so reservations, write protection,
-//! order and durability are the unit's own, whichever way a command comes. How it ends is told by registers
+//! order and durability are the unit's own, whichever way a command comes. How it ends is failed by registers
 //! ([`StatusReturn`]), as far as GOOD does not say it all.
 
 pub(crate) mod pass_through;
@@ -16,7 +16,7 @@ use crate::commands::media::{compare, sync, transfer, unmap};
 use crate::server::exec::{Exec, Program};
 use crate::state::limits::Range;
 use crate::state::nexus::NexusUnit;
-use crate::state::readiness::Gate;
+use crate::state::readiness::Precondition;
 use crate::state::unit::View;
 use crate::vocabulary::command::ReservationClass as Class;
 use crate::vocabulary::command::{Ending, Request, Status};
@@ -36,21 +36,21 @@ impl View {
         if request.cdb.opcode() == Order::OPCODE {
             return export::begin(&admission).map(Exec::new);
         }
-        let told = |failure: Failure, registers: &Registers| {
+        let failed = |failure: Failure, registers: &Registers| {
             with_registers(failure.ending(&self.policy.modes), registers)
         };
         let Some(PassThrough { registers, .. }) = PassThrough::from_cdb(request.cdb) else {
-            return Err(told(Check::OPCODE.into(), &Registers::default()));
+            return Err(failed(Check::OPCODE.into(), &Registers::default()));
         };
-        begin(&admission, &registers).map(Exec::new).map_err(|failure| told(failure, &registers))
+        begin(&admission, &registers).map(Exec::new).map_err(|failure| failed(failure, &registers))
     }
 
     /// What must hold of reservations and of the unit before a command is let in.
-    fn check_ata(&self, nexus: &NexusUnit, class: Class, gate: Gate) -> Result<(), Failure> {
+    fn check_ata(&self, nexus: &NexusUnit, class: Class, gate: Precondition) -> Result<(), Failure> {
         if nexus.access.conflicts(class) {
             return Err(Failure::CONFLICT);
         }
-        Ok(self.check_gate(nexus, gate)?)
+        Ok(self.check_precondition(nexus, gate)?)
     }
 }
 
@@ -74,64 +74,64 @@ fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Fa
         Command::ReadVerifySectors | Command::ReadVerifySectorsExt => verify(admission, registers),
         // Behind STANDBY the power may go.
         Command::FlushCache | Command::FlushCacheExt | Command::Standby | Command::StandbyImmediate => {
-            check(Class::Write, Gate::Ready)?;
+            check(Class::Write, Precondition::Ready)?;
             Ok(Program::Flush(sync::Flush { taken: 0 }))
         }
         Command::IdentifyDevice => {
-            check(Class::Always, Gate::Open)?;
+            check(Class::Always, Precondition::Open)?;
             identify::begin(admission)
         }
         Command::SetFeatures => {
-            check(Class::Write, Gate::Control)?;
+            check(Class::Write, Precondition::Control)?;
             features::begin(admission, registers)
         }
         Command::SetMultipleMode => {
-            check(Class::Read, Gate::Control)?;
+            check(Class::Read, Precondition::Control)?;
             features::set_multiple_mode(registers)
         }
         Command::CheckPowerMode => {
-            check(Class::Read, Gate::Control)?;
+            check(Class::Read, Precondition::Control)?;
             let end = StatusReturn { count: POWER_ACTIVE_OR_IDLE, ..StatusReturn::good(registers) };
             Ok(Program::End(returned(&end)))
         }
         Command::Idle | Command::IdleImmediate => {
-            check(Class::Read, Gate::Control)?;
+            check(Class::Read, Precondition::Control)?;
             Ok(Program::End(Ending::GOOD))
         }
         Command::DataSetManagement => trim(admission, registers),
         Command::ReadNativeMaxAddress | Command::ReadNativeMaxAddressExt => native_max(admission, registers),
         Command::Smart => {
-            check(Class::Read, Gate::Control)?;
+            check(Class::Read, Precondition::Control)?;
             smart::begin(admission, registers)
         }
         Command::ReadLogExt => {
-            check(Class::Read, Gate::Control)?;
+            check(Class::Read, Precondition::Control)?;
             smart::read_log_ext(admission, registers)
         }
     }
 }
 
 fn read(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
-    admission.view.check_ata(admission.nexus, Class::Read, Gate::Ready)?;
+    admission.view.check_ata(admission.nexus, Class::Read, Precondition::Ready)?;
     let sectors = sectors(admission, registers, admission.request.read_bytes)?;
     transfer::read(admission, registers.lba, sectors, COUNT_BYTE)
 }
 
 fn write(admission: &Admission<'_>, registers: &Registers, fua: bool) -> Result<Program, Failure> {
-    admission.view.check_ata(admission.nexus, Class::Write, Gate::Write)?;
+    admission.view.check_ata(admission.nexus, Class::Write, Precondition::Write)?;
     let sectors = sectors(admission, registers, admission.request.write_bytes)?;
     transfer::write_blocks(admission, registers.lba, sectors, COUNT_BYTE, fua)
 }
 
 fn verify(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
-    admission.view.check_ata(admission.nexus, Class::Read, Gate::Ready)?;
+    admission.view.check_ata(admission.nexus, Class::Read, Precondition::Ready)?;
     let sectors = sectors(admission, registers, u32::MAX)?;
     let (Range { offset, .. }, len) = admission.transfer(registers.lba, sectors, COUNT_BYTE)?;
     Ok(Program::Verify(compare::Verify::readable(offset, len, admission.block_bytes())))
 }
 
 fn native_max(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
-    admission.view.check_ata(admission.nexus, Class::Read, Gate::Ready)?;
+    admission.view.check_ata(admission.nexus, Class::Read, Precondition::Ready)?;
     let last = admission.view.blocks().saturating_sub(1);
     let lba = if registers.extend { last } else { last.min(SECTORS_28_BIT.saturating_sub(1)) };
     Ok(Program::End(returned(&StatusReturn { lba, ..StatusReturn::good(registers) })))
@@ -139,7 +139,7 @@ fn native_max(admission: &Admission<'_>, registers: &Registers) -> Result<Progra
 
 /// DATA SET MANAGEMENT: TRIM, of units that UNMAP unmaps.
 fn trim(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
-    admission.view.check_ata(admission.nexus, Class::Write, Gate::Write)?;
+    admission.view.check_ata(admission.nexus, Class::Write, Precondition::Write)?;
     let sectors = sectors(admission, registers, admission.request.write_bytes)?;
     if !admission.view.is_thin() || registers.feature != TRIM || sectors > u32::from(TRIM_SECTORS_MAX) {
         return Err(Check::CDB.into());

@@ -5,7 +5,7 @@ use crate::commands::ata::features::WriteCache;
 use crate::commands::ata::with_registers;
 use crate::commands::copy::ExtendedCopy;
 use crate::commands::erase::Erase;
-use crate::commands::export::Ordered;
+use crate::commands::export::OrderProgram;
 use crate::commands::lba_status::LbaStatus;
 use crate::commands::media::{atomic, compare, same, sync, transfer, unmap};
 use crate::commands::mode::ModeSelect;
@@ -69,7 +69,7 @@ pub(crate) enum Program {
     /// SET FEATURES of ATA that switches the write cache.
     WriteCache(WriteCache),
     /// A command of ATA over Ethernet that is not ATA.
-    Ordered(Ordered),
+    Order(OrderProgram),
     /// ATA PASS-THROUGH of a SCSI initiator.
     PassThrough(Box<PassThrough>),
 }
@@ -105,7 +105,7 @@ made_of! {
     Erase: Box<Erase>,
     ExtendedCopy: Box<ExtendedCopy>,
     WriteCache: WriteCache,
-    Ordered: Ordered,
+    Order: OrderProgram,
 }
 
 impl Exec {
@@ -113,9 +113,9 @@ impl Exec {
         Exec { program, is_cached: false }
     }
 
-    /// Says the next step, given what came of the last. Whether a write must be durable is decided with each step,
-    /// as MODE SELECT may switch the write cache off meanwhile; then what the command has written so far is flushed
-    /// before it ends well.
+    /// Returns the next step, given the result of the last. Whether a write must be durable is decided with
+    /// each step, as MODE SELECT may switch the write cache off meanwhile; then what the command has written
+    /// so far is flushed before it ends well.
     pub fn next(&mut self, env: &mut Env<'_>, event: Event) -> Step {
         match self.step(env, event) {
             Step::Media { unit: None, op } => {
@@ -139,7 +139,7 @@ impl Exec {
 
     /// An ending as it is reported to a nexus that speaks ATA.
     fn told(&self, ending: Ending) -> Ending {
-        if matches!(self.program, Program::Ordered(_)) {
+        if matches!(self.program, Program::Order(_)) {
             return ending;
         }
         with_registers(ending, &Registers { extend: true, ..Registers::default() })
@@ -166,7 +166,7 @@ impl Exec {
             Program::Erase(program) => program.next(env, event),
             Program::ExtendedCopy(program) => program.next(env, event),
             Program::WriteCache(program) => program.next(env, event),
-            Program::Ordered(program) => program.next(env, event),
+            Program::Order(program) => program.next(env, event),
             Program::PassThrough(program) => program.next(env, event),
         }
     }
@@ -193,7 +193,7 @@ impl Exec {
             Program::PersistentReserveOut(program) => program.buffer_bytes(),
             Program::Erase(program) => program.buffer_bytes(),
             Program::ExtendedCopy(program) => program.buffer_bytes(),
-            Program::Ordered(program) => program.buffer_bytes(),
+            Program::Order(program) => program.buffer_bytes(),
             Program::PassThrough(program) => program.buffer_bytes(),
         }
     }

@@ -4,7 +4,7 @@ mod commands;
 
 use crate::commands::admission::Admission;
 use crate::server::exec::Program;
-use crate::state::readiness::Gate;
+use crate::state::readiness::Precondition;
 use crate::state::unit::View;
 use crate::vocabulary::command::ReservationClass;
 use crate::vocabulary::sense::{Check, Failure};
@@ -43,7 +43,7 @@ pub(crate) struct Command {
     /// Reservation class.
     pub(crate) reservation: ReservationClass,
     /// What must hold.
-    pub(crate) gate: Gate,
+    pub(crate) gate: Precondition,
     /// When it exists.
     pub(crate) offer: Offer,
     /// Recommended command timeout in seconds.

@@ -3,7 +3,7 @@
 use crate::vocabulary::sense::Check;
 use wire::SenseKey;
 
-/// Something that a nexus must be told before its next command.
+/// Something to report to a nexus before its next command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum UnitAttention {
     /// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED: the first command of a new nexus.
@@ -59,7 +59,7 @@ impl UnitAttention {
         Check::new(SenseKey::UnitAttention, self.code())
     }
 
-    /// Whether it tells that the unit is another than it was, not what happened to a nexus or by a command.
+    /// Whether it reports a change of the unit, not what happened to a nexus or by a command.
     pub fn is_of_unit(self) -> bool {
         use UnitAttention::*;
         match self {

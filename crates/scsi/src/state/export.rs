@@ -1,7 +1,7 @@
 //! What all exports of a unit by ATA over Ethernet share: the configuration string and the MAC mask list (AoEr11 sections
 //! 3.2 and 3.3). The reserve list is one of the unit's reservations.
 
-use crate::state::home::{Draft, HomeReply, Identity};
+use crate::state::home::{Draft, HomeReply, NexusIdentity};
 use crate::state::reservation::keep;
 use crate::vocabulary::sense::Check;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl Export {
 }
 
 impl Draft {
-    pub(crate) fn change_export(&mut self, from: &Identity, change: Change) -> HomeReply {
+    pub(crate) fn change_export(&mut self, from: &NexusIdentity, change: Change) -> HomeReply {
         let export = &self.policy.export;
         match change {
             Change::Config { config, force } => {

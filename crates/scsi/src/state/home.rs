@@ -20,32 +20,32 @@ pub enum HomeRequest {
     /// PERSISTENT RESERVE OUT with its parameter list.
     PersistentReserveOut {
         /// Who.
-        from: Identity,
+        from: NexusIdentity,
         /// The CDB's service action, scope and type, and the parameter list.
-        order: crate::state::reservation::Order,
+        order: crate::state::reservation::ReserveOut,
     },
     /// RESERVE(6) or RESERVE(10).
-    Reserve(Identity),
+    Reserve(NexusIdentity),
     /// RELEASE(6) or RELEASE(10).
-    Release(Identity),
+    Release(NexusIdentity),
     /// A change to what exports by ATA over Ethernet share, or to their reserve list.
     Export {
         /// Who.
-        from: Identity,
+        from: NexusIdentity,
         /// What is to change.
         change: export::Change,
     },
     /// MODE SELECT changed these fields.
     SetModes {
         /// Who.
-        from: Identity,
+        from: NexusIdentity,
         /// What its pages set.
         change: ModesChange,
     },
     /// START STOP UNIT.
     StartStop {
         /// Who.
-        from: Identity,
+        from: NexusIdentity,
         /// Start (true) or stop.
         start: bool,
         /// Load or eject the medium as well.
@@ -54,14 +54,14 @@ pub enum HomeRequest {
     /// PREVENT ALLOW MEDIUM REMOVAL.
     PreventRemoval {
         /// Who.
-        from: Identity,
+        from: NexusIdentity,
         /// Prevent (true) or allow.
         prevent: bool,
     },
     /// SANITIZE or FORMAT UNIT is about to run.
     EraseBegin {
         /// Who.
-        from: Identity,
+        from: NexusIdentity,
         /// Which.
         kind: EraseKind,
     },
@@ -75,7 +75,7 @@ pub enum HomeRequest {
     /// SANITIZE, EXIT FAILURE MODE.
     SanitizeExitFailure {
         /// Who.
-        from: Identity,
+        from: NexusIdentity,
     },
     /// A command of this nexus ended with CHECK CONDITION while QERR is not zero.
     QueueError {
@@ -103,7 +103,7 @@ pub enum HomeRequest {
     StoreChanged(Traits),
     /// What the store lies on was reset: powered on, or restarted.
     StoreReset,
-    /// The store failed for good.
+    /// The store failed permanently.
     StoreFailed(Arc<str>),
     /// A nexus is no more: its SPC-2 reservation and its prevention of removal end.
     NexusLost(NexusId),
@@ -112,7 +112,7 @@ pub enum HomeRequest {
 impl HomeRequest {
     /// Whose command reservations may stop, and of which class it is: it was admitted before it came here, and
     /// another may have reserved the unit since.
-    fn judged(&self) -> Option<(&Identity, ReservationClass)> {
+    fn judged(&self) -> Option<(&NexusIdentity, ReservationClass)> {
         match self {
             HomeRequest::SetModes { from, .. }
             | HomeRequest::EraseBegin { from, .. }
@@ -142,8 +142,9 @@ impl HomeRequest {
         }
     }
 
-    /// Who asks for what would change the unit for others as well. Task management is judged before it comes here.
-    fn changer(&self, policy: &Policy) -> Option<&Identity> {
+    /// The sender of a request that would change the unit for others as well. Task management is checked
+    /// before.
+    fn changer(&self, policy: &Policy) -> Option<&NexusIdentity> {
         let (from, changes) = match self {
             HomeRequest::PersistentReserveOut { from, .. }
             | HomeRequest::Reserve(from)
@@ -172,7 +173,7 @@ impl HomeRequest {
 
 /// A nexus as reservations know it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Identity {
+pub struct NexusIdentity {
     /// The I_T nexus.
     pub nexus: NexusId,
     /// The initiator port as a TransportID.
@@ -269,9 +270,9 @@ pub struct Home {
     policy: Arc<Policy>,
     unit: Arc<Unit>,
     /// Nexuses that prevent medium removal.
-    preventing: BTreeMap<NexusId, Identity>,
+    preventing: BTreeMap<NexusId, NexusIdentity>,
     /// Policy and preventing nexuses before the last request, if it can be undone.
-    before: Option<(Arc<Policy>, BTreeMap<NexusId, Identity>)>,
+    before: Option<(Arc<Policy>, BTreeMap<NexusId, NexusIdentity>)>,
 }
 
 impl Home {
@@ -512,8 +513,8 @@ impl Draft {
         self.changed()
     }
 
-    /// Ends the commands of other nexuses: with TAS each by its status, otherwise the nexus is told once (SAM-5
-    /// section 5.6).
+    /// Ends the commands of other nexuses: with TAS each by its status, otherwise the nexus is notified once
+    /// (SAM-5 section 5.6).
     pub(crate) fn abort_others(&mut self, from: NexusId) {
         self.abort_of(Who::Others(from));
     }

@@ -1,7 +1,7 @@
 //! What one I_T_L nexus holds: owned by the core of its session.
 
 use crate::state::attention::UnitAttention;
-use crate::state::home::Identity;
+use crate::state::home::NexusIdentity;
 use crate::state::policy::Policy;
 use crate::state::reservation::Access;
 use crate::state::unit::{Port, Unit};
@@ -25,8 +25,8 @@ pub struct NexusUnit {
     pub target_port: u16,
     /// Other ports of the unit, whose targets do not show it to the initiator: they are not reported to it. In ascending order.
     pub hidden_ports: Arc<[u16]>,
-    /// The initiator's address, if it speaks ATA (over Ethernet), as its TransportID tells. Such a nexus has no unit
-    /// attentions: ATA has no word for them.
+    /// The initiator's address, if it speaks ATA (over Ethernet), as its TransportID shows. Such a nexus has
+    /// no unit attentions: ATA has no word for them.
     pub mac: Option<Mac>,
     /// The MAC mask list leaves the initiator out: it gets no answer.
     pub(crate) is_masked: bool,
@@ -57,7 +57,7 @@ impl NexusUnit {
     /// Pending unit attentions per nexus and unit.
     pub const ATTENTIONS_MAX: usize = 16;
 
-    /// A new nexus, which has yet to be told that the unit was powered on.
+    /// A new nexus, which has yet to be notified that the unit was powered on.
     pub fn new(id: NexusId, transport_id: Vec<u8>, target_port: u16, read_only: bool) -> NexusUnit {
         let mac = aoe_mac(&transport_id);
         NexusUnit {
@@ -76,8 +76,8 @@ impl NexusUnit {
     }
 
     /// The nexus as reservations know it.
-    pub fn identity(&self) -> Identity {
-        Identity {
+    pub fn identity(&self) -> NexusIdentity {
+        NexusIdentity {
             nexus: self.id,
             transport_id: self.transport_id.clone(),
             target_port: self.target_port,

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 /// What must hold of the unit before a command is let in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Gate {
+pub(crate) enum Precondition {
     /// Nothing, and no unit attention is reported to it (SAM-5 section 5.14.3, SPC-4 table 62).
     Open,
     /// The unit may be not ready, but not under a SANITIZE or FORMAT UNIT, nor after a SANITIZE that failed.
@@ -25,21 +25,21 @@ pub(crate) enum Gate {
 }
 
 impl View {
-    pub(crate) fn check_gate(&self, nexus: &NexusUnit, gate: Gate) -> Result<(), Check> {
+    pub(crate) fn check_precondition(&self, nexus: &NexusUnit, gate: Precondition) -> Result<(), Check> {
         match gate {
-            Gate::Open => Ok(()),
-            Gate::Control => self.check_erased(),
-            Gate::Ready => self.check_accessible(),
-            Gate::Write => {
+            Precondition::Open => Ok(()),
+            Precondition::Control => self.check_erased(),
+            Precondition::Ready => self.check_accessible(),
+            Precondition::Write => {
                 self.check_accessible()?;
                 self.check_writable(nexus)
             }
-            Gate::Sanitize => {
+            Precondition::Sanitize => {
                 self.check_erasing()?;
                 self.check_ready()?;
                 self.check_writable(nexus)
             }
-            Gate::Format => {
+            Precondition::Format => {
                 self.check_erased()?;
                 self.check_ready()?;
                 self.check_writable(nexus)

@@ -4,13 +4,13 @@
 mod apply;
 pub(crate) mod keep;
 mod list;
-mod order;
 mod report;
+mod reserve_out;
 
 pub use apply::{Effects, Refusal};
-pub use order::Order;
+pub use reserve_out::ReserveOut;
 
-use crate::state::home::{Aborted, Draft, HomeReply, Identity};
+use crate::state::home::{Aborted, Draft, HomeReply, NexusIdentity};
 use crate::state::nexus::NexusId;
 use crate::state::unit::{Port, Unit};
 use crate::vocabulary::command::ReservationClass;
@@ -52,7 +52,7 @@ enum TargetPort {
 }
 
 impl NexusName {
-    fn of(identity: &Identity) -> NexusName {
+    fn of(identity: &NexusIdentity) -> NexusName {
         NexusName::new(&identity.transport_id, identity.target_port)
     }
 
@@ -263,8 +263,8 @@ impl Access {
 impl Draft {
     pub(crate) fn persistent_reserve_out(
         &mut self,
-        from: &Identity,
-        order: &Order,
+        from: &NexusIdentity,
+        order: &ReserveOut,
         unit: &Unit,
     ) -> HomeReply {
         if let Some(check) = order.asks_to_keep().filter(|_| !unit.can_keep) {
@@ -285,7 +285,7 @@ impl Draft {
         self.changed()
     }
 
-    pub(crate) fn reserve(&mut self, from: &Identity) -> HomeReply {
+    pub(crate) fn reserve(&mut self, from: &NexusIdentity) -> HomeReply {
         let table = &self.policy.reservations;
         if !table.registrations.is_empty() {
             return registered(table.is_compatible(&NexusName::of(from)));
@@ -297,7 +297,7 @@ impl Draft {
         self.changed()
     }
 
-    pub(crate) fn release(&mut self, from: &Identity) -> HomeReply {
+    pub(crate) fn release(&mut self, from: &NexusIdentity) -> HomeReply {
         let table = &self.policy.reservations;
         if !table.registrations.is_empty() {
             return registered(table.is_compatible(&NexusName::of(from)));

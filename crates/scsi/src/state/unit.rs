@@ -55,7 +55,7 @@ impl Unit {
 /// Names a time in which a store lost nothing that it had acknowledged.
 #[derive(Clone, Default, Debug)]
 pub struct Incarnation {
-    /// Of the process or of the machine; zeros tell nothing.
+    /// Of the process or of the machine; zeros: unknown.
     pub name: [u8; 16],
     /// How often the store lost something in that time.
     pub losses: Arc<AtomicU64>,

@@ -28,7 +28,7 @@ impl Check {
     pub const STOPPED: Check = Check::new(SenseKey::NotReady, 0x0402);
     /// LOGICAL UNIT NOT READY, SANITIZE IN PROGRESS.
     pub const SANITIZING: Check = Check::new(SenseKey::NotReady, 0x041b);
-    /// LOGICAL UNIT NOT READY, CAUSE NOT REPORTABLE: the store is not to be had.
+    /// LOGICAL UNIT NOT READY, CAUSE NOT REPORTABLE: the store is unavailable.
     pub const NOT_READY: Check = Check::new(SenseKey::NotReady, 0x0400);
     /// MEDIUM NOT PRESENT (ejected).
     pub const NO_MEDIUM: Check = Check::new(SenseKey::NotReady, 0x3a00);

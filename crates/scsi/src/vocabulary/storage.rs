@@ -125,7 +125,7 @@ impl MediaOp {
 /// What a finished operation found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// Nothing to tell.
+    /// Nothing to report.
     Nothing,
     /// Answer to [`MediaOp::Extent`].
     Extent {

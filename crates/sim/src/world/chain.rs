@@ -203,7 +203,8 @@ impl Back {
         net.trace.note(net.now, &[word], || text.to_owned());
     }
 
-    /// It is killed, with or without the power: then what its disks have lost is told to [`crate::net::Net::losses`].
+    /// It is killed, with or without the power: then what its disks have lost is reported to
+    /// [`crate::net::Net::losses`].
     fn dies(&mut self) {
         let Some(mut daemon) = self.daemon.take() else { return };
         daemon.die();
@@ -337,8 +338,8 @@ impl Back {
     }
 
     /// What it has, in words.
-    pub(super) fn told(&mut self) -> String {
-        self.daemon.as_mut().map_or_else(|| "it is dead".into(), Daemon::told)
+    pub(super) fn status(&mut self) -> String {
+        self.daemon.as_mut().map_or_else(|| "it is dead".into(), Daemon::status)
     }
 }
 

@@ -83,7 +83,7 @@ impl Daemon {
     }
 
     /// What each core has, in words.
-    pub(super) fn told(&mut self) -> String {
+    pub(super) fn status(&mut self) -> String {
         let cores = &mut self.cores;
         let of_one = |core| format!("core {core} (host {}): {:?}", self.first + core, cores.in_use(core));
         (0..self.count).map(of_one).collect::<Vec<_>>().join("\n")

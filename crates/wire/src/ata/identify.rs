@@ -18,7 +18,7 @@ impl Feature {
 
 /// What a device says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Identity {
+pub struct IdentifyData {
     /// Serial number: ASCII, padded with spaces ([`text`]).
     pub serial: [u8; 20],
     /// Firmware revision.
@@ -117,13 +117,13 @@ const SIGNATURE: u8 = 0xa5;
 /// Bit 15 of GENERAL: not an ATA device.
 const NOT_ATA: u16 = 0x8000;
 
-impl Identity {
+impl IdentifyData {
     /// Bytes of the data.
     pub const BYTES: usize = 512;
 
     /// The data, with its checksum.
-    pub fn encode(&self) -> [u8; Identity::BYTES] {
-        let mut words = Words([0; Identity::BYTES]);
+    pub fn encode(&self) -> [u8; IdentifyData::BYTES] {
+        let mut words = Words([0; IdentifyData::BYTES]);
         words.set(GENERAL, 0x0040);
         words.set_geometry(self.sectors);
         words.set_text(SERIAL, &self.serial);
@@ -170,8 +170,8 @@ impl Identity {
     }
 
     /// What is in the data; `None` when it is too short, of no ATA device, or its checksum is wrong.
-    pub fn decode(data: &[u8]) -> Option<Identity> {
-        let words = Words(*data.first_chunk::<{ Identity::BYTES }>()?);
+    pub fn decode(data: &[u8]) -> Option<IdentifyData> {
+        let words = Words(*data.first_chunk::<{ IdentifyData::BYTES }>()?);
         if words.get(GENERAL) & NOT_ATA != 0 || !words.is_whole() {
             return None;
         }
@@ -186,7 +186,7 @@ impl Identity {
         };
         let (sector_bytes, physical_exponent) = words.sector_size();
         let trims = words.get(DATA_SET_MANAGEMENT) & TRIM != 0;
-        Some(Identity {
+        Some(IdentifyData {
             serial: words.text(SERIAL),
             firmware: words.text(FIRMWARE),
             model: words.text(MODEL),
@@ -237,7 +237,7 @@ impl Identity {
     }
 }
 
-/// Text for a field of [`Identity`]: cut or padded with spaces; what is not printable ASCII is a space.
+/// Text for a field of [`IdentifyData`]: cut or padded with spaces; what is not printable ASCII is a space.
 pub fn text<const N: usize>(text: &str) -> [u8; N] {
     let mut out = [b' '; N];
     for (slot, byte) in out.iter_mut().zip(text.bytes()) {
@@ -251,7 +251,7 @@ fn when(is_so: bool, bits: u16) -> u16 {
 }
 
 /// The data as little-endian words.
-struct Words([u8; Identity::BYTES]);
+struct Words([u8; IdentifyData::BYTES]);
 
 impl Words {
     fn get(&self, at: usize) -> u16 {
@@ -375,7 +375,7 @@ impl Words {
 mod tests {
     use super::*;
 
-    const IDENTITY: Identity = Identity {
+    const IDENTITY: IdentifyData = IdentifyData {
         serial: *b"0123456789          ",
         firmware: *b"1.2     ",
         model: *b"Lunette disk                            ",
@@ -399,7 +399,8 @@ mod tests {
 
     #[test]
     fn only_a_mark_or_vblade_s_name_says_that_nop_proves_anything() {
-        let named = |model, nop_waits| Identity { model: text(model), nop_waits, ..IDENTITY }.proves_by_nop();
+        let named =
+            |model, nop_waits| IdentifyData { model: text(model), nop_waits, ..IDENTITY }.proves_by_nop();
         assert!(named("LUNETTE disk", true) && named("Coraid EtherDrive vblade", false));
         assert!(!named("LUNETTE disk", false) && !named("ACME disk", true));
         assert!(!named("EtherDrive(R) kvblade", false));
@@ -407,8 +408,8 @@ mod tests {
 
     #[test]
     fn what_was_encoded_is_decoded() {
-        assert_eq!(Identity::decode(&IDENTITY.encode()), Some(IDENTITY));
-        let small = Identity {
+        assert_eq!(IdentifyData::decode(&IDENTITY.encode()), Some(IDENTITY));
+        let small = IdentifyData {
             sectors: 2048,
             lba48: false,
             flush_cache_ext: false,
@@ -421,9 +422,9 @@ mod tests {
             nop_waits: false,
             ..IDENTITY
         };
-        assert_eq!(Identity::decode(&small.encode()), Some(small));
-        let long = Identity { sector_bytes: 4096, trim_zeros: false, ..small };
-        assert_eq!(Identity::decode(&long.encode()), Some(long));
+        assert_eq!(IdentifyData::decode(&small.encode()), Some(small));
+        let long = IdentifyData { sector_bytes: 4096, trim_zeros: false, ..small };
+        assert_eq!(IdentifyData::decode(&long.encode()), Some(long));
     }
 
     #[test]
@@ -445,14 +446,14 @@ mod tests {
     #[test]
     fn what_is_short_or_broken_or_no_disk_is_none() {
         let good = IDENTITY.encode();
-        assert_eq!(Identity::decode(&good[..511]), None);
+        assert_eq!(IdentifyData::decode(&good[..511]), None);
         let mut broken = good;
         broken[200] ^= 1;
-        assert_eq!(Identity::decode(&broken), None);
+        assert_eq!(IdentifyData::decode(&broken), None);
         let mut packet = good;
         packet[1] |= 0x80;
         packet[510] = 0;
-        assert_eq!(Identity::decode(&packet), None);
+        assert_eq!(IdentifyData::decode(&packet), None);
     }
 
     #[test]
@@ -460,7 +461,7 @@ mod tests {
         let mut data = [0; 512];
         data[120..124].copy_from_slice(&2048u32.to_le_bytes());
         data[167] = 0xff;
-        let identity = Identity::decode(&data).unwrap();
+        let identity = IdentifyData::decode(&data).unwrap();
         assert_eq!((identity.sectors, identity.lba48, identity.sector_bytes), (2048, false, 512));
     }
 
@@ -477,7 +478,7 @@ mod tests {
         words.set_text(MODEL, &text::<40>("Coraid EtherDrive vblade"));
         words.set_u32(SECTORS_28, 4096);
         words.set_u64(SECTORS_48, 4096);
-        let identity = Identity::decode(&words.0).unwrap();
+        let identity = IdentifyData::decode(&words.0).unwrap();
         assert_eq!((identity.sectors, identity.lba48, identity.sector_bytes), (4096, true, 512));
         assert_eq!((identity.flush_cache, identity.flush_cache_ext), (true, false));
         assert_eq!(identity.write_cache, Feature::default());

@@ -14,7 +14,7 @@ use wire::aoe::{Address, Mac};
 const COUNTS_EVERY: Duration = Duration::from_secs(10);
 
 impl<I: Io> Core<I> {
-    /// Tells, if it is time, of frames that became no command.
+    /// Reports, if it is time, frames that became no command.
     pub(in crate::core) fn report_counts(&mut self, now: Time) {
         for interface in &mut self.ethernet.interfaces {
             if now.since(interface.reported_at) < COUNTS_EVERY {
@@ -56,7 +56,7 @@ impl<I: Io> Core<I> {
     }
 }
 
-/// Tells what became of requests of an initiator that became no command.
+/// Reports what happened to an initiator's requests that became no command.
 pub(super) fn report(counts: Counts, from: Mac, address: Address, interface: &str) {
     let Counts { refused, copies, crowded } = counts;
     if crowded > 0 {

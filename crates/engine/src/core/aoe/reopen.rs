@@ -38,7 +38,7 @@ pub(in crate::core) struct InterfaceWatch {
     index: usize,
     state: State,
     look_at: Time,
-    /// Why it is not served: told already.
+    /// Why it is not served: already reported.
     reason: Option<String>,
 }
 
@@ -139,8 +139,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A socket of an interface reports an error: whether that is because it is of no use any more, of which the first core
-    /// is told.
+    /// A socket of an interface reports an error: whether that is because it no longer works, of which the
+    /// first core is notified.
     pub(super) fn is_outdated(&mut self, interface: usize) -> bool {
         let interface = &self.ethernet.interfaces[interface];
         let is_outdated = interface.packets.outdated().is_some();

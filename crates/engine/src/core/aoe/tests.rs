@@ -29,7 +29,7 @@ const WRITE: u8 = 0x01;
 const VERSION: u8 = 0x10;
 const RESPONSE: u8 = 0x08;
 
-/// Somebody who sends from any address, and hears what is for the interface's own.
+/// A host that sends from any address, and receives what is for the interface's own.
 struct Guest {
     packets: Packets,
     io: Uring,

@@ -4,7 +4,7 @@
 //! - While its command waits, a write is sent again, with its tag, by which a target knows a copy, until it is answered.
 //! - **Once its command has ended, a write is given up, and never sent again**: on another path its initiator may have
 //!   written newer data since. An answer may still come. Where the target orders NOP behind earlier requests
-//!   ([`Identity::proves_by_nop`](wire::ata::Identity::proves_by_nop)) the answer to one proves as much, if it was sent when
+//!   ([`IdentifyData::proves_by_nop`](wire::ata::IdentifyData::proves_by_nop)) the answer to one proves as much, if it was sent when
 //!   no copy of the write can be on its way any more, between the same two interfaces.
 
 use super::pace::TIMEOUT_MAX;

@@ -3,7 +3,7 @@
 use super::task::Failure;
 use super::translate::{Plan, SECTOR_BYTES, check, invalid_field};
 use super::trim;
-use wire::ata::{Identity, set_features};
+use wire::ata::{IdentifyData, set_features};
 use wire::scsi::capacity::{Capacity10, Capacity16};
 use wire::scsi::command::{Inquiry, ModeSense6};
 use wire::scsi::designator::{Designator, code_set, kind};
@@ -72,7 +72,12 @@ impl Extend<u8> for Made {
 const VENDOR: [u8; 8] = *b"ATA     ";
 
 /// INQUIRY (SAT-3 section 8.1).
-pub(super) fn inquiry(cdb: &Cdb, is_unit: bool, identity: &Identity, made: &mut Made) -> Result<(), Failure> {
+pub(super) fn inquiry(
+    cdb: &Cdb,
+    is_unit: bool,
+    identity: &IdentifyData,
+    made: &mut Made,
+) -> Result<(), Failure> {
     let Inquiry { vital, page, .. } = Inquiry::read(cdb.as_bytes());
     // CMDDT, which is obsolete, and reserved bits.
     let flags: Field<u8> = Field::at(Inquiry::VITAL.byte());
@@ -95,7 +100,7 @@ pub(super) fn inquiry(cdb: &Cdb, is_unit: bool, identity: &Identity, made: &mut 
     Ok(())
 }
 
-fn standard(qualifier: u8, device_type: u8, identity: &Identity) -> StandardData {
+fn standard(qualifier: u8, device_type: u8, identity: &IdentifyData) -> StandardData {
     // The last four characters, unless they are blank (SAT-3 table 15).
     let (head, tail) = identity.firmware.split_at(4);
     let revision = if tail == b"    " { head } else { tail };
@@ -116,7 +121,7 @@ fn standard(qualifier: u8, device_type: u8, identity: &Identity) -> StandardData
 }
 
 /// The body of a page of vital product data.
-fn pages(code: u8, identity: &Identity, made: &mut Made) -> Result<(), Failure> {
+fn pages(code: u8, identity: &IdentifyData, made: &mut Made) -> Result<(), Failure> {
     match code {
         page::SUPPORTED => {
             made.extend(&[page::SUPPORTED, page::SERIAL_NUMBER, page::IDENTIFICATION]);
@@ -160,17 +165,17 @@ fn pages(code: u8, identity: &Identity, made: &mut Made) -> Result<(), Failure> 
 }
 
 /// Whether TRIM is there, which UNMAP becomes.
-fn trims(identity: &Identity) -> bool {
+fn trims(identity: &IdentifyData) -> bool {
     identity.trim_sectors > 0
 }
 
 /// READ CAPACITY(10) (SAT-3 section 9.6).
-pub(super) fn capacity_10(identity: &Identity, made: &mut Made) {
+pub(super) fn capacity_10(identity: &IdentifyData, made: &mut Made) {
     made.extend(&Capacity10::new(identity.sectors, SECTOR_BYTES).to_bytes());
 }
 
 /// READ CAPACITY(16) (SAT-3 section 9.7).
-pub(super) fn capacity_16(identity: &Identity, made: &mut Made) {
+pub(super) fn capacity_16(identity: &IdentifyData, made: &mut Made) {
     let capacity = Capacity16 {
         physical_exponent: identity.physical_exponent,
         thin: trims(identity),
@@ -189,7 +194,7 @@ pub(super) fn report_luns(made: &mut Made) {
 /// MODE SENSE (SAT-3 section 10.1), without block descriptors.
 pub(super) fn mode_sense(
     cdb: &Cdb,
-    identity: &Identity,
+    identity: &IdentifyData,
     is_long: bool,
     made: &mut Made,
 ) -> Result<(), Failure> {
@@ -221,7 +226,7 @@ pub(super) fn mode_sense(
     Ok(())
 }
 
-fn caching(identity: &Identity, is_changeable: bool) -> Caching {
+fn caching(identity: &IdentifyData, is_changeable: bool) -> Caching {
     let (write_cache, no_read_ahead) = if is_changeable {
         (identity.write_cache.supported, false)
     } else {
@@ -231,7 +236,7 @@ fn caching(identity: &Identity, is_changeable: bool) -> Caching {
 }
 
 /// MODE SELECT (SAT-3 section 10.1): the caching page, of which WCE may be another than it is.
-pub(super) fn mode_select(list: &[u8], is_long: bool, identity: &Identity) -> Result<Plan, Failure> {
+pub(super) fn mode_select(list: &[u8], is_long: bool, identity: &IdentifyData) -> Result<Plan, Failure> {
     let wrong = |code| check(SenseKey::IllegalRequest, code);
     let cut = || wrong(code::PARAMETER_LIST_LENGTH_ERROR);
     let (page_at, descriptors) = if is_long {
@@ -258,7 +263,7 @@ pub(super) fn mode_select(list: &[u8], is_long: bool, identity: &Identity) -> Re
 
 /// Whether what was written may be lost before it is flushed. Who has no such cache that could be switched, but a command
 /// that flushes it, is not believed to have none.
-fn has_volatile_cache(identity: &Identity) -> bool {
+fn has_volatile_cache(identity: &IdentifyData) -> bool {
     let flushes = identity.flush_cache || identity.flush_cache_ext;
     identity.write_cache.enabled || (!identity.write_cache.supported && flushes)
 }
@@ -268,7 +273,7 @@ pub(in crate::aoe::initiator) mod tests {
     use super::*;
     use wire::ata::{Feature, identify};
 
-    pub(in crate::aoe::initiator) const DISK: Identity = Identity {
+    pub(in crate::aoe::initiator) const DISK: IdentifyData = IdentifyData {
         serial: *b"SERIAL7             ",
         firmware: *b"1.2     ",
         model: *b"Lunette test disk                       ",
@@ -293,13 +298,13 @@ pub(in crate::aoe::initiator) mod tests {
     const WCE: u8 = 0x04;
     const DRA: u8 = 0x20;
 
-    fn asked(cdb: &[u8], identity: &Identity) -> Vec<u8> {
+    fn asked(cdb: &[u8], identity: &IdentifyData) -> Vec<u8> {
         let (cdb, mut made) = (Cdb::from_bytes(cdb).unwrap(), Made::default());
         inquiry(&cdb, true, identity, &mut made).unwrap();
         made.bytes().to_vec()
     }
 
-    fn modes(cdb: &[u8], identity: &Identity) -> Vec<u8> {
+    fn modes(cdb: &[u8], identity: &IdentifyData) -> Vec<u8> {
         let (cdb, mut made) = (Cdb::from_bytes(cdb).unwrap(), Made::default());
         mode_sense(&cdb, identity, cdb.opcode() == 0x5a, &mut made).unwrap();
         made.bytes().to_vec()
@@ -310,7 +315,7 @@ pub(in crate::aoe::initiator) mod tests {
         let data = asked(&[0x12, 0, 0, 0, 96, 0], &DISK);
         assert_eq!((data.len(), data[4]), (96, 91));
         assert_eq!(&data[8..36], b"ATA     Lunette test dis1.2 ");
-        let newer = Identity { firmware: identify::text("abcd5678"), ..DISK };
+        let newer = IdentifyData { firmware: identify::text("abcd5678"), ..DISK };
         assert_eq!(&asked(&[0x12, 0, 0, 0, 96, 0], &newer)[32..36], b"5678");
     }
 
@@ -332,11 +337,11 @@ pub(in crate::aoe::initiator) mod tests {
     #[test]
     fn the_capacity_is_told_in_both_ways() {
         let mut made = Made::default();
-        capacity_16(&Identity { sectors: 0x0102_0304_0506, ..DISK }, &mut made);
+        capacity_16(&IdentifyData { sectors: 0x0102_0304_0506, ..DISK }, &mut made);
         assert_eq!(made.bytes()[..16], [0, 0, 1, 2, 3, 4, 5, 5, 0, 0, 2, 0, 0, 3, 0, 0]);
         assert_eq!(made.bytes().len(), 32);
         made.clear();
-        capacity_10(&Identity { sectors: 0x0102_0304, ..DISK }, &mut made);
+        capacity_10(&IdentifyData { sectors: 0x0102_0304, ..DISK }, &mut made);
         assert_eq!(made.bytes(), [1, 2, 3, 3, 0, 0, 2, 0]);
     }
 
@@ -345,15 +350,15 @@ pub(in crate::aoe::initiator) mod tests {
         let data = modes(&[0x1a, 8, 8, 0, 252, 0], &DISK);
         assert_eq!((data.len(), data[0], data[2]), (24, 23, 0x10));
         assert_eq!((data[4], data[6], data[16]), (8, WCE, DRA));
-        let through = Identity { write_cache: Feature { supported: true, enabled: false }, ..DISK };
+        let through = IdentifyData { write_cache: Feature { supported: true, enabled: false }, ..DISK };
         assert_eq!(modes(&[0x1a, 8, 8, 0, 252, 0], &through)[6], 0);
-        let silent = Identity { write_cache: Feature::default(), ..DISK };
+        let silent = IdentifyData { write_cache: Feature::default(), ..DISK };
         assert_eq!(modes(&[0x1a, 8, 8, 0, 252, 0], &silent)[6], WCE);
         let all = modes(&[0x5a, 8, 0x3f, 0, 0, 0, 0, 1, 0, 0], &DISK);
         assert_eq!((all.len(), all[1], all[8], all[28]), (40, 38, 8, 10));
         let changeable = modes(&[0x1a, 8, 0x7f, 0, 252, 0], &DISK);
         assert_eq!((changeable[6], changeable[16], changeable[27]), (WCE, 0, 0), "the write cache alone");
-        let fixed = Identity { write_cache: Feature::default(), ..DISK };
+        let fixed = IdentifyData { write_cache: Feature::default(), ..DISK };
         assert_eq!(modes(&[0x5a, 8, 0x7f, 0, 0, 0, 0, 1, 0, 0], &fixed)[10], 0);
     }
 
@@ -382,7 +387,7 @@ pub(in crate::aoe::initiator) mod tests {
                 code::PARAMETER_LIST_LENGTH_ERROR
             );
         }
-        let fixed = Identity { write_cache: Feature::default(), ..DISK };
+        let fixed = IdentifyData { write_cache: Feature::default(), ..DISK };
         assert_eq!(mode_select(&changed(2, 0), false, &fixed), Ok(Plan::Made));
         assert_eq!(
             code_of(mode_select(&changed(6, WCE), false, &fixed)),
@@ -392,14 +397,15 @@ pub(in crate::aoe::initiator) mod tests {
 
     #[test]
     fn what_can_be_trimmed_is_thin() {
-        let thin = Identity { trim_sectors: 4, trim_zeros: true, ..DISK };
+        let thin = IdentifyData { trim_sectors: 4, trim_zeros: true, ..DISK };
         let pages = asked(&[0x12, 1, 0, 0, 252, 0], &thin);
         assert_eq!(pages[4..], [0, 0x80, 0x83, 0xb0, 0xb1, 0xb2]);
         assert_eq!(asked(&[0x12, 1, 0xb2, 0, 252, 0], &thin), [0, 0xb2, 0, 4, 0, 0x84, 2, 0]);
         let limits = asked(&[0x12, 1, 0xb0, 0, 252, 0], &thin);
         assert_eq!(limits[20..28], [0, 0x7f, 0xff, 0x80, 0, 0, 0, 64]);
         assert_eq!(asked(&[0x12, 1, 0xb0, 0, 252, 0], &DISK)[20..28], [0; 8]);
-        for (identity, flags) in [(thin, 0xc0), (Identity { trim_zeros: false, ..thin }, 0x80), (DISK, 0)] {
+        for (identity, flags) in [(thin, 0xc0), (IdentifyData { trim_zeros: false, ..thin }, 0x80), (DISK, 0)]
+        {
             let mut made = Made::default();
             capacity_16(&identity, &mut made);
             assert_eq!(made.bytes()[14], flags);

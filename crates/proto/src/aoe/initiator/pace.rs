@@ -74,8 +74,8 @@ impl Pace {
         self.timeout = timeout.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
     }
 
-    /// The answer came to something that was sent again, and tells nothing of how long it took; what it was waited for
-    /// stays the timer until something else is measured (RFC 6298 section 5.7).
+    /// The answer came to a retransmitted request, and says nothing about how long it took; what it was
+    /// waited for stays the timer until something else is measured (RFC 6298 section 5.7).
     pub(super) fn ambiguous(&mut self, waited_for: Duration) {
         self.timeout = self.timeout.max(waited_for).min(TIMEOUT_MAX);
     }

@@ -11,7 +11,7 @@ use crate::iscsi::initiator::Event;
 use crate::time::Time;
 use crate::verbs::TaskId;
 use wire::aoe::{Command as AoeCommand, ErrorCode, Header, SECTOR_BYTES as FRAME_SECTOR_BYTES};
-use wire::ata::{Identity, Section, StatusReturn, Transfer, error as ata_error, status as ata_status};
+use wire::ata::{IdentifyData, Section, StatusReturn, Transfer, error as ata_error, status as ata_status};
 use wire::iwarp::Layout;
 use wire::scsi::{code, status};
 use wire::{SenseData, SenseKey, Span};
@@ -84,7 +84,7 @@ impl Initiator {
         let answer = Answer::of(header, frame)?;
         if matches!(answer.result, Err(Fault::Refused(ErrorCode::BAD_ARGUMENT))) && self.may_be_too_long(kind)
         {
-            // Its interface may have another MTU now. A new login tells what fits.
+            // Its interface may have another MTU now. A new login finds out what fits.
             self.over("the target does not take frames of the size that it reported");
             return None;
         }
@@ -157,7 +157,7 @@ impl Initiator {
     fn settle(&mut self, now: Time, tag: u32) {
         let Some(Piece { kind, sent_at, timeout, retries, .. }) = self.pieces.release(tag) else { return };
         (self.last_heard, self.quiet_since) = (now, now);
-        // Queries are not answered by the device, and tell nothing of what it has to do.
+        // Queries are not answered by the device, and say nothing about its load.
         if !matches!(kind, Kind::Query) {
             self.pace.answered(sent_at, now);
         }
@@ -168,7 +168,7 @@ impl Initiator {
         }
     }
 
-    /// The target told how it is.
+    /// The target reported its state.
     fn found(&mut self, found: &discover::Found<'_>, is_login: bool) -> Option<Put<'_>> {
         let sectors = wire::aoe::sectors_per_frame(self.config.mtu).min(found.sectors);
         if sectors == 0 {
@@ -294,7 +294,7 @@ impl Initiator {
             data @ Transfer::In(_) => (0, data.bytes()),
             data @ Transfer::Out(_) => (data.bytes(), 0),
         };
-        // Registers are told of what went well, if they were asked for (SAT-3 section 12.2.5).
+        // On success registers are reported only if requested (SAT-3 section 12.2.5).
         let failure = Failure { status: status::CHECK_CONDITION, sense: Some(end.available()) };
         self.complete(id, pass.check_condition.then_some(failure), written, read);
         (read > 0).then(|| Put { from: Source::Frame(place.slice(DATA_AT, read)), to: to.slice(0, read) })
@@ -364,7 +364,7 @@ impl Answer<'_> {
 }
 
 /// The device of an answer to IDENTIFY DEVICE, or why it is none for us.
-fn identity(answer: &Answer<'_>) -> Result<Identity, String> {
+fn identity(answer: &Answer<'_>) -> Result<IdentifyData, String> {
     match answer.result {
         Ok(_) => {}
         Err(Fault::Refused(ErrorCode::TARGET_IS_RESERVED)) => return Err("is reserved".into()),
@@ -375,7 +375,7 @@ fn identity(answer: &Answer<'_>) -> Result<Identity, String> {
             return Err(format!("fails IDENTIFY DEVICE with ATA error {:#04x}", end.error));
         }
     }
-    let identity = Identity::decode(answer.data).ok_or("has no valid IDENTIFY DEVICE data")?;
+    let identity = IdentifyData::decode(answer.data).ok_or("has no valid IDENTIFY DEVICE data")?;
     if identity.sector_bytes != SECTOR_BYTES {
         return Err(format!("has sectors of {} bytes, not {SECTOR_BYTES}", identity.sector_bytes));
     }

@@ -33,7 +33,7 @@ const GOOD: Outcome = Outcome::Status { status: 0, sense: None };
 
 /// A target without a memory of what it has answered.
 struct Disk {
-    identity: Identity,
+    identity: IdentifyData,
     bytes: Vec<u8>,
     /// ERROR of commands from now on.
     error: u8,
@@ -43,7 +43,7 @@ struct Disk {
 impl Disk {
     fn new() -> Disk {
         let bytes: Vec<u8> = (0..64 * 512).map(|at: usize| (at / 512 + at) as u8).collect();
-        let identity = Identity { sectors: 64, ..answer::tests::DISK };
+        let identity = IdentifyData { sectors: 64, ..answer::tests::DISK };
         Disk { identity, bytes, error: 0, flushes: 0 }
     }
 
@@ -264,8 +264,8 @@ fn a_login_without_an_answer_ends() {
 #[test]
 fn a_target_that_cannot_be_used_is_named() {
     for (identity, words) in [
-        (Identity { sector_bytes: 4096, ..answer::tests::DISK }, "sectors of 4096 bytes"),
-        (Identity { model: [0xff; 40], ..answer::tests::DISK }, "valid"),
+        (IdentifyData { sector_bytes: 4096, ..answer::tests::DISK }, "sectors of 4096 bytes"),
+        (IdentifyData { model: [0xff; 40], ..answer::tests::DISK }, "valid"),
     ] {
         let mut rig = Rig::with(CONFIG);
         rig.disk.identity = identity;
@@ -640,7 +640,7 @@ fn a_target_whose_frames_are_smaller_now_is_met_again() {
         Some(Event::Gone { reason }) => reason,
         other => panic!("{other:?}"),
     };
-    // It tells so when it is asked for a sign of life: writes that are too long never reach it.
+    // It reports that when it is pinged: writes that are too long never reach it.
     let mut rig = Rig::new();
     rig.submit(&write_10(0, 2, 0), 0, 1024);
     while !rig.machine.is_over() {

@@ -6,7 +6,7 @@ use super::task::Failure;
 use super::trim;
 use crate::iscsi::initiator::Request;
 use wire::aoe::Order;
-use wire::ata::{Identity, PassThrough, SECTORS_28_BIT, SECTORS_48_BIT, Transfer};
+use wire::ata::{IdentifyData, PassThrough, SECTORS_28_BIT, SECTORS_48_BIT, Transfer};
 use wire::scsi::cdb::SERVICE_ACTION;
 use wire::scsi::command::{
     Inquiry, ModeSelect6, ModeSelect10, ModeSense6, ModeSense10, Read6, Read10, Read12, Read16,
@@ -64,7 +64,7 @@ pub(super) struct Room {
 /// data-in that is no sectors is written to `made`.
 pub(super) fn plan(
     request: &Request,
-    identity: &Identity,
+    identity: &IdentifyData,
     room: Room,
     is_fresh: bool,
     made: &mut Made,
@@ -85,7 +85,7 @@ pub(super) fn plan(
 pub(super) fn looked(
     cdb: &Cdb,
     list: &[u8],
-    identity: &Identity,
+    identity: &IdentifyData,
     is_fresh: bool,
     extents: &mut Vec<trim::Extent>,
 ) -> Plan {
@@ -149,7 +149,12 @@ fn moved(cdb: &Cdb) -> Option<Moved> {
     Some(Moved { way, lba, sectors, has_flags: opcode::cdb_bytes(cdb.opcode()) != Some(6) })
 }
 
-fn transfer(request: &Request, asked: Moved, identity: &Identity, is_fresh: bool) -> Result<Plan, Failure> {
+fn transfer(
+    request: &Request,
+    asked: Moved,
+    identity: &IdentifyData,
+    is_fresh: bool,
+) -> Result<Plan, Failure> {
     let Moved { way, lba, sectors, has_flags } = asked;
     let cdb = &request.cdb;
     only_unit(request)?;
@@ -182,7 +187,12 @@ fn transfer(request: &Request, asked: Moved, identity: &Identity, is_fresh: bool
     Ok(if sectors == 0 { Plan::Made } else { Plan::Move { way, lba, sectors, flush } })
 }
 
-fn other(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made) -> Result<Plan, Failure> {
+fn other(
+    request: &Request,
+    identity: &IdentifyData,
+    is_fresh: bool,
+    made: &mut Made,
+) -> Result<Plan, Failure> {
     let cdb = &request.cdb;
     match cdb.opcode() {
         opcode::SYNCHRONIZE_CACHE_10 | opcode::SYNCHRONIZE_CACHE_16 => {
@@ -274,7 +284,7 @@ fn look<T: Value + Into<u32>>(request: &Request, len: Field<T>, is_fresh: bool) 
 }
 
 /// Whether there is a command that makes durable what is in the cache.
-fn flushes(identity: &Identity) -> bool {
+fn flushes(identity: &IdentifyData) -> bool {
     identity.flush_cache || identity.flush_cache_ext
 }
 
@@ -321,7 +331,7 @@ mod tests {
 
     const ROOM: Room = Room { mtu: 1500, sectors: 2 };
 
-    fn plan(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made) -> Plan {
+    fn plan(request: &Request, identity: &IdentifyData, is_fresh: bool, made: &mut Made) -> Plan {
         super::plan(request, identity, ROOM, is_fresh, made)
     }
 
@@ -360,7 +370,7 @@ mod tests {
         let cdb = [0x2a, 0x08, 0, 0, 1, 2, 0, 0, 3, 0];
         let fua = Plan::Move { way: Way::Write, lba: 0x102, sectors: 3, flush: true };
         assert_eq!(planned(&cdb, 0, 1536), fua);
-        let bare = Identity { flush_cache: false, flush_cache_ext: false, ..DISK };
+        let bare = IdentifyData { flush_cache: false, flush_cache_ext: false, ..DISK };
         assert_eq!(plan(&request(&cdb, 0, 1536), &bare, true, &mut Made::default()), WRITE);
         let flush = request(&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, 0);
         assert_eq!(plan(&flush, &bare, false, &mut Made::default()), Plan::Made);
@@ -379,7 +389,7 @@ mod tests {
         cdb[2..10].copy_from_slice(&u64::MAX.to_be_bytes());
         assert_eq!(code_of(planned(&cdb, 512, 0)), 0x2100);
         cdb[2..10].copy_from_slice(&(1u64 << 28).to_be_bytes());
-        let old = Identity { lba48: false, ..DISK };
+        let old = IdentifyData { lba48: false, ..DISK };
         assert_eq!(code_of(plan(&request(&cdb, 512, 0), &old, true, &mut Made::default())), 0x2100);
     }
 
@@ -407,7 +417,7 @@ mod tests {
 
     #[test]
     fn what_has_a_parameter_list_is_looked_at() {
-        let trims = Identity { trim_sectors: 4, ..DISK };
+        let trims = IdentifyData { trim_sectors: 4, ..DISK };
         let unmap = |flags, len| request(&[0x42, flags, 0, 0, 0, 0, 0, 0, len, 0], 0, 24);
         let looks = Plan::Look { bytes: 24, is_fresh: false };
         assert_eq!(plan(&unmap(0, 24), &trims, false, &mut Made::default()), looks);

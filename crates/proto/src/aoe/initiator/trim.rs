@@ -2,7 +2,7 @@
 
 use super::translate::{Plan, check};
 use wire::SenseKey;
-use wire::ata::{Identity, SECTOR_BYTES, SECTORS_48_BIT};
+use wire::ata::{IdentifyData, SECTOR_BYTES, SECTORS_48_BIT};
 use wire::scsi::capacity::{UnmapDescriptor, UnmapHeader};
 use wire::scsi::code;
 
@@ -30,7 +30,7 @@ pub(super) struct Extent {
 }
 
 /// What an UNMAP with this parameter list wants, on a device of this identity; its extents.
-pub(super) fn plan(list: &[u8], identity: &Identity, is_fresh: bool, extents: &mut Vec<Extent>) -> Plan {
+pub(super) fn plan(list: &[u8], identity: &IdentifyData, is_fresh: bool, extents: &mut Vec<Extent>) -> Plan {
     extents.clear();
     let wrong = |code| Plan::Fail(check(SenseKey::IllegalRequest, code));
     if identity.trim_sectors == 0 {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use crate::aoe::initiator::answer::tests::DISK;
 
-    const THIN: Identity = Identity { trim_sectors: 2, ..DISK };
+    const THIN: IdentifyData = IdentifyData { trim_sectors: 2, ..DISK };
 
     fn list(extents: &[(u64, u32)]) -> Vec<u8> {
         let len = u16::try_from(extents.len() * 16).unwrap();
@@ -169,11 +169,11 @@ mod tests {
 
     #[test]
     fn no_range_is_past_what_its_lba_has_room_for() {
-        let huge = Identity { sectors: u64::MAX, ..THIN };
+        let huge = IdentifyData { sectors: u64::MAX, ..THIN };
         let planned = |lba| plan(&list(&[(lba, 2)]), &huge, true, &mut Vec::new());
         assert_eq!(planned(SECTORS_48_BIT - 2), Plan::Trim { ranges: 1, most: 128 });
         assert_eq!(code_of(planned(SECTORS_48_BIT - 1)), 0x2100);
-        let thick = Identity { trim_sectors: 0, ..huge };
+        let thick = IdentifyData { trim_sectors: 0, ..huge };
         assert_eq!(code_of(plan(&list(&[(0, 2)]), &thick, true, &mut Vec::new())), 0x2000);
     }
 }

@@ -45,7 +45,7 @@ pub struct Export<'a> {
     pub firmware: u16,
 }
 
-/// Tells what a request wants; an error is a frame that nobody answers.
+/// Parses a request; a frame with an error is not answered.
 pub fn look(frame: &[u8]) -> Result<Sight, Violation> {
     let header = head(frame)?;
     let (from, to) = (header.source, header.address());
@@ -113,8 +113,8 @@ pub fn answer_query(frame: &[u8], export: &Export<'_>, out: &mut [u8]) -> Option
     }
 }
 
-/// Writes what a target tells all stations of itself when it comes: the answer to a query that nobody made. Hosts that
-/// listen need not ask then.
+/// Writes what a target announces to all stations when it starts: the answer to a query that nobody made.
+/// Hosts that listen need not ask then.
 pub fn announce(export: &Export<'_>, out: &mut [u8]) -> Option<usize> {
     let all = Header::request(Mac::BROADCAST, export.ours, export.address, Command::CONFIG, 0);
     let header = all.answer(export.ours, export.address, ErrorCode::NONE);

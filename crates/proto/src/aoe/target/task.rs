@@ -68,7 +68,7 @@ impl Kind {
             || answer.error == ErrorCode::NONE && Section::view(&answer.argument).is_some_and(is_bad)
     }
 
-    /// A flush of the cache. A store tells once that it has lost what was in it.
+    /// A flush of the cache. A store reports once that it has lost what was in it.
     pub(super) fn is_flush(self) -> bool {
         use AtaCommand::{FlushCache, FlushCacheExt, Standby, StandbyImmediate};
         let Kind::Ata(section) = self else { return false };
@@ -337,7 +337,7 @@ pub(super) struct TaskTable {
     tags: Vec<Tagged>,
 }
 
-/// A tag of a task, and what tells its write from others.
+/// A tag of a task, and what identifies its write.
 #[derive(Clone, Debug)]
 struct Tagged {
     tag: u32,

@@ -42,7 +42,7 @@ impl Session {
             buffers,
             sectors_max: 2,
             firmware: 0x4016,
-            // Good enough to tell data from other data.
+            // Good enough to distinguish data.
             crc32c: |bytes| bytes.iter().fold(1, |sum, byte| sum.wrapping_mul(31) ^ u32::from(*byte)),
         };
         Session { target: Target::new(config), frames: 0, held: Vec::new() }
@@ -70,7 +70,7 @@ impl Session {
         }
     }
 
-    /// The command that came of the last frame.
+    /// The command that resulted from the last frame.
     fn command(&mut self) -> UpCommand {
         let Some(Up::Command(command)) = self.target.poll() else { panic!("a command") };
         assert!(self.target.poll().is_none());
@@ -324,7 +324,7 @@ fn an_aborted_task_has_no_answer_and_leaves_nothing() {
     session.push(task, 512);
     session.target.down(NOW, Down::Abort { task });
     assert!(session.target.transmit().is_none() && session.target.poll().is_none());
-    // The same when it is told that another has aborted it.
+    // The same when it is notified that another has aborted it.
     session.receive(&read(10, 1, 1));
     let task = session.command().task;
     session.push(task, 512);

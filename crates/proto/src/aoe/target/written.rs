@@ -18,7 +18,7 @@ const _: () = assert!(SETS * WAYS == 1024);
 /// session.
 pub const COPIES_WITHIN: Duration = Duration::from_secs(5);
 
-/// What tells one write from another.
+/// What identifies a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Write {
     pub tag: u32,

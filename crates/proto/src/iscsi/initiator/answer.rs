@@ -8,15 +8,15 @@ use wire::iscsi::{
     LogoutResponse, NopIn, Opcode, Pdu, Reject, ScsiResponse, TAG_NONE, TaskManagementResponse, TextResponse,
 };
 
-pub(crate) type Judged = Result<(), String>;
+pub(crate) type Checked = Result<(), String>;
 
-pub(super) fn breach(what: &str) -> Judged {
+pub(super) fn breach(what: &str) -> Checked {
     Err(format!("breach by the target: {what}"))
 }
 
 impl Layer {
-    /// Judges the header of a PDU.
-    pub(crate) fn header(&mut self, header: &[u8; BHS_BYTES]) -> Judged {
+    /// Validates the header of a PDU.
+    pub(crate) fn header(&mut self, header: &[u8; BHS_BYTES]) -> Checked {
         let Some(basic) = BasicHeader::view(header) else { return Ok(()) };
         if basic.total_ahs_length != 0 {
             return breach("additional header segments");
@@ -32,7 +32,7 @@ impl Layer {
     }
 
     /// StatSN, ExpCmdSN and MaxCmdSN, which are at one place in all PDUs (section 4.2.2).
-    fn numbers(&mut self, header: &[u8; BHS_BYTES]) -> Judged {
+    fn numbers(&mut self, header: &[u8; BHS_BYTES]) -> Checked {
         let Some(pdu) = NopIn::view(header) else { return Ok(()) };
         let opcode = Opcode(pdu.opcode & Opcode::MASK);
         let (stat_sn, exp, max) = (pdu.stat_sn.get(), pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
@@ -60,8 +60,8 @@ impl Layer {
     }
 
     /// A PDU with all its data.
-    pub(crate) fn pdu(&mut self, head: &[u8], data: &[u8]) -> Judged {
-        let judged = match BasicHeader::view(head).map(BasicHeader::opcode) {
+    pub(crate) fn pdu(&mut self, head: &[u8], data: &[u8]) -> Checked {
+        let checked = match BasicHeader::view(head).map(BasicHeader::opcode) {
             Some(Opcode::LOGIN_RESPONSE) => {
                 LoginResponse::view(head).map(|pdu| self.login_response(pdu, data))
             }
@@ -76,10 +76,10 @@ impl Layer {
             Some(Opcode::REJECT) => Reject::view(head).map(|pdu| self.reject(pdu, data)),
             _ => Some(breach("an opcode that targets do not send")),
         };
-        judged.unwrap_or(Ok(()))
+        checked.unwrap_or(Ok(()))
     }
 
-    fn login_response(&mut self, pdu: &LoginResponse, text: &[u8]) -> Judged {
+    fn login_response(&mut self, pdu: &LoginResponse, text: &[u8]) -> Checked {
         let Phase::Login { login, begun, .. } = &mut self.phase else { return Ok(()) };
         let done = login.response(pdu, text)?;
         if pdu.initiator_task_tag.get() != LOGIN_TAG {
@@ -102,7 +102,7 @@ impl Layer {
         Ok(())
     }
 
-    fn scsi_response(&mut self, pdu: &ScsiResponse, data: &[u8]) -> Judged {
+    fn scsi_response(&mut self, pdu: &ScsiResponse, data: &[u8]) -> Checked {
         let Some((id, task)) = self.tasks.find(pdu.initiator_task_tag.get()) else {
             return breach("a response to no task");
         };
@@ -129,7 +129,7 @@ impl Layer {
         Ok(())
     }
 
-    fn nop_in(&mut self, pdu: &NopIn, data: &[u8]) -> Judged {
+    fn nop_in(&mut self, pdu: &NopIn, data: &[u8]) -> Checked {
         let tag = pdu.initiator_task_tag.get();
         let transfer_tag = pdu.target_transfer_tag.get();
         if tag == TAG_NONE {
@@ -146,7 +146,7 @@ impl Layer {
         Ok(())
     }
 
-    fn text_response(&mut self, pdu: &TextResponse, data: &[u8]) -> Judged {
+    fn text_response(&mut self, pdu: &TextResponse, data: &[u8]) -> Checked {
         let tag = pdu.initiator_task_tag.get();
         let Some(exchange) = self.text.as_mut().filter(|exchange| exchange.tag == tag) else {
             return breach("the answer to no text request");
@@ -170,7 +170,7 @@ impl Layer {
         Ok(())
     }
 
-    fn function_response(&mut self, pdu: &TaskManagementResponse) -> Judged {
+    fn function_response(&mut self, pdu: &TaskManagementResponse) -> Checked {
         let tag = pdu.initiator_task_tag.get();
         if !self.functions.iter().any(|function| function.tag == tag) {
             return breach("the answer to no task management request");
@@ -179,7 +179,7 @@ impl Layer {
         Ok(())
     }
 
-    fn logout_response(&mut self, pdu: &LogoutResponse) -> Judged {
+    fn logout_response(&mut self, pdu: &LogoutResponse) -> Checked {
         if !matches!(self.phase, Phase::LoggingOut { .. }) {
             return breach("the answer to no logout request");
         }
@@ -190,14 +190,14 @@ impl Layer {
         Ok(())
     }
 
-    fn async_message(&mut self, pdu: &AsyncMessage) -> Judged {
+    fn async_message(&mut self, pdu: &AsyncMessage) -> Checked {
         let parameters = [pdu.parameter1.get(), pdu.parameter2.get(), pdu.parameter3.get()];
         self.events.push_back(Event::Async { event: pdu.event, parameters });
         Ok(())
     }
 
     /// What was rejected will not be answered otherwise.
-    fn reject(&mut self, pdu: &Reject, data: &[u8]) -> Judged {
+    fn reject(&mut self, pdu: &Reject, data: &[u8]) -> Checked {
         let Some(rejected) = BasicHeader::view(data) else { return breach("a Reject without a header") };
         let (opcode, tag) = (rejected.opcode(), rejected.initiator_task_tag.get());
         match opcode {

@@ -1,8 +1,8 @@
 //! The iSCSI layer of an initiator: all that is the same whether PDUs and data move as bytes of a stream, or as messages
 //! and by RDMA.
 //!
-//! A datamover hands in headers ([`Layer::header`]) and then PDUs with their data ([`Layer::pdu`]), sends `control`,
-//! `data` and `commands` in this order, and tells when payload has left ([`Layer::pushed`]).
+//! A datamover hands in headers ([`Layer::header`]) and then PDUs with their data ([`Layer::pdu`]), sends
+//! `control`, `data` and `commands` in this order, and reports when payload has left ([`Layer::pushed`]).
 
 use super::queue::{Control, DataOut};
 use super::task::{Task, TaskTable};

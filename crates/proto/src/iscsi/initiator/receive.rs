@@ -1,7 +1,7 @@
 //! PDUs are taken apart as they come in over a byte stream; Data-In and R2T, which RDMA does without. An error is the
 //! target's breach of the standard, and the end of the connection.
 
-use super::answer::{Judged, breach, residual};
+use super::answer::{Checked, breach, residual};
 use super::queue::DataOut;
 use super::{Initiator, Outcome, Receiving, Residual};
 use crate::verbs::TaskId;
@@ -11,7 +11,7 @@ use wire::iscsi::{
 
 impl Initiator {
     /// Takes the bytes that were asked for as a header.
-    pub(super) fn received(&mut self, bytes: &[u8]) -> Judged {
+    pub(super) fn received(&mut self, bytes: &[u8]) -> Checked {
         match self.receiving {
             Receiving::Header => self.basic_header(bytes),
             Receiving::Gather { total } => {
@@ -23,7 +23,7 @@ impl Initiator {
         }
     }
 
-    fn basic_header(&mut self, bytes: &[u8]) -> Judged {
+    fn basic_header(&mut self, bytes: &[u8]) -> Checked {
         let Some((header, digest)) = bytes.split_first_chunk::<BHS_BYTES>() else { return Ok(()) };
         if self.layer.link.header_digest && digest != (self.layer.config.crc32c)(header).to_le_bytes() {
             return breach("header digest mismatch (RFC 7143 section 7.8)");
@@ -44,7 +44,7 @@ impl Initiator {
         Ok(())
     }
 
-    fn gathered_all(&mut self) -> Judged {
+    fn gathered_all(&mut self) -> Checked {
         self.receiving = Receiving::Header;
         let len = BasicHeader::view(&self.head).map_or(0, |basic| basic.data_segment_length.get());
         if self.layer.link.data_digest {
@@ -59,7 +59,7 @@ impl Initiator {
     }
 
     /// A PDU with all its data in `gathered`.
-    fn pdu(&mut self) -> Judged {
+    fn pdu(&mut self) -> Checked {
         let head = self.head;
         if let Some(pdu) = ReadyToTransfer::view(&head)
             && Opcode(pdu.opcode & Opcode::MASK) == Opcode::READY_TO_TRANSFER
@@ -67,12 +67,12 @@ impl Initiator {
             return self.ready_to_transfer(pdu);
         }
         let data = std::mem::take(&mut self.gathered);
-        let judged = self.layer.pdu(&head, &data);
+        let checked = self.layer.pdu(&head, &data);
         self.gathered = data;
-        judged
+        checked
     }
 
-    fn data_in(&mut self) -> Judged {
+    fn data_in(&mut self) -> Checked {
         let head = self.head;
         let Some(pdu) = DataIn::view(&head) else { return Ok(()) };
         let (offset, len) = (pdu.buffer_offset.get(), pdu.data_segment_length.get());
@@ -99,7 +99,7 @@ impl Initiator {
     }
 
     /// A Data-In is in its place; it may carry the status.
-    pub(super) fn data_in_done(&mut self, id: TaskId, len: u32) -> Judged {
+    pub(super) fn data_in_done(&mut self, id: TaskId, len: u32) -> Checked {
         let head = self.head;
         let Some(pdu) = DataIn::view(&head) else { return Ok(()) };
         if let Some(task) = self.layer.tasks.get(id) {
@@ -114,7 +114,7 @@ impl Initiator {
         Ok(())
     }
 
-    fn ready_to_transfer(&mut self, pdu: &ReadyToTransfer) -> Judged {
+    fn ready_to_transfer(&mut self, pdu: &ReadyToTransfer) -> Checked {
         let (max_burst, max_outstanding) = (self.layer.link.max_burst, self.layer.link.max_outstanding_r2t);
         let (at, len) = (pdu.buffer_offset.get(), pdu.desired_data_transfer_length.get());
         let Some((id, task)) = self.layer.tasks.find(pdu.initiator_task_tag.get()) else {

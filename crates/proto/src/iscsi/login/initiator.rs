@@ -1,7 +1,7 @@
 //! The initiator's side of the login phase.
 
 use super::{LOGIN_TEXT_MAX, Link, Names, Negotiated, REQUESTS_MAX, Recv, UNEXPECTED_MAX};
-use crate::iscsi::chap::{self, Algorithm, Challenge, Identity};
+use crate::iscsi::chap::{self, Algorithm, Challenge, Credentials};
 use crate::iscsi::keys::{self, Key, Kind, Offers, Place, Rule, Senders, Settled, Values};
 use crate::iscsi::text::{self, TEXT_BYTES_MAX};
 use wire::iscsi::{CONTINUE, LoginResponse, LoginStatus, Stage};
@@ -29,9 +29,9 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct InitiatorChap {
     /// Who we are.
-    pub own: Identity,
+    pub own: Credentials,
     /// Who the target must prove to be.
-    pub target: Option<Identity>,
+    pub target: Option<Credentials>,
     /// What to offer, the best first.
     pub algorithms: Vec<Algorithm>,
     /// There is no login without it; otherwise the target may do without, unless it must prove who it is.
@@ -359,7 +359,7 @@ impl InitiatorLogin {
     }
 }
 
-/// Judges the header of a response.
+/// Validates the header of a response.
 fn check(bhs: &LoginResponse, sent: &LoginSend, text: &[u8]) -> Result<(), String> {
     if bhs.status != LoginStatus::SUCCESS {
         let LoginStatus { class, detail } = bhs.status;

@@ -4,7 +4,7 @@ use super::{
     Access, ChapCredentials, Grant, LOGIN_TEXT_MAX, Link, LoginReply, Names, Negotiated, REQUESTS_MAX, Recv,
     Step, UNEXPECTED_MAX,
 };
-use crate::iscsi::chap::{self, Algorithm, Challenge, Failure, Identity};
+use crate::iscsi::chap::{self, Algorithm, Challenge, Credentials, Failure};
 use crate::iscsi::keys::{self, Key, Kind, Offers, Place, RDMA_SEGMENT_MAX, Rule, Senders, Settled, Values};
 use crate::iscsi::text::{self, TEXT_BYTES_MAX};
 use std::collections::BTreeMap;
@@ -148,7 +148,7 @@ impl TargetLogin {
         self.access.hears(&Step { from: self.from, portal: self.portal, stage, is_answer, keys });
     }
 
-    /// Judges the header (sections 6.3 and 11.12).
+    /// Validates the header (sections 6.3 and 11.12).
     fn check(&mut self, bhs: &LoginRequest) -> Result<(), Fault> {
         if self.over {
             return Err(initiator_error("the login was over"));
@@ -602,8 +602,9 @@ fn is_chap(rule: &Rule) -> bool {
 }
 
 /// The initiator's identity and ours.
-fn identities(credentials: &ChapCredentials) -> (Identity, Option<Identity>) {
-    let identity = |name: &str, secret: &[u8]| Identity { name: name.to_string(), secret: secret.to_vec() };
+fn identities(credentials: &ChapCredentials) -> (Credentials, Option<Credentials>) {
+    let identity =
+        |name: &str, secret: &[u8]| Credentials { name: name.to_string(), secret: secret.to_vec() };
     let ours = credentials.mutual.as_ref().map(|(name, secret)| identity(name, secret));
     (identity(&credentials.user, &credentials.secret), ours)
 }

@@ -94,7 +94,7 @@ impl Layer {
         self.progress(id);
     }
 
-    /// Does what a task's state allows now: tell that a fetch is complete, ask for more, or answer.
+    /// Does what a task's state allows now: report that a fetch is complete, request more, or answer.
     pub(crate) fn progress(&mut self, id: TaskId) {
         let outstanding = self.link.max_outstanding_r2t;
         let Some(task) = self.tasks.get(id) else { return };
@@ -222,7 +222,7 @@ impl Layer {
         if let Incoming::Unplaced(data) | Incoming::Body { data, .. } = self.incoming
             && data.task == id
         {
-            // Who owes nothing behind it need not hear of it any more.
+            // An initiator that owes nothing behind it need not be notified any more.
             let owes = self.tasks.get(id).is_some_and(|task| task.owed_data());
             self.incoming = Incoming::Skip { len: data.len, data: owes.then_some(data) };
         }

@@ -1,8 +1,9 @@
 //! The iSCSI layer of a target: all that is the same whether PDUs and data move as bytes of a stream, or as messages
 //! and by RDMA. RFC 7145 section 1.2 draws the same line; what is on the other side of it, it calls the datamover.
 //!
-//! A datamover hands in headers ([`Layer::header`]) and text ([`Layer::request`]), asks [`Layer::incoming`] what
-//! becomes of a data segment and tells when that is done ([`Layer::data_done`]), and sends what stands in `out`.
+//! A datamover hands in headers ([`Layer::header`]) and text ([`Layer::request`]), asks [`Layer::incoming`]
+//! what becomes of a data segment and reports when that is done ([`Layer::data_done`]), and sends what stands
+//! in `out`.
 
 use super::TargetConfig;
 use super::queue::{Control, Out};

@@ -263,7 +263,7 @@ impl Layer {
         }
     }
 
-    /// The task is not here: it may have got lost on the way, which its RefCmdSN tells.
+    /// The task is not here: it may have been lost in transit, which its RefCmdSN shows.
     fn abort_missing(&mut self, pdu: &TaskManagementRequest) {
         // A numbered request comes in its turn: all before it were received.
         let immediate = pdu.opcode & Opcode::IMMEDIATE != 0;
@@ -400,7 +400,7 @@ impl Layer {
         self.phase = Phase::Closing(reason);
     }
 
-    /// Tells the initiator that this side closes, and closes. A discovery session is just closed.
+    /// Notifies the initiator that this side closes, and closes. A discovery session is just closed.
     pub(super) fn close_session(&mut self) {
         if self.link.discovery {
             return self.over("closed by this side");

@@ -34,7 +34,7 @@ impl Target {
                 }
             }
         }
-        // What stood in the queue was aborted: no PDU has told that the window is open again.
+        // What was in the queue was aborted: no PDU has announced that the window is open again.
         if batch.segments.is_empty()
             && self.layer.is_full_feature()
             && self.layer.session.is_closed_for_nothing()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// Where a command's CmdSN stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Order {
+pub(crate) enum CmdSnPosition {
     /// The next one.
     Next,
     /// Within the window but ahead: one before it is missing.
@@ -15,13 +15,13 @@ pub(crate) enum Order {
     Outside,
 }
 
-/// Command numbering of a session (section 4.2.2.1). The window is what was last told to the initiator: it opens by
-/// free slots, as far as there is room, only when a PDU says so.
+/// Command numbering of a session (section 4.2.2.1). The window is what was last announced to the initiator:
+/// it opens by free slots, as far as there is room, only when a PDU says so.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     /// The next command expected.
     pub exp_cmd_sn: u32,
-    /// The highest CmdSN that the initiator was told it may use.
+    /// The highest CmdSN that was announced to the initiator.
     pub max_cmd_sn: u32,
     /// Commands that hold a slot of the window.
     in_flight: u32,
@@ -55,13 +55,13 @@ impl Session {
     }
 
     /// Where a non-immediate command with this CmdSN stands.
-    pub(crate) fn order(&self, cmd_sn: u32) -> Order {
+    pub(crate) fn position(&self, cmd_sn: u32) -> CmdSnPosition {
         match cmd_sn.wrapping_sub(self.exp_cmd_sn) {
-            ahead if ahead >= self.window() => Order::Outside,
-            0 => Order::Next,
-            _ if self.plugged.contains(&cmd_sn) => Order::Outside,
-            _ if self.rejected.contains(&self.exp_cmd_sn) => Order::BehindRejected,
-            _ => Order::Gap,
+            ahead if ahead >= self.window() => CmdSnPosition::Outside,
+            0 => CmdSnPosition::Next,
+            _ if self.plugged.contains(&cmd_sn) => CmdSnPosition::Outside,
+            _ if self.rejected.contains(&self.exp_cmd_sn) => CmdSnPosition::BehindRejected,
+            _ => CmdSnPosition::Gap,
         }
     }
 
@@ -96,7 +96,7 @@ impl Session {
 
     /// The numbered request with this CmdSN was rejected.
     pub(crate) fn reject(&mut self, cmd_sn: u32) {
-        if self.order(cmd_sn) != Order::Outside {
+        if self.position(cmd_sn) != CmdSnPosition::Outside {
             self.rejected.insert(cmd_sn);
         }
     }
@@ -152,15 +152,15 @@ mod tests {
     fn the_window_is_the_free_slots_and_wraps() {
         let mut session = Session::new(u32::MAX, 4);
         assert_eq!(session.max_cmd_sn, 2);
-        assert_eq!(session.order(u32::MAX), Order::Next);
-        assert_eq!(session.order(0), Order::Gap);
-        assert_eq!(session.order(3), Order::Outside);
-        assert_eq!(session.order(u32::MAX - 1), Order::Outside);
+        assert_eq!(session.position(u32::MAX), CmdSnPosition::Next);
+        assert_eq!(session.position(0), CmdSnPosition::Gap);
+        assert_eq!(session.position(3), CmdSnPosition::Outside);
+        assert_eq!(session.position(u32::MAX - 1), CmdSnPosition::Outside);
         for _ in 0..4 {
             session.receive(true);
         }
         assert_eq!(session.window(), 0);
-        assert_eq!(session.order(session.exp_cmd_sn), Order::Outside);
+        assert_eq!(session.position(session.exp_cmd_sn), CmdSnPosition::Outside);
         session.release();
         assert_eq!(session.window(), 0, "not told yet");
         session.advertise();

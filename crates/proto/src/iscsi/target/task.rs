@@ -148,7 +148,7 @@ impl Task {
         (*fetch, *push, *ending) = (None, None, None);
     }
 
-    /// Whether data is still to come that the initiator was told, or announced, to send, or to be put in its place.
+    /// Whether requested or announced data is still to come, or to be put in its place.
     pub(crate) fn owed_data(&self) -> bool {
         self.unsolicited_open || self.solicited_count > 0 || self.held > 0
     }

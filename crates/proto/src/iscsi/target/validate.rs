@@ -2,7 +2,7 @@
 
 use super::IMMEDIATE_MAX;
 use super::layer::{Data, Incoming, Layer, Phase};
-use super::session::Order;
+use super::session::CmdSnPosition;
 use super::task::Arrival;
 use super::violation::{Reaction, Violation};
 use crate::verbs::{Attribute, Command, Up};
@@ -14,7 +14,7 @@ use wire::iscsi::{
 use zerocopy::IntoBytes as _;
 
 impl Layer {
-    /// Takes the whole header of a PDU; `incoming` tells what becomes of its data segment.
+    /// Takes the whole header of a PDU; `incoming` says what to do with its data segment.
     pub(crate) fn header(&mut self, header: &[u8]) {
         self.incoming = Incoming::Nothing;
         if let Err(violation) = self.validate(header) {
@@ -133,11 +133,11 @@ impl Layer {
         if immediate {
             return Ok(true);
         }
-        match self.session.order(cmd_sn) {
-            Order::Next => Ok(true),
-            Order::BehindRejected => Err(Violation::BehindRejected),
-            Order::Gap => Err(Violation::CommandGap),
-            Order::Outside => Ok(false),
+        match self.session.position(cmd_sn) {
+            CmdSnPosition::Next => Ok(true),
+            CmdSnPosition::BehindRejected => Err(Violation::BehindRejected),
+            CmdSnPosition::Gap => Err(Violation::CommandGap),
+            CmdSnPosition::Outside => Ok(false),
         }
     }
 

@@ -11,7 +11,7 @@ use wire::srp::{
 };
 
 /// What a wrong information unit is answered with: the end of the connection.
-type Judged = Result<(), String>;
+type Checked = Result<(), String>;
 
 fn breach(what: &str) -> String {
     format!("breach by the target: {what}")
@@ -19,7 +19,7 @@ fn breach(what: &str) -> String {
 
 impl Initiator {
     /// Takes an information unit.
-    pub(super) fn unit(&mut self, bytes: &[u8]) -> Judged {
+    pub(super) fn unit(&mut self, bytes: &[u8]) -> Checked {
         let short = || breach("an information unit shorter than its fields say (SRP r16a section 6.1)");
         match bytes.first().map(|code| Opcode(*code)).ok_or_else(short)? {
             Opcode::RESPONSE => {
@@ -48,13 +48,13 @@ impl Initiator {
         }
     }
 
-    fn credit(&mut self, delta: u32) -> Judged {
+    fn credit(&mut self, delta: u32) -> Checked {
         let limit = self.limit.checked_add(delta).filter(|limit| i32::try_from(*limit).is_ok());
         self.limit = limit.ok_or_else(|| breach("a request limit that overflows (SRP r16a section 6.9)"))?;
         Ok(())
     }
 
-    fn response(&mut self, response: &Response, data: &[u8], sense: &[u8]) -> Judged {
+    fn response(&mut self, response: &Response, data: &[u8], sense: &[u8]) -> Checked {
         self.credit(response.req_lim_delta.get())?;
         let tag = response.tag.get();
         let code = Response::code(data);

@@ -1,9 +1,10 @@
 //! What the layer above does with tasks, and what becomes of RDMA that was posted for them.
 //!
-//! RDMA that was posted cannot be called back. So an aborted task keeps its slot until its last transfer is finished,
-//! and only then its places are given up ([`Up::Pushed`]). The initiator takes its buffers back when it is told that a
-//! command is over; a response, or the answer to the function that aborted it, therefore waits for RDMA Reads. It need
-//! not wait for RDMA Writes: they are done before what is posted after them.
+//! RDMA that was posted cannot be called back. So an aborted task keeps its slot until its last transfer is
+//! finished, and only then its places are given up ([`Up::Pushed`]). The initiator reclaims its buffers when
+//! it gets the response that a command is over; a response, or the answer to the function that aborted it,
+//! therefore waits for RDMA Reads. It need not wait for RDMA Writes: they are done before what is posted
+//! after them.
 
 use super::send::{Answered, Out};
 use super::task::{Stage, Transfer};
@@ -171,7 +172,7 @@ impl Target {
         }
     }
 
-    /// Tells of a fetch that was posted whole, and is finished.
+    /// Reports a fetch that was posted whole, and is finished.
     pub(super) fn fetched(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         if let Some(fetch) = task.fetch
@@ -193,7 +194,7 @@ impl Target {
         }
     }
 
-    /// Tells of a push without an ending that was posted whole, and is finished.
+    /// Reports a push without an ending that was posted whole, and is finished.
     pub(super) fn pushed(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         if task.ending.is_none() && task.writing == 0 && task.push.is_some_and(|push| push.is_posted()) {

@@ -22,7 +22,7 @@ const IMMEDIATE_DESCRIPTOR_BYTES: usize = 4;
 /// Who asks to log in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Applicant {
-    /// Initiator port identifier; made of the address of an initiator that does not tell its own.
+    /// Initiator port identifier; made of the address of an initiator that does not send its own.
     pub initiator_port: [u8; 16],
     /// Target port identifier: of our port.
     pub target_port: [u8; 16],
@@ -48,15 +48,15 @@ pub(super) struct Granted {
 }
 
 impl Target {
-    /// Judges the private data of a request for a connection.
+    /// Validates the private data of a connection request.
     pub(super) fn login(&mut self, private_data: &[u8]) -> Answer {
         let request = LoginRequest::from_private_data(private_data);
         let tag = request.as_ref().map(|request| request.tag).unwrap_or_default();
-        let judged = match request {
+        let outcome = match request {
             Some(request) => self.validate(&request),
             None => Err((RejectReason::UNABLE_TO_ESTABLISH, "a login request that is too short".into())),
         };
-        match judged {
+        match outcome {
             Ok(granted) => {
                 self.granted = Some(Box::new(granted));
                 self.grant()
@@ -158,7 +158,7 @@ impl Target {
         }
     }
 
-    /// Tells the layer above of a login that was granted.
+    /// Reports a granted login to the layer above.
     pub(super) fn report_ready(&mut self) {
         if let Some(granted) = &self.granted {
             let session = session(&granted.applicant, &self.link, self.limit);
@@ -178,8 +178,9 @@ fn reject(tag: U64, reason: RejectReason) -> Vec<u8> {
     reject.as_bytes().to_vec()
 }
 
-/// Linux's ib_srp has zeros for the identifier where its device has no InfiniBand GID, as siw: all such hosts would be one
-/// initiator port, end each other's channels and share reservations. Their addresses tell them apart.
+/// Linux's ib_srp has zeros for the identifier where its device has no InfiniBand GID, as siw: all such hosts
+/// would be one initiator port, end each other's channels and share reservations. Their addresses distinguish
+/// them.
 fn initiator_port(claimed: &[u8; 16], from: IpAddr) -> [u8; 16] {
     match from.to_canonical() {
         _ if *claimed != [0; 16] => *claimed,

@@ -10,7 +10,7 @@ use proto::verbs::{Command, Down, Ending, TaskId, Up};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use wire::aoe::{Address, Header, Mac, Order, OrderKind, sectors_per_frame};
-use wire::ata::{self, Action, Feature, Identity, PassThrough, Registers, identify};
+use wire::ata::{self, Action, Feature, IdentifyData, PassThrough, Registers, identify};
 use wire::iwarp::Layout;
 use wire::scsi::status::BUSY;
 use wire::{BufferId, Places, Span};
@@ -428,8 +428,8 @@ fn scratch(task: TaskId, len: u32) -> Span {
     Span { buffer: SCRATCH, offset: u64::from(task.slot) * SCRATCH_BYTES as u64, len }
 }
 
-fn identity(sectors: usize) -> Identity {
-    Identity {
+fn identity(sectors: usize) -> IdentifyData {
+    IdentifyData {
         serial: identify::text("PAIR1"),
         firmware: identify::text("1"),
         model: identify::text("LUNETTE pair"),

@@ -12,7 +12,7 @@ pub(crate) use device::{BROKEN, Device, HANG, LIE, READ, TEST_UNIT_READY, Transp
 pub(crate) use end::End;
 pub(crate) use memory::{MEMORY_BYTES, Memory, Random, crc32c};
 
-use proto::iscsi::chap::{Algorithm, Challenge, Identity};
+use proto::iscsi::chap::{Algorithm, Challenge, Credentials};
 use proto::iscsi::initiator::{Completion, Event, Initiator, InitiatorConfig, Outcome, Request};
 use proto::iscsi::login::{
     Access, ChapCredentials, Grant, InitiatorChap, Offers, Plan, Refusal, SendTargets, TargetRecord,
@@ -163,14 +163,14 @@ pub(crate) fn addresses() -> (SocketAddr, SocketAddr) {
 
 /// CHAP as both sides see it.
 pub(crate) fn chap(algorithms: &[Algorithm], mutual: bool) -> (ChapCredentials, InitiatorChap) {
-    let ours = Identity { name: "disk".into(), secret: b"what the target knows".to_vec() };
+    let ours = Credentials { name: "disk".into(), secret: b"what the target knows".to_vec() };
     let credentials = ChapCredentials {
         user: "alice".into(),
         secret: b"what the initiator knows".to_vec(),
         mutual: Some((ours.name.clone(), ours.secret.clone())),
         algorithms: Vec::new(),
     };
-    let own = Identity { name: credentials.user.clone(), secret: credentials.secret.clone() };
+    let own = Credentials { name: credentials.user.clone(), secret: credentials.secret.clone() };
     let target = mutual.then_some(ours);
     let random = [42; Challenge::RANDOM_BYTES];
     (credentials, InitiatorChap { own, target, algorithms: algorithms.to_vec(), is_required: false, random })

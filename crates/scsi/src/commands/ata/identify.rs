@@ -9,7 +9,7 @@ use crate::state::unit::View;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
 use wire::ata::identify::text;
-use wire::ata::{Feature, Identity, SECTOR_BYTES};
+use wire::ata::{Feature, IdentifyData, SECTOR_BYTES};
 
 pub(crate) fn begin<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     if admission.request.read_bytes < SECTOR_BYTES {
@@ -24,10 +24,10 @@ fn build(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> 
 }
 
 /// IDENTIFY DEVICE data.
-pub(crate) fn identify_data(view: &View) -> [u8; Identity::BYTES] {
+pub(crate) fn identify_data(view: &View) -> [u8; IdentifyData::BYTES] {
     let (unit, policy) = (&view.unit, &view.policy);
     let per_physical = policy.physical_block_bytes.checked_div(policy.block_bytes).unwrap_or(1).max(1);
-    let identity = Identity {
+    let identity = IdentifyData {
         serial: text(&unit.serial),
         firmware: text(REVISION),
         model: text(&format!("{} {}", VENDOR.trim_end(), unit.product)),

@@ -20,7 +20,7 @@ pub(super) enum Format {
 
 /// What is to be copied.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct CopyRequest {
     /// `None`: nothing is to be known of the operation.
     pub(super) list_id: Option<u32>,
     /// The results are held when all went well, too.
@@ -61,7 +61,7 @@ pub(super) fn list_id(format: Format, list: &[u8]) -> Option<u32> {
 }
 
 /// Reads a parameter list; all segments are checked before anything is copied.
-pub(super) fn parse(format: Format, list: &[u8], env: &Env<'_>) -> Result<Order, Check> {
+pub(super) fn parse(format: Format, list: &[u8], env: &Env<'_>) -> Result<CopyRequest, Check> {
     let header = match format {
         Format::Short => short_header(list)?,
         Format::Long => long_header(list)?,
@@ -86,7 +86,7 @@ pub(super) fn parse(format: Format, list: &[u8], env: &Env<'_>) -> Result<Order,
     let (cscds, rest) = body.split_at_checked(header.cscd_bytes).ok_or(Check::PARAMETER_LENGTH)?;
     let segments = rest.get(..header.segment_bytes).ok_or(Check::PARAMETER_LENGTH)?;
     let cscds = parse_cscds(cscds, header.len, env)?;
-    Ok(Order {
+    Ok(CopyRequest {
         list_id: (header.usage != 0b11).then_some(list_id),
         hold: header.usage == 0b00,
         immediate: header.immediate,
@@ -185,7 +185,7 @@ fn parse_cscd(cscd: &[u8; CSCD_BYTES], at: usize, env: &Env<'_>) -> Result<Cscd,
 
 fn parse_segments(mut rest: &[u8], cscds: &[Cscd], env: &Env<'_>) -> Result<Vec<Segment>, Check> {
     let mut segments = Vec::new();
-    // Types are judged before content: a list with an unknown type does nothing at all.
+    // Types are checked before content: a list with an unknown type does nothing at all.
     let mut bodies = Vec::new();
     while let Some(kind) = rest.first() {
         if bodies.len() >= usize::from(SEGMENTS_MAX) {

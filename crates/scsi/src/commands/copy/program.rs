@@ -1,6 +1,6 @@
 //! The commands that copy, and the one that stops a copy.
 
-use super::list::{self, Format, Order, Segment};
+use super::list::{self, CopyRequest, Format, Segment};
 use crate::commands::admission::Admission;
 use crate::commands::media::{refused, taken, unexpected};
 use crate::commands::step::{Env, Event, Step};
@@ -51,7 +51,7 @@ pub(crate) struct ExtendedCopy {
     format: Format,
     /// Bytes of the parameter list.
     len: u32,
-    order: Order,
+    order: CopyRequest,
     /// The segment at hand.
     segment: usize,
     /// Bytes of it that are copied.
@@ -64,7 +64,7 @@ pub(crate) struct ExtendedCopy {
     place: Option<Place>,
 }
 
-/// Aborted between two steps, it still tells.
+/// Aborted between two steps, it still reports its end.
 impl Drop for ExtendedCopy {
     fn drop(&mut self) {
         let _ = self.progress.outcome.set(Outcome::Aborted);
@@ -83,7 +83,7 @@ impl ExtendedCopy {
         ExtendedCopy {
             format,
             len,
-            order: Order { list_id: None, hold: false, immediate: false, segments: Vec::new() },
+            order: CopyRequest { list_id: None, hold: false, immediate: false, segments: Vec::new() },
             segment: 0,
             done: 0,
             is_read: false,
@@ -117,7 +117,7 @@ impl ExtendedCopy {
     fn begin(&mut self, env: &mut Env<'_>) -> Result<(), Check> {
         let list = usize::try_from(self.len).ok().and_then(|len| env.buffer.get(..len));
         let list = list.ok_or(Check::PARAMETER_LENGTH)?;
-        // A new command under an identifier ends what is held of the last one, whatever comes of it.
+        // A new command under an identifier discards what is held of the last one, whatever its outcome.
         if let Some(list_id) = list::list_id(self.format, list) {
             env.nexus.copies.forget(list_id);
         }

@@ -127,7 +127,7 @@ fn copy_status4(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
 /// CHECK CONDITION.
 const STATUS_CHECK: u8 = 0x02;
 
-/// The sense data that tells why an operation ended.
+/// The sense data that says why an operation ended.
 fn sense(env: &Env<'_>, outcome: Outcome) -> Option<Sense> {
     let check = match outcome {
         Outcome::Good => return None,

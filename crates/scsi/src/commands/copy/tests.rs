@@ -14,7 +14,7 @@ use wire::scsi::transport_id::iscsi_port;
 const BYTES: usize = 1 << 20;
 const BLOCKS: u64 = (BYTES / BLOCK) as u64;
 
-/// Two units whose bytes tell where they are.
+/// Two units whose bytes encode their position.
 fn bench() -> Bench {
     let mut bench = Bench::of(unit(), BYTES);
     let mut second = unit();

@@ -21,7 +21,8 @@ pub(crate) fn compare_and_write<P: From<CompareAndWrite>>(admission: &Admission<
     Ok(P::from(CompareAndWrite { offset: range.offset, len, durable }))
 }
 
-/// ORWRITE(16). A chunk at a time: OR is idempotent and its bits are independent, so other ORWRITEs cannot tell.
+/// ORWRITE(16). A chunk at a time: OR is idempotent and its bits are independent, so other ORWRITEs see no
+/// difference.
 pub(crate) fn or_write<P: From<OrWrite>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;

@@ -67,7 +67,7 @@ impl Unmap {
         }
     }
 
-    /// Every range is judged before the first takes effect.
+    /// Every range is checked before the first takes effect.
     fn check(&self, env: &Env<'_>) -> Result<(), Failure> {
         let (mut count, mut bytes) = (0u32, 0u64);
         for (lba, blocks) in self.ranges(env) {

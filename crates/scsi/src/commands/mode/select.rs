@@ -34,7 +34,8 @@ fn begin<P: From<ModeSelect>>(admission: &Admission<'_>, len: u16, header: u16) 
     Ok(P::from(ModeSelect { len, header, flush: false }))
 }
 
-/// The program of MODE SELECT: fetch, judge, tell the home; when the write cache goes off, what it held is flushed.
+/// The program of MODE SELECT: fetch, check, ask the home; when the write cache goes off, what it held is
+/// flushed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModeSelect {
     len: u16,
@@ -69,7 +70,7 @@ impl ModeSelect {
         }
     }
 
-    /// The modes that the parameter list asks for; all of it is judged before anything is changed.
+    /// The modes that the parameter list asks for; all of it is checked before anything is changed.
     fn parse(&self, env: &Env<'_>) -> Result<ModesChange, Check> {
         let list = env.buffer.get(..usize::from(self.len)).ok_or(Check::PARAMETER_LENGTH)?;
         let header = usize::from(self.header);
@@ -102,8 +103,8 @@ impl ModeSelect {
     }
 }
 
-/// A block descriptor must tell the capacity as it is; the number of blocks may be left at zero or all ones (SBC-3
-/// section 6.5.2.2).
+/// A block descriptor must have the current capacity; the number of blocks may be left at zero or all ones
+/// (SBC-3 section 6.5.2.2).
 fn check_descriptor(view: &View, descriptor: &[u8], long: bool, at: u16) -> Result<(), Check> {
     if descriptor.is_empty() {
         return Ok(());

@@ -86,7 +86,7 @@ impl PassThrough {
 
     pub(crate) fn next(&mut self, env: &mut Env<'_>, event: Event) -> Step {
         if let (Some(ending), Event::Pushed) = (self.ending.take(), &event) {
-            return Step::End(self.told(ending));
+            return Step::End(self.wrapped(ending));
         }
         let step = self.exec.next(env, event);
         match step {
@@ -99,14 +99,14 @@ impl PassThrough {
                 self.ending = end;
                 Step::Push { buffer, len, at, end: None }
             }
-            Step::End(ending) => Step::End(self.told(ending)),
+            Step::End(ending) => Step::End(self.wrapped(ending)),
             step => step,
         }
     }
 
     /// Registers come back when it failed, or when they are asked for. Always in descriptor format, which is what tools
     /// understand.
-    fn told(&self, ending: Ending) -> Ending {
+    fn wrapped(&self, ending: Ending) -> Ending {
         let is_available = ending.sense.is_some_and(|sense| sense.code() == StatusReturn::AVAILABLE);
         if is_available && !self.check_condition {
             Ending { status: Status::Good, sense: None, ..ending }
@@ -129,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::Arc;
     use wire::Cdb;
-    use wire::ata::{Command, Identity, error, smart, status};
+    use wire::ata::{Command, IdentifyData, error, smart, status};
 
     /// The first nexus that speaks ATA.
     const ATA: usize = 2;
@@ -217,7 +217,7 @@ mod tests {
         pass(&mut bench, Registers::new(Command::FlushCache, 0, 0), CK_COND, &[]).sense();
         let identify = pass(&mut bench, Registers::new(Command::IdentifyDevice, 0, 1), CK_COND, &[]);
         returned_by(&identify);
-        assert!(Identity::decode(&identify.data).is_some() && identify.ending.read_bytes == 512);
+        assert!(IdentifyData::decode(&identify.data).is_some() && identify.ending.read_bytes == 512);
         let registers = Registers::new(Command::ReadDmaExt, 3, 600);
         let read = pass(&mut bench, registers, CK_COND, &[]);
         assert_eq!(returned_by(&read), StatusReturn::good(&registers));

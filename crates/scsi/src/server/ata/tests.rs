@@ -8,7 +8,7 @@ use crate::vocabulary::modes::{Modes, ModesChange};
 use crate::vocabulary::storage::{MediaOp, StoreError, Traits};
 use proptest::prelude::*;
 use wire::ata::smart::{Function, is_whole};
-use wire::ata::{Feature, Identity, set_features, smart};
+use wire::ata::{Feature, IdentifyData, set_features, smart};
 use wire::ata::{error, status};
 
 /// The first nexus that speaks ATA.
@@ -56,9 +56,9 @@ fn returned_by(outcome: &Outcome) -> StatusReturn {
     StatusReturn::from_sense(&outcome.ending.sense.unwrap()).unwrap()
 }
 
-fn identify(bench: &mut Bench) -> Identity {
+fn identify(bench: &mut Bench) -> IdentifyData {
     let outcome = send(bench, Command::IdentifyDevice, 0, 1);
-    Identity::decode(&outcome.assert_good().data).unwrap()
+    IdentifyData::decode(&outcome.assert_good().data).unwrap()
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn unit_attentions_are_not_for_ata() {
 fn a_unit_whose_store_is_elsewhere_proves_nothing_by_nop() {
     for remote in [false, true] {
         let bench = Bench::of(Unit { remote, ..unit() }, 1 << 20);
-        let identity = Identity::decode(&crate::commands::ata::identify::identify_data(&bench.view))
+        let identity = IdentifyData::decode(&crate::commands::ata::identify::identify_data(&bench.view))
             .expect("IDENTIFY DEVICE data");
         assert_eq!(identity.proves_by_nop(), !remote);
     }

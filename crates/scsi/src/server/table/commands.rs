@@ -8,7 +8,7 @@ use crate::commands::{
 };
 use crate::server::ata::pass_through;
 use crate::server::opcodes;
-use crate::state::readiness::Gate;
+use crate::state::readiness::Precondition;
 use crate::vocabulary::command::ReservationClass as Class;
 
 /// Every command.
@@ -52,53 +52,73 @@ pub(crate) static COMMANDS: &[Command] = &[
     slow(300, flushes(&wide(0x91, 0x02), sync::synchronize_cache16)),
     reads(&[0x34, 0x02, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0], sync::prefetch10),
     reads(&wide(0x90, 0x02), sync::prefetch16),
-    control(&[0x00, 0, 0, 0, 0, 0], Gate::Ready, Class::Ready, power::test_unit_ready),
-    control(&[0x12, 0x01, 0xff, 0xff, 0xff, 0], Gate::Open, Class::Always, inquiry::begin),
-    control(&[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0], Gate::Open, Class::Always, luns::begin),
-    control(&[0x03, 0x01, 0, 0, 0xff, 0], Gate::Open, Class::Always, request_sense::begin),
-    control(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], Gate::Ready, Class::Always, capacity::begin10),
+    control(&[0x00, 0, 0, 0, 0, 0], Precondition::Ready, Class::Ready, power::test_unit_ready),
+    control(&[0x12, 0x01, 0xff, 0xff, 0xff, 0], Precondition::Open, Class::Always, inquiry::begin),
+    control(
+        &[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+        Precondition::Open,
+        Class::Always,
+        luns::begin,
+    ),
+    control(&[0x03, 0x01, 0, 0, 0xff, 0], Precondition::Open, Class::Always, request_sense::begin),
+    control(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], Precondition::Ready, Class::Always, capacity::begin10),
     action(
         0x10,
         &[0x9e, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
-        Gate::Ready,
+        Precondition::Ready,
         Class::Always,
         capacity::begin16,
     ),
-    action(0x12, &wide(0x9e, 0x1f), Gate::Ready, Class::Read, lba_status::begin),
-    control(&[0x1a, 0x08, 0xff, 0xff, 0xff, 0], Gate::Control, Class::Write, mode::sense6),
-    control(&[0x5a, 0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0], Gate::Control, Class::Write, mode::sense10),
-    control(&[0x15, 0x11, 0, 0, 0xff, 0], Gate::Control, Class::Write, mode::select6),
-    control(&[0x55, 0x11, 0, 0, 0, 0, 0, 0xff, 0xff, 0], Gate::Control, Class::Write, mode::select10),
-    control(&[0x4d, 0x01, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0], Gate::Control, Class::Always, log::sense),
-    control(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Gate::Control, Class::Ready, power::start_stop),
-    control(&[0x1e, 0, 0, 0, 0x03, 0], Gate::Control, Class::Ready, power::prevent_allow),
-    control(&[0x1d, 0xfc, 0, 0xff, 0xff, 0], Gate::Control, Class::Write, diagnostic::send),
-    control(&[0x1c, 0x01, 0xff, 0xff, 0xff, 0], Gate::Control, Class::Write, diagnostic::receive),
-    control(&[0x37, 0, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0], Gate::Ready, Class::Read, diagnostic::defects10),
+    action(0x12, &wide(0x9e, 0x1f), Precondition::Ready, Class::Read, lba_status::begin),
+    control(&[0x1a, 0x08, 0xff, 0xff, 0xff, 0], Precondition::Control, Class::Write, mode::sense6),
+    control(
+        &[0x5a, 0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0],
+        Precondition::Control,
+        Class::Write,
+        mode::sense10,
+    ),
+    control(&[0x15, 0x11, 0, 0, 0xff, 0], Precondition::Control, Class::Write, mode::select6),
+    control(&[0x55, 0x11, 0, 0, 0, 0, 0, 0xff, 0xff, 0], Precondition::Control, Class::Write, mode::select10),
+    control(
+        &[0x4d, 0x01, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0],
+        Precondition::Control,
+        Class::Always,
+        log::sense,
+    ),
+    control(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Precondition::Control, Class::Ready, power::start_stop),
+    control(&[0x1e, 0, 0, 0, 0x03, 0], Precondition::Control, Class::Ready, power::prevent_allow),
+    control(&[0x1d, 0xfc, 0, 0xff, 0xff, 0], Precondition::Control, Class::Write, diagnostic::send),
+    control(&[0x1c, 0x01, 0xff, 0xff, 0xff, 0], Precondition::Control, Class::Write, diagnostic::receive),
+    control(
+        &[0x37, 0, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0],
+        Precondition::Ready,
+        Class::Read,
+        diagnostic::defects10,
+    ),
     control(
         &[0xb7, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
-        Gate::Ready,
+        Precondition::Ready,
         Class::Read,
         diagnostic::defects12,
     ),
     action(
         0x0a,
         &[0xa3, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
-        Gate::Control,
+        Precondition::Control,
         Class::Always,
         ports::groups,
     ),
     action(
         0x0c,
         &[0xa3, 0x1f, 0x87, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
-        Gate::Control,
+        Precondition::Control,
         Class::Write,
         opcodes::begin,
     ),
     action(
         0x0d,
         &[0xa3, 0x1f, 0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
-        Gate::Control,
+        Precondition::Control,
         Class::Write,
         ports::functions,
     ),
@@ -123,7 +143,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     action(
         0x1c,
         &[0x83, 0x1f, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-        Gate::Control,
+        Precondition::Control,
         Class::Write,
         copy::abort,
     ),
@@ -132,7 +152,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     copy_results(0x03, &[0x84, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0]),
     copy_results(0x04, &RESULTS),
     copy_results(0x05, &[0x84, 0x1f, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0]),
-    slow(3600, control(&[0x04, 0xff, 0, 0, 0, 0], Gate::Format, Class::Write, format::begin)),
+    slow(3600, control(&[0x04, 0xff, 0, 0, 0, 0], Precondition::Format, Class::Write, format::begin)),
     sanitizes(0x01, Offer::Always, sanitize::overwrite),
     sanitizes(0x02, Offer::Thin, sanitize::erase),
     sanitizes(0x03, Offer::Cryptographic, sanitize::erase),
@@ -145,55 +165,61 @@ pub(crate) static COMMANDS: &[Command] = &[
 ];
 
 /// A command that is always offered, with the usual timeout.
-const fn control(usage: &'static [u8], gate: Gate, reservation: Class, begin: Begin) -> Command {
+const fn control(usage: &'static [u8], gate: Precondition, reservation: Class, begin: Begin) -> Command {
     Command { usage, action: None, reservation, gate, offer: Offer::Always, seconds: 30, begin }
 }
 
 /// The same with a service action in byte 1.
-const fn action(action: u16, usage: &'static [u8], gate: Gate, reservation: Class, begin: Begin) -> Command {
+const fn action(
+    action: u16,
+    usage: &'static [u8],
+    gate: Precondition,
+    reservation: Class,
+    begin: Begin,
+) -> Command {
     Command { action: Some(action), ..control(usage, gate, reservation, begin) }
 }
 
 /// A command that reads the medium.
 const fn reads(usage: &'static [u8], begin: Begin) -> Command {
-    control(usage, Gate::Ready, Class::Read, begin)
+    control(usage, Precondition::Ready, Class::Read, begin)
 }
 
 /// A command that writes the medium.
 const fn writes(usage: &'static [u8], begin: Begin) -> Command {
-    control(usage, Gate::Write, Class::Write, begin)
+    control(usage, Precondition::Write, Class::Write, begin)
 }
 
 /// A command that makes what was written durable.
 const fn flushes(usage: &'static [u8], begin: Begin) -> Command {
-    control(usage, Gate::Ready, Class::Write, begin)
+    control(usage, Precondition::Ready, Class::Write, begin)
 }
 
-/// A command that judges reservations for itself.
+/// A command that checks reservations itself.
 const fn reserves(usage: &'static [u8], begin: Begin) -> Command {
-    control(usage, Gate::Control, Class::Always, begin)
+    control(usage, Precondition::Control, Class::Always, begin)
 }
 
 /// PERSISTENT RESERVE IN.
 const fn persistent_in(service_action: u16) -> Command {
     let usage = &[0x5e, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, 0];
-    action(service_action, usage, Gate::Control, Class::Always, reservation::persistent_reserve_in)
+    action(service_action, usage, Precondition::Control, Class::Always, reservation::persistent_reserve_in)
 }
 
 /// PERSISTENT RESERVE OUT.
 const fn persistent_out(service_action: u16) -> Command {
     let usage = &[0x5f, 0x1f, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0];
-    action(service_action, usage, Gate::Control, Class::Always, reservation::persistent_reserve_out)
+    action(service_action, usage, Precondition::Control, Class::Always, reservation::persistent_reserve_out)
 }
 
 /// EXTENDED COPY: minutes, as it may name many segments.
 const fn copies(service_action: u16, usage: &'static [u8], begin: Begin) -> Command {
-    slow(300, action(service_action, usage, Gate::Ready, Class::Write, begin))
+    slow(300, action(service_action, usage, Precondition::Ready, Class::Write, begin))
 }
 
 /// RECEIVE COPY RESULTS.
 const fn copy_results(service_action: u16, usage: &'static [u8]) -> Command {
-    action(service_action, usage, Gate::Control, Class::Write, copy::receive)
+    action(service_action, usage, Precondition::Control, Class::Write, copy::receive)
 }
 
 /// Usage data of EXTENDED COPY.
@@ -205,13 +231,13 @@ const RESULTS: [u8; 16] = [0x84, 0x1f, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0x
 /// SANITIZE: an hour, as the whole medium is written.
 const fn sanitizes(service_action: u16, offer: Offer, begin: Begin) -> Command {
     let usage = &[0x48, 0xbf, 0, 0, 0, 0, 0, 0xff, 0xff, 0];
-    let command = action(service_action, usage, Gate::Sanitize, Class::Write, begin);
+    let command = action(service_action, usage, Precondition::Sanitize, Class::Write, begin);
     Command { offer, ..slow(3600, command) }
 }
 
-/// ATA PASS-THROUGH: reservations and readiness are judged when the command in it is known.
+/// ATA PASS-THROUGH: reservations and readiness are checked when the command in it is known.
 const fn passes(usage: &'static [u8], begin: Begin) -> Command {
-    Command { offer: Offer::Exported, ..control(usage, Gate::Control, Class::Always, begin) }
+    Command { offer: Offer::Exported, ..control(usage, Precondition::Control, Class::Always, begin) }
 }
 
 /// With another recommended timeout.

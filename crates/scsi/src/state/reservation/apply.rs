@@ -1,9 +1,9 @@
 //! What PERSISTENT RESERVE OUT does to the table (SPC-4 sections 5.13.6 to 5.13.11).
 
-use super::order::{Action, Register};
-use super::{Kind, NexusName, Order, Registration, Reservation, Table, TargetPort};
+use super::reserve_out::{Action, Register};
+use super::{Kind, NexusName, Registration, Reservation, ReserveOut, Table, TargetPort};
 use crate::state::attention::UnitAttention;
-use crate::state::home::{Identity, Who};
+use crate::state::home::{NexusIdentity, Who};
 use crate::vocabulary::sense::Check;
 
 /// What goes with a change of the table.
@@ -34,7 +34,12 @@ impl From<Check> for Refusal {
 
 impl Table {
     /// The table after an order. `ports`: the relative identifiers of all target ports of the unit.
-    pub fn apply(&self, from: &Identity, order: &Order, ports: &[u16]) -> Result<(Table, Effects), Refusal> {
+    pub fn apply(
+        &self,
+        from: &NexusIdentity,
+        order: &ReserveOut,
+        ports: &[u16],
+    ) -> Result<(Table, Effects), Refusal> {
         if self.is_reserved() {
             return Err(Refusal::Conflict);
         }
@@ -84,7 +89,7 @@ impl Change {
         own.cloned().ok_or(Refusal::Conflict)
     }
 
-    fn register(&mut self, order: &Order, register: &Register, ports: &[u16]) -> Result<(), Refusal> {
+    fn register(&mut self, order: &ReserveOut, register: &Register, ports: &[u16]) -> Result<(), Refusal> {
         let own = self.table.registration(&self.from).map_or(0, |own| own.key);
         if !register.ignore_key && own != order.key {
             return Err(Refusal::Conflict);
@@ -146,7 +151,7 @@ impl Change {
             return;
         }
         if self.table.reservation.take().is_some_and(|held| held.kind.is_shared()) {
-            self.tell_registered(UnitAttention::ReservationsReleased);
+            self.notify_registered(UnitAttention::ReservationsReleased);
         }
     }
 
@@ -174,7 +179,7 @@ impl Change {
         let is_shared = held.kind.is_shared();
         self.table.reservation = None;
         if is_shared {
-            self.tell_registered(UnitAttention::ReservationsReleased);
+            self.notify_registered(UnitAttention::ReservationsReleased);
         }
         Ok(())
     }
@@ -183,7 +188,7 @@ impl Change {
         self.table.reservation = None;
         for gone in std::mem::take(&mut self.table.registrations) {
             if gone != *sender {
-                self.tell(&gone, UnitAttention::ReservationsPreempted);
+                self.notify(&gone, UnitAttention::ReservationsPreempted);
             }
         }
     }
@@ -218,14 +223,14 @@ impl Change {
         if takes_over {
             let kind = kind.ok_or(Check::cdb_byte(2))?;
             if self.table.reservation.as_ref().is_some_and(|held| held.kind != kind) {
-                self.tell_registered(UnitAttention::ReservationsReleased);
+                self.notify_registered(UnitAttention::ReservationsReleased);
             }
             self.hold(sender, kind);
         } else if self.table.registrations.is_empty() {
             self.table.reservation = None;
         }
         for registration in gone.iter().filter(|gone| *gone != sender) {
-            self.tell(registration, UnitAttention::RegistrationsPreempted);
+            self.notify(registration, UnitAttention::RegistrationsPreempted);
             if abort {
                 self.effects.aborts.extend(who(registration));
             }
@@ -264,16 +269,16 @@ impl Change {
         Ok(())
     }
 
-    /// Tells every registered nexus but the sender.
-    fn tell_registered(&mut self, attention: UnitAttention) {
+    /// Notifies every registered nexus but the sender.
+    fn notify_registered(&mut self, attention: UnitAttention) {
         for registration in self.table.registrations.clone() {
             if !registration.nexus.covers(&self.from) {
-                self.tell(&registration, attention);
+                self.notify(&registration, attention);
             }
         }
     }
 
-    fn tell(&mut self, registration: &Registration, attention: UnitAttention) {
+    fn notify(&mut self, registration: &Registration, attention: UnitAttention) {
         self.effects.attentions.extend(who(registration).map(|who| (who, attention)));
     }
 }

@@ -7,7 +7,7 @@
 use super::apply::{Change, who};
 use super::{Access, Table};
 use crate::state::attention::UnitAttention;
-use crate::state::home::{Draft, HomeReply, Identity, Who};
+use crate::state::home::{Draft, HomeReply, NexusIdentity, Who};
 use std::sync::Arc;
 use wire::aoe::Mac;
 use wire::scsi::transport_id::aoe_mac;
@@ -37,7 +37,12 @@ impl Table {
 
 impl Draft {
     /// Sets the list. An empty one releases.
-    pub(crate) fn set_reserve_list(&mut self, from: &Identity, list: Arc<[Mac]>, force: bool) -> HomeReply {
+    pub(crate) fn set_reserve_list(
+        &mut self,
+        from: &NexusIdentity,
+        list: Arc<[Mac]>,
+        force: bool,
+    ) -> HomeReply {
         let table = Arc::clone(&self.policy.reservations);
         if !force && table.access(from.nexus, &from.transport_id, from.target_port) != Access::Full {
             return HomeReply::Conflict;

@@ -252,7 +252,7 @@ fn trimmed(frames: &[Vec<u8>]) -> (Vec<(u64, u64)>, Vec<u8>) {
 #[test]
 fn unmap_trims_in_as_many_frames_as_it_needs() {
     let mut rig = Rig::new();
-    rig.disk.identity = Identity { trim_sectors: 8, sectors: 1 << 30, ..rig.disk.identity };
+    rig.disk.identity = IdentifyData { trim_sectors: 8, sectors: 1 << 30, ..rig.disk.identity };
     rig.submit(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8, 0);
     rig.run();
     rig.completion();
@@ -337,7 +337,7 @@ fn what_does_not_fit_any_more_has_the_target_met_again() {
         (unmap(64).0, unmap(64).1, false),
     ] {
         let mut rig = Rig::with(CONFIG);
-        rig.disk.identity = Identity { trim_sectors: 8, sectors: 1 << 30, ..rig.disk.identity };
+        rig.disk.identity = IdentifyData { trim_sectors: 8, sectors: 1 << 30, ..rig.disk.identity };
         rig.log_in();
         rig.give(&cdb, 1024, &data);
         let frame = rig.sent().pop().unwrap();
@@ -363,7 +363,7 @@ fn a_list_that_wants_nothing_is_taken_all_the_same() {
 #[test]
 fn a_device_that_trims_no_more_is_sent_the_rest_of_an_unmap() {
     let mut rig = Rig::with(CONFIG);
-    rig.disk.identity = Identity { trim_sectors: 1, sectors: 1 << 30, ..rig.disk.identity };
+    rig.disk.identity = IdentifyData { trim_sectors: 1, sectors: 1 << 30, ..rig.disk.identity };
     rig.log_in();
     let mut list = vec![0; 24];
     (list[1], list[3]) = (22, 16);

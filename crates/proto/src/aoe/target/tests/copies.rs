@@ -172,7 +172,7 @@ fn a_late_copy_of_set_features_is_answered_and_not_executed() {
     session.command();
 }
 
-/// The store tells once what it has lost.
+/// The store reports once what it has lost.
 #[test]
 fn a_flush_that_failed_is_not_tried_again_by_a_copy() {
     use wire::ata::Command::{FlushCache, FlushCacheExt, Standby, StandbyImmediate};

@@ -219,7 +219,7 @@ impl Driver {
         self.target.poll()
     }
 
-    /// The next event tells, for the log, that the initiator broke the standard in a way that this names.
+    /// The next event logs that the initiator violated the standard in this way.
     pub(crate) fn refused(&mut self, why: &str) {
         match self.up() {
             Some(Up::Refused { reason }) => assert!(reason.contains(why), "{reason}"),
@@ -315,7 +315,7 @@ impl Driver {
         (got.view(), got.data)
     }
 
-    /// The target owes one Reject for this reason, of the PDU with this header, and tells the log.
+    /// The target owes one Reject for this reason, of the PDU with this header, and logs that.
     pub(crate) fn rejected(&mut self, reason: RejectReason, opcode: Opcode) {
         self.refused("RFC 7143");
         let (pdu, data) = self.one::<wire::iscsi::Reject>();

@@ -7,7 +7,7 @@ use wire::scsi::transport_id::Malformed;
 
 /// PERSISTENT RESERVE OUT with its parameter list.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Order {
+pub struct ReserveOut {
     /// RESERVATION KEY.
     pub(super) key: u64,
     /// SERVICE ACTION RESERVATION KEY.
@@ -51,7 +51,7 @@ pub(super) struct Register {
 /// Length of a parameter list without TransportIDs.
 const BASIC_BYTES: usize = 24;
 
-impl Order {
+impl ReserveOut {
     /// Where the parameter list asks that registrations outlive a restart (APTPL), if it does.
     pub(super) fn asks_to_keep(&self) -> Option<Check> {
         match &self.action {
@@ -65,7 +65,7 @@ impl Order {
     pub const BYTES_MAX: u32 = 32 * 1024;
 
     /// Reads the CDB and the parameter list, as long as the CDB says.
-    pub fn parse(cdb: &Cdb, list: &[u8]) -> Result<Order, Check> {
+    pub fn parse(cdb: &Cdb, list: &[u8]) -> Result<ReserveOut, Check> {
         let basic: [u8; BASIC_BYTES] = *list.first_chunk().ok_or(Check::PARAMETER_LENGTH)?;
         let [.., flags, _, _, _] = basic;
         let service_action = cdb.u8(1) & 0x1f;
@@ -92,7 +92,7 @@ impl Order {
             MOVE => parse_move(list)?,
             _ => return Err(Check::cdb_bit(1, 4)),
         };
-        Ok(Order { key: number(list, 0), action_key: number(list, 8), action })
+        Ok(ReserveOut { key: number(list, 0), action_key: number(list, 8), action })
     }
 }
 
@@ -105,7 +105,8 @@ fn number(list: &[u8], at: usize) -> u64 {
     list.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
-/// The TransportIDs after the length field that ends at the start of them, which must tell of no more than is there.
+/// The TransportIDs after the length field that ends at the start of them, which must not claim more than is
+/// there.
 fn transport_ids(list: &[u8], start: usize) -> Result<&[u8], Check> {
     let (head, ids) = list.split_at_checked(start).ok_or(Check::PARAMETER_LENGTH)?;
     let len = u32::from_be_bytes(*head.last_chunk().ok_or(Check::PARAMETER_LENGTH)?);

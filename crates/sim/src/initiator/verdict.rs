@@ -1,4 +1,4 @@
-//! How commands may end.
+//! Which ends of a command are valid, and what they say of its effect.
 
 use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, ILLEGAL_WORD};
 use super::{Initiator, Kind, MISCOMPARE_WORD, Task};
@@ -16,8 +16,12 @@ const ABORTED_COMMAND: u8 = 0x0b;
 const MISCOMPARE: u8 = 0x0e;
 
 impl Initiator {
-    /// What became of a command.
-    pub(super) fn judge(&self, task: &Task, completion: &Completion) -> Result<(&'static str, Fate), String> {
+    /// Checks the end of a command; returns what it says of its effect.
+    pub(super) fn verdict(
+        &self,
+        task: &Task,
+        completion: &Completion,
+    ) -> Result<(&'static str, Fate), String> {
         let (status, sense) = match completion.outcome {
             Outcome::Status { status, sense } => (status, sense),
             Outcome::Aborted => return Ok(("aborted", Fate::Unsure)),
