@@ -1,6 +1,7 @@
 //! One core: a pinned thread and all that it owns. One turn of it is [`Core::turn`].
 
 mod accept;
+mod answers;
 mod aoe;
 mod budget;
 mod buffer;
@@ -369,7 +370,9 @@ impl<I: Io> Core<I> {
         match tag >> kind::SHIFT {
             kind::ACCEPT => self.accepted(index as usize, completion.result),
             kind::RECV => self.received(Key { index, generation: tag as u32 }, completion.result),
-            kind::SEND => self.sent(Key { index, generation: tag as u32 }, completion.result),
+            kind::SEND => {
+                self.sent(Key { index, generation: tag as u32 }, completion.result);
+            }
             // A lane that has gone may have had a watch.
             kind::LANE if self.units.get(index).is_none() => {}
             kind::LANE => {

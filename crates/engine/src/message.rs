@@ -6,7 +6,7 @@ use crate::slots::Key;
 use crate::transport::Transport;
 use crate::units::NewUnit;
 use proto::time::Time;
-use proto::verbs::{Command, FunctionId};
+use proto::verbs::FunctionId;
 use reactor::io::{Handle, Io};
 use reactor::packet::{Line, Socket};
 use reactor::uring::Uring;
@@ -330,10 +330,10 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// Counts a command.
-    pub(crate) fn add(&mut self, command: &Command) {
+    pub(crate) fn add(&mut self, read_bytes: u32, write_bytes: u32) {
         self.commands += 1;
-        self.read_bytes += u64::from(command.read_bytes);
-        self.write_bytes += u64::from(command.write_bytes);
+        self.read_bytes += u64::from(read_bytes);
+        self.write_bytes += u64::from(write_bytes);
     }
 }
 

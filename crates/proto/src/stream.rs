@@ -121,6 +121,7 @@ impl Transmit {
     pub const ALONE_BYTES_MAX: u32 = 1024 * 1024;
 
     /// Whether another PDU with `bytes` header bytes and `segments` segments fits.
+    #[inline]
     pub fn has_room(&self, bytes: usize, segments: usize) -> bool {
         // Payload that is summed is copied for it: that should still be in the cache when it leaves.
         let most = if self.sums_payload { Self::SHARED_BYTES_MAX } else { self.total_bytes_max };
@@ -134,6 +135,7 @@ impl Transmit {
     }
 
     /// Appends bytes; neighbouring pieces become one segment.
+    #[inline]
     pub fn push_bytes(&mut self, bytes: &[u8]) {
         let len = u32::try_from(bytes.len()).unwrap_or(0);
         if len == 0 {
@@ -161,6 +163,7 @@ impl Transmit {
     }
 
     /// Appends payload.
+    #[inline]
     pub fn push_payload(&mut self, span: Span) {
         self.sums_payload |= self.is_summing;
         self.total_bytes = self.total_bytes.saturating_add(span.len);

@@ -15,7 +15,7 @@ mod receive;
 mod send;
 
 use crate::io::{Errno, Handle, Io, Tag};
-use proto::stream::{StreamMachine, Want};
+use proto::stream::{StreamMachine, Transmit, Want};
 use proto::time::Time;
 use proto::verbs::TaskId;
 use receive::{Brought, Receiver};
@@ -54,6 +54,50 @@ pub struct InFlight {
     pub since: Time,
     /// All its bytes: how many of them have left is not known before it completes.
     pub bytes: u64,
+}
+
+/// What has come, and what is answered.
+pub struct Desk<'a> {
+    unread: &'a [u8],
+    receiver: &'a mut Receiver,
+    sender: &'a mut Sender,
+    fed: &'a mut u32,
+    is_shared: bool,
+}
+
+impl<'a> Desk<'a> {
+    /// The next bytes, if so many are here.
+    #[inline]
+    pub fn header(&self, len: u32) -> Option<&'a [u8]> {
+        self.unread.get(..len as usize)
+    }
+
+    /// The same, named.
+    #[inline]
+    pub fn ahead(&self, len: u32) -> Option<Span> {
+        self.receiver.ahead(len)
+    }
+
+    /// What has been appended to what leaves next.
+    #[inline]
+    pub fn answered(&self) -> Option<&Transmit> {
+        self.sender.opened()
+    }
+
+    /// As [`Stream::answers`].
+    #[inline]
+    pub fn answers(&mut self) -> &mut Transmit {
+        self.sender.open(self.is_shared)
+    }
+
+    /// As [`Stream::used`], of a header that is here.
+    #[inline]
+    pub fn used(&mut self, header: u32) -> bool {
+        self.unread = self.unread.get(header as usize..).unwrap_or_default();
+        self.receiver.used(header, 0);
+        *self.fed += 1;
+        *self.fed < FEED_MAX
+    }
 }
 
 /// How the stream ended.
@@ -122,7 +166,48 @@ impl Stream {
         false
     }
 
+    /// Whether what comes may be answered as it comes: what was received can be looked at, and nothing is being sent. Each
+    /// turn has its share of that, as of [`Stream::feed`].
+    #[inline]
+    pub fn may_answer(&self) -> bool {
+        self.end.is_none() && self.receiver.is_open() && self.sender.is_free() && self.fed < FEED_MAX
+    }
+
+    /// What will be sent next begins with this: answers may be appended.
+    #[inline]
+    pub fn answers<I: Io>(&mut self, io: &I) -> &mut Transmit {
+        self.sender.open(io.is_shared())
+    }
+
+    /// What has come, to be answered as it comes: nothing else happens to the stream meanwhile.
+    #[inline]
+    pub fn desk<'a, I: Io>(&'a mut self, io: &'a mut I) -> Desk<'a> {
+        let is_shared = io.is_shared();
+        let unread = self.receiver.unread().map_or(&[][..], |unread| io.arena().bytes(unread));
+        let Stream { receiver, sender, fed, .. } = self;
+        Desk { unread, receiver, sender, fed, is_shared }
+    }
+
+    /// A header and the body behind it, which are here, were used where they lie. False: the connection has had its share of
+    /// this turn.
+    #[inline]
+    pub fn used(&mut self, header: u32, body: u32) -> bool {
+        self.receiver.used(header, body);
+        self.fed += 1;
+        self.fed < FEED_MAX
+    }
+
+    /// So many bytes are awaited, beside which nothing is to be done. False: they are here, or there is no room for them.
+    pub fn await_bytes<I: Io>(&mut self, io: &mut I, len: u32) -> bool {
+        let is_posted = !self.is_held
+            && self.receiver.lacks(len)
+            && self.receiver.post(io, self.socket, Want::Header { len });
+        self.wants_feed &= !is_posted;
+        is_posted
+    }
+
     /// The next bytes for the machine, if so many are here.
+    #[inline]
     pub fn ahead(&self, len: u32) -> Option<Span> {
         self.receiver.ahead(len)
     }
@@ -165,7 +250,8 @@ impl Stream {
         io: &mut I,
         machine: &mut M,
     ) -> Option<Result<u32, Errno>> {
-        if self.receiver.take_filled() && self.end.is_none() && machine.owes() {
+        let owes = self.sender.opened().is_some() || machine.owes();
+        if self.receiver.take_filled() && self.end.is_none() && owes {
             let since = *self.gathers_since.get_or_insert(io.now());
             if io.now().since(since) < GATHER_FOR {
                 self.wants_flush = true;

@@ -68,7 +68,7 @@ pub struct Uring {
     reads: Vec<squeue::Entry>,
     is_closing: bool,
     /// What is still to be queued behind everything else: receives, and the rest of a send that was cut short.
-    fills: Vec<squeue::Entry>,
+    fills: Vec<u32>,
     hot: Hot,
     direct: Direct,
     neighbours: Neighbours,
@@ -153,6 +153,9 @@ impl Uring {
     }
 
     fn queue_reads(&mut self) {
+        if self.reads.is_empty() {
+            return;
+        }
         let mut reads = std::mem::take(&mut self.reads);
         reads.drain(..).for_each(|entry| self.push(&entry));
         self.reads = reads;
@@ -162,17 +165,14 @@ impl Uring {
     /// next.
     fn queue_fills(&mut self) {
         self.queue_reads();
-        while !self.fills.is_empty() {
-            // SAFETY: as in `push`.
-            if unsafe { self.ring.submission().push_multiple(&self.fills) }.is_ok() {
-                return self.fills.clear();
-            }
-            let mut fills = std::mem::take(&mut self.fills);
-            fills.drain(..).for_each(|entry| self.push(&entry));
-            // Making room for them may have found the rest of a send.
-            fills.append(&mut self.fills);
-            self.fills = fills;
+        // Making room for them may find the rest of a send.
+        let mut next = 0;
+        while let Some(index) = self.fills.get(next).copied() {
+            let entry = self.requests.get(index).entry().user_data(u64::from(index));
+            self.push(&entry);
+            next += 1;
         }
+        self.fills.clear();
     }
 
     /// Submits what is queued, and waits. Whether there was anything to submit or to wait for.
@@ -243,11 +243,10 @@ impl Uring {
                 }
                 Err(_) => close(socket),
             },
-            Kind::Send { socket } => {
+            Kind::Send { .. } => {
                 if let Ok(bytes) = result {
                     if bytes > 0 && request.advance(bytes) && !self.is_closing {
-                        let entry = send_entry(socket, request.message());
-                        return self.fills.push(entry.user_data(u64::from(index)));
+                        return self.fills.push(index);
                     }
                     result = Ok(request.sent);
                 }
@@ -283,24 +282,16 @@ impl Uring {
                 }
                 None if hot::is_over(request.since, self.now) => {
                     self.hot.receives.swap_remove(next);
-                    self.fill(index);
+                    self.fills.push(index);
                 }
                 None => next += 1,
             }
         }
     }
 
-    /// Queues a receive.
-    fn fill(&mut self, index: u32) {
-        let entry = receive_entry(self.requests.get(index));
-        self.fills.push(entry.user_data(u64::from(index)));
-    }
-
     /// The ring takes all receives.
     fn cool_down(&mut self) {
-        while let Some(index) = self.hot.receives.pop() {
-            self.fill(index);
-        }
+        self.fills.append(&mut self.hot.receives);
     }
 
     fn arm_wake(&mut self) {
@@ -383,7 +374,7 @@ impl Io for Uring {
         if self.hot.takes_receive(socket.0) {
             self.hot.receives.push(index);
         } else {
-            self.fill(index);
+            self.fills.push(index);
         }
     }
 
@@ -400,7 +391,7 @@ impl Io for Uring {
             self.finish(index, result, &mut ready);
             self.ready = ready;
         } else {
-            let entry = send_entry(socket.0, request.message());
+            let entry = request.entry();
             self.push(&entry.user_data(u64::from(index)));
         }
     }
@@ -561,18 +552,27 @@ impl Drop for Uring {
     }
 }
 
-fn receive_entry(request: &mut Request) -> squeue::Entry {
-    let Kind::Receive { socket } = request.kind else { unreachable!("a receive says from where") };
-    match request.vectors() {
-        [one] => opcode::Recv::new(Fd(socket), one.iov_base.cast(), one.iov_len as u32).build(),
-        _ => opcode::RecvMsg::new(Fd(socket), request.message()).build(),
+impl Request {
+    /// Of a receive, or of what is left of a send.
+    fn entry(&mut self) -> squeue::Entry {
+        match self.kind {
+            Kind::Receive { socket } => match self.vectors() {
+                [one] => opcode::Recv::new(Fd(socket), one.iov_base.cast(), one.iov_len as u32).build(),
+                _ => opcode::RecvMsg::new(Fd(socket), self.message()).build(),
+            },
+            // It waits until all is sent; a dead peer is an error, not a signal.
+            Kind::Send { socket } => {
+                let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+                opcode::SendMsg::new(Fd(socket), self.message()).flags(flags as u32).build()
+            }
+            Kind::Accept
+            | Kind::Connect { .. }
+            | Kind::Peers { .. }
+            | Kind::Fill
+            | Kind::Drain
+            | Kind::Bare => unreachable!("only what moves bytes of a stream is put off"),
+        }
     }
-}
-
-/// Waits until all is sent; a dead peer is an error, not a signal.
-fn send_entry(socket: i32, message: *const libc::msghdr) -> squeue::Entry {
-    let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
-    opcode::SendMsg::new(Fd(socket), message).flags(flags as u32).build()
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC since this process first asked.

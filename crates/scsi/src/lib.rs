@@ -41,7 +41,7 @@ mod vocabulary;
 
 pub use commands::luns::no_unit;
 pub use commands::step::{self, Env, Event, Step, Units};
-pub use server::exec::Exec;
+pub use server::exec::{Exec, Transfer};
 pub use server::table;
 pub use state::attention::{self, UnitAttention};
 pub use state::export::{self, Export};

@@ -26,7 +26,7 @@ impl Span {
 }
 
 /// Up to [`Places::MAX`] spans, in order: the places of one piece of payload.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Places {
     spans: [Span; Places::MAX],
     count: u8,
@@ -63,8 +63,15 @@ impl Places {
     }
 
     /// The spans in order.
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = Span> + '_ {
-        self.spans.iter().take(usize::from(self.count)).copied()
+        self.spans.get(..usize::from(self.count)).unwrap_or_default().iter().copied()
+    }
+
+    /// Names no place any more.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.count = 0;
     }
 
     /// Length in bytes of all spans together.
@@ -94,6 +101,14 @@ impl Places {
         out
     }
 }
+
+impl PartialEq for Places {
+    fn eq(&self, other: &Places) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Places {}
 
 #[cfg(test)]
 mod tests {

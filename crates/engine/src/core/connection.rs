@@ -1,6 +1,7 @@
 //! Connections on this core: accepted, logged in, moved to their home core, served, closed.
 
-use super::buffer::Share;
+use super::answers::Answers;
+use super::buffer::{Buffers, Share};
 use super::immediate_read::Occupant;
 use super::quiesce::Quiescing;
 use super::session::{LunState, session_name};
@@ -45,6 +46,8 @@ pub(super) struct Connection {
     pub(super) reach: Vec<(u32, Reach)>,
     /// Tasks by the transport's slot.
     tasks: Vec<Option<(u16, Occupant)>>,
+    /// What needs neither task nor slot.
+    pub(super) answers: Answers,
     pub(super) phase: Phase,
     /// The initiator has begun a login, and that is noted.
     pub(super) has_begun: bool,
@@ -107,6 +110,9 @@ impl Endings {
     }
 }
 
+/// What a command is work for apart from its data, in bytes of data.
+const COMMAND_WORK: u64 = 16 << 10;
+
 /// How long a peer may take to receive the last that a closing connection owes.
 const CUT_AFTER: Duration = Duration::from_secs(1);
 
@@ -153,6 +159,7 @@ impl Connection {
             served: None,
             reach: Vec::new(),
             tasks: Vec::new(),
+            answers: Answers::default(),
             phase,
             has_begun: false,
             to_serve: false,
@@ -185,10 +192,14 @@ impl Connection {
         }
     }
 
-    /// Index of the LUN named by eight bytes (SAM-5 section 4.7: peripheral device and flat space addressing).
-    pub(super) fn find_lun(&self, lun: u64) -> Option<usize> {
-        let number = wire::scsi::lun::number(lun)?;
-        self.luns.iter().position(|state| state.number == number)
+    /// Its initiator may send no more than there is room for.
+    pub(super) fn limit_window(&mut self, key: Key, whole_bytes: u64, buffers: &mut Buffers) {
+        if self.machine.limit_window(self.share.window(whole_bytes))
+            && !std::mem::replace(&mut self.is_narrow, true)
+        {
+            buffers.narrow.push(key);
+            buffers.room_seen = buffers.room_seen.min(whole_bytes);
+        }
     }
 
     /// Who is in a slot of the transport.
@@ -245,8 +256,11 @@ impl Connection {
     /// Whether the initiator should have taken data that was lent.
     pub(super) fn is_lent_late(&self, now: Time) -> bool {
         let send = self.in_flight();
-        let is_late = |occupant: &Occupant| matches!(occupant, Occupant::ImmediateRead { moving, .. } if self.pace.is_late(*moving, send, now));
-        self.tasks.iter().flatten().any(|(_, occupant)| is_late(occupant))
+        let lent = self.tasks.iter().flatten().filter_map(|(_, occupant)| match occupant {
+            Occupant::ImmediateRead { moving, .. } => Some(*moving),
+            Occupant::Task(_) => None,
+        });
+        lent.chain(self.answers.moving()).any(|moving| self.pace.is_late(moving, send, now))
     }
 
     /// Whether data must be copied before it is sent: with a data digest, the bytes that are summed must be the
@@ -306,7 +320,7 @@ impl Connection {
 
     /// Whether it has neither a task nor data that was lent.
     pub(super) fn is_vacant(&self) -> bool {
-        self.tasks.iter().all(Option::is_none)
+        self.tasks.iter().all(Option::is_none) && self.answers.have_left()
     }
 
     /// Whether a deadline has passed.
@@ -314,6 +328,12 @@ impl Connection {
         let deadline = if self.phase == Phase::Closing { self.cut_at } else { self.machine.deadline() };
         deadline.is_some_and(|deadline| deadline <= now)
     }
+}
+
+/// Counts a command that has come, for the log and as work of its connection.
+pub(super) fn note_command(facts: &mut Facts, work: &mut u64, read_bytes: u32, write_bytes: u32) {
+    facts.tally.add(read_bytes, write_bytes);
+    *work += COMMAND_WORK + u64::from(read_bytes) + u64::from(write_bytes);
 }
 
 /// Whom a line of the log is about.
@@ -506,6 +526,7 @@ impl<I: Io> Core<I> {
             self.abort(task, Some(Aborted::Silently));
         }
         self.abort_lent(key, None, Aborted::Silently);
+        self.forget_answers(key);
         let ours = |task: &super::Task| task.aborted && task.origin == key;
         let lingering: Vec<(Key, u32)> =
             self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, task)| (key, task.unit)).collect();

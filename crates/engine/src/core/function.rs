@@ -4,7 +4,7 @@
 
 use super::Core;
 use super::connection::COLD_RESET;
-use super::session::{NO_LUN, group};
+use super::session::{NO_LUN, find_lun, group};
 use crate::message::{Asker, Message, Waiter};
 use crate::slots::Key;
 use proto::verbs::Function as Asked;
@@ -60,7 +60,7 @@ impl<I: Io> Core<I> {
     /// A task management request arrived.
     pub(super) fn function(&mut self, connection: Key, id: FunctionId, lun: u64, asked: Asked) {
         let Some(conn) = self.connections.get(connection) else { return };
-        let unit = conn.find_lun(lun).map(|index| conn.luns[index].unit);
+        let unit = find_lun(&conn.luns, lun).map(|index| conn.luns[index].unit);
         let from = conn.nexus;
         if reaches_others(asked)
             && group(&self.shared.config, &conn.facts).is_some_and(|group| group.read_only)

@@ -122,11 +122,16 @@ impl<I: Io> Core<I> {
     /// A task that ran on the unit is over.
     pub(super) fn leave_gate(&mut self, unit: u32, task: Option<Key>) {
         let gate = &mut self.units[unit].gate;
-        gate.running -= 1;
         if task.is_some_and(|task| gate.turn == Turn::Running(task)) {
             gate.turn = Turn::None;
             self.post(self.units[unit].home_core, Message::Gate { unit, gate: GateMessage::Leave });
         }
+        self.leave_gate_by(unit, 1);
+    }
+
+    /// So many commands that ran on the unit are over, none of which was ordered.
+    pub(super) fn leave_gate_by(&mut self, unit: u32, commands: u32) {
+        self.units[unit].gate.running -= commands;
         self.report_held(unit);
     }
 

@@ -69,6 +69,7 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get_mut(connection) else { return false };
         let moving = conn.pace.begin(now, stall_nanos, bytes);
         conn.occupy(command.task, Occupant::ImmediateRead { unit, moving, buffer });
+        conn.answers.expect(buffer.is_none());
         let (from, end) = (from.slice(0, bytes), Some(to_wire(ending)));
         conn.machine.down(now, Down::Push { task: command.task, at: 0, from, end });
         conn.mark_dirty(connection, &mut self.to_serve, &mut self.to_flush);
@@ -116,11 +117,18 @@ impl<I: Io> Core<I> {
             if let Some(conn) = self.connections.get_mut(connection) {
                 conn.vacate(wire);
             }
-            let unsent = &mut self.units[unit].unsent;
-            if is_lent && !unsent.contains(&connection) {
-                unsent.push(connection);
+            if is_lent {
+                self.note_unsent(unit, connection);
             }
             self.end_lent(connection, unit, buffer);
+        }
+    }
+
+    /// What a connection was sent of this unit's memory may still be on its way when the unit goes.
+    pub(super) fn note_unsent(&mut self, unit: u32, connection: Key) {
+        let unsent = &mut self.units[unit].unsent;
+        if !unsent.contains(&connection) {
+            unsent.push(connection);
         }
     }
 

@@ -1,13 +1,32 @@
 //! WRITEs with immediate data: they need no buffer, and to memory no task.
 
 use super::Core;
+use super::budget::Budget;
 use super::connection::Phase;
 use super::task::to_wire;
 use crate::slots::Key;
 use proto::verbs::{Command, Down};
 use reactor::io::Io;
 use scsi::Exec;
-use wire::Places;
+use store::lane::Lane;
+use wire::{Places, Span};
+
+/// Writes what was received, where the store takes it at once. So a turn is bounded by what it receives, but not by what
+/// the system clears first.
+pub(super) fn put_at_once<I: Io>(
+    lane: &mut dyn Lane<I>,
+    io: &mut I,
+    budget: &mut Budget,
+    offset: u64,
+    from: Span,
+) -> bool {
+    let may_clear = budget.left() > 0;
+    let cleared = lane.put(io, offset, Places::one(from), may_clear);
+    if let Some(cleared) = cleared {
+        budget.charge(u64::from(from.len) + cleared);
+    }
+    cleared.is_some()
+}
 
 impl<I: Io> Core<I> {
     /// Writes all that a WRITE writes from where it was received, where that is all here and the store takes
@@ -30,13 +49,10 @@ impl<I: Io> Core<I> {
             None => conn.stream.as_ref().and_then(|stream| stream.ahead(len)),
         };
         let Some(from) = from else { return false };
-        // What was received is written: a turn is bounded by what it receives. But not by what the system clears first.
-        let may_clear = self.budget.left() > 0;
-        let lane = self.units.lane(unit);
-        let Some(cleared) = lane.put(&mut self.io, offset, Places::one(from), may_clear) else {
+        if !put_at_once(self.units.lane(unit), &mut self.io, &mut self.budget, offset, from) {
             return false;
-        };
-        self.budget.charge(u64::from(len) + cleared);
+        }
+        conn.answers.expect(true);
         self.trace_end(connection, command, &ending);
         self.down(Some(connection), Down::End { task: command.task, ending: to_wire(ending) });
         self.leave_gate(unit, None);

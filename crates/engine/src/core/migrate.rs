@@ -152,8 +152,9 @@ impl<I: Io> Core<I> {
     /// The end of a turn of a connection that is drained.
     pub(super) fn drain_on(&mut self, key: Key) {
         let Some(drain) = self.moves.drain.as_mut().filter(|drain| drain.key == key) else { return };
-        let is_busy =
-            |conn: &super::Connection| conn.is_in_payload() || conn.immediate_reads(None).next().is_some();
+        let is_busy = |conn: &super::Connection| {
+            conn.is_in_payload() || conn.immediate_reads(None).next().is_some() || !conn.answers.have_left()
+        };
         if self.connections.get(key).is_some_and(is_busy)
             || self.tasks.iter().any(|(_, task)| task.origin == key)
         {

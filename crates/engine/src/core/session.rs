@@ -47,6 +47,13 @@ pub(crate) struct LunState {
 /// The number of a LUN that the session is not shown any more: no other has it.
 pub(super) const NO_LUN: u16 = u16::MAX;
 
+/// Index of the LUN named by eight bytes (SAM-5 section 4.7: peripheral device and flat space addressing).
+#[inline]
+pub(super) fn find_lun(luns: &[LunState], lun: u64) -> Option<usize> {
+    let number = wire::scsi::lun::number(lun)?;
+    luns.iter().position(|state| state.number == number)
+}
+
 impl LunState {
     /// Its unit has gone.
     pub(super) fn forget(&mut self) {

@@ -60,6 +60,12 @@ impl Pace {
         Moving { bytes, until, latest }
     }
 
+    /// So many more leave with these, and have as long.
+    pub(super) fn join(&mut self, moving: &mut Moving, bytes: u32) {
+        moving.bytes += bytes;
+        self.moving_bytes += u64::from(bytes);
+    }
+
     /// They have moved.
     pub(super) fn end(&mut self, moving: Moving) {
         self.stop(moving);

@@ -6,8 +6,9 @@ use super::Core;
 use super::aoe::Claim;
 use super::budget::Rest;
 use super::buffer::Purpose;
-use super::connection::Connection;
+use super::connection::{Connection, note_command};
 use super::immediate_read::Occupant;
+use super::session::find_lun;
 use super::stall::Moving;
 use super::unit::{NO_UNIT, Unit};
 use crate::message::{Message, Origin, Waiter};
@@ -132,9 +133,6 @@ const REPORT_LUNS: u8 = 0xa0;
 /// Steps of one task before others have their turn.
 const STEPS_MAX: usize = 16;
 
-/// What a command is work for apart from its data, in bytes of data.
-const COMMAND_WORK: u64 = 16 << 10;
-
 impl Task {
     fn new(connection: Key, command: &Command, attribute: Attribute, unit: u32) -> Self {
         Task {
@@ -258,12 +256,11 @@ impl<I: Io> Core<I> {
             verbs::Attribute::HeadOfQueue => Attribute::HeadOfQueue,
             verbs::Attribute::Aca => Attribute::Aca,
         };
-        let Some(lun) = conn.find_lun(command.lun) else {
+        let Some(lun) = find_lun(&conn.luns, command.lun) else {
             return self.no_unit(connection, &command, attribute);
         };
         let unit = conn.luns[lun].unit;
-        conn.facts.tally.add(&command);
-        conn.work += COMMAND_WORK + u64::from(command.read_bytes) + u64::from(command.write_bytes);
+        note_command(&mut conn.facts, &mut conn.work, command.read_bytes, command.write_bytes);
         if self.units[unit].gate.must_wait(attribute) {
             let key = self.insert(Task { lun, ..Task::new(connection, &command, attribute, unit) });
             self.units[unit].gate.wait(key);
@@ -283,6 +280,9 @@ impl<I: Io> Core<I> {
         {
             claim.iter().for_each(|claim| self.end_change(unit, claim));
             return;
+        }
+        if let Some(conn) = self.connections.get_mut(connection) {
+            conn.answers.expect(false);
         }
         let task = Task::new(connection, &command, attribute, unit);
         let key = self.insert(Task { lun, gated: true, claim, ..task });

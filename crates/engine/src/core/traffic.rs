@@ -25,14 +25,20 @@ impl<I: Io> Core<I> {
         }
     }
 
-    pub(super) fn sent(&mut self, key: Key, result: Result<u32, Errno>) {
+    /// A send has ended. Whether the connection rests then: there is nothing to feed, and nothing to flush.
+    pub(super) fn sent(&mut self, key: Key, result: Result<u32, Errno>) -> bool {
+        let (mut rests, mut left) = (false, None);
         let mut pushed = std::mem::take(&mut self.pushed);
         if let Some(conn) = self.connections.get_mut(key) {
             if let Some(stream) = &mut conn.stream {
                 conn.machine.sent(stream, &mut self.io, result, &mut pushed);
+                // What was lent to answers leaves with one batch.
+                let lent = if stream.has_sent() { conn.answers.leave(&mut conn.pace) } else { None };
+                left = lent.map(|lent| (lent, conn.answers.have_left()));
             }
-            // Most sends end while the next command is waited for: there is nothing to feed, and nothing to flush.
-            if !conn.is_at_rest() {
+            // Most sends end while the next command is waited for.
+            rests = conn.is_at_rest();
+            if !rests {
                 conn.mark_dirty(key, &mut self.to_serve, &mut self.to_flush);
             }
         }
@@ -40,6 +46,13 @@ impl<I: Io> Core<I> {
             self.has_pushed(key, wire);
         }
         self.pushed = pushed;
+        if let Some(((unit, commands), is_all)) = left {
+            self.leave_gate_by(unit, commands);
+            if !is_all {
+                self.end_answers(key);
+            }
+        }
+        rests
     }
 
     /// The data that a task pushed has left.
@@ -90,6 +103,12 @@ impl<I: Io> Core<I> {
                     stream.pause();
                 }
                 return self.poll_machine(key);
+            }
+            let is_all = conn.answers.are_expected() && self.answer(key);
+            let Some(conn) = self.connections.get_mut(key) else { return };
+            if is_all {
+                conn.to_serve = false;
+                return;
             }
             if let Some(up) = conn.machine.next(conn.stream.as_mut(), &mut self.io) {
                 self.up(key, up);
@@ -196,16 +215,15 @@ impl<I: Io> Core<I> {
         let waits_for_room = matches!(conn.machine, Transport::Aoe(_)) && self.send_frames(key);
         let whole_bytes = self.io.arena().whole_bytes();
         let Some(conn) = self.connections.get_mut(key) else { return };
-        if conn.machine.limit_window(conn.share.window(whole_bytes))
-            && !std::mem::replace(&mut conn.is_narrow, true)
-        {
-            self.buffers.narrow.push(key);
-            self.buffers.room_seen = self.buffers.room_seen.min(whole_bytes);
+        if !conn.answers.were_all() {
+            conn.limit_window(key, whole_bytes, &mut self.buffers);
         }
         let Flushed { event, sent } = conn.machine.flush(conn.stream.as_mut(), &mut self.io);
         if let Some(result) = sent {
             self.has_sent = true;
-            self.sent(key, result);
+            if self.sent(key, result) && event.is_none() {
+                return;
+            }
         }
         let Some(conn) = self.connections.get_mut(key) else { return };
         let wants_more = conn.stream.as_ref().is_some_and(|stream| stream.wants_more());

@@ -10,6 +10,7 @@ pub(super) const PDU_BYTES: usize = 192;
 pub(super) const PDU_SEGMENTS: usize = 4 + Places::MAX;
 
 /// Appends a header, with its digest where agreed.
+#[inline]
 pub(super) fn push_header(header: &[u8], digest: Option<fn(&[u8]) -> u32>, batch: &mut Transmit) {
     batch.push_bytes(header);
     if let Some(crc32c) = digest {
@@ -18,6 +19,7 @@ pub(super) fn push_header(header: &[u8], digest: Option<fn(&[u8]) -> u32>, batch
 }
 
 /// Appends a payload with its padding and digest.
+#[inline]
 pub(super) fn push_payload(from: Places, len: u32, digest: bool, batch: &mut Transmit) {
     if digest {
         batch.start_sum();
@@ -37,6 +39,7 @@ pub(super) fn push_bytes(data: &[u8], digest: bool, batch: &mut Transmit) {
     push_end(u32::try_from(data.len()).unwrap_or(0), digest, batch);
 }
 
+#[inline]
 fn push_end(len: u32, digest: bool, batch: &mut Transmit) {
     let padding = usize::try_from(pad(len)).unwrap_or(0);
     batch.push_bytes([0; 3].get(..padding).unwrap_or_default());

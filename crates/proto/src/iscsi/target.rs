@@ -4,10 +4,12 @@
 //! keeps account of data-out and of what the layer above does, `request` is everything that is not a SCSI
 //! command, `queue` is what goes out. Numbers that belong to the session and not to this connection are in
 //! `session`. iSER (`crate::iser`) moves all of it by messages and RDMA; the machine in this file moves it
-//! over a byte stream: `receive` takes PDUs apart, and `send` cuts what goes out into PDUs.
+//! over a byte stream: `receive` takes PDUs apart, and `send` cuts what goes out into PDUs. What `plain` lets
+//! through passes all of it by: it is answered as it comes.
 
 mod data;
 pub(crate) mod layer;
+mod plain;
 pub(crate) mod queue;
 mod receive;
 mod request;
@@ -24,6 +26,7 @@ use crate::stream::{HEADER_BYTES_MAX, StreamMachine, Transmit, Want};
 use crate::time::Time;
 use crate::verbs::{Down, TaskId, Up};
 use layer::{Incoming, Layer};
+pub use plain::Plain;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -152,6 +152,7 @@ impl Arena {
 
     /// The bytes of a span. Panics while it is lent to someone who writes: a small buffer as a whole, of a large one the
     /// parts that were lent.
+    #[inline]
     pub fn bytes(&self, span: Span) -> &[u8] {
         let (block, small) = self.locate(span);
         let is_written = self.blocks[block as usize].is_written(small, span);
@@ -403,6 +404,7 @@ impl Block {
     }
 
     /// Whether someone may write a part of the span.
+    #[inline]
     fn is_written(&self, small: u32, span: Span) -> bool {
         let (from, to) = within(span);
         let overlaps = |(first, last): &(u32, u32)| from < *last && *first < to;

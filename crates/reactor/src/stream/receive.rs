@@ -169,14 +169,19 @@ impl Receiver {
         match self.bring_body(io.arena(), body) {
             Some(digest_ok) => {
                 self.payload = UNTOUCHED;
-                let is_bulk = body.len >= BULK_BYTES_MIN;
-                self.bulk = if is_bulk { SMALL_BODIES } else { self.bulk.saturating_sub(1) };
+                self.note_body(body.len);
                 machine.body(now, digest_ok);
                 Brought::Something
             }
             None if self.leftover.is_empty() => Brought::Short(want),
             None => self.bring(io, machine),
         }
+    }
+
+    /// A body has come.
+    fn note_body(&mut self, len: u32) {
+        let is_bulk = len >= BULK_BYTES_MIN;
+        self.bulk = if is_bulk { SMALL_BODIES } else { self.bulk.saturating_sub(1) };
     }
 
     /// `Some`: it is complete, and this says whether the digest was right.
@@ -226,8 +231,29 @@ impl Receiver {
     }
 
     /// The next unread bytes, if so many are here.
+    #[inline]
     pub(super) fn ahead(&self, len: u32) -> Option<Span> {
         self.unread().filter(|unread| unread.len >= len).map(|unread| unread.slice(0, len))
+    }
+
+    /// Whether fewer bytes than these are here, which lie in the buffer as they come.
+    pub(super) fn lacks(&self, len: u32) -> bool {
+        self.staged() < len && self.staging.is_some_and(|staging| staging.len >= len)
+    }
+
+    /// Whether all that has come lies here to be looked at.
+    pub(super) fn is_open(&self) -> bool {
+        self.posted.is_none() && self.leftover.is_empty()
+    }
+
+    /// The next bytes, which are here, were used where they lie.
+    #[inline]
+    pub(super) fn used(&mut self, header: u32, body: u32) {
+        self.start += header + body;
+        assert!(self.start <= self.end, "only what is here can be used");
+        if body > 0 {
+            self.note_body(body);
+        }
     }
 
     /// The last `len` bytes are unread again.
@@ -265,8 +291,14 @@ impl Receiver {
     /// Makes the staging buffer one of `size` bytes if that can be had, with the unread bytes at its start, and
     /// returns the room behind them.
     fn make_room(&mut self, arena: &mut Arena, size: u32) -> Option<Span> {
-        let unread = self.unread();
         let old = self.staging;
+        if self.staged() == 0
+            && let Some(old) = old.filter(|old| old.len == size)
+        {
+            (self.start, self.end) = (0, 0);
+            return Some(old);
+        }
+        let unread = self.unread();
         let fits = self.staged() < size;
         if old.is_none_or(|old| old.len != size && fits)
             && let Some(new) = arena.take(size).and_then(|places| places.iter().next())
@@ -320,7 +352,8 @@ impl Receiver {
         self.end - self.start
     }
 
-    fn unread(&self) -> Option<Span> {
+    #[inline]
+    pub(super) fn unread(&self) -> Option<Span> {
         let staged = self.staged();
         self.staging.map(|staging| staging.slice(self.start, staged)).filter(|unread| unread.len > 0)
     }

@@ -34,6 +34,8 @@ pub(super) struct Sender {
     buffers: Vec<Places>,
     /// Tasks whose push will have left with the batch.
     done: Vec<TaskId>,
+    /// What leaves next begins with this.
+    open: Option<Box<Batch>>,
     /// What a lack of memory has kept from being sent with the rest of its batch.
     rest: Option<Box<Batch>>,
 }
@@ -84,13 +86,30 @@ impl Sender {
             ended: None,
             buffers: Vec::new(),
             done: Vec::with_capacity(DONE_AT_START),
+            open: None,
             rest: None,
         }
     }
 
     /// Whether nothing is in flight or waits to be.
     pub(super) fn is_idle(&self) -> bool {
+        self.is_free() && self.open.is_none()
+    }
+
+    /// Whether nothing is in flight, and the next batch may begin.
+    pub(super) fn is_free(&self) -> bool {
         self.in_flight.is_none() && self.rest.is_none()
+    }
+
+    /// What has been appended to the batch that leaves next.
+    pub(super) fn opened(&self) -> Option<&Transmit> {
+        self.open.as_ref().map(|batch| &batch.transmit)
+    }
+
+    /// The batch that leaves next, to be appended to.
+    #[inline]
+    pub(super) fn open(&mut self, is_shared: bool) -> &mut Transmit {
+        &mut self.open.get_or_insert_with(|| Batch::begin(is_shared)).transmit
     }
 
     pub(super) fn in_flight(&self) -> Option<InFlight> {
@@ -109,10 +128,8 @@ impl Sender {
         }
         let batch = match self.rest.take() {
             Some(rest) => rest,
-            None if machine.owes() => {
-                let mut batch = BATCHES.with_borrow_mut(Vec::pop).unwrap_or_default();
-                batch.transmit.total_bytes_max =
-                    if io.is_shared() { Transmit::SHARED_BYTES_MAX } else { Transmit::ALONE_BYTES_MAX };
+            None if self.open.is_some() || machine.owes() => {
+                let mut batch = self.open.take().unwrap_or_else(|| Batch::begin(io.is_shared()));
                 machine.transmit(io.now(), &mut batch.transmit);
                 // Not swapped: a new connection would hand its empty allocation on to all others.
                 self.done.append(&mut batch.transmit.done);
@@ -177,8 +194,8 @@ impl Sender {
     /// Forgets what was to be sent.
     pub(super) fn drop_batch(&mut self, arena: &mut Arena) {
         self.done.clear();
-        if let Some(rest) = self.rest.take() {
-            self.end_batch(arena, rest);
+        for batch in [self.rest.take(), self.open.take()].into_iter().flatten() {
+            self.end_batch(arena, batch);
         }
     }
 
@@ -189,6 +206,23 @@ impl Sender {
 }
 
 impl Batch {
+    /// One that has room for all that a batch may have.
+    fn roomy() -> Box<Batch> {
+        let mut batch = Box::<Batch>::default();
+        batch.transmit.bytes.reserve(Transmit::BYTES_MAX);
+        batch.transmit.segments.reserve(Transmit::SEGMENTS_MAX);
+        batch.transmit.done.reserve(DONE_AT_START);
+        batch.spans.reserve(Transmit::SEGMENTS_MAX);
+        batch
+    }
+
+    fn begin(is_shared: bool) -> Box<Batch> {
+        let mut batch = BATCHES.with_borrow_mut(Vec::pop).unwrap_or_else(Batch::roomy);
+        batch.transmit.total_bytes_max =
+            if is_shared { Transmit::SHARED_BYTES_MAX } else { Transmit::ALONE_BYTES_MAX };
+        batch
+    }
+
     /// Whether nothing of it has been sent, or filled in.
     fn is_untouched(&self) -> bool {
         (self.segment, self.within) == (0, 0)
@@ -196,6 +230,9 @@ impl Batch {
 
     /// Leaves out what was sent of it, which is not summed. Whether that was all.
     fn skip(&mut self, bytes: u32) -> bool {
+        if bytes == self.transmit.total_bytes {
+            return true;
+        }
         let mut left = bytes;
         while let Some(segment) = self.transmit.segments.get(self.segment) {
             let (len, is_payload) = match segment {

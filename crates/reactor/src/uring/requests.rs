@@ -139,7 +139,7 @@ impl Requests {
             }
         };
         request.places.iter().for_each(&mut end);
-        request.places = Places::EMPTY;
+        request.places.clear();
         if let Some(mut batch) = request.batch.take() {
             batch.spans.iter().copied().for_each(&mut end);
             batch.spans.clear();
@@ -262,13 +262,19 @@ fn resolve(arena: &mut Arena, pins: &mut Vec<Pin>, span: Span, loan: Loan) -> li
 }
 
 /// The same for a call that is over before the arena is used again.
+#[inline]
 pub(super) fn vector(arena: &Arena, pins: &mut Vec<Pin>, span: Span) -> libc::iovec {
     let base = if span.buffer == arena.id() { arena.address(span) } else { pinned(pins, span) };
     libc::iovec { iov_base: base.cast(), iov_len: span.len as usize }
 }
 
 /// Where the bytes of a shared region are. Neighbouring spans of one region share a pin.
+#[inline]
 fn pinned(pins: &mut Vec<Pin>, span: Span) -> *mut u8 {
+    // Most are of the region that the one before was of.
+    if let Some(address) = pins.last().and_then(|pin| pin.find(span)) {
+        return address;
+    }
     if let Some(address) = pins.iter().find_map(|pin| pin.find(span)) {
         return address;
     }

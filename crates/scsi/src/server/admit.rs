@@ -1,7 +1,7 @@
 //! Admission: every check that can be made before data moves, in the standard's order.
 
 use crate::commands::admission::Admission;
-use crate::server::exec::{Exec, Program};
+use crate::server::exec::{Exec, Program, Transfer};
 use crate::server::table::{self, Command};
 use crate::state::nexus::NexusUnit;
 use crate::state::readiness::Precondition;
@@ -21,6 +21,20 @@ impl View {
         self.program(nexus, request).map(Exec::new).map_err(|failure| failure.ending(&self.policy.modes))
     }
 
+    /// What a command moves, if it is let in and all that it does is to read or write just what its initiator moves, in one
+    /// step. `None`: [`View::admit`] decides, and nothing has changed for it.
+    pub fn transfer(&self, nexus: &mut NexusUnit, request: &Request<'_>) -> Option<Transfer> {
+        nexus.sync(&self.policy);
+        if nexus.mac.is_some() || !nexus.attentions.is_empty() {
+            return None;
+        }
+        match &self.program(nexus, request) {
+            Ok(program) => program.transfer(request),
+            Err(_) => None,
+        }
+    }
+
+    #[inline]
     fn program(&self, nexus: &mut NexusUnit, request: &Request<'_>) -> Result<Program, Failure> {
         let command = table::lookup(self, request.cdb)?;
         check_aca(request, command)?;
@@ -51,13 +65,15 @@ fn check_aca(request: &Request<'_>, command: &Command) -> Result<(), Check> {
 
 #[cfg(test)]
 mod tests {
+    use crate::server::exec::Transfer;
     use crate::state::attention::UnitAttention;
     use crate::state::home::HomeRequest;
     use crate::state::nexus::{NexusId, Reach};
     use crate::testing::{BLOCK, Bench, unit};
-    use crate::vocabulary::command::Status;
+    use crate::vocabulary::command::{Attribute, Request, Status};
     use crate::vocabulary::modes::ModesChange;
     use proptest::prelude::*;
+    use wire::Cdb;
     use wire::scsi::transport_id::iscsi_port;
 
     const READY: &[u8] = &[0; 6];
@@ -124,6 +140,51 @@ mod tests {
         bench.write(WRITE, &[0; BLOCK]).assert_check(0x7, 0x2700);
         bench.run(1, WRITE, &[0; BLOCK], 0).assert_good();
         assert_eq!(bench.read(&[0x1a, 8, 0x3f, 0, 255, 0]).data[2], 0x90);
+    }
+
+    /// What a command moves that is let in and does nothing else.
+    fn transfer(bench: &mut Bench, cdb: &[u8], read_bytes: u32, write_bytes: u32) -> Option<Transfer> {
+        let cdb = &Cdb::from_bytes(cdb).unwrap();
+        let request = Request { cdb, attribute: Attribute::Simple, read_bytes, write_bytes };
+        bench.view.transfer(&mut bench.nexuses[0], &request)
+    }
+
+    #[test]
+    fn a_transfer_is_what_the_initiator_moves_in_one_step() {
+        let mut bench = Bench::new();
+        let (len, block) = (BLOCK as u32, BLOCK as u64);
+        let read_at_3 = [0x28, 0, 0, 0, 0, 3, 0, 0, 1, 0];
+        let read = Some(Transfer::Read { offset: 3 * block, len });
+        assert_eq!(transfer(&mut bench, &read_at_3, len, 0), read);
+        assert_eq!(transfer(&mut bench, WRITE, 0, len), Some(Transfer::Write { offset: 0, len }));
+        for moved in [0, len - 1, len + 1] {
+            assert_eq!(transfer(&mut bench, &read_at_3, moved, 0), None, "READ of {moved} bytes");
+            assert_eq!(transfer(&mut bench, WRITE, 0, moved), None, "WRITE of {moved} bytes");
+        }
+        assert_eq!(transfer(&mut bench, READY, 0, 0), None);
+        let long = [0x28, 0, 0, 0, 0, 0, 0, 0x04, 0, 0];
+        assert_eq!(transfer(&mut bench, &long, 1024 * len, 0), None, "more than one step");
+        let verified = [0x2e, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+        assert_eq!(transfer(&mut bench, &verified, 0, len), None);
+        let atomic = [0x9c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+        assert_eq!(transfer(&mut bench, &atomic, 0, len), None);
+    }
+
+    #[test]
+    fn what_is_no_transfer_is_judged_as_if_nobody_had_asked() {
+        let mut bench = Bench::new();
+        let len = BLOCK as u32;
+        bench.nexuses[0].establish(UnitAttention::Reset);
+        assert_eq!(transfer(&mut bench, READ, len, 0), None);
+        bench.read(READ).assert_check(0x6, 0x2903);
+        assert!(transfer(&mut bench, READ, len, 0).is_some());
+        let beyond = [0x28, 0, 255, 255, 255, 255, 0, 0, 1, 0];
+        assert_eq!(transfer(&mut bench, &beyond, len, 0), None);
+        bench.nexuses[0].read_only = true;
+        assert_eq!(transfer(&mut bench, WRITE, 0, len), None);
+        bench.run(1, &[0x16, 0, 0, 0, 0, 0], &[], 0).assert_good();
+        assert_eq!(transfer(&mut bench, READ, len, 0), None, "another nexus has reserved the unit");
+        assert_eq!(bench.read(READ).ending.status, Status::ReservationConflict);
     }
 
     /// A removable unit whose first nexus may only read, and whose second may do everything.

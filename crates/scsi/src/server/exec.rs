@@ -7,7 +7,7 @@ use crate::commands::copy::ExtendedCopy;
 use crate::commands::erase::Erase;
 use crate::commands::export::OrderProgram;
 use crate::commands::lba_status::LbaStatus;
-use crate::commands::media::{atomic, compare, same, sync, transfer, unmap};
+use crate::commands::media::{Chunk, atomic, compare, same, sync, transfer, unmap};
 use crate::commands::mode::ModeSelect;
 use crate::commands::power::{Prevent, StartStop};
 use crate::commands::reservation::{PersistentReserveOut, ReserveRelease};
@@ -15,7 +15,7 @@ use crate::commands::step::Env;
 use crate::commands::step::Event;
 use crate::commands::step::Step;
 use crate::server::ata::pass_through::PassThrough;
-use crate::vocabulary::command::{Ending, Status};
+use crate::vocabulary::command::{Ending, Request, Status};
 use crate::vocabulary::storage::MediaOp;
 use wire::ata::Registers;
 
@@ -106,6 +106,43 @@ made_of! {
     ExtendedCopy: Box<ExtendedCopy>,
     WriteCache: WriteCache,
     Order: OrderProgram,
+}
+
+/// What a command moves that does nothing else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transfer {
+    /// It reads.
+    Read {
+        /// From here on the medium.
+        offset: u64,
+        /// So many bytes.
+        len: u32,
+    },
+    /// It writes; others may see half of it.
+    Write {
+        /// To here on the medium.
+        offset: u64,
+        /// So many bytes.
+        len: u32,
+    },
+}
+
+impl Program {
+    /// See [`crate::View::transfer`].
+    #[inline]
+    pub(crate) fn transfer(&self, request: &Request<'_>) -> Option<Transfer> {
+        match self {
+            Program::Read(read) => {
+                let Chunk { offset, len, .. } = read.whole()?;
+                (len == read.total() && len == request.read_bytes).then_some(Transfer::Read { offset, len })
+            }
+            Program::Write(write) => {
+                let Chunk { offset, len, .. } = write.whole()?;
+                (len == request.write_bytes).then_some(Transfer::Write { offset, len })
+            }
+            _ => None,
+        }
+    }
 }
 
 impl Exec {
@@ -223,7 +260,10 @@ impl Exec {
     /// as nothing goes wrong.
     pub fn whole_read(&self) -> Option<(u64, u32, Ending)> {
         match &self.program {
-            Program::Read(read) => read.whole(),
+            Program::Read(read) => {
+                let Chunk { offset, len, .. } = read.whole()?;
+                Some((offset, len, Ending::sent(u64::from(read.total()))))
+            }
             _ => None,
         }
     }
@@ -232,7 +272,10 @@ impl Exec {
     /// step, as long as nothing goes wrong. Others may see half of it.
     pub fn whole_write(&self) -> Option<(u64, u32, Ending)> {
         match &self.program {
-            Program::Write(write) => write.whole(),
+            Program::Write(write) => {
+                let Chunk { offset, len, .. } = write.whole()?;
+                Some((offset, len, Ending::taken(u64::from(len))))
+            }
             _ => None,
         }
     }

@@ -73,6 +73,7 @@ impl Command {
 
 /// The entry for a CDB. An unknown operation code is 20h, an unknown service action 24h at byte 1 (SPC-4
 /// section 4.2.5.2).
+#[inline]
 pub(crate) fn lookup(view: &View, cdb: &Cdb) -> Result<&'static Command, Check> {
     let mut refusal = Check::OPCODE;
     for command in COMMANDS.iter().filter(|command| command.opcode() == cdb.opcode()) {

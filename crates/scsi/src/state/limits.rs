@@ -59,10 +59,12 @@ impl View {
     /// The range of `blocks` blocks at `lba`. No blocks at all may be asked for just past the last one (SBC-3
     /// section 4.5).
     pub(crate) fn range(&self, lba: u64, blocks: u64) -> Result<Range, Failure> {
-        let end = lba.checked_add(blocks).filter(|end| *end <= self.blocks());
         let block_bytes = u64::from(self.policy.block_bytes);
-        match (end, lba.checked_mul(block_bytes), blocks.checked_mul(block_bytes)) {
-            (Some(_), Some(offset), Some(len)) => Ok(Range { offset, len }),
+        let (offset, len) = (lba.checked_mul(block_bytes), blocks.checked_mul(block_bytes));
+        match (offset, len, offset.zip(len).and_then(|(offset, len)| offset.checked_add(len))) {
+            (Some(offset), Some(len), Some(end)) if end <= self.policy.traits.size_bytes => {
+                Ok(Range { offset, len })
+            }
             _ => Err(Check::LBA_OUT_OF_RANGE.into()),
         }
     }

@@ -18,6 +18,7 @@ impl Cdb {
     pub const MAX: usize = 64;
 
     /// Takes the CDB; `None` when it is longer than [`Cdb::MAX`].
+    #[inline]
     pub fn from_bytes(cdb: &[u8]) -> Option<Cdb> {
         let mut bytes = [0; Cdb::MAX];
         bytes.get_mut(..cdb.len())?.copy_from_slice(cdb);

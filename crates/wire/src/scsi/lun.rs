@@ -15,6 +15,7 @@ pub fn of_number(number: u16) -> u64 {
 }
 
 /// The number in eight LUN bytes: single level, peripheral device (bus 0) or flat space addressing.
+#[inline]
 pub fn number(lun: u64) -> Option<u16> {
     let [high, low, rest @ ..] = lun.to_be_bytes();
     let first = u16::from_be_bytes([high, low]);

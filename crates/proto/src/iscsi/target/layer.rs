@@ -147,6 +147,11 @@ impl Link {
             discovery: negotiated.discovery,
         }
     }
+
+    /// The longest data segment of a Data-In.
+    pub(super) fn data_in_max(&self) -> u32 {
+        self.max_send & !3
+    }
 }
 
 /// What becomes of a data segment.

@@ -52,20 +52,26 @@ impl Layer {
         let data = ending.sense.map_or(&[][..], |sense| sense_segment(sense.as_bytes(), data));
         let len = u32::try_from(data.len()).unwrap_or(0);
         self.release(id);
-        let pdu = ScsiResponse {
+        let mut pdu = self.response_to(task.initiator_task_tag, ending.status, &residual);
+        pdu.data_segment_length = U24::new(len);
+        pdu.exp_data_sn = U32::new(task.data_in_count);
+        Some((pdu, data))
+    }
+
+    /// A response without data, numbered.
+    #[inline]
+    pub(super) fn response_to(&mut self, tag: u32, status: u8, residual: &Residual) -> ScsiResponse {
+        ScsiResponse {
             flags: FINAL | residual.flags,
-            status: ending.status,
-            data_segment_length: U24::new(len),
-            initiator_task_tag: U32::new(task.initiator_task_tag),
+            status,
+            initiator_task_tag: U32::new(tag),
             stat_sn: U32::new(self.next_stat_sn()),
             exp_cmd_sn: U32::new(self.session.exp_cmd_sn),
             max_cmd_sn: U32::new(self.session.advertise()),
-            exp_data_sn: U32::new(task.data_in_count),
             bidirectional_read_residual_count: U32::new(residual.read_count),
             residual_count: U32::new(residual.count),
             ..ScsiResponse::default()
-        };
-        Some((pdu, data))
+        }
     }
 
     /// Takes the oldest PDU that is not about a SCSI task.
@@ -148,6 +154,9 @@ pub(super) struct Residual {
 }
 
 impl Residual {
+    /// All moved that was expected.
+    pub(super) const NONE: Residual = Residual { flags: 0, count: 0, read_count: 0 };
+
     pub(super) fn new(task: &Task, ending: &Ending) -> Residual {
         if task.bidirectional {
             let (over, under) =

@@ -1,6 +1,7 @@
 //! What goes out over a byte stream: the queue is cut into PDUs while the batch has room.
 
 use super::Target;
+use super::layer::Layer;
 use super::queue::{Out, Residual, SENSE_SEGMENT_MAX};
 use super::task::Solicited;
 use crate::iscsi::frame::{PDU_BYTES, PDU_SEGMENTS, push_bytes, push_header, push_payload};
@@ -56,7 +57,7 @@ impl Target {
                 batch.done.push(id);
                 return (task.ending.is_some() && !task.owed_data()).then_some(Out::Response(id));
             }
-            let len = rest.min(link.max_send & !3).min(link.max_burst.saturating_sub(push.burst));
+            let len = rest.min(link.data_in_max()).min(link.max_burst.saturating_sub(push.burst));
             let (offset, from) = (push.at.saturating_add(push.sent), push.from.slice(push.sent, len));
             push.sent = push.sent.saturating_add(len);
             push.burst = push.burst.saturating_add(len);
@@ -65,15 +66,8 @@ impl Target {
             if sequence_ends {
                 push.burst = 0;
             }
-            let mut pdu = DataIn {
-                flags: if sequence_ends { FINAL } else { 0 },
-                data_segment_length: U24::new(len),
-                initiator_task_tag: U32::new(task.initiator_task_tag),
-                target_transfer_tag: U32::new(TAG_NONE),
-                data_sn: U32::new(task.data_in_sn),
-                buffer_offset: U32::new(offset),
-                ..DataIn::default()
-            };
+            let flags = if sequence_ends { FINAL } else { 0 };
+            let mut pdu = data_in(flags, task.initiator_task_tag, task.data_in_sn, offset, len);
             task.data_in_sn = task.data_in_sn.wrapping_add(1);
             task.data_in_count = task.data_in_count.wrapping_add(1);
             let status = task.ending.as_ref().filter(|ending| {
@@ -81,14 +75,10 @@ impl Target {
             });
             let residual = status.map(|ending| Residual::new(task, ending));
             if let Some(residual) = &residual {
-                pdu.flags |= DataIn::STATUS | residual.flags;
-                pdu.residual_count = U32::new(residual.count);
-                pdu.status = GOOD;
                 self.layer.release(id);
-                pdu.stat_sn = U32::new(self.layer.next_stat_sn());
+                self.layer.end_with(&mut pdu, residual);
             }
-            pdu.exp_cmd_sn = U32::new(self.layer.session.exp_cmd_sn);
-            pdu.max_cmd_sn = U32::new(self.layer.session.advertise());
+            self.layer.number_data_in(&mut pdu);
             self.push_header(pdu.as_bytes(), batch);
             push_payload(from, len, link.data_digest, batch);
             if residual.is_some() {
@@ -179,5 +169,36 @@ impl Target {
     /// Appends a header, with its digest where agreed.
     fn push_header(&self, header: &[u8], batch: &mut Transmit) {
         push_header(header, self.layer.link.header_digest.then_some(self.layer.config.crc32c), batch);
+    }
+}
+
+impl Layer {
+    /// GOOD goes with the last Data-In (section 11.7.3).
+    #[inline]
+    pub(super) fn end_with(&mut self, pdu: &mut DataIn, residual: &Residual) {
+        pdu.flags |= DataIn::STATUS | residual.flags;
+        pdu.residual_count = U32::new(residual.count);
+        pdu.status = GOOD;
+        pdu.stat_sn = U32::new(self.next_stat_sn());
+    }
+
+    #[inline]
+    pub(super) fn number_data_in(&mut self, pdu: &mut DataIn) {
+        pdu.exp_cmd_sn = U32::new(self.session.exp_cmd_sn);
+        pdu.max_cmd_sn = U32::new(self.session.advertise());
+    }
+}
+
+/// A Data-In without status.
+#[inline]
+pub(super) fn data_in(flags: u8, tag: u32, data_sn: u32, offset: u32, len: u32) -> DataIn {
+    DataIn {
+        flags,
+        data_segment_length: U24::new(len),
+        initiator_task_tag: U32::new(tag),
+        target_transfer_tag: U32::new(TAG_NONE),
+        data_sn: U32::new(data_sn),
+        buffer_offset: U32::new(offset),
+        ..DataIn::default()
     }
 }

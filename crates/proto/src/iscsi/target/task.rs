@@ -250,6 +250,7 @@ impl TaskTable {
     }
 
     /// The task with this initiator task tag.
+    #[inline]
     pub(crate) fn find(&self, initiator_task_tag: u32) -> Option<TaskId> {
         let slot = self.index.find(initiator_task_tag, &self.slots)?;
         let task = self.slots.get(usize::from(slot))?;
@@ -356,6 +357,7 @@ impl TagIndex {
         self.set(cell, slot);
     }
 
+    #[inline]
     fn find(&self, tag: u32, slots: &[Task]) -> Option<u16> {
         let cell = self.locate(tag, slots)?;
         Some(self.cell(cell))

@@ -3,5 +3,6 @@
 mod commands;
 mod harness;
 mod login;
+mod plain;
 mod requests;
 mod writes;

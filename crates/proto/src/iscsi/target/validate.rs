@@ -129,6 +129,7 @@ impl Layer {
     }
 
     /// Whether a numbered request is to be executed now; `false`: it is silently ignored (section 4.2.2.1).
+    #[inline]
     pub(super) fn in_order(&self, immediate: bool, cmd_sn: u32) -> Result<bool, Violation> {
         if immediate {
             return Ok(true);
@@ -142,15 +143,32 @@ impl Layer {
     }
 
     fn command(&mut self, pdu: &ScsiCommand, header: &[u8]) -> Result<(), Violation> {
+        let segments = header.get(BHS_BYTES..).unwrap_or_default();
+        match self.examine(pdu, || shape(pdu, segments))? {
+            Some((cdb, examined)) => self.start(pdu, cdb, examined),
+            None => {
+                self.forget_unless_last(pdu);
+                self.skip_data(header);
+                Ok(())
+            }
+        }
+    }
+
+    /// What a command asks for, with what its `shape` is taken from: data-in length and data-out length. `None`: it is silently
+    /// ignored.
+    #[inline]
+    pub(super) fn examine<C>(
+        &self,
+        pdu: &ScsiCommand,
+        shape: impl FnOnce() -> Result<(C, u32, u32), Violation>,
+    ) -> Result<Option<(C, Examined)>, Violation> {
         let immediate = pdu.opcode & Opcode::IMMEDIATE != 0;
         let tag = pdu.initiator_task_tag.get();
         if self.link.discovery {
             return Err(Violation::NotInDiscovery);
         }
         if !self.in_order(immediate, pdu.cmd_sn.get())? {
-            self.forget_unless_last(pdu);
-            self.skip_data(header);
-            return Ok(());
+            return Ok(None);
         }
         if tag == TAG_NONE {
             return Err(Violation::ReservedTag);
@@ -161,11 +179,16 @@ impl Layer {
         if !pdu.last() && !pdu.writes() {
             return Err(Violation::FinalMissing);
         }
-        let (cdb, read_bytes, write_bytes) = shape(pdu, header.get(BHS_BYTES..).unwrap_or_default())?;
+        let (cdb, read_bytes, write_bytes) = shape()?;
         if immediate && self.immediate_in_flight >= IMMEDIATE_MAX {
             return Err(Violation::TooManyImmediate);
         }
-        self.start(pdu, immediate, cdb, read_bytes, write_bytes)
+        let len = pdu.data_segment_length.get();
+        let burst = write_bytes.min(self.link.first_burst);
+        let unexpected =
+            len > burst || (len > 0 && !self.link.immediate_data) || (!pdu.last() && self.link.initial_r2t);
+        let unsolicited_end = if pdu.last() { len } else { burst };
+        Ok(Some((cdb, Examined { immediate, read_bytes, write_bytes, unsolicited_end, unexpected })))
     }
 
     /// The unsolicited Data-Out of a command that is not taken is not wanted either.
@@ -176,19 +199,9 @@ impl Layer {
     }
 
     /// Gives the command a slot, and itself to the layer above.
-    fn start(
-        &mut self,
-        pdu: &ScsiCommand,
-        immediate: bool,
-        cdb: Cdb,
-        read_bytes: u32,
-        write_bytes: u32,
-    ) -> Result<(), Violation> {
+    fn start(&mut self, pdu: &ScsiCommand, cdb: Cdb, examined: Examined) -> Result<(), Violation> {
+        let Examined { immediate, read_bytes, write_bytes, unsolicited_end, unexpected } = examined;
         let len = pdu.data_segment_length.get();
-        let burst = write_bytes.min(self.link.first_burst);
-        let unsolicited_end = if pdu.last() { len } else { burst };
-        let unexpected =
-            len > burst || (len > 0 && !self.link.immediate_data) || (!pdu.last() && self.link.initial_r2t);
         let task = Arrival {
             initiator_task_tag: pdu.initiator_task_tag.get(),
             immediate,
@@ -242,9 +255,20 @@ impl Layer {
     }
 }
 
+/// What a command asks for that is to be executed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Examined {
+    pub immediate: bool,
+    pub read_bytes: u32,
+    pub write_bytes: u32,
+    /// The end of the data-out that comes unasked.
+    pub unsolicited_end: u32,
+    /// It comes though it may not.
+    pub unexpected: bool,
+}
+
 /// The command's CDB, data-in length and data-out length.
 fn shape(pdu: &ScsiCommand, segments: &[u8]) -> Result<(Cdb, u32, u32), Violation> {
-    let expected = pdu.expected_data_transfer_length.get();
     let ahs = if segments.is_empty() {
         Ahs::default()
     } else {
@@ -254,19 +278,24 @@ fn shape(pdu: &ScsiCommand, segments: &[u8]) -> Result<(Cdb, u32, u32), Violatio
         Some(cdb) => cdb,
         None => Cdb::from_bytes(&pdu.cdb).ok_or(Violation::AdditionalHeader)?,
     };
-    let (read_bytes, write_bytes) = match (pdu.reads(), pdu.writes()) {
-        (true, true) => {
-            let read = ahs.bidirectional_read_length.ok_or(Violation::BidirectionalLengthMissing)?;
-            (read, expected)
-        }
-        (true, false) => (expected, 0),
-        (false, true) => (0, expected),
-        (false, false) => (0, 0),
-    };
+    let (read_bytes, write_bytes) = lengths(pdu, ahs.bidirectional_read_length)?;
     Ok((cdb, read_bytes, write_bytes))
 }
 
-fn attribute(flags: u8) -> Attribute {
+/// Data-in length and data-out length.
+#[inline]
+pub(super) fn lengths(pdu: &ScsiCommand, bidirectional: Option<u32>) -> Result<(u32, u32), Violation> {
+    let expected = pdu.expected_data_transfer_length.get();
+    match (pdu.reads(), pdu.writes()) {
+        (true, true) => Ok((bidirectional.ok_or(Violation::BidirectionalLengthMissing)?, expected)),
+        (true, false) => Ok((expected, 0)),
+        (false, true) => Ok((0, expected)),
+        (false, false) => Ok((0, 0)),
+    }
+}
+
+#[inline]
+pub(super) fn attribute(flags: u8) -> Attribute {
     match flags & ScsiCommand::ATTRIBUTE_MASK {
         ScsiCommand::UNTAGGED | ScsiCommand::SIMPLE => Attribute::Simple,
         ScsiCommand::ORDERED => Attribute::Ordered,

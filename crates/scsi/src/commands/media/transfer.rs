@@ -1,6 +1,6 @@
 //! READ, WRITE, WRITE ATOMIC, and WRITE AND VERIFY (SBC-3 sections 5.8 to 5.12, 5.32 to 5.38; SBC-4 section 5.48).
 
-use super::{Chunks, failed, taken, unexpected};
+use super::{Chunk, Chunks, failed, taken, unexpected};
 use crate::commands::admission::Admission;
 use crate::commands::step::{Env, Event, Step};
 use crate::vocabulary::command::Ending;
@@ -190,11 +190,17 @@ pub(crate) struct Read {
 
 impl Read {
     /// The only chunk, if there is just one.
-    pub(crate) fn whole(&self) -> Option<(u64, u32, Ending)> {
+    #[inline]
+    pub(crate) fn whole(&self) -> Option<Chunk> {
         let mut rest = self.chunks;
         let chunk = rest.current()?;
         rest.advance();
-        rest.current().is_none().then_some((chunk.offset, chunk.len, Ending::sent(u64::from(self.total))))
+        rest.current().is_none().then_some(chunk)
+    }
+
+    /// Bytes that the command asks for.
+    pub(crate) fn total(&self) -> u32 {
+        self.total
     }
 
     pub(crate) fn next(&mut self, env: &Env<'_>, event: Event) -> Step {
@@ -226,14 +232,10 @@ pub(crate) struct Write {
 
 impl Write {
     /// The only chunk, if there is just one, with all that the command asks for.
-    pub(crate) fn whole(&self) -> Option<(u64, u32, Ending)> {
-        let chunk = self.chunks.current()?;
+    #[inline]
+    pub(crate) fn whole(&self) -> Option<Chunk> {
         let is_plain = self.kind.verify.is_none() && !self.kind.atomic;
-        (is_plain && chunk.len == self.total).then_some((
-            chunk.offset,
-            chunk.len,
-            Ending::taken(u64::from(self.total)),
-        ))
+        self.chunks.current().filter(|chunk| is_plain && chunk.len == self.total)
     }
 
     pub(crate) fn buffer_bytes(&self) -> u32 {

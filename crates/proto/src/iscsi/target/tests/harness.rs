@@ -269,6 +269,13 @@ impl Driver {
         self.parse(&bytes)
     }
 
+    /// The PDUs of one batch.
+    pub(crate) fn sent_in(&self, batch: &Transmit) -> Vec<Got> {
+        let mut bytes = Vec::new();
+        self.flatten(batch, &mut bytes);
+        self.parse(&bytes)
+    }
+
     fn flatten(&self, batch: &Transmit, out: &mut Vec<u8>) {
         let start = out.len();
         let (mut at, mut sum) = (0, 0);
