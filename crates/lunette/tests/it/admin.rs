@@ -42,7 +42,7 @@ fn measured(target: &str, admin: &str) -> Value {
 }
 
 #[test]
-fn a_run_tells_the_target_s_cpu_and_threads_over_both_kinds_of_place() {
+fn a_run_reports_the_target_s_cpu_and_threads_over_both_kinds_of_place() {
     let (_folder, path) = folder();
     for admin in [path.to_str().expect("a plain path"), "127.0.0.1:0"] {
         let daemon = daemon(admin);

@@ -130,9 +130,9 @@ fn aoe_reserves(scsi: &mut Initiator, guest: &mut Guest) {
     let inquiry = [0x12, 0, 0, 0, 96, 0];
     let own = guest.mac;
     assert_eq!(guest.reserve(2, &[own]), Ok(vec![own]));
-    let told = scsi.read(0, &[0; 6], 0).expect("an answer");
-    assert_eq!((told.status, told.sense_key()), (CHECK_CONDITION, Some(6)));
-    assert!(told.sense.windows(2).any(|code| code == RESERVATIONS_PREEMPTED), "{told:?}");
+    let reported = scsi.read(0, &[0; 6], 0).expect("an answer");
+    assert_eq!((reported.status, reported.sense_key()), (CHECK_CONDITION, Some(6)));
+    assert!(reported.sense.windows(2).any(|code| code == RESERVATIONS_PREEMPTED), "{reported:?}");
     assert_eq!(status(scsi, &read), RESERVATION_CONFLICT);
     let out = scsi.write(0, &crate::support::initiator::write_cdb(0, SECTOR, 512, false), &[9; SECTOR]);
     assert_eq!(out.expect("an answer").status, RESERVATION_CONFLICT);
@@ -267,8 +267,8 @@ fn units_announce_themselves_and_are_found() {
     let found = found.expect_success("discover");
     let lines: Vec<&str> = found.lines().filter(|line| !line.starts_with(' ')).collect();
     assert_eq!(lines, ["1.1", "7.3", "300.4"], "{found}");
-    let told = lunette(&network.initiator, &["inquiry", URL]).expect_success("inquiry");
-    assert!(told.contains("FIRST") && told.contains("LUNETTE"), "{told}");
+    let reported = lunette(&network.initiator, &["inquiry", URL]).expect_success("inquiry");
+    assert!(reported.contains("FIRST") && reported.contains("LUNETTE"), "{reported}");
     drop(neighbour);
     daemon.stop();
     let found = lunette(&network.initiator, &["discover", &format!("aoe://{INTERFACE}")]);

@@ -146,7 +146,7 @@ fn verified_load_goes_on_while_the_mtu_changes() {
 }
 
 #[test]
-fn another_address_is_told_and_answers_come_from_it() {
+fn another_address_is_announced_and_answers_come_from_it() {
     let network = Network::new(1500, 3);
     let host = Host::new(&network.target, 1500, ONE);
     let daemon = serve(&network, &["ram:1M,aoe=1.1"]);

@@ -27,7 +27,7 @@ fn aoe(network: &Network, arguments: &[&str]) -> Outcome {
 }
 
 /// The lines that it prints when it succeeds, without the unit's name.
-fn told(network: &Network, arguments: &[&str]) -> Vec<String> {
+fn output_of(network: &Network, arguments: &[&str]) -> Vec<String> {
     let text = aoe(network, arguments).expect_success(&format!("{arguments:?}"));
     text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
@@ -46,15 +46,15 @@ fn text(mac: [u8; 6]) -> String {
 
 /// What a target of any make must do about its config string.
 fn config_string(network: &Network, url: &str) {
-    assert_eq!(told(network, &["config", url]), ["config string (none)"]);
-    assert_eq!(told(network, &["config", url, "--set", "the first"]), ["config string the first"]);
+    assert_eq!(output_of(network, &["config", url]), ["config string (none)"]);
+    assert_eq!(output_of(network, &["config", url, "--set", "the first"]), ["config string the first"]);
     refused(network, &["config", url, "--set", "another"], FAILED, "it has a config string; add --force");
-    assert_eq!(told(network, &["config", url, "--test", "the first"]), ["config string the first"]);
-    assert_eq!(told(network, &["config", url, "--prefix", "the"]), ["config string the first"]);
+    assert_eq!(output_of(network, &["config", url, "--test", "the first"]), ["config string the first"]);
+    assert_eq!(output_of(network, &["config", url, "--prefix", "the"]), ["config string the first"]);
     refused(network, &["config", url, "--test", "the"], FAILED, "its config string is not `the`");
     refused(network, &["config", url, "--prefix", "first"], FAILED, "does not begin with `first`");
     assert_eq!(
-        told(network, &["config", url, "--force", "--set", r"a\x00\xff\\z"]),
+        output_of(network, &["config", url, "--force", "--set", r"a\x00\xff\\z"]),
         [r"config string a\x00\xff\\z"]
     );
     let json = aoe(network, &["config", url, "--json"]).expect_success("config --json");
@@ -64,11 +64,11 @@ fn config_string(network: &Network, url: &str) {
 /// What a target of any make must do about its reserve list.
 fn reserve_list(network: &Network, url: &str, guest: &mut Guest) {
     let ours = text(guest.mac);
-    assert_eq!(told(network, &["reserve", url]), ["reserved for nobody"]);
+    assert_eq!(output_of(network, &["reserve", url]), ["reserved for nobody"]);
     let both = ["reserve", url, "--set", &format!("ours,{STRANGER_TEXT}")];
     let list = [format!("reserved for {ours} (this interface)"), STRANGER_TEXT.to_owned()];
-    assert_eq!(told(network, &both), list);
-    assert_eq!(told(network, &["reserve", url, "--set", "ours"]), list[..1]);
+    assert_eq!(output_of(network, &both), list);
+    assert_eq!(output_of(network, &["reserve", url, "--set", "ours"]), list[..1]);
     let own = std::mem::replace(&mut guest.mac, STRANGER);
     assert_eq!(guest.read(0, 1), Err(TARGET_IS_RESERVED));
     assert_eq!(guest.write(0, &[6; SECTOR]), Err(TARGET_IS_RESERVED));
@@ -76,14 +76,14 @@ fn reserve_list(network: &Network, url: &str, guest: &mut Guest) {
     guest.write(0, &[5; SECTOR]).expect("who is on the list writes");
 
     assert_eq!(
-        told(network, &["reserve", url, "--set", STRANGER_TEXT]),
+        output_of(network, &["reserve", url, "--set", STRANGER_TEXT]),
         [format!("reserved for {STRANGER_TEXT}")]
     );
     refused(network, &["reserve", url, "--set", "ours"], FAILED, "others have reserved it; add --force");
     refused(network, &["reserve", url, "--release"], FAILED, "others have reserved it; add --force");
     let copy = lunette(&network.initiator, &["copy", url, "/dev/null"]);
     assert!(!copy.status.is_some_and(|status| status.success()), "{}", copy.text);
-    assert_eq!(told(network, &["reserve", url, "--release", "--force"]), ["reserved for nobody"]);
+    assert_eq!(output_of(network, &["reserve", url, "--release", "--force"]), ["reserved for nobody"]);
     assert_eq!(guest.read(0, 1), Ok(vec![5; SECTOR]));
 }
 
@@ -96,11 +96,14 @@ fn config_string_and_lists_are_shown_and_changed() {
     reserve_list(&network, URL, &mut guest);
 
     let ours = text(guest.mac);
-    assert_eq!(told(&network, &["mask", URL]), ["answers everybody"]);
+    assert_eq!(output_of(&network, &["mask", URL]), ["answers everybody"]);
     refused(&network, &["mask", URL, "--add", STRANGER_TEXT], WRONG_INPUT, "use --add ours as well");
     let both = ["mask", URL, "--add", "ours", "--add", STRANGER_TEXT];
-    assert_eq!(told(&network, &both), [format!("answers {ours} (this interface)"), STRANGER_TEXT.to_owned()]);
-    let left = told(&network, &["mask", URL, "--remove", STRANGER_TEXT]);
+    assert_eq!(
+        output_of(&network, &both),
+        [format!("answers {ours} (this interface)"), STRANGER_TEXT.to_owned()]
+    );
+    let left = output_of(&network, &["mask", URL, "--remove", STRANGER_TEXT]);
     assert_eq!(left, [format!("answers {ours} (this interface)")]);
     let json = aoe(&network, &["mask", URL, "--json", "--remove", "ours"]).expect_success("mask --json");
     assert!(json.contains(r#""mask": []"#), "{json}");
@@ -115,8 +118,8 @@ fn ours_is_the_interface_that_is_used_whatever_sys_shows() {
     let mut command = Daemon::command();
     command.args(["aoe", "reserve", URL, "--set", "ours"]);
     let outcome = run(&mut network.initiator.on_network(&command), Duration::from_secs(60));
-    let told = outcome.expect_success("reserve --set ours");
-    assert!(told.contains(&format!("{ours} (this interface)")), "{told}");
+    let output = outcome.expect_success("reserve --set ours");
+    assert!(output.contains(&format!("{ours} (this interface)")), "{output}");
     daemon.stop();
 }
 
@@ -137,9 +140,9 @@ fn a_target_of_others_is_driven_as_well() {
         FAILED,
         "it does not support switching its write cache",
     );
-    assert_eq!(told(&network, &["mask", url]), ["answers everybody"]);
+    assert_eq!(output_of(&network, &["mask", url]), ["answers everybody"]);
     // Removing an address ends vblade 25: it finds an overflow of its own.
-    let list = told(&network, &["mask", url, "--add", STRANGER_TEXT, "--force"]);
+    let list = output_of(&network, &["mask", url, "--add", STRANGER_TEXT, "--force"]);
     assert_eq!(list, [format!("answers {STRANGER_TEXT}")]);
     refused(&network, &["config", url], FAILED, "no answer from the AoE target 7.3");
     drop(vblade);
@@ -152,15 +155,15 @@ fn orders_are_followed_on_a_bad_line() {
     network.set(BAD);
     for number in 0..10 {
         let string = format!("number {number}");
-        let list = told(&network, &["config", URL, "--force", "--set", &string]);
+        let list = output_of(&network, &["config", URL, "--force", "--set", &string]);
         assert_eq!(list, [format!("config string {string}")]);
-        told(&network, &["reserve", URL, "--set", "ours"]);
-        assert_eq!(told(&network, &["reserve", URL, "--release"]), ["reserved for nobody"]);
-        told(&network, &["smart", URL]);
+        output_of(&network, &["reserve", URL, "--set", "ours"]);
+        assert_eq!(output_of(&network, &["reserve", URL, "--release"]), ["reserved for nobody"]);
+        output_of(&network, &["smart", URL]);
     }
     refused(&network, &["config", URL, "--test", "number 8"], FAILED, "its config string is not `number 8`");
     network.set(Faults::NONE);
-    assert_eq!(told(&network, &["config", URL]), ["config string number 9"]);
+    assert_eq!(output_of(&network, &["config", URL]), ["config string number 9"]);
     daemon.stop();
 }
 
@@ -168,9 +171,9 @@ fn orders_are_followed_on_a_bad_line() {
 fn health_and_write_cache_are_shown_and_switched() {
     let network = Network::new(1500, 24);
     let daemon = serve(&network, &["ram:1M,aoe=1.1,serial=HEALTHY"], &[]);
-    let smart = told(&network, &["smart", URL]);
+    let smart = output_of(&network, &["smart", URL]);
     for line in ["model LUNETTE Virtual Disk", "serial number HEALTHY", "health well"] {
-        assert!(smart.iter().any(|told| told == line), "{line}: {smart:?}");
+        assert!(smart.iter().any(|shown| shown == line), "{line}: {smart:?}");
     }
     let json = aoe(&network, &["smart", URL, "--json"]).expect_success("smart --json");
     assert!(json.contains(r#""healthy": true"#), "{json}");
@@ -178,26 +181,26 @@ fn health_and_write_cache_are_shown_and_switched() {
     let feature = ["feature", URL, "write-cache"];
     let inquiry = || lunette(&network.initiator, &["inquiry", URL]).expect_success("inquiry");
     let cache_is = |state: &str| {
-        let told = inquiry();
-        let line = told.lines().find(|line| line.trim_start().starts_with("write cache"));
-        assert!(line.is_some_and(|line| line.ends_with(state)), "{state}: {told}");
+        let output = inquiry();
+        let line = output.lines().find(|line| line.trim_start().starts_with("write cache"));
+        assert!(line.is_some_and(|line| line.ends_with(state)), "{state}: {output}");
     };
-    assert_eq!(told(&network, &feature), ["write cache on"]);
+    assert_eq!(output_of(&network, &feature), ["write cache on"]);
     cache_is(" on");
-    assert_eq!(told(&network, &[&feature[..], &["off"]].concat()), ["write cache off"]);
+    assert_eq!(output_of(&network, &[&feature[..], &["off"]].concat()), ["write cache off"]);
     cache_is(" off");
-    assert_eq!(told(&network, &[&feature[..], &["on"]].concat()), ["write cache on"]);
+    assert_eq!(output_of(&network, &[&feature[..], &["on"]].concat()), ["write cache on"]);
     let look_ahead = ["feature", URL, "look-ahead", "off"];
     refused(&network, &look_ahead, FAILED, "it does not support switching its look-ahead");
     let smart = ["feature", URL, "smart"];
-    assert_eq!(told(&network, &[&smart[..], &["on"]].concat()), ["SMART on"]);
+    assert_eq!(output_of(&network, &[&smart[..], &["on"]].concat()), ["SMART on"]);
     refused(
         &network,
         &[&smart[..], &["off"]].concat(),
         FAILED,
         "the device aborted SMART DISABLE OPERATIONS",
     );
-    told(&network, &["reserve", URL, "--set", STRANGER_TEXT]);
+    output_of(&network, &["reserve", URL, "--set", STRANGER_TEXT]);
     refused(&network, &[&feature[..], &["off"]].concat(), FAILED, "it is reserved");
     daemon.stop();
 }

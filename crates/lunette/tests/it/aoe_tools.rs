@@ -5,7 +5,7 @@ use crate::support::net::{INTERFACE, Network, TARGET};
 use crate::support::tools::{Outcome, run, tool};
 use std::time::Duration;
 
-/// What each tool is told: shelf, slot and device.
+/// Arguments of each tool: shelf, slot and device.
 const WHERE: [&str; 3] = ["1", "1", INTERFACE];
 
 struct Fixture {
@@ -51,10 +51,10 @@ fn aoeping_finds_a_healthy_disk() {
     for (command, first) in
         [("read_data", "10 00"), ("read_log:0", "01 00"), ("read_log:1", "01 00"), ("read_log:6", "01 00")]
     {
-        let told = fixture.ping(&["-S", command]).expect_success(command);
-        assert!(told.contains("Status: 0x40\n"), "{told}");
-        let data: Vec<&str> = told.lines().skip_while(|line| *line != "SMART data:").skip(1).collect();
-        assert!(data.len() == 32 && data[0].starts_with(first), "{told}");
+        let output = fixture.ping(&["-S", command]).expect_success(command);
+        assert!(output.contains("Status: 0x40\n"), "{output}");
+        let data: Vec<&str> = output.lines().skip_while(|line| *line != "SMART data:").skip(1).collect();
+        assert!(data.len() == 32 && data[0].starts_with(first), "{output}");
     }
     let refused = fixture.ping(&["-S", "read_log:9"]);
     assert!(refused.status.is_some_and(|status| !status.success()), "there is no such log");
@@ -67,13 +67,13 @@ fn aoecfg_sets_a_config_string_and_asks_for_it() {
     assert_eq!(fixture.config("read", "").trim(), "");
     assert_eq!(fixture.config("set", "hello").trim(), "hello");
     assert_eq!(fixture.config("set", "other").trim(), "*badcfg*");
-    for (command, string, told) in [
+    for (command, string, output) in [
         ("test", "hello", "hello"),
         ("test", "hell", ""),
         ("prefix", "hell", "hello"),
         ("prefix", "ello", ""),
     ] {
-        assert_eq!(fixture.config(command, string).trim(), told, "{command} {string}");
+        assert_eq!(fixture.config(command, string).trim(), output, "{command} {string}");
     }
     assert_eq!(fixture.config("fset", "other").trim(), "other");
     // All that there are: their addresses come before their strings.
@@ -85,9 +85,9 @@ fn aoecfg_sets_a_config_string_and_asks_for_it() {
 #[test]
 fn aoe_sancheck_finds_how_long_frames_may_be() {
     let fixture = Fixture::new(9000, 3);
-    let told = fixture.run("aoe-sancheck", &[]).expect_success("a check");
-    let found = told.lines().find(|line| line.starts_with("e1.1"));
+    let output = fixture.run("aoe-sancheck", &[]).expect_success("a check");
+    let found = output.lines().find(|line| line.starts_with("e1.1"));
     let columns: Vec<&str> = found.unwrap_or_default().split_whitespace().collect();
-    assert_eq!(columns, ["e1.1", "1", "8704", INTERFACE], "{told}");
+    assert_eq!(columns, ["e1.1", "1", "8704", INTERFACE], "{output}");
     fixture.daemon.stop();
 }

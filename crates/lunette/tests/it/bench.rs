@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Short runs: these tests are about what is told, not about speed.
+/// Short runs: these tests are about what is reported, not about speed.
 const BRIEF: [&str; 6] = ["--runtime", "200ms", "--ramp", "0", "--iodepth", "4"];
 
 fn bench(arguments: &[&str]) -> Command {
@@ -65,14 +65,14 @@ fn a_run_ends_in_a_table() {
 }
 
 #[test]
-fn json_and_csv_tell_the_same_run() {
+fn json_and_csv_report_the_same_run() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (json, csv) = (folder.path().join("r.json"), folder.path().join("r.csv"));
     let (to_json, to_csv) = (format!("--json={}", text(&json)), format!("--csv={}", text(&csv)));
     let output = output(&["ram:16M", "--rw", "randrw", "--rwmixread", "75", &to_json, &to_csv]);
     assert!(
         output.status.success() && output.stdout.starts_with(b"randrw with 75 % reads"),
-        "the table is told too"
+        "the table is printed too"
     );
     let document: Value = serde_json::from_str(&read_text(&json)).expect("JSON");
     assert_eq!(document["fio version"], "fio-3.33");
@@ -94,12 +94,12 @@ fn written_blocks_are_read_back_also_where_nothing_else_reads() {
     let counts = &kept["lunette"]["result"]["verify"];
     assert!(counts["checked"].as_u64() > Some(0) && counts["unread"] == 0, "{counts}");
     let forgotten = output(&[&["null:1M"], &write[..]].concat());
-    let (told, errors) =
+    let (printed, errors) =
         (String::from_utf8_lossy(&forgotten.stdout), String::from_utf8_lossy(&forgotten.stderr));
-    assert_eq!(forgotten.status.code(), Some(1), "{told}{errors}");
+    assert_eq!(forgotten.status.code(), Some(1), "{printed}{errors}");
     assert!(
-        told.contains("VERIFY FAILED: ") && errors.contains("blocks differ from what was written"),
-        "{told}{errors}"
+        printed.contains("VERIFY FAILED: ") && errors.contains("blocks differ from what was written"),
+        "{printed}{errors}"
     );
     let forgotten = output(&[&["null:1M", "--json"], &write[..]].concat());
     let document: Value = serde_json::from_slice(&forgotten.stdout).expect("JSON");

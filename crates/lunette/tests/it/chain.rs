@@ -153,7 +153,7 @@ fn verified_load_sees_nothing_of_a_back_end_that_is_killed() {
 }
 
 #[test]
-fn a_dead_back_end_is_told_and_never_made_up_for() {
+fn a_dead_back_end_is_reported_and_never_made_up_for() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let disk = directory.path().join("disk");
     let behind = back("127.0.0.1:0", &disk);
@@ -179,7 +179,7 @@ fn a_dead_back_end_is_told_and_never_made_up_for() {
 }
 
 #[test]
-fn initiators_are_told_that_the_back_end_lost_its_memory() {
+fn initiators_are_notified_that_the_back_end_lost_its_memory() {
     let behind = back_with("127.0.0.1:0", "ram:16M,serial=LOST");
     let there = behind.lun(0);
     let front = front(&there, 2);

@@ -137,21 +137,21 @@ fn ports_in_use_and_missing_rdma_devices_are_warned_of() {
         std::fs::write(&file, text + disk).expect("written");
         lunette(&["check", name])
     };
-    let told = check(format!("admin = '{address}'\n[[portal]]\nlisten = '{address}'\n"));
-    assert_eq!(code(&told), Some(0), "{}", told.text);
-    assert!(told.text.contains("OK but for 2 warnings"), "{}", told.text);
+    let outcome = check(format!("admin = '{address}'\n[[portal]]\nlisten = '{address}'\n"));
+    assert_eq!(code(&outcome), Some(0), "{}", outcome.text);
+    assert!(outcome.text.contains("OK but for 2 warnings"), "{}", outcome.text);
     let in_use = format!("port {} is in use now, by a running daemon?", address.port());
-    assert_eq!(told.text.matches(&in_use).count(), 2, "{}", told.text);
-    let told = check("[[portal]]\nlisten = '127.0.0.1:0'\n".into());
-    assert!(told.text.contains(": OK: "), "{}", told.text);
+    assert_eq!(outcome.text.matches(&in_use).count(), 2, "{}", outcome.text);
+    let outcome = check("[[portal]]\nlisten = '127.0.0.1:0'\n".into());
+    assert!(outcome.text.contains(": OK: "), "{}", outcome.text);
     let mut devices = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten();
     if devices.next().is_none() {
-        let told = check("[[portal]]\nlisten = '127.0.0.1:0'\nrdma = true\n".into());
-        assert_eq!(code(&told), Some(0), "{}", told.text);
+        let outcome = check("[[portal]]\nlisten = '127.0.0.1:0'\nrdma = true\n".into());
+        assert_eq!(code(&outcome), Some(0), "{}", outcome.text);
         assert!(
-            told.text.contains("portal[0].rdma: ") && told.text.contains("`lunette rdma`"),
+            outcome.text.contains("portal[0].rdma: ") && outcome.text.contains("`lunette rdma`"),
             "{}",
-            told.text
+            outcome.text
         );
     }
 }

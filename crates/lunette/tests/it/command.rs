@@ -262,7 +262,7 @@ fn a_store_that_is_not_there_takes_down_its_lun_until_it_comes() {
     let url = daemon.lun(0);
     let mut initiator = Initiator::login(&url, &Login::named("guest")).expect("login");
     initiator.ready(0).expect("the other unit is served");
-    // The first command is told of the power-on, the next of the store.
+    // The first command reports the power-on, the next of the store.
     sense_key(&mut initiator, 1);
     assert_eq!(sense_key(&mut initiator, 1), Some(NOT_READY));
     assert!(initiator.read_blocks(1, 0, 1, 512).is_err());
@@ -279,7 +279,7 @@ fn a_store_that_is_not_there_takes_down_its_lun_until_it_comes() {
 /// Whether a LUN is ready, for an initiator of its own.
 fn is_ready(daemon: &Daemon, lun: u16) -> bool {
     let mut guest = Initiator::login(&daemon.lun(0), &Login::named("guest")).expect("login");
-    // The first command is told of the power-on.
+    // The first command reports the power-on.
     sense_key(&mut guest, lun);
     let is_ready = sense_key(&mut guest, lun) != Some(NOT_READY);
     guest.logout().expect("logout");
@@ -334,15 +334,15 @@ fn a_remote_unit_that_comes_late_has_its_own_block_sizes() {
         attentions.extend(response.sense.get(12..14).and_then(|code| <[u8; 2]>::try_from(code).ok()));
         response.status == 0
     };
-    let mut told = Vec::new();
-    (0..2).for_each(|_| assert!(!ready(&mut told, &mut initiator)));
+    let mut reported = Vec::new();
+    (0..2).for_each(|_| assert!(!ready(&mut reported, &mut initiator)));
     assert!(initiator.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8).expect("an answer").status != 0);
 
     let unit = "ram:8M,bs=4096,pbs=16384";
     let back = Daemon::start(Daemon::command().args(["serve", "--listen", &listen, "--lun", unit]));
-    told.clear();
-    wait_until("it is ready", || ready(&mut told, &mut initiator));
-    assert!(told.contains(&CAPACITY_CHANGED), "{told:02x?}");
+    reported.clear();
+    wait_until("it is ready", || ready(&mut reported, &mut initiator));
+    assert!(reported.contains(&CAPACITY_CHANGED), "{reported:02x?}");
     let mut capacity = [0; 16];
     (capacity[0], capacity[1], capacity[13]) = (0x9e, 0x10, 32);
     let capacity = initiator.read(0, &capacity, 32).expect("READ CAPACITY(16)").data;
@@ -401,10 +401,10 @@ fn groups_decide_who_sees_what_and_may_write() {
     writer.write_blocks(0, 3, 512, &[1; 512], false).expect("WRITE");
     writer.write_blocks(1, 3, 512, &[2; 512], false).expect("WRITE");
     assert_eq!(reader.read_blocks(7, 3, 1, 512).expect("READ"), [2; 512], "one unit under two numbers");
-    let told = reader.write(7, &write_cdb(3, 512, 512, false), &[3; 512]).expect("an answer");
-    assert_eq!((told.sense_key(), told.sense[12]), (Some(7), 0x27), "write protected");
-    let told = reader.read(1, &[0; 6], 0).expect("an answer");
-    assert_eq!((told.sense_key(), told.sense[12]), (Some(5), 0x25), "not a number of its own");
+    let reported = reader.write(7, &write_cdb(3, 512, 512, false), &[3; 512]).expect("an answer");
+    assert_eq!((reported.sense_key(), reported.sense[12]), (Some(7), 0x27), "write protected");
+    let reported = reader.read(1, &[0; 6], 0).expect("an answer");
+    assert_eq!((reported.sense_key(), reported.sense[12]), (Some(5), 0x25), "not a number of its own");
     assert_eq!(writer.read_blocks(1, 3, 1, 512).expect("READ"), [2; 512]);
     drop((reader, writer));
     let log = daemon.stop();

@@ -55,8 +55,8 @@ fn a_device_is_measured_and_verified_and_its_data_is_guarded() {
         lunette(&brief).expect_success("reads");
         assert!(is_untouched());
         let json = directory.path().join("result");
-        let told = format!("--json={}", text(&json));
-        lunette(&[&write[..], &["--yes", &told]].concat()).expect_success("verified reads and writes");
+        let json_option = format!("--json={}", text(&json));
+        lunette(&[&write[..], &["--yes", &json_option]].concat()).expect_success("verified reads and writes");
         let result: Value = serde_json::from_slice(&std::fs::read(&json).expect("a file")).expect("JSON");
         let result = &result["lunette"]["result"];
         let checked = &result["verify"]["checked"];

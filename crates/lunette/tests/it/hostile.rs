@@ -190,21 +190,21 @@ fn refusals_that_leave_a_session_open_are_logged_at_a_limited_rate() {
     rude.send(&ping).expect("send");
     assert_eq!(rude.receive().expect("the session goes on").opcode(), 0x20);
     drop(rude);
-    // Each is told, or counted soon although no other follows.
+    // Each is logged, or counted soon although no other follows.
     let left_out = |log: &str| -> usize {
         let counts = log
             .lines()
             .filter_map(|line| line.split_once("refusals of sessions suppressed=")?.1.parse::<usize>().ok());
         counts.sum::<usize>()
     };
-    let is_told =
+    let is_reported =
         |log: &str| log.matches("SNACK at error recovery level 0").count() + left_out(log) == SNACKS;
-    wait_until("all refusals are told or counted", || is_told(&scene.daemon.log()));
+    wait_until("all refusals are logged or counted", || is_reported(&scene.daemon.log()));
     let log = scene.end();
-    let told: Vec<&str> =
+    let reported: Vec<&str> =
         log.lines().filter(|line| line.contains("SNACK at error recovery level 0")).collect();
-    assert!(!told.is_empty() && told.len() < SNACKS / 2, "{} lines", told.len());
-    assert!(told[0].contains("rude") && told[0].contains("RFC 7143"), "{}", told[0]);
+    assert!(!reported.is_empty() && reported.len() < SNACKS / 2, "{} lines", reported.len());
+    assert!(reported[0].contains("rude") && reported[0].contains("RFC 7143"), "{}", reported[0]);
 }
 
 /// A command with 64 KiB of immediate data of which only a part is sent.

@@ -50,9 +50,9 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
     wait_until("the disk has the write", || disk.heard().last().is_some_and(|heard| heard.byte == OLD));
     let reset = std::thread::spawn(move || resetter.manage(LOGICAL_UNIT_RESET, 0, u32::MAX));
     // What tells everybody of it also aborts.
-    wait_until("the reset is told", || {
-        let told = witness.read(0, &[0; 6], 0).expect("an answer");
-        told.sense_key() == Some(UNIT_ATTENTION)
+    wait_until("the reset is reported", || {
+        let reported = witness.read(0, &[0; 6], 0).expect("an answer");
+        reported.sense_key() == Some(UNIT_ATTENTION)
     });
     // Linux's driver has lost patience and sends it again, then writes anew.
     for byte in [OLD, NEW] {
@@ -71,7 +71,7 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
     assert_eq!(guest.read(LBA, 1), Ok(vec![NEW; SECTOR]));
     assert_eq!(disk.sector(8), vec![NEW; SECTOR]);
     let log = daemon.stop();
-    assert!(log.contains("requests found no room"), "what was dropped is told:\n{log}");
+    assert!(log.contains("requests found no room"), "what was dropped is logged:\n{log}");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_write_that_was_given_up_with_its_session_does_not_go_over_a_newer_one() {
 }
 
 #[test]
-fn sessions_whose_store_is_stuck_leave_room_for_others_and_the_log_tells() {
+fn sessions_whose_store_is_stuck_leave_room_for_others_and_are_logged() {
     /// More than any of them is told that there is room for, and together more than there are slots.
     const WRITES: u64 = 200;
     let network = Network::new(1500, 23);
@@ -117,7 +117,7 @@ fn sessions_whose_store_is_stuck_leave_room_for_others_and_the_log_tells() {
     let mut quiet = Guest::find(&network.target, 1, 2);
     quiet.write(0, &[NEW; SECTOR]).expect("WRITE SECTORS");
     assert_eq!(quiet.read(0, 1), Ok(vec![NEW; SECTOR]));
-    wait_until("the log tells", || daemon.log().contains("requests found no room"));
+    wait_until("it is logged", || daemon.log().contains("requests found no room"));
     disk.go_on();
     daemon.stop();
 }

@@ -26,7 +26,7 @@ fn end(mut daemon: Daemon, initiator: Initiator) -> (Option<i32>, String) {
     (code, daemon.log())
 }
 
-/// Lines of the log that tell an error of the unit.
+/// Lines of the log that report an error of the unit.
 fn errors(log: &str) -> Vec<&str> {
     log.lines().filter(|line| line.contains("ERROR") && line.contains("lun1")).collect()
 }
@@ -96,7 +96,7 @@ fn flush(initiator: &mut Initiator) -> Option<u8> {
 }
 
 #[test]
-fn every_initiator_is_told_once_of_what_a_flush_has_lost() {
+fn every_initiator_is_notified_once_of_what_a_flush_has_lost() {
     let (fuse, daemon) = fallible();
     let login = |name: &str| login(&daemon, name);
     let (mut one, mut two, mut away) = (login("one"), login("two"), login("away"));

@@ -1,4 +1,4 @@
-//! The network that tests of AoE run on does what they are told of it.
+//! The network that tests of AoE run on behaves as they assume.
 
 use crate::support::daemon::Daemon;
 use crate::support::load::Load;

@@ -61,22 +61,26 @@ fn a_reservation_holds_on_every_core() {
     assert_eq!(write_status(&mut holder, url.lun), GOOD);
     assert_eq!(reserve_out(&mut others[0], url.lun, 0, 0, 0, 0xbb), GOOD, "REGISTER");
     assert_eq!(reserve_out(&mut others[0], url.lun, 5, 1, 0xbb, 0xaa), GOOD, "PREEMPT AND ABORT");
-    let told = test_unit_ready(&mut holder, url.lun);
-    assert_eq!((told.status, told.sense_key()), (CHECK_CONDITION, Some(6)), "registrations preempted");
+    let reported = test_unit_ready(&mut holder, url.lun);
+    assert_eq!(
+        (reported.status, reported.sense_key()),
+        (CHECK_CONDITION, Some(6)),
+        "registrations preempted"
+    );
     assert_eq!(write_status(&mut holder, url.lun), RESERVATION_CONFLICT);
     assert_eq!(write_status(&mut others[0], url.lun), GOOD);
     daemon.stop();
 }
 
 #[test]
-fn a_reset_is_told_to_every_session_once() {
+fn a_reset_is_reported_to_every_session_once() {
     let (daemon, url) = daemon();
     let mut sessions: Vec<Initiator> = (0..5).map(|n| session(&url, &format!("n{n}"))).collect();
     assert_eq!(sessions[0].manage(LOGICAL_UNIT_RESET, url.lun, u32::MAX).expect("an answer"), COMPLETE);
     for initiator in &mut sessions {
-        let told = test_unit_ready(initiator, url.lun);
-        assert_eq!((told.status, told.sense_key()), (CHECK_CONDITION, Some(6)));
-        assert_eq!(told.sense.get(12), Some(&0x29));
+        let reported = test_unit_ready(initiator, url.lun);
+        assert_eq!((reported.status, reported.sense_key()), (CHECK_CONDITION, Some(6)));
+        assert_eq!(reported.sense.get(12), Some(&0x29));
         assert_eq!(test_unit_ready(initiator, url.lun).status, GOOD);
     }
     assert_eq!(sessions[0].manage(LOGICAL_UNIT_RESET, 77, u32::MAX).expect("an answer"), NO_UNIT);
@@ -124,8 +128,8 @@ fn a_reset_by_another_session_ends_a_write_that_waits_for_its_data() {
     stalled_write(&mut stalled, url.lun);
     stalled.skip_cmd_sn();
     assert_eq!(resetter.manage(LOGICAL_UNIT_RESET, url.lun, u32::MAX).expect("an answer"), COMPLETE);
-    let told = test_unit_ready(&mut stalled, url.lun);
-    assert_eq!(told.sense_key(), Some(6));
+    let reported = test_unit_ready(&mut stalled, url.lun);
+    assert_eq!(reported.sense_key(), Some(6));
     daemon.stop();
 }
 
@@ -139,9 +143,9 @@ fn tasks_after(function: u8) -> Vec<(bool, Option<u8>)> {
     assert_eq!(sessions[0].manage(function, url.lun, u32::MAX).expect("an answer"), COMPLETE);
     let outcome = |(busy, tag): (&mut Initiator, &u32)| {
         let was_there = busy.manage(ABORT_TASK, url.lun, *tag).expect("an answer") == COMPLETE;
-        let told = test_unit_ready(busy, url.lun);
+        let reported = test_unit_ready(busy, url.lun);
         busy.ready(url.lun).expect("told at most once");
-        (was_there, told.sense.get(12).copied())
+        (was_there, reported.sense.get(12).copied())
     };
     let outcomes = sessions.iter_mut().zip(&tags).map(outcome).collect();
     sessions[1].write_blocks(url.lun, 8, 512, &[5; BLOCK], false).expect("no task holds the unit up");
@@ -156,7 +160,7 @@ fn abort_task_set_ends_the_tasks_of_its_sender_only() {
 }
 
 #[test]
-fn clear_task_set_ends_the_tasks_of_all_and_tells_the_others() {
+fn clear_task_set_ends_the_tasks_of_all_and_notifies_the_others() {
     const CLEARED: Option<u8> = Some(0x2f);
     assert_eq!(
         tasks_after(CLEAR_TASK_SET),
@@ -165,7 +169,7 @@ fn clear_task_set_ends_the_tasks_of_all_and_tells_the_others() {
 }
 
 #[test]
-fn a_warm_reset_ends_the_tasks_of_all_and_tells_everybody() {
+fn a_warm_reset_ends_the_tasks_of_all_and_notifies_everybody() {
     assert_eq!(tasks_after(TARGET_WARM_RESET), [(false, Some(0x29)); 4]);
 }
 

@@ -18,7 +18,7 @@ fn report(arguments: &[&str]) -> Output {
 fn report_when_there_is_time(arguments: &[&str]) -> Output {
     let mut made = report(arguments);
     for _ in 0..10 {
-        if !told(&made).contains("no operation finished") {
+        if !text_of(&made).contains("no operation finished") {
             break;
         }
         made = report(&[arguments, &["--resume"]].concat());
@@ -26,7 +26,7 @@ fn report_when_there_is_time(arguments: &[&str]) -> Output {
     made
 }
 
-fn told(output: &Output) -> String {
+fn text_of(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -52,7 +52,7 @@ fn measured(plan: &str, options: &[&str]) -> (TempDir, PathBuf) {
     fs::write(&file, plan).expect("the plan is written");
     let arguments = [file.to_str().expect("UTF-8"), "-o", out.to_str().expect("UTF-8")];
     let made = report_when_there_is_time(&[&arguments[..], options].concat());
-    assert!(made.status.success(), "{}", told(&made));
+    assert!(made.status.success(), "{}", text_of(&made));
     (directory, out)
 }
 
@@ -89,7 +89,7 @@ fn a_plan_is_measured_and_gone_on_with() {
     fs::write(&theirs, "theirs").expect("a file is written");
     let arguments = [plan.to_str().expect("UTF-8"), "--quick", "-o", out.to_str().expect("UTF-8")];
     let made = report(&arguments);
-    assert!(made.status.success(), "{}", told(&made));
+    assert!(made.status.success(), "{}", text_of(&made));
     let left: Vec<String> = fs::read_dir(&out)
         .expect("the folder is there")
         .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
@@ -97,7 +97,7 @@ fn a_plan_is_measured_and_gone_on_with() {
     assert_eq!(left.len(), 6, "files of LUNs are removed: {left:?}");
     assert!(theirs.exists(), "what others put there is not");
     let page = fs::read_to_string(out.join("index.html")).expect("a page");
-    assert!(!page.contains("Incomplete"), "{}", told(&made));
+    assert!(!page.contains("Incomplete"), "{}", text_of(&made));
     assert!(page.contains("lunette serve --listen 127.0.0.1:0 --lun ram:64M"), "commands are told");
     let benches: Vec<&str> = page.lines().filter(|line| line.contains("lunette bench ")).collect();
     for line in &benches {
@@ -111,11 +111,16 @@ fn a_plan_is_measured_and_gone_on_with() {
     assert!(column(&out, "errors").iter().all(|(_, errors)| *errors == 0.0));
 
     let again = report(&arguments);
-    assert!(!again.status.success() && told(&again).contains("--resume"), "{}", told(&again));
+    assert!(!again.status.success() && text_of(&again).contains("--resume"), "{}", text_of(&again));
     fs::remove_file(out.join("raw/002-00003.json")).expect("a run is there");
     let resumed = report(&[&arguments[..], &["--resume"]].concat());
-    assert!(resumed.status.success(), "{}", told(&resumed));
-    assert_eq!(told(&resumed).matches("repetition ").count(), 1, "one run was missing: {}", told(&resumed));
+    assert!(resumed.status.success(), "{}", text_of(&resumed));
+    assert_eq!(
+        text_of(&resumed).matches("repetition ").count(),
+        1,
+        "one run was missing: {}",
+        text_of(&resumed)
+    );
 }
 
 /// The `lunette serve` that a report started and that runs.
@@ -255,22 +260,22 @@ fn a_link_holds_all_kinds_of_targets_to_its_rate() {
 }
 
 #[test]
-fn a_link_that_cannot_be_made_is_told_before_anything_runs() {
+fn a_link_that_cannot_be_made_is_reported_before_anything_runs() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (plan, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
     fs::write(&plan, "[[target]]\nname = 'a'\nlink = '1gbit'\n[[matrix]]\n").expect("written");
     let mut command = tool("setpriv");
     command.args(["--bounding-set", "-net_admin,-sys_admin"]).arg(Daemon::program()).arg("report");
     let refused = command.arg(&plan).arg("-o").arg(&out).output().expect("setpriv runs");
-    assert_eq!(refused.status.code(), Some(2), "{}", told(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", text_of(&refused));
     for part in ["no link (1 Gbit/s) can be made: ", "not permitted", "run lunette report so, or leave out"] {
-        assert!(told(&refused).contains(part), "{}", told(&refused));
+        assert!(text_of(&refused).contains(part), "{}", text_of(&refused));
     }
     assert!(!out.join("index.html").exists());
 }
 
 #[test]
-fn every_figure_is_told_as_a_share_of_a_ceiling() {
+fn every_figure_is_shown_as_a_share_of_a_ceiling() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (plan, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
     let text = "[[target]]\nname = 'null'\nstore = 'null:1G'\n[[target]]\nname = 'top'\nkind = 'ceiling'\n\
@@ -279,11 +284,11 @@ fn every_figure_is_told_as_a_share_of_a_ceiling() {
     fs::write(&plan, text).expect("the plan is written");
     let arguments = [plan.to_str().expect("UTF-8"), "--quick", "-o", out.to_str().expect("UTF-8")];
     let made = report_when_there_is_time(&arguments);
-    assert!(made.status.success(), "{}", told(&made));
+    assert!(made.status.success(), "{}", text_of(&made));
     let page = fs::read_to_string(out.join("index.html")).expect("a page");
     for ending in ["--poll never\n", "--poll never --cores 0\n"] {
         let command = format!("lunette ceiling --listen 127.0.0.1:0 {ending}");
-        assert!(page.contains(&command), "{command} is not told");
+        assert!(page.contains(&command), "{command} is not shown");
     }
     let csv = fs::read_to_string(out.join("results.csv")).expect("a table");
     let mut lines = csv.lines().map(|line| line.rsplit(',').collect::<Vec<_>>());
@@ -325,7 +330,7 @@ fn every_figure_is_told_as_a_share_of_a_ceiling() {
 }
 
 #[test]
-fn what_is_wrong_is_told_at_once() {
+fn what_is_wrong_is_reported_at_once() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let out = directory.path().join("out");
     let plan = directory.path().join("plan.toml");
@@ -334,13 +339,21 @@ fn what_is_wrong_is_told_at_once() {
     let wrong = report(&[plan.to_str().expect("UTF-8"), "-o", out.to_str().expect("UTF-8")]);
     assert_eq!(wrong.status.code(), Some(2));
     for part in ["plan.toml:1:15: repetitions: ", "plan.toml:5:6: matrix[0].bs: `4X` is not a size"] {
-        assert!(told(&wrong).contains(part), "{}", told(&wrong));
+        assert!(text_of(&wrong).contains(part), "{}", text_of(&wrong));
     }
     let missing = report(&["stdg", "-o", out.to_str().expect("UTF-8")]);
-    assert!(told(&missing).contains("one of stgt, zeta, lio, storagegear, fastnetmon"), "{}", told(&missing));
+    assert!(
+        text_of(&missing).contains("one of stgt, zeta, lio, storagegear, fastnetmon"),
+        "{}",
+        text_of(&missing)
+    );
     assert!(!out.exists(), "nothing was begun");
     fs::write(&plan, "[[target]]\nname = 'a'\n[[matrix]]\ntitle = 't'\n").expect("written");
     let ends = ["-o", out.to_str().expect("UTF-8"), "--peer", "spdk=/nothing/there"];
     let unbuilt = report(&[&[plan.to_str().expect("UTF-8")][..], &ends].concat());
-    assert!(told(&unbuilt).contains("/nothing/there is no program; build SPDK"), "{}", told(&unbuilt));
+    assert!(
+        text_of(&unbuilt).contains("/nothing/there is not a program; build SPDK"),
+        "{}",
+        text_of(&unbuilt)
+    );
 }

@@ -177,9 +177,9 @@ fn a_window_is_what_there_is_room_for() {
     let (mut narrow, left) = Held::begin(&beside, "narrow");
     assert_eq!(left, 0);
     held.end();
-    let told = narrow.initiator.receive().expect("a NOP-In");
-    assert_eq!((told.opcode(), told.word_at(16)), (0x20, u32::MAX));
-    assert!(window(&told) > 0, "the window opens when there is room again");
+    let ping = narrow.initiator.receive().expect("a NOP-In");
+    assert_eq!((ping.opcode(), ping.word_at(16)), (0x20, u32::MAX));
+    assert!(window(&ping) > 0, "the window opens when there is room again");
     narrow.end();
     assert_eq!(one.complete(ordered).expect("the ordered task ends").status, GOOD);
     for (writer, tags) in writers.iter_mut().zip(&behind) {
