@@ -17,6 +17,8 @@ use std::time::Duration;
 /// Bytes that one direction of a connection holds, on the way or not yet received.
 const PIPE_BYTES: usize = 192 << 10;
 
+/// How much longer what a host has sent that loses power may be on its way.
+const LINGERS_NANOS: u64 = 50_000_000;
 /// The first handle of a socket; those of files are the system's, and small.
 const FIRST_HANDLE: i32 = 1 << 20;
 
@@ -476,6 +478,8 @@ impl Net {
             let (peer, writer) = match &mut self.open[index] {
                 Some(Open::Side(side)) if is_its(side.local) && !resets => {
                     (side.is_dead, side.reader, side.writer) = (true, None, None);
+                    let peer = side.peer;
+                    peer.into_iter().for_each(|peer| self.linger(peer));
                     continue;
                 }
                 Some(Open::Side(side)) if is_its(side.local) => (side.peer, side.writer),
@@ -490,6 +494,15 @@ impl Net {
                 self.reset(peer);
             }
         }
+    }
+
+    /// What is on its way to a socket takes longer, as where a switch holds it.
+    fn linger(&mut self, socket: Socket) {
+        let pause = self.nanos(0, LINGERS_NANOS);
+        let Some(side) = self.is(socket) else { return };
+        side.flights.iter_mut().for_each(|(at, _)| *at = at.after(pause));
+        let arrivals: Vec<Time> = side.flights.iter().map(|(at, _)| *at).collect();
+        arrivals.into_iter().for_each(|at| self.at(at, Event::Arrive { socket }));
     }
 
     /// Breaks, stalls or silently kills one of the connections.

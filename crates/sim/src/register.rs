@@ -416,7 +416,7 @@ impl Registers {
                 candidates.extend(again);
             } else {
                 let ends = candidates.iter_mut().filter(|one| !one.goes_on());
-                ends.for_each(|one| one.end = one.end.min(now));
+                ends.for_each(|one| one.end = one.end.min(now).max(one.start));
             }
         }
     }

@@ -595,6 +595,7 @@ impl World {
         self.open()?;
         let opened = self.back.as_ref().zip(self.opening.take());
         self.front = start(&self.plan, &self.net, &self.folder, opened, disks, lives);
+        self.back.iter_mut().for_each(Back::caller_lives);
         self.wake_all();
         Ok(())
     }

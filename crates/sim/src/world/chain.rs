@@ -44,8 +44,9 @@ const SALT: u64 = 0x6368_6169_6e00_0000;
 const ARENA_BYTES: u64 = 128 << 20;
 /// How long it may take to find out what units are.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long it may take the second daemon to keep that a disk has lost something: longer than any pause.
-const KEPT_WITHIN: Duration = Duration::from_millis(50);
+/// How long it may take the second daemon to keep that a disk has lost something, and if its cores pause.
+const KEPT_WITHIN: Duration = Duration::from_millis(5);
+const KEPT_WITHIN_PAUSES: Duration = Duration::from_millis(50);
 const CONNECT: u64 = 3;
 
 /// What a seed makes of it.
@@ -215,9 +216,10 @@ impl Back {
         self.folder.crash(loses_power);
         let net = &mut *self.net.borrow_mut();
         net.kill(address());
+        let within = if net.odds.pause > 0 { KEPT_WITHIN_PAUSES } else { KEPT_WITHIN };
         for (_, disk) in &mut net.disks {
             // The kernel says it once, and a process may be killed before it has kept what it heard.
-            let is_fresh = disk.is_left().is_some_and(|said| net.now.since(said) < KEPT_WITHIN);
+            let is_fresh = disk.is_left().is_some_and(|said| net.now.since(said) < within);
             if is_fresh && !loses_power && self.noted[disk.unit] == noted(&self.folder, disk.unit) {
                 net.forgotten.push(disk.unit);
             }
@@ -251,6 +253,15 @@ impl Back {
         self.net.borrow_mut().kill_callers(0..plan.cores, !loses_power);
         if self.chain.rng.u32(0..100) < self.chain.both {
             self.dies();
+        }
+    }
+
+    /// The target lives again: now and then it dies before that has done much.
+    pub(super) fn caller_lives(&mut self) {
+        if self.chain.both > 0 && !self.is_healed && self.chain.rng.bool() {
+            let after = Duration::from_micros(self.chain.rng.u64(0..10_000));
+            let net = &mut *self.net.borrow_mut();
+            net.at(net.now.after(after), Event::Back);
         }
     }
 
