@@ -10,6 +10,8 @@ pub(crate) const POWER_ON: u16 = 0x2900;
 pub(crate) const RESET: u16 = 0x2903;
 /// COMMANDS CLEARED BY ANOTHER INITIATOR.
 pub(crate) const COMMANDS_CLEARED: u16 = 0x2f00;
+/// REPORTED LUNS DATA HAS CHANGED.
+pub(crate) const LUNS_CHANGED: u16 = 0x3f0e;
 /// RESERVATIONS PREEMPTED, RESERVATIONS RELEASED, REGISTRATIONS PREEMPTED.
 pub(crate) const RESERVATIONS: [u16; 3] = [0x2a03, 0x2a04, 0x2a05];
 
@@ -17,6 +19,8 @@ pub(crate) const RESERVATIONS: [u16; 3] = [0x2a03, 0x2a04, 0x2a05];
 #[derive(Debug)]
 pub(crate) struct Attentions {
     sessions: Vec<Session>,
+    /// When the LUNs of all began to change, and when they had.
+    changes: Vec<(Time, Option<Time>)>,
 }
 
 #[derive(Clone, Debug)]
@@ -26,6 +30,8 @@ struct Session {
     /// When each unit last reported one.
     reported: Vec<Time>,
     causes: Vec<Vec<Cause>>,
+    /// Changes of its LUNs that it may be notified of: each once, by any of them.
+    changes: usize,
 }
 
 /// What an initiator does that may establish a unit attention for others.
@@ -50,21 +56,35 @@ struct Cause {
 impl Attentions {
     pub(crate) fn new(initiators: usize, units: usize) -> Attentions {
         let (owed, reported) = (vec![None; units], vec![Time(0); units]);
-        let session = Session { since: None, owed, reported, causes: vec![Vec::new(); units] };
-        Attentions { sessions: vec![session; initiators] }
+        let session = Session { since: None, owed, reported, causes: vec![Vec::new(); units], changes: 0 };
+        Attentions { sessions: vec![session; initiators], changes: Vec::new() }
     }
 
     /// An initiator has a new session, which it asked for then: each unit owes it one.
     pub(crate) fn begins(&mut self, now: Time, asked: Time, initiator: usize) {
         // What it began in its last session is over.
         self.all_over(now, initiator);
+        let may_be_news = |(_, end): &&(Time, Option<Time>)| end.is_none_or(|end| end >= asked);
+        let changes = self.changes.iter().filter(may_be_news).count();
         let session = &mut self.sessions[initiator];
+        session.changes = changes;
         session.since = Some(now);
         session.owed.fill(Some(now));
         for causes in &mut session.causes {
             causes.retain(|cause| cause.end.is_none_or(|end| end >= asked));
             causes.push(Cause { code: POWER_ON, by: initiator, act: Act::Login, end: Some(now) });
         }
+    }
+
+    /// The LUNs of all begin to change.
+    pub(crate) fn luns_change(&mut self, now: Time) {
+        self.changes.push((now, None));
+        self.sessions.iter_mut().for_each(|session| session.changes += 1);
+    }
+
+    /// They have changed.
+    pub(crate) fn luns_have_changed(&mut self, now: Time) {
+        self.changes.iter_mut().filter(|(_, end)| end.is_none()).for_each(|(_, end)| *end = Some(now));
     }
 
     /// Its session is over.
@@ -122,6 +142,11 @@ impl Attentions {
         code: u16,
     ) -> Result<(), String> {
         let session = &mut self.sessions[initiator];
+        if code == LUNS_CHANGED {
+            let left = session.changes.checked_sub(1);
+            session.changes = left.ok_or("a change of LUNs was reported more than once".to_owned())?;
+            return Ok(());
+        }
         session.reported[unit] = now;
         session.owed[unit] = None;
         let causes = &mut session.causes[unit];

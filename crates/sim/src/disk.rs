@@ -40,6 +40,19 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
+    /// Half of all disks never fail.
+    pub(crate) fn draw(rng: &mut Rng) -> Faults {
+        if rng.bool() {
+            return Faults { hang: [0, 0, 0, 1][rng.usize(0..4)], ..Faults::NONE };
+        }
+        Faults {
+            transfer: [0, 0, 5, 50][rng.usize(0..4)],
+            sync: [0, 50, 300][rng.usize(0..3)],
+            write_back: [0, 0, 5][rng.usize(0..3)],
+            hang: 0,
+        }
+    }
+
     pub(crate) const NONE: Faults = Faults { transfer: 0, sync: 0, write_back: 0, hang: 0 };
 
     /// Whether something may be lost, or fail.

@@ -3,6 +3,7 @@
 mod chain;
 mod cuts;
 mod daemon;
+mod guest;
 mod opening;
 
 pub use cuts::Cuts;
@@ -27,6 +28,7 @@ use config::{Config, StoreSpec};
 use daemon::Daemon;
 use engine::world::Cores;
 use fastrand::Rng;
+use guest::Guest;
 use opening::Opening;
 use proto::time::Time;
 use reactor::io::Handle;
@@ -101,6 +103,8 @@ struct Plan {
     /// What each initiator speaks.
     initiators: Vec<Protocol>,
     rogue: Option<Manners>,
+    /// A LUN comes and goes.
+    guest: Option<guest::Manners>,
     ethernet: Option<Segment>,
     /// The target's units are those of another daemon.
     chain: Option<Chain>,
@@ -164,6 +168,7 @@ impl Plan {
             cores: rng.usize(1..=4),
             initiators: transports::draw(seed, rng.usize(1..=5)),
             rogue: rogue::draw(seed),
+            guest: None,
             ethernet: ethernet::draw(seed).filter(|_| !is_chained),
             blocks: [8, 64, 2048][rng.usize(0..3)],
             arena_bytes: [48 << 20, 128 << 20, 128 << 20][rng.usize(0..3)],
@@ -171,7 +176,7 @@ impl Plan {
             slowness: if is_long { 30 } else { 1 },
             moves: [0, 1, 10][rng.usize(0..3)],
             fault_micros: [None, Some(20_000), Some(200_000)][rng.usize(0..3)],
-            faults: faults(rng),
+            faults: Faults::draw(rng),
             orders: [0, 0, 5, 50][rng.usize(0..4)],
             others: [0, 20, 200][rng.usize(0..3)],
             folder_fails: [0, 0, 50][rng.usize(0..3)],
@@ -182,6 +187,7 @@ impl Plan {
             plan.arena_bytes = plan.arena_bytes.max(ARENA_BYTES_MIN);
         }
         plan.quarrels();
+        plan.guest = guest::draw(seed, &plan);
         plan
     }
 
@@ -208,7 +214,8 @@ impl Plan {
     /// Whether nothing goes wrong there, and nothing is slow.
     fn is_calm(&self) -> bool {
         let Odds { slow, pause, .. } = self.odds;
-        let has_others = self.chain.is_some() || self.ethernet.is_some() || self.rogue.is_some();
+        let has_others = self.chain.is_some() || self.ethernet.is_some();
+        let has_others = has_others || self.rogue.is_some() || self.guest.is_some();
         let fails = self.faults.can_fail() || self.faults.hang > 0 || self.folder_fails > 0;
         !has_others
             && !fails
@@ -270,19 +277,6 @@ impl Plan {
 /// The serial number of a unit.
 fn serial(unit: usize) -> String {
     format!("SIM{unit}")
-}
-
-/// Half of all disks never fail.
-fn faults(rng: &mut Rng) -> Faults {
-    if rng.bool() {
-        return Faults { hang: [0, 0, 0, 1][rng.usize(0..4)], ..Faults::NONE };
-    }
-    Faults {
-        transfer: [0, 0, 5, 50][rng.usize(0..4)],
-        sync: [0, 50, 300][rng.usize(0..3)],
-        write_back: [0, 0, 5][rng.usize(0..3)],
-        hang: 0,
-    }
 }
 
 fn habits(rng: &mut Rng, orders: u32, others: u32) -> Habits {
@@ -404,6 +398,7 @@ struct World {
     opening: Option<Opening>,
     initiators: Vec<Initiator>,
     rogue: Option<Rogue>,
+    guest: Option<Guest>,
     atas: Vec<Ata>,
     fault_micros: Option<u64>,
     turns: u64,
@@ -538,9 +533,11 @@ impl World {
             Rogue::new(host, Kernel::new(host, net.clone(), 64 << 20, None, 0), net.clone(), manners)
         });
         let atas = join(&plan, cuts, &net, &registers, &reservations, &place);
+        let guest = Guest::of(&plan, &net, attentions.clone(), portal);
         World {
             atas,
             rogue,
+            guest,
             initiators: plan.initiators.iter().enumerate().map(initiator).collect(),
             net,
             registers,
@@ -559,7 +556,8 @@ impl World {
     fn wake_all(&mut self) {
         self.front.wake(&self.net);
         let initiators = self.initiators.iter().map(|initiator| initiator.host);
-        let rogue = self.rogue.as_ref().map(|rogue| rogue.host);
+        let guest = self.guest.as_ref().map(|guest| guest.host);
+        let rogue = self.rogue.as_ref().map(|rogue| rogue.host).or(guest);
         let atas = self.atas.iter().map(|ata| ata.host);
         let mut net = self.net.borrow_mut();
         let now = net.now;
@@ -646,12 +644,16 @@ impl World {
         self.folder.heal();
         self.back.iter_mut().for_each(|back| back.heal(&self.plan));
         self.aim(Aim::Settle, "what was begun ends", |world| {
-            world.initiators.iter().all(Initiator::is_settled) && world.atas.iter().all(Ata::is_settled)
+            let is_settled = world.guest.iter().all(Guest::is_settled);
+            is_settled
+                && world.initiators.iter().all(Initiator::is_settled)
+                && world.atas.iter().all(Ata::is_settled)
         })?;
         self.rogue.iter_mut().for_each(Rogue::leave);
         self.aim(Aim::Leave, "all sessions end", |world| {
             world.initiators.iter().all(Initiator::is_gone)
                 && world.rogue.as_ref().is_none_or(Rogue::is_gone)
+                && world.guest.iter().all(Guest::is_gone)
                 && world.front.is_alone(!world.atas.is_empty())
         })?;
         self.front.is_clean(self.back.is_some())?;
@@ -681,12 +683,18 @@ impl World {
     fn aim(&mut self, aim: Aim, what: &str, is_done: impl FnMut(&mut World) -> bool) -> Result<(), String> {
         self.initiators.iter_mut().for_each(|initiator| initiator.aim = aim);
         self.atas.iter_mut().for_each(|ata| ata.aim = aim);
+        self.guest.iter_mut().for_each(|guest| guest.aim = aim);
         let until = self.net.borrow().now.after(PATIENCE);
         if self.run_until(until, is_done)? {
             return Ok(());
         }
-        let status: Vec<String> =
-            self.initiators.iter().map(Initiator::status).chain(self.atas.iter().map(Ata::status)).collect();
+        let status: Vec<String> = self
+            .initiators
+            .iter()
+            .map(Initiator::status)
+            .chain(self.atas.iter().map(Ata::status))
+            .chain(self.guest.iter().map(Guest::status))
+            .collect();
         let (status, in_use) = (status.join("\n"), self.front.status());
         let of_back =
             self.back.as_mut().map_or_else(String::new, |back| format!("\nbehind it {}", back.status()));
@@ -793,6 +801,7 @@ impl World {
             (Who::Core, ..) => self.front.kernel(host).go(request),
             (Who::Initiator(number), ..) => self.initiators[number].kernel.go(request),
             (Who::Rogue, Some(rogue), _) => rogue.kernel.go(request),
+            (Who::Rogue, None, _) if let Some(guest) = &mut self.guest => guest.kernel.go(request),
             (Who::Back, _, Some(back)) if back.has(host) => back.go(host, request),
             _ => unreachable!("host {host} has no requests"),
         }
@@ -825,6 +834,10 @@ impl World {
             (Who::Initiator(number), ..) => self.initiators[number].turn()?,
             (Who::Ata(number), ..) => self.atas[number].turn()?,
             (Who::Rogue, Some(rogue), _) => rogue.turn(),
+            (Who::Rogue, None, _) if let Some(guest) = &mut self.guest => {
+                guest.turn(&mut self.front.cores)?;
+                self.front.look_around(&self.net, usize::MAX);
+            }
             (Who::Rogue | Who::Back, ..) => unreachable!("host {host} is nobody"),
         }
         let mut net = self.net.borrow_mut();

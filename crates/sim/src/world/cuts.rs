@@ -12,9 +12,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// What may be left out.
-const FLAGS: [&str; 19] = [
-    "chain", "quarrel", "back", "rogue", "aoe", "frames", "crashes", "moves", "breaks", "network", "disks",
-    "folder", "orders", "others", "aborts", "resets", "logouts", "returns", "flushes",
+const FLAGS: [&str; 20] = [
+    "chain", "quarrel", "back", "rogue", "guest", "aoe", "frames", "crashes", "moves", "breaks", "network",
+    "disks", "folder", "orders", "others", "aborts", "resets", "logouts", "returns", "flushes",
 ];
 /// What there may be less of.
 const NUMBERS: [&str; 5] = ["initiators", "cores", "units", "depth", "micros"];
@@ -110,6 +110,9 @@ impl Cuts {
         }
         if self.has("rogue") {
             plan.rogue = None;
+        }
+        if self.has("guest") {
+            plan.guest = None;
         }
         if self.has("aoe") {
             plan.ethernet = None;

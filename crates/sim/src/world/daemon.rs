@@ -142,7 +142,7 @@ impl Daemon {
     }
 
     /// Wakes the cores that have messages.
-    fn look_around(&mut self, net: &Shared, turned: usize) {
+    pub(super) fn look_around(&mut self, net: &Shared, turned: usize) {
         for core in 0..self.count {
             if core != turned && self.cores.is_called(core) {
                 net.borrow_mut().wake_soon(self.first + core);

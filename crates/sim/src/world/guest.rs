@@ -1,0 +1,496 @@
+//! A LUN that comes and goes, or is replaced, while the target serves others; and who uses it. What was begun on it ends, what is
+//! begun when it has gone does not get there, and when its removal is done no core has its store any more. Initiators with other
+//! LUNs of the target notice nothing but that their LUNs have changed.
+
+use super::{Plan, TARGET};
+use crate::attention::Attentions;
+use crate::initiator::carrier::Carrier;
+use crate::initiator::link::Link;
+use crate::initiator::{Aim, Protocol};
+use crate::kernel::Kernel;
+use crate::net::Shared;
+use config::{HugePages, Lun, StoreSpec};
+use engine::world::Cores;
+use engine::{Change, Shown};
+use fastrand::Rng;
+use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Outcome, Request};
+use proto::iscsi::login::{self, Offers};
+use proto::time::Time;
+use proto::verbs::{Attribute, TaskId};
+use reactor::crc::crc32c;
+use reactor::io::{self, Handle, Io, Tag, Wait};
+use reactor::memory::Arena;
+use scsi::storage::Traits;
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use store::lane::{Backend, Lane, Op, OpId, Outcome as Done, Store, Submitted};
+use store::ram::RamStore;
+use wire::{Cdb, Places, SenseKey};
+
+/// Apart from what else a seed decides.
+const SALT: u64 = 0x6775_6573_7400_0000;
+const CONNECT: u64 = 3;
+const LUN: u16 = 100;
+const BLOCKS: u32 = 32;
+const BLOCK_BYTES: u32 = 512;
+const DEPTH: usize = 8;
+/// How long a command may take: others reset all LUNs of the target, and no answer tells of that.
+const PATIENCE: Duration = Duration::from_secs(3);
+const GOOD: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
+const BUSY: u8 = 8;
+const TASK_SET_FULL: u8 = 0x28;
+/// LOGICAL UNIT NOT SUPPORTED.
+const NOT_SUPPORTED: u16 = 0x2500;
+
+/// How it behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manners {
+    protocol: Protocol,
+    /// Between two changes, at most.
+    change_micros: u64,
+    /// Between two of its turns, at most.
+    pause_micros: u64,
+    /// Turns of a core that an operation of its store takes, at most.
+    slowness: u32,
+}
+
+/// Whether there is one in the world of this seed, where it has the rogue's place.
+pub(super) fn draw(seed: u64, plan: &Plan) -> Option<Manners> {
+    let has_place = plan.chain.is_none() && plan.quarrel.is_none() && plan.rogue.is_none();
+    let mut rng = Rng::with_seed(seed ^ SALT);
+    (has_place && plan.crashes == 0 && rng.bool()).then(|| Manners {
+        protocol: [Protocol::Iscsi, Protocol::Iser, Protocol::Srp][rng.usize(0..3)],
+        change_micros: [500, 5_000, 50_000][rng.usize(0..3)],
+        pause_micros: [20, 200, 2_000][rng.usize(0..3)],
+        slowness: [0, 3, 40][rng.usize(0..3)],
+    })
+}
+
+/// Who makes the LUN come and go, and uses it.
+pub(crate) struct Guest {
+    pub(crate) kernel: Kernel,
+    pub(crate) host: usize,
+    pub(crate) aim: Aim,
+    net: Shared,
+    attentions: Rc<RefCell<Attentions>>,
+    manners: Manners,
+    portal: SocketAddr,
+    lun: Lun,
+    /// The store that is served, or was last.
+    store: Option<Arc<Slow>>,
+    /// That of a LUN that goes.
+    leaving: Option<Arc<Slow>>,
+    /// A change is under way.
+    is_changing: bool,
+    /// How many there were.
+    changes: u64,
+    /// The change by which the LUN came that is there.
+    current: u64,
+    change_at: Time,
+    /// What each block may hold.
+    blocks: Vec<Vec<u64>>,
+    writes: u64,
+    link: Option<Link>,
+    links: u64,
+    is_connecting: bool,
+    /// The connection ends.
+    is_ending: bool,
+    commands: Vec<Command>,
+    /// Writes that were under way when their connection ended, until the next one has logged in: block, and what it writes.
+    lost: Vec<(u32, u64)>,
+    completions: Vec<io::Completion>,
+}
+
+/// One under way.
+struct Command {
+    task: TaskId,
+    began: Time,
+    block: u32,
+    /// What it writes, if it does.
+    writes: Option<u64>,
+    place: Places,
+    /// Changes before it began, and whether the LUN was there and no change under way.
+    changes: u64,
+    is_there: Option<bool>,
+}
+
+impl Guest {
+    /// That of this plan, if it has one.
+    pub(super) fn of(
+        plan: &Plan,
+        net: &Shared,
+        attentions: Rc<RefCell<Attentions>>,
+        portal: SocketAddr,
+    ) -> Option<Guest> {
+        let manners = plan.guest?;
+        let host = plan.cores + plan.initiators.len() + 1;
+        let store = StoreSpec::Ram { size: u64::from(BLOCKS * BLOCK_BYTES), huge_pages: HugePages::Never };
+        Some(Guest {
+            kernel: Kernel::new(host, net.clone(), 64 << 20, None, 0),
+            host,
+            aim: Aim::Work,
+            net: net.clone(),
+            attentions,
+            manners,
+            portal,
+            lun: Lun { store, aoe: None, ..plan.config().luns.swap_remove(0) },
+            store: None,
+            leaving: None,
+            is_changing: false,
+            changes: 0,
+            current: 0,
+            change_at: Time(0),
+            blocks: Vec::new(),
+            writes: 0,
+            link: None,
+            links: 0,
+            is_connecting: false,
+            is_ending: false,
+            commands: Vec::new(),
+            lost: Vec::new(),
+            completions: Vec::new(),
+        })
+    }
+
+    /// Whether all that was begun has ended.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.is_changing && self.commands.is_empty()
+    }
+
+    /// Whether it has nothing left.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_settled() && self.link.is_none() && !self.is_connecting
+    }
+
+    pub(crate) fn status(&self) -> String {
+        let (commands, changes) = (self.commands.len(), self.changes);
+        format!("the guest has {commands} commands, is in change {changes}: {}", self.is_changing)
+    }
+
+    /// Its turn.
+    ///
+    /// # Errors
+    /// When something is not as it must be.
+    pub(crate) fn turn(&mut self, cores: &mut Cores<Kernel>) -> Result<(), String> {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.kernel.turn(Wait::No, &mut completions);
+        for completion in completions.drain(..) {
+            self.completed(completion);
+        }
+        self.completions = completions;
+        let now = self.kernel.now();
+        self.change(now, cores)?;
+        self.talk(now)?;
+        let pause = self.net.borrow_mut().nanos(10_000, self.manners.pause_micros * 1000);
+        self.net.borrow_mut().wake(self.host, now.after(pause));
+        Ok(())
+    }
+
+    /// Goes on with a change, or begins one.
+    fn change(&mut self, now: Time, cores: &mut Cores<Kernel>) -> Result<(), String> {
+        if self.is_changing {
+            let Some(is_flushed) = cores.go_on_changing() else { return Ok(()) };
+            self.is_changing = false;
+            self.attentions.borrow_mut().luns_have_changed(now);
+            self.note(now, 0, || "the guest's change is done".into());
+            if !is_flushed {
+                return Err("a store in memory was not flushed".into());
+            }
+            if let Some(gone) = self.leaving.take()
+                && Arc::strong_count(&gone) > 1
+            {
+                return Err("a LUN has gone, and somebody has its store".into());
+            }
+            self.change_at = now.after(self.net.borrow_mut().nanos(0, self.manners.change_micros * 1000));
+        }
+        if now < self.change_at || self.aim != Aim::Work {
+            return Ok(());
+        }
+        let goes_for_good = self.net.borrow_mut().rng.bool();
+        let comes = self.store.is_none() || !goes_for_good;
+        let next = comes.then(|| Slow::new(self.manners.slowness, self.net.borrow_mut().rng.u64(..)));
+        let (name, new) = (name(self.current), name(self.changes + 1));
+        let lun = Box::new(Lun { name: new.clone(), serial: new, ..self.lun.clone() });
+        let change = match (&self.store, &next) {
+            (None, _) => {
+                let shown = vec![Shown { target: TARGET.into(), group: None, number: LUN }];
+                Change::Add { lun, shown }
+            }
+            (Some(_), None) => Change::Remove { name },
+            (Some(_), Some(_)) => Change::Replace { name, lun },
+        };
+        self.changes += 1;
+        self.current = self.changes;
+        self.is_changing = true;
+        self.note(now, self.changes, || format!("the guest's change {}: {change:?}", self.changes));
+        self.attentions.borrow_mut().luns_change(now);
+        self.leaving = std::mem::replace(&mut self.store, next.clone());
+        self.blocks = vec![vec![0]; BLOCKS as usize];
+        // What is on its way may come to the LUN that has this number then.
+        let under_way = self.commands.iter().filter_map(|command| Some((command.block, command.writes?)));
+        for (block, number) in under_way.chain(self.lost.iter().copied()) {
+            self.blocks[block as usize].push(number);
+        }
+        let opened = next.map(|store| (store as Arc<dyn Backend<Kernel>>, Arc::default()));
+        cores.begin_change(&change, opened)
+    }
+
+    fn connect(&mut self) {
+        self.links += 1;
+        self.is_connecting = true;
+        self.kernel.connect(self.portal, Tag(self.links << 2 | CONNECT));
+    }
+
+    fn completed(&mut self, completion: io::Completion) {
+        let (number, kind) = (completion.tag.0 >> 2, completion.tag.0 & 3);
+        if kind == CONNECT {
+            self.is_connecting = false;
+            if let Ok(socket) = completion.result {
+                let socket = Handle(socket as i32);
+                let config = config(self.host);
+                let machine = Carrier::new(self.manners.protocol, config, self.host, socket, &self.kernel);
+                self.link = Some(Link::new(machine, number, socket));
+            }
+        } else if let Some(link) = self.link.as_mut().filter(|link| link.number == number) {
+            link.completed(&mut self.kernel, kind, completion.result);
+        }
+    }
+
+    fn talk(&mut self, now: Time) -> Result<(), String> {
+        if self.link.is_none() && !self.is_connecting && self.aim != Aim::Leave {
+            self.connect();
+        }
+        while let Some(link) = &mut self.link {
+            let is_more = link.feed(&mut self.kernel);
+            while let Some(event) = self.link.as_mut().and_then(Link::poll) {
+                match event {
+                    Event::Ready(_) => {
+                        self.link.iter_mut().for_each(|link| link.is_ready = true);
+                        self.lost.clear();
+                    }
+                    Event::Gone { .. } => self.end(),
+                    Event::Completed(completion) => self.ended(&completion)?,
+                    _ => {}
+                }
+            }
+            if !is_more || self.is_ending {
+                break;
+            }
+        }
+        if self.commands.iter().any(|command| now.since(command.began) > PATIENCE) {
+            self.end();
+        }
+        let is_ready = self.link.as_ref().is_some_and(|link| link.is_ready) && !self.is_ending;
+        if is_ready && self.aim == Aim::Leave {
+            self.end();
+        } else if is_ready && self.aim == Aim::Work && self.commands.len() < DEPTH {
+            self.ask(now);
+        }
+        let Some(link) = &mut self.link else { return Ok(()) };
+        link.tick(now);
+        link.flush(&mut self.kernel);
+        if self.is_ending && link.is_quiet() {
+            self.is_ending = false;
+            self.link.take().into_iter().for_each(|link| link.close(&mut self.kernel));
+            for command in std::mem::take(&mut self.commands) {
+                self.kernel.arena().give(&command.place);
+                self.lost.extend(command.writes.map(|number| (command.block, number)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection ends. What is under way may be done, or not, but nothing any more once the next one has logged in.
+    fn end(&mut self) {
+        if let Some(link) = self.link.as_mut().filter(|_| !self.is_ending) {
+            self.is_ending = true;
+            link.shut_down(&mut self.kernel);
+        }
+    }
+
+    /// Reads or writes a block, of which nothing is under way.
+    fn ask(&mut self, now: Time) {
+        let (block, writes) = {
+            let rng = &mut self.net.borrow_mut().rng;
+            (rng.u32(0..BLOCKS), rng.bool())
+        };
+        if self.commands.iter().any(|command| command.block == block) {
+            return;
+        }
+        let Some(place) = self.kernel.arena().take(BLOCK_BYTES) else { return };
+        self.writes += u64::from(writes);
+        let writes = writes.then_some(self.writes);
+        if let Some(number) = writes {
+            fill(self.kernel.arena(), &place, number);
+        }
+        let mut cdb = [0; 10];
+        cdb[0] = if writes.is_some() { 0x2a } else { 0x28 };
+        (cdb[5], cdb[8]) = (block as u8, 1);
+        let cdb = Cdb::from_bytes(&cdb).expect("it is short");
+        let (read, write) = if writes.is_some() { (Places::EMPTY, place) } else { (place, Places::EMPTY) };
+        let request = Request { lun: u64::from(LUN) << 48, attribute: Attribute::Simple, cdb, read, write };
+        let task = self.link.as_mut().and_then(|link| link.machine.submit(request));
+        let Some(task) = task else { return self.kernel.arena().give(&place) };
+        if let (Some(number), Some(may_be)) = (writes, self.blocks.get_mut(block as usize)) {
+            may_be.push(number);
+        }
+        let is_there = (!self.is_changing).then_some(self.store.is_some());
+        let changes = self.changes;
+        self.commands.push(Command { task, began: now, block, writes, place, changes, is_there });
+    }
+
+    /// A command has ended.
+    fn ended(&mut self, completion: &Completion) -> Result<(), String> {
+        let Some(at) = self.commands.iter().position(|command| command.task == completion.task) else {
+            return Err("a command of the guest ended twice".into());
+        };
+        let command = self.commands.swap_remove(at);
+        let found = number(self.kernel.arena(), &command.place);
+        self.kernel.arena().give(&command.place);
+        let Outcome::Status { status, sense } = completion.outcome else { return Ok(()) };
+        let (key, code) = sense.as_ref().map_or((None, 0), |sense| (sense.key(), sense.code()));
+        let is_same = command.changes == self.changes;
+        let block = self.blocks.get_mut(command.block as usize).filter(|_| is_same);
+        match (status, command.is_there.filter(|_| is_same), command.writes, block) {
+            (GOOD, Some(false), ..) => Err("a LUN that has gone does a command".into()),
+            (GOOD, Some(true), Some(number), Some(may_be)) => {
+                *may_be = vec![number];
+                Ok(())
+            }
+            (GOOD, Some(true), None, Some(may_be)) if !found.is_some_and(|found| may_be.contains(&found)) => {
+                Err(format!("block {} has {found:?}, and may have {may_be:?}", command.block))
+            }
+            (GOOD | BUSY | TASK_SET_FULL, ..) => Ok(()),
+            (CHECK_CONDITION, Some(true), ..) if code == NOT_SUPPORTED => {
+                Err("a LUN that is there is not supported".into())
+            }
+            (CHECK_CONDITION, ..) if code == NOT_SUPPORTED || key == Some(SenseKey::UnitAttention) => Ok(()),
+            (CHECK_CONDITION, ..) if key == Some(SenseKey::AbortedCommand) => Ok(()),
+            _ => Err(format!("a command of the guest ended with status {status:#04x}, {code:04x}")),
+        }
+    }
+
+    fn note(&self, now: Time, word: u64, text: impl FnOnce() -> String) {
+        self.net.borrow_mut().trace.note(now, &[self.host as u64, word], text);
+    }
+}
+
+fn name(change: u64) -> String {
+    format!("GUEST-{change}")
+}
+
+fn fill(arena: &mut Arena, place: &Places, number: u64) {
+    for span in place.iter() {
+        arena.bytes_mut(span).as_chunks_mut().0.iter_mut().for_each(|word| *word = number.to_le_bytes());
+    }
+}
+
+/// What a block holds, if that is one number.
+fn number(arena: &mut Arena, place: &Places) -> Option<u64> {
+    let mut number = None;
+    for span in place.iter() {
+        for word in arena.bytes(span).as_chunks().0 {
+            let word = u64::from_le_bytes(*word);
+            if *number.get_or_insert(word) != word {
+                return None;
+            }
+        }
+    }
+    number
+}
+
+fn config(host: usize) -> InitiatorConfig {
+    let plan = login::Plan {
+        initiator: format!("iqn.2026-11.io.lunette:guest-{host}"),
+        alias: None,
+        target: Some(TARGET.into()),
+        isid: [0x80, 0, 0, 0, 0, 1],
+        chap: None,
+        offers: Offers::default(),
+        text_bytes: 8192,
+    };
+    let (login_within, idle) = (Duration::from_secs(6), Duration::from_secs(5));
+    InitiatorConfig { plan, queue_depth: DEPTH as u16, login_within, idle, crc32c }
+}
+
+/// A store in memory, whose operations take some turns of their core.
+struct Slow {
+    ram: Arc<RamStore>,
+    slowness: u32,
+    seed: u64,
+}
+
+impl Slow {
+    fn new(slowness: u32, seed: u64) -> Arc<Slow> {
+        let ram = store::open_ram(u64::from(BLOCKS * BLOCK_BYTES)).expect("memory");
+        Arc::new(Slow { ram, slowness, seed })
+    }
+}
+
+impl Store for Slow {
+    fn traits(&self) -> Traits {
+        self.ram.traits()
+    }
+
+    fn refresh(&self) -> Result<Option<Traits>, String> {
+        Ok(None)
+    }
+
+    fn describe(&self) -> String {
+        "a guest".into()
+    }
+}
+
+impl Backend<Kernel> for Slow {
+    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<Kernel>> {
+        let (ram, rng) = (self.ram.clone().lane(tags), Rng::with_seed(self.seed));
+        Box::new(SlowLane { store: self, ram, rng, waiting: Vec::new() })
+    }
+}
+
+struct SlowLane {
+    store: Arc<Slow>,
+    ram: Box<dyn Lane<Kernel>>,
+    rng: Rng,
+    /// Each with the turns that it still takes.
+    waiting: Vec<(u32, OpId, Op)>,
+}
+
+impl Lane<Kernel> for SlowLane {
+    fn borrow(&mut self, offset: u64, len: u32) -> Option<Places> {
+        // Half of all stores lend.
+        (self.store.seed & 1 == 0).then(|| self.ram.borrow(offset, len)).flatten()
+    }
+
+    fn submit(&mut self, _io: &mut Kernel, id: OpId, op: &Op) -> Submitted {
+        self.waiting.push((self.rng.u32(0..=self.store.slowness), id, *op));
+        Submitted::Later
+    }
+
+    fn completed(&mut self, io: &mut Kernel, completion: io::Completion, done: &mut Vec<(OpId, Done)>) {
+        self.ram.completed(io, completion, done);
+    }
+
+    fn flush(&mut self, io: &mut Kernel, done: &mut Vec<(OpId, Done)>) -> bool {
+        self.waiting.iter_mut().for_each(|(turns, ..)| *turns = turns.saturating_sub(1));
+        for (_, id, op) in self.waiting.extract_if(.., |(turns, ..)| *turns == 0) {
+            match self.ram.submit(io, id, &op) {
+                Submitted::Done(outcome) => done.push((id, outcome)),
+                Submitted::Later => {}
+            }
+        }
+        self.ram.flush(io, done) || !self.waiting.is_empty()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.waiting.len() + self.ram.in_flight()
+    }
+
+    fn close(&mut self, io: &mut Kernel) -> bool {
+        self.ram.close(io)
+    }
+}
