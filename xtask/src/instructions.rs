@@ -16,9 +16,9 @@ pub(crate) struct Options {
 /// The file of committed figures.
 const FILE: &str = "xtask/instructions.toml";
 const HEAD: &str = "\
-# Instructions that a core executes in user space for one command on a LUN in memory, at queue depth 1 and where 32
-# come together, counted by callgrind on x86-64. `cargo xtask instructions` fails when one is exceeded by more than 3 %;
-# a change may lower them: `cargo xtask instructions --update`.
+# Instructions that a core executes in user space for one command on a LUN in memory, or in a file on tmpfs, at queue
+# depth 1 and where 32 come together, counted by callgrind on x86-64. `cargo xtask instructions` fails when one is
+# exceeded by more than 3 %; a change may lower them: `cargo xtask instructions --update`.
 ";
 /// By how much a count may exceed its figure, in percent; below it by more, the figure is to be lowered.
 const TOLERANCE: f64 = 3.0;

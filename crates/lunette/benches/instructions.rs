@@ -23,43 +23,57 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The range that is read and written.
 const RANGE_BLOCKS: u64 = 4096;
 const BLOCK_BYTES: u32 = 512;
+/// The LUN in memory, and the one in a file on tmpfs.
+const MEMORY: u16 = 0;
+const TMPFS: u16 = 1;
 
 fn main() {
     let daemon = Counted::serve();
     let mut initiator = Initiator::login(&daemon.url, &Login::named("count")).expect("login");
     initiator.ready(0).expect("TEST UNIT READY");
-    for (name, blocks, is_write) in [("read_4k", 8, false), ("write_4k", 8, true), ("read_512", 1, false)] {
+    let singles = [
+        ("read_4k", MEMORY, 8, false),
+        ("write_4k", MEMORY, 8, true),
+        ("read_512", MEMORY, 1, false),
+        ("read_4k_tmpfs", TMPFS, 8, false),
+        ("write_4k_tmpfs", TMPFS, 8, true),
+    ];
+    for (name, lun, blocks, is_write) in singles {
         let data = vec![0x5a; if is_write { (blocks * BLOCK_BYTES) as usize } else { 0 }];
         daemon.count(name, |commands| {
             for command in 0..commands {
                 let lba = u64::from(command * blocks) % RANGE_BLOCKS;
                 if is_write {
                     let cdb = write_cdb(lba, data.len(), BLOCK_BYTES, false);
-                    assert_eq!(initiator.write(0, &cdb, &data).expect("an answer").status, 0);
+                    assert_eq!(initiator.write(lun, &cdb, &data).expect("an answer").status, 0);
                 } else {
-                    initiator.read_blocks(0, lba, blocks, BLOCK_BYTES).expect("READ");
+                    initiator.read_blocks(lun, lba, blocks, BLOCK_BYTES).expect("READ");
                 }
             }
         });
     }
-    for (name, blocks) in [("read_4k_qd32", 8), ("read_512_qd32", 1)] {
+    for (name, lun, blocks) in
+        [("read_4k_qd32", MEMORY, 8), ("read_512_qd32", MEMORY, 1), ("read_4k_tmpfs_qd32", TMPFS, 8)]
+    {
         daemon.count(name, |commands| {
             for first in (0..commands).step_by(DEPTH as usize) {
-                read_together(&mut initiator, first, blocks);
+                read_together(&mut initiator, lun, first, blocks);
             }
         });
     }
 }
 
 /// READs that arrive in one piece, so that one turn finds all of them.
-fn read_together(initiator: &mut Initiator, first: u32, blocks: u32) {
+fn read_together(initiator: &mut Initiator, lun: u16, first: u32, blocks: u32) {
     initiator.gather();
     for command in first..first + DEPTH {
         let mut cdb = [0; 16];
         cdb[0] = 0x88;
         cdb[2..10].copy_from_slice(&(u64::from(command * blocks) % RANGE_BLOCKS).to_be_bytes());
         cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
-        initiator.issue(0, &cdb, (blocks * BLOCK_BYTES) as usize, Vec::new()).expect("a place in the window");
+        initiator
+            .issue(lun, &cdb, (blocks * BLOCK_BYTES) as usize, Vec::new())
+            .expect("a place in the window");
     }
     initiator.release().expect("sent");
     for _ in 0..DEPTH {
@@ -74,11 +88,14 @@ struct Counted {
     child: Child,
     url: Url,
     directory: TempDir,
+    _disk: TempDir,
 }
 
 impl Counted {
     fn serve() -> Counted {
         let directory = tempfile::tempdir().expect("a temporary directory");
+        let disk = tempfile::tempdir_in("/dev/shm").expect("a temporary directory in memory");
+        let file = format!("file:{},size=64M", disk.path().join("disk").display());
         let portal = free_port();
         let log = File::create(directory.path().join("log")).expect("a log file");
         let child = spawn(
@@ -86,12 +103,15 @@ impl Counted {
                 .args(["--tool=callgrind", "--combine-dumps=no"])
                 .arg(format!("--callgrind-out-file={}", directory.path().join("out").display()))
                 .arg(env!("CARGO_BIN_EXE_lunette"))
-                .args(["serve", "--cores", "0", "--poll", "never", "--lun", "ram:64M", "--listen"])
+                .args([
+                    "serve", "--cores", "0", "--poll", "never", "--lun", "ram:64M", "--lun", &file,
+                    "--listen",
+                ])
                 .arg(portal.to_string()),
             &log,
         );
         let url = Url { portal, target: "iqn.2026-11.io.lunette:disk".into(), lun: 0 };
-        let mut daemon = Counted { child, url, directory };
+        let mut daemon = Counted { child, url, directory, _disk: disk };
         daemon.wait_until_it_listens();
         daemon
     }
