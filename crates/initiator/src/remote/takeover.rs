@@ -4,7 +4,8 @@
 //! would go over what is written then. So whoever opens the unit logs in once as each initiator port that earlier processes used,
 //! and the target ends what the session of that port has under way (RFC 7143 section 6.3.5; SRP: the channels of that port). As in
 //! [`super::examination`], the login alone does not prove that this is over: a Lunette says that it withholds its answer until
-//! then, and others end an ORDERED command, if they know what that is.
+//! then, and others end an ORDERED command with GOOD. One that was refused, for a unit attention or BUSY, say, was ordered behind nothing,
+//! and is sent again. Who says GOOD to it without support for ORDERED commands is believed: the login is all that such a target offers.
 
 use super::geometry::{PAGE_BYTES, inquiry};
 use super::identity::withholds_logins;
@@ -60,8 +61,11 @@ enum Step {
     LogIn,
     /// INQUIRY is under way, with its data there.
     Ask(Places),
-    /// An ORDERED command is under way, since then.
-    Order(Time),
+    /// ORDERED commands are sent, since then, until one ends well; whether one is under way.
+    Order {
+        since: Time,
+        is_under_way: bool,
+    },
     /// The session ends, by then.
     Leave(Time),
 }
@@ -160,14 +164,20 @@ impl Visit {
                 match ending {
                     Ending::Lost { .. } => self.lost(),
                     _ if withholds_logins(&data) => self.leave(io, finished),
-                    _ => self.order(now),
+                    _ => self.order(now, now),
                 }
             }
-            (Step::Order(_), Some(Ending::Lost { .. })) => self.lost(),
-            (Step::Order(_), Some(Ending::Good(_) | Ending::Status { .. })) => self.leave(io, finished),
-            (Step::Order(since), None) if now.since(*since) >= ORDER_WITHIN => {
+            (Step::Order { .. }, Some(Ending::Lost { .. })) => self.lost(),
+            (Step::Order { .. }, Some(Ending::Good(_))) => self.leave(io, finished),
+            (Step::Order { since, .. }, Some(Ending::Status { .. })) => {
+                self.step = Step::Order { since: *since, is_under_way: false };
+                Ok(false)
+            }
+            (Step::Order { since, .. }, None) if now.since(*since) >= ORDER_WITHIN => {
                 Err("it does not prove that what it was sent before this start is over".into())
             }
+            // Paced by whoever gives the turns.
+            (Step::Order { since, is_under_way: false }, None) => self.order(*since, now),
             (Step::Leave(until), _) => {
                 if self.session.is_closed() {
                     return Ok(true);
@@ -178,7 +188,7 @@ impl Visit {
                 }
                 Ok(false)
             }
-            (Step::Ask(_) | Step::Order(_), None) => Ok(false),
+            (Step::Ask(_) | Step::Order { .. }, None) => Ok(false),
         }
     }
 
@@ -204,8 +214,8 @@ impl Visit {
         self.submit(io.now(), request)
     }
 
-    fn order(&mut self, now: Time) -> Result<bool, String> {
-        self.step = Step::Order(now);
+    fn order(&mut self, since: Time, now: Time) -> Result<bool, String> {
+        self.step = Step::Order { since, is_under_way: true };
         let lun = self.session.lun_bytes();
         let mut request = request::request(lun, TestUnitReady {}.to_cdb(), Places::EMPTY, Places::EMPTY);
         request.attribute = Attribute::Ordered;

@@ -41,8 +41,9 @@ struct State {
     logins: usize,
     /// Logins are not answered.
     is_deaf: bool,
-    /// ORDERED commands that came.
+    /// ORDERED commands that came, and how many of the next are answered with a unit attention on arrival.
     ordered: usize,
+    ordered_refused: usize,
     /// The first one is ORDERED, and waits for what is kept; the others are behind it.
     waiting: VecDeque<(Arc<Connection>, Command)>,
     sockets: Vec<TcpStream>,
@@ -80,6 +81,7 @@ impl Keeper {
             logins: 0,
             is_deaf: false,
             ordered: 0,
+            ordered_refused: 0,
             waiting: VecDeque::new(),
             sockets: Vec::new(),
         };
@@ -128,6 +130,11 @@ impl Keeper {
         self.shared.state().alarm = Some(data.to_vec());
     }
 
+    /// So many of the next ORDERED commands get POWER ON on arrival, and are ordered behind nothing.
+    pub fn refuse_ordered(&self, commands: usize) {
+        self.shared.state().ordered_refused = commands;
+    }
+
     /// Writes that were BUSY, or got a unit attention, so far.
     pub fn refused(&self) -> usize {
         self.shared.state().refused
@@ -174,6 +181,11 @@ impl Shared {
                 0x01 => {
                     let mut state = self.state();
                     state.ordered += usize::from(command.is_ordered());
+                    if command.is_ordered() && state.ordered_refused > 0 {
+                        state.ordered_refused -= 1;
+                        connection.send(&command, ended(&command, CHECK_CONDITION, sense(6, 0x2900)));
+                        continue;
+                    }
                     state.waiting.push_back((connection.clone(), command));
                     self.run(&mut state);
                 }

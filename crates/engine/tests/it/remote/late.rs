@@ -4,6 +4,7 @@ use super::chain::pattern;
 use super::keeper::Keeper;
 use super::lanes::Core;
 use initiator::remote::{self, RemoteOptions};
+use initiator::{InitiatorPort, Options};
 use scsi::storage::StoreError;
 use store::lane::{Op, OpId, Outcome};
 
@@ -327,4 +328,22 @@ fn a_compare_and_write_that_lost_its_connection_holds_its_blocks_until_it_is_ove
     target.land();
     write(&mut one, &mut two, &new);
     assert!(target.read(0, 4096) == new);
+}
+
+/// A refused command was ordered behind nothing: what an earlier process sent may still be executed.
+#[test]
+fn an_ordered_command_that_is_refused_does_not_end_a_takeover() {
+    let target = Keeper::start(true);
+    let url = target.url("").parse().expect("a URL");
+    let take_over = || {
+        let port =
+            InitiatorPort { name: "iqn.2026-11.org.example:front".into(), isid: [0x80, 0, 0, 0, 0, 1] };
+        remote::take_over(&url, &Options::default(), vec![port])
+    };
+    target.refuse_ordered(2);
+    take_over().expect("the third ends well");
+    assert_eq!(target.ordered(), 3);
+    target.refuse_ordered(usize::MAX);
+    let error = take_over().expect_err("none ends well").to_string();
+    assert!(error.contains("does not prove"), "{error}");
 }
