@@ -34,8 +34,6 @@ use wire::{Cdb, Places, Span};
 const PATIENCE: Duration = Duration::from_secs(8);
 /// How long a command takes at most where nothing goes wrong.
 const CALM: Duration = Duration::from_millis(150);
-/// The most blocks of one command.
-const BLOCKS_MAX: u32 = 1200;
 /// Who can only wait pauses so many times longer: whatever comes wakes it.
 const IDLE_PAUSES: u32 = 16;
 const CONNECT: u64 = 3;
@@ -71,6 +69,8 @@ pub(crate) struct Habits {
     pub(crate) depth: u16,
     pub(crate) reads: u32,
     pub(crate) long: u32,
+    /// The most blocks of those that are long: what has more than 512 finds no place, and is not sent.
+    pub(crate) blocks: u32,
     pub(crate) flushes: u32,
     pub(crate) aborts: u32,
     pub(crate) resets: u32,
@@ -630,7 +630,7 @@ impl Initiator {
         let is_long = net.happens(habits.long);
         let (is_flush, is_read) = (net.happens(habits.flushes), net.happens(habits.reads));
         let rng = &mut net.rng;
-        let most = if is_long { BLOCKS_MAX } else { 8 }.min(self.place.blocks);
+        let most = if is_long { habits.blocks } else { 8 }.min(self.place.blocks);
         let blocks = rng.u32(1..=most);
         let first = rng.u32(0..=self.place.blocks - blocks);
         let attribute = match rng.u32(0..60) {

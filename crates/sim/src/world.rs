@@ -60,6 +60,8 @@ const EFFORT_MAX: u64 = 15_000;
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 /// Half may be taken in stock by connections; who runs gets some of what is left where 40 MiB are kept for others.
 const ARENA_BYTES_MIN: u64 = 96 << 20;
+/// Where no connection takes any in stock: 12 MiB for who runs.
+const SCARCE_BYTES: u64 = 52 << 20;
 /// What the frames of a core need besides.
 const FRAMES_BYTES: u64 = 16 << 20;
 
@@ -199,11 +201,12 @@ impl Plan {
                 self.ethernet = None;
             }
             Some(Quarrel::Memory) => {
-                (self.blocks, self.arena_bytes, self.slowness, self.crashes) = (2048, ARENA_BYTES_MIN, 1, 0);
+                (self.blocks, self.arena_bytes, self.slowness, self.crashes) = (2048, SCARCE_BYTES, 1, 0);
+                self.initiators.fill(Protocol::Iscsi);
                 (self.ethernet, self.rogue, self.fault_micros) = (None, None, None);
                 (self.faults, self.folder_fails) = (Faults::NONE, 0);
                 (self.odds.slow, self.odds.pause) = (0, 0);
-                self.work = self.work.min(Duration::from_millis(100));
+                self.work = self.work.min(Duration::from_millis(20));
             }
             // The target may see the end of a session before its initiator does.
             Some(Quarrel::Unit) => self.fault_micros = None,
@@ -285,6 +288,7 @@ fn habits(rng: &mut Rng, orders: u32, others: u32) -> Habits {
         depth: [1, 4, 32, 128][rng.usize(0..4)],
         reads: [300, 500, 800][rng.usize(0..3)],
         long: [0, 0, 30, 200][rng.usize(0..4)],
+        blocks: 1200,
         flushes: rare(rng, 50),
         aborts: rare(rng, 30),
         resets: rare(rng, 2),
