@@ -6,6 +6,7 @@ use crate::state::unit::View;
 use crate::vocabulary::command::Request;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
+use wire::scsi::command::{Read10, Write10};
 
 /// What a command may look at while its program is made.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +33,7 @@ impl Admission<'_> {
     /// RDPROTECT, WRPROTECT, VRPROTECT and ORPROTECT must be zero: the medium is not formatted with protection
     /// information (SBC-3 section 4.22).
     pub(crate) fn check_protect(&self) -> Result<(), Check> {
-        if self.cdb().u8(1) & 0xe0 == 0 { Ok(()) } else { Err(Check::cdb_bit(1, 7)) }
+        if self.cdb().get(Read10::PROTECT) == 0 { Ok(()) } else { Err(Check::cdb_field(Read10::PROTECT)) }
     }
 
     /// The range of a transfer and its length in bytes; `length_byte` is where the CDB has the length.
@@ -55,6 +56,6 @@ impl Admission<'_> {
 
     /// FUA of a write: durable before it ends, whatever the write cache.
     pub(crate) fn is_forced(&self) -> bool {
-        self.cdb().u8(1) & 0x08 != 0
+        self.cdb().get(Write10::FUA)
     }
 }

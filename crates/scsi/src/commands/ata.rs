@@ -6,6 +6,7 @@ pub(crate) mod smart;
 
 use crate::vocabulary::command::{Ending, Status};
 use wire::ata::{Registers, StatusReturn, error, status};
+use wire::scsi::code;
 use wire::{SenseData, SenseKey};
 
 /// Sectors of ranges in one TRIM: as many ranges as one UNMAP may have.
@@ -26,18 +27,17 @@ pub(crate) fn with_registers(ending: Ending, registers: &Registers) -> Ending {
     let Some(sense) = ending.sense.filter(|sense| StatusReturn::from_sense(sense).is_none()) else {
         return ending;
     };
-    let (key, code) = match (sense.key(), sense.code()) {
-        (Some(SenseKey::IllegalRequest), code) if code >> 8 != LBA_OUT_OF_RANGE => {
-            (SenseKey::AbortedCommand, 0)
+    let (key, additional) = match (sense.key(), sense.code()) {
+        (Some(SenseKey::IllegalRequest), additional) if family(additional) != code::LBA_OUT_OF_RANGE => {
+            (SenseKey::AbortedCommand, code::NO_ADDITIONAL_SENSE)
         }
-        (key, code) => (key.unwrap_or(SenseKey::HardwareError), code),
+        (key, additional) => (key.unwrap_or(SenseKey::HardwareError), additional),
     };
-    let data =
-        SenseData { key, code, information: sense.information(), command_specific: None, specific: None };
-    let (error, fault) = match data.code >> 8 {
-        LBA_OUT_OF_RANGE => (error::IDNF, 0),
-        UNRECOVERED_READ_ERROR => (error::UNC, 0),
-        WRITE_ERROR | INTERNAL_TARGET_FAILURE => (error::ABRT, status::DF),
+    let data = SenseData { information: sense.information(), ..SenseData::new(key, additional) };
+    let (error, fault) = match family(data.code) {
+        code::LBA_OUT_OF_RANGE => (error::IDNF, 0),
+        code::UNRECOVERED_READ_ERROR => (error::UNC, 0),
+        code::WRITE_ERROR | code::INTERNAL_TARGET_FAILURE => (error::ABRT, status::DF),
         _ => (error::ABRT, 0),
     };
     let end = StatusReturn::failed(registers, error);
@@ -46,8 +46,7 @@ pub(crate) fn with_registers(ending: Ending, registers: &Registers) -> Ending {
     Ending { sense: Some(end.sense(&data)), ..ending }
 }
 
-// Additional sense codes.
-const LBA_OUT_OF_RANGE: u16 = 0x21;
-const UNRECOVERED_READ_ERROR: u16 = 0x11;
-const WRITE_ERROR: u16 = 0x0c;
-const INTERNAL_TARGET_FAILURE: u16 = 0x44;
+/// An additional sense code without its qualifier.
+fn family(code: u16) -> u16 {
+    code & 0xff00
+}

@@ -5,32 +5,32 @@ use crate::commands::answer::Answer;
 use crate::commands::step::Env;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
+use wire::scsi::capacity::{Capacity10, Capacity16};
+use wire::scsi::command::{ReadCapacity10, ReadCapacity16};
 
-/// LBPME and LBPRZ.
-const THIN: u8 = 0xc0;
+/// READ CAPACITY(10) has no allocation length.
+const ANSWER_BYTES: u32 = 8;
 
 /// READ CAPACITY(10): the PMI bit and its address are obsolete and must be zero.
 pub(crate) fn begin10<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    if cdb.u8(8) & 0x01 != 0 {
-        return Err(Check::cdb_bit(8, 0).into());
+    if cdb.get(ReadCapacity10::PARTIAL) {
+        return Err(Check::cdb_field(ReadCapacity10::PARTIAL).into());
     }
-    if cdb.u32(2) != 0 {
-        return Err(Check::cdb_byte(2).into());
+    if cdb.get(ReadCapacity10::LBA) != 0 {
+        return Err(Check::cdb_field(ReadCapacity10::LBA).into());
     }
-    Ok(P::from(Answer::new(*cdb, 8, build10)))
+    Ok(P::from(Answer::new(*cdb, ANSWER_BYTES, build10)))
 }
 
 /// READ CAPACITY(16).
 pub(crate) fn begin16<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    Ok(P::from(Answer::new(*cdb, cdb.u32(10), build16)))
+    Ok(P::from(Answer::new(*cdb, cdb.get(ReadCapacity16::ALLOCATION), build16)))
 }
 
 fn build10(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    let last = u32::try_from(env.view.blocks().saturating_sub(1)).unwrap_or(u32::MAX);
-    data.extend_from_slice(&last.to_be_bytes());
-    data.extend_from_slice(&env.view.policy.block_bytes.to_be_bytes());
+    data.extend_from_slice(&Capacity10::new(env.view.blocks(), env.view.policy.block_bytes).to_bytes());
     Ok(())
 }
 
@@ -38,10 +38,13 @@ fn build16(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
     let policy = &env.view.policy;
     let per_physical = policy.physical_block_bytes.checked_div(policy.block_bytes).unwrap_or(1).max(1);
     let exponent = u8::try_from(per_physical.trailing_zeros()).unwrap_or(0);
-    data.extend_from_slice(&env.view.blocks().saturating_sub(1).to_be_bytes());
-    data.extend_from_slice(&policy.block_bytes.to_be_bytes());
-    data.extend_from_slice(&[0, exponent & 0x0f, if env.view.is_thin() { THIN } else { 0 }, 0]);
-    data.resize(32, 0);
+    let capacity = Capacity16 {
+        physical_exponent: exponent,
+        thin: env.view.is_thin(),
+        zeros: env.view.is_thin(),
+        ..Capacity16::new(env.view.blocks(), policy.block_bytes)
+    };
+    data.extend_from_slice(&capacity.to_bytes());
     Ok(())
 }
 

@@ -7,100 +7,86 @@ use crate::commands::vpd;
 use crate::state::unit::{Port, Protocol};
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
+use wire::scsi::command::Inquiry;
+use wire::scsi::inquiry::{FORMAT, SPC_4, StandardData, device_type, lunette, padded, qualifier, standard};
 
 /// T10 vendor identification.
-pub(crate) const VENDOR: &str = "LUNETTE ";
+pub(crate) const VENDOR: &str = lunette::VENDOR;
 
 /// Product revision level.
 pub(crate) const REVISION: &str = "0001";
 
-/// VERSION: SPC-4.
-const VERSION: u8 = 0x06;
-
-/// HISUP (REPORT LUNS has the hierarchical addressing model) and RESPONSE DATA FORMAT 2.
-const FORMAT: u8 = 0x12;
-
-/// SAM-5, SPC-4 and SBC-3, without claiming a version of each.
-const VERSION_DESCRIPTORS: [u16; 3] = [0x00a0, 0x0460, 0x04c0];
-
-/// Vendor specific, in byte 52, behind the incarnation: on a session that replaces another, nothing is answered, the
-/// login included, before the commands of the other one are over. Our initiator relies on it.
-const WITHHOLDS_LOGINS: u8 = 0x01;
-
-/// Standard INQUIRY data, in bytes.
-const STANDARD_BYTES: usize = 96;
-
-/// Direct access block device, connected.
-const DISK: u8 = 0x00;
-
-/// Peripheral qualifier 3 and no device type: there is no unit at this LUN.
-const NO_UNIT: u8 = 0x7f;
-
 /// INQUIRY.
 pub(crate) fn begin<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    Ok(P::from(Answer::new(*cdb, u32::from(cdb.u16(3)), build)))
+    Ok(P::from(Answer::new(*cdb, cdb.get(Inquiry::ALLOCATION).into(), build)))
 }
 
 fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    if cdb.u8(1) & 0x01 != 0 {
-        return vpd::build(env, cdb.u8(2), data);
+    if cdb.get(Inquiry::VITAL) {
+        return vpd::build(env, cdb.get(Inquiry::PAGE), data);
     }
     check_page(cdb)?;
     let unit = &env.view.unit;
-    let removable = if unit.removable { 0x80 } else { 0 };
-    let multiple_ports = if unit.ports.len() > 1 { 0x10 } else { 0 };
-    // TPGS: implicit asymmetric access only; 3PC; CMDQUE.
-    data.extend_from_slice(&[DISK, removable, VERSION, FORMAT, 0, 0x18, multiple_ports, 0x02]);
-    let vendor_specific = [&unit.incarnation.now()[..], &[WITHHOLDS_LOGINS]].concat();
-    identity(data, &unit.product, &vendor_specific, unit.port(env.nexus.target_port).map(transport));
+    let transport = unit.port(env.nexus.target_port).map_or(0, transport);
+    let mut standard = StandardData {
+        removable: unit.removable,
+        target_port_groups: IMPLICIT,
+        third_party_copy: true,
+        multiple_ports: unit.ports.len() > 1,
+        product: padded(&unit.product),
+        ..common(transport)
+    }
+    .cut(StandardData::BYTES)
+    .0;
+    lunette::INCARNATION.set(&mut standard, unit.incarnation.now());
+    // Our initiator relies on it.
+    lunette::WITHHOLDS_LOGINS.set(&mut standard, true);
+    data.extend_from_slice(&standard);
     Ok(())
 }
 
 /// Standard data for a LUN where there is no unit.
 pub(crate) fn build_no_unit(cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Check> {
-    if cdb.u8(1) & 0x01 != 0 {
+    if cdb.get(Inquiry::VITAL) {
         return Err(Check::NO_UNIT);
     }
     check_page(cdb)?;
-    data.extend_from_slice(&[NO_UNIT, 0, VERSION, FORMAT, 0, 0, 0, 0x02]);
-    identity(data, "", &[], None);
+    let (qualifier, device_type) = (qualifier::NO_UNIT, device_type::NONE);
+    let standard = StandardData { qualifier, device_type, product: padded(""), ..common(0) };
+    data.extend_from_slice(&standard.cut(StandardData::BYTES).0);
     Ok(())
 }
 
 /// PAGE CODE must be zero without EVPD.
 fn check_page(cdb: &Cdb) -> Result<(), Check> {
-    if cdb.u8(2) == 0 { Ok(()) } else { Err(Check::cdb_byte(2)) }
+    if cdb.get(Inquiry::PAGE) == 0 { Ok(()) } else { Err(Check::cdb_field(Inquiry::PAGE)) }
 }
 
 /// The version descriptor of what a port speaks, likewise (SPC-4 table 142).
 fn transport(port: &Port) -> u16 {
     match port.protocol {
-        Protocol::Iscsi => 0x0960,
-        Protocol::Srp { .. } => 0x0940,
+        Protocol::Iscsi => standard::ISCSI,
+        Protocol::Srp { .. } => standard::SRP,
     }
 }
 
-/// The bytes from VENDOR IDENTIFICATION on, and the length.
-fn identity(data: &mut Vec<u8>, product: &str, vendor_specific: &[u8], transport: Option<u16>) {
-    data.extend_from_slice(VENDOR.as_bytes());
-    push_padded(data, product, 16);
-    push_padded(data, REVISION, 4);
-    data.extend_from_slice(vendor_specific);
-    data.resize(58, 0);
-    for descriptor in VERSION_DESCRIPTORS.into_iter().chain(transport) {
-        data.extend_from_slice(&descriptor.to_be_bytes());
-    }
-    data.resize(STANDARD_BYTES, 0);
-    if let Some(length) = data.get_mut(4) {
-        *length = u8::try_from(STANDARD_BYTES.saturating_sub(5)).unwrap_or(0);
+/// What all standard data have in common: SAM-5, SPC-4 and SBC-3, without claiming a version of each.
+fn common(transport: u16) -> StandardData {
+    StandardData {
+        version: SPC_4,
+        hierarchical: true,
+        format: FORMAT,
+        command_queuing: true,
+        vendor: padded(VENDOR),
+        revision: padded(REVISION),
+        standards: [standard::SAM_5, standard::SPC_4, standard::SBC_3, transport, 0, 0, 0, 0],
+        ..StandardData::default()
     }
 }
 
-/// Left-aligned ASCII, filled with spaces to `width`.
-pub(crate) fn push_padded(data: &mut Vec<u8>, text: &str, width: usize) {
-    data.extend(text.bytes().chain(std::iter::repeat(b' ')).take(width));
-}
+/// TPGS: implicit asymmetric access alone.
+const IMPLICIT: u8 = 1;
 
 #[cfg(test)]
 mod tests {

@@ -6,9 +6,13 @@ use crate::commands::step::{Env, Event, Step};
 use crate::vocabulary::command::Ending;
 use crate::vocabulary::sense::{Check, Failure};
 use crate::vocabulary::storage::{Found, MediaOp, StoreError};
+use wire::scsi::capacity::provisioning::{DEALLOCATED, MAPPED};
+use wire::scsi::capacity::{LbaStatus as Descriptor, LbaStatusHeader};
+use wire::scsi::command::GetLbaStatus;
 
 const HEADER_BYTES: u32 = 8;
 const DESCRIPTOR_BYTES: u32 = 16;
+const _: () = assert!(LbaStatusHeader::BYTES == 8 && Descriptor::BYTES == 16);
 
 /// Descriptors in one answer.
 const DESCRIPTORS_MAX: u32 = 1024;
@@ -16,14 +20,10 @@ const DESCRIPTORS_MAX: u32 = 1024;
 /// Questions to the store for one answer.
 const EXTENTS_MAX: u32 = 4096;
 
-/// PROVISIONING STATUS: mapped, or unknown to a unit that is not thin.
-const MAPPED: u8 = 0;
-/// PROVISIONING STATUS: deallocated.
-const DEALLOCATED: u8 = 1;
-
 /// GET LBA STATUS.
 pub(crate) fn begin<P: From<LbaStatus>>(admission: &Admission<'_>) -> Result<P, Failure> {
-    let (lba, allocation) = (admission.cdb().u64(2), admission.cdb().u32(10));
+    let (lba, allocation) =
+        (admission.cdb().get(GetLbaStatus::LBA), admission.cdb().get(GetLbaStatus::ALLOCATION));
     if lba >= admission.view.blocks() {
         return Err(Check::LBA_OUT_OF_RANGE.into());
     }
@@ -116,18 +116,16 @@ impl LbaStatus {
     fn put(&self, env: &mut Env<'_>) {
         let before = self.count.saturating_sub(1).saturating_mul(DESCRIPTOR_BYTES);
         let at = usize::try_from(before.saturating_add(HEADER_BYTES)).unwrap_or(usize::MAX);
-        let [lba, blocks] = [self.lba.to_be_bytes(), u64::from(self.blocks).to_be_bytes()];
-        let count = blocks.into_iter().skip(4);
-        let descriptor = lba.into_iter().chain(count).chain([self.status, 0, 0, 0]);
-        for (slot, byte) in env.buffer.iter_mut().skip(at).zip(descriptor) {
+        let descriptor = Descriptor { lba: self.lba, blocks: self.blocks, status: self.status };
+        for (slot, byte) in env.buffer.iter_mut().skip(at).zip(descriptor.to_bytes()) {
             *slot = byte;
         }
     }
 
     fn finish(&self, env: &mut Env<'_>) -> Step {
         let body = self.count.saturating_mul(DESCRIPTOR_BYTES);
-        let header = body.saturating_add(4).to_be_bytes().into_iter().chain([0; 4]);
-        for (slot, byte) in env.buffer.iter_mut().zip(header) {
+        let header = LbaStatusHeader { following_bytes: body.saturating_add(4) };
+        for (slot, byte) in env.buffer.iter_mut().zip(header.to_bytes()) {
             *slot = byte;
         }
         let len = body.saturating_add(HEADER_BYTES).min(self.allocation);

@@ -8,6 +8,8 @@ use crate::state::attention::UnitAttention;
 use crate::vocabulary::command::{Ending, Request, Status};
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
+use wire::scsi::command::{Inquiry, ReportLuns, RequestSense};
+use wire::scsi::{lun, opcode};
 
 /// The shortest ALLOCATION LENGTH that the standard allows.
 const ALLOCATION_MIN: u32 = 16;
@@ -16,7 +18,7 @@ const ALLOCATION_MIN: u32 = 16;
 pub(crate) fn begin<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     check(cdb)?;
-    Ok(P::from(Answer::new(*cdb, cdb.u32(6), build)))
+    Ok(P::from(Answer::new(*cdb, cdb.get(ReportLuns::ALLOCATION), build)))
 }
 
 /// Reporting the list answers the unit attention that it changed.
@@ -27,21 +29,23 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
 }
 
 fn check(cdb: &Cdb) -> Result<(), Check> {
-    if !matches!(cdb.u8(2), 0x00..=0x02 | 0x10..=0x12) {
-        return Err(Check::cdb_byte(2));
+    if !matches!(cdb.get(ReportLuns::SELECT), 0x00..=0x02 | 0x10..=0x12) {
+        return Err(Check::cdb_field(ReportLuns::SELECT));
     }
-    if cdb.u32(6) < ALLOCATION_MIN { Err(Check::cdb_byte(6)) } else { Ok(()) }
+    if cdb.get(ReportLuns::ALLOCATION) < ALLOCATION_MIN {
+        Err(Check::cdb_field(ReportLuns::ALLOCATION))
+    } else {
+        Ok(())
+    }
 }
 
 /// There are no well known units, and no administrative or subsidiary ones.
 fn list(cdb: &Cdb, luns: &[u64], data: &mut Vec<u8>) {
-    let luns = match cdb.u8(2) {
+    let luns = match cdb.get(ReportLuns::SELECT) {
         0x00 | 0x02 => luns,
         _ => &[],
     };
-    let len = u32::try_from(luns.len()).unwrap_or(u32::MAX).saturating_mul(8);
-    data.extend_from_slice(&len.to_be_bytes());
-    data.extend_from_slice(&[0; 4]);
+    data.extend_from_slice(&lun::list_header(luns.len()));
     for lun in luns {
         data.extend_from_slice(&lun.to_be_bytes());
     }
@@ -53,14 +57,14 @@ fn list(cdb: &Cdb, luns: &[u64], data: &mut Vec<u8>) {
 pub fn no_unit(request: &Request<'_>, luns: &[u64], data: &mut Vec<u8>) -> Ending {
     let cdb = request.cdb;
     let answer = match cdb.opcode() {
-        0x12 => inquiry::build_no_unit(cdb, data).map(|()| u32::from(cdb.u16(3))),
-        0xa0 => check(cdb).map(|()| {
+        opcode::INQUIRY => inquiry::build_no_unit(cdb, data).map(|()| cdb.get(Inquiry::ALLOCATION).into()),
+        opcode::REPORT_LUNS => check(cdb).map(|()| {
             list(cdb, luns, data);
-            cdb.u32(6)
+            cdb.get(ReportLuns::ALLOCATION)
         }),
-        0x03 => {
-            data.extend_from_slice(Check::NO_UNIT.encode_as(cdb.u8(1) & 0x01 != 0).as_bytes());
-            Ok(u32::from(cdb.u8(4)))
+        opcode::REQUEST_SENSE => {
+            data.extend_from_slice(Check::NO_UNIT.encode_as(cdb.get(RequestSense::DESCRIPTOR)).as_bytes());
+            Ok(cdb.get(RequestSense::ALLOCATION).into())
         }
         _ => Err(Check::NO_UNIT),
     };

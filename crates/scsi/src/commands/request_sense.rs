@@ -5,11 +5,12 @@ use crate::commands::answer::Answer;
 use crate::commands::step::Env;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
+use wire::scsi::command::RequestSense;
 
 /// REQUEST SENSE.
 pub(crate) fn begin<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    Ok(P::from(Answer::new(*cdb, u32::from(cdb.u8(4)), build)))
+    Ok(P::from(Answer::new(*cdb, cdb.get(RequestSense::ALLOCATION).into(), build)))
 }
 
 /// A pending unit attention, which is thereby reported; else why the unit is not ready; else NO SENSE.
@@ -18,7 +19,7 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
         Some(attention) => attention.check(),
         None => env.view.not_ready().unwrap_or(Check::NO_SENSE),
     };
-    data.extend_from_slice(check.encode_as(cdb.u8(1) & 0x01 != 0).as_bytes());
+    data.extend_from_slice(check.encode_as(cdb.get(RequestSense::DESCRIPTOR)).as_bytes());
     Ok(())
 }
 

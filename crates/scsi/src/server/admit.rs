@@ -292,7 +292,7 @@ mod tests {
             cdb.extend(&tail);
             cdb.truncate(command.usage.len());
             if let Some(action) = command.action {
-                cdb[1] = action as u8;
+                cdb[1] = action;
             }
             let mut unit = unit();
             unit.removable = true;

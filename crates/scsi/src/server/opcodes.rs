@@ -7,6 +7,7 @@ use crate::server::exec::Program;
 use crate::server::table::{COMMANDS, Command};
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
+use wire::scsi::command::ReportSupportedOperationCodes as Asked;
 
 /// COMMAND TIMEOUTS DESCRIPTOR LENGTH.
 const TIMEOUTS_LENGTH: u16 = 0x0a;
@@ -14,24 +15,28 @@ const TIMEOUTS_LENGTH: u16 = 0x0a;
 /// REPORT SUPPORTED OPERATION CODES.
 pub(crate) fn begin(admission: &Admission<'_>) -> Result<Program, Failure> {
     let cdb = admission.cdb();
-    Ok(Program::Answer(Answer::new(*cdb, cdb.u32(6), build)))
+    Ok(Program::Answer(Answer::new(*cdb, cdb.get(Asked::ALLOCATION), build)))
 }
 
 fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    let timeouts = cdb.u8(2) & 0x80 != 0;
+    let timeouts = cdb.get(Asked::TIMEOUTS);
     let offered = || COMMANDS.iter().filter(|command| command.is_offered(env.view));
-    let same_opcode = || offered().filter(|command| command.opcode() == cdb.u8(3));
+    let same_opcode = || offered().filter(|command| command.opcode() == cdb.get(Asked::REQUESTED_OPCODE));
     let has_actions = same_opcode().any(|command| command.action.is_some());
-    let exact = || same_opcode().find(|command| command.action == Some(cdb.u16(4)));
-    match cdb.u8(2) & 0x07 {
+    let exact = || {
+        same_opcode().find(|command| command.action.map(u16::from) == Some(cdb.get(Asked::REQUESTED_ACTION)))
+    };
+    match cdb.get(Asked::OPTIONS) {
         0 => all(offered(), timeouts, data),
-        1 if has_actions => return Err(Check::cdb_byte(3).into()),
+        1 if has_actions => return Err(Check::cdb_field(Asked::REQUESTED_OPCODE).into()),
         1 => one(same_opcode().next(), timeouts, data),
-        2 if !has_actions && same_opcode().next().is_some() => return Err(Check::cdb_byte(3).into()),
+        2 if !has_actions && same_opcode().next().is_some() => {
+            return Err(Check::cdb_field(Asked::REQUESTED_OPCODE).into());
+        }
         2 => one(exact(), timeouts, data),
         3 if has_actions => one(exact(), timeouts, data),
-        3 => one(same_opcode().next().filter(|_| cdb.u16(4) == 0), timeouts, data),
-        _ => return Err(Check::cdb_bit(2, 2).into()),
+        3 => one(same_opcode().next().filter(|_| cdb.get(Asked::REQUESTED_ACTION) == 0), timeouts, data),
+        _ => return Err(Check::cdb_field(Asked::OPTIONS).into()),
     }
     Ok(())
 }
@@ -41,7 +46,7 @@ fn all<'c>(commands: impl Iterator<Item = &'c Command>, timeouts: bool, data: &m
     let mut body = Vec::new();
     for command in commands {
         let flags = u8::from(command.action.is_some()) | if timeouts { 0x02 } else { 0 };
-        let [high, low] = command.action.unwrap_or(0).to_be_bytes();
+        let [high, low] = u16::from(command.action.unwrap_or(0)).to_be_bytes();
         let len = u8::try_from(command.usage.len()).unwrap_or(0);
         body.extend_from_slice(&[command.opcode(), 0, high, low, 0, flags, 0, len]);
         if timeouts {
@@ -71,7 +76,7 @@ fn one(command: Option<&Command>, timeouts: bool, data: &mut Vec<u8>) {
 fn usage(command: &Command) -> Vec<u8> {
     let mut usage = command.usage.to_vec();
     if let (Some(action), Some(byte)) = (command.action, usage.get_mut(1)) {
-        *byte = *byte & !0x1f | u8::try_from(action).unwrap_or(0) & 0x1f;
+        *byte = *byte & !0x1f | action & 0x1f;
     }
     usage
 }

@@ -9,6 +9,7 @@ use crate::state::unit::View;
 use crate::vocabulary::command::ReservationClass;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
+use wire::scsi::cdb::SERVICE_ACTION;
 
 pub(crate) use commands::COMMANDS;
 
@@ -39,7 +40,7 @@ pub(crate) struct Command {
     /// is evaluated.
     pub(crate) usage: &'static [u8],
     /// Service action, where the operation code has them.
-    pub(crate) action: Option<u16>,
+    pub(crate) action: Option<u8>,
     /// Reservation class.
     pub(crate) reservation: ReservationClass,
     /// What must hold.
@@ -80,33 +81,28 @@ pub(crate) fn lookup(view: &View, cdb: &Cdb) -> Result<&'static Command, Check> 
         let Some(action) = command.action else {
             return if command.is_offered(view) { Ok(command) } else { Err(Check::OPCODE) };
         };
-        if action == service_action(cdb) && command.is_offered(view) {
+        if action == cdb.service_action() && command.is_offered(view) {
             return Ok(command);
         }
-        refusal = Check::cdb_bit(1, 4);
+        refusal = Check::cdb_field(SERVICE_ACTION);
     }
     Err(refusal)
-}
-
-/// The service action field: bits 4 to 0 of byte 1.
-fn service_action(cdb: &Cdb) -> u16 {
-    u16::from(cdb.u8(1) & 0x1f)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::scsi::opcode;
 
     #[test]
     fn every_entry_is_as_long_as_its_operation_code_says_and_there_once() {
         for (at, command) in COMMANDS.iter().enumerate() {
-            let len = match command.opcode() >> 5 {
-                0 => 6,
-                1 | 2 => 10,
-                4 => 16,
-                _ => 12,
-            };
-            assert_eq!(command.usage.len(), len, "{:02x}", command.opcode());
+            assert_eq!(
+                Some(command.usage.len()),
+                opcode::cdb_bytes(command.opcode()),
+                "{:02x}",
+                command.opcode()
+            );
             let key = |command: &Command| (command.opcode(), command.action);
             assert!(COMMANDS[..at].iter().all(|other| key(other) != key(command)));
         }

@@ -2,6 +2,7 @@
 
 use crate::vocabulary::sense::Check;
 use wire::SenseKey;
+use wire::scsi::code;
 
 /// Something to report to a nexus before its next command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -38,19 +39,19 @@ impl UnitAttention {
     /// Additional sense code (high byte) and qualifier.
     pub fn code(self) -> u16 {
         match self {
-            UnitAttention::PowerOn => 0x2900,
-            UnitAttention::Reset => 0x2903,
-            UnitAttention::NexusLoss => 0x2907,
-            UnitAttention::CommandsCleared => 0x2f00,
-            UnitAttention::MediumChanged => 0x2800,
-            UnitAttention::CapacityChanged => 0x2a09,
-            UnitAttention::ModeChanged => 0x2a01,
-            UnitAttention::ReservationsPreempted => 0x2a03,
-            UnitAttention::ReservationsReleased => 0x2a04,
-            UnitAttention::RegistrationsPreempted => 0x2a05,
-            UnitAttention::InquiryChanged => 0x3f03,
-            UnitAttention::LunsChanged => 0x3f0e,
-            UnitAttention::ThinThreshold => 0x3807,
+            UnitAttention::PowerOn => code::POWER_ON_OR_RESET,
+            UnitAttention::Reset => code::RESET_FUNCTION_OCCURRED,
+            UnitAttention::NexusLoss => code::NEXUS_LOSS_OCCURRED,
+            UnitAttention::CommandsCleared => code::COMMANDS_CLEARED,
+            UnitAttention::MediumChanged => code::MEDIUM_MAY_HAVE_CHANGED,
+            UnitAttention::CapacityChanged => code::CAPACITY_DATA_CHANGED,
+            UnitAttention::ModeChanged => code::MODE_PARAMETERS_CHANGED,
+            UnitAttention::ReservationsPreempted => code::RESERVATIONS_PREEMPTED,
+            UnitAttention::ReservationsReleased => code::RESERVATIONS_RELEASED,
+            UnitAttention::RegistrationsPreempted => code::REGISTRATIONS_PREEMPTED,
+            UnitAttention::InquiryChanged => code::INQUIRY_DATA_CHANGED,
+            UnitAttention::LunsChanged => code::REPORTED_LUNS_DATA_CHANGED,
+            UnitAttention::ThinThreshold => code::THIN_PROVISIONING_THRESHOLD_REACHED,
         }
     }
 

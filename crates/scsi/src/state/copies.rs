@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use wire::SenseKey;
+use wire::scsi::code;
 use wire::scsi::transport_id::device;
 
 /// Copy operations that run on a unit at a time, of all nexuses together.
@@ -145,4 +146,4 @@ impl Record {
 }
 
 /// INSUFFICIENT RESOURCES.
-const INSUFFICIENT_RESOURCES: Check = Check::new(SenseKey::IllegalRequest, 0x5503);
+const INSUFFICIENT_RESOURCES: Check = Check::new(SenseKey::IllegalRequest, code::INSUFFICIENT_RESOURCES);

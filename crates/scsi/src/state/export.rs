@@ -9,6 +9,7 @@ use wire::SenseKey;
 use wire::aoe::{
     CONFIG_BYTES_MAX, Directive, DirectiveCommand, ErrorCode, MACS_MAX, Mac, MaskError, Refusal,
 };
+use wire::scsi::code;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What all exports of a unit share. It is published to every core, and kept across a restart.
@@ -130,7 +131,7 @@ impl Draft {
 
 /// A refusal as the home tells it.
 fn refused(refusal: Refusal) -> HomeReply {
-    let check = Check::new(SenseKey::AbortedCommand, 0);
+    let check = Check::new(SenseKey::AbortedCommand, code::NO_ADDITIONAL_SENSE);
     HomeReply::Check(Check { command_specific: Some(refusal.command_specific()), ..check })
 }
 

@@ -3,6 +3,7 @@
 use crate::vocabulary::command::{Ending, Status};
 use crate::vocabulary::modes::{EraseKind, Modes};
 use crate::vocabulary::storage::StoreError;
+use wire::scsi::{Field, code};
 use wire::{Sense, SenseData, SenseKey, Specific};
 
 /// A check condition, not yet encoded: only the command's nexus knows which format it asked for.
@@ -22,92 +23,102 @@ pub struct Check {
 
 impl Check {
     /// NO SENSE: what REQUEST SENSE answers when nothing is wrong.
-    pub const NO_SENSE: Check = Check::new(SenseKey::NoSense, 0x0000);
+    pub const NO_SENSE: Check = Check::new(SenseKey::NoSense, code::NO_ADDITIONAL_SENSE);
 
     /// LOGICAL UNIT NOT READY, INITIALIZING COMMAND REQUIRED (stopped by START STOP UNIT).
-    pub const STOPPED: Check = Check::new(SenseKey::NotReady, 0x0402);
+    pub const STOPPED: Check = Check::new(SenseKey::NotReady, code::INITIALIZING_COMMAND_REQUIRED);
     /// LOGICAL UNIT NOT READY, SANITIZE IN PROGRESS.
-    pub const SANITIZING: Check = Check::new(SenseKey::NotReady, 0x041b);
+    pub const SANITIZING: Check = Check::new(SenseKey::NotReady, code::SANITIZE_IN_PROGRESS);
     /// LOGICAL UNIT NOT READY, CAUSE NOT REPORTABLE: the store is unavailable.
-    pub const NOT_READY: Check = Check::new(SenseKey::NotReady, 0x0400);
+    pub const NOT_READY: Check = Check::new(SenseKey::NotReady, code::NOT_READY);
     /// MEDIUM NOT PRESENT (ejected).
-    pub const NO_MEDIUM: Check = Check::new(SenseKey::NotReady, 0x3a00);
+    pub const NO_MEDIUM: Check = Check::new(SenseKey::NotReady, code::MEDIUM_NOT_PRESENT);
 
     /// LOGICAL UNIT NOT READY, FORMAT IN PROGRESS.
-    pub const FORMATTING: Check = Check::new(SenseKey::NotReady, 0x0404);
+    pub const FORMATTING: Check = Check::new(SenseKey::NotReady, code::FORMAT_IN_PROGRESS);
     /// MEDIUM FORMAT CORRUPTED: a FORMAT UNIT did not end well, and only a new one makes the medium accessible.
-    pub const FORMAT_CORRUPTED: Check = Check::new(SenseKey::MediumError, 0x3100);
+    pub const FORMAT_CORRUPTED: Check = Check::new(SenseKey::MediumError, code::MEDIUM_FORMAT_CORRUPTED);
     /// FORMAT COMMAND FAILED.
-    pub const FORMAT_FAILED: Check = Check::new(SenseKey::MediumError, 0x3101);
+    pub const FORMAT_FAILED: Check = Check::new(SenseKey::MediumError, code::FORMAT_COMMAND_FAILED);
     /// SANITIZE COMMAND FAILED: only a new SANITIZE makes the medium accessible.
-    pub const SANITIZE_FAILED: Check = Check::new(SenseKey::MediumError, 0x3103);
+    pub const SANITIZE_FAILED: Check = Check::new(SenseKey::MediumError, code::SANITIZE_COMMAND_FAILED);
     /// UNRECOVERED READ ERROR.
-    pub const READ_FAILED: Check = Check::new(SenseKey::MediumError, 0x1100);
+    pub const READ_FAILED: Check = Check::new(SenseKey::MediumError, code::UNRECOVERED_READ_ERROR);
     /// WRITE ERROR.
-    pub const WRITE_FAILED: Check = Check::new(SenseKey::MediumError, 0x0c00);
+    pub const WRITE_FAILED: Check = Check::new(SenseKey::MediumError, code::WRITE_ERROR);
     /// WRITE ERROR, of earlier writes. Linux repeats what fails with MEDIUM ERROR (scsi_check_sense), and takes the success of
     /// the second SYNCHRONIZE CACHE for that of the first; what fails with HARDWARE ERROR it passes on.
-    pub const LOST: Check = Check::new(SenseKey::HardwareError, 0x0c00);
+    pub const LOST: Check = Check::new(SenseKey::HardwareError, code::WRITE_ERROR);
     /// INTERNAL TARGET FAILURE.
-    pub const INTERNAL: Check = Check::new(SenseKey::HardwareError, 0x4400);
+    pub const INTERNAL: Check = Check::new(SenseKey::HardwareError, code::INTERNAL_TARGET_FAILURE);
 
     /// INVALID COMMAND OPERATION CODE.
-    pub const OPCODE: Check = Check::new(SenseKey::IllegalRequest, 0x2000);
+    pub const OPCODE: Check = Check::new(SenseKey::IllegalRequest, code::INVALID_OPERATION_CODE);
     /// LOGICAL BLOCK ADDRESS OUT OF RANGE.
-    pub const LBA_OUT_OF_RANGE: Check = Check::new(SenseKey::IllegalRequest, 0x2100);
+    pub const LBA_OUT_OF_RANGE: Check = Check::new(SenseKey::IllegalRequest, code::LBA_OUT_OF_RANGE);
     /// INVALID FIELD IN CDB.
-    pub const CDB: Check = Check::new(SenseKey::IllegalRequest, 0x2400);
+    pub const CDB: Check = Check::new(SenseKey::IllegalRequest, code::INVALID_FIELD_IN_CDB);
     /// LOGICAL UNIT NOT SUPPORTED.
-    pub const NO_UNIT: Check = Check::new(SenseKey::IllegalRequest, 0x2500);
+    pub const NO_UNIT: Check = Check::new(SenseKey::IllegalRequest, code::LOGICAL_UNIT_NOT_SUPPORTED);
     /// INVALID FIELD IN PARAMETER LIST.
-    pub const PARAMETER: Check = Check::new(SenseKey::IllegalRequest, 0x2600);
+    pub const PARAMETER: Check = Check::new(SenseKey::IllegalRequest, code::INVALID_FIELD_IN_PARAMETER_LIST);
     /// INVALID FIELD IN COMMAND INFORMATION UNIT.
-    pub const INFORMATION_UNIT: Check = Check::new(SenseKey::IllegalRequest, 0x0e03);
+    pub const INFORMATION_UNIT: Check =
+        Check::new(SenseKey::IllegalRequest, code::INVALID_FIELD_IN_INFORMATION_UNIT);
     /// PARAMETER LIST LENGTH ERROR.
-    pub const PARAMETER_LENGTH: Check = Check::new(SenseKey::IllegalRequest, 0x1a00);
+    pub const PARAMETER_LENGTH: Check =
+        Check::new(SenseKey::IllegalRequest, code::PARAMETER_LIST_LENGTH_ERROR);
     /// SAVING PARAMETERS NOT SUPPORTED.
-    pub const NO_SAVING: Check = Check::new(SenseKey::IllegalRequest, 0x3900);
+    pub const NO_SAVING: Check = Check::new(SenseKey::IllegalRequest, code::SAVING_PARAMETERS_NOT_SUPPORTED);
     /// MEDIUM REMOVAL PREVENTED.
-    pub const REMOVAL_PREVENTED: Check = Check::new(SenseKey::IllegalRequest, 0x5302);
+    pub const REMOVAL_PREVENTED: Check = Check::new(SenseKey::IllegalRequest, code::MEDIUM_REMOVAL_PREVENTED);
     /// INVALID RELEASE OF PERSISTENT RESERVATION.
-    pub const INVALID_RELEASE: Check = Check::new(SenseKey::IllegalRequest, 0x2604);
+    pub const INVALID_RELEASE: Check =
+        Check::new(SenseKey::IllegalRequest, code::INVALID_RELEASE_OF_PERSISTENT_RESERVATION);
     /// INSUFFICIENT REGISTRATION RESOURCES.
-    pub const NO_REGISTRATION_RESOURCES: Check = Check::new(SenseKey::IllegalRequest, 0x5504);
+    pub const NO_REGISTRATION_RESOURCES: Check =
+        Check::new(SenseKey::IllegalRequest, code::INSUFFICIENT_REGISTRATION_RESOURCES);
     /// INSUFFICIENT RESERVATION RESOURCES.
-    pub const NO_RESERVATION_RESOURCES: Check = Check::new(SenseKey::IllegalRequest, 0x5502);
+    pub const NO_RESERVATION_RESOURCES: Check =
+        Check::new(SenseKey::IllegalRequest, code::INSUFFICIENT_RESERVATION_RESOURCES);
     /// TOO MANY TARGET DESCRIPTORS.
-    pub const TOO_MANY_TARGETS: Check = Check::new(SenseKey::IllegalRequest, 0x2606);
+    pub const TOO_MANY_TARGETS: Check =
+        Check::new(SenseKey::IllegalRequest, code::TOO_MANY_TARGET_DESCRIPTORS);
     /// UNSUPPORTED TARGET DESCRIPTOR TYPE CODE.
-    pub const TARGET_TYPE: Check = Check::new(SenseKey::IllegalRequest, 0x2607);
+    pub const TARGET_TYPE: Check = Check::new(SenseKey::IllegalRequest, code::UNSUPPORTED_TARGET_DESCRIPTOR);
     /// TOO MANY SEGMENT DESCRIPTORS.
-    pub const TOO_MANY_SEGMENTS: Check = Check::new(SenseKey::IllegalRequest, 0x2608);
+    pub const TOO_MANY_SEGMENTS: Check =
+        Check::new(SenseKey::IllegalRequest, code::TOO_MANY_SEGMENT_DESCRIPTORS);
     /// UNSUPPORTED SEGMENT DESCRIPTOR TYPE CODE.
-    pub const SEGMENT_TYPE: Check = Check::new(SenseKey::IllegalRequest, 0x2609);
+    pub const SEGMENT_TYPE: Check =
+        Check::new(SenseKey::IllegalRequest, code::UNSUPPORTED_SEGMENT_DESCRIPTOR);
     /// INLINE DATA LENGTH EXCEEDED.
-    pub const INLINE_DATA: Check = Check::new(SenseKey::IllegalRequest, 0x260b);
+    pub const INLINE_DATA: Check = Check::new(SenseKey::IllegalRequest, code::INLINE_DATA_LENGTH_EXCEEDED);
     /// INVALID MESSAGE ERROR: a task attribute that is not supported.
-    pub const INVALID_MESSAGE: Check = Check::new(SenseKey::IllegalRequest, 0x4900);
+    pub const INVALID_MESSAGE: Check = Check::new(SenseKey::IllegalRequest, code::INVALID_MESSAGE_ERROR);
     /// OPERATION IN PROGRESS.
-    pub const OPERATION_IN_PROGRESS: Check = Check::new(SenseKey::IllegalRequest, 0x0016);
+    pub const OPERATION_IN_PROGRESS: Check =
+        Check::new(SenseKey::IllegalRequest, code::OPERATION_IN_PROGRESS);
 
     /// COPY TARGET DEVICE NOT REACHABLE.
-    pub const COPY_UNREACHABLE: Check = Check::new(SenseKey::CopyAborted, 0x0d02);
+    pub const COPY_UNREACHABLE: Check = Check::new(SenseKey::CopyAborted, code::COPY_TARGET_NOT_REACHABLE);
     /// INCORRECT COPY TARGET DEVICE TYPE.
-    pub const COPY_DEVICE_TYPE: Check = Check::new(SenseKey::CopyAborted, 0x0d03);
+    pub const COPY_DEVICE_TYPE: Check = Check::new(SenseKey::CopyAborted, code::INCORRECT_COPY_TARGET_TYPE);
     /// THIRD PARTY DEVICE FAILURE.
-    pub const COPY_FAILED: Check = Check::new(SenseKey::CopyAborted, 0x0d01);
+    pub const COPY_FAILED: Check = Check::new(SenseKey::CopyAborted, code::THIRD_PARTY_DEVICE_FAILURE);
 
     /// WRITE PROTECTED.
-    pub const WRITE_PROTECTED: Check = Check::new(SenseKey::DataProtect, 0x2700);
+    pub const WRITE_PROTECTED: Check = Check::new(SenseKey::DataProtect, code::WRITE_PROTECTED);
     /// LOGICAL UNIT SOFTWARE WRITE PROTECTED.
-    pub const SOFTWARE_WRITE_PROTECTED: Check = Check::new(SenseKey::DataProtect, 0x2702);
+    pub const SOFTWARE_WRITE_PROTECTED: Check =
+        Check::new(SenseKey::DataProtect, code::SOFTWARE_WRITE_PROTECTED);
     /// SPACE ALLOCATION FAILED WRITE PROTECT.
-    pub const NO_SPACE: Check = Check::new(SenseKey::DataProtect, 0x2707);
+    pub const NO_SPACE: Check = Check::new(SenseKey::DataProtect, code::SPACE_ALLOCATION_FAILED);
 
     /// Aborted before it began; to be sent again.
-    pub const ABORTED: Check = Check::new(SenseKey::AbortedCommand, 0x0000);
+    pub const ABORTED: Check = Check::new(SenseKey::AbortedCommand, code::NO_ADDITIONAL_SENSE);
     /// MISCOMPARE DURING VERIFY OPERATION.
-    pub const MISCOMPARE: Check = Check::new(SenseKey::Miscompare, 0x1d00);
+    pub const MISCOMPARE: Check = Check::new(SenseKey::Miscompare, code::MISCOMPARE_DURING_VERIFY);
 
     /// What commands end with while such an operation runs.
     pub(crate) const fn erasing(kind: EraseKind) -> Check {
@@ -138,6 +149,12 @@ impl Check {
     /// INVALID FIELD IN CDB, pointing at a bit (the field's most significant).
     pub const fn cdb_bit(byte: u16, bit: u8) -> Check {
         Check { specific: Some(Specific::Field { in_cdb: true, byte, bit: Some(bit) }), ..Check::CDB }
+    }
+
+    /// INVALID FIELD IN CDB, pointing at a field.
+    pub fn cdb_field<T>(field: Field<T>) -> Check {
+        let specific = Specific::Field { in_cdb: true, byte: field.byte(), bit: field.bit() };
+        Check { specific: Some(specific), ..Check::CDB }
     }
 
     /// INVALID FIELD IN PARAMETER LIST, pointing at the field's first byte.

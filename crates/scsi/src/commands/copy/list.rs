@@ -7,6 +7,7 @@ use crate::state::nexus::Reach;
 use crate::state::unit::Unit;
 use crate::vocabulary::command::ReservationClass;
 use crate::vocabulary::sense::Check;
+use wire::scsi::code;
 use wire::{SenseKey, Specific};
 
 /// Which of the two parameter list formats.
@@ -229,7 +230,7 @@ fn parse_segment(body: &[u8; SEGMENT_BYTES], cscds: &[Cscd], env: &Env<'_>) -> R
     let len = u64::from(u16::from_be_bytes([b1, b0])).saturating_mul(counted);
     let is_whole = |block| len.checked_rem(block) == Some(0);
     if !is_whole(source_block) || !is_whole(destination_block) {
-        return Err(Check::new(SenseKey::CopyAborted, 0x260a));
+        return Err(Check::new(SenseKey::CopyAborted, code::UNEXPECTED_INEXACT_SEGMENT));
     }
     let place = |lba: u64, block: u64, byte| {
         lba.checked_mul(block).ok_or(aborted_at(0, byte)) // Any such place is past the end.

@@ -12,6 +12,7 @@ use crate::vocabulary::storage::MediaOp;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wire::SenseKey;
+use wire::scsi::code;
 
 /// The longest parameter list, in bytes: more than any that is in order.
 const LIST_BYTES_MAX: u32 = 64 * 1024;
@@ -224,7 +225,7 @@ impl ExtendedCopy {
         match outcome {
             Outcome::Good => taken(self.len),
             Outcome::Failed(check) => refused(env, check),
-            Outcome::Aborted => refused(env, Check::new(SenseKey::CopyAborted, 0x0000)),
+            Outcome::Aborted => refused(env, Check::new(SenseKey::CopyAborted, code::NO_ADDITIONAL_SENSE)),
         }
     }
 }

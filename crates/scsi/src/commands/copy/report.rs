@@ -7,6 +7,7 @@ use crate::commands::answer::Answer;
 use crate::commands::step::Env;
 use crate::state::copies::{COPIES_MAX, Known, Outcome, Results};
 use crate::vocabulary::sense::{Check, Failure};
+use wire::scsi::code;
 use wire::{Cdb, Sense, SenseKey};
 
 /// RECEIVE COPY RESULTS with any of its service actions.
@@ -125,14 +126,14 @@ fn copy_status4(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
 }
 
 /// CHECK CONDITION.
-const STATUS_CHECK: u8 = 0x02;
+const STATUS_CHECK: u8 = wire::scsi::status::CHECK_CONDITION;
 
 /// The sense data that says why an operation ended.
 fn sense(env: &Env<'_>, outcome: Outcome) -> Option<Sense> {
     let check = match outcome {
         Outcome::Good => return None,
         Outcome::Failed(check) => check,
-        Outcome::Aborted => Check::new(SenseKey::CopyAborted, 0x0000),
+        Outcome::Aborted => Check::new(SenseKey::CopyAborted, code::NO_ADDITIONAL_SENSE),
     };
     Some(check.encode(&env.view.policy.modes))
 }

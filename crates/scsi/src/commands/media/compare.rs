@@ -5,23 +5,29 @@ use crate::commands::admission::Admission;
 use crate::commands::step::{Env, Event, Step};
 use crate::vocabulary::sense::{Check, Failure};
 use crate::vocabulary::storage::MediaOp;
+use wire::scsi::command::{Verify10, Verify12, Verify16};
 
 /// VERIFY(10).
 pub(crate) fn verify10<P: From<Verify>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    verify(admission, u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), 7)
+    verify(
+        admission,
+        u64::from(cdb.get(Verify10::LBA)),
+        u32::from(cdb.get(Verify10::BLOCKS)),
+        Verify10::BLOCKS.byte(),
+    )
 }
 
 /// VERIFY(12).
 pub(crate) fn verify12<P: From<Verify>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    verify(admission, u64::from(cdb.u32(2)), cdb.u32(6), 6)
+    verify(admission, u64::from(cdb.get(Verify12::LBA)), cdb.get(Verify12::BLOCKS), Verify12::BLOCKS.byte())
 }
 
 /// VERIFY(16).
 pub(crate) fn verify16<P: From<Verify>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    verify(admission, cdb.u64(2), cdb.u32(10), 10)
+    verify(admission, cdb.get(Verify16::LBA), cdb.get(Verify16::BLOCKS), Verify16::BLOCKS.byte())
 }
 
 fn verify<P: From<Verify>>(

@@ -6,105 +6,147 @@ use crate::commands::step::{Env, Event, Step};
 use crate::vocabulary::command::Ending;
 use crate::vocabulary::sense::{Check, Failure};
 use crate::vocabulary::storage::MediaOp;
+use wire::scsi::command::{
+    Read6, Read10, Read12, Read16, Write6, Write10, Write12, Write16, WriteAndVerify10, WriteAndVerify12,
+    WriteAndVerify16, WriteAtomic16,
+};
 
 /// READ(6): 21 bits of address; a length of 0 means 256 blocks.
 pub(crate) fn read6<P: From<Read>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let (lba, blocks) = short_range(admission);
-    read(admission, lba, blocks, 4)
+    read(admission, lba, blocks, Read6::BLOCKS.byte())
 }
 
 /// READ(10).
 pub(crate) fn read10<P: From<Read>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;
-    read(admission, u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), 7)
+    read(
+        admission,
+        u64::from(cdb.get(Read10::LBA)),
+        u32::from(cdb.get(Read10::BLOCKS)),
+        Read10::BLOCKS.byte(),
+    )
 }
 
 /// READ(12).
 pub(crate) fn read12<P: From<Read>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;
-    read(admission, u64::from(cdb.u32(2)), cdb.u32(6), 6)
+    read(admission, u64::from(cdb.get(Read12::LBA)), cdb.get(Read12::BLOCKS), Read12::BLOCKS.byte())
 }
 
 /// READ(16).
 pub(crate) fn read16<P: From<Read>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;
-    read(admission, cdb.u64(2), cdb.u32(10), 10)
+    read(admission, cdb.get(Read16::LBA), cdb.get(Read16::BLOCKS), Read16::BLOCKS.byte())
 }
 
 /// WRITE(6).
 pub(crate) fn write6<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let (lba, blocks) = short_range(admission);
-    write(admission, lba, blocks, 4, Kind::PLAIN)
+    write(admission, lba, blocks, Write6::BLOCKS.byte(), Kind::PLAIN)
 }
 
 /// WRITE(10).
 pub(crate) fn write10<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;
-    write(admission, u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), 7, plain(admission))
+    write(
+        admission,
+        u64::from(cdb.get(Write10::LBA)),
+        u32::from(cdb.get(Write10::BLOCKS)),
+        Write10::BLOCKS.byte(),
+        plain(admission),
+    )
 }
 
 /// WRITE(12).
 pub(crate) fn write12<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;
-    write(admission, u64::from(cdb.u32(2)), cdb.u32(6), 6, plain(admission))
+    write(
+        admission,
+        u64::from(cdb.get(Write12::LBA)),
+        cdb.get(Write12::BLOCKS),
+        Write12::BLOCKS.byte(),
+        plain(admission),
+    )
 }
 
 /// WRITE(16).
 pub(crate) fn write16<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;
-    write(admission, cdb.u64(2), cdb.u32(10), 10, plain(admission))
+    write(
+        admission,
+        cdb.get(Write16::LBA),
+        cdb.get(Write16::BLOCKS),
+        Write16::BLOCKS.byte(),
+        plain(admission),
+    )
 }
 
 /// WRITE AND VERIFY(10).
 pub(crate) fn write_verify10<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     let kind = verified(admission)?;
-    write(admission, u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), 7, kind)
+    write(
+        admission,
+        u64::from(cdb.get(WriteAndVerify10::LBA)),
+        u32::from(cdb.get(WriteAndVerify10::BLOCKS)),
+        WriteAndVerify10::BLOCKS.byte(),
+        kind,
+    )
 }
 
 /// WRITE AND VERIFY(12).
 pub(crate) fn write_verify12<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     let kind = verified(admission)?;
-    write(admission, u64::from(cdb.u32(2)), cdb.u32(6), 6, kind)
+    write(
+        admission,
+        u64::from(cdb.get(WriteAndVerify12::LBA)),
+        cdb.get(WriteAndVerify12::BLOCKS),
+        WriteAndVerify12::BLOCKS.byte(),
+        kind,
+    )
 }
 
 /// WRITE AND VERIFY(16).
 pub(crate) fn write_verify16<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     let kind = verified(admission)?;
-    write(admission, cdb.u64(2), cdb.u32(10), 10, kind)
+    write(
+        admission,
+        cdb.get(WriteAndVerify16::LBA),
+        cdb.get(WriteAndVerify16::BLOCKS),
+        WriteAndVerify16::BLOCKS.byte(),
+        kind,
+    )
 }
 
 /// WRITE ATOMIC(16): all or nothing, so all of it must be in the buffer at once, and all of it must come.
 pub(crate) fn write_atomic16<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;
-    let (lba, blocks) = (cdb.u64(2), u32::from(cdb.u16(12)));
-    let (_, len) = admission.transfer(lba, blocks, 12)?;
-    if cdb.u16(10) != 0 {
-        return Err(Check::cdb_byte(10).into());
+    let (lba, blocks) = (cdb.get(WriteAtomic16::LBA), u32::from(cdb.get(WriteAtomic16::BLOCKS)));
+    let blocks_byte = WriteAtomic16::BLOCKS.byte();
+    let (_, len) = admission.transfer(lba, blocks, blocks_byte)?;
+    if cdb.get(WriteAtomic16::BOUNDARY) != 0 {
+        return Err(Check::cdb_field(WriteAtomic16::BOUNDARY).into());
     }
     if blocks > admission.view.atomic_blocks_max() || admission.blocks_out(len)? < len {
-        return Err(Check::cdb_byte(12).into());
+        return Err(Check::cdb_field(WriteAtomic16::BLOCKS).into());
     }
-    write(admission, lba, blocks, 12, Kind { atomic: true, ..plain(admission) })
+    write(admission, lba, blocks, blocks_byte, Kind { atomic: true, ..plain(admission) })
 }
 
-/// Address and length of READ(6) and WRITE(6).
+/// Address and length of READ(6) and WRITE(6), which have the same fields.
 fn short_range(admission: &Admission<'_>) -> (u64, u32) {
-    let cdb = admission.cdb();
-    let blocks = match cdb.u8(4) {
-        0 => 256,
-        blocks => u32::from(blocks),
-    };
-    (u64::from(cdb.u32(0) & 0x001f_ffff), blocks)
+    let Read6 { lba, blocks } = Read6::of(admission.cdb());
+    (lba.into(), if blocks == 0 { 256 } else { blocks.into() })
 }
 
 /// A read of blocks; `length_byte` is where the CDB has the length.
@@ -161,11 +203,11 @@ fn plain(admission: &Admission<'_>) -> Kind {
 /// WRITE AND VERIFY: what is verified must be on the medium, so the write is always durable. BYTCHK is 0 or 1.
 fn verified(admission: &Admission<'_>) -> Result<Kind, Failure> {
     admission.check_protect()?;
-    if admission.cdb().u8(1) & 0x04 != 0 {
-        return Err(Check::cdb_bit(1, 2).into());
-    }
-    let is_compared = admission.cdb().u8(1) & 0x02 != 0;
-    let verification = if is_compared { Verification::Compare } else { Verification::Read };
+    let verification = match admission.cdb().get(WriteAndVerify10::BYTE_CHECK) {
+        0 => Verification::Read,
+        1 => Verification::Compare,
+        _ => return Err(Check::cdb_field(WriteAndVerify10::BYTE_CHECK).into()),
+    };
     Ok(Kind { durable: true, atomic: false, verify: Some(verification) })
 }
 
