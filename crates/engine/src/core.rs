@@ -224,10 +224,13 @@ impl<I: Io> Core<I> {
         &mut self.io
     }
 
-    /// What of a core's is in use: connections of streams, frames that were received, and tasks.
-    pub(crate) fn in_use(&self) -> (usize, u32, usize) {
+    /// What of a core's is in use: connections of streams, frames that were received, tasks, and what units keep of connections
+    /// that have ended.
+    pub(crate) fn in_use(&self) -> (usize, u32, usize, usize) {
         let (sessions, frames) = self.ethernet.in_use();
-        (self.connections.len() - sessions, frames, self.tasks.len())
+        let has_ended = |key: &&Key| self.connections.get(**key).is_none();
+        let marks = self.units.iter().map(|unit| unit.unsent.iter().filter(has_ended).count()).sum();
+        (self.connections.len() - sessions, frames, self.tasks.len(), marks)
     }
 
     /// Serves until [`Message::Stop`] and the goodbyes are over. Whether all stores could be flushed then.

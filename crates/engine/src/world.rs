@@ -55,6 +55,8 @@ pub struct InUse {
     pub frames: u32,
     /// Tasks.
     pub tasks: usize,
+    /// What units keep of connections that have ended.
+    pub marks: usize,
     /// Bytes of buffers.
     pub buffer_bytes: u64,
 }
@@ -184,7 +186,7 @@ impl<I: Io> Cores<I> {
     /// What of a core's is in use.
     pub fn in_use(&mut self, core: usize) -> InUse {
         let core = &mut self.cores[core].core;
-        let (streams, frames, tasks) = core.in_use();
-        InUse { streams, frames, tasks, buffer_bytes: core.io().arena().in_use() }
+        let (streams, frames, tasks, marks) = core.in_use();
+        InUse { streams, frames, tasks, marks, buffer_bytes: core.io().arena().in_use() }
     }
 }

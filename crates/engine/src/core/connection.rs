@@ -558,13 +558,19 @@ impl<I: Io> Core<I> {
         self.answer_closing();
     }
 
+    /// The connection is no more on this core, where nothing of it is under way.
+    pub(super) fn remove_connection(&mut self, key: Key) -> Option<Connection> {
+        self.units.iter_mut().for_each(|unit| unit.unsent.retain(|other| *other != key));
+        self.connections.remove(key)
+    }
+
     pub(super) fn close_when_quiet(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         if !conn.is_quiet() || !conn.is_settled() {
             return;
         }
         self.move_load(key, None);
-        let Some(mut conn) = self.connections.remove(key) else { return };
+        let Some(mut conn) = self.remove_connection(key) else { return };
         if let Some(stream) = conn.stream {
             stream.close(&mut self.io);
         }

@@ -124,7 +124,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// What a connection was sent of this unit's memory may still be on its way when the unit goes.
+    /// What a connection was sent of this unit's memory may still be on its way when the unit goes; no longer than there is
+    /// that connection.
     pub(super) fn note_unsent(&mut self, unit: u32, connection: Key) {
         let unsent = &mut self.units[unit].unsent;
         if !unsent.contains(&connection) {

@@ -246,7 +246,7 @@ impl<I: Io> Core<I> {
 
     fn send_off(&mut self, key: Key, to: usize) {
         self.move_load(key, Some(to));
-        let Some(conn) = self.connections.remove(key) else { return };
+        let Some(conn) = self.remove_connection(key) else { return };
         assert!(conn.is_vacant(), "what is in flight ends before its connection moves");
         let stream = conn.stream.expect("what a device carries does not move");
         let (socket, unread) = stream.detach(&mut self.io);

@@ -75,7 +75,7 @@ impl Daemon {
         for core in 0..self.count {
             let in_use = self.cores.in_use(core);
             let has_others = !is_initiator && in_use.buffer_bytes != self.own_bytes[core];
-            if in_use.tasks != 0 || in_use.frames != 0 || has_others {
+            if in_use.tasks != 0 || in_use.frames != 0 || in_use.marks != 0 || has_others {
                 return Err(format!("all is quiet, and core {core} has {in_use:?}"));
             }
         }
