@@ -136,6 +136,8 @@ pub(crate) struct HeldStore {
     held: AtomicUsize,
     cancelled: AtomicUsize,
     losses: AtomicUsize,
+    clings: AtomicBool,
+    closed: AtomicUsize,
 }
 
 impl HeldStore {
@@ -148,6 +150,8 @@ impl HeldStore {
             held: AtomicUsize::new(0),
             cancelled: AtomicUsize::new(0),
             losses: AtomicUsize::new(0),
+            clings: AtomicBool::new(false),
+            closed: AtomicUsize::new(0),
         })
     }
 
@@ -190,6 +194,18 @@ impl HeldStore {
         self.losses.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Whether its home's lane, when the unit leaves, has yet to close.
+    pub(crate) fn cling(&self, clings: bool) {
+        self.clings.store(clings, Ordering::SeqCst);
+    }
+
+    /// Returns when so many lanes have closed.
+    pub(crate) fn wait_for_close(&self, lanes: usize) {
+        while self.closed.load(Ordering::SeqCst) != lanes {
+            std::thread::yield_now();
+        }
+    }
+
     /// Lets all of them go on.
     pub(crate) fn release(&self) {
         self.holds.store(false, Ordering::SeqCst);
@@ -213,7 +229,7 @@ impl Store for HeldStore {
 impl Backend<Uring> for HeldStore {
     fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<Uring>> {
         let ram = self.ram.clone().lane(tags);
-        Box::new(HeldLane { store: self, ram, held: Vec::new() })
+        Box::new(HeldLane { store: self, ram, held: Vec::new(), has_flushed: false })
     }
 }
 
@@ -221,6 +237,8 @@ struct HeldLane {
     store: Arc<HeldStore>,
     ram: Box<dyn Lane<Uring>>,
     held: Vec<(OpId, Op)>,
+    /// It has, as that of the home does when the unit leaves.
+    has_flushed: bool,
 }
 
 impl Lane<Uring> for HeldLane {
@@ -229,6 +247,7 @@ impl Lane<Uring> for HeldLane {
     }
 
     fn submit(&mut self, io: &mut Uring, id: OpId, op: &Op) -> Submitted {
+        self.has_flushed |= matches!(op, Op::Flush);
         if matches!(op, Op::Write { .. }) && self.store.holds.load(Ordering::SeqCst) {
             self.held.push((id, *op));
             self.store.held.fetch_add(1, Ordering::SeqCst);
@@ -269,5 +288,11 @@ impl Lane<Uring> for HeldLane {
 
     fn in_flight(&self) -> usize {
         self.held.len() + self.ram.in_flight()
+    }
+
+    fn close(&mut self, io: &mut Uring) -> bool {
+        let is_over = !(self.has_flushed && self.store.clings.load(Ordering::SeqCst)) && self.ram.close(io);
+        self.store.closed.fetch_add(usize::from(is_over), Ordering::SeqCst);
+        is_over
     }
 }

@@ -164,6 +164,10 @@ impl<I: Io> Core<I> {
     }
 
     fn drop_unit(&mut self, unit: u32, is_flushed: bool) {
+        // What the home is asked from now on it must not publish behind this, to cores that have released the unit.
+        if let Some(unit) = self.units.get_mut(unit) {
+            unit.home = None;
+        }
         for core in 0..self.cores() {
             self.post(core, Message::DropUnit { unit, is_flushed });
         }

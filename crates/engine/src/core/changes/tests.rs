@@ -1,11 +1,13 @@
 //! Units that come and go while their neighbours serve.
 
 use crate::daemon::ChangeError;
+use crate::message::{Message, Origin, Waiter};
 use crate::stores::Opened;
 use crate::testing::initiator::{Initiator, Login, Response, write_cdb};
 use crate::testing::{HeldStore, serve};
 use crate::{Change, Daemon, Shown};
 use config::{Config, Lun, ServeOptions};
+use scsi::HomeRequest;
 use std::sync::Arc;
 use std::sync::mpsc;
 use store::lane::Store;
@@ -138,6 +140,31 @@ fn a_lun_that_goes_takes_nothing_new_and_ends_what_was_begun() {
     for initiator in initiators {
         initiator.logout().expect("an answer");
     }
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn what_the_home_of_a_lun_that_has_gone_is_asked_reaches_no_core() {
+    const UNIT: u32 = 1;
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (mut daemon, url) = serve(2, &stores, |_| {});
+    let (_, mail) = daemon.insides();
+    stores[1].cling(true);
+    let remover = std::thread::spawn(move || {
+        daemon.apply(Change::Remove { name: "lun1".into() }).expect("it goes");
+        daemon
+    });
+    // The other core has released it, and that of its home has not.
+    stores[1].wait_for_close(1);
+    let origin = Origin { core: 0, who: Waiter::Nobody };
+    mail[UNIT as usize].post(Message::Home { unit: UNIT, origin, request: HomeRequest::StoreReset });
+    for name in ["one", "two"] {
+        let mut initiator = Initiator::login(&url, &Login::named(name)).expect("a session");
+        initiator.ready(0).expect("its neighbour serves");
+        initiator.logout().expect("an answer");
+    }
+    stores[1].cling(false);
+    let daemon = remover.join().expect("it ends");
     daemon.stop().expect("every core ends in order");
 }
 
