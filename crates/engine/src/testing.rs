@@ -194,7 +194,7 @@ impl HeldStore {
         self.losses.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether its home's lane, when the unit leaves, has yet to close.
+    /// Whether its home's lane, when the unit leaves, has yet to close; flushes are held as writes are.
     pub(crate) fn cling(&self, clings: bool) {
         self.clings.store(clings, Ordering::SeqCst);
     }
@@ -248,7 +248,12 @@ impl Lane<Uring> for HeldLane {
 
     fn submit(&mut self, io: &mut Uring, id: OpId, op: &Op) -> Submitted {
         self.has_flushed |= matches!(op, Op::Flush);
-        if matches!(op, Op::Write { .. }) && self.store.holds.load(Ordering::SeqCst) {
+        let may_wait = match op {
+            Op::Write { .. } => true,
+            Op::Flush => self.store.clings.load(Ordering::SeqCst),
+            _ => false,
+        };
+        if may_wait && self.store.holds.load(Ordering::SeqCst) {
             self.held.push((id, *op));
             self.store.held.fetch_add(1, Ordering::SeqCst);
             return Submitted::Later;

@@ -47,8 +47,19 @@ enum Stage {
 pub(super) struct Farewell {
     /// Cores that are quiet.
     quiet: usize,
-    /// The store is being flushed, or was.
-    is_flushed: bool,
+    flush: Flush,
+}
+
+/// How far the store of a unit that leaves is.
+#[derive(Clone, Copy, Default)]
+enum Flush {
+    /// It is still written to.
+    #[default]
+    Due,
+    /// It is being flushed.
+    Begun,
+    /// Whether it was flushed.
+    Over(bool),
 }
 
 impl<I: Io> Units<I> {
@@ -135,15 +146,19 @@ impl<I: Io> Core<I> {
         self.settle_leaving();
     }
 
-    /// The home of a unit that leaves, once nothing is under way anywhere: what was acknowledged becomes durable.
+    /// The home of a unit that leaves, once nothing is under way anywhere: what was acknowledged becomes durable, and the unit
+    /// goes.
     fn flush_leaving(&mut self, number: u32) {
         let cores = self.cores();
         let is_alone = self.units.flushing.is_none();
-        let is_due = |home: &&mut HomeUnit| {
-            is_alone && home.farewell.quiet == cores && !home.farewell.is_flushed && home.is_idle()
-        };
-        let Some(home) = self.units.home_mut(number).filter(is_due) else { return };
-        home.farewell.is_flushed = true;
+        let is_idle = |home: &&mut HomeUnit| home.farewell.quiet == cores && home.is_idle();
+        let Some(home) = self.units.home_mut(number).filter(is_idle) else { return };
+        match home.farewell.flush {
+            // Who asked it meanwhile, for a nexus that was lost, has been answered.
+            Flush::Over(is_flushed) => return self.drop_unit(number, is_flushed),
+            Flush::Due if is_alone => home.farewell.flush = Flush::Begun,
+            Flush::Due | Flush::Begun => return,
+        }
         if self.units[number].view.policy.failed.is_some() {
             let is_dirty = self.units[number].lane.is_dirty();
             return self.drop_unit(number, !is_dirty);
@@ -159,7 +174,10 @@ impl<I: Io> Core<I> {
     pub(super) fn leaving_flushed(&mut self, outcome: Outcome) {
         if let Some(number) = self.units.flushing.take() {
             let is_flushed = self.units[number].report_flush(outcome);
-            self.drop_unit(number, is_flushed);
+            if let Some(home) = self.units.home_mut(number) {
+                home.farewell.flush = Flush::Over(is_flushed);
+            }
+            self.flush_leaving(number);
         }
     }
 

@@ -1,12 +1,20 @@
 //! Units that come and go while their neighbours serve.
 
-use crate::daemon::ChangeError;
+use crate::core::Core;
+use crate::daemon::{ChangeError, Listening, share};
 use crate::message::{Message, Origin, Waiter};
+use crate::slots::Key;
+use crate::state::files::System;
 use crate::stores::Opened;
 use crate::testing::initiator::{Initiator, Login, Response, write_cdb};
 use crate::testing::{HeldStore, serve};
+use crate::units::NewUnit;
 use crate::{Change, Daemon, Shown};
 use config::{Config, Lun, ServeOptions};
+use reactor::io::{Io, Wait};
+use reactor::mailbox::{self, Mailbox};
+use reactor::memory::Arena;
+use reactor::uring::Uring;
 use scsi::HomeRequest;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -193,4 +201,57 @@ fn another_lun_takes_the_place_of_one_that_goes() {
     initiator.ready(1).expect("nothing has changed");
     initiator.logout().expect("an answer");
     daemon.stop().expect("every core ends in order");
+}
+
+/// The first of two cores, with the home of a unit, and the mailbox of the other.
+fn first_of_two(store: &Arc<HeldStore>) -> (Core<Uring>, Mailbox<Message>) {
+    let spec = format!("ram:{}", store.traits().size_bytes);
+    let options = ServeOptions { lun: vec![spec], cores: Some("0".into()), ..ServeOptions::default() };
+    let mut config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
+    config.cores = vec![0, 1];
+    let opened = [Opened { store: store.clone(), failed: None, losses: Arc::default() }];
+    let (mut units, _) = NewUnit::all(&config, &opened, &System);
+    let listening =
+        Listening { addresses: vec![], handles: vec![None], sockets: vec![], by_device: vec![None] };
+    let shared = Arc::new(share(config, listening, i32::MAX, mpsc::channel().0));
+    let [first, other] = mailbox::mesh(2).expect("mailboxes").try_into().ok().expect("two");
+    let io = Uring::new(Arena::new(1 << 24).expect("memory"), first.waker()).expect("an io_uring");
+    (Core::new(0, io, shared, first, units.iter_mut().map(|unit| unit.on(0)).collect()), other)
+}
+
+/// Gives the core its turns, in which it comes to an end with all that it has; what it says to the other.
+fn turns(core: &mut Core<Uring>, other: &mut Mailbox<Message>) -> Vec<Message> {
+    let (mut completions, mut messages, mut said) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..4 {
+        core.io.turn(Wait::No, &mut completions);
+        core.turn(&mut completions, &mut messages);
+    }
+    other.drain(&mut said);
+    said
+}
+
+#[test]
+fn a_home_that_is_asked_while_its_store_is_flushed_answers_before_it_goes() {
+    const UNIT: u32 = 0;
+    let store = HeldStore::new();
+    let (mut core, mut other) = first_of_two(&store);
+    store.cling(true);
+    store.hold();
+    let (done, is_done) = mpsc::channel();
+    other.post(0, Message::RemoveUnit { unit: UNIT, done });
+    other.post(0, Message::UnitQuiet { unit: UNIT });
+    assert!(turns(&mut core, &mut other).is_empty());
+    assert!(store.has_held(1), "it is being flushed");
+    let who = Waiter::Connection(Key { index: 0, generation: 1 });
+    let origin = Origin { core: 1, who };
+    other.post(0, Message::Home { unit: UNIT, origin, request: HomeRequest::StoreReset });
+    assert!(matches!(turns(&mut core, &mut other)[..], [Message::Publish { unit: UNIT, .. }]));
+    store.cling(false);
+    store.release();
+    assert!(turns(&mut core, &mut other).is_empty(), "somebody waits for it");
+    assert!(store.has_held(0), "it was flushed");
+    other.post(0, Message::Applied { unit: UNIT });
+    let said = turns(&mut core, &mut other);
+    assert!(matches!(said[..], [Message::Answer { .. }, Message::DropUnit { unit: UNIT, is_flushed: true }]));
+    assert!(is_done.try_recv().expect("it was released"));
 }
