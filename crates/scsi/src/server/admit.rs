@@ -8,6 +8,7 @@ use crate::state::readiness::Precondition;
 use crate::state::unit::View;
 use crate::vocabulary::command::{Attribute, Ending, Request};
 use crate::vocabulary::sense::{Check, Failure};
+use wire::scsi::opcode;
 
 impl View {
     /// Decides whether a command may run, and makes its program. The checks are in the order of SAM-5 section 5.3.3
@@ -25,7 +26,19 @@ impl View {
     /// step. `None`: [`View::admit`] decides, and nothing has changed for it.
     pub fn transfer(&self, nexus: &mut NexusUnit, request: &Request<'_>) -> Option<Transfer> {
         nexus.sync(&self.policy);
-        if nexus.mac.is_some() || !nexus.attentions.is_empty() {
+        // Only of these is it known that to make their program changes nothing: COPY OPERATION ABORT has its effect there.
+        let is_plain = matches!(
+            request.cdb.u8(0),
+            opcode::READ_6
+                | opcode::WRITE_6
+                | opcode::READ_10
+                | opcode::WRITE_10
+                | opcode::READ_12
+                | opcode::WRITE_12
+                | opcode::READ_16
+                | opcode::WRITE_16
+        );
+        if !is_plain || nexus.mac.is_some() || !nexus.attentions.is_empty() {
             return None;
         }
         match &self.program(nexus, request) {
@@ -67,12 +80,15 @@ fn check_aca(request: &Request<'_>, command: &Command) -> Result<(), Check> {
 mod tests {
     use crate::server::exec::Transfer;
     use crate::state::attention::UnitAttention;
+    use crate::state::copies::Progress;
     use crate::state::home::HomeRequest;
     use crate::state::nexus::{NexusId, Reach};
     use crate::testing::{BLOCK, Bench, unit};
     use crate::vocabulary::command::{Attribute, Request, Status};
     use crate::vocabulary::modes::ModesChange;
     use proptest::prelude::*;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
     use wire::Cdb;
     use wire::scsi::transport_id::iscsi_port;
 
@@ -185,6 +201,16 @@ mod tests {
         bench.run(1, &[0x16, 0, 0, 0, 0, 0], &[], 0).assert_good();
         assert_eq!(transfer(&mut bench, READ, len, 0), None, "another nexus has reserved the unit");
         assert_eq!(bench.read(READ).ending.status, Status::ReservationConflict);
+    }
+
+    #[test]
+    fn a_command_that_is_only_judged_has_no_effect() {
+        let mut bench = Bench::new();
+        let progress: Arc<Progress> = Arc::default();
+        bench.nexuses[0].copies.begin(1, &progress).unwrap();
+        let copy_operation_abort = [0x83, 0x1c, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(transfer(&mut bench, &copy_operation_abort, 0, 0), None);
+        assert!(!progress.is_aborted.load(Ordering::Relaxed));
     }
 
     /// A removable unit whose first nexus may only read, and whose second may do everything.
