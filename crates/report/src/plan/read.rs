@@ -263,7 +263,7 @@ mod tests {
         );
         for line in [
             "plan.toml:1:15: repetitions: `0` is out of range; choose a whole number from 1 to 100",
-            "plan.toml:2:11: runtime: `long` is not a time; write as 15s, 500ms or 2m",
+            "plan.toml:2:11: runtime: `long` is not a time; write it like 15s, 500ms or 2m",
             "plan.toml:3:1: colour: unknown key; known here: title, note, repetitions, runtime, ramp, seed, scheduling, target, matrix",
             "plan.toml:6:8: target[0].kind: `lunete` is not known; did you mean `lunette`?",
             "plan.toml:8:8: target[1].name: `a` is already used; choose another",
