@@ -91,7 +91,11 @@ fn a_write_that_was_given_up_with_its_session_does_not_go_over_a_newer_one() {
     disk.be_back();
     assert_eq!(writer.complete(old).expect("it is sent again").status, 0);
     writer.write_blocks(0, LBA, 512, &[NEW; SECTOR], false).expect("WRITE");
-    assert_eq!(disk.heard().iter().map(|heard| heard.byte).collect::<Vec<_>>(), [OLD, OLD, NEW]);
+    let mut heard: Vec<u8> = disk.heard().iter().map(|heard| heard.byte).collect();
+    assert!(heard.starts_with(&[OLD, OLD]), "it is sent again: {heard:?}");
+    // How often depends on how soon the disk is back.
+    heard.dedup();
+    assert_eq!(heard, [OLD, NEW]);
     wait_until("the first one has landed", || !disk.is_keeping());
     assert_eq!(writer.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
     daemon.stop();

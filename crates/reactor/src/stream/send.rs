@@ -18,6 +18,11 @@ const AT_ONCE_BYTES_MAX: u32 = 192 * 1024;
 /// Tasks whose push leaves with one batch that there is room for from the start.
 const DONE_AT_START: usize = 32;
 
+/// Batches that a core makes when it has none left: while one is filled, others wait for their turn or their send.
+const BATCHES_MADE: usize = 4;
+/// Buffers of one send that there is room for from the start.
+const BUFFERS_AT_START: usize = 4;
+
 thread_local! {
     /// This core's batches that are not in use. Filling one takes a moment, so usually there is just one.
     #[expect(clippy::vec_box, reason = "a batch that is kept by a connection is moved there as a pointer")]
@@ -84,7 +89,7 @@ impl Sender {
             tag,
             in_flight: None,
             ended: None,
-            buffers: Vec::new(),
+            buffers: Vec::with_capacity(BUFFERS_AT_START),
             done: Vec::with_capacity(DONE_AT_START),
             open: None,
             rest: None,
@@ -217,7 +222,13 @@ impl Batch {
     }
 
     fn begin(is_shared: bool) -> Box<Batch> {
-        let mut batch = BATCHES.with_borrow_mut(Vec::pop).unwrap_or_else(Batch::roomy);
+        let take = |batches: &mut Vec<Box<Batch>>| {
+            if batches.is_empty() {
+                batches.extend((0..BATCHES_MADE).map(|_| Batch::roomy()));
+            }
+            batches.pop()
+        };
+        let mut batch = BATCHES.with_borrow_mut(take).unwrap_or_else(Batch::roomy);
         batch.transmit.total_bytes_max =
             if is_shared { Transmit::SHARED_BYTES_MAX } else { Transmit::ALONE_BYTES_MAX };
         batch

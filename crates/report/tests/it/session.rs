@@ -66,7 +66,7 @@ fn a_report_is_not_mixed_with_another() {
     let directory = tempfile::tempdir().unwrap();
     report(&plan(PLAN), &request(directory.path(), false), &mut Synthetic::default()).unwrap();
     let again = report(&plan(PLAN), &request(directory.path(), false), &mut Synthetic::default());
-    assert!(again.unwrap_err()[0].contains("give --resume to go on with it"));
+    assert!(again.unwrap_err()[0].contains("add --resume to continue it"));
     let mut other = plan(PLAN);
     other.make_quick();
     let mixed = report(&other, &request(directory.path(), true), &mut Synthetic::default());
