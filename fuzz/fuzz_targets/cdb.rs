@@ -7,7 +7,8 @@ use scsi::home::{HomeReply, HomeRequest};
 use scsi::storage::{Found, MediaOp, StoreError, Traits};
 use scsi::unit::{Port, Protocol};
 use scsi::{
-    Attribute, Ending, Env, Event, Exec, Home, NexusId, NexusUnit, Reach, Request, Status, Step, Unit, View,
+    Attribute, Ending, Env, Event, Exec, Home, NexusId, NexusUnit, Reach, Request, Status, Step, Unit, Units,
+    View,
 };
 use std::sync::Arc;
 use wire::aoe::{Mac, Order, Refusal};
@@ -39,10 +40,23 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
 /// Two units, and three initiators of the first, of which the last speaks ATA.
 struct World {
     homes: Vec<Home>,
-    views: Vec<View>,
+    views: Views,
     media: Vec<Vec<u8>>,
     nexuses: Vec<NexusUnit>,
     buffer: Vec<u8>,
+}
+
+/// The units as a core sees them, by number.
+struct Views(Vec<View>);
+
+impl Units for Views {
+    fn view(&self, number: u32) -> Option<&View> {
+        self.0.get(number as usize)
+    }
+
+    fn find(&self, is_it: &dyn Fn(&Unit) -> bool) -> Option<&View> {
+        self.0.iter().find(|view| is_it(&view.unit))
+    }
 }
 
 /// A command under way.
@@ -77,7 +91,7 @@ impl World {
         let mac = Mac([2, 0, 0, 0, 0, 3]);
         nexuses.push(NexusUnit::new(NexusId(3), wire::scsi::transport_id::aoe_port(mac).to_vec(), 1, false));
         Self {
-            views: views.collect(),
+            views: Views(views.collect()),
             homes,
             media: vec![vec![0; MEDIUM_BYTES]; 2],
             nexuses,
@@ -113,7 +127,7 @@ impl World {
             0x85 | 0xa1 => Speech::Translated,
             _ => Speech::Scsi,
         };
-        match self.views[0].admit(&mut self.nexuses[nexus], &request) {
+        match self.views.0[0].admit(&mut self.nexuses[nexus], &request) {
             Ok(exec) => {
                 let buffer_bytes = exec.buffer_bytes();
                 assert!(buffer_bytes <= scsi::storage::CHUNK_BYTES);
@@ -131,10 +145,10 @@ impl World {
         for _ in 0..STEPS_MAX {
             let window = self.buffer.len().min(WINDOW_BYTES);
             let mut env = Env {
-                view: &self.views[0],
+                view: &self.views.0[0],
                 nexus: &mut self.nexuses[running.nexus],
                 units: &self.views,
-                reach: &[Reach::Full, Reach::ReadOnly],
+                reach: &[(0, Reach::Full), (1, Reach::ReadOnly)],
                 luns: &[0, 1 << 48],
                 buffer: &mut self.buffer[..window],
             };
@@ -184,7 +198,7 @@ impl World {
     fn ask_home(&mut self, request: HomeRequest) -> HomeReply {
         let (reply, publish) = self.homes[0].handle(request);
         if let Some(publish) = publish {
-            self.views[0].policy = publish.policy;
+            self.views.0[0].policy = publish.policy;
             for (who, attention) in publish.attentions {
                 self.nexuses.iter_mut().filter(|nexus| who.includes(nexus)).for_each(|nexus| {
                     nexus.establish(attention);
