@@ -91,7 +91,7 @@ impl<I: Io> Core<I> {
         if is_logged || conn.phase != Phase::Serving || !stream.may_answer() || !target.answers_at_once() {
             return false;
         }
-        // Each answer tells of the window.
+        // Each answer carries the window.
         conn.limit_window(key, whole_bytes, &mut self.buffers);
         match answer_all(conn, &mut self.units, &mut self.io, &mut self.budget, self.stall_nanos) {
             Stop::Awaits(bytes) => {

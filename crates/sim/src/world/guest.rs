@@ -37,7 +37,7 @@ const LUN: u16 = 100;
 const BLOCKS: u32 = 32;
 const BLOCK_BYTES: u32 = 512;
 const DEPTH: usize = 8;
-/// How long a command may take: others reset all LUNs of the target, and no answer tells of that.
+/// How long a command may take: others reset all LUNs of the target, which no answer reports.
 const PATIENCE: Duration = Duration::from_secs(3);
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;

@@ -79,7 +79,7 @@ pub mod lunette {
 
     /// T10 VENDOR IDENTIFICATION.
     pub const VENDOR: &str = "LUNETTE ";
-    /// The incarnation of the unit's store; zeros: none is told.
+    /// The incarnation of the unit's store; zeros: none is reported.
     pub const INCARNATION: Field<[u8; 16]> = Field::at(36);
     /// On a session that replaces another, nothing is answered, the login included, before the commands of the other one
     /// are over.
