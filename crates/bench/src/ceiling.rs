@@ -4,8 +4,8 @@
 //! the first bytes of a connection show which.
 //!
 //! It accepts every login to [`TARGET`] (by SRP, for any port) and knows the few commands with which a unit
-//! is opened. Every other command ends with GOOD: data that is asked for comes from one fixed buffer, data
-//! that comes is forgotten.
+//! is opened. Every other command ends with GOOD: data that is asked for comes from one fixed buffer, or from all over a
+//! memory as large as a disk ([`CeilingOptions::payload_bytes`]); data that comes is forgotten.
 
 mod connection;
 mod iscsi;
@@ -18,6 +18,7 @@ mod srp;
 mod unit;
 
 use connection::Ends;
+use output::Payload;
 use reactor::{net, topology};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -51,6 +52,9 @@ pub struct CeilingOptions {
     pub cores: Vec<usize>,
     /// The size of every unit, in bytes; what is no whole block is left out.
     pub size_bytes: u64,
+    /// What READs return comes from so many bytes of memory, one piece after the other, as that of a disk comes from all
+    /// over its medium. 0: from one buffer, which stays in the processor's cache.
+    pub payload_bytes: usize,
 }
 
 impl Default for CeilingOptions {
@@ -60,6 +64,7 @@ impl Default for CeilingOptions {
             spin: false,
             cores: Vec::new(),
             size_bytes: SIZE_BYTES,
+            payload_bytes: 0,
         }
     }
 }
@@ -136,6 +141,7 @@ struct Served {
 fn accept(listener: &TcpListener, options: &CeilingOptions, stop: &AtomicBool) {
     let mut connections: Vec<Served> = Vec::new();
     let mut cores = options.cores.iter().copied().cycle();
+    let payload = output::payload(options.payload_bytes);
     while !stop.load(Ordering::SeqCst) {
         match listener.accept() {
             Ok((socket, peer)) => {
@@ -144,7 +150,7 @@ fn accept(listener: &TcpListener, options: &CeilingOptions, stop: &AtomicBool) {
                     tracing::warn!(%peer, "not accepted: there are {CONNECTIONS_MAX} connections");
                     continue;
                 }
-                match serve(socket, peer, cores.next(), options) {
+                match serve(socket, peer, cores.next(), options, Payload::clone(&payload)) {
                     Ok(served) => connections.push(served),
                     Err(error) => tracing::warn!(%peer, %error, "not accepted"),
                 }
@@ -170,6 +176,7 @@ fn serve(
     peer: SocketAddr,
     core: Option<usize>,
     options: &CeilingOptions,
+    payload: Payload,
 ) -> io::Result<Served> {
     socket.set_nodelay(true)?;
     socket.set_nonblocking(options.spin)?;
@@ -179,7 +186,7 @@ fn serve(
     let body = move || {
         let served = core
             .map_or(Ok(()), topology::pin_to)
-            .and_then(|()| connection::serve(&stream, Ends { from: peer, portal, blocks }));
+            .and_then(|()| connection::serve(&stream, Ends { from: peer, portal, blocks }, payload));
         if let Err(error) = served {
             tracing::warn!(%peer, %error, "a connection ended");
         }

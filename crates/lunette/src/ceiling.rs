@@ -22,6 +22,9 @@ pub(crate) struct CeilingArguments {
     /// The size that units report [default: 64G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value_t = SIZE_BYTES, hide_default_value = true)]
     size: u64,
+    /// Send what READs return from so much memory, as a disk does, and not from one buffer in the processor's cache
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value_t = 0, hide_default_value = true)]
+    payload: u64,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -46,6 +49,7 @@ pub(crate) fn run(arguments: &CeilingArguments) -> Result<String, Failure> {
         spin: matches!(arguments.poll, PollWord::Always),
         cores: cores.clone(),
         size_bytes: arguments.size,
+        payload_bytes: usize::try_from(arguments.payload).unwrap_or(usize::MAX),
     };
     let ceiling = Ceiling::start(options)
         .map_err(|error| Failure::failed(format!("{listen}: {error}; choose another --listen")))?;

@@ -30,20 +30,22 @@ pub(super) enum Figure {
 }
 
 /// Marks against a ceiling in the settings A and B, and on many connections: section, direction, block, depth, ratio.
-const CEILING: [(&str, &str, &str, &str, f64); 14] = [
-    ("A: small commands", "read", "4K", "32", 0.75),
-    ("A: small commands", "read", "512", "32", 0.70),
-    ("A: small commands", "write", "4K", "32", 0.75),
+const CEILING: [(&str, &str, &str, &str, f64); 16] = [
+    ("A: small commands", "read", "4K", "32", 0.80),
+    ("A: small commands", "read", "512", "32", 0.80),
+    ("A: small commands", "write", "4K", "32", 0.80),
     ("A: small commands", "read", "4K", "1", 0.95),
     ("A: small commands", "write", "4K", "1", 0.95),
     ("A: bulk", "read", "64K", "32", 1.35),
     ("A: bulk", "read", "256K", "32", 1.35),
     ("A: bulk", "write", "64K", "32", 1.0),
     ("A: bulk", "write", "256K", "32", 1.0),
-    ("B: one core", "read", "4K", "32", 0.60),
-    ("B: one core", "write", "4K", "32", 0.60),
+    ("B: one core", "read", "4K", "32", 0.70),
+    ("B: one core", "write", "4K", "32", 0.70),
     ("B: one core", "read", "4K", "1", 0.90),
     ("B: one core", "write", "4K", "1", 0.90),
+    ("B: bulk", "read", "64K", "32", 0.70),
+    ("B: bulk", "write", "64K", "32", 0.70),
     ("C: eight connections", "read", "4K", "32", 0.60),
 ];
 /// On one core and with a full queue: how many times tgt's LUN in a file. (With one command at a time the ceiling itself
@@ -116,7 +118,7 @@ pub(super) fn marks(results: &Results, figures: &Figures) -> Vec<Mark> {
 
 fn ceiling(&(section, direction, block, depth, at_least): &(&str, &str, &str, &str, f64)) -> Mark {
     let (scheduling, jobs) = match section {
-        "B: one core" => ("one core", "1"),
+        "B: one core" | "B: bulk" => ("one core", "1"),
         "C: eight connections" => ("free", "8"),
         _ => ("spinning", "1"),
     };

@@ -2,7 +2,7 @@
 
 use super::iscsi::Iscsi;
 use super::iwarp::Iwarp;
-use super::output::{Output, again};
+use super::output::{Output, Payload, again};
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
 use wire::iwarp::StartFrame;
@@ -38,7 +38,7 @@ pub(super) struct Ends {
 }
 
 /// Serves a connection until its end.
-pub(super) fn serve(socket: &TcpStream, ends: Ends) -> io::Result<()> {
+pub(super) fn serve(socket: &TcpStream, ends: Ends, payload: Payload) -> io::Result<()> {
     let room = vec![0; RECEIVE_BYTES].into_boxed_slice();
     let mut input = Input { room, begin: 0, end: 0, skip: 0 };
     while input.came().len() < StartFrame::REQUEST.len() {
@@ -47,13 +47,18 @@ pub(super) fn serve(socket: &TcpStream, ends: Ends) -> io::Result<()> {
         }
     }
     match input.came().starts_with(&StartFrame::REQUEST) {
-        true => speak(socket, input, Iwarp::new(ends)),
-        false => speak(socket, input, Iscsi::new(ends)),
+        true => speak(socket, input, payload, Iwarp::new(ends)),
+        false => speak(socket, input, payload, Iscsi::new(ends)),
     }
 }
 
-fn speak(socket: &TcpStream, mut input: Input, mut speaker: impl Speaks) -> io::Result<()> {
-    let mut output = Output::new(socket);
+fn speak(
+    socket: &TcpStream,
+    mut input: Input,
+    payload: Payload,
+    mut speaker: impl Speaks,
+) -> io::Result<()> {
+    let mut output = Output::new(socket, payload);
     loop {
         let answered = speaker.answer(&mut input, &mut output);
         output.send()?;

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice, Write as _};
 use std::net::TcpStream;
+use std::sync::Arc;
 
 /// The largest payload: what Lunette puts into one Data-In.
 pub(super) const PAYLOAD_BYTES: u32 = 262_144;
@@ -20,14 +21,23 @@ pub(super) struct Output<'a> {
     /// How many bytes of `heads` come next, and how many of the payload after them.
     pieces: Vec<(usize, usize)>,
     bytes: usize,
-    payload: Box<[u8]>,
+    payload: Payload,
+    /// Where the next payload begins.
+    next: usize,
+}
+
+/// The memory that payloads are sent from.
+pub(super) type Payload = Arc<[u8]>;
+
+/// Memory for payloads: at least one of the largest. Not zeros: memory that was never written to would be one page of
+/// the kernel's.
+pub(super) fn payload(bytes_min: usize) -> Payload {
+    vec![0x5a; bytes_min.max(bytes(PAYLOAD_BYTES) + PADDING_BYTES)].into()
 }
 
 impl<'a> Output<'a> {
-    pub(super) fn new(socket: &'a TcpStream) -> Output<'a> {
-        // Not zeros: memory that was never written to would be one page of the kernel's.
-        let payload = vec![0x5a; bytes(PAYLOAD_BYTES) + PADDING_BYTES].into_boxed_slice();
-        Output { socket, heads: Vec::new(), pieces: Vec::new(), bytes: 0, payload }
+    pub(super) fn new(socket: &'a TcpStream, payload: Payload) -> Output<'a> {
+        Output { socket, heads: Vec::new(), pieces: Vec::new(), bytes: 0, payload, next: 0 }
     }
 
     /// Some bytes, and then `payload` bytes of the payload, at most [`PAYLOAD_BYTES`] and what fills its words.
@@ -55,7 +65,12 @@ impl<'a> Output<'a> {
             heads = rest;
             slices.push(IoSlice::new(head));
             if payload > 0 {
-                slices.push(IoSlice::new(&self.payload[..payload]));
+                if self.next + payload > self.payload.len() {
+                    self.next = 0;
+                }
+                slices.push(IoSlice::new(&self.payload[self.next..self.next + payload]));
+                // What fits only once is one buffer, which stays in the processor's cache.
+                self.next += payload * usize::from(self.payload.len() > 2 * bytes(PAYLOAD_BYTES));
             }
         }
         let mut left = slices.as_mut_slice();

@@ -1,13 +1,13 @@
 //! The do-nothing responder as a process of its own.
 
 use super::{Row, Started};
-use crate::plan::show_poll;
+use crate::plan::{Store, show_poll};
 use bench::job::Poll;
 use config::show_cores;
 use lab::{Daemon, IN_ORDER};
 use std::path::Path;
 
-/// Starts `lunette ceiling`. It has no store, so that of the row is nothing to it, and a unit behind every number.
+/// Starts `lunette ceiling`, with a unit behind every number. It has no store; of one in memory it reads as much memory.
 pub(super) fn start(program: &Path, row: &Row, started: &mut Started) -> Result<(), String> {
     let scheduling = &row.scheduling;
     // What is adaptive is more than nothing: its mark is the ceiling that sleeps.
@@ -20,6 +20,9 @@ pub(super) fn start(program: &Path, row: &Row, started: &mut Started) -> Result<
     arguments.extend(["--poll".into(), show_poll(poll).into()]);
     if !scheduling.target_cores.is_empty() {
         arguments.extend(["--cores".into(), show_cores(&scheduling.target_cores)]);
+    }
+    if let Store::Ram(bytes) = row.target.store {
+        arguments.extend(["--payload".into(), bytes.to_string()]);
     }
     let line = [place.prefix(&[]), vec!["lunette".into()], arguments.clone()].concat().join(" ");
     let daemon = Daemon::start(place.command(program, &[], IN_ORDER).args(arguments), &line)?;

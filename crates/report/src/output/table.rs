@@ -1,7 +1,7 @@
 //! The tables of a report, as cells; page and Markdown show the same.
 
 use crate::matrix::Axis;
-use crate::plan::{Kind, Link, Transport, show_poll};
+use crate::plan::{Kind, Link, Store, Transport, show_poll};
 use crate::{Measurement, Metric, Part, Report, Row, Section, Summary};
 use bench::output::grouped;
 use config::show_cores;
@@ -190,7 +190,12 @@ pub(super) fn targets(report: &Report<'_>) -> Table {
         };
         let store = match target.kind {
             Kind::Lunette | Kind::Tgt | Kind::Vblade | Kind::Spdk(_) => target.store.to_string(),
-            Kind::Ceiling => "none".into(),
+            Kind::Ceiling => match target.store {
+                Store::Ram(_) => format!("none: READs from {}", target.store),
+                Store::Null(_) | Store::Tmpfs(_) | Store::Disk(_) | Store::Block(_) => {
+                    "none: READs from one buffer".into()
+                }
+            },
             Kind::Url(_) => "its own".into(),
         };
         let spoken = match target.transport {

@@ -170,7 +170,8 @@ fn target(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Vec<Target
         let fix = "give it only to targets of kind lunette or tgt behind iSCSI";
         table.fault("hops", Fault::new("no chain can lead to this target", fix), problems);
     }
-    let store = store.unwrap_or(Store::Ram(1 << 30));
+    let usual = if kind == Kind::Ceiling { Store::Null(1 << 30) } else { Store::Ram(1 << 30) };
+    let store = store.unwrap_or(usual);
     let several = transports.len() > 1;
     let named = |transport: Transport| match several {
         true => format!("{name}, {}", transport.name()),
