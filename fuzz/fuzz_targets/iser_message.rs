@@ -33,7 +33,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     }
     driver.machine.closed(driver.now, "cut");
     driver.above.answer(&mut driver.machine, driver.now);
-    assert!(driver.above.gone && driver.machine.is_over(), "a closed connection is over");
+    assert!(driver.above.gone && driver.machine.is_over(), "a closed connection has ended");
 });
 
 /// A driver without a fabric.
@@ -131,7 +131,7 @@ impl Driver {
         Self { machine, now, above: Above::new(manners), fabric: Fabric { room, ..Fabric::default() } }
     }
 
-    /// One message comes in, and what that leads to goes on for a while.
+    /// One message comes in, and what that leads to continues for a while.
     fn turn(&mut self, message: &[u8]) {
         let receives = self.machine.receives();
         if receives.count == 0 || message.len() > receives.bytes as usize {

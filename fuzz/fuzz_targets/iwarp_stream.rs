@@ -28,7 +28,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     driver.run(&mut input);
     driver.machine.closed(driver.now, None);
     driver.answer();
-    assert!(driver.gone && driver.machine.finished(), "a closed connection is over");
+    assert!(driver.gone && driver.machine.finished(), "a closed connection has ended");
 });
 
 /// A driver without a socket, and a layer above that does a little of everything.

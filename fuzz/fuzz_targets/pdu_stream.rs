@@ -23,7 +23,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     driver.run(&mut input);
     driver.machine.closed(driver.now, None);
     driver.above.answer(&mut driver.machine, driver.now);
-    assert!(driver.above.gone && driver.machine.finished(), "a closed connection is over");
+    assert!(driver.above.gone && driver.machine.finished(), "a closed connection has ended");
 });
 
 /// A driver without a socket, and a layer above without a unit.

@@ -391,7 +391,7 @@ impl<M: MessageMachine, L: Layer<M>> Driver<M, L> {
         }
         self.machine.closed(self.now, "closed");
         self.settle();
-        assert!(self.layer.is_gone() && self.machine.is_over(), "a closed connection is over");
+        assert!(self.layer.is_gone() && self.machine.is_over(), "a closed connection has ended");
     }
 
     /// A message, when a receive stands ready for it.

@@ -9,7 +9,7 @@ const FETCH_BYTES_MAX: u32 = 256 * 1024;
 
 /// A target machine, whatever its transport.
 pub trait Machine {
-    /// Data moves by RDMA: places of tasks that are over come back by `Up::Pushed`.
+    /// Data moves by RDMA: places of tasks that have ended come back by `Up::Pushed`.
     const RDMA: bool;
 
     /// Takes a verb from above.

@@ -83,7 +83,7 @@ fn run_part(part: Part, options: &Options) -> Result<Option<String>> {
     if options.record {
         if results.repetitions < REPETITIONS_MIN {
             return Err(format!(
-                "a row has {} results; only what every row has {REPETITIONS_MIN} of is kept (--resume goes on)",
+                "a row has {} results; only what every row has {REPETITIONS_MIN} of is kept (--resume continues)",
                 results.repetitions
             ));
         }

@@ -6,7 +6,7 @@ HOST_TOO=192.0.2.3
 # What names its SRP target port.
 GUID=024c750000000001
 
-# Tells the reader what comes now.
+# Prints what comes next.
 step() {
     echo "-- $(cut -d ' ' -f 1 /proc/uptime) s: $*"
 }
@@ -73,22 +73,22 @@ srp_logout() {
 # Finds what the host serves over AoE. The disk is $disk from then on.
 aoe_login() {
     step 'discovery over AoE'
-    # What it has sent again is told there.
+    # Its retransmissions are counted there.
     cat /dev/etherd/err >>/tmp/err &
     echo >/dev/etherd/discover
     disk=/dev/etherd/e1.1
     until [ -b $disk ]; do usleep 50000; done
-    step "$disk: $(told $disk state), $(told $disk size) sectors, $(told $disk payload) bytes in a frame"
+    step "$disk: $(attribute_of $disk state), $(attribute_of $disk size) sectors, $(attribute_of $disk payload) bytes in a frame"
 }
 
 # Waits for the only disk, or the only one beside $disk_before.
 find_disk() {
     until disk=$(ls /dev/sd[a-z] 2>/dev/null | grep -vx "${disk_before:-none}"); do usleep 50000; done
-    step "$disk: $(told "$disk" device/model), $(told "$disk" size) sectors"
+    step "$disk: $(attribute_of "$disk" device/model), $(attribute_of "$disk" size) sectors"
 }
 
-# What the kernel tells of a disk.
-told() {
+# An attribute of a disk in sysfs.
+attribute_of() {
     cat "/sys/block/$(name "$1")/$2"
 }
 

@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The guest's first process: makes it usable, plays the scenario, and tells the host how that ended.
+# The guest's first process: makes it usable, plays the scenario, and reports to the host how that ended.
 
 /bin/busybox --install -s /bin
 export PATH=/sbin:/bin HOME=/tmp

@@ -24,12 +24,12 @@ for setting in reconnect_delay fast_io_fail_tmo; do
     echo 1 >"$(echo /sys/class/srp_remote_ports/port-*)/$setting"
 done
 
-unit=$(told "$tcp" device/wwid)
-for path in "$srp" "$iser"; do [ "$unit" = "$(told "$path" device/wwid)" ]; done
+unit=$(attribute_of "$tcp" device/wwid)
+for path in "$srp" "$iser"; do [ "$unit" = "$(attribute_of "$path" device/wwid)" ]; done
 step "three paths to $unit"
-paths="$(told "$tcp" dev) 1 $(told "$srp" dev) 1 $(told "$iser" dev) 1"
+paths="$(attribute_of "$tcp" dev) 1 $(attribute_of "$srp" dev) 1 $(attribute_of "$iser" dev) 1"
 # Without a queue: an error of all paths is one for fio.
-dmsetup create unit --noudevsync --table "0 $(told "$tcp" size) multipath 0 0 1 1 round-robin 0 3 1 $paths"
+dmsetup create unit --noudevsync --table "0 $(attribute_of "$tcp" size) multipath 0 0 1 1 round-robin 0 3 1 $paths"
 load='--name=paths --rw=randwrite --bs=4k --size=4m'
 
 # Has one round of the load follow the other until it is enough.
@@ -46,16 +46,16 @@ cut_off() {
     # siw has no timer that is shorter than that of TCP, and SRP none at all.
     [ "$1" != "$srp" ] || ss --kill --no-header dst "$3"
     for path in $1; do
-        until dmsetup status unit | grep -q "$(told "$path" dev) F"; do usleep 50000; done
+        until dmsetup status unit | grep -q "$(attribute_of "$path" dev) F"; do usleep 50000; done
     done
     step "$1: failed: $(dmsetup status unit)"
     for path in $2; do serves "$path" 100; done
     step "$2: go on"
     ip route del blackhole "$3"
     for path in $1; do
-        until [ "$(told "$path" device/state)" = running ]; do usleep 50000; done
+        until [ "$(attribute_of "$path" device/state)" = running ]; do usleep 50000; done
         # As multipathd does.
-        dmsetup message unit 0 "reinstate_path $(told "$path" dev)"
+        dmsetup message unit 0 "reinstate_path $(attribute_of "$path" dev)"
         serves "$path" 100
     done
     step "all go on: $(dmsetup status unit)"

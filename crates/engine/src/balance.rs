@@ -55,7 +55,7 @@ impl Board {
         self.loads(window).any(|load| mine > load + MARGIN)
     }
 
-    /// Whether a session may move now, `window` being the last that is over: none has moved since that began, so that
+    /// Whether a session may move now, `window` being the last that has ended: none has moved since that began, so that
     /// its loads are those that a move would change.
     fn claim(&self, window: u64) -> bool {
         let claimed = self.moved_in.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |moved| {
@@ -83,7 +83,7 @@ pub(crate) struct Meter {
 pub(crate) enum Due {
     /// Nothing.
     Nothing,
-    /// A window is over: count anew what sessions do.
+    /// A window has ended: count anew what sessions do.
     Count,
     /// All have reported the last window, and some core had much less to do: see whether a session should move.
     Judge,

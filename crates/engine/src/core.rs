@@ -233,7 +233,7 @@ impl<I: Io> Core<I> {
         (self.connections.len() - sessions, frames, self.tasks.len(), marks)
     }
 
-    /// Serves until [`Message::Stop`] and the goodbyes are over. Whether all stores could be flushed then.
+    /// Serves until [`Message::Stop`] and the goodbyes have ended. Whether all stores could be flushed then.
     pub(crate) fn run(mut self) -> bool {
         self.open_portals();
         let mut completions = Vec::with_capacity(256);

@@ -1,4 +1,4 @@
-//! Connections that nobody vouches for: those that log in, discovery sessions, and those whose session is over but for its last
+//! Connections that nobody vouches for: those that log in, discovery sessions, and those whose session has ended but for its last
 //! word. Each kind is bounded, and a newcomer is never turned away for want of room: it takes the place of another, the oldest
 //! of those whose network has the most.
 
@@ -22,7 +22,7 @@ struct Waiting {
     /// Those that have.
     begun: Pool,
     discoveries: Pool,
-    /// Those of sessions that are over, which wait for their last PDU to leave.
+    /// Those of sessions that have ended, which wait for their last PDU to leave.
     parting: Pool,
 }
 
@@ -73,7 +73,7 @@ impl Logins {
         }
     }
 
-    /// Its login is over, for a discovery session; and which other makes room for it.
+    /// Its login has ended, for a discovery session; and which other makes room for it.
     pub(crate) fn discovers(&self, serial: u64, from: IpAddr) -> Option<Evicted> {
         let (mut waiting, network) = (self.lock(), network(from));
         // What makes room for others already is on its way out.
@@ -81,7 +81,7 @@ impl Logins {
         waiting.discoveries.add(network, serial, seat, self.max)
     }
 
-    /// Its session is over: it no longer counts among those of its target; and which other makes room for it.
+    /// Its session has ended: it no longer counts among those of its target; and which other makes room for it.
     pub(crate) fn parts(&self, serial: u64, from: IpAddr, seat: Seat) -> Option<Evicted> {
         let (mut waiting, network) = (self.lock(), network(from));
         waiting.forget(network, serial);
@@ -98,7 +98,7 @@ impl Logins {
         order.find_map(|pool| pool.take_oldest_of_most(|seat| seat.has_socket))
     }
 
-    /// Its login, its discovery session or its parting is over.
+    /// Its login, its discovery session or its parting has ended.
     pub(crate) fn ends(&self, serial: u64, from: IpAddr) {
         self.lock().forget(network(from), serial);
     }

@@ -108,7 +108,7 @@ pub(crate) enum Message<I: Io = Uring> {
     MakeRoom {
         /// Its serial number.
         serial: u64,
-        /// The portal to whose core to say [`Message::RoomMade`] when it is over.
+        /// The portal to whose core to say [`Message::RoomMade`] when it has ended.
         portal: Option<usize>,
     },
     /// A connection has ended for one that waits at this portal, and its descriptor is free.
@@ -126,7 +126,7 @@ pub(crate) enum Message<I: Io = Uring> {
         /// The new connection.
         parked: Key,
     },
-    /// The session that connection `parked` reinstates is over.
+    /// The session that connection `parked` reinstates has ended.
     Reinstated {
         /// The connection that waited.
         parked: Key,
@@ -138,7 +138,7 @@ pub(crate) enum Message<I: Io = Uring> {
         /// The connection.
         parked: Key,
     },
-    /// Say [`Message::Quiet`] when no RDMA of tasks of this nexus that are over is under way on your connections.
+    /// Say [`Message::Quiet`] when no RDMA of tasks of this nexus that have ended is under way on your connections.
     Quieten(Asker),
     /// None is.
     Quiet(Asker),

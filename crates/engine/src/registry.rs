@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     sessions: Mutex<Sessions>,
-    /// Losses that were reported to sessions that are over, oldest first.
+    /// Losses that were reported to sessions that have ended, oldest first.
     reported: Mutex<VecDeque<(SessionName, ReportedLosses)>>,
     serials: AtomicU64,
 }
@@ -16,7 +16,7 @@ pub(crate) struct Registry {
 #[derive(Debug, Default)]
 struct Sessions {
     live: BTreeMap<SessionName, Place>,
-    /// Those whose place was taken, with the name of their ports, until they are over.
+    /// Those whose place was taken, with the name of their ports, until they have ended.
     replaced: Vec<(SessionName, Place)>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) type ReportedLosses = Vec<(u32, u64)>;
 pub(crate) const CHANNELS_MAX: usize = 32;
 /// Sessions of the same ports whose place was taken, and that are not over.
 const REPLACED_MAX: usize = 2 * CHANNELS_MAX;
-/// Sessions that are over, and of which is remembered what they were reported.
+/// Sessions that have ended, and of which is remembered what they were reported.
 const REPORTED_MAX: usize = 4096;
 
 /// The connection of a session.
@@ -180,7 +180,7 @@ impl Registry {
         }
     }
 
-    /// The session is over, unless another has taken its name.
+    /// The session has ended, unless another has taken its name.
     pub(crate) fn leave(&self, name: &SessionName, serial: u64) {
         let mut sessions = self.lock();
         if sessions.live.get(name).is_some_and(|place| place.serial == serial) {
@@ -189,7 +189,7 @@ impl Registry {
         sessions.replaced.retain(|(_, place)| place.serial != serial);
     }
 
-    /// Remembers what a session that is over had been reported: it may come back to flush what it wrote.
+    /// Remembers what a session that has ended had been reported: it may come back to flush what it wrote.
     pub(crate) fn remember(&self, name: &SessionName, reported: ReportedLosses) {
         if reported.is_empty() {
             return;
@@ -270,7 +270,7 @@ mod tests {
             assert_eq!(entered, Ok(Entered { nexus: first.serial, replaced: vec![] }));
         }
         assert_eq!(registry.channels(&name()), 2);
-        assert!(!registry.ends(&channel(&first), first.serial, first.serial), "the second goes on");
+        assert!(!registry.ends(&channel(&first), first.serial, first.serial), "the second continues");
         let another = SessionName { initiator: "iqn.y".into(), ..channel(&third) };
         assert_eq!(registry.enter(another, third, 1), Err(Full));
         assert_eq!(registry.enter(channel(&third), third, 1).map(|entered| entered.nexus), Ok(first.serial));
@@ -314,11 +314,11 @@ mod tests {
         for place in &successors {
             registry.enter(name(), *place, 1).expect("each takes the place of the one before");
         }
-        assert_eq!(registry.enter(name(), new, 1), Err(Full), "none of them is over");
+        assert_eq!(registry.enter(name(), new, 1), Err(Full), "none of them has ended");
         for place in successors.iter().chain([&old]) {
             registry.leave(&name(), place.serial);
         }
-        registry.enter(another, new, 1).expect("all are over");
+        registry.enter(another, new, 1).expect("all have ended");
     }
 
     #[test]

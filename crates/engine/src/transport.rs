@@ -315,7 +315,7 @@ impl Transport {
         }
     }
 
-    /// Whether places of a task that is over stay lent until [`Up::Pushed`].
+    /// Whether places of a task that has ended stay lent until [`Up::Pushed`].
     pub(crate) fn is_rdma(&self) -> bool {
         matches!(self, Transport::Iser(_) | Transport::Srp(_) | Transport::Device(_))
     }

@@ -165,7 +165,7 @@ impl<I: Io> Cores<I> {
         Ok(())
     }
 
-    /// Goes on with a change. Whether it is done, and if so whether the store of a LUN that has gone could be flushed.
+    /// Continues with a change. Whether it is done, and if so whether the store of a LUN that has gone could be flushed.
     pub fn go_on_changing(&mut self) -> Option<bool> {
         match self.changes.poll() {
             Progress::Waits => None,

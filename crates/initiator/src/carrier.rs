@@ -81,7 +81,7 @@ impl Carrier {
         }
     }
 
-    /// A machine for frames to and from what this URL names, in the place of an earlier one that is over.
+    /// A machine for frames to and from what this URL names, in the place of an earlier one that has ended.
     ///
     /// # Errors
     /// When it names no unit.

@@ -88,13 +88,13 @@ impl Frames {
         self.lane.number
     }
 
-    /// The watch of the socket is over.
+    /// The watch of the socket has ended.
     pub(crate) fn came(&mut self) {
         self.is_watched = false;
         self.is_woken = true;
     }
 
-    /// The watch of the clock is over.
+    /// The watch of the clock has ended.
     pub(crate) fn rang(&mut self) {
         self.clock.rings_at = None;
     }

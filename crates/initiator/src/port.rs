@@ -8,7 +8,7 @@ use reactor::io::Io;
 pub struct InitiatorPort {
     /// The iSCSI name.
     pub name: String,
-    /// What tells the ports of one name apart.
+    /// Distinguishes the ports of one name.
     pub isid: [u8; 6],
 }
 

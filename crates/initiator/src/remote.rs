@@ -92,7 +92,7 @@ pub struct RemoteStore {
 /// Has the target end all that was ever sent to a unit as one of these ports. Blocks.
 ///
 /// # Errors
-/// When the target is not reached or refuses, or does not prove that it is over.
+/// When the target is not reached or refuses, or does not prove that it has ended.
 pub fn take_over(url: &Url, options: &Options, ports: Vec<InitiatorPort>) -> Result<(), OpenError> {
     if ports.is_empty() {
         return Ok(());

@@ -4,7 +4,7 @@
 //! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5). That a login has
 //! succeeded does not prove that no command of the old one can touch the medium any more: whoever uses the session finds that
 //! out, and says so ([`Session::proven`]). Over AoE no login ends them: while their commands wait they are sent again until they
-//! are answered, and after that the target may execute them until something proves that they are over
+//! are answered, and after that the target may execute them until something proves that they have ended
 //! ([`Session::may_change`]).
 
 mod abandoned;
@@ -37,7 +37,7 @@ use wire::aoe::Mac;
 use wire::iscsi::{AsyncEvent, Opcode};
 use wire::scsi::code;
 
-/// How long the target may take to receive the last that a connection which is over has sent.
+/// How long the target may take to receive the last that a connection which has ended has sent.
 const CUT_AFTER: Duration = Duration::from_secs(1);
 
 /// Kinds of completions: the lowest bits of a tag; the next [`ATTEMPT_BITS`] count connections.
@@ -62,7 +62,7 @@ pub struct Command {
     pub since: Time,
 }
 
-/// A command that is over; its places are free.
+/// A command that has ended; its places are free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Finished {
     /// The command's.
@@ -305,7 +305,7 @@ impl Session {
         self.url.protocol == Protocol::Aoe
     }
 
-    /// Lets no commands leave but questions, until [`Session::open`]. The session goes on.
+    /// Lets no commands leave but questions, until [`Session::open`]. The session continues.
     pub fn pause(&mut self) {
         if let State::Connected(link) = &mut self.state {
             link.is_paused = true;
@@ -463,7 +463,7 @@ impl Session {
             }
             // It harms nobody: what the session had in flight has ended with its connection.
             (kind, _) => {
-                tracing::error!(kind, "a completion of a connection that is over: please report this")
+                tracing::error!(kind, "a completion of a connection that has ended: please report this")
             }
         }
     }
@@ -754,12 +754,12 @@ impl Session {
         self.settle(io, finished);
     }
 
-    /// Closes a connection that is over once the kernel is done with its buffers.
+    /// Closes a connection that has ended once the kernel is done with its buffers.
     fn settle<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
         let State::Connected(link) = &mut self.state else { return };
         let Some((_, cut_at)) = link.gone else { return };
         if !link.is_quiet() {
-            // The last message may tell the target why.
+            // The last message may give the target the reason.
             if link.has_sent() || io.now() >= cut_at {
                 link.shut_down(io);
             }

@@ -163,7 +163,7 @@ fn run_daemon(options: &ServeOptions) -> Result<(), Failure> {
 fn catch_interrupts() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let status = std::fs::read_to_string("/proc/self/status")?;
-    // Under nohup it goes on.
+    // Under nohup it continues.
     let hangup = (!ignores(&status, SIGHUP)).then_some(SIGHUP);
     for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;

@@ -201,7 +201,7 @@ enum Phase {
     Requested(Box<Offer>),
     /// Messages go both ways.
     Full,
-    /// The last messages are on their way; then it is over for this reason.
+    /// The last messages are on their way; then it ends for this reason.
     Closing {
         deadline: Time,
         reason: String,

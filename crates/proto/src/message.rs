@@ -9,7 +9,7 @@
 //! 2. report what completed: [`MessageMachine::received`], [`MessageMachine::finished`];
 //! 3. hand every event of [`MessageMachine::poll`] to the layer above;
 //! 4. let the machine post what it owes: [`MessageMachine::post`];
-//! 5. once it is over ([`MessageMachine::is_over`]) close the connection, and notify it that it is closed,
+//! 5. once it has ended ([`MessageMachine::is_over`]) close the connection, and notify it that it is closed,
 //!    whichever side closed
 //!    it ([`MessageMachine::closed`]).
 //!

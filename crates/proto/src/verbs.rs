@@ -47,7 +47,7 @@ pub struct Command {
     pub write_bytes: u32,
     /// How many of the `write_bytes` come without being asked for (immediate and unsolicited data), from offset 0.
     /// When not zero, the layer above must answer this event with `Fetch` (from offset 0, for at least these bytes)
-    /// or `End` before the driver goes on.
+    /// or `End` before the driver continues.
     pub unsolicited_bytes: u32,
 }
 
@@ -115,7 +115,7 @@ pub enum Up {
     /// All bytes of the task's last `Fetch` are in place.
     Fetched(TaskId),
     /// The initiator broke the standard in the task's data-out while a `Fetch` was under way, or not yet given: the
-    /// task is over for the layer above, the transport ends it on the wire. The fetch's places are free again, as
+    /// task has ended for the layer above, the transport ends it on the wire. The fetch's places are free again, as
     /// after [`Down::Abort`]; no RDMA was posted for them.
     FetchFailed {
         /// The task.
@@ -147,10 +147,10 @@ pub enum Up {
         /// What to do.
         function: Function,
     },
-    /// The session ends, by a logout or by this side. Its tasks are over for the transport, and no command follows; the
+    /// The session ends, by a logout or by this side. Its tasks have ended for the transport, and no command follows; the
     /// initiator is notified with [`Down::Close`], which is due when none of them can take effect any more.
     Leaving,
-    /// The initiator broke the standard and the connection goes on: a PDU was rejected or a task ended for it. For the
+    /// The initiator broke the standard and the connection continues: a PDU was rejected or a task ended for it. For the
     /// log; nothing is to be done.
     Refused {
         /// Why: "initiator task tag in use (RFC 7143 ...)".
@@ -162,7 +162,7 @@ pub enum Up {
         /// What does not hold: "a fetch past the command's data-out".
         what: &'static str,
     },
-    /// The connection is no more: every task of it is over, all that was lent is free, nothing more may be sent.
+    /// The connection is no more: every task of it has ended, all that was lent is free, nothing more may be sent.
     Gone {
         /// Why, for the log: "logged out", "connection reset by peer", "header digest mismatch (RFC 7143 ...)".
         reason: String,

@@ -85,7 +85,7 @@ impl<M: MessageMachine> Channel<M> {
         Ok(Channel::new(pair, machine, Phase::Asking, ReceiveBuffers::new(false)))
     }
 
-    /// The end that accepted the TCP connection; the machine is asked whether it wants this one.
+    /// The end that accepted the TCP connection; the machine decides whether it accepts it.
     pub fn responder(config: Config, machine: M, now: Time) -> Channel<M> {
         Channel::asked_by(QueuePair::responder(config, now), machine)
     }
@@ -102,7 +102,7 @@ impl<M: MessageMachine> Channel<M> {
 }
 
 impl<M: MessageMachine, P: Provider> Channel<M, P> {
-    /// The end that a peer asks for a connection; the machine is asked whether it wants this one.
+    /// The end that a peer asks for a connection; the machine decides whether it accepts it.
     pub fn asked_by(pair: P, machine: M) -> Channel<M, P> {
         Channel::new(pair, machine, Phase::Listening, ReceiveBuffers::new(true))
     }
@@ -138,7 +138,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         &mut self.pair
     }
 
-    /// Tells the machine what happened. While there is more to come, this is enough before [`Channel::poll`].
+    /// Notifies the machine of what happened. While there is more to come, this is enough before [`Channel::poll`].
     pub fn take_in(&mut self, now: Time, arena: &mut Arena) {
         while let Some(event) = self.pair.poll(arena) {
             self.is_stirred = true;
@@ -146,7 +146,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         }
     }
 
-    /// Tells the machine what happened, keeps its receives posted, and posts what it owes.
+    /// Notifies the machine of what happened, keeps its receives posted, and posts what it owes.
     pub fn run(&mut self, now: Time, arena: &mut Arena) {
         self.take_in(now, arena);
         while std::mem::take(&mut self.is_stirred) {

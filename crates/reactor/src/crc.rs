@@ -17,7 +17,7 @@ impl Crc32c {
     /// The sum of nothing.
     pub const START: Crc32c = Crc32c { state: u32::MAX };
 
-    /// Goes on after bytes that have this sum.
+    /// Continues after bytes that have this sum.
     pub fn after(value: u32) -> Crc32c {
         Crc32c { state: !value }
     }

@@ -147,7 +147,7 @@ impl<L: Line> Packets<L> {
     /// To be asked when a watch has completed and nothing had come, since the next would complete at once.
     ///
     /// # Errors
-    /// Each of them once, and receiving goes on: the interface went down (and may come up again), or has gone.
+    /// Each of them once, and receiving continues: the interface went down (and may come up again), or has gone.
     pub fn trouble(&self) -> io::Result<()> {
         self.line.trouble()
     }

@@ -90,7 +90,7 @@ impl Poller {
         Duration::from_nanos(self.gap_nanos) < self.patience && now.since(self.busy_at) < self.patience
     }
 
-    /// A turn is over, which found this work.
+    /// A turn has ended, which found this work.
     pub fn turned(&mut self, now: Time, work: Work) {
         match work {
             Work::Frames => self.came(now, SPIN_FOR_FRAMES),

@@ -156,7 +156,7 @@ impl Stream {
             }
             Brought::NoMemory => self.wants_feed = true,
             Brought::Short(_) if self.end.is_some() => {
-                self.tell_end(io, machine);
+                self.report_end(io, machine);
                 return true;
             }
             Brought::Short(Want::Nothing) => {}
@@ -222,7 +222,7 @@ impl Stream {
         self.wants_feed = false;
     }
 
-    /// The turn is over: in the next one the connection may have its share again.
+    /// The turn has ended: in the next one the connection may have its share again.
     pub fn end_turn(&mut self) {
         self.fed = 0;
     }
@@ -264,7 +264,7 @@ impl Stream {
     }
 
     /// The send has completed. Appends the tasks whose push has left to `pushed`. When it failed, the machine
-    /// is notified of that the stream is over, and a recv that is posted will soon complete.
+    /// is notified that the stream has ended, and a recv that is posted will soon complete.
     pub fn sent<I: Io, M: StreamMachine>(
         &mut self,
         io: &mut I,
@@ -281,7 +281,7 @@ impl Stream {
             Err(errno) => {
                 io.shutdown(self.socket);
                 self.end = self.end.or(Some(End::Failed(errno)));
-                self.tell_end(io, machine);
+                self.report_end(io, machine);
             }
         }
     }
@@ -351,7 +351,7 @@ impl Stream {
         io.close(self.socket);
     }
 
-    fn tell_end<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) {
+    fn report_end<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) {
         let now = io.now();
         self.sender.drop_batch(io.arena());
         match self.end.replace(End::Reported) {

@@ -66,7 +66,7 @@ pub struct Done {
     pub failed: Vec<String>,
 }
 
-/// Makes a report, or goes on with it.
+/// Makes a report, or continues with it.
 ///
 /// # Errors
 /// What prevents the session, each with its fix. A run that fails is listed in the report instead.

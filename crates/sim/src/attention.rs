@@ -62,7 +62,7 @@ impl Attentions {
 
     /// An initiator has a new session, which it asked for then: each unit owes it one.
     pub(crate) fn begins(&mut self, now: Time, asked: Time, initiator: usize) {
-        // What it began in its last session is over.
+        // What it began in its last session has ended.
         self.all_over(now, initiator);
         let may_be_news = |(_, end): &&(Time, Option<Time>)| end.is_none_or(|end| end >= asked);
         let changes = self.changes.iter().filter(may_be_news).count();
@@ -87,7 +87,7 @@ impl Attentions {
         self.changes.iter_mut().filter(|(_, end)| end.is_none()).for_each(|(_, end)| *end = Some(now));
     }
 
-    /// Its session is over.
+    /// Its session has ended.
     pub(crate) fn ends(&mut self, initiator: usize) {
         let session = &mut self.sessions[initiator];
         session.since = None;

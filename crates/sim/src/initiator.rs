@@ -181,7 +181,7 @@ pub(crate) struct Initiator {
     offers: Offers,
     state: State,
     link: Option<Link>,
-    /// Connections that are over, until nothing of them is in flight.
+    /// Connections that have ended, until nothing of them is in flight.
     old: Vec<Link>,
     links: u64,
     /// When it last began to.
@@ -397,7 +397,7 @@ impl Initiator {
                     link.is_ready = true;
                 }
                 self.cut();
-                // RFC 7143 section 6.3.5: the session that it takes the place of is over.
+                // RFC 7143 section 6.3.5: the session that it takes the place of has ended.
                 for (range, id) in std::mem::take(&mut self.loose) {
                     self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
                 }

@@ -158,7 +158,7 @@ impl Kernel {
         net.at(at, Event::Go { host: self.host, request });
     }
 
-    /// A request goes on, if it is not over.
+    /// A request continues, if it is not over.
     pub(crate) fn go(&mut self, request: Request) {
         let entry = self.requests.get_mut(request.slot as usize);
         let Some(entry) = entry.filter(|entry| entry.serial == request.serial) else { return };

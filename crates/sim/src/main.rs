@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: runs seeds until the time is over, or one fails.
+//! `cargo xtask sim`: runs seeds until the time is up, or one fails.
 #![forbid(unsafe_code)]
 
 mod shrink;
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What this process has used: on a busy machine it goes on for longer.
+/// What this process has used: on a busy machine it continues for longer.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -30,7 +30,7 @@ pub(crate) type Shared = Rc<RefCell<Net>>;
 pub(crate) enum Event {
     /// A host has a turn.
     Turn { host: usize },
-    /// A request of a host goes on, unless it is over.
+    /// A request of a host continues, unless it has ended.
     Go { host: usize, request: Request },
     /// Something arrives at a socket.
     Arrive { socket: Socket },
@@ -209,7 +209,7 @@ impl Net {
         is_free
     }
 
-    /// A turn is over; how long it took.
+    /// A turn has ended; how long it took.
     pub(crate) fn turned(&mut self, host: usize, slowness: u32) -> Duration {
         let is_pausing = self.happens(self.odds.pause);
         let took =
@@ -467,7 +467,7 @@ impl Net {
         self.kill_all(|local| local == portal, true);
     }
 
-    /// The same of the connections that these hosts have made. Unless the other ends are reset, they are not told: what is on its
+    /// The same of the connections that these hosts have made. Unless the other ends are reset, they do not notice: what is on its
     /// way to them arrives.
     pub(crate) fn kill_callers(&mut self, hosts: std::ops::Range<usize>, resets: bool) {
         self.kill_all(|local| hosts.clone().any(|host| local.ip() == address(host)), resets);

@@ -247,7 +247,7 @@ impl Stage {
         stage
     }
 
-    /// Goes on until this happens.
+    /// Continues until this happens.
     fn until(&mut self, is_it: impl Fn(&iscsi::Event) -> bool) -> iscsi::Event {
         let until = self.net.borrow().now.after(PATIENCE);
         loop {

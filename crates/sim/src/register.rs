@@ -303,7 +303,7 @@ impl Registers {
         Ok(())
     }
 
-    /// All of an initiator's writes to a unit that it had begun by then are over.
+    /// All of an initiator's writes to a unit that it had begun by then have ended.
     pub(crate) fn fence(&mut self, now: Time, by: usize, unit: usize, until: Time) {
         for one in self.units[unit].iter_mut().flatten() {
             if one.by == by && one.start < until && one.end == NEVER {

@@ -103,7 +103,7 @@ impl Rogue {
         Rogue { kernel, host, net, manners, is_leaving: false, acts_at, calls, numbers: 0, completions }
     }
 
-    /// It goes on, but seldom: others may take seconds from now on.
+    /// It continues, but seldom: others may take seconds from now on.
     pub(crate) fn slow_down(&mut self) {
         self.manners.pause_micros = SLOW_MICROS;
     }
@@ -238,7 +238,7 @@ impl Rogue {
         }
     }
 
-    /// Whether the connection is over.
+    /// Whether the connection has ended.
     fn talk(&mut self, link: &mut Link, lent: &mut Vec<(TaskId, Places, Places)>) -> bool {
         loop {
             let is_more = link.feed(&mut self.kernel);
@@ -330,7 +330,7 @@ impl Rogue {
 }
 
 impl Call {
-    /// Whether it is over, and nothing of it is in flight.
+    /// Whether it has ended, and nothing of it is in flight.
     fn is_quiet(&self) -> bool {
         match &self.talk {
             Talk::Connecting => false,

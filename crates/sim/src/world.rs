@@ -483,7 +483,7 @@ impl World {
         begun.max(of_atas + self.initiators.iter().map(of_one).sum::<u64>()) >= effort
     }
 
-    /// Goes on until this holds, which must be soon.
+    /// Continues until this holds, which must be soon.
     fn aim(&mut self, aim: Aim, what: &str, is_done: impl FnMut(&mut World) -> bool) -> Result<(), String> {
         self.initiators.iter_mut().for_each(|initiator| initiator.aim = aim);
         self.atas.iter_mut().for_each(|ata| ata.aim = aim);
@@ -591,7 +591,7 @@ impl World {
         }
     }
 
-    /// A request of a host goes on.
+    /// A request of a host continues.
     fn go(&mut self, host: usize, request: Request) {
         if let Some(opening) = &mut self.opening {
             if opening.host == host {

@@ -180,7 +180,7 @@ pub trait Lane<I: Io> {
     /// something still waits for another core (the core must then not sleep long).
     fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool;
 
-    /// Goes on, for about so many bytes, with what is long and done by the core's own thread. Returns how
+    /// Continues, for about so many bytes, with what is long and done by the core's own thread. Returns how
     /// many bytes it was; 0: there is nothing to continue now. Nothing else continues it: [`Lane::flush`]
     /// does not.
     fn work(&mut self, _io: &mut I, _bytes: u64, _done: &mut Vec<(OpId, Outcome)>) -> u64 {
@@ -215,7 +215,7 @@ pub trait Lane<I: Io> {
     /// Operations not yet reported.
     fn in_flight(&self) -> usize;
 
-    /// Ends, with nothing in flight, before it is dropped while its core goes on. False: it has completions to come, and is to
+    /// Ends, with nothing in flight, before it is dropped while its core continues. False: it has completions to come, and is to
     /// be called again in later turns.
     fn close(&mut self, _io: &mut I) -> bool {
         true

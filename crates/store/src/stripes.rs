@@ -71,7 +71,7 @@ impl Stripes {
         Stripes { words: (0..STRIPES).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Goes on locking; true once the whole range is held. Otherwise try again later, or [`Stripes::unlock`].
+    /// Continues locking; true once the whole range is held. Otherwise try again later, or [`Stripes::unlock`].
     pub(crate) fn try_lock(&self, hold: &mut Hold) -> bool {
         while hold.taken < hold.count {
             let word = &self.words[hold.stripe(hold.taken)];

@@ -39,7 +39,7 @@ pub(crate) enum Played {
 
 /// The shortest of those that are played by default comes last, so that two at a time end together.
 const SCENARIOS: &[Scenario] = &[
-    // One unit over TCP, iSER and SRP at once: paths are cut, I/O goes on over the others, and they come back.
+    // One unit over TCP, iSER and SRP at once: paths are cut, I/O continues over the others, and they come back.
     Scenario {
         serve: &["--srp", "192.0.2.3:3260", "--srp-guid", "024c750000000001"],
         ..scenario("multipath", include_str!("../../vm/multipath.sh"))

@@ -23,7 +23,7 @@ pub(super) struct Sampler<'a> {
     shared: &'a Shared,
     /// The kernel's numbers of the job threads.
     ids: Vec<u32>,
-    /// Tells the target's CPU time.
+    /// Reads the target's CPU time.
     gauge: Gauge,
     /// What each sample asks it for.
     threads: Threads,

@@ -26,7 +26,7 @@ type Batch = dyn Fn(usize) + Send + Sync;
 struct Bent {
     inner: Arc<dyn Backend<Uring>>,
     decide: Box<Decide>,
-    /// Told how many operations each turn of a lane had; then they finish only when that turn ends.
+    /// Gets the number of operations of each turn of a lane; then they finish only when that turn ends.
     batch: Option<Box<Batch>>,
 }
 

@@ -153,7 +153,7 @@ impl<I: Io> Core<I> {
         evicted.is_some()
     }
 
-    /// A connection that was to make room at a portal is over.
+    /// A connection that was to make room at a portal has ended.
     pub(super) fn notify_room_made(&mut self, portal: Option<usize>) {
         if let Some(portal) = portal
             && let Some(core) = self.acceptor(portal)

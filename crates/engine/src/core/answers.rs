@@ -54,7 +54,7 @@ impl Answers {
         std::mem::take(&mut self.were_all)
     }
 
-    /// What was lent has left: so many commands of a unit are over, and those of others are left to be asked for.
+    /// What was lent has left: so many commands of a unit have ended, and those of others are left to be asked for.
     pub(super) fn leave(&mut self, pace: &mut Pace) -> Option<(u32, u32)> {
         if let Some(moving) = self.moving.take() {
             pace.end(moving);
@@ -110,7 +110,7 @@ impl<I: Io> Core<I> {
         self.end_answers(key);
     }
 
-    /// The commands of a connection that were answered are over.
+    /// The commands of a connection that were answered have ended.
     pub(super) fn end_answers(&mut self, key: Key) {
         while let Some((unit, commands)) =
             self.connections.get_mut(key).and_then(|conn| conn.answers.leave(&mut conn.pace))

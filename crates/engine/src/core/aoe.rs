@@ -238,7 +238,7 @@ impl<I: Io> Core<I> {
         self.announce();
     }
 
-    /// The watch is over: a frame has come.
+    /// The watch has ended: a frame has come.
     pub(super) fn frames_came(&mut self, opening: u32) {
         if let Some(interface) = self.ethernet.opening(opening) {
             (interface.is_watched, interface.is_woken) = (false, true);
@@ -500,7 +500,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The session is over, and its connection quiet. What it has counted since the last report is logged.
+    /// The session has ended, and its connection is quiet. What it has counted since the last report is logged.
     pub(super) fn forget_session(&mut self, key: Key, way: Way, counts: Counts) {
         let Way::Interface { opening, .. } = way else { return };
         let shared = self.shared.clone();

@@ -1,5 +1,5 @@
 //! How much memory a core moves in one turn. What a store in memory is asked for is done by the core itself, so a turn
-//! would be as long as there are commands. What exceeds the turn's budget goes on in the next one, and connections take
+//! would be as long as there are commands. What exceeds the turn's budget continues in the next one, and connections take
 //! turns at that: one with many commands gets no more than one with few.
 
 use super::Core;
@@ -129,7 +129,7 @@ impl Budget {
         next
     }
 
-    /// The task is over.
+    /// The task has ended.
     fn forget(&mut self, origin: Key, task: Key) {
         let Some(at) = self.waiting.iter().position(|(other, _)| *other == origin) else { return };
         let Some((_, tasks)) = self.waiting.get_mut(at) else { return };
@@ -146,10 +146,10 @@ impl<I: Io> Core<I> {
         self.budget.left == 0 && self.units[unit].lane.works_at_once()
     }
 
-    /// The task goes on when it is its turn.
+    /// The task continues when it is its turn.
     pub(super) fn put_off(&mut self, key: Key, rest: Rest) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        // Its last operation is over: who aborts it meanwhile need not wait for one.
+        // Its last operation has ended: who aborts it meanwhile need not wait for one.
         task.state = State::Running;
         self.budget.put_off(task.origin, key, rest);
     }
@@ -185,7 +185,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A turn begins: goes on with what gave way in earlier ones. Whether there was any.
+    /// A turn begins: continues with what gave way in earlier ones. Whether there was any.
     pub(super) fn run_all(&mut self) -> bool {
         self.budget.refill();
         if self.budget.is_idle() && self.budget.debt == 0 && self.units.used.is_empty() {

@@ -191,7 +191,7 @@ impl<I: Io> Core<I> {
         Ok(buffer)
     }
 
-    /// The same for a step; false: the task goes on, with this step or its first, when there is a buffer. It waits behind those
+    /// The same for a step; false: the task continues, with this step or its first, when there is a buffer. It waits behind those
     /// of its connection that wait already.
     pub(super) fn take_or_wait(&mut self, key: Key, len: u32, step: Option<Step>) -> bool {
         // Who waits holds none that others wait for.
@@ -261,7 +261,7 @@ impl<I: Io> Core<I> {
         !self.buffers.narrow.is_empty() && self.io.arena().whole_bytes() > self.buffers.room_seen
     }
 
-    /// The task, which waits for a buffer, is over.
+    /// The task, which waits for a buffer, has ended.
     pub(super) fn forget_starving(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == State::Starved) else { return };
         let Some(conn) = self.connections.get_mut(task.origin) else { return };

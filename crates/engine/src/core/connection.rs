@@ -72,7 +72,7 @@ pub(super) struct Connection {
     pub(super) share: Share,
     /// Its initiator may send nothing until there is room for data that comes unasked.
     pub(super) is_narrow: bool,
-    /// What tasks that are over have left with the transport.
+    /// What tasks that have ended have left with the transport.
     pub(super) quiescing: Vec<Quiescing>,
     /// How much data of its commands is on its way, and how fast it moves.
     pub(super) pace: Pace,
@@ -221,7 +221,7 @@ impl Connection {
         self.tasks[slot] = Some((wire.generation, occupant));
     }
 
-    /// Whose data has left; a READ whose data was lent is over with it.
+    /// Whose data has left; a READ whose data was lent ends with it.
     pub(super) fn pushed(&mut self, wire: TaskId) -> Option<Occupant> {
         let occupant = self.occupant(wire)?;
         if let Occupant::ImmediateRead { moving, .. } = occupant {
@@ -247,7 +247,7 @@ impl Connection {
     }
 
     pub(super) fn vacate(&mut self, wire: TaskId) {
-        // What was lent is over as if it had left.
+        // What was lent ends as if it had left.
         if let Some(Occupant::Task(_)) = self.pushed(wire) {
             self.tasks[usize::from(wire.slot)] = None;
         }
@@ -458,7 +458,7 @@ impl<I: Io> Core<I> {
         );
     }
 
-    /// The connection is over: its tasks end, and it closes when nothing is in flight.
+    /// The connection has ended: its tasks end, and it closes when nothing is in flight.
     pub(super) fn gone(&mut self, key: Key, reason: &str) {
         self.stay(key);
         let Some(conn) = self.connections.get_mut(key) else { return };
@@ -667,7 +667,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The time to log out is over: what is left ends. Sessions end as they do before, and their machines speak last; how
+    /// The time to log out has passed: what is left ends. Sessions end as they do before, and their machines speak last; how
     /// long these wait for a store is theirs to bound.
     pub(super) fn close_all(&mut self) {
         for key in self.keys_where(|_| true) {

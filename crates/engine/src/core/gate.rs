@@ -119,7 +119,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A task that ran on the unit is over.
+    /// A task that ran on the unit has ended.
     pub(super) fn leave_gate(&mut self, unit: u32, task: Option<Key>) {
         let gate = &mut self.units[unit].gate;
         if task.is_some_and(|task| gate.turn == Turn::Running(task)) {
@@ -129,7 +129,7 @@ impl<I: Io> Core<I> {
         self.leave_gate_by(unit, 1);
     }
 
-    /// So many commands that ran on the unit are over, none of which was ordered.
+    /// So many commands that ran on the unit have ended, none of which was ordered.
     pub(super) fn leave_gate_by(&mut self, unit: u32, commands: u32) {
         self.units[unit].gate.running -= commands;
         self.report_held(unit);

@@ -53,7 +53,7 @@ impl<I: Io> Core<I> {
         None
     }
 
-    /// Nothing touches what this task, which is over, has left.
+    /// Nothing touches what this task, which has ended, has left.
     pub(super) fn give_kept(&mut self, key: Key, wire: TaskId) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Some(index) = conn.quiescing.iter().position(|one| one.task == wire) {
@@ -63,7 +63,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The connection is over, and with it all that it has kept.
+    /// The connection has ended, and with it all that it has kept.
     pub(super) fn release_all_quiescing(&mut self, key: Key, all: &[Quiescing]) {
         all.iter().for_each(|one| self.release_quiescing(key, one));
         self.answer_quiet();
@@ -94,7 +94,7 @@ impl<I: Io> Core<I> {
         self.functions.askers = askers;
     }
 
-    /// Whether RDMA of tasks of this nexus that are over is under way on this core.
+    /// Whether RDMA of tasks of this nexus that have ended is under way on this core.
     fn is_busy(&self, nexus: NexusId) -> bool {
         self.connections.iter().any(|(_, conn)| conn.nexus == nexus && !conn.quiescing.is_empty())
     }

@@ -242,7 +242,7 @@ impl<I: Io> Core<I> {
         self.evict(evicted, None);
     }
 
-    /// The session is over but for its last PDU, which nobody may have to wait for: it counts no longer among those of its
+    /// The session has ended but for its last PDU, which nobody may have to wait for: it counts no longer among those of its
     /// target, and another that parts makes room for it if there are too many.
     pub(super) fn parts(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
@@ -380,12 +380,12 @@ impl<I: Io> Core<I> {
                 self.endings.reinstatements.push((serial, core, parked));
                 // SRP announces to an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of
                 // iSCSI just ends.
-                let is_told = |conn: &Connection| conn.machine.is_srp() && conn.phase != Phase::Parting;
+                let is_notified = |conn: &Connection| conn.machine.is_srp() && conn.phase != Phase::Parting;
                 match self.connections.get(key) {
                     Some(conn) if conn.phase == Phase::Parked => {
                         self.refuse(key, Withdrawal::NoRoom, OVERTAKEN)
                     }
-                    Some(conn) if is_told(conn) => self.leaving(key),
+                    Some(conn) if is_notified(conn) => self.leaving(key),
                     Some(_) | None => self.gone(key, REINSTATED),
                 }
             }
@@ -398,7 +398,7 @@ impl<I: Io> Core<I> {
         self.endings.reinstatements.retain(|(_, waits_on, waits)| (*waits_on, *waits) != (core, parked));
     }
 
-    /// A session that this one takes the place of is over.
+    /// A session that this one takes the place of has ended.
     pub(super) fn unpark(&mut self, parked: Key) {
         let Some(conn) = self.connections.get_mut(parked) else { return };
         conn.predecessors = conn.predecessors.saturating_sub(1);

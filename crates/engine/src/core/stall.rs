@@ -132,7 +132,7 @@ impl<I: Io> Core<I> {
         conn.pace.end(moving);
     }
 
-    /// A task is over: nothing of it is on its way any more.
+    /// A task has ended: nothing of it is on its way any more.
     pub(super) fn stop_moving(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key) else { return };
         if let (Some(moving), Some(conn)) = (task.moving(), self.connections.get_mut(task.origin)) {

@@ -26,7 +26,7 @@ impl Stop {
         self.deadline.is_some()
     }
 
-    /// Whether the time to log out is over.
+    /// Whether the time to log out has passed.
     pub(super) fn is_due(&self, now: Time) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }

@@ -348,7 +348,7 @@ impl<I: Io> Core<I> {
             return self.begin(key);
         }
         if !task.buffer.is_empty() {
-            // It waited at the gate with a buffer for its unsolicited data alone; the wait is over, and the
+            // It waited at the gate with a buffer for its unsolicited data alone; the wait has ended, and the
             // initiator may try again.
             return self.end(key, refusal(Status::Busy));
         }
@@ -456,7 +456,7 @@ impl<I: Io> Core<I> {
             Step::Home(request) => {
                 let unit = self.tasks.get(key)?.unit;
                 if matches!(*request, HomeRequest::EraseBegin { .. }) {
-                    // Once the home has begun it goes on, whatever becomes of its initiator: the unit must not stay as
+                    // Once the home has begun it continues, whatever becomes of its initiator: the unit must not stay as
                     // it is while it counts as erased without anyone who does it.
                     self.keep_nexus(key);
                 }
@@ -596,7 +596,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The command is over.
+    /// The command has ended.
     fn end(&mut self, key: Key, ending: Ending) {
         let Some(task) = self.tasks.get(key) else { return };
         let (connection, unit) = (task.connection, task.unit);

@@ -196,7 +196,7 @@ impl<I: Io> Core<I> {
             }
         }
         self.to_flush.clear();
-        // A connection with more to do than its share of one turn goes on in the next, without any event to come.
+        // A connection with more to do than its share of one turn continues in the next, without any event to come.
         for index in 0..self.to_serve.len() {
             let key = self.to_serve[index];
             if let Some(conn) = self.connections.get_mut(key)

@@ -38,7 +38,7 @@ impl KeptPorts {
     }
 
     /// Keeps these, durably, in the place of all others: nothing is sent as one of these before, and all that was sent as one of the
-    /// others is over.
+    /// others has ended.
     ///
     /// # Errors
     /// When they are not durable.

@@ -63,7 +63,7 @@ impl About {
 
 type Attempt = Result<Arc<dyn Backend<Uring>>, OpenError>;
 
-/// An attempt that goes on, and what it made of the LUN.
+/// An attempt that continues, and what it made of the LUN.
 type Pending = mpsc::Receiver<(Lun, Attempt)>;
 
 /// Opens the stores of LUNs, and fills in what only the stores know. One that does not open takes down only

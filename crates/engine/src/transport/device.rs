@@ -94,7 +94,7 @@ impl DeviceChannel {
         up
     }
 
-    /// The turn is over: in the next one the connection may have its share again.
+    /// The turn has ended: in the next one the connection may have its share again.
     pub(crate) fn end_turn(&mut self) {
         self.events = 0;
     }

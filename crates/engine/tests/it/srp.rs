@@ -64,7 +64,7 @@ fn serve_with(spec: &str, change: impl FnOnce(&mut Config)) -> Daemon {
     Daemon::start(config).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// An initiator's end of a channel. It answers RDMA Reads when told to.
+/// An initiator's end of a channel. It answers RDMA Reads when a test wants it to.
 struct Channel {
     stream: TcpStream,
     sent: u32,
@@ -242,8 +242,8 @@ fn a_login_ends_all_channels_of_its_port_unless_it_keeps_them() {
     }
     let (mut heir, ended) = login(1, SINGLE);
     assert_eq!((ended, heir.execute(TEST_UNIT_READY)), (TERMINATED, GOOD));
-    assert!(earlier.into_iter().all(Channel::ends), "they are told");
-    assert_eq!(other.execute(TEST_UNIT_READY), GOOD, "another port goes on");
+    assert!(earlier.into_iter().all(Channel::ends), "they are logged out");
+    assert_eq!(other.execute(TEST_UNIT_READY), GOOD, "another port continues");
     assert_eq!(Channel::login(at, 1, SINGLE, GUID + 1).err(), Some(0x0001_0003), "another target port");
     daemon.stop().expect("an orderly end");
 }
@@ -259,7 +259,7 @@ fn channels_of_a_port_are_one_nexus() {
     assert_eq!(other.execute(TEST_UNIT_READY), CONFLICT);
     first.stream.shutdown(std::net::Shutdown::Write).expect("an end");
     first.ends();
-    assert_eq!(other.execute(TEST_UNIT_READY), CONFLICT, "the nexus goes on with its second channel");
+    assert_eq!(other.execute(TEST_UNIT_READY), CONFLICT, "the nexus continues with its second channel");
     second.stream.shutdown(std::net::Shutdown::Write).expect("an end");
     second.ends();
     // The end of a nexus reaches the unit's home by messages between cores.
@@ -287,7 +287,7 @@ fn differs(channel: &mut Channel, value: u8) -> bool {
     channel.written.iter().any(|byte| *byte != value)
 }
 
-/// RDMA that was posted cannot be called back: the buffer of a task that was aborted is nobody else's before it is over.
+/// RDMA that was posted cannot be called back: the buffer of a task that was aborted is nobody else's before it has ended.
 #[test]
 fn a_read_that_is_answered_after_its_abort_reaches_no_other_task() {
     let daemon = serve();
@@ -310,7 +310,7 @@ fn a_read_that_is_answered_after_its_abort_reaches_no_other_task() {
     daemon.stop().expect("an orderly end");
 }
 
-/// What an initiator is told on one channel holds for all of its channels.
+/// What an initiator requests on one channel holds for all of its channels.
 #[test]
 fn functions_cover_all_channels_of_their_nexus() {
     for function in [ABORT_TASK_SET, LOGICAL_UNIT_RESET] {
@@ -363,7 +363,7 @@ fn data_inside_a_command_is_written_from_where_it_lies() {
 }
 
 #[test]
-fn a_unit_that_grew_is_told_at_once() {
+fn a_unit_that_grew_is_reported_at_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let image = directory.path().join("image");
     let file = std::fs::File::create(&image).expect("an image");

@@ -57,14 +57,14 @@ impl AbandonedWrites {
         });
     }
 
-    /// A lane's operation is over, and cannot be executed any more.
+    /// A lane's operation has ended, and cannot be executed any more.
     pub(super) fn release(&self, lane: u64, flight: u32) {
         self.change(|writes| {
             writes.waiting.remove(&(lane, flight));
         });
     }
 
-    /// A lane's operation is over, and the target may execute it yet.
+    /// A lane's operation has ended, and the target may execute it yet.
     pub(super) fn give_up(&self, lane: u64, flight: u32) {
         self.change(|Writes { waiting, given_up }| {
             given_up.extend(waiting.remove(&(lane, flight)));

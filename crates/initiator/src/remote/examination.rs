@@ -2,7 +2,7 @@
 //! how large its blocks are, whether it has been the same all the time, and whether what earlier sessions have sent can
 //! still be executed; and from time to time, how large it is.
 //!
-//! A target may answer a login that reinstates a session (RFC 7143 section 6.3.5) before the commands of that are over. So
+//! A target may answer a login that reinstates a session (RFC 7143 section 6.3.5) before the commands of that have ended. So
 //! while writes of the lane have no answer, one of these must prove that they are:
 //!
 //! - It is a Lunette whose INQUIRY data say so, and has answered on the new session, which it does not do before.
@@ -68,7 +68,7 @@ enum Question {
     Inquiry,
     /// The page that names the unit.
     UnitIdentity(u8),
-    /// Whether what was sent before is over: TEST UNIT READY, which is ORDERED.
+    /// Whether what was sent before has ended: TEST UNIT READY, which is ORDERED.
     Order,
 }
 
@@ -189,7 +189,7 @@ impl RemoteLane {
         };
         io.arena().give(&places);
         if is_withdrawn {
-            return self.told_late(io.now(), data.is_some());
+            return self.answered_late(io.now(), data.is_some());
         }
         if matches!(ending, Ending::Lost { .. }) {
             return self.renew(io, "the unit answers no questions");
@@ -247,8 +247,8 @@ impl RemoteLane {
         examination.step = Step::Ask(next);
     }
 
-    /// What became of a withdrawn question. An answer that came all the same is a proof.
-    fn told_late(&mut self, now: Time, is_answered: bool) {
+    /// The outcome of a withdrawn question. An answer that came all the same is a proof.
+    fn answered_late(&mut self, now: Time, is_answered: bool) {
         match &mut self.examination {
             Some(examination) => {
                 examination.is_proven |= is_answered;
@@ -259,7 +259,7 @@ impl RemoteLane {
         }
     }
 
-    /// Goes on without a proof that does not come.
+    /// Continues without a proof that does not come.
     fn withdraw<I: Io>(&mut self, io: &mut I) {
         let within = ORDER_WITHIN.min(self.store.give_up_after() / 2);
         let is_late = |asked: &&mut Asked| {
@@ -348,7 +348,7 @@ impl RemoteLane {
         self.count(io);
     }
 
-    /// Whether writes of earlier sessions have no answer, and there can be a proof that they are over.
+    /// Whether writes of earlier sessions have no answer, and there can be a proof that they have ended.
     fn is_in_doubt(&self) -> bool {
         self.has_loose() && !self.session.ends_by_answers()
     }
@@ -367,7 +367,7 @@ impl RemoteLane {
         };
         tracing::warn!(
             store = %self.store.url,
-            "the target does not prove that writes without an answer are over: their blocks are not ready; {next}"
+            "the target does not prove that writes without an answer have ended: their blocks are not ready; {next}"
         );
     }
 

@@ -94,7 +94,7 @@ pub(super) fn incarnation(inquiry: &[u8]) -> Option<Incarnation> {
 }
 
 /// Whether INQUIRY data are those of a Lunette that answers nothing on a session, its login included, before the
-/// commands of the one that this replaces are over. Older versions answer the login first.
+/// commands of the one that this replaces have ended. Older versions answer the login first.
 pub(super) fn withholds_logins(inquiry: &[u8]) -> bool {
     is_lunette(inquiry) && lunette::WITHHOLDS_LOGINS.get(inquiry) == Some(true)
 }

@@ -50,7 +50,7 @@ pub(super) struct RemoteLane {
     pub(super) is_counted: bool,
     /// The unit reported that its mode pages changed, but not yet how: it may have a volatile cache.
     pub(super) modes_changed: bool,
-    /// Nothing has shown yet that what earlier sessions have sent is over, and it is asked for.
+    /// Nothing has shown yet that what earlier sessions have sent has ended, and it is asked for.
     pub(super) backoff: Option<Backoff>,
 }
 
@@ -67,7 +67,7 @@ struct Flight {
     progress_at: Time,
     /// Other lanes are held off its blocks.
     is_held: bool,
-    /// An earlier session has sent it, and the target may execute that even when it is over.
+    /// An earlier session has sent it, and the target may execute that even when it has ended.
     may_land: bool,
     /// Nothing is to be sent for it any more; how it ends when it is not answered.
     verdict: Option<StoreError>,
@@ -165,7 +165,7 @@ impl RemoteLane {
         }
         self.awaits_proofs = has_proofs;
         let next = if has_proofs {
-            "the target is asked whether they are over"
+            "waiting for the target to prove that they have ended"
         } else {
             "if it never got them, restart this daemon once the target is known to be idle"
         };
@@ -175,12 +175,12 @@ impl RemoteLane {
         );
     }
 
-    /// Over AoE, some of what was given up is over.
+    /// Over AoE, some of what was given up has ended.
     pub(super) fn release_proven(&mut self) {
         let had_any = self.store.abandoned.has_given_up(self.id);
         self.store.abandoned.keep(self.id, |range| self.session.may_change(range));
         if had_any && !self.store.abandoned.has_given_up(self.id) {
-            tracing::info!(store = %self.store.url, "all writes that were given up are over: their blocks are ready");
+            tracing::info!(store = %self.store.url, "all writes that were given up have ended: their blocks are ready");
         }
     }
 
@@ -355,7 +355,7 @@ impl RemoteLane {
     }
 
     /// A write that may have been executed and is sent again, or on its way without anybody who waits for it: until it
-    /// is over nobody else comes near.
+    /// has ended nobody else comes near.
     fn hold(&mut self, index: u32, now: Time) {
         let flight = &mut self.flights[index as usize];
         if !flight.is_over && !flight.is_held && changes(&flight.op) {
@@ -486,7 +486,7 @@ impl RemoteLane {
         }
     }
 
-    /// A command of an operation is over: `None` means that more is to be done.
+    /// A command of an operation has ended: `None` means that more is to be done.
     fn check<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending) -> Result<Option<Found>, StoreError> {
         let store = &self.store;
         let flight = &self.flights[index as usize];

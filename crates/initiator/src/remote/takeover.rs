@@ -3,7 +3,7 @@
 //! A daemon that was killed may have sent writes that the target does not execute before the next daemon serves the unit: they
 //! would go over what is written then. So whoever opens the unit logs in once as each initiator port that earlier processes used,
 //! and the target ends what the session of that port has under way (RFC 7143 section 6.3.5; SRP: the channels of that port). As in
-//! [`super::examination`], the login alone does not prove that this is over: a Lunette says that it withholds its answer until
+//! [`super::examination`], the login alone does not prove that this has ended: a Lunette says that it withholds its answer until
 //! then, and others end an ORDERED command with GOOD. One that was refused, for a unit attention or BUSY, say, was ordered behind nothing,
 //! and is sent again. Who says GOOD to it without support for ORDERED commands is believed: the login is all that such a target offers.
 
@@ -90,7 +90,7 @@ impl Takeover {
         }
     }
 
-    /// Goes on; to be called after completions, and many times a second. Whether it is over: nothing that was sent as one of these
+    /// Continues; to be called after completions, and many times a second. Whether it has ended: nothing that was sent as one of these
     /// ports is executed any more.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Takeover {
         Visit { session, tags, untried: self.addresses.len().saturating_sub(1), step: Step::LogIn }
     }
 
-    /// The same on the caller's thread. Blocks until it is over.
+    /// The same on the caller's thread. Blocks until it has ended.
     ///
     /// # Errors
     /// As [`Takeover::turn`], or when the system has no ring.
@@ -144,7 +144,7 @@ impl Takeover {
 }
 
 impl Visit {
-    /// Whether the port's earlier session is over, and this one as well.
+    /// Whether the port's earlier session has ended, and this one as well.
     fn go_on<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> Result<bool, String> {
         let now = io.now();
         let ended = finished.pop().map(|one| one.ending);
@@ -174,7 +174,7 @@ impl Visit {
                 Ok(false)
             }
             (Step::Order { since, .. }, None) if now.since(*since) >= ORDER_WITHIN => {
-                Err("it does not prove that what it was sent before this start is over".into())
+                Err("it does not prove that what it was sent before this start has ended".into())
             }
             // Paced by whoever gives the turns.
             (Step::Order { since, is_under_way: false }, None) => self.order(*since, now),

@@ -24,7 +24,7 @@ impl Session {
         }
     }
 
-    /// Over AoE, whether the target can prove that the writes to these bytes which were given up are over, even if it never had
+    /// Over AoE, whether the target can prove that the writes to these bytes which were given up have ended, even if it never had
     /// them.
     pub fn can_be_proven(&self, range: (u64, u64)) -> bool {
         self.aoe_machine().is_some_and(|machine| machine.can_be_proven(&sectors(range)))

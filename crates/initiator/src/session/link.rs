@@ -21,7 +21,7 @@ pub(super) struct Link {
     pub(super) is_open: bool,
     /// The unit is examined again before any leaves.
     pub(super) is_paused: bool,
-    /// It is over, for this reason; what is in flight is waited for, and what is being sent until then.
+    /// It has ended, for this reason; what is in flight is waited for, and what is being sent until then.
     pub(super) gone: Option<(String, Time)>,
     /// Payload that has left; kept for its allocation.
     pushed: Vec<TaskId>,

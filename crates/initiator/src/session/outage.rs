@@ -233,7 +233,7 @@ mod tests {
             outage.is_open(&url(), back);
         }
         assert!(log.lock().last.is_some(), "one is lost yet");
-        assert!(!logs(&mut all[0], back, "refused"), "the outage goes on");
+        assert!(!logs(&mut all[0], back, "refused"), "the outage continues");
         all.truncate(1);
         assert!(log.lock().last.is_some(), "the same, of the first");
         all.clear();

@@ -44,7 +44,7 @@ struct Slot {
     state: State,
     /// It belongs to the examination that goes before all else; it ends with its connection.
     is_question: bool,
-    /// It was sent, has not been answered, and nothing has proven that its session is over: the target may yet execute it.
+    /// It was sent, has not been answered, and nothing has proven that its session has ended: the target may yet execute it.
     may_land: bool,
     /// Its number in the order of arrival.
     number: u64,

@@ -29,7 +29,7 @@ fn place(daemon: &Daemon) -> &str {
     line.unwrap_or_else(|| panic!("no place in:\n{}", daemon.banner()))
 }
 
-/// What a short run with the admin interface tells: its JSON.
+/// What a short run with the admin interface reports: its JSON.
 fn measured(target: &str, admin: &str) -> Value {
     let output = Daemon::command()
         .args(["bench", target, "--target-admin", admin, "--runtime", "1s", "--ramp", "0", "--json"])

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Addresses of interfaces.
 const ONE: &str = "02:00:00:00:01:01";
 const OTHER: &str = "02:00:00:00:01:02";
-/// Where the sectors that a frame holds are told in an answer to a config query (AoEr11 section 3.2).
+/// Where an answer to a config query has the sectors that a frame holds (AoEr11 section 3.2).
 const SECTORS_AT: usize = 4;
 
 /// A host on the segment whose own interface can be removed alone: a bridge is between that and the segment.
@@ -109,7 +109,7 @@ fn verified_load_goes_on_while_the_mtu_changes() {
     let network = Network::new(9000, 2);
     let host = Host::new(&network.target, 9000, ONE);
     host.set("mtu 1500");
-    // With two cores its frames come to the second, which is told by the first that the interface has changed.
+    // With two cores its frames come to the second, which is notified by the first that the interface has changed.
     let address = format!("link set {INTERFACE} address 02:00:00:00:02:14");
     must(&mut network.initiator.within(tool("ip").args(address.split(' '))));
     let daemon = serve(&network, &["ram:32M,aoe=1.1"]);
@@ -210,7 +210,7 @@ fn a_copy_goes_on_when_the_targets_interface_is_made_again() {
         wait_until("the copy begins", || sessions() == 1);
         host.remove();
         host.make(1500, ONE);
-        wait_until("it goes on", || sessions() == 2);
+        wait_until("it continues", || sessions() == 2);
         copy.join().expect("it does not panic")
     });
     assert!(copy.expect_success("copy").contains("no byte differs"));

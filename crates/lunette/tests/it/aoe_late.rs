@@ -152,8 +152,8 @@ fn a_lunette_proves_that_it_never_got_a_write() {
         assert_eq!(session.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
     }
     let log = daemon.stop();
-    assert!(log.contains("the target is asked whether they are over"), "{log}");
-    assert_eq!(log.matches("all writes that were given up are over").count(), 1, "{log}");
+    assert!(log.contains("waiting for the target to prove that they have ended"), "{log}");
+    assert_eq!(log.matches("all writes that were given up have ended").count(), 1, "{log}");
     target.stop();
 }
 

@@ -116,7 +116,7 @@ fn no_acknowledged_write_is_lost_when_the_back_end_is_killed() {
         }
     });
     for kill_at in [ROUNDS / 6, ROUNDS / 3, ROUNDS / 2] {
-        done.iter().find(|round| *round >= kill_at).expect("the writer goes on");
+        done.iter().find(|round| *round >= kill_at).expect("the writer continues");
         behind.kill9();
         behind = back(&there.portal.to_string(), &disk);
     }
@@ -230,7 +230,7 @@ fn a_front_that_starts_ends_the_sessions_of_the_one_before() {
     let lun = format!("{},serial=S", back.lun(0));
     let serve = || Daemon::serve(["--state-dir", state.path().to_str().expect("UTF-8"), "--lun", &lun]);
     let front = serve();
-    earlier.ready(0).expect_err("its session is over");
+    earlier.ready(0).expect_err("its session has ended");
     client(&front.lun(0));
     let ports = std::fs::read_to_string(&kept).expect("kept");
     assert!(!ports.contains(name) && ports.contains(" iqn."), "{ports}");

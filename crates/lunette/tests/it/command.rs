@@ -205,7 +205,7 @@ fn only_signals_that_ask_for_the_end_end_the_daemon() {
         wait_until("a signal is logged", || daemon.log().matches(" is ignored: ").count() == count);
     }
     assert!(daemon.log().contains("SIGHUP is ignored: a changed configuration is read at the next start"));
-    initiator.ready(url.lun).expect("the session goes on");
+    initiator.ready(url.lun).expect("the session continues");
     initiator.logout().expect("logout");
     daemon.stop();
     for name in ["INT", "QUIT"] {

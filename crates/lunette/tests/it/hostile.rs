@@ -188,7 +188,7 @@ fn refusals_that_leave_a_session_open_are_logged_at_a_limited_rate() {
     }
     let ping = Pdu::new(0x40, 0x80).word(16, 1).word(20, u32::MAX).word(24, rude.next_cmd_sn());
     rude.send(&ping).expect("send");
-    assert_eq!(rude.receive().expect("the session goes on").opcode(), 0x20);
+    assert_eq!(rude.receive().expect("the session continues").opcode(), 0x20);
     drop(rude);
     // Each is logged, or counted soon although no other follows.
     let left_out = |log: &str| -> usize {

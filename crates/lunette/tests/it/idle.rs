@@ -34,7 +34,7 @@ fn cost_little(test: &str, sessions: u64) {
     let mut counts = Command::new(std::env::current_exe().expect("this program"));
     let output = counts.args(["--exact", test]).env(COUNTS, "").output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stdout);
-    tell(String::from_utf8_lossy(&output.stderr).trim_end());
+    print(String::from_utf8_lossy(&output.stderr).trim_end());
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
@@ -42,7 +42,7 @@ fn cost_little(test: &str, sessions: u64) {
 fn count(wanted: u64) {
     let sessions = raise_descriptor_limit(wanted + OTHER_FILES).saturating_sub(OTHER_FILES);
     if sessions < wanted {
-        tell(&format!("the limit of open files allows {sessions} sessions instead of {wanted}"));
+        print(&format!("the limit of open files allows {sessions} sessions instead of {wanted}"));
     }
     assert!(sessions >= 500, "the limit of open files allows too few sessions to count what one costs");
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -65,7 +65,7 @@ fn count(wanted: u64) {
     let before = daemon.resident_bytes();
     idle.extend((16..sessions).map(login));
     let bytes = daemon.resident_bytes().saturating_sub(before) / (sessions - 16);
-    tell(&format!("{sessions} idle sessions: {bytes} bytes of the daemon's memory each"));
+    print(&format!("{sessions} idle sessions: {bytes} bytes of the daemon's memory each"));
     assert!(bytes < SESSION_BYTES_MAX, "an idle session costs {bytes} bytes");
     for initiator in [0, sessions / 2, sessions - 1] {
         let initiator = &mut idle[usize::try_from(initiator).expect("few")];
@@ -76,6 +76,6 @@ fn count(wanted: u64) {
 }
 
 /// Past libtest's capture: this is wanted also when all is well.
-fn tell(line: &str) {
+fn print(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

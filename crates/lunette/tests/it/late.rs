@@ -25,7 +25,7 @@ fn front(network: &Network, unit: &str) -> Daemon {
     Daemon::serve_within(&network.initiator, arguments.iter().chain(&units))
 }
 
-/// A session over iSCSI from the target's host, whose unit attentions are over.
+/// A session over iSCSI from the target's host, whose unit attentions have been reported.
 fn session(network: &Network, daemon: &Daemon, name: &str) -> Initiator {
     let url = daemon.lun(0);
     let session = network.target.inside(|| Initiator::login(&url, &Login::named(name)));
@@ -49,7 +49,7 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
     guest.send(&first);
     wait_until("the disk has the write", || disk.heard().last().is_some_and(|heard| heard.byte == OLD));
     let reset = std::thread::spawn(move || resetter.manage(LOGICAL_UNIT_RESET, 0, u32::MAX));
-    // What tells everybody of it also aborts.
+    // What reports it to everybody also aborts.
     wait_until("the reset is reported", || {
         let reported = witness.read(0, &[0; 6], 0).expect("an answer");
         reported.sense_key() == Some(UNIT_ATTENTION)
@@ -63,7 +63,7 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
     guest.config_is_answered();
     witness.read_blocks(0, 0, 1, 512).expect("READ");
     assert_eq!(disk.heard().len(), 2, "nothing of the initiator is taken: {:?}", disk.heard());
-    assert!(!reset.is_finished(), "it promises that the write is over");
+    assert!(!reset.is_finished(), "it promises that the write has ended");
 
     disk.go_on();
     assert_eq!(reset.join().expect("no panic").expect("an answer"), 0);
@@ -103,7 +103,7 @@ fn a_write_that_was_given_up_with_its_session_does_not_go_over_a_newer_one() {
 
 #[test]
 fn sessions_whose_store_is_stuck_leave_room_for_others_and_are_logged() {
-    /// More than any of them is told that there is room for, and together more than there are slots.
+    /// More than any of them has been granted, and together more than there are slots.
     const WRITES: u64 = 200;
     let network = Network::new(1500, 23);
     let disk = Disk::start(&network.target, 7, 7);

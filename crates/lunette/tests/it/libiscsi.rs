@@ -236,8 +236,8 @@ impl Mounted {
         let daemon = self.serve();
         let url = daemon.lun(0).with(self.variant.login, self.variant.parameters);
         let tests: Vec<String> = suites.iter().map(|suite| format!("ALL.{suite}")).collect();
-        // Line by line, so that nothing is lost when the tool hangs or crashes; -V because some skips are only told
-        // to those who ask.
+        // Line by line, so that nothing is lost when the tool hangs or crashes; -V because some skips are not
+        // reported without it.
         let mut command = tool("stdbuf");
         command.args(["-oL", "iscsi-test-cu", "--dataloss", "--allow-sanitize", "-V", "--verbose"]);
         command.arg(format!("--test={}", tests.join(","))).args([&url, &url]);

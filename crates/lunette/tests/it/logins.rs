@@ -58,7 +58,7 @@ fn ask_to_log_in(stream: &mut TcpStream, flags: u8, text: &str) -> [u8; 2] {
     [header[36], header[37]]
 }
 
-/// Begins a login, and leaves it at that: the text goes on in the next request.
+/// Begins a login, and leaves it at that: the text continues in the next request.
 fn begin_to_log_in(source: &str, portal: SocketAddr) -> TcpStream {
     let mut stream = connect_from(source, portal);
     let name = "InitiatorName=iqn.2026-11.io.lunette.test:hangs\0";
@@ -107,7 +107,7 @@ fn who_has_begun_to_log_in_goes_before_who_is_silent() {
     let silent = flood(&url);
     gets_in(OTHER, &url);
     let rest = format!("TargetName={}\0SessionType=Normal\0", url.target);
-    assert_eq!(ask_to_log_in(&mut begun, 0x87, &rest), [0, 0], "it goes on with its login");
+    assert_eq!(ask_to_log_in(&mut begun, 0x87, &rest), [0, 0], "it continues with its login");
     drop(silent);
     daemon.stop();
 }
@@ -147,8 +147,8 @@ fn connections_leave_descriptors_for_what_has_to_be_kept() {
     daemon.stop();
 }
 
-/// Keeps more connections open than the daemon has descriptors for, and opens another for each that it ends, until told to
-/// stop.
+/// Keeps more connections open than the daemon has descriptors for, and opens another for each that it ends, until it
+/// is stopped.
 fn flood_on(url: &Url, is_over: &AtomicBool) {
     let mut open: VecDeque<TcpStream> = (0..128).map(|_| connect_from(STRANGERS[0], url.portal)).collect();
     while let Some(mut oldest) = open.pop_front().filter(|_| !is_over.load(Ordering::Relaxed)) {

@@ -134,7 +134,7 @@ fn a_reset_by_another_session_ends_a_write_that_waits_for_its_data() {
 }
 
 /// Several sessions, over all cores, each with a write in flight, after one of them has sent this function: whether the
-/// write was still there, and the additional sense code that the session was told, of the one that sent it first.
+/// write was still there, and the additional sense code that the session got, of the one that sent it first.
 fn tasks_after(function: u8) -> Vec<(bool, Option<u8>)> {
     let (daemon, url) = daemon();
     let mut sessions: Vec<Initiator> = (0..4).map(|n| session(&url, &format!("busy{n}"))).collect();
@@ -144,7 +144,7 @@ fn tasks_after(function: u8) -> Vec<(bool, Option<u8>)> {
     let outcome = |(busy, tag): (&mut Initiator, &u32)| {
         let was_there = busy.manage(ABORT_TASK, url.lun, *tag).expect("an answer") == COMPLETE;
         let reported = test_unit_ready(busy, url.lun);
-        busy.ready(url.lun).expect("told at most once");
+        busy.ready(url.lun).expect("reported at most once");
         (was_there, reported.sense.get(12).copied())
     };
     let outcomes = sessions.iter_mut().zip(&tags).map(outcome).collect();
@@ -633,7 +633,7 @@ fn a_cold_reset_is_answered_before_sessions_end() {
     let mut asker = session(&url, "asker");
     let mut other = session(&url, "other");
     assert_eq!(asker.manage(TARGET_COLD_RESET, url.lun, u32::MAX).expect("an answer"), COMPLETE);
-    assert!(asker.read(url.lun, &[0; 6], 0).is_err(), "the session that asked is over");
+    assert!(asker.read(url.lun, &[0; 6], 0).is_err(), "the session that asked has ended");
     assert!(other.read(url.lun, &[0; 6], 0).is_err(), "and so is every other");
     session(&url, "asker").ready(url.lun).expect("a new session is served");
     daemon.stop();

@@ -113,7 +113,7 @@ fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A load that goes on until it is stopped.
+/// A load that continues until it is stopped.
 struct Hammer {
     child: Child,
     directory: TempDir,

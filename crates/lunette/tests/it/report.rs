@@ -98,7 +98,7 @@ fn a_plan_is_measured_and_gone_on_with() {
     assert!(theirs.exists(), "what others put there is not");
     let page = fs::read_to_string(out.join("index.html")).expect("a page");
     assert!(!page.contains("Incomplete"), "{}", text_of(&made));
-    assert!(page.contains("lunette serve --listen 127.0.0.1:0 --lun ram:64M"), "commands are told");
+    assert!(page.contains("lunette serve --listen 127.0.0.1:0 --lun ram:64M"), "commands are shown");
     let benches: Vec<&str> = page.lines().filter(|line| line.contains("lunette bench ")).collect();
     for line in &benches {
         let is_fill = line.contains("--rw write --bs 262144");

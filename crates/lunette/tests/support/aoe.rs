@@ -1,4 +1,4 @@
-//! An AoE initiator of the tests' own, that sends whatever it is told (AoEr11).
+//! An AoE initiator of the tests' own, that sends any frame (AoEr11).
 
 use super::net::{INTERFACE, Namespace, Port};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -109,7 +109,7 @@ impl Guest {
         Answer { error, argument: answer[HEADER..].to_vec() }
     }
 
-    /// The frame that answers this one. What comes before it is told, too.
+    /// The frame that answers this one. What comes before it goes to `other`.
     fn answer(&self, frame: &[u8], mut other: impl FnMut(Vec<u8>)) -> Vec<u8> {
         for _ in 0..TIMES {
             self.port.send(frame).expect("it is sent");
@@ -184,11 +184,11 @@ impl Guest {
     /// The config string, if this command is answered.
     pub fn config(&mut self, command: u8, string: &[u8]) -> Result<Vec<u8>, u8> {
         let answer = self.ask(CONFIG, &config(command, string));
-        let told = answer.argument.get(8..).unwrap_or_default();
+        let string = answer.argument.get(8..).unwrap_or_default();
         match answer.error {
             Some(error) => Err(error),
             None => {
-                Ok(told[..usize::from(answer.argument[6]) << 8 | usize::from(answer.argument[7])].to_vec())
+                Ok(string[..usize::from(answer.argument[6]) << 8 | usize::from(answer.argument[7])].to_vec())
             }
         }
     }

@@ -135,11 +135,11 @@ impl Daemon {
         Url { lun: first.lun + index, ..first }
     }
 
-    /// The URL of the first LUN that begins with this scheme; for SRP the daemon has to be told `--srp`.
+    /// The URL of the first LUN that begins with this scheme; SRP needs a daemon with `--srp`.
     pub fn url_over(&self, scheme: &str) -> String {
         let mut lines = self.banner.lines().filter_map(|line| line.trim().strip_prefix("URL "));
-        let told = lines.find(|url| url.starts_with(&format!("{scheme}://")));
-        told.map_or_else(|| self.url().to_string().replacen("iscsi", scheme, 1), str::to_owned)
+        let line = lines.find(|url| url.starts_with(&format!("{scheme}://")));
+        line.map_or_else(|| self.url().to_string().replacen("iscsi", scheme, 1), str::to_owned)
     }
 
     /// The process's number.

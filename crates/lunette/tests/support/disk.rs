@@ -1,4 +1,4 @@
-//! A disk by AoE in the test's hands: it answers what it is asked, but for the writes that it is told to keep.
+//! A disk by AoE in the test's hands: it answers requests, except for the writes that a test has it keep.
 
 use super::aoe::{ATA, CONFIG, IDENTIFY, SECTOR};
 use super::net::{INTERFACE, Namespace, Port};
@@ -13,7 +13,7 @@ const WRITES: [u8; 2] = [0x30, 0x34];
 /// Where the argument of a request and its data are.
 const ARGUMENT: usize = 24;
 const DATA: usize = 36;
-/// Commands that it tells to have room for, and sectors of a frame.
+/// Commands that it claims to hold at a time, and sectors of a frame.
 const BUFFERS: u8 = 16;
 const SECTORS_AT_ONCE: u8 = 2;
 /// How often it looks whether it is to end.

@@ -53,7 +53,7 @@ impl Load {
         read_text(&self.directory.path().join("output"))
     }
 
-    /// How many seconds in which operations ended it has told of.
+    /// How many seconds in which operations ended it has reported.
     fn seconds_at_work(&self) -> usize {
         self.output().lines().filter(|line| line.contains(" IOPS, ") && !line.contains(": 0 IOPS, ")).count()
     }

@@ -18,7 +18,7 @@ pub mod vblade;
 
 use std::time::{Duration, Instant};
 
-/// Waits for an event that is told nowhere else; a minute without it is a fault.
+/// Waits for an event that nothing else reports; a minute without it is a fault.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {

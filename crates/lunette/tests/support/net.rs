@@ -1,5 +1,5 @@
 //! Two hosts on an Ethernet segment of our own making: network namespaces, and between them a bridge that loses, repeats
-//! and delays frames of AoE as it is told. Needs root.
+//! and delays frames of AoE on request. Needs root.
 //!
 //! The namespaces have no names: the kernel removes them, and all devices in them, with the last process inside, however
 //! a test ends.

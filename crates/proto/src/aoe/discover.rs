@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_tells_of_its_target() {
+    fn an_answer_describes_its_target() {
         let address = Address { shelf: 1, slot: 2 };
         let mac = Mac([2, 0, 0, 0, 0, 9]);
         let bytes = answer(address, mac, b"disk");

@@ -17,7 +17,7 @@
 //! answers nothing, not even config queries, is lost after [`InitiatorConfig::lost_after`] ([`Event::Gone`]),
 //! and nobody knows what became of its commands; one that is slow is not. Other than with SCSI's transports,
 //! a new session does not end what the old one has sent: writes without an answer the target may execute
-//! until something proves that they are over. They are sent again as long as their commands wait, and not
+//! until something proves that they have ended. They are sent again as long as their commands wait, and not
 //! after [`Initiator::give_up`] or [`Initiator::give_up_task`] ([`Initiator::keep`], [`Initiator::again`],
 //! [`Initiator::may_change`]).
 //!
@@ -198,7 +198,7 @@ impl Initiator {
         }
     }
 
-    /// A machine that logs in now, in the place of this one, which is over and has kept its writes ([`Initiator::keep`]). The
+    /// A machine that logs in now, in the place of this one, which has ended and has kept its writes ([`Initiator::keep`]). The
     /// lane must be the same.
     pub fn again(self, config: InitiatorConfig, now: Time) -> Initiator {
         assert!(config.lane == self.config.lane, "answers come to the lane that asked");
@@ -209,7 +209,7 @@ impl Initiator {
         Initiator { pieces, abandoned, identity, timer, ..Initiator::new(config, now) }
     }
 
-    /// The session is over, and the places of its commands are about to be free: keeps the writes that the target may execute
+    /// The session has ended, and the places of its commands are about to be free: keeps the writes that the target may execute
     /// yet. `gather` copies what lies in places.
     pub fn keep(&mut self, gather: impl FnMut(&Places) -> Vec<u8>) {
         self.keep_unanswered(gather);
@@ -230,9 +230,9 @@ impl Initiator {
         self.unpark();
     }
 
-    /// Nobody waits for a command any more: no frame is sent for it from now on. It is over, without an event, but what was
-    /// sent of it the target may execute yet ([`Initiator::may_change`]). `false`: it is over already, or nobody but the target
-    /// knows what it changes, and it goes on.
+    /// Nobody waits for a command any more: no frame is sent for it from now on. It has ended, without an event, but what was
+    /// sent of it the target may execute yet ([`Initiator::may_change`]). `false`: it has ended already, or nobody but the target
+    /// knows what it changes, and it continues.
     pub fn give_up_task(&mut self, now: Time, id: TaskId) -> bool {
         let Some(plan) = self.tasks.get(id).map(|task| task.plan) else { return false };
         match plan {
@@ -268,7 +268,7 @@ impl Initiator {
         self.abandoned.take_ended()
     }
 
-    /// Whether the target can prove that the writes to these sectors which were given up are over, even if it never had them;
+    /// Whether the target can prove that the writes to these sectors which were given up have ended, even if it never had them;
     /// as far as is known.
     pub fn can_be_proven(&self, sectors: &Range<u64>) -> bool {
         let theirs = Some(self.peer.mac).filter(|mac| *mac != Mac::BROADCAST);
@@ -356,7 +356,7 @@ impl Initiator {
         self.over(reason);
     }
 
-    /// Whether the session is over.
+    /// Whether the session has ended.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
@@ -475,7 +475,7 @@ impl Initiator {
         }
     }
 
-    /// Goes on with commands that had to wait, as far as they have not to any more.
+    /// Continues with commands that had to wait, as far as they have not to any more.
     fn unpark(&mut self) {
         for id in std::mem::take(&mut self.parked) {
             if let Some(plan) = self.tasks.get(id).map(|task| task.plan) {
@@ -484,7 +484,7 @@ impl Initiator {
         }
     }
 
-    /// A command is over, of which all was moved unless it has failed.
+    /// A command has ended, of which all was moved unless it has failed.
     fn end(&mut self, id: TaskId, failure: Option<Failure>) {
         let Some(task) = self.tasks.get(id) else { return };
         let made = u32::try_from(self.made.bytes().len()).unwrap_or(u32::MAX);
@@ -500,7 +500,7 @@ impl Initiator {
         self.complete(id, failure, written, read);
     }
 
-    /// A command is over, that has moved so many bytes each way.
+    /// A command has ended, that has moved so many bytes each way.
     fn complete(&mut self, id: TaskId, failure: Option<Failure>, written: u32, read: u32) {
         let Some(task) = self.tasks.get(id) else { return };
         let (places, data) = (task.request.read.len(), task.request.write.len());

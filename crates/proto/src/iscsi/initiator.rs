@@ -129,7 +129,7 @@ impl fmt::Display for Residual {
 pub enum Event {
     /// Logged in.
     Ready(Box<Session>),
-    /// A command is over; its places may be used again.
+    /// A command has ended; its places may be used again.
     Completed(Completion),
     /// A task management function was answered. Commands that it ended were reported before.
     FunctionDone {

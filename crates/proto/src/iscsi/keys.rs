@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_tell_when_a_default_is_too_much() {
+    fn offers_say_when_a_default_is_too_much() {
         let exceeded = |offers: Offers| -> Vec<&str> {
             let rules = TABLE.iter().filter(|rule| offers.exceeded_by_default(rule));
             rules.map(|rule| rule.name).filter(|name| *name != "AuthMethod").collect()

@@ -166,7 +166,7 @@ pub struct LoginReply {
     pub status: LoginStatus,
     /// T: on to the next stage.
     pub transit: bool,
-    /// C: the text goes on in the next response.
+    /// C: the text continues in the next response.
     pub cont: bool,
     /// Current stage.
     pub csg: Stage,

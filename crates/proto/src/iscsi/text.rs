@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_text_is_told() {
+    fn malformed_text_is_reported() {
         for (text, error) in [
             (&b"A=1"[..], TextError::Unterminated),
             (b"\0", TextError::NoEquals),

@@ -5,7 +5,7 @@
 //!
 //! Aborts: RDMA that was posted cannot be called back. So an aborted task keeps its slot until all that was posted for it
 //! is finished, and only then are its places given up ([`Up::Pushed`]). What is sent to the initiator waits as well: once it
-//! has heard that a task is over it takes its buffers back, and a read of a buffer that is no longer advertised would end
+//! has heard that a task has ended it takes its buffers back, and a read of a buffer that is no longer advertised would end
 //! the connection. So neither a response nor the answer to a task management function nor any other PDU passes an RDMA
 //! Read of a task that it concerns. RDMA Writes need no such care: what is sent after them arrives after them.
 

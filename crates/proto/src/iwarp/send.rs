@@ -323,7 +323,7 @@ impl Sending {
         }
     }
 
-    /// Which message goes on, or begins.
+    /// Which message continues, or begins.
     fn source(&self, ord: u16) -> Option<Source> {
         if self.current.is_some() {
             return self.current;

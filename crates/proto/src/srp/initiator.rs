@@ -68,7 +68,7 @@ pub struct InitiatorConfig {
 pub enum Event {
     /// Logged in.
     Ready(Box<Session>),
-    /// A command is over; its places may be used again.
+    /// A command has ended; its places may be used again.
     Completed(Completion),
     /// A task management function was answered. Commands that it ended were reported before.
     FunctionDone {
@@ -121,7 +121,7 @@ enum Phase {
         deadline: Time,
     },
     Full,
-    /// The last message is on its way; then the connection is over for this reason.
+    /// The last message is on its way; then the connection ends for this reason.
     Leaving(String),
     Over,
 }

@@ -112,10 +112,10 @@ enum Phase {
     /// Nothing was asked, or it was granted.
     Login,
     Full,
-    /// Its tasks are over. When the layer above knows that none of them takes effect any more, the initiator is logged out
-    /// unless it has logged out itself, and then the connection is over for this reason.
+    /// Its tasks have ended. When the layer above knows that none of them takes effect any more, the initiator is logged out
+    /// unless it has logged out itself, and then the connection ends for this reason.
     Ending(Option<LogoutReason>, String),
-    /// The last message is on its way; then the connection is over for this reason.
+    /// The last message is on its way; then the connection ends for this reason.
     Leaving(String),
     Over,
 }

@@ -349,7 +349,7 @@ fn a_session_is_lost_when_nobody_answers_and_another_one_goes_on() {
     }
 }
 
-/// Gives a command about the config string; how it ended, and the string that was told.
+/// Issues a command about the config string; how it ended, and the string that it returned.
 fn order(user: &mut User, cdb: Cdb, argument: &[u8]) -> (Outcome, Vec<u8>) {
     user.rig.host(0, argument.len()).copy_from_slice(argument);
     let place = |offset, len| Places::one(Span { buffer: HOST, offset, len });
@@ -384,8 +384,8 @@ fn orders_are_followed_once_and_tests_end_whatever_the_segment_does() {
             for (kind, argument) in
                 [(QueryKind::Read, &b""[..]), (QueryKind::Test, &string), (QueryKind::TestPrefix, b"str")]
             {
-                let told = order(&mut user, query(kind, argument), argument);
-                assert_eq!(told, (GOOD, string.clone()), "{kind:?}");
+                let answer = order(&mut user, query(kind, argument), argument);
+                assert_eq!(answer, (GOOD, string.clone()), "{kind:?}");
             }
             if number % 10 == 0 {
                 let (outcome, _) = order(&mut user, query(QueryKind::Test, b"string"), b"string");

@@ -457,7 +457,7 @@ fn a_text_response_of_endless_empty_parts_ends_the_connection() {
         response[24..28].copy_from_slice(&asked[28..32]);
         machine.header(now, &response);
     }
-    let Some(Event::Gone { reason }) = machine.poll() else { panic!("it goes on") };
+    let Some(Event::Gone { reason }) = machine.poll() else { panic!("it continues") };
     assert!(reason.contains("endless"), "{reason}");
 }
 

@@ -212,7 +212,7 @@ fn a_responder_is_silent_before_the_first_message() {
     assert_eq!(link.initiator_events.len(), 2);
 }
 
-/// What is invalidated while the peer reads or writes it is no more touched, and the peer is told.
+/// What is invalidated while the peer reads or writes it is no longer touched, and the peer gets a Terminate.
 #[test]
 fn an_invalidated_buffer_is_no_more_touched() {
     for (writes, code) in [(true, "code 0"), (false, "code 0")] {
@@ -293,7 +293,7 @@ fn a_burst_is_not_cut() {
     }
 }
 
-/// Batches with bytes of a buffer come and go; what has left when it is invalidated is not told of.
+/// Batches with bytes of a buffer come and go; what has left when it is invalidated is not reported.
 #[test]
 fn what_is_read_and_has_left_is_free_at_once() {
     let mut link = Link::established(CONFIG, CONFIG, 1, 3000);

@@ -228,7 +228,7 @@ fn commands_wait_for_credits() {
 }
 
 #[test]
-fn asynchronous_events_are_told() {
+fn asynchronous_events_are_reported() {
     let mut rig = ours(8);
     let sense = Sense::from_bytes(&[0x70, 0, 6, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x3f, 0x0e, 0, 0, 0, 0]);
     for _ in 0..3 {

@@ -246,7 +246,7 @@ impl QueuePair {
         true
     }
 
-    /// Goes on with closing, when nothing else has come.
+    /// Continues with closing, when nothing else has come.
     fn proceed(&mut self, arena: &mut Arena) {
         if self.device.has_failed() {
             self.end(format!("the device {} has failed", self.device.name));

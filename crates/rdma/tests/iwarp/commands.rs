@@ -80,7 +80,7 @@ impl<M: Initiator> Pair<M> {
         self.run_until(|rig| rig.initiator.above.len() >= count || rig.reason().is_some());
         let events = std::mem::take(&mut self.initiator.above);
         assert_eq!(events.len(), count, "{events:?} {:?}", self.target.above.gone);
-        let completions = events.iter().map(|event| M::completion(event).expect("a command that is over"));
+        let completions = events.iter().map(|event| M::completion(event).expect("a command that has ended"));
         completions.inspect(|completion| assert_eq!(completion.outcome, GOOD)).map(|it| it.task).collect()
     }
 

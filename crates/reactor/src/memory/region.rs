@@ -668,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_tell_written_pages_from_others() {
+    fn extents_distinguish_written_pages_from_others() {
         let region = Region::map(64 * PAGE_BYTES).unwrap();
         let entire = (false, 64 * PAGE_BYTES);
         if region.extent(0) != entire {

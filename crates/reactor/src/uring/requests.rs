@@ -261,7 +261,7 @@ fn resolve(arena: &mut Arena, pins: &mut Vec<Pin>, span: Span, loan: Loan) -> li
     libc::iovec { iov_base: base.cast(), iov_len: span.len as usize }
 }
 
-/// The same for a call that is over before the arena is used again.
+/// The same for a call that has ended before the arena is used again.
 #[inline]
 pub(super) fn vector(arena: &Arena, pins: &mut Vec<Pin>, span: Span) -> libc::iovec {
     let base = if span.buffer == arena.id() { arena.address(span) } else { pinned(pins, span) };

@@ -149,7 +149,7 @@ fn payload_reaches_its_place() {
 
 /// A sum that is wrong ends the connection on both sides, with its cause.
 #[test]
-fn a_wrong_sum_is_told() {
+fn a_wrong_sum_is_reported() {
     let wrong = Config { crc32c: |bytes| crc32c(bytes) ^ 1, ..CONFIG };
     let mut rig = Rig::new(CONFIG, wrong);
     rig.ends[1].machine.post_receive(1, Places::EMPTY).unwrap();

@@ -355,7 +355,7 @@ fn closing_gives_back_memory_that_is_not_lent_any_more() {
 }
 
 #[test]
-fn an_interface_that_does_not_suit_is_told_in_words() {
+fn an_interface_that_does_not_suit_is_refused_with_the_reason() {
     let cable = Cable::new(1500);
     let end = &cable.ends[0];
     let refused = |interface: &str| {
@@ -388,20 +388,20 @@ fn without_the_capability_it_is_named() {
 }
 
 #[test]
-fn an_interface_that_goes_down_and_up_again_is_told_once_and_goes_on() {
+fn an_interface_that_goes_down_is_reported_once_and_works_when_it_is_up_again() {
     let cable = Cable::new(1500);
     let [mut a, mut b] = cable.ends.each_ref().map(|end| Host::new(end, &SETUP));
     b.ring.watch(b.packets.handle(), TAG);
     cable.ends[1].ip(&format!("link set {INTERFACE} down"));
     complete_one(&mut b.ring).result.unwrap();
     assert!(b.here().is_empty());
-    let told = b.packets.trouble().unwrap_err().to_string();
-    assert!(told.contains(&format!("ip link set {INTERFACE} up")), "{told}");
+    let error = b.packets.trouble().unwrap_err().to_string();
+    assert!(error.contains(&format!("ip link set {INTERFACE} up")), "{error}");
     b.packets.trouble().unwrap();
     let frame = b.frame(BROADCAST, &payload(100, 4));
     b.queue(&frame);
-    let told = b.packets.flush(b.ring.arena()).unwrap_err().to_string();
-    assert!(told.contains("down"), "{told}");
+    let error = b.packets.flush(b.ring.arena()).unwrap_err().to_string();
+    assert!(error.contains("down"), "{error}");
 
     b.ring.watch(b.packets.handle(), TAG);
     let mut completions = Vec::new();
@@ -419,19 +419,19 @@ fn an_interface_that_goes_down_and_up_again_is_told_once_and_goes_on() {
 }
 
 #[test]
-fn an_interface_that_was_removed_is_told_and_the_socket_rests() {
+fn an_interface_that_was_removed_is_reported_and_the_socket_rests() {
     let cable = Cable::new(1500);
     let mut host = Host::new(&cable.ends[1], &SETUP);
     host.ring.watch(host.packets.handle(), TAG);
     cable.ends[0].ip(&format!("link delete {INTERFACE}"));
     complete_one(&mut host.ring).result.unwrap();
-    let told = host.packets.trouble().unwrap_err().to_string();
-    assert!(told.contains("removed"), "{told}");
+    let error = host.packets.trouble().unwrap_err().to_string();
+    assert!(error.contains("removed"), "{error}");
     assert!(host.packets.outdated().is_some_and(|why| why.contains("no such network interface")));
     let frame = host.frame(BROADCAST, &payload(100, 4));
     host.queue(&frame);
-    let told = host.packets.flush(host.ring.arena()).unwrap_err().to_string();
-    assert!(told.contains("removed"), "{told}");
+    let error = host.packets.flush(host.ring.arena()).unwrap_err().to_string();
+    assert!(error.contains("removed"), "{error}");
 }
 
 #[test]
@@ -480,7 +480,7 @@ fn what_has_no_room_is_sent_when_there_is_some() {
         is_left = a.packets.flush(a.ring.arena()).unwrap();
         turns += 1;
     }
-    assert!(turns < 10, "it is told once there is room for much: {turns}");
+    assert!(turns < 10, "it wakes only once much fits: {turns}");
     let mut got = 0;
     while got + b.packets.dropped() < sent {
         for frame in b.here() {

@@ -105,7 +105,7 @@ impl StreamMachine for Script {
     }
 
     fn closed(&mut self, _: Time, error: Option<&str>) {
-        assert!(self.end.is_none(), "told twice");
+        assert!(self.end.is_none(), "closed twice");
         self.end = Some(error.map(str::to_owned));
     }
 
@@ -268,7 +268,7 @@ fn a_wrong_digest_is_reported() {
 }
 
 #[test]
-fn an_end_inside_a_pdu_is_told_as_such() {
+fn an_end_inside_a_pdu_is_reported_as_such() {
     let mut rig = Rig::new(1 << 20);
     rig.feed(vec![0; 5], vec![5]);
     assert!(rig.machine.end.clone().unwrap().unwrap().contains("in the middle"));
@@ -430,7 +430,7 @@ fn a_loud_peer_gets_its_share_of_each_turn_and_no_more() {
     for fed in [SHARE, 2 * SHARE] {
         while rig.stream.feed(&mut rig.ring, &mut rig.machine) {}
         assert_eq!(rig.machine.fed.len(), fed);
-        assert!(rig.stream.wants_more(), "it goes on without an event to come");
+        assert!(rig.stream.wants_more(), "it continues without an event to come");
         let more = rig.stream.feed(&mut rig.ring, &mut rig.machine);
         assert!(!more, "whatever else happens in the turn");
         rig.stream.end_turn();
@@ -499,7 +499,7 @@ fn a_batch_is_sent_in_order_with_right_sums() {
 }
 
 #[test]
-fn a_send_in_flight_tells_all_its_bytes() {
+fn a_send_in_flight_counts_all_its_bytes() {
     let mut rig = Rig::new(16 << 20);
     let store = Region::map(4 << 20).unwrap();
     let expected = batch(&mut rig, &store, 2);

@@ -117,7 +117,7 @@ fn a_recv_scatters_over_its_places() {
 }
 
 #[test]
-fn what_is_watched_is_told_when_it_can_be_read_and_as_often_as_that_is_asked() {
+fn a_watch_completes_when_its_file_can_be_read_and_once_for_each_request() {
     let mut ring = ring();
     let (mut writer, mut reader) = UnixStream::pair().unwrap();
     reader.set_nonblocking(true).unwrap();
@@ -126,17 +126,17 @@ fn what_is_watched_is_told_when_it_can_be_read_and_as_often_as_that_is_asked() {
     ring.turn(Wait::No, &mut completions);
     assert!(completions.is_empty());
     writer.write_all(b"ab").unwrap();
-    let told = complete_one(&mut ring);
-    assert!(told.tag == Tag(8) && told.result.is_ok());
-    // Nothing was read by that, and what is there already is told, too.
+    let done = complete_one(&mut ring);
+    assert!(done.tag == Tag(8) && done.result.is_ok());
+    // That read nothing, and a watch of what is readable already completes, too.
     ring.watch(handle(&reader), Tag(9));
     assert_eq!(complete_one(&mut ring).tag, Tag(9));
     assert_eq!(reader.read(&mut [0; 4]).unwrap(), 2);
     ring.watch(handle(&reader), Tag(10));
     ring.turn(Wait::No, &mut completions);
     ring.unwatch(Tag(10));
-    let told = complete_one(&mut ring);
-    assert!(told.tag == Tag(10) && told.result.is_err());
+    let done = complete_one(&mut ring);
+    assert!(done.tag == Tag(10) && done.result.is_err());
     // There is no such watch any more.
     ring.unwatch(Tag(10));
 }

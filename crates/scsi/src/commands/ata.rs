@@ -21,7 +21,7 @@ pub(crate) fn returned(end: &StatusReturn) -> Ending {
 }
 
 /// An ending as ATA reports it: what failed has the registers in its sense data, in descriptor format. Of a
-/// medium error INFORMATION tells the LBA; otherwise it is the command's. What the device does not do it
+/// medium error INFORMATION is the LBA; otherwise it is the command's. What the device does not do it
 /// aborts (SAT-3 clause 11).
 pub(crate) fn with_registers(ending: Ending, registers: &Registers) -> Ending {
     let Some(sense) = ending.sense.filter(|sense| StatusReturn::from_sense(sense).is_none()) else {

@@ -69,7 +69,7 @@ mod tests {
     use crate::vocabulary::command::Status;
 
     #[test]
-    fn self_tests_tell_that_the_store_is_gone() {
+    fn self_tests_report_that_the_store_is_gone() {
         let mut bench = Bench::new();
         bench.ask(HomeRequest::StoreFailed("cut off".into()));
         let ready = bench.read(&[0; 6]).sense();

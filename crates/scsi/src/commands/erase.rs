@@ -1,5 +1,5 @@
 //! What erases a whole medium, SANITIZE and FORMAT UNIT: all other commands end first, then the unit is not ready until it
-//! is over, with the progress in sense data.
+//! has ended, with the progress in sense data.
 
 use crate::commands::media::same::TILE_BYTES;
 use crate::commands::media::{refused, unexpected};

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// The program of an order.
 pub(crate) fn begin<P: From<OrderProgram>>(admission: &Admission<'_>) -> Result<P, Ending> {
-    let bad = || told(Refusal::Error(ErrorCode::BAD_ARGUMENT).sense());
+    let bad = || check_condition(Refusal::Error(ErrorCode::BAD_ARGUMENT).sense());
     let order = Order::from_cdb(admission.cdb()).ok_or_else(bad)?;
     let len = order.argument_bytes;
     let entry_bytes = u32::try_from(order.kind.entry_bytes()).unwrap_or(1);
@@ -63,7 +63,7 @@ impl OrderProgram {
             },
             Event::Home(HomeReply::Done) => self.answer(env),
             Event::Home(HomeReply::Conflict) => refused(env, Failure::CONFLICT),
-            Event::Home(HomeReply::Check(check)) => Step::End(told(check.encode_as(true))),
+            Event::Home(HomeReply::Check(check)) => Step::End(check_condition(check.encode_as(true))),
             Event::Stored(Err(error)) => failed(env, error),
             Event::Stored(Ok(_)) | Event::Pushed | Event::Detached => unexpected(env),
         }
@@ -113,6 +113,6 @@ impl OrderProgram {
 }
 
 /// CHECK CONDITION with this sense data.
-fn told(sense: Sense) -> Ending {
+fn check_condition(sense: Sense) -> Ending {
     Ending { sense: Some(sense), ..Ending::of(Status::CheckCondition) }
 }

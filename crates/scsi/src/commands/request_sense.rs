@@ -30,7 +30,7 @@ mod tests {
     use crate::testing::Bench;
 
     #[test]
-    fn sense_data_tells_what_there_is_to_tell() {
+    fn sense_data_reports_what_is_pending() {
         let mut bench = Bench::new();
         assert_eq!(bench.read(&[0x03, 0, 0, 0, 252, 0]).assert_good().data[..3], [0x70, 0, 0]);
         assert_eq!(bench.read(&[0x03, 1, 0, 0, 252, 0]).assert_good().data, [0x72, 0, 0, 0, 0, 0, 0, 0]);

@@ -56,7 +56,7 @@ pub enum Step {
     /// Send the ending now but go on with the program, which nothing can abort from here on (SANITIZE, FORMAT UNIT). Its later
     /// `End` is not sent. Without an ending nothing is sent yet. Then [`Event::Detached`].
     Detach(Option<Ending>),
-    /// The command is over.
+    /// The command has ended.
     End(Ending),
 }
 

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn unit_attentions_are_told_once_and_not_to_inquiry() {
+    fn unit_attentions_are_reported_once_and_not_by_inquiry() {
         let mut bench = Bench::new();
         bench.nexuses[0].establish(UnitAttention::LunsChanged);
         bench.nexuses[0].establish(UnitAttention::ModeChanged);
@@ -271,18 +271,18 @@ mod tests {
         ] {
             nexus.establish(attention);
         }
-        let told: Vec<UnitAttention> = nexus.attentions.iter().copied().collect();
+        let pending: Vec<UnitAttention> = nexus.attentions.iter().copied().collect();
         let expected = [
             UnitAttention::Reset,
             UnitAttention::CommandsCleared,
             UnitAttention::CapacityChanged,
             UnitAttention::ModeChanged,
         ];
-        assert_eq!(told, expected);
+        assert_eq!(pending, expected);
     }
 
     #[test]
-    fn a_reset_is_told_to_all_and_undoes_mode_select() {
+    fn a_reset_is_reported_to_all_and_undoes_mode_select() {
         let mut bench = Bench::new();
         let modes = crate::vocabulary::modes::Modes { descriptor_sense: true, ..bench.view.policy.modes };
         bench.ask(HomeRequest::SetModes {

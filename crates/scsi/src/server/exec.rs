@@ -168,14 +168,14 @@ impl Exec {
                 Step::Media { unit: None, op: MediaOp::Flush }
             }
             Step::End(ending) if env.nexus.mac.is_some() && ending.status == Status::CheckCondition => {
-                Step::End(self.told(ending))
+                Step::End(self.with_ata_registers(ending))
             }
             step => step,
         }
     }
 
     /// An ending as it is reported to a nexus that speaks ATA.
-    fn told(&self, ending: Ending) -> Ending {
+    fn with_ata_registers(&self, ending: Ending) -> Ending {
         if matches!(self.program, Program::Order(_)) {
             return ending;
         }

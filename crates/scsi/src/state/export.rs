@@ -129,7 +129,7 @@ impl Draft {
     }
 }
 
-/// A refusal as the home tells it.
+/// A refusal as the home reports it.
 fn refused(refusal: Refusal) -> HomeReply {
     let check = Check::new(SenseKey::AbortedCommand, code::NO_ADDITIONAL_SENSE);
     HomeReply::Check(Check { command_specific: Some(refusal.command_specific()), ..check })
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_alike_whatever_format_the_mode_page_asks_for() {
+    fn a_refusal_is_reported_alike_whatever_format_the_mode_page_sets() {
         let mut bench = Bench::with_ata();
         bench.order(ATA, OrderKind::SetConfig, b"one").assert_good();
         let outcome = bench.order(ATA, OrderKind::SetConfig, b"two");

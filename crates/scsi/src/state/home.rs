@@ -405,7 +405,7 @@ impl Home {
     }
 
     /// What the last request published could not be kept: all is as if it had not been made, and nothing may be
-    /// published. False when that cannot be, as what it tells of has happened.
+    /// published. False when that cannot be, as what it reports has happened.
     pub fn undo(&mut self) -> bool {
         let Some((policy, preventing)) = self.before.take() else { return false };
         (self.policy, self.preventing) = (policy, preventing);
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cleared_task_set_is_told_by_attention_or_by_status() {
+    fn a_cleared_task_set_is_reported_by_attention_or_by_status() {
         let mut bench = Bench::new();
         bench.ask(HomeRequest::ClearTaskSet { from: FIRST });
         let aborts = bench.published.take().unwrap().aborts;
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_grows_is_told_to_everyone() {
+    fn a_store_that_grows_is_reported_to_everyone() {
         let mut bench = Bench::new();
         let traits = bench.view.policy.traits;
         let epoch = bench.view.policy.epoch;
@@ -649,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_below_the_store_is_told_to_everyone_and_changes_nothing() {
+    fn a_reset_below_the_store_is_reported_to_everyone_and_changes_nothing() {
         let mut bench = Bench::new();
         let before = bench.home.policy();
         bench.ask(HomeRequest::Reserve(bench.nexuses[0].identity()));

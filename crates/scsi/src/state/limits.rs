@@ -89,8 +89,8 @@ mod tests {
         let mut bench = Bench::new();
         let traits = Traits { discards: false, ..bench.view.policy.traits };
         bench.ask(HomeRequest::StoreChanged(traits));
-        let told = std::mem::take(&mut bench.nexuses[0].attentions);
-        assert_eq!(told, [UnitAttention::CapacityChanged, UnitAttention::InquiryChanged]);
+        let attentions = std::mem::take(&mut bench.nexuses[0].attentions);
+        assert_eq!(attentions, [UnitAttention::CapacityChanged, UnitAttention::InquiryChanged]);
         let capacity = bench.read(&[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0]).data;
         assert_eq!(capacity[14], 0, "LBPME, LBPRZ");
         let limits = bench.read(&[0x12, 1, 0xb0, 0, 255, 0]).data;

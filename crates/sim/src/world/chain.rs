@@ -319,7 +319,7 @@ impl Back {
         (self.first..self.first + self.chain.hosts()).contains(&host)
     }
 
-    /// A request of a core goes on.
+    /// A request of a core continues.
     pub(super) fn go(&mut self, host: usize, request: Request) {
         // The scout is gone.
         if let Some(daemon) = self.daemon.as_mut().filter(|daemon| daemon.has(host)) {
@@ -444,7 +444,7 @@ impl Scout<'_> {
         }
     }
 
-    /// Goes on until this happens.
+    /// Continues until this happens.
     fn until(&mut self, is_it: impl Fn(&iscsi::Event) -> bool) -> iscsi::Event {
         let until = self.back.net.borrow().now.after(PATIENCE);
         loop {

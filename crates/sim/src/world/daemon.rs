@@ -12,7 +12,7 @@ pub(super) struct Daemon {
     first: usize,
     /// The host that does what is kept off the cores.
     worker: usize,
-    /// How the next turn of each core may wait; `None`: it is over.
+    /// How the next turn of each core may wait; `None`: it has ended.
     waits: Vec<Option<Wait>>,
     /// Buffers of each core that it has before it does anything.
     own_bytes: Vec<u64>,
@@ -96,7 +96,7 @@ impl Daemon {
         self.let_work(net);
     }
 
-    /// A core has its turn, if it goes on. `moves`: how often it moves a session, of 1000 turns.
+    /// A core has its turn, if it continues. `moves`: how often it moves a session, of 1000 turns.
     pub(super) fn turn(&mut self, net: &Shared, host: usize, slowness: u32, moves: u32) {
         let core = host - self.first;
         let Some(wait) = self.waits[core] else { return };

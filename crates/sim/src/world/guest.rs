@@ -190,7 +190,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Goes on with a change, or begins one.
+    /// Continues with a change, or begins one.
     fn change(&mut self, now: Time, cores: &mut Cores<Kernel>) -> Result<(), String> {
         if self.is_changing {
             let Some(is_flushed) = cores.go_on_changing() else { return Ok(()) };

@@ -25,7 +25,7 @@ pub(super) struct Opening {
     /// Those that are left, and the ports of the target's lanes to those that are not.
     left: Vec<Unit>,
     pub(super) ports: Vec<Vec<InitiatorPort>>,
-    /// With whose sessions are over then.
+    /// The ports whose earlier sessions end with it.
     takeover: Option<(Takeover, Vec<InitiatorPort>)>,
 }
 
@@ -74,7 +74,7 @@ impl Opening {
         net.wake(self.host, at);
     }
 
-    /// Goes on with the next unit; whether it is open.
+    /// Continues with the next unit; whether it is open.
     fn open(&mut self) -> Result<bool, String> {
         let Some(unit) = self.left.last() else { return Ok(true) };
         let kept = KeptPorts::new(Path::new("/state"), &unit.serial);

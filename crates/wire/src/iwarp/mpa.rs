@@ -36,7 +36,7 @@ pub fn longest_ulpdu(segment_bytes: u32, markers: bool) -> u32 {
 layout! {
     /// MPA Request or Reply Frame without its private data.
     StartFrame, 20, {
-        /// Tells a request from a reply.
+        /// Distinguishes a request from a reply.
         key: [u8; 16],
         /// The M, C, R and S bits.
         flags: u8,

@@ -82,7 +82,7 @@ pub mod lunette {
     /// The incarnation of the unit's store; zeros: none is reported.
     pub const INCARNATION: Field<[u8; 16]> = Field::at(36);
     /// On a session that replaces another, nothing is answered, the login included, before the commands of the other one
-    /// are over.
+    /// have ended.
     pub const WITHHOLDS_LOGINS: Field<bool> = Field::bits(52, 0x01);
 }
 

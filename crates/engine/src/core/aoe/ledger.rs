@@ -1,6 +1,6 @@
 //! Changes of one unit that are under way or have ended, by the blocks that they change: all cores share it.
 //! An initiator that gets no answer retransmits, Linux's driver with another tag and from another of its
-//! addresses, and goes on when one of the two is answered. So the other must not come to the medium after
+//! addresses, and continues when one of the two is answered. So the other must not come to the medium after
 //! what is sent next. What comes late by the kernel's time stamps ([`reactor::packet`]) is [`Held::Late`],
 //! whoever sent it and wherever it waited; what comes while its blocks are being changed waits
 //! ([`Held::Busy`]).

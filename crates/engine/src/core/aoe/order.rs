@@ -30,7 +30,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Whether a task that was admitted may begin; otherwise it waits, or is over.
+    /// Whether a task that was admitted may begin; otherwise it waits, or has ended.
     pub(in crate::core) fn is_in_order(&mut self, key: Key) -> bool {
         let Some(task) = self.tasks.get(key).filter(|task| task.claim.is_none()) else { return true };
         let (origin, unit, wire) = (task.origin, task.unit, task.wire);

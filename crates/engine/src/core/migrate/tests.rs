@@ -167,7 +167,7 @@ fn verified_load(url: &Url, session: usize, commands: usize) {
     initiator.logout().expect("an answer");
 }
 
-/// Aborts its own commands, one or all, and goes on with the same session.
+/// Aborts its own commands, one or all, and continues with the same session.
 fn aborts(url: &Url, rounds: usize) {
     let mut initiator = login(url, "aborts");
     initiator.ready(1).expect("the unit is ready");
@@ -186,7 +186,7 @@ fn aborts(url: &Url, rounds: usize) {
         if function == ABORT_TASK {
             tags[..3].iter().for_each(|tag| assert_eq!(initiator.complete(*tag).expect("an end").status, 0));
         }
-        initiator.ready(1).expect("the session goes on");
+        initiator.ready(1).expect("the session continues");
     }
     initiator.logout().expect("an answer");
 }
@@ -387,12 +387,12 @@ fn a_session_that_moves_gets_every_reset_once() {
         let mut resetter = login(&url, "resetter");
         resetter.ready(0).expect("the unit is ready");
         let wait_for_all = |watchers: &[(Sender<()>, Receiver<()>)]| {
-            watchers.iter().for_each(|(_, sees)| sees.recv().expect("a watcher goes on"));
+            watchers.iter().for_each(|(_, sees)| sees.recv().expect("a watcher continues"));
         };
         wait_for_all(&watchers);
         for _ in 0..ROUNDS {
             assert_eq!(resetter.manage(LOGICAL_UNIT_RESET, 0, u32::MAX).expect("an answer"), COMPLETE);
-            watchers.iter().for_each(|(answered, _)| answered.send(()).expect("a watcher goes on"));
+            watchers.iter().for_each(|(answered, _)| answered.send(()).expect("a watcher continues"));
             wait_for_all(&watchers);
         }
         resetter.logout().expect("an answer");

@@ -243,13 +243,13 @@ fn at_the_end_sessions_are_dropped_in_words_when_no_task_can_write_any_more() {
         expect_event(initiator, LOGOUT_REQUEST);
     }
     expect_event(&mut idle, CONNECTION_DROP);
-    assert!(idle.receive().is_err(), "the connection is over");
+    assert!(idle.receive().is_err(), "the connection has ended");
     stores[0].wait_for_cancel(1);
     assert!(!has_heard(&writes), "the WRITE may still land");
     stores[0].release();
     expect_event(&mut writes, CONNECTION_DROP);
     assert_eq!(stores[0].held(), 0);
-    assert!(writes.receive().is_err(), "the connection is over");
+    assert!(writes.receive().is_err(), "the connection has ended");
     stops.join().expect("it ends").expect("every core ends in order");
 }
 
@@ -307,7 +307,7 @@ fn writing_over(scheme: &str, url: &Url, store: &HeldStore) -> Box<dyn Nexus> {
     store.hold();
     nexus.submit(&command(&write_cdb(0, 512, BLOCK, false), vec![1; 512]));
     while !store.has_held(1) {
-        // Data is read by RDMA only while its initiator goes on.
+        // Data is read by RDMA only while its initiator continues.
         nexus.go_on();
     }
     nexus
@@ -452,7 +452,7 @@ fn target_cold_reset_is_answered_when_no_session_of_the_target_can_write() {
         assert!(!has_heard(&asks), "the other session may still write");
         stores[0].release();
         assert_eq!(asks.complete(reset).expect("an answer").status, COMPLETE);
-        assert!(asks.receive().is_err(), "its session is over, too");
+        assert!(asks.receive().is_err(), "its session has ended, too");
         late.logout().expect("an answer");
         stop(daemon);
     }
@@ -503,7 +503,7 @@ fn target_cold_reset_waits_for_the_homes_of_all_units() {
         let clear = writes.ask_to_manage(CLEAR_TASK_SET, 0, NO_TAG).expect("it is sent");
         stores[1].wait_for_cancel(1);
         let reset = asks.ask_to_manage(TARGET_COLD_RESET, 0, NO_TAG).expect("it is sent");
-        assert!(holds.receive().is_err(), "its session is over");
+        assert!(holds.receive().is_err(), "its session has ended");
         login(&elsewhere, "another").logout().expect("an answer");
         assert!(!has_heard(&asks), "the unit is still reserved");
         stores[1].release();

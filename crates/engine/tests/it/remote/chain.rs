@@ -108,9 +108,9 @@ fn every_operation_goes_through() {
     assert!(good(&mut client, &read(0, 16), 8192, &[]).iter().all(|byte| *byte == 0));
     let mut status = long(0x9e, 0x12, 0, 32);
     status[10..14].copy_from_slice(&32u32.to_be_bytes());
-    let told = good(&mut client, &status, 32, &[]);
-    assert_eq!(told[8..16], [0; 8]);
-    assert_ne!(told[20] & 0x0f, 0, "unmapped: {told:?}");
+    let status = good(&mut client, &status, 32, &[]);
+    assert_eq!(status[8..16], [0; 8]);
+    assert_ne!(status[20] & 0x0f, 0, "unmapped: {status:?}");
     // Beyond the end.
     let beyond = sense(&mut client, &read(1 << 40, 1), 512, &[]);
     assert_eq!(beyond, (Some(SenseKey::IllegalRequest), 0x2100));
@@ -207,7 +207,7 @@ fn a_unit_that_cannot_be_served_says_why() {
 }
 
 #[test]
-fn a_lost_back_end_is_told_within_the_bound_and_met_again() {
+fn a_lost_back_end_is_reported_within_the_bound_and_found_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let disk = format!("file:{},size=16M", dir.path().join("disk").display());
     let back = serve(&[&disk]);
@@ -245,15 +245,15 @@ fn io_goes_on_over_a_restart_of_the_back_end() {
     let address = back.addresses()[0].to_string();
     let a = ready_front(&back);
     let there = url(&a, 0);
-    let (tell, told) = std::sync::mpsc::channel();
+    let (written, rounds) = std::sync::mpsc::channel();
     let writer = std::thread::spawn(move || {
         let mut front = Client::connect(&there, &impatient_no_more()).expect("a session");
         for round in 0..400u64 {
             good(&mut front, &write(round * 8, 8), 0, &pattern(round as usize, 4096));
-            let _ = tell.send(round);
+            let _ = written.send(round);
         }
     });
-    let reached = |least| told.iter().find(|round| *round >= least).expect("the writer goes on");
+    let reached = |least| rounds.iter().find(|round| *round >= least).expect("the writer continues");
     reached(20);
     back.stop().expect("every core ends in order");
     let back = serve_at(&address, &[&disk]);

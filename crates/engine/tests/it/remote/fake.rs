@@ -33,7 +33,7 @@ pub struct State {
     pub attention: Option<u16>,
     /// Bytes of data-out that it asks for at most, and whether it says what is left.
     pub takes: usize,
-    pub tells_residual: bool,
+    pub reports_residual: bool,
     /// MAXIMUM COMPARE AND WRITE LENGTH.
     pub compare_blocks_max: u8,
     /// READ and WRITE commands that were executed.
@@ -54,7 +54,7 @@ impl Fake {
             medium: vec![0; MEDIUM_BYTES],
             attention: None,
             takes: usize::MAX,
-            tells_residual: true,
+            reports_residual: true,
             compare_blocks_max: 0,
             executed: 0,
         }));
@@ -245,7 +245,7 @@ impl Connection {
         }
         state.medium[offset..offset + len].copy_from_slice(&data);
         let is_short = len < wanted.min(expected);
-        let wanted = match (is_short, state.tells_residual) {
+        let wanted = match (is_short, state.reports_residual) {
             (true, true) => len,
             (true, false) => expected,
             (false, _) => wanted,

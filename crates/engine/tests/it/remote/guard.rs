@@ -41,7 +41,7 @@ fn a_registration_that_cannot_be_kept_is_not_made() {
 }
 
 #[test]
-fn an_error_is_told_when_what_it_ends_has_ended() {
+fn an_error_is_reported_when_what_it_ends_has_ended() {
     let daemon = serve(&["ram:16M"]);
     let mut client = session(&daemon, 0);
     let control = [0, 0, 0, 0, 0x0a, 0x0a, 0x02, 0x12, 0, 0, 0, 0, 0, 0, 0, 0];

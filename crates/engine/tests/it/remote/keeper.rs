@@ -63,7 +63,7 @@ impl Keeper {
         Keeper::of(b"ACME    ", ordered)
     }
 
-    /// A Lunette of a version that answers a login before what the old session has sent is over.
+    /// A Lunette of a version that answers a login before what the old session has sent has ended.
     pub fn earlier_lunette() -> Keeper {
         Keeper::of(b"LUNETTE ", true)
     }

@@ -170,7 +170,7 @@ fn a_write_that_waits_for_its_session_holds_its_blocks_until_it_is_over() {
     assert_eq!(two.read(0), Err(StoreError::Busy));
     one.end(waits).expect("it is sent again");
     assert!(there(&back) == first);
-    two.write(0, &second).expect("it is over");
+    two.write(0, &second).expect("it has ended");
     assert!(there(&back) == second);
 }
 

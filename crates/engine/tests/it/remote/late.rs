@@ -73,7 +73,7 @@ fn a_login_does_not_free_the_blocks_of_a_write_that_was_given_up() {
     write(&mut one, &mut two, &new);
     assert!(target.ordered() > 0, "nothing else proves it");
     assert!(target.read(0, 4096) == new);
-    one.write(0, &old).expect("the first lane goes on, too");
+    one.write(0, &old).expect("the first lane continues, too");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn an_ordered_command_behind_a_stuck_write_holds_nobody_up_for_long() {
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     give_up(&target, &mut one, &mut two, &old, logins);
     let first = one.begin_write(ELSEWHERE, &new);
-    end(&mut one, &mut two, first).expect("it goes on without the proof");
+    end(&mut one, &mut two, first).expect("it continues without the proof");
     // The question is repeated.
     while target.ordered() < 2 {
         for _ in 0..2 {
@@ -182,7 +182,7 @@ fn a_read_that_waited_does_not_return_what_a_lost_write_may_change_later() {
         assert_eq!(end(&mut one, &mut two, id), Err(StoreError::Busy));
     }
     end(&mut one, &mut two, free).expect("other blocks are free");
-    assert_eq!(one.take(lost), None, "nothing proves that it is over");
+    assert_eq!(one.take(lost), None, "nothing proves that it has ended");
 }
 
 /// A write of the first lane that the target keeps, cancelled while the connection is lost.

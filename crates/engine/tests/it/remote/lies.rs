@@ -30,10 +30,10 @@ fn a_write_whose_data_nobody_took_is_an_error_for_the_next_flush_too() {
     let data = pattern(1, 4096);
     good(&mut client, &write(0, 8), 0, &data);
     good(&mut client, &flush(), 0, &[]);
-    for (takes, tells_residual) in [(0, false), (0, true), (512, false), (512, true)] {
-        fake.with(|state| (state.takes, state.tells_residual) = (takes, tells_residual));
-        assert_eq!(sense(&mut client, &write(8, 8), 0, &data), FAILED, "{takes} {tells_residual}");
-        assert_eq!(sense(&mut client, &flush(), 0, &[]), LOST, "{takes} {tells_residual}");
+    for (takes, reports_residual) in [(0, false), (0, true), (512, false), (512, true)] {
+        fake.with(|state| (state.takes, state.reports_residual) = (takes, reports_residual));
+        assert_eq!(sense(&mut client, &write(8, 8), 0, &data), FAILED, "{takes} {reports_residual}");
+        assert_eq!(sense(&mut client, &flush(), 0, &[]), LOST, "{takes} {reports_residual}");
         good(&mut client, &flush(), 0, &[]);
         fake.with(|state| state.takes = usize::MAX);
         good(&mut client, &write(8, 8), 0, &data);
@@ -47,7 +47,7 @@ fn a_lane_fails_a_write_whose_data_nobody_took() {
     let fake = Fake::start();
     let url = fake.url().parse().expect("a URL");
     let mut core = Core::of(&remote::open(&url, &RemoteOptions::default()).expect("a unit"));
-    fake.with(|state| (state.takes, state.tells_residual) = (0, false));
+    fake.with(|state| (state.takes, state.reports_residual) = (0, false));
     assert_eq!(core.write(0, &pattern(1, 4096)), Err(StoreError::WriteFailed));
 }
 
@@ -59,8 +59,8 @@ fn blocks_that_change_their_size_without_a_word_are_not_served() {
     let data = pattern(2, 4096);
     good(&mut client, &write(8, 8), 0, &data);
     fake.with(|state| state.block_bytes = 4096);
-    let told = sense(&mut client, &read(8, 8), 4096, &[]);
-    assert!(matches!(told.0, Some(SenseKey::MediumError | SenseKey::NotReady)), "{told:?}");
+    let refused = sense(&mut client, &read(8, 8), 4096, &[]);
+    assert!(matches!(refused.0, Some(SenseKey::MediumError | SenseKey::NotReady)), "{refused:?}");
     while sense(&mut client, &read(8, 8), 4096, &[]).0 != Some(SenseKey::NotReady) {}
     fake.with(|state| state.block_bytes = 512);
     while client.command(&read(8, 8), 4096, &[]).expect("a reply").status != 0 {}

@@ -1,4 +1,4 @@
-//! What the front tells when its back end loses data, is another one, or does late what it was asked.
+//! What the front reports when its back end loses data, is another one, or executes a command late.
 
 use super::cable::Cable;
 use super::chain::{client, good, long, pattern, read, sense, write};
@@ -50,7 +50,7 @@ fn wait_until_ready(client: &mut Client) {
 }
 
 #[test]
-fn what_a_restart_lost_is_told_to_every_initiator_once() {
+fn what_a_restart_lost_is_reported_to_every_initiator_once() {
     let back = serve(&["ram:16M"]);
     let address = back.addresses()[0];
     let a = front_of(address);
@@ -72,7 +72,7 @@ fn what_a_restart_lost_is_told_to_every_initiator_once() {
 }
 
 #[test]
-fn a_session_that_was_broken_off_meanwhile_is_told_when_it_is_back() {
+fn a_session_that_was_broken_off_meanwhile_is_notified_when_it_is_back() {
     let back = serve(&["ram:16M"]);
     let address = back.addresses()[0];
     let a = front_of(address);
@@ -240,7 +240,7 @@ fn what_was_given_up_never_lands_on_what_was_written_later() {
 }
 
 #[test]
-fn what_the_last_of_three_lost_is_told_by_the_first() {
+fn what_the_last_of_three_lost_is_reported_by_the_first() {
     let c = serve(&["ram:16M"]);
     let address = c.addresses()[0];
     let b = front_of(address);

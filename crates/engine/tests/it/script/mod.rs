@@ -9,7 +9,7 @@ use proto::verbs::{Attribute, TaskId};
 use std::time::{Duration, Instant};
 
 const SCHEMES: [&str; 3] = ["iscsi", "iser", "srp"];
-/// What becomes of each command, as [`script`] tells it.
+/// What becomes of each command, as [`script`] reports it.
 const OUTCOME: &str = include_str!("outcome.txt");
 const PATIENCE: Duration = Duration::from_secs(20);
 const BLOCK: usize = 512;
@@ -128,18 +128,18 @@ fn login(daemon: &Daemon, scheme: &str, number: u8) -> Login<'static> {
     Login { at: daemon.addresses()[0], target: target_of(scheme), number, is_beside: false }
 }
 
-/// A session that has been told of its beginning.
+/// A session that has had the unit attention of its beginning.
 fn session(daemon: &Daemon, scheme: &str, number: u8) -> Box<dyn Nexus> {
     let mut nexus = connect(scheme, &login(daemon, scheme, number)).expect("a session");
     for lun in [0, 1] {
         let task = nexus.submit(&Command { lun, ..command(&TEST_UNIT_READY) });
-        let told = in_words(&nexus.end(task).0);
-        assert_eq!(told, "UnitAttention 2900", "a new nexus");
+        let outcome = in_words(&nexus.end(task).0);
+        assert_eq!(outcome, "UnitAttention 2900", "a new nexus");
     }
     nexus
 }
 
-/// A write whose data the target has asked for, and does not get before the session goes on.
+/// A write whose data the target has asked for, and does not get before the session continues.
 fn awaited(nexus: &mut Box<dyn Nexus>, attribute: Attribute) -> TaskId {
     // Nothing is left of what was before.
     let task = nexus.submit(&command(&TEST_UNIT_READY));
@@ -301,8 +301,8 @@ fn sets(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
     {
         let other = awaited(a, Attribute::Simple);
         story.manages(b, what, function);
-        // The target does not say that it is over, but for the unit attention.
-        story.manages(a, "ABORT TASK of what is over", Function::AbortTask(other));
+        // The target does not say that it has ended, but for the unit attention.
+        story.manages(a, "ABORT TASK of what has ended", Function::AbortTask(other));
         story.ended("the WRITE of another", a.end(other));
         for (who, nexus) in [("another", &mut *a), ("who asked", &mut *b)] {
             story.does(nexus, &format!("TEST UNIT READY of {who}"), &command(&TEST_UNIT_READY));
@@ -446,7 +446,7 @@ fn target_port(nexus: &mut Box<dyn Nexus>) -> (u8, [u8; 2]) {
 /// A registration: its key, whether it holds the reservation, its target port, and its TransportID.
 type Registration = (u64, bool, [u8; 2], Vec<u8>);
 
-/// What READ FULL STATUS tells (SPC-4 section 6.15.5), sorted.
+/// What READ FULL STATUS reports (SPC-4 section 6.15.5), sorted.
 fn full_status(nexus: &mut Box<dyn Nexus>) -> Vec<Registration> {
     let task = nexus.submit(&reserve_in(3));
     let (_, data) = nexus.end(task);
@@ -572,14 +572,14 @@ fn ports_are_reported_to_those_whom_their_targets_admit() {
          [[target]]\nname = \"iqn.2026-11.example:hidden\"\nluns = [\"a\"]\n\
          [[target.group]]\nname = \"friends\"\ninitiators = [\"*:peer2\"]\n",
     ));
-    let is_told = |number| {
+    let is_shown_to = |number| {
         let mut nexus = connect("iscsi", &login(&daemon, "iscsi", number)).expect("a session");
         let task = nexus.submit(&reading(&[0x12, 1, 0x88, 4, 0, 0], 1024));
         let page = nexus.end(task).1;
         nexus.leave();
         page.windows(7).any(|part| part == b":hidden")
     };
-    assert!(!is_told(1) && is_told(2));
+    assert!(!is_shown_to(1) && is_shown_to(2));
     daemon.stop().expect("every core ends in order");
 }
 
@@ -614,7 +614,7 @@ fn channels_of_srp_are_one_nexus_to_its_task_set() {
     let beside = Login { is_beside: true, ..login(&daemon, "srp", 1) };
     let mut second = connect("srp", &beside).expect("a channel");
     let unit = command(&TEST_UNIT_READY);
-    assert_eq!(outcome(&mut second, &unit), "GOOD", "the nexus has been told of its beginning");
+    assert_eq!(outcome(&mut second, &unit), "GOOD", "the nexus has had the attention of its beginning");
     let is_aborted = |first: &mut Box<dyn Nexus>, second: &mut Box<dyn Nexus>| {
         let doomed = awaited(first, Attribute::Ordered);
         let set = second.manage(0, Function::AbortTaskSet);

@@ -60,15 +60,15 @@ pub enum Function {
     LogicalUnitReset,
 }
 
-/// The answer to it. That there is no such task any more, SRP does not tell from success.
+/// The answer to it. SRP does not distinguish a task that has ended already from success.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     Complete,
     Refused,
 }
 
-/// What a machine has told.
-pub enum Told {
+/// What a machine has reported.
+pub enum Report {
     Ready(Vec<u8>),
     Ended(Completion),
     Managed(FunctionId, Answer),
@@ -84,17 +84,17 @@ pub trait Nexus {
     fn manage(&mut self, lun: u16, function: Function) -> FunctionId;
     /// Waits until the target has sent something, and leaves it where it is.
     fn hear(&mut self);
-    /// Goes on with what the target has sent so far.
+    /// Continues with what the target has sent so far.
     fn go_on(&mut self);
     /// Whether the command has ended.
     fn has_ended(&self, task: TaskId) -> bool;
-    /// Goes on until the command has ended; what was read.
+    /// Continues until the command has ended; what was read.
     fn end(&mut self, task: TaskId) -> (Completion, Vec<u8>);
     /// The answer to the function, if it has come.
     fn answered(&mut self, id: FunctionId) -> Option<Answer>;
-    /// Goes on until the function is answered.
+    /// Continues until the function is answered.
     fn answer(&mut self, id: FunctionId) -> Answer;
-    /// Goes on until the session is logged out.
+    /// Continues until the session is logged out.
     fn leave(self: Box<Self>);
     /// As the target names it in reservations.
     fn transport_id(&self) -> Vec<u8>;
@@ -108,7 +108,7 @@ pub trait Spoken: StreamMachine + Sized {
     fn logout(&mut self, now: Time);
     fn sent(&mut self, done: &[TaskId]);
     fn run(&mut self, now: Time, arena: &mut Arena);
-    fn told(event: Self::Event) -> Told;
+    fn report(event: Self::Event) -> Report;
 }
 
 /// Logs in with whatever a URL of this scheme speaks; or why there is no session.
@@ -206,12 +206,12 @@ impl<M: Spoken> Peer<M> {
         loop {
             self.machine.run(self.now(), &mut self.arena);
             let Some(event) = self.machine.poll() else { return };
-            match M::told(event) {
-                Told::Ready(transport_id) => self.transport_id = Some(transport_id),
-                Told::Ended(completion) => self.ended.push(completion),
-                Told::Managed(id, answer) => self.managed.push((id, answer)),
-                Told::Gone(reason) => self.gone = Some(reason),
-                Told::Other => {}
+            match M::report(event) {
+                Report::Ready(transport_id) => self.transport_id = Some(transport_id),
+                Report::Ended(completion) => self.ended.push(completion),
+                Report::Managed(id, answer) => self.managed.push((id, answer)),
+                Report::Gone(reason) => self.gone = Some(reason),
+                Report::Other => {}
             }
         }
     }
@@ -397,22 +397,22 @@ fn channel<M: MessageMachine>(machine: M, now: Time) -> Channel<M> {
     Channel::initiator(config, machine, now).expect("a connection can be asked for")
 }
 
-fn told_by_iscsi(event: iscsi::Event) -> Told {
+fn report_of_iscsi(event: iscsi::Event) -> Report {
     match event {
-        iscsi::Event::Ready(session) => Told::Ready(session.transport_id.clone()),
-        iscsi::Event::Completed(completion) => Told::Ended(completion),
-        iscsi::Event::FunctionDone { id, response } => Told::Managed(
+        iscsi::Event::Ready(session) => Report::Ready(session.transport_id.clone()),
+        iscsi::Event::Completed(completion) => Report::Ended(completion),
+        iscsi::Event::FunctionDone { id, response } => Report::Managed(
             id,
             match response {
                 FunctionResponse::COMPLETE | FunctionResponse::NO_TASK => Answer::Complete,
                 _ => Answer::Refused,
             },
         ),
-        iscsi::Event::Gone { reason } => Told::Gone(reason),
+        iscsi::Event::Gone { reason } => Report::Gone(reason),
         iscsi::Event::Text(_)
         | iscsi::Event::Pong(_)
         | iscsi::Event::Async { .. }
-        | iscsi::Event::Rejected { .. } => Told::Other,
+        | iscsi::Event::Rejected { .. } => Report::Other,
     }
 }
 
@@ -449,8 +449,8 @@ impl Spoken for Iscsi {
 
     fn run(&mut self, _: Time, _: &mut Arena) {}
 
-    fn told(event: iscsi::Event) -> Told {
-        told_by_iscsi(event)
+    fn report(event: iscsi::Event) -> Report {
+        report_of_iscsi(event)
     }
 }
 
@@ -480,8 +480,8 @@ impl Spoken for Channel<Iser> {
         Channel::run(self, now, arena);
     }
 
-    fn told(event: iscsi::Event) -> Told {
-        told_by_iscsi(event)
+    fn report(event: iscsi::Event) -> Report {
+        report_of_iscsi(event)
     }
 }
 
@@ -530,16 +530,16 @@ impl Spoken for Channel<Srp> {
         Channel::run(self, now, arena);
     }
 
-    fn told(event: srp::Event) -> Told {
+    fn report(event: srp::Event) -> Report {
         match event {
-            srp::Event::Ready(session) => Told::Ready(session.transport_id.clone()),
-            srp::Event::Completed(completion) => Told::Ended(completion),
-            srp::Event::FunctionDone { id, response } => Told::Managed(
+            srp::Event::Ready(session) => Report::Ready(session.transport_id.clone()),
+            srp::Event::Completed(completion) => Report::Ended(completion),
+            srp::Event::FunctionDone { id, response } => Report::Managed(
                 id,
                 if response == ResponseCode::COMPLETE { Answer::Complete } else { Answer::Refused },
             ),
-            srp::Event::Gone { reason } => Told::Gone(reason),
-            srp::Event::Async { .. } => Told::Other,
+            srp::Event::Gone { reason } => Report::Gone(reason),
+            srp::Event::Async { .. } => Report::Other,
         }
     }
 }

@@ -320,7 +320,7 @@ pub(in crate::aoe::initiator) mod tests {
     }
 
     #[test]
-    fn pages_tell_which_device_it_is() {
+    fn pages_identify_the_device() {
         let pages = asked(&[0x12, 1, 0, 0, 252, 0], &DISK);
         assert_eq!(pages, [0, 0, 0, 5, 0, 0x80, 0x83, 0xb0, 0xb1]);
         for code in &pages[4..] {
@@ -335,7 +335,7 @@ pub(in crate::aoe::initiator) mod tests {
     }
 
     #[test]
-    fn the_capacity_is_told_in_both_ways() {
+    fn the_capacity_is_reported_in_both_formats() {
         let mut made = Made::default();
         capacity_16(&IdentifyData { sectors: 0x0102_0304_0506, ..DISK }, &mut made);
         assert_eq!(made.bytes()[..16], [0, 0, 1, 2, 3, 4, 5, 5, 0, 0, 2, 0, 0, 3, 0, 0]);
@@ -346,7 +346,7 @@ pub(in crate::aoe::initiator) mod tests {
     }
 
     #[test]
-    fn mode_pages_tell_of_the_cache() {
+    fn mode_pages_describe_the_cache() {
         let data = modes(&[0x1a, 8, 8, 0, 252, 0], &DISK);
         assert_eq!((data.len(), data[0], data[2]), (24, 23, 0x10));
         assert_eq!((data[4], data[6], data[16]), (8, WCE, DRA));

@@ -190,7 +190,7 @@ impl Initiator {
         None
     }
 
-    /// The login is over.
+    /// The login has ended.
     fn identified(&mut self, answer: &Answer<'_>) -> Option<Put<'_>> {
         match identity(answer) {
             Ok(identity) => {
@@ -203,7 +203,7 @@ impl Initiator {
         None
     }
 
-    /// What a command asked for was answered: it goes on with that.
+    /// What a command asked for was answered: it continues with that.
     fn asked(&mut self, id: TaskId, answer: &Answer<'_>) -> Option<Put<'_>> {
         let room = self.room();
         let task = self.tasks.get(id)?;

@@ -33,7 +33,7 @@ impl Task {
         Task { request, plan, handed: 0, unanswered: 0, has_asked: false, failure: None }
     }
 
-    /// It goes on by another plan.
+    /// It continues by another plan.
     pub(super) fn replan(&mut self, plan: Plan) {
         *self = Task::new(self.request, plan);
     }

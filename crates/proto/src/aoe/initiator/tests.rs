@@ -375,7 +375,7 @@ fn questions_are_answered_by_what_the_device_says_now() {
 }
 
 #[test]
-fn errors_are_told_in_the_words_of_scsi() {
+fn errors_are_reported_as_scsi_has_them() {
     let mut rig = Rig::new();
     for (bits, key, code) in [
         (error::UNC, SenseKey::MediumError, 0x1100),

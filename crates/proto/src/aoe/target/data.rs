@@ -122,7 +122,7 @@ impl Target {
         }
     }
 
-    /// The task is over without an answer, or has had it.
+    /// The task has ended without an answer, or has had it.
     pub(super) fn drop_task(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         task.stage = Stage::Over;
@@ -140,7 +140,7 @@ impl Target {
         self.freed.extend(frame);
     }
 
-    /// Gives the slot of a task that is over back.
+    /// Gives the slot of a task that has ended back.
     fn settle(&mut self, id: TaskId) {
         if self.tasks.get(id).is_some_and(|task| task.stage == Stage::Over && !task.borrowed) {
             self.tasks.release(id);

@@ -168,7 +168,7 @@ pub(super) enum Stage {
     Given,
     /// Its answer is to be sent.
     Ended,
-    /// It is over; only its frame may still be borrowed.
+    /// It has ended; only its frame may still be borrowed.
     Over,
 }
 
@@ -433,7 +433,7 @@ impl TaskTable {
         self.slots.get_mut(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
     }
 
-    /// The task is over: its tags may name other requests from now on.
+    /// The task has ended: its tags may name other requests from now on.
     pub(super) fn forget(&mut self, id: TaskId) {
         self.tags.retain(|tagged| tagged.slot != id.slot);
     }

@@ -235,7 +235,7 @@ impl TargetLogin {
     }
 
     /// Sends as much of the text as fits; the rest waits for requests without text. It is sent without the T bit:
-    /// the initiator goes on asking for the transition (section 6.3.3).
+    /// the initiator continues asking for the transition (section 6.3.3).
     fn begin_text(&mut self, mut text: Vec<u8>) -> LoginReply {
         self.unsent = text.split_off(text.len().min(LOGIN_TEXT_MAX));
         let cont = !self.unsent.is_empty();

@@ -209,7 +209,7 @@ fn only_algorithms_that_are_accepted_are_used_the_best_first() {
         let mut login = login_with(Some(credentials(&[Algorithm::Sha3, Algorithm::Sha256])));
         let reply = send(&mut login, 0, &format!("{ask}CHAP_A={offered}\0"));
         assert_eq!((reply.status.class, reply.status.detail), (2, 1), "{offered}");
-        let reason = reply.close.expect("it is over");
+        let reason = reply.close.expect("it has ended");
         let cause = format!("CHAP_A={offered} is offered, accepted is sha3-256, sha256");
         assert!(reason.contains(&cause), "{reason}");
     }

@@ -209,7 +209,7 @@ impl Layer {
         }
     }
 
-    /// Where work is posted: the places of a task that is over for the layer above are free as soon as nothing moves
+    /// Where work is posted: the places of a task that has ended for the layer above are free as soon as nothing moves
     /// between them and the initiator any more.
     pub(crate) fn settle(&mut self, id: TaskId) {
         if self.tasks.gives_back(id) {

@@ -82,13 +82,13 @@ pub(crate) enum Phase {
         deadline: Time,
     },
     Full,
-    /// Its tasks are over. This PDU is sent when the layer above knows that none of them takes effect any more, and then
-    /// the connection is over for this reason.
+    /// Its tasks have ended. This PDU is sent when the layer above knows that none of them takes effect any more, and then
+    /// the connection ends for this reason.
     Ending {
         last: [u8; BHS_BYTES],
         reason: String,
     },
-    /// The last answer is on its way; then the connection is over for this reason.
+    /// The last answer is on its way; then the connection ends for this reason.
     Closing(String),
     Over,
 }

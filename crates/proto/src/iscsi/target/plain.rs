@@ -98,7 +98,7 @@ impl Target {
         batch.push_bytes(pdu.as_bytes());
     }
 
-    /// The command was received, and is over.
+    /// The command was received, and has ended.
     #[inline]
     fn take(&mut self, now: Time) {
         self.layer.heard(now);

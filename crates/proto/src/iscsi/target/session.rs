@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(session.window(), 0);
         assert_eq!(session.position(session.exp_cmd_sn), CmdSnPosition::Outside);
         session.release();
-        assert_eq!(session.window(), 0, "not told yet");
+        assert_eq!(session.window(), 0, "not advertised yet");
         session.advertise();
         assert_eq!((session.window(), session.max_cmd_sn), (1, 3));
     }

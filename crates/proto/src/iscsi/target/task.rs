@@ -83,9 +83,9 @@ pub(crate) struct Task {
     pub data_in_count: u32,
     pub fetch: Option<Fetch>,
     pub push: Option<Push>,
-    /// Set when the task is over for the layer above.
+    /// Set when the task has ended for the layer above.
     pub ending: Option<Ending>,
-    /// It is over for the layer above, whose places were still in use.
+    /// It has ended for the layer above, whose places were still in use.
     pub lends: bool,
     /// Where work is posted: what is under way of its data and of its response.
     pub posted: u16,
@@ -232,7 +232,7 @@ impl TaskTable {
         self.free.pop()
     }
 
-    /// A batch begins, so the last one has left, and with it all that was said of tasks that are over.
+    /// A batch begins, so the last one has left, and with it all that was said of tasks that have ended.
     pub(crate) fn batch_begins(&mut self) {
         while let Some(slot) = self.resting.pop() {
             self.free.push(slot);
@@ -291,7 +291,7 @@ impl TaskTable {
         }
     }
 
-    /// Whether places that the layer above has lent to this task come back now: it is over for it, and no work about it
+    /// Whether places that the layer above has lent to this task come back now: it has ended for it, and no work about it
     /// is to be posted or under way. They come back once.
     pub(crate) fn gives_back(&mut self, id: TaskId) -> bool {
         let idle = |task: &&mut Task| task.posted == 0 && task.push.is_none();

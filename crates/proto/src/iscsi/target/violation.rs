@@ -74,7 +74,7 @@ pub enum Violation {
 /// What follows a violation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reaction {
-    /// A Reject PDU; the PDU is discarded and the connection goes on.
+    /// A Reject PDU; the PDU is discarded and the connection continues.
     Reject(RejectReason),
     /// The task ends with CHECK CONDITION, ABORTED COMMAND and this additional sense code and qualifier
     /// (section 11.4.7.2), once all its data has come.

@@ -97,7 +97,7 @@ impl Target {
         self.layer.tasks.peek(held.task).is_none_or(|task| task.fetch.is_some() || task.ending.is_some())
     }
 
-    /// Copies data segments to where they belong, and drops those whose task is over.
+    /// Copies data segments to where they belong, and drops those whose task has ended.
     ///
     /// The copy is one of 8 KiB at most. A receive begins so that the data behind the headers lies on a boundary of a
     /// page ([`crate::message::Receives::aligned_at`]): a command whose data all came with it can be written to the
@@ -110,7 +110,7 @@ impl Target {
                 self.held.push_back(held);
                 continue;
             }
-            // Once the connection is over, so are all places.
+            // Once the connection has ended, no place is valid.
             if !self.layer.is_over()
                 && let Some(task) = self.layer.tasks.get(held.task)
             {

@@ -2,7 +2,7 @@
 //!
 //! RDMA that was posted cannot be called back. So an aborted task keeps its slot until its last transfer is
 //! finished, and only then its places are given up ([`Up::Pushed`]). The initiator reclaims its buffers when
-//! it gets the response that a command is over; a response, or the answer to the function that aborted it,
+//! it gets the response that a command has ended; a response, or the answer to the function that aborted it,
 //! therefore waits for RDMA Reads. It need not wait for RDMA Writes: they are done before what is posted
 //! after them.
 
@@ -123,7 +123,7 @@ impl Target {
         }
     }
 
-    /// Gives up the slot and the places of a task that is over, once none of its RDMA is under way.
+    /// Gives up the slot and the places of a task that has ended, once none of its RDMA is under way.
     pub(super) fn settle(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Over) else { return };
         if task.is_busy() || task.borrowed {

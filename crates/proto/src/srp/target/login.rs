@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn initiators_without_an_identifier_are_told_apart_by_address() {
+    fn initiators_without_an_identifier_are_distinguished_by_address() {
         let port =
             |claimed: [u8; 16], from: &str| port_name(&initiator_port(&claimed, from.parse().unwrap()));
         assert_eq!(port([0; 16], "192.0.2.2"), "0x00000000000000000000ffffc0000202");

@@ -24,9 +24,9 @@ pub(super) enum Stage {
     Tables,
     /// The layer above has it.
     Given,
-    /// It is over for the layer above, and its response is owed.
+    /// It has ended for the layer above, and its response is owed.
     Ended,
-    /// It is over for the initiator as well; only RDMA that was posted is still under way.
+    /// It has ended for the initiator as well; only RDMA that was posted is still under way.
     Over,
 }
 
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_tables_are_told_apart() {
+    fn wrong_tables_are_distinguished() {
         let list = [Direct::new(u64::MAX, 1, 1), Direct::new(0, 2, 8)];
         let validate = |bytes, address, len, listed: usize| {
             let mut buffer = Buffer::default();

@@ -39,7 +39,7 @@ pub enum Violation {
 /// What follows a violation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reaction {
-    /// SRP_RSP with REQUEST FIELDS INVALID; the connection goes on.
+    /// SRP_RSP with REQUEST FIELDS INVALID; the connection continues.
     Refuse,
     /// SRP_T_LOGOUT with this reason, and the connection is closed.
     Logout(LogoutReason),

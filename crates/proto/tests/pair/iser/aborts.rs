@@ -1,5 +1,5 @@
 //! Commands that are aborted, or ended early, at every stage: what was posted cannot be called back. Until it is finished
-//! the initiator is not told, and places and slot are not given up.
+//! the initiator is not answered, and places and slot are not released.
 
 use super::raw::{GOOD, LINUX, Raw, disk, read, write};
 use crate::support::fabric::Op;
@@ -96,7 +96,7 @@ fn an_abort_is_answered_behind_the_writes() {
     raw.quiet();
 }
 
-/// An ending that does not wait for the data-out is told once the reads are over.
+/// An ending that does not wait for the data-out is sent once the reads have ended.
 #[test]
 fn a_response_waits_for_the_reads() {
     let (mut raw, task, work) = fetching();
@@ -184,7 +184,7 @@ fn what_was_not_lent_does_not_come_back() {
     raw.quiet();
     let (mut raw, task, work) = fetching();
     raw.finished(work);
-    // It was told that the data is there, before it was aborted.
+    // The layer above was notified of the data before it aborted the task.
     raw.down(Down::Abort { task });
     assert!(matches!(raw.up(), Up::Fetched(fetched) if fetched == task));
     raw.quiet();
@@ -239,9 +239,9 @@ fn slots_are_kept_as_long_as_their_places() {
     assert!(slots.collect::<Vec<_>>().contains(&task.slot), "it is free again");
 }
 
-/// After a logout nothing comes back by itself: the end of the connection tells it, once that is closed.
+/// After a logout nothing comes back on its own: the end of the connection returns it, once that is closed.
 #[test]
-fn the_end_is_told_when_nothing_is_under_way() {
+fn the_end_is_reported_when_nothing_is_under_way() {
     let (mut raw, _, work) = fetching();
     let pdu = LogoutRequest {
         opcode: Opcode::LOGOUT_REQUEST.0 | Opcode::IMMEDIATE,

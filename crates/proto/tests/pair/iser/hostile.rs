@@ -32,7 +32,7 @@ fn linux_logs_in() {
     ] {
         assert!(has(pair), "{pair} in {text:?}");
     }
-    // open-iscsi gives up when it is told a key that it does not know.
+    // open-iscsi gives up when it gets a key that it does not know.
     assert!(!text.contains("MaxOutstandingUnexpectedPDUs") && !text.contains("MaxRecvData"), "{text:?}");
     // 8 commands, each with one Data-Out, immediate requests, and answers to our own.
     assert_eq!(raw.node.machine.receives().count, 8 * 2 + 16 + 2);

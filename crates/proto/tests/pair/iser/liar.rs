@@ -89,7 +89,7 @@ fn a_response_that_invalidates_nothing_will_do() {
     assert_eq!((done(&rig), rig.peer.port.advertised()), (true, 0));
 }
 
-/// What waits when the connection goes is over with it, and nothing is posted any more.
+/// What waits when the connection goes ends with it, and nothing is posted any more.
 #[test]
 fn hanging_commands_go_with_the_connection() {
     let mut rig = Rig::logged_in(Setup::default());

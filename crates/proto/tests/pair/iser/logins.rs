@@ -103,8 +103,8 @@ fn a_target_that_closes_says_so() {
     let mut rig = Rig::logged_in(Setup::default());
     rig.down(Down::Close);
     rig.run();
-    let told = |event: &Event| matches!(event, Event::Async { event: AsyncEvent::SESSION_DROP, .. });
-    assert!(rig.events.iter().any(told), "{:?}", rig.events);
+    let is_drop = |event: &Event| matches!(event, Event::Async { event: AsyncEvent::SESSION_DROP, .. });
+    assert!(rig.events.iter().any(is_drop), "{:?}", rig.events);
     assert_eq!(rig.target_gone.as_deref(), Some("closed by this side"));
 }
 

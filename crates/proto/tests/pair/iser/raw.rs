@@ -108,7 +108,7 @@ impl Raw {
         }
     }
 
-    /// Why the connection is over, which is told once it is closed.
+    /// Why the connection has ended, which is reported once it is closed.
     pub(super) fn gone(&mut self) -> String {
         assert!(self.node.machine.is_over());
         self.node.close(self.now, "closed");

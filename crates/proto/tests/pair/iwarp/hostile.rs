@@ -1,4 +1,4 @@
-//! A peer that breaks the rules is told which one by a Terminate, and that is all it gets.
+//! A peer that breaks a rule gets a Terminate that names it, and nothing else.
 
 use crate::support::crc32c;
 use crate::support::link::{CONFIG, Side, Solo};
@@ -49,10 +49,10 @@ impl Victim {
         let before = self.solo.memory.regions.clone();
         let answer = self.solo.exchange(&fpdu(segment, crc));
         assert!(before == self.solo.memory.regions, "{violation:?}: nothing is placed");
-        self.was_told(&answer, segment, crc, violation);
+        self.got_terminate(&answer, segment, crc, violation);
     }
 
-    fn was_told(&self, answer: &[u8], segment: &[u8], crc: bool, violation: Violation) {
+    fn got_terminate(&self, answer: &[u8], segment: &[u8], crc: bool, violation: Violation) {
         assert_eq!(self.solo.gone(), violation.to_string());
         let code = violation.code();
         let tagged = segment[0] & 0x80 != 0;
@@ -169,7 +169,7 @@ fn every_violation_has_its_terminate() {
                 let mut bytes = fpdu(&segment, crc);
                 bytes.resize(bytes.len().max(16), 0);
                 let answer = victim.solo.exchange(&bytes);
-                victim.was_told(&answer, &segment, crc, violation);
+                victim.got_terminate(&answer, &segment, crc, violation);
                 continue;
             }
             victim.refuses(&segment, crc, violation);
@@ -240,7 +240,7 @@ fn only_what_was_advertised_can_be_invalidated() {
             assert_eq!(victim.solo.events.pop(), Some(received));
             victim.refuses(&tagged([0xc1, 0x40], stag, 0, 9), true, Violation::InvalidStag);
         } else {
-            victim.was_told(&answer, &segment, true, Violation::CannotInvalidate);
+            victim.got_terminate(&answer, &segment, true, Violation::CannotInvalidate);
         }
     }
 }
@@ -303,7 +303,7 @@ fn a_wrong_crc_is_found_in_every_message() {
         let mut bytes = fpdu(&segment, true);
         *bytes.last_mut().unwrap() ^= 1;
         let answer = victim.solo.exchange(&bytes);
-        victim.was_told(&answer, &segment, true, Violation::Crc);
+        victim.got_terminate(&answer, &segment, true, Violation::Crc);
         assert_eq!(victim.solo.events.len(), 1);
     }
 }
@@ -334,7 +334,7 @@ fn a_peer_to_peer_initiator_must_say_that_it_is_ready() {
 }
 
 #[test]
-fn a_terminate_of_the_peer_is_told_in_words() {
+fn a_terminate_of_the_peer_is_reported_with_its_meaning() {
     let mut victim = Victim::new(false);
     let payload = [0x11, 1, 0xc0, 0, 0, 23, 0xc1, 0x40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     let answer = victim.solo.exchange(&fpdu(&untagged([0x41, 0x47], [0, 2, 1, 0], &payload), false));

@@ -168,7 +168,7 @@ fn wrong_replies_end_the_connection() {
 /// As those do that do not know enhanced connections (RFC 6581 section 10).
 #[test]
 fn a_peer_that_closes_instead_of_answering_may_know_no_revision_2() {
-    for (enhanced, told) in
+    for (enhanced, reason) in
         [(true, "start-up: it speaks no iWARP there, or not MPA revision 2"), (false, "start-up")]
     {
         use proto::stream::StreamMachine as _;
@@ -176,13 +176,13 @@ fn a_peer_that_closes_instead_of_answering_may_know_no_revision_2() {
         solo.exchange(&[]);
         solo.end.machine.closed(solo.now, None);
         solo.exchange(&[]);
-        assert!(solo.gone().ends_with(told), "{}", solo.gone());
+        assert!(solo.gone().ends_with(reason), "{}", solo.gone());
     }
 }
 
-/// A peer that cannot be served is told by a message, since it is connected already (RFC 6581 section 9).
+/// A peer that cannot be served gets a message that says why, since it is connected already (RFC 6581 section 9).
 #[test]
-fn what_cannot_be_agreed_on_is_told() {
+fn what_cannot_be_agreed_on_is_refused_with_the_reason() {
     let ready = ReadyToReceive { by_send: false, by_write: true, by_read: false };
     let cases: [(Config, [u8; 4], u8); 3] = [
         (CONFIG, [0, 1, 0, 5], 6),

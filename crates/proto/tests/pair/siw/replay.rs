@@ -40,7 +40,7 @@ pub(super) struct Replay<M> {
     running: BTreeMap<TaskId, Command>,
     sent: Vec<u8>,
     pub session: Option<Session>,
-    /// Why it is over, as the layer above hears it.
+    /// Why it has ended, as the layer above hears it.
     pub gone: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Commands that are aborted, or ended early, at every stage. The peer takes its buffers back when it is told that a
-//! command is over, so that RDMA which comes later breaks the connection.
+//! Commands that are aborted, or ended early, at every stage. The peer takes its buffers back when it gets the end of a
+//! command, so that RDMA which comes later breaks the connection.
 
 use super::rig::Rig;
 use super::wild::{Shape, Wild, cdb, command, function};
@@ -34,16 +34,16 @@ enum Kind {
 
 const KINDS: [Kind; 5] = [Kind::Direct, Kind::Table, Kind::Immediate, Kind::Push, Kind::Pushes];
 
-/// A layer above that moves data, and counts what it is told.
+/// A layer above that moves data, and counts what the machine reports.
 #[derive(Default)]
 struct Above {
     /// The task, and how far it has come.
     task: Option<(TaskId, u32)>,
     /// A fetch or push is under way.
     lent: bool,
-    /// The end of the task was told, and its places are to come back.
+    /// The end of the task was reported, and its places are to come back.
     awaits: bool,
-    /// It is over for us.
+    /// It has ended for us.
     over: bool,
     functions: usize,
     /// The session ends.
@@ -99,7 +99,7 @@ impl Above {
         }
     }
 
-    /// Ends the task unless it is over.
+    /// Ends the task unless it has ended.
     fn end(&mut self, rig: &mut Rig<Wild>, down: Down) {
         if !std::mem::replace(&mut self.over, true) {
             self.awaits = std::mem::take(&mut self.lent);
@@ -313,7 +313,7 @@ fn what_rdma_has_let_go_of_is_given_back_while_the_session_ends() {
     }
 }
 
-/// The layer above breaks its word: the initiator is logged out, and the daemon goes on.
+/// The layer above breaks its word: the initiator is logged out, and the daemon continues.
 #[test]
 fn a_transfer_that_cannot_be_ends_its_connection_alone() {
     let fetch = |at, len| move |task| Down::Fetch { task, at, into: place(at, len) };

@@ -144,7 +144,7 @@ fn tags_and_credits_are_kept_to() {
     }
 }
 
-/// Answered with REQUEST FIELDS INVALID; the connection goes on, and no credit is lost.
+/// Answered with REQUEST FIELDS INVALID; the connection continues, and no credit is lost.
 fn refused(unit: &[u8], words: &str) {
     let mut rig = logged_in();
     rig.send(unit);

@@ -59,7 +59,7 @@ fn linux_is_let_in() {
     assert_eq!(session.transport_id[..8], [4, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(session.transport_id[8..], IB_SRP[16..32]);
     assert!(!session.keeps_others);
-    assert!(!machine.may_accept() && machine.poll().is_none(), "told once");
+    assert!(!machine.may_accept() && machine.poll().is_none(), "reported once");
     machine.down(Time(2), Down::Admit);
     assert!(machine.may_accept());
     machine.established(Time(3), &[]);
@@ -92,7 +92,7 @@ fn a_login_that_was_granted_may_still_be_rejected() {
         let rejection = machine.rejection().unwrap();
         let reject = LoginReject::view(&rejection).unwrap();
         assert_eq!((reject.opcode, reject.reason), (Opcode::LOGIN_REJECT, reason));
-        assert!(machine.rejection().is_none() && !machine.may_accept(), "told once");
+        assert!(machine.rejection().is_none() && !machine.may_accept(), "rejected once");
     }
 }
 
@@ -147,11 +147,11 @@ fn immediate_data_is_granted_where_it_can_be() {
 }
 
 #[test]
-fn other_channels_are_told_of() {
-    for (flags, others, told) in [(0, false, 0), (1, false, 0), (0, true, 1), (1, true, 2)] {
+fn the_response_says_what_happens_to_other_channels() {
+    for (flags, others, flags_returned) in [(0, false, 0), (1, false, 0), (0, true, 1), (1, true, 2)] {
         let request = LoginRequestRdma { req_flags: flags, ..login() };
         let response = asked(Door { refusal: None, others }, request.as_bytes()).unwrap();
-        assert_eq!(response.rsp_flags, told);
+        assert_eq!(response.rsp_flags, flags_returned);
     }
     let several = InitiatorConfig { keeps_others: true, ..INITIATOR };
     let rig = Rig::ours(several, CONFIG, 1);

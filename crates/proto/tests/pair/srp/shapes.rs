@@ -88,7 +88,7 @@ fn tables_longer_than_the_command_are_read() {
     there_and_back(4, &[4096], 0);
 }
 
-/// The longest tables of many commands at a time would be memory without end: the initiator is told to wait.
+/// The longest tables of many commands at a time would be memory without end: the initiator has to wait.
 #[test]
 fn more_descriptors_than_there_is_room_for_wait() {
     let config = TargetConfig { queue_depth: 20, ..CONFIG };

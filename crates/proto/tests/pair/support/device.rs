@@ -42,7 +42,7 @@ pub(crate) struct Device {
     pub(crate) turned_away: Vec<Command>,
     pub session: Option<Session>,
     running: BTreeMap<TaskId, Running>,
-    /// Tasks that are over, and whose places are to come back, where data moves by RDMA.
+    /// Tasks that have ended, and whose places are to come back, where data moves by RDMA.
     lent: BTreeSet<TaskId>,
     /// Tasks that were aborted.
     pub aborted: usize,
@@ -61,7 +61,7 @@ impl Device {
         self.running.len()
     }
 
-    /// Whether nothing is lent to tasks that are over.
+    /// Whether nothing is lent to tasks that have ended.
     pub(crate) fn has_all_back(&self) -> bool {
         self.lent.is_empty()
     }
@@ -106,7 +106,7 @@ impl Device {
         }
     }
 
-    /// A task is over. What it had lent is free at once, but by RDMA only when that is told.
+    /// A task has ended. What it had lent is free at once, but with RDMA only when that is reported.
     fn over<T: Transport>(&mut self, task: TaskId) -> bool {
         let Some(running) = self.running.remove(&task) else { return false };
         if running.lends && T::RDMA {

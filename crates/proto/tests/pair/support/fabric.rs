@@ -1,5 +1,5 @@
 //! What lies between two machines that exchange messages over RDMA: each side's work is done in its order, but for
-//! RDMA Reads, which are done whenever it pleases them, and is told to be finished some time later. A message without a
+//! RDMA Reads, which are done at any time, and is reported as finished some time later. A message without a
 //! receive, and RDMA outside of what is advertised, break the connection.
 
 use super::memory::{Memory, Random};
@@ -55,7 +55,7 @@ pub(crate) struct Port {
     pub queue: VecDeque<Op>,
     /// RDMA Reads that were begun.
     reads: VecDeque<Op>,
-    /// What is done, and not told to be finished.
+    /// What is done, and not reported as finished.
     done: VecDeque<WorkId>,
     /// How much it takes at a time.
     pub room: usize,
@@ -330,14 +330,14 @@ impl<M: MessageMachine> Node<M> {
         self.received(now, place, bytes, invalidated);
     }
 
-    /// Tells that the oldest piece of work that is done is finished.
-    pub(crate) fn tell(&mut self, now: Time) {
+    /// Reports the oldest piece of work that is done as finished.
+    pub(crate) fn report(&mut self, now: Time) {
         if let Some(work) = self.port.done.pop_front() {
             self.machine.finished(now, work);
         }
     }
 
-    /// Tells of a buffer that is free, when something that was read has left.
+    /// Reports a buffer as free, when something that was read has left.
     pub(crate) fn leave(&mut self, now: Time) {
         if let Some(stag) = self.port.leave() {
             self.machine.freed(now, stag);

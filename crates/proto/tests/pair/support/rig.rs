@@ -117,7 +117,7 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
         busy | self.drain()
     }
 
-    /// Does one piece of work of each side, and may tell of one.
+    /// Does one piece of work of each side, and may report one.
     fn work(&mut self) {
         let done = self.peer.port.execute(&mut self.target.port, &mut self.memory, &mut self.random);
         match done {
@@ -137,10 +137,10 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
             Done::Broken(reason) => return self.cut(reason),
         }
         if self.random.below(3) > 0 {
-            self.peer.tell(self.now);
+            self.peer.report(self.now);
         }
         if self.random.below(3) > 0 {
-            self.target.tell(self.now);
+            self.target.report(self.now);
         }
         // So seldom that an answer often comes before.
         if self.random.below(8) == 0 {
@@ -159,7 +159,7 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
         self.drain();
     }
 
-    /// A machine that is over closes the connection once all has left; its peer hears of it when anything comes through.
+    /// A machine that has ended closes the connection once all has left; its peer hears of it when anything comes through.
     fn hang_up(&mut self) -> bool {
         if self.silent {
             let reason = "closed by this side";

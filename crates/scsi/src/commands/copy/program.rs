@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_touches_what_its_segments_name_and_tells_when_it_is_dropped() {
+    fn a_copy_touches_what_its_segments_name_and_reports_when_it_is_dropped() {
         let mut copy = ExtendedCopy::new(Format::Short, 0, 0);
         copy.order.segments =
             vec![Segment { source: 1, source_at: 0, destination: 2, destination_at: 0, len: 512 }];

@@ -258,7 +258,7 @@ fn results_are_held_as_the_list_says() {
 }
 
 #[test]
-fn a_failed_operation_tells_its_segment() {
+fn a_failed_operation_reports_its_segment() {
     let mut bench = bench();
     let list = short_list(1, 0, &[cscd(&bench, 0)], &[segment(0, 0, 0, 1, 0, 9)]);
     bench.failure = Some(StoreError::ReadFailed { at: 0 });
@@ -310,7 +310,7 @@ fn the_long_format() {
 
 /// The engine gives a detached program a nexus of its own: the outcome must reach the session's all the same.
 #[test]
-fn an_immediate_copy_tells_its_end_and_cannot_go_without_a_name() {
+fn an_immediate_copy_reports_its_end_and_needs_a_list_identifier() {
     let mut bench = bench();
     let (cscds, pieces) = ([cscd(&bench, 0)], [segment(0, 0, 0, 1, 0, 9)]);
     copy_with(&mut bench, 1, &long_list(0, 3 << 3, 1, &cscds, &pieces)).assert_check(0x5, 0x2600);

@@ -394,7 +394,7 @@ mod tests {
 
     /// The shapes of libiscsi's residual tests.
     #[test]
-    fn only_what_the_initiator_moves_is_moved_and_the_ending_tells_the_rest() {
+    fn only_what_the_initiator_moves_is_moved_and_the_ending_counts_the_rest() {
         let mut bench = Bench::new();
         for (sent, written) in [(0, 0), (BLOCK, BLOCK), (4 * BLOCK, 2 * BLOCK), (4 * BLOCK + 1, 2 * BLOCK)] {
             bench.medium.fill(0);
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_fails_is_told_by_its_sense() {
+    fn a_store_that_fails_is_reported_by_its_sense() {
         let mut bench = Bench::new();
         for (error, key, code) in [
             (StoreError::NoSpace, 0x7, 0x2707),

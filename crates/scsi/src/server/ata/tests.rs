@@ -155,7 +155,7 @@ fn the_device_is_the_unit_that_inquiry_shows() {
 }
 
 #[test]
-fn flushes_flush_and_tell_of_failure() {
+fn flushes_flush_and_report_failure() {
     let mut bench = Bench::with_ata();
     for command in [Command::FlushCache, Command::FlushCacheExt, Command::Standby, Command::StandbyImmediate]
     {
@@ -168,7 +168,7 @@ fn flushes_flush_and_tell_of_failure() {
 }
 
 #[test]
-fn failures_of_the_medium_are_told_where_they_are() {
+fn failures_of_the_medium_are_reported_where_they_are() {
     let mut bench = Bench::with_ata();
     bench.failure = Some(StoreError::ReadFailed { at: 6 * 512 });
     let outcome = send(&mut bench, Command::ReadDmaExt, 4, 8);

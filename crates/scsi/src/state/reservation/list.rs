@@ -247,17 +247,17 @@ mod tests {
     }
 
     #[test]
-    fn force_takes_a_persistent_reservation_away_and_tells_who_had_it() {
+    fn force_takes_a_persistent_reservation_away_and_notifies_its_holders() {
         for (kind, both_had_it) in [(WRITE_EXCLUSIVE, false), (WRITE_REGISTRANTS, true)] {
             let mut bench = bench();
             register(&mut bench, SCSI, KEY);
             register(&mut bench, SECOND, KEY);
             assert_eq!(order(&mut bench, SCSI, 1, kind, KEY, 0), Status::Good);
             assert_eq!(set(&mut bench, ATA, OrderKind::ForceReserve, &MACS[..1]), Status::Good);
-            let is_told = |nexus: usize| {
+            let is_notified = |nexus: usize| {
                 bench.nexuses[nexus].attentions.contains(&UnitAttention::ReservationsPreempted)
             };
-            assert_eq!((is_told(SCSI), is_told(SECOND)), (true, both_had_it));
+            assert_eq!((is_notified(SCSI), is_notified(SECOND)), (true, both_had_it));
             assert_eq!((moves(&mut bench, SCSI), moves(&mut bench, ATA)), (SHUT_OUT, LET_IN));
             assert_eq!(set(&mut bench, ATA, OrderKind::SetReserve, &[]), Status::Good);
             assert_eq!(moves(&mut bench, OTHER), LET_IN, "the reservation does not come back");

@@ -103,7 +103,7 @@ fn reads_and_writes(bench: &mut Bench, nexus: usize) -> (bool, bool) {
     (is_let_in(READ, &[]), is_let_in(WRITE, &[0; BLOCK]))
 }
 
-fn told(bench: &mut Bench, nexus: usize) -> Vec<UnitAttention> {
+fn attentions(bench: &mut Bench, nexus: usize) -> Vec<UnitAttention> {
     bench.nexuses[nexus].attentions.drain(..).collect()
 }
 
@@ -153,7 +153,7 @@ fn keys_are_registered_changed_and_taken_back() {
 }
 
 #[test]
-fn reading_in_is_cut_but_tells_its_whole_length() {
+fn reading_in_is_cut_but_reports_its_whole_length() {
     let mut bench = bench();
     register(&mut bench, &[FIRST, SECOND]);
     assert_eq!(input(&mut bench, 0, 8), [0, 0, 0, 2, 0, 0, 0, 16]);
@@ -190,21 +190,21 @@ fn a_reservation_has_one_owner_until_released() {
     assert_eq!(order(&mut bench, 0, RELEASE, WRITE_EXCLUSIVE, FIRST, 0), Status::Good);
     assert_eq!(order(&mut bench, 0, RELEASE, WRITE_EXCLUSIVE, FIRST, 0), Status::Good);
     assert_eq!((reserved(&mut bench), generation(&mut bench)), (None, before));
-    assert!(told(&mut bench, 1).is_empty());
+    assert!(attentions(&mut bench, 1).is_empty());
     for kind in [0, 2, 4, 9, 0x11] {
         send(&mut bench, 0, RESERVE, kind, &basic(FIRST, 0, 0)).assert_invalid_field(2);
     }
 }
 
 #[test]
-fn the_release_of_a_shared_reservation_is_told() {
+fn the_release_of_a_shared_reservation_is_reported() {
     for kind in 5..=8 {
         let mut bench = bench();
         register(&mut bench, &[FIRST, SECOND]);
         assert_eq!(order(&mut bench, 0, RESERVE, kind, FIRST, 0), Status::Good);
         assert_eq!(order(&mut bench, 0, RELEASE, kind, FIRST, 0), Status::Good);
-        assert_eq!(told(&mut bench, 1), [UnitAttention::ReservationsReleased]);
-        assert!(told(&mut bench, 0).is_empty() && told(&mut bench, 2).is_empty());
+        assert_eq!(attentions(&mut bench, 1), [UnitAttention::ReservationsReleased]);
+        assert!(attentions(&mut bench, 0).is_empty() && attentions(&mut bench, 2).is_empty());
     }
 }
 
@@ -219,23 +219,23 @@ fn a_holder_that_unregisters_ends_its_reservation() {
         assert_eq!(reserved(&mut bench), is_of_all.then_some((0, kind)));
         let expected: &[_] =
             if kind == 5 || kind == 6 { &[UnitAttention::ReservationsReleased] } else { &[] };
-        assert_eq!(told(&mut bench, 1), expected);
+        assert_eq!(attentions(&mut bench, 1), expected);
         assert_eq!(order(&mut bench, 1, REGISTER, 0, SECOND, 0), Status::Good);
         assert_eq!(reserved(&mut bench), None);
     }
 }
 
 #[test]
-fn clear_takes_everything_and_tells_the_others() {
+fn clear_takes_everything_and_notifies_the_others() {
     let mut bench = bench();
     register(&mut bench, &[FIRST, SECOND]);
     assert_eq!(order(&mut bench, 0, RESERVE, EXCLUSIVE_ACCESS, FIRST, 0), Status::Good);
     let before = generation(&mut bench);
     assert_eq!(order(&mut bench, 1, CLEAR, 0, SECOND, 0), Status::Good);
-    assert_eq!(told(&mut bench, 0), [UnitAttention::ReservationsPreempted]);
+    assert_eq!(attentions(&mut bench, 0), [UnitAttention::ReservationsPreempted]);
     assert_eq!((keys(&mut bench).len(), reserved(&mut bench)), (0, None));
     assert_eq!(generation(&mut bench), before + 1);
-    assert!(told(&mut bench, 1).is_empty() && told(&mut bench, 2).is_empty());
+    assert!(attentions(&mut bench, 1).is_empty() && attentions(&mut bench, 2).is_empty());
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn preempt_of_a_key_without_the_reservation_takes_registrations_only() {
     assert_eq!(keys(&mut bench), [FIRST]);
     assert_eq!(reserved(&mut bench), Some((FIRST, WRITE_EXCLUSIVE)));
     for nexus in [1, 2] {
-        assert_eq!(told(&mut bench, nexus), [UnitAttention::RegistrationsPreempted]);
+        assert_eq!(attentions(&mut bench, nexus), [UnitAttention::RegistrationsPreempted]);
     }
     send(&mut bench, 0, PREEMPT, 1, &basic(FIRST, 0, 0)).assert_check(0x5, 0x2600);
 }
@@ -266,9 +266,9 @@ fn preempt_of_the_holder_takes_the_reservation_over() {
     assert_eq!(keys(&mut bench), [SECOND, THIRD]);
     let preempted = Who::Port { transport_id: transport_id(0), target_port: 1 };
     assert_eq!(bench.published.take().unwrap().aborts, [(preempted, Aborted::Silently)]);
-    assert_eq!(told(&mut bench, 0), [UnitAttention::RegistrationsPreempted]);
-    assert!(told(&mut bench, 1).is_empty());
-    assert_eq!(told(&mut bench, 2), [UnitAttention::ReservationsReleased]);
+    assert_eq!(attentions(&mut bench, 0), [UnitAttention::RegistrationsPreempted]);
+    assert!(attentions(&mut bench, 1).is_empty());
+    assert_eq!(attentions(&mut bench, 2), [UnitAttention::ReservationsReleased]);
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn preempt_of_all_registrants() {
     assert_eq!(order(&mut bench, 1, PREEMPT, WRITE_EXCLUSIVE, SECOND, 0), Status::Good);
     assert_eq!(reserved(&mut bench), Some((SECOND, WRITE_EXCLUSIVE)));
     assert_eq!(keys(&mut bench), [SECOND]);
-    assert_eq!(told(&mut bench, 0), [UnitAttention::RegistrationsPreempted]);
+    assert_eq!(attentions(&mut bench, 0), [UnitAttention::RegistrationsPreempted]);
 }
 
 /// It is no error to preempt one's own key (SPC-4 section 5.13.11.2.4.4).
@@ -290,8 +290,8 @@ fn preempt_of_ones_own_key() {
     let mut bench = bench();
     register(&mut bench, &[FIRST, FIRST]);
     assert_eq!(order(&mut bench, 0, PREEMPT, 0, FIRST, FIRST), Status::Good);
-    assert!(keys(&mut bench).is_empty() && told(&mut bench, 0).is_empty());
-    assert_eq!(told(&mut bench, 1), [UnitAttention::RegistrationsPreempted]);
+    assert!(keys(&mut bench).is_empty() && attentions(&mut bench, 0).is_empty());
+    assert_eq!(attentions(&mut bench, 1), [UnitAttention::RegistrationsPreempted]);
     register(&mut bench, &[FIRST, FIRST]);
     assert_eq!(order(&mut bench, 0, RESERVE, WRITE_REGISTRANTS, FIRST, 0), Status::Good);
     assert_eq!(order(&mut bench, 0, PREEMPT, WRITE_EXCLUSIVE, FIRST, FIRST), Status::Good);
@@ -348,7 +348,7 @@ fn an_initiator_device_is_registered_with_all_its_ports() {
     assert_eq!(reads_and_writes(&mut bench, 1), (true, true));
     assert_eq!(reads_and_writes(&mut bench, 0), (false, false));
     assert_eq!(order(&mut bench, 0, CLEAR, 0, FIRST, 0), Status::Good);
-    assert_eq!(told(&mut bench, 1), [UnitAttention::ReservationsPreempted]);
+    assert_eq!(attentions(&mut bench, 1), [UnitAttention::ReservationsPreempted]);
 }
 
 #[test]
@@ -492,7 +492,7 @@ fn reserve_beside_registrations() {
         }
         assert_eq!(reserved(&mut bench), Some((FIRST, kind)));
         assert_eq!(order(&mut bench, 0, RELEASE, kind, FIRST, 0), Status::Good);
-        told(&mut bench, 1);
+        attentions(&mut bench, 1);
     }
 }
 

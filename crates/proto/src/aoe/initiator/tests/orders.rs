@@ -68,7 +68,7 @@ fn config(command: u8, string: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_config_string_is_set_and_told() {
+fn a_config_string_is_set_and_returned() {
     let mut rig = Rig::new();
     let frame = rig.order(OrderKind::ForceConfig, 1024, b"a disk");
     assert_eq!(Header::view(&frame).unwrap().command, AoeCommand::CONFIG);
@@ -89,7 +89,7 @@ fn a_config_string_is_set_and_told() {
 }
 
 #[test]
-fn lists_are_edited_and_told() {
+fn lists_are_edited_and_returned() {
     let mut rig = Rig::new();
     let add = Directive { reserved: 0, command: DirectiveCommand::ADD, mac: OTHER };
     let frame = rig.order(OrderKind::EditMask, 1024, add.as_bytes());
@@ -214,7 +214,7 @@ fn an_ata_command_goes_and_comes_with_its_registers() {
 }
 
 #[test]
-fn an_ata_command_that_fails_tells_its_registers() {
+fn an_ata_command_that_fails_returns_its_registers() {
     let mut rig = Rig::new();
     for (bits, status, key, code) in [
         (error::UNC, 0, SenseKey::MediumError, 0x1100),
@@ -400,7 +400,7 @@ impl Rig {
 }
 
 #[test]
-fn verify_moves_nothing_and_tells_the_sector() {
+fn verify_moves_nothing_and_reports_the_sector() {
     let mut rig = Rig::new();
     rig.submit(&[0x2f, 0, 0, 0, 0, 0, 0, 0, 10, 0], 0, 0);
     let frame = rig.sent().pop().unwrap();

@@ -105,7 +105,7 @@ fn frames_of_every_length_are_judged() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_or_dropped_and_told_now_and_then() {
+fn what_is_wrong_is_refused_or_dropped_and_reported_once_a_second() {
     let mut session = Session::new(4);
     let with = |at: usize, byte: u8| {
         let mut frame = read(1, 5, 1);
@@ -140,7 +140,7 @@ fn what_is_wrong_is_refused_or_dropped_and_told_now_and_then() {
     assert!(matches!(session.target.poll(), Some(Up::Refused { .. })));
     assert!(session.target.poll().is_none(), "once a second");
     session.receive_at(NOW.after(Duration::from_secs(1)), &dropped[0]);
-    let Some(Up::Refused { reason }) = session.target.poll() else { panic!("it is told again") };
+    let Some(Up::Refused { reason }) = session.target.poll() else { panic!("it is reported again") };
     assert_eq!(reason, "answer to no request (AoEr11 section 2.3)");
     session.finish();
 }

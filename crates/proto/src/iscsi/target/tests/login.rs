@@ -20,9 +20,9 @@ fn nothing_but_login_is_taken_at_login() {
 }
 
 #[test]
-fn another_request_in_the_middle_of_a_login_is_told_so() {
+fn another_request_in_the_middle_of_a_login_is_refused_with_the_reason() {
     let mut driver = Driver::at_login();
-    // A login that is not over: the text goes on.
+    // A login that is not over: the text continues.
     let pdu = LoginRequest { flags: 0x44, isid: [1, 2, 3, 4, 5, 6], ..login() };
     driver.send(pdu.as_bytes(), b"InitiatorName=iqn.");
     driver.sent();
@@ -52,7 +52,7 @@ fn a_slow_login_is_ended() {
     driver.target.tick(deadline);
     assert_eq!(driver.gone(), "login took too long");
     driver.target.closed(deadline, None);
-    assert!(driver.up().is_none(), "told once");
+    assert!(driver.up().is_none(), "reported once");
 }
 
 #[test]

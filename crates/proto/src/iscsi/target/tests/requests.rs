@@ -131,7 +131,7 @@ fn our_own_delay_is_not_taken_for_silence() {
 }
 
 #[test]
-fn abort_task_names_the_task_or_tells_what_became_of_it() {
+fn abort_task_names_the_task_or_reports_its_outcome() {
     let mut driver = Driver::new(|_| {});
     for tag in 0..3 {
         driver.send(read(tag, tag, 0).as_bytes(), &[]);
@@ -273,7 +273,7 @@ fn an_abort_takes_no_place_of_its_own_number_or_behind() {
 }
 
 #[test]
-fn a_window_that_aborts_have_opened_is_told() {
+fn a_window_that_aborts_have_opened_is_advertised() {
     let mut driver = Driver::new(|_| {});
     let tasks: Vec<_> = (0..4)
         .map(|n| {
@@ -362,7 +362,7 @@ fn functions_that_are_not_there_are_refused() {
 }
 
 #[test]
-fn why_a_text_negotiation_failed_is_told() {
+fn the_reason_of_a_failed_text_negotiation_is_reported() {
     for (keys, why) in [
         ("HeaderDigest=None\0", "HeaderDigest in the full feature phase"),
         ("InitiatorAlias=a\0InitiatorAlias=b\0", "InitiatorAlias came twice"),
@@ -438,7 +438,7 @@ fn goodbye_asks_for_logout_and_then_closes() {
 }
 
 #[test]
-fn a_session_is_told_that_this_side_closes_it() {
+fn a_session_is_notified_that_this_side_closes_it() {
     let mut driver = Driver::new(|_| {});
     driver.send(read(7, 0, 512).as_bytes(), &[]);
     let task = driver.command().task;
