@@ -9,7 +9,7 @@ use proto::srp::initiator::{Event, Initiator, InitiatorConfig};
 use proto::srp::target::login::{Access, Applicant};
 use proto::srp::target::{Target, TargetConfig};
 use proto::time::Time;
-use proto::verbs::{Attribute, Command, Down, Ending, FunctionResponse, TaskId, Up};
+use proto::services::{Attribute, Command, Down, Ending, FunctionResponse, TaskId, Up};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,7 +130,7 @@ trait Layer<M: MessageMachine> {
 #[derive(Default)]
 struct Above {
     commands: Vec<(Command, u32)>,
-    functions: Vec<proto::verbs::FunctionId>,
+    functions: Vec<proto::services::FunctionId>,
     /// Tasks whose places are in use.
     lent: Vec<TaskId>,
     /// The session ends, which was not reported yet.

@@ -5,8 +5,8 @@ use crate::served::Served;
 use crate::slots::Key;
 use crate::transport::Transport;
 use crate::units::NewUnit;
+use proto::services::FunctionId;
 use proto::time::Time;
-use proto::verbs::FunctionId;
 use reactor::io::{Handle, Io};
 use reactor::packet::{Line, Socket};
 use reactor::uring::Uring;
@@ -307,7 +307,7 @@ pub(crate) struct Facts {
     /// Where it comes from, and by what.
     pub(crate) way: Way,
     /// The session, once logged in.
-    pub(crate) session: Option<Arc<proto::verbs::Session>>,
+    pub(crate) session: Option<Arc<proto::services::Session>>,
     /// Index of the target, once logged in to one.
     pub(crate) target: Option<usize>,
     /// Its login was answered.

@@ -6,7 +6,7 @@ use config::{Protocol, Url};
 use proto::aoe::discover::Target;
 use proto::iscsi::initiator::Request;
 use proto::iscsi::login::Negotiated;
-use proto::verbs::Attribute;
+use proto::services::Attribute;
 use reactor::io::{Completion, Io as _, Tag, Wait};
 use reactor::memory::{Arena, LARGE_BYTES};
 use reactor::uring::Uring;

@@ -8,7 +8,7 @@ pub mod target;
 pub mod discover;
 pub mod initiator;
 
-use crate::verbs::TaskId;
+use crate::services::TaskId;
 use wire::Places;
 
 /// The longest headers of a frame, in bytes: Ethernet, AoE, and the argument of an ATA command.

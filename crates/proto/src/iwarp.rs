@@ -11,9 +11,9 @@ mod send;
 pub mod setup;
 pub mod violation;
 
+use crate::services::TaskId;
 use crate::stream::{StreamMachine, Transmit, Want};
 use crate::time::Time;
-use crate::verbs::TaskId;
 use memory::{Access, Registrations};
 use receive::{Expected, ReceiveQueue, Receiving};
 use send::{Operation, Sending, Work};

@@ -2,7 +2,8 @@
 //!
 //! A machine owns no socket, no clock and no thread, and never touches payload: it names the places where payload
 //! belongs ([`stream::Want`]) and from where it is sent ([`stream::Transmit`]); whoever drives it moves the bytes.
-//! Commands go up and data movement comes down in one set of verbs ([`verbs`]) that is the same for every transport.
+//! Commands go up and data movement comes down through transport protocol services ([`services`]) that are the same
+//! for every transport.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::unwrap_used,
@@ -27,7 +28,7 @@ pub mod iscsi;
 pub mod iser;
 pub mod iwarp;
 pub mod message;
+pub mod services;
 pub mod srp;
 pub mod stream;
 pub mod time;
-pub mod verbs;

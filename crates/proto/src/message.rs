@@ -1,11 +1,10 @@
 //! The seam between a machine that exchanges messages over RDMA (iSER, SRP) and the driver of its connection, whatever
-//! carries it: iWARP in user space, or verbs.
+//! carries it: iWARP in user space, or a device of the system.
 //!
 //! The driver's loop, for each machine:
 //!
 //! 1. keep as many receives posted as [`MessageMachine::receives`] says, of buffers that the driver owns, or
-//!    notify the
-//!    machine that there are fewer ([`MessageMachine::accept_fewer_receives`]);
+//!    notify the machine that there are fewer ([`MessageMachine::accept_fewer_receives`]);
 //! 2. report what completed: [`MessageMachine::received`], [`MessageMachine::finished`];
 //! 3. hand every event of [`MessageMachine::poll`] to the layer above;
 //! 4. let the machine post what it owes: [`MessageMachine::post`];
@@ -14,7 +13,7 @@
 //!    it ([`MessageMachine::closed`]).
 //!
 //! What was posted cannot be called back: the memory that it names is lent until it is finished, or the
-//! connection is closed. Machines report to the layer above accordingly ([`crate::verbs::Up::Pushed`]). The
+//! connection is closed. Machines report to the layer above accordingly ([`crate::services::Up::Pushed`]). The
 //! same is true of what a peer reads of an advertised buffer: its answer may come before the bytes that it is
 //! about have left ([`Post::invalidate`]).
 

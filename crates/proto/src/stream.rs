@@ -9,8 +9,8 @@
 //! 3. when the socket is free and something is owed, [`StreamMachine::transmit`] fills a [`Transmit`] and all of it
 //!    goes out in one send. When that send has left, the driver names the tasks of `Transmit::done`.
 
+use crate::services::TaskId;
 use crate::time::Time;
-use crate::verbs::TaskId;
 use wire::{Places, Span};
 
 /// What a machine wants next of its incoming bytes.

@@ -6,10 +6,10 @@
 //! ```text
 //! loop {
 //!     channel.take_in(now, io.arena())
-//!     hand every event of channel.poll() to the layer above; its verbs go to channel.machine_mut()
+//!     hand every event of channel.poll() to the layer above; its answers go to channel.machine_mut()
 //!     if !stream.feed(io, channel) { break }
 //! }
-//! channel.run(now, io.arena()), and its events; their verbs, and run again
+//! channel.run(now, io.arena()), and its events; the answers to them, and run again
 //! stream.end_turn()
 //! stream.flush(io, channel)
 //! channel.run(now, io.arena()), and its events
@@ -27,9 +27,9 @@ use crate::receives::ReceiveBuffers;
 use post::{Posting, Staging};
 use proto::iwarp::{Agreed, Config, QueuePair};
 use proto::message::{Answer, Message, MessageMachine, WorkId};
+use proto::services::TaskId;
 use proto::stream::{StreamMachine, Transmit, Want};
 use proto::time::Time;
-use proto::verbs::TaskId;
 use reactor::memory::Arena;
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         &self.machine
     }
 
-    /// The machine, for the verbs of the layer above.
+    /// The machine, for what the layer above answers.
     pub fn machine_mut(&mut self) -> &mut M {
         self.is_stirred = true;
         &mut self.machine

@@ -15,9 +15,9 @@ mod receive;
 mod send;
 
 use crate::io::{Errno, Handle, Io, Tag};
+use proto::services::TaskId;
 use proto::stream::{StreamMachine, Transmit, Want};
 use proto::time::Time;
-use proto::verbs::TaskId;
 use receive::{Brought, Receiver};
 use send::{Flushed, Sender, When};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Unit attentions (SAM-5 section 5.14): those of a new session and of a reset by somebody else must not be forgotten, and none is
 //! reported that nothing has caused, or twice.
 
+use proto::services::{FunctionId, TaskId};
 use proto::time::Time;
-use proto::verbs::{FunctionId, TaskId};
 
 /// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED.
 pub(crate) const POWER_ON: u16 = 0x2900;

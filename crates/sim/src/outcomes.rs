@@ -16,7 +16,7 @@ use fastrand::Rng;
 use proto::aoe::initiator::{self as aoe, Outgoing, Put, Source};
 use proto::iscsi::initiator::{self as iscsi, InitiatorConfig, Outcome, Request, Residual};
 use proto::iscsi::login::{Offers, Plan};
-use proto::verbs::{Attribute, TaskId};
+use proto::services::{Attribute, TaskId};
 use reactor::crc::crc32c;
 use reactor::io::{Handle, Io as _, Tag, Wait};
 use reactor::packet::Setup;

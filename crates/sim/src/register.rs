@@ -5,8 +5,8 @@
 //! read.
 
 use crate::disk::Loss;
+use proto::services::Attribute;
 use proto::time::Time;
-use proto::verbs::Attribute;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::time::Duration;

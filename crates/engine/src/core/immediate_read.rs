@@ -6,7 +6,7 @@ use super::connection::Connection;
 use super::stall::Moving;
 use super::task::to_wire;
 use crate::slots::Key;
-use proto::verbs::{Command, Down};
+use proto::services::{Command, Down};
 use reactor::io::Io;
 use reactor::memory::LARGE_BYTES;
 use scsi::home::Aborted;

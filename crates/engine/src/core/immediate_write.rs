@@ -5,7 +5,7 @@ use super::budget::Budget;
 use super::connection::Phase;
 use super::task::to_wire;
 use crate::slots::Key;
-use proto::verbs::{Command, Down};
+use proto::services::{Command, Down};
 use reactor::io::Io;
 use scsi::Exec;
 use store::lane::Lane;

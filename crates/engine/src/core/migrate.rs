@@ -27,8 +27,8 @@ use super::{Core, GOODBYE_SECONDS};
 use crate::balance::{Due, Meter, Session};
 use crate::message::{Facts, Message, Migrant, Way};
 use crate::slots::Key;
+use proto::services::{self, Down, TaskId};
 use proto::time::Time;
-use proto::verbs::{self, Down, TaskId};
 use reactor::io::Io;
 use scsi::Ending;
 use scsi::attention::UnitAttention;
@@ -49,7 +49,7 @@ struct Drain {
     until: Time,
     to: usize,
     /// Endings that were held back, in order.
-    endings: Vec<(TaskId, verbs::Ending)>,
+    endings: Vec<(TaskId, services::Ending)>,
 }
 
 /// What moves from this core to others.
@@ -165,7 +165,7 @@ impl<I: Io> Core<I> {
         self.set_phase(key, Phase::Leaving(to));
     }
 
-    fn release(&mut self, key: Key, endings: Vec<(TaskId, verbs::Ending)>) {
+    fn release(&mut self, key: Key, endings: Vec<(TaskId, services::Ending)>) {
         for (task, ending) in endings {
             self.down(Some(key), Down::End { task, ending });
         }

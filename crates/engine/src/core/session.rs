@@ -9,7 +9,7 @@ use crate::message::{Facts, Message, Way};
 use crate::registry::{Place, SessionName};
 use crate::slots::Key;
 use config::{Config, Group};
-use proto::verbs::{Down, Session, Withdrawal};
+use proto::services::{Down, Session, Withdrawal};
 use reactor::io::Io;
 use reactor::limited;
 use scsi::attention::UnitAttention;

@@ -13,7 +13,7 @@ use super::stall::Moving;
 use super::unit::{NO_UNIT, Unit};
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
-use proto::verbs::{self, Command, Down, TaskId};
+use proto::services::{self, Command, Down, TaskId};
 use reactor::io::Io;
 use scsi::attention::UnitAttention;
 use scsi::command::Status;
@@ -251,10 +251,10 @@ impl<I: Io> Core<I> {
         let serving = |conn: &&mut Connection| !conn.has_ended();
         let Some(conn) = self.connections.get_mut(connection).filter(serving) else { return };
         let attribute = match command.attribute {
-            verbs::Attribute::Simple | verbs::Attribute::Unknown(_) => Attribute::Simple,
-            verbs::Attribute::Ordered => Attribute::Ordered,
-            verbs::Attribute::HeadOfQueue => Attribute::HeadOfQueue,
-            verbs::Attribute::Aca => Attribute::Aca,
+            services::Attribute::Simple | services::Attribute::Unknown(_) => Attribute::Simple,
+            services::Attribute::Ordered => Attribute::Ordered,
+            services::Attribute::HeadOfQueue => Attribute::HeadOfQueue,
+            services::Attribute::Aca => Attribute::Aca,
         };
         let Some(lun) = find_lun(&conn.luns, command.lun) else {
             return self.no_unit(connection, &command, attribute);
@@ -752,8 +752,8 @@ fn refusal(status: Status) -> Ending {
     Ending { status, sense: None, read_bytes: 0, write_bytes: 0 }
 }
 
-pub(super) fn to_wire(ending: Ending) -> verbs::Ending {
-    verbs::Ending {
+pub(super) fn to_wire(ending: Ending) -> services::Ending {
+    services::Ending {
         status: ending.status as u8,
         sense: ending.sense,
         read_bytes: ending.read_bytes,

@@ -4,7 +4,7 @@
 use super::Core;
 use super::stall::Moving;
 use crate::slots::Key;
-use proto::verbs::{Command, Function, FunctionResponse, TaskId};
+use proto::services::{Command, Function, FunctionResponse, TaskId};
 use reactor::io::Io;
 use scsi::Ending;
 use scsi::command::Status;

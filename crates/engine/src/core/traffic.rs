@@ -5,7 +5,7 @@ use super::connection::{Connection, Phase};
 use super::immediate_read::Occupant;
 use crate::slots::Key;
 use crate::transport::{Flushed, OPENING_BYTES, Spoken, Transport};
-use proto::verbs::{Down, TaskId, Up};
+use proto::services::{Down, TaskId, Up};
 use reactor::io::{Errno, Io};
 
 impl<I: Io> Core<I> {

@@ -3,9 +3,9 @@
 use super::RECEIVES_MAX;
 use crate::access::Directory;
 use proto::iser::target::Target as IserTarget;
+use proto::services::{Down, Up};
 use proto::srp::target::Target as SrpTarget;
 use proto::time::Time;
-use proto::verbs::{Down, Up};
 use rdma::Channel;
 use rdma::verbs::{Change, Depths, QueuePair};
 use reactor::io::Io;

@@ -1,7 +1,7 @@
 //! Operations as SCSI commands (SBC-4), and SCSI's answers as a store's.
 
 use proto::iscsi::initiator::Request;
-use proto::verbs::Attribute;
+use proto::services::Attribute;
 use scsi::storage::{Found, StoreError};
 use wire::scsi::capacity::{LbaStatus, LbaStatusHeader, UNMAP_LIST_BYTES, provisioning};
 use wire::scsi::command::{

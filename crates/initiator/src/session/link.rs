@@ -3,9 +3,9 @@
 use crate::carrier::Carrier;
 use crate::frames::{Frames, Lane};
 use proto::aoe::initiator::Initiator as AoeInitiator;
+use proto::services::TaskId;
 use proto::stream::StreamMachine as _;
 use proto::time::Time;
-use proto::verbs::TaskId;
 use reactor::io::{Errno, Handle, Io, Tag};
 use reactor::memory::Arena;
 use reactor::stream::Stream;

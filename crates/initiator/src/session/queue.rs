@@ -3,8 +3,8 @@
 use super::{Attentions, Command, Ending, Finished, Moved};
 use crate::carrier::Carrier;
 use proto::iscsi::initiator::{Completion, Outcome};
+use proto::services::TaskId;
 use proto::time::Time;
-use proto::verbs::TaskId;
 use std::collections::VecDeque;
 use std::time::Duration;
 use wire::SenseKey;
@@ -373,7 +373,7 @@ mod tests {
     use super::*;
     use crate::session::COMMANDS_MAX as MAX;
     use proto::iscsi::initiator::{Request, Residual};
-    use proto::verbs::Attribute;
+    use proto::services::Attribute;
     use wire::{Cdb, Places, Sense, SenseData};
 
     const SECOND: Duration = Duration::from_secs(1);

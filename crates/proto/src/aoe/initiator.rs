@@ -44,8 +44,8 @@ mod trim;
 
 use crate::aoe::Frame;
 use crate::iscsi::initiator::{Completion, Event, Outcome, Request, Residual};
+use crate::services::{Session, TaskId};
 use crate::time::Time;
-use crate::verbs::{Session, TaskId};
 use abandoned::Abandoned;
 use answer::Made;
 use pace::Pace;

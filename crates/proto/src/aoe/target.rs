@@ -23,8 +23,8 @@ pub use query::{Export, Kind, Sight, announce, answer_query, look};
 pub use written::{COPIES_WITHIN, Written};
 
 use super::Frame;
+use crate::services::{Down, Ending, FAULT, TaskId, Up};
 use crate::time::{Stamp, Time};
-use crate::verbs::{Down, Ending, FAULT, TaskId, Up};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;

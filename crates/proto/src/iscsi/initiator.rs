@@ -1,6 +1,6 @@
 //! The initiator machine of one connection: login, then the full feature phase at error recovery level 0.
 //!
-//! It mirrors the verbs of the target: commands go in with their places, [`Event`]s come out. For each task that the
+//! It mirrors the services of the target: commands go in with their places, [`Event`]s come out. For each task that the
 //! driver names because a batch has left, [`Initiator::pushed`] is to be called. Any breach of the standard by the
 //! target ends the connection (section 7.1.4: session recovery is all there is at this level). Nothing is allocated
 //! per command once logged in.
@@ -17,9 +17,9 @@ mod send;
 pub(crate) mod task;
 
 use crate::iscsi::login::{Negotiated, Plan};
+use crate::services::{Attribute, FunctionId, Session, TaskId};
 use crate::stream::{HEADER_BYTES_MAX, StreamMachine, Transmit, Want};
 use crate::time::Time;
-use crate::verbs::{Attribute, FunctionId, Session, TaskId};
 use layer::{CONTROL_MAX, Layer};
 use std::fmt;
 use std::time::Duration;

@@ -13,7 +13,7 @@ pub use target::TargetLogin;
 
 use crate::iscsi::chap::Algorithm;
 use crate::iscsi::keys::{self, Key, Values};
-use crate::verbs::Session;
+use crate::services::Session;
 use std::fmt;
 use std::net::SocketAddr;
 use wire::iscsi::{LoginStatus, Stage};

@@ -22,9 +22,9 @@ mod validate;
 pub mod violation;
 
 use crate::iscsi::login::{Access, Offers};
+use crate::services::{Down, TaskId, Up};
 use crate::stream::{HEADER_BYTES_MAX, StreamMachine, Transmit, Want};
 use crate::time::Time;
-use crate::verbs::{Down, TaskId, Up};
 use layer::{Incoming, Layer};
 pub use plain::Plain;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ pub struct TargetConfig {
 }
 
 impl TargetConfig {
-    /// How many slots there are: every [`slot`](crate::verbs::TaskId::slot) is below. A slot is not taken again before
+    /// How many slots there are: every [`slot`](crate::services::TaskId::slot) is below. A slot is not taken again before
     /// the final batch of its last task has left, so whoever keeps state by slot may keep it until [`Up::Pushed`].
     pub fn slots(&self) -> u16 {
         self.queue_depth.saturating_add(IMMEDIATE_MAX).saturating_mul(2)

@@ -1,6 +1,6 @@
 //! The initiator machine of one SRP channel.
 //!
-//! It mirrors the verbs of the target: commands go in with their places, [`Event`]s come out. Data-out that fits goes
+//! It mirrors the services of the target: commands go in with their places, [`Event`]s come out. Data-out that fits goes
 //! inside the command, where the target has granted that; all other data is moved by the target, between buffers that
 //! are advertised for as long as the command takes. Any breach of the standard by the target ends the connection.
 
@@ -10,9 +10,9 @@ mod task;
 
 use crate::iscsi::initiator::{Completion, Request};
 use crate::message::{Answer, Message, MessageMachine, Post, Receives, WorkId};
+use crate::services::{FunctionId, Session, TaskId};
 use crate::srp::target::login::port_name;
 use crate::time::Time;
-use crate::verbs::{FunctionId, Session, TaskId};
 use send::Control;
 use std::collections::VecDeque;
 use std::time::Duration;

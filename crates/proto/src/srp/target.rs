@@ -14,8 +14,8 @@ mod task;
 pub mod violation;
 
 use crate::message::{Answer, Message, MessageMachine, Post, Receives, WorkId};
+use crate::services::{Down, FAULT, FunctionId, TaskId, Up};
 use crate::time::Time;
-use crate::verbs::{Down, FAULT, FunctionId, TaskId, Up};
 use login::{Access, Granted};
 use send::Out;
 use std::collections::VecDeque;

@@ -8,7 +8,7 @@ use proto::aoe::discover::{Discovery, query};
 use proto::aoe::initiator::InitiatorConfig;
 use proto::aoe::target::{Export, answer_query};
 use proto::iscsi::initiator::{Completion, Event, Outcome, Request};
-use proto::verbs::{Attribute, TaskId};
+use proto::services::{Attribute, TaskId};
 use rig::{Faults, INITIATOR, Rig, SECTOR};
 use std::collections::BTreeMap;
 use std::ops::Range;

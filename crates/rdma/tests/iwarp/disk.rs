@@ -2,8 +2,8 @@
 
 use crate::rig::Above;
 use proto::message::MessageMachine;
+use proto::services::{Command, Down, Ending, TaskId, Up};
 use proto::time::Time;
-use proto::verbs::{Command, Down, Ending, TaskId, Up};
 use reactor::memory::Region;
 use std::collections::BTreeMap;
 use std::sync::Arc;

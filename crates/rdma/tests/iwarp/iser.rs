@@ -8,8 +8,8 @@ use proto::iscsi::login::{Access, Grant, Offers, Plan, Refusal, SendTargets, Tar
 use proto::iscsi::target::TargetConfig;
 use proto::iser::initiator::Initiator;
 use proto::iser::target::Target;
+use proto::services::{Down, TaskId};
 use proto::time::Time;
-use proto::verbs::{Down, TaskId};
 use reactor::crc::crc32c;
 use std::net::SocketAddr;
 use std::sync::Arc;

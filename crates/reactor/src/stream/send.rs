@@ -4,8 +4,8 @@ use super::InFlight;
 use crate::crc::Crc32c;
 use crate::io::{Errno, Handle, Io, Tag};
 use crate::memory::{Arena, LARGE_BYTES, Loan, Pin, SMALL_BYTES, copy};
+use proto::services::TaskId;
 use proto::stream::{Segment, StreamMachine, Transmit};
-use proto::verbs::TaskId;
 use std::cell::RefCell;
 use wire::{Places, Span};
 

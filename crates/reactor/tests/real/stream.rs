@@ -5,9 +5,9 @@
 
 use crate::common::*;
 use proptest::prelude::*;
+use proto::services::{TaskId, Up};
 use proto::stream::{Segment, StreamMachine, Transmit, Want};
 use proto::time::Time;
-use proto::verbs::{TaskId, Up};
 use reactor::crc::crc32c;
 use reactor::io::{Io, Tag, Wait};
 use reactor::memory::Region;

@@ -3,8 +3,8 @@
 use super::{Asked, Initiator, Task};
 use crate::attention::{Act, COMMANDS_CLEARED, RESET};
 use crate::reservations::{Action, Verdict};
+use proto::services::TaskId;
 use proto::time::Time;
-use proto::verbs::TaskId;
 use reactor::io::Io as _;
 use wire::iscsi::TaskFunction;
 

@@ -3,8 +3,8 @@
 use super::carrier::Carrier;
 use crate::kernel::Kernel;
 use proto::iscsi::initiator::Event;
+use proto::services::TaskId;
 use proto::time::Time;
-use proto::verbs::TaskId;
 use reactor::io::{Errno, Handle, Tag};
 use reactor::stream::Stream;
 

@@ -7,8 +7,8 @@ use crate::attention::{Act, RESERVATIONS};
 use crate::reservations::{Action, Type, Verdict};
 use fastrand::Rng;
 use proto::iscsi::initiator::{Completion, Outcome, Request};
+use proto::services::Attribute;
 use proto::time::Time;
-use proto::verbs::Attribute;
 use reactor::io::Io;
 use wire::{Cdb, Places};
 

@@ -4,8 +4,8 @@
 use super::{Initiator, Kind, Task};
 use crate::register::{BLOCK_BYTES, Range, WriteId};
 use proto::iscsi::initiator::Request;
+use proto::services::Attribute;
 use proto::time::Time;
-use proto::verbs::Attribute;
 use reactor::io::Io;
 use wire::{Cdb, Places};
 

@@ -20,7 +20,7 @@ use initiator::client::Reply;
 use initiator::remote::{Geometry, RemoteOptions, RemoteStore};
 use proto::iscsi::initiator::{self as iscsi, InitiatorConfig, Outcome};
 use proto::iscsi::login::{Offers, Plan as Login};
-use proto::verbs::Attribute;
+use proto::services::Attribute;
 use reactor::crc::crc32c;
 use reactor::io::{Handle, Io as _, Tag, Wait};
 use reactor::packet::Setup;

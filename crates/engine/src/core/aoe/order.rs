@@ -8,7 +8,7 @@ use crate::core::task::{State, Task};
 use crate::core::{Core, Key};
 use crate::message::Message;
 use proto::aoe::target::Change;
-use proto::verbs::TaskId;
+use proto::services::TaskId;
 use reactor::io::Io;
 use scsi::home::Aborted;
 

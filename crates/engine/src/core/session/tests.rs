@@ -7,7 +7,7 @@ use crate::testing::initiator::{Initiator, Login, Pdu, write_cdb};
 use crate::testing::peer::{self, Command, Nexus};
 use crate::testing::{HeldStore, serve};
 use config::{Group, Transports};
-use proto::verbs::Attribute;
+use proto::services::Attribute;
 use std::io::ErrorKind;
 use std::sync::atomic::AtomicBool;
 use std::thread::scope;

@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::core::budget::{Rest, bytes};
 use crate::core::trace::is_traced;
 use crate::slots::Key;
-use proto::verbs::Down;
+use proto::services::Down;
 use reactor::io::Io;
 use scsi::storage::StoreError;
 use scsi::{Ending, Event, MediaOp, Step};

@@ -5,7 +5,7 @@ use crate::remote::support::{TARGET, serve_on, serve_toml, target_of, two_cores}
 use engine::Daemon;
 use peer::{Answer, Command, Function, Login, Nexus, connect};
 use proto::iscsi::initiator::{Completion, Outcome, Residual};
-use proto::verbs::{Attribute, TaskId};
+use proto::services::{Attribute, TaskId};
 use std::time::{Duration, Instant};
 
 const SCHEMES: [&str; 3] = ["iscsi", "iser", "srp"];

@@ -6,7 +6,7 @@ use super::task::Failure;
 use super::translate::check;
 use crate::aoe::Frame;
 use crate::iscsi::initiator::Request;
-use crate::verbs::TaskId;
+use crate::services::TaskId;
 use wire::aoe::{
     CONFIG_BYTES_MAX, Command, ConfigArgument, Directive, ErrorCode, Header, Mac, MaskArgument, MaskCommand,
     MaskError, Order, OrderKind, Query, QueryKind, Refusal, ReserveArgument, ReserveCommand,

@@ -2,8 +2,8 @@
 
 use super::PIECES_MAX;
 use super::abandoned::Abandoned;
+use crate::services::TaskId;
 use crate::time::Time;
-use crate::verbs::TaskId;
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use super::translate::Plan;
 use super::trim::Extent;
 use crate::iscsi::initiator::Request;
-use crate::verbs::TaskId;
+use crate::services::TaskId;
 use wire::Sense;
 
 /// How a command ended: a SCSI status, with sense data.

@@ -4,7 +4,7 @@ mod abandoned;
 mod orders;
 
 use super::*;
-use crate::verbs::Attribute;
+use crate::services::Attribute;
 use std::collections::{BTreeMap, BTreeSet};
 use wire::aoe::{Command as AoeCommand, ConfigArgument, ErrorCode, Header};
 use wire::ata::{Action, Section, StatusReturn, error};

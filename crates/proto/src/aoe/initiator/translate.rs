@@ -320,7 +320,7 @@ pub(super) fn invalid_field<T>(field: Field<T>) -> Failure {
 mod tests {
     use super::*;
     use crate::aoe::initiator::answer::tests::DISK;
-    use crate::verbs::Attribute;
+    use crate::services::Attribute;
     use wire::{BufferId, Places, Span};
 
     fn request(cdb: &[u8], read: u32, write: u32) -> Request {

@@ -2,8 +2,8 @@
 
 use super::task::{Answer, Stage, Task};
 use super::{Change, Target};
+use crate::services::{Ending, TaskId, Up};
 use crate::time::Time;
-use crate::verbs::{Ending, TaskId, Up};
 use wire::scsi::status::{CHECK_CONDITION, GOOD};
 use wire::{Places, Span};
 

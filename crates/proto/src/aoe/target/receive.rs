@@ -4,8 +4,8 @@ use super::query::{head, needs_session};
 use super::task::{Answer, Kind, Met, Tags, Task};
 use super::violation::{Reaction, Violation};
 use super::{Frame, Phase, REFUSED_EVERY, REPLIES_MAX, Target};
+use crate::services::{Attribute, Command as UpCommand, TaskId, Up};
 use crate::time::{Stamp, Time};
-use crate::verbs::{Attribute, Command as UpCommand, TaskId, Up};
 use wire::aoe::{
     ATA_BYTES, Command, ConfigArgument, ErrorCode, Header, MaskArgument, Order, OrderKind, ReserveArgument,
 };

@@ -2,7 +2,7 @@
 
 use super::task::{Answer, Kind, Stage};
 use super::{Frame, Target};
-use crate::verbs::{TaskId, Up};
+use crate::services::{TaskId, Up};
 use wire::Places;
 use wire::aoe::Header;
 use zerocopy::IntoBytes;

@@ -2,8 +2,8 @@
 
 use super::Config;
 use super::written::Write;
+use crate::services::{Ending, TaskId};
 use crate::time::Stamp;
-use crate::verbs::{Ending, TaskId};
 use std::ops::Range;
 use wire::aoe::{
     ATA_BYTES, Command, ConfigArgument, ErrorCode, Header, MaskArgument, MaskError, OrderKind, Refusal,

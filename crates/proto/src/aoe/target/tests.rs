@@ -5,7 +5,7 @@ mod limits;
 mod orders;
 
 use super::*;
-use crate::verbs::{Command as UpCommand, Ending};
+use crate::services::{Command as UpCommand, Ending};
 use proptest::prelude::*;
 use wire::aoe::{
     Command, ConfigCommand, ErrorCode, Header, MaskError, Order, OrderKind, Refusal, ReserveCommand,

@@ -11,8 +11,8 @@ use super::{
     Residual,
 };
 use crate::iscsi::login::{InitiatorLogin, Negotiated, Rdma};
+use crate::services::{FunctionId, TaskId};
 use crate::time::Time;
-use crate::verbs::{FunctionId, TaskId};
 use std::collections::VecDeque;
 use wire::iscsi::{
     FINAL, FunctionResponse, LoginRequest, LogoutReason, LogoutRequest, NopOut, Opcode, TAG_NONE,

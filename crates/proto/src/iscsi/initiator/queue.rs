@@ -2,7 +2,7 @@
 
 use super::layer::{Layer, Phase};
 use super::task::Task;
-use crate::verbs::{Attribute, TaskId};
+use crate::services::{Attribute, TaskId};
 use wire::Places;
 use wire::iscsi::{Ahs, BHS_BYTES, DataOut as DataOutPdu, FINAL, ScsiCommand, TAG_NONE, U24};
 use zerocopy::IntoBytes;

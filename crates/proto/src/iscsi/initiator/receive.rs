@@ -4,7 +4,7 @@
 use super::answer::{Checked, breach, residual};
 use super::queue::DataOut;
 use super::{Initiator, Outcome, Receiving, Residual};
-use crate::verbs::TaskId;
+use crate::services::TaskId;
 use wire::iscsi::{
     BHS_BYTES, BasicHeader, DIGEST_BYTES, DataIn, FINAL, Opcode, Pdu, ReadyToTransfer, TAG_NONE, pad,
 };

@@ -3,8 +3,8 @@
 use super::Initiator;
 use super::queue::{Control, DataOut};
 use crate::iscsi::frame::{PDU_BYTES, PDU_SEGMENTS, push_header, push_payload};
+use crate::services::TaskId;
 use crate::stream::Transmit;
-use crate::verbs::TaskId;
 use wire::iscsi::{BHS_BYTES, DIGEST_BYTES};
 use zerocopy::IntoBytes;
 

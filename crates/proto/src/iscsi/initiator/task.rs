@@ -1,7 +1,7 @@
 //! Commands in flight.
 
 use super::{Completion, Request};
-use crate::verbs::TaskId;
+use crate::services::TaskId;
 
 /// A command in flight.
 #[derive(Clone, Copy, Debug)]

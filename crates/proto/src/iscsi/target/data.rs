@@ -4,7 +4,7 @@ use super::layer::{Data, Incoming, Layer};
 use super::queue::Out;
 use super::task::{Fetch, Push, Task};
 use super::violation::{Reaction, Violation};
-use crate::verbs::{Ending, TaskId, Up};
+use crate::services::{Ending, TaskId, Up};
 use wire::iscsi::{DataOut, Pdu, RejectReason, TAG_NONE};
 use wire::scsi::status::CHECK_CONDITION;
 use wire::{Places, Sense};

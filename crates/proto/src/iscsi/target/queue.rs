@@ -2,7 +2,7 @@
 
 use super::layer::{Layer, Phase};
 use super::task::Task;
-use crate::verbs::{Ending, TaskId};
+use crate::services::{Ending, TaskId};
 use wire::iscsi::{BHS_BYTES, DIGEST_BYTES, FINAL, NopIn, Reject, RejectReason, ScsiResponse, TAG_NONE, U24};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U32;

@@ -4,8 +4,8 @@ use super::layer::{Granted, Layer, Phase};
 use super::violation::{Reaction, Violation};
 use crate::iscsi::login::{self, LoginReply};
 use crate::iscsi::target::session::Session;
+use crate::services::{Function, FunctionId, FunctionResponse, TaskId, Up};
 use crate::time::Time;
-use crate::verbs::{Function, FunctionId, FunctionResponse, TaskId, Up};
 use std::time::Duration;
 use wire::iscsi::{
     AsyncEvent, AsyncMessage, BHS_BYTES, BasicHeader, CONTINUE, FINAL, FunctionResponse as Response,

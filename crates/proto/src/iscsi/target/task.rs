@@ -1,6 +1,6 @@
 //! The task table of one connection: fixed slots, taken and given back in turn.
 
-use crate::verbs::{Ending, TaskId};
+use crate::services::{Ending, TaskId};
 use wire::Places;
 
 /// R2Ts that one task may have outstanding, whatever was negotiated.

@@ -5,7 +5,7 @@ use super::layer::{Data, Incoming, Layer, Phase};
 use super::session::CmdSnPosition;
 use super::task::Arrival;
 use super::violation::{Reaction, Violation};
-use crate::verbs::{Attribute, Command, Up};
+use crate::services::{Attribute, Command, Up};
 use wire::Cdb;
 use wire::iscsi::{
     Ahs, BHS_BYTES, BasicHeader, LoginResponse, LoginStatus, LogoutRequest, NopOut, Opcode, Pdu, ScsiCommand,

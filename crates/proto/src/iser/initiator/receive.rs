@@ -4,7 +4,7 @@ use super::{Initiator, Own};
 use crate::iscsi::initiator::layer::Phase;
 use crate::iser::{Parts, Violation};
 use crate::message::{Advertised, Message, Post};
-use crate::verbs::TaskId;
+use crate::services::TaskId;
 use wire::iscsi::{BHS_BYTES, BasicHeader, Opcode, Pdu, ScsiResponse};
 
 impl Initiator {

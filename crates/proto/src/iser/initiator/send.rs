@@ -3,7 +3,7 @@
 use super::{Initiator, Own};
 use crate::iscsi::initiator::queue::DataOut;
 use crate::message::{Access, Full, Post, WorkId};
-use crate::verbs::TaskId;
+use crate::services::TaskId;
 use wire::Places;
 use wire::iser::Header;
 use zerocopy::IntoBytes;

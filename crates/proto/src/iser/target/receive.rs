@@ -4,7 +4,7 @@ use super::{Held, Remote, Target};
 use crate::iscsi::target::layer::{Data, Incoming};
 use crate::iser::{Parts, Violation};
 use crate::message::{Advertised, Message, Post};
-use crate::verbs::{TaskId, Up};
+use crate::services::{TaskId, Up};
 use wire::Span;
 use wire::iscsi::{BasicHeader, Opcode};
 use wire::iser::Header;

@@ -7,7 +7,7 @@ use crate::iscsi::target::queue::{Control, Out, SENSE_SEGMENT_MAX};
 use crate::iscsi::target::task::Solicited;
 use crate::iser::Violation;
 use crate::message::{Full, Post, WorkId};
-use crate::verbs::{TaskId, Up};
+use crate::services::{TaskId, Up};
 use wire::Places;
 use wire::iscsi::{NopIn, Opcode, Pdu, TAG_NONE, pad};
 use wire::iser::Header;

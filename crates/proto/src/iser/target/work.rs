@@ -1,7 +1,7 @@
 //! What a work request was for, in its id.
 
 use crate::message::WorkId;
-use crate::verbs::TaskId;
+use crate::services::TaskId;
 
 /// What a work request was for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

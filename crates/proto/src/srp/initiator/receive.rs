@@ -4,7 +4,7 @@ use super::send::{Control, FUNCTION_TAGS, PING_TAG};
 use super::task::Task;
 use super::{Event, Initiator};
 use crate::iscsi::initiator::{Completion, Outcome, Residual};
-use crate::verbs::{FunctionId, TaskId};
+use crate::services::{FunctionId, TaskId};
 use wire::Sense;
 use wire::srp::{
     AsyncEventRequest, CreditRequest, Layout, Opcode, Response, ResponseCode, TargetLogout, TaskFunction,

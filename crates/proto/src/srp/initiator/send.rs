@@ -3,7 +3,7 @@
 use super::task::Task;
 use super::{IMMEDIATE_OFFSET, Initiator, Phase};
 use crate::message::{Access, Advertised, Full, Post, WorkId};
-use crate::verbs::{Attribute, FunctionId, TaskId};
+use crate::services::{Attribute, FunctionId, TaskId};
 use wire::srp::{
     self, AsyncEventResponse, CreditResponse, Descriptor, Direct, InitiatorLogout, Opcode, TaskAttribute,
     TaskFunction, TaskManagement,

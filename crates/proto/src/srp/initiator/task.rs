@@ -2,7 +2,7 @@
 
 use crate::iscsi::initiator::{Completion, Request};
 use crate::message::Advertised;
-use crate::verbs::TaskId;
+use crate::services::TaskId;
 
 /// A command in flight.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use super::send::{Answered, Out};
 use super::task::{Stage, Transfer};
 use super::{Phase, Target, Work};
 use crate::message::WorkId;
-use crate::verbs::{Ending, FunctionId, FunctionResponse, TaskId, Up};
+use crate::services::{Ending, FunctionId, FunctionResponse, TaskId, Up};
 use wire::srp::ResponseCode;
 use wire::{Places, Span};
 

@@ -2,7 +2,7 @@
 
 use super::{Link, Target};
 use crate::message::Answer;
-use crate::verbs::{Session, Up, Withdrawal};
+use crate::services::{Session, Up, Withdrawal};
 use std::net::{IpAddr, SocketAddr};
 use wire::scsi::transport_id::srp_port;
 use wire::srp::login::{FORMAT_DIRECT, FORMAT_INDIRECT};

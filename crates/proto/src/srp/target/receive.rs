@@ -5,7 +5,7 @@ use super::task::Stage;
 use super::violation::{Reaction, Violation};
 use super::{PendingFunction, Phase, Target};
 use crate::message::Message;
-use crate::verbs::{self, Attribute, Ending, Function, FunctionId, TaskId, Up};
+use crate::services::{self, Attribute, Ending, Function, FunctionId, TaskId, Up};
 use wire::Span;
 use wire::scsi::status::TASK_SET_FULL;
 use wire::srp::{
@@ -98,7 +98,7 @@ impl Target {
         let (tag, sol_not) = (unit.head.tag.get(), unit.head.sol_not);
         self.validate_tag(tag)?;
         let immediate = self.validate_immediate(&unit, message.bytes.len())?;
-        let command = verbs::Command {
+        let command = services::Command {
             task: TaskId::default(),
             lun: unit.head.lun.get(),
             attribute: attribute(unit.head.attribute()),
@@ -109,7 +109,7 @@ impl Target {
             unsolicited_bytes: 0,
         };
         let (id, task) = self.tasks.take(tag, sol_not).ok_or(Violation::RequestLimit)?;
-        task.command = Some(verbs::Command { task: id, ..command });
+        task.command = Some(services::Command { task: id, ..command });
         if let Err(violation) = task.describe(&unit.data_out, &unit.data_in) {
             task.stage = Stage::Over;
             self.tasks.forget(id);

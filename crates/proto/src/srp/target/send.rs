@@ -3,7 +3,7 @@
 use super::task::{DESCRIPTOR_BYTES, Stage};
 use super::{Request, Target, Work};
 use crate::message::{Advertised, Full, Post};
-use crate::verbs::{Command, Ending, TaskId};
+use crate::services::{Command, Ending, TaskId};
 use wire::scsi::status::GOOD;
 use wire::srp::{
     self, AsyncEventRequest, CreditRequest, Direct, Layout, LoginRequest, LogoutReason, Opcode, Response,

@@ -2,7 +2,7 @@
 
 use super::violation::Violation;
 use crate::message::Advertised;
-use crate::verbs::{Command, Ending, TaskId};
+use crate::services::{Command, Ending, TaskId};
 use wire::srp::{Descriptor, Direct};
 use wire::{Places, Span};
 

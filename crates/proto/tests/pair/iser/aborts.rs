@@ -4,7 +4,7 @@
 use super::raw::{GOOD, LINUX, Raw, disk, read, write};
 use crate::support::fabric::Op;
 use proto::message::{MessageMachine, WorkId};
-use proto::verbs::{Down, Ending, Function, FunctionId, FunctionResponse, TaskId, Up};
+use proto::services::{Down, Ending, Function, FunctionId, FunctionResponse, TaskId, Up};
 use wire::iscsi::{
     FINAL, LogoutReason, LogoutRequest, LogoutResponse, NopOut, Opcode, ScsiCommand, ScsiResponse, TAG_NONE,
     TaskFunction, TaskManagementRequest, TaskManagementResponse,

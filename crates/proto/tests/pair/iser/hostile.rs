@@ -4,7 +4,7 @@ use super::raw::{GOOD, LINUX, Raw, disk, read, write};
 use crate::support::fabric::Op;
 use crate::support::{DISK, Random};
 use proto::message::{Advertised, MessageMachine};
-use proto::verbs::{Down, Ending, Up};
+use proto::services::{Down, Ending, Up};
 use wire::Span;
 use wire::iscsi::{
     AsyncMessage, DataOut, FINAL, LoginRequest, NopIn, NopOut, Opcode, Reject, RejectReason, ScsiCommand,

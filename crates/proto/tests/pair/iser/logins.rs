@@ -5,7 +5,7 @@ use crate::support::{IDLE, READ, Setup, TARGET, command, host};
 use proto::iscsi::chap::Algorithm;
 use proto::iscsi::initiator::{Event, Outcome};
 use proto::iscsi::login::{Digests, Offers, Refusal};
-use proto::verbs::Down;
+use proto::services::Down;
 use std::time::Duration;
 use wire::Places;
 use wire::iscsi::AsyncEvent;

@@ -6,8 +6,8 @@ use crate::support::rig::START;
 use crate::support::{DISK, INITIATOR, Memory, Random, Setup, TARGET};
 use proto::iser::target::Target;
 use proto::message::{Answer, MessageMachine, WorkId};
+use proto::services::{Command, Down, Ending, Session, Up};
 use proto::time::Time;
-use proto::verbs::{Command, Down, Ending, Session, Up};
 use wire::iscsi::{
     BHS_BYTES, BasicHeader, FINAL, LoginRequest, LoginResponse, Opcode, Pdu, Reject, RejectReason,
     ScsiCommand, U24,

@@ -5,8 +5,8 @@ use crate::support::{Device, Setup, Transport, addresses};
 use proto::iscsi::initiator::{Completion, Event, Request};
 use proto::iser::initiator::Initiator;
 use proto::iser::target::Target;
+use proto::services::{Down, TaskId};
 use proto::time::Time;
-use proto::verbs::{Down, TaskId};
 use std::sync::Arc;
 
 impl Transport for Target {

@@ -5,7 +5,7 @@ use super::rig::Rig;
 use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::{DISK, HOST};
 use proto::message::Access;
-use proto::verbs::{Down, Ending, Function, FunctionResponse, TaskId, Up};
+use proto::services::{Down, Ending, Function, FunctionResponse, TaskId, Up};
 use wire::scsi::status::TASK_ABORTED;
 use wire::srp::{Direct, LoginRequest, Response, ResponseCode, TaskFunction};
 use wire::{Places, Span};

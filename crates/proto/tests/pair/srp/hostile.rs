@@ -5,9 +5,9 @@ use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::{Device, WRITE};
 use proptest::prelude::*;
 use proto::message::{Advertised, Message, MessageMachine};
+use proto::services::Up;
 use proto::srp::initiator::{Initiator, InitiatorConfig};
 use proto::time::Time;
-use proto::verbs::Up;
 use wire::srp::{
     Direct, Layout, LoginRequest, LogoutReason, Opcode, ResponseCode, TargetLogout, TaskFunction,
 };

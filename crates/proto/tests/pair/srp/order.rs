@@ -6,7 +6,7 @@ use super::shapes::{buffers, table};
 use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::Random;
 use proto::message::{Access, MessageMachine};
-use proto::verbs::{Down, FunctionId, FunctionResponse, Up};
+use proto::services::{Down, FunctionId, FunctionResponse, Up};
 use wire::srp::{LoginRequest, TaskFunction};
 
 const RESET: u64 = 99;

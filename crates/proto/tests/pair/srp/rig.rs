@@ -4,11 +4,11 @@ use super::wild::Wild;
 use crate::support::rig::{Client, START};
 use crate::support::{Device, IDLE, Transport, addresses};
 use proto::iscsi::initiator::{Completion, Request};
+use proto::services::{Down, TaskId, Up};
 use proto::srp::initiator::{Event, Initiator, InitiatorConfig};
 use proto::srp::target::login::{Access, Applicant};
 use proto::srp::target::{Target, TargetConfig};
 use proto::time::Time;
-use proto::verbs::{Down, TaskId, Up};
 use std::sync::Arc;
 use wire::srp::RejectReason;
 
@@ -110,7 +110,7 @@ impl Rig<Wild> {
     }
 
     /// The task of the command that went up last.
-    pub(super) fn given(&mut self) -> proto::verbs::Command {
+    pub(super) fn given(&mut self) -> proto::services::Command {
         match self.ups.pop() {
             Some(Up::Command(command)) => command,
             other => panic!("{other:?}, {:?} {:?}", self.target_gone, self.broken),

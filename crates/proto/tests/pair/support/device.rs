@@ -1,8 +1,8 @@
 //! A SCSI side that does what the CDB says.
 
 use super::DISK;
+use proto::services::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, Up};
 use proto::time::Time;
-use proto::verbs::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, Up};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::{Places, Sense, Span};
 

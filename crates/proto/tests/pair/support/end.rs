@@ -1,9 +1,9 @@
 //! One end of the pipe: a driver that obeys `Want` and `Transmit`.
 
 use super::memory::{Memory, crc32c_after};
+use proto::services::TaskId;
 use proto::stream::{Segment, StreamMachine, Transmit, Want};
 use proto::time::Time;
-use proto::verbs::TaskId;
 use std::collections::VecDeque;
 use wire::Places;
 

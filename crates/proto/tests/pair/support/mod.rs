@@ -18,9 +18,9 @@ use proto::iscsi::login::{
     Access, ChapCredentials, Grant, InitiatorChap, Offers, Plan, Refusal, SendTargets, TargetRecord,
 };
 use proto::iscsi::target::{Target, TargetConfig};
+use proto::services::{Attribute, Down, Up};
 use proto::stream::StreamMachine;
 use proto::time::Time;
-use proto::verbs::{Attribute, Down, Up};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

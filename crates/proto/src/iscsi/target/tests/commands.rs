@@ -1,8 +1,8 @@
 //! Command order, Data-In, status and residuals.
 
 use super::harness::{Driver, GOOD, crc32c, read, write};
+use crate::services::{Attribute, Down, Ending, Up};
 use crate::stream::StreamMachine;
-use crate::verbs::{Attribute, Down, Ending, Up};
 use wire::iscsi::{DataIn, FINAL, NopIn, Opcode, RejectReason, ScsiCommand, ScsiResponse};
 use wire::{Places, Sense};
 use zerocopy::IntoBytes;

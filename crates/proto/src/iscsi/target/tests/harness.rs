@@ -2,9 +2,9 @@
 
 use crate::iscsi::login::{Access, Grant, Negotiated, Offers, Refusal, SendTargets, TargetRecord};
 use crate::iscsi::target::{Target, TargetConfig};
+use crate::services::{Command, Down, Ending, Session, TaskId, Up};
 use crate::stream::{Segment, StreamMachine, Transmit, Want};
 use crate::time::Time;
-use crate::verbs::{Command, Down, Ending, Session, TaskId, Up};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! The connection before the full feature phase; what is negotiated is tested with the login itself.
 
 use super::harness::{Driver, read};
+use crate::services::{Down, Up};
 use crate::stream::{StreamMachine, Want};
 use crate::time::Time;
-use crate::verbs::{Down, Up};
 use wire::iscsi::{LoginRequest, LoginResponse, LoginStatus};
 use zerocopy::IntoBytes;
 

@@ -3,8 +3,8 @@
 use super::harness::{Driver, GOOD, Got, read, unsolicited, write};
 use crate::iscsi::login::Negotiated;
 use crate::iscsi::target::Plain;
+use crate::services::{Down, Ending};
 use crate::stream::{StreamMachine, Transmit};
-use crate::verbs::{Down, Ending};
 use wire::iscsi::{DataIn, NopOut, Opcode, ScsiCommand, TAG_NONE};
 use zerocopy::IntoBytes;
 

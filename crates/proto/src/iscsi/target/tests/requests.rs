@@ -1,9 +1,9 @@
 //! NOP, text, task management, SNACK, logout, keep-alive, and noise.
 
 use super::harness::{Driver, GOOD, read, unsolicited, write};
+use crate::services::{Down, Function, FunctionId, FunctionResponse, Up};
 use crate::stream::{StreamMachine, Want};
 use crate::time::Time;
-use crate::verbs::{Down, Function, FunctionId, FunctionResponse, Up};
 use proptest::prelude::*;
 use wire::iscsi::{
     AsyncEvent, AsyncMessage, CONTINUE, FINAL, FunctionResponse as Response, LogoutOutcome, LogoutReason,

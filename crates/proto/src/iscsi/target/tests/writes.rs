@@ -2,8 +2,8 @@
 
 use super::harness::{Driver, GOOD, data_out, unsolicited, write};
 use crate::iscsi::login::Negotiated;
+use crate::services::{Down, Ending, TaskId, Up};
 use crate::stream::{StreamMachine, Want};
-use crate::verbs::{Down, Ending, TaskId, Up};
 use wire::iscsi::{DataOut, Opcode, ReadyToTransfer, RejectReason, ScsiCommand, ScsiResponse};
 use zerocopy::IntoBytes;
 

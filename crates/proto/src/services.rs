@@ -1,6 +1,6 @@
-//! The one set of verbs between every transport and the SCSI side, as FreeBSD's CTL (datamove) and RFC 7145 (data
-//! movement primitives) have it. The SCSI side never knows whether data came as immediate data, unsolicited Data-Out,
-//! R2T, RDMA Read or inside the command.
+//! SCSI transport protocol services (SAM-5 section 5.4): the one interface between every transport and the SCSI
+//! side, with data movement as in FreeBSD's CTL (datamove) and RFC 7145 (data movement primitives). The SCSI side
+//! never knows whether data came as immediate data, unsolicited Data-Out, R2T, RDMA Read or inside the command.
 
 use wire::{Cdb, Places, Sense};
 
