@@ -52,12 +52,7 @@ pub(super) fn serve(socket: &TcpStream, ends: Ends, payload: Payload) -> io::Res
     }
 }
 
-fn speak(
-    socket: &TcpStream,
-    mut input: Input,
-    payload: Payload,
-    mut speaker: impl Speaks,
-) -> io::Result<()> {
+fn speak(socket: &TcpStream, mut input: Input, payload: Payload, mut speaker: impl Speaks) -> io::Result<()> {
     let mut output = Output::new(socket, payload);
     loop {
         let answered = speaker.answer(&mut input, &mut output);
