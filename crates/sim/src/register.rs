@@ -76,6 +76,8 @@ struct Candidate {
     is_left: bool,
     /// Its bytes will not become durable: a flush says nothing of it.
     is_lost: bool,
+    /// It ended as its initiator was preempted; what was still on its way then is refused while reservations refuse it.
+    is_fenced: bool,
 }
 
 impl Candidate {
@@ -107,10 +109,24 @@ impl Candidate {
 
     /// One that takes effect from now on, or not.
     fn new(id: WriteId, by: usize, start: Time) -> Candidate {
-        let (is_sure, is_durable, is_left, is_lost) = (false, false, false, false);
         let (end, until, sure_by) = (NEVER, NEVER, NEVER);
         let (shows, place) = (id, Attribute::Simple);
-        Candidate { id, shows, by, start, end, until, place, is_sure, sure_by, is_durable, is_left, is_lost }
+        let (is_sure, is_durable, is_left, is_lost, is_fenced) = (false, false, false, false, false);
+        Candidate {
+            id,
+            shows,
+            by,
+            start,
+            end,
+            until,
+            place,
+            is_sure,
+            sure_by,
+            is_durable,
+            is_left,
+            is_lost,
+            is_fenced,
+        }
     }
 }
 
@@ -149,12 +165,15 @@ pub(crate) struct Registers {
     swapped: HashMap<(usize, u32, u64), Time>,
     /// When a disk last lost what somebody may have replaced.
     gone: Time,
+    /// Units with writes that are fenced.
+    has_fenced: Vec<bool>,
 }
 
 impl Registers {
     pub(crate) fn new(initiators: usize, units: usize, blocks: u32, may_lose: bool) -> Registers {
         let zeros = Candidate::settled(WriteId(0), Time(0));
         let (owed, known) = (vec![vec![None; units]; initiators], vec![false; initiators]);
+        let has_fenced = vec![false; units];
         let units = vec![vec![vec![zeros]; blocks as usize]; units];
         Registers {
             units,
@@ -168,6 +187,7 @@ impl Registers {
             known,
             swapped: HashMap::new(),
             gone: Time(0),
+            has_fenced,
         }
     }
 
@@ -281,6 +301,7 @@ impl Registers {
             match candidates.iter_mut().rfind(|one| one.id == id) {
                 Some(one) if fate != Fate::Refused => {
                     one.end = one.end.min(now);
+                    one.is_fenced = false;
                     if matches!(fate, Fate::Done | Fate::Durable) {
                         one.has_landed(now);
                     }
@@ -303,13 +324,31 @@ impl Registers {
         Ok(())
     }
 
-    /// All of an initiator's writes to a unit that it had begun by then have ended.
+    /// An initiator was preempted: all its writes to a unit that it had begun by then have ended, as long as reservations
+    /// let it write no more.
     pub(crate) fn fence(&mut self, now: Time, by: usize, unit: usize, until: Time) {
         for one in self.units[unit].iter_mut().flatten() {
             if one.by == by && one.start < until && one.end == NEVER {
-                one.end = now;
+                (one.end, one.is_fenced) = (now, !one.is_sure);
+                self.has_fenced[unit] |= one.is_fenced;
             }
         }
+    }
+
+    /// Reservations of a unit may have changed. Only what is in the task set is aborted (SPC-4 section 5.13.11.2.7): what is on
+    /// its way from who may write again takes effect when it comes.
+    pub(crate) fn let_in(&mut self, unit: usize, may_write: impl Fn(usize) -> bool) {
+        if !self.has_fenced[unit] {
+            return;
+        }
+        let is_let_in = |one: &&mut Candidate| one.is_fenced && may_write(one.by);
+        for one in self.units[unit].iter_mut().flatten().filter(is_let_in) {
+            one.is_fenced = false;
+            if !one.is_sure {
+                (one.end, one.until) = (NEVER, NEVER);
+            }
+        }
+        self.has_fenced[unit] = self.units[unit].iter().flatten().any(|one| one.is_fenced);
     }
 
     /// An initiator's flush of a unit has ended with GOOD status, which began then: what was acknowledged before is durable.
@@ -398,10 +437,12 @@ impl Registers {
         self.crashed = now;
         self.known.fill(false);
         self.owed.iter_mut().for_each(|units| units.fill(None));
+        self.has_fenced.fill(false);
         if loses {
             self.gone = now;
         }
         for candidates in self.units.iter_mut().flatten() {
+            candidates.iter_mut().for_each(|one| one.is_fenced = false);
             let open = candidates.iter().filter(|one| one.goes_on());
             let again: Vec<Candidate> = open
                 .map(|one| Candidate { shows: one.shows, ..Candidate::new(one.id, one.by, now) })
@@ -541,7 +582,7 @@ fn prune(candidates: &mut Vec<Candidate>, since: Time, may_lose: bool) {
     let stays = |one: &&Candidate| one.is_sure && (one.is_durable || !may_lose) && one.sure_by < since;
     let latest = candidates.iter().filter(stays).map(|one| one.start).max();
     if let Some(latest) = latest {
-        candidates.retain(|one| one.end >= latest);
+        candidates.retain(|one| one.end >= latest || one.is_fenced);
     }
 }
 

@@ -388,7 +388,12 @@ impl Reservations {
 
     /// Whether it may not write, whatever happened, and no order is under way.
     fn keeps_out(&self, initiator: usize) -> bool {
-        self.orders.is_empty() && self.ways.iter().all(|way| !way.table.lets(initiator, true))
+        self.orders.is_empty() && !self.may_write(initiator)
+    }
+
+    /// Whether an initiator may write, in some order of what is under way.
+    pub(crate) fn may_write(&self, initiator: usize) -> bool {
+        self.ways.iter().any(|way| way.table.lets(initiator, true))
     }
 
     /// A command of the medium begins; its number.

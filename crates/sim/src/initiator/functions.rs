@@ -90,10 +90,9 @@ impl Initiator {
 
     /// It does this to RESERVE of units: `all`, or what it has itself.
     pub(super) fn lose(&self, units: std::ops::Range<usize>, all: bool) -> Vec<(usize, u64)> {
-        let reservations = &mut *self.reservations.borrow_mut();
         let begin = |unit: usize| {
-            let one = &mut reservations[unit];
-            one.is_classic().then(|| (unit, one.order(self.index, 0, Action::Lose { all })))
+            let is_classic = self.reservations.borrow()[unit].is_classic();
+            is_classic.then(|| (unit, self.order(unit, 0, Action::Lose { all })))
         };
         units.filter_map(begin).collect()
     }

@@ -47,7 +47,7 @@ impl Initiator {
         let request = Request { lun, attribute, cdb, read, write: place };
         let taken = self.link.as_mut().and_then(|link| link.machine.submit(request));
         let Some(id) = taken else { return self.kernel.arena().give(&place) };
-        let order = self.reservations.borrow_mut()[unit].order(self.index, key, action);
+        let order = self.order(unit, key, action);
         for code in RESERVATIONS {
             self.attentions.borrow_mut().may_cause(self.index, Act::Command(id), unit, code);
         }
@@ -56,6 +56,14 @@ impl Initiator {
         });
         let (kind, access, compares, is_aborting) = (Kind::Order(order), 0, None, false);
         self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
+    }
+
+    /// What is to change the reservations of a unit begins; its number.
+    pub(super) fn order(&self, unit: usize, key: u64, action: Action) -> u64 {
+        let reservations = &mut self.reservations.borrow_mut()[unit];
+        let order = reservations.order(self.index, key, action);
+        self.registers.borrow_mut().let_in(unit, |initiator| reservations.may_write(initiator));
+        order
     }
 
     /// Whether reservations let a command end like this.

@@ -51,6 +51,31 @@ fn what_ended_before_another_one_was_read_is_gone() {
 }
 
 #[test]
+fn what_was_on_its_way_when_its_initiator_was_preempted_lands_only_once_that_may_write_again() {
+    let mut registers = Registers::new(3, 1, 8, false);
+    let (late, lands) = registers.begin_write(Time(10), 0, RANGE);
+    let (other, also) = registers.begin_write(Time(10), 1, RANGE);
+    registers.fence(Time(20), 0, 0, Time(15));
+    registers.fence(Time(20), 1, 0, Time(15));
+    let mut last = Vec::new();
+    // So many that those before are forgotten.
+    for at in (30..1000).step_by(10) {
+        let (id, bytes) = registers.begin_write(Time(at), 2, RANGE);
+        registers.end_write(Time(at + 1), RANGE, id, Fate::Done).unwrap();
+        last = bytes;
+    }
+    assert_eq!(read(&mut registers, 1000, 1001, &last), Ok(()));
+    assert!(read(&mut registers, 1002, 1003, &lands).is_err(), "nothing lets it write");
+    registers.let_in(0, |initiator| initiator == 0);
+    assert_eq!(read(&mut registers, 1010, 1011, &lands), Ok(()));
+    assert!(read(&mut registers, 1012, 1013, &also).is_err(), "the other may not write");
+    registers.end_write(Time(1020), RANGE, other, Fate::Unsure).unwrap();
+    registers.let_in(0, |initiator| initiator == 1);
+    assert!(read(&mut registers, 1030, 1031, &also).is_err(), "its session has ended");
+    registers.end_write(Time(1040), RANGE, late, Fate::Unsure).unwrap();
+}
+
+#[test]
 fn what_comes_before_an_ordered_write_is_done_before_it() {
     use Attribute::{HeadOfQueue, Ordered, Simple};
     let cases = [
