@@ -128,7 +128,7 @@ fn record(part: Part, table: &str) -> Result {
     fs::copy(from.join("report.md"), to.join("report.md")).map_err(fault)?;
     let date = output(command("date").args(["--utc", "+%Y-%m-%d"]))?;
     let mut text = format!(
-        "# Marks\n\nMade by `cargo xtask bench {} --record` on {}. Ratios are of medians of one run; \
+        "# Marks\n\nMade by `cargo xtask bench {} --record` on {}. Ratios are medians of the ratios within each repetition; \
          [report.md](report.md) has the machine, the commands and all figures, [results.csv](results.csv) every row.\n\n\
          {table}",
         part.option(),
@@ -149,13 +149,13 @@ mod tests {
     use super::*;
 
     const CSV: &str = "\
-section,target,scheduling,direction,write_data,digests,jobs,queue_depth,block_size,runs,iops,iops_median,\
+section,target,scheduling,direction,write_data,digests,jobs,queue_depth,block_size,runs,iops_each,iops_median,\
 target_cpu_us_per_command_median,initiator_cpu_us_per_command_median\r\n\
-A: small commands,Lunette,spinning,read,with the command,none,1,32,4K,5,90,80,0.8312,1.5\r\n\
-A: small commands,ceiling,spinning,read,with the command,none,1,32,4K,5,100,100,,1\r\n\
-C: polling,Lunette,free,read,with the command,none,1,1,4K,5,1,95,1,1\r\n\
-C: polling,Lunette,always,read,with the command,none,1,1,4K,5,1,100,1,1\r\n\
-C: polling,Lunette,never,read,with the command,none,1,1,4K,4,1,50,1,1\r\n";
+A: small commands,Lunette,spinning,read,with the command,none,1,32,4K,5,1:40 2:60 3:80 4:90 5:90,80,0.8312,1.5\r\n\
+A: small commands,ceiling,spinning,read,with the command,none,1,32,4K,5,1:100 2:100 3:100 4:100 5:50,100,,1\r\n\
+C: polling,Lunette,free,read,with the command,none,1,1,4K,5,1:95,95,1,1\r\n\
+C: polling,Lunette,always,read,with the command,none,1,1,4K,5,1:100,100,1,1\r\n\
+C: polling,Lunette,never,read,with the command,none,1,1,4K,4,1:50,50,1,1\r\n";
 
     fn verdicts() -> Vec<Evaluated> {
         let results = Results::parse(CSV.as_bytes()).expect("results");

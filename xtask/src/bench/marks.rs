@@ -165,12 +165,13 @@ pub(super) mod tests {
         let heading = Axis::ALL.iter().map(title);
         let figures = ["iops", "target_cpu_us_per_command", "initiator_cpu_us_per_command"];
         let figures = figures.map(|name| format!("{name}_median"));
-        let heading = ["section", "runs"].map(String::from).into_iter().chain(figures).chain(heading);
+        let heading =
+            ["section", "runs", "iops_each"].map(String::from).into_iter().chain(figures).chain(heading);
         csv.write_record(heading).expect("a record");
         for row in rows(&plan) {
             let section = plan.matrices[row.matrix].title.clone();
             let axes = Axis::ALL.iter().map(|axis| axis.value(&row));
-            let figures = ["5", "1000", "1", "1"].map(String::from);
+            let figures = ["5", "1:1000", "1000", "1", "1"].map(String::from);
             csv.write_record([section].into_iter().chain(figures).chain(axes)).expect("a record");
         }
         let csv = csv.into_inner().expect("CSV");

@@ -1,7 +1,7 @@
 //! The results of a report, row by row.
 
 use crate::command::Result;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 /// When the data of writes is sent, unless specified.
@@ -58,6 +58,8 @@ impl Medians {
 /// All rows, with their medians.
 pub(super) struct Results {
     medians: HashMap<Side, Medians>,
+    /// Commands per second by repetition.
+    iops: HashMap<Side, BTreeMap<u32, f64>>,
     /// In the file's order.
     pub(super) rows: Vec<Side>,
     /// Repetitions that every row has at least.
@@ -83,14 +85,20 @@ impl Results {
         let [section, target, scheduling] = ["section", "target", "scheduling"].map(column);
         let [direction, write_data, digests, jobs] =
             ["direction", "write_data", "digests", "jobs"].map(column);
-        let [depth, block, runs] = ["queue_depth", "block_size", "runs"].map(column);
+        let [depth, block, runs, each] = ["queue_depth", "block_size", "runs", "iops_each"].map(column);
         let [iops, target_cpu, initiator_cpu] =
             ["iops", "target_cpu_us_per_command", "initiator_cpu_us_per_command"]
                 .map(|name| column(&format!("{name}_median")));
-        let (runs, iops, target_cpu, initiator_cpu) = (runs?, iops?, target_cpu?, initiator_cpu?);
+        let (runs, each, iops, target_cpu, initiator_cpu) =
+            (runs?, each?, iops?, target_cpu?, initiator_cpu?);
         let places =
             [section?, target?, scheduling?, direction?, write_data?, digests?, jobs?, depth?, block?];
-        let mut results = Results { medians: HashMap::new(), rows: Vec::new(), repetitions: u32::MAX };
+        let mut results = Results {
+            medians: HashMap::new(),
+            iops: HashMap::new(),
+            rows: Vec::new(),
+            repetitions: u32::MAX,
+        };
         for record in reader.records() {
             let record = record.map_err(|error| error.to_string())?;
             let [section, target, scheduling, direction, write_data, digests, jobs, depth, block] =
@@ -102,11 +110,22 @@ impl Results {
                 let (target_cpu, initiator_cpu) = (figure(target_cpu), figure(initiator_cpu));
                 results.medians.insert(side.clone(), Medians { iops, target_cpu, initiator_cpu });
             }
+            let of_each = |pair: &str| {
+                let (repetition, iops) = pair.split_once(':')?;
+                Some((repetition.parse().ok()?, iops.parse().ok()?))
+            };
+            let each = record.get(each).unwrap_or_default().split_whitespace().filter_map(of_each).collect();
+            results.iops.insert(side.clone(), each);
             let count = record.get(runs).and_then(|count| count.parse().ok()).unwrap_or(0);
             results.repetitions = results.repetitions.min(count);
             results.rows.push(side);
         }
         Ok(results)
+    }
+
+    /// Commands per second by repetition.
+    pub(super) fn iops(&self, side: &Side) -> Option<&BTreeMap<u32, f64>> {
+        self.iops.get(side)
     }
 
     pub(super) fn medians(&self, side: &Side) -> Option<Medians> {

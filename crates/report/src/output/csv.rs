@@ -32,6 +32,7 @@ pub(super) fn csv(report: &Report<'_>) -> String {
     for name in own.chain(SHARED.iter().map(|(_, name, _)| format!("{name}_of_ceiling"))) {
         heading.extend(SUMMARIES.iter().map(|ending| format!("{name}{ending}")));
     }
+    heading.push("iops_each".into());
     let mut lines = vec![heading];
     for section in &report.sections {
         for row in &section.rows {
@@ -45,11 +46,18 @@ pub(super) fn csv(report: &Report<'_>) -> String {
                 ]);
                 fields.extend([row.runs.len().to_string(), row.failures.join("; ")]);
                 fields.extend(figures(row, part));
+                fields.push(each(row, part));
                 lines.push(fields);
             }
         }
     }
     records(lines)
+}
+
+/// Operations per second of each repetition, so that two rows can be compared pair by pair: `1:92532.5 2:91003`.
+fn each(row: &Measurement<'_>, part: Part) -> String {
+    let iops = |(repetition, run): (&u32, _)| Some(format!("{repetition}:{}", Metric::Iops.of(run, part)?));
+    row.runs.iter().map(|(repetition, run)| (repetition, *run)).filter_map(iops).collect::<Vec<_>>().join(" ")
 }
 
 fn figures(row: &Measurement<'_>, part: Part) -> Vec<String> {
