@@ -165,6 +165,8 @@ pub struct Session {
     tags: Tag,
     /// Counts connections.
     attempt: u64,
+    /// Those that are being made, the ones that nobody waits for any more among them.
+    attempts_open: u32,
     state: State,
     queue: Queue,
     outage: Outage,
@@ -206,6 +208,7 @@ impl Session {
             has_arrived: false,
             tags,
             attempt: 0,
+            attempts_open: 0,
             state: State::Idle,
             queue: Queue::new(depth),
             outage: Outage::new(OutageLog::default()),
@@ -445,8 +448,12 @@ impl Session {
         let tag = completion.tag.0 - self.tags.0;
         let is_current = tag >> KIND_BITS == self.attempt;
         match (tag & ((1 << KIND_BITS) - 1), &mut self.state) {
-            (CONNECT, State::Connecting(_)) if is_current => self.connected(io, completion.result),
+            (CONNECT, State::Connecting(_)) if is_current => {
+                self.attempts_open -= 1;
+                self.connected(io, completion.result);
+            }
             (CONNECT, _) => {
+                self.attempts_open -= 1;
                 // One that took too long: nobody waits for it any more.
                 if let Ok(socket) = completion.result {
                     io.close(Handle(socket as i32));
@@ -500,6 +507,7 @@ impl Session {
         match &mut self.state {
             State::Resting(until) if now >= *until => self.connect(io),
             State::Connecting(until) if now >= *until => {
+                io.unwatch(self.tag(CONNECT));
                 self.failed(now, "no answer to the connection request")
             }
             State::Connected(link) => {
@@ -532,9 +540,11 @@ impl Session {
                 self.flush(io, finished);
             }
             State::Connected(_) => self.abandon(io, "closed", finished),
-            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
-                self.state = State::Closed
+            State::Connecting(_) => {
+                io.unwatch(self.tag(CONNECT));
+                self.state = State::Closed;
             }
+            State::Idle | State::Resting(_) | State::Closed => self.state = State::Closed,
         }
     }
 
@@ -543,9 +553,9 @@ impl Session {
         self.is_closing
     }
 
-    /// Whether no connection is there.
+    /// Whether no connection is there, nor one to come that would have to be closed.
     pub fn is_closed(&self) -> bool {
-        !matches!(self.state, State::Connected(_) | State::Connecting(_))
+        !matches!(self.state, State::Connected(_) | State::Connecting(_)) && self.attempts_open == 0
     }
 }
 
@@ -559,6 +569,7 @@ impl Session {
         match &self.address {
             Some(Destination::Address(address)) => {
                 io.connect(*address, self.tag(CONNECT));
+                self.attempts_open += 1;
                 self.state = State::Connecting(now.after(self.options.login_within));
             }
             Some(Destination::Interface(interface)) => {
@@ -779,3 +790,6 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

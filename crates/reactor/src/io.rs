@@ -118,7 +118,8 @@ pub trait Io {
     /// Completes when a socket has room for more to send, which it had not. [`Io::unwatch`] ends this, too.
     fn watch_room(&mut self, socket: Handle, tag: Tag);
 
-    /// The watch with this tag completes soon, with an error if nothing can be read; then nothing holds the descriptor.
+    /// The watch with this tag completes soon, with an error if nothing can be read; then nothing holds the descriptor. So does
+    /// a connection that is being made.
     fn unwatch(&mut self, tag: Tag);
 
     /// Ends both directions of a socket: requests in flight on it complete soon, with an error or 0 bytes.
