@@ -515,6 +515,12 @@ impl Flight {
         }
     }
 
+    /// Whether what it wrote may not be durable when it ends well.
+    pub(super) fn leaves_dirty(&self, store: &FileStore) -> bool {
+        let is_durable = self.is_durable() || matches!(self.op, Op::Zero { durable: true, .. });
+        !store.shape.in_memory && writes(&self.op) && !is_durable
+    }
+
     /// Whether its writes are durable when they end.
     fn syncs_itself(&self, store: &FileStore) -> bool {
         self.is_durable() && !store.syncs_apart()

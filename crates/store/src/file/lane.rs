@@ -203,6 +203,9 @@ impl FileLane {
     fn finish(&mut self, slot: usize, outcome: Outcome, done: &mut Vec<(OpId, Outcome)>) {
         let mut flight = self.flights[slot].take().expect("a finished operation exists");
         flight.note(&self.store, outcome.is_ok());
+        if outcome.is_ok() && flight.leaves_dirty(&self.store) {
+            self.store.syncs.wrote();
+        }
         self.store.stripes.unlock(&mut flight.hold);
         flight.leave(&self.store);
         if let Some(buffer) = flight.buffer {
@@ -291,6 +294,10 @@ impl<I: Io> Lane<I> for FileLane {
 
     fn losses(&mut self) -> u64 {
         self.store.syncs.losses()
+    }
+
+    fn is_dirty(&mut self) -> bool {
+        self.store.syncs.is_dirty()
     }
 
     fn cancel(&mut self, _io: &mut I, id: OpId) {

@@ -7,7 +7,7 @@
 //! later one, has been notified.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Which sync runs, who waits for its end, and how many have lost data.
@@ -16,6 +16,8 @@ pub(super) struct Syncs {
     /// Beginnings and ends of syncs: an odd number while one runs.
     changes: AtomicU64,
     losses: Arc<AtomicU64>,
+    /// Something was written that no sync has begun after, or that one has lost.
+    is_dirty: AtomicBool,
     /// What wakes the cores that wait: at most one of each lane.
     waiting: Mutex<Vec<Arc<OwnedFd>>>,
 }
@@ -57,7 +59,23 @@ impl Syncs {
             let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
             self.changes.compare_exchange(changes, changes + 1, success, failure).is_ok()
         };
-        if changes.is_multiple_of(2) && begin() { Turn::Begin } else { Turn::Wait }
+        if !changes.is_multiple_of(2) || !begin() {
+            return Turn::Wait;
+        }
+        self.is_dirty.store(false, Ordering::Release);
+        Turn::Begin
+    }
+
+    /// Something was written that is not durable.
+    pub(super) fn wrote(&self) {
+        if !self.is_dirty.load(Ordering::Acquire) {
+            self.is_dirty.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether something was written that is not known to be durable.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.is_dirty.load(Ordering::Acquire)
     }
 
     /// The running sync has completed. If it failed, [`Syncs::lost`] comes before.
@@ -81,6 +99,7 @@ impl Syncs {
 
     /// Written data may be lost that the kernel will not report again. How often that was.
     pub(super) fn lost(&self) -> u64 {
+        self.wrote();
         self.losses.fetch_add(1, Ordering::AcqRel) + 1
     }
 
@@ -105,5 +124,24 @@ mod tests {
         assert_eq!((syncs.turn(too), syncs.turn(late)), (Turn::Over, Turn::Begin));
         syncs.end();
         assert_eq!(syncs.turn(late), Turn::Over);
+    }
+
+    #[test]
+    fn what_was_written_is_dirty_until_a_sync_that_begins_after_it_has_ended_well() {
+        let syncs = Syncs::default();
+        assert!(!syncs.is_dirty());
+        syncs.wrote();
+        assert!(syncs.is_dirty());
+        assert_eq!(syncs.turn(syncs.wish()), Turn::Begin);
+        syncs.end();
+        assert!(!syncs.is_dirty());
+        assert_eq!(syncs.turn(syncs.wish()), Turn::Begin);
+        syncs.wrote();
+        syncs.end();
+        assert!(syncs.is_dirty(), "it came too late for that one");
+        assert_eq!(syncs.turn(syncs.wish()), Turn::Begin);
+        syncs.lost();
+        syncs.end();
+        assert!(syncs.is_dirty(), "it is lost");
     }
 }
