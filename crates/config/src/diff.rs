@@ -134,16 +134,21 @@ fn survives(old: &Config, new: &Config, name: &str) -> bool {
 
 /// What an initiator must not see change under a unit that it uses.
 fn same_unit(old: &Lun, new: &Lun) -> bool {
-    // A disk in memory gets its kind of pages when it is created.
     let store = |lun: &Lun| {
         let mut store = lun.store.clone();
-        if let StoreSpec::Ram { huge_pages, .. } = &mut store {
-            *huge_pages = HugePages::Auto;
+        match &mut store {
+            // A disk in memory gets its kind of pages when it is created.
+            StoreSpec::Ram { huge_pages, .. } => *huge_pages = HugePages::Auto,
+            // A file grows where it is.
+            StoreSpec::File { size, .. } => *size = None,
+            StoreSpec::Null { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => {}
         }
         store
     };
     let fixed = |lun: &Lun| (store(lun), lun.block_bytes, lun.physical_block_bytes, lun.serial.clone());
-    fixed(old) == fixed(new)
+    // What was opened for reading is opened anew for writing.
+    let is_in_memory = matches!(old.store, StoreSpec::Null { .. } | StoreSpec::Ram { .. });
+    fixed(old) == fixed(new) && (is_in_memory || !old.read_only || new.read_only)
 }
 
 /// Names of all LUNs that a target shows to anybody.
@@ -265,6 +270,20 @@ luns = ["b"]
     }
 
     #[test]
+    fn a_file_grows_where_it_is_and_is_opened_anew_to_be_written() {
+        let steps = |from: &str, to: &str| {
+            let file =
+                |rest: &str| config(&format!("lun = [{{ name = 'a', file = '/a', serial = 's'{rest} }}]"));
+            diff(&file(from), &file(to))
+        };
+        let changed = [ChangeLun("a".into())];
+        assert_eq!(steps(", size = '1M'", ", size = '2M'"), changed);
+        assert_eq!(steps("", ", read_only = true"), changed);
+        let steps = steps(", read_only = true", "");
+        assert!(steps.contains(&RemoveLun("a".into())) && steps.contains(&AddLun("a".into())), "{steps:?}");
+    }
+
+    #[test]
     fn portals_and_settings_change_alone() {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
         let steps =
@@ -283,8 +302,14 @@ luns = ["b"]
     fn variant() -> impl Strategy<Value = String> {
         let luns = proptest::collection::vec(0u8..4, 3);
         let targets = proptest::collection::vec((0u8..8, any::<bool>()), 3);
-        (luns, targets).prop_map(|(luns, targets)| {
+        let portals = proptest::collection::vec((0u16..3, 1u16..3), 1..4);
+        (luns, targets, portals).prop_map(|(luns, targets, portals)| {
             let mut text = String::from("[[lun]]\nname = 'z'\nnull = '1M'\n");
+            for (index, (address, group)) in portals.iter().enumerate() {
+                // Port 0 may be given more than once.
+                let port = if *address == 0 { 0 } else { 3260 + index };
+                text += &format!("[[portal]]\nlisten = '127.0.0.{}:{port}'\ngroup = {group}\n", address + 1);
+            }
             for (index, form) in luns.iter().enumerate().filter(|(_, form)| **form > 0) {
                 text += &format!(
                     "[[lun]]\nname = 'l{index}'\nram = '{}M'\nremovable = {}\n",
@@ -338,6 +363,21 @@ luns = ["b"]
             }
             prop_assert_eq!(open, names(&new));
             prop_assert_eq!(visible, shows(&new));
+        }
+
+        /// All steps in turn make one of the other, and lead back again from wherever one stops.
+        #[test]
+        fn steps_lead_from_one_configuration_to_the_other(old in variant(), new in variant(), stop in 0usize..20) {
+            let (old, new) = (config(&old), config(&new));
+            let mut now = old.clone();
+            for (index, step) in diff(&old, &new).into_iter().enumerate() {
+                if index == stop {
+                    let back = diff(&now, &old).iter().fold(now.clone(), |now, step| step.after(&now, &old));
+                    prop_assert_eq!(diff(&back, &old), []);
+                }
+                now = step.after(&now, &new);
+            }
+            prop_assert_eq!(diff(&now, &new), []);
         }
     }
 }

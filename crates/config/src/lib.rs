@@ -23,6 +23,7 @@ mod redact;
 mod scalar;
 mod secrets;
 mod spec;
+mod steps;
 mod targets;
 mod url;
 mod verify;

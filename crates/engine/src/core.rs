@@ -228,7 +228,7 @@ impl<I: Io> Core<I> {
     /// that have ended.
     pub(crate) fn in_use(&self) -> (usize, u32, usize, usize) {
         let (sessions, frames) = self.ethernet.in_use();
-        let has_ended = |key: &&Key| self.connections.get(**key).is_none();
+        let has_ended = |(key, _): &&(Key, u64)| self.connections.get(*key).is_none();
         let marks = self.units.iter().map(|unit| unit.unsent.iter().filter(has_ended).count()).sum();
         (self.connections.len() - sessions, frames, self.tasks.len(), marks)
     }

@@ -2,7 +2,7 @@
 
 use crate::access::Directory;
 use crate::balance::Board;
-use crate::changes::{Change, Changes, Progress};
+use crate::changes::{Change, Changes, Plan, Progress};
 use crate::core::{self, Core, Shared};
 use crate::guid;
 use crate::housekeeper::{Housekeeper, Job};
@@ -16,7 +16,7 @@ use crate::stores::Opened;
 use crate::stores::opening::{self, About};
 use crate::stores::prober::{self, Watch, Watched};
 use crate::units::NewUnit;
-use config::{ByDevice, Config, Lun, StoreSpec};
+use config::{ByDevice, Config, Lun, StepOfChange, StoreSpec};
 use rdma::verbs::Listener;
 use reactor::io::Handle;
 use reactor::mailbox::{self, Mailbox, Sender};
@@ -90,6 +90,15 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
+/// What has to be there of a LUN that comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wants {
+    /// Its store: if that does not open, nothing has changed.
+    Store,
+    /// The LUN: if its store does not open, it is not ready until it does, as when the daemon starts.
+    Lun,
+}
+
 /// Why a change of what is served was not made, or is not all that it should be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChangeError {
@@ -154,6 +163,7 @@ impl Daemon {
         mut config: Config,
         open: impl FnOnce(&mut [Lun], &About) -> Vec<Opened>,
     ) -> Result<Daemon, StartError> {
+        let asked = config.clone();
         let sockets_end = prepare(&mut config)?;
         let srp_guid = config.srp_guid;
         let listeners = bind(&config)?;
@@ -185,7 +195,8 @@ impl Daemon {
         for (((unit, lun), opened), fit) in (0..).zip(&shared.config.luns).zip(&opened).zip(&fit) {
             watches.extend(watch(&shared.config, lun, unit, opened, fit, &mail)?);
         }
-        let changes = Changes::new(&mail, &shared.first);
+        watches.iter().for_each(|(_, watch)| watch.begin());
+        let changes = Changes::new(&mail, &shared.first, asked);
         let cores = start_cores(&shared, mailboxes, units, sockets)?;
         Ok(Daemon {
             addresses,
@@ -245,6 +256,22 @@ impl Daemon {
         outcome
     }
 
+    /// The configuration that is served: the one of the start, after all that was changed since.
+    pub fn config(&self) -> &Config {
+        self.changes.config()
+    }
+
+    /// Takes one of the steps that [`config::diff`] has from [`Daemon::config`] to another configuration, and returns when it is
+    /// done. Those of [`config::diff`] back to an earlier one take back what was done of them.
+    ///
+    /// # Errors
+    /// When it cannot be taken, and nothing has changed; or when not all that a LUN had acknowledged is durable.
+    pub fn take_step(&mut self, step: &StepOfChange, to: &Config, wants: Wants) -> Result<(), ChangeError> {
+        let plan = self.changes.plan_step(step, to).map_err(ChangeError::Refused)?;
+        let about = self.about.clone();
+        self.change(plan, wants, |lun| opening::open_all(std::slice::from_mut(lun), &about).pop())
+    }
+
     /// Changes what is served, while it is served, and returns when that is done: when a LUN goes, when all commands that were
     /// begun have ended, and its store is closed.
     ///
@@ -258,39 +285,59 @@ impl Daemon {
     /// The same with a store that is opened so.
     pub(crate) fn apply_with(
         &mut self,
-        mut change: Change,
+        change: Change,
         open: impl FnOnce(&mut Lun) -> Option<Opened>,
     ) -> Result<(), ChangeError> {
-        let opened = match &mut change {
-            Change::Add { lun, .. } | Change::Replace { lun, .. } => open(lun),
-            Change::Remove { .. } => None,
-        };
-        let begun = self.changes.begin(&change, opened.as_ref(), &System).map_err(ChangeError::Refused)?;
+        let plan = self.changes.plan(&change).map_err(ChangeError::Refused)?;
+        self.change(plan, Wants::Lun, open)
+    }
+
+    fn change(
+        &mut self,
+        mut plan: Plan,
+        wants: Wants,
+        open: impl FnOnce(&mut Lun) -> Option<Opened>,
+    ) -> Result<(), ChangeError> {
+        let opened = plan.comes().and_then(open);
+        if let Some(why) = opened.as_ref().and_then(|opened| opened.failed.as_ref())
+            && wants == Wants::Store
+        {
+            return Err(ChangeError::Refused(why.clone()));
+        }
+        let prepared = self.changes.prepare(plan, opened.as_ref(), &System).map_err(ChangeError::Refused)?;
+        let (gone, come) = (prepared.gone, prepared.come);
+        let before = self.changes.served().clone();
+        let numbered = before.units.iter().zip(&before.config.luns);
+        let gone_serial =
+            numbered.filter(|(unit, _)| Some(**unit) == gone).map(|(_, lun)| lun.serial.clone()).next();
+        let mut comes = None;
+        if let (Some(number), Some(opened)) = (come, &opened) {
+            let served = prepared.served();
+            let index = served.units.iter().position(|unit| *unit == number).expect("it is to be served");
+            let lun = &served.config.luns[index];
+            let watch = watch(&served.config, lun, number, opened, &prepared.fit, &self.mail);
+            let watch = watch.map_err(|error| ChangeError::Refused(error.to_string()))?;
+            comes = Some((summary(lun, opened), watch));
+        }
+        drop(opened);
+        self.changes.begin(prepared);
         let Progress::Done(is_flushed) = self.changes.finish() else {
             return Err(ChangeError::Refused("the daemon has ended".into()));
         };
-        if let Change::Remove { name } | Change::Replace { name, .. } = &change {
-            self.units.retain(|unit| unit.name != *name);
-        }
+        gone_serial.iter().for_each(|serial| self.about.closed(serial));
         let served = self.changes.served().clone();
-        if let (Some(unit), Some(opened)) = (begun.come, &opened)
-            && let Some(index) = served.units.iter().position(|number| *number == unit)
-        {
-            let lun = &served.config.luns[index];
-            self.units.push(summary(lun, opened));
-            let watch = watch(&served.config, lun, unit, opened, &begun.fit, &self.mail);
-            self.watches.extend(watch.map_err(|error| ChangeError::Refused(error.to_string()))?);
+        self.units.retain(|unit| served.find(&unit.name).is_some());
+        if let Some((summary, watch)) = comes {
+            self.units.retain(|unit| unit.name != summary.name);
+            self.units.push(summary);
+            watch.iter().for_each(|(_, watch)| watch.begin());
+            self.watches.extend(watch);
         }
-        drop(opened);
-        let gone: Vec<Watch> = self
-            .watches
-            .extract_if(.., |(unit, _)| Some(*unit) == begun.gone)
-            .map(|(_, watch)| watch)
-            .collect();
+        let gone: Vec<Watch> =
+            self.watches.extract_if(.., |(unit, _)| Some(*unit) == gone).map(|(_, watch)| watch).collect();
         let is_in_place = prober::end(gone);
         // As the configuration has them.
-        let place = |unit: &UnitSummary| served.config.luns.iter().position(|lun| lun.name == unit.name);
-        self.units.sort_by_key(|unit| place(unit));
+        self.units.sort_by_key(|unit| served.find(&unit.name));
         match (is_flushed, is_in_place) {
             (false, _) => Err(ChangeError::NotKept(NotKept::NotFlushed)),
             (true, false) => Err(ChangeError::NotKept(NotKept::Misplaced)),

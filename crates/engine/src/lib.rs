@@ -26,5 +26,5 @@ mod units;
 pub mod world;
 
 pub use changes::{Change, Shown};
-pub use daemon::Daemon;
+pub use daemon::{ChangeError, Daemon, Wants};
 pub use host::Host;

@@ -1,8 +1,7 @@
 //! What is served at present: an immutable snapshot, of which every core has one until it is given the next.
 
-use crate::changes::Shown;
 use crate::ports::Ports;
-use config::{Config, Lun, Target};
+use config::{Config, Lun};
 use std::collections::BTreeMap;
 use wire::aoe::Address;
 
@@ -38,65 +37,14 @@ impl Served {
         self.config.luns.iter().position(|lun| lun.name == name)
     }
 
-    /// The same with one more LUN, which targets show.
-    ///
-    /// # Errors
-    /// When there is no such target or group, or the number is taken.
-    pub(crate) fn with(&self, lun: Lun, unit: u32, shown: &[Shown]) -> Result<Served, String> {
-        let (mut config, mut units) = (self.config.clone(), self.units.clone());
-        let index = config.luns.len();
-        warn_of_blocks(&lun);
-        config.luns.push(lun);
-        units.push(unit);
-        for Shown { target, group, number } in shown {
-            let luns = list(&mut config.targets, target, group.as_deref())?;
-            match luns.binary_search_by_key(number, |(number, _)| *number) {
-                Ok(_) => return Err(format!("LUN {number} of target {target} is taken")),
-                Err(at) => luns.insert(at, (*number, index)),
-            }
-        }
-        Ok(Served::of(self.epoch + 1, config, units))
-    }
-
-    /// The same with another LUN in the place of this one.
-    pub(crate) fn replacing(&self, index: usize, lun: Lun, unit: u32) -> Served {
-        let (mut config, mut units) = (self.config.clone(), self.units.clone());
-        warn_of_blocks(&lun);
-        (config.luns[index], units[index]) = (lun, unit);
-        Served::of(self.epoch + 1, config, units)
-    }
-
-    /// The same without this LUN.
-    pub(crate) fn without(&self, index: usize) -> Served {
-        let (mut config, mut units) = (self.config.clone(), self.units.clone());
-        config.luns.remove(index);
-        units.remove(index);
-        for target in &mut config.targets {
-            let grouped = target.groups.iter_mut().filter_map(|group| group.luns.as_mut());
-            for luns in grouped.chain([&mut target.luns]) {
-                luns.retain(|(_, lun)| *lun != index);
-                luns.iter_mut().for_each(|(_, lun)| *lun -= usize::from(*lun > index));
-            }
-        }
+    /// What comes after it: this configuration, whose LUNs have units with these numbers.
+    pub(crate) fn next(&self, config: Config, units: Vec<u32>) -> Served {
         Served::of(self.epoch + 1, config, units)
     }
 }
 
-/// The LUNs that a target shows, or one of its groups.
-fn list<'a>(
-    targets: &'a mut [Target],
-    name: &str,
-    group: Option<&str>,
-) -> Result<&'a mut Vec<(u16, usize)>, String> {
-    let target = targets.iter_mut().find(|target| target.name == name);
-    let target = target.ok_or_else(|| format!("there is no target {name}"))?;
-    let Some(group) = group else { return Ok(&mut target.luns) };
-    let found = target.groups.iter_mut().find(|other| other.name == group);
-    let luns = found.and_then(|group| group.luns.as_mut());
-    luns.ok_or_else(|| format!("target {name} has no group {group} with LUNs of its own"))
-}
-
-fn warn_of_blocks(lun: &Lun) {
+/// Logs that AoE does not serve a LUN that has an address there.
+pub(crate) fn warn_of_blocks(lun: &Lun) {
     if let (Some(address), None) = (lun.aoe, lun.export()) {
         let (name, block_bytes) = (&lun.name, lun.block_bytes);
         tracing::error!(lun = %name, "it has {block_bytes}-byte blocks, so AoE does not serve it as {address}");

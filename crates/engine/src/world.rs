@@ -92,9 +92,9 @@ impl<I: Io> Cores<I> {
             handles: listeners.into_iter().map(Some).collect(),
             sockets: Vec::new(),
         };
-        let shared = Arc::new(share(config, listening, i32::MAX, sender));
+        let shared = Arc::new(share(config.clone(), listening, i32::MAX, sender));
         let housekeeper = Housekeeper::new(&shared, &mail);
-        let changes = Changes::new(&mail, &shared.first);
+        let changes = Changes::new(&mail, &shared.first, config);
         let mut seat = |me: usize, mailbox: Mailbox<Message<I>>, lines| {
             let waker = mailbox.waker();
             let io = io(me, waker.clone());
@@ -160,7 +160,9 @@ impl<I: Io> Cores<I> {
     /// When it cannot be: nothing has changed.
     pub fn begin_change(&mut self, change: &Change, store: Option<CountedStore<I>>) -> Result<(), String> {
         let opened = store.map(|(store, losses)| Opened { store, failed: None, losses });
-        self.changes.begin(change, opened.as_ref(), self.keeper.files())?;
+        let plan = self.changes.plan(change)?;
+        let prepared = self.changes.prepare(plan, opened.as_ref(), self.keeper.files())?;
+        self.changes.begin(prepared);
         self.changes.poll();
         Ok(())
     }

@@ -323,6 +323,17 @@ impl Stream {
         self.sender.is_idle()
     }
 
+    /// What was given to be sent until now, by answers or in a batch that has begun, is what so many batches have when they
+    /// have left ([`Stream::have_left`]).
+    pub fn given(&self) -> u64 {
+        self.sender.given()
+    }
+
+    /// Whether so many batches have left, or nothing is to be sent.
+    pub fn have_left(&self, batches: u64) -> bool {
+        self.sender.left() >= batches || self.sender.is_idle()
+    }
+
     /// The socket.
     pub fn socket(&self) -> Handle {
         self.socket

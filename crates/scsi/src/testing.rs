@@ -219,6 +219,9 @@ impl Bench {
         let (reply, publish) = self.home.handle(request);
         if let Some(publish) = publish {
             self.view.policy = publish.policy.clone();
+            if let Some(unit) = &publish.unit {
+                self.view.unit = unit.clone();
+            }
             for nexus in &mut self.nexuses {
                 for (who, attention) in &publish.attentions {
                     if who.includes(nexus) {

@@ -155,6 +155,21 @@ impl Store for FileStore {
         Ok(problem.map(|problem| format!("{}: {problem}", self.path.display())))
     }
 
+    /// What lies beyond the old end becomes durable with the next sync, as its size does.
+    fn grow(&self, size_bytes: u64) -> io::Result<()> {
+        let found = probe::size(&self.file, self.shape.kind)?;
+        if found > size_bytes {
+            return Err(io::Error::other(format!(
+                "it has {found} bytes, and a smaller size would cut off data"
+            )));
+        }
+        match self.shape.kind {
+            _ if found == size_bytes => Ok(()),
+            Kind::File => self.file.set_len(size_bytes),
+            Kind::Block => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     fn describe(&self) -> String {
         let kind = match self.shape.kind {
             Kind::File => "file",

@@ -123,6 +123,14 @@ pub trait Store: Send + Sync {
         0
     }
 
+    /// Makes it so large, if it is smaller; [`Store::refresh`] finds that. May block.
+    ///
+    /// # Errors
+    /// When it is larger, or cannot be made larger.
+    fn grow(&self, _size_bytes: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// One line for the log and for `serve`'s banner: kind, path, size.
     fn describe(&self) -> String;
 }

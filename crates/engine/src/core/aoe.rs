@@ -400,7 +400,15 @@ impl<I: Io> Core<I> {
         let machine = Transport::Aoe(Box::new(target));
         let mut conn = Connection::new(machine, facts, Phase::Serving, None);
         // What was reported to an earlier session is unknown: a false alarm is better than silent loss.
-        conn.luns.push(LunState { number: LUN, unit, nexus, losses: 0, received: 0, reported_at: None });
+        conn.luns.push(LunState {
+            number: LUN,
+            hidden: None,
+            unit,
+            nexus,
+            losses: 0,
+            received: 0,
+            reported_at: None,
+        });
         conn.framed_at = self.io.now();
         let key = self.connections.insert(conn);
         self.ethernet.interfaces[index].sessions.insert((from, address), key);

@@ -11,7 +11,7 @@
 //!   has such a LUN. One that comes from a core that is behind loses it on the way in ([`super::migrate`]).
 //! - A session may end afterwards, and ask the home to forget its nexus: that is answered whether the unit is there or not.
 //! - What a session was sent out of the store's memory for a READ that was aborted is sent to its end: PDUs are whole. Until
-//!   that has left the core is not quiet.
+//!   that has left the core is not quiet, nor while RDMA of what has ended is under way.
 //! - A lane may have completions to come that mean nothing (a watch): they find no unit.
 
 use super::home::HomeUnit;
@@ -22,6 +22,7 @@ use crate::served::Served;
 use crate::slots::Key;
 use crate::units::NewUnit;
 use reactor::io::Io;
+use scsi::storage::StoreError;
 use std::sync::Arc;
 use store::lane::{Op, Outcome, Submitted};
 
@@ -126,11 +127,14 @@ impl<I: Io> Core<I> {
         self.open_gate(number);
         let unit = &mut self.units[number];
         let connections = &self.connections;
-        let is_sending = |key: &Key| {
-            connections.get(*key).is_some_and(|conn| !conn.has_sent() || !conn.quiescing.is_empty())
+        let is_sending = |(key, batches): &(Key, u64)| {
+            let stream = connections.get(*key).and_then(|conn| conn.stream.as_ref());
+            stream.is_some_and(|stream| !stream.have_left(*batches))
         };
         unit.unsent.retain(is_sending);
+        let mut quiescing = connections.iter().flat_map(|(_, conn)| &conn.quiescing);
         unit.unsent.is_empty()
+            && !quiescing.any(|one| one.is_of(number))
             && unit.gate.is_idle()
             && unit.held.is_empty()
             && unit.lane.in_flight() == 0
@@ -160,8 +164,9 @@ impl<I: Io> Core<I> {
             Flush::Due | Flush::Begun => return,
         }
         if self.units[number].view.policy.failed.is_some() {
-            let is_dirty = self.units[number].lane.is_dirty();
-            return self.drop_unit(number, !is_dirty);
+            let unit = &mut self.units[number];
+            let is_flushed = !unit.lane.is_dirty() || unit.report_flush(Err(StoreError::Unavailable));
+            return self.drop_unit(number, is_flushed);
         }
         self.units.flushing = Some(number);
         match self.units.lane(number).submit(&mut self.io, LEAVING_FLUSH, &Op::Flush) {

@@ -560,7 +560,7 @@ impl<I: Io> Core<I> {
 
     /// The connection is no more on this core, where nothing of it is under way.
     pub(super) fn remove_connection(&mut self, key: Key) -> Option<Connection> {
-        self.units.iter_mut().for_each(|unit| unit.unsent.retain(|other| *other != key));
+        self.units.iter_mut().for_each(|unit| unit.unsent.retain(|(other, _)| *other != key));
         self.connections.remove(key)
     }
 

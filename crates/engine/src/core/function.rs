@@ -4,7 +4,8 @@
 
 use super::Core;
 use super::connection::COLD_RESET;
-use super::session::{NO_LUN, find_lun, group};
+use super::session::{LunState, group};
+use super::unit::NO_UNIT;
 use crate::message::{Asker, Message, Waiter};
 use crate::slots::Key;
 use proto::services::Function as Asked;
@@ -60,7 +61,10 @@ impl<I: Io> Core<I> {
     /// A task management request arrived.
     pub(super) fn function(&mut self, connection: Key, id: FunctionId, lun: u64, asked: Asked) {
         let Some(conn) = self.connections.get(connection) else { return };
-        let unit = find_lun(&conn.luns, lun).map(|index| conn.luns[index].unit);
+        let unit = |state: &LunState| state.unit;
+        // Those that leave as well: what was begun there goes on.
+        let named = |number: u16| conn.luns.iter().filter(move |state| state.is_or_was(number)).map(unit);
+        let units: Vec<u32> = wire::scsi::lun::number(lun).into_iter().flat_map(named).collect();
         let from = conn.nexus;
         if reaches_others(asked)
             && group(&self.shared.config, &conn.facts).is_some_and(|group| group.read_only)
@@ -80,15 +84,18 @@ impl<I: Io> Core<I> {
             cold: None,
             unclosed: Some(0),
         };
-        let unit_wide = |request: HomeRequest| unit.map(|unit| vec![(unit, request)]);
+        let all = |units: Vec<u32>, request: HomeRequest| -> Vec<(u32, HomeRequest)> {
+            units.into_iter().map(|unit| (unit, request.clone())).collect()
+        };
+        let unit_wide = |request| (!units.is_empty()).then(|| all(units.clone(), request));
         let requests = match asked {
             Asked::AbortTask(task) => {
                 let task = task.and_then(|task| conn.task(task));
                 if task.is_none() {
                     function.response = FunctionResponse::NoTask;
                 }
-                unit.map(|unit| {
-                    self.abort_for(&mut function, unit, task);
+                (!units.is_empty()).then(|| {
+                    self.abort_for(&mut function, &units, task);
                     Vec::new()
                 })
             }
@@ -98,11 +105,11 @@ impl<I: Io> Core<I> {
             Asked::TargetWarmReset | Asked::TargetColdReset => {
                 function.cold = conn.facts.target.filter(|_| asked == Asked::TargetColdReset);
                 function.unclosed = function.cold.is_none().then_some(0);
-                let luns = conn.luns.iter().filter(|lun| lun.number != NO_LUN);
-                let mut units: Vec<u32> = luns.map(|lun| lun.unit).collect();
+                let mut units: Vec<u32> =
+                    conn.luns.iter().map(unit).filter(|unit| *unit != NO_UNIT).collect();
                 units.sort_unstable();
                 units.dedup();
-                Some(units.into_iter().map(|unit| (unit, HomeRequest::Reset { from: Some(from) })).collect())
+                Some(all(units, HomeRequest::Reset { from: Some(from) }))
             }
             Asked::ClearAca => return self.function_done(connection, id, FunctionResponse::NotSupported),
         };
@@ -120,7 +127,7 @@ impl<I: Io> Core<I> {
     /// Aborts, and has the function wait for the task that it names, whatever the LUN that it names, and for whatever
     /// else of this initiator's was aborted on the unit before, and may still take effect: on any unit, if the task that it
     /// names is not there any more, for that may have been it.
-    fn abort_for(&mut self, function: &mut Function, unit: u32, victim: Option<Key>) {
+    fn abort_for(&mut self, function: &mut Function, units: &[u32], victim: Option<Key>) {
         if let Some(key) = victim {
             self.abort(key, Some(Aborted::Silently));
         }
@@ -128,7 +135,7 @@ impl<I: Io> Core<I> {
         let ours = |key: Key, task: &super::Task| {
             task.aborted
                 && task.origin == origin
-                && (task.unit == unit || victim.is_none_or(|one| one == key))
+                && (units.contains(&task.unit) || victim.is_none_or(|one| one == key))
         };
         let awaited = self.tasks.iter().filter(|(key, task)| ours(*key, task)).map(|(key, _)| key);
         function.tasks.extend(awaited);

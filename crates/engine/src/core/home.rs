@@ -171,6 +171,9 @@ impl<I: Io> Core<I> {
     /// Applies what a unit's home published.
     pub(super) fn apply(&mut self, unit: u32, publish: &Arc<Publish>, origin: Origin, home: usize) {
         self.units[unit].view.policy = publish.policy.clone();
+        if let Some(new) = &publish.unit {
+            self.units[unit].view.unit = new.clone();
+        }
         self.units[unit].published = Some(publish.clone());
         let asker = match origin {
             Origin { core, who: Waiter::Task(key) } if core == self.me => Some(key),
@@ -246,7 +249,7 @@ impl<I: Io> Core<I> {
             let is_here =
                 |lun| luns.iter().any(|state| state.unit == unit && lun::number(lun) == Some(state.number));
             for wire in machine.forget_unread(is_here) {
-                self.keep_lent(key, wire, None);
+                self.keep_lent(key, wire, unit, None);
             }
             self.mark_dirty(key);
         }

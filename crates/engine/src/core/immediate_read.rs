@@ -112,7 +112,7 @@ impl<I: Io> Core<I> {
             .collect();
         for (wire, unit, buffer) in reads {
             let is_lent = buffer.is_none();
-            let buffer = self.keep_lent(connection, wire, buffer.map(|buffer| (unit, buffer)));
+            let buffer = self.keep_lent(connection, wire, unit, buffer);
             self.report_aborted(Some(connection), wire, how);
             if let Some(conn) = self.connections.get_mut(connection) {
                 conn.vacate(wire);
@@ -127,9 +127,12 @@ impl<I: Io> Core<I> {
     /// What a connection was sent of this unit's memory may still be on its way when the unit goes; no longer than there is
     /// that connection.
     pub(super) fn note_unsent(&mut self, unit: u32, connection: Key) {
-        let unsent = &mut self.units[unit].unsent;
-        if !unsent.contains(&connection) {
-            unsent.push(connection);
+        let stream = self.connections.get(connection).and_then(|conn| conn.stream.as_ref());
+        let (Some(stream), Some(unit)) = (stream, self.units.get_mut(unit)) else { return };
+        let given = stream.given();
+        match unit.unsent.iter_mut().find(|(key, _)| *key == connection) {
+            Some((_, batches)) => *batches = given,
+            None => unit.unsent.push((connection, given)),
         }
     }
 

@@ -14,10 +14,17 @@ use wire::{Places, Span};
 #[derive(Debug)]
 pub(super) struct Quiescing {
     task: TaskId,
-    /// Where it used one of ours: its unit, the buffer, and what it had that for.
-    buffer: Option<(u32, Places, Purpose)>,
+    unit: u32,
+    /// Where it used one of ours: the buffer, and what it had that for.
+    buffer: Option<(Places, Purpose)>,
     /// Since when.
     pub(super) since: Time,
+}
+
+impl Quiescing {
+    pub(super) fn is_of(&self, unit: u32) -> bool {
+        self.unit == unit
+    }
 }
 
 impl<I: Io> Core<I> {
@@ -32,24 +39,26 @@ impl<I: Io> Core<I> {
         let buffer = std::mem::replace(&mut task.buffer, Places::EMPTY);
         conn.quiescing.push(Quiescing {
             task: wire,
-            buffer: Some((unit, buffer, purpose)),
+            unit,
+            buffer: Some((buffer, purpose)),
             since: self.io.now(),
         });
     }
 
-    /// The same where there is no task: a READ whose data was lent by the store, or read to this buffer for this unit; or a
+    /// The same where there is no task: a READ of this unit whose data was lent by the store, or read to this buffer; or a
     /// command whose descriptors were still being read. Returns the buffer that nothing touches.
     pub(super) fn keep_lent(
         &mut self,
         connection: Key,
         wire: TaskId,
-        buffer: Option<(u32, Span)>,
+        unit: u32,
+        buffer: Option<Span>,
     ) -> Option<Span> {
         let now = self.io.now();
         let rdma = self.connections.get_mut(connection).filter(|conn| conn.machine.is_rdma());
-        let Some(conn) = rdma else { return buffer.map(|(_, buffer)| buffer) };
-        let buffer = buffer.map(|(unit, buffer)| (unit, Places::one(buffer), Purpose::Step));
-        conn.quiescing.push(Quiescing { task: wire, buffer, since: now });
+        let Some(conn) = rdma else { return buffer };
+        let buffer = buffer.map(|buffer| (Places::one(buffer), Purpose::Step));
+        conn.quiescing.push(Quiescing { task: wire, unit, buffer, since: now });
         None
     }
 
@@ -70,8 +79,8 @@ impl<I: Io> Core<I> {
     }
 
     fn release_quiescing(&mut self, key: Key, one: &Quiescing) {
-        if let Some((unit, buffer, purpose)) = &one.buffer {
-            self.return_buffer(key, *unit, buffer, *purpose);
+        if let Some((buffer, purpose)) = &one.buffer {
+            self.return_buffer(key, one.unit, buffer, *purpose);
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) struct LunState {
     /// Its number.
     pub(super) number: u16,
+    /// The same once the session is not shown it any more, as long as its unit is there.
+    pub(super) hidden: Option<u16>,
     /// The unit.
     pub(super) unit: u32,
     /// The nexus's state on it.
@@ -58,6 +60,11 @@ impl LunState {
     /// Its unit has gone.
     pub(super) fn forget(&mut self) {
         (self.number, self.unit) = (NO_LUN, NO_UNIT);
+    }
+
+    /// Whether commands that named this number may be under way on it.
+    pub(super) fn is_or_was(&self, number: u16) -> bool {
+        self.unit != NO_UNIT && (self.number == number || self.hidden == Some(number))
     }
 
     /// What a flush answers after so many losses, when so many commands have come to the connection: whether some are new,
@@ -100,7 +107,7 @@ impl Connection {
             luns.iter().any(|(number, index)| (*number, units[*index]) == (lun.number, lun.unit))
         };
         let gone = self.luns.iter_mut().filter(|lun| lun.number != NO_LUN && !is_shown(lun));
-        gone.map(|lun| lun.number = NO_LUN).count() > 0
+        gone.map(|lun| lun.hidden = Some(std::mem::replace(&mut lun.number, NO_LUN))).count() > 0
     }
 
     /// Tasks name LUNs by their place, which is free again when its unit has gone.
@@ -354,7 +361,8 @@ impl<I: Io> Core<I> {
             let before = reported.iter().find(|(other, _)| *other == unit).map(|(_, losses)| *losses);
             let losses = before.unwrap_or_else(|| self.units[unit].lane.losses());
             let (number, received) = (*number, losses);
-            conn.add_lun(LunState { number, unit, nexus, losses, received, reported_at: None }, is_first);
+            let lun = LunState { number, hidden: None, unit, nexus, losses, received, reported_at: None };
+            conn.add_lun(lun, is_first);
             has_changed |= !is_first;
         }
         if has_changed {

@@ -649,6 +649,11 @@ impl<I: Io> Core<I> {
             return true;
         }
         let Some(task) = self.tasks.get_mut(key) else { return true };
+        if let (State::Pushing { .. }, Task { unit, origin, .. }) = (task.state, task) {
+            let (unit, origin) = (*unit, *origin);
+            self.note_unsent(unit, origin);
+        }
+        let Some(task) = self.tasks.get_mut(key) else { return true };
         match task.state {
             State::Storing | State::Reading { .. } => {
                 task.aborted = true;

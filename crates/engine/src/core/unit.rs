@@ -44,8 +44,9 @@ pub(super) struct Unit<I: Io> {
     pub(super) held: Held,
     /// What AoE changes of it, if it exports it.
     pub(super) ledger: Option<Arc<Ledger>>,
-    /// Connections that may send on what a READ that was aborted was lent of the store's memory.
-    pub(super) unsent: Vec<Key>,
+    /// Connections that may send on what a READ that was aborted was lent of the store's memory, each until so many of its
+    /// batches have left.
+    pub(super) unsent: Vec<(Key, u64)>,
     /// Nobody is shown it any more.
     pub(super) leaving: Option<Leaving>,
 }

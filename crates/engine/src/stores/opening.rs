@@ -56,6 +56,11 @@ impl About {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The store of a unit has closed: its next one takes over what was sent by its sessions, as that of the next process does.
+    pub(crate) fn closed(&self, serial: &str) {
+        self.opened().remove(serial);
+    }
+
     fn has_opened(&self, serial: &str) -> bool {
         self.opened().contains(serial)
     }

@@ -38,16 +38,24 @@ pub(crate) struct Watched {
     pub(crate) misplaced: Option<String>,
 }
 
-/// Keeps a store looked after. Once this is gone its thread ends, at the latest when the store returns.
+/// Keeps a store looked after, once it has begun. Once this is gone its thread ends, at the latest when the store returns.
 pub(crate) struct Watch {
+    begun: mpsc::Sender<()>,
     until: mpsc::Sender<()>,
     last_look: mpsc::Receiver<bool>,
+}
+
+impl Watch {
+    /// The unit is served from now on.
+    pub(crate) fn begin(&self) {
+        let _ = self.begun.send(());
+    }
 }
 
 /// Looks at all stores once more. Whether each that was written is where it can be found again, as far as it is known.
 pub(crate) fn end(watches: Vec<Watch>) -> bool {
     let (untils, last_looks): (Vec<_>, Vec<_>) =
-        watches.into_iter().map(|watch| (watch.until, watch.last_look)).unzip();
+        watches.into_iter().map(|watch| ((watch.begun, watch.until), watch.last_look)).unzip();
     drop(untils);
     let deadline = Instant::now() + LAST_LOOK;
     let left = || deadline.saturating_duration_since(Instant::now());
@@ -55,12 +63,16 @@ pub(crate) fn end(watches: Vec<Watch>) -> bool {
     last_looks.iter().filter(|last_look| last_look.recv_timeout(left()) == Ok(false)).count() == 0
 }
 
-/// Monitors a store, and notifies `home`, the home core of its unit.
+/// Monitors a store from [`Watch::begin`] on, and notifies `home`, the home core of its unit.
 pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<Watch> {
+    let (begun, has_begun) = mpsc::channel();
     let (until, ended) = mpsc::channel();
     let (last, last_look) = mpsc::channel();
     let thread = std::thread::Builder::new().name(format!("store-{}", watched.unit));
     thread.spawn(move || {
+        if has_begun.recv().is_err() {
+            return;
+        }
         while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
             for request in watched.reset().into_iter().chain(watched.look(Instant::now())) {
                 let origin = Origin { core: watched.home, who: Waiter::Nobody };
@@ -73,7 +85,7 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
         drop(watched);
         let _ = last.send(is_in_place);
     })?;
-    Ok(Watch { until, last_look })
+    Ok(Watch { begun, until, last_look })
 }
 
 impl Watched {
@@ -259,7 +271,9 @@ mod tests {
                 resets: 0,
                 misplaced: None,
             };
-            start(watched, home[0].sender(0)).unwrap()
+            let watch = start(watched, home[0].sender(0)).unwrap();
+            watch.begin();
+            watch
         };
         let _hangs = watch("hangs", Some(Mutex::new(until)));
         assert_eq!(looked.recv(), Ok("hangs"));

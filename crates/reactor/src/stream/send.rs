@@ -39,6 +39,8 @@ pub(super) struct Sender {
     buffers: Vec<Places>,
     /// Tasks whose push will have left with the batch.
     done: Vec<TaskId>,
+    /// Batches that have left.
+    left: u64,
     /// What leaves next begins with this.
     open: Option<Box<Batch>>,
     /// What a lack of memory has kept from being sent with the rest of its batch.
@@ -91,6 +93,7 @@ impl Sender {
             ended: None,
             buffers: Vec::with_capacity(BUFFERS_AT_START),
             done: Vec::with_capacity(DONE_AT_START),
+            left: 0,
             open: None,
             rest: None,
         }
@@ -104,6 +107,15 @@ impl Sender {
     /// Whether nothing is in flight, and the next batch may begin.
     pub(super) fn is_free(&self) -> bool {
         self.in_flight.is_none() && self.rest.is_none()
+    }
+
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// The same when all has left that was given.
+    pub(super) fn given(&self) -> u64 {
+        self.left + u64::from(!self.is_free()) + u64::from(self.open.is_some())
     }
 
     /// What has been appended to the batch that leaves next.
@@ -190,6 +202,7 @@ impl Sender {
         match self.rest.take() {
             Some(rest) => self.send(io, socket, rest, When::Later),
             None => {
+                self.left += 1;
                 pushed.append(&mut self.done);
                 Flushed::Well
             }

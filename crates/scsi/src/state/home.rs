@@ -107,6 +107,8 @@ pub enum HomeRequest {
     StoreFailed(Arc<str>),
     /// A nexus is no more: its SPC-2 reservation and its prevention of removal end.
     NexusLost(NexusId),
+    /// The configuration of the unit changed, or the ports that lead to it: it is this from now on.
+    Configure(Arc<Unit>),
 }
 
 impl HomeRequest {
@@ -138,7 +140,8 @@ impl HomeRequest {
             | HomeRequest::StoreChanged(_)
             | HomeRequest::StoreReset
             | HomeRequest::StoreFailed(_)
-            | HomeRequest::NexusLost(_) => None,
+            | HomeRequest::NexusLost(_)
+            | HomeRequest::Configure(_) => None,
         }
     }
 
@@ -165,7 +168,8 @@ impl HomeRequest {
             | HomeRequest::StoreChanged(_)
             | HomeRequest::StoreReset
             | HomeRequest::StoreFailed(_)
-            | HomeRequest::NexusLost(_) => return None,
+            | HomeRequest::NexusLost(_)
+            | HomeRequest::Configure(_) => return None,
         };
         changes.then_some(from)
     }
@@ -200,6 +204,8 @@ pub enum HomeReply {
 pub struct Publish {
     /// The unit's new policy.
     pub policy: Arc<Policy>,
+    /// The unit itself, if it is another than before.
+    pub unit: Option<Arc<Unit>>,
     /// Unit attentions to establish.
     pub attentions: Vec<(Who, UnitAttention)>,
     /// Tasks to abort on this unit. Each core answers only when none of them can touch the medium any more.
@@ -322,8 +328,8 @@ impl Home {
         if request.changer(&self.policy).is_some_and(|from| from.read_only) {
             return (HomeReply::Check(Check::WRITE_PROTECTED), None);
         }
-        // The medium is as the operation left it, whether or not that can be kept.
-        let can_undo = !matches!(request, HomeRequest::EraseEnd { .. });
+        // The medium is as the operation left it, and the ports are there or not, whether or not that can be kept.
+        let can_undo = !matches!(request, HomeRequest::EraseEnd { .. } | HomeRequest::Configure(_));
         self.before = can_undo.then(|| (self.policy(), self.preventing.clone()));
         let mut draft = Draft::of(&self.policy);
         let reply = match request {
@@ -373,6 +379,10 @@ impl Home {
             HomeRequest::NexusLost(nexus) => {
                 self.preventing.remove(&nexus);
                 draft.nexus_lost(nexus, !self.preventing.is_empty())
+            }
+            HomeRequest::Configure(unit) => {
+                let before = std::mem::replace(&mut self.unit, unit);
+                draft.configure(&before, &self.unit)
             }
         };
         (reply, self.publish(draft))
@@ -424,6 +434,8 @@ pub(crate) struct Draft {
     pub(crate) aborts: Vec<(Who, Aborted)>,
     /// Reservations are to be kept anew.
     pub(crate) persist: bool,
+    /// The unit itself changes.
+    unit: Option<Arc<Unit>>,
     is_changed: bool,
 }
 
@@ -434,6 +446,7 @@ impl Draft {
             attentions: Vec::new(),
             aborts: Vec::new(),
             persist: false,
+            unit: None,
             is_changed: false,
         }
     }
@@ -451,6 +464,7 @@ impl Draft {
         self.policy.epoch = self.policy.epoch.saturating_add(1);
         Some(Publish {
             policy: Arc::new(self.policy),
+            unit: self.unit,
             attentions: self.attentions,
             aborts: self.aborts,
             persist: None,
@@ -568,6 +582,32 @@ impl Draft {
             (self.policy.block_bytes, self.policy.physical_block_bytes) =
                 (blocks.logical_bytes, blocks.physical_bytes);
         }
+        self.changed()
+    }
+
+    /// What differs is reported to all: what INQUIRY has, what READ CAPACITY(16) has, and what MODE SENSE has.
+    fn configure(&mut self, before: &Unit, after: &Arc<Unit>) -> HomeReply {
+        let inquiry = |unit: &Unit| {
+            let shown = (unit.product.clone(), unit.removable, unit.thin, unit.exported);
+            (shown, unit.ports.len() > 1)
+        };
+        if inquiry(before) != inquiry(after) {
+            self.attentions.push((Who::Everyone, UnitAttention::InquiryChanged));
+        }
+        if before.thin != after.thin {
+            self.attentions.push((Who::Everyone, UnitAttention::CapacityChanged));
+        }
+        if before.write_cache != after.write_cache {
+            self.policy.modes.write_cache = after.write_cache;
+        }
+        if (before.read_only, before.write_cache) != (after.read_only, after.write_cache) {
+            self.attentions.push((Who::Everyone, UnitAttention::ModeChanged));
+        }
+        if before.ports != after.ports {
+            let table = self.policy.reservations.with_ports(&before.ports, &after.ports);
+            self.policy.reservations = Arc::new(table);
+        }
+        self.unit = Some(Arc::clone(after));
         self.changed()
     }
 
@@ -697,6 +737,34 @@ mod tests {
             .home
             .handle(HomeRequest::EraseEnd { ok: true, kind: EraseKind::Sanitize { unrestricted: false } });
         assert!(!bench.home.can_undo() && !bench.home.undo());
+    }
+
+    #[test]
+    fn what_is_configured_anew_is_reported_once_by_what_has_it() {
+        use UnitAttention::{CapacityChanged, InquiryChanged, ModeChanged};
+        type Change = fn(&mut Unit);
+        let changes: [(Change, &[UnitAttention]); 6] = [
+            (|unit| unit.product = "Another".into(), &[InquiryChanged]),
+            (|unit| unit.removable = !unit.removable, &[InquiryChanged]),
+            (|unit| unit.thin = !unit.thin, &[InquiryChanged, CapacityChanged]),
+            (|unit| unit.read_only = true, &[ModeChanged]),
+            (|unit| unit.write_cache = !unit.write_cache, &[ModeChanged]),
+            (|_| {}, &[]),
+        ];
+        for (change, reported) in changes {
+            let mut bench = Bench::new();
+            let mut unit = Unit::clone(&bench.view.unit);
+            change(&mut unit);
+            bench.ask(HomeRequest::Configure(Arc::new(unit.clone())));
+            assert_eq!(
+                bench.published.as_ref().and_then(|publish| publish.unit.clone()).unwrap().product,
+                unit.product
+            );
+            assert_eq!(bench.view.policy.modes.write_cache, unit.write_cache);
+            for nexus in &bench.nexuses {
+                assert_eq!(nexus.attentions, reported);
+            }
+        }
     }
 
     #[test]

@@ -188,6 +188,18 @@ impl Table {
         if self.is_kept { self.encode(ports) } else { Vec::new() }
     }
 
+    /// The same where the unit has other ports: what was registered by one that is not there any more stays, and is of that port
+    /// again when it is back.
+    pub(crate) fn with_ports(&self, before: &[Port], after: &[Port]) -> Table {
+        let mut table = self.clone();
+        let named = table.registrations.iter_mut().map(|registration| &mut registration.nexus);
+        let holder = table.reservation.as_mut().and_then(|held| held.holder.as_mut());
+        for nexus in named.chain(holder) {
+            nexus.target_port = nexus.target_port.among(before, after);
+        }
+        table
+    }
+
     /// Target ports that registrations were kept of and that the unit does not have any more.
     pub fn gone_ports(&self) -> BTreeSet<Arc<str>> {
         let gone = |registration: &Registration| match &registration.nexus.target_port {

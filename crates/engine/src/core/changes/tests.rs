@@ -151,6 +151,72 @@ fn a_lun_that_goes_takes_nothing_new_and_ends_what_was_begun() {
     daemon.stop().expect("every core ends in order");
 }
 
+const ABORT_TASK: u8 = 1;
+const ABORT_TASK_SET: u8 = 2;
+const LOGICAL_UNIT_RESET: u8 = 5;
+const TARGET_WARM_RESET: u8 = 6;
+const NO_TAG: u32 = u32::MAX;
+
+#[test]
+fn functions_reach_what_was_begun_on_a_lun_that_goes() {
+    for function in [ABORT_TASK, ABORT_TASK_SET, LOGICAL_UNIT_RESET, TARGET_WARM_RESET] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (mut daemon, url) = serve(2, &stores, |_| {});
+        let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
+        (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+        stores[1].hold();
+        let write = write_cdb(0, 512, BLOCK, false);
+        let write = initiator.issue(1, &write, 0, vec![1; 512]).expect("it is sent");
+        stores[1].wait_for(1);
+        let remover = std::thread::spawn(move || {
+            daemon.apply(Change::Remove { name: "lun1".into() }).expect("it goes");
+            daemon
+        });
+        while report(&mut initiator, 1) != Some(NOT_SUPPORTED) {
+            std::thread::yield_now();
+        }
+        let task = if function == ABORT_TASK { write } else { NO_TAG };
+        let asked = initiator.ask_to_manage(function, 1, task).expect("it is sent");
+        // The other unit answers behind it.
+        report(&mut initiator, 0);
+        assert!(!initiator.has_ended(asked), "function {function} is done, and the task may still write");
+        stores[1].release();
+        assert_eq!(initiator.complete(asked).expect("an answer").status, GOOD);
+        assert!(!initiator.has_ended(write), "it was aborted");
+        drop(initiator);
+        let daemon = remover.join().expect("it ends");
+        daemon.stop().expect("every core ends in order");
+    }
+}
+
+#[test]
+fn what_cannot_be_changed_opens_no_store() {
+    let stores = [HeldStore::new()];
+    let (mut daemon, url) = serve(1, &stores, |_| {});
+    let shown = |target: &str, number| vec![Shown { target: target.into(), group: None, number }];
+    for change in [
+        Change::Add { lun: lun("lun0", &stores[0]), shown: shown(&url.target, 1) },
+        Change::Add { lun: lun("new", &stores[0]), shown: shown(&url.target, 0) },
+        Change::Add { lun: lun("new", &stores[0]), shown: shown("iqn.2026-11.a:none", 1) },
+        Change::Replace { name: "none".into(), lun: lun("new", &stores[0]) },
+    ] {
+        let refused = daemon.apply_with(change, |_| panic!("a store was opened"));
+        assert!(matches!(refused, Err(ChangeError::Refused(_))));
+    }
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn what_keeps_reservations_by_one_serial_number_is_not_replaced_in_one_go() {
+    let stores = [HeldStore::new()];
+    let (mut daemon, _) = serve(1, &stores, |_| {});
+    let serial = daemon.config().luns[0].serial.clone();
+    let same = Box::new(Lun { serial, ..*lun("new", &stores[0]) });
+    let replaced = apply(&mut daemon, Change::Replace { name: "lun0".into(), lun: same }, &stores[0]);
+    assert!(matches!(replaced, Err(ChangeError::Refused(why)) if why.contains("remove lun0 before")));
+    daemon.stop().expect("every core ends in order");
+}
+
 #[test]
 fn what_the_home_of_a_lun_that_has_gone_is_asked_reaches_no_core() {
     const UNIT: u32 = 1;

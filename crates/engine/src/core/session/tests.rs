@@ -67,7 +67,7 @@ fn stop(daemon: Daemon) {
 
 fn unit_with_losses() -> LunState {
     let nexus = NexusUnit::new(scsi::NexusId(1), vec![5, 1], 1, false);
-    LunState { number: 0, unit: 0, nexus, losses: 0, received: 0, reported_at: None }
+    LunState { number: 0, hidden: None, unit: 0, nexus, losses: 0, received: 0, reported_at: None }
 }
 
 #[test]

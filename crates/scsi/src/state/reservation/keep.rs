@@ -70,6 +70,16 @@ impl TargetPort {
             TargetPort::Gone(name) => name,
         }
     }
+
+    /// The same port when these ports are there, and those were before.
+    pub(super) fn among(&self, before: &[Port], after: &[Port]) -> TargetPort {
+        let name = self.name(before);
+        if name.is_empty() {
+            return self.clone();
+        }
+        let here = after.iter().find(|port| port.name == name);
+        here.map_or_else(|| TargetPort::Gone(name.into()), |port| TargetPort::Here(port.relative_id))
+    }
 }
 
 /// Takes a target port, of the ports that there are now.

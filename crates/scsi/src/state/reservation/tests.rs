@@ -523,3 +523,19 @@ fn nothing_is_kept_without_a_place_to_keep_it() {
     assert_eq!(order(&mut bench, 0, RESERVE, WRITE_EXCLUSIVE, FIRST, 0), Status::Good);
     assert_eq!(bench.published.unwrap().persist, None);
 }
+
+#[test]
+fn what_is_registered_at_a_port_outlives_its_absence() {
+    let mut bench = bench();
+    register(&mut bench, &[FIRST, SECOND]);
+    assert_eq!(order(&mut bench, 0, RESERVE, EXCLUSIVE_ACCESS, FIRST, 0), Status::Good);
+    let unit = Unit::clone(&bench.view.unit);
+    let without = unit.ports.iter().filter(|port| port.relative_id != 1).cloned().collect();
+    bench.ask(HomeRequest::Configure(Arc::new(Unit { ports: without, ..unit.clone() })));
+    assert_eq!(bench.view.policy.reservations.gone_ports().len(), 1, "it stays reserved");
+    assert_eq!(bench.run(2, READ, &[], 512).ending.status, Status::ReservationConflict);
+    bench.ask(HomeRequest::Configure(Arc::new(unit)));
+    bench.nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
+    assert_eq!(bench.run(0, READ, &[], 512).ending.status, Status::Good, "the holder is back");
+    assert_eq!(bench.run(2, READ, &[], 512).ending.status, Status::ReservationConflict);
+}
