@@ -77,7 +77,7 @@ impl Access for Door {
                 .then(|| ("target".into(), b"a secret of the target".to_vec())),
             algorithms: Vec::new(),
         });
-        Ok(Grant { chap, group: 1, alias: None, session: None })
+        Ok(Grant { chap, group: 1, ..Grant::default() })
     }
 
     fn send_targets(

@@ -73,6 +73,16 @@ fn lun(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawLun {
         thin: table.switch("thin", problems),
         removable: table.switch("removable", problems),
         aoe: table.text("aoe", problems),
+        limits: limits(table, problems),
+    }
+}
+
+fn limits(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawLimits {
+    RawLimits {
+        iops_max: table.number("iops_max", problems),
+        iops_burst: table.number("iops_burst", problems),
+        bytes_per_second_max: table.text_or_number("bytes_per_second_max", problems),
+        bytes_burst: table.text_or_number("bytes_burst", problems),
     }
 }
 
@@ -82,6 +92,7 @@ fn target(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawTarget 
         name: table.text("name", problems),
         alias: table.text("alias", problems),
         sessions_max: table.number("sessions_max", problems),
+        queue_depth: table.number("queue_depth", problems),
         portals: table.texts("portals", problems),
         luns: lun_list(table, "luns", problems),
         groups: table.tables("group", problems, group),
@@ -98,6 +109,8 @@ fn group(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawGroup {
         read_only: table.switch("read_only", problems),
         luns: lun_list(table, "luns", problems),
         chap: table.table("chap", problems, chap),
+        queue_depth: table.number("queue_depth", problems),
+        limits: limits(table, problems),
     }
 }
 

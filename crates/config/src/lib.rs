@@ -13,6 +13,7 @@ mod diff;
 mod document;
 mod file;
 mod groups;
+mod limits;
 pub mod memory;
 pub mod names;
 mod options;
@@ -31,6 +32,7 @@ mod warnings;
 
 pub use diff::{StepOfChange, diff};
 pub use document::{Place, Table, read_document};
+pub use limits::{Limits, Rate};
 pub use options::ServeOptions;
 pub use ports::TargetPort;
 pub use problems::{Collector, Fault, Problem, Problems, suggest};
@@ -59,6 +61,8 @@ pub const GROUPS_MAX: usize = 1024;
 pub const AOE_INTERFACES_MAX: usize = 64;
 /// Highest LUN number: what flat space addressing reaches (SAM-5 section 4.7.7.3).
 pub const LUN_NUMBER_MAX: u16 = wire::scsi::lun::NUMBER_MAX;
+/// Commands that a session may have in flight at most.
+pub const QUEUE_DEPTH_MAX: u16 = 128;
 /// Bytes of a configuration file.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
@@ -255,6 +259,8 @@ pub struct Lun {
     pub removable: bool,
     /// What it is called on interfaces that serve AoE; `None`: they do not serve it.
     pub aoe: Option<Address>,
+    /// What all its sessions together may do in a second.
+    pub limits: Limits,
 }
 
 /// Where a unit's data is stored.
@@ -327,6 +333,8 @@ pub struct Target {
     pub alias: Option<String>,
     /// Sessions at most.
     pub sessions_max: usize,
+    /// Commands that a session may have in flight, unless its group says how many.
+    pub queue_depth: Option<u16>,
     /// Indices into [`Config::portals`] through which the target is reached, at least one.
     pub portals: Vec<usize>,
     /// LUN number and index into [`Config::luns`], ascending by number: what initiators see unless their group has a
@@ -354,6 +362,10 @@ pub struct Group {
     pub luns: Option<Vec<(u16, usize)>>,
     /// CHAP; `None`: no authentication.
     pub chap: Option<Chap>,
+    /// Commands that a session may have in flight; `None`: as many as the target says.
+    pub queue_depth: Option<u16>,
+    /// What all its sessions together may do in a second.
+    pub limits: Limits,
 }
 
 /// An address prefix.

@@ -67,6 +67,15 @@ pub(super) struct RawLun {
     pub(super) thin: Switch,
     pub(super) removable: Switch,
     pub(super) aoe: Text,
+    pub(super) limits: RawLimits,
+}
+
+#[derive(Default, Debug)]
+pub(super) struct RawLimits {
+    pub(super) iops_max: Text,
+    pub(super) iops_burst: Text,
+    pub(super) bytes_per_second_max: Text,
+    pub(super) bytes_burst: Text,
 }
 
 #[derive(Default)]
@@ -75,6 +84,7 @@ pub(super) struct RawTarget {
     pub(super) name: Text,
     pub(super) alias: Text,
     pub(super) sessions_max: Text,
+    pub(super) queue_depth: Text,
     pub(super) portals: Option<Vec<At<String>>>,
     pub(super) luns: Option<Vec<RawLunRef>>,
     pub(super) groups: Vec<RawGroup>,
@@ -97,6 +107,8 @@ pub(super) struct RawGroup {
     pub(super) read_only: Switch,
     pub(super) luns: Option<Vec<RawLunRef>>,
     pub(super) chap: Option<RawChap>,
+    pub(super) queue_depth: Text,
+    pub(super) limits: RawLimits,
 }
 
 #[derive(Default)]

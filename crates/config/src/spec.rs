@@ -6,8 +6,24 @@ use super::redact;
 
 /// Kinds of store.
 const STORES: [&str; 8] = ["ram", "null", "file", "block", "iscsi", "iser", "srp", "aoe"];
-const OPTIONS: [&str; 12] =
-    ["size", "huge", "bs", "pbs", "ro", "serial", "name", "wcache", "thin", "removable", "id", "aoe"];
+const OPTIONS: [&str; 16] = [
+    "size",
+    "huge",
+    "bs",
+    "pbs",
+    "ro",
+    "serial",
+    "name",
+    "wcache",
+    "thin",
+    "removable",
+    "id",
+    "aoe",
+    "iops_max",
+    "iops_burst",
+    "bytes_per_second_max",
+    "bytes_burst",
+];
 
 /// Reads one SPEC into the raw form of a LUN and its number, if it gives one.
 pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) {
@@ -64,6 +80,10 @@ fn option(part: &str, spec: &str, place: &Place, lun: &mut RawLun, number: &mut 
         "name" => set(&mut lun.name, &key, value, place),
         "id" => set(number, &key, value, place),
         "aoe" => set(&mut lun.aoe, &key, value, place),
+        "iops_max" => set(&mut lun.limits.iops_max, &key, value, place),
+        "iops_burst" => set(&mut lun.limits.iops_burst, &key, value, place),
+        "bytes_per_second_max" => set(&mut lun.limits.bytes_per_second_max, &key, value, place),
+        "bytes_burst" => set(&mut lun.limits.bytes_burst, &key, value, place),
         "ro" => flag(&mut lun.read_only, &key, value, place),
         "removable" => flag(&mut lun.removable, &key, value, place),
         "wcache" => on_off(&mut lun.write_cache, &key, value, place),

@@ -77,6 +77,7 @@ fn one_target(
         Some(at) => problems.check(&at.place, plain_text(&at.value)).map(Some),
     };
     let sessions_max = count(&raw.sessions_max, 256, 65536, problems);
+    let queue_depth = limits::queue_depth(&raw.queue_depth, problems);
     let portals = portals(raw, index, problems);
     let luns = target_luns(raw, index, problems);
     limit(raw.groups.iter().map(|g| &g.place), GROUPS_MAX, problems);
@@ -90,6 +91,7 @@ fn one_target(
         name: name?,
         alias: alias?,
         sessions_max: sessions_max?,
+        queue_depth: queue_depth?,
         portals: portals?,
         luns: luns?,
         groups: groups?,
@@ -209,9 +211,15 @@ fn one_group(
         None => Some(None),
         Some(chap) => one_chap(chap, machine, secrets, problems).map(Some),
     };
+    let limits = limits::limits(&raw.limits, &raw.place, problems);
+    let queue_depth = limits::queue_depth(&raw.queue_depth, problems);
     if is_on(&raw.deny) {
         let vain = "a group that denies its members shows them nothing";
         refuse(&raw.read_only, vain, problems);
+        let RawLimits { iops_max, iops_burst, bytes_per_second_max, bytes_burst } = &raw.limits;
+        [iops_max, iops_burst, bytes_per_second_max, bytes_burst, &raw.queue_depth]
+            .into_iter()
+            .for_each(|limit| refuse(limit, vain, problems));
         let places =
             [raw.luns.as_ref().map(|_| raw.place.inner("luns")), raw.chap.as_ref().map(|c| c.place.clone())];
         for place in places.iter().flatten() {
@@ -226,6 +234,8 @@ fn one_group(
         read_only: is_on(&raw.read_only),
         luns: luns?,
         chap: chap?,
+        queue_depth: queue_depth?,
+        limits: limits?,
     })
 }
 

@@ -494,7 +494,7 @@ fn the_examples_of_the_manual_are_good() {
     let manual = include_str!("../../../docs/configuration.md");
     let examples: Vec<&str> =
         manual.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(examples.len(), 2);
+    assert_eq!(examples.len(), 3);
     examples.into_iter().for_each(|text| drop(good(text)));
 }
 

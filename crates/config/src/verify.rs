@@ -339,6 +339,7 @@ fn lun(raw: &RawLun, machine: &Machine, problems: &mut Collector<'_>) -> Option<
     let serial = text(&raw.serial, SERIAL_MAX, problems);
     let product = text(&raw.product, PRODUCT_MAX, problems);
     let aoe = aoe::address(raw, problems);
+    let limits = limits::limits(&raw.limits, &raw.place, problems);
     let on = |switch: &Switch, default| switch.as_ref().map_or(default, |at| at.value);
     let (name, store) = name.zip(store)?;
     let is_memory = matches!(store, StoreSpec::Ram { .. } | StoreSpec::Null { .. });
@@ -358,6 +359,7 @@ fn lun(raw: &RawLun, machine: &Machine, problems: &mut Collector<'_>) -> Option<
         thin: on(&raw.thin, true),
         removable: on(&raw.removable, false),
         aoe: aoe?,
+        limits: limits?,
         name,
         store,
     })

@@ -132,7 +132,8 @@ impl Access for Directory {
             algorithms: chap.algorithms.clone(),
         });
         let session = existing.map(|place| (place.tsih, place.cid));
-        Ok(Grant { chap, group, alias: target.alias.clone(), session })
+        let queue_depth = matched.and_then(|group| group.queue_depth).or(target.queue_depth);
+        Ok(Grant { chap, group, alias: target.alias.clone(), session, queue_depth })
     }
 
     fn send_targets(
@@ -235,6 +236,14 @@ impl srp::login::Access for Directory {
         }
         Ok(others > 0)
     }
+
+    fn queue_depth(&self, applicant: &srp::login::Applicant) -> Option<u16> {
+        let index = self.config.srp_target(self.portal_of(applicant.portal)?)?;
+        let (target, initiator) =
+            (&self.config.targets[index], srp::login::port_name(&applicant.initiator_port));
+        let group = target.group_of(&initiator, applicant.from.ip());
+        group.and_then(|group| group.queue_depth).or(target.queue_depth)
+    }
 }
 
 /// Whether both are IPv4 or both IPv6: a socket on `[::]` takes no IPv4 connections.
@@ -243,7 +252,7 @@ fn of_one_family(a: &SocketAddr, b: &SocketAddr) -> bool {
 }
 
 /// Commands that one session may have in flight.
-pub(crate) const QUEUE_DEPTH: u16 = 128;
+pub(crate) const QUEUE_DEPTH: u16 = config::QUEUE_DEPTH_MAX;
 
 /// The longest information unit that is taken: one with 16 KiB of data in it.
 const SRP_IU_BYTES_MAX: u32 = srp::login::IMMEDIATE_OFFSET_MAX as u32 + (16 << 10);

@@ -13,6 +13,7 @@ pub(crate) mod gate;
 mod home;
 mod immediate_read;
 mod immediate_write;
+mod lines;
 mod migrate;
 mod quiesce;
 mod session;
@@ -45,6 +46,7 @@ use config::Config;
 use connection::{Connection, Endings};
 use device::DeviceDesk;
 use function::Functions;
+use lines::Lines;
 use migrate::Moves;
 use proto::services::TaskId;
 use proto::time::Time;
@@ -110,6 +112,7 @@ pub(crate) struct Core<I: Io> {
     moves: Moves,
     buffers: Buffers,
     budget: Budget,
+    lines: Lines,
     /// `stall_timeout`.
     stall_nanos: u64,
     /// Connections whose machines are to be fed.
@@ -198,6 +201,7 @@ impl<I: Io> Core<I> {
             moves: Moves::default(),
             buffers: Buffers::default(),
             budget: Budget::new(),
+            lines: Lines::default(),
             stall_nanos,
             to_serve: Vec::with_capacity(64),
             to_flush: Vec::with_capacity(64),
@@ -295,13 +299,20 @@ impl<I: Io> Core<I> {
         } else {
             self.ethernet.next_look(self.next_tick).map(|look| look.max(next))
         };
-        self.poller.wait(now, timer.map(until))
+        let timer = timer.map(until);
+        let Some(due) = self.lines.due() else { return self.poller.wait(now, timer) };
+        let nap = due.since(now).max(lines::NAP);
+        if due <= now {
+            Wait::No
+        } else {
+            self.poller.wait(now, Some(timer.map_or(nap, |timer| timer.min(nap))))
+        }
     }
 
     /// One turn: completions, messages, then everything that became ready goes out together.
     pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message<I>>) {
         self.is_unsettled = false;
-        let mut work = if self.run_all() { Work::Own } else { Work::None };
+        let mut work = if self.run_all() | self.run_lines() { Work::Own } else { Work::None };
         for completion in completions.drain(..) {
             work = work.max(kind::work(completion.tag));
             self.dispatch(completion);

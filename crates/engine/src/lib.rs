@@ -11,6 +11,7 @@ pub mod daemon;
 mod guid;
 mod host;
 mod housekeeper;
+mod limits;
 mod logins;
 mod message;
 mod ports;

@@ -1,5 +1,6 @@
 //! What is served at present: an immutable snapshot, of which every core has one until it is given the next.
 
+use crate::limits::Limits;
 use crate::ports::Ports;
 use config::{Config, Lun};
 use std::collections::BTreeMap;
@@ -17,6 +18,8 @@ pub(crate) struct Served {
     pub(crate) ports: Ports,
     /// Units by their AoE address.
     pub(crate) exports: BTreeMap<Address, u32>,
+    /// How much may be done.
+    pub(crate) limits: Limits,
 }
 
 impl Served {
@@ -24,12 +27,13 @@ impl Served {
     pub(crate) fn first(config: Config) -> Served {
         let units = (0..).zip(&config.luns).map(|(number, _)| number).collect();
         config.luns.iter().for_each(warn_of_blocks);
-        Served::of(0, config, units)
+        Served::of(0, config, units, None)
     }
 
-    fn of(epoch: u64, config: Config, units: Vec<u32>) -> Served {
+    fn of(epoch: u64, config: Config, units: Vec<u32>, before: Option<&Served>) -> Served {
         let (ports, exports) = (Ports::of(&config), exports(&config, &units));
-        Served { epoch, config, units, ports, exports }
+        let limits = Limits::of(&config, before.map(|before| (&before.config, &before.limits)));
+        Served { epoch, config, units, ports, exports, limits }
     }
 
     /// The index of a LUN, by its name.
@@ -39,7 +43,7 @@ impl Served {
 
     /// What comes after it: this configuration, whose LUNs have units with these numbers.
     pub(crate) fn next(&self, config: Config, units: Vec<u32>) -> Served {
-        Served::of(self.epoch + 1, config, units)
+        Served::of(self.epoch + 1, config, units, Some(self))
     }
 }
 

@@ -3,5 +3,6 @@
 mod admit;
 mod ata;
 pub(crate) mod exec;
+mod metered;
 mod opcodes;
 pub mod table;

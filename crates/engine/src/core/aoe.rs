@@ -408,11 +408,13 @@ impl<I: Io> Core<I> {
             losses: 0,
             received: 0,
             reported_at: None,
+            line: None,
         });
         conn.framed_at = self.io.now();
         let key = self.connections.insert(conn);
         self.ethernet.interfaces[index].sessions.insert((from, address), key);
         self.move_load(key, Some(self.me));
+        self.set_limits(key);
         key
     }
 

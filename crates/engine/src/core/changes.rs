@@ -20,6 +20,7 @@ use super::{Core, LEAVING_FLUSH};
 use crate::message::{Done, Message};
 use crate::served::Served;
 use crate::slots::Key;
+use crate::transport::Transport;
 use crate::units::NewUnit;
 use reactor::io::Io;
 use scsi::storage::StoreError;
@@ -85,6 +86,9 @@ impl<I: Io> Core<I> {
         let before = std::mem::replace(&mut self.served, served);
         for key in self.keys_where(|conn| conn.served.is_some_and(|epoch| epoch < self.served.epoch)) {
             self.equip(key);
+        }
+        for key in self.keys_where(|conn| matches!(conn.machine, Transport::Aoe(_))) {
+            self.set_limits(key);
         }
         self.let_in();
         if before.exports != self.served.exports {

@@ -246,8 +246,9 @@ impl<I: Io> Core<I> {
 
     fn send_off(&mut self, key: Key, to: usize) {
         self.move_load(key, Some(to));
-        let Some(conn) = self.remove_connection(key) else { return };
+        let Some(mut conn) = self.remove_connection(key) else { return };
         assert!(conn.is_vacant(), "what is in flight ends before its connection moves");
+        conn.luns.iter_mut().for_each(LunState::leave_core);
         let stream = conn.stream.expect("what a device carries does not move");
         let (socket, unread) = stream.detach(&mut self.io);
         let closings = conn.facts.target.map_or(0, |target| self.endings.closings[target]);

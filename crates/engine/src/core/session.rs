@@ -2,6 +2,7 @@
 
 use super::Core;
 use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase, REINSTATED};
+use super::lines::Line;
 use super::unit::NO_UNIT;
 use crate::access::QUEUE_DEPTH;
 use crate::logins::{Evicted, Seat};
@@ -44,6 +45,8 @@ pub(crate) struct LunState {
     pub(super) received: u64,
     /// How many commands had come to the connection when the report of `losses` was sent; `None`: it has not been.
     pub(super) reported_at: Option<u64>,
+    /// What waits for its limits, if it has any.
+    pub(super) line: Option<Box<Line>>,
 }
 
 /// The number of a LUN that the session is not shown any more: no other has it.
@@ -361,7 +364,16 @@ impl<I: Io> Core<I> {
             let before = reported.iter().find(|(other, _)| *other == unit).map(|(_, losses)| *losses);
             let losses = before.unwrap_or_else(|| self.units[unit].lane.losses());
             let (number, received) = (*number, losses);
-            let lun = LunState { number, hidden: None, unit, nexus, losses, received, reported_at: None };
+            let lun = LunState {
+                number,
+                hidden: None,
+                unit,
+                nexus,
+                losses,
+                received,
+                reported_at: None,
+                line: None,
+            };
             conn.add_lun(lun, is_first);
             has_changed |= !is_first;
         }
@@ -369,6 +381,7 @@ impl<I: Io> Core<I> {
             conn.luns_changed();
             self.mark_dirty(key);
         }
+        self.set_limits(key);
     }
 
     /// This answer notifies the initiator that its LUNs have changed: each I_T nexus is notified once (SPC-4

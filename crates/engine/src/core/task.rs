@@ -36,7 +36,7 @@ pub(super) struct Task {
     /// The unit it is for.
     pub(super) unit: u32,
     /// Index into the connection's LUNs.
-    lun: usize,
+    pub(super) lun: usize,
     /// Task attribute.
     pub(super) attribute: Attribute,
     /// The command.
@@ -88,6 +88,8 @@ struct Detached {
 /// What a task waits for.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(super) enum State {
+    /// A limit of its LUN or group.
+    InLine,
     /// Its unit's gate.
     Waiting,
     /// Others that change the same blocks.
@@ -197,7 +199,8 @@ impl Task {
     pub(super) fn moving(&self) -> Option<Moving> {
         match self.state {
             State::Pushing { moving, .. } => Some(moving),
-            State::Waiting
+            State::InLine
+            | State::Waiting
             | State::Overlapping
             | State::Starved
             | State::Unsolicited
@@ -223,7 +226,7 @@ impl Task {
     pub(super) fn is_lengthy(&self) -> bool {
         self.aborted
             || self.detached.is_some()
-            || self.state == State::AtHome
+            || matches!(self.state, State::AtHome | State::InLine)
             || self.exec.as_ref().is_some_and(Exec::is_lengthy)
     }
 
@@ -261,6 +264,12 @@ impl<I: Io> Core<I> {
         };
         let unit = conn.luns[lun].unit;
         note_command(&mut conn.facts, &mut conn.work, command.read_bytes, command.write_bytes);
+        if let Some(line) = &mut conn.luns[lun].line
+            && let Some(wait) = line.bars(&self.units[unit].view, &command, attribute, self.io.now())
+        {
+            let task = Task { lun, ..Task::new(connection, &command, attribute, unit) };
+            return self.wait_in_line(task, lun, wait);
+        }
         if self.units[unit].gate.must_wait(attribute) {
             let key = self.insert(Task { lun, ..Task::new(connection, &command, attribute, unit) });
             self.units[unit].gate.wait(key);
@@ -289,7 +298,7 @@ impl<I: Io> Core<I> {
         self.admitted(key, admitted);
     }
 
-    fn insert(&mut self, task: Task) -> Key {
+    pub(super) fn insert(&mut self, task: Task) -> Key {
         let (origin, wire) = (task.origin, task.wire);
         let key = self.tasks.insert(Task { patience_nanos: self.stall_nanos, ..task });
         if let Some(conn) = self.connections.get_mut(origin) {
@@ -379,7 +388,7 @@ impl<I: Io> Core<I> {
     }
 
     /// The transport must know at once where unsolicited data belongs, even if the program has not asked for it.
-    fn take_unsolicited(&mut self, key: Key) {
+    pub(super) fn take_unsolicited(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if task.command.unsolicited_bytes == 0 || task.asked_bytes > 0 {
             return;
@@ -666,7 +675,8 @@ impl<I: Io> Core<I> {
                 self.outlive(key);
                 true
             }
-            State::Waiting
+            State::InLine
+            | State::Waiting
             | State::Overlapping
             | State::Starved
             | State::Unsolicited
@@ -675,6 +685,7 @@ impl<I: Io> Core<I> {
             | State::Running => {
                 self.forget(key);
                 self.forget_starving(key);
+                self.leave_line(key);
                 self.free_task(key);
                 true
             }

@@ -80,6 +80,8 @@ pub struct Grant {
     /// TSIH, and CID of the connection, of the session with this initiator name, ISID, target and portal group, if
     /// there is one: it may be reinstated.
     pub session: Option<(u16, u16)>,
+    /// Commands that it may have in flight, if they are fewer than the target's own limit.
+    pub queue_depth: Option<u16>,
 }
 
 /// Names and secrets of CHAP.

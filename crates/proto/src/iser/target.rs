@@ -182,7 +182,8 @@ impl MessageMachine for Target {
 
     fn accept_fewer_receives(&mut self, receives: u16) -> Answer {
         let fitting = self.fitting(receives);
-        self.layer.session.set_depth(self.layer.config.queue_depth.min(fitting).max(1).into());
+        let depth = self.layer.config.queue_depth.min(self.layer.depth_max);
+        self.layer.session.set_depth(depth.min(fitting).max(1).into());
         match fitting {
             0 => Answer::Reject(Vec::new()),
             _ => Answer::Accept(super::private_data(self.invalidates)),

@@ -29,7 +29,7 @@ impl Access for Door {
         _: SocketAddr,
         _: [u8; 6],
     ) -> Result<Grant, Refusal> {
-        Ok(Grant { chap: None, group: 1, alias: None, session: None })
+        Ok(Grant { group: 1, ..Grant::default() })
     }
 
     fn send_targets(&self, _: &str, _: SocketAddr, _: SocketAddr, _: SendTargets<'_>) -> Vec<TargetRecord> {

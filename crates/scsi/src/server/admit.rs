@@ -38,7 +38,7 @@ impl View {
                 | opcode::READ_16
                 | opcode::WRITE_16
         );
-        if !is_plain || nexus.mac.is_some() || !nexus.attentions.is_empty() {
+        if !is_plain || nexus.takes_turns || !nexus.attentions.is_empty() {
             return None;
         }
         match &self.program(nexus, request) {

@@ -28,6 +28,9 @@ pub struct NexusUnit {
     /// The initiator's address, if it speaks ATA (over Ethernet), as its TransportID shows. Such a nexus has
     /// no unit attentions: ATA has no word for them.
     pub mac: Option<Mac>,
+    /// Its commands are never answered as they come ([`View::transfer`](crate::View::transfer)): it speaks ATA, or limits hold
+    /// for it.
+    pub takes_turns: bool,
     /// The MAC mask list leaves the initiator out: it gets no answer.
     pub(crate) is_masked: bool,
     /// This nexus may only read (access rule of its initiator group), and change nothing for others.
@@ -65,6 +68,7 @@ impl NexusUnit {
             transport_id,
             target_port,
             hidden_ports: Arc::default(),
+            takes_turns: mac.is_some(),
             mac,
             is_masked: false,
             read_only,

@@ -79,6 +79,8 @@ fn errors_of_who_may_only_read_end_no_commands_of_others() {
         read_only,
         luns: None,
         chap: None,
+        queue_depth: None,
+        limits: config::Limits::default(),
     };
     let (daemon, url) = serve(1, &stores, |config| {
         config.targets[0].groups = vec![group("reads", true), group("owns", false)];

@@ -67,7 +67,16 @@ fn stop(daemon: Daemon) {
 
 fn unit_with_losses() -> LunState {
     let nexus = NexusUnit::new(scsi::NexusId(1), vec![5, 1], 1, false);
-    LunState { number: 0, hidden: None, unit: 0, nexus, losses: 0, received: 0, reported_at: None }
+    LunState {
+        number: 0,
+        hidden: None,
+        unit: 0,
+        nexus,
+        losses: 0,
+        received: 0,
+        reported_at: None,
+        line: None,
+    }
 }
 
 #[test]
@@ -432,6 +441,8 @@ fn group(name: &str, luns: &[(u16, usize)]) -> Group {
         read_only: false,
         luns: Some(luns.to_vec()),
         chap: None,
+        queue_depth: None,
+        limits: config::Limits::default(),
     }
 }
 

@@ -120,6 +120,11 @@ impl TargetLogin {
         self.first.as_ref()
     }
 
+    /// Commands that the initiator may have in flight, if who it is has been found to allow no more.
+    pub fn queue_depth(&self) -> Option<u16> {
+        self.grant.as_ref()?.queue_depth
+    }
+
     /// Takes one login request and its text; returns what to answer.
     pub fn request(&mut self, bhs: &LoginRequest, text: &[u8]) -> LoginReply {
         let stage = self.stage;

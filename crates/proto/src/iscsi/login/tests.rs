@@ -24,7 +24,9 @@ impl Access for Door {
         _: SocketAddr,
         _: [u8; 6],
     ) -> Result<Grant, Refusal> {
-        Ok(Grant { chap: self.0.clone(), group: 3, alias: Some("Disk".into()), session: Some((7, 1)) })
+        let session = Some((7, 1));
+        let alias = Some("Disk".into());
+        Ok(Grant { chap: self.0.clone(), group: 3, alias, session, queue_depth: None })
     }
 
     fn send_targets(&self, _: &str, _: SocketAddr, _: SocketAddr, _: SendTargets<'_>) -> Vec<TargetRecord> {

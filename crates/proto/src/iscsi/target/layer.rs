@@ -45,6 +45,8 @@ pub(crate) struct Layer {
     /// What was agreed on over RDMA.
     pub rdma: Option<Rdma>,
     pub session: Session,
+    /// Commands that who logs in may have in flight.
+    pub(crate) depth_max: u16,
     pub(super) connection_id: u16,
     pub(super) stat_sn: u32,
     /// What becomes of the data segment of the PDU that is coming in.
@@ -200,6 +202,7 @@ impl Layer {
             link: Link::LOGIN,
             rdma: None,
             session: Session::new(0, u32::from(config.queue_depth)),
+            depth_max: u16::MAX,
             connection_id: 0,
             stat_sn: 1,
             incoming: Incoming::Nothing,
@@ -325,10 +328,17 @@ impl Layer {
         self.negotiated = Some(negotiated);
     }
 
+    /// The initiator may have no more commands in flight than these, however many slots there are. Its window has not been opened
+    /// for more, unless it has begun to log in before it said who it is: what was promised stands then until it is used up.
+    pub(crate) fn limit_depth(&mut self, depth: u16) {
+        self.depth_max = depth.max(1);
+        self.session.set_depth(self.config.queue_depth.min(self.depth_max).into());
+    }
+
     /// So many commands may be in flight from now on. The full feature phase has just begun, and there was none yet.
     pub(crate) fn widen(&mut self, depth: u16) {
         self.config.queue_depth = depth;
-        self.session.set_depth(depth.into());
+        self.session.set_depth(depth.min(self.depth_max).into());
         self.make_room();
     }
 

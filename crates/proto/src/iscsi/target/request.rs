@@ -60,7 +60,10 @@ impl Layer {
             self.session = Session::new(pdu.cmd_sn.get(), u32::from(self.config.queue_depth));
             self.connection_id = pdu.cid.get();
         }
-        let reply = login.request(pdu, text);
+        let (reply, depth) = (login.request(pdu, text), login.queue_depth());
+        if let Some(depth) = depth {
+            self.limit_depth(depth);
+        }
         let response = login_response(pdu, &reply);
         if let Some(negotiated) = reply.done {
             // It is answered when the session that it takes the place of can write no more (section 6.3.5).

@@ -38,6 +38,11 @@ pub struct Applicant {
 pub trait Access: Send + Sync {
     /// Whether there are other channels of the same two ports, or why the login is rejected, in words for the log, too.
     fn admit(&self, applicant: &Applicant) -> Result<bool, (RejectReason, String)>;
+
+    /// Requests that it may have in flight on the channel, if they are fewer than the target's own limit.
+    fn queue_depth(&self, _applicant: &Applicant) -> Option<u16> {
+        None
+    }
 }
 
 /// A login that was granted.
@@ -96,6 +101,9 @@ impl Target {
             keeps_others,
         };
         let others = self.access.admit(&applicant)?;
+        if let Some(depth) = self.access.queue_depth(&applicant) {
+            self.config.queue_depth = self.config.queue_depth.min(depth);
+        }
         let offset = request.imm_data_offset.get();
         let is_immediate = flags & LoginRequest::IMMEDIATE != 0 && may_be_immediate(offset);
         self.link = Link { max_it_iu_bytes: bytes, immediate_offset: is_immediate.then_some(offset), flags };

@@ -59,7 +59,7 @@ impl Access for Door {
             (Some(refusal), _) => Err(refusal.clone()),
             (None, Some(name)) if name != TARGET => Err(Refusal::NotFound),
             (None, _) => {
-                Ok(Grant { chap: self.chap.clone(), group: 7, alias: self.alias.clone(), session: None })
+                Ok(Grant { chap: self.chap.clone(), group: 7, alias: self.alias.clone(), ..Grant::default() })
             }
         }
     }

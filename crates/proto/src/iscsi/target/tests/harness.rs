@@ -35,7 +35,7 @@ impl Access for Door {
         _: SocketAddr,
         _: [u8; 6],
     ) -> Result<Grant, Refusal> {
-        let grant = Grant { group: 1, alias: None, chap: None, session: None };
+        let grant = Grant { group: 1, alias: None, chap: None, session: None, queue_depth: None };
         if self.0 { Ok(grant) } else { Err(Refusal::NotFound) }
     }
 

@@ -1,0 +1,215 @@
+//! Lines whose clock is the test's, and commands that wait in those of a daemon.
+
+use super::*;
+use crate::testing::initiator::{Initiator, Login, write_cdb};
+use crate::testing::{HeldStore, serve};
+use config::Rate;
+
+const SECOND: u64 = 1_000_000_000;
+const BLOCK: u32 = 512;
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
+
+fn limit(iops: u64, bytes: u64) -> Arc<Limit> {
+    let rate = |per_second| (per_second > 0).then_some(Rate { per_second, burst: 0 });
+    Arc::new(Limit::new(config::Limits { iops: rate(iops), bytes: rate(bytes) }))
+}
+
+/// A session with so many commands in flight, each of so many bytes, on a core that wakes when something is due, but so late.
+struct Session {
+    line: Line,
+    depth: usize,
+    bytes: u32,
+    late: u64,
+    commands: u64,
+}
+
+impl Session {
+    fn new(limits: &[&Arc<Limit>], depth: usize, bytes: u32, late: u64) -> Session {
+        let mut each = limits.iter().map(|limit| Some(Arc::clone(limit)));
+        let line = Line::new([each.next().flatten(), each.next().flatten()]);
+        Session { line, depth, bytes, late, commands: 0 }
+    }
+
+    /// Sends as many commands as it may.
+    fn fill(&mut self, now: Time) {
+        while self.line.waiting.len() < self.depth {
+            match self.line.bar(Some(self.bytes), Attribute::Simple, now) {
+                None => self.commands += 1,
+                Some(wait) => self.line.push(Key { index: 0, generation: 0 }, Attribute::Simple, wait, now),
+            }
+        }
+    }
+
+    fn wakes_at(&self) -> u64 {
+        self.line.due().expect("it waits").0 + self.late
+    }
+}
+
+/// What each of these does in two seconds.
+fn run(mut sessions: Vec<Session>) -> Vec<u64> {
+    let mut now = Time(SECOND);
+    sessions.iter_mut().for_each(|session| session.fill(now));
+    while now < Time(3 * SECOND) {
+        now = Time(sessions.iter().map(Session::wakes_at).min().expect("there are some").max(now.0));
+        for session in sessions.iter_mut().filter(|session| session.wakes_at() <= now.0) {
+            while session.line.next(now).is_some() {
+                session.commands += 1;
+            }
+            session.fill(now);
+        }
+    }
+    sessions.iter().map(|session| session.commands).collect()
+}
+
+fn assert_close(what: u64, to: u64) {
+    assert!(what.abs_diff(to) * 20 <= to, "{what} is not within 5 % of {to}");
+}
+
+#[test]
+fn sessions_have_equal_shares_however_many_commands_each_has_in_flight() {
+    for rate in [200, 5000, 100_000] {
+        let all = limit(rate, 0);
+        // At the highest rate a line takes 20 places ahead.
+        let least = if rate == 100_000 { 20 } else { 4 };
+        let sessions = [128, 32, 32, least].map(|depth| Session::new(&[&all], depth, 4096, 0));
+        let done = run(sessions.into());
+        assert_close(done.iter().sum(), 2 * rate);
+        done.iter().for_each(|one| assert_close(*one, done.iter().sum::<u64>() / 4));
+    }
+}
+
+#[test]
+fn a_core_that_wakes_late_loses_no_share_to_one_that_never_sleeps() {
+    for rate in [1000, 50_000] {
+        let all = limit(rate, 0);
+        let done = run(vec![Session::new(&[&all], 32, 4096, 0), Session::new(&[&all], 32, 4096, 70_000)]);
+        assert_close(done[0] + done[1], 2 * rate);
+        assert!(done[1] * 10 >= done[0] * 9, "{done:?}");
+    }
+}
+
+#[test]
+fn one_with_small_commands_has_its_share_of_bytes_beside_one_with_large() {
+    let all = limit(0, 100 << 20);
+    let done = run(vec![Session::new(&[&all], 32, 256 << 10, 0), Session::new(&[&all], 128, 4096, 0)]);
+    let bytes = [done[0] * (256 << 10), done[1] * 4096];
+    assert_close(bytes[0] + bytes[1], 200 << 20);
+    assert!(bytes[1] * 2 >= bytes[0] * 3 / 2, "{bytes:?}");
+}
+
+#[test]
+fn the_limit_of_a_group_holds_beside_that_of_a_lun() {
+    let (lun, group) = (limit(10_000, 0), limit(1000, 0));
+    let done = run(vec![
+        Session::new(&[&lun, &group], 32, 4096, 0),
+        Session::new(&[&lun, &group], 32, 4096, 0),
+        Session::new(&[&lun], 32, 4096, 0),
+    ]);
+    assert_close(done[0] + done[1], 2000);
+    assert_close(done[0], 1000);
+    assert_close(done.iter().sum(), 20_000);
+}
+
+fn key(index: u32) -> Key {
+    Key { index, generation: 0 }
+}
+
+/// A line with these in it, the first of which has its place.
+fn waiting(all: &Arc<Limit>, commands: &[(Option<u32>, Attribute)], now: Time) -> Line {
+    let mut line = Line::new([Some(all.clone()), None]);
+    while line.bar(Some(0), Attribute::Simple, now).is_none() {}
+    all.release(0);
+    for (index, (bytes, attribute)) in (0..).zip(commands) {
+        let wait = line.bar(*bytes, *attribute, now).expect("it waits");
+        line.push(key(index), *attribute, wait, now);
+    }
+    line
+}
+
+#[test]
+fn what_is_not_limited_passes_but_for_ordered_commands_and_what_is_behind_them() {
+    let (all, now) = (limit(10, 0), Time(SECOND));
+    let mut line = waiting(&all, &[(Some(512), Attribute::Simple)], now);
+    assert!(line.bar(None, Attribute::Simple, now).is_none());
+    assert!(line.bar(None, Attribute::HeadOfQueue, now).is_none());
+    let ordered = line.bar(None, Attribute::Ordered, now).expect("it waits");
+    line.push(key(1), Attribute::Ordered, ordered, now);
+    let behind = line.bar(None, Attribute::Simple, now).expect("it keeps its order");
+    line.push(key(2), Attribute::Simple, behind, now);
+    assert_eq!(line.next(now), None);
+    let due = line.due().expect("it waits");
+    // What is not limited itself waits for nothing but its order.
+    assert_eq!([line.next(due), line.next(due), line.next(due)], [Some(key(0)), Some(key(1)), Some(key(2))]);
+    assert!(line.bar(None, Attribute::Ordered, now).is_none());
+}
+
+#[test]
+fn a_command_that_is_aborted_leaves_its_place_to_others() {
+    let (all, now) = (limit(10, 0), Time(SECOND));
+    let mut line = waiting(&all, &[(Some(512), Attribute::Simple); 3], now);
+    let due = line.due();
+    line.forget(key(0));
+    line.forget(key(0));
+    line.take_ahead(now);
+    assert_eq!(line.due(), due);
+    line.forget(key(2));
+    assert_eq!(line.next(due.expect("it waits")), Some(key(1)));
+    assert_eq!((line.due(), line.placed, line.ahead), (None, 0, Duration::ZERO));
+}
+
+#[test]
+fn what_waits_goes_by_the_new_limit_when_that_changes() {
+    let (slow, fast, now) = (limit(1, 0), limit(1000, 0), Time(SECOND));
+    let mut line = waiting(&slow, &[(Some(512), Attribute::Simple); 3], now);
+    assert!(line.due() > Some(Time(SECOND + SECOND / 2)));
+    line.change([Some(fast), None]);
+    assert_eq!(line.next(now), Some(key(0)));
+    line.change([None, None]);
+    assert_eq!([line.next(now), line.next(now)], [Some(key(1)), Some(key(2))]);
+}
+
+/// A session whose LUN 0 lets one command in at once and others a second each later, and LUN 1 all; and so many WRITEs that wait.
+fn held_up(commands: usize) -> (crate::Daemon, Initiator, Vec<u32>) {
+    let (daemon, url) = serve(1, &[HeldStore::new(), HeldStore::new()], |config| {
+        config.luns[0].limits.iops = Some(Rate { per_second: 1, burst: 0 });
+    });
+    let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
+    (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+    initiator.write_blocks(0, 0, BLOCK, &[9; 512], false).expect("GOOD");
+    let write = |at: usize| write_cdb(at as u64, 512, BLOCK, false);
+    let tags = (0..commands)
+        .map(|at| initiator.issue(0, &write(at), 0, vec![at as u8; 512]).expect("it is sent"))
+        .collect();
+    (daemon, initiator, tags)
+}
+
+#[test]
+fn a_session_that_waits_for_one_lun_uses_another_and_asks_what_it_likes() {
+    let (daemon, mut initiator, tags) = held_up(2);
+    initiator.ready(0).expect("what moves no data is answered");
+    initiator.write_blocks(1, 7, BLOCK, &[7; 512], false).expect("GOOD");
+    assert_eq!(initiator.read_blocks(1, 7, 1, BLOCK).expect("GOOD"), [7; 512]);
+    // They end all the same, one after the other.
+    for tag in tags {
+        assert_eq!(initiator.complete(tag).expect("an answer").status, 0);
+    }
+    initiator.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn commands_that_wait_end_by_abort_reset_and_logout_and_never_write() {
+    const ABORT_TASK: u8 = 1;
+    const LOGICAL_UNIT_RESET: u8 = 5;
+    let (daemon, mut initiator, tags) = held_up(100);
+    assert_eq!(initiator.manage(ABORT_TASK, 0, tags[99]).expect("an answer"), 0);
+    assert_eq!(initiator.manage(LOGICAL_UNIT_RESET, 0, 0).expect("an answer"), 0);
+    let sense = initiator.read(0, &TEST_UNIT_READY, 0).expect("an answer").sense;
+    assert_eq!(sense[12], 0x29, "it was reset");
+    // No more wait there now, so the next has the place of the first.
+    assert_eq!(initiator.read_blocks(0, 60, 1, BLOCK).expect("GOOD"), [0; 512]);
+    let left = initiator.issue(0, &write_cdb(70, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    assert_ne!(left, 0);
+    initiator.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}

@@ -1,0 +1,283 @@
+//! How much may be done in a second, by all cores together: see [`crate::core`]'s `lines`, where commands wait for it.
+//!
+//! A limit is one number that cores share: when what has been let in so far would be through at the limit's rate (the
+//! theoretical arrival time of the generic cell rate algorithm, ITU-T I.371). A command adds what it takes of it, and is due as
+//! soon as that time is no further ahead than a burst may be. So a place is taken by one atomic operation, whether it is for now
+//! or for later, and places of all cores follow each other.
+
+use crate::message::Facts;
+use config::{Config, Rate};
+use proto::time::Time;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A limit of a LUN, or of a group: of commands, of bytes, or both.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    of: config::Limits,
+    commands: Option<Bucket>,
+    bytes: Option<Bucket>,
+}
+
+/// A limit of one kind.
+#[derive(Debug)]
+struct Bucket {
+    per_second: u64,
+    /// How far ahead of the clock it may be.
+    burst: Ticks,
+    /// When all that was let in is through, in ticks.
+    through_at: AtomicU64,
+    /// About the most that one command took lately, in ticks.
+    largest: AtomicU64,
+}
+
+/// Parts of a nanosecond: a block of 512 bytes at 10 GB/s takes 51.2 ns. They last for 36 years.
+type Ticks = u64;
+const TICKS_PER_NANO: Ticks = 16;
+const TICKS_PER_SECOND: Ticks = 1_000_000_000 * TICKS_PER_NANO;
+
+/// A command's place among those that a limit lets in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Place {
+    /// When it is due.
+    pub(crate) due: Time,
+    /// What the limit lets in no others for.
+    pub(crate) takes: Duration,
+    /// About the most that one command takes of it.
+    pub(crate) largest: Duration,
+}
+
+impl Limit {
+    pub(crate) fn new(of: config::Limits) -> Limit {
+        Limit { of, commands: of.iops.map(Bucket::new), bytes: of.bytes.map(Bucket::new) }
+    }
+
+    /// Takes the next place for a command that moves so many bytes.
+    pub(crate) fn take(&self, now: Time, bytes: u32) -> Place {
+        let commands = self.commands.as_ref().map(|bucket| bucket.take(now, 1));
+        let bytes = self.bytes.as_ref().filter(|_| bytes > 0).map(|bucket| bucket.take(now, bytes.into()));
+        commands.into_iter().chain(bytes).fold(Place::default(), Place::and)
+    }
+
+    /// Releases a place that is not used.
+    pub(crate) fn release(&self, bytes: u32) {
+        self.commands.iter().for_each(|bucket| bucket.release(1));
+        self.bytes.iter().for_each(|bucket| bucket.release(bytes.into()));
+    }
+}
+
+impl Place {
+    /// Of a command for which both hold.
+    pub(crate) fn and(self, other: Place) -> Place {
+        Place {
+            due: self.due.max(other.due),
+            takes: self.takes.max(other.takes),
+            largest: self.largest.max(other.largest),
+        }
+    }
+}
+
+impl Bucket {
+    fn new(rate: Rate) -> Bucket {
+        let Rate { per_second, burst } = rate;
+        let least = TICKS_PER_SECOND / 1000 * Rate::BURST_MILLIS;
+        let burst = least.max(ticks(burst, per_second));
+        Bucket { per_second, burst, through_at: AtomicU64::new(0), largest: AtomicU64::new(0) }
+    }
+
+    fn take(&self, now: Time, units: u64) -> Place {
+        let (now, takes) = (now.0.saturating_mul(TICKS_PER_NANO), ticks(units, self.per_second));
+        let next = |through_at: Ticks| Some(through_at.max(now).saturating_add(takes));
+        let (Ok(before) | Err(before)) =
+            self.through_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let due = before.max(now).saturating_sub(self.burst).div_ceil(TICKS_PER_NANO);
+        // It need not be exact, so what another core writes at the same time may be lost.
+        let largest = self.largest.load(Ordering::Relaxed);
+        let largest = takes.max(largest - largest / 256);
+        self.largest.store(largest, Ordering::Relaxed);
+        let nanos = |ticks: Ticks| Duration::from_nanos(ticks / TICKS_PER_NANO);
+        Place { due: Time(due), takes: nanos(takes), largest: nanos(largest) }
+    }
+
+    fn release(&self, units: u64) {
+        self.through_at.fetch_sub(ticks(units, self.per_second), Ordering::Relaxed);
+    }
+}
+
+/// How long so much takes at a rate.
+fn ticks(units: u64, per_second: u64) -> Ticks {
+    let ticks = u128::from(units) * u128::from(TICKS_PER_SECOND) / u128::from(per_second.max(1));
+    Ticks::try_from(ticks).unwrap_or(Ticks::MAX / 4).min(Ticks::MAX / 4)
+}
+
+/// Those of a configuration.
+#[derive(Clone, Default)]
+pub(crate) struct Limits {
+    luns: Vec<Option<Arc<Limit>>>,
+    groups: Vec<Vec<Option<Arc<Limit>>>>,
+}
+
+impl Limits {
+    /// Those of this configuration. What was limited so `before` goes on with what it has let in.
+    pub(crate) fn of(config: &Config, before: Option<(&Config, &Limits)>) -> Limits {
+        let kept = |of: config::Limits, find: &dyn Fn(&Config, &Limits) -> Option<Arc<Limit>>| {
+            let same = before.and_then(|(config, limits)| find(config, limits));
+            of.any().then(|| same.filter(|limit| limit.of == of).unwrap_or_else(|| Arc::new(Limit::new(of))))
+        };
+        let luns = config.luns.iter().map(|lun| {
+            kept(lun.limits, &|config, limits| {
+                let index = config.luns.iter().position(|other| other.name == lun.name)?;
+                limits.luns.get(index)?.clone()
+            })
+        });
+        let groups = config.targets.iter().map(|target| {
+            let of_group = |group: &config::Group| {
+                kept(group.limits, &|config, limits| {
+                    let at = config.targets.iter().position(|other| other.name == target.name)?;
+                    let groups = &config.targets.get(at)?.groups;
+                    let index = groups.iter().position(|other| other.name == group.name)?;
+                    limits.groups.get(at)?.get(index)?.clone()
+                })
+            };
+            target.groups.iter().map(of_group).collect()
+        });
+        Limits { luns: luns.collect(), groups: groups.collect() }
+    }
+
+    /// That of a LUN, by its index.
+    pub(crate) fn of_lun(&self, lun: usize) -> Option<Arc<Limit>> {
+        self.luns.get(lun)?.clone()
+    }
+
+    /// That of the group of a session.
+    pub(crate) fn of_session(&self, config: &Config, facts: &Facts) -> Option<Arc<Limit>> {
+        let (session, target) = (facts.session.as_deref()?, facts.target?);
+        let crate::message::Way::Portal { from, .. } = facts.way else { return None };
+        let of = config.targets.get(target)?;
+        let group = of.group_of(&session.initiator, from.ip())?;
+        let index = of.groups.iter().position(|other| other.name == group.name)?;
+        self.groups.get(target)?.get(index)?.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn limit(iops: Option<(u64, u64)>, bytes: Option<(u64, u64)>) -> Limit {
+        let rate = |(per_second, burst)| Rate { per_second, burst };
+        Limit::new(config::Limits { iops: iops.map(rate), bytes: bytes.map(rate) })
+    }
+
+    /// How many commands of so many bytes are let in within a second and then within another, by who takes the next place when
+    /// the last one was used, `late` nanoseconds after it was due at most.
+    fn two_seconds(limit: &Limit, bytes: u32, late: u64) -> [u64; 2] {
+        let (mut seconds, mut now) = ([0; 2], Time(SECOND));
+        loop {
+            let place = limit.take(now, bytes);
+            if place.due > now {
+                now = Time(place.due.0 + if late == 0 { 0 } else { place.due.0 % late });
+            }
+            match now.0 / SECOND {
+                1 => seconds[0] += 1,
+                2 => seconds[1] += 1,
+                _ => return seconds,
+            }
+        }
+    }
+
+    #[test]
+    fn a_second_has_what_was_asked_for_within_5_percent_however_late_cores_wake() {
+        for late in [0, 70_000, 2_000_000, 15_000_000] {
+            for rate in [100, 1000, 33_333, 1_000_000] {
+                for second in two_seconds(&limit(Some((rate, 0)), None), 4096, late) {
+                    assert!(second.abs_diff(rate) * 20 <= rate, "{second} of {rate}, {late} ns late");
+                }
+                let of_bytes = limit(None, Some((rate * 4096, 0)));
+                for second in two_seconds(&of_bytes, 4096, late) {
+                    assert!(second.abs_diff(rate) * 20 <= rate, "{second} of {rate} pages, {late} ns late");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn slow_rates_are_kept_to_the_command() {
+        for rate in [1, 3, 10] {
+            let [first, second] = two_seconds(&limit(Some((rate, 0)), None), 4096, 0);
+            assert!(
+                first <= rate + 1 && second <= rate + 1 && first + second >= 2 * rate,
+                "{first} {second}"
+            );
+        }
+    }
+
+    #[test]
+    fn both_limits_hold() {
+        let [_, second] = two_seconds(&limit(Some((1000, 0)), Some((1 << 20, 0))), 4096, 0);
+        assert!((243..=269).contains(&second), "bytes: {second}");
+        let [_, second] = two_seconds(&limit(Some((1000, 0)), Some((1 << 20, 0))), 512, 0);
+        assert!((950..=1050).contains(&second), "commands: {second}");
+        let limit = limit(Some((1000, 0)), Some((4096, 0)));
+        limit.take(Time(SECOND), 1 << 20);
+        assert!(limit.take(Time(SECOND), 0).due <= Time(SECOND), "what moves nothing takes no bytes");
+    }
+
+    #[test]
+    fn a_burst_is_let_in_at_once_after_a_pause_and_the_rate_from_then_on() {
+        let limit = limit(Some((1000, 500)), None);
+        let at_once = |now: Time| (0..).take_while(|_| limit.take(now, 0).due <= now).count();
+        assert_eq!(at_once(Time(SECOND)), 501);
+        limit.release(0);
+        assert_eq!(at_once(Time(SECOND + SECOND / 10)), 100);
+        limit.release(0);
+        assert_eq!(at_once(Time(100 * SECOND)), 501, "a longer pause is worth no more");
+    }
+
+    #[test]
+    fn a_place_that_is_released_is_for_others() {
+        let limit = limit(Some((10, 0)), None);
+        let now = Time(SECOND);
+        let places: Vec<Place> = (0..10).map(|_| limit.take(now, 0)).collect();
+        (0..5).for_each(|_| limit.release(0));
+        assert_eq!(limit.take(now, 0).due, places[5].due);
+    }
+
+    #[test]
+    fn cores_share_one_limit() {
+        let limit = limit(Some((1000, 0)), None);
+        let dues: Vec<Time> = std::thread::scope(|scope| {
+            let core =
+                || scope.spawn(|| (0..500).map(|_| limit.take(Time(SECOND), 0).due).collect::<Vec<_>>());
+            let cores: Vec<_> = (0..4).map(|_| core()).collect();
+            cores.into_iter().flat_map(|core| core.join().expect("it ends")).collect()
+        });
+        let last = dues.iter().max().expect("there are some");
+        assert_eq!(last.0, SECOND + 1999 * SECOND / 1000 - SECOND / 50);
+    }
+
+    #[test]
+    fn what_is_limited_as_before_goes_on_with_what_it_has_let_in() {
+        let config = |limits: &str| {
+            let text = format!(
+                "lun = [{{ name = 'a', ram = '1M', {limits} }}, {{ name = 'b', ram = '1M', iops_max = 5 }}]\n\
+                 [[target]]\nname = 'iqn.2026-11.a:x'\ngroup = [{{ name = 'g', iops_max = 7 }}]"
+            );
+            let config = Config::from_toml(&text, std::path::Path::new("lunette.toml"));
+            config.unwrap_or_else(|problems| panic!("{problems}"))
+        };
+        let before = config("iops_max = 10");
+        let old = Limits::of(&before, None);
+        let after = config("iops_max = 20");
+        let new = Limits::of(&after, Some((&before, &old)));
+        let is_same =
+            |lun| Arc::ptr_eq(&old.of_lun(lun).expect("a limit"), &new.of_lun(lun).expect("a limit"));
+        assert_eq!([is_same(0), is_same(1)], [false, true]);
+        let of_group = |limits: &Limits| limits.groups[0][0].clone().expect("a limit");
+        assert!(Arc::ptr_eq(&of_group(&old), &of_group(&new)));
+        assert!(Limits::of(&config("thin = true"), Some((&after, &new))).of_lun(0).is_none());
+    }
+}

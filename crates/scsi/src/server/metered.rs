@@ -1,0 +1,141 @@
+//! Which commands count towards a unit's limits, and as how many bytes.
+
+use crate::state::limits::TRANSFER_BYTES_MAX;
+use crate::state::unit::View;
+use crate::vocabulary::command::Request;
+use crate::vocabulary::storage::CHUNK_BYTES;
+use wire::Cdb;
+use wire::ata::{Command, PassThrough, SECTOR_BYTES};
+use wire::scsi::opcode;
+use wire::scsi::opcode::service_action::extended_copy;
+
+impl View {
+    /// Bytes that a command moves between initiator and unit, if it reads or changes the medium: such commands count towards
+    /// limits. They are known before it is admitted, and an initiator that announces more than its CDB moves does not use up
+    /// what others share with it.
+    pub fn metered(&self, request: &Request<'_>) -> Option<u32> {
+        let moved = request.read_bytes.max(request.write_bytes);
+        let most = match request.cdb.opcode() {
+            opcode::READ_6
+            | opcode::READ_10
+            | opcode::READ_12
+            | opcode::READ_16
+            | opcode::WRITE_6
+            | opcode::WRITE_10
+            | opcode::WRITE_12
+            | opcode::WRITE_16
+            | opcode::WRITE_AND_VERIFY_10
+            | opcode::WRITE_AND_VERIFY_12
+            | opcode::WRITE_AND_VERIFY_16
+            | opcode::VERIFY_10
+            | opcode::VERIFY_12
+            | opcode::VERIFY_16
+            | opcode::ORWRITE_16 => self.bytes_of(request.cdb),
+            opcode::WRITE_ATOMIC_16
+            | opcode::COMPARE_AND_WRITE
+            | opcode::WRITE_SAME_10
+            | opcode::WRITE_SAME_16
+            | opcode::UNMAP => CHUNK_BYTES,
+            opcode::EXTENDED_COPY => match request.cdb.service_action() {
+                extended_copy::LID1 | extended_copy::LID4 => CHUNK_BYTES,
+                _ => return None,
+            },
+            _ => ata_bytes(request.cdb)?,
+        };
+        Some(moved.min(most))
+    }
+
+    /// Bytes of the blocks that a CDB names, of those whose number of blocks has its usual place.
+    fn bytes_of(&self, cdb: &Cdb) -> u32 {
+        let blocks = match cdb.opcode() >> 5 {
+            0 => match cdb.u8(4) {
+                0 => 256,
+                blocks => u32::from(blocks),
+            },
+            4 => cdb.u32(10),
+            5 => cdb.u32(6),
+            _ => u32::from(cdb.u16(7)),
+        };
+        let bytes = u64::from(blocks).saturating_mul(u64::from(self.policy.block_bytes));
+        let bytes = bytes.min(self.policy.traits.size_bytes).min(u64::from(TRANSFER_BYTES_MAX));
+        u32::try_from(bytes).unwrap_or(TRANSFER_BYTES_MAX)
+    }
+}
+
+/// The same of an ATA command, as ATA over Ethernet and ATA PASS-THROUGH carry it.
+fn ata_bytes(cdb: &Cdb) -> Option<u32> {
+    let PassThrough { registers, .. } = PassThrough::from_cdb(cdb)?;
+    match registers.command()? {
+        Command::ReadSectors
+        | Command::ReadSectorsExt
+        | Command::ReadDma
+        | Command::ReadDmaExt
+        | Command::ReadMultiple
+        | Command::ReadMultipleExt
+        | Command::WriteSectors
+        | Command::WriteSectorsExt
+        | Command::WriteDma
+        | Command::WriteDmaExt
+        | Command::WriteMultiple
+        | Command::WriteMultipleExt
+        | Command::WriteDmaFuaExt
+        | Command::WriteMultipleFuaExt
+        | Command::ReadVerifySectors
+        | Command::ReadVerifySectorsExt
+        | Command::DataSetManagement => Some(registers.sectors().saturating_mul(SECTOR_BYTES)),
+        Command::FlushCache
+        | Command::FlushCacheExt
+        | Command::Standby
+        | Command::StandbyImmediate
+        | Command::IdentifyDevice
+        | Command::SetFeatures
+        | Command::SetMultipleMode
+        | Command::CheckPowerMode
+        | Command::Idle
+        | Command::IdleImmediate
+        | Command::ReadNativeMaxAddress
+        | Command::ReadNativeMaxAddressExt
+        | Command::Smart
+        | Command::ReadLogExt => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{BLOCK, Bench};
+    use crate::vocabulary::command::{Attribute, Request};
+    use wire::Cdb;
+
+    fn metered(bench: &Bench, cdb: &[u8], read_bytes: u32, write_bytes: u32) -> Option<u32> {
+        let cdb = Cdb::from_bytes(cdb).expect("a CDB");
+        bench.view.metered(&Request { cdb: &cdb, attribute: Attribute::Simple, read_bytes, write_bytes })
+    }
+
+    #[test]
+    fn what_moves_data_counts_as_what_it_moves_and_nothing_else_counts() {
+        let bench = Bench::new();
+        let block = BLOCK as u32;
+        let of = |cdb: &[u8], reads, writes| metered(&bench, cdb, reads, writes);
+        assert_eq!(of(&[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], 8 * block, 0), Some(8 * block), "READ(10)");
+        assert_eq!(of(&[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], 2 * block, 0), Some(2 * block), "an underflow");
+        assert_eq!(of(&[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], u32::MAX, 0), Some(8 * block), "an overflow");
+        assert_eq!(of(&[0x0a, 0, 0, 0, 0, 0], 0, u32::MAX), Some(256 * block), "WRITE(6)");
+        assert_eq!(of(&[0xa8, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0], u32::MAX, 0), Some(3 * block), "READ(12)");
+        let write_16 = [0x8a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0];
+        assert_eq!(of(&write_16, 0, u32::MAX), Some(5 * block));
+        assert_eq!(of(&[0x2f, 0, 0, 0, 0, 0, 0, 0, 8, 0], 0, 0), Some(0), "VERIFY without data");
+        assert_eq!(of(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24), Some(24), "UNMAP");
+        let whole = [0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0];
+        let size = u32::try_from(bench.view.policy.traits.size_bytes).expect("a small medium");
+        assert_eq!(of(&whole, u32::MAX, 0), Some(size), "no more than there is");
+        for other in [&[0x12, 0, 0, 0, 96, 0][..], &[0; 6], &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
+            assert_eq!(of(other, 96, 0), None);
+        }
+        let abort = [0x83, 0x1c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(of(&abort, 0, 0), None, "COPY OPERATION ABORT");
+        let read_dma = [0x85, 0x0c, 0x0e, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0x40, 0xc8, 0];
+        assert_eq!(of(&read_dma, u32::MAX, 0), Some(4 * 512));
+        let identify = [0x85, 0x08, 0x0e, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xec, 0];
+        assert_eq!(of(&identify, 512, 0), None);
+    }
+}
