@@ -1,24 +1,26 @@
 //! The server: one thread, one request for each connection, everything bounded.
 
+use crate::api;
+use crate::desk::Desk;
 use crate::listener::{Listener, Socket};
-use axum::Router;
-use axum::body::Body;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use reactor::cpu;
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle as Task};
+use tokio::time::{Instant, timeout_at};
 
 /// Connections at once. One more ends the oldest of them, so that idle ones lock nobody out.
 pub const CONNECTIONS_MAX: usize = 64;
@@ -46,11 +48,11 @@ impl Server {
     ///
     /// # Errors
     /// When the thread, or what it needs, cannot be had from the kernel.
-    pub fn start(listener: Listener) -> io::Result<Server> {
+    pub fn start(listener: Listener, desk: Desk) -> io::Result<Server> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let shown = listener.to_string();
         let (running, until) = oneshot::channel();
-        let serving = serve(&runtime, &listener.socket)?;
+        let serving = serve(&runtime, &listener.socket, desk)?;
         let body = move || {
             let _ = runtime.block_on(until);
             serving.abort();
@@ -77,60 +79,106 @@ impl Drop for Server {
 }
 
 /// Puts the listening task on the runtime.
-fn serve(runtime: &Runtime, socket: &Socket) -> io::Result<Task<()>> {
+fn serve(runtime: &Runtime, socket: &Socket, desk: Desk) -> io::Result<Task<()>> {
     let _context = runtime.enter();
-    let router = router(Instant::now());
+    let router = api::router(desk);
     Ok(match socket {
         Socket::Unix(listener) => {
             let listener = UnixListener::from_std(listener.try_clone()?)?;
             runtime.spawn(async move {
-                accept(router, || async { Ok(listener.accept().await?.0) }).await;
+                let next = || async {
+                    let (stream, _) = listener.accept().await?;
+                    let peer = Peer::of(&stream)?;
+                    Ok((stream, peer))
+                };
+                accept(router, next).await;
             })
         }
         Socket::Tcp(listener) => {
             let listener = TcpListener::from_std(listener.try_clone()?)?;
             runtime.spawn(async move {
-                accept(router, || async { Ok(listener.accept().await?.0) }).await;
+                let next = || async {
+                    let (stream, from) = listener.accept().await?;
+                    Ok((stream, Peer::Remote(from)))
+                };
+                accept(router, next).await;
             })
         }
     })
 }
 
-fn router(start: Instant) -> Router {
-    Router::new().route("/v1/cpu", get(move || async move { report(start) })).fallback(nothing_here)
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Peer {
+    /// A process of this machine, which the socket's mode lets in.
+    Local {
+        /// Its user.
+        uid: u32,
+        /// Its number, where the kernel knows it.
+        pid: Option<i32>,
+    },
+    /// Whoever reaches the address.
+    Remote(SocketAddr),
 }
 
-fn report(start: Instant) -> Response {
-    match serde_json::to_vec(&cpu::snapshot(start.elapsed())) {
-        Ok(json) => {
-            let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
-            (headers, Body::from(json)).into_response()
-        }
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+impl Peer {
+    fn of(stream: &UnixStream) -> io::Result<Peer> {
+        let credentials = stream.peer_cred()?;
+        Ok(Peer::Local { uid: credentials.uid(), pid: credentials.pid() })
+    }
+
+    /// Whether it is known well enough to change anything.
+    pub(crate) fn may_change(self) -> bool {
+        matches!(self, Peer::Local { .. })
     }
 }
 
-async fn nothing_here() -> (StatusCode, &'static str) {
-    (StatusCode::NOT_FOUND, "not found; there is /v1/cpu\n")
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Local { uid, pid: Some(pid) } => write!(f, "uid {uid}, pid {pid}"),
+            Peer::Local { uid, pid: None } => write!(f, "uid {uid}"),
+            Peer::Remote(address) => address.fmt(f),
+        }
+    }
+}
+
+/// When a connection is ended. Whoever answers its request may put it off.
+#[derive(Clone, Debug)]
+pub(crate) struct Deadline(Arc<Mutex<Instant>>);
+
+impl Deadline {
+    fn within(time: Duration) -> Deadline {
+        Deadline(Arc::new(Mutex::new(Instant::now() + time)))
+    }
+
+    fn get(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts it off, until so long from now.
+    pub(crate) fn extend(&self, time: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + time;
+    }
 }
 
 /// Accepts connections for ever.
 async fn accept<S, F>(router: Router, next: impl Fn() -> F)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    F: Future<Output = io::Result<S>>,
+    F: Future<Output = io::Result<(S, Peer)>>,
 {
     let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS_MAX);
     loop {
         match next().await {
-            Ok(stream) => {
+            Ok((stream, peer)) => {
                 open.retain(|connection| !connection.is_finished());
                 if open.len() >= CONNECTIONS_MAX
                     && let Some(oldest) = open.pop_front()
                 {
                     oldest.abort();
                 }
-                open.push_back(tokio::spawn(connection(stream, router.clone())).abort_handle());
+                open.push_back(tokio::spawn(connection(stream, peer, router.clone())).abort_handle());
                 tokio::time::sleep(PACE).await;
             }
             Err(error) => {
@@ -142,16 +190,25 @@ where
 }
 
 /// Answers one request.
-async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, router: Router) {
+async fn connection<S>(stream: S, peer: Peer, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let deadline = Deadline::within(CONNECTION_TIME);
+    let router = router.layer(Extension(peer)).layer(Extension(deadline.clone()));
     let answered = http1::Builder::new()
         .keep_alive(false)
         .max_buf_size(HEAD_MAX)
         .max_headers(FIELDS_MAX)
         .header_read_timeout(None)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    match tokio::time::timeout(CONNECTION_TIME, answered).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "an admin connection ended"),
-        Err(_) => tracing::debug!("an admin connection took too long"),
+    let mut answered = pin!(answered);
+    loop {
+        match timeout_at(deadline.get(), answered.as_mut()).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => return tracing::debug!(%error, "an admin connection ended"),
+            Err(_) if deadline.get() > Instant::now() => {}
+            Err(_) => return tracing::debug!("an admin connection took too long"),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The server, as good and bad clients meet it on both kinds of place.
 
-use admin::{CONNECTIONS_MAX, Listener, Server};
+use admin::{CONNECTIONS_MAX, Desk, Listener, Server};
 use config::AdminAddress;
 use reactor::cpu::{self, Snapshot, Times};
 use std::io::{Read, Write};
@@ -26,7 +26,10 @@ impl Served {
         let start = |address: &dyn Fn(&TempDir) -> AdminAddress| {
             let folder = tempfile::tempdir().expect("a temporary directory");
             let listener = Listener::bind(&address(&folder)).expect("a free place");
-            Served { server: Server::start(listener).expect("a thread"), _folder: folder }
+            Served {
+                server: Server::start(listener, Desk::new(|_| false)).expect("a thread"),
+                _folder: folder,
+            }
         };
         [
             start(&|folder| AdminAddress::Unix(folder.path().join("admin.sock"))),

@@ -11,6 +11,7 @@
 mod aoe;
 mod diff;
 mod document;
+mod edit;
 mod file;
 mod groups;
 mod limits;
@@ -23,6 +24,7 @@ mod raw;
 mod redact;
 mod scalar;
 mod secrets;
+mod show;
 mod spec;
 mod steps;
 mod targets;
@@ -32,13 +34,15 @@ mod warnings;
 
 pub use diff::{StepOfChange, diff};
 pub use document::{Place, Table, read_document};
+pub use edit::{Action, Edit, EditError, ShownIn, Subject};
 pub use limits::{Limits, Rate};
 pub use options::ServeOptions;
 pub use ports::TargetPort;
 pub use problems::{Collector, Fault, Problem, Problems, suggest};
 pub use redact::{redact, redact_all};
-pub use scalar::{format_size, parse_cores, parse_duration, parse_guid, parse_size, show_cores};
+pub use scalar::{format_size, parse_admin, parse_cores, parse_duration, parse_guid, parse_size, show_cores};
 pub use secrets::SecretFiles;
+pub use spec::SpecOfLun;
 pub use url::{Protocol, Url, UrlError};
 pub use warnings::Host;
 
@@ -75,8 +79,8 @@ pub struct Config {
     pub poll: Poll,
     /// Where state that survives a restart is kept (APTPL reservations); `None`: nowhere.
     pub state_dir: Option<PathBuf>,
-    /// Where the admin interface listens; `None`: there is none.
-    pub admin: Option<AdminAddress>,
+    /// Where the admin interface listens.
+    pub admin: AdminPlace,
     /// Backing stores with their units.
     pub luns: Vec<Lun>,
     /// Targets.
@@ -113,11 +117,14 @@ impl Config {
     }
 }
 
-/// A verified configuration, and what is questionable about it.
-#[derive(Debug)]
+/// A verified configuration, what it comes from, and what is questionable about it.
 pub struct Checked {
     /// The configuration.
     pub config: Config,
+    /// The text of the file; without one, of a file that says the same.
+    pub text: String,
+    /// All of it as a file, without secrets: also what the command line said beside the file.
+    pub shown: String,
     /// What no start fails for, and yet is hardly meant.
     pub warnings: Vec<Problem>,
 }
@@ -126,6 +133,12 @@ impl Checked {
     /// The options of the command line. What this machine lacks, the daemon finds out itself.
     pub fn from_options(options: &ServeOptions) -> Result<Checked, Problems> {
         options::config(options)
+    }
+
+    /// The same with this as the text of the file. Where the options name none, they are not read again: the text is what
+    /// became of [`Checked::text`].
+    pub fn from_text(options: &ServeOptions, text: &str) -> Result<Checked, Problems> {
+        options::config_of(options, text)
     }
 
     /// Reads and verifies a file, also against a machine: what it names may not be there.
@@ -137,11 +150,13 @@ impl Checked {
         let config = raw.as_mut().and_then(|raw| verify::verify(raw, &machine, &mut problems));
         let config = problems.finish(config)?;
         let mut questions = problems::Collector::new(Some((path, &text)));
+        let mut shown = String::new();
         if let Some(raw) = &raw {
             warnings::lasting(raw, &config, &mut questions);
             warnings::absent(raw, &config, host, &mut questions);
+            shown = show::file(raw, &config, &machine.base, show::Secrets::Hidden);
         }
-        Ok(Checked { config, warnings: questions.warnings() })
+        Ok(Checked { config, text: text.clone(), shown, warnings: questions.warnings() })
     }
 }
 
@@ -154,6 +169,18 @@ pub enum Poll {
     Always,
     /// Sleep.
     Never,
+}
+
+/// Whether there is an admin interface, and where.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub enum AdminPlace {
+    /// Where commands expect it, if that can be had.
+    #[default]
+    Usual,
+    /// There is none.
+    Nowhere,
+    /// There.
+    At(AdminAddress),
 }
 
 /// Where the admin interface listens.

@@ -3,6 +3,7 @@
 use super::problems::{Collector, Fault};
 use super::raw::*;
 use super::scalar;
+use super::show::{self, Secrets};
 use super::verify::{self, Machine};
 use super::{ByDevice, Checked, Config, FILE_BYTES_MAX, Problems, file, spec, warnings};
 use std::io::Read;
@@ -10,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 const DEFAULT_TARGET: &str = "iqn.2026-11.io.lunette:disk";
 const DEFAULT_LUN: &str = "ram:1G";
+/// What messages call the file that does not exist.
+const RUNNING: &str = "running configuration";
 
 /// The options of `lunette serve`, as they were written.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -51,6 +54,14 @@ pub(super) fn config(options: &ServeOptions) -> Result<Checked, Problems> {
     }
 }
 
+/// The same with this text in the place of the file's.
+pub(super) fn config_of(options: &ServeOptions, text: &str) -> Result<Checked, Problems> {
+    match &options.config {
+        Some(path) => with_file(options, path, text, &Machine::here(path.parent())),
+        None => with_file(&ServeOptions::default(), Path::new(RUNNING), text, &Machine::here(None)),
+    }
+}
+
 /// The text of a configuration file.
 pub(super) fn load(path: &Path) -> Result<String, Problems> {
     let mut text = String::new();
@@ -85,15 +96,20 @@ fn with_file(
     let config = raw.and_then(|mut raw| {
         overrides(options, &mut raw);
         let config = verify::verify(&mut raw, machine, &mut problems);
-        config.map(|config| checked(config, &raw, Some((path, text))))
+        config.map(|config| checked(config, &raw, machine, Some((path, text))))
     });
     problems.finish(config)
 }
 
-fn checked(config: Config, raw: &Raw, file: Option<(&Path, &str)>) -> Checked {
+fn checked(config: Config, raw: &Raw, machine: &Machine, file: Option<(&Path, &str)>) -> Checked {
     let mut questions = Collector::new(file);
     warnings::lasting(raw, &config, &mut questions);
-    Checked { config, warnings: questions.warnings() }
+    let shown = show::file(raw, &config, &machine.base, Secrets::Hidden);
+    let text = match file {
+        Some((_, text)) => text.to_owned(),
+        None => show::file(raw, &config, &machine.base, Secrets::Kept),
+    };
+    Checked { config, text, shown, warnings: questions.warnings() }
 }
 
 fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Checked, Problems> {
@@ -114,7 +130,7 @@ fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Checked, Pr
     let name = Some(At::new(name, &place));
     raw.targets = vec![RawTarget { place, name, luns: Some(references), ..RawTarget::default() }];
     let config = verify::verify(&mut raw, machine, &mut problems);
-    problems.finish(config.map(|config| checked(config, &raw, None)))
+    problems.finish(config.map(|config| checked(config, &raw, machine, None)))
 }
 
 /// What may be said beside a file.

@@ -2,7 +2,7 @@
 
 use super::Url;
 use super::problems::Fault;
-use super::{AdminAddress, Network};
+use super::{AdminAddress, AdminPlace, Network};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -198,8 +198,15 @@ pub(super) fn path(path: &Path, base: &Path, instead: &str) -> Result<PathBuf, F
     Ok(base.join(path))
 }
 
-/// A path, which has a slash in it and starts at `base`, or an address with a port.
-pub(super) fn admin(text: &str, base: &Path) -> Result<AdminAddress, Fault> {
+/// A path, which has a slash in it and starts at `base`, an address with a port, or `none`.
+pub(super) fn admin(text: &str, base: &Path) -> Result<AdminPlace, Fault> {
+    if text == "none" {
+        return Ok(AdminPlace::Nowhere);
+    }
+    admin_address(text, base).map(AdminPlace::At)
+}
+
+fn admin_address(text: &str, base: &Path) -> Result<AdminAddress, Fault> {
     if looks_like_url(text) {
         let fix = "write a path, such as /run/lunette.sock, or an address and a port, such as 127.0.0.1:9260";
         return Err(Fault::new("this is a URL, not a path", fix));
@@ -304,6 +311,12 @@ pub(super) fn initiator_pattern(text: &str) -> Result<String, Fault> {
         return Err(Fault::new(format!("{text:?} cannot match an initiator name"), fix));
     }
     Ok(pattern)
+}
+
+/// Where the admin interface is to listen; or what is wrong, and how to fix it.
+pub fn parse_admin(text: &str) -> Result<AdminPlace, String> {
+    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    admin(text, &here).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }
 
 /// A short name by which the file refers to something.

@@ -2,7 +2,8 @@
 
 use super::problems::{Collector, Fault, suggest};
 use super::raw::{At, Place, RawLun, Switch, Text};
-use super::redact;
+use super::{LUN_NUMBER_MAX, Problems, redact, scalar};
+use serde_json::{Map, Value as Json};
 
 /// Kinds of store.
 const STORES: [&str; 8] = ["ram", "null", "file", "block", "iscsi", "iser", "srp", "aoe"];
@@ -59,6 +60,72 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
         }
     }
     (lun, number)
+}
+
+/// A LUN of the command line in the words of the file.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SpecOfLun {
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// Its number, if it has one.
+    pub number: Option<u16>,
+    /// The keys of its table and their values, without the name. Paths are absolute.
+    pub settings: Map<String, Json>,
+}
+
+impl SpecOfLun {
+    /// Reads a SPEC.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn parse(text: &str) -> Result<SpecOfLun, Problems> {
+        let mut problems = Collector::new(None);
+        let (lun, number) = parse(text, &mut problems);
+        let number = number.and_then(|at| {
+            problems.check(&at.place, scalar::number(&at.value, 0, u64::from(LUN_NUMBER_MAX)))
+        });
+        let mut settings = Map::new();
+        let absolute = |at: &At<String>| {
+            let path = std::path::absolute(&at.value).ok().and_then(|path| path.to_str().map(str::to_owned));
+            At::new(path.unwrap_or_else(|| at.value.clone()), &at.place)
+        };
+        let (file, block) = (lun.file.as_ref().map(absolute), lun.block.as_ref().map(absolute));
+        let texts = [
+            ("ram", &lun.ram),
+            ("null", &lun.null),
+            ("file", &file),
+            ("block", &block),
+            ("url", &lun.url),
+            ("size", &lun.size),
+            ("huge_pages", &lun.huge_pages),
+            ("block_size", &lun.block_size),
+            ("physical_block_size", &lun.physical_block_size),
+            ("serial", &lun.serial),
+            ("aoe", &lun.aoe),
+            ("bytes_per_second_max", &lun.limits.bytes_per_second_max),
+            ("bytes_burst", &lun.limits.bytes_burst),
+        ];
+        for (key, at) in texts.into_iter().filter_map(|(key, at)| Some((key, at.as_ref()?))) {
+            settings.insert(key.into(), at.value.clone().into());
+        }
+        let numbers = [("iops_max", &lun.limits.iops_max), ("iops_burst", &lun.limits.iops_burst)];
+        for (key, at) in numbers.into_iter().filter_map(|(key, at)| Some((key, at.as_ref()?))) {
+            let number = problems.check(&at.place, scalar::number(&at.value, 1, u64::MAX));
+            settings.insert(key.into(), number.into());
+        }
+        let switches = [
+            ("read_only", &lun.read_only),
+            ("write_cache", &lun.write_cache),
+            ("thin", &lun.thin),
+            ("removable", &lun.removable),
+        ];
+        for (key, at) in switches.into_iter().filter_map(|(key, at)| Some((key, at.as_ref()?))) {
+            settings.insert(key.into(), at.value.into());
+        }
+        let name = lun.name.map(|at| at.value);
+        let number = number.and_then(|number| u16::try_from(number).ok());
+        problems.finish(Some(SpecOfLun { name, number, settings }))
+    }
 }
 
 /// A part of a SPEC, unless it may be one of a secret, in which a character was not escaped.

@@ -99,7 +99,7 @@ fn a_file_with_everything_is_understood() {
     let config = good(FULL);
     assert_eq!((config.cores.as_slice(), config.poll), (&[0, 1, 2][..], Poll::Never));
     assert_eq!(config.state_dir.as_deref(), Some(Path::new("/etc/lunette/state")));
-    assert_eq!(config.admin, Some(AdminAddress::Unix("/etc/lunette/run/admin.sock".into())));
+    assert_eq!(config.admin, AdminPlace::At(AdminAddress::Unix("/etc/lunette/run/admin.sock".into())));
     assert_eq!((config.login_timeout.as_secs(), config.keep_alive.as_secs(), config.logins_max), (5, 20, 10));
     assert_eq!(config.stall_timeout.as_secs(), 90);
     assert_eq!((config.portals[0].cores.as_slice(), config.portals[0].group), (&[1, 2][..], 1));
@@ -362,9 +362,11 @@ fn a_disk_in_memory_chooses_its_pages() {
 fn the_admin_interface_is_a_path_or_an_address() {
     let admin = |text: &str| options(|o| o.admin = Some(text.into())).map(|config| config.admin);
     let here = std::env::current_dir().expect("a folder");
-    assert_eq!(options(|_| {}).expect("good").admin, None);
-    assert_eq!(admin("./a.sock"), Ok(Some(AdminAddress::Unix(here.join("a.sock")))));
-    assert_eq!(admin("[::1]:0"), Ok(Some(AdminAddress::Tcp("[::1]:0".parse().expect("an address")))));
+    assert_eq!(options(|_| {}).expect("good").admin, AdminPlace::Usual);
+    assert_eq!(admin("none"), Ok(AdminPlace::Nowhere));
+    assert_eq!(admin("./a.sock"), Ok(AdminPlace::At(AdminAddress::Unix(here.join("a.sock")))));
+    let loopback = AdminAddress::Tcp("[::1]:0".parse().expect("an address"));
+    assert_eq!(admin("[::1]:0"), Ok(AdminPlace::At(loopback)));
     for (wrong, named) in [
         ("a.sock", "write a path with a slash, such as /run/lunette.sock"),
         ("127.0.0.1", "neither a path nor an address with a port"),
@@ -593,4 +595,48 @@ fn options_add_srp() {
     assert_eq!(guid, Some(0x0123_4567_89ab_cdef));
     let fault = options(|o| o.srp = vec!["host:1".into()]).expect_err("no address").to_string();
     assert!(fault.contains("--srp"), "{fault}");
+}
+
+#[test]
+fn what_runs_is_shown_as_a_file_that_says_the_same_but_for_secrets() {
+    let checked = |change: &dyn Fn(&mut ServeOptions)| {
+        let mut options = ServeOptions::default();
+        change(&mut options);
+        Checked::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"))
+    };
+    let from_line = checked(&|options| {
+        options.lun = vec![
+            "ram:1M,id=5,huge=never".into(),
+            "null:1T,bs=4K,name=big,ro".into(),
+            "iscsi://u%0123456789abcdef@h/iqn.2026-11.a:x/3,serial=S".into(),
+        ];
+        options.listen = vec!["127.0.0.1:1".into()];
+        options.srp = vec!["127.0.0.1:1".into()];
+        options.admin = Some("none".into());
+        options.poll = Some("never".into());
+    });
+    let again = Checked::from_text(&ServeOptions::default(), &from_line.text);
+    let again = again.unwrap_or_else(|problems| panic!("{problems}\n{}", from_line.text));
+    assert_eq!(again.config, from_line.config, "{}", from_line.text);
+    assert_eq!(again.shown, from_line.shown);
+    assert!(from_line.shown.contains("iscsi://...@h/iqn.2026-11.a:x/3"), "{}", from_line.shown);
+
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path = folder.path().join("lunette.toml");
+    let text = FULL.replace("cores = \"0-2\"\n", "").replace("cores = \"1,2\"\n", "");
+    std::fs::write(&path, &text).expect("a file");
+    let from_file = checked(&|options| options.config = Some(path.clone()));
+    assert_eq!(from_file.text, text);
+    let shown = &from_file.shown;
+    assert!(!shown.contains("a secret of readers") && !shown.contains("another secret"), "{shown}");
+    let base = folder.path().display();
+    for line in [
+        &format!("state_dir = \"{base}/state\"\nadmin = \"{base}/./run/admin.sock\"\n"),
+        &format!("file = \"{base}/db.img\"\nsize = \"1G\"\n"),
+        "luns = [\"db\", { lun = \"scratch\", number = 300 }]\n",
+        "[target.group.chap]\nuser = \"reader\"\nsecret = \"...\"\n",
+        "keep_alive = \"20\"\n",
+    ] {
+        assert!(shown.contains(line), "{line} is missing in:\n{shown}");
+    }
 }

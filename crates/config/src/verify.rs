@@ -72,8 +72,8 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
     let logins_max = count(&raw.logins_max, 1024, 65536, problems);
     let poll = poll(&raw.poll, problems);
     let admin = match &raw.admin {
-        None => Some(None),
-        Some(at) => problems.check(&at.place, scalar::admin(&at.value, &machine.base)).map(Some),
+        None => Some(AdminPlace::Usual),
+        Some(at) => problems.check(&at.place, scalar::admin(&at.value, &machine.base)),
     };
     let state_dir = match &raw.state_dir {
         None => Some(None),

@@ -55,13 +55,13 @@ pub(super) fn absent(raw: &Raw, config: &Config, host: &dyn Host, problems: &mut
         problems.check(&at.place, writable(host, folder));
     }
     match (&raw.admin, &config.admin) {
-        (Some(at), Some(AdminAddress::Tcp(listen))) => {
+        (Some(at), AdminPlace::At(AdminAddress::Tcp(listen))) => {
             problems.check(&at.place, host.address(*listen, ByDevice::No));
         }
-        (Some(at), Some(AdminAddress::Unix(path))) => {
+        (Some(at), AdminPlace::At(AdminAddress::Unix(path))) => {
             problems.check(&at.place, path.parent().map_or(Ok(()), |path| host.folder(path)));
         }
-        (_, None) | (None, Some(_)) => {}
+        (_, AdminPlace::Usual | AdminPlace::Nowhere) | (None, AdminPlace::At(_)) => {}
     }
 }
 

@@ -6,6 +6,7 @@ use crate::ceiling::CeilingArguments;
 use crate::copy::CopyArguments;
 use crate::discover::DiscoverArguments;
 use crate::inquiry::InquiryArguments;
+use crate::manage::{ConfigCommand, ReloadArguments};
 use crate::report::ReportArguments;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
@@ -31,6 +32,11 @@ pub(crate) enum Command {
         /// The file; docs/configuration.md explains its options
         file: PathBuf,
     },
+    /// Have the running daemon read its configuration file again, and apply what is different
+    Reload(ReloadArguments),
+    /// Show the configuration of the running daemon
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Copy between iSCSI URLs, files and block devices
     Copy(CopyArguments),
     /// List the targets of a host
@@ -113,9 +119,9 @@ pub(crate) struct Serve {
     /// Directory for state that must survive a restart (persistent reservations) [default: none]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Report CPU times here: the path of a Unix socket, with a slash in it, or an address and a port
-    /// [default: off]
-    #[arg(long, value_name = "PATH|ADDR:PORT")]
+    /// The admin interface: the path of a Unix socket, with a slash in it, or an address and a port, or none
+    /// [default: /run/lunette/lunette.sock, for users $XDG_RUNTIME_DIR/lunette.sock, if it is free]
+    #[arg(long, value_name = "PATH|ADDR:PORT|none")]
     admin: Option<String>,
     /// Level of the log on stderr; overrides RUST_LOG [default: info]
     #[arg(long, value_name = "LEVEL", value_parser = ["off", "error", "warn", "info", "debug", "trace"])]

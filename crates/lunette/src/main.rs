@@ -6,10 +6,14 @@ mod arguments;
 mod banner;
 mod bench;
 mod ceiling;
+mod client;
 mod copy;
 mod discover;
 mod inquiry;
+mod live;
 mod log;
+mod manage;
+mod place;
 mod rdma;
 mod report;
 mod signals;
@@ -20,14 +24,17 @@ use clap::Parser as _;
 use config::{Checked, Problems, ServeOptions};
 use config::{redact, redact_all};
 use engine::Daemon;
+use live::Live;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
+use signals::Asked;
 use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
 use std::thread;
 
 /// Exit status for input that is wrong.
@@ -41,6 +48,8 @@ fn main() -> ExitCode {
     match Arguments::try_parse() {
         Ok(Arguments { command: Command::Serve(options) }) => serve(*options),
         Ok(Arguments { command: Command::Check { file } }) => check(&file),
+        Ok(Arguments { command: Command::Reload(arguments) }) => tool(|| manage::reload(&arguments)),
+        Ok(Arguments { command: Command::Config(command) }) => tool(|| manage::config(&command)),
         Ok(Arguments { command: Command::Copy(arguments) }) => tool(|| copy::run(&arguments)),
         Ok(Arguments { command: Command::Discover(arguments) }) => tool(|| discover::run(&arguments)),
         Ok(Arguments { command: Command::Inquiry(arguments) }) => tool(|| inquiry::run(&arguments)),
@@ -56,7 +65,7 @@ fn main() -> ExitCode {
 }
 
 fn check(file: &Path) -> ExitCode {
-    let Checked { config, warnings } = match Checked::from_file(file, &engine::Host) {
+    let Checked { config, warnings, .. } = match Checked::from_file(file, &engine::Host) {
         Ok(checked) => checked,
         Err(problems) => return refuse(&problems),
     };
@@ -110,7 +119,7 @@ fn serve(options: Serve) -> ExitCode {
         Ok(log) => log,
         Err(error) => return fail(error, WRONG_INPUT),
     };
-    let status = match run_daemon(&options.options()) {
+    let status = match run_daemon(options.options()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { text, status }) => {
             log.complain(&redact_all(&without_secrets(text)));
@@ -121,20 +130,31 @@ fn serve(options: Serve) -> ExitCode {
     status
 }
 
-fn run_daemon(options: &ServeOptions) -> Result<(), Failure> {
-    let Checked { config, warnings } = Checked::from_options(options).map_err(|problems| {
+/// What the thread that owns the daemon waits for.
+enum Event {
+    /// A signal.
+    Signal(Asked),
+    /// A client of the admin interface.
+    Job(admin::Job),
+}
+
+fn run_daemon(options: ServeOptions) -> Result<(), Failure> {
+    let checked = Checked::from_options(&options).map_err(|problems| {
         Failure::wrong_input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     })?;
-    for warning in &warnings {
+    for warning in &checked.warnings {
         tracing::warn!("{warning}");
     }
     // Before anything is served, so that no signal is lost.
     let mut signals =
         signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
-    let listener = config.admin.as_ref().map(admin::Listener::bind).transpose().map_err(Failure::failed)?;
-    let daemon = Daemon::start(config.clone()).map_err(Failure::failed)?;
+    let listener = place::open(&checked.config.admin).map_err(Failure::failed)?;
+    let daemon = Daemon::start(checked.config.clone()).map_err(Failure::failed)?;
+    let (events, received) = mpsc::channel();
+    let jobs = events.clone();
+    let desk = admin::Desk::new(move |job| jobs.send(Event::Job(job)).is_ok());
     let admin = listener
-        .map(admin::Server::start)
+        .map(|listener| admin::Server::start(listener, desk.clone()))
         .transpose()
         .map_err(|error| Failure::failed(format!("the admin interface cannot start: {error}")))?;
     let host = host_name();
@@ -145,18 +165,30 @@ fn run_daemon(options: &ServeOptions) -> Result<(), Failure> {
         srp_guid: daemon.srp_guid(),
         admin: admin.as_ref().map(admin::Server::place),
     };
-    let banner = banner(&config, &running);
+    let banner = banner(&checked.config, &running);
+    let mut live = Live::new(daemon, options, checked, desk);
+    spawn("signals", move || while events.send(Event::Signal(signals.next())).is_ok() {})?;
     // A pipe that nobody reads may take no more, and the end does not wait for it.
-    thread::Builder::new()
-        .name("banner".into())
-        .spawn(move || say(&banner))
-        .map_err(|error| Failure::failed(format!("a thread cannot be started: {error}")))?;
-    signals.wait();
+    spawn("banner", move || say(&banner))?;
+    for event in &received {
+        match event {
+            Event::Signal(Asked::End) => break,
+            Event::Signal(Asked::Reload) => live.hang_up(),
+            Event::Job(job) => live.take(job),
+        }
+    }
+    // Who still waits for a change learns that the daemon ends.
+    drop(received);
     tracing::info!("stopping: commands finish, stores are flushed, initiators are asked to log out");
-    daemon.stop().map_err(Failure::failed)?;
+    live.stop().map_err(Failure::failed)?;
     drop(admin);
     tracing::info!("stopped");
     Ok(())
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let started = thread::Builder::new().name(name.into()).spawn(run);
+    started.map(drop).map_err(|error| Failure::failed(format!("a thread cannot be started: {error}")))
 }
 
 /// A flag that an interrupt sets, as does a terminal that is closed; a second one ends the process at once.

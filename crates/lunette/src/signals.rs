@@ -1,4 +1,5 @@
-//! Signals: INT, TERM and QUIT end the daemon in order; no other that a process can catch ends it.
+//! Signals: INT, TERM and QUIT end the daemon in order, HUP has it read its file again; no other that a process can catch
+//! ends it.
 
 use crate::INTERRUPTED;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -40,15 +41,29 @@ pub(crate) fn catch() -> io::Result<Caught> {
     Ok(Caught { signals, stopping })
 }
 
+/// What a signal asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asked {
+    /// The end.
+    End,
+    /// That the configuration file is read again.
+    Reload,
+}
+
 impl Caught {
-    /// Waits for a signal that asks for the end.
+    /// Waits for a signal that asks for the end. There is nothing to read again.
     pub(crate) fn wait(&mut self) {
+        while self.next() == Asked::Reload {
+            tracing::warn!("SIGHUP is ignored: there is no configuration file");
+        }
+    }
+
+    /// Waits for a signal that asks for something.
+    pub(crate) fn next(&mut self) -> Asked {
         for signal in self.signals.forever() {
             match signal {
                 SIGINT | SIGTERM | SIGQUIT => break,
-                SIGHUP => {
-                    tracing::warn!("SIGHUP is ignored: a changed configuration is read at the next start")
-                }
+                SIGHUP => return Asked::Reload,
                 other => {
                     let name = low_level::signal_name(other)
                         .map_or_else(|| format!("signal {other}"), str::to_owned);
@@ -57,5 +72,6 @@ impl Caught {
             }
         }
         self.stopping.store(true, Ordering::SeqCst);
+        Asked::End
     }
 }

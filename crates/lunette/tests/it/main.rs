@@ -28,6 +28,7 @@ mod lost;
 mod network;
 mod nexus;
 mod real_input;
+mod reload;
 mod report;
 mod room;
 #[path = "../support/mod.rs"]

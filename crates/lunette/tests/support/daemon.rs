@@ -61,7 +61,8 @@ impl Daemon {
     /// A command of it.
     pub fn command() -> Command {
         let mut command = Command::new(Self::program());
-        command.stdin(Stdio::null());
+        // Tests that run beside others name the places that they mean.
+        command.stdin(Stdio::null()).env("LUNETTE_ADMIN", "none");
         command
     }
 

@@ -1,0 +1,133 @@
+//! What clients ask for, on its way to the owner of the daemon and back.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// Changes that wait to be made, with the one that is being made.
+const JOBS_MAX: usize = 8;
+
+/// A change that a client asks for.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Order {
+    /// Read the configuration file again, and apply what is different in it.
+    Reload,
+}
+
+/// An order, and who waits for what becomes of it.
+pub struct Job {
+    /// What is to be done.
+    pub order: Order,
+    /// Only say what would be done.
+    pub dry_run: bool,
+    /// The configuration that the client has seen last, as [`State`] names it; `None`: whatever it is.
+    pub expected: Option<String>,
+    /// Who asks, in words.
+    pub who: String,
+    reply: oneshot::Sender<Answer>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Job {
+    /// Lets the client know. It may have gone.
+    pub fn answer(self, answer: Answer) {
+        let _ = self.reply.send(answer);
+    }
+}
+
+/// What became of an order.
+pub type Answer = Result<Done, Refused>;
+
+/// It was done, or would be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// What was done to whom, in this order.
+    pub steps: Vec<String>,
+    /// What is questionable about it.
+    pub warnings: Vec<String>,
+    /// What names the configuration that runs now.
+    pub version: String,
+}
+
+/// It was not done, and nothing has changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused {
+    /// Of which kind.
+    pub refusal: Refusal,
+    /// In one line.
+    pub title: String,
+    /// All that is wrong.
+    pub faults: Vec<Fault>,
+}
+
+/// Why something is not done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// What was asked for is wrong in itself.
+    Invalid,
+    /// It cannot be done while the daemon runs, or as things are now.
+    Conflict,
+    /// The client has seen another configuration last.
+    Stale,
+    /// There is nothing of that name.
+    NotFound,
+    /// It was tried, failed, and was taken back.
+    Failed,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Where: file, line, column and option, or the name of what could not be changed.
+    pub place: String,
+    /// What is wrong.
+    pub what: String,
+    /// How to fix it.
+    pub fix: String,
+}
+
+/// What is published of the daemon: clients read it without waiting for whoever changes it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct State {
+    /// Names this configuration: another one has another.
+    pub version: String,
+    /// What runs, as a file without secrets.
+    pub file: String,
+}
+
+/// Where orders are put, and what is published.
+#[derive(Clone)]
+pub struct Desk {
+    put: Arc<dyn Fn(Job) -> bool + Send + Sync>,
+    permits: Arc<Semaphore>,
+    state: Arc<Mutex<Arc<State>>>,
+}
+
+impl Desk {
+    /// A desk whose orders go here; `put` returns false when nobody takes them any more, and does not wait.
+    pub fn new(put: impl Fn(Job) -> bool + Send + Sync + 'static) -> Desk {
+        Desk { put: Arc::new(put), permits: Arc::new(Semaphore::new(JOBS_MAX)), state: Arc::default() }
+    }
+
+    /// Publishes what runs now.
+    pub fn publish(&self, state: State) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
+    }
+
+    /// What was published last.
+    pub(crate) fn state(&self) -> Arc<State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts an order on the desk; `None`: too many wait, or nobody takes it.
+    pub(crate) fn put(
+        &self,
+        order: Order,
+        dry_run: bool,
+        expected: Option<String>,
+        who: String,
+    ) -> Option<oneshot::Receiver<Answer>> {
+        let permit = self.permits.clone().try_acquire_owned().ok()?;
+        let (reply, answer) = oneshot::channel();
+        (self.put)(Job { order, dry_run, expected, who, reply, _permit: permit }).then_some(answer)
+    }
+}

@@ -1,0 +1,332 @@
+//! Changes of a file's text that leave its comments and its order as they are. Nothing is verified here: what comes of a
+//! change is read like any other file.
+
+mod lists;
+mod tables;
+
+use lists::List;
+use serde_json::{Map, Value as Json};
+use tables::{Tables, merge, put};
+use toml_edit::{DocumentMut, Table};
+
+/// A change of one thing.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Edit {
+    /// Of what.
+    pub subject: Subject,
+    /// How it changes.
+    pub action: Action,
+}
+
+/// What is changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Subject {
+    /// A LUN, by its name.
+    Lun(String),
+    /// A target, by its name.
+    Target(String),
+    /// A group of a target, by the names of both.
+    Group {
+        /// The target.
+        target: String,
+        /// The group.
+        name: String,
+    },
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Subject::Lun(name) => write!(f, "LUN {name}"),
+            Subject::Target(name) => write!(f, "target {name}"),
+            Subject::Group { target, name } => write!(f, "group {name} of target {target}"),
+        }
+    }
+}
+
+/// How something changes. Keys and values are those of the file.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Action {
+    /// It comes.
+    Add {
+        /// What it is, without its name.
+        settings: Map<String, Json>,
+        /// For a LUN, where it is shown; none: by the only target, if there is but one.
+        shown: Vec<ShownIn>,
+    },
+    /// These keys change; those that are null go (RFC 7396).
+    Set(Map<String, Json>),
+    /// It goes, and what refers to it.
+    Remove,
+}
+
+/// Where a new LUN is shown.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ShownIn {
+    /// The target; `None`: the only one.
+    pub target: Option<String>,
+    /// The group of it that has a list of its own.
+    pub group: Option<String>,
+    /// LUN number; `None`: the one above all others.
+    pub number: Option<u16>,
+}
+
+/// Why a text cannot be changed so.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EditError {
+    /// There is no such thing.
+    NotFound {
+        /// What is not there.
+        what: String,
+        /// Those that are.
+        known: Vec<String>,
+    },
+    /// It is there.
+    Exists(String),
+    /// The change is none: what is wrong, and how to fix it.
+    Wrong(String, String),
+}
+
+impl Edit {
+    /// The text with this change.
+    ///
+    /// # Errors
+    /// When there is no such thing in it, or there already is, or it is not TOML.
+    pub fn apply(&self, text: &str) -> Result<String, EditError> {
+        let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
+            wrong(error.message(), "see https://toml.io for the syntax")
+        })?;
+        let Edit { subject, action } = self;
+        match (subject, action) {
+            (Subject::Lun(name), Action::Add { settings, shown }) => {
+                add_lun(&mut document, name, settings, shown)?;
+            }
+            (Subject::Lun(name), Action::Remove) => remove_lun(&mut document, name)?,
+            (Subject::Target(name), Action::Add { settings, .. }) => {
+                add_target(&mut document, name, settings)?
+            }
+            (Subject::Target(name), Action::Remove) => {
+                let (mut targets, index) = find_target(document.as_table_mut(), name)?;
+                let kept = targets.remove(index);
+                keep_comment(&mut document, kept);
+            }
+            (Subject::Group { target, name }, Action::Add { settings, .. }) => {
+                let (mut targets, index) = find_target(document.as_table_mut(), target)?;
+                let groups = Tables::at_or_new(targets.get_mut(index), "group");
+                let mut groups = groups.ok_or_else(|| not_tables("target.group"))?;
+                if groups.named(name).is_some() {
+                    return Err(EditError::Exists(subject.to_string()));
+                }
+                groups.push(&named(name, settings));
+            }
+            (Subject::Group { target, name }, Action::Remove) => {
+                let (mut targets, index) = find_target(document.as_table_mut(), target)?;
+                let (mut groups, index) = find(Tables::at(targets.get_mut(index), "group"), name, "group")?;
+                groups.remove(index);
+            }
+            (subject, Action::Set(settings)) => set(&mut document, subject, settings)?,
+        }
+        Ok(document.to_string())
+    }
+}
+
+fn set(document: &mut DocumentMut, subject: &Subject, settings: &Map<String, Json>) -> Result<(), EditError> {
+    if settings.contains_key("name") {
+        let fix = "remove it, and add another one";
+        return Err(wrong("a name cannot be changed while it is in use", fix));
+    }
+    match subject {
+        Subject::Lun(name) => {
+            let index = find_lun(document, name)?;
+            let mut luns = Tables::at(document.as_table_mut(), "lun").ok_or_else(|| not_tables("lun"))?;
+            merge(luns.get_mut(index), settings);
+        }
+        Subject::Target(name) => {
+            let (mut targets, index) = find_target(document.as_table_mut(), name)?;
+            merge(targets.get_mut(index), settings);
+        }
+        Subject::Group { target, name } => {
+            let (mut targets, index) = find_target(document.as_table_mut(), target)?;
+            let (mut groups, index) = find(Tables::at(targets.get_mut(index), "group"), name, "group")?;
+            merge(groups.get_mut(index), settings);
+        }
+    }
+    Ok(())
+}
+
+/// Names of LUNs, also of those that nobody named.
+fn lun_names(document: &mut DocumentMut) -> Vec<String> {
+    let Some(mut luns) = Tables::at(document.as_table_mut(), "lun") else { return Vec::new() };
+    (0..luns.len()).map(|index| luns.name(index).unwrap_or_else(|| format!("lun{index}"))).collect()
+}
+
+fn find_lun(document: &mut DocumentMut, name: &str) -> Result<usize, EditError> {
+    let names = lun_names(document);
+    let found = names.iter().position(|other| other == name);
+    found.ok_or_else(|| EditError::NotFound { what: format!("LUN {name}"), known: names })
+}
+
+fn add_lun(
+    document: &mut DocumentMut,
+    name: &str,
+    settings: &Map<String, Json>,
+    shown: &[ShownIn],
+) -> Result<(), EditError> {
+    let names = lun_names(document);
+    if names.iter().any(|other| other == name) {
+        return Err(EditError::Exists(format!("LUN {name}")));
+    }
+    let targets = Tables::at(document.as_table_mut(), "target").map_or(0, |targets| targets.len());
+    let only = [ShownIn::default()];
+    let shown = if shown.is_empty() && targets == 1 { &only } else { shown };
+    for ShownIn { target, group, number } in shown {
+        show(document, &names, target.as_deref(), group.as_deref(), *number, name)?;
+    }
+    let mut luns = Tables::at_or_new(document.as_table_mut(), "lun").ok_or_else(|| not_tables("lun"))?;
+    luns.push(&named(name, settings));
+    Ok(())
+}
+
+/// Enters a LUN that comes behind these in a list.
+fn show(
+    document: &mut DocumentMut,
+    names: &[String],
+    target: Option<&str>,
+    group: Option<&str>,
+    number: Option<u16>,
+    lun: &str,
+) -> Result<(), EditError> {
+    let (mut targets, index) = match target {
+        Some(name) => find_target(document.as_table_mut(), name)?,
+        None => match Tables::at(document.as_table_mut(), "target") {
+            Some(targets) if targets.len() == 1 => (targets, 0),
+            Some(_) | None => {
+                return Err(wrong(
+                    "there is more than one target, or none",
+                    "name the one that shows the LUN",
+                ));
+            }
+        },
+    };
+    let table = targets.get_mut(index);
+    if let Some(group) = group {
+        let (mut groups, index) = find(Tables::at(table, "group"), group, "group")?;
+        let Some(mut list) = List::of(groups.get_mut(index)) else {
+            let fix = "leave the group out";
+            return Err(wrong(
+                &format!("group {group} has no LUNs of its own: it is shown the target's"),
+                fix,
+            ));
+        };
+        list.add(lun, number);
+        return Ok(());
+    }
+    let has_all = List::of(table).is_none();
+    if has_all && number.is_none_or(|number| usize::from(number) == names.len()) {
+        // All LUNs by their position: so it is shown the new one as well.
+        return Ok(());
+    }
+    if has_all {
+        lists::write(table, names);
+    }
+    if let Some(mut list) = List::of(table) {
+        list.add(lun, number);
+    }
+    Ok(())
+}
+
+fn remove_lun(document: &mut DocumentMut, name: &str) -> Result<(), EditError> {
+    let index = find_lun(document, name)?;
+    let names = lun_names(document);
+    let mut luns = Tables::at(document.as_table_mut(), "lun").ok_or_else(|| not_tables("lun"))?;
+    // Those behind it keep the names that they have by their position.
+    for (later, name) in names.iter().enumerate().skip(index + 1) {
+        if luns.name(later).is_none() {
+            put(luns.get_mut(later), "name", name.as_str().into());
+        }
+    }
+    let kept = luns.remove(index);
+    keep_comment(document, kept);
+    let Some(mut targets) = Tables::at(document.as_table_mut(), "target") else { return Ok(()) };
+    let is_only = targets.len() == 1;
+    for target in 0..targets.len() {
+        let table = targets.get_mut(target);
+        let is_last = index + 1 == names.len();
+        if List::of(table).is_none() && is_only && !is_last {
+            lists::write(table, &names);
+        }
+        if let Some(mut list) = List::of(table) {
+            list.remove(name);
+        }
+        let Some(mut groups) = Tables::at(table, "group") else { continue };
+        for group in 0..groups.len() {
+            if let Some(mut list) = List::of(groups.get_mut(group)) {
+                list.remove(name);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn add_target(document: &mut DocumentMut, name: &str, settings: &Map<String, Json>) -> Result<(), EditError> {
+    let names = lun_names(document);
+    let mut targets =
+        Tables::at_or_new(document.as_table_mut(), "target").ok_or_else(|| not_tables("target"))?;
+    if targets.named(name).is_some() {
+        return Err(EditError::Exists(format!("target {name}")));
+    }
+    // The only one may leave it out which LUNs it shows, and several may not.
+    if targets.len() == 1 && List::of(targets.get_mut(0)).is_none() {
+        lists::write(targets.get_mut(0), &names);
+    }
+    targets.push(&named(name, settings));
+    Ok(())
+}
+
+fn find_target<'a>(root: &'a mut Table, name: &str) -> Result<(Tables<'a>, usize), EditError> {
+    find(Tables::at(root, "target"), name, "target")
+}
+
+fn find<'a>(tables: Option<Tables<'a>>, name: &str, kind: &str) -> Result<(Tables<'a>, usize), EditError> {
+    let what = format!("{kind} {name}");
+    let Some(mut tables) = tables else { return Err(EditError::NotFound { what, known: Vec::new() }) };
+    match tables.named(name) {
+        Some(index) => Ok((tables, index)),
+        None => {
+            let known = (0..tables.len()).filter_map(|index| tables.name(index)).collect();
+            Err(EditError::NotFound { what, known })
+        }
+    }
+}
+
+/// A table's comment that is not its own, when nothing follows that it could stay above.
+fn keep_comment(document: &mut DocumentMut, kept: Option<String>) {
+    if let Some(kept) = kept {
+        let trailing = document.trailing().as_str().unwrap_or_default().to_owned();
+        document.set_trailing(trailing + "\n" + &kept);
+    }
+}
+
+/// Settings with a name before them.
+fn named(name: &str, settings: &Map<String, Json>) -> Table {
+    let mut table = Table::new();
+    put(&mut table, "name", name.into());
+    let rest: Map<String, Json> = settings
+        .iter()
+        .filter(|(key, _)| *key != "name")
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    merge(&mut table, &rest);
+    table
+}
+
+fn wrong(what: &str, fix: &str) -> EditError {
+    EditError::Wrong(what.into(), fix.into())
+}
+
+fn not_tables(key: &str) -> EditError {
+    wrong(&format!("`{key}` is not an array of tables"), "see docs/configuration.md")
+}
+
+#[cfg(test)]
+mod tests;

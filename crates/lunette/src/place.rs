@@ -1,0 +1,65 @@
+//! Where the admin interface is, for the daemon that opens it and for commands that look for it.
+
+use admin::{BindError, Listener};
+use config::{AdminAddress, AdminPlace, parse_admin};
+use rustix::process::geteuid;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+/// The variable that names the place where nothing else does.
+pub(crate) const VARIABLE: &str = "LUNETTE_ADMIN";
+/// The socket of the system's daemon, and its folder.
+const FOLDER: &str = "/run/lunette";
+const SOCKET: &str = "lunette.sock";
+
+/// The place that everybody expects: the system's for root, a user's own for users.
+pub(crate) fn usual() -> Option<PathBuf> {
+    if geteuid().is_root() {
+        return Some(Path::new(FOLDER).join(SOCKET));
+    }
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty())?;
+    Some(PathBuf::from(folder).join(SOCKET))
+}
+
+/// Opens the place that the configuration names. Where it names none, a place that cannot be had costs only the interface.
+pub(crate) fn open(place: &AdminPlace) -> Result<Option<Listener>, BindError> {
+    let without = |why: &str| {
+        tracing::warn!("the daemon serves without its admin interface: {why}");
+        Ok(None)
+    };
+    let place = match place {
+        AdminPlace::Usual => match from_environment() {
+            Ok(place) => place,
+            Err(why) => return without(&why),
+        },
+        told => told.clone(),
+    };
+    match place {
+        AdminPlace::Nowhere => Ok(None),
+        AdminPlace::At(address) => Listener::bind(&address).map(Some),
+        AdminPlace::Usual => {
+            let Some(path) = usual() else {
+                return without("XDG_RUNTIME_DIR is not set; name a place with --admin");
+            };
+            if path.starts_with(FOLDER) {
+                // If it cannot be made, the socket says so.
+                let _ = DirBuilder::new().mode(0o755).create(FOLDER);
+            }
+            match Listener::bind(&AdminAddress::Unix(path)) {
+                Ok(listener) => Ok(Some(listener)),
+                Err(error) => without(&error.to_string()),
+            }
+        }
+    }
+}
+
+/// What LUNETTE_ADMIN says to a daemon: a URL is meant for commands only.
+fn from_environment() -> Result<AdminPlace, String> {
+    match std::env::var(VARIABLE) {
+        Ok(text) if text == "none" || (text.contains('/') && !text.contains("://")) => {
+            parse_admin(&text).map_err(|why| format!("{VARIABLE}: {why}"))
+        }
+        Ok(_) | Err(_) => Ok(AdminPlace::Usual),
+    }
+}

@@ -1,0 +1,302 @@
+//! The configuration of a daemon that serves: read again, applied in full or not at all, without a word to those whom
+//! nothing of it concerns.
+
+use crate::support::daemon::{Daemon, Url};
+use crate::support::initiator::{Initiator, Login};
+use crate::support::load::Load;
+use crate::support::tools::{Outcome, run, tool};
+use crate::support::{Noise, wait_until};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const REPORT_LUNS: [u8; 12] = [0xa0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0];
+/// REPORTED LUNS DATA HAS CHANGED (SPC-4 annex D).
+const LUNS_CHANGED: [u8; 2] = [0x3f, 0x0e];
+const NO_SUCH_UNIT: [u8; 2] = [0x25, 0];
+
+/// A daemon with a configuration file and an admin socket of its own.
+pub(crate) struct Served {
+    pub(crate) daemon: Daemon,
+    pub(crate) folder: TempDir,
+}
+
+impl Served {
+    /// LUN 0, `kept`, and what these lines add.
+    pub(crate) fn with(luns: &str, list: &str) -> Served {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let file = folder.path().join("lunette.toml");
+        fs::write(&file, text(luns, list)).expect("a file");
+        Served { daemon: Daemon::serve_file(&file), folder }
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.folder.path().join("lunette.toml")
+    }
+
+    fn write(&self, luns: &str, list: &str) {
+        fs::write(self.file(), text(luns, list)).expect("a file");
+    }
+
+    /// A command for this daemon.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Outcome {
+        ask(&self.folder.path().join("admin.sock"), arguments)
+    }
+
+    /// The same, which succeeds.
+    pub(crate) fn must(&self, arguments: &[&str]) -> String {
+        self.ask(arguments).expect_success(&format!("{arguments:?}"))
+    }
+
+    pub(crate) fn session(&self, name: &str) -> Initiator {
+        let mut session = Initiator::login(&self.daemon.lun(0), &Login::named(name)).expect("login");
+        session.ready(0).expect("the unit is ready");
+        session
+    }
+
+    pub(crate) fn url(&self, lun: u16) -> Url {
+        Url { lun, ..self.daemon.lun(0) }
+    }
+}
+
+/// A command for the daemon at this socket.
+pub(crate) fn ask(socket: &Path, arguments: &[&str]) -> Outcome {
+    let mut command = Daemon::command();
+    command.args(arguments).env("LUNETTE_ADMIN", socket).env_remove("RUST_LOG");
+    run(&mut command, Duration::from_secs(60))
+}
+
+fn text(luns: &str, list: &str) -> String {
+    format!(
+        "# Of the test.\nadmin = \"./admin.sock\"\nportal = [{{ listen = \"127.0.0.1:0\" }}]\n\n\
+         [[lun]]\nname = \"kept\" # it stays\nram = \"16M\"\n{luns}\n\
+         [[target]]\nname = \"iqn.2026-11.io.lunette:disk\"\nluns = [\"kept\"{list}]\n"
+    )
+}
+
+/// A LUN of its own.
+fn lun(name: &str) -> String {
+    format!("[[lun]]\nname = \"{name}\"\nram = \"1M\"\n")
+}
+
+fn code(outcome: &Outcome) -> Option<i32> {
+    outcome.status.and_then(|status| status.code())
+}
+
+/// The numbers in a REPORT LUNS.
+pub(crate) fn numbers(session: &mut Initiator) -> Vec<u8> {
+    let mut cdb = REPORT_LUNS;
+    cdb[8] = 0xff;
+    let response = session.read(0, &cdb, 0xff00).expect("an answer");
+    assert_eq!(response.status, 0, "{response:?}");
+    response.data[8..].chunks(8).map(|lun| lun[1]).collect()
+}
+
+/// Additional sense code and qualifier of fixed sense data.
+fn sense(session: &mut Initiator, lun: u16) -> Option<[u8; 2]> {
+    let response = session.read(lun, &[0; 6], 0).expect("an answer");
+    (response.status != 0).then(|| [response.sense[12], response.sense[13]])
+}
+
+#[test]
+fn a_lun_that_comes_is_seen_by_a_session_that_was_there_and_one_that_goes_is_not() {
+    let served = Served::with("", "");
+    let mut session = served.session("early");
+    assert_eq!(numbers(&mut session), [0]);
+    served.write(&lun("more"), ", \"more\"");
+    let dry = served.must(&["reload", "--dry-run"]);
+    assert!(dry.contains("add LUN more (ram:1048576), LUN 1 of iqn.2026-11.io.lunette:disk"), "{dry}");
+    assert!(dry.contains("1 step; nothing was changed"), "{dry}");
+    assert_eq!(sense(&mut session, 1), Some(NO_SUCH_UNIT), "nothing was done");
+
+    let done = served.must(&["reload"]);
+    assert!(done.contains("1 step applied."), "{done}");
+    assert_eq!(sense(&mut session, 0), Some(LUNS_CHANGED));
+    assert_eq!(sense(&mut session, 0), None, "once");
+    assert_eq!(numbers(&mut session), [0, 1]);
+    session.ready(1).expect("the new unit is ready");
+    assert!(served.must(&["reload"]).contains("Nothing to change."));
+
+    served.write("", "");
+    let done = served.must(&["reload"]);
+    assert!(done.contains("remove LUN more (ram:1048576)") && done.contains("is lost"), "{done}");
+    assert_eq!(sense(&mut session, 1), Some(NO_SUCH_UNIT));
+    session.ready(0).expect("the other goes on");
+    assert_eq!(numbers(&mut session), [0]);
+    let log = served.daemon.stop();
+    assert!(log.contains("admin: reload: done who=\"uid 0, pid "), "{log}");
+    assert!(log.contains("admin: reload (dry run): done"), "{log}");
+}
+
+#[test]
+fn a_wrong_file_changes_nothing_and_is_refused_as_at_the_start() {
+    let served = Served::with(&lun("more"), ", \"more\"");
+    let mut session = served.session("stayer");
+    session.ready(1).expect("the other unit is ready");
+    let config = served.must(&["config", "show"]);
+    for (wrong, status, named) in [
+        (
+            text(&lun("other"), ", \"othr\""),
+            2,
+            "lunette.toml:14:17: target[0].luns[1]: no LUN is called `othr`; did you mean",
+        ),
+        ("lun = 7".into(), 2, "lunette.toml:1:7: lun: this is an integer; write tables"),
+        ("[[".into(), 2, "lunette.toml:1:"),
+        (
+            "cores = \"0\"\npoll = \"never\"\n".to_owned() + &text("", ""),
+            1,
+            "it takes effect at the next start; restart",
+        ),
+        (
+            text("", "").replace("16M", "32M"),
+            1,
+            "LUN kept: it is in memory, and another one in its place would be empty",
+        ),
+        (
+            text("[[lun]]\nname = \"file\"\nfile = \"/nonexistent/a\"\n", ", \"file\""),
+            1,
+            "a LUN cannot be opened; nothing was changed",
+        ),
+    ] {
+        fs::write(served.file(), wrong).expect("a file");
+        for arguments in [&["reload", "--dry-run"][..], &["reload"]] {
+            let outcome = served.ask(arguments);
+            assert_eq!(code(&outcome), Some(status), "{}", outcome.text);
+            assert!(outcome.text.contains(named), "{named}:\n{}", outcome.text);
+        }
+        assert_eq!(numbers(&mut session), [0, 1]);
+        assert_eq!(served.must(&["config", "show"]), config);
+    }
+    assert_eq!(sense(&mut session, 1), None, "nobody was bothered");
+    fs::remove_file(served.file()).expect("it is there");
+    assert!(served.ask(&["reload"]).text.contains("cannot be read"));
+    let log = served.daemon.stop();
+    assert!(log.contains("admin: reload: the configuration is wrong; nothing was changed who="), "{log}");
+}
+
+#[test]
+fn sighup_does_what_reload_does() {
+    let served = Served::with("", "");
+    let mut session = served.session("early");
+    served.write(&lun("more"), ", \"more\"");
+    served.daemon.signal("HUP");
+    wait_until("the file is read again", || {
+        served.daemon.log().contains("admin: reload: done who=\"SIGHUP\"")
+    });
+    assert_eq!(numbers(&mut session), [0, 1]);
+    fs::write(served.file(), "lun = 7").expect("a file");
+    served.daemon.signal("HUP");
+    wait_until("the fault is logged", || {
+        served.daemon.log().contains("lunette.toml:1:7: lun: this is an integer")
+    });
+    session.ready(1).expect("all goes on");
+    served.daemon.stop();
+}
+
+#[test]
+fn what_is_not_touched_notices_nothing_of_many_reloads() {
+    reload_under_load(25);
+}
+
+mod soak {
+    #[test]
+    fn what_is_not_touched_notices_nothing_of_a_thousand_reloads() {
+        super::reload_under_load(1000);
+    }
+}
+
+/// Verified load on one LUN while others come, go and change place.
+fn reload_under_load(count: usize) {
+    let served = Served::with("", "");
+    let mut load = Load::on(&served.url(0).to_string(), &["--iodepth", "32", "--size", "8M"]);
+    load.get_on();
+    let mut noise = Noise(17);
+    let mut session = served.session("watcher");
+    for _ in 0..count {
+        let all = ["a", "b", "c", "d"].map(|name| (name, 1 + noise.below(9)));
+        let chosen: Vec<_> = all.into_iter().filter(|_| noise.below(2) == 0).collect();
+        let luns: String = chosen.iter().map(|(name, _)| lun(name)).collect();
+        let mut taken = vec![0];
+        let mut list = String::new();
+        for (name, number) in chosen {
+            let number = (number..).find(|number| !taken.contains(number)).expect("there are enough");
+            taken.push(number);
+            list += &format!(", {{ lun = \"{name}\", number = {number} }}");
+        }
+        served.write(&luns, &list);
+        let outcome = served.ask(&["reload"]);
+        let moved = outcome.text.contains("it cannot be changed while the daemon serves");
+        assert!(code(&outcome) == Some(0) || moved, "{}", outcome.text);
+        if code(&outcome) == Some(0) {
+            let mut expected: Vec<u8> = taken.iter().map(|number| *number as u8).collect();
+            expected.sort_unstable();
+            assert_eq!(numbers(&mut session), expected);
+        }
+        load.assert_running();
+    }
+    load.get_on();
+    load.stop();
+    served.daemon.stop();
+}
+
+#[test]
+fn the_usual_socket_is_found_by_commands_and_one_that_is_taken_costs_only_the_interface() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("lunette.toml");
+    let mut text = text("", "").replace("admin = \"./admin.sock\"\n", "");
+    text.insert_str(0, "cores = \"0\"\n");
+    fs::write(&file, &text).expect("a file");
+    let serve = |command: &mut Command| {
+        Daemon::start(command.args(["serve", "--config"]).arg(&file).env_remove("LUNETTE_ADMIN"))
+    };
+    // A mount namespace whose /run is its own.
+    let mut command = tool("unshare");
+    command
+        .args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs /run && exec \"$@\"", "sh"])
+        .arg(Daemon::program());
+    let first = serve(&mut command);
+    assert!(first.banner().contains("\nAdmin /run/lunette/lunette.sock\n"), "{}", first.banner());
+    let within = || {
+        let mut command = tool("nsenter");
+        command.arg(format!("--mount=/proc/{}/ns/mnt", first.pid())).arg(Daemon::program());
+        command
+    };
+    let show = |command: &mut Command| {
+        let command = command.args(["config", "show"]).env_remove("LUNETTE_ADMIN");
+        run(command, Duration::from_secs(60)).expect_success("it is found")
+    };
+    assert!(show(&mut within()).contains("name = \"kept\""));
+
+    let second = serve(&mut within());
+    assert!(!second.banner().contains("Admin "), "{}", second.banner());
+    let log = second.stop();
+    assert!(
+        log.contains("serves without its admin interface: admin socket /run/lunette/lunette.sock: another"),
+        "{log}"
+    );
+    assert!(show(&mut within()).contains("name = \"kept\""), "the first one still has it");
+    first.stop();
+}
+
+#[test]
+fn a_daemon_without_a_file_shows_what_runs_and_has_nothing_to_read_again() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let socket = folder.path().join("admin.sock");
+    let daemon = Daemon::serve(["--admin", socket.to_str().expect("a plain path"), "--lun", "ram:1M,ro"]);
+    let shown = ask(&socket, &["config", "show"]).expect_success("it is shown");
+    let copy = folder.path().join("copy.toml");
+    fs::write(&copy, &shown).expect("a file");
+    Daemon::command().arg("check").arg(&copy).status().expect("it runs");
+    assert!(shown.contains("ram = \"1M\"\nread_only = true\n"), "{shown}");
+    let outcome = ask(&socket, &["reload"]);
+    assert!(
+        outcome.text.contains("without a configuration file; start the daemon with --config"),
+        "{}",
+        outcome.text
+    );
+    let lost = ask(&folder.path().join("other.sock"), &["reload"]);
+    assert!(lost.text.contains("is a daemon running (lunette serve)? name its socket"), "{}", lost.text);
+    daemon.stop();
+}
