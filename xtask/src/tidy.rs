@@ -1,5 +1,7 @@
 //! Checks of the tree itself.
 
+mod circles;
+
 use crate::command::{Result, command, output, root};
 use std::fs;
 
@@ -19,8 +21,14 @@ const DOCUMENTS: [&str; 8] = [
     "docs/conformance.md",
 ];
 
-/// Folders that are layers, from the lowest: a module imports from its own layer and from those before it.
-const LAYERS: [(&str, &[&str]); 1] = [("crates/scsi/src", &["vocabulary", "state", "commands", "server"])];
+/// Modules in layers, from the lowest: one imports from itself and from the layers before its own.
+const LAYERS: [(&str, &[&[&str]]); 2] = [
+    (
+        "crates/proto/src",
+        &[&["time"], &["services"], &["stream", "message"], &["iscsi", "iwarp"], &["iser", "srp", "aoe"]],
+    ),
+    ("crates/scsi/src", &[&["vocabulary"], &["state"], &["commands"], &["server"]]),
+];
 
 /// Checks every tracked file; all faults are named at once.
 pub(crate) fn run() -> Result {
@@ -33,6 +41,8 @@ pub(crate) fn run() -> Result {
     // What is deleted in the working tree, or is no text, has nothing to check.
     let texts =
         || tracked.lines().filter_map(|name| Some((name, fs::read_to_string(root().join(name)).ok()?)));
+    let sources: Vec<(&str, String)> = texts().filter(|(name, _)| name.ends_with(".rs")).collect();
+    faults.extend(circles::too_large(&sources));
     let files: Vec<String> = texts().map(|(name, _)| name.to_owned()).collect();
     for (name, text) in texts() {
         faults.extend(faults_of(name, &text));
@@ -72,13 +82,14 @@ fn faults_of(name: &str, text: &str) -> Vec<String> {
 
 /// The imports of a file in `folder` that leave its layer upwards, or do not say which layer they are from. Tests may use
 /// anything.
-fn imports_from_above(name: &str, text: &str, folder: &str, layers: &[&str]) -> Vec<String> {
+fn imports_from_above(name: &str, text: &str, folder: &str, layers: &[&[&str]]) -> Vec<String> {
     let Some(path) = name.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) else {
         return Vec::new();
     };
     let modules: Vec<&str> = path.trim_end_matches(".rs").split('/').collect();
-    let Some(own) = layers.iter().position(|layer| *layer == modules[0]) else { return Vec::new() };
-    if modules.last() == Some(&"tests") {
+    let layer_of = |module: &str| layers.iter().position(|layer| layer.contains(&module));
+    let Some(own) = layer_of(modules[0]) else { return Vec::new() };
+    if modules.contains(&"tests") {
         return Vec::new();
     }
     let tested = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
@@ -89,17 +100,17 @@ fn imports_from_above(name: &str, text: &str, folder: &str, layers: &[&str]) -> 
         let absolute = code.split("crate::").skip(1);
         for import in absolute.chain(code.split(&root).skip(1)) {
             let module: String = import.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            match layers.iter().position(|layer| *layer == module) {
-                Some(layer) if layer <= own => {}
+            match layer_of(&module) {
+                Some(layer) if layer < own || module == modules[0] => {}
                 Some(_) => faults.push(format!(
-                    "{name}:{}: {} may not import from {module}, which is a layer above it",
+                    "{name}:{}: {} may not import from {module}, which is not in a layer below it",
                     number + 1,
-                    layers[own]
+                    modules[0]
                 )),
                 None => faults.push(format!(
-                    "{name}:{}: name the layer that this is from: crate::{}",
+                    "{name}:{}: name the module that this is from: crate::{}",
                     number + 1,
-                    layers[..=own].join(", crate::")
+                    layers[..=own].concat().join(", crate::")
                 )),
             }
         }
@@ -149,8 +160,9 @@ mod tests {
 
     #[test]
     fn a_layer_imports_from_those_below_it_alone() {
-        let check =
-            |name: &str, text: &str| imports_from_above(name, text, "crates/a/src", &["low", "mid", "high"]);
+        let check = |name: &str, text: &str| {
+            imports_from_above(name, text, "crates/a/src", &[&["low"], &["mid", "beside"], &["high"]])
+        };
         for fine in
             ["use crate::low::x;", "use crate::mid::y;\nuse super::z;", "// crate::high", "use wire::high;"]
         {
@@ -158,16 +170,26 @@ mod tests {
         }
         assert_eq!(
             check("crates/a/src/mid/b.rs", "use crate::low::x;\nuse crate::high::y;"),
-            ["crates/a/src/mid/b.rs:2: mid may not import from high, which is a layer above it"]
+            ["crates/a/src/mid/b.rs:2: mid may not import from high, which is not in a layer below it"]
         );
-        for above in ["let x = crate::high::y();", "use super::super::high::x;", "use crate::{high, low};"] {
+        for above in [
+            "let x = crate::high::y();",
+            "use crate::beside::x;",
+            "use super::super::high::x;",
+            "use crate::{high, low};",
+        ] {
             assert_eq!(check("crates/a/src/mid/b.rs", above).len(), 1, "{above}");
         }
         assert_eq!(check("crates/a/src/mid.rs", "use super::high::x;").len(), 1);
         assert_eq!(check("crates/a/src/mid/b.rs", "use crate::x;").len(), 1, "which layer?");
         let tests = "use crate::low::x;\n#[cfg(test)]\nmod tests {\n    use crate::high::y;\n}";
         assert_eq!(check("crates/a/src/mid/b.rs", tests), [""; 0]);
-        for elsewhere in ["crates/a/src/mid/tests.rs", "crates/a/src/lib.rs", "crates/b/src/mid/b.rs"] {
+        for elsewhere in [
+            "crates/a/src/mid/tests.rs",
+            "crates/a/src/mid/tests/b.rs",
+            "crates/a/src/lib.rs",
+            "crates/b/src/mid/b.rs",
+        ] {
             assert_eq!(check(elsewhere, "use crate::high::x;"), [""; 0], "{elsewhere}");
         }
     }

@@ -1,21 +1,29 @@
 //! One core: a pinned thread and all that it owns. One turn of it is [`Core::turn`].
+//!
+//! The values that it is composed of own their state and know nothing of it: each is in a file here, and what a core does
+//! with it is below, where its private fields can be seen (`buffer.rs`, `buffer/grant.rs`). What uses several of them is in
+//! a file of its own (`session.rs`).
 
-mod accept;
+mod agenda;
 mod answers;
-mod aoe;
+pub(crate) mod aoe;
 mod budget;
 mod buffer;
 mod changes;
 mod connection;
-mod device;
-mod function;
+mod devices;
+mod functions;
 pub(crate) mod gate;
-mod home;
+mod homes;
 mod immediate_read;
 mod immediate_write;
+mod kind;
+mod leaving;
 mod lines;
-mod migrate;
-mod quiesce;
+mod listeners;
+pub(crate) mod lun;
+mod moves;
+mod quiescing;
 mod session;
 mod stall;
 mod stop;
@@ -24,77 +32,38 @@ mod trace;
 mod traffic;
 mod unit;
 
-pub(crate) use aoe::{Ledger, setup};
 #[cfg(test)]
 pub(crate) use budget::TURN_BYTES;
-pub(crate) use session::LunState;
 
-use crate::access::Directory;
-use crate::balance::Board;
 use crate::housekeeper::Job;
-use crate::logins::Logins;
 use crate::message::Message;
-use crate::registry::Registry;
 use crate::served::Served;
+use crate::shared::Shared;
 use crate::slots::{Key, Slots};
 use crate::units::NewUnit;
-use accept::Listeners;
+use agenda::Agenda;
 use aoe::Ethernet;
 use budget::Budget;
 use buffer::Buffers;
-use config::Config;
 use connection::{Connection, Endings};
-use device::DeviceDesk;
-use function::Functions;
+use devices::DeviceDesk;
+use functions::Functions;
 use lines::Lines;
-use migrate::Moves;
-use proto::services::TaskId;
+use listeners::Listeners;
+use moves::Moves;
 use proto::time::Time;
-use rdma::verbs::Listener;
-use reactor::io::{Completion, Handle, Io, Tag, Wait};
+use reactor::io::{Completion, Io, Wait};
 use reactor::mailbox::Mailbox;
-use reactor::packet::{Line, Socket};
 use reactor::poll::{Poll, Poller, Work};
 use std::collections::VecDeque;
-use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::mpsc;
 use std::time::Duration;
 use stop::Stop;
-use store::lane::{LANE_TAGS, OpId, Outcome};
+use store::lane::{OpId, Outcome};
 use task::Task;
 use unit::{Unit, Units};
 
-/// What all cores share: fixed at start, or touched at login only.
-pub(crate) struct Shared<L: Line = Socket> {
-    /// The configuration.
-    pub(crate) config: Config,
-    /// Who may log in.
-    pub(crate) access: Arc<Directory>,
-    /// Sessions.
-    pub(crate) registry: Arc<Registry>,
-    /// Connections that log in, discovery sessions, and connections that part.
-    pub(crate) logins: Logins,
-    /// Connections on each core, for placement.
-    pub(crate) loads: Vec<AtomicUsize>,
-    /// How busy each core is.
-    pub(crate) board: Board,
-    /// The listening socket of each portal, if it has one: open as long as there is a core that accepts from it.
-    pub(crate) listeners: Vec<Option<Handle>>,
-    /// What keeps them open.
-    pub(crate) _sockets: Vec<TcpListener>,
-    /// Descriptors from here on are kept for what the daemon needs itself.
-    pub(crate) sockets_end: i32,
-    /// What listens at each with RDMA devices.
-    pub(crate) rdma_listeners: Vec<Option<Listener>>,
-    /// What was served at the start.
-    pub(crate) first: Arc<Served>,
-    /// Jobs that block, for the housekeeper.
-    pub(crate) housekeeper: mpsc::Sender<crate::housekeeper::Job<L>>,
-}
-
-/// A core with its kernel `I`.
+/// A core with its kernel `I`: one field for each of its parts, so that what a turn does takes several of them side by side.
 pub(crate) struct Core<I: Io> {
     me: usize,
     io: I,
@@ -115,22 +84,13 @@ pub(crate) struct Core<I: Io> {
     lines: Lines,
     /// `stall_timeout`.
     stall_nanos: u64,
-    /// Connections whose machines are to be fed.
-    to_serve: Vec<Key>,
-    /// Connections that may owe something at the end of the turn.
-    to_flush: Vec<Key>,
+    agenda: Agenda,
     poller: Poller,
     next_tick: Time,
     stop: Stop,
     listeners: Listeners,
     devices: DeviceDesk,
     ethernet: Ethernet<I::Line>,
-    done: Vec<(OpId, Outcome)>,
-    pushed: Vec<TaskId>,
-    /// Sends of this turn have ended in it.
-    has_sent: bool,
-    /// What it sent at the end of its last turn has left something to be begun: it does not sleep before the next.
-    is_unsettled: bool,
 }
 
 /// How often deadlines of connections are looked at.
@@ -138,36 +98,6 @@ const TICK: Duration = Duration::from_millis(250);
 /// How long initiators get to log out when the daemon stops.
 const GOODBYE_SECONDS: u16 = 3;
 const GOODBYE: Duration = Duration::from_secs(GOODBYE_SECONDS as u64);
-
-/// Kinds of completion tags: the top four bits.
-mod kind {
-    use super::{Tag, Work};
-
-    pub(super) const ACCEPT: u64 = 1;
-    pub(super) const RECV: u64 = 2;
-    pub(super) const SEND: u64 = 3;
-    pub(super) const LANE: u64 = 4;
-    pub(super) const DEVICE: u64 = 5;
-    pub(super) const ASKED: u64 = 6;
-    pub(super) const FRAMES: u64 = 7;
-    pub(super) const ROOM: u64 = 8;
-    pub(super) const SHIFT: u32 = 60;
-    /// What a tag has room for besides its kind and a generation.
-    pub(super) const NUMBERS: u32 = 1 << 28;
-
-    /// What it is that has ended; frames are found by looking for them.
-    pub(super) fn work(tag: Tag) -> Work {
-        match tag.0 >> SHIFT {
-            LANE => Work::Own,
-            FRAMES | ROOM => Work::None,
-            _ => Work::Other,
-        }
-    }
-}
-
-/// The operations that flush a store at the end, and when its unit leaves; not a task's.
-const FINAL_FLUSH: OpId = OpId(u32::MAX);
-const LEAVING_FLUSH: OpId = OpId(u32::MAX - 1);
 
 impl<I: Io> Core<I> {
     /// A core with its lanes, and the homes that live on it.
@@ -179,13 +109,13 @@ impl<I: Io> Core<I> {
         units: Vec<NewUnit<I>>,
     ) -> Self {
         let (targets, portals) = (shared.config.targets.len(), shared.config.portals.len());
-        let interface_watches = aoe::interface_watches(&shared.config, me);
         let poller = Poller::new(match shared.config.poll {
             config::Poll::Adaptive => Poll::Adaptive,
             config::Poll::Always => Poll::Always,
             config::Poll::Never => Poll::Never,
         });
         let stall_nanos = shared.config.stall_timeout.as_nanos() as u64;
+        let ethernet = Ethernet::new(&shared.config, me);
         Core {
             me,
             io,
@@ -203,24 +133,14 @@ impl<I: Io> Core<I> {
             budget: Budget::new(),
             lines: Lines::default(),
             stall_nanos,
-            to_serve: Vec::with_capacity(64),
-            to_flush: Vec::with_capacity(64),
+            agenda: Agenda::new(),
             poller,
             next_tick: Time(0),
             stop: Stop::default(),
             listeners: Listeners::new(portals),
             devices: DeviceDesk::default(),
-            ethernet: Ethernet::new(interface_watches),
-            done: Vec::with_capacity(64),
-            pushed: Vec::with_capacity(256),
-            has_sent: false,
-            is_unsettled: false,
+            ethernet,
         }
-    }
-
-    /// The tag range of a lane on any core.
-    pub(crate) fn lane_tags(unit: u32) -> Tag {
-        Tag((kind::LANE << kind::SHIFT) | (u64::from(unit) * LANE_TAGS))
     }
 
     /// Its kernel.
@@ -246,7 +166,7 @@ impl<I: Io> Core<I> {
             self.io.turn(wait, &mut completions);
             self.turn(&mut completions, &mut messages);
         }
-        let is_flushed = stop::flush_stores(&mut self.units, self.me, &mut self.io, &mut completions);
+        let is_flushed = self.flush_stores(&mut completions);
         self.keep_losses();
         is_flushed
     }
@@ -275,8 +195,8 @@ impl<I: Io> Core<I> {
     fn wait(&mut self) -> Wait {
         let is_ready = self.io.is_ready() || !self.own.is_empty();
         if is_ready
-            || self.is_unsettled
-            || !self.to_serve.is_empty()
+            || self.agenda.is_unsettled
+            || !self.agenda.to_serve.is_empty()
             || !self.budget.is_idle()
             || self.may_widen()
         {
@@ -311,7 +231,7 @@ impl<I: Io> Core<I> {
 
     /// One turn: completions, messages, then everything that became ready goes out together.
     pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message<I>>) {
-        self.is_unsettled = false;
+        self.agenda.is_unsettled = false;
         let mut work = if self.run_all() | self.run_lines() { Work::Own } else { Work::None };
         for completion in completions.drain(..) {
             work = work.max(kind::work(completion.tag));
@@ -331,7 +251,7 @@ impl<I: Io> Core<I> {
             self.serve_all();
             self.settle_turn();
             self.look_at_windows();
-            if self.to_serve.is_empty() && self.own.is_empty() {
+            if self.agenda.to_serve.is_empty() && self.own.is_empty() {
                 break;
             }
         }
@@ -345,12 +265,13 @@ impl<I: Io> Core<I> {
         self.flush_all();
         self.flush_interfaces();
         self.poller.turned(now, work);
-        if std::mem::take(&mut self.has_sent) {
+        if std::mem::take(&mut self.agenda.has_sent) {
             // It is work, whether it is reported at once or by a completion: of that a core is not to sleep sooner.
             self.poller.turned(now, Work::Other);
             // What has left may have given tasks their next step, and others their buffers.
-            self.is_unsettled =
-                !self.units.used.is_empty() || !self.buffers.starved.is_empty() || !self.to_flush.is_empty();
+            self.agenda.is_unsettled = !self.units.used.is_empty()
+                || !self.buffers.starved.is_empty()
+                || !self.agenda.to_flush.is_empty();
         }
         if work != Work::None {
             self.io.worked();
@@ -390,10 +311,10 @@ impl<I: Io> Core<I> {
             // A lane that has gone may have had a watch.
             kind::LANE if self.units.get(index).is_none() => {}
             kind::LANE => {
-                let mut done = std::mem::take(&mut self.done);
+                let mut done = std::mem::take(&mut self.agenda.done);
                 self.units.lane(index).completed(&mut self.io, completion, &mut done);
                 self.finish_ops(&mut done);
-                self.done = done;
+                self.agenda.done = done;
             }
             kind::DEVICE => self.device_ready(index),
             kind::ASKED => self.asked(index as usize),
@@ -409,7 +330,7 @@ impl<I: Io> Core<I> {
         let mut index = 0;
         let mut has_finished = false;
         while let Some(unit) = self.units.used.get(index).copied() {
-            let mut done = std::mem::take(&mut self.done);
+            let mut done = std::mem::take(&mut self.agenda.done);
             let waits = self.units[unit].lane.flush(&mut self.io, &mut done);
             if waits {
                 index += 1;
@@ -418,7 +339,7 @@ impl<I: Io> Core<I> {
             }
             has_finished |= !done.is_empty();
             self.finish_ops(&mut done);
-            self.done = done;
+            self.agenda.done = done;
         }
         self.poller.hurry(!self.units.used.is_empty());
         has_finished
@@ -430,8 +351,8 @@ impl<I: Io> Core<I> {
                 self.keep_losses();
             }
             match id {
-                FINAL_FLUSH => {}
-                LEAVING_FLUSH => self.leaving_flushed(outcome),
+                kind::FINAL_FLUSH => {}
+                kind::LEAVING_FLUSH => self.leaving_flushed(outcome),
                 _ => self.op_finished(id, outcome),
             }
         }
@@ -524,11 +445,11 @@ impl<I: Io> Core<I> {
     }
 
     fn tick_lanes(&mut self) {
-        let mut done = std::mem::take(&mut self.done);
+        let mut done = std::mem::take(&mut self.agenda.done);
         for unit in self.units.iter_mut() {
             unit.lane.tick(&mut self.io, &mut done);
         }
         self.finish_ops(&mut done);
-        self.done = done;
+        self.agenda.done = done;
     }
 }

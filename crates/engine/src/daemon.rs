@@ -3,13 +3,14 @@
 use crate::access::Directory;
 use crate::balance::Board;
 use crate::changes::{Change, Changes, Plan, Progress};
-use crate::core::{self, Core, Shared};
+use crate::core::{Core, aoe};
 use crate::guid;
 use crate::housekeeper::{Housekeeper, Job};
 use crate::logins::Logins;
 use crate::message::Message;
 use crate::registry::Registry;
 use crate::served::Served;
+use crate::shared::Shared;
 use crate::state;
 use crate::state::files::System;
 use crate::stores::Opened;
@@ -536,7 +537,7 @@ pub(crate) fn open_interfaces<L, E>(
 ) -> Result<Vec<Vec<(usize, L)>>, E> {
     let mut lines: Vec<Vec<(usize, L)>> = config.cores.iter().map(|_| Vec::new()).collect();
     for (index, interface) in config.aoe.iter().enumerate() {
-        let opened = open(&core::setup(interface), interface.cores.len())?;
+        let opened = open(&aoe::setup(interface), interface.cores.len())?;
         for (core, line) in interface.cores.iter().zip(opened) {
             if let Some(position) = config.cores.iter().position(|number| number == core) {
                 lines[position].push((index, line));

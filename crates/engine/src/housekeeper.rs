@@ -1,8 +1,8 @@
 //! The thread that does what blocks: it keeps reservation state in the state directory, and opens network interfaces
 //! again.
 
-use crate::core::Shared;
 use crate::message::{InterfaceMessage, Message};
+use crate::shared::Shared;
 use crate::state::Keeper;
 use crate::state::files::Files;
 use config::AoeInterface;
@@ -111,7 +111,7 @@ impl<I: Io> Housekeeper<I> {
             Job::KeepLoss { serial } => self.keep_loss(keeper, &serial),
             Job::OpenInterface { interface, index, core } => {
                 let message = InterfaceMessage::Opened(I::Line::open(
-                    &crate::core::setup(&interface),
+                    &crate::core::aoe::setup(&interface),
                     interface.cores.len(),
                 ));
                 self.cores[core].post(Message::Interface { index, message });

@@ -17,6 +17,7 @@ mod message;
 mod ports;
 mod registry;
 mod served;
+mod shared;
 mod slots;
 mod state;
 mod stores;

@@ -5,8 +5,7 @@
 //! soon as that time is no further ahead than a burst may be. So a place is taken by one atomic operation, whether it is for now
 //! or for later, and places of all cores follow each other.
 
-use crate::message::Facts;
-use config::{Config, Rate};
+use config::{Config, Group, Rate};
 use proto::time::Time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -150,13 +149,10 @@ impl Limits {
         self.luns.get(lun)?.clone()
     }
 
-    /// That of the group of a session.
-    pub(crate) fn of_session(&self, config: &Config, facts: &Facts) -> Option<Arc<Limit>> {
-        let (session, target) = (facts.session.as_deref()?, facts.target?);
-        let crate::message::Way::Portal { from, .. } = facts.way else { return None };
-        let of = config.targets.get(target)?;
-        let group = of.group_of(&session.initiator, from.ip())?;
-        let index = of.groups.iter().position(|other| other.name == group.name)?;
+    /// That of a group of a target.
+    pub(crate) fn of_group(&self, config: &Config, target: usize, group: &Group) -> Option<Arc<Limit>> {
+        let groups = &config.targets.get(target)?.groups;
+        let index = groups.iter().position(|other| other.name == group.name)?;
         self.groups.get(target)?.get(index)?.clone()
     }
 }

@@ -1,6 +1,6 @@
 //! Messages between cores and the daemon's own threads.
 
-use crate::core::LunState;
+use crate::core::lun::LunState;
 use crate::served::Served;
 use crate::slots::Key;
 use crate::transport::Transport;

@@ -1,6 +1,6 @@
 //! Units as they begin, before they come to the cores.
 
-use crate::core::Ledger;
+use crate::core::aoe::Ledger;
 use crate::housekeeper;
 use crate::ports::Ports;
 use crate::state::files::Files;

@@ -2,10 +2,11 @@
 //! socket but what that is. Nothing in a core knows the difference.
 
 use crate::changes::{Change, Changes, Progress};
-use crate::core::{Core, Shared};
+use crate::core::Core;
 use crate::daemon::{Listening, open_interfaces, share};
 use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
+use crate::shared::Shared;
 use crate::state::Keeper;
 pub use crate::state::files::{Created, Files};
 use crate::stores::Opened;

@@ -2,10 +2,9 @@
 //! would be as long as there are commands. What exceeds the turn's budget continues in the next one, and connections take
 //! turns at that: one with many commands gets no more than one with few.
 
-use super::Core;
-use super::task::State;
+mod run;
+
 use crate::slots::Key;
-use reactor::io::Io;
 use scsi::storage::CHUNK_BYTES;
 use scsi::{Event, Step};
 use std::collections::VecDeque;
@@ -137,77 +136,6 @@ impl Budget {
         if tasks.is_empty() {
             self.spare.extend(self.waiting.remove(at).map(|(_, tasks)| tasks));
         }
-    }
-}
-
-impl<I: Io> Core<I> {
-    /// Whether an operation on this unit has to wait for the next turn.
-    pub(super) fn is_spent(&self, unit: u32) -> bool {
-        self.budget.left == 0 && self.units[unit].lane.works_at_once()
-    }
-
-    /// The task continues when it is its turn.
-    pub(super) fn put_off(&mut self, key: Key, rest: Rest) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        // Its last operation has ended: who aborts it meanwhile need not wait for one.
-        task.state = State::Running;
-        self.budget.put_off(task.origin, key, rest);
-    }
-
-    /// The task is aborted while it waits for its turn.
-    pub(super) fn forget(&mut self, key: Key) {
-        if let Some(task) = self.tasks.get(key) {
-            self.budget.forget(task.origin, key);
-        }
-    }
-
-    /// Lanes take turns at what is long. Together they have half of the budget where tasks wait as well.
-    fn work(&mut self) {
-        if !self.budget.may_work() {
-            return;
-        }
-        self.budget.has_work = false;
-        let mut idle = 0;
-        while self.budget.left > self.budget.floor() && idle < self.units.used.len() {
-            self.units.used.rotate_left(1);
-            let Some(unit) = self.units.used.last().copied() else { return };
-            let mut done = std::mem::take(&mut self.done);
-            let bytes = self.units[unit].lane.work(&mut self.io, SHARE_BYTES, &mut done);
-            self.finish_ops(&mut done);
-            self.done = done;
-            if bytes == 0 {
-                idle += 1;
-            } else {
-                idle = 0;
-                self.budget.has_work = true;
-                self.budget.charge_work(bytes + OPERATION_BYTES);
-            }
-        }
-    }
-
-    /// A turn begins: continues with what gave way in earlier ones. Whether there was any.
-    pub(super) fn run_all(&mut self) -> bool {
-        self.budget.refill();
-        if self.budget.is_idle() && self.budget.debt == 0 && self.units.used.is_empty() {
-            return false;
-        }
-        let goes_on = !self.budget.is_idle();
-        self.work();
-        while self.budget.left > 0
-            && let Some((key, rest)) = self.budget.next()
-        {
-            // No task is free, or one that moves nothing would be gone on with for ever.
-            self.budget.charge(0);
-            match rest {
-                Rest::Event(event) => self.run_task(key, event),
-                Rest::Step(step) => {
-                    if let Some(event) = self.perform(key, step) {
-                        self.run_task(key, event);
-                    }
-                }
-            }
-        }
-        goes_on
     }
 }
 

@@ -8,15 +8,17 @@
 //!
 //! Nothing misses a unit that has gone:
 //! - Tasks, data that was lent and buffers name it. A core is quiet when it has none of them, and gets none, as no session
-//!   has such a LUN. One that comes from a core that is behind loses it on the way in ([`super::migrate`]).
+//!   has such a LUN. One that comes from a core that is behind loses it on the way in ([`super::moves`]).
 //! - A session may end afterwards, and ask the home to forget its nexus: that is answered whether the unit is there or not.
 //! - What a session was sent out of the store's memory for a READ that was aborted is sent to its end: PDUs are whole. Until
 //!   that has left the core is not quiet, nor while RDMA of what has ended is under way.
 //! - A lane may have completions to come that mean nothing (a watch): they find no unit.
 
-use super::home::HomeUnit;
-use super::unit::{NO_UNIT, Unit, Units};
-use super::{Core, LEAVING_FLUSH};
+use super::homes::HomeUnit;
+use super::leaving::{Flush, Leaving, Stage};
+use super::lun::NO_UNIT;
+use super::unit::{Unit, Units};
+use super::{Core, kind};
 use crate::message::{Done, Message};
 use crate::served::Served;
 use crate::slots::Key;
@@ -26,43 +28,6 @@ use reactor::io::Io;
 use scsi::storage::StoreError;
 use std::sync::Arc;
 use store::lane::{Op, Outcome, Submitted};
-
-/// A unit that nobody is shown any more.
-pub(super) struct Leaving {
-    /// Who waits until it is released here.
-    done: Done,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy)]
-enum Stage {
-    /// What was begun goes on.
-    Ending,
-    /// The home knows that all has ended here.
-    Quiet,
-    /// All has ended everywhere; whether the store was flushed.
-    Closing(bool),
-}
-
-/// What the home of a unit that goes knows.
-#[derive(Default)]
-pub(super) struct Farewell {
-    /// Cores that are quiet.
-    quiet: usize,
-    flush: Flush,
-}
-
-/// How far the store of a unit that leaves is.
-#[derive(Clone, Copy, Default)]
-enum Flush {
-    /// It is still written to.
-    #[default]
-    Due,
-    /// It is being flushed.
-    Begun,
-    /// Whether it was flushed.
-    Over(bool),
-}
 
 impl<I: Io> Units<I> {
     /// A unit goes.
@@ -173,7 +138,7 @@ impl<I: Io> Core<I> {
             return self.drop_unit(number, is_flushed);
         }
         self.units.flushing = Some(number);
-        match self.units.lane(number).submit(&mut self.io, LEAVING_FLUSH, &Op::Flush) {
+        match self.units.lane(number).submit(&mut self.io, kind::LEAVING_FLUSH, &Op::Flush) {
             Submitted::Later => {}
             Submitted::Done(outcome) => self.leaving_flushed(outcome),
         }

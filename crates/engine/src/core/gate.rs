@@ -2,7 +2,7 @@
 //! before anything younger begins.
 //!
 //! Each core has a [`Gate`] for each unit. A core whose oldest waiting task is ordered asks the unit's home, which has
-//! all cores hold ([`GateMessage`]), lets the task run, and releases them.
+//! all cores hold ([`crate::message::GateMessage`]), lets the task run, and releases them.
 //!
 //! A unit would stop for everybody if what waits held anything that the ordered task needs, or one that runs before it.
 //! It does not:
@@ -25,12 +25,9 @@
 //!   waits for them has claimed none.
 //! - Lanes and homes. What waits was never in a store, nor asked its home for anything.
 
-use super::Core;
-use super::home::HomeUnit;
-use super::task::State;
-use crate::message::{GateMessage, Message};
+mod pass;
+
 use crate::slots::Key;
-use reactor::io::Io;
 use scsi::Attribute;
 use std::collections::VecDeque;
 
@@ -93,124 +90,5 @@ impl Gate {
     /// A task begins to run.
     pub(super) fn begin(&mut self) {
         self.running += 1;
-    }
-}
-
-impl<I: Io> Core<I> {
-    /// Starts what may start on the unit, up to the next ordered task.
-    pub(super) fn open_gate(&mut self, unit: u32) {
-        loop {
-            let gate = &mut self.units[unit].gate;
-            if gate.held || gate.turn != Turn::None {
-                return;
-            }
-            let Some(key) = gate.waiting.front().copied() else { return };
-            let Some(task) = self.tasks.get(key).filter(|task| task.is_waiting()) else {
-                gate.waiting.pop_front();
-                continue;
-            };
-            if task.attribute == Attribute::Ordered {
-                gate.turn = Turn::Asked;
-                let message = GateMessage::Ask { core: self.me };
-                return self.post(self.units[unit].home_core, Message::Gate { unit, gate: message });
-            }
-            gate.waiting.pop_front();
-            self.start(key);
-        }
-    }
-
-    /// A task that ran on the unit has ended.
-    pub(super) fn leave_gate(&mut self, unit: u32, task: Option<Key>) {
-        let gate = &mut self.units[unit].gate;
-        if task.is_some_and(|task| gate.turn == Turn::Running(task)) {
-            gate.turn = Turn::None;
-            self.post(self.units[unit].home_core, Message::Gate { unit, gate: GateMessage::Leave });
-        }
-        self.leave_gate_by(unit, 1);
-    }
-
-    /// So many commands that ran on the unit have ended, none of which was ordered.
-    pub(super) fn leave_gate_by(&mut self, unit: u32, commands: u32) {
-        self.units[unit].gate.running -= commands;
-        self.report_held(unit);
-    }
-
-    pub(super) fn gate_message(&mut self, unit: u32, message: GateMessage) {
-        match message {
-            GateMessage::Ask { core } => {
-                let Some(home) = self.units.home_mut(unit) else { return };
-                home.gates.asking.push_back(core);
-                if home.gates.asking.len() == 1 {
-                    self.hold_all(unit);
-                }
-            }
-            GateMessage::Hold => {
-                let gate = &mut self.units[unit].gate;
-                gate.held = true;
-                gate.reported = false;
-                self.report_held(unit);
-            }
-            GateMessage::Held => {
-                let Some(HomeUnit { gates, .. }) = self.units.home_mut(unit) else { return };
-                gates.awaited -= 1;
-                if let (0, Some(&core)) = (gates.awaited, gates.asking.front()) {
-                    self.post(core, Message::Gate { unit, gate: GateMessage::Go });
-                }
-            }
-            GateMessage::Go => self.run_ordered(unit),
-            GateMessage::Leave => {
-                let Some(HomeUnit { gates, .. }) = self.units.home_mut(unit) else { return };
-                gates.asking.pop_front();
-                let is_next = !gates.asking.is_empty();
-                for core in 0..self.cores() {
-                    self.post(core, Message::Gate { unit, gate: GateMessage::Release });
-                }
-                if is_next {
-                    self.hold_all(unit);
-                }
-            }
-            GateMessage::Release => {
-                self.units[unit].gate.held = false;
-                self.open_gate(unit);
-            }
-        }
-    }
-
-    fn hold_all(&mut self, unit: u32) {
-        let cores = self.cores();
-        let Some(home) = self.units.home_mut(unit) else { return };
-        home.gates.awaited = cores;
-        for core in 0..cores {
-            self.post(core, Message::Gate { unit, gate: GateMessage::Hold });
-        }
-    }
-
-    fn report_held(&mut self, unit: u32) {
-        let gate = &mut self.units[unit].gate;
-        if gate.held && !gate.reported && gate.running == 0 {
-            gate.reported = true;
-            self.post(self.units[unit].home_core, Message::Gate { unit, gate: GateMessage::Held });
-        }
-    }
-
-    /// All cores hold for this one: run the ordered task, if it has not been aborted meanwhile.
-    fn run_ordered(&mut self, unit: u32) {
-        let ordered = self.units[unit].gate.waiting.front().copied().filter(|key| {
-            self.tasks
-                .get(*key)
-                .is_some_and(|task| task.state == State::Waiting && task.attribute == Attribute::Ordered)
-        });
-        let gate = &mut self.units[unit].gate;
-        match ordered {
-            Some(key) => {
-                gate.waiting.pop_front();
-                gate.turn = Turn::Running(key);
-                self.start(key);
-            }
-            None => {
-                gate.turn = Turn::None;
-                self.post(self.units[unit].home_core, Message::Gate { unit, gate: GateMessage::Leave });
-            }
-        }
     }
 }

@@ -2,8 +2,7 @@
 
 use super::Core;
 use super::buffer::Purpose;
-use super::connection::Connection;
-use super::stall::Moving;
+use super::connection::{Connection, Occupant};
 use super::task::to_wire;
 use crate::slots::Key;
 use proto::services::{Command, Down};
@@ -12,32 +11,6 @@ use reactor::memory::LARGE_BYTES;
 use scsi::home::Aborted;
 use scsi::{Exec, NexusId, NexusUnit};
 use wire::{Places, Span};
-
-/// What the core knows of a task of the transport.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Occupant {
-    /// A task of this core.
-    Task(Key),
-    /// A READ whose data, lent by the store or read at once, is on its way with the ending behind it.
-    ImmediateRead {
-        /// Of this unit.
-        unit: u32,
-        /// How much it is, and until when the initiator has time to take it.
-        moving: Moving,
-        /// Where it was read to; `None`: the store's own memory.
-        buffer: Option<Span>,
-    },
-}
-
-impl Occupant {
-    /// The task, if it is one of this core.
-    pub(super) fn task(&self) -> Option<Key> {
-        match self {
-            Occupant::Task(key) => Some(*key),
-            Occupant::ImmediateRead { .. } => None,
-        }
-    }
-}
 
 impl<I: Io> Core<I> {
     /// Sends all that a READ reads, from the store's own memory where it lends it, or from where it was read to at once.
@@ -72,7 +45,7 @@ impl<I: Io> Core<I> {
         conn.answers.expect(buffer.is_none());
         let (from, end) = (from.slice(0, bytes), Some(to_wire(ending)));
         conn.machine.down(now, Down::Push { task: command.task, at: 0, from, end });
-        conn.mark_dirty(connection, &mut self.to_serve, &mut self.to_flush);
+        conn.mark_dirty(connection, &mut self.agenda);
         true
     }
 

@@ -10,15 +10,12 @@
 //! take no more than the largest command of anybody. So lines of all cores take turns, whoever has how many commands, and a core
 //! that sleeps a little too long has not lost its turn. A core has one deadline for all its lines.
 
-use super::Core;
-use super::connection::Connection;
-use super::session::LunState;
-use super::task::{State, Task};
+mod run;
+
 use crate::limits::{Limit, Place};
-use crate::slots::{Key, Slots};
+use crate::slots::Key;
 use proto::services::Command;
 use proto::time::Time;
-use reactor::io::Io;
 use scsi::{Attribute, View};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -182,146 +179,6 @@ impl Line {
 
     fn is_limited(&self) -> bool {
         self.limits.iter().any(Option::is_some)
-    }
-}
-
-impl LunState {
-    /// These limits hold for it from now on.
-    fn limit(&mut self, limits: [Option<Arc<Limit>>; 2]) {
-        let is_same = |line: &Line| {
-            let mut each = line.limits.iter().zip(&limits);
-            each.all(|(old, new)| old.as_ref().map(Arc::as_ptr) == new.as_ref().map(Arc::as_ptr))
-        };
-        match &mut self.line {
-            Some(line) if is_same(line) => {}
-            Some(line) => line.change(limits),
-            None if limits.iter().any(Option::is_some) => self.line = Some(Box::new(Line::new(limits))),
-            None => {}
-        }
-        self.drop_line();
-    }
-
-    /// Its session moves to another core: nothing waits.
-    pub(super) fn leave_core(&mut self) {
-        if let Some(line) = &mut self.line {
-            line.is_listed = false;
-        }
-    }
-
-    /// Its line goes once it is neither limited nor needed.
-    fn drop_line(&mut self) {
-        self.line.take_if(|line| !line.is_limited() && line.waiting.is_empty());
-        self.nexus.takes_turns = self.line.is_some() || self.nexus.mac.is_some();
-    }
-}
-
-fn line(connections: &mut Slots<Connection>, origin: Key, lun: usize) -> Option<&mut Line> {
-    connections.get_mut(origin)?.luns.get_mut(lun)?.line.as_deref_mut()
-}
-
-impl<I: Io> Core<I> {
-    /// Limits that hold for the LUNs of a session, by what is served now.
-    pub(super) fn set_limits(&mut self, key: Key) {
-        let Some(conn) = self.connections.get_mut(key) else { return };
-        let of_group = self.served.limits.of_session(&self.served.config, &conn.facts);
-        for lun in &mut conn.luns {
-            let index = self.served.units.iter().position(|unit| *unit == lun.unit);
-            // Of a unit that goes nothing has to wait any more.
-            let of_lun = index.and_then(|index| self.served.limits.of_lun(index));
-            lun.limit([of_lun, of_group.clone().filter(|_| index.is_some())]);
-        }
-        self.lines.due = Time(0);
-    }
-
-    /// A command waits in its line.
-    pub(super) fn wait_in_line(&mut self, mut task: Task, lun: usize, wait: Wait) {
-        task.state = State::InLine;
-        let (origin, attribute) = (task.origin, task.attribute);
-        let key = self.insert(task);
-        self.take_unsolicited(key);
-        let now = self.io.now();
-        let is_there = self.tasks.get(key).is_some();
-        let Some(line) = line(&mut self.connections, origin, lun) else { return };
-        if !is_there {
-            // There was no buffer for its data.
-            wait.place.iter().for_each(|_| line.release(wait.bytes));
-            return;
-        }
-        line.push(key, attribute, wait, now);
-        let due = line.due().unwrap_or_default();
-        self.lines.due = if self.lines.listed.is_empty() { due } else { self.lines.due.min(due) };
-        if !std::mem::replace(&mut line.is_listed, true) {
-            self.lines.listed.push((origin, lun));
-        }
-    }
-
-    /// The task is over that waits in a line.
-    pub(super) fn leave_line(&mut self, key: Key) {
-        let Some(task) = self.tasks.get(key).filter(|task| task.state == State::InLine) else { return };
-        if let Some(line) = line(&mut self.connections, task.origin, task.lun) {
-            line.forget(key);
-            self.lines.due = Time(0);
-        }
-    }
-
-    /// Lets in what is due, one command of each line after the other. Whether there was any.
-    pub(super) fn run_lines(&mut self) -> bool {
-        if self.lines.listed.is_empty() || self.lines.due > self.io.now() {
-            return false;
-        }
-        let now = self.io.now();
-        let mut has_run = false;
-        loop {
-            let mut has_gone = false;
-            for index in 0..self.lines.listed.len() {
-                let (origin, lun) = self.lines.listed[index];
-                if let Some(key) = line(&mut self.connections, origin, lun).and_then(|line| line.next(now)) {
-                    has_gone = true;
-                    self.let_on(key);
-                }
-            }
-            if !has_gone {
-                break;
-            }
-            has_run = true;
-        }
-        self.look_at_lines();
-        has_run
-    }
-
-    /// Those in which nothing waits are forgotten, and the deadline is that of the others.
-    fn look_at_lines(&mut self) {
-        let (connections, mut next) = (&mut self.connections, None::<Time>);
-        self.lines.listed.retain(|(origin, lun)| {
-            let Some(state) = connections.get_mut(*origin).and_then(|conn| conn.luns.get_mut(*lun)) else {
-                return false;
-            };
-            let due = state.line.as_ref().and_then(|line| line.due());
-            next = next.into_iter().chain(due).min();
-            if let (None, Some(line)) = (due, &mut state.line) {
-                line.is_listed = false;
-                state.drop_line();
-            }
-            due.is_some()
-        });
-        // Who has had the first turn has the last one next time.
-        if !self.lines.listed.is_empty() {
-            self.lines.listed.rotate_left(1);
-        }
-        self.lines.due = next.unwrap_or_default();
-    }
-
-    /// The command comes to its unit.
-    fn let_on(&mut self, key: Key) {
-        let Some(task) = self.tasks.get(key).filter(|task| task.state == State::InLine) else { return };
-        let (unit, attribute) = (task.unit, task.attribute);
-        if self.units[unit].gate.must_wait(attribute) {
-            self.set_state(key, State::Waiting);
-            self.units[unit].gate.wait(key);
-            self.open_gate(unit);
-        } else {
-            self.start(key);
-        }
     }
 }
 

@@ -2,9 +2,7 @@
 
 use super::Core;
 use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase, REINSTATED};
-use super::lines::Line;
-use super::unit::NO_UNIT;
-use crate::access::QUEUE_DEPTH;
+use super::lun::{LunState, NO_LUN, NO_UNIT};
 use crate::logins::{Evicted, Seat};
 use crate::message::{Facts, Message, Way};
 use crate::registry::{Place, SessionName};
@@ -25,83 +23,6 @@ use wire::scsi::lun;
 
 /// How long a discovery session may last.
 pub(super) const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
-
-/// One LUN of a session.
-#[derive(Debug)]
-pub(crate) struct LunState {
-    /// Its number.
-    pub(super) number: u16,
-    /// The same once the session is not shown it any more, as long as its unit is there.
-    pub(super) hidden: Option<u16>,
-    /// The unit.
-    pub(super) unit: u32,
-    /// The nexus's state on it.
-    pub(super) nexus: NexusUnit,
-    /// Losses of the store ([`store::lane::Lane::losses`]) that were reported to the nexus, or that were before it and before
-    /// all earlier sessions with its name.
-    pub(super) losses: u64,
-    /// Those of them whose report is known to have been received: to a session with its name that comes back the others are
-    /// reported again.
-    pub(super) received: u64,
-    /// How many commands had come to the connection when the report of `losses` was sent; `None`: it has not been.
-    pub(super) reported_at: Option<u64>,
-    /// What waits for its limits, if it has any.
-    pub(super) line: Option<Box<Line>>,
-}
-
-/// The number of a LUN that the session is not shown any more: no other has it.
-pub(super) const NO_LUN: u16 = u16::MAX;
-
-/// Index of the LUN named by eight bytes (SAM-5 section 4.7: peripheral device and flat space addressing).
-#[inline]
-pub(super) fn find_lun(luns: &[LunState], lun: u64) -> Option<usize> {
-    let number = wire::scsi::lun::number(lun)?;
-    luns.iter().position(|state| state.number == number)
-}
-
-impl LunState {
-    /// Its unit has gone.
-    pub(super) fn forget(&mut self) {
-        (self.number, self.unit) = (NO_LUN, NO_UNIT);
-    }
-
-    /// Whether commands that named this number may be under way on it.
-    pub(super) fn is_or_was(&self, number: u16) -> bool {
-        self.unit != NO_UNIT && (self.number == number || self.hidden == Some(number))
-    }
-
-    /// What a flush answers after so many losses, when so many commands have come to the connection: whether some are new,
-    /// or were reported by a flush that has not been answered.
-    pub(super) fn report(&mut self, losses: u64, commands: u64) -> bool {
-        if self.losses == losses && (self.reported_at.is_some() || self.losses == self.received) {
-            return false;
-        }
-        self.received = self.received_by(commands);
-        (self.losses, self.reported_at) = (losses, None);
-        true
-    }
-
-    /// The answer that reports so many losses is sent, when so many commands have come to the connection. More of them may
-    /// have been found since, which another answer reports.
-    pub(super) fn has_reported(&mut self, losses: u64, commands: u64) {
-        if losses == self.losses {
-            self.reported_at = Some(commands);
-        }
-    }
-
-    /// What was reported last will not be sent: the next flush reports all that is not known to have been received.
-    pub(super) fn take_back(&mut self) {
-        self.losses = self.received;
-    }
-
-    /// The losses whose report is known to have been received when so many commands have come to the connection. A command
-    /// may have been sent before the report came, but no more of them than the window had room for: what came after these was
-    /// sent by who had seen the report, since answers arrive in order.
-    pub(super) fn received_by(&self, commands: u64) -> u64 {
-        let is_received = self.reported_at.is_some_and(|at| commands > at + u64::from(QUEUE_DEPTH));
-        if is_received { self.losses } else { self.received }
-    }
-}
 
 impl Connection {
     /// LUNs that are not among these are no longer the session's; what was begun there ends. Whether there were any.
@@ -176,7 +97,7 @@ impl<I: Io> Core<I> {
             shared.logins.ends(serial, from.ip());
         }
         conn.nexus = NexusId(entered.nexus);
-        conn.predecessors = entered.replaced.len();
+        conn.login.predecessors = entered.replaced.len();
         for old in &entered.replaced {
             limited!(
                 "sessions that reinstate others", 200 at once, Level::INFO,
@@ -210,7 +131,7 @@ impl<I: Io> Core<I> {
         let evicted = self.shared.logins.discovers(facts.serial, from.ip());
         self.evict(evicted, None);
         if let Some(conn) = self.connections.get_mut(key) {
-            conn.expires = Some(self.io.now().after(DISCOVERY_WITHIN));
+            conn.login.expires = Some(self.io.now().after(DISCOVERY_WITHIN));
         }
         self.set_phase(key, Phase::Login);
         self.answer_login(key, self.me);
@@ -284,20 +205,20 @@ impl<I: Io> Core<I> {
         // Others wait: not for a peer that leaves unread what it was sent.
         conn.shut_down(&mut self.io);
         // It may have been evicted twice: who asked first gets its descriptor, and the other asks again.
-        if conn.makes_room_at.is_some() {
+        if conn.closing.makes_room_at.is_some() {
             return self.notify_room_made(portal);
         }
-        conn.makes_room_at = portal;
+        conn.closing.makes_room_at = portal;
     }
 
     /// Notes once that the initiator has begun its login: those that have not make room for others first.
     pub(super) fn note_login(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Way::Portal { from, .. } = conn.facts.way
-            && !conn.has_begun
+            && !conn.login.has_begun
             && conn.machine.has_begun()
         {
-            conn.has_begun = true;
+            conn.login.has_begun = true;
             self.shared.logins.begins(conn.facts.serial, from.ip());
         }
     }
@@ -422,9 +343,9 @@ impl<I: Io> Core<I> {
     /// A session that this one takes the place of has ended.
     pub(super) fn unpark(&mut self, parked: Key) {
         let Some(conn) = self.connections.get_mut(parked) else { return };
-        conn.predecessors = conn.predecessors.saturating_sub(1);
+        conn.login.predecessors = conn.login.predecessors.saturating_sub(1);
         // It may have ended meanwhile.
-        if conn.predecessors > 0 || conn.phase != Phase::Parked {
+        if conn.login.predecessors > 0 || conn.phase != Phase::Parked {
             return;
         }
         let moves = conn.machine.is_movable() && !self.stop.has_begun();

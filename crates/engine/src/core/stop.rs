@@ -1,13 +1,9 @@
 //! The end of a core, in two steps: it serves its homes until no core has a connection or task left, since others may need
 //! them and write to the stores; only then it flushes its stores.
 
-use super::unit::Units;
-use super::{Core, FINAL_FLUSH, GOODBYE, GOODBYE_SECONDS, TICK, kind};
-use crate::message::Message;
+mod steps;
+
 use proto::time::Time;
-use reactor::io::{Completion, Io, Wait};
-use scsi::storage::StoreError;
-use store::lane::{Op, Submitted};
 
 /// How far a core is with its end.
 #[derive(Debug, Default)]
@@ -40,73 +36,4 @@ impl Stop {
     pub(super) fn core_drained(&mut self) {
         self.drained += 1;
     }
-}
-
-impl<I: Io> Core<I> {
-    pub(super) fn stop(&mut self) {
-        self.stop.deadline = Some(self.io.now().after(GOODBYE));
-        self.stay_where_it_is();
-        self.listeners.close(&mut self.io);
-        self.say_goodbye(GOODBYE_SECONDS);
-    }
-
-    /// Whether this core may go. It says to the others when it has nothing left of its own, and then waits for them.
-    pub(super) fn is_over(&mut self) -> bool {
-        let has_nothing = self.stop.has_begun()
-            && self.connections.len() == 0
-            && self.tasks.iter().all(|(_, task)| !task.holds_up_the_end());
-        if has_nothing && !std::mem::replace(&mut self.stop.is_drained, true) {
-            for core in 0..self.cores() {
-                self.post(core, Message::Drained);
-            }
-        }
-        has_nothing && self.stop.drained == self.cores()
-    }
-}
-
-/// The last act: everything that was acknowledged becomes durable in the stores of units whose home is here. Whether it did.
-pub(super) fn flush_stores<I: Io>(
-    units: &mut Units<I>,
-    me: usize,
-    io: &mut I,
-    completions: &mut Vec<Completion>,
-) -> bool {
-    let (mut open, mut is_flushed) = (0usize, true);
-    let losses: Vec<u64> = units.iter_mut().map(|unit| unit.lane.losses()).collect();
-    for unit in units.iter_mut().filter(|unit| unit.home_core == me) {
-        if unit.view.policy.failed.is_some() {
-            if unit.lane.is_dirty() {
-                is_flushed &= unit.report_flush(Err(StoreError::Unavailable));
-            }
-        } else {
-            match unit.lane.submit(io, FINAL_FLUSH, &Op::Flush) {
-                Submitted::Later => open += 1,
-                Submitted::Done(outcome) => is_flushed &= unit.report_flush(outcome),
-            }
-        }
-    }
-    let mut done = Vec::new();
-    while open > 0 {
-        for unit in units.iter_mut() {
-            unit.lane.tick(io, &mut done);
-            unit.lane.flush(io, &mut done);
-            open -= unit.report_flushes(&mut done, &mut is_flushed);
-        }
-        io.turn(Wait::AtMost(TICK), completions);
-        for completion in completions.drain(..) {
-            let number = (completion.tag.0 >> 32) as u32 & 0x0fff_ffff;
-            if completion.tag.0 >> kind::SHIFT == kind::LANE
-                && let Some(unit) = units.get_mut(number)
-            {
-                unit.lane.completed(io, completion, &mut done);
-                open -= unit.report_flushes(&mut done, &mut is_flushed);
-            }
-        }
-    }
-    for (unit, before) in units.iter_mut().zip(losses) {
-        if unit.lane.losses() != before {
-            is_flushed &= unit.report_flush(Err(StoreError::WriteFailed));
-        }
-    }
-    is_flushed
 }

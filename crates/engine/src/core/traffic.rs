@@ -1,8 +1,8 @@
 //! What comes and goes on connections: each is fed, polled and flushed where something happened to it in a turn.
 
 use super::Core;
+use super::connection::Occupant;
 use super::connection::{Connection, Phase};
-use super::immediate_read::Occupant;
 use crate::slots::Key;
 use crate::transport::{Flushed, OPENING_BYTES, Spoken, Transport};
 use proto::services::{Down, TaskId, Up};
@@ -12,7 +12,7 @@ impl<I: Io> Core<I> {
     /// Something happened to the connection: it is fed, and then may owe something.
     pub(super) fn mark_dirty(&mut self, key: Key) {
         if let Some(conn) = self.connections.get_mut(key) {
-            conn.mark_dirty(key, &mut self.to_serve, &mut self.to_flush);
+            conn.mark_dirty(key, &mut self.agenda);
         }
     }
 
@@ -21,14 +21,14 @@ impl<I: Io> Core<I> {
             if let Some(stream) = &mut conn.stream {
                 stream.received(&mut self.io, result);
             }
-            conn.mark_dirty(key, &mut self.to_serve, &mut self.to_flush);
+            conn.mark_dirty(key, &mut self.agenda);
         }
     }
 
     /// A send has ended. Whether the connection rests then: there is nothing to feed, and nothing to flush.
     pub(super) fn sent(&mut self, key: Key, result: Result<u32, Errno>) -> bool {
         let (mut rests, mut left) = (false, None);
-        let mut pushed = std::mem::take(&mut self.pushed);
+        let mut pushed = std::mem::take(&mut self.agenda.pushed);
         if let Some(conn) = self.connections.get_mut(key) {
             if let Some(stream) = &mut conn.stream {
                 conn.machine.sent(stream, &mut self.io, result, &mut pushed);
@@ -39,13 +39,13 @@ impl<I: Io> Core<I> {
             // Most sends end while the next command is waited for.
             rests = conn.is_at_rest();
             if !rests {
-                conn.mark_dirty(key, &mut self.to_serve, &mut self.to_flush);
+                conn.mark_dirty(key, &mut self.agenda);
             }
         }
         for wire in pushed.drain(..) {
             self.has_pushed(key, wire);
         }
-        self.pushed = pushed;
+        self.agenda.pushed = pushed;
         if let Some(((unit, commands), is_all)) = left {
             self.leave_gate_by(unit, commands);
             if !is_all {
@@ -74,13 +74,13 @@ impl<I: Io> Core<I> {
             && let Some(conn) = self.connections.get_mut(key)
         {
             conn.machine.down(now, down);
-            conn.mark_dirty(key, &mut self.to_serve, &mut self.to_flush);
+            conn.mark_dirty(key, &mut self.agenda);
         }
     }
 
     /// Feeds the machines of all connections that something happened to.
     pub(super) fn serve_all(&mut self) {
-        while let Some(key) = self.to_serve.pop() {
+        while let Some(key) = self.agenda.to_serve.pop() {
             self.serve(key);
         }
     }
@@ -98,7 +98,7 @@ impl<I: Io> Core<I> {
                 channel.hold(!is_fed && conn.phase != Phase::Closing);
             }
             if !is_fed {
-                conn.to_serve = false;
+                conn.listed.to_serve = false;
                 if let Some(stream) = &mut conn.stream {
                     stream.pause();
                 }
@@ -107,14 +107,14 @@ impl<I: Io> Core<I> {
             let is_all = conn.answers.are_expected() && self.answer(key);
             let Some(conn) = self.connections.get_mut(key) else { return };
             if is_all {
-                conn.to_serve = false;
+                conn.listed.to_serve = false;
                 return;
             }
             if let Some(up) = conn.machine.next(conn.stream.as_mut(), &mut self.io) {
                 self.up(key, up);
                 continue;
             }
-            conn.to_serve = false;
+            conn.listed.to_serve = false;
             if conn.phase != Phase::Login {
                 return;
             }
@@ -188,21 +188,21 @@ impl<I: Io> Core<I> {
     /// Sends what is owed, moves and closes what is due to, at the end of a turn.
     pub(super) fn flush_all(&mut self) {
         let mut index = 0;
-        while let Some(key) = self.to_flush.get(index).copied() {
+        while let Some(key) = self.agenda.to_flush.get(index).copied() {
             index += 1;
             if let Some(conn) = self.connections.get_mut(key) {
-                conn.to_flush = false;
+                conn.listed.to_flush = false;
                 self.finish_turn(key);
             }
         }
-        self.to_flush.clear();
+        self.agenda.to_flush.clear();
         // A connection with more to do than its share of one turn continues in the next, without any event to come.
-        for index in 0..self.to_serve.len() {
-            let key = self.to_serve[index];
+        for index in 0..self.agenda.to_serve.len() {
+            let key = self.agenda.to_serve[index];
             if let Some(conn) = self.connections.get_mut(key)
-                && !std::mem::replace(&mut conn.to_flush, true)
+                && !std::mem::replace(&mut conn.listed.to_flush, true)
             {
-                self.to_flush.push(key);
+                self.agenda.to_flush.push(key);
             }
         }
     }
@@ -220,7 +220,7 @@ impl<I: Io> Core<I> {
         }
         let Flushed { event, sent } = conn.machine.flush(conn.stream.as_mut(), &mut self.io);
         if let Some(result) = sent {
-            self.has_sent = true;
+            self.agenda.has_sent = true;
             if self.sent(key, result) && event.is_none() {
                 return;
             }
@@ -228,9 +228,9 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let wants_more = conn.stream.as_ref().is_some_and(|stream| stream.wants_more());
         if (wants_more || conn.machine.wants_more() && !waits_for_room)
-            && !std::mem::replace(&mut conn.to_serve, true)
+            && !std::mem::replace(&mut conn.listed.to_serve, true)
         {
-            self.to_serve.push(key);
+            self.agenda.to_serve.push(key);
         }
         if let Some(channel) = conn.machine.device_mut() {
             channel.end_turn();

@@ -2,10 +2,10 @@
 
 use super::aoe::Ledger;
 use super::buffer::Held;
-use super::changes::Leaving;
 use super::gate::Gate;
-use super::home::{HomeUnit, Publication};
-use super::{Core, FINAL_FLUSH};
+use super::homes::{HomeUnit, Publication};
+use super::kind;
+use super::leaving::Leaving;
 use crate::changes::slot;
 use crate::slots::Key;
 use crate::units::NewUnit;
@@ -14,9 +14,6 @@ use scsi::{Publish, View};
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use store::lane::{Lane, OpId, Outcome};
-
-/// Of a task whose LUN does not exist.
-pub(super) const NO_UNIT: u32 = u32::MAX;
 
 /// One unit.
 pub(super) struct Unit<I: Io> {
@@ -62,7 +59,7 @@ impl<I: Io> Unit<I> {
             can_lose,
             keeps_losses: can_lose && view.unit.can_keep && !view.unit.remote,
             view,
-            lane: store.lane(Core::<I>::lane_tags(number)),
+            lane: store.lane(kind::lane_tags(number)),
             gate: Gate::default(),
             home_core,
             home: home.map(HomeUnit::new),
@@ -88,7 +85,7 @@ impl<I: Io> Unit<I> {
 impl<I: Io> Unit<I> {
     /// Reports those operations that are final flushes; returns how many there were.
     pub(super) fn report_flushes(&self, done: &mut Vec<(OpId, Outcome)>, has_flushed: &mut bool) -> usize {
-        let flushes = done.drain(..).filter(|(id, _)| *id == FINAL_FLUSH);
+        let flushes = done.drain(..).filter(|(id, _)| *id == kind::FINAL_FLUSH);
         flushes.map(|(_, outcome)| *has_flushed &= self.report_flush(outcome)).count()
     }
 

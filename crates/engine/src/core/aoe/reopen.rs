@@ -9,13 +9,12 @@
 //! in. So the slots, and the sessions' names, are kept until they have ended ([`super::Ethernet`]): until
 //! then a session of the same name does not begin.
 
-use super::{Ethernet, Interface, SESSIONS_MAX};
+use super::{Answered, Ethernet, Interface, InterfaceWatch, SESSIONS_MAX, State};
 use crate::core::{Core, kind};
 use crate::housekeeper::Job;
 use crate::message::{InterfaceMessage, Message, Way};
 use crate::slots::Key;
-use config::Config;
-use proto::aoe::target::{COPIES_WITHIN, Sight, Target, Written};
+use proto::aoe::target::{COPIES_WITHIN, Sight, Target};
 use proto::services::Down;
 use proto::time::Time;
 use reactor::io::Io;
@@ -31,43 +30,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Earlier openings of an interface that a core keeps for tasks that are still in a store. While there are more, it is not
 /// opened again: a store that hangs costs no more memory, however often the interface changes.
 const RETIRED_MAX: usize = 1;
-
-/// What the first core of an interface knows of it.
-pub(in crate::core) struct InterfaceWatch {
-    /// Its index in the configuration.
-    index: usize,
-    state: State,
-    look_at: Time,
-    /// Why it is not served: already reported.
-    reason: Option<String>,
-}
-
-enum State {
-    Served,
-    /// So many cores have yet to release it.
-    Closing(usize),
-    Closed,
-    /// The housekeeper is at it.
-    Opening,
-}
-
-/// Writes that a session answered before it ended: late copies may still come.
-pub(in crate::core) struct Answered {
-    /// Of the interface, in the configuration.
-    index: usize,
-    from: Mac,
-    to: Address,
-    written: Written,
-    until: Time,
-}
-
-/// Those of the interfaces whose first core this is.
-pub(in crate::core) fn interface_watches(config: &Config, me: usize) -> Vec<InterfaceWatch> {
-    let is_first = |cores: &[usize]| cores.first() == Some(&config.cores[me]);
-    let keeper = |index| InterfaceWatch { index, state: State::Served, look_at: Time(0), reason: None };
-    let all = (0..).zip(&config.aoe);
-    all.filter(|(_, interface)| is_first(&interface.cores)).map(|(index, _)| keeper(index)).collect()
-}
 
 impl<L: Line> Interface<L> {
     /// Nothing of a session is sent any more, and it gives back its frames.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Daemon;
+use crate::access::QUEUE_DEPTH;
 use crate::testing::daemon::Url;
 use crate::testing::initiator::{Initiator, Login, Pdu, write_cdb};
 use crate::testing::peer::{self, Command, Nexus};

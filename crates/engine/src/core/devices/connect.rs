@@ -1,59 +1,21 @@
 //! Connections by RDMA devices: asked for at a listener, placed on a core before anything is said, and served there. What
 //! happens to devices and connections comes by descriptors that the ring watches.
 
-use super::connection::{Connection, Phase, log_refusal};
-use super::{Core, kind};
+use super::{watch, watch_tag};
+use crate::core::connection::ending::log_refusal;
+use crate::core::connection::{Connection, Phase};
+use crate::core::{Core, kind};
 use crate::message::{Facts, Message, Way};
 use crate::slots::Key;
 use crate::transport::{DEPTHS, DeviceChannel, Transport};
-use rdma::verbs::{Arrival, Devices, Error, Happened, Incoming};
-use reactor::io::{Handle, Io, Tag};
+use rdma::verbs::{Arrival, Error, Happened, Incoming};
+use reactor::io::{Io, Tag};
 use reactor::limited;
 use tracing::Level;
 
-/// What this core has to do with RDMA devices.
-#[derive(Default)]
-pub(super) struct DeviceDesk {
-    /// The devices, once there is a connection by one.
-    open: Option<Devices>,
-    /// Portals whose device is gone: once it is back it listens again.
-    deviceless: Vec<usize>,
-    /// Portals whose listener failed; tried again with the next tick.
-    paused_portals: Vec<usize>,
-    /// What has happened to devices, while it is looked at.
-    happened: Vec<Happened>,
-}
-
-impl DeviceDesk {
-    /// Whether something is to be tried again.
-    pub(super) fn want_ticks(&self) -> bool {
-        !self.deviceless.is_empty()
-            || !self.paused_portals.is_empty()
-            || self.open.as_ref().is_some_and(Devices::wants_ticks)
-    }
-
-    /// Watches descriptors that have come.
-    fn watch<I: Io>(&mut self, io: &mut I) {
-        for (number, descriptor) in self.open.iter_mut().flat_map(Devices::to_watch) {
-            watch(io, number, descriptor);
-        }
-    }
-
-    /// All devices.
-    ///
-    /// # Errors
-    /// When none are available.
-    fn devices(&mut self) -> Result<&mut Devices, Error> {
-        match &mut self.open {
-            Some(devices) => Ok(devices),
-            none => Ok(none.insert(Devices::new()?)),
-        }
-    }
-}
-
 impl<I: Io> Core<I> {
     /// Watches the listener of a portal's RDMA devices, if this is the core that accepts for it.
-    pub(super) fn listen_by_device(&mut self, portal: usize) {
+    pub(in crate::core) fn listen_by_device(&mut self, portal: usize) {
         if let Some(listener) = &self.shared.rdma_listeners[portal]
             && self.acceptor(portal) == Some(self.me)
             && !self.stop.has_begun()
@@ -64,7 +26,7 @@ impl<I: Io> Core<I> {
     }
 
     /// The listener of a portal has heard something.
-    pub(super) fn asked(&mut self, portal: usize) {
+    pub(in crate::core) fn asked(&mut self, portal: usize) {
         let shared = self.shared.clone();
         let Some(listener) = &shared.rdma_listeners[portal] else { return };
         let address = shared.config.portals[portal].listen;
@@ -93,7 +55,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Listens again where a device is back, and where something has failed.
-    pub(super) fn listen_again(&mut self) {
+    pub(in crate::core) fn listen_again(&mut self) {
         if let Some(devices) = &mut self.devices.open {
             devices.tick();
         }
@@ -112,7 +74,7 @@ impl<I: Io> Core<I> {
     }
 
     /// A peer is served on this core, if it may log in.
-    pub(super) fn arrive(&mut self, portal: usize, incoming: Incoming) {
+    pub(in crate::core) fn arrive(&mut self, portal: usize, incoming: Incoming) {
         let (local, from) = incoming.addresses;
         let transports = self.shared.config.portals[portal].transports;
         let is_srp = incoming.asks_for_srp();
@@ -157,7 +119,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Something has happened to a device, or to connections.
-    pub(super) fn device_ready(&mut self, number: u32) {
+    pub(in crate::core) fn device_ready(&mut self, number: u32) {
         let Some(devices) = &mut self.devices.open else { return };
         let mut happened = std::mem::take(&mut self.devices.happened);
         let again = devices.ready(number, &mut happened);
@@ -185,7 +147,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Its connections end.
-    pub(super) fn device_failed(&mut self, name: &str) {
+    pub(in crate::core) fn device_failed(&mut self, name: &str) {
         let Some(devices) = &mut self.devices.open else { return };
         devices.fail(name);
         for key in self.keys_where(|conn| matches!(conn.machine, Transport::Device(_))) {
@@ -201,14 +163,6 @@ impl<I: Io> Core<I> {
             self.mark_dirty(key);
         }
     }
-}
-
-fn watch<I: Io>(io: &mut I, number: u32, descriptor: Handle) {
-    io.watch_peers(descriptor, watch_tag(number));
-}
-
-fn watch_tag(number: u32) -> Tag {
-    Tag(kind::DEVICE << kind::SHIFT | u64::from(number) << 32)
 }
 
 fn token(key: Key) -> u64 {

@@ -1,7 +1,9 @@
 //! How TCP connections come in: accepted, and held while there is no descriptor for them.
 
-use super::connection::{Phase, log_refusal};
-use super::{Core, kind};
+use super::{Newcomer, PausedPortal};
+use crate::core::connection::Phase;
+use crate::core::connection::ending::log_refusal;
+use crate::core::{Core, kind};
 use crate::message::{Facts, Message, Way};
 use crate::transport::Transport;
 use proto::time::Time;
@@ -11,62 +13,6 @@ use rustix::io::Errno as Code;
 use std::time::Duration;
 use tracing::Level;
 
-/// A connection whose descriptor is one of those that the daemon keeps for itself. Another connection ends to give it its own,
-/// and one more if that takes too long; where there is none, the newcomer is refused. Until then its portal accepts no more, so
-/// there is one such connection per portal at most.
-#[derive(Debug)]
-struct Newcomer {
-    portal: usize,
-    socket: Handle,
-    /// When another connection is asked for, should this one not have ended.
-    until: Time,
-}
-
-/// A portal where a connection could not be accepted.
-#[derive(Debug)]
-struct PausedPortal {
-    portal: usize,
-    /// When it tries again, unless there is a descriptor before.
-    until: Time,
-}
-
-/// Where this core listens.
-#[derive(Debug)]
-pub(super) struct Listeners {
-    /// Portals where it waits for a connection.
-    listens: Vec<bool>,
-    /// Connections that wait for a descriptor.
-    newcomers: Vec<Newcomer>,
-    /// Portals where a connection could not be accepted, to be tried again in a while.
-    paused_portals: Vec<PausedPortal>,
-}
-
-impl Listeners {
-    pub(super) fn new(portals: usize) -> Listeners {
-        Listeners { listens: vec![false; portals], newcomers: Vec::new(), paused_portals: Vec::new() }
-    }
-
-    /// Whether something is to be tried again.
-    pub(super) fn want_ticks(&self) -> bool {
-        !self.paused_portals.is_empty() || !self.newcomers.is_empty()
-    }
-
-    /// Portals where something is to be tried again, or where a connection should have made room by now.
-    fn due(&mut self, now: Time) -> Vec<usize> {
-        let again: Vec<PausedPortal> =
-            self.paused_portals.extract_if(.., |paused| paused.until <= now).collect();
-        let late = self.newcomers.iter().filter(|newcomer| newcomer.until <= now);
-        again.iter().map(|paused| paused.portal).chain(late.map(|newcomer| newcomer.portal)).collect()
-    }
-
-    /// Nobody is held any more when the daemon stops.
-    pub(super) fn close<I: Io>(&mut self, io: &mut I) {
-        for Newcomer { socket, .. } in self.newcomers.drain(..) {
-            io.close(socket);
-        }
-    }
-}
-
 /// How long a connection may take to close that makes room for another.
 const ROOM_WITHIN: Duration = Duration::from_secs(2);
 
@@ -75,17 +21,17 @@ const NO_DESCRIPTOR: &str = "the files that may be open are used up, but for tho
 
 impl<I: Io> Core<I> {
     /// The core that accepts for a portal.
-    pub(super) fn acceptor(&self, portal: usize) -> Option<usize> {
+    pub(in crate::core) fn acceptor(&self, portal: usize) -> Option<usize> {
         let cores = &self.shared.config.portals[portal].cores;
         cores.first().and_then(|first| self.core_index(*first))
     }
 
-    pub(super) fn core_index(&self, core: usize) -> Option<usize> {
+    pub(in crate::core) fn core_index(&self, core: usize) -> Option<usize> {
         self.shared.config.cores.iter().position(|number| *number == core)
     }
 
     /// Listens on a portal, if this is the core that accepts for it.
-    pub(super) fn listen(&mut self, portal: usize) {
+    pub(in crate::core) fn listen(&mut self, portal: usize) {
         if let Some(listener) = self.shared.listeners[portal]
             && self.acceptor(portal) == Some(self.me)
             && !self.stop.has_begun()
@@ -97,7 +43,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    pub(super) fn accepted(&mut self, portal: usize, result: Result<u32, Errno>) {
+    pub(in crate::core) fn accepted(&mut self, portal: usize, result: Result<u32, Errno>) {
         self.listeners.listens[portal] = false;
         match result {
             Ok(handle) => self.seat(portal, Handle(handle as i32)),
@@ -123,7 +69,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Tries again what was refused a while ago, and does not wait for a connection that should have made room by now.
-    pub(super) fn accept_again(&mut self, now: Time) {
+    pub(in crate::core) fn accept_again(&mut self, now: Time) {
         for portal in self.listeners.due(now) {
             self.room_made(portal);
         }
@@ -154,7 +100,7 @@ impl<I: Io> Core<I> {
     }
 
     /// A connection that was to make room at a portal has ended.
-    pub(super) fn notify_room_made(&mut self, portal: Option<usize>) {
+    pub(in crate::core) fn notify_room_made(&mut self, portal: Option<usize>) {
         if let Some(portal) = portal
             && let Some(core) = self.acceptor(portal)
         {
@@ -163,7 +109,7 @@ impl<I: Io> Core<I> {
     }
 
     /// The newcomer at a portal gets the descriptor that has become free; unless something else was faster.
-    pub(super) fn room_made(&mut self, portal: usize) {
+    pub(in crate::core) fn room_made(&mut self, portal: usize) {
         let Some(index) = self.listeners.newcomers.iter().position(|newcomer| newcomer.portal == portal)
         else {
             return self.listen(portal);

@@ -2,10 +2,12 @@
 //! the medium any more. Over SRP, whose channels share a nexus, RDMA of such tasks on other channels must be over, too:
 //! what is sent on one channel does not wait for another, and the initiator then takes its buffers back.
 
-use super::Core;
-use super::connection::COLD_RESET;
-use super::session::{LunState, group};
-use super::unit::NO_UNIT;
+use super::Function;
+use crate::core::Core;
+use crate::core::connection::COLD_RESET;
+use crate::core::lun::{LunState, NO_UNIT};
+use crate::core::session::group;
+use crate::core::task::Task;
 use crate::message::{Asker, Message, Waiter};
 use crate::slots::Key;
 use proto::services::Function as Asked;
@@ -14,52 +16,9 @@ use reactor::io::Io;
 use scsi::HomeRequest;
 use scsi::home::Aborted;
 
-/// A task management function that has not been answered yet.
-#[derive(Debug)]
-struct Function {
-    asker: Asker,
-    /// Aborted tasks that linger on this core.
-    tasks: Vec<Key>,
-    /// Answers of homes still to come.
-    homes: usize,
-    /// Its connection has ended, and waits for these answers.
-    is_awaited: bool,
-    /// Cores that have not said that its nexus is quiet; `None`: they were not asked.
-    unquiet: Option<usize>,
-    /// The answer then.
-    response: FunctionResponse,
-    /// Target whose sessions end before the answer, and the asker's with it (TARGET COLD RESET).
-    cold: Option<usize>,
-    /// Cores that have not said that its sessions have ended; `None`: they were not asked.
-    unclosed: Option<usize>,
-}
-
-/// Functions that have not been answered yet.
-#[derive(Debug, Default)]
-pub(super) struct Functions {
-    /// Those that came here.
-    open: Vec<Function>,
-    /// Those, of whatever core, that wait until no RDMA of their nexus's tasks is under way here.
-    pub(super) askers: Vec<Asker>,
-}
-
-impl Functions {
-    /// Whether one came on this connection.
-    pub(super) fn are_of(&self, connection: Key) -> bool {
-        self.open.iter().any(|function| function.is_of(connection))
-    }
-}
-
-impl Function {
-    /// Whether it came on this connection.
-    fn is_of(&self, connection: Key) -> bool {
-        self.asker.connection == connection
-    }
-}
-
 impl<I: Io> Core<I> {
     /// A task management request arrived.
-    pub(super) fn function(&mut self, connection: Key, id: FunctionId, lun: u64, asked: Asked) {
+    pub(in crate::core) fn function(&mut self, connection: Key, id: FunctionId, lun: u64, asked: Asked) {
         let Some(conn) = self.connections.get(connection) else { return };
         let unit = |state: &LunState| state.unit;
         // Those that leave as well: what was begun there goes on.
@@ -132,7 +91,7 @@ impl<I: Io> Core<I> {
             self.abort(key, Some(Aborted::Silently));
         }
         let origin = function.asker.connection;
-        let ours = |key: Key, task: &super::Task| {
+        let ours = |key: Key, task: &Task| {
             task.aborted
                 && task.origin == origin
                 && (units.contains(&task.unit) || victim.is_none_or(|one| one == key))
@@ -142,7 +101,7 @@ impl<I: Io> Core<I> {
     }
 
     /// A connection that ends waits for what its functions ask homes for: how many answers that are.
-    pub(super) fn await_functions(&mut self, connection: Key) -> usize {
+    pub(in crate::core) fn await_functions(&mut self, connection: Key) -> usize {
         let functions = self.functions.open.iter_mut().filter(|function| function.is_of(connection));
         functions
             .map(|function| {
@@ -153,7 +112,7 @@ impl<I: Io> Core<I> {
     }
 
     /// A home has answered one of the function's requests.
-    pub(super) fn function_answered(&mut self, asker: Asker) {
+    pub(in crate::core) fn function_answered(&mut self, asker: Asker) {
         if let Some(function) = self.functions.open.iter_mut().find(|function| function.asker == asker) {
             function.homes -= 1;
             let is_awaited = function.is_awaited;
@@ -165,7 +124,7 @@ impl<I: Io> Core<I> {
     }
 
     /// A core has no RDMA of the function's nexus under way.
-    pub(super) fn function_quiet(&mut self, asker: Asker) {
+    pub(in crate::core) fn function_quiet(&mut self, asker: Asker) {
         let function = self.functions.open.iter_mut().find(|function| function.asker == asker);
         if let Some(unquiet) = function.and_then(|function| function.unquiet.as_mut()) {
             *unquiet -= 1;
@@ -174,7 +133,7 @@ impl<I: Io> Core<I> {
     }
 
     /// The sessions of a function's target have ended on a core.
-    pub(super) fn function_closed(&mut self, asker: Asker) {
+    pub(in crate::core) fn function_closed(&mut self, asker: Asker) {
         let function = self.functions.open.iter_mut().find(|function| function.asker == asker);
         if let Some(unclosed) = function.and_then(|function| function.unclosed.as_mut()) {
             *unclosed -= 1;
@@ -183,7 +142,7 @@ impl<I: Io> Core<I> {
     }
 
     /// An aborted task is really gone.
-    pub(super) fn function_settled(&mut self, task: Key) {
+    pub(in crate::core) fn function_settled(&mut self, task: Key) {
         for function in &mut self.functions.open {
             function.tasks.retain(|key| *key != task);
         }

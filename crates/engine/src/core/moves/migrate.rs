@@ -20,11 +20,13 @@
 //!   core is asked to log out there, or is ended before a byte of it is looked at where the core had already said that
 //!   nothing is left on it.
 
-use super::connection::{COLD_RESET, MADE_ROOM, Phase, REINSTATED, STOPS};
-use super::session::{LunState, session_name};
-use super::task::to_wire;
-use super::{Core, GOODBYE_SECONDS};
-use crate::balance::{Due, Meter, Session};
+use super::Drain;
+use crate::balance::{Due, Session};
+use crate::core::connection::{COLD_RESET, Connection, MADE_ROOM, Phase, REINSTATED, STOPS};
+use crate::core::lun::LunState;
+use crate::core::session::session_name;
+use crate::core::task::to_wire;
+use crate::core::{Core, GOODBYE_SECONDS};
 use crate::message::{Facts, Message, Migrant, Way};
 use crate::slots::Key;
 use proto::services::{self, Down, TaskId};
@@ -41,36 +43,9 @@ const DRAIN_WITHIN: Duration = Duration::from_millis(100);
 /// How long a session that has moved, or did not come to rest, is left alone.
 const REST: Duration = Duration::from_secs(10);
 
-/// A session that is to move.
-struct Drain {
-    /// Its connection.
-    key: Key,
-    /// When it is served on here.
-    until: Time,
-    to: usize,
-    /// Endings that were held back, in order.
-    endings: Vec<(TaskId, services::Ending)>,
-}
-
-/// What moves from this core to others.
-#[derive(Default)]
-pub(super) struct Moves {
-    /// The session that is to move.
-    drain: Option<Drain>,
-    /// How busy the core is.
-    meter: Meter,
-}
-
-impl Moves {
-    /// When a session that is drained is served on here.
-    pub(super) fn until(&self) -> Option<Time> {
-        self.drain.as_ref().map(|drain| drain.until)
-    }
-}
-
 impl<I: Io> Core<I> {
     /// Moves a running session to another core, if it comes to rest soon. False: not now.
-    pub(super) fn begin_move(&mut self, key: Key, to: usize) -> bool {
+    pub(in crate::core) fn begin_move(&mut self, key: Key, to: usize) -> bool {
         if to == self.me || self.moves.drain.is_some() || self.stop.has_begun() || !self.may_move(key) {
             return false;
         }
@@ -87,17 +62,17 @@ impl<I: Io> Core<I> {
     }
 
     /// Moves a session when this core has much more to do than another.
-    pub(super) fn balance(&mut self, now: Time) {
+    pub(in crate::core) fn balance(&mut self, now: Time) {
         let worked = || self.io.processor_time().saturating_sub(self.poller.spun());
         match self.moves.meter.tick(now, worked, &self.shared.board, self.me) {
             Due::Nothing => {}
             Due::Count => {
                 for (_, conn) in self.connections.iter_mut() {
-                    conn.past_work = std::mem::take(&mut conn.work);
+                    conn.load.past_work = std::mem::take(&mut conn.load.work);
                 }
             }
             Due::Judge => {
-                let keys = self.keys_where(|conn| conn.phase == Phase::Serving && conn.past_work > 0);
+                let keys = self.keys_where(|conn| conn.phase == Phase::Serving && conn.load.past_work > 0);
                 let lengthy: Vec<Key> = self
                     .tasks
                     .iter()
@@ -117,17 +92,17 @@ impl<I: Io> Core<I> {
 
     fn session_load(&self, key: Key, now: Time, lengthy: &[Key]) -> Session {
         let Some(conn) = self.connections.get(key) else { return Session { work: 0, cores: Vec::new() } };
-        let moves = conn.machine.is_movable() && conn.rests_until <= now && !lengthy.contains(&key);
+        let moves = conn.machine.is_movable() && conn.load.rests_until <= now && !lengthy.contains(&key);
         let cores = match conn.facts.portal() {
             Some(portal) if moves => &self.shared.config.portals[portal].cores[..],
             Some(_) | None => &[],
         };
         let cores = cores.iter().filter_map(|core| self.core_index(*core)).collect();
-        Session { work: conn.past_work, cores }
+        Session { work: conn.load.past_work, cores }
     }
 
     fn may_move(&self, key: Key) -> bool {
-        let serves = |conn: &super::Connection| {
+        let serves = |conn: &Connection| {
             conn.phase == Phase::Serving && conn.facts.target.is_some() && conn.machine.is_movable()
         };
         self.connections.get(key).is_some_and(serves)
@@ -137,7 +112,12 @@ impl<I: Io> Core<I> {
 
     /// Whether an ending must not be reported before its connection is at rest. A failed command may have
     /// data to come that is discarded only once the initiator gets the status.
-    pub(super) fn holds_back(&mut self, connection: Option<Key>, task: TaskId, ending: Ending) -> bool {
+    pub(in crate::core) fn holds_back(
+        &mut self,
+        connection: Option<Key>,
+        task: TaskId,
+        ending: Ending,
+    ) -> bool {
         let Some(drain) = &mut self.moves.drain else { return false };
         let holds = Some(drain.key) == connection && ending.status == Status::Good;
         if holds {
@@ -150,9 +130,9 @@ impl<I: Io> Core<I> {
     }
 
     /// The end of a turn of a connection that is drained.
-    pub(super) fn drain_on(&mut self, key: Key) {
+    pub(in crate::core) fn drain_on(&mut self, key: Key) {
         let Some(drain) = self.moves.drain.as_mut().filter(|drain| drain.key == key) else { return };
-        let is_busy = |conn: &super::Connection| {
+        let is_busy = |conn: &Connection| {
             conn.is_in_payload() || conn.immediate_reads(None).next().is_some() || !conn.answers.have_left()
         };
         if self.connections.get(key).is_some_and(is_busy)
@@ -172,34 +152,34 @@ impl<I: Io> Core<I> {
     }
 
     /// The connection, if it was drained, is served on here.
-    pub(super) fn stay(&mut self, key: Key) {
+    pub(in crate::core) fn stay(&mut self, key: Key) {
         let Some(drain) = self.moves.drain.take_if(|drain| drain.key == key) else { return };
         self.release(key, drain.endings);
         self.set_phase(key, Phase::Serving);
     }
 
     /// The session that is to move, if there is one, is served on here.
-    pub(super) fn stay_where_it_is(&mut self) {
+    pub(in crate::core) fn stay_where_it_is(&mut self) {
         if let Some(key) = self.moves.drain.as_ref().map(|drain| drain.key) {
             self.stay(key);
         }
     }
 
     /// Gives up a drain that takes too long.
-    pub(super) fn end_drain(&mut self, now: Time) {
+    pub(in crate::core) fn end_drain(&mut self, now: Time) {
         let Some(key) = self.moves.drain.as_ref().filter(|drain| drain.until <= now).map(|drain| drain.key)
         else {
             return;
         };
         self.stay(key);
         if let Some(conn) = self.connections.get_mut(key) {
-            conn.rests_until = now.after(REST);
+            conn.load.rests_until = now.after(REST);
             tracing::debug!("session {} stays on its core: it did not come to rest", conn.facts.serial);
         }
     }
 
     /// The connection is at rest: it goes to its core, unless its session was reinstated meanwhile.
-    pub(super) fn leave(&mut self, key: Key, to: usize) {
+    pub(in crate::core) fn leave(&mut self, key: Key, to: usize) {
         let Some(conn) = self.connections.get(key) else { return };
         let name = session_name(&conn.facts, &self.shared.config);
         let (Some(session), Some(target), Some(name)) = (conn.facts.session.clone(), conn.facts.target, name)
@@ -267,14 +247,14 @@ impl<I: Io> Core<I> {
     }
 
     /// A connection that moved here.
-    pub(super) fn adopt(&mut self, migrant: Migrant) {
+    pub(in crate::core) fn adopt(&mut self, migrant: Migrant) {
         let Migrant { machine, socket, unread, facts, luns, lun_list, served, reach, closings } = migrant;
         let target = facts.target;
         let phase = if target.is_some() { Phase::Arriving } else { Phase::Login };
         let key = self.install(machine, facts, phase, socket, unread);
         let Some(conn) = self.connections.get_mut(key) else { return };
         // The core that sent it here has counted it already.
-        conn.counted = Some(self.me);
+        conn.load.core = Some(self.me);
         if phase == Phase::Login {
             if self.stop.has_begun() {
                 self.gone(key, STOPS);
@@ -285,7 +265,7 @@ impl<I: Io> Core<I> {
         // Units that have gone here as well.
         let units = &self.units;
         conn.luns.iter_mut().filter(|lun| units.get(lun.unit).is_none()).for_each(LunState::forget);
-        conn.rests_until = self.io.now().after(REST);
+        conn.load.rests_until = self.io.now().after(REST);
         if conn.served.is_none_or(|epoch| epoch < self.served.epoch) {
             self.equip(key);
         }
@@ -302,7 +282,7 @@ impl<I: Io> Core<I> {
     }
 
     /// The session has just logged in, and is served on this core.
-    pub(super) fn serve_here(&mut self, key: Key) {
+    pub(in crate::core) fn serve_here(&mut self, key: Key) {
         self.set_phase(key, Phase::Serving);
         self.equip(key);
         if self.stop.has_begun() {
@@ -332,12 +312,12 @@ impl<I: Io> Core<I> {
     }
 
     /// Serves the sessions that came here from cores that were ahead, once this one has caught up.
-    pub(super) fn let_in(&mut self) {
+    pub(in crate::core) fn let_in(&mut self) {
         let (units, now) = (&self.units, self.served.epoch);
         let is_ahead = |lun: &LunState| {
             units.get(lun.unit).is_some_and(|unit| lun.nexus.access_epoch > unit.view.policy.epoch)
         };
-        let is_level = |conn: &super::Connection| {
+        let is_level = |conn: &Connection| {
             conn.served.is_none_or(|epoch| epoch <= now) && !conn.luns.iter().any(is_ahead)
         };
         let level = self.keys_where(|conn| conn.phase == Phase::Arriving && is_level(conn));
@@ -347,7 +327,7 @@ impl<I: Io> Core<I> {
     }
 
     #[cfg(test)]
-    pub(super) fn move_serial(&mut self, serial: u64, to: usize) {
+    pub(in crate::core) fn move_serial(&mut self, serial: u64, to: usize) {
         let key = self.connections.iter().find(|(_, conn)| conn.facts.serial == serial).map(|(key, _)| key);
         if let Some(key) = key {
             self.begin_move(key, to);

@@ -1,74 +1,21 @@
-//! The home of a unit: one request at a time, published to every core, answered when all have applied it.
+//! How requests to a home are done: published to every core, and answered when all have applied them.
 
-use super::Core;
-use super::changes::Farewell;
-use super::connection::Connection;
-use super::gate::GateHome;
-use super::session::{LunState, NO_LUN};
-use super::task::State;
+use super::{Current, Publication};
+use crate::core::Core;
+use crate::core::connection::Connection;
+use crate::core::lun::{LunState, NO_LUN};
+use crate::core::task::{State, Task};
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
 use reactor::io::Io;
 use scsi::attention::UnitAttention;
-use scsi::{Home, HomeReply, HomeRequest, NexusId, Publish};
-use std::collections::VecDeque;
+use scsi::{HomeReply, HomeRequest, NexusId, Publish};
 use std::sync::Arc;
 use wire::scsi::lun;
 
-/// A unit's home with its queue.
-pub(super) struct HomeUnit {
-    home: Home,
-    /// Its side of the unit's gates.
-    pub(super) gates: GateHome,
-    /// How far it is when the unit leaves.
-    pub(super) farewell: Farewell,
-    queue: VecDeque<(Origin, HomeRequest)>,
-    current: Option<Current>,
-}
-
-/// The request that is being worked on.
-struct Current {
-    origin: Origin,
-    reply: HomeReply,
-    publish: Arc<Publish>,
-    /// Cores that have not yet applied it.
-    awaited: usize,
-}
-
-/// A publication that this core has applied but for tasks whose storage operation has not come back yet.
-#[derive(Debug)]
-pub(super) struct Publication {
-    unit: u32,
-    home: usize,
-    tasks: Vec<Key>,
-}
-
-impl Publication {
-    pub(super) fn is_of(&self, unit: u32) -> bool {
-        self.unit == unit
-    }
-}
-
-impl HomeUnit {
-    pub(super) fn new(home: Home) -> Self {
-        HomeUnit {
-            home,
-            gates: GateHome::default(),
-            farewell: Farewell::default(),
-            queue: VecDeque::new(),
-            current: None,
-        }
-    }
-
-    /// Whether nobody asks it for anything.
-    pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.current.is_none() && self.gates.is_idle()
-    }
-}
-
 impl<I: Io> Core<I> {
-    pub(super) fn home_request(&mut self, unit: u32, origin: Origin, request: HomeRequest) {
+    pub(in crate::core) fn home_request(&mut self, unit: u32, origin: Origin, request: HomeRequest) {
         if let Some(home) = self.units.home_mut(unit) {
             home.queue.push_back((origin, request));
             self.home_next(unit);
@@ -101,14 +48,14 @@ impl<I: Io> Core<I> {
     }
 
     /// A task was aborted: what it waits for at its unit's home is not done, unless it has begun.
-    pub(super) fn recall_request(&mut self, key: Key) {
+    pub(in crate::core) fn recall_request(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == State::AtHome) else { return };
         let (unit, core) = (task.unit, self.me);
         // Ahead of what this core says of the publication that aborts it, if that is why.
         self.post(self.units[unit].home_core, Message::Recall { unit, core, task: key });
     }
 
-    pub(super) fn home_recall(&mut self, unit: u32, core: usize, task: Key) {
+    pub(in crate::core) fn home_recall(&mut self, unit: u32, core: usize, task: Key) {
         let Some(home) = self.units.home_mut(unit) else { return };
         let origin = Origin { core, who: Waiter::Task(task) };
         // The end of what was done must be known.
@@ -130,7 +77,7 @@ impl<I: Io> Core<I> {
     }
 
     /// The state directory has (or could not take) what must survive before the request is answered.
-    pub(super) fn home_persisted(&mut self, unit: u32, ok: bool) {
+    pub(in crate::core) fn home_persisted(&mut self, unit: u32, ok: bool) {
         let Some(home) = self.units.home_mut(unit) else { return };
         if ok || !home.home.undo() {
             return self.publish(unit);
@@ -155,7 +102,7 @@ impl<I: Io> Core<I> {
     }
 
     /// One more core has applied the current publication.
-    pub(super) fn home_applied(&mut self, unit: u32) {
+    pub(in crate::core) fn home_applied(&mut self, unit: u32) {
         let Some(home) = self.units.home_mut(unit) else { return };
         let Some(current) = &mut home.current else { return };
         current.awaited -= 1;
@@ -169,7 +116,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Applies what a unit's home published.
-    pub(super) fn apply(&mut self, unit: u32, publish: &Arc<Publish>, origin: Origin, home: usize) {
+    pub(in crate::core) fn apply(&mut self, unit: u32, publish: &Arc<Publish>, origin: Origin, home: usize) {
         self.units[unit].view.policy = publish.policy.clone();
         if let Some(new) = &publish.unit {
             self.units[unit].view.unit = new.clone();
@@ -185,7 +132,7 @@ impl<I: Io> Core<I> {
         let mut left = Vec::new();
         let mut cleared = Vec::new();
         for (who, how) in &publish.aborts {
-            let ours = |key: Key, task: &super::Task| {
+            let ours = |key: Key, task: &Task| {
                 let nexus = self.nexus_of(task).filter(|nexus| task.touches(unit) && who.includes(nexus))?;
                 (Some(key) != asker).then_some((key, nexus.id))
             };
@@ -226,7 +173,7 @@ impl<I: Io> Core<I> {
         notified.into_iter().for_each(|key| self.mark_dirty(key));
         if !publish.aborts.is_empty() {
             // What was aborted before may still be on its way to the medium as well.
-            let lingering = |task: &super::Task| task.touches(unit) && task.may_still_write();
+            let lingering = |task: &Task| task.touches(unit) && task.may_still_write();
             let before = self.tasks.iter().filter(|(_, task)| lingering(task)).map(|(key, _)| key);
             left.extend(before.filter(|key| !left.contains(key)).collect::<Vec<_>>());
         }
@@ -256,7 +203,7 @@ impl<I: Io> Core<I> {
     }
 
     /// An aborted task is really gone.
-    pub(super) fn settled(&mut self, task: Key) {
+    pub(in crate::core) fn settled(&mut self, task: Key) {
         for publication in &mut self.units.publications {
             publication.tasks.retain(|key| *key != task);
         }

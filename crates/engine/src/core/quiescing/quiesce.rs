@@ -1,36 +1,19 @@
-//! What RDMA may still access when a task has ended: a posted transfer cannot be recalled.
+//! How what RDMA may still access is kept until it is free, and who waits for that.
 
-use super::Core;
-use super::buffer::Purpose;
+use super::Quiescing;
+use crate::core::Core;
+use crate::core::buffer::Purpose;
 use crate::message::{Asker, Message};
 use crate::slots::Key;
 use proto::services::TaskId;
-use proto::time::Time;
 use reactor::io::Io;
 use scsi::NexusId;
 use wire::{Places, Span};
 
-/// What an ended task has left with its transport.
-#[derive(Debug)]
-pub(super) struct Quiescing {
-    task: TaskId,
-    unit: u32,
-    /// Where it used one of ours: the buffer, and what it had that for.
-    buffer: Option<(Places, Purpose)>,
-    /// Since when.
-    pub(super) since: Time,
-}
-
-impl Quiescing {
-    pub(super) fn is_of(&self, unit: u32) -> bool {
-        self.unit == unit
-    }
-}
-
 impl<I: Io> Core<I> {
     /// The task has ended: if data of it is in transit by RDMA, its buffer stays lent until the transport
     /// reports that it is free.
-    pub(super) fn keep_buffer(&mut self, key: Key) {
+    pub(in crate::core) fn keep_buffer(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.is_transferring()) else { return };
         let (origin, unit, wire, purpose) = (task.origin, task.unit, task.wire, task.purpose);
         let Some(conn) = self.connections.get_mut(origin).filter(|conn| conn.machine.is_rdma()) else {
@@ -47,7 +30,7 @@ impl<I: Io> Core<I> {
 
     /// The same where there is no task: a READ of this unit whose data was lent by the store, or read to this buffer; or a
     /// command whose descriptors were still being read. Returns the buffer that nothing touches.
-    pub(super) fn keep_lent(
+    pub(in crate::core) fn keep_lent(
         &mut self,
         connection: Key,
         wire: TaskId,
@@ -63,7 +46,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Nothing touches what this task, which has ended, has left.
-    pub(super) fn give_kept(&mut self, key: Key, wire: TaskId) {
+    pub(in crate::core) fn give_kept(&mut self, key: Key, wire: TaskId) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Some(index) = conn.quiescing.iter().position(|one| one.task == wire) {
             let one = conn.quiescing.swap_remove(index);
@@ -73,7 +56,7 @@ impl<I: Io> Core<I> {
     }
 
     /// The connection has ended, and with it all that it has kept.
-    pub(super) fn release_all_quiescing(&mut self, key: Key, all: &[Quiescing]) {
+    pub(in crate::core) fn release_all_quiescing(&mut self, key: Key, all: &[Quiescing]) {
         all.iter().for_each(|one| self.release_quiescing(key, one));
         self.answer_quiet();
     }
@@ -86,7 +69,7 @@ impl<I: Io> Core<I> {
 
     /// A function of this nexus must not be answered while RDMA of what it has ended is under way, here or on other
     /// channels: its initiator then takes its buffers back.
-    pub(super) fn quieten(&mut self, asker: Asker) {
+    pub(in crate::core) fn quieten(&mut self, asker: Asker) {
         self.functions.askers.push(asker);
         self.answer_quiet();
     }

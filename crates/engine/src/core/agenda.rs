@@ -1,0 +1,36 @@
+//! What is to be done before a turn ends.
+
+use crate::slots::Key;
+use proto::services::TaskId;
+use store::lane::{OpId, Outcome};
+
+/// What a turn has to do, and what it has found out on its way.
+#[derive(Debug)]
+pub(super) struct Agenda {
+    /// Connections whose machines are to be fed.
+    pub(super) to_serve: Vec<Key>,
+    /// Connections that may owe something at the end of the turn.
+    pub(super) to_flush: Vec<Key>,
+    /// Operations that have finished, while they are gone through.
+    pub(super) done: Vec<(OpId, Outcome)>,
+    /// Tasks whose data has left, while they are gone through.
+    pub(super) pushed: Vec<TaskId>,
+    /// Sends of this turn have ended in it.
+    pub(super) has_sent: bool,
+    /// What it sent at the end of its last turn has left something to be begun: it does not sleep before the next.
+    pub(super) is_unsettled: bool,
+}
+
+impl Agenda {
+    /// Nothing, with room for what is usual.
+    pub(super) fn new() -> Agenda {
+        Agenda {
+            to_serve: Vec::with_capacity(64),
+            to_flush: Vec::with_capacity(64),
+            done: Vec::with_capacity(64),
+            pushed: Vec::with_capacity(256),
+            has_sent: false,
+            is_unsettled: false,
+        }
+    }
+}

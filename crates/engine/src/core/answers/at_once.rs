@@ -1,0 +1,150 @@
+//! How commands are answered as they come.
+
+use crate::core::Core;
+use crate::core::budget::Budget;
+use crate::core::connection::{Connection, Phase, note_command};
+use crate::core::immediate_write::put_at_once;
+use crate::core::lun::{LunState, find_lun};
+use crate::core::unit::Units;
+use crate::slots::Key;
+use crate::transport::Transport;
+use proto::iscsi::target::{Plain, Target};
+use reactor::io::Io;
+use scsi::{Attribute, Request, Transfer};
+use tracing::Level;
+
+/// Why no more commands are answered.
+enum Stop {
+    /// There are none before so many bytes are here.
+    Awaits(u32),
+    /// The next one is to come the usual way.
+    Other,
+}
+
+impl<I: Io> Core<I> {
+    /// Answers commands of a connection as long as nothing is in their way. Whether that was all that has come.
+    pub(in crate::core) fn answer(&mut self, key: Key) -> bool {
+        let whole_bytes = self.io.arena().whole_bytes();
+        let Some(conn) = self.connections.get_mut(key) else { return false };
+        let (Transport::Iscsi(target), Some(stream)) = (&mut conn.machine, &conn.stream) else {
+            return false;
+        };
+        // The log has each command as a task.
+        let is_logged = tracing::enabled!(Level::TRACE);
+        if is_logged || conn.phase != Phase::Serving || !stream.may_answer() || !target.answers_at_once() {
+            return false;
+        }
+        // Each answer carries the window.
+        conn.limit_window(key, whole_bytes, &mut self.buffers);
+        match answer_all(conn, &mut self.units, &mut self.io, &mut self.budget, self.stall_nanos) {
+            Stop::Awaits(bytes) => {
+                let stream = conn.stream.as_mut();
+                conn.answers.were_all = stream.is_some_and(|stream| stream.await_bytes(&mut self.io, bytes));
+                conn.answers.were_all
+            }
+            Stop::Other => false,
+        }
+    }
+
+    /// The session ends: what it was answered need not have left.
+    pub(in crate::core) fn forget_answers(&mut self, key: Key) {
+        let lent = self.connections.get(key).map_or(Vec::new(), |conn| conn.answers.lent.clone());
+        lent.iter().for_each(|(unit, _)| self.note_unsent(*unit, key));
+        self.end_answers(key);
+    }
+
+    /// The commands of a connection that were answered have ended.
+    pub(in crate::core) fn end_answers(&mut self, key: Key) {
+        while let Some((unit, commands)) =
+            self.connections.get_mut(key).and_then(|conn| conn.answers.leave(&mut conn.pace))
+        {
+            self.leave_gate_by(unit, commands);
+        }
+    }
+}
+
+/// Answers one command after the other.
+fn answer_all<I: Io>(
+    conn: &mut Connection,
+    units: &mut Units<I>,
+    io: &mut I,
+    budget: &mut Budget,
+    stall_nanos: u64,
+) -> Stop {
+    let now = io.now();
+    let Connection {
+        machine: Transport::Iscsi(target),
+        stream: Some(stream),
+        luns,
+        answers,
+        pace,
+        facts,
+        load,
+        ..
+    } = conn
+    else {
+        return Stop::Other;
+    };
+    loop {
+        // What has come is looked at once for all READs in a row: nothing is received meanwhile.
+        let mut desk = stream.desk(io);
+        let (plain, number, offset, data) = loop {
+            let Some(header) = desk.header(Target::HEADER_BYTES) else {
+                return Stop::Awaits(Target::HEADER_BYTES);
+            };
+            let Some((plain, number, transfer)) = judge(target, luns, units, header) else {
+                return Stop::Other;
+            };
+            let unit = &mut units[number];
+            if unit.gate.must_wait(Attribute::Simple) || !desk.answered().is_none_or(Target::has_room) {
+                return Stop::Other;
+            }
+            let (offset, len) = match transfer {
+                Transfer::Read { offset, len } => (offset, len),
+                Transfer::Write { offset, len } => {
+                    let bytes = Target::HEADER_BYTES + len;
+                    let Some(data) = desk.ahead(bytes) else { return Stop::Awaits(bytes) };
+                    break (plain, number, offset, data.slice(Target::HEADER_BYTES, len));
+                }
+            };
+            let Some(from) = unit.lane.borrow(offset, len) else { return Stop::Other };
+            unit.gate.begin();
+            answers.lend(number);
+            match &mut answers.moving {
+                Some(moving) => pace.join(moving, len),
+                moving @ None => *moving = Some(pace.begin(now, stall_nanos, len)),
+            }
+            target.answer_read(now, &plain, from, desk.answers());
+            note_command(facts, &mut load.work, len, 0);
+            if !desk.used(Target::HEADER_BYTES) {
+                return Stop::Other;
+            }
+        };
+        if !put_at_once(units.lane(number), io, budget, offset, data) {
+            return Stop::Other;
+        }
+        target.answer_write(now, &plain, stream.answers(io));
+        note_command(facts, &mut load.work, 0, data.len);
+        if !stream.used(Target::HEADER_BYTES, data.len) {
+            return Stop::Other;
+        }
+    }
+}
+
+/// What the command with this header moves, and of which unit, if it may be answered as it comes.
+#[inline]
+fn judge<I: Io>(
+    target: &Target,
+    luns: &mut [LunState],
+    units: &Units<I>,
+    header: &[u8],
+) -> Option<(Plain, u32, Transfer)> {
+    let plain = target.plain(header)?;
+    let lun = find_lun(luns, plain.lun)?;
+    let LunState { unit, nexus, .. } = luns.get_mut(lun)?;
+    let Plain { cdb, read_bytes, write_bytes, .. } = &plain;
+    let (read_bytes, write_bytes) = (*read_bytes, *write_bytes);
+    let request = Request { cdb, attribute: Attribute::Simple, read_bytes, write_bytes };
+    let transfer = units[*unit].view.transfer(nexus, &request)?;
+    Some((plain, *unit, transfer))
+}

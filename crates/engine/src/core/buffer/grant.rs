@@ -1,0 +1,225 @@
+//! How tasks get buffers, and give them back.
+
+use super::{
+    FIRST_STEPS_BYTES, FIRST_UNASKED_BYTES, Purpose, Short, UNITS_STEPS_BYTES, UNITS_UNASKED_BYTES,
+    left_alone,
+};
+use crate::core::Core;
+use crate::core::task::State;
+use crate::slots::Key;
+use reactor::io::Io;
+use reactor::memory::Arena;
+use scsi::storage::CHUNK_BYTES;
+use scsi::{Event, Exec, Step};
+use wire::Places;
+
+impl<I: Io> Core<I> {
+    /// Gives the task a buffer of `len` bytes, which is not 0, in place of the one that it has.
+    pub(in crate::core) fn take_buffer(&mut self, key: Key, len: u32, purpose: Purpose) -> Result<(), Short> {
+        self.give_buffer(key);
+        let task = self.tasks.get(key).ok_or(Short)?;
+        let (origin, unit) = (task.origin, task.unit);
+        let buffer = self.grant(origin, unit, len, purpose)?;
+        if let Some(task) = self.tasks.get_mut(key) {
+            (task.buffer, task.purpose) = (buffer, purpose);
+        }
+        Ok(())
+    }
+
+    /// Takes a buffer of `len` bytes, which is not 0, for a command on this connection, for this unit.
+    pub(in crate::core) fn grant(
+        &mut self,
+        origin: Key,
+        unit: u32,
+        len: u32,
+        purpose: Purpose,
+    ) -> Result<Places, Short> {
+        let (bytes, arena) = (Arena::taken_bytes(len), self.io.arena());
+        let room = arena.whole_bytes().saturating_sub(left_alone(purpose, self.buffers.unasked_bytes));
+        let (of_units, of_first) = match purpose {
+            Purpose::Step => (UNITS_STEPS_BYTES, FIRST_STEPS_BYTES),
+            Purpose::Unasked => (UNITS_UNASKED_BYTES, FIRST_UNASKED_BYTES),
+        };
+        let conn = self.connections.get_mut(origin);
+        let held = self.units.held_mut(unit);
+        let is_first_of_unit = bytes <= u64::from(CHUNK_BYTES) && *held.bytes.of(purpose) == 0;
+        let may_hold = is_first_of_unit && room >= bytes
+            || room >= bytes + of_units
+                && conn
+                    .as_ref()
+                    .is_none_or(|conn| conn.share.may_hold(purpose, bytes, room.saturating_sub(of_first)));
+        if !may_hold {
+            return Err(Short);
+        }
+        let buffer = arena.take(len).ok_or(Short)?;
+        *held.bytes.of(purpose) += bytes;
+        if purpose == Purpose::Unasked {
+            self.buffers.unasked_bytes += bytes;
+        }
+        if let Some(conn) = conn {
+            *conn.share.bytes.of(purpose) += bytes;
+        }
+        Ok(buffer)
+    }
+
+    /// The same for a step; false: the task continues, with this step or its first, when there is a buffer. It waits behind those
+    /// of its connection that wait already.
+    pub(in crate::core) fn take_or_wait(&mut self, key: Key, len: u32, step: Option<Step>) -> bool {
+        // Who waits holds none that others wait for.
+        self.give_buffer(key);
+        let Some(task) = self.tasks.get(key) else { return false };
+        let (origin, unit) = (task.origin, task.unit);
+        let is_first = self.connections.get(origin).is_none_or(|conn| conn.share.starving.is_empty());
+        if is_first && self.take_buffer(key, len, Purpose::Step).is_ok() {
+            return true;
+        }
+        self.set_state(key, State::Starved);
+        let Some(conn) = self.connections.get_mut(origin) else { return false };
+        conn.share.starving.push_back((key, step));
+        self.units.held_mut(unit).starving += 1;
+        if !std::mem::replace(&mut conn.share.is_starved, true) {
+            self.buffers.starved.push(origin);
+        }
+        false
+    }
+
+    /// Takes the task's buffer back.
+    pub(in crate::core) fn give_buffer(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if task.buffer.is_empty() {
+            return;
+        }
+        let (origin, unit, purpose) = (task.origin, task.unit, task.purpose);
+        let buffer = std::mem::replace(&mut task.buffer, Places::EMPTY);
+        if std::mem::take(&mut task.borrowed) {
+            if let Some(conn) = self.connections.get_mut(origin) {
+                conn.machine.give_back(task.wire);
+                self.mark_dirty(origin);
+            }
+            return;
+        }
+        self.return_buffer(origin, unit, &buffer, purpose);
+    }
+
+    pub(in crate::core) fn return_buffer(
+        &mut self,
+        origin: Key,
+        unit: u32,
+        buffer: &Places,
+        purpose: Purpose,
+    ) {
+        self.io.arena().give(buffer);
+        let bytes = Arena::taken_bytes(buffer.len());
+        *self.units.held_mut(unit).bytes.of(purpose) -= bytes;
+        if purpose == Purpose::Unasked {
+            self.buffers.unasked_bytes -= bytes;
+        }
+        if let Some(conn) = self.connections.get_mut(origin) {
+            *conn.share.bytes.of(purpose) -= bytes;
+        }
+    }
+
+    /// Windows that are closed for want of room are looked at again.
+    pub(in crate::core) fn look_at_windows(&mut self) {
+        self.buffers.room_seen = self.io.arena().whole_bytes();
+        if self.buffers.narrow.is_empty() {
+            return;
+        }
+        for key in std::mem::take(&mut self.buffers.narrow) {
+            if let Some(conn) = self.connections.get_mut(key) {
+                conn.listed.is_narrow = false;
+            }
+            self.mark_dirty(key);
+        }
+    }
+
+    /// Whether a window that is closed may be opened: more is left than when it was looked at.
+    pub(in crate::core) fn may_widen(&mut self) -> bool {
+        !self.buffers.narrow.is_empty() && self.io.arena().whole_bytes() > self.buffers.room_seen
+    }
+
+    /// The task, which waits for a buffer, has ended.
+    pub(in crate::core) fn forget_starving(&mut self, key: Key) {
+        let Some(task) = self.tasks.get(key).filter(|task| task.state == State::Starved) else { return };
+        let Some(conn) = self.connections.get_mut(task.origin) else { return };
+        if let Some(index) = conn.share.starving.iter().position(|(other, _)| *other == key) {
+            conn.share.starving.remove(index);
+            self.units.held_mut(task.unit).starving -= 1;
+        }
+    }
+
+    /// Gives buffers that came back to the tasks that wait for one. Who gets some has the next turn after all others.
+    pub(in crate::core) fn feed_starved(&mut self) {
+        let mut index = 0;
+        let is_kept_out = self.units.iter().any(|unit| unit.held.is_idle() && unit.held.starving > 0);
+        for _ in 0..self.buffers.starved.len() {
+            let Some(origin) = self.buffers.starved.get(index).copied() else { return };
+            let mut is_fed = false;
+            while self.feed(origin, is_kept_out) {
+                is_fed = true;
+            }
+            let Some(conn) = self.connections.get_mut(origin) else {
+                self.buffers.starved.remove(index);
+                continue;
+            };
+            conn.share.is_starved = !conn.share.starving.is_empty();
+            match (conn.share.is_starved, is_fed) {
+                (true, false) => index += 1,
+                (true, true) => self.buffers.starved[index..].rotate_left(1),
+                (false, _) => {
+                    self.buffers.starved.remove(index);
+                }
+            }
+        }
+    }
+
+    /// Gives the oldest task of the connection that waits for a buffer one, if it may have it; else the oldest whose unit has
+    /// none: nobody may be kept from a unit by who keeps its connection from another. `is_kept_out`: one such task waits on some
+    /// connection.
+    fn feed(&mut self, origin: Key, is_kept_out: bool) -> bool {
+        if self.feed_at(origin, 0) {
+            return true;
+        }
+        // All that wait are gone through only where such a task is there, and there is something to give it.
+        if !is_kept_out
+            || self.io.arena().whole_bytes() <= left_alone(Purpose::Step, self.buffers.unasked_bytes)
+        {
+            return false;
+        }
+        let Some(conn) = self.connections.get(origin) else { return false };
+        let is_idle = |(key, _): &(Key, Option<Step>)| {
+            self.tasks
+                .get(*key)
+                .and_then(|task| self.units.get(task.unit))
+                .is_some_and(|unit| unit.held.is_idle())
+        };
+        let idle = conn.share.starving.iter().position(is_idle);
+        idle.is_some_and(|index| index > 0 && self.feed_at(origin, index))
+    }
+
+    fn feed_at(&mut self, origin: Key, index: usize) -> bool {
+        let Some(conn) = self.connections.get(origin) else { return false };
+        let Some((key, step)) = conn.share.starving.get(index) else { return false };
+        let (key, task) = (*key, self.tasks.get(*key));
+        let unit = task.map_or(u32::MAX, |task| task.unit);
+        let first = task.and_then(|task| task.exec.as_ref());
+        let wanted = match step {
+            Some(Step::ReadPush { len, .. }) => *len,
+            Some(_) | None => first.map_or(0, Exec::buffer_bytes),
+        };
+        if self.take_buffer(key, wanted, Purpose::Step).is_err() {
+            return false;
+        }
+        let conn = self.connections.get_mut(origin);
+        let Some((key, step)) = conn.and_then(|conn| conn.share.starving.remove(index)) else { return true };
+        self.units.held_mut(unit).starving -= 1;
+        let event = match step {
+            Some(step) => self.perform(key, step),
+            None => Some(Event::Start),
+        };
+        if let Some(event) = event {
+            self.run_task(key, event);
+        }
+        true
+    }
+}

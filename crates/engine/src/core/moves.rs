@@ -1,0 +1,35 @@
+//! What moves from this core to others.
+
+mod migrate;
+
+use crate::balance::Meter;
+use crate::slots::Key;
+use proto::services::{self, TaskId};
+use proto::time::Time;
+
+/// A session that is to move.
+struct Drain {
+    /// Its connection.
+    key: Key,
+    /// When it is served on here.
+    until: Time,
+    to: usize,
+    /// Endings that were held back, in order.
+    endings: Vec<(TaskId, services::Ending)>,
+}
+
+/// What moves from this core to others.
+#[derive(Default)]
+pub(super) struct Moves {
+    /// The session that is to move.
+    drain: Option<Drain>,
+    /// How busy the core is.
+    meter: Meter,
+}
+
+impl Moves {
+    /// When a session that is drained is served on here.
+    pub(super) fn until(&self) -> Option<Time> {
+        self.drain.as_ref().map(|drain| drain.until)
+    }
+}

@@ -1,0 +1,73 @@
+//! How data is watched on its way, and peers that stall are ended.
+
+use super::{Moving, is_send_late};
+use crate::core::Core;
+use crate::core::session::DISCOVERY_WITHIN;
+use crate::slots::Key;
+use crate::transport::Transport;
+use proto::time::Time;
+use reactor::io::Io;
+use reactor::stream::InFlight;
+
+impl<I: Io> Core<I> {
+    /// The initiator has to move so much data of a task from now on.
+    pub(in crate::core) fn begin_moving(&mut self, key: Key, bytes: u32) -> Option<Moving> {
+        let now = self.io.now();
+        let task = self.tasks.get(key)?;
+        let conn = self.connections.get_mut(task.origin)?;
+        Some(conn.pace.begin(now, task.patience_nanos, bytes))
+    }
+
+    /// The data of a task that was on its way has moved.
+    pub(in crate::core) fn has_moved(&mut self, key: Key) {
+        let now = self.io.now();
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let (Some(moving), Some(conn)) = (task.moving(), self.connections.get_mut(task.origin)) else {
+            return;
+        };
+        // Time that was not needed does not add up: it would be there for the last byte.
+        task.patience_nanos = conn.pace.left(moving, now).min(self.stall_nanos);
+        conn.pace.end(moving);
+    }
+
+    /// A task has ended: nothing of it is on its way any more.
+    pub(in crate::core) fn stop_moving(&mut self, key: Key) {
+        let Some(task) = self.tasks.get(key) else { return };
+        if let (Some(moving), Some(conn)) = (task.moving(), self.connections.get_mut(task.origin)) {
+            conn.pace.stop(moving);
+        }
+    }
+
+    /// Ends discovery sessions that last too long, and sessions whose data moves too slowly: what the initiator was asked for
+    /// and does not send, or asked for and does not take.
+    pub(in crate::core) fn end_stalled(&mut self, now: Time) {
+        for key in self.keys_where(|conn| conn.login.expires.is_some_and(|at| at <= now)) {
+            self.gone(key, &format!("a discovery session lasts {} s", DISCOVERY_WITHIN.as_secs()));
+        }
+        let stall_nanos = self.stall_nanos;
+        self.connections.iter_mut().for_each(|(_, conn)| conn.pace.look(now, stall_nanos));
+        let connections = &self.connections;
+        let is_late = |origin: &Key, moving: Moving| {
+            connections.get(*origin).is_some_and(|conn| conn.pace.is_late(moving, conn.in_flight(), now))
+        };
+        let late = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.moving().is_some_and(|moving| is_late(&task.origin, moving)));
+        let mut stalled: Vec<Key> = late.map(|(_, task)| task.origin).collect();
+        stalled.extend(self.keys_where(|conn| conn.is_lent_late(now)));
+        // Frames of AoE wait for room at the interface, and not for a peer.
+        stalled.retain(|key| {
+            self.connections.get(*key).is_some_and(|conn| !matches!(conn.machine, Transport::Aoe(_)))
+        });
+        if let Some(then) = now.0.checked_sub(self.stall_nanos).map(Time) {
+            stalled.extend(self.keys_where(|conn| conn.quiescing.iter().any(|one| one.since <= then)));
+        }
+        let is_stuck = |send: InFlight| is_send_late(send, now, stall_nanos);
+        stalled.extend(self.keys_where(|conn| conn.in_flight().is_some_and(is_stuck)));
+        let limit = self.shared.config.stall_timeout.as_secs();
+        for key in stalled {
+            self.gone(key, &format!("its data moved too slowly (stall_timeout is {limit} s)"));
+        }
+    }
+}
