@@ -1,19 +1,26 @@
 //! What there is to be read and changed, as resources.
 
 use crate::desk::{Answer, Desk, Fault, Order, Refusal, Refused};
+use crate::openapi;
 use crate::server::{Deadline, Peer};
-use axum::body::Body;
-use axum::extract::{RawQuery, State as Shared};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequestParts, Path, RawQuery, State as Shared};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
+use config::{Action, Edit, ShownIn, Subject};
 use reactor::cpu;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::time::{Duration, Instant};
 
 /// How long a client waits for a change: commands in flight may take long to end.
 const CHANGE_TIME: Duration = Duration::from_secs(120);
+/// Bytes of a request's body.
+const BODY_MAX: usize = 256 << 10;
+/// Entries of a page, without `limit` and at most.
+const PAGE: usize = 100;
+const PAGE_MAX: usize = 1000;
 
 /// What handlers share.
 #[derive(Clone)]
@@ -22,12 +29,21 @@ struct Context {
     start: Instant,
 }
 
-/// All resources.
+/// All resources: those that [`openapi::OPERATIONS`] lists.
 pub(crate) fn router(desk: Desk) -> Router {
     Router::new()
         .route("/v1/cpu", get(cpu_times))
+        .route("/v1/openapi.json", get(async || answered(&openapi::document())))
         .route("/v1/config", get(config))
         .route("/v1/reload", post(reload))
+        .route("/v1/luns", get(luns).post(add_lun))
+        .route("/v1/luns/{lun}", get(lun).patch(set_lun).delete(remove_lun))
+        .route("/v1/luns/{lun}/resize", post(resize_lun))
+        .route("/v1/targets", get(targets).post(add_target))
+        .route("/v1/targets/{target}", get(target).patch(set_target).delete(remove_target))
+        .route("/v1/targets/{target}/groups", get(groups).post(add_group))
+        .route("/v1/targets/{target}/groups/{group}", get(group).patch(set_group).delete(remove_group))
+        .route("/v1/portals", get(portals))
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_that_way)
         .with_state(Context { desk, start: Instant::now() })
@@ -51,8 +67,224 @@ async fn config(Shared(context): Shared<Context>) -> Response {
     response
 }
 
+async fn luns(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
+    let state = context.desk.state();
+    page(&state.luns, query.as_deref(), &state.version)
+}
+
+async fn lun(Shared(context): Shared<Context>, Path(name): Path<String>) -> Response {
+    let state = context.desk.state();
+    one(find(&state.luns, &name), &format!("LUN {name}"), &state.version)
+}
+
+async fn targets(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
+    let state = context.desk.state();
+    page(&state.targets, query.as_deref(), &state.version)
+}
+
+async fn target(Shared(context): Shared<Context>, Path(name): Path<String>) -> Response {
+    let state = context.desk.state();
+    one(find(&state.targets, &name), &format!("target {name}"), &state.version)
+}
+
+async fn groups(
+    Shared(context): Shared<Context>,
+    Path(target): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let state = context.desk.state();
+    match find(&state.targets, &target).and_then(|target| target["groups"].as_array()) {
+        Some(groups) => page(groups, query.as_deref(), &state.version),
+        None => one(None, &format!("target {target}"), &state.version),
+    }
+}
+
+async fn group(Shared(context): Shared<Context>, Path((target, name)): Path<(String, String)>) -> Response {
+    let state = context.desk.state();
+    let groups = find(&state.targets, &target).and_then(|target| target["groups"].as_array());
+    let found = groups.and_then(|groups| find(groups, &name));
+    one(found, &format!("group {name} of target {target}"), &state.version)
+}
+
+async fn portals(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
+    let state = context.desk.state();
+    page(&state.portals, query.as_deref(), &state.version)
+}
+
 async fn reload(Shared(context): Shared<Context>, request: Change) -> Response {
     change(&context.desk, Order::Reload, request).await
+}
+
+async fn add_lun(Shared(context): Shared<Context>, request: Change, body: Body) -> Response {
+    let mut settings = match settings(body).await {
+        Ok(settings) => settings,
+        Err(response) => return response,
+    };
+    let shown = match shown(settings.remove("shown")) {
+        Ok(shown) => shown,
+        Err(fault) => return problem(StatusCode::BAD_REQUEST, "the body is wrong", &[fault]),
+    };
+    let state = context.desk.state();
+    let name =
+        settings.remove("name").and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_else(|| {
+            let is_free = |name: &String| find(&state.luns, name).is_none();
+            (0..).map(|number| format!("lun{number}")).find(is_free).unwrap_or_default()
+        });
+    let edit = Edit { subject: Subject::Lun(name), action: Action::Add { settings, shown } };
+    change(&context.desk, Order::Edit(edit), request).await
+}
+
+async fn set_lun(
+    Shared(context): Shared<Context>,
+    Path(name): Path<String>,
+    request: Change,
+    body: Body,
+) -> Response {
+    set(&context, Subject::Lun(name), request, body).await
+}
+
+async fn remove_lun(Shared(context): Shared<Context>, Path(name): Path<String>, request: Change) -> Response {
+    remove(&context, Subject::Lun(name), request).await
+}
+
+async fn resize_lun(
+    Shared(context): Shared<Context>,
+    Path(name): Path<String>,
+    request: Change,
+    body: Body,
+) -> Response {
+    let settings = match settings(body).await {
+        Ok(settings) => settings,
+        Err(response) => return response,
+    };
+    let size = match &settings.get("size") {
+        Some(Value::String(size)) => size.clone(),
+        Some(Value::Number(size)) => size.to_string(),
+        _ => {
+            let fault = fault("size", "this is missing", "write bytes, or text such as \"20G\"");
+            return problem(StatusCode::BAD_REQUEST, "the body is wrong", &[fault]);
+        }
+    };
+    let may_lose_data = settings.get("yes_lose_data").and_then(Value::as_bool).unwrap_or(false);
+    change(&context.desk, Order::Resize { lun: name, size, may_lose_data }, request).await
+}
+
+async fn add_target(Shared(context): Shared<Context>, request: Change, body: Body) -> Response {
+    add(&context, Subject::Target, request, body).await
+}
+
+async fn set_target(
+    Shared(context): Shared<Context>,
+    Path(name): Path<String>,
+    request: Change,
+    body: Body,
+) -> Response {
+    set(&context, Subject::Target(name), request, body).await
+}
+
+async fn remove_target(
+    Shared(context): Shared<Context>,
+    Path(name): Path<String>,
+    request: Change,
+) -> Response {
+    remove(&context, Subject::Target(name), request).await
+}
+
+async fn add_group(
+    Shared(context): Shared<Context>,
+    Path(target): Path<String>,
+    request: Change,
+    body: Body,
+) -> Response {
+    add(&context, |name| Subject::Group { target, name }, request, body).await
+}
+
+async fn set_group(
+    Shared(context): Shared<Context>,
+    Path((target, name)): Path<(String, String)>,
+    request: Change,
+    body: Body,
+) -> Response {
+    set(&context, Subject::Group { target, name }, request, body).await
+}
+
+async fn remove_group(
+    Shared(context): Shared<Context>,
+    Path((target, name)): Path<(String, String)>,
+    request: Change,
+) -> Response {
+    remove(&context, Subject::Group { target, name }, request).await
+}
+
+async fn add(
+    context: &Context,
+    subject: impl FnOnce(String) -> Subject,
+    request: Change,
+    body: Body,
+) -> Response {
+    let mut settings = match settings(body).await {
+        Ok(settings) => settings,
+        Err(response) => return response,
+    };
+    let Some(Value::String(name)) = settings.remove("name") else {
+        let fault = fault("name", "this is missing", "write \"name\": \"...\"");
+        return problem(StatusCode::BAD_REQUEST, "the body is wrong", &[fault]);
+    };
+    let action = Action::Add { settings, shown: Vec::new() };
+    change(&context.desk, Order::Edit(Edit { subject: subject(name), action }), request).await
+}
+
+async fn set(context: &Context, subject: Subject, request: Change, body: Body) -> Response {
+    match settings(body).await {
+        Ok(settings) => {
+            let edit = Edit { subject, action: Action::Set(settings) };
+            change(&context.desk, Order::Edit(edit), request).await
+        }
+        Err(response) => response,
+    }
+}
+
+async fn remove(context: &Context, subject: Subject, request: Change) -> Response {
+    change(&context.desk, Order::Edit(Edit { subject, action: Action::Remove }), request).await
+}
+
+/// The object in a body.
+async fn settings(body: Body) -> Result<Map<String, Value>, Response> {
+    let wrong = |what: &str| {
+        let fault = fault("body", what, "write a JSON object");
+        problem(StatusCode::BAD_REQUEST, "the body is wrong", &[fault])
+    };
+    let bytes = to_bytes(body, BODY_MAX).await.map_err(|_| wrong("it is too long, or broken off"))?;
+    match serde_json::from_slice(&bytes) {
+        Ok(Value::Object(settings)) => Ok(settings),
+        Ok(_) => Err(wrong("it is no object")),
+        Err(error) => Err(wrong(&error.to_string())),
+    }
+}
+
+/// Where a new LUN is to be shown.
+fn shown(json: Option<Value>) -> Result<Vec<ShownIn>, Fault> {
+    let wrong = || {
+        let fix = "write [{\"target\": \"iqn...\", \"group\": null, \"number\": 3}]";
+        fault("shown", "it is not a list of where the LUN is shown", fix)
+    };
+    let text = |json: &Value| match json {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text.clone())),
+        _ => Err(wrong()),
+    };
+    let one = |json: &Value| {
+        let number = match &json["number"] {
+            Value::Null => None,
+            number => Some(number.as_u64().and_then(|number| u16::try_from(number).ok()).ok_or_else(wrong)?),
+        };
+        Ok(ShownIn { target: text(&json["target"])?, group: text(&json["group"])?, number })
+    };
+    match json {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(list)) if list.iter().all(Value::is_object) => list.iter().map(one).collect(),
+        Some(_) => Err(wrong()),
+    }
 }
 
 /// What every change comes with.
@@ -63,18 +295,14 @@ struct Change {
     expected: Option<String>,
 }
 
-impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Change {
+impl<S: Send + Sync> FromRequestParts<S> for Change {
     type Rejection = Response;
 
-    async fn from_request_parts(
-        parts: &mut axum::http::request::Parts,
-        state: &S,
-    ) -> Result<Change, Response> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Change, Response> {
         let missing = |_| problem(StatusCode::INTERNAL_SERVER_ERROR, "the connection is not known", &[]);
         let Extension(peer) = Extension::from_request_parts(parts, state).await.map_err(missing)?;
         let Extension(deadline) = Extension::from_request_parts(parts, state).await.map_err(missing)?;
-        let Ok(RawQuery(query)) = RawQuery::from_request_parts(parts, state).await;
-        let dry_run = dry_run(query.as_deref().unwrap_or_default());
+        let dry_run = dry_run(parts.uri.query().unwrap_or_default());
         Ok(Change { peer, deadline, dry_run, expected: expected(&parts.headers) })
     }
 }
@@ -84,11 +312,7 @@ fn dry_run(query: &str) -> Result<bool, Fault> {
     match query {
         "" | "dry_run=false" => Ok(false),
         "dry_run" | "dry_run=true" => Ok(true),
-        _ => Err(Fault {
-            place: "query".into(),
-            what: "it is not understood".into(),
-            fix: "write ?dry_run=true, or leave it out".into(),
-        }),
+        _ => Err(fault("query", "it is not understood", "write ?dry_run=true, or leave it out")),
     }
 }
 
@@ -101,11 +325,8 @@ fn expected(headers: &HeaderMap) -> Option<String> {
 async fn change(desk: &Desk, order: Order, request: Change) -> Response {
     let Change { peer, deadline, dry_run, expected } = request;
     if !peer.may_change() {
-        let fault = Fault {
-            place: "connection".into(),
-            what: "over TCP the daemon can be read only".into(),
-            fix: "use the admin interface's socket on its machine".into(),
-        };
+        let fix = "use the admin interface's socket on its machine";
+        let fault = fault("connection", "over TCP the daemon can be read only", fix);
         return problem(StatusCode::FORBIDDEN, "this connection may not change anything", &[fault]);
     }
     let dry_run = match dry_run {
@@ -114,11 +335,8 @@ async fn change(desk: &Desk, order: Order, request: Change) -> Response {
     };
     deadline.extend(CHANGE_TIME + Duration::from_secs(5));
     let Some(answer) = desk.put(order, dry_run, expected, peer.to_string()) else {
-        return problem(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many changes wait, or the daemon is ending",
-            &[],
-        );
+        let title = "too many changes wait, or the daemon is ending";
+        return problem(StatusCode::SERVICE_UNAVAILABLE, title, &[]);
     };
     match tokio::time::timeout(CHANGE_TIME, answer).await {
         Ok(Ok(answer)) => outcome(answer, dry_run),
@@ -152,6 +370,66 @@ fn status(refusal: Refusal) -> StatusCode {
     }
 }
 
+fn find<'a>(all: &'a [Value], name: &str) -> Option<&'a Value> {
+    all.iter().find(|one| one["name"].as_str().is_some_and(|other| other.eq_ignore_ascii_case(name)))
+}
+
+fn one(found: Option<&Value>, what: &str, version: &str) -> Response {
+    let Some(json) = found else {
+        let fault = fault(what, "there is none of that name", "list those that there are");
+        return problem(StatusCode::NOT_FOUND, "not found", &[fault]);
+    };
+    let mut response = answered(json);
+    tag(response.headers_mut(), version);
+    response
+}
+
+/// Those behind `after`, at most `limit` of them.
+fn page(all: &[Value], query: Option<&str>, version: &str) -> Response {
+    let (mut limit, mut after) = (PAGE, None);
+    for part in query.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+        match part.split_once('=') {
+            Some(("after", name)) => after = Some(decoded(name)),
+            Some(("limit", text)) if text.parse().is_ok_and(|limit| (1..=PAGE_MAX).contains(&limit)) => {
+                limit = text.parse().unwrap_or(PAGE);
+            }
+            _ => {
+                let fault = fault("query", "it is not understood", "write ?limit=1 to 1000, &after=NAME");
+                return problem(StatusCode::BAD_REQUEST, "the query is wrong", &[fault]);
+            }
+        }
+    }
+    let begin = match &after {
+        None => 0,
+        Some(name) => all.iter().position(|one| one["name"] == **name).map_or(all.len(), |index| index + 1),
+    };
+    let items = &all[begin..(begin + limit).min(all.len())];
+    let next = items.last().filter(|_| begin + items.len() < all.len()).map(|last| &last["name"]);
+    let mut response = answered(&json!({ "items": items, "next": next }));
+    tag(response.headers_mut(), version);
+    response
+}
+
+/// Without percent encoding (RFC 3986 section 2.1).
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let code = tail.get(..2).filter(|_| *first == b'%').and_then(|hex| std::str::from_utf8(hex).ok());
+        match code.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 fn tag(headers: &mut HeaderMap, version: &str) {
     if let Ok(value) = HeaderValue::from_str(&format!("\"{version}\"")) {
         headers.insert(header::ETAG, value);
@@ -164,11 +442,15 @@ fn answered(json: &Value) -> Response {
 }
 
 async fn nothing_here() -> Response {
-    problem(StatusCode::NOT_FOUND, "there is nothing at this path", &[])
+    problem(StatusCode::NOT_FOUND, "there is nothing at this path; /v1/openapi.json lists what there is", &[])
 }
 
 async fn not_that_way() -> Response {
     problem(StatusCode::METHOD_NOT_ALLOWED, "that cannot be done with what is at this path", &[])
+}
+
+fn fault(place: &str, what: &str, fix: &str) -> Fault {
+    Fault { place: place.into(), what: what.into(), fix: fix.into() }
 }
 
 /// What is wrong (RFC 9457).
@@ -180,4 +462,16 @@ fn problem(status: StatusCode, title: &str, faults: &[Fault]) -> Response {
     let json = json!({ "title": title, "status": status.as_u16(), "problems": faults });
     let headers = [(header::CONTENT_TYPE, "application/problem+json"), (header::CACHE_CONTROL, "no-store")];
     (status, headers, Body::from(json.to_string())).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_out_of_queries() {
+        for (text, expected) in [("a%3Ab", "a:b"), ("%", "%"), ("%4", "%4"), ("%zz%41", "%zzA"), ("", "")] {
+            assert_eq!(decoded(text), expected);
+        }
+    }
 }

@@ -1,5 +1,8 @@
 //! What clients ask for, on its way to the owner of the daemon and back.
 
+use config::{Action, Edit};
+use serde_json::Value;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -11,6 +14,32 @@ const JOBS_MAX: usize = 8;
 pub enum Order {
     /// Read the configuration file again, and apply what is different in it.
     Reload,
+    /// Change one thing, in the file if there is one.
+    Edit(Edit),
+    /// Make a LUN larger, or smaller.
+    Resize {
+        /// Its name.
+        lun: String,
+        /// Its new size, as in the file.
+        size: String,
+        /// It may be smaller than before.
+        may_lose_data: bool,
+    },
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Order::Reload => f.write_str("reload"),
+            Order::Edit(Edit { subject, action: Action::Add { .. } }) => write!(f, "add {subject}"),
+            Order::Edit(Edit { subject, action: Action::Remove }) => write!(f, "remove {subject}"),
+            Order::Edit(Edit { subject, action: Action::Set(settings) }) => {
+                let keys = settings.keys().map(String::as_str).collect::<Vec<_>>();
+                write!(f, "set {} of {subject}", keys.join(", "))
+            }
+            Order::Resize { lun, size, .. } => write!(f, "resize LUN {lun} to {size}"),
+        }
+    }
 }
 
 /// An order, and who waits for what becomes of it.
@@ -92,6 +121,12 @@ pub struct State {
     pub version: String,
     /// What runs, as a file without secrets.
     pub file: String,
+    /// LUNs.
+    pub luns: Vec<Value>,
+    /// Targets with their groups.
+    pub targets: Vec<Value>,
+    /// Portals.
+    pub portals: Vec<Value>,
 }
 
 /// Where orders are put, and what is published.

@@ -8,6 +8,7 @@
 mod api;
 mod desk;
 mod listener;
+mod openapi;
 mod server;
 
 pub use desk::{Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, State};

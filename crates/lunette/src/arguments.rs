@@ -6,7 +6,7 @@ use crate::ceiling::CeilingArguments;
 use crate::copy::CopyArguments;
 use crate::discover::DiscoverArguments;
 use crate::inquiry::InquiryArguments;
-use crate::manage::{ConfigCommand, ReloadArguments};
+use crate::manage::{ChangeArguments, ConfigCommand, GroupCommand, LunCommand, TargetCommand};
 use crate::report::ReportArguments;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
@@ -33,10 +33,19 @@ pub(crate) enum Command {
         file: PathBuf,
     },
     /// Have the running daemon read its configuration file again, and apply what is different
-    Reload(ReloadArguments),
+    Reload(ChangeArguments),
     /// Show the configuration of the running daemon
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// List, add, change, resize or remove LUNs of the running daemon, and in its file
+    #[command(subcommand)]
+    Lun(Box<LunCommand>),
+    /// Add, change or remove targets of the running daemon, and in its file
+    #[command(subcommand)]
+    Target(Box<TargetCommand>),
+    /// Add, change or remove groups of targets of the running daemon, and in its file
+    #[command(subcommand)]
+    Group(Box<GroupCommand>),
     /// Copy between iSCSI URLs, files and block devices
     Copy(CopyArguments),
     /// List the targets of a host

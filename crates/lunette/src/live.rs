@@ -1,22 +1,27 @@
 //! A running daemon whose configuration changes: what clients of the admin interface and SIGHUP ask for is done here, one
 //! order after the other, on the thread that owns the daemon.
 
+mod file;
 mod plan;
+mod state;
 
 use admin::{Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, State};
-use config::{Checked, Config, Problems, ServeOptions};
-use engine::Daemon;
-use engine::daemon::{ChangeError, NotKept};
-use plan::{Plan, Step};
+use config::{Action, Checked, Config, Edit, EditError, Problems, ServeOptions, StoreSpec, Subject};
+use engine::daemon::NotKept;
+use engine::{ChangeError, Daemon, Wants};
+use file::Replacement;
+use plan::Step;
 use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::path::Path;
 
 /// A daemon, and what it serves.
 pub(crate) struct Live {
     daemon: Daemon,
     options: ServeOptions,
-    /// What runs.
-    config: Config,
     shown: String,
+    /// What is edited: the text of the file, or of one that says the same.
+    text: String,
     /// Names the state of this process among those of others, and of this one before.
     start: u64,
     changes: u64,
@@ -26,9 +31,9 @@ pub(crate) struct Live {
 impl Live {
     /// A daemon that serves this, as these options said.
     pub(crate) fn new(daemon: Daemon, options: ServeOptions, checked: Checked, desk: Desk) -> Live {
-        let Checked { config, shown, .. } = checked;
+        let Checked { shown, text, .. } = checked;
         let start = RandomState::new().hash_one(std::process::id());
-        let live = Live { daemon, options, config, shown, start, changes: 0, desk };
+        let live = Live { daemon, options, shown, text, start, changes: 0, desk };
         live.publish();
         live
     }
@@ -65,7 +70,13 @@ impl Live {
     }
 
     fn publish(&self) {
-        self.desk.publish(State { version: self.version(), file: self.shown.clone() });
+        self.desk.publish(State {
+            version: self.version(),
+            file: self.shown.clone(),
+            luns: state::luns(self.daemon.config(), self.daemon.units()),
+            targets: state::targets(self.daemon.config()),
+            portals: state::portals(self.daemon.config(), self.daemon.addresses()),
+        });
     }
 
     fn obey(&mut self, order: &Order, dry_run: bool, expected: Option<&str>) -> Answer {
@@ -76,6 +87,11 @@ impl Live {
         }
         match order {
             Order::Reload => self.reload(dry_run),
+            Order::Edit(edit) => self.edit(edit, dry_run, false),
+            Order::Resize { lun, size, may_lose_data } => {
+                let edit = self.resizing(lun, size)?;
+                self.edit(&edit, dry_run, *may_lose_data)
+            }
         }
     }
 
@@ -86,100 +102,172 @@ impl Live {
             return Err(refused(Refusal::Conflict, "there is no file to read again", vec![fault]));
         }
         let checked = Checked::from_options(&self.options).map_err(|problems| invalid(&problems))?;
-        self.change(checked, dry_run)
+        let text = checked.text.clone();
+        let done = self.change(checked, dry_run, false)?;
+        if !dry_run {
+            self.text = text;
+        }
+        Ok(done)
+    }
+
+    /// Changes one thing: in the file, if there is one, which is replaced once the change was made.
+    fn edit(&mut self, edit: &Edit, dry_run: bool, may_lose_data: bool) -> Answer {
+        let text = edit.apply(&self.text).map_err(|error| uneditable(&edit.subject, error))?;
+        let path = self.options.config.clone();
+        if let Some(path) = &path {
+            self.check_unchanged(path)?;
+        }
+        let checked = Checked::from_text(&self.options, &text).map_err(|problems| invalid(&problems))?;
+        let new = match path.filter(|_| !dry_run && text != self.text) {
+            Some(path) => {
+                Some(Replacement::prepare(&path, &text).map_err(|error| unwritable(&path, &error))?)
+            }
+            None => None,
+        };
+        let (config, shown) = (self.daemon.config().clone(), self.shown.clone());
+        let mut done = self.change(checked, dry_run, may_lose_data)?;
+        if dry_run {
+            return Ok(done);
+        }
+        if let (Some(new), Some(path)) = (new, &self.options.config)
+            && let Err(error) = new.commit(&self.text)
+        {
+            let mut refused = unwritable(path, &error);
+            let before = Checked { config, text: self.text.clone(), shown, warnings: Vec::new() };
+            if let Err(Refused { faults, .. }) = self.change(before, false, true) {
+                refused.faults.extend(faults);
+            }
+            return Err(refused);
+        }
+        if self.options.config.is_none() {
+            let warning = "the daemon was started without a configuration file: this is gone when it ends";
+            done.warnings.push(warning.into());
+        }
+        self.text = text;
+        Ok(done)
+    }
+
+    /// Whoever edits the file by hand has it read again first.
+    fn check_unchanged(&self, path: &Path) -> Result<(), Refused> {
+        let now = std::fs::read_to_string(path).map_err(|error| unwritable(path, &error))?;
+        if now == self.text {
+            return Ok(());
+        }
+        let what = "the file has changed since the daemon read it";
+        let fault = fault(&path.display().to_string(), what, "run lunette reload first");
+        Err(refused(Refusal::Conflict, "somebody else has changed the configuration file", vec![fault]))
+    }
+
+    fn resizing(&self, name: &str, size: &str) -> Result<Edit, Refused> {
+        let found = self.daemon.config().luns.iter().find(|lun| lun.name == name);
+        let key = match found.map(|lun| &lun.store) {
+            Some(StoreSpec::File { .. }) => "size",
+            Some(StoreSpec::Ram { .. }) => "ram",
+            Some(StoreSpec::Null { .. }) => "null",
+            Some(StoreSpec::Block { .. } | StoreSpec::Remote { .. }) => {
+                let what = "its size is that of its device, or of the unit elsewhere";
+                let fault = fault(&format!("LUN {name}"), what, "resize that");
+                return Err(refused(Refusal::Conflict, "this LUN cannot be resized here", vec![fault]));
+            }
+            None => {
+                let known = self.daemon.config().luns.iter().map(|lun| lun.name.clone()).collect();
+                let missing = EditError::NotFound { what: format!("LUN {name}"), known };
+                return Err(uneditable(&Subject::Lun(name.into()), missing));
+            }
+        };
+        let settings = [(key.to_owned(), size.into())].into_iter().collect();
+        Ok(Edit { subject: Subject::Lun(name.into()), action: Action::Set(settings) })
     }
 
     /// Goes from what runs to this, in full or not at all.
-    fn change(&mut self, checked: Checked, dry_run: bool) -> Answer {
-        let Plan { steps } = plan::plan(&self.config, &checked.config).map_err(|faults| {
+    fn change(&mut self, checked: Checked, dry_run: bool, may_lose_data: bool) -> Answer {
+        let smaller = plan::smaller(self.daemon.config(), self.daemon.units(), &checked.config);
+        if !may_lose_data && !smaller.is_empty() {
+            return Err(refused(
+                Refusal::Conflict,
+                "what lies behind the new end would be lost; nothing was changed",
+                smaller,
+            ));
+        }
+        let Checked { config, shown, warnings, .. } = checked;
+        let before = self.daemon.config().clone();
+        let steps = plan::plan(&before, &config).map_err(|faults| {
             refused(Refusal::Conflict, "this needs a restart; nothing was changed", faults)
         })?;
-        let missing = plan::missing(&self.config, &steps, &engine::Host);
+        let missing = plan::missing(&before, &config, &steps, &engine::Host);
         if !missing.is_empty() {
             return Err(refused(Refusal::Conflict, "a LUN cannot be opened; nothing was changed", missing));
         }
-        let mut warnings: Vec<String> = checked.warnings.iter().map(ToString::to_string).collect();
+        let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         if !dry_run {
-            self.apply(&steps, &mut warnings)?;
-            let is_new = self.shown != checked.shown || !steps.is_empty();
-            (self.config, self.shown) = (checked.config, checked.shown);
-            self.changes += u64::from(is_new);
+            self.make(&steps, &before, &config, &mut warnings)?;
+            self.changes += u64::from(self.shown != shown || !steps.is_empty());
+            self.shown = shown;
             self.publish();
         }
         let steps = steps.into_iter().map(|step| step.text).collect();
         Ok(Done { steps, warnings, version: self.version() })
     }
 
-    /// Makes all steps, or takes back those before the one that fails.
-    fn apply(&mut self, steps: &[Step], warnings: &mut Vec<String>) -> Result<(), Refused> {
-        for (index, step) in steps.iter().enumerate() {
-            tracing::info!("configuration: {}", step.text);
-            let Err(why) = self.make(step, warnings) else { continue };
-            tracing::error!("configuration: this failed: {}: {why}", step.text);
-            let mut faults = vec![fault(&step.text, &why, "fix this, and try again")];
-            faults.extend(self.take_back(&steps[..index]));
-            let title = match faults.len() {
-                1 => "a step failed; those before it were taken back, and nothing has changed",
-                _ => "a step failed, and not all before it could be taken back",
-            };
-            return Err(refused(Refusal::Failed, title, faults));
+    /// Takes all steps, or takes back those before the one that fails.
+    fn make(
+        &mut self,
+        steps: &[Step],
+        from: &Config,
+        to: &Config,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), Refused> {
+        for Step { step, text } in steps {
+            tracing::info!("configuration: {text}");
+            match self.daemon.take_step(step, to, Wants::Store) {
+                Ok(()) => {}
+                Err(ChangeError::NotKept(what)) => {
+                    tracing::error!("configuration: {text}: {what}");
+                    warnings.push(format!("{text}: {what}"));
+                }
+                Err(ChangeError::Refused(why)) => {
+                    tracing::error!("configuration: this failed: {text}: {why}");
+                    let mut faults = vec![fault(text, &why, "fix this, and try again")];
+                    faults.extend(self.take_back(from));
+                    let title = match faults.len() {
+                        1 => "a step failed; those before it were taken back, and nothing has changed",
+                        _ => "a step failed, and not all before it could be taken back",
+                    };
+                    return Err(refused(Refusal::Failed, title, faults));
+                }
+            }
         }
         Ok(())
     }
 
-    /// Makes a step. After an error it is as if it had not been tried.
-    fn make(&mut self, step: &Step, warnings: &mut Vec<String>) -> Result<(), String> {
-        match self.daemon.apply(step.change.clone()) {
-            Ok(()) => {}
-            Err(ChangeError::Refused(why)) => return Err(why),
-            Err(ChangeError::NotKept(what)) => {
-                tracing::error!("configuration: {}: {what}", step.text);
-                warnings.push(format!("{}: {what}", step.text));
+    /// Goes back to what was before; what of it could not be done.
+    fn take_back(&mut self, to: &Config) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for step in config::diff(self.daemon.config(), to) {
+            tracing::warn!("configuration: taken back: {step:?}");
+            if let Err(ChangeError::Refused(why)) = self.daemon.take_step(&step, to, Wants::Lun) {
+                tracing::error!("configuration: it could not be taken back: {step:?}: {why}");
+                let what = format!("it could not be taken back: {why}");
+                faults.push(fault(&format!("{step:?}"), &what, "restart the daemon"));
             }
         }
-        plan::advance(&mut self.config, &step.change);
-        let unit = self.daemon.units().iter().find(|unit| Some(&unit.name) == step.opens.as_ref());
-        let Some(why) = unit.and_then(|unit| unit.failed.clone()) else { return Ok(()) };
-        match self.undo(step) {
-            None => Err(why),
-            Some(Fault { what, .. }) => Err(format!("{why}; and this could not be taken back: {what}")),
+        if !faults.is_empty() {
+            self.changes += 1;
+            self.publish();
         }
-    }
-
-    /// Takes steps back, the last one first; those that could not be.
-    fn take_back(&mut self, steps: &[Step]) -> Vec<Fault> {
-        steps.iter().rev().filter_map(|step| self.undo(step)).collect()
-    }
-
-    fn undo(&mut self, step: &Step) -> Option<Fault> {
-        tracing::warn!("configuration: taken back: {}", step.text);
-        match self.daemon.apply(step.undo.clone()) {
-            Ok(()) | Err(ChangeError::NotKept(_)) => {
-                plan::advance(&mut self.config, &step.undo);
-                None
-            }
-            Err(ChangeError::Refused(why)) => {
-                tracing::error!("configuration: it could not be taken back: {}: {why}", step.text);
-                self.changes += 1;
-                self.publish();
-                Some(fault(&step.text, &format!("it could not be taken back: {why}"), "restart the daemon"))
-            }
-        }
+        faults
     }
 }
 
 /// Who changed what, and the outcome.
 fn audit(who: &str, order: &Order, dry_run: bool, answer: &Answer) {
-    let what = match order {
-        Order::Reload => "reload",
-    };
     let dry = if dry_run { " (dry run)" } else { "" };
     match answer {
         Ok(Done { steps, .. }) => {
-            tracing::info!(who, steps = steps.len(), "admin: {what}{dry}: done");
+            tracing::info!(who, steps = steps.len(), "admin: {order}{dry}: done");
         }
         Err(Refused { title, faults, .. }) => {
-            tracing::warn!(who, problems = faults.len(), "admin: {what}{dry}: {title}");
+            tracing::warn!(who, problems = faults.len(), "admin: {order}{dry}: {title}");
         }
     }
 }
@@ -202,4 +290,38 @@ fn invalid(problems: &Problems) -> Refused {
         fault(place, &problem.what, &problem.fix)
     });
     refused(Refusal::Invalid, "the configuration is wrong; nothing was changed", faults.collect())
+}
+
+/// A change that a text cannot have.
+fn uneditable(subject: &Subject, error: EditError) -> Refused {
+    match error {
+        EditError::NotFound { what, known } => {
+            let fix = match known.as_slice() {
+                [] => "there are none".to_owned(),
+                known => config::suggest(&subject_name(subject), known.iter().map(String::as_str)),
+            };
+            let fault = fault(&what, "there is none of that name", &fix);
+            refused(Refusal::NotFound, "not found; nothing was changed", vec![fault])
+        }
+        EditError::Exists(what) => {
+            let fault = fault(&what, "there already is one", "choose another name, or change that one");
+            refused(Refusal::Conflict, "it exists; nothing was changed", vec![fault])
+        }
+        EditError::Wrong(what, fix) => {
+            let fault = fault(&subject.to_string(), &what, &fix);
+            refused(Refusal::Invalid, "this cannot be changed so; nothing was changed", vec![fault])
+        }
+    }
+}
+
+fn subject_name(subject: &Subject) -> String {
+    match subject {
+        Subject::Lun(name) | Subject::Target(name) | Subject::Group { name, .. } => name.clone(),
+    }
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Refused {
+    let fix = "let the daemon's user write to the file and its folder";
+    let fault = fault(&path.display().to_string(), &format!("it cannot be replaced: {error}"), fix);
+    refused(Refusal::Conflict, "the configuration file cannot be written; nothing was changed", vec![fault])
 }

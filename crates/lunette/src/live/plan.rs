@@ -1,218 +1,197 @@
-//! From what runs to what is wanted: steps that the engine can take one by one, each with the one that takes it back.
+//! What is to be done to get from what runs to what is wanted, in words; and what must not be done.
 
 use admin::Fault;
-use config::{Config, Host, Lun, StepOfChange, StoreSpec, diff};
-use engine::{Change, Shown};
+use config::{Config, Group, Host, Lun, Portal, StepOfChange, StoreSpec, Target, diff};
+use engine::daemon::UnitSummary;
+use std::path::Path;
 
-/// What is to be done.
-pub(super) struct Plan {
-    /// In this order.
-    pub(super) steps: Vec<Step>,
-}
-
-/// One change.
+/// One step, and what it does to whom.
 pub(super) struct Step {
-    /// What the engine does.
-    pub(super) change: Change,
-    /// What takes it back.
-    pub(super) undo: Change,
-    /// What it does to whom.
+    /// For the engine.
+    pub(super) step: StepOfChange,
+    /// For people.
     pub(super) text: String,
-    /// The LUN whose store it opens.
-    pub(super) opens: Option<String>,
 }
 
-/// The steps from `old` to `new`: what comes first, so that a LUN which cannot be opened costs nobody anything; then what
-/// goes; then what could not come before that went.
+/// The steps from `old` to `new`.
 ///
 /// # Errors
-/// What only a restart can change.
-pub(super) fn plan(old: &Config, new: &Config) -> Result<Plan, Vec<Fault>> {
-    let mut model = old.clone();
-    let mut steps = Vec::new();
-    let mut faults = Vec::new();
-    let wanted = diff(old, new);
-    let goes =
-        |name: &str| wanted.iter().any(|step| matches!(step, StepOfChange::RemoveLun(gone) if gone == name));
+/// What only a restart can change, or what would lose data that nobody said may be lost.
+pub(super) fn plan(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<Fault>> {
+    let steps = diff(old, new);
     let comes =
-        |name: &str| wanted.iter().any(|step| matches!(step, StepOfChange::AddLun(new) if new == name));
-    let (mut first, mut last) = (Vec::new(), Vec::new());
-    for (index, lun) in new.luns.iter().enumerate().filter(|(_, lun)| comes(&lun.name) && !goes(&lun.name)) {
-        let shown = shown(new, index);
-        if is_free(old, lun, &shown) { first.push((lun, shown)) } else { last.push((lun, shown)) }
+        |name: &str| steps.iter().any(|step| matches!(step, StepOfChange::AddLun(new) if new == name));
+    let fault = |step: &StepOfChange| match step {
+        StepOfChange::Restart(option) => Some(Fault {
+            place: (*option).into(),
+            what: "it takes effect at the next start".into(),
+            fix: "restart the daemon for it, or undo it".into(),
+        }),
+        StepOfChange::RemoveLun(name) if comes(name) && is_memory(old, name) => Some(Fault {
+            place: format!("LUN {name}"),
+            what: "it is in memory, and another one in its place would be empty".into(),
+            fix: "give the new one another name if its content may be lost, or undo this".into(),
+        }),
+        _ => None,
+    };
+    let faults: Vec<Fault> = steps.iter().filter_map(fault).collect();
+    if !faults.is_empty() {
+        return Err(faults);
     }
-    for (lun, shown) in first {
-        push(&mut steps, &mut model, added(lun, shown));
-    }
-    for lun in old.luns.iter().filter(|lun| goes(&lun.name)) {
-        match find(new, &lun.name).filter(|_| comes(&lun.name)) {
-            None => push(&mut steps, &mut model, removed(old, lun)),
-            Some(next) => {
-                if matches!(lun.store, StoreSpec::Ram { .. }) {
-                    faults.push(loses_content(lun));
-                }
-                push(&mut steps, &mut model, replaced(old, lun, next));
-            }
-        }
-    }
-    for (lun, shown) in last {
-        let shown = shown.into_iter().filter(|shown| has_list(&model, shown)).collect();
-        push(&mut steps, &mut model, added(lun, shown));
-    }
-    faults.extend(diff(&model, new).iter().map(needs_restart));
-    if faults.is_empty() { Ok(Plan { steps }) } else { Err(faults) }
-}
-
-fn push(steps: &mut Vec<Step>, model: &mut Config, step: Step) {
-    advance(model, &step.change);
-    steps.push(step);
-}
-
-/// What the engine makes of a configuration.
-pub(super) fn advance(config: &mut Config, change: &Change) {
-    match change {
-        Change::Add { lun, shown } => {
-            let index = config.luns.len();
-            config.luns.push((**lun).clone());
-            for shown in shown {
-                if let Some(list) = list(config, shown) {
-                    let at = list.partition_point(|(number, _)| *number < shown.number);
-                    list.insert(at, (shown.number, index));
-                }
-            }
-        }
-        Change::Remove { name } => {
-            let Some(index) = config.luns.iter().position(|lun| lun.name == *name) else { return };
-            config.luns.remove(index);
-            for target in &mut config.targets {
-                let grouped = target.groups.iter_mut().filter_map(|group| group.luns.as_mut());
-                for luns in grouped.chain([&mut target.luns]) {
-                    luns.retain(|(_, lun)| *lun != index);
-                    luns.iter_mut().for_each(|(_, lun)| *lun -= usize::from(*lun > index));
-                }
-            }
-        }
-        Change::Replace { name, lun } => {
-            if let Some(old) = config.luns.iter_mut().find(|lun| lun.name == *name) {
-                *old = (**lun).clone();
-            }
-        }
-    }
+    let told = |step: StepOfChange| Step { text: text(&step, old, new), step };
+    Ok(steps.into_iter().map(told).collect())
 }
 
 /// The LUNs to come that cannot be opened, as far as that can be seen before anything is changed.
-pub(super) fn missing(old: &Config, steps: &[Step], host: &dyn Host) -> Vec<Fault> {
-    let coming = steps.iter().filter_map(|step| match &step.change {
-        Change::Add { lun, .. } | Change::Replace { lun, .. } => Some((&step.text, lun)),
-        Change::Remove { .. } => None,
-    });
+pub(super) fn missing(old: &Config, new: &Config, steps: &[Step], host: &dyn Host) -> Vec<Fault> {
     // What one has that goes is locked until then.
     let is_ours = |lun: &Lun| old.luns.iter().any(|other| path(other).is_some() && path(other) == path(lun));
-    let examined = coming.filter(|(_, lun)| !is_ours(lun)).filter_map(|(text, lun)| {
+    let missing = |step: &Step| {
+        let StepOfChange::AddLun(name) = &step.step else { return None };
+        let lun = find(new, name).filter(|lun| !is_ours(lun))?;
         let fault = host.store(lun).err()?;
-        Some(Fault { place: text.clone(), what: fault.what, fix: fault.fix })
-    });
-    examined.collect()
-}
-
-fn added(lun: &Lun, shown: Vec<Shown>) -> Step {
-    Step {
-        text: format!("add LUN {} ({}){}", lun.name, lun.store, numbers(&shown)),
-        undo: Change::Remove { name: lun.name.clone() },
-        opens: Some(lun.name.clone()),
-        change: Change::Add { lun: Box::new(lun.clone()), shown },
-    }
-}
-
-fn removed(old: &Config, lun: &Lun) -> Step {
-    let shown = old.luns.iter().position(|other| other.name == lun.name).map(|index| shown(old, index));
-    let shown = shown.unwrap_or_default();
-    let lost =
-        if matches!(lun.store, StoreSpec::Ram { .. }) { "; its content, in memory, is lost" } else { "" };
-    Step {
-        text: format!("remove LUN {} ({}){}{lost}", lun.name, lun.store, numbers(&shown)),
-        undo: Change::Add { lun: Box::new(lun.clone()), shown },
-        opens: None,
-        change: Change::Remove { name: lun.name.clone() },
-    }
-}
-
-fn replaced(old: &Config, lun: &Lun, next: &Lun) -> Step {
-    let shown = old.luns.iter().position(|other| other.name == lun.name).map(|index| shown(old, index));
-    let (before, after) = (lun.store.to_string(), next.store.to_string());
-    let what = if before == after {
-        format!("{before}, with other properties")
-    } else {
-        format!("{before} by {after}")
+        Some(Fault { place: step.text.clone(), what: fault.what, fix: fault.fix })
     };
-    Step {
-        text: format!("replace LUN {} ({what}){}", lun.name, numbers(&shown.unwrap_or_default())),
-        undo: Change::Replace { name: lun.name.clone(), lun: Box::new(lun.clone()) },
-        opens: Some(lun.name.clone()),
-        change: Change::Replace { name: lun.name.clone(), lun: Box::new(next.clone()) },
-    }
+    steps.iter().filter_map(missing).collect()
 }
 
-/// `, LUN 1 of iqn.2026-11.a:x`.
-fn numbers(shown: &[Shown]) -> String {
-    let one = |Shown { target, group, number }: &Shown| match group {
-        None => format!(", LUN {number} of {target}"),
-        Some(group) => format!(", LUN {number} of {target} for group {group}"),
+/// LUNs of which something would be cut off.
+pub(super) fn smaller(old: &Config, units: &[UnitSummary], new: &Config) -> Vec<Fault> {
+    let shrinks = |lun: &&Lun| {
+        let after = match find(new, &lun.name).map(|after| &after.store) {
+            Some(StoreSpec::File { path: after, size: Some(size) }) if path(lun) == Some(after) => *size,
+            _ => return false,
+        };
+        units.iter().any(|unit| unit.name == lun.name && after < unit.size_bytes)
     };
-    shown.iter().map(one).collect()
+    let fault = |lun: &Lun| Fault {
+        place: format!("LUN {}", lun.name),
+        what: "it would be smaller than it is, and lose what lies behind its new end".into(),
+        fix: "use lunette lun resize with --yes-lose-data, if that is meant".into(),
+    };
+    old.luns.iter().filter(shrinks).map(fault).collect()
 }
 
-/// Where a configuration shows one of its LUNs.
-fn shown(config: &Config, index: usize) -> Vec<Shown> {
-    let mut all = Vec::new();
-    for target in &config.targets {
-        let lists = target.groups.iter().filter_map(|group| Some((Some(&group.name), group.luns.as_ref()?)));
-        for (group, list) in [(None, &target.luns)].into_iter().chain(lists) {
-            all.extend(list.iter().filter(|(_, lun)| *lun == index).map(|(number, _)| Shown {
-                target: target.name.clone(),
-                group: group.cloned(),
-                number: *number,
-            }));
+fn text(step: &StepOfChange, old: &Config, new: &Config) -> String {
+    match step {
+        StepOfChange::Restart(option) => format!("restart for {option}"),
+        StepOfChange::Settings => format!("change {}, for all", settings(old, new).join(", ")),
+        StepOfChange::RemoveTarget(name) => format!("remove target {name}; its sessions end"),
+        StepOfChange::Hide { target, lun } => format!("hide LUN {lun} from initiators of {target}"),
+        StepOfChange::RemovePortal(address) => format!("stop listening on {address}"),
+        StepOfChange::RemoveLun(name) => {
+            let lost = if is_memory(old, name) { "; its content, in memory, is lost" } else { "" };
+            format!("remove LUN {name} ({}){lost}", store(old, name))
+        }
+        StepOfChange::AddLun(name) => format!("add LUN {name} ({})", store(new, name)),
+        StepOfChange::ChangeLun(name) => {
+            let both = find(old, name).zip(find(new, name));
+            let what = both.map_or_else(Vec::new, |(old, new)| properties(old, new));
+            format!("change {} of LUN {name}", what.join(", "))
+        }
+        StepOfChange::AddPortal(address) => format!("listen on {address}"),
+        StepOfChange::ChangePortal(address) => {
+            let of =
+                |config: &'_ Config| config.portals.iter().find(|portal| portal.listen == *address).cloned();
+            let what = of(old).zip(of(new)).map_or_else(Vec::new, |(old, new)| portal(&old, &new));
+            format!("change {} of portal {address}", what.join(", "))
+        }
+        StepOfChange::AddTarget(name) => format!("add target {name}"),
+        StepOfChange::ChangeTarget(name) => {
+            let of = |config: &'_ Config| config.targets.iter().find(|target| target.name == *name).cloned();
+            let what = of(old)
+                .zip(of(new))
+                .map_or_else(Vec::new, |(before, after)| target(old, &before, new, &after));
+            format!("target {name}: {}", what.join(", "))
         }
     }
-    all
 }
 
-/// Whether a LUN can come beside all that there are.
-fn is_free(config: &Config, lun: &Lun, shown: &[Shown]) -> bool {
-    let collides = |other: &Lun| {
-        other.serial == lun.serial
-            || (lun.aoe.is_some() && lun.aoe == other.aoe)
-            || (path(lun).is_some() && path(lun) == path(other))
+/// The names of those that differ.
+fn differing<'a>(all: impl IntoIterator<Item = (&'a str, bool)>) -> Vec<String> {
+    all.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name.to_owned()).collect()
+}
+
+fn settings(old: &Config, new: &Config) -> Vec<String> {
+    differing([
+        ("poll", old.poll == new.poll),
+        ("login_timeout", old.login_timeout == new.login_timeout),
+        ("keep_alive", old.keep_alive == new.keep_alive),
+        ("stall_timeout", old.stall_timeout == new.stall_timeout),
+        ("logins_max", old.logins_max == new.logins_max),
+    ])
+}
+
+fn properties(old: &Lun, new: &Lun) -> Vec<String> {
+    let named = differing([
+        ("read_only", old.read_only == new.read_only),
+        ("write_cache", old.write_cache == new.write_cache),
+        ("thin", old.thin == new.thin),
+        ("removable", old.removable == new.removable),
+        ("product", old.product == new.product),
+        ("aoe", old.aoe == new.aoe),
+        ("size", old.store == new.store),
+        ("limits", old.limits == new.limits),
+    ]);
+    if named.is_empty() { vec!["properties".into()] } else { named }
+}
+
+fn portal(old: &Portal, new: &Portal) -> Vec<String> {
+    differing([
+        ("cores", old.cores == new.cores),
+        ("group", old.group == new.group),
+        ("transports", old.transports == new.transports),
+        ("rdma", old.rdma == new.rdma),
+    ])
+}
+
+/// What changes of a target: LUNs by number and name, and the rest by its key.
+fn target(old: &Config, before: &Target, new: &Config, after: &Target) -> Vec<String> {
+    let lists = |config: &Config, target: &Target| {
+        let of = |list: &[(u16, usize)]| {
+            let named =
+                list.iter().filter_map(|(number, lun)| Some((*number, config.luns.get(*lun)?.name.clone())));
+            named.collect::<Vec<_>>()
+        };
+        let groups = target
+            .groups
+            .iter()
+            .filter_map(|group| Some((Some(group.name.clone()), of(group.luns.as_ref()?))));
+        [(None, of(&target.luns))].into_iter().chain(groups).collect::<Vec<_>>()
     };
-    let is_number_free = |shown: &Shown| {
-        find_list(config, shown).is_some_and(|list| list.iter().all(|(number, _)| *number != shown.number))
+    let (lists_before, lists_after) = (lists(old, before), lists(new, after));
+    let mut all = Vec::new();
+    for (group, list) in &lists_after {
+        let known = lists_before.iter().find(|(other, _)| other == group).map(|(_, list)| list.as_slice());
+        let of = group.as_ref().map_or(String::new(), |group| format!(" for group {group}"));
+        for (number, name) in list.iter().filter(|entry| !known.unwrap_or_default().contains(entry)) {
+            all.push(format!("LUN {number} is {name}{of}"));
+        }
+    }
+    let bare = |group: &Group| Group { luns: None, ..group.clone() };
+    let portals = |config: &Config, target: &Target| {
+        let listen = |portal: &usize| config.portals.get(*portal).map(|portal| portal.listen);
+        target.portals.iter().filter_map(listen).collect::<Vec<_>>()
     };
-    !config.luns.iter().any(collides) && shown.iter().all(is_number_free)
+    all.extend(differing([
+        ("alias", before.alias == after.alias),
+        ("sessions_max", before.sessions_max == after.sessions_max),
+        ("queue_depth", before.queue_depth == after.queue_depth),
+        ("portals", portals(old, before) == portals(new, after)),
+        ("groups", before.groups.iter().map(bare).eq(after.groups.iter().map(bare))),
+    ]));
+    if all.is_empty() { vec!["LUNs".into()] } else { all }
 }
 
-/// Whether there is the list that a LUN is to be shown in, and its number free.
-fn has_list(config: &Config, shown: &Shown) -> bool {
-    find_list(config, shown).is_some_and(|list| list.iter().all(|(number, _)| *number != shown.number))
+fn is_memory(config: &Config, name: &str) -> bool {
+    find(config, name).is_some_and(|lun| matches!(lun.store, StoreSpec::Ram { .. }))
 }
 
-fn find_list<'a>(config: &'a Config, shown: &Shown) -> Option<&'a Vec<(u16, usize)>> {
-    let target = config.targets.iter().find(|target| target.name == shown.target)?;
-    match &shown.group {
-        None => Some(&target.luns),
-        Some(name) => target.groups.iter().find(|group| group.name == *name)?.luns.as_ref(),
-    }
+fn store(config: &Config, name: &str) -> String {
+    find(config, name).map_or(String::new(), |lun| lun.store.to_string())
 }
 
-fn list<'a>(config: &'a mut Config, shown: &Shown) -> Option<&'a mut Vec<(u16, usize)>> {
-    let target = config.targets.iter_mut().find(|target| target.name == shown.target)?;
-    match &shown.group {
-        None => Some(&mut target.luns),
-        Some(name) => target.groups.iter_mut().find(|group| group.name == *name)?.luns.as_mut(),
-    }
-}
-
-fn path(lun: &Lun) -> Option<&std::path::Path> {
+fn path(lun: &Lun) -> Option<&Path> {
     match &lun.store {
         StoreSpec::File { path, .. } | StoreSpec::Block { path } => Some(path),
         StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => None,
@@ -223,147 +202,55 @@ fn find<'a>(config: &'a Config, name: &str) -> Option<&'a Lun> {
     config.luns.iter().find(|lun| lun.name == name)
 }
 
-fn loses_content(lun: &Lun) -> Fault {
-    Fault {
-        place: format!("LUN {}", lun.name),
-        what: "it is in memory, and another one in its place would be empty".into(),
-        fix: "give the new one another name if its content may be lost, or undo this".into(),
-    }
-}
-
-/// What the engine cannot change while it serves.
-fn needs_restart(step: &StepOfChange) -> Fault {
-    let place = match step {
-        StepOfChange::Restart(option) => (*option).to_owned(),
-        StepOfChange::Settings => "poll, login_timeout, keep_alive, stall_timeout or logins_max".into(),
-        StepOfChange::RemoveTarget(name)
-        | StepOfChange::AddTarget(name)
-        | StepOfChange::ChangeTarget(name) => {
-            format!("target {name}")
-        }
-        StepOfChange::Hide { target, lun } => format!("LUN {lun} of target {target}"),
-        StepOfChange::RemoveLun(name) | StepOfChange::AddLun(name) | StepOfChange::ChangeLun(name) => {
-            format!("LUN {name}")
-        }
-        StepOfChange::RemovePortal(address)
-        | StepOfChange::AddPortal(address)
-        | StepOfChange::ChangePortal(address) => format!("portal {address}"),
-    };
-    let what = match step {
-        StepOfChange::Restart(_) | StepOfChange::Settings => "it takes effect at the next start",
-        StepOfChange::RemoveTarget(_)
-        | StepOfChange::RemovePortal(_)
-        | StepOfChange::RemoveLun(_)
-        | StepOfChange::Hide { .. } => "it cannot be removed while the daemon serves",
-        StepOfChange::AddTarget(_) | StepOfChange::AddPortal(_) | StepOfChange::AddLun(_) => {
-            "it cannot be added while the daemon serves"
-        }
-        StepOfChange::ChangeLun(_) | StepOfChange::ChangePortal(_) | StepOfChange::ChangeTarget(_) => {
-            "it cannot be changed while the daemon serves"
-        }
-    };
-    Fault { place, what: what.into(), fix: "restart the daemon for it, or undo it in the file".into() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
-    const TARGETS: &str = "
-        [[target]]
-        name = 'iqn.2026-11.a:x'
-        luns = [X]
-        [[target]]
-        name = 'iqn.2026-11.a:y'
-        luns = ['z']
-        [[target.group]]
-        name = 'g'
-        luns = [G]
-    ";
-
-    /// LUNs by name and the rest of their table, and what target x and group g show.
-    fn config(luns: &[(&str, &str)], x: &str, g: &str) -> Config {
-        let mut text = String::from("[[lun]]\nname = 'z'\nnull = '1M'\n");
-        for (name, rest) in luns {
-            text += &format!("[[lun]]\nname = '{name}'\n{rest}\n");
-        }
-        text += &TARGETS.replace("[X]", &format!("[{x}]")).replace("[G]", &format!("[{g}]"));
+    fn config(luns: &str, rest: &str) -> Config {
+        let text = format!(
+            "poll = 'never'\nlun = [{{ name = 'z', null = '1M' }}, {luns}]\n[[target]]\nname = 'iqn.2026-11.a:x'\n{rest}\n"
+        );
         Config::from_toml(&text, Path::new("lunette.toml")).unwrap_or_else(|problems| panic!("{problems}"))
     }
 
     fn texts(old: &Config, new: &Config) -> Vec<String> {
-        let plan = plan(old, new).unwrap_or_else(|faults| panic!("{faults:?}"));
-        plan.steps.into_iter().map(|step| step.text).collect()
+        let steps = plan(old, new).unwrap_or_else(|faults| panic!("{faults:?}"));
+        steps.into_iter().map(|step| step.text).collect()
     }
 
-    fn places(old: &Config, new: &Config) -> Vec<String> {
-        let faults = plan(old, new).map(|_| ()).expect_err("it needs a restart");
-        faults.into_iter().map(|fault| format!("{}: {}", fault.place, fault.what)).collect()
-    }
-
-    const FILE: &str = "file = '/srv/a.img'";
+    const FILE: &str = "{ name = 'a', file = '/srv/a.img', serial = 'S' }";
 
     #[test]
-    fn what_comes_is_opened_before_anything_goes() {
-        let old = config(&[("a", FILE)], "'a'", "");
-        let new = config(&[("b", "null = '1M'")], "{ lun = 'b', number = 3 }", "'b'");
+    fn each_step_says_what_it_does_to_whom() {
+        let old = config(FILE, "luns = ['z', 'a']");
+        let new = config("{ name = 'b', null = '1M' }", "luns = ['z', { lun = 'b', number = 3 }]");
         assert_eq!(
             texts(&old, &new),
             [
-                "add LUN b (null:1048576), LUN 3 of iqn.2026-11.a:x, LUN 0 of iqn.2026-11.a:y for group g",
-                "remove LUN a (file:/srv/a.img), LUN 0 of iqn.2026-11.a:x",
+                "hide LUN a from initiators of iqn.2026-11.a:x",
+                "remove LUN a (file:/srv/a.img)",
+                "add LUN b (null:1048576)",
+                "target iqn.2026-11.a:x: LUN 3 is b",
             ]
         );
-    }
-
-    #[test]
-    fn what_needs_the_place_of_another_comes_after_that_went() {
-        let old = config(&[("a", FILE)], "'a'", "");
-        let new = config(&[("b", FILE)], "'b'", "");
-        let texts = texts(&old, &new);
-        assert!(texts[0].starts_with("remove LUN a") && texts[1].starts_with("add LUN b"), "{texts:?}");
-    }
-
-    #[test]
-    fn memory_is_not_replaced_by_an_empty_one() {
-        let old = config(&[("a", "ram = '1M'")], "'a'", "");
-        let new = config(&[("a", "ram = '2M'")], "'a'", "");
+        let group = "luns = ['z']\n[[target.group]]\nname = 'g'\nluns = ['a']\n";
         assert_eq!(
-            places(&old, &new),
-            ["LUN a: it is in memory, and another one in its place would be empty"]
-        );
-    }
-
-    #[test]
-    fn what_the_engine_cannot_change_is_named_and_nothing_else() {
-        let old = config(&[("a", FILE), ("b", "null = '1M'")], "'a', 'b'", "");
-        let swapped = config(&[("a", FILE), ("b", "null = '1M'")], "'b', 'a'", "");
-        assert_eq!(
-            places(&old, &swapped),
-            ["target iqn.2026-11.a:x: it cannot be changed while the daemon serves"]
+            texts(&old, &config(FILE, group)),
+            ["target iqn.2026-11.a:x: LUN 0 is a for group g, groups",]
         );
         let mut other = old.clone();
-        other.cores = vec![0, 77];
-        other.poll = config::Poll::Never;
-        let places = places(&old, &other);
-        assert_eq!(places[0], "cores: it takes effect at the next start");
-        assert_eq!(places.len(), 2, "{places:?}");
+        other.keep_alive *= 2;
+        other.luns[1].read_only = true;
+        assert_eq!(texts(&old, &other), ["change keep_alive, for all", "change read_only of LUN a"]);
     }
 
     #[test]
-    fn each_step_is_taken_back_by_its_opposite() {
-        let old = config(&[("a", FILE), ("b", "null = '1M'")], "'a', 'b'", "'a'");
-        let new = config(
-            &[("b", "null = '2M'"), ("c", "null = '1M'")],
-            "{ lun = 'b', number = 1 }, { lun = 'c', number = 5 }",
-            "",
-        );
-        let plan = plan(&old, &new).unwrap_or_else(|faults| panic!("{faults:?}"));
-        let mut model = old.clone();
-        plan.steps.iter().for_each(|step| advance(&mut model, &step.change));
-        assert_eq!(diff(&model, &new), []);
-        plan.steps.iter().rev().for_each(|step| advance(&mut model, &step.undo));
-        assert_eq!(diff(&model, &old), []);
+    fn what_needs_a_restart_or_loses_data_is_named_and_nothing_else() {
+        let old = config("{ name = 'a', ram = '1M' }", "luns = ['z', 'a']");
+        let mut new = config("{ name = 'a', ram = '2M' }", "luns = ['z']");
+        new.cores = vec![0, 77];
+        let faults = plan(&old, &new).map(|_| ()).expect_err("not so");
+        let places: Vec<String> = faults.into_iter().map(|fault| fault.place).collect();
+        assert_eq!(places, ["cores", "LUN a"]);
     }
 }

@@ -25,6 +25,7 @@ mod log;
 mod logins;
 mod long;
 mod lost;
+mod manage;
 mod network;
 mod nexus;
 mod real_input;

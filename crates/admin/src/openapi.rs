@@ -1,0 +1,191 @@
+//! The description of the API (OpenAPI 3.1), made of the list of what there is.
+
+use serde_json::{Map, Value, json};
+
+/// What can be done at a path.
+pub(crate) struct Operation {
+    /// The method, in lower case.
+    pub(crate) method: &'static str,
+    /// The path, with names in braces.
+    pub(crate) path: &'static str,
+    /// A name for it.
+    pub(crate) id: &'static str,
+    /// What it does.
+    pub(crate) summary: &'static str,
+    /// What comes in the body of the request, if anything does.
+    pub(crate) body: Option<&'static str>,
+    /// What comes back.
+    pub(crate) answer: Answers,
+}
+
+/// What comes back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// An object.
+    One,
+    /// Objects by pages.
+    List,
+    /// What a change did.
+    Steps,
+    /// TOML.
+    File,
+}
+
+const fn read(path: &'static str, id: &'static str, summary: &'static str, answer: Answers) -> Operation {
+    Operation { method: "get", path, id, summary, body: None, answer }
+}
+
+const fn change(
+    method: &'static str,
+    path: &'static str,
+    id: &'static str,
+    summary: &'static str,
+    body: Option<&'static str>,
+) -> Operation {
+    Operation { method, path, id, summary, body, answer: Answers::Steps }
+}
+
+const KEYS: &str = "Keys and values of the configuration file";
+
+/// All that there is.
+pub(crate) const OPERATIONS: [Operation; 21] = [
+    read("/v1/cpu", "cpu", "CPU times of the daemon and its machine", Answers::One),
+    read("/v1/openapi.json", "openapi", "This document", Answers::One),
+    read("/v1/config", "config", "What runs, as a configuration file without secrets", Answers::File),
+    change("post", "/v1/reload", "reload", "Read the file again and apply what is different", None),
+    read("/v1/luns", "luns", "All LUNs", Answers::List),
+    change(
+        "post",
+        "/v1/luns",
+        "add_lun",
+        "Add a LUN",
+        Some(
+            "Keys and values of [[lun]] in the configuration file; `shown` lists where it is shown, each with `target`, `group` and \
+         `number`, all of which may be left out",
+        ),
+    ),
+    read("/v1/luns/{lun}", "lun", "A LUN", Answers::One),
+    change(
+        "patch",
+        "/v1/luns/{lun}",
+        "set_lun",
+        "Change keys of a LUN; those that are null are removed",
+        Some(KEYS),
+    ),
+    change("delete", "/v1/luns/{lun}", "remove_lun", "Remove a LUN, everywhere", None),
+    change(
+        "post",
+        "/v1/luns/{lun}/resize",
+        "resize_lun",
+        "Make a LUN larger",
+        Some("`size`; with `yes_lose_data` true it may be smaller than before"),
+    ),
+    read("/v1/targets", "targets", "All targets with their groups", Answers::List),
+    change("post", "/v1/targets", "add_target", "Add a target", Some(KEYS)),
+    read("/v1/targets/{target}", "target", "A target", Answers::One),
+    change("patch", "/v1/targets/{target}", "set_target", "Change keys of a target", Some(KEYS)),
+    change("delete", "/v1/targets/{target}", "remove_target", "Remove a target", None),
+    read("/v1/targets/{target}/groups", "groups", "The groups of a target, in their order", Answers::List),
+    change("post", "/v1/targets/{target}/groups", "add_group", "Add a group behind the others", Some(KEYS)),
+    read("/v1/targets/{target}/groups/{group}", "group", "A group", Answers::One),
+    change("patch", "/v1/targets/{target}/groups/{group}", "set_group", "Change keys of a group", Some(KEYS)),
+    change("delete", "/v1/targets/{target}/groups/{group}", "remove_group", "Remove a group", None),
+    read("/v1/portals", "portals", "All portals with the addresses that are bound", Answers::List),
+];
+
+/// The document.
+pub(crate) fn document() -> Value {
+    let mut paths: Map<String, Value> = Map::new();
+    for operation in &OPERATIONS {
+        let path = paths.entry(operation.path).or_insert_with(|| json!({}));
+        path[operation.method] = describe(operation);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Lunette",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "What a running daemon serves, to be read and changed. Changes are verified as a whole first, and \
+                            made in full or not at all.",
+        },
+        "paths": paths,
+        "components": { "schemas": {
+            "Steps": {
+                "type": "object",
+                "properties": {
+                    "applied": { "type": "boolean" },
+                    "steps": { "type": "array", "items": { "type": "string" } },
+                    "warnings": { "type": "array", "items": { "type": "string" } },
+                },
+            },
+            "List": {
+                "type": "object",
+                "properties": {
+                    "items": { "type": "array", "items": { "type": "object" } },
+                    "next": { "type": ["string", "null"], "description": "`after` of the next page" },
+                },
+            },
+            "Problem": {
+                "type": "object",
+                "properties": {
+                    "title": { "type": "string" },
+                    "status": { "type": "integer" },
+                    "problems": { "type": "array", "items": {
+                        "type": "object",
+                        "properties": {
+                            "place": { "type": "string" },
+                            "what": { "type": "string" },
+                            "fix": { "type": "string" },
+                        },
+                    } },
+                },
+            },
+        } },
+    })
+}
+
+fn describe(operation: &Operation) -> Value {
+    let mut parameters: Vec<Value> = operation
+        .path
+        .split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+        .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
+        .collect();
+    let query = |name: &str, kind: &str| json!({ "name": name, "in": "query", "schema": { "type": kind } });
+    match operation.answer {
+        Answers::List => parameters.extend([query("limit", "integer"), query("after", "string")]),
+        Answers::Steps => {
+            parameters.push(query("dry_run", "boolean"));
+            parameters.push(json!({ "name": "If-Match", "in": "header", "schema": { "type": "string" } }));
+        }
+        Answers::One | Answers::File => {}
+    }
+    let schema = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
+    let (kind, schema) = match operation.answer {
+        Answers::One => ("application/json", json!({ "type": "object" })),
+        Answers::List => ("application/json", schema("List")),
+        Answers::Steps => ("application/json", schema("Steps")),
+        Answers::File => ("application/toml", json!({ "type": "string" })),
+    };
+    let problem = json!({
+        "description": "What is wrong, where, and how to fix it",
+        "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+    });
+    let mut description = json!({
+        "operationId": operation.id,
+        "summary": operation.summary,
+        "parameters": parameters,
+        "responses": {
+            "200": { "description": "It is so", "content": { kind: { "schema": schema } } },
+            "default": problem,
+        },
+    });
+    if let Some(body) = operation.body {
+        description["requestBody"] = json!({
+            "required": true,
+            "description": body,
+            "content": { "application/json": { "schema": { "type": "object" } } },
+        });
+    }
+    description
+}

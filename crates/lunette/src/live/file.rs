@@ -1,0 +1,73 @@
+//! The configuration file, replaced in one step: whoever reads it sees the old text or the new one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
+
+/// A new text beside the file, which is durable, and gone unless it takes the file's place.
+pub(super) struct Replacement {
+    file: PathBuf,
+    beside: PathBuf,
+}
+
+impl Replacement {
+    /// Writes a text beside the file that a path leads to, with that one's owner and mode.
+    pub(super) fn prepare(path: &Path, text: &str) -> io::Result<Replacement> {
+        let file = fs::canonicalize(path)?;
+        let found = file.metadata()?;
+        let mut name = file.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}", std::process::id()));
+        let beside = file.with_file_name(name);
+        // What a process with our number left behind.
+        let _ = fs::remove_file(&beside);
+        let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        let replacement = Replacement { file, beside };
+        // Only root may give files away.
+        let _ = fchown(&new, Some(found.uid()), Some(found.gid()));
+        new.set_permissions(fs::Permissions::from_mode(found.mode() & 0o7777))?;
+        new.write_all(text.as_bytes())?;
+        new.sync_all()?;
+        Ok(replacement)
+    }
+
+    /// Takes the place of the file, if that still has the text `before`.
+    pub(super) fn commit(self, before: &str) -> io::Result<()> {
+        if fs::read_to_string(&self.file)? != before {
+            return Err(io::Error::other("somebody else has changed it meanwhile"));
+        }
+        fs::rename(&self.beside, &self.file)?;
+        match self.file.parent() {
+            Some(folder) => File::open(folder)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.beside);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_as_it_is_or_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        Replacement::prepare(&link, "new").unwrap().commit("old").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
+        assert!(link.is_symlink());
+        Replacement::prepare(&file, "newer").unwrap().commit("old").unwrap_err();
+        drop(Replacement::prepare(&file, "newer").unwrap());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside it");
+    }
+}

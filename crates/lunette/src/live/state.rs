@@ -1,0 +1,94 @@
+//! What is published of the daemon, as JSON.
+
+use config::{ByDevice, Config, Group, Lun, Portal, Target, show_cores};
+use engine::daemon::UnitSummary;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+
+/// LUNs.
+pub(super) fn luns(config: &Config, units: &[UnitSummary]) -> Vec<Value> {
+    let unit = |lun: &Lun| units.iter().find(|unit| unit.name == lun.name);
+    config.luns.iter().map(|lun| self::lun(lun, unit(lun))).collect()
+}
+
+fn lun(lun: &Lun, unit: Option<&UnitSummary>) -> Value {
+    json!({
+        "name": lun.name,
+        "store": lun.store.to_string(),
+        "size_bytes": unit.map(|unit| unit.size_bytes),
+        "block_bytes": unit.map_or(lun.block_bytes, |unit| unit.block_bytes),
+        "physical_block_bytes": lun.physical_block_bytes,
+        "serial": lun.serial,
+        "product": lun.product,
+        "read_only": lun.read_only,
+        "write_cache": lun.write_cache,
+        "thin": unit.map_or(lun.thin, |unit| unit.thin),
+        "removable": lun.removable,
+        "aoe": lun.aoe.map(|address| address.to_string()),
+        "not_opened": unit.and_then(|unit| unit.failed.clone()),
+    })
+}
+
+/// Targets with their groups.
+pub(super) fn targets(config: &Config) -> Vec<Value> {
+    config.targets.iter().map(|target| self::target(config, target)).collect()
+}
+
+fn target(config: &Config, target: &Target) -> Value {
+    let portals = target.portals.iter().filter_map(|portal| config.portals.get(*portal));
+    json!({
+        "name": target.name,
+        "alias": target.alias,
+        "sessions_max": target.sessions_max,
+        "portals": portals.map(|portal| portal.listen.to_string()).collect::<Vec<_>>(),
+        "luns": numbered(config, &target.luns),
+        "groups": target.groups.iter().map(|group| self::group(config, group)).collect::<Vec<_>>(),
+    })
+}
+
+fn group(config: &Config, group: &Group) -> Value {
+    let network = |network: &config::Network| format!("{}/{}", network.address, network.prefix);
+    json!({
+        "name": group.name,
+        "initiators": group.initiators,
+        "networks": group.networks.iter().map(network).collect::<Vec<_>>(),
+        "deny": group.deny,
+        "read_only": group.read_only,
+        "luns": group.luns.as_ref().map(|luns| numbered(config, luns)),
+        "chap": group.chap.as_ref().map(|chap| json!({
+            "user": chap.user,
+            "mutual_user": chap.mutual.as_ref().map(|(user, _)| user),
+        })),
+    })
+}
+
+fn numbered(config: &Config, luns: &[(u16, usize)]) -> Vec<Value> {
+    let named = luns.iter().filter_map(|(number, lun)| Some((number, config.luns.get(*lun)?)));
+    named.map(|(number, lun)| json!({ "number": number, "lun": lun.name })).collect()
+}
+
+/// Portals with the addresses that are bound.
+pub(super) fn portals(config: &Config, bound: &[SocketAddr]) -> Vec<Value> {
+    config.portals.iter().enumerate().map(|(index, portal)| self::portal(portal, bound.get(index))).collect()
+}
+
+fn portal(portal: &Portal, bound: Option<&SocketAddr>) -> Value {
+    let transports = [
+        ("iscsi", portal.transports.iscsi),
+        ("iser", portal.transports.iser),
+        ("srp", portal.transports.srp),
+    ];
+    let names: Vec<&str> = transports.into_iter().filter_map(|(name, is)| is.then_some(name)).collect();
+    json!({
+        "name": portal.listen.to_string(),
+        "address": bound.unwrap_or(&portal.listen).to_string(),
+        "group": portal.group,
+        "cores": show_cores(&portal.cores),
+        "transports": names,
+        "rdma": match portal.rdma {
+            ByDevice::No => json!(false),
+            ByDevice::Too => json!(true),
+            ByDevice::Only => json!("only"),
+        },
+    })
+}

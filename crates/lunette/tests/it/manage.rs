@@ -1,0 +1,211 @@
+//! What a daemon serves, changed by commands and over its API: in its file, too, if it has one.
+
+use super::reload::{Served, ask, numbers};
+use crate::support::daemon::Daemon;
+use crate::support::initiator::{Initiator, Login};
+use serde_json::Value;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// An answer of the API.
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    fn tag(&self) -> String {
+        let line = self.head.lines().find_map(|line| line.strip_prefix("etag: "));
+        line.unwrap_or_else(|| panic!("no entity tag: {}", self.head)).to_owned()
+    }
+}
+
+fn request(socket: &Path, method: &str, path: &str, fields: &str, body: &str) -> Answer {
+    let mut stream = UnixStream::connect(socket).expect("it listens");
+    let length = body.len();
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{fields}\r\n{body}");
+    stream.write_all(request.as_bytes()).expect("a request is taken");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text}"));
+    let status = head.get(9..12).and_then(|status| status.parse().ok()).expect("a status");
+    Answer { status, head: head.into(), body: body.into() }
+}
+
+fn text(served: &Served) -> String {
+    fs::read_to_string(served.file()).expect("the file is there")
+}
+
+#[test]
+fn a_lun_is_added_and_removed_in_the_file_and_for_a_session_that_was_there() {
+    let served = Served::with("", "");
+    let mut session = served.session("early");
+    let before = text(&served);
+    let spec = format!("file:{}/b.img,size=1M,name=b,serial=B", served.folder.path().display());
+    let dry = served.must(&["lun", "add", &spec, "--dry-run"]);
+    assert!(dry.contains("LUN 1 is b\n2 steps; nothing was changed"), "{dry}");
+    assert_eq!(text(&served), before);
+
+    served.must(&["lun", "add", &spec]);
+    assert_eq!(numbers(&mut session), [0, 1]);
+    session.ready(1).expect("the new unit is ready");
+    let with = text(&served);
+    assert!(with.starts_with("# Of the test.\n") && with.contains("name = \"kept\" # it stays\n"), "{with}");
+    assert!(
+        with.contains("serial = \"B\"\nsize = \"1M\"\n") && with.contains("luns = [\"kept\", \"b\"]"),
+        "{with}"
+    );
+    let listed = served.must(&["lun", "list"]);
+    assert!(listed.contains("b: file:") && listed.contains(", 1 MiB, serial B\n"), "{listed}");
+    assert!(served.must(&["reload"]).contains("Nothing to change."), "the file says what runs");
+
+    served.must(&["lun", "remove", "b"]);
+    assert_eq!(numbers(&mut session), [0]);
+    assert_eq!(text(&served), before, "the file is what it was");
+    assert!(served.folder.path().join("b.img").exists(), "the disk stays");
+    let log = served.daemon.stop();
+    assert!(
+        log.contains("admin: add LUN b: done who=\"uid 0, pid ") && log.contains("admin: remove LUN b: done"),
+        "{log}"
+    );
+}
+
+#[test]
+fn what_is_refused_leaves_file_and_daemon_as_they_were() {
+    let served = Served::with("", "");
+    let mut session = served.session("stayer");
+    let before = text(&served);
+    let shown = served.must(&["config", "show"]);
+    for (arguments, status, named) in [
+        (&["lun", "add", "ram:1M,name=kept"][..], 1, "LUN kept: there already is one"),
+        (&["lun", "add", "file:/nonexistent/a,name=b"], 1, "a LUN cannot be opened; nothing was changed"),
+        (&["lun", "add", "ram:1000"], 2, "bytes are not a whole number of 512-byte blocks"),
+        (
+            &["lun", "set", "kept", "blocksize=512"],
+            2,
+            "lun[0].blocksize: unknown key; did you mean `block_size`?",
+        ),
+        (&["lun", "set", "kep", "thin=off"], 2, "LUN kep: there is none of that name; did you mean `kept`?"),
+        (
+            &["lun", "set", "kept", "ram=1M"],
+            1,
+            "it is in memory, and another one in its place would be empty",
+        ),
+        (&["lun", "remove", "kept"], 2, "lun: there is none, so nothing would be served"),
+        (&["group", "add", "iqn.2026-11.a:x", "g"], 2, "target iqn.2026-11.a:x: there is none of that name"),
+    ] {
+        let outcome = served.ask(arguments);
+        assert_eq!(
+            outcome.status.and_then(|ended| ended.code()),
+            Some(status),
+            "{arguments:?}: {}",
+            outcome.text
+        );
+        assert!(outcome.text.contains(named), "{arguments:?}: {}", outcome.text);
+        assert_eq!(text(&served), before);
+    }
+    assert_eq!(served.must(&["config", "show"]), shown);
+    assert_eq!(numbers(&mut session), [0]);
+    let left: Vec<_> = fs::read_dir(served.folder.path()).expect("it is there").collect();
+    assert_eq!(left.len(), 3, "file, socket and its lock: {left:?}");
+    served.daemon.stop();
+}
+
+#[test]
+fn two_editors_do_not_overwrite_each_other() {
+    let served = Served::with("", "");
+    let socket = served.folder.path().join("admin.sock");
+    let seen = request(&socket, "GET", "/v1/luns/kept", "", "").tag();
+    let add = |name: &str, tag: &str| {
+        let body = format!("{{\"name\": \"{name}\", \"ram\": \"1M\"}}");
+        request(&socket, "POST", "/v1/luns", &format!("If-Match: {tag}\r\n"), &body)
+    };
+    let first = add("b", &seen);
+    assert_eq!(first.status, 200, "{}", first.body);
+    let second = add("c", &seen);
+    assert_eq!(second.status, 412, "{}", second.body);
+    assert!(second.head.contains("application/problem+json"), "{}", second.head);
+    assert_eq!(second.json()["problems"][0]["place"], "If-Match");
+    assert_eq!(add("c", &first.tag()).status, 200);
+
+    let by_hand = text(&served).replace("# Of the test.", "# Of the test, and of somebody's.");
+    fs::write(served.file(), &by_hand).expect("a file");
+    let outcome = served.ask(&["lun", "remove", "c"]);
+    assert!(
+        outcome.text.contains("has changed since the daemon read it; run lunette reload first"),
+        "{}",
+        outcome.text
+    );
+    assert_eq!(text(&served), by_hand);
+    served.must(&["reload"]);
+    served.must(&["lun", "remove", "c"]);
+    assert!(text(&served).starts_with("# Of the test, and of somebody's."));
+    served.daemon.stop();
+}
+
+#[test]
+fn a_daemon_without_a_file_is_changed_as_long_as_it_runs() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let socket = folder.path().join("admin.sock");
+    let daemon = Daemon::serve(["--admin", socket.to_str().expect("a plain path"), "--lun", "ram:1M"]);
+    let mut session = Initiator::login(&daemon.lun(0), &Login::named("early")).expect("login");
+    session.ready(0).expect("the unit is ready");
+    let done = ask(&socket, &["lun", "add", "ram:2M", "--number", "5"]).expect_success("it is added");
+    assert!(
+        done.contains("warning: the daemon was started without a configuration file: this is gone"),
+        "{done}"
+    );
+    assert_eq!(numbers(&mut session), [0, 5]);
+    let shown = ask(&socket, &["config", "show"]).expect_success("it is shown");
+    assert!(shown.contains("luns = [\"lun0\", { lun = \"lun1\", number = 5 }]"), "{shown}");
+    ask(&socket, &["lun", "remove", "lun0"]).expect_success("it is removed");
+    assert_eq!(numbers(&mut session), [5]);
+    daemon.stop();
+}
+
+#[test]
+fn the_api_is_what_its_document_says() {
+    let served = Served::with("", "");
+    let socket = served.folder.path().join("admin.sock");
+    let document = request(&socket, "GET", "/v1/openapi.json", "", "").json();
+    let paths = document["paths"].as_object().expect("paths");
+    for (path, operations) in paths {
+        let real = path
+            .replace("{target}", "iqn.2026-11.io.lunette:disk")
+            .replace("{lun}", "kept")
+            .replace("{group}", "g");
+        for method in ["GET", "POST", "PATCH", "PUT", "DELETE"] {
+            let described = !operations[method.to_lowercase()].is_null();
+            // Nothing comes of it: the body is none, or the configuration another one.
+            let answer = request(&socket, method, &format!("{real}?dry_run"), "If-Match: \"none\"\r\n", "");
+            assert_eq!(answer.status != 405, described, "{method} {path}: {}", answer.body);
+            assert!(answer.status != 404 || path.contains("{group}"), "{method} {path}: {}", answer.body);
+        }
+    }
+    assert_eq!(request(&socket, "GET", "/v1/nothing", "", "").status, 404);
+    let page = request(&socket, "GET", "/v1/luns?limit=1", "", "").json();
+    assert_eq!(page["items"][0]["name"], "kept", "{page}");
+    assert!(page["next"].is_null(), "{page}");
+    assert_eq!(request(&socket, "GET", "/v1/luns?limit=0", "", "").status, 400);
+    served.daemon.stop();
+}
+
+#[test]
+fn over_tcp_the_daemon_is_only_read() {
+    let daemon = Daemon::serve(["--admin", "127.0.0.1:0", "--lun", "ram:1M"]);
+    let place =
+        daemon.banner().lines().find_map(|line| line.strip_prefix("Admin ")).expect("a place").to_owned();
+    let shown = ask(Path::new(&place), &["config", "show"]).expect_success("it is shown");
+    assert!(shown.contains("ram = \"1M\""), "{shown}");
+    let refused = ask(Path::new(&place), &["lun", "add", "ram:1M"]);
+    assert!(refused.text.contains("over TCP the daemon can be read only"), "{}", refused.text);
+    daemon.stop();
+}
