@@ -272,8 +272,10 @@ luns = ["b"]
     #[test]
     fn a_file_grows_where_it_is_and_is_opened_anew_to_be_written() {
         let steps = |from: &str, to: &str| {
-            let file =
-                |rest: &str| config(&format!("lun = [{{ name = 'a', file = '/a', serial = 's'{rest} }}]"));
+            let target = "[[target]]\nname = 'iqn.2026-11.a:x'\nluns = ['a']";
+            let lun =
+                |rest: &str| format!("lun = [{{ name = 'a', file = '/a', serial = 's'{rest} }}]\n{target}");
+            let file = |rest: &str| config(&lun(rest));
             diff(&file(from), &file(to))
         };
         let changed = [ChangeLun("a".into())];

@@ -1,6 +1,7 @@
 //! Who may log in to what: the configuration's answer to the protocol machines' questions.
 
 use crate::registry::{CHANNELS_MAX, Registry, SessionName};
+use crate::served::Named;
 use config::names::srp_port;
 use config::{Config, Group, Target};
 use proto::iscsi::login::{Access, ChapCredentials, Grant, Offers, Refusal, SendTargets, Step, TargetRecord};
@@ -8,22 +9,32 @@ use proto::iscsi::target::TargetConfig;
 use proto::srp::target as srp;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use wire::iscsi::Stage;
 use wire::srp::RejectReason;
 
 /// The configuration as protocol machines see it.
 pub(crate) struct Directory {
-    config: Config,
+    config: Arc<Config>,
+    /// The targets, in order.
+    targets: Vec<Arc<Named>>,
     /// Bound addresses of the portals, in order.
     addresses: Vec<SocketAddr>,
     registry: Arc<Registry>,
-    tsih: AtomicU16,
 }
 
 impl Directory {
-    pub(crate) fn new(config: Config, addresses: Vec<SocketAddr>, registry: Arc<Registry>) -> Self {
-        Directory { config, addresses, registry, tsih: AtomicU16::new(0) }
+    pub(crate) fn new(
+        config: Arc<Config>,
+        targets: Vec<Arc<Named>>,
+        addresses: Vec<SocketAddr>,
+        registry: Arc<Registry>,
+    ) -> Self {
+        Directory { config, targets, addresses, registry }
+    }
+
+    /// The sessions.
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
     }
 
     /// Index of the portal that owns a local address: the exact one, or a wildcard of its family with that port.
@@ -119,8 +130,9 @@ impl Access for Directory {
         };
         let target = &self.config.targets[index];
         let matched = self.group_for(target, initiator, from.ip()).map_err(Refusal::Forbidden)?;
+        let number = self.targets[index].number;
         let session =
-            SessionName { initiator: initiator.to_lowercase(), isid, target: index, group, channel: 0 };
+            SessionName { initiator: initiator.to_lowercase(), isid, target: number, group, channel: 0 };
         let existing = self.registry.find(&session);
         if !self.registry.has_room(&session, target.sessions_max) {
             return Err(Refusal::TooManySessions);
@@ -164,15 +176,7 @@ impl Access for Directory {
     }
 
     fn new_tsih(&self) -> u16 {
-        // Zero is reserved for "new session" (RFC 7143 section 11.12.6).
-        // Sessions are found by name: where all handles are in use, one that is given twice does no harm.
-        for _ in 0..=u16::MAX {
-            let tsih = self.tsih.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-            if tsih != 0 && !self.registry.has_tsih(tsih) {
-                return tsih;
-            }
-        }
-        1
+        self.registry.new_tsih()
     }
 
     fn hears(&self, step: &Step<'_>) {
@@ -223,8 +227,9 @@ impl srp::login::Access for Directory {
             return Err(forbidden(format!("group {} asks for CHAP, which SRP does not have", group.name)));
         }
         let group = self.config.portals[portal].group;
+        let number = self.targets[index].number;
         let ports =
-            SessionName { initiator: initiator.clone(), isid: [0; 6], target: index, group, channel: 0 };
+            SessionName { initiator: initiator.clone(), isid: [0; 6], target: number, group, channel: 0 };
         let others = self.registry.channels(&ports);
         if applicant.keeps_others && others >= CHANNELS_MAX {
             let why = format!("the session has {CHANNELS_MAX} channels already");
@@ -263,6 +268,13 @@ mod tests {
     use crate::registry::Place;
     use config::ServeOptions;
 
+    fn directory(config: Config, addresses: Vec<SocketAddr>, registry: Arc<Registry>) -> Directory {
+        let named =
+            |(number, target): (usize, &Target)| Arc::new(Named { number, name: target.name.clone() });
+        let targets = config.targets.iter().enumerate().map(named).collect();
+        Directory::new(Arc::new(config), targets, addresses, registry)
+    }
+
     #[test]
     fn all_addresses_of_each_family_are_a_portal_of_their_own() {
         let listen = ["0.0.0.0:3260".to_owned(), "[::]:3260".to_owned()];
@@ -273,7 +285,7 @@ mod tests {
         only_v6.portals = vec![1];
         config.targets.push(only_v6);
         let addresses = config.portals.iter().map(|portal| portal.listen).collect();
-        let directory = Directory::new(config, addresses, Arc::default());
+        let directory = directory(config, addresses, Arc::default());
         let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let (v4, v6) = (at("192.0.2.1:3260"), at("[2001:db8::1]:3260"));
         let group = |target: &str, portal: SocketAddr| {
@@ -318,7 +330,7 @@ mod tests {
         assert_eq!((config.srp_target(0), config.srp_target(1)), (Some(1), Some(0)));
         let addresses: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
         let registry = Arc::new(Registry::default());
-        let directory = Directory::new(config, addresses.clone(), registry.clone());
+        let directory = directory(config, addresses.clone(), registry.clone());
         let admit = |port: u128, from: &str, keeps_others: bool| {
             let applicant = srp::login::Applicant {
                 initiator_port: port.to_be_bytes(),

@@ -1,15 +1,17 @@
 //! How what is served changes while it is served: in rounds, each of which every core acknowledges before the next begins.
 
+use crate::core::aoe::Ledger;
 use crate::message::Message;
-use crate::served::{Served, warn_of_blocks};
+use crate::served::{Door, Named, Parts, Served, warn_of_blocks};
 use crate::state::files::Files;
 use crate::stores::Opened;
-use crate::units::NewUnit;
-use config::{Config, Lun, StepOfChange, StoreSpec, Target};
+use crate::units::{self, NewUnit};
+use config::{Config, Lun, Portal, StepOfChange, StoreSpec, Target};
 use reactor::io::Io;
 use reactor::mailbox::Sender;
 use reactor::uring::Uring;
-use std::collections::VecDeque;
+use scsi::unit::{Port, Unit};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, mpsc};
 
 /// A change of what is served.
@@ -50,6 +52,7 @@ pub struct Shown {
 /// What all cores do at a time.
 enum Round<I: Io> {
     Add(NewUnit<I>),
+    Configure(Arc<[Arc<Unit>]>),
     Serve(Arc<Served>),
     Remove(u32),
 }
@@ -62,6 +65,11 @@ pub(crate) struct Changes<I: Io = Uring> {
     served: Arc<Served>,
     /// How many units have had each slot of the cores' tables.
     slots: Vec<Slot>,
+    /// The units that are served, by their numbers.
+    units: BTreeMap<u32, Arc<Unit>>,
+    /// The numbers of the next target and portal.
+    next_target: usize,
+    next_portal: usize,
     rounds: VecDeque<Round<I>>,
     /// Those who have yet to acknowledge the round that has begun.
     awaited: Option<(mpsc::Receiver<bool>, usize)>,
@@ -87,13 +95,22 @@ pub(crate) enum Progress {
 }
 
 impl<I: Io> Changes<I> {
-    /// Of cores that serve this, which `config` asked for.
-    pub(crate) fn new(mail: &[Sender<Message<I>>], served: &Arc<Served>, config: Config) -> Changes<I> {
+    /// Of cores that serve this, with these units, which `config` asked for.
+    pub(crate) fn new(
+        mail: &[Sender<Message<I>>],
+        served: &Arc<Served>,
+        units: &[NewUnit<I>],
+        config: Config,
+    ) -> Changes<I> {
+        let units = units.iter().map(|unit| (unit.view.unit.index, unit.view.unit.clone())).collect();
         Changes {
             mail: mail.to_vec(),
             config,
             served: served.clone(),
             slots: vec![Slot { is_taken: true, generation: 0 }; served.units.len()],
+            units,
+            next_target: served.targets.len(),
+            next_portal: served.doors.len(),
             rounds: VecDeque::new(),
             awaited: None,
             is_flushed: true,
@@ -149,37 +166,81 @@ impl<I: Io> Changes<I> {
     /// # Errors
     /// When it cannot be taken.
     pub(crate) fn plan_step(&self, step: &StepOfChange, to: &Config) -> Result<Plan, String> {
-        is_live(step, &self.config, to)?;
+        if let StepOfChange::Restart(option) = step {
+            return Err(format!("{option} takes effect at the next start only"));
+        }
         let config = step.after(&self.config, to);
-        match step {
+        let (comes, goes) = match step {
             StepOfChange::AddLun(name) => {
                 let lun = config.luns.iter().find(|lun| lun.name == *name);
-                let lun = lun.ok_or_else(|| format!("there is no LUN {name} to add"))?;
-                self.is_new(lun, None)?;
-                let name = lun.name.clone();
-                Ok(self.plan_of(config, Some(&name), None))
+                self.is_new(lun.ok_or_else(|| format!("there is no LUN {name} to add"))?, None)?;
+                (Some(name.as_str()), None)
             }
-            StepOfChange::RemoveLun(name) => {
-                let index = self.find(name)?;
-                Ok(self.plan_of(config, None, Some(index)))
+            StepOfChange::RemoveLun(name) => (None, Some(self.find(name)?)),
+            StepOfChange::ChangeLun(name) => {
+                self.find(name)?;
+                (None, None)
             }
-            _ => Ok(self.plan_of(config, None, None)),
+            StepOfChange::AddTarget(name)
+                if self.config.targets.iter().any(|target| target.name == *name) =>
+            {
+                return Err(format!("there is a target {name} already"));
+            }
+            StepOfChange::AddPortal(address) | StepOfChange::ChangePortal(address) => {
+                let mut cores = config.portals.iter().flat_map(|portal| &portal.cores);
+                if cores.any(|core| !config.cores.contains(core)) {
+                    return Err(format!("portal {address} has cores that are used at the next start only"));
+                }
+                (None, None)
+            }
+            _ => (None, None),
+        };
+        let mut plan = self.plan_of(config, comes, goes);
+        plan.has_new_rules = changes_rules(step, &self.config, &plan.config);
+        self.plan_doors(step, &mut plan);
+        if let StepOfChange::ChangeLun(name) = step {
+            plan.changes = self.served.find(name).map(|index| self.served.units[index]);
         }
+        Ok(plan)
     }
 
     /// Of a configuration in which the LUN named `comes` is another than any before, and the one at `goes` is no more.
     fn plan_of(&self, config: Config, comes: Option<&str>, goes: Option<usize>) -> Plan {
         let mut served = config.clone();
+        served.srp_guid = self.served.config.srp_guid;
         for lun in &mut served.luns {
             if let Some(index) = self.served.find(&lun.name).filter(|_| comes != Some(&lun.name)) {
                 as_found(lun, &self.served.config.luns[index]);
             }
         }
         let comes = comes.and_then(|name| config.luns.iter().position(|lun| lun.name == name));
-        Plan { config, served, comes, goes }
+        let doors = self.served.doors.clone();
+        Plan { config, served, comes, goes, changes: None, doors, opens: None, has_new_rules: false }
     }
 
-    /// Makes ready what a plan takes, with the store of the LUN that comes. Nothing has changed.
+    /// What listens at the portals then, as [`StepOfChange::after`] has them.
+    fn plan_doors(&self, step: &StepOfChange, plan: &mut Plan) {
+        let now = &self.config.portals;
+        match step {
+            StepOfChange::RemovePortal(address) => {
+                if let Some(index) = now.iter().rposition(|portal| portal.listen == *address) {
+                    plan.doors.remove(index);
+                }
+            }
+            StepOfChange::AddPortal(_) if plan.config.portals.len() > now.len() => {
+                plan.opens = Some((now.len(), self.next_portal));
+            }
+            StepOfChange::ChangePortal(_) => {
+                let is_other = |(before, after): (&Portal, &Portal)| before.rdma != after.rdma;
+                let index = now.iter().zip(&plan.config.portals).position(is_other);
+                plan.opens = index.map(|index| (index, plan.doors[index].number));
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes ready what a plan takes, with the store of the LUN that comes, and what listens at the portal that does. Nothing has
+    /// changed.
     ///
     /// # Errors
     /// When there are too many LUNs.
@@ -187,9 +248,10 @@ impl<I: Io> Changes<I> {
         &self,
         plan: Plan,
         opened: Option<&Opened<I>>,
+        door: Option<Door>,
         files: &dyn Files,
     ) -> Result<Prepared<I>, String> {
-        let Plan { config, served, comes, goes } = plan;
+        let Plan { config, served, comes, goes, changes, mut doors, opens, has_new_rules } = plan;
         let come = comes.map(|_| self.next_number()).transpose()?;
         let number = |(index, lun): (usize, &Lun)| match come {
             Some(number) if comes == Some(index) => number,
@@ -198,31 +260,84 @@ impl<I: Io> Changes<I> {
                 self.served.units[before]
             }
         };
-        let units = served.luns.iter().enumerate().map(number).collect();
-        let served = self.served.next(served, units);
+        let units: Vec<u32> = served.luns.iter().enumerate().map(number).collect();
+        if let (Some((index, _)), Some(door)) = (opens, door) {
+            let door = Arc::new(door);
+            match doors.get_mut(index) {
+                Some(place) => *place = door,
+                None => doors.push(door),
+            }
+        }
+        let named = |target: &Target| {
+            let before = self.served.targets.iter().find(|named| named.name == target.name);
+            let new = || Arc::new(Named { number: self.next_target, name: target.name.clone() });
+            before.cloned().unwrap_or_else(new)
+        };
+        let targets = served.targets.iter().map(named).collect();
+        let exported = served.luns.iter().zip(&units).filter(|(lun, _)| lun.export().is_some());
+        let is_new = |number: &u32| self.units.get(number).is_some_and(|unit| !unit.exported);
+        let exported = exported.map(|(_, number)| *number).filter(is_new);
+        let ledgers = exported.map(|number| (number, Arc::new(Ledger::new()))).collect();
+        let parts = Parts { config: served, units, targets, doors, has_new_rules, ledgers };
+        let served = self.served.next(parts);
+        let mut ports = served.ports.of_luns();
+        let (early, late) = self.configured(&served, &ports, changes);
         let mut unit = None;
         let mut fit = Ok(());
         if let (Some(index), Some(number), Some(opened)) = (comes, come, opened) {
             warn_of_blocks(&served.config.luns[index]);
-            let ports = served.ports.of_luns().swap_remove(index);
+            let ports = ports.swap_remove(index);
             let (new, is_fit) = NewUnit::of(&served.config, index, number, opened, ports, files);
             (unit, fit) = (Some(new), is_fit);
         }
         let gone = goes.map(|index| self.served.units[index]);
-        Ok(Prepared { config, served, unit, gone, come, fit })
+        Ok(Prepared { config, served, unit, early, late, gone, come, fit })
+    }
+
+    /// Units that are others before this is served: by ports that come and what is configured of them, and in any case the one
+    /// that changes; and those that are others after that, by ports that go.
+    fn configured(&self, served: &Served, ports: &[Vec<Port>], changes: Option<u32>) -> (Units, Units) {
+        let (mut early, mut late) = (Vec::new(), Vec::new());
+        for ((lun, number), ports) in served.config.luns.iter().zip(&served.units).zip(ports) {
+            let Some(before) = self.units.get(number) else { continue };
+            let after = units::configured(before, lun, ports.clone());
+            let mut all = ports.clone();
+            all.extend(before.ports.iter().filter(|port| !ports.contains(port)).cloned());
+            all.sort_by_key(|port| port.relative_id);
+            let first = Unit { ports: all, ..after.clone() };
+            if units::differ(before, &first) || changes == Some(*number) {
+                early.push(Arc::new(first.clone()));
+            }
+            if units::differ(&first, &after) {
+                late.push(Arc::new(after));
+            }
+        }
+        (early, late)
     }
 
     /// Begins what was prepared.
     pub(crate) fn begin(&mut self, prepared: Prepared<I>) {
-        let Prepared { config, served, unit, gone, come, .. } = prepared;
+        let Prepared { config, served, unit, early, late, gone, come, .. } = prepared;
         if let Some(number) = come {
             let slot = slot(number);
             self.slots.resize(self.slots.len().max(slot + 1), Slot::default());
             self.slots[slot].is_taken = true;
         }
+        let numbers =
+            |all: &[usize], next: usize| all.iter().map(|number| number + 1).max().unwrap_or(0).max(next);
+        let targets: Vec<usize> = served.targets.iter().map(|target| target.number).collect();
+        let portals: Vec<usize> = served.doors.iter().map(|door| door.number).collect();
+        self.next_target = numbers(&targets, self.next_target);
+        self.next_portal = numbers(&portals, self.next_portal);
+        self.units.extend(unit.iter().map(|unit| (unit.view.unit.index, unit.view.unit.clone())));
+        self.units.extend(early.iter().chain(&late).map(|unit| (unit.index, unit.clone())));
+        gone.iter().for_each(|unit| _ = self.units.remove(unit));
         (self.config, self.served) = (config, Arc::new(served));
+        let configure = |units: Units| (!units.is_empty()).then(|| Round::Configure(units.into()));
         self.rounds.extend(unit.map(Round::Add));
+        self.rounds.extend(configure(early));
         self.rounds.push_back(Round::Serve(self.served.clone()));
+        self.rounds.extend(configure(late));
         self.rounds.extend(gone.map(Round::Remove));
     }
 
@@ -287,6 +402,7 @@ impl<I: Io> Changes<I> {
             let done = done.clone();
             mail.post(match &mut round {
                 Round::Add(unit) => Message::AddUnit { unit: Box::new(unit.on(core)), done },
+                Round::Configure(units) => Message::Configure { units: units.clone(), done },
                 Round::Serve(served) => Message::Serve { served: served.clone(), done },
                 Round::Remove(unit) => Message::RemoveUnit { unit: *unit, done },
             });
@@ -310,6 +426,14 @@ pub(crate) struct Plan {
     comes: Option<usize>,
     /// The LUN that goes, among those that are served now.
     goes: Option<usize>,
+    /// The unit whose LUN is configured anew.
+    changes: Option<u32>,
+    /// What listens at the portals, but for the one that is to be opened.
+    doors: Vec<Arc<Door>>,
+    /// That one, in the configuration, and its number.
+    opens: Option<(usize, usize)>,
+    /// Who may log in is decided otherwise than before.
+    has_new_rules: bool,
 }
 
 impl Plan {
@@ -317,13 +441,38 @@ impl Plan {
     pub(crate) fn comes(&mut self) -> Option<&mut Lun> {
         self.comes.and_then(|index| self.served.luns.get_mut(index))
     }
+
+    /// The LUN that is configured anew, with its unit's number.
+    pub(crate) fn changes(&self, served: &Served) -> Option<(u32, &Lun)> {
+        let number = self.changes?;
+        let before = served.units.iter().position(|unit| *unit == number)?;
+        let name = &served.config.luns[before].name;
+        Some((number, self.served.luns.iter().find(|lun| lun.name == *name)?))
+    }
+
+    /// The portal that is to be opened, its number, and what listens there now.
+    pub(crate) fn opens(&self) -> Option<(&Portal, usize, Option<&Arc<Door>>)> {
+        let (index, number) = self.opens?;
+        Some((self.served.portals.get(index)?, number, self.doors.get(index)))
+    }
+
+    /// What is served then, of which only the machine knows the name of SRP's ports.
+    pub(crate) fn srp_guid(&mut self) -> &mut Option<u64> {
+        &mut self.served.srp_guid
+    }
 }
+
+/// Units as they are on all cores.
+type Units = Vec<Arc<Unit>>;
 
 /// A change that can begin.
 pub(crate) struct Prepared<I: Io> {
     config: Config,
     served: Served,
     unit: Option<NewUnit<I>>,
+    /// Units that are others before that is served, and after.
+    early: Units,
+    late: Units,
     /// The unit that goes.
     pub(crate) gone: Option<u32>,
     /// The one that comes.
@@ -339,28 +488,27 @@ impl<I: Io> Prepared<I> {
     }
 }
 
-/// Whether a step can be taken while others are served.
-fn is_live(step: &StepOfChange, now: &Config, to: &Config) -> Result<(), String> {
-    let later = |what: &str| Err(format!("{what} takes effect at the next start only"));
+/// Whether a step changes who may log in.
+fn changes_rules(step: &StepOfChange, now: &Config, next: &Config) -> bool {
     match step {
-        StepOfChange::Hide { .. } | StepOfChange::RemoveLun(_) | StepOfChange::AddLun(_) => Ok(()),
+        StepOfChange::RemoveTarget(_) | StepOfChange::RemovePortal(_) | StepOfChange::ChangePortal(_) => true,
         StepOfChange::ChangeTarget(name) => {
-            let next = step.after(now, to);
             let bare = |config: &Config| {
                 let mut target = config.targets.iter().find(|target| target.name == *name).cloned()?;
                 target.luns.clear();
                 target.groups.iter_mut().filter_map(|group| group.luns.as_mut()).for_each(Vec::clear);
                 Some(target)
             };
-            if bare(now) == bare(&next) { Ok(()) } else { later(&format!("the change of target {name}")) }
+            bare(now) != bare(next)
         }
-        StepOfChange::Restart(option) => later(option),
-        StepOfChange::Settings => later("the change of timeouts, limits or polling"),
-        StepOfChange::ChangeLun(name) => later(&format!("the change of LUN {name}")),
-        StepOfChange::RemoveTarget(name) | StepOfChange::AddTarget(name) => later(&format!("target {name}")),
-        StepOfChange::RemovePortal(address)
-        | StepOfChange::AddPortal(address)
-        | StepOfChange::ChangePortal(address) => later(&format!("portal {address}")),
+        StepOfChange::Restart(_)
+        | StepOfChange::Settings
+        | StepOfChange::Hide { .. }
+        | StepOfChange::RemoveLun(_)
+        | StepOfChange::AddLun(_)
+        | StepOfChange::ChangeLun(_)
+        | StepOfChange::AddPortal(_)
+        | StepOfChange::AddTarget(_) => false,
     }
 }
 

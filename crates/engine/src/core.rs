@@ -48,6 +48,7 @@ use buffer::Buffers;
 use connection::{Connection, Endings};
 use devices::DeviceDesk;
 use functions::Functions;
+use leaving::ChangeHere;
 use lines::Lines;
 use listeners::Listeners;
 use moves::Moves;
@@ -84,6 +85,8 @@ pub(crate) struct Core<I: Io> {
     lines: Lines,
     /// `stall_timeout`.
     stall_nanos: u64,
+    /// What is served changes here, and sessions end or units are configured anew first.
+    change: ChangeHere,
     agenda: Agenda,
     poller: Poller,
     next_tick: Time,
@@ -91,6 +94,15 @@ pub(crate) struct Core<I: Io> {
     listeners: Listeners,
     devices: DeviceDesk,
     ethernet: Ethernet<I::Line>,
+}
+
+/// How a core waits.
+fn mode(poll: config::Poll) -> Poll {
+    match poll {
+        config::Poll::Adaptive => Poll::Adaptive,
+        config::Poll::Always => Poll::Always,
+        config::Poll::Never => Poll::Never,
+    }
 }
 
 /// How often deadlines of connections are looked at.
@@ -105,21 +117,17 @@ impl<I: Io> Core<I> {
         me: usize,
         io: I,
         shared: Arc<Shared<I::Line>>,
+        served: Arc<Served>,
         mailbox: Mailbox<Message<I>>,
         units: Vec<NewUnit<I>>,
     ) -> Self {
-        let (targets, portals) = (shared.config.targets.len(), shared.config.portals.len());
-        let poller = Poller::new(match shared.config.poll {
-            config::Poll::Adaptive => Poll::Adaptive,
-            config::Poll::Always => Poll::Always,
-            config::Poll::Never => Poll::Never,
-        });
+        let poller = Poller::new(mode(shared.config.poll));
         let stall_nanos = shared.config.stall_timeout.as_nanos() as u64;
         let ethernet = Ethernet::new(&shared.config, me);
         Core {
             me,
             io,
-            served: shared.first.clone(),
+            served,
             shared,
             mailbox,
             own: VecDeque::new(),
@@ -127,17 +135,18 @@ impl<I: Io> Core<I> {
             connections: Slots::with_capacity(64),
             tasks: Slots::with_capacity(1024),
             functions: Functions::default(),
-            endings: Endings::new(targets),
+            endings: Endings::default(),
             moves: Moves::default(),
             buffers: Buffers::default(),
             budget: Budget::new(),
             lines: Lines::default(),
             stall_nanos,
+            change: ChangeHere::default(),
             agenda: Agenda::new(),
             poller,
             next_tick: Time(0),
             stop: Stop::default(),
-            listeners: Listeners::new(portals),
+            listeners: Listeners::default(),
             devices: DeviceDesk::default(),
             ethernet,
         }
@@ -173,10 +182,7 @@ impl<I: Io> Core<I> {
 
     /// Begins to listen. Before its first turn.
     pub(crate) fn open_portals(&mut self) {
-        for portal in 0..self.shared.config.portals.len() {
-            self.listen(portal);
-            self.listen_by_device(portal);
-        }
+        self.listen_where_served();
         self.announce();
     }
 
@@ -411,7 +417,8 @@ impl<I: Io> Core<I> {
             Message::Interface { index, message } => self.interface_message(index, message),
             Message::ChangeEnded => self.change_ended(),
             Message::AddUnit { unit, done } => self.add_unit(*unit, &done),
-            Message::Serve { served, done } => self.change_served(served, &done),
+            Message::Configure { units, done } => self.configure(&units, done),
+            Message::Serve { served, done } => self.change_served(served, done),
             Message::RemoveUnit { unit, done } => self.remove_unit(unit, done),
             Message::UnitQuiet { unit } => self.unit_quiet(unit),
             Message::DropUnit { unit, is_flushed } => self.unit_dropped(unit, is_flushed),

@@ -1,6 +1,5 @@
 //! The daemon: opens stores, binds portals, starts a thread for each core, and ends them in order.
 
-use crate::access::Directory;
 use crate::balance::Board;
 use crate::changes::{Change, Changes, Plan, Progress};
 use crate::core::{Core, aoe};
@@ -9,7 +8,7 @@ use crate::housekeeper::{Housekeeper, Job};
 use crate::logins::Logins;
 use crate::message::Message;
 use crate::registry::Registry;
-use crate::served::Served;
+use crate::served::{Door, Served};
 use crate::shared::Shared;
 use crate::state;
 use crate::state::files::System;
@@ -17,9 +16,8 @@ use crate::stores::Opened;
 use crate::stores::opening::{self, About};
 use crate::stores::prober::{self, Watch, Watched};
 use crate::units::NewUnit;
-use config::{ByDevice, Config, Lun, StepOfChange, StoreSpec};
+use config::{ByDevice, Config, Lun, Portal, StepOfChange, StoreSpec};
 use rdma::verbs::Listener;
-use reactor::io::Handle;
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::{Arena, Pages};
 use reactor::packet::{self, Line, Setup, Socket};
@@ -167,9 +165,8 @@ impl Daemon {
         let asked = config.clone();
         let sockets_end = prepare(&mut config)?;
         let srp_guid = config.srp_guid;
-        let listeners = bind(&config)?;
-        let addresses = addresses(&config, &listeners)?;
-        let by_device = listen_by_device(&config, &addresses)?;
+        let doors = open_doors(&config)?;
+        let addresses = doors.iter().map(|door| door.address).collect();
         let sockets =
             open_interfaces(&config, packet::open).map_err(|error| StartError(format!("AoE on {error}")))?;
         let about = About::of(&config);
@@ -182,13 +179,7 @@ impl Daemon {
         let mailboxes = mailbox::mesh::<Message>(count)
             .map_err(|error| StartError(format!("mailboxes between cores: {error}")))?;
         let mail: Vec<Sender<Message>> = (0..count).map(|core| mailboxes[0].sender(core)).collect();
-        let listening = Listening {
-            addresses: addresses.clone(),
-            handles: listeners.iter().map(|listener| listener.as_ref().map(reactor::net::handle)).collect(),
-            sockets: listeners.into_iter().flatten().collect(),
-            by_device,
-        };
-        let shared = Arc::new(share(config, listening, sockets_end, jobs.clone()));
+        let (shared, served) = share(config, doors, sockets_end, jobs.clone());
         #[cfg(test)]
         let registry = shared.registry.clone();
         let housekeeper = start_housekeeper(&shared, &mail, work)?;
@@ -197,8 +188,8 @@ impl Daemon {
             watches.extend(watch(&shared.config, lun, unit, opened, fit, &mail)?);
         }
         watches.iter().for_each(|(_, watch)| watch.begin());
-        let changes = Changes::new(&mail, &shared.first, asked);
-        let cores = start_cores(&shared, mailboxes, units, sockets)?;
+        let changes = Changes::new(&mail, &served, &units, asked);
+        let cores = start_cores(&shared, &served, mailboxes, units, sockets)?;
         Ok(Daemon {
             addresses,
             units: summaries,
@@ -305,7 +296,13 @@ impl Daemon {
         {
             return Err(ChangeError::Refused(why.clone()));
         }
-        let prepared = self.changes.prepare(plan, opened.as_ref(), &System).map_err(ChangeError::Refused)?;
+        let door = self.open_door(&mut plan).map_err(|error| ChangeError::Refused(error.to_string()))?;
+        let resized = plan.changes(self.changes.served()).and_then(|(unit, lun)| self.grows(unit, lun));
+        let prepared =
+            self.changes.prepare(plan, opened.as_ref(), door, &System).map_err(ChangeError::Refused)?;
+        if let Some((watch, size_bytes)) = resized {
+            self.watches[watch].1.grow(size_bytes).map_err(ChangeError::Refused)?;
+        }
         let (gone, come) = (prepared.gone, prepared.come);
         let before = self.changes.served().clone();
         let numbered = before.units.iter().zip(&before.config.luns);
@@ -334,6 +331,8 @@ impl Daemon {
             watch.iter().for_each(|(_, watch)| watch.begin());
             self.watches.extend(watch);
         }
+        self.addresses = served.doors.iter().map(|door| door.address).collect();
+        self.srp_guid = served.config.srp_guid;
         let gone: Vec<Watch> =
             self.watches.extract_if(.., |(unit, _)| Some(*unit) == gone).map(|(_, watch)| watch).collect();
         let is_in_place = prober::end(gone);
@@ -344,6 +343,27 @@ impl Daemon {
             (true, false) => Err(ChangeError::NotKept(NotKept::Misplaced)),
             (true, true) => Ok(()),
         }
+    }
+
+    /// Opens the portal that a plan needs.
+    fn open_door(&self, plan: &mut Plan) -> Result<Option<Door>, StartError> {
+        let Some((portal, number, before)) = plan.opens() else { return Ok(None) };
+        let is_srp = portal.transports.srp;
+        let door = reopen(portal, number, before)?;
+        if is_srp && plan.srp_guid().is_none() {
+            let state_dir = self.changes.config().state_dir.as_deref();
+            *plan.srp_guid() = Some(guid::find_or_make(state_dir).map_err(StartError)?);
+        }
+        Ok(Some(door))
+    }
+
+    /// The watch of a unit's file that is to have another size, and that size.
+    fn grows(&self, unit: u32, lun: &Lun) -> Option<(usize, u64)> {
+        let StoreSpec::File { size: Some(size), .. } = lun.store else { return None };
+        let before = self.changes.served().find(&lun.name)?;
+        let is_other = self.changes.served().config.luns[before].store != lun.store;
+        let watch = self.watches.iter().position(|(watched, _)| *watched == unit)?;
+        is_other.then_some((watch, size))
     }
 
     /// Its sessions, and the way to its cores.
@@ -369,41 +389,27 @@ impl Drop for Daemon {
     }
 }
 
-/// What is listened on, by portal.
-pub(crate) struct Listening {
-    /// Where.
-    pub(crate) addresses: Vec<SocketAddr>,
-    /// What accepts connections there, if anything.
-    pub(crate) handles: Vec<Option<Handle>>,
-    /// What keeps these open.
-    pub(crate) sockets: Vec<TcpListener>,
-    /// What listens there with RDMA devices.
-    pub(crate) by_device: Vec<Option<Listener>>,
-}
-
-/// What cores of this configuration share.
+/// What cores of this configuration share, and what they serve first.
 pub(crate) fn share<L: Line>(
     config: Config,
-    listening: Listening,
+    doors: Vec<Door>,
     sockets_end: i32,
     housekeeper: mpsc::Sender<Job<L>>,
-) -> Shared<L> {
+) -> (Arc<Shared<L>>, Arc<Served>) {
     let count = config.cores.len();
     let registry = Arc::new(Registry::default());
-    Shared {
-        access: Arc::new(Directory::new(config.clone(), listening.addresses, registry.clone())),
-        registry,
+    let doors = doors.into_iter().map(Arc::new).collect();
+    let served = Arc::new(Served::first(config.clone(), doors, &registry));
+    let shared = Shared {
         logins: Logins::new(config.logins_max),
         loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
         board: Board::new(count),
-        listeners: listening.handles,
-        _sockets: listening.sockets,
         sockets_end,
-        rdma_listeners: listening.by_device,
-        first: Arc::new(Served::first(config.clone())),
+        registry,
         housekeeper,
         config,
-    }
+    };
+    (Arc::new(shared), served)
 }
 
 /// Makes what the configuration takes for granted; from which descriptor on there are none for connections.
@@ -464,21 +470,55 @@ fn sockets_end(config: &Config, limit: Option<u64>) -> i32 {
     i32::try_from(limit - kept).unwrap_or(i32::MAX)
 }
 
-fn bind(config: &Config) -> Result<Vec<Option<TcpListener>>, StartError> {
+fn open_doors(config: &Config) -> Result<Vec<Door>, StartError> {
     let mut patience = PORT_PATIENCE;
-    let mut bind = |portal: &config::Portal| {
-        listen(portal.listen, &mut patience, std::thread::sleep).map_err(|error| {
-            let fix = match error.kind() {
-                ErrorKind::AddrInUse => "is another target running there? choose another port with --listen",
-                ErrorKind::AddrNotAvailable => "no interface of this machine has that address",
-                ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE",
-                _ => "check the address",
-            };
-            StartError(format!("cannot listen on {}: {error}; {fix}", portal.listen))
-        })
+    // All by TCP first: a device may have the ports of TCP.
+    let sockets = config.portals.iter().map(|portal| bind(portal, &mut patience));
+    let sockets: Vec<Option<TcpListener>> = sockets.collect::<Result<_, _>>()?;
+    let each = config.portals.iter().zip(sockets).enumerate();
+    each.map(|(number, (portal, socket))| door(portal, number, socket.map(Arc::new))).collect()
+}
+
+/// What listens at a portal by TCP, if anything does.
+fn bind(portal: &Portal, patience: &mut Duration) -> Result<Option<TcpListener>, StartError> {
+    if portal.rdma == ByDevice::Only {
+        return Ok(None);
+    }
+    let listener = listen(portal.listen, patience, std::thread::sleep).map_err(|error| {
+        let fix = match error.kind() {
+            ErrorKind::AddrInUse => "is another target running there? choose another port with --listen",
+            ErrorKind::AddrNotAvailable => "no interface of this machine has that address",
+            ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE",
+            _ => "check the address",
+        };
+        StartError(format!("cannot listen on {}: {error}; {fix}", portal.listen))
+    })?;
+    Ok(Some(listener))
+}
+
+/// A portal with this number, where this listens by TCP.
+fn door(portal: &Portal, number: usize, socket: Option<Arc<TcpListener>>) -> Result<Door, StartError> {
+    let address = socket.as_ref().map_or(Ok(portal.listen), |socket| bound(socket))?;
+    let by_device = listen_by_device(portal, address)?.map(Arc::new);
+    let handle = socket.as_deref().map(reactor::net::handle);
+    Ok(Door { number, address, handle, socket, by_device })
+}
+
+/// What listens at a portal from now on: that which did before, as far as it is to go on.
+fn reopen(portal: &Portal, number: usize, before: Option<&Arc<Door>>) -> Result<Door, StartError> {
+    let mut patience = Duration::ZERO;
+    let Some(before) = before else {
+        return door(portal, number, bind(portal, &mut patience)?.map(Arc::new));
     };
-    let by_tcp = |portal: &config::Portal| (portal.rdma != ByDevice::Only).then(|| bind(portal)).transpose();
-    config.portals.iter().map(by_tcp).collect()
+    let socket = match &before.socket {
+        Some(socket) if portal.rdma != ByDevice::Only => Some(socket.clone()),
+        Some(_) | None => bind(portal, &mut patience)?.map(Arc::new),
+    };
+    if before.by_device.is_none() || portal.rdma == ByDevice::No {
+        return door(portal, number, socket);
+    }
+    let handle = socket.as_deref().map(reactor::net::handle);
+    Ok(Door { number, address: before.address, handle, socket, by_device: before.by_device.clone() })
 }
 
 /// Listens on an address, and waits for it as long as there is patience when it is in use.
@@ -509,25 +549,22 @@ fn listen(
 }
 
 /// Where portals say so RDMA devices listen, also on a port that TCP has.
-fn listen_by_device(config: &Config, addresses: &[SocketAddr]) -> Result<Vec<Option<Listener>>, StartError> {
-    let listen = |(portal, address): (&config::Portal, &SocketAddr)| {
-        let by_devices = portal.rdma != ByDevice::No;
-        let listener = by_devices.then(|| Listener::new(*address)).transpose();
-        listener.map_err(|error| {
-            let is_taken = matches!(&error, rdma::verbs::Error::System { error, .. } if error.kind() == ErrorKind::AddrInUse);
-            if is_taken && portal.rdma == ByDevice::Too {
-                return StartError(format!(
-                    "no RDMA device can listen on {address}, where TCP does: {error}; with an iWARP device that has the ports \
-                     of TCP, say rdma = \"only\" of this portal in the file, and have another one for TCP"
-                ));
-            }
-            StartError(format!(
-                "no RDMA device can listen on {address}: {error}; `lunette rdma` lists devices, and without --rdma (rdma = \
-                 true in the file) iSER and SRP are served without one"
-            ))
-        })
-    };
-    config.portals.iter().zip(addresses).map(listen).collect()
+fn listen_by_device(portal: &Portal, address: SocketAddr) -> Result<Option<Listener>, StartError> {
+    let by_devices = portal.rdma != ByDevice::No;
+    let listener = by_devices.then(|| Listener::new(address)).transpose();
+    listener.map_err(|error| {
+        let is_taken = matches!(&error, rdma::verbs::Error::System { error, .. } if error.kind() == ErrorKind::AddrInUse);
+        if is_taken && portal.rdma == ByDevice::Too {
+            return StartError(format!(
+                "no RDMA device can listen on {address}, where TCP does: {error}; with an iWARP device that has the ports \
+                 of TCP, say rdma = \"only\" of this portal in the file, and have another one for TCP"
+            ));
+        }
+        StartError(format!(
+            "no RDMA device can listen on {address}: {error}; `lunette rdma` lists devices, and without --rdma (rdma = \
+             true in the file) iSER and SRP are served without one"
+        ))
+    })
 }
 
 /// Lines of interfaces, by core.
@@ -545,12 +582,6 @@ pub(crate) fn open_interfaces<L, E>(
         }
     }
     Ok(lines)
-}
-
-/// Those of portals; where TCP listens, with the port that it has.
-fn addresses(config: &Config, listeners: &[Option<TcpListener>]) -> Result<Vec<SocketAddr>, StartError> {
-    let listens = config.portals.iter().zip(listeners);
-    listens.map(|(portal, listener)| listener.as_ref().map_or(Ok(portal.listen), bound)).collect()
 }
 
 fn bound(listener: &TcpListener) -> Result<SocketAddr, StartError> {
@@ -618,6 +649,7 @@ fn watch(
 struct Seed {
     me: usize,
     shared: Arc<Shared>,
+    served: Arc<Served>,
     mailbox: Mailbox<Message>,
     units: Vec<NewUnit>,
     /// Of interfaces, by their index in the configuration.
@@ -639,6 +671,7 @@ impl Drop for AlarmBell {
 
 fn start_cores(
     shared: &Arc<Shared>,
+    served: &Arc<Served>,
     mailboxes: Vec<Mailbox<Message>>,
     mut units: Vec<NewUnit>,
     sockets: Vec<Vec<(usize, Socket)>>,
@@ -647,6 +680,7 @@ fn start_cores(
         start_core(Seed {
             me,
             shared: shared.clone(),
+            served: served.clone(),
             mailbox,
             units: units.iter_mut().map(|unit| unit.on(me)).collect(),
             sockets,
@@ -667,7 +701,7 @@ fn start_core(seed: Seed) -> Result<JoinHandle<bool>, StartError> {
                 let _ = ready.send(Err(error.to_string()));
             }
             Ok(io) => {
-                let mut core = Core::new(seed.me, io, seed.shared, seed.mailbox, seed.units);
+                let mut core = Core::new(seed.me, io, seed.shared, seed.served, seed.mailbox, seed.units);
                 let served = core.serve_interfaces(seed.sockets).map_err(|error| error.to_string());
                 let is_served = served.is_ok();
                 let _ = ready.send(served);

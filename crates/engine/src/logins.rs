@@ -5,13 +5,14 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// The connections that log in, the discovery sessions, and the connections that part.
 #[derive(Debug)]
 pub(crate) struct Logins {
     /// How many there may be of each kind.
-    max: usize,
+    max: AtomicUsize,
     waiting: Mutex<Waiting>,
 }
 
@@ -54,13 +55,22 @@ struct Pool {
 impl Logins {
     /// None; there may be so many of each kind.
     pub(crate) fn new(max: usize) -> Self {
-        Logins { max, waiting: Mutex::default() }
+        Logins { max: AtomicUsize::new(max), waiting: Mutex::default() }
+    }
+
+    /// There may be so many of each kind from now on: those that are there stay.
+    pub(crate) fn set_max(&self, max: usize) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    fn max(&self) -> usize {
+        self.max.load(Ordering::Relaxed)
     }
 
     /// A connection that begins to log in, and which other makes room for it.
     pub(crate) fn arrives(&self, serial: u64, from: IpAddr, seat: Seat) -> Option<Evicted> {
         let (mut waiting, network) = (self.lock(), network(from));
-        let evicted = waiting.make_room(network, self.max);
+        let evicted = waiting.make_room(network, self.max());
         waiting.silent.insert(network, serial, seat);
         evicted
     }
@@ -78,14 +88,14 @@ impl Logins {
         let (mut waiting, network) = (self.lock(), network(from));
         // What makes room for others already is on its way out.
         let seat = waiting.forget(network, serial)?;
-        waiting.discoveries.add(network, serial, seat, self.max)
+        waiting.discoveries.add(network, serial, seat, self.max())
     }
 
     /// Its session has ended: it no longer counts among those of its target; and which other makes room for it.
     pub(crate) fn parts(&self, serial: u64, from: IpAddr, seat: Seat) -> Option<Evicted> {
         let (mut waiting, network) = (self.lock(), network(from));
         waiting.forget(network, serial);
-        waiting.parting.add(network, serial, seat, self.max)
+        waiting.parting.add(network, serial, seat, self.max())
     }
 
     /// Which connection goes when there is a want of descriptors: one that parts, else one that has not begun a login, if a

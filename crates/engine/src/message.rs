@@ -1,7 +1,7 @@
 //! Messages between cores and the daemon's own threads.
 
 use crate::core::lun::LunState;
-use crate::served::Served;
+use crate::served::{Named, Served};
 use crate::slots::Key;
 use crate::transport::Transport;
 use crate::units::NewUnit;
@@ -150,7 +150,7 @@ pub(crate) enum Message<I: Io = Uring> {
     /// TARGET COLD RESET: end all sessions of the target but the one that asked for it, and say [`Message::TargetClosed`]
     /// when none of their tasks can take effect any more.
     CloseTarget {
-        /// Index of the target in the configuration.
+        /// Number of the target.
         target: usize,
         /// Whose function it is.
         asker: Asker,
@@ -170,6 +170,13 @@ pub(crate) enum Message<I: Io = Uring> {
     AddUnit {
         /// The unit, as it is on this core.
         unit: Box<NewUnit<I>>,
+        /// Whom to say it to.
+        done: Done,
+    },
+    /// To the homes of these units: they are these from now on.
+    Configure {
+        /// The units, on all cores.
+        units: Arc<[Arc<scsi::Unit>]>,
         /// Whom to say it to.
         done: Done,
     },
@@ -262,6 +269,8 @@ pub(crate) enum Waiter {
     Function(Asker),
     /// A connection whose nexus is lost.
     Connection(Key),
+    /// Who configures the unit anew.
+    Configuration,
 }
 
 /// A task management function that is not answered yet.
@@ -308,8 +317,12 @@ pub(crate) struct Facts {
     pub(crate) way: Way,
     /// The session, once logged in.
     pub(crate) session: Option<Arc<proto::services::Session>>,
-    /// Index of the target, once logged in to one.
-    pub(crate) target: Option<usize>,
+    /// The target, once logged in to one.
+    pub(crate) target: Option<Arc<Named>>,
+    /// The portal group by which it came.
+    pub(crate) group: u16,
+    /// The snapshot of what is served by which it was let in.
+    pub(crate) epoch: u64,
     /// Its login was answered.
     pub(crate) is_admitted: bool,
     /// What it has done.
@@ -339,15 +352,26 @@ impl Tally {
 
 impl Facts {
     /// Of a connection that begins now.
-    pub(crate) fn new(serial: u64, way: Way, now: Time) -> Facts {
+    pub(crate) fn new(serial: u64, way: Way, served: &Served, now: Time) -> Facts {
         let tally = Tally { since: now, commands: 0, read_bytes: 0, write_bytes: 0 };
-        Facts { serial, way, session: None, target: None, is_admitted: false, tally }
+        let portal = match way {
+            Way::Portal { number, .. } => served.portal(number),
+            Way::Interface { .. } => None,
+        };
+        let group = portal.map_or(0, |(_, portal)| portal.group);
+        let epoch = served.epoch;
+        Facts { serial, way, session: None, target: None, group, epoch, is_admitted: false, tally }
     }
 
-    /// Index of the portal that it came by, if it did.
+    /// Number of its target.
+    pub(crate) fn target_number(&self) -> Option<usize> {
+        self.target.as_ref().map(|target| target.number)
+    }
+
+    /// Number of the portal that it came by, if it did.
     pub(crate) fn portal(&self) -> Option<usize> {
         match self.way {
-            Way::Portal { index, .. } => Some(index),
+            Way::Portal { number, .. } => Some(number),
             Way::Interface { .. } => None,
         }
     }
@@ -358,8 +382,8 @@ impl Facts {
 pub(crate) enum Way {
     /// By an address.
     Portal {
-        /// Index of the portal.
-        index: usize,
+        /// Number of the portal.
+        number: usize,
         /// The initiator's address.
         from: SocketAddr,
         /// The address it connected to.

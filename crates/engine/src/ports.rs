@@ -20,10 +20,12 @@ pub(crate) struct Ports {
 
 impl Ports {
     /// Those of a configuration. A port's identifier comes from its name, so that it stays when others come and go:
-    /// initiators know paths by it, and reservations are kept by it.
-    pub(crate) fn of(config: &Config) -> Ports {
+    /// initiators know paths by it, and reservations are kept by it. Those that were there before have theirs in any case.
+    pub(crate) fn of(config: &Config, before: Option<&Ports>) -> Ports {
         let mut all = named(config);
-        number(&mut all);
+        let earlier = before.into_iter().flat_map(|ports| ports.of_targets.values().flatten());
+        let earlier = earlier.map(|port| (port.name.as_str(), port.relative_id)).collect();
+        number(&mut all, &earlier);
         let mut of_targets: BTreeMap<usize, Vec<Port>> = BTreeMap::new();
         all.into_iter().for_each(|(target, port)| of_targets.entry(target).or_default().push(port));
         let mut targets_of_luns = vec![Vec::new(); config.luns.len()];
@@ -35,9 +37,8 @@ impl Ports {
         Ports { of_targets, targets_of_luns }
     }
 
-    /// Relative target port identifier of a target that is reached through a portal, by SRP or by iSCSI.
-    pub(crate) fn relative_id(&self, config: &Config, target: usize, portal: usize, is_srp: bool) -> u16 {
-        let group = config.portals[portal].group;
+    /// Relative target port identifier of a target that is reached through a portal group, by SRP or by iSCSI.
+    pub(crate) fn relative_id(&self, target: usize, group: u16, is_srp: bool) -> u16 {
         let is_it =
             |port: &&Port| port.group == group && matches!(port.protocol, Protocol::Srp { .. }) == is_srp;
         self.of_targets
@@ -101,9 +102,13 @@ fn port(name: String, group: u16, device: &str, protocol: Protocol) -> Port {
 
 /// Gives each port the number that its name hashes to, or the next free one: there must not be more than there are
 /// numbers.
-fn number(ports: &mut [(usize, Port)]) {
+fn number(ports: &mut [(usize, Port)], earlier: &BTreeMap<&str, u16>) {
     let mut taken = BTreeSet::new();
-    for (_, port) in ports {
+    for (_, port) in &mut *ports {
+        port.relative_id = earlier.get(port.name.as_str()).copied().unwrap_or(NO_PORT);
+        taken.insert(port.relative_id);
+    }
+    for (_, port) in ports.iter_mut().filter(|(_, port)| port.relative_id == NO_PORT) {
         // FNV-1a of 32 bits, folded, which must stay as it is for ever.
         let hash = port
             .name
@@ -143,7 +148,7 @@ mod tests {
     }
 
     fn ports_of(config: &Config) -> Vec<Port> {
-        Ports::of(config).of_luns().remove(0)
+        Ports::of(config, None).of_luns().remove(0)
     }
 
     fn numbers(config: &Config) -> Vec<(String, u16)> {
@@ -159,8 +164,9 @@ mod tests {
         let names: Vec<String> = numbers(&config).into_iter().map(|(name, _)| name).collect();
         let suffixes = [",srp,0x0001", ",t,0x0001", ",t,0x0002"];
         assert_eq!(names, suffixes.map(|suffix| format!("iqn.2026-11.a:disk{suffix}")));
-        let ports = [(0, false), (1, false), (2, false), (3, false), (3, true)]
-            .map(|(portal, is_srp)| Ports::of(&config).relative_id(&config, 0, portal, is_srp));
+        let ports = [(0, false), (1, false), (2, false), (3, false), (3, true)].map(|(portal, is_srp)| {
+            Ports::of(&config, None).relative_id(0, config.portals[portal].group, is_srp)
+        });
         assert!(ports[0] == ports[1] && ports[0] == ports[3], "one group");
         assert!(ports[0] != ports[2] && ports[0] != ports[4] && ports[2] != ports[4], "{ports:?}");
         assert!(ports.iter().all(|port| *port != NO_PORT));
@@ -188,7 +194,7 @@ mod tests {
         let open = "\n[[target]]\nname = 'iqn.2026-11.a:open'\nluns = ['disk']".to_owned();
         let config = parsed(&(open + &rules.map(target).concat()));
         let seen = |initiator: &str| {
-            let ports = Ports::of(&config);
+            let ports = Ports::of(&config, None);
             let hidden = ports.hidden(&config, 0, initiator, IpAddr::from([192, 0, 2, 9]));
             let mut names: Vec<String> = ports.of_luns()[0]
                 .iter()
@@ -207,7 +213,7 @@ mod tests {
     fn names_of_one_hash_have_different_numbers() {
         let mut ports: Vec<_> =
             (0..3).map(|index| (index, port("same".into(), 1, "device", Protocol::Iscsi))).collect();
-        number(&mut ports);
+        number(&mut ports, &BTreeMap::new());
         let ids: Vec<u16> = ports.iter().map(|(_, port)| port.relative_id).collect();
         assert_eq!(ids, [ids[0], ids[0] + 1, ids[0] + 2]);
     }

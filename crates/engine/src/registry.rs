@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 /// Where sessions live, and how many there are.
 #[derive(Debug, Default)]
@@ -11,6 +11,7 @@ pub(crate) struct Registry {
     /// Losses that were reported to sessions that have ended, oldest first.
     reported: Mutex<VecDeque<(SessionName, ReportedLosses)>>,
     serials: AtomicU64,
+    tsih: AtomicU16,
 }
 
 #[derive(Debug, Default)]
@@ -27,7 +28,7 @@ pub(crate) struct SessionName {
     pub(crate) initiator: String,
     /// Initiator session id.
     pub(crate) isid: [u8; 6],
-    /// Index of the target.
+    /// The target's number.
     pub(crate) target: usize,
     /// Portal group through which it came.
     pub(crate) group: u16,
@@ -106,8 +107,21 @@ impl Registry {
         self.lock().live.get(name).copied()
     }
 
+    /// A handle that no session has.
+    pub(crate) fn new_tsih(&self) -> u16 {
+        // Zero is reserved for "new session" (RFC 7143 section 11.12.6).
+        // Sessions are found by name: where all handles are in use, one that is given twice does no harm.
+        for _ in 0..=u16::MAX {
+            let tsih = self.tsih.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+            if tsih != 0 && !self.has_tsih(tsih) {
+                return tsih;
+            }
+        }
+        1
+    }
+
     /// Whether a session has this handle.
-    pub(crate) fn has_tsih(&self, tsih: u16) -> bool {
+    fn has_tsih(&self, tsih: u16) -> bool {
         self.lock().live.values().any(|place| place.tsih == tsih)
     }
 

@@ -1,39 +1,106 @@
 //! What is served at present: an immutable snapshot, of which every core has one until it is given the next.
 
+use crate::access::Directory;
+use crate::core::aoe::Ledger;
 use crate::limits::Limits;
 use crate::ports::Ports;
-use config::{Config, Lun};
+use crate::registry::Registry;
+use config::{Config, Group, Lun, Portal};
+use rdma::verbs::Listener;
+use reactor::io::Handle;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use wire::aoe::Address;
 
-/// LUNs, and who is shown them.
+/// A target as its sessions know it.
+#[derive(Debug)]
+pub(crate) struct Named {
+    /// No other target has it, or had it before.
+    pub(crate) number: usize,
+    pub(crate) name: String,
+}
+
+/// A portal that is listened on.
+pub(crate) struct Door {
+    /// No other portal has it, or had it before.
+    pub(crate) number: usize,
+    /// Where; with the port that it has.
+    pub(crate) address: SocketAddr,
+    /// What accepts connections there, if anything.
+    pub(crate) handle: Option<Handle>,
+    /// What keeps that open as long as there is a core that may accept from it.
+    pub(crate) socket: Option<Arc<TcpListener>>,
+    /// What listens there with RDMA devices.
+    pub(crate) by_device: Option<Arc<Listener>>,
+}
+
+/// LUNs, who is shown them, and where.
 pub(crate) struct Served {
     /// How many there were before.
     pub(crate) epoch: u64,
-    /// The configuration, with the LUNs that there are now.
-    pub(crate) config: Config,
+    /// The first since which who may log in is decided as now.
+    pub(crate) rules: u64,
+    /// The configuration, with what only stores know.
+    pub(crate) config: Arc<Config>,
     /// The number of each LUN's unit, in the order of the configuration.
     pub(crate) units: Vec<u32>,
+    /// The targets, in that order.
+    pub(crate) targets: Vec<Arc<Named>>,
+    /// The portals, in that order.
+    pub(crate) doors: Vec<Arc<Door>>,
     /// The target ports.
     pub(crate) ports: Ports,
     /// Units by their AoE address.
     pub(crate) exports: BTreeMap<Address, u32>,
+    /// What AoE changes of units that it exports since this snapshot.
+    pub(crate) ledgers: Vec<(u32, Arc<Ledger>)>,
     /// How much may be done.
     pub(crate) limits: Limits,
+    /// Who may log in.
+    pub(crate) access: Arc<Directory>,
+}
+
+/// What a snapshot is made of.
+pub(crate) struct Parts {
+    pub(crate) config: Config,
+    pub(crate) units: Vec<u32>,
+    pub(crate) targets: Vec<Arc<Named>>,
+    pub(crate) doors: Vec<Arc<Door>>,
+    /// Who may log in is decided otherwise than before.
+    pub(crate) has_new_rules: bool,
+    pub(crate) ledgers: Vec<(u32, Arc<Ledger>)>,
 }
 
 impl Served {
-    /// A configuration as it begins: units have the numbers of their LUNs.
-    pub(crate) fn first(config: Config) -> Served {
+    /// A configuration as it begins: units and targets have the numbers of their places.
+    pub(crate) fn first(config: Config, doors: Vec<Arc<Door>>, registry: &Arc<Registry>) -> Served {
         let units = (0..).zip(&config.luns).map(|(number, _)| number).collect();
+        let named = |(number, target): (usize, &config::Target)| Named { number, name: target.name.clone() };
+        let targets = config.targets.iter().enumerate().map(named).map(Arc::new).collect();
         config.luns.iter().for_each(warn_of_blocks);
-        Served::of(0, config, units, None)
+        let ports = Ports::of(&config, None);
+        let parts = Parts { config, units, targets, doors, has_new_rules: true, ledgers: Vec::new() };
+        Served::of(None, parts, ports, registry)
     }
 
-    fn of(epoch: u64, config: Config, units: Vec<u32>, before: Option<&Served>) -> Served {
-        let (ports, exports) = (Ports::of(&config), exports(&config, &units));
-        let limits = Limits::of(&config, before.map(|before| (&before.config, &before.limits)));
-        Served { epoch, config, units, ports, exports, limits }
+    fn of(before: Option<&Served>, parts: Parts, ports: Ports, registry: &Arc<Registry>) -> Served {
+        let Parts { config, units, targets, doors, has_new_rules, ledgers } = parts;
+        let exports = exports(&config, &units);
+        let config = Arc::new(config);
+        let limits = Limits::of(&config, before.map(|before| (&*before.config, &before.limits)));
+        let epoch = before.map_or(0, |before| before.epoch + 1);
+        let rules = before.filter(|_| !has_new_rules).map_or(epoch, |before| before.rules);
+        let addresses = doors.iter().map(|door| door.address).collect();
+        let access = Directory::new(config.clone(), targets.clone(), addresses, registry.clone());
+        let access = Arc::new(access);
+        Served { epoch, rules, config, units, targets, doors, ports, exports, ledgers, limits, access }
+    }
+
+    /// What comes after it.
+    pub(crate) fn next(&self, parts: Parts) -> Served {
+        let ports = Ports::of(&parts.config, Some(&self.ports));
+        Served::of(Some(self), parts, ports, self.access.registry())
     }
 
     /// The index of a LUN, by its name.
@@ -41,9 +108,30 @@ impl Served {
         self.config.luns.iter().position(|lun| lun.name == name)
     }
 
-    /// What comes after it: this configuration, whose LUNs have units with these numbers.
-    pub(crate) fn next(&self, config: Config, units: Vec<u32>) -> Served {
-        Served::of(self.epoch + 1, config, units, Some(self))
+    /// The index of a target, by its number, unless it has gone.
+    pub(crate) fn target(&self, number: usize) -> Option<usize> {
+        self.targets.iter().position(|target| target.number == number)
+    }
+
+    /// A portal, by its number, unless it has gone.
+    pub(crate) fn portal(&self, number: usize) -> Option<(usize, &Portal)> {
+        let index = self.doors.iter().position(|door| door.number == number)?;
+        Some((index, &self.config.portals[index]))
+    }
+
+    /// What listens at a portal, by its number, unless it has gone.
+    pub(crate) fn door(&self, number: usize) -> Option<&Arc<Door>> {
+        self.doors.iter().find(|door| door.number == number)
+    }
+
+    /// The cores of a portal, by its number.
+    pub(crate) fn cores_of(&self, number: usize) -> &[usize] {
+        self.portal(number).map_or(&[], |(_, portal)| &portal.cores)
+    }
+
+    /// The group of a target, by its number, that an initiator belongs to, if the target has groups.
+    pub(crate) fn group_of(&self, target: usize, initiator: &str, from: IpAddr) -> Option<&Group> {
+        self.config.targets[self.target(target)?].group_of(initiator, from)
     }
 }
 

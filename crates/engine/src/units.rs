@@ -42,7 +42,7 @@ impl<I: Io> NewUnit<I> {
         opened: &[Opened<I>],
         files: &dyn Files,
     ) -> (Vec<NewUnit<I>>, Vec<Result<(), String>>) {
-        let ports = Ports::of(config).of_luns();
+        let ports = Ports::of(config, None).of_luns();
         let each = ports.into_iter().enumerate().zip(opened);
         each.map(|((lun, ports), opened)| NewUnit::of(config, lun, lun as u32, opened, ports, files)).unzip()
     }
@@ -91,6 +91,29 @@ impl<I: Io> NewUnit<I> {
             ledger: self.ledger.clone(),
         }
     }
+}
+
+/// A unit as its LUN is configured now, reached through these ports.
+pub(crate) fn configured(unit: &Unit, lun: &Lun, ports: Vec<Port>) -> Unit {
+    Unit {
+        product: lun.product.clone(),
+        thin: lun.thin,
+        read_only: lun.read_only,
+        removable: lun.removable,
+        write_cache: lun.write_cache,
+        exported: lun.export().is_some(),
+        ports,
+        ..unit.clone()
+    }
+}
+
+/// Whether they are configured otherwise, or reached through other ports.
+pub(crate) fn differ(one: &Unit, other: &Unit) -> bool {
+    let of = |unit: &Unit| {
+        let shown = (unit.product.clone(), unit.thin, unit.read_only, unit.removable);
+        (shown, unit.write_cache, unit.exported, unit.ports.clone())
+    };
+    of(one) != of(other)
 }
 
 fn unit<I: Io>(

@@ -3,22 +3,24 @@
 
 use crate::changes::{Change, Changes, Progress};
 use crate::core::Core;
-use crate::daemon::{Listening, open_interfaces, share};
+use crate::daemon::{open_interfaces, share};
 use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
+use crate::served::Door;
 use crate::shared::Shared;
 use crate::state::Keeper;
 pub use crate::state::files::{Created, Files};
 use crate::stores::Opened;
 pub use crate::stores::kept_ports::KeptPorts;
 use crate::units::NewUnit;
-use config::Config;
+use config::{Config, StepOfChange};
 use reactor::io::{Completion, Handle, Io, Wait};
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::packet::Setup;
 use reactor::wake::Waker;
 use scsi::Incarnation;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 use store::lane::Backend;
@@ -87,20 +89,17 @@ impl<I: Io> Cores<I> {
         let mail: Vec<Sender<Message<I>>> =
             (0..mailboxes.len()).map(|core| mailboxes[0].sender(core)).collect();
         let (sender, jobs) = mpsc::channel();
-        let listening = Listening {
-            addresses: config.portals.iter().map(|portal| portal.listen).collect(),
-            by_device: listeners.iter().map(|_| None).collect(),
-            handles: listeners.into_iter().map(Some).collect(),
-            sockets: Vec::new(),
-        };
-        let shared = Arc::new(share(config.clone(), listening, i32::MAX, sender));
+        let each = config.portals.iter().zip(listeners).enumerate();
+        let doors = each.map(|(number, (portal, handle))| door(number, portal.listen, handle)).collect();
+        let (shared, served) = share(config.clone(), doors, i32::MAX, sender);
         let housekeeper = Housekeeper::new(&shared, &mail);
-        let changes = Changes::new(&mail, &shared.first, config);
+        let changes = Changes::new(&mail, &served, &units, config);
         let mut seat = |me: usize, mailbox: Mailbox<Message<I>>, lines| {
             let waker = mailbox.waker();
             let io = io(me, waker.clone());
             let units = units.iter_mut().map(|unit| unit.on(me)).collect();
-            let mut core = Core::new(me, io, Arc::<Shared<I::Line>>::clone(&shared), mailbox, units);
+            let mut core =
+                Core::new(me, io, Arc::<Shared<I::Line>>::clone(&shared), served.clone(), mailbox, units);
             core.serve_interfaces(lines)?;
             core.open_portals();
             Ok(Seat { core, waker, completions: Vec::new(), messages: Vec::new() })
@@ -162,10 +161,39 @@ impl<I: Io> Cores<I> {
     pub fn begin_change(&mut self, change: &Change, store: Option<CountedStore<I>>) -> Result<(), String> {
         let opened = store.map(|(store, losses)| Opened { store, failed: None, losses });
         let plan = self.changes.plan(change)?;
-        let prepared = self.changes.prepare(plan, opened.as_ref(), self.keeper.files())?;
+        let prepared = self.changes.prepare(plan, opened.as_ref(), None, self.keeper.files())?;
         self.changes.begin(prepared);
         self.changes.poll();
         Ok(())
+    }
+
+    /// Begins a step of [`config::diff`] from what is served to another configuration, likewise; `listen` opens a portal that
+    /// comes.
+    ///
+    /// # Errors
+    /// When it cannot be taken: nothing has changed.
+    pub fn begin_step(
+        &mut self,
+        step: &StepOfChange,
+        to: &Config,
+        listen: impl FnOnce(SocketAddr) -> Handle,
+    ) -> Result<(), String> {
+        let plan = self.changes.plan_step(step, to)?;
+        let opens = plan
+            .opens()
+            .map(|(portal, number, before)| (number, portal.listen, before.and_then(|before| before.handle)));
+        let opened = opens.map(|(number, address, before)| {
+            door(number, address, before.unwrap_or_else(|| listen(address)))
+        });
+        let prepared = self.changes.prepare(plan, None, opened, self.keeper.files())?;
+        self.changes.begin(prepared);
+        self.changes.poll();
+        Ok(())
+    }
+
+    /// The configuration that is served, or is being changed to.
+    pub fn config(&self) -> &Config {
+        self.changes.config()
     }
 
     /// Continues with a change. Whether it is done, and if so whether the store of a LUN that has gone could be flushed.
@@ -192,4 +220,8 @@ impl<I: Io> Cores<I> {
         let (streams, frames, tasks, marks) = core.in_use();
         InUse { streams, frames, tasks, marks, buffer_bytes: core.io().arena().in_use() }
     }
+}
+
+fn door(number: usize, address: SocketAddr, handle: Handle) -> Door {
+    Door { number, address, handle: Some(handle), socket: None, by_device: None }
 }

@@ -52,6 +52,11 @@ const SPIN: Duration = Duration::from_micros(50);
 const SPIN_FOR_FRAMES: Duration = Duration::from_micros(25);
 
 impl Poller {
+    /// It waits so from now on.
+    pub fn set_mode(&mut self, mode: Poll) {
+        self.mode = mode;
+    }
+
     /// A poller that has seen nothing yet.
     pub fn new(mode: Poll) -> Self {
         Poller {

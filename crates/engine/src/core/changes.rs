@@ -15,16 +15,17 @@
 //! - A lane may have completions to come that mean nothing (a watch): they find no unit.
 
 use super::homes::HomeUnit;
-use super::leaving::{Flush, Leaving, Stage};
+use super::leaving::{ChangeHere, Flush, Leaving, Stage};
 use super::lun::NO_UNIT;
 use super::unit::{Unit, Units};
-use super::{Core, kind};
-use crate::message::{Done, Message};
+use super::{Core, kind, mode};
+use crate::message::{Done, Message, Waiter};
 use crate::served::Served;
 use crate::slots::Key;
 use crate::transport::Transport;
 use crate::units::NewUnit;
 use reactor::io::Io;
+use scsi::HomeRequest;
 use scsi::storage::StoreError;
 use std::sync::Arc;
 use store::lane::{Op, Outcome, Submitted};
@@ -46,20 +47,72 @@ impl<I: Io> Core<I> {
         let _ = done.send(true);
     }
 
-    /// This is served from now on: sessions get their LUNs anew.
-    pub(super) fn change_served(&mut self, served: Arc<Served>, done: &Done) {
+    /// The units whose homes are here are these from now on, once every core knows.
+    pub(super) fn configure(&mut self, units: &[Arc<scsi::Unit>], done: Done) {
+        let is_here =
+            |unit: &&Arc<scsi::Unit>| self.units.get(unit.index).is_some_and(|unit| unit.home.is_some());
+        let here: Vec<Arc<scsi::Unit>> = units.iter().filter(is_here).cloned().collect();
+        self.change = ChangeHere { done: Some(done), units: here.len(), sessions: Vec::new() };
+        for unit in here {
+            self.ask_home(unit.index, Waiter::Configuration, HomeRequest::Configure(unit));
+        }
+        self.acknowledge_change();
+    }
+
+    /// A unit was configured anew.
+    pub(super) fn configured(&mut self) {
+        self.change.units -= 1;
+        self.acknowledge_change();
+    }
+
+    /// This is served from now on: sessions get their LUNs anew, and those end that may no longer be there.
+    pub(super) fn change_served(&mut self, served: Arc<Served>, done: Done) {
         let before = std::mem::replace(&mut self.served, served);
-        for key in self.keys_where(|conn| conn.served.is_some_and(|epoch| epoch < self.served.epoch)) {
-            self.equip(key);
+        let served = self.served.clone();
+        for (unit, ledger) in &served.ledgers {
+            if let Some(unit) = self.units.get_mut(*unit) {
+                unit.ledger.get_or_insert_with(|| ledger.clone());
+            }
+        }
+        self.stall_nanos = served.config.stall_timeout.as_nanos() as u64;
+        self.poller.set_mode(mode(served.config.poll));
+        self.change = ChangeHere { done: Some(done), ..ChangeHere::default() };
+        self.shared.logins.set_max(served.config.logins_max);
+        if before.config.portals != served.config.portals {
+            self.listen_where_served();
+        }
+        for key in self.keys_where(|conn| conn.facts.target.is_some() && !conn.has_ended()) {
+            match self.connections.get(key).and_then(|conn| conn.why_not(&served)) {
+                Some(why) => {
+                    self.dismiss(key, why);
+                    self.change.sessions.push(key);
+                }
+                None => self.catch_up_with_served(key),
+            }
         }
         for key in self.keys_where(|conn| matches!(conn.machine, Transport::Aoe(_))) {
             self.set_limits(key);
         }
         self.let_in();
-        if before.exports != self.served.exports {
+        if before.exports != served.exports {
             self.serve_exports();
         }
-        let _ = done.send(true);
+        self.acknowledge_change();
+    }
+
+    /// Acknowledges a change when it is done here: nothing of sessions that were ended for it can take effect any more, this core
+    /// listens where it is to, and units are what they are to be.
+    pub(super) fn acknowledge_change(&mut self) {
+        let is_due = |change: &ChangeHere| {
+            change.units == 0 && change.sessions.iter().all(|key| self.is_settled(*key))
+        };
+        if self.change.done.is_some()
+            && is_due(&self.change)
+            && (self.stop.has_begun() || !self.still_listens())
+            && let Some(done) = self.change.done.take()
+        {
+            let _ = done.send(true);
+        }
     }
 
     /// A unit goes, which nobody is shown any more.
@@ -188,5 +241,7 @@ impl<I: Io> Core<I> {
     }
 }
 
+#[cfg(test)]
+mod live;
 #[cfg(test)]
 mod tests;

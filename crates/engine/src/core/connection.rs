@@ -10,6 +10,7 @@ use super::quiescing::Quiescing;
 use super::stall::{Moving, Pace};
 use super::task::Task;
 use crate::message::{Asker, Facts};
+use crate::served::Named;
 use crate::slots::{Key, Slots};
 use crate::transport::Transport;
 use proto::services::TaskId;
@@ -18,6 +19,7 @@ use reactor::io::Io;
 use reactor::stream::{InFlight, Stream};
 use scsi::NexusId;
 use scsi::nexus::Reach;
+use std::collections::BTreeMap;
 use wire::Span;
 
 /// One connection on its core.
@@ -87,6 +89,8 @@ pub(super) struct Closing {
     homes: usize,
     /// The portal where a newcomer waits for its descriptor.
     pub(super) makes_room_at: Option<usize>,
+    /// Why it is to end, if its machine does not know.
+    why: Option<&'static str>,
 }
 
 /// What a connection is for its core to carry.
@@ -110,10 +114,10 @@ struct ClosingTarget {
 }
 
 /// Ends of sessions that somebody waits for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Endings {
-    /// How many times all sessions of each target were ended here.
-    pub(super) closings: Vec<u64>,
+    /// How many times all sessions of each target, by its number, were ended here.
+    pub(super) closings: BTreeMap<usize, u64>,
     /// Targets whose sessions were ended, and of which something is left here.
     closing_targets: Vec<ClosingTarget>,
     /// Connections that end because their session is reinstated: serial number, and who waits for it where.
@@ -121,8 +125,9 @@ pub(super) struct Endings {
 }
 
 impl Endings {
-    pub(super) fn new(targets: usize) -> Endings {
-        Endings { closings: vec![0; targets], closing_targets: Vec::new(), reinstatements: Vec::new() }
+    /// How many times all sessions of a target were ended here.
+    pub(super) fn closings(&self, target: &Named) -> u64 {
+        self.closings.get(&target.number).copied().unwrap_or(0)
     }
 }
 

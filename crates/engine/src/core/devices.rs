@@ -5,12 +5,15 @@ mod connect;
 use super::kind;
 use rdma::verbs::{Devices, Error, Happened};
 use reactor::io::{Handle, Io, Tag};
+use std::collections::BTreeSet;
 
 /// What this core has to do with RDMA devices.
 #[derive(Default)]
 pub(super) struct DeviceDesk {
     /// The devices, once there is a connection by one.
     open: Option<Devices>,
+    /// Portals whose listener is watched, each until the kernel has ended that.
+    watched: BTreeSet<usize>,
     /// Portals whose device is gone: once it is back it listens again.
     deviceless: Vec<usize>,
     /// Portals whose listener failed; tried again with the next tick.
@@ -25,6 +28,11 @@ impl DeviceDesk {
         !self.deviceless.is_empty()
             || !self.paused_portals.is_empty()
             || self.open.as_ref().is_some_and(Devices::wants_ticks)
+    }
+
+    /// Whether the listener of a portal is watched that is not among these.
+    pub(super) fn listens_beside(&self, is_there: impl Fn(usize) -> bool) -> bool {
+        self.watched.iter().any(|portal| !is_there(*portal))
     }
 
     /// Watches descriptors that have come.
@@ -48,6 +56,10 @@ impl DeviceDesk {
 
 fn watch<I: Io>(io: &mut I, number: u32, descriptor: Handle) {
     io.watch_peers(descriptor, watch_tag(number));
+}
+
+fn asked_tag(portal: usize) -> Tag {
+    Tag(kind::ASKED << kind::SHIFT | (portal as u64) << 32)
 }
 
 fn watch_tag(number: u32) -> Tag {

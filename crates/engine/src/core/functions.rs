@@ -20,7 +20,7 @@ struct Function {
     unquiet: Option<usize>,
     /// The answer then.
     response: FunctionResponse,
-    /// Target whose sessions end before the answer, and the asker's with it (TARGET COLD RESET).
+    /// Number of the target whose sessions end before the answer, and the asker's with it (TARGET COLD RESET).
     cold: Option<usize>,
     /// Cores that have not said that its sessions have ended; `None`: they were not asked.
     unclosed: Option<usize>,

@@ -1,6 +1,7 @@
-//! How far a unit is that leaves: on each core, and at its home.
+//! How far a unit is that leaves: on each core, and at its home; and how far a core is with a change of what is served.
 
 use crate::message::Done;
+use crate::slots::Key;
 
 /// A unit that nobody is shown any more.
 pub(super) struct Leaving {
@@ -17,6 +18,17 @@ pub(super) enum Stage {
     Quiet,
     /// All has ended everywhere; whether the store was flushed.
     Closing(bool),
+}
+
+/// A change of what is served that is being made on this core.
+#[derive(Default)]
+pub(super) struct ChangeHere {
+    /// Who waits until it is made here.
+    pub(super) done: Option<Done>,
+    /// Units that are being configured anew.
+    pub(super) units: usize,
+    /// Sessions that end for it.
+    pub(super) sessions: Vec<Key>,
 }
 
 /// What the home of a unit that goes knows.

@@ -4,6 +4,7 @@ mod accept;
 
 use proto::time::Time;
 use reactor::io::{Handle, Io};
+use std::collections::BTreeSet;
 
 /// A connection whose descriptor is one of those that the daemon keeps for itself. Another connection ends to give it its own,
 /// and one more if that takes too long; where there is none, the newcomer is refused. Until then its portal accepts no more, so
@@ -25,10 +26,10 @@ struct PausedPortal {
 }
 
 /// Where this core listens.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Listeners {
-    /// Portals where it waits for a connection.
-    listens: Vec<bool>,
+    /// Portals where it waits for a connection, each until the kernel has ended that.
+    listens: BTreeSet<usize>,
     /// Connections that wait for a descriptor.
     newcomers: Vec<Newcomer>,
     /// Portals where a connection could not be accepted, to be tried again in a while.
@@ -36,8 +37,9 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub(super) fn new(portals: usize) -> Listeners {
-        Listeners { listens: vec![false; portals], newcomers: Vec::new(), paused_portals: Vec::new() }
+    /// Whether it waits for a connection at a portal that is not among these.
+    pub(super) fn listen_beside(&self, is_there: impl Fn(usize) -> bool) -> bool {
+        self.listens.iter().any(|portal| !is_there(*portal))
     }
 
     /// Whether something is to be tried again.
@@ -51,6 +53,15 @@ impl Listeners {
             self.paused_portals.extract_if(.., |paused| paused.until <= now).collect();
         let late = self.newcomers.iter().filter(|newcomer| newcomer.until <= now);
         again.iter().map(|paused| paused.portal).chain(late.map(|newcomer| newcomer.portal)).collect()
+    }
+
+    /// Portals where this core does not accept any more: those who wait there, to be closed.
+    fn leave(&mut self, is_lost: impl Fn(usize) -> bool) -> Vec<Handle> {
+        self.paused_portals.retain(|paused| !is_lost(paused.portal));
+        self.newcomers
+            .extract_if(.., |newcomer| is_lost(newcomer.portal))
+            .map(|newcomer| newcomer.socket)
+            .collect()
     }
 
     /// Nobody is held any more when the daemon stops.

@@ -6,8 +6,9 @@ use super::lun::{LunState, NO_LUN, NO_UNIT};
 use crate::logins::{Evicted, Seat};
 use crate::message::{Facts, Message, Way};
 use crate::registry::{Place, SessionName};
+use crate::served::{Named, Served};
 use crate::slots::Key;
-use config::{Config, Group};
+use config::Group;
 use proto::services::{Down, Session, Withdrawal};
 use reactor::io::Io;
 use reactor::limited;
@@ -24,6 +25,9 @@ use wire::scsi::lun;
 /// How long a discovery session may last.
 pub(super) const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
 
+/// Why a login is refused that began before who may log in was changed.
+const CHANGED: &str = "who may log in was changed meanwhile";
+
 impl Connection {
     /// LUNs that are not among these are no longer the session's; what was begun there ends. Whether there were any.
     fn hide(&mut self, luns: &[(u16, usize)], units: &[u32]) -> bool {
@@ -32,6 +36,29 @@ impl Connection {
         };
         let gone = self.luns.iter_mut().filter(|lun| lun.number != NO_LUN && !is_shown(lun));
         gone.map(|lun| lun.hidden = Some(std::mem::replace(&mut lun.number, NO_LUN))).count() > 0
+    }
+
+    /// Why a session that has logged in may no longer be there, if so.
+    pub(super) fn why_not(&self, served: &Served) -> Option<&'static str> {
+        let (session, number) = (self.facts.session.as_deref()?, self.facts.target_number()?);
+        let Way::Portal { number: portal, from, .. } = self.facts.way else { return None };
+        if self.facts.epoch > served.epoch {
+            return None;
+        }
+        let Some(index) = served.target(number) else { return Some("its target was removed") };
+        let Some((portal, _)) = served.portal(portal) else { return Some("its portal was removed") };
+        let target = &served.config.targets[index];
+        if !target.portals.contains(&portal) {
+            return Some("its target is not reached through its portal any more");
+        }
+        if self.machine.is_srp() && served.config.srp_target(portal) != Some(index) {
+            return Some("its portal leads to another target");
+        }
+        match target.group_of(&session.initiator, from.ip()) {
+            Some(group) if group.deny => Some("a group of its target denies it"),
+            None if !target.groups.is_empty() => Some("no group of its target matches it any more"),
+            Some(_) | None => None,
+        }
     }
 
     /// Tasks name LUNs by their place, which is free again when its unit has gone.
@@ -57,38 +84,47 @@ impl Connection {
 impl<I: Io> Core<I> {
     /// A session finished its login: it gets its LUNs, ends the session that it reinstates, and moves to its core.
     pub(super) fn ready(&mut self, key: Key, session: Session) {
-        let shared = self.shared.clone();
+        let served = self.served.clone();
         let Some(conn) = self.connections.get_mut(key) else { return };
+        let Way::Portal { number: portal, from, .. } = conn.facts.way else { return };
         // Names do not depend on case (RFC 3722); the configuration has them in lower case.
         let named = |name: &String| {
-            shared.config.targets.iter().position(|target| target.name.eq_ignore_ascii_case(name))
+            served.config.targets.iter().position(|target| target.name.eq_ignore_ascii_case(name))
         };
-        let target = match conn.machine.is_srp() {
-            true => conn.facts.portal().and_then(|portal| shared.config.srp_target(portal)),
+        let is_srp = conn.machine.is_srp();
+        let target = match is_srp {
+            true => served.portal(portal).and_then(|(portal, _)| served.config.srp_target(portal)),
             false => session.target.as_ref().and_then(named),
         };
+        let target = target.map(|index| served.targets[index].clone());
+        let is_outdated = conn.facts.epoch < served.rules || target.is_none();
+        let is_refused = is_outdated && (is_srp || session.target.is_some());
         let session = Arc::new(session);
-        conn.facts.target = target;
+        (conn.facts.target, conn.facts.epoch) = (target.clone(), served.epoch);
         conn.facts.session = Some(session.clone());
         let facts = conn.facts.clone();
         let moves = target.is_some() && conn.machine.is_movable();
-        let Way::Portal { index: portal, from, .. } = facts.way else { return };
+        if is_refused {
+            return self.refuse(key, Withdrawal::Unavailable, CHANGED);
+        }
         let core = if moves { self.place(portal) } else { self.me };
         match target {
-            Some(target) => self.enter(key, target, &facts, &session, core),
+            Some(target) => self.enter(key, &target, &facts, &session, core),
             None => self.discover(key, &facts, from),
         }
     }
 
     /// Enters a session among those of its target. It waits for those that it takes the place of.
-    fn enter(&mut self, key: Key, target: usize, facts: &Facts, session: &Session, core: usize) {
+    fn enter(&mut self, key: Key, target: &Named, facts: &Facts, session: &Session, core: usize) {
         let shared = self.shared.clone();
-        let Some(name) = session_name(facts, &shared.config) else { return };
+        let (Some(name), Some(index)) = (session_name(facts), self.served.target(target.number)) else {
+            return;
+        };
         let (serial, tsih, cid) = (facts.serial, session.tsih, session.cid);
         let place =
             Place { core: self.me, serial, tsih, cid, is_over: false, is_settled: false, nexus: serial };
-        let Ok(entered) = shared.registry.enter(name, place, shared.config.targets[target].sessions_max)
-        else {
+        let sessions_max = self.served.config.targets[index].sessions_max;
+        let Ok(entered) = shared.registry.enter(name, place, sessions_max) else {
             return self.refuse(key, Withdrawal::NoRoom, NO_ROOM);
         };
         let Some(conn) = self.connections.get_mut(key) else { return };
@@ -152,7 +188,7 @@ impl<I: Io> Core<I> {
             initiator = %session.initiator,
             from = %way,
             portal = way.portal().map(tracing::field::display),
-            target = target.map_or("-", |target| config.targets[target].name.as_str()),
+            target = target.as_ref().map_or("-", |target| target.name.as_str()),
             core = config.cores[core],
             transport = conn.machine.name(),
             keys = %keys.join(" "),
@@ -235,7 +271,7 @@ impl<I: Io> Core<I> {
     }
 
     fn least_loaded(&self, portal: usize, counted_here: usize) -> usize {
-        let cores = &self.shared.config.portals[portal].cores;
+        let cores = self.served.cores_of(portal);
         let load = |core: usize| {
             let load = self.shared.loads[core].load(Ordering::Relaxed);
             load - if core == self.me { counted_here } else { 0 }
@@ -251,25 +287,31 @@ impl<I: Io> Core<I> {
     /// changes.
     pub(super) fn equip(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
-        let (Some(target), Some(session)) = (conn.facts.target, conn.facts.session.clone()) else { return };
+        let Some(session) = conn.facts.session.clone() else { return };
         let (served, config, ports) = (&self.served, &self.served.config, &self.served.ports);
-        let Way::Portal { index: portal, from, .. } = conn.facts.way else { return };
-        let group = group(config, &conn.facts);
+        let Way::Portal { from, .. } = conn.facts.way else { return };
+        let Some(target) = conn.facts.target_number().and_then(|number| served.target(number)) else {
+            return;
+        };
+        let group = group(served, &conn.facts);
         let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&config.targets[target].luns);
         let read_only = group.is_some_and(|group| group.read_only);
-        let port = ports.relative_id(config, target, portal, conn.machine.is_srp());
+        let port = ports.relative_id(target, conn.facts.group, conn.machine.is_srp());
         let is_first = conn.served.replace(served.epoch).is_none();
         let mut has_changed = conn.hide(luns, &served.units);
         (conn.reach, conn.lun_list) = (Vec::with_capacity(luns.len()), Vec::with_capacity(luns.len()));
         // Not one more: most sessions have one LUN.
         conn.luns.reserve_exact(luns.len().saturating_sub(conn.luns.len()));
-        let name = session_name(&conn.facts, config);
+        let name = session_name(&conn.facts);
         let reported = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
         for (number, index) in luns {
             let unit = served.units[*index];
             conn.reach.push((unit, if read_only { Reach::ReadOnly } else { Reach::Full }));
             conn.lun_list.push(lun::of_number(*number));
-            if !is_first && conn.luns.iter().any(|lun| (lun.number, lun.unit) == (*number, unit)) {
+            let hidden = ports.hidden(config, *index, &session.initiator, from.ip());
+            let is_it = |lun: &&mut LunState| !is_first && (lun.number, lun.unit) == (*number, unit);
+            if let Some(lun) = conn.luns.iter_mut().find(is_it) {
+                lun.nexus.change_access(read_only, &hidden);
                 continue;
             }
             let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
@@ -277,7 +319,6 @@ impl<I: Io> Core<I> {
                 // The nexus was there before this channel of it.
                 nexus.attentions.clear();
             }
-            let hidden = ports.hidden(config, *index, &session.initiator, from.ip());
             // Most LUNs of a session are in the same targets, and share the list.
             let same = conn.luns.last().map(|last| &last.nexus.hidden_ports).filter(|ids| ***ids == *hidden);
             nexus.hidden_ports = same.cloned().unwrap_or_else(|| hidden.into());
@@ -303,6 +344,16 @@ impl<I: Io> Core<I> {
             self.mark_dirty(key);
         }
         self.set_limits(key);
+    }
+
+    /// Gives the session its LUNs if those that it has are of something that was served before.
+    pub(super) fn catch_up_with_served(&mut self, key: Key) {
+        let Some(conn) = self.connections.get(key) else { return };
+        let is_here = !matches!(conn.phase, Phase::Login | Phase::Parked | Phase::Leaving(_));
+        let epoch = self.served.epoch;
+        if conn.facts.epoch <= epoch && conn.served.map_or(is_here, |served| served < epoch) {
+            self.equip(key);
+        }
     }
 
     /// This answer notifies the initiator that its LUNs have changed: each I_T nexus is notified once (SPC-4
@@ -356,20 +407,21 @@ impl<I: Io> Core<I> {
 }
 
 /// The group of its target that a session belongs to, if the target has groups.
-pub(super) fn group<'a>(config: &'a Config, facts: &Facts) -> Option<&'a Group> {
-    let (session, target) = (facts.session.as_deref()?, facts.target?);
+pub(super) fn group<'a>(served: &'a Served, facts: &Facts) -> Option<&'a Group> {
+    let (session, target) = (facts.session.as_deref()?, facts.target_number()?);
     let Way::Portal { from, .. } = facts.way else { return None };
-    config.targets[target].group_of(&session.initiator, from.ip())
+    served.group_of(target, &session.initiator, from.ip())
 }
 
 /// The name of a session with a target.
-pub(super) fn session_name(facts: &Facts, config: &Config) -> Option<SessionName> {
-    let (session, target, portal) = (facts.session.as_deref()?, facts.target?, facts.portal()?);
+pub(super) fn session_name(facts: &Facts) -> Option<SessionName> {
+    let (session, target) = (facts.session.as_deref()?, facts.target_number()?);
+    facts.portal()?;
     Some(SessionName {
         initiator: session.initiator.to_lowercase(),
         isid: session.isid,
         target,
-        group: config.portals[portal].group,
+        group: facts.group,
         channel: if session.keeps_others { facts.serial } else { 0 },
     })
 }

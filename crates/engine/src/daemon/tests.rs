@@ -11,7 +11,7 @@ use initiator::session::{Command, Ending, Finished, Session};
 use proto::iscsi::initiator::Request;
 use proto::services::Attribute;
 use proto::time::{Stamp, Time};
-use reactor::io::{Allocate, Completion, Io, Tag, Wait};
+use reactor::io::{Allocate, Completion, Handle, Io, Tag, Wait};
 use scsi::storage::Traits;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -233,20 +233,16 @@ impl Target {
         };
         let opened: Vec<Opened<Noting>> = stores.iter().map(opened).collect();
         let (units, _) = NewUnit::all(&config, &opened, &System);
-        let listeners = bind(&config).expect("a portal");
-        let addresses = addresses(&config, &listeners).expect("an address");
-        let (portal, name) = (addresses[0], config.targets[0].name.clone());
-        let handles = listeners.iter().map(|listener| listener.as_ref().map(reactor::net::handle)).collect();
-        let sockets = listeners.into_iter().flatten().collect();
-        let listening = Listening { addresses, handles, sockets, by_device: vec![None] };
-        let shared = Arc::new(share(config, listening, i32::MAX, mpsc::channel().0));
+        let doors = open_doors(&config).expect("a portal");
+        let (portal, name) = (doors[0].address, config.targets[0].name.clone());
+        let (shared, served) = share(config, doors, i32::MAX, mpsc::channel().0);
         let mailbox = mailbox::mesh::<Message<Noting>>(1).expect("a mailbox").remove(0);
         let mail = mailbox.sender(0);
         let notes = Notes::default();
         let notes_of = notes.clone();
         let run = move || {
             let io = Noting::new(mailbox.waker(), notes_of, turns);
-            Core::new(0, io, shared, mailbox, units).run()
+            Core::new(0, io, shared, served, mailbox, units).run()
         };
         Target { portal, name, stores, notes, mail, core: std::thread::spawn(run) }
     }

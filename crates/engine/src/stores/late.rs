@@ -31,6 +31,12 @@ impl<I: Io + 'static> Store for LateStore<I> {
         self.opened.get().map_or(Traits::NONE, |store| store.traits())
     }
 
+    fn grow(&self, size_bytes: u64) -> io::Result<()> {
+        self.opened
+            .get()
+            .map_or_else(|| Err(io::ErrorKind::NotConnected.into()), |store| store.grow(size_bytes))
+    }
+
     fn refresh(&self) -> Result<Option<Traits>, String> {
         if let Some(store) = self.opened.get() {
             return store.refresh();

@@ -41,11 +41,27 @@ pub(crate) struct Watched {
 /// Keeps a store looked after, once it has begun. Once this is gone its thread ends, at the latest when the store returns.
 pub(crate) struct Watch {
     begun: mpsc::Sender<()>,
-    until: mpsc::Sender<()>,
+    until: mpsc::Sender<Growth>,
     last_look: mpsc::Receiver<bool>,
 }
 
+/// A store that is to become so large, and who waits for what becomes of that.
+struct Growth {
+    size_bytes: u64,
+    done: mpsc::Sender<Result<(), String>>,
+}
+
 impl Watch {
+    /// Makes the store so large, if it is smaller, and returns when the unit's home was notified.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub(crate) fn grow(&self, size_bytes: u64) -> Result<(), String> {
+        let (done, is_done) = mpsc::channel();
+        let _ = self.until.send(Growth { size_bytes, done });
+        is_done.recv().unwrap_or_else(|_| Err("nobody looks after the store".into()))
+    }
+
     /// The unit is served from now on.
     pub(crate) fn begin(&self) {
         let _ = self.begun.send(());
@@ -66,19 +82,28 @@ pub(crate) fn end(watches: Vec<Watch>) -> bool {
 /// Monitors a store from [`Watch::begin`] on, and notifies `home`, the home core of its unit.
 pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<Watch> {
     let (begun, has_begun) = mpsc::channel();
-    let (until, ended) = mpsc::channel();
+    let (until, ended) = mpsc::channel::<Growth>();
     let (last, last_look) = mpsc::channel();
     let thread = std::thread::Builder::new().name(format!("store-{}", watched.unit));
     thread.spawn(move || {
         if has_begun.recv().is_err() {
             return;
         }
-        while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+        loop {
+            let growth = match ended.recv_timeout(INTERVAL) {
+                Ok(growth) => Some(growth),
+                Err(mpsc::RecvTimeoutError::Timeout) => None,
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            };
+            let grown = growth.as_ref().map(|growth| watched.store.grow(growth.size_bytes));
             for request in watched.reset().into_iter().chain(watched.look(Instant::now())) {
                 let origin = Origin { core: watched.home, who: Waiter::Nobody };
                 home.post(Message::Home { unit: watched.unit, origin, request });
             }
             watched.is_in_place();
+            if let (Some(Growth { done, .. }), Some(grown)) = (growth, grown) {
+                let _ = done.send(grown.map_err(|error| format!("{}: {error}", watched.store.describe())));
+            }
         }
         let is_in_place = watched.is_in_place();
         // It may be the last that holds the store.

@@ -79,6 +79,17 @@ impl NexusUnit {
         }
     }
 
+    /// What its initiator may do has changed, or which ports it may know of.
+    pub fn change_access(&mut self, read_only: bool, hidden_ports: &[u16]) {
+        if *self.hidden_ports != *hidden_ports {
+            self.hidden_ports = hidden_ports.into();
+        }
+        if std::mem::replace(&mut self.read_only, read_only) != read_only {
+            // Whether it is write protected is in the header of mode parameters (SBC-3 section 6.5.1).
+            self.establish(UnitAttention::ModeChanged);
+        }
+    }
+
     /// The nexus as reservations know it.
     pub fn identity(&self) -> NexusIdentity {
         NexusIdentity {

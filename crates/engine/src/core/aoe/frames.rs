@@ -234,7 +234,7 @@ impl<I: Io> Core<I> {
         );
         let nexus = NexusUnit::new(NexusId(serial), session.transport_id.clone(), ports::NO_PORT, false);
         let way = Way::Interface { opening: interface.opening, from };
-        let mut facts = Facts::new(serial, way, self.io.now());
+        let mut facts = Facts::new(serial, way, &self.served, self.io.now());
         facts.session = Some(Arc::new(session));
         facts.is_admitted = true;
         let mut target = Target::new(config);

@@ -1,8 +1,9 @@
 //! Units that come and go while their neighbours serve.
 
 use crate::core::Core;
-use crate::daemon::{ChangeError, Listening, share};
+use crate::daemon::{ChangeError, share};
 use crate::message::{Message, Origin, Waiter};
+use crate::served::Door;
 use crate::slots::Key;
 use crate::state::files::System;
 use crate::stores::Opened;
@@ -180,6 +181,8 @@ fn functions_reach_what_was_begun_on_a_lun_that_goes() {
         // The other unit answers behind it.
         report(&mut initiator, 0);
         assert!(!initiator.has_ended(asked), "function {function} is done, and the task may still write");
+        // What is under way is done all the same, and not reported.
+        stores[1].wait_for_cancel(1);
         stores[1].release();
         assert_eq!(initiator.complete(asked).expect("an answer").status, GOOD);
         assert!(!initiator.has_ended(write), "it was aborted");
@@ -277,12 +280,12 @@ fn first_of_two(store: &Arc<HeldStore>) -> (Core<Uring>, Mailbox<Message>) {
     config.cores = vec![0, 1];
     let opened = [Opened { store: store.clone(), failed: None, losses: Arc::default() }];
     let (mut units, _) = NewUnit::all(&config, &opened, &System);
-    let listening =
-        Listening { addresses: vec![], handles: vec![None], sockets: vec![], by_device: vec![None] };
-    let shared = Arc::new(share(config, listening, i32::MAX, mpsc::channel().0));
+    let address = config.portals[0].listen;
+    let door = Door { number: 0, address, handle: None, socket: None, by_device: None };
+    let (shared, served) = share(config, vec![door], i32::MAX, mpsc::channel().0);
     let [first, other] = mailbox::mesh(2).expect("mailboxes").try_into().ok().expect("two");
     let io = Uring::new(Arena::new(1 << 24).expect("memory"), first.waker()).expect("an io_uring");
-    (Core::new(0, io, shared, first, units.iter_mut().map(|unit| unit.on(0)).collect()), other)
+    (Core::new(0, io, shared, served, first, units.iter_mut().map(|unit| unit.on(0)).collect()), other)
 }
 
 /// Gives the core its turns, in which it comes to an end with all that it has; what it says to the other.

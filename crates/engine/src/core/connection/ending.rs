@@ -8,7 +8,6 @@ use crate::core::{Core, kind};
 use crate::message::{Asker, Facts, Message, Waiter, Way};
 use crate::slots::Key;
 use crate::transport::Transport;
-use config::Config;
 use proto::aoe::target::Target;
 use proto::services::{Down, Withdrawal};
 use proto::time::Time;
@@ -42,11 +41,11 @@ pub(in crate::core) fn log_refusal(from: &Way, reason: &str) {
 }
 
 /// Logs that a session has ended, and what it did; or a login, and where, and whose if that is known.
-fn log_end(facts: &Facts, config: &Config, now: Time, reason: &str) {
+fn log_end(facts: &Facts, now: Time, reason: &str) {
     let Facts { serial, way: from, tally, .. } = facts;
     let portal = from.portal().map(tracing::field::display);
     let session = facts.session.as_deref();
-    let target = facts.target.map(|target| config.targets[target].name.as_str());
+    let target = facts.target.as_ref().map(|target| target.name.as_str());
     let Some(session) = session.filter(|_| facts.is_admitted) else {
         let initiator = session.map(|session| session.initiator.as_str());
         return limited!(
@@ -116,7 +115,7 @@ impl<I: Io> Core<I> {
             initiator: facts.session.as_deref().map_or("-", |session| session.initiator.as_str()),
             from: facts.way,
             portal: facts.way.portal().map(tracing::field::display),
-            target: facts.target.map(|target| self.shared.config.targets[target].name.as_str()),
+            target: facts.target.as_ref().map(|target| target.name.as_str()),
         })
     }
 
@@ -159,7 +158,7 @@ impl<I: Io> Core<I> {
         conn.login.expires = None;
         conn.phase = Phase::Closing;
         conn.closing.cut_at = Some(self.io.now().after(CUT_AFTER));
-        log_end(&conn.facts, &self.shared.config, self.io.now(), reason);
+        log_end(&conn.facts, self.io.now(), conn.closing.why.unwrap_or(reason));
         if let Way::Portal { from, .. } = conn.facts.way {
             self.shared.logins.ends(conn.facts.serial, from.ip());
         }
@@ -186,7 +185,7 @@ impl<I: Io> Core<I> {
     /// None of the tasks of a session that ends can take effect any more: its machine may say so.
     pub(in crate::core) fn part(&mut self, key: Key) {
         let Some(conn) = self.connections.get(key) else { return };
-        if let Some(name) = session_name(&conn.facts, &self.shared.config) {
+        if let Some(name) = session_name(&conn.facts) {
             self.shared.registry.settles(&name, conn.facts.serial);
         }
         let is_reinstated =
@@ -203,7 +202,7 @@ impl<I: Io> Core<I> {
     fn end_tasks(&mut self, key: Key) {
         let Some(conn) = self.connections.get(key) else { return };
         let (serial, nexus) = (conn.facts.serial, conn.nexus);
-        let name = session_name(&conn.facts, &self.shared.config);
+        let name = session_name(&conn.facts);
         let units = conn.luns.iter().map(|lun| lun.unit);
         let units: Vec<u32> = units.filter(|unit| self.units.get(*unit).is_some()).collect();
         let tasks = conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task());
@@ -269,7 +268,7 @@ impl<I: Io> Core<I> {
         conn.machine.close(self.io.arena());
         self.forget_session(key, conn.facts.way, counts);
         self.release_all_quiescing(key, &conn.quiescing);
-        if let Some(name) = session_name(&conn.facts, &self.shared.config) {
+        if let Some(name) = session_name(&conn.facts) {
             let can_lose = |lun: &&LunState| self.units.get(lun.unit).is_some_and(|unit| unit.can_lose);
             let commands = conn.facts.tally.commands;
             let received = conn.luns.iter().filter(can_lose);
@@ -319,8 +318,8 @@ impl<I: Io> Core<I> {
     /// All sessions of the target end, but for the one that asked for it: that is answered first, when no task of the
     /// others can take effect any more.
     pub(in crate::core) fn close_target(&mut self, target: usize, asker: Asker) {
-        self.endings.closings[target] += 1;
-        let mut keys = self.keys_where(|conn| conn.facts.target == Some(target));
+        *self.endings.closings.entry(target).or_default() += 1;
+        let mut keys = self.keys_where(|conn| conn.facts.target_number() == Some(target));
         keys.retain(|key| asker.core != self.me || asker.connection != *key);
         for key in &keys {
             self.end_for_all(*key, COLD_RESET);
@@ -337,7 +336,27 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// Ends a session that what is served now does not let in any more: its initiator is notified where its protocol can.
+    pub(in crate::core) fn dismiss(&mut self, key: Key, reason: &'static str) {
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.closing.why = Some(reason);
+        }
+        match self.connections.get(key).map(|conn| conn.phase) {
+            Some(Phase::Serving | Phase::Draining) => self.leaving(key),
+            Some(Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Arriving) => {
+                self.end_for_all(key, reason);
+            }
+            Some(Phase::Ending | Phase::Parting | Phase::Closing) | None => {}
+        }
+    }
+
+    /// Whether nothing of a session that was ended here can take effect any more.
+    pub(in crate::core) fn is_settled(&self, key: Key) -> bool {
+        self.connections.get(key).is_none_or(Connection::is_settled)
+    }
+
     fn answer_closing(&mut self) {
+        self.acknowledge_change();
         let connections = &self.connections;
         let is_settled = |key: &Key| connections.get(*key).is_none_or(Connection::is_settled);
         let is_over = |closing: &ClosingTarget| closing.connections.iter().all(is_settled);

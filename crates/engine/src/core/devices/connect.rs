@@ -1,35 +1,47 @@
 //! Connections by RDMA devices: asked for at a listener, placed on a core before anything is said, and served there. What
 //! happens to devices and connections comes by descriptors that the ring watches.
 
-use super::{watch, watch_tag};
+use super::{asked_tag, watch, watch_tag};
+use crate::core::Core;
 use crate::core::connection::ending::log_refusal;
 use crate::core::connection::{Connection, Phase};
-use crate::core::{Core, kind};
 use crate::message::{Facts, Message, Way};
 use crate::slots::Key;
 use crate::transport::{DEPTHS, DeviceChannel, Transport};
 use rdma::verbs::{Arrival, Error, Happened, Incoming};
-use reactor::io::{Io, Tag};
+use reactor::io::Io;
 use reactor::limited;
+use std::collections::BTreeSet;
 use tracing::Level;
 
 impl<I: Io> Core<I> {
     /// Watches the listener of a portal's RDMA devices, if this is the core that accepts for it.
     pub(in crate::core) fn listen_by_device(&mut self, portal: usize) {
-        if let Some(listener) = &self.shared.rdma_listeners[portal]
+        if let Some(listener) = self.served.door(portal).and_then(|door| door.by_device.as_ref())
             && self.acceptor(portal) == Some(self.me)
             && !self.stop.has_begun()
+            && self.devices.watched.insert(portal)
         {
-            let tag = Tag(kind::ASKED << kind::SHIFT | (portal as u64) << 32);
-            self.io.watch(listener.handle(), tag);
+            self.io.watch(listener.handle(), asked_tag(portal));
         }
+    }
+
+    /// This core accepts by devices at these portals only.
+    pub(in crate::core) fn leave_devices(&mut self, ours: &BTreeSet<usize>) {
+        for portal in self.devices.watched.difference(ours) {
+            self.io.unwatch(asked_tag(*portal));
+        }
+        self.devices.deviceless.retain(|portal| ours.contains(portal));
+        self.devices.paused_portals.retain(|portal| ours.contains(portal));
     }
 
     /// The listener of a portal has heard something.
     pub(in crate::core) fn asked(&mut self, portal: usize) {
-        let shared = self.shared.clone();
-        let Some(listener) = &shared.rdma_listeners[portal] else { return };
-        let address = shared.config.portals[portal].listen;
+        self.devices.watched.remove(&portal);
+        let door = self.served.door(portal).filter(|_| self.acceptor(portal) == Some(self.me)).cloned();
+        let Some(door) = door else { return self.acknowledge_change() };
+        let Some(listener) = &door.by_device else { return };
+        let address = door.address;
         loop {
             match listener.next_arrival() {
                 Arrival::Asked(incoming) if self.stop.has_begun() => incoming.reject(),
@@ -62,12 +74,13 @@ impl<I: Io> Core<I> {
         for portal in std::mem::take(&mut self.devices.paused_portals) {
             self.listen_by_device(portal);
         }
-        let shared = &self.shared;
+        let served = &self.served;
         self.devices.deviceless.retain(|portal| {
-            let Some(listener) = &shared.rdma_listeners[*portal] else { return false };
+            let Some(door) = served.door(*portal) else { return false };
+            let Some(listener) = &door.by_device else { return false };
             let is_back = listener.listen_again().is_ok();
             if is_back {
-                tracing::info!("{}: an RDMA device listens again", shared.config.portals[*portal].listen);
+                tracing::info!("{}: an RDMA device listens again", door.address);
             }
             !is_back
         });
@@ -76,19 +89,21 @@ impl<I: Io> Core<I> {
     /// A peer is served on this core, if it may log in.
     pub(in crate::core) fn arrive(&mut self, portal: usize, incoming: Incoming) {
         let (local, from) = incoming.addresses;
-        let transports = self.shared.config.portals[portal].transports;
+        let Some((_, config::Portal { transports, .. })) = self.served.portal(portal) else {
+            return incoming.reject();
+        };
         let is_srp = incoming.asks_for_srp();
         let (name, is_offered) = if is_srp { ("SRP", transports.srp) } else { ("iSER", transports.iser) };
         if self.stop.has_begun() {
             return incoming.reject();
         }
-        let way = Way::Portal { index: portal, from, local };
+        let way = Way::Portal { number: portal, from, local };
         if !is_offered {
             log_refusal(&way, &format!("it speaks {name}, which this portal does not offer"));
             return incoming.reject();
         }
         let serial = self.shared.registry.next_serial();
-        let facts = Facts::new(serial, way, self.io.now());
+        let facts = Facts::new(serial, way, &self.served, self.io.now());
         self.arrives(&facts, from, false);
         if let Err(error) = self.welcome_by_device(incoming, is_srp, facts) {
             self.shared.logins.ends(serial, from.ip());
@@ -105,7 +120,7 @@ impl<I: Io> Core<I> {
                 return Err(error);
             }
         };
-        let (access, now, (local, from)) = (self.shared.access.clone(), self.io.now(), incoming.addresses);
+        let (access, now, (local, from)) = (self.served.access.clone(), self.io.now(), incoming.addresses);
         let arena = self.io.arena();
         let key = self.connections.try_insert_with(|key| {
             let pair = devices.take(incoming, token(key), DEPTHS, arena)?;

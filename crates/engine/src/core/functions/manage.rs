@@ -25,9 +25,7 @@ impl<I: Io> Core<I> {
         let named = |number: u16| conn.luns.iter().filter(move |state| state.is_or_was(number)).map(unit);
         let units: Vec<u32> = wire::scsi::lun::number(lun).into_iter().flat_map(named).collect();
         let from = conn.nexus;
-        if reaches_others(asked)
-            && group(&self.shared.config, &conn.facts).is_some_and(|group| group.read_only)
-        {
+        if reaches_others(asked) && group(&self.served, &conn.facts).is_some_and(|group| group.read_only) {
             return self.function_done(connection, id, FunctionResponse::NotAuthorized);
         }
         // A single task is of this channel, whose machine waits by itself.
@@ -62,7 +60,7 @@ impl<I: Io> Core<I> {
             Asked::ClearTaskSet => unit_wide(HomeRequest::ClearTaskSet { from }),
             Asked::LogicalUnitReset => unit_wide(HomeRequest::Reset { from: Some(from) }),
             Asked::TargetWarmReset | Asked::TargetColdReset => {
-                function.cold = conn.facts.target.filter(|_| asked == Asked::TargetColdReset);
+                function.cold = conn.facts.target_number().filter(|_| asked == Asked::TargetColdReset);
                 function.unclosed = function.cold.is_none().then_some(0);
                 let mut units: Vec<u32> =
                     conn.luns.iter().map(unit).filter(|unit| *unit != NO_UNIT).collect();

@@ -52,7 +52,8 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn set_limits(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let Served { config, limits, .. } = &*self.served;
-        let of_group = conn.facts.target.zip(group(config, &conn.facts));
+        let target = conn.facts.target_number().and_then(|number| self.served.target(number));
+        let of_group = target.zip(group(&self.served, &conn.facts));
         let of_group = of_group.and_then(|(target, group)| limits.of_group(config, target, group));
         for lun in &mut conn.luns {
             let index = self.served.units.iter().position(|unit| *unit == lun.unit);

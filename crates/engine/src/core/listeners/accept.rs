@@ -10,6 +10,7 @@ use proto::time::Time;
 use reactor::io::{Errno, Handle, Io, Tag};
 use reactor::limited;
 use rustix::io::Errno as Code;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tracing::Level;
 
@@ -22,7 +23,7 @@ const NO_DESCRIPTOR: &str = "the files that may be open are used up, but for tho
 impl<I: Io> Core<I> {
     /// The core that accepts for a portal.
     pub(in crate::core) fn acceptor(&self, portal: usize) -> Option<usize> {
-        let cores = &self.shared.config.portals[portal].cores;
+        let cores = self.served.cores_of(portal);
         cores.first().and_then(|first| self.core_index(*first))
     }
 
@@ -32,21 +33,51 @@ impl<I: Io> Core<I> {
 
     /// Listens on a portal, if this is the core that accepts for it.
     pub(in crate::core) fn listen(&mut self, portal: usize) {
-        if let Some(listener) = self.shared.listeners[portal]
+        if let Some(listener) = self.served.door(portal).and_then(|door| door.handle)
             && self.acceptor(portal) == Some(self.me)
             && !self.stop.has_begun()
-            && !std::mem::replace(&mut self.listeners.listens[portal], true)
+            && self.listeners.listens.insert(portal)
         {
             self.listeners.paused_portals.retain(|paused| paused.portal != portal);
-            let tag = Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32);
-            self.io.accept(listener, tag);
+            self.io.accept(listener, accept_tag(portal));
         }
     }
 
+    /// Portals have come or gone, or others accept for them: this core listens where it is to, and soon nowhere else.
+    pub(in crate::core) fn listen_where_served(&mut self) {
+        let served = self.served.clone();
+        let all = served.doors.iter().map(|door| door.number);
+        let ours: BTreeSet<usize> = all.filter(|portal| self.acceptor(*portal) == Some(self.me)).collect();
+        for portal in self.listeners.listens.difference(&ours) {
+            self.io.unwatch(accept_tag(*portal));
+        }
+        for socket in self.listeners.leave(|portal| !ours.contains(&portal)) {
+            self.io.close(socket);
+        }
+        self.leave_devices(&ours);
+        for portal in ours {
+            self.listen(portal);
+            self.listen_by_device(portal);
+        }
+    }
+
+    /// Whether this core still listens where it is not to.
+    pub(in crate::core) fn still_listens(&self) -> bool {
+        let is_ours = |portal: usize| self.acceptor(portal) == Some(self.me);
+        self.listeners.listen_beside(is_ours) || self.devices.listens_beside(is_ours)
+    }
+
     pub(in crate::core) fn accepted(&mut self, portal: usize, result: Result<u32, Errno>) {
-        self.listeners.listens[portal] = false;
+        self.listeners.listens.remove(&portal);
+        if self.acceptor(portal) != Some(self.me) {
+            // It was to stop here, and nobody is let in by it any more.
+            result.into_iter().for_each(|handle| self.io.close(Handle(handle as i32)));
+            return self.acknowledge_change();
+        }
         match result {
             Ok(handle) => self.seat(portal, Handle(handle as i32)),
+            // It was to stop listening here, and is to listen again.
+            Err(error) if error.0 == Code::CANCELED.raw_os_error() => self.listen(portal),
             Err(error) if !self.stop.has_begun() => self.not_accepted(portal, error),
             Err(_) => {}
         }
@@ -85,7 +116,7 @@ impl<I: Io> Core<I> {
             return self.listeners.newcomers.push(Newcomer { portal, socket, until });
         } else {
             if let Some((local, from)) = self.io.addresses(socket) {
-                log_refusal(&Way::Portal { index: portal, from, local }, NO_DESCRIPTOR);
+                log_refusal(&Way::Portal { number: portal, from, local }, NO_DESCRIPTOR);
             }
             self.io.close(socket);
         }
@@ -127,16 +158,20 @@ impl<I: Io> Core<I> {
 
     fn welcome(&mut self, portal: usize, socket: Handle) {
         let addresses = self.io.addresses(socket);
-        let (Some((local, from)), false) = (addresses, self.stop.has_begun()) else {
+        let offered = self.served.portal(portal).map(|(_, portal)| portal.transports);
+        let (Some((local, from)), Some(offered), false) = (addresses, offered, self.stop.has_begun()) else {
             return self.io.close(socket);
         };
-        let way = Way::Portal { index: portal, from, local };
-        let facts = Facts::new(self.shared.registry.next_serial(), way, self.io.now());
+        let way = Way::Portal { number: portal, from, local };
+        let facts = Facts::new(self.shared.registry.next_serial(), way, &self.served, self.io.now());
         self.arrives(&facts, from, true);
-        let (directory, offered) =
-            (self.shared.access.clone(), self.shared.config.portals[portal].transports);
+        let directory = self.served.access.clone();
         let machine = Transport::accepted(directory, from, local, offered, self.io.now());
         let key = self.install(machine, facts, Phase::Login, socket, Vec::new());
         self.move_load(key, Some(self.me));
     }
+}
+
+fn accept_tag(portal: usize) -> Tag {
+    Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32)
 }

@@ -15,6 +15,8 @@
 //!   differ by one at most. If the new core is ahead, it notifies the nexus of what it missed; if the old one
 //!   was, the session waits until the new core has caught up, and is not notified again. There is no task
 //!   that the publication could abort.
+//! - What is served changes on every core, one after the other. A session that comes from a core that was ahead waits; one
+//!   from a core that was behind gets its LUNs anew, or ends here, if it may no longer be there.
 //! - TARGET COLD RESET goes to every core, and each counts: a session comes with the count of the core that it left.
 //! - The end of the daemon goes to every core. None that has been notified moves a session any more. One that came to such a
 //!   core is asked to log out there, or is ended before a byte of it is looked at where the core had already said that
@@ -94,7 +96,7 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get(key) else { return Session { work: 0, cores: Vec::new() } };
         let moves = conn.machine.is_movable() && conn.load.rests_until <= now && !lengthy.contains(&key);
         let cores = match conn.facts.portal() {
-            Some(portal) if moves => &self.shared.config.portals[portal].cores[..],
+            Some(portal) if moves => self.served.cores_of(portal),
             Some(_) | None => &[],
         };
         let cores = cores.iter().filter_map(|core| self.core_index(*core)).collect();
@@ -181,8 +183,9 @@ impl<I: Io> Core<I> {
     /// The connection is at rest: it goes to its core, unless its session was reinstated meanwhile.
     pub(in crate::core) fn leave(&mut self, key: Key, to: usize) {
         let Some(conn) = self.connections.get(key) else { return };
-        let name = session_name(&conn.facts, &self.shared.config);
-        let (Some(session), Some(target), Some(name)) = (conn.facts.session.clone(), conn.facts.target, name)
+        let name = session_name(&conn.facts);
+        let (Some(session), Some(target), Some(name)) =
+            (conn.facts.session.clone(), conn.facts.target.clone(), name)
         else {
             return self.leave_early(key, to);
         };
@@ -202,7 +205,7 @@ impl<I: Io> Core<I> {
                 tracing::Level::INFO,
                 initiator = %session.initiator,
                 %from,
-                target = shared.config.targets[target].name,
+                target = target.name,
                 "session {serial} moved from core {} to core {}",
                 cores[self.me],
                 cores[to]
@@ -231,7 +234,7 @@ impl<I: Io> Core<I> {
         conn.luns.iter_mut().for_each(LunState::leave_core);
         let stream = conn.stream.expect("what a device carries does not move");
         let (socket, unread) = stream.detach(&mut self.io);
-        let closings = conn.facts.target.map_or(0, |target| self.endings.closings[target]);
+        let closings = conn.facts.target.as_ref().map_or(0, |target| self.endings.closings(target));
         let migrant = Migrant {
             machine: conn.machine,
             socket,
@@ -249,7 +252,7 @@ impl<I: Io> Core<I> {
     /// A connection that moved here.
     pub(in crate::core) fn adopt(&mut self, migrant: Migrant) {
         let Migrant { machine, socket, unread, facts, luns, lun_list, served, reach, closings } = migrant;
-        let target = facts.target;
+        let target = facts.target.clone();
         let phase = if target.is_some() { Phase::Arriving } else { Phase::Login };
         let key = self.install(machine, facts, phase, socket, unread);
         let Some(conn) = self.connections.get_mut(key) else { return };
@@ -266,13 +269,14 @@ impl<I: Io> Core<I> {
         let units = &self.units;
         conn.luns.iter_mut().filter(|lun| units.get(lun.unit).is_none()).for_each(LunState::forget);
         conn.load.rests_until = self.io.now().after(REST);
-        if conn.served.is_none_or(|epoch| epoch < self.served.epoch) {
-            self.equip(key);
-        }
+        let why = conn.why_not(&self.served);
+        self.catch_up_with_served(key);
         self.catch_up(key);
         self.let_in();
-        if target.is_some_and(|target| closings < self.endings.closings[target]) {
+        if target.is_some_and(|target| closings < self.endings.closings(&target)) {
             self.gone(key, COLD_RESET);
+        } else if let Some(why) = why {
+            self.dismiss(key, why);
         } else if self.stop.is_drained() {
             // The others have been notified that no write comes from here any more.
             self.gone(key, STOPS);
@@ -318,7 +322,9 @@ impl<I: Io> Core<I> {
             units.get(lun.unit).is_some_and(|unit| lun.nexus.access_epoch > unit.view.policy.epoch)
         };
         let is_level = |conn: &Connection| {
-            conn.served.is_none_or(|epoch| epoch <= now) && !conn.luns.iter().any(is_ahead)
+            conn.facts.epoch <= now
+                && conn.served.is_none_or(|epoch| epoch <= now)
+                && !conn.luns.iter().any(is_ahead)
         };
         let level = self.keys_where(|conn| conn.phase == Phase::Arriving && is_level(conn));
         for key in level {

@@ -65,7 +65,7 @@ impl<I: Io> Core<I> {
         }
         let is_stuck = |send: InFlight| is_send_late(send, now, stall_nanos);
         stalled.extend(self.keys_where(|conn| conn.in_flight().is_some_and(is_stuck)));
-        let limit = self.shared.config.stall_timeout.as_secs();
+        let limit = self.served.config.stall_timeout.as_secs();
         for key in stalled {
             self.gone(key, &format!("its data moved too slowly (stall_timeout is {limit} s)"));
         }
