@@ -296,6 +296,8 @@ fn unit(index: u32, options: u8) -> Unit {
         eui: [1; 8],
         incarnation: scsi::Incarnation { name: [1; 16], ..Default::default() },
         thin: options & 2 == 0,
+        warn_at: (options & 8 == 0).then_some(80),
+        space: (options & 16 == 0).then(Arc::default),
         read_only: options & 4 != 0,
         removable: options & 8 != 0,
         write_cache: true,

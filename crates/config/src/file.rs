@@ -71,6 +71,7 @@ fn lun(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawLun {
         read_only: table.switch("read_only", problems),
         write_cache: table.switch("write_cache", problems),
         thin: table.switch("thin", problems),
+        warn_at: table.text("warn_at", problems),
         removable: table.switch("removable", problems),
         aoe: table.text("aoe", problems),
         limits: limits(table, problems),

@@ -282,6 +282,8 @@ pub struct Lun {
     pub write_cache: bool,
     /// Thin provisioned.
     pub thin: bool,
+    /// The part of its size, in percent, that it may take before its initiators are notified; `None`: they are not.
+    pub warn_at: Option<u8>,
     /// Removable medium.
     pub removable: bool,
     /// What it is called on interfaces that serve AoE; `None`: they do not serve it.

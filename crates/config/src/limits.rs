@@ -1,7 +1,7 @@
 //! How much a LUN, or the members of a group together, may do in a second.
 
 use super::problems::{Collector, Fault};
-use super::raw::{Place, RawLimits, Text};
+use super::raw::{Place, RawLimits, RawLun, Text};
 use super::{QUEUE_DEPTH_MAX, scalar};
 
 /// Limits, each for all sessions and cores together; `None`: there is none.
@@ -51,6 +51,28 @@ pub(super) fn limits(raw: &RawLimits, place: &Place, problems: &mut Collector<'_
     let keys = ["bytes_per_second_max", "bytes_burst"];
     let bytes = rate(&raw.bytes_per_second_max, &raw.bytes_burst, keys, bytes, place, problems);
     Some(Limits { iops: iops?, bytes: bytes? })
+}
+
+/// The part of its size, in percent, that a LUN may take before its initiators are notified; `None` if it is wrong.
+pub(super) fn warn_at(raw: &RawLun, problems: &mut Collector<'_>) -> Option<Option<u8>> {
+    let Some(at) = &raw.warn_at else { return Some(None) };
+    let fault = if raw.ram.is_none() && raw.file.is_none() {
+        Some(Fault::new("only of memory and files it is known what they take", "remove this"))
+    } else if raw.thin.as_ref().is_some_and(|thin| !thin.value) {
+        Some(Fault::new("only a thin LUN takes what is written", "remove this, or `thin = false`"))
+    } else {
+        None
+    };
+    if let Some(fault) = fault {
+        problems.add(&at.place, fault);
+        return None;
+    }
+    let percent = at.value.strip_suffix('%').and_then(|number| number.parse().ok());
+    let percent = percent.filter(|percent| (1..=100).contains(percent));
+    let fault = || {
+        Fault::new(format!("`{}` is not a part of the size", at.value), "write 1% to 100%, such as \"80%\"")
+    };
+    problems.check(&at.place, percent.ok_or_else(fault)).map(Some)
 }
 
 /// Commands that a session may have in flight; `None` if that is wrong. With one alone no initiator of SRP could ask for an abort.
@@ -133,5 +155,23 @@ mod tests {
             let fault = fault("", &format!("queue_depth = {depth}"));
             assert!(fault.contains("choose a number from 2 to 128"), "{fault}");
         }
+    }
+
+    #[test]
+    fn a_thin_lun_warns_at_a_part_of_its_size() {
+        assert_eq!(parse("warn_at = '80%'", "").expect("right").luns[0].warn_at, Some(80));
+        assert_eq!(parse("", "").expect("right").luns[0].warn_at, None);
+        for wrong in ["80", "0%", "101%", "%", "x%", "-1%"] {
+            let fault = parse(&format!("warn_at = '{wrong}'"), "").expect_err("wrong on purpose");
+            assert!(
+                fault.contains("is not a part of the size") && fault.contains("lunette.toml:3"),
+                "{fault}"
+            );
+        }
+        let fault = parse("warn_at = '80%'\nthin = false", "").expect_err("wrong on purpose");
+        assert!(fault.contains("only a thin LUN"), "{fault}");
+        let lun = vec!["null:1M,warn_at=80%".into()];
+        let null = Config::from_options(&ServeOptions { lun, ..ServeOptions::default() });
+        assert!(null.expect_err("wrong on purpose").to_string().contains("only of memory and files"));
     }
 }

@@ -65,6 +65,7 @@ pub(super) struct RawLun {
     pub(super) read_only: Switch,
     pub(super) write_cache: Switch,
     pub(super) thin: Switch,
+    pub(super) warn_at: Text,
     pub(super) removable: Switch,
     pub(super) aoe: Text,
     pub(super) limits: RawLimits,

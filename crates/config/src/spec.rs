@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 
 /// Kinds of store.
 const STORES: [&str; 8] = ["ram", "null", "file", "block", "iscsi", "iser", "srp", "aoe"];
-const OPTIONS: [&str; 16] = [
+const OPTIONS: [&str; 17] = [
     "size",
     "huge",
     "bs",
@@ -24,6 +24,7 @@ const OPTIONS: [&str; 16] = [
     "iops_burst",
     "bytes_per_second_max",
     "bytes_burst",
+    "warn_at",
 ];
 
 /// Reads one SPEC into the raw form of a LUN and its number, if it gives one.
@@ -151,6 +152,7 @@ fn option(part: &str, spec: &str, place: &Place, lun: &mut RawLun, number: &mut 
         "iops_burst" => set(&mut lun.limits.iops_burst, &key, value, place),
         "bytes_per_second_max" => set(&mut lun.limits.bytes_per_second_max, &key, value, place),
         "bytes_burst" => set(&mut lun.limits.bytes_burst, &key, value, place),
+        "warn_at" => set(&mut lun.warn_at, &key, value, place),
         "ro" => flag(&mut lun.read_only, &key, value, place),
         "removable" => flag(&mut lun.removable, &key, value, place),
         "wcache" => on_off(&mut lun.write_cache, &key, value, place),

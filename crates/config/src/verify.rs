@@ -340,6 +340,7 @@ fn lun(raw: &RawLun, machine: &Machine, problems: &mut Collector<'_>) -> Option<
     let product = text(&raw.product, PRODUCT_MAX, problems);
     let aoe = aoe::address(raw, problems);
     let limits = limits::limits(&raw.limits, &raw.place, problems);
+    let warn_at = limits::warn_at(raw, problems);
     let on = |switch: &Switch, default| switch.as_ref().map_or(default, |at| at.value);
     let (name, store) = name.zip(store)?;
     let is_memory = matches!(store, StoreSpec::Ram { .. } | StoreSpec::Null { .. });
@@ -357,6 +358,7 @@ fn lun(raw: &RawLun, machine: &Machine, problems: &mut Collector<'_>) -> Option<
         read_only: on(&raw.read_only, false),
         write_cache: on(&raw.write_cache, true),
         thin: on(&raw.thin, true),
+        warn_at: warn_at?,
         removable: on(&raw.removable, false),
         aoe: aoe?,
         limits: limits?,

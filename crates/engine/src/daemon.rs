@@ -15,7 +15,8 @@ use crate::state::files::System;
 use crate::stores::Opened;
 use crate::stores::opening::{self, About};
 use crate::stores::prober::{self, Watch, Watched};
-use crate::units::NewUnit;
+use crate::stores::room::Room;
+use crate::units::{NewUnit, knows_space};
 use config::{ByDevice, Config, Lun, Portal, StepOfChange, StoreSpec};
 use rdma::verbs::Listener;
 use reactor::mailbox::{self, Mailbox, Sender};
@@ -609,7 +610,7 @@ fn start_housekeeper(
     spawn("housekeeper", move || housekeeper.run(&work))
 }
 
-/// Looks after the store of a unit, if that has to be. Memory that opened stays as it is.
+/// Looks after the store of a unit, if that has to be. Memory that opened stays as it is, but for what it takes.
 fn watch(
     config: &Config,
     lun: &Lun,
@@ -623,7 +624,7 @@ fn watch(
         return Ok(None);
     }
     let is_watched = match &lun.store {
-        StoreSpec::Null { .. } | StoreSpec::Ram { .. } => opened.failed.is_some(),
+        StoreSpec::Null { .. } | StoreSpec::Ram { .. } => opened.failed.is_some() || knows_space(lun),
         StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
     };
     if !is_watched {
@@ -639,6 +640,7 @@ fn watch(
         logged: None,
         resets: 0,
         misplaced: None,
+        room: knows_space(lun).then(|| Room::new(opened.space.clone(), lun.warn_at)),
     };
     let started = prober::start(watched, mail[home].clone());
     let watch = started.map_err(|error| StartError(format!("a thread for {}: {error}", lun.name)))?;

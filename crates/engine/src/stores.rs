@@ -7,5 +7,6 @@ pub(crate) mod kept_ports;
 mod late;
 pub(crate) mod opening;
 pub(crate) mod prober;
+pub(crate) mod room;
 
 pub(crate) use opening::Opened;

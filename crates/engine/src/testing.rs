@@ -48,8 +48,12 @@ pub(crate) fn serve(
     config.portals[0].cores = config.cores.clone();
     change(&mut config);
     let target = config.targets[0].name.clone();
-    let opened =
-        |store: &Arc<HeldStore>| Opened { store: store.clone(), failed: None, losses: Arc::default() };
+    let opened = |store: &Arc<HeldStore>| Opened {
+        store: store.clone(),
+        failed: None,
+        losses: Arc::default(),
+        space: Arc::default(),
+    };
     let daemon =
         Daemon::start_with(config, |_, _| stores.iter().map(opened).collect()).expect("the daemon starts");
     let portal = daemon.addresses()[0];

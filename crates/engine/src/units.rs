@@ -139,6 +139,8 @@ fn unit<I: Io>(
             losses: opened.losses.clone(),
         },
         thin: lun.thin,
+        warn_at: lun.warn_at,
+        space: knows_space(lun).then(|| opened.space.clone()),
         read_only: lun.read_only,
         removable: lun.removable,
         write_cache: lun.write_cache,
@@ -148,6 +150,16 @@ fn unit<I: Io>(
         copies: Arc::default(),
         ports,
     }
+}
+
+/// Whether it is looked at what the store of a LUN takes. That is quick of a file, and of memory takes longer the larger it is.
+pub(crate) fn knows_space(lun: &Lun) -> bool {
+    let is_known = match lun.store {
+        StoreSpec::File { .. } => true,
+        StoreSpec::Ram { .. } => lun.warn_at.is_some(),
+        StoreSpec::Null { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => false,
+    };
+    lun.thin && is_known
 }
 
 /// Names a time in which a store loses nothing that it acknowledged: for files and devices, whose cache is the kernel's or

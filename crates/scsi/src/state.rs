@@ -10,4 +10,5 @@ pub mod nexus;
 pub mod policy;
 pub(crate) mod readiness;
 pub mod reservation;
+pub mod space;
 pub mod unit;

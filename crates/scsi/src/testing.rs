@@ -33,6 +33,8 @@ pub(crate) fn unit() -> Unit {
         eui: [2, 0, 0, 0, 0, 0, 0, 1],
         incarnation: Incarnation { name: [9; 16], ..Incarnation::default() },
         thin: true,
+        warn_at: None,
+        space: None,
         read_only: false,
         removable: false,
         write_cache: true,

@@ -150,6 +150,13 @@ impl Store for FileStore {
         Ok((before != size || punched != punches).then(|| self.traits()))
     }
 
+    fn space(&self) -> Option<(u64, u64)> {
+        match self.shape.kind {
+            Kind::File => probe::space(&self.file, self.size()).ok(),
+            Kind::Block => None,
+        }
+    }
+
     fn misplaced(&self) -> io::Result<Option<String>> {
         let problem = probe::misplaced(&self.path, &self.file, self.shape.kind)?;
         Ok(problem.map(|problem| format!("{}: {problem}", self.path.display())))

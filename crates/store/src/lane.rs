@@ -118,6 +118,12 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
+    /// Bytes that the store takes of what it lies on, and that it can take more, if it knows. Called as often as
+    /// [`Store::refresh`] of thin units; may block, and take time.
+    fn space(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// How often the device below was reset (powered on, restarted), as far as the store knows.
     fn resets(&self) -> u64 {
         0

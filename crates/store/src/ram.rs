@@ -204,6 +204,11 @@ impl Store for RamStore {
         Ok(None)
     }
 
+    fn space(&self) -> Option<(u64, u64)> {
+        let used = self.region.allocated_bytes().min(self.size);
+        Some((used, self.size - used))
+    }
+
     fn describe(&self) -> String {
         format!("ram, {}", Size(self.size))
     }

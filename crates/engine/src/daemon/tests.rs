@@ -229,7 +229,12 @@ impl Target {
         let (wrap, turns) = (Arc::new(wrap), Arc::<AtomicUsize>::default());
         let opened = |store: &Arc<RamStore>| {
             let (ram, wrap, turns) = (store.clone(), wrap.clone(), turns.clone());
-            Opened { store: Arc::new(Wrapped { ram, wrap, turns }), failed: None, losses: Arc::default() }
+            Opened {
+                store: Arc::new(Wrapped { ram, wrap, turns }),
+                failed: None,
+                losses: Arc::default(),
+                space: Arc::default(),
+            }
         };
         let opened: Vec<Opened<Noting>> = stores.iter().map(opened).collect();
         let (units, _) = NewUnit::all(&config, &opened, &System);

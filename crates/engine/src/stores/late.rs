@@ -45,6 +45,10 @@ impl<I: Io + 'static> Store for LateStore<I> {
         Ok(Some(self.opened.get_or_init(|| store).traits()))
     }
 
+    fn space(&self) -> Option<(u64, u64)> {
+        self.opened.get()?.space()
+    }
+
     fn misplaced(&self) -> io::Result<Option<String>> {
         self.opened.get().map_or(Ok(None), |store| store.misplaced())
     }

@@ -11,6 +11,7 @@ use initiator::{InitiatorPort, Options};
 use reactor::io::Io;
 use reactor::memory::Pages;
 use reactor::uring::Uring;
+use scsi::Space;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -29,11 +30,14 @@ pub(crate) struct Opened<I: Io = Uring> {
     pub(crate) failed: Option<String>,
     /// How often it lost what was not flushed.
     pub(crate) losses: Arc<AtomicU64>,
+    /// What it takes.
+    pub(crate) space: Arc<Space>,
 }
 
 impl<I: Io> Clone for Opened<I> {
     fn clone(&self) -> Opened<I> {
-        Opened { store: self.store.clone(), failed: self.failed.clone(), losses: self.losses.clone() }
+        let (store, failed) = (self.store.clone(), self.failed.clone());
+        Opened { store, failed, losses: self.losses.clone(), space: self.space.clone() }
     }
 }
 
@@ -154,7 +158,7 @@ fn opened(
     losses: Arc<AtomicU64>,
 ) -> Opened {
     match attempt {
-        Ok(store) => Opened { store, failed: None, losses },
+        Ok(store) => Opened { store, failed: None, losses, space: Arc::default() },
         Err(error) => {
             tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
             let (again, counted, pending) = (lun.clone(), losses.clone(), Mutex::new(pending));
@@ -177,7 +181,8 @@ fn opened(
                 open_store(&about, &mut lun, &counted)
             };
             let store = LateStore::new(lun.store.to_string(), Box::new(opener));
-            Opened { store: Arc::new(store), failed: Some(error.to_string()), losses }
+            let (failed, space) = (Some(error.to_string()), Arc::default());
+            Opened { store: Arc::new(store), failed, losses, space }
         }
     }
 }

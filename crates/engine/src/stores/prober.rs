@@ -1,6 +1,7 @@
 //! Looks after stores: whether their size changed, whether they are gone or back, or without their name. Each has a thread of its own, so that
 //! one that hangs hangs that thread and nothing else.
 
+use super::room::Room;
 use crate::message::{Message, Origin, Waiter};
 use reactor::mailbox::Sender;
 use scsi::HomeRequest;
@@ -36,6 +37,8 @@ pub(crate) struct Watched {
     pub(crate) resets: u64,
     /// Why its path did not lead to it at the last look.
     pub(crate) misplaced: Option<String>,
+    /// What it takes, if the unit is thin and that can be found.
+    pub(crate) room: Option<Room>,
 }
 
 /// Keeps a store looked after, once it has begun. Once this is gone its thread ends, at the latest when the store returns.
@@ -96,7 +99,9 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             };
             let grown = growth.as_ref().map(|growth| watched.store.grow(growth.size_bytes));
-            for request in watched.reset().into_iter().chain(watched.look(Instant::now())) {
+            let now = Instant::now();
+            let state = watched.reset().into_iter().chain(watched.look(now));
+            for request in state.chain(watched.space(now)).collect::<Vec<_>>() {
                 let origin = Origin { core: watched.home, who: Waiter::Nobody };
                 home.post(Message::Home { unit: watched.unit, origin, request });
             }
@@ -145,6 +150,12 @@ impl Watched {
                 }
             },
         }
+    }
+
+    /// The same of what it takes.
+    fn space(&mut self, now: Instant) -> Option<HomeRequest> {
+        let room = self.room.as_mut().filter(|_| self.failed.is_none())?;
+        room.look(&self.name, &*self.store, now)
     }
 
     /// The same of resets.
@@ -205,7 +216,17 @@ mod tests {
         let name = "db".into();
         (
             store.clone(),
-            Watched { name, unit: 0, home: 0, store, failed: None, logged: None, resets: 0, misplaced: None },
+            Watched {
+                name,
+                unit: 0,
+                home: 0,
+                store,
+                failed: None,
+                logged: None,
+                resets: 0,
+                misplaced: None,
+                room: None,
+            },
         )
     }
 
@@ -295,6 +316,7 @@ mod tests {
                 logged: None,
                 resets: 0,
                 misplaced: None,
+                room: None,
             };
             let watch = start(watched, home[0].sender(0)).unwrap();
             watch.begin();

@@ -236,6 +236,28 @@ impl Region {
         Ok((mapped.unwrap_or(true), seen))
     }
 
+    /// Bytes of the region for which memory is allocated; all of them if the system does not report it. Takes a millisecond or two
+    /// for a GiB.
+    pub fn allocated_bytes(&self) -> u64 {
+        let count = || -> io::Result<u64> {
+            let map = File::open("/proc/self/pagemap")?;
+            let (base, pages) = (self.base as u64 / PAGE_BYTES, self.len.div_ceil(PAGE_BYTES));
+            let mut entries = vec![0u8; 1 << 16];
+            let (mut seen, mut allocated) = (0, 0);
+            while seen < pages {
+                let wanted =
+                    entries.len().min(usize::try_from(pages - seen).unwrap_or(usize::MAX).saturating_mul(8));
+                map.read_exact_at(&mut entries[..wanted], (base + seen) * 8)?;
+                let each = entries[..wanted].as_chunks::<8>().0;
+                allocated +=
+                    each.iter().filter(|entry| page_is_allocated(u64::from_ne_bytes(**entry))).count() as u64;
+                seen += each.len() as u64;
+            }
+            Ok(allocated * PAGE_BYTES)
+        };
+        count().unwrap_or(self.len)
+    }
+
     /// Calls `act` with the address in this region and the span, for each span of `places`.
     fn each(&self, at: u64, places: &Places, mut act: impl FnMut(*mut u8, Span)) {
         let (mut here, _) = self.range(at, u64::from(places.len()));

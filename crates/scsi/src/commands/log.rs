@@ -3,6 +3,7 @@
 use crate::commands::admission::Admission;
 use crate::commands::answer::Answer;
 use crate::commands::step::Env;
+use crate::state::space::Space;
 use crate::state::unit::View;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
@@ -38,14 +39,15 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
             let list = pages(env.view).flat_map(|page| [page, 0]);
             [SUPPORTED, 0, SUPPORTED, 0xff].into_iter().chain(list.skip(2)).collect()
         }
-        (PROVISIONING, 0x00) if env.view.is_thin() => Vec::new(),
+        (PROVISIONING, 0x00) if env.view.is_thin() => resources(env.view, pointer)?,
         (TEMPERATURE, 0x00) => parameters(pointer, &TEMPERATURE_PARAMETERS)?,
         (START_STOP, 0x00) => parameters(pointer, &START_STOP_PARAMETERS)?,
         (SUPPORTED | PROVISIONING | TEMPERATURE | START_STOP, 1..) => return Err(Check::cdb_byte(3).into()),
         _ => return Err(Check::cdb_bit(2, 5).into()),
     };
     let with_subpage = if subpage == 0 { 0 } else { 0x40 };
-    data.extend_from_slice(&[code | with_subpage, subpage]);
+    let not_saved = if code == PROVISIONING { 0x80 } else { 0 };
+    data.extend_from_slice(&[code | with_subpage | not_saved, subpage]);
     data.extend_from_slice(&u16::try_from(body.len()).unwrap_or(u16::MAX).to_be_bytes());
     data.extend_from_slice(&body);
     Ok(())
@@ -58,14 +60,30 @@ fn pages(view: &View) -> impl Iterator<Item = u8> + use<> {
         .filter(move |page| thin || *page != PROVISIONING)
 }
 
+/// What can still be taken, which others may take as well, and what is (SBC-4 section 6.4.5). It is not known of every store.
+fn resources(view: &View, pointer: u16) -> Result<Vec<u8>, Check> {
+    let Some((used, available)) = view.space().and_then(Space::sets) else { return Ok(Vec::new()) };
+    let value = |sets: u32, scope: u8| {
+        let [a, b, c, d] = sets.to_be_bytes();
+        [a, b, c, d, scope, 0, 0, 0]
+    };
+    let (available, used) = (value(available, SHARED), value(used, DEDICATED));
+    parameters(pointer, &[(1, BINARY_LIST, &available), (2, BINARY_LIST, &used)])
+}
+
+/// SCOPE.
+const DEDICATED: u8 = 0x01;
+const SHARED: u8 = 0x02;
+
 /// Code, control byte and value of a log parameter.
-type Parameter = (u16, u8, &'static [u8]);
+type Parameter<'a> = (u16, u8, &'a [u8]);
 
 /// Temperature and reference temperature: not available.
-const TEMPERATURE_PARAMETERS: [Parameter; 2] = [(0, BINARY_LIST, &[0, 0xff]), (1, BINARY_LIST, &[0, 0xff])];
+const TEMPERATURE_PARAMETERS: [Parameter<'static>; 2] =
+    [(0, BINARY_LIST, &[0, 0xff]), (1, BINARY_LIST, &[0, 0xff])];
 
 /// Dates that nobody set, and cycles: specified and accumulated, of which there are none.
-const START_STOP_PARAMETERS: [Parameter; 4] = [
+const START_STOP_PARAMETERS: [Parameter<'static>; 4] = [
     (1, ASCII_LIST, b"      "),
     (2, ASCII_LIST, b"      "),
     (3, BINARY_LIST, &[0, 0, 0, 0]),
@@ -73,7 +91,7 @@ const START_STOP_PARAMETERS: [Parameter; 4] = [
 ];
 
 /// The parameters from the one that PARAMETER POINTER names on; it may not point past the last (SPC-4 section 6.7).
-fn parameters(pointer: u16, list: &[Parameter]) -> Result<Vec<u8>, Check> {
+fn parameters(pointer: u16, list: &[Parameter<'_>]) -> Result<Vec<u8>, Check> {
     let mut body = Vec::new();
     for (code, control, value) in list.iter().filter(|(code, _, _)| *code >= pointer) {
         body.extend_from_slice(&code.to_be_bytes());
@@ -94,7 +112,7 @@ mod tests {
         let list = bench.read(&sense(0, 0)).assert_good().data.clone();
         assert_eq!(list, [0, 0, 0, 4, 0x00, 0x0c, 0x0d, 0x0e]);
         for page in &list[4..] {
-            assert_eq!(bench.read(&sense(*page, 0)).assert_good().data[0], *page);
+            assert_eq!(bench.read(&sense(*page, 0)).assert_good().data[0] & 0x3f, *page);
         }
         let pairs = bench.read(&sense(0, 0xff)).assert_good().data.clone();
         assert_eq!(pairs, [0x40, 0xff, 0, 10, 0, 0, 0, 0xff, 0x0c, 0, 0x0d, 0, 0x0e, 0]);

@@ -16,19 +16,50 @@ use wire::Cdb;
 pub(crate) struct Page {
     /// Page code.
     pub(crate) code: u8,
-    /// The page with its two header bytes.
-    pub(crate) current: fn(&Modes) -> Vec<u8>,
+    /// Subpage code; 0 of pages without.
+    pub(crate) subpage: u8,
+    /// The page with its header.
+    pub(crate) current: fn(&View, &Modes) -> Vec<u8>,
     /// Ones where a bit may be changed, past the header bytes.
     pub(crate) changeable: &'static [u8],
+    /// The same of units with thresholds.
+    with_thresholds: &'static [u8],
+}
+
+impl Page {
+    /// Bytes of its header.
+    pub(crate) fn header(&self) -> usize {
+        if self.subpage == 0 { 2 } else { 4 }
+    }
+
+    /// Which bits of it may be changed, past the header bytes.
+    pub(crate) fn changeable(&self, view: &View) -> &'static [u8] {
+        if view.space().is_some() { self.with_thresholds } else { self.changeable }
+    }
 }
 
 /// The pages, in the order in which they are returned (page codes ascending, SPC-4 section 6.11.3).
-pub(crate) const PAGES: &[Page] = &[
-    Page { code: 0x01, current: error_recovery, changeable: &[] },
-    Page { code: 0x08, current: caching, changeable: &[0x04] },
-    Page { code: 0x0a, current: control, changeable: &[0xe4, 0x06, 0x08, 0x40] },
-    Page { code: 0x1c, current: informational_exceptions, changeable: &[] },
+const PAGES: &[Page] = &[
+    Page { with_thresholds: &[0, 0, 0, 0, 0, 0x80], ..page(0x01, error_recovery, &[]) },
+    page(0x08, caching, &[0x04]),
+    page(0x0a, control, &[0xe4, 0x06, 0x08, 0x40]),
+    page(0x1c, informational_exceptions, &[]),
+    Page { subpage: 0x02, ..page(0x1c, provisioning, &PROVISIONING_CHANGEABLE) },
 ];
+
+const fn page(code: u8, current: fn(&View, &Modes) -> Vec<u8>, changeable: &'static [u8]) -> Page {
+    Page { code, subpage: 0, current, changeable, with_thresholds: changeable }
+}
+
+/// ENABLED and THRESHOLD COUNT of the threshold descriptor.
+const PROVISIONING_CHANGEABLE: [u8; 20] =
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+
+/// The pages of a unit.
+pub(crate) fn pages_of(view: &View) -> impl Iterator<Item = &'static Page> {
+    let has_thresholds = view.space().is_some();
+    PAGES.iter().filter(move |page| page.subpage == 0 || has_thresholds)
+}
 
 /// All pages.
 const ALL_PAGES: u8 = 0x3f;
@@ -104,51 +135,55 @@ fn pages(view: &View, cdb: &Cdb) -> Result<Vec<u8>, Check> {
     if control == 3 {
         return Err(Check::NO_SAVING);
     }
-    if subpage != 0 && subpage != ALL_SUBPAGES {
-        return Err(Check::cdb_byte(3));
+    let mut of_code = pages_of(view).filter(|page| code == ALL_PAGES || code == page.code).peekable();
+    if of_code.peek().is_none() {
+        return Err(Check::cdb_bit(2, 5));
     }
+    let is_one = |page: &Page| page.subpage == subpage && (code != ALL_PAGES || subpage == 0);
     let mut found = Vec::new();
-    for page in PAGES.iter().filter(|page| code == ALL_PAGES || code == page.code) {
+    for page in of_code.filter(|page| subpage == ALL_SUBPAGES || is_one(page)) {
         match control {
-            0 => found.extend((page.current)(&view.policy.modes)),
-            1 => found.extend(changeable(page)),
-            _ => found.extend((page.current)(&Modes::initial(&view.unit))),
+            0 => found.extend((page.current)(view, &view.policy.modes)),
+            1 => found.extend(changeable(view, page)),
+            _ => found.extend((page.current)(view, &Modes::initial(&view.unit))),
         }
     }
-    if found.is_empty() { Err(Check::cdb_bit(2, 5)) } else { Ok(found) }
+    if found.is_empty() { Err(Check::cdb_byte(3)) } else { Ok(found) }
 }
 
 /// The page with ones where MODE SELECT may change something.
-fn changeable(page: &Page) -> Vec<u8> {
-    let zeros = Modes {
-        write_cache: false,
-        software_write_protect: false,
-        descriptor_sense: false,
-        queue_error: 0,
-        task_set_per_nexus: false,
-        task_aborted_status: false,
-    };
-    let mut bytes = (page.current)(&zeros);
-    for (at, byte) in bytes.iter_mut().enumerate().skip(2) {
-        *byte = page.changeable.get(at.saturating_sub(2)).copied().unwrap_or(0);
+fn changeable(view: &View, page: &Page) -> Vec<u8> {
+    let (mut bytes, ones) = ((page.current)(view, &view.policy.modes), page.changeable(view));
+    for (at, byte) in bytes.iter_mut().skip(page.header()).enumerate() {
+        *byte = ones.get(at).copied().unwrap_or(0);
     }
     bytes
 }
 
-/// 01h, read-write error recovery: nothing is retried or relocated here, the store's word is final.
-fn error_recovery(_: &Modes) -> Vec<u8> {
-    vec![0x01, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+/// 01h, read-write error recovery: nothing is retried or relocated here, the store's word is final. LBPERE.
+fn error_recovery(view: &View, modes: &Modes) -> Vec<u8> {
+    let reports = modes.provisioning_errors && view.space().is_some();
+    vec![0x01, 0x0a, 0, 0, 0, 0, 0, if reports { 0x80 } else { 0 }, 0, 0, 0, 0]
+}
+
+/// 1Ch/02h, logical block provisioning: one soft threshold, for what is taken as that increases (SBC-4 section 6.5.9).
+fn provisioning(view: &View, modes: &Modes) -> Vec<u8> {
+    let mut page = vec![0x5c, 0x02, 0, 20];
+    page.resize(16, 0);
+    page.extend_from_slice(&[if modes.threshold { 0x81 } else { 0x01 }, 0x02, 0, 0]);
+    page.extend_from_slice(&view.threshold_sets(modes).to_be_bytes());
+    page
 }
 
 /// 08h, caching: WCE.
-fn caching(modes: &Modes) -> Vec<u8> {
+fn caching(_: &View, modes: &Modes) -> Vec<u8> {
     let mut page = vec![0x08, 0x12, if modes.write_cache { 0x04 } else { 0 }];
     page.resize(20, 0);
     page
 }
 
 /// 0Ah, control: TST, GLTSD and D_SENSE; unrestricted reordering and QERR; SWP; TAS.
-fn control(modes: &Modes) -> Vec<u8> {
+fn control(_: &View, modes: &Modes) -> Vec<u8> {
     let task_set = if modes.task_set_per_nexus { 0x20 } else { 0 };
     let format = if modes.descriptor_sense { 0x04 } else { 0 };
     let protect = if modes.software_write_protect { 0x08 } else { 0 };
@@ -158,7 +193,7 @@ fn control(modes: &Modes) -> Vec<u8> {
 }
 
 /// 1Ch, informational exceptions: DEXCPT, none are reported.
-fn informational_exceptions(_: &Modes) -> Vec<u8> {
+fn informational_exceptions(_: &View, _: &Modes) -> Vec<u8> {
     vec![0x1c, 0x0a, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 }
 

@@ -213,6 +213,7 @@ fn provisioning(env: &Env<'_>, data: &mut Vec<u8>) {
             write_same_16: true,
             write_same_10: true,
             zeros: 1,
+            threshold_exponent: env.view.threshold_exponent(),
             kind: vpd::THIN,
             ..Provisioning::default()
         },

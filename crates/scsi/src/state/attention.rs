@@ -35,6 +35,9 @@ pub enum UnitAttention {
     ThinThreshold,
 }
 
+/// Where the threshold descriptor is in the Logical Block Provisioning mode page (SBC-4 section 4.7.3.7.6).
+const THRESHOLD_DESCRIPTOR_AT: u64 = 16;
+
 impl UnitAttention {
     /// Additional sense code (high byte) and qualifier.
     pub fn code(self) -> u16 {
@@ -57,7 +60,11 @@ impl UnitAttention {
 
     /// The check condition that reports it.
     pub fn check(self) -> Check {
-        Check::new(SenseKey::UnitAttention, self.code())
+        let check = Check::new(SenseKey::UnitAttention, self.code());
+        match self {
+            UnitAttention::ThinThreshold => Check { information: Some(THRESHOLD_DESCRIPTOR_AT), ..check },
+            _ => check,
+        }
     }
 
     /// Whether it reports a change of the unit, not what happened to a nexus or by a command.

@@ -101,6 +101,8 @@ pub enum HomeRequest {
     },
     /// The store's size or abilities changed, or it came back.
     StoreChanged(Traits),
+    /// What its store takes was found to have changed ([`Unit::space`]).
+    SpaceChanged,
     /// What the store lies on was reset: powered on, or restarted.
     StoreReset,
     /// The store failed permanently.
@@ -138,6 +140,7 @@ impl HomeRequest {
             | HomeRequest::ClearTaskSet { .. }
             | HomeRequest::Reset { .. }
             | HomeRequest::StoreChanged(_)
+            | HomeRequest::SpaceChanged
             | HomeRequest::StoreReset
             | HomeRequest::StoreFailed(_)
             | HomeRequest::NexusLost(_)
@@ -166,6 +169,7 @@ impl HomeRequest {
             | HomeRequest::ClearTaskSet { .. }
             | HomeRequest::Reset { .. }
             | HomeRequest::StoreChanged(_)
+            | HomeRequest::SpaceChanged
             | HomeRequest::StoreReset
             | HomeRequest::StoreFailed(_)
             | HomeRequest::NexusLost(_)
@@ -293,6 +297,7 @@ impl Home {
             physical_block_bytes: blocks.physical_bytes,
             failed: None,
             modes: Modes::initial(&unit),
+            threshold_reached: false,
             started: true,
             ejected: false,
             removal_prevented: false,
@@ -333,7 +338,11 @@ impl Home {
         self.before = can_undo.then(|| (self.policy(), self.preventing.clone()));
         let mut draft = Draft::of(&self.policy);
         let reply = match request {
-            HomeRequest::SetModes { from, change } => draft.set_modes(from.nexus, change),
+            HomeRequest::SetModes { from, change } => {
+                draft.set_modes(from.nexus, change);
+                draft.look_at_space(&self.unit)
+            }
+            HomeRequest::SpaceChanged => draft.look_at_space(&self.unit),
             HomeRequest::StartStop { from, start, load_eject } => {
                 draft.start_stop(from.nexus, start, load_eject)
             }
@@ -382,7 +391,8 @@ impl Home {
             }
             HomeRequest::Configure(unit) => {
                 let before = std::mem::replace(&mut self.unit, unit);
-                draft.configure(&before, &self.unit)
+                draft.configure(&before, &self.unit);
+                draft.look_at_space(&self.unit)
             }
         };
         (reply, self.publish(draft))
@@ -600,7 +610,12 @@ impl Draft {
         if before.write_cache != after.write_cache {
             self.policy.modes.write_cache = after.write_cache;
         }
-        if (before.read_only, before.write_cache) != (after.read_only, after.write_cache) {
+        if before.warn_at != after.warn_at {
+            let Modes { provisioning_errors, threshold, threshold_sets, .. } = Modes::initial(after);
+            self.policy.modes = Modes { provisioning_errors, threshold, threshold_sets, ..self.policy.modes };
+        }
+        let modes = |unit: &Unit| (unit.read_only, unit.write_cache, unit.warn_at);
+        if modes(before) != modes(after) {
             self.attentions.push((Who::Everyone, UnitAttention::ModeChanged));
         }
         if before.ports != after.ports {
@@ -775,7 +790,7 @@ mod tests {
         let control = Modes { descriptor_sense: true, ..before };
         for (nexus, modes) in [(0, caching), (1, control)] {
             let from = bench.nexuses[nexus].identity();
-            let change = ModesChange { modes, caching: nexus == 0, control: nexus == 1 };
+            let change = ModesChange { caching: nexus == 0, control: nexus == 1, ..ModesChange::none(modes) };
             bench.ask(HomeRequest::SetModes { from, change });
         }
         let after = bench.view.policy.modes;

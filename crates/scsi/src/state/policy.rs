@@ -25,6 +25,8 @@ pub struct Policy {
     pub failed: Option<Arc<str>>,
     /// Mode page fields that MODE SELECT may change.
     pub modes: Modes,
+    /// The unit takes as much space as its threshold says, and its nexuses were notified.
+    pub threshold_reached: bool,
     /// START STOP UNIT: whether the medium may be accessed.
     pub started: bool,
     /// START STOP UNIT with LOEJ: the medium is ejected (removable units).
@@ -49,6 +51,9 @@ impl Modes {
             queue_error: 0,
             task_set_per_nexus: false,
             task_aborted_status: false,
+            provisioning_errors: unit.warn_at.is_some(),
+            threshold: unit.warn_at.is_some(),
+            threshold_sets: None,
         }
     }
 }

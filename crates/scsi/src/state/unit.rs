@@ -2,6 +2,7 @@
 
 use crate::state::copies::Copies;
 use crate::state::policy::Policy;
+use crate::state::space::Space;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,6 +28,11 @@ pub struct Unit {
     pub incarnation: Incarnation,
     /// Thin provisioned, as far as the store can give space back.
     pub thin: bool,
+    /// The part of the size, in percent, that it may take before its nexuses are notified; `None`: until one says otherwise, they
+    /// are not.
+    pub warn_at: Option<u8>,
+    /// What its store takes, if that can be found: such a unit has thresholds, if it is thin.
+    pub space: Option<Arc<Space>>,
     /// Write protected by configuration.
     pub read_only: bool,
     /// The medium is removable (RMB).

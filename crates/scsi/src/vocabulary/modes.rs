@@ -15,6 +15,12 @@ pub struct Modes {
     pub task_set_per_nexus: bool,
     /// Control page: tasks that another nexus aborted end with TASK ABORTED (TAS).
     pub task_aborted_status: bool,
+    /// Read-write error recovery page: thresholds of logical block provisioning are reported (LBPERE).
+    pub provisioning_errors: bool,
+    /// Logical block provisioning page: its threshold is enabled.
+    pub threshold: bool,
+    /// Logical block provisioning page: the threshold, in threshold sets; `None`: what the unit is configured with.
+    pub threshold_sets: Option<u32>,
 }
 
 /// What a MODE SELECT sets: the fields of the pages that it sends, and no others, whatever they are by then.
@@ -26,19 +32,36 @@ pub struct ModesChange {
     pub caching: bool,
     /// The control page is among its pages.
     pub control: bool,
+    /// The read-write error recovery page is among its pages.
+    pub error_recovery: bool,
+    /// The logical block provisioning page is among its pages.
+    pub provisioning: bool,
 }
 
 impl ModesChange {
+    /// A change that sets nothing of these modes yet.
+    pub fn none(modes: Modes) -> ModesChange {
+        ModesChange { modes, caching: false, control: false, error_recovery: false, provisioning: false }
+    }
+
     /// A change that sets everything.
     pub fn all(modes: Modes) -> ModesChange {
-        ModesChange { modes, caching: true, control: true }
+        ModesChange { modes, caching: true, control: true, error_recovery: true, provisioning: true }
     }
 
     /// What it makes of these modes.
     pub fn of(&self, before: Modes) -> Modes {
         let rest = if self.control { self.modes } else { before };
-        let write_cache = if self.caching { self.modes.write_cache } else { before.write_cache };
-        Modes { write_cache, ..rest }
+        let of = |is_set: bool| if is_set { self.modes } else { before };
+        let (caching, recovery, provisioning) =
+            (of(self.caching), of(self.error_recovery), of(self.provisioning));
+        Modes {
+            write_cache: caching.write_cache,
+            provisioning_errors: recovery.provisioning_errors,
+            threshold: provisioning.threshold,
+            threshold_sets: provisioning.threshold_sets,
+            ..rest
+        }
     }
 }
 

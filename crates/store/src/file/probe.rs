@@ -22,6 +22,15 @@ pub(super) fn size(file: &File, kind: Kind) -> io::Result<u64> {
     }
 }
 
+/// Bytes that a file of this size takes of its file system, and that it can take more.
+pub(super) fn space(file: &File, size: u64) -> io::Result<(u64, u64)> {
+    /// What st_blocks counts in (stat(3type)).
+    const BLOCK_BYTES: u64 = 512;
+    let (found, system) = (file.metadata()?, rustix::fs::fstatvfs(file)?);
+    let used = found.blocks().saturating_mul(BLOCK_BYTES).min(size);
+    Ok((used, (size - used).min(system.f_bavail.saturating_mul(system.f_frsize))))
+}
+
 /// Why the path does not name this file or device any more. An open file outlives its name, and takes writes
 /// and flushes as before: nothing shows until it is closed, and all of it is gone.
 pub(super) fn misplaced(path: &Path, file: &File, kind: Kind) -> io::Result<Option<&'static str>> {

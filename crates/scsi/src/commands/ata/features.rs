@@ -45,7 +45,7 @@ impl WriteCache {
         match event {
             Event::Start => {
                 let modes = Modes { write_cache: self.on, ..env.view.policy.modes };
-                let change = ModesChange { modes, caching: true, control: false };
+                let change = ModesChange { caching: true, ..ModesChange::none(modes) };
                 Step::Home(Box::new(HomeRequest::SetModes { from: env.nexus.identity(), change }))
             }
             Event::Home(HomeReply::Done) if !self.on => Step::Media { unit: None, op: MediaOp::Flush },

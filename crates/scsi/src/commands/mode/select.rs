@@ -1,6 +1,6 @@
 //! MODE SELECT (SPC-4 sections 6.10 and 6.11).
 
-use super::{PAGES, Page, long_descriptor, short_descriptor};
+use super::{Page, long_descriptor, pages_of, short_descriptor};
 use crate::commands::admission::Admission;
 use crate::commands::media::{failed, refused, taken, unexpected};
 use crate::commands::step::{Env, Event, Step};
@@ -86,16 +86,23 @@ impl ModeSelect {
         check_descriptor(env.view, descriptor, long, self.header)?;
         let mut at = self.header.saturating_add(u16::try_from(descriptor_len).unwrap_or(u16::MAX));
         let modes = env.view.policy.modes;
-        let mut change = ModesChange { modes, caching: false, control: false };
-        while let [code, len, ..] = *pages {
-            let whole = usize::from(len).saturating_add(2);
+        let mut change = ModesChange::none(modes);
+        while let [code, second, ..] = *pages {
+            let (subpage, whole) = match *pages {
+                [_, _, high, low, ..] if code & SUBPAGE_FORMAT != 0 => {
+                    (second, usize::from(u16::from_be_bytes([high, low])).saturating_add(4))
+                }
+                _ => (0, usize::from(second).saturating_add(2)),
+            };
             let (page, rest) = pages.split_at_checked(whole).ok_or(Check::PARAMETER_LENGTH)?;
-            let known = PAGES.iter().find(|known| known.code == code & 0x7f);
-            let known = known.ok_or(Check::parameter_byte(at))?;
-            check_page(known, page, &env.view.policy.modes, at)?;
-            change.modes = apply(change.modes, page, at)?;
+            let is_it = |known: &&Page| (known.code, known.subpage) == (code & 0x3f, subpage);
+            let known = pages_of(env.view).find(is_it).ok_or(Check::parameter_byte(at))?;
+            check_page(env.view, known, page, at)?;
+            change.modes = apply(env.view, known, change.modes, page, at)?;
+            change.error_recovery |= known.code == 0x01;
             change.caching |= known.code == 0x08;
             change.control |= known.code == 0x0a;
+            change.provisioning |= known.subpage != 0;
             at = at.saturating_add(u16::try_from(whole).unwrap_or(u16::MAX));
             pages = rest;
         }
@@ -122,14 +129,18 @@ fn check_descriptor(view: &View, descriptor: &[u8], long: bool, at: u16) -> Resu
     if same_length && same_count { Ok(()) } else { Err(Check::parameter_byte(at)) }
 }
 
+/// SPF.
+const SUBPAGE_FORMAT: u8 = 0x40;
+
 /// The page must have its length, and its bits that cannot be changed must be as they are.
-fn check_page(known: &Page, page: &[u8], modes: &Modes, at: u16) -> Result<(), Check> {
-    let current = (known.current)(modes);
+fn check_page(view: &View, known: &Page, page: &[u8], at: u16) -> Result<(), Check> {
+    let current = (known.current)(view, &view.policy.modes);
+    let (header, ones) = (known.header(), known.changeable(view));
     if page.len() != current.len() {
-        return Err(Check::parameter_byte(at.saturating_add(1)));
+        return Err(Check::parameter_byte(at.saturating_add(if header == 2 { 1 } else { 2 })));
     }
-    for (index, (new, old)) in page.iter().zip(&current).enumerate().skip(2) {
-        let changeable = known.changeable.get(index.saturating_sub(2)).copied().unwrap_or(0);
+    for (index, (new, old)) in page.iter().zip(&current).enumerate().skip(header) {
+        let changeable = ones.get(index.saturating_sub(header)).copied().unwrap_or(0);
         if (new ^ old) & !changeable != 0 {
             return Err(Check::parameter_byte(at.saturating_add(u16::try_from(index).unwrap_or(0))));
         }
@@ -138,10 +149,13 @@ fn check_page(known: &Page, page: &[u8], modes: &Modes, at: u16) -> Result<(), C
 }
 
 /// The modes with what a checked page changes.
-fn apply(modes: Modes, page: &[u8], at: u16) -> Result<Modes, Check> {
-    match *page {
-        [code, _, cache, ..] if code & 0x7f == 0x08 => Ok(Modes { write_cache: cache & 0x04 != 0, ..modes }),
-        [code, _, first, second, third, fourth, ..] if code & 0x7f == 0x0a => {
+fn apply(view: &View, known: &Page, modes: Modes, page: &[u8], at: u16) -> Result<Modes, Check> {
+    match (known.code, known.subpage, page) {
+        (0x01, 0, [_, _, _, _, _, _, _, errors, ..]) if view.space().is_some() => {
+            Ok(Modes { provisioning_errors: errors & 0x80 != 0, ..modes })
+        }
+        (0x08, 0, [_, _, cache, ..]) => Ok(Modes { write_cache: cache & 0x04 != 0, ..modes }),
+        (0x0a, 0, [_, _, first, second, third, fourth, ..]) => {
             let queue_error = second >> 1 & 0x03;
             if queue_error == 2 {
                 return Err(Check::parameter_bit(at.saturating_add(3), 2));
@@ -159,6 +173,13 @@ fn apply(modes: Modes, page: &[u8], at: u16) -> Result<Modes, Check> {
                 task_aborted_status: fourth & 0x40 != 0,
                 ..modes
             })
+        }
+        (0x1c, 0x02, [.., enabled, _, _, _, a, b, c, d]) => {
+            let sets = u32::from_be_bytes([*a, *b, *c, *d]);
+            // As long as it is what the unit is configured with, it follows the size.
+            let is_as_before = sets == view.threshold_sets(&modes);
+            let threshold_sets = if is_as_before { modes.threshold_sets } else { Some(sets) };
+            Ok(Modes { threshold: enabled & 0x80 != 0, threshold_sets, ..modes })
         }
         _ => Ok(modes),
     }

@@ -1,0 +1,93 @@
+//! What thin stores take, as it is found off the datapath.
+
+use scsi::{HomeRequest, Space};
+use std::sync::Arc;
+use std::time::Instant;
+use store::lane::Store;
+
+/// It takes at most this part of a processor to find out.
+const PART: u32 = 1000;
+
+/// By how much less must be taken before a warning comes again, in bytes: half a threshold set of the unit.
+const SLACK_BYTES: u64 = 512 << 10;
+
+/// What a unit's store takes.
+pub(crate) struct Room {
+    space: Arc<Space>,
+    /// The part of the size, in percent, at which the log warns.
+    warn_at: Option<u8>,
+    has_warned: bool,
+    /// When it is looked at next.
+    next: Option<Instant>,
+}
+
+impl Room {
+    pub(crate) fn new(space: Arc<Space>, warn_at: Option<u8>) -> Room {
+        Room { space, warn_at, has_warned: false, next: None }
+    }
+
+    /// Looks what the store takes, and warns once when that is too much. What to report to the unit's home, if it is news.
+    pub(super) fn look(&mut self, lun: &str, store: &dyn Store, now: Instant) -> Option<HomeRequest> {
+        if self.next.is_some_and(|next| now < next) {
+            return None;
+        }
+        let begun = Instant::now();
+        let (used, available) = store.space()?;
+        self.next = Some(now + begun.elapsed() * PART);
+        let size = store.traits().size_bytes;
+        if let Some(percent) = self.warn_at {
+            let at = size / 100 * u64::from(percent);
+            let is_reached = used >= if self.has_warned { at.saturating_sub(SLACK_BYTES) } else { at };
+            if is_reached && !self.has_warned {
+                tracing::warn!(%lun, used, available, size, "it takes {percent} % of its size (warn_at)");
+            }
+            self.has_warned = is_reached;
+        }
+        self.space.set(used, available).then_some(HomeRequest::SpaceChanged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scsi::storage::Traits;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    /// A store of 100 MiB that takes so much.
+    struct Filling(AtomicU64);
+
+    impl Store for Filling {
+        fn traits(&self) -> Traits {
+            Traits { size_bytes: 100 << 20, ..Traits::NONE }
+        }
+
+        fn refresh(&self) -> Result<Option<Traits>, String> {
+            Ok(None)
+        }
+
+        fn space(&self) -> Option<(u64, u64)> {
+            let used = self.0.load(Ordering::Relaxed);
+            Some((used, (100 << 20) - used))
+        }
+
+        fn describe(&self) -> String {
+            "filling".into()
+        }
+    }
+
+    #[test]
+    fn what_a_store_takes_is_reported_when_it_changes_and_warned_of_once_for_each_crossing() {
+        let store = Filling(AtomicU64::new(0));
+        let mut room = Room::new(Arc::default(), Some(80));
+        let mut now = Instant::now();
+        let mut look = |mebibytes: u64| {
+            now += Duration::from_secs(60);
+            store.0.store(mebibytes << 20, Ordering::Relaxed);
+            (room.look("thin", &store, now).is_some(), room.has_warned)
+        };
+        assert_eq!([look(0), look(0), look(79)], [(true, false), (false, false), (true, false)]);
+        assert_eq!([look(80), look(90), look(80)], [(true, true); 3]);
+        assert_eq!([look(79), look(80)], [(true, false), (true, true)]);
+    }
+}
