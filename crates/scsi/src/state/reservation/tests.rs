@@ -533,6 +533,7 @@ fn what_is_registered_at_a_port_outlives_its_absence() {
     let without = unit.ports.iter().filter(|port| port.relative_id != 1).cloned().collect();
     bench.ask(HomeRequest::Configure(Arc::new(Unit { ports: without, ..unit.clone() })));
     assert_eq!(bench.view.policy.reservations.gone_ports().len(), 1, "it stays reserved");
+    bench.nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
     assert_eq!(bench.run(2, READ, &[], 512).ending.status, Status::ReservationConflict);
     bench.ask(HomeRequest::Configure(Arc::new(unit)));
     bench.nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
