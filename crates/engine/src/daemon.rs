@@ -304,6 +304,7 @@ impl Daemon {
         if let Some((watch, size_bytes)) = resized {
             self.watches[watch].1.grow(size_bytes).map_err(ChangeError::Refused)?;
         }
+        let grown = resized.map(|(watch, size_bytes)| (self.watches[watch].0, size_bytes));
         let (gone, come) = (prepared.gone, prepared.come);
         let before = self.changes.served().clone();
         let numbered = before.units.iter().zip(&before.config.luns);
@@ -326,6 +327,12 @@ impl Daemon {
         gone_serial.iter().for_each(|serial| self.about.closed(serial));
         let served = self.changes.served().clone();
         self.units.retain(|unit| served.find(&unit.name).is_some());
+        if let Some((number, size_bytes)) = grown
+            && let Some(index) = served.units.iter().position(|unit| *unit == number)
+            && let Some(unit) = self.units.iter_mut().find(|unit| unit.name == served.config.luns[index].name)
+        {
+            unit.size_bytes = size_bytes;
+        }
         if let Some((summary, watch)) = comes {
             self.units.retain(|unit| unit.name != summary.name);
             self.units.push(summary);

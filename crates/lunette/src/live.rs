@@ -6,11 +6,14 @@ mod plan;
 mod state;
 
 use admin::{Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, State};
-use config::{Action, Checked, Config, Edit, EditError, Problems, ServeOptions, StoreSpec, Subject};
+use config::{
+    Action, Checked, Config, Edit, EditError, Problems, ServeOptions, StepOfChange, StoreSpec, Subject,
+};
 use engine::daemon::NotKept;
 use engine::{ChangeError, Daemon, Wants};
 use file::Replacement;
-use plan::Step;
+use plan::{Cut, Step};
+use std::fs::OpenOptions;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::Path;
@@ -181,32 +184,53 @@ impl Live {
 
     /// Goes from what runs to this, in full or not at all.
     fn change(&mut self, checked: Checked, dry_run: bool, may_lose_data: bool) -> Answer {
-        let smaller = plan::smaller(self.daemon.config(), self.daemon.units(), &checked.config);
-        if !may_lose_data && !smaller.is_empty() {
-            return Err(refused(
-                Refusal::Conflict,
-                "what lies behind the new end would be lost; nothing was changed",
-                smaller,
-            ));
-        }
         let Checked { config, shown, warnings, .. } = checked;
         let before = self.daemon.config().clone();
-        let steps = plan::plan(&before, &config).map_err(|faults| {
-            refused(Refusal::Conflict, "this needs a restart; nothing was changed", faults)
-        })?;
-        let missing = plan::missing(&before, &config, &steps, &engine::Host);
+        let cuts = plan::cuts(&before, &config);
+        if !may_lose_data && !cuts.is_empty() {
+            let faults = cuts.iter().map(Cut::fault).collect();
+            return Err(refused(Refusal::Conflict, "data would be lost; nothing was changed", faults));
+        }
+        // A LUN goes before its file is cut off, and comes again behind.
+        let gone =
+            |config: Config, cut: &Cut| StepOfChange::RemoveLun(cut.name.clone()).after(&config, &config);
+        let between = cuts.iter().fold(before.clone(), gone);
+        let planned = |from: &Config, to: &Config| {
+            let needs_restart =
+                |faults| refused(Refusal::Conflict, "this needs a restart; nothing was changed", faults);
+            plan::plan(from, to).map_err(needs_restart)
+        };
+        let (leaving, coming) = (planned(&before, &between)?, planned(&between, &config)?);
+        let missing = plan::missing(&before, &config, &coming, &engine::Host);
         if !missing.is_empty() {
             return Err(refused(Refusal::Conflict, "a LUN cannot be opened; nothing was changed", missing));
         }
         let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         if !dry_run {
-            self.make(&steps, &before, &config, &mut warnings)?;
-            self.changes += u64::from(self.shown != shown || !steps.is_empty());
+            self.make(&leaving, &before, &between, &mut warnings)?;
+            cuts.iter().try_for_each(|cut| self.cut(cut, &before))?;
+            self.make(&coming, &before, &config, &mut warnings)?;
+            self.changes += u64::from(self.shown != shown || !coming.is_empty());
             self.shown = shown;
             self.publish();
         }
-        let steps = steps.into_iter().map(|step| step.text).collect();
+        let cut = cuts.iter().map(Cut::to_string);
+        let text = |step: Step| step.text;
+        let steps = leaving.into_iter().map(text).chain(cut).chain(coming.into_iter().map(text)).collect();
         Ok(Done { steps, warnings, version: self.version() })
+    }
+
+    /// Cuts off the file of a LUN that has gone for it.
+    fn cut(&mut self, cut: &Cut, from: &Config) -> Result<(), Refused> {
+        tracing::info!("configuration: {cut}");
+        let file = OpenOptions::new().write(true).open(&cut.path);
+        let done = file.and_then(|file| file.set_len(cut.size_bytes).and_then(|()| file.sync_all()));
+        done.map_err(|error| {
+            tracing::error!("configuration: this failed: {cut}: {error}");
+            let mut faults = vec![fault(&cut.to_string(), &error.to_string(), "fix this, and try again")];
+            faults.extend(self.take_back(from));
+            refused(Refusal::Failed, "a step failed; those before it were taken back", faults)
+        })
     }
 
     /// Takes all steps, or takes back those before the one that fails.

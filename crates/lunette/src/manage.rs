@@ -304,6 +304,8 @@ fn settings(words: &[String]) -> Result<Value, Failure> {
 
 fn value(key: &str, text: &str) -> Value {
     match text {
+        // A target without LUNs, for the time being.
+        "" if key == "luns" => json!([]),
         "" => Value::Null,
         "true" | "on" if SWITCHES.contains(&key) => true.into(),
         "false" | "off" if SWITCHES.contains(&key) => false.into(),
@@ -363,6 +365,7 @@ mod tests {
             "luns=a, b",
             "chap.user=u",
             "chap.mutual_user=",
+            "portals=",
         ]);
         let expected = json!({
             "read_only": true,
@@ -371,6 +374,7 @@ mod tests {
             "serial": "5",
             "sessions_max": 5,
             "luns": ["a", "b"],
+            "portals": null,
             "chap": { "user": "u", "mutual_user": null },
         });
         assert_eq!(settings, Ok(expected));

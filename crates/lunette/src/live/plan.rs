@@ -2,8 +2,8 @@
 
 use admin::Fault;
 use config::{Config, Group, Host, Lun, Portal, StepOfChange, StoreSpec, Target, diff};
-use engine::daemon::UnitSummary;
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// One step, and what it does to whom.
 pub(super) struct Step {
@@ -55,21 +55,44 @@ pub(super) fn missing(old: &Config, new: &Config, steps: &[Step], host: &dyn Hos
     steps.iter().filter_map(missing).collect()
 }
 
-/// LUNs of which something would be cut off.
-pub(super) fn smaller(old: &Config, units: &[UnitSummary], new: &Config) -> Vec<Fault> {
-    let shrinks = |lun: &&Lun| {
-        let after = match find(new, &lun.name).map(|after| &after.store) {
-            Some(StoreSpec::File { path: after, size: Some(size) }) if path(lun) == Some(after) => *size,
-            _ => return false,
-        };
-        units.iter().any(|unit| unit.name == lun.name && after < unit.size_bytes)
+/// A file that becomes smaller.
+pub(super) struct Cut {
+    /// The LUN's name.
+    pub(super) name: String,
+    /// The file.
+    pub(super) path: PathBuf,
+    /// Its bytes then.
+    pub(super) size_bytes: u64,
+}
+
+impl Cut {
+    /// Why it is not cut.
+    pub(super) fn fault(&self) -> Fault {
+        Fault {
+            place: format!("LUN {}", self.name),
+            what: "it would be smaller than it is, and lose what lies behind its new end".into(),
+            fix: "use lunette lun resize with --yes-lose-data, if that is meant".into(),
+        }
+    }
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cut {} off behind {} bytes", self.path.display(), self.size_bytes)
+    }
+}
+
+/// Files of which something is to be cut off.
+pub(super) fn cuts(old: &Config, new: &Config) -> Vec<Cut> {
+    let cut = |lun: &Lun| match find(new, &lun.name).map(|after| &after.store) {
+        Some(StoreSpec::File { path: after, size: Some(size) }) if path(lun) == Some(after) => {
+            // What is not there is not cut off.
+            let is_smaller = after.metadata().is_ok_and(|found| *size < found.len());
+            is_smaller.then(|| Cut { name: lun.name.clone(), path: after.clone(), size_bytes: *size })
+        }
+        _ => None,
     };
-    let fault = |lun: &Lun| Fault {
-        place: format!("LUN {}", lun.name),
-        what: "it would be smaller than it is, and lose what lies behind its new end".into(),
-        fix: "use lunette lun resize with --yes-lose-data, if that is meant".into(),
-    };
-    old.luns.iter().filter(shrinks).map(fault).collect()
+    old.luns.iter().filter_map(cut).collect()
 }
 
 fn text(step: &StepOfChange, old: &Config, new: &Config) -> String {

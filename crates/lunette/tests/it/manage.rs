@@ -209,3 +209,98 @@ fn over_tcp_the_daemon_is_only_read() {
     assert!(refused.text.contains("over TCP the daemon can be read only"), "{}", refused.text);
     daemon.stop();
 }
+
+/// READ CAPACITY(16) (SBC-4 section 5.20), in bytes, past unit attentions.
+fn capacity(session: &mut Initiator, lun: u16) -> u64 {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
+    let response = session.read(lun, &cdb, 32).expect("an answer");
+    assert_eq!(response.status, 0, "{response:?}");
+    let last = u64::from_be_bytes(response.data[..8].try_into().expect("eight bytes"));
+    let block = u32::from_be_bytes(response.data[8..12].try_into().expect("four bytes"));
+    (last + 1) * u64::from(block)
+}
+
+/// Additional sense code and qualifier of the next unit attention.
+fn attention(session: &mut Initiator, lun: u16) -> Option<[u8; 2]> {
+    let response = session.read(lun, &[0; 6], 0).expect("an answer");
+    (response.status != 0).then(|| [response.sense[12], response.sense[13]])
+}
+
+#[test]
+fn a_disk_comes_with_chap_for_one_initiator_grows_is_limited_and_goes() {
+    const TARGET: &str = "iqn.2026-11.io.lunette:db";
+    let served = Served::with("", "");
+    let (folder, portal) = (served.folder.path(), served.daemon.lun(0).portal);
+    let secret = folder.join("secret");
+    fs::write(&secret, "0123456789abcdef\n").expect("a file");
+    fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("its owner");
+    served.must(&["target", "add", TARGET, "luns="]);
+    let spec = format!("file:{}/db.img,size=1M,name=db,serial=DB", folder.display());
+    served.must(&["lun", "add", &spec, "--target", TARGET]);
+    let file = format!("chap.secret_file={}", secret.display());
+    served.must(&["group", "add", TARGET, "hosts", "initiators=iqn.2026-11.a:host", "chap.user=db", &file]);
+
+    let inquiry = |login: &str, name: &str| {
+        let url = format!("iscsi://{login}{portal}/{TARGET}/0?initiator_name={name}");
+        ask(Path::new("none"), &["inquiry", &url])
+    };
+    let allowed = || inquiry("db%0123456789abcdef@", "iqn.2026-11.a:host");
+    let has_size = |size: &str| {
+        let text = allowed().expect_success("it is let in");
+        let line = text.lines().find(|line| line.trim_start().starts_with("capacity"));
+        assert!(line.is_some_and(|line| line.contains(size)), "{text}");
+    };
+    has_size("1 MiB");
+    for (login, name) in [
+        ("", "iqn.2026-11.a:host"),
+        ("db%another-secret-1@", "iqn.2026-11.a:host"),
+        ("db%0123456789abcdef@", "iqn.2026-11.a:guest"),
+    ] {
+        let refused = inquiry(login, name);
+        assert!(!refused.status.expect("it ends").success(), "{}", refused.text);
+    }
+    served.must(&["lun", "resize", "db", "3M"]);
+    has_size("3 MiB");
+    assert_eq!(folder.join("db.img").metadata().expect("it is there").len(), 3 << 20);
+    served.must(&["lun", "set", "db", "iops_max=1000", "bytes_per_second_max=10M"]);
+    assert!(text(&served).contains("iops_max = 1000\n"), "{}", text(&served));
+    served.must(&["target", "remove", TARGET]);
+    served.must(&["lun", "remove", "db"]);
+    assert!(!allowed().status.expect("it ends").success());
+    assert!(served.must(&["reload"]).contains("Nothing to change."));
+    served.daemon.stop();
+}
+
+#[test]
+fn a_disk_that_grows_or_becomes_read_only_notifies_each_session_once() {
+    let served = Served::with("", "");
+    let spec = format!("file:{}/b.img,size=1M,name=b,serial=B", served.folder.path().display());
+    served.must(&["lun", "add", &spec]);
+    let mut session = served.session("early");
+    session.ready(1).expect("the unit is ready");
+    let dry = served.must(&["lun", "resize", "b", "2M", "--dry-run"]);
+    assert!(dry.contains("change size of LUN b\n1 step; nothing was changed"), "{dry}");
+    served.must(&["lun", "resize", "b", "2M"]);
+    // CAPACITY DATA HAS CHANGED, MODE PARAMETERS CHANGED (SPC-4 annex D).
+    assert_eq!(attention(&mut session, 1), Some([0x2a, 0x09]));
+    assert_eq!(attention(&mut session, 1), None);
+    assert_eq!(capacity(&mut session, 1), 2 << 20);
+    assert!(served.must(&["lun", "list"]).contains("b.img, 2 MiB, serial B"), "it is listed so");
+    served.must(&["lun", "set", "b", "read_only=true"]);
+    assert_eq!(attention(&mut session, 1), Some([0x2a, 0x01]));
+    assert_eq!(attention(&mut session, 0), None, "the other has nothing to report");
+    let refused = served.ask(&["lun", "resize", "b", "1M"]);
+    assert!(
+        refused.text.contains("it would be smaller than it is") && refused.text.contains("--yes-lose-data"),
+        "{}",
+        refused.text
+    );
+    assert_eq!(capacity(&mut session, 1), 2 << 20);
+    let done = served.must(&["lun", "resize", "b", "1M", "--yes-lose-data"]);
+    assert!(done.contains("b.img off behind 1048576 bytes\nadd LUN b (file:"), "{done}");
+    session.ready(1).expect("it is back");
+    assert_eq!(capacity(&mut session, 1), 1 << 20);
+    assert_eq!(served.folder.path().join("b.img").metadata().expect("it is there").len(), 1 << 20);
+    served.daemon.stop();
+}
