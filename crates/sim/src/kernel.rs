@@ -423,7 +423,8 @@ impl Io for Kernel {
 
     fn unwatch(&mut self, tag: Tag) {
         let is_it = |entry: &Slot| {
-            entry.tag == tag && matches!(entry.job, Job::Watch | Job::Frames { .. } | Job::Room)
+            let ends = matches!(entry.job, Job::Watch | Job::Frames { .. } | Job::Room | Job::Accept { .. });
+            entry.tag == tag && ends
         };
         let Some(slot) = self.requests.iter().position(is_it) else { return };
         let entry = &mut self.requests[slot];

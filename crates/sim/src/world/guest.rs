@@ -1,6 +1,7 @@
 //! A LUN that comes and goes, or is replaced, while the target serves others; and who uses it. What was begun on it ends, what is
 //! begun when it has gone does not get there, and when its removal is done no core has its store any more. Initiators with other
-//! LUNs of the target notice nothing but that their LUNs have changed.
+//! LUNs of the target notice nothing but that their LUNs have changed. Between these changes others are made: a target and a portal
+//! of the guest's alone come and go, it is let in there or not, and the LUN has other properties; whereof nobody else notices anything.
 
 use super::{Plan, TARGET};
 use crate::attention::Attentions;
@@ -9,7 +10,7 @@ use crate::initiator::link::Link;
 use crate::initiator::{Aim, Protocol};
 use crate::kernel::Kernel;
 use crate::net::Shared;
-use config::{HugePages, Lun, StoreSpec};
+use config::{Config, Group, HugePages, Limits, Lun, Portal, StepOfChange, StoreSpec, Target, diff};
 use engine::world::Cores;
 use engine::{Change, Shown};
 use fastrand::Rng;
@@ -22,6 +23,7 @@ use reactor::io::{self, Handle, Io, Tag, Wait};
 use reactor::memory::Arena;
 use scsi::storage::Traits;
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,6 +34,9 @@ use wire::{Cdb, Places, SenseKey};
 
 /// Apart from what else a seed decides.
 const SALT: u64 = 0x6775_6573_7400_0000;
+/// The other target, which only the guest uses, and where that is reached.
+const OTHER: &str = "iqn.2026-11.io.lunette:other";
+const SECOND: &str = "10.0.0.1:3261";
 const CONNECT: u64 = 3;
 const LUN: u16 = 100;
 const BLOCKS: u32 = 32;
@@ -91,10 +96,20 @@ pub(crate) struct Guest {
     /// The change by which the LUN came that is there.
     current: u64,
     change_at: Time,
+    /// Steps to another configuration that are left.
+    steps: VecDeque<StepOfChange>,
+    /// That configuration.
+    to: Option<Config>,
+    /// The second portal, if it is there.
+    door: Option<Handle>,
+    /// The other target is there, and the guest may log in.
+    has_other: bool,
     /// What each block may hold.
     blocks: Vec<Vec<u64>>,
     writes: u64,
     link: Option<Link>,
+    /// It is with the other target.
+    is_other: bool,
     links: u64,
     is_connecting: bool,
     /// The connection ends.
@@ -144,9 +159,14 @@ impl Guest {
             changes: 0,
             current: 0,
             change_at: Time(0),
+            steps: VecDeque::new(),
+            to: None,
+            door: None,
+            has_other: false,
             blocks: Vec::new(),
             writes: 0,
             link: None,
+            is_other: false,
             links: 0,
             is_connecting: false,
             is_ending: false,
@@ -194,7 +214,11 @@ impl Guest {
     fn change(&mut self, now: Time, cores: &mut Cores<Kernel>) -> Result<(), String> {
         if self.is_changing {
             let Some(is_flushed) = cores.go_on_changing() else { return Ok(()) };
+            if !self.steps.is_empty() {
+                return self.step(now, cores);
+            }
             self.is_changing = false;
+            self.settle_doors(cores);
             self.attentions.borrow_mut().luns_have_changed(now);
             self.note(now, 0, || "the guest's change is done".into());
             if !is_flushed {
@@ -209,6 +233,9 @@ impl Guest {
         }
         if now < self.change_at || self.aim != Aim::Work {
             return Ok(());
+        }
+        if self.net.borrow_mut().rng.bool() {
+            return self.configure(now, cores);
         }
         let goes_for_good = self.net.borrow_mut().rng.bool();
         let comes = self.store.is_none() || !goes_for_good;
@@ -239,10 +266,80 @@ impl Guest {
         cores.begin_change(&change, opened)
     }
 
+    /// Begins to change what else the guest has to do with.
+    fn configure(&mut self, now: Time, cores: &mut Cores<Kernel>) -> Result<(), String> {
+        let mut to = cores.config().clone();
+        let mut rng = Rng::with_seed(self.net.borrow_mut().rng.u64(..));
+        to.targets.retain(|target| target.name != OTHER);
+        to.portals.truncate(1);
+        let name = name(self.current);
+        let lun = to.luns.iter().position(|lun| lun.name == name);
+        if let Some(lun) = lun.and_then(|lun| to.luns.get_mut(lun)) {
+            lun.product = ["One", "Another"][rng.usize(..2)].into();
+            (lun.write_cache, lun.removable) = (rng.bool(), rng.bool());
+        }
+        if rng.u32(..4) > 0 {
+            let listen = SECOND.parse().expect("an address");
+            to.portals.push(Portal { listen, group: 2, ..to.portals[0].clone() });
+            let deny = rng.u32(..4) == 0;
+            let group = Group {
+                name: "all".into(),
+                initiators: Vec::new(),
+                networks: Vec::new(),
+                deny,
+                read_only: false,
+                luns: None,
+                chap: None,
+                queue_depth: None,
+                limits: Limits::default(),
+            };
+            let luns = lun.map(|lun| (LUN, lun)).into_iter().collect();
+            let groups = if rng.bool() { vec![group] } else { Vec::new() };
+            let other =
+                Target { name: OTHER.into(), luns, portals: vec![1], groups, ..to.targets[0].clone() };
+            to.targets.extend((rng.u32(..4) > 0).then_some(other));
+        }
+        to.logins_max += rng.usize(..3);
+        self.steps = diff(cores.config(), &to).into();
+        self.to = Some(to);
+        if self.steps.is_empty() {
+            return Ok(());
+        }
+        self.changes += 1;
+        (self.is_changing, self.has_other) = (true, false);
+        self.step(now, cores)
+    }
+
+    /// Begins the next step of such a change.
+    fn step(&mut self, now: Time, cores: &mut Cores<Kernel>) -> Result<(), String> {
+        let (Some(step), Some(to)) = (self.steps.pop_front(), &self.to) else { return Ok(()) };
+        let (net, door) = (&self.net, &mut self.door);
+        let begun = cores.begin_step(&step, to, |address| {
+            let handle = net.borrow_mut().listen(address);
+            *door = Some(handle);
+            handle
+        });
+        self.note(now, self.changes, || format!("the guest's step {}: {step:?}", self.changes));
+        begun
+    }
+
+    /// A change is done: who has gone with it is not listened for any more.
+    fn settle_doors(&mut self, cores: &Cores<Kernel>) {
+        let config = cores.config();
+        if let Some(door) = self.door.take_if(|_| config.portals.len() == 1) {
+            self.net.borrow_mut().close(door);
+        }
+        let others = config.targets.iter().filter(|target| target.name == OTHER);
+        self.has_other = others.flat_map(|target| &target.groups).all(|group| !group.deny)
+            && config.targets.iter().any(|target| target.name == OTHER);
+    }
+
     fn connect(&mut self) {
         self.links += 1;
         self.is_connecting = true;
-        self.kernel.connect(self.portal, Tag(self.links << 2 | CONNECT));
+        self.is_other = self.has_other && self.net.borrow_mut().rng.bool();
+        let portal = if self.is_other { SECOND.parse().expect("an address") } else { self.portal };
+        self.kernel.connect(portal, Tag(self.links << 2 | CONNECT));
     }
 
     fn completed(&mut self, completion: io::Completion) {
@@ -251,7 +348,7 @@ impl Guest {
             self.is_connecting = false;
             if let Ok(socket) = completion.result {
                 let socket = Handle(socket as i32);
-                let config = config(self.host);
+                let config = config(self.host, if self.is_other { OTHER } else { TARGET });
                 let machine = Carrier::new(self.manners.protocol, config, self.host, socket, &self.kernel);
                 self.link = Some(Link::new(machine, number, socket));
             }
@@ -338,7 +435,9 @@ impl Guest {
         if let (Some(number), Some(may_be)) = (writes, self.blocks.get_mut(block as usize)) {
             may_be.push(number);
         }
-        let is_there = (!self.is_changing).then_some(self.store.is_some());
+        // The other target may have yet to show one that is there.
+        let is_known = !self.is_changing && (!self.is_other || self.store.is_none());
+        let is_there = is_known.then_some(self.store.is_some());
         let changes = self.changes;
         self.commands.push(Command { task, began: now, block, writes, place, changes, is_there });
     }
@@ -403,11 +502,11 @@ fn number(arena: &mut Arena, place: &Places) -> Option<u64> {
     number
 }
 
-fn config(host: usize) -> InitiatorConfig {
+fn config(host: usize, target: &str) -> InitiatorConfig {
     let plan = login::Plan {
         initiator: format!("iqn.2026-11.io.lunette:guest-{host}"),
         alias: None,
-        target: Some(TARGET.into()),
+        target: Some(target.into()),
         isid: [0x80, 0, 0, 0, 0, 1],
         chap: None,
         offers: Offers::default(),
