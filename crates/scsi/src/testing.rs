@@ -15,6 +15,11 @@ use wire::ata::{PassThrough, Registers, SECTOR_BYTES, StatusReturn, Transfer};
 /// Contiguous bytes of the task's buffer.
 const WINDOW_BYTES: usize = 64 * 1024;
 
+/// A CDB of these bytes, whatever they are.
+pub(crate) fn raw(cdb: &[u8]) -> Cdb {
+    Cdb::from_bytes(cdb).expect("no longer than a CDB may be")
+}
+
 /// Logical block size of the units here.
 pub(crate) const BLOCK: usize = 512;
 
@@ -197,22 +202,22 @@ impl Bench {
             Transfer::In(sectors) => sectors * SECTOR_BYTES,
             Transfer::Out(_) | Transfer::Nothing => 0,
         };
-        self.run(nexus, cdb.as_bytes(), out, ready)
+        self.run(nexus, cdb, out, ready)
     }
 
     /// A command of AoE that is not ATA, with room for any answer.
     pub(crate) fn order(&mut self, nexus: usize, kind: OrderKind, argument: &[u8]) -> Outcome {
         let order = Order { kind, argument_bytes: argument.len() as u32 };
-        self.run(nexus, order.cdb().as_bytes(), argument, 2048)
+        self.run(nexus, order.cdb(), argument, 2048)
     }
 
     /// A command without data-out from the first nexus, ready for a mebibyte of data-in.
-    pub(crate) fn read(&mut self, cdb: &[u8]) -> Outcome {
+    pub(crate) fn read(&mut self, cdb: impl Into<Cdb>) -> Outcome {
         self.run(0, cdb, &[], 1024 * 1024)
     }
 
     /// A command with this data-out.
-    pub(crate) fn write(&mut self, cdb: &[u8], out: &[u8]) -> Outcome {
+    pub(crate) fn write(&mut self, cdb: impl Into<Cdb>, out: &[u8]) -> Outcome {
         self.run(0, cdb, out, 0)
     }
 
@@ -236,8 +241,8 @@ impl Bench {
         reply
     }
 
-    pub(crate) fn run(&mut self, nexus: usize, cdb: &[u8], out: &[u8], read_bytes: u32) -> Outcome {
-        let cdb = Cdb::from_bytes(cdb).unwrap();
+    pub(crate) fn run(&mut self, nexus: usize, cdb: impl Into<Cdb>, out: &[u8], read_bytes: u32) -> Outcome {
+        let cdb = cdb.into();
         let request =
             Request { cdb: &cdb, attribute: Attribute::Simple, read_bytes, write_bytes: out.len() as u32 };
         let mut exec = match self.view.admit(&mut self.nexuses[nexus], &request) {

@@ -67,12 +67,15 @@ mod tests {
     use crate::state::home::HomeRequest;
     use crate::testing::Bench;
     use crate::vocabulary::command::Status;
+    use wire::scsi::command::{
+        ReadDefectData10, ReadDefectData12, ReceiveDiagnosticResults, SendDiagnostic, TestUnitReady,
+    };
 
     #[test]
     fn self_tests_report_that_the_store_is_gone() {
         let mut bench = Bench::new();
         bench.ask(HomeRequest::StoreFailed("cut off".into()));
-        let ready = bench.read(&[0; 6]).sense();
+        let ready = bench.read(TestUnitReady {}).sense();
         for flags in [0x04, 0x20, 0x40, 0xa0, 0xc0] {
             let test = bench.read(&[0x1d, flags, 0, 0, 0, 0]);
             assert_eq!((test.ending.status, test.sense()), (Status::CheckCondition, ready));
@@ -88,13 +91,36 @@ mod tests {
         for flags in [0x04, 0x20, 0x40, 0x80, 0xa0, 0xc0] {
             bench.read(&[0x1d, flags, 0, 0, 0, 0]).assert_good();
         }
-        bench.read(&[0x1d, 0x60, 0, 0, 0, 0]).assert_invalid_field(1);
-        bench.write(&[0x1d, 0x10, 0, 0, 4, 0], &[0; 4]).assert_invalid_field(3);
-        assert_eq!(bench.read(&[0x1c, 1, 0, 0, 255, 0]).assert_good().data, [0, 0, 0, 1, 0]);
-        bench.read(&[0x1c, 1, 0x40, 0, 255, 0]).assert_invalid_field(2);
-        assert_eq!(bench.read(&[0x37, 0, 0x1d, 0, 0, 0, 0, 0, 32, 0]).assert_good().data, [0, 0x1d, 0, 0]);
+        bench.read(SendDiagnostic { code: 3, ..SendDiagnostic::default() }).assert_invalid_field(1);
+        bench
+            .write(SendDiagnostic { page_format: true, list_bytes: 4, ..SendDiagnostic::default() }, &[0; 4])
+            .assert_invalid_field(3);
         assert_eq!(
-            bench.read(&[0xb7, 0x18, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0]).assert_good().data[..2],
+            bench
+                .read(ReceiveDiagnosticResults {
+                    valid: true,
+                    allocation: 255,
+                    ..ReceiveDiagnosticResults::default()
+                })
+                .assert_good()
+                .data,
+            [0, 0, 0, 1, 0]
+        );
+        bench
+            .read(ReceiveDiagnosticResults { valid: true, page: 64, allocation: 255 })
+            .assert_invalid_field(2);
+        assert_eq!(
+            bench
+                .read(ReadDefectData10 { primary: true, grown: true, format: 5, ..ReadDefectData10::new(32) })
+                .assert_good()
+                .data,
+            [0, 0x1d, 0, 0]
+        );
+        assert_eq!(
+            bench
+                .read(ReadDefectData12 { primary: true, grown: true, ..ReadDefectData12::new(32) })
+                .assert_good()
+                .data[..2],
             [0, 0x18]
         );
     }

@@ -105,9 +105,16 @@ mod tests {
     use crate::vocabulary::modes::EraseKind;
     use crate::vocabulary::storage::{MediaOp, StoreError};
     use std::sync::atomic::Ordering;
+    use wire::Cdb;
+    use wire::scsi::command::FormatUnit;
+    use wire::scsi::command::{
+        Inquiry, LogSense, ModeSense6, ModeSense10, PersistentReserveIn, Read10,
+        ReportSupportedOperationCodes, RequestSense, SanitizeBlockErase, SanitizeExitFailureMode,
+        TestUnitReady, Write10,
+    };
 
-    const FORMAT: &[u8] = &[0x04, 0, 0, 0, 0, 0];
-    const READ: &[u8] = &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    const FORMAT: FormatUnit = FormatUnit::ZERO;
+    const READ: Read10 = Read10::new(0, 1);
 
     fn bench() -> Bench {
         let mut bench = Bench::of(unit(), 256 * 1024);
@@ -190,12 +197,17 @@ mod tests {
             Some(Erasure::Running { progress, .. }) => progress.store(0x1234, Ordering::Relaxed),
             other => panic!("{other:?}"),
         }
-        for cdb in [READ, FORMAT, &[0; 6], &[0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0]] {
+        for cdb in [
+            Cdb::from(READ),
+            Cdb::from(FORMAT),
+            Cdb::from(TestUnitReady {}),
+            Cdb::from(SanitizeBlockErase::default()),
+        ] {
             bench.read(cdb).assert_check(0x2, 0x0404);
         }
-        let sense = bench.read(&[0x03, 0, 0, 0, 252, 0]).assert_good().data.clone();
+        let sense = bench.read(RequestSense::new(252)).assert_good().data.clone();
         assert_eq!((sense[2], &sense[12..14], &sense[15..18]), (0x2, &[4, 4][..], &[0x80, 0x12, 0x34][..]));
-        bench.read(&[0x12, 0, 0, 0, 96, 0]).assert_good();
+        bench.read(Inquiry::new(96)).assert_good();
         bench.ask(HomeRequest::EraseEnd { ok: true, kind: EraseKind::Format });
         bench.read(READ).assert_good();
     }
@@ -206,10 +218,10 @@ mod tests {
         bench.failure = Some(StoreError::WriteFailed);
         bench.read(FORMAT).assert_check(0x3, 0x3101);
         bench.read(READ).assert_check(0x3, 0x3100);
-        bench.write(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[0; 512]).assert_check(0x3, 0x3100);
-        bench.read(&[0; 6]).assert_check(0x3, 0x3100);
+        bench.write(Write10::new(0, 1), &[0; 512]).assert_check(0x3, 0x3100);
+        bench.read(TestUnitReady {}).assert_check(0x3, 0x3100);
         // EXIT FAILURE MODE is for SANITIZE.
-        bench.read(&[0x48, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0]).assert_good();
+        bench.read(SanitizeExitFailureMode {}).assert_good();
         bench.read(READ).assert_check(0x3, 0x3100);
         bench.read(FORMAT).assert_good();
         bench.read(READ).assert_good();
@@ -226,12 +238,14 @@ mod tests {
 
     #[test]
     fn what_does_not_access_the_medium_is_answered_after_a_failed_format() {
-        let mode_sense = [0x1a, 0, 0x3f, 0, 255, 0];
-        let mode_sense10 = [0x5a, 0, 0x01, 0, 0, 0, 0, 0, 252, 0];
-        let log_sense = [0x4d, 0, 0x40, 0, 0, 0, 0, 0, 255, 0];
-        let opcodes = [0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0];
-        let read_keys = [0x5e, 0, 0, 0, 0, 0, 0, 0, 8, 0];
-        let no_medium: [&[u8]; 5] = [&mode_sense, &mode_sense10, &log_sense, &opcodes, &read_keys];
+        let mode_sense = ModeSense6::new(0x3f, 255);
+        let mode_sense10 = ModeSense10::new(0x01, 252);
+        let log_sense = LogSense { control: 1, allocation: 255, ..LogSense::default() };
+        let opcodes =
+            ReportSupportedOperationCodes { allocation: 1024, ..ReportSupportedOperationCodes::default() };
+        let read_keys = PersistentReserveIn::new(0, 8);
+        let no_medium: [Cdb; 5] =
+            [mode_sense.into(), mode_sense10.into(), log_sense.into(), opcodes.into(), read_keys.into()];
         let mut bench = bench();
         begun(&mut bench);
         for cdb in no_medium {
@@ -250,7 +264,7 @@ mod tests {
     fn what_a_sanitize_left_half_done_is_not_formatted_away() {
         let mut bench = bench();
         bench.failure = Some(StoreError::WriteFailed);
-        bench.read(&[0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0]).assert_check(0x3, 0x3103);
+        bench.read(SanitizeBlockErase::default()).assert_check(0x3, 0x3103);
         bench.read(FORMAT).assert_check(0x3, 0x3103);
     }
 }

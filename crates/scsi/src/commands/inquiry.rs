@@ -92,18 +92,19 @@ const IMPLICIT: u8 = 1;
 mod tests {
     use crate::state::unit::{Protocol, Unit};
     use crate::testing::Bench;
+    use wire::scsi::command::Inquiry;
 
     #[test]
     fn standard_data_names_the_unit() {
         let mut bench = Bench::new();
-        let data = bench.read(&[0x12, 0, 0, 1, 4, 0]).assert_good().data.clone();
+        let data = bench.read(Inquiry::new(260)).assert_good().data.clone();
         assert_eq!(data.len(), 96);
         assert_eq!(data[..8], [0, 0, 6, 0x12, 91, 0x18, 0x10, 2]);
         assert_eq!(&data[8..36], b"LUNETTE RAM             0001");
         assert_eq!(data[36..58], [[9; 16].as_slice(), &[1], &[0; 5]].concat());
         assert_eq!(data[58..68], [0x00, 0xa0, 0x04, 0x60, 0x04, 0xc0, 0x09, 0x60, 0, 0]);
-        assert_eq!(bench.read(&[0x12, 0, 0, 0, 5, 0]).assert_good().data, data[..5]);
-        bench.read(&[0x12, 0, 1, 0, 255, 0]).assert_invalid_field(2);
+        assert_eq!(bench.read(Inquiry::new(5)).assert_good().data, data[..5]);
+        bench.read(Inquiry { page: 1, ..Inquiry::new(255) }).assert_invalid_field(2);
     }
 
     #[test]
@@ -115,7 +116,7 @@ mod tests {
         // iSCSI, SRP, and AoE, which has no port.
         for (port, descriptor) in [(1, [0x09, 0x60]), (2, [0x09, 0x40]), (0, [0, 0])] {
             bench.nexuses[0].target_port = port;
-            let data = bench.read(&[0x12, 0, 0, 0, 96, 0]).assert_good().data.clone();
+            let data = bench.read(Inquiry::new(96)).assert_good().data.clone();
             assert_eq!(data[58..64], [0x00, 0xa0, 0x04, 0x60, 0x04, 0xc0]);
             assert_eq!((data.len(), &data[64..68]), (96, &[descriptor[0], descriptor[1], 0, 0][..]));
         }
@@ -124,20 +125,20 @@ mod tests {
     #[test]
     fn every_page_that_is_listed_is_there_and_as_long_as_it_says() {
         let mut bench = Bench::new();
-        let list = bench.read(&[0x12, 1, 0, 0, 255, 0]).data;
+        let list = bench.read(Inquiry { vital: true, ..Inquiry::new(255) }).data;
         assert_eq!(list[4..], [0x00, 0x80, 0x83, 0x85, 0x86, 0x87, 0x88, 0x8f, 0xb0, 0xb1, 0xb2]);
         for page in &list[4..] {
             let data = bench.read(&[0x12, 1, *page, 4, 0, 0]).assert_good().data.clone();
             assert_eq!(data[1], *page);
             assert_eq!(data.len(), 4 + usize::from(u16::from_be_bytes([data[2], data[3]])));
         }
-        bench.read(&[0x12, 1, 0x89, 0, 255, 0]).assert_invalid_field(2);
+        bench.read(Inquiry::page(0x89, 255)).assert_invalid_field(2);
     }
 
     #[test]
     fn identification_holds_every_designator() {
         let mut bench = Bench::new();
-        let data = bench.read(&[0x12, 1, 0x83, 4, 0, 0]).data;
+        let data = bench.read(Inquiry::page(0x83, 1024)).data;
         let mut kinds = Vec::new();
         let mut rest = &data[4..];
         while let [_, kind, _, len, ..] = rest {
@@ -169,7 +170,7 @@ mod tests {
         let mut unit = Unit::clone(&bench.view.unit);
         unit.ports[0].protocol = Protocol::Srp { identifier };
         bench.view.unit = unit.into();
-        let own = |bench: &mut Bench| of_ports(&bench.read(&[0x12, 1, 0x83, 4, 0, 0]).data[4..]);
+        let own = |bench: &mut Bench| of_ports(&bench.read(Inquiry::page(0x83, 1024)).data[4..]);
         let srp = [(4, 0x94, vec![0, 0, 0, 1]), (4, 0x95, vec![0, 0, 0, 1]), (4, 0x92, identifier.to_vec())];
         assert_eq!(own(&mut bench), srp);
         bench.nexuses[0].target_port = 2;
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!(iscsi, [(5, 0x94), (5, 0x95), (5, 0x98), (5, 0xa8)]);
         bench.nexuses[0].target_port = 0;
         assert_eq!(own(&mut bench), [], "AoE has no port");
-        let all = bench.read(&[0x12, 1, 0x88, 4, 0, 0]).data;
+        let all = bench.read(Inquiry::page(0x88, 1024)).data;
         assert_eq!(all[4 + 12..][..4], [0x41, 0x92, 0, 16]);
         assert_eq!(all[4 + 12 + 20 + 12..][..2], [0x53, 0x98]);
     }
@@ -185,7 +186,7 @@ mod tests {
     #[test]
     fn block_limits_are_the_true_ones() {
         let mut bench = Bench::new();
-        let data = bench.read(&[0x12, 1, 0xb0, 0, 255, 0]).data;
+        let data = bench.read(Inquiry::page(0xb0, 255)).data;
         assert_eq!(data.len(), 64);
         assert_eq!(data[4..8], [0, 255, 0, 8]);
         let word = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());

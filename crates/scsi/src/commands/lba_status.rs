@@ -137,9 +137,10 @@ impl LbaStatus {
 #[cfg(test)]
 mod tests {
     use crate::testing::{Bench, unit};
+    use wire::scsi::command::GetLbaStatus;
 
-    fn status(bench: &mut Bench, lba: u8, allocation: u8) -> Vec<(u8, u32, u8)> {
-        let outcome = bench.read(&[0x9e, 0x12, 0, 0, 0, 0, 0, 0, 0, lba, 0, 0, 0, allocation, 0, 0]);
+    fn status(bench: &mut Bench, lba: u64, allocation: u32) -> Vec<(u8, u32, u8)> {
+        let outcome = bench.read(GetLbaStatus::new(lba, allocation));
         let data = &outcome.assert_good().data;
         assert_eq!(data[..4], (data.len() as u32 - 4).to_be_bytes());
         let blocks = |part: &[u8]| u32::from_be_bytes(part[8..12].try_into().unwrap());
@@ -152,8 +153,8 @@ mod tests {
         bench.mapped[3..5].fill(true);
         assert_eq!(status(&mut bench, 1, 56), [(1, 2, 1), (3, 2, 0), (5, 131_067, 1)]);
         assert_eq!(status(&mut bench, 4, 24), [(4, 1, 0)]);
-        let beyond = [0x9e, 0x12, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 24, 0, 0];
-        bench.read(&beyond).assert_check(0x5, 0x2100);
+        let beyond = GetLbaStatus::new(0x0002_0000, 24);
+        bench.read(beyond).assert_check(0x5, 0x2100);
     }
 
     #[test]

@@ -104,6 +104,7 @@ fn parameters(pointer: u16, list: &[Parameter<'_>]) -> Result<Vec<u8>, Check> {
 #[cfg(test)]
 mod tests {
     use crate::testing::Bench;
+    use wire::scsi::command::LogSense;
 
     #[test]
     fn every_page_that_is_listed_is_there() {
@@ -124,8 +125,14 @@ mod tests {
     #[test]
     fn the_parameter_pointer_skips() {
         let mut bench = Bench::new();
-        let data = bench.read(&[0x4d, 0, 0x4d, 0, 0, 0, 1, 0, 255, 0]).assert_good().data.clone();
+        let data = bench
+            .read(LogSense { control: 1, page: 0x0d, pointer: 1, allocation: 255, ..LogSense::default() })
+            .assert_good()
+            .data
+            .clone();
         assert_eq!(data, [0x0d, 0, 0, 6, 0, 1, 3, 2, 0, 0xff]);
-        bench.read(&[0x4d, 0, 0x4d, 0, 0, 0, 2, 0, 255, 0]).assert_invalid_field(5);
+        bench
+            .read(LogSense { control: 1, page: 0x0d, pointer: 2, allocation: 255, ..LogSense::default() })
+            .assert_invalid_field(5);
     }
 }

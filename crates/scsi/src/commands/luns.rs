@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(bench.read(&list(select)).assert_good().data, [0; 8]);
         }
         bench.read(&list(3)).assert_invalid_field(2);
-        bench.read(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 15, 0, 0]).assert_invalid_field(6);
+        bench.read(ReportLuns::new(15)).assert_invalid_field(6);
     }
 
     #[test]

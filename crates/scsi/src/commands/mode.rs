@@ -200,6 +200,7 @@ fn informational_exceptions(_: &View, _: &Modes) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{BLOCK, Bench};
+    use wire::scsi::command::{ModeSelect6, ModeSense6, ModeSense10, TestUnitReady};
 
     const CONTROL: [u8; 12] = [0x0a, 0x0a, 0x02, 0x10, 0, 0, 0, 0, 0, 0, 0, 0];
 
@@ -224,12 +225,16 @@ mod tests {
         let changeable = [0x0a, 0x0a, 0xe4, 0x06, 0x08, 0x40, 0, 0, 0, 0, 0, 0];
         assert_eq!(sense6(&mut bench, 8, 0x4a, 0)[4..], changeable);
         assert_eq!(sense6(&mut bench, 8, 0x88, 0)[4..7], [0x08, 0x12, 0x04]);
-        let long = bench.read(&[0x5a, 0x10, 0x08, 0, 0, 0, 0, 0, 255, 0]).assert_good().data.clone();
+        let long = bench
+            .read(ModeSense10 { long_lba: true, ..ModeSense10::new(0x08, 255) })
+            .assert_good()
+            .data
+            .clone();
         let header = [0, 42, 0, 0x10, 1, 0, 0, 16, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0];
         assert_eq!(long[..24], header);
-        bench.read(&[0x1a, 0, 0xca, 0, 255, 0]).assert_check(0x5, 0x3900);
-        bench.read(&[0x1a, 0, 0x02, 0, 255, 0]).assert_invalid_field(2);
-        bench.read(&[0x1a, 0, 0x0a, 1, 255, 0]).assert_invalid_field(3);
+        bench.read(ModeSense6 { control: 3, ..ModeSense6::new(0x0a, 255) }).assert_check(0x5, 0x3900);
+        bench.read(ModeSense6::new(0x02, 255)).assert_invalid_field(2);
+        bench.read(ModeSense6 { subpage: 1, ..ModeSense6::new(0x0a, 255) }).assert_invalid_field(3);
     }
 
     #[test]
@@ -241,7 +246,7 @@ mod tests {
         let write = [0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0];
         bench.write(&write, &[0; BLOCK]).assert_check(0x7, 0x2702);
         assert_eq!(sense6(&mut bench, 8, 0x0a, 0)[2..], [&[0x90, 0][..], &page].concat());
-        bench.run(1, &[0; 6], &[], 0).assert_check(0x6, 0x2a01);
+        bench.run(1, TestUnitReady {}, &[], 0).assert_check(0x6, 0x2a01);
         select6(&mut bench, &CONTROL).assert_good();
         bench.write(&write, &[0; BLOCK]).assert_good();
     }
@@ -257,14 +262,22 @@ mod tests {
         select6(&mut bench, &[0x02, 0x02, 0, 0]).assert_check(0x5, 0x2600);
         select6(&mut bench, &[0x0a, 0x08, 2, 0x10, 0, 0, 0, 0, 0, 0]).assert_check(0x5, 0x2600);
         select6(&mut bench, &CONTROL[..11]).assert_check(0x5, 0x1a00);
-        bench.write(&[0x15, 0x10, 0, 0, 3, 0], &[0; 3]).assert_check(0x5, 0x1a00);
-        bench.write(&[0x15, 0x11, 0, 0, 4, 0], &[0; 4]).assert_invalid_field(1);
-        bench.write(&[0x15, 0, 0, 0, 4, 0], &[0; 4]).assert_invalid_field(1);
+        bench
+            .write(ModeSelect6 { page_format: true, list_bytes: 3, ..ModeSelect6::default() }, &[0; 3])
+            .assert_check(0x5, 0x1a00);
+        bench
+            .write(ModeSelect6 { page_format: true, save: true, list_bytes: 4 }, &[0; 4])
+            .assert_invalid_field(1);
+        bench.write(ModeSelect6 { list_bytes: 4, ..ModeSelect6::default() }, &[0; 4]).assert_invalid_field(1);
         let shorter = [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 4, 0];
-        bench.write(&[0x15, 0x10, 0, 0, 12, 0], &shorter).assert_check(0x5, 0x2600);
+        bench
+            .write(ModeSelect6 { page_format: true, list_bytes: 12, ..ModeSelect6::default() }, &shorter)
+            .assert_check(0x5, 0x2600);
         let same = [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 2, 0];
-        bench.write(&[0x15, 0x10, 0, 0, 12, 0], &same).assert_good();
-        bench.read(&[0x15, 0x10, 0, 0, 0, 0]).assert_good();
+        bench
+            .write(ModeSelect6 { page_format: true, list_bytes: 12, ..ModeSelect6::default() }, &same)
+            .assert_good();
+        bench.read(ModeSelect6 { page_format: true, ..ModeSelect6::default() }).assert_good();
         assert!(bench.published.is_none());
     }
 }

@@ -66,14 +66,19 @@ fn build_functions(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(),
 #[cfg(test)]
 mod tests {
     use crate::testing::Bench;
+    use wire::scsi::command::{Inquiry, ReportTargetPortGroups};
 
     #[test]
     fn groups_hold_their_ports() {
         let mut bench = Bench::new();
         let body = [0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2];
-        let data = bench.read(&[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]).assert_good().data.clone();
+        let data = bench.read(ReportTargetPortGroups::new(256)).assert_good().data.clone();
         assert_eq!(data, [&[0, 0, 0, 24][..], &body].concat());
-        let data = bench.read(&[0xa3, 0x2a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]).assert_good().data.clone();
+        let data = bench
+            .read(ReportTargetPortGroups { format: 1, ..ReportTargetPortGroups::new(256) })
+            .assert_good()
+            .data
+            .clone();
         assert_eq!(data, [&[0, 0, 0, 28, 0x10, 0, 0, 0][..], &body].concat());
     }
 
@@ -82,7 +87,7 @@ mod tests {
         let mut bench = Bench::new();
         let mut pages = || {
             [0, 1].map(|nexus| {
-                bench.run(nexus, &[0x12, 1, 0x88, 4, 0, 0], &[], 1024).assert_good().data.clone()
+                bench.run(nexus, Inquiry::page(0x88, 1024), &[], 1024).assert_good().data.clone()
             })
         };
         let [all, same] = pages();
@@ -90,13 +95,12 @@ mod tests {
         bench.nexuses[1].hidden_ports = [2].into();
         let mut pages = || {
             [0, 1].map(|nexus| {
-                bench.run(nexus, &[0x12, 1, 0x88, 4, 0, 0], &[], 1024).assert_good().data.clone()
+                bench.run(nexus, Inquiry::page(0x88, 1024), &[], 1024).assert_good().data.clone()
             })
         };
         let [first, second] = pages();
         assert!(first == all && all[4..].starts_with(&second[4..]) && second.len() < all.len());
-        let groups =
-            bench.run(1, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], &[], 256).assert_good().data.clone();
+        let groups = bench.run(1, ReportTargetPortGroups::new(256), &[], 256).assert_good().data.clone();
         assert_eq!(groups, [0, 0, 0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]);
     }
 

@@ -114,8 +114,9 @@ mod tests {
     use crate::state::nexus::NexusId;
     use crate::testing::{Bench, unit};
     use crate::vocabulary::storage::MediaOp;
+    use wire::scsi::command::TestUnitReady;
 
-    const READY: &[u8] = &[0; 6];
+    const READY: TestUnitReady = TestUnitReady {};
 
     fn start_stop(flags: u8) -> [u8; 6] {
         [0x1b, 0, 0, 0, flags, 0]

@@ -28,15 +28,25 @@ mod tests {
     use crate::state::attention::UnitAttention;
     use crate::state::home::HomeRequest;
     use crate::testing::Bench;
+    use wire::scsi::command::RequestSense;
 
     #[test]
     fn sense_data_reports_what_is_pending() {
         let mut bench = Bench::new();
-        assert_eq!(bench.read(&[0x03, 0, 0, 0, 252, 0]).assert_good().data[..3], [0x70, 0, 0]);
-        assert_eq!(bench.read(&[0x03, 1, 0, 0, 252, 0]).assert_good().data, [0x72, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bench.read(RequestSense::new(252)).assert_good().data[..3], [0x70, 0, 0]);
+        assert_eq!(
+            bench.read(RequestSense { descriptor: true, ..RequestSense::new(252) }).assert_good().data,
+            [0x72, 0, 0, 0, 0, 0, 0, 0]
+        );
         bench.nexuses[0].establish(UnitAttention::CapacityChanged);
-        assert_eq!(bench.read(&[0x03, 1, 0, 0, 4, 0]).assert_good().data, [0x72, 6, 0x2a, 9]);
+        assert_eq!(
+            bench.read(RequestSense { descriptor: true, ..RequestSense::new(4) }).assert_good().data,
+            [0x72, 6, 0x2a, 9]
+        );
         bench.ask(HomeRequest::StoreFailed("gone".into()));
-        assert_eq!(bench.read(&[0x03, 1, 0, 0, 4, 0]).assert_good().data, [0x72, 2, 4, 0]);
+        assert_eq!(
+            bench.read(RequestSense { descriptor: true, ..RequestSense::new(4) }).assert_good().data,
+            [0x72, 2, 4, 0]
+        );
     }
 }

@@ -90,8 +90,10 @@ mod tests {
     use crate::vocabulary::command::Status;
     use crate::vocabulary::modes::EraseKind;
     use crate::vocabulary::storage::{MediaOp, StoreError};
+    use wire::Cdb;
+    use wire::scsi::command::{Inquiry, Read10, Release6, Reserve6, StartStopUnit, TestUnitReady};
 
-    const READ: &[u8] = &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    const READ: Read10 = Read10::new(0, 1);
 
     fn bench() -> Bench {
         let mut bench = Bench::of(unit(), 256 * 1024);
@@ -185,10 +187,16 @@ mod tests {
             from: bench.nexuses[0].identity(),
             kind: EraseKind::Sanitize { unrestricted: false },
         });
-        for cdb in [READ, &[0; 6], &[0x1b, 0, 0, 0, 1, 0], &cdb(0x02, 0), &cdb(0x1f, 0)] {
+        for cdb in [
+            Cdb::from(READ),
+            Cdb::from(TestUnitReady {}),
+            Cdb::from(StartStopUnit { start: true, ..StartStopUnit::default() }),
+            Cdb::from(&cdb(0x02, 0)),
+            Cdb::from(&cdb(0x1f, 0)),
+        ] {
             bench.read(cdb).assert_check(0x2, 0x041b);
         }
-        bench.read(&[0x12, 0, 0, 0, 96, 0]).assert_good();
+        bench.read(Inquiry::new(96)).assert_good();
         bench.ask(HomeRequest::Reset { from: Some(NexusId(1)) });
         bench.nexuses[0].attentions.clear();
         bench.read(READ).assert_check(0x2, 0x041b);
@@ -258,9 +266,9 @@ mod tests {
     #[test]
     fn protection_and_reservations_hold() {
         let mut bench = bench();
-        bench.run(1, &[0x16, 0, 0, 0, 0, 0], &[], 0).assert_good();
+        bench.run(1, Reserve6::default(), &[], 0).assert_good();
         assert_eq!(bench.read(&cdb(0x02, 0)).ending.status, Status::ReservationConflict);
-        bench.run(1, &[0x17, 0, 0, 0, 0, 0], &[], 0).assert_good();
+        bench.run(1, Release6::default(), &[], 0).assert_good();
         bench.nexuses[0].read_only = true;
         bench.read(&cdb(0x02, 0)).assert_check(0x7, 0x2700);
     }

@@ -83,6 +83,7 @@ mod tests {
     use crate::state::copies::Progress;
     use crate::state::home::HomeRequest;
     use crate::state::nexus::{NexusId, Reach};
+    use crate::testing::raw;
     use crate::testing::{BLOCK, Bench, unit};
     use crate::vocabulary::command::{Attribute, Request, Status};
     use crate::vocabulary::modes::ModesChange;
@@ -90,11 +91,16 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
     use wire::Cdb;
+    use wire::scsi::command::{
+        CopyOperationAbort, Inquiry, ModeSelect6, ModeSense6, PersistentReserveOut,
+        PreventAllowMediumRemoval, Read10, ReadCapacity10, ReportLuns, Reserve6, Reserve10, StartStopUnit,
+        SynchronizeCache10, TestUnitReady, Unmap, Write10, WriteAndVerify10, WriteAtomic16, WriteSame10,
+    };
     use wire::scsi::transport_id::iscsi_port;
 
-    const READY: &[u8] = &[0; 6];
-    const READ: &[u8] = &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-    const WRITE: &[u8] = &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    const READY: TestUnitReady = TestUnitReady {};
+    const READ: Read10 = Read10::new(0, 1);
+    const WRITE: Write10 = Write10::new(0, 1);
 
     #[test]
     fn the_command_is_judged_before_the_unit() {
@@ -103,8 +109,8 @@ mod tests {
         bench.read(&[0xc1; 16]).assert_check(0x5, 0x2000);
         bench.read(&[0, 0, 0, 0, 0, 0x04]).assert_invalid_field(5);
         bench.read(&[0x9e, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).assert_invalid_field(1);
-        bench.read(&[0x28, 0, 255, 255, 255, 255, 0, 0, 1, 0]).assert_check(0x6, 0x2903);
-        bench.read(&[0x28, 0, 255, 255, 255, 255, 0, 0, 1, 0]).assert_check(0x5, 0x2100);
+        bench.read(Read10::new(0xffff_ffff, 1)).assert_check(0x6, 0x2903);
+        bench.read(Read10::new(0xffff_ffff, 1)).assert_check(0x5, 0x2100);
     }
 
     #[test]
@@ -113,8 +119,8 @@ mod tests {
         bench.nexuses[0].establish(UnitAttention::LunsChanged);
         bench.nexuses[0].establish(UnitAttention::ModeChanged);
         bench.nexuses[0].establish(UnitAttention::ModeChanged);
-        bench.read(&[0x12, 0, 0, 0, 96, 0]).assert_good();
-        bench.read(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]).assert_good();
+        bench.read(Inquiry::new(96)).assert_good();
+        bench.read(ReportLuns::new(256)).assert_good();
         bench.read(READY).assert_check(0x6, 0x2a01);
         bench.read(READY).assert_good();
     }
@@ -124,15 +130,20 @@ mod tests {
         let mut unit = unit();
         unit.removable = true;
         let mut bench = Bench::of(unit, 1 << 20);
-        bench.read(&[0x1b, 0, 0, 0, 2, 0]).assert_good();
-        for cdb in [READY, READ, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
+        bench.read(StartStopUnit { load_eject: true, ..StartStopUnit::default() }).assert_good();
+        for cdb in [
+            Cdb::from(READY),
+            Cdb::from(READ),
+            Cdb::from(ReadCapacity10::new()),
+            Cdb::from(SynchronizeCache10::new(0, 0)),
+        ] {
             bench.read(cdb).assert_check(0x2, 0x3a00);
         }
         bench.write(WRITE, &[0; BLOCK]).assert_check(0x2, 0x3a00);
-        bench.write(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &[0; 24]).assert_check(0x2, 0x3a00);
-        bench.read(&[0x12, 0, 0, 0, 96, 0]).assert_good();
+        bench.write(Unmap::new(24), &[0; 24]).assert_check(0x2, 0x3a00);
+        bench.read(Inquiry::new(96)).assert_good();
         bench.ask(HomeRequest::StoreFailed("gone".into()));
-        bench.read(&[0x1b, 0, 0, 0, 3, 0]).assert_good();
+        bench.read(StartStopUnit { load_eject: true, start: true, ..StartStopUnit::default() }).assert_good();
         bench.read(READY).assert_check(0x2, 0x0400);
         let traits = bench.view.policy.traits;
         bench.ask(HomeRequest::StoreChanged(traits));
@@ -149,19 +160,26 @@ mod tests {
         for opcode in [0x8a, 0x8b, 0x89, 0x8e, 0x93] {
             bench.write(&wide(opcode), &[0; BLOCK]).assert_check(0x7, 0x2700);
         }
-        bench.read(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0]).assert_check(0x7, 0x2700);
+        bench.read(WriteSame10 { unmap: true, ..WriteSame10::new(0, 1) }).assert_check(0x7, 0x2700);
         bench.read(READ).assert_good();
         let mut bench = Bench::new();
         bench.nexuses[0].read_only = true;
         bench.write(WRITE, &[0; BLOCK]).assert_check(0x7, 0x2700);
         bench.run(1, WRITE, &[0; BLOCK], 0).assert_good();
-        assert_eq!(bench.read(&[0x1a, 8, 0x3f, 0, 255, 0]).data[2], 0x90);
+        assert_eq!(
+            bench.read(ModeSense6 { no_descriptors: true, ..ModeSense6::new(0x3f, 255) }).data[2],
+            0x90
+        );
     }
 
     /// What a command moves that is let in and does nothing else.
-    fn transfer(bench: &mut Bench, cdb: &[u8], read_bytes: u32, write_bytes: u32) -> Option<Transfer> {
-        let cdb = &Cdb::from_bytes(cdb).unwrap();
-        let request = Request { cdb, attribute: Attribute::Simple, read_bytes, write_bytes };
+    fn transfer(
+        bench: &mut Bench,
+        cdb: impl Into<Cdb>,
+        read_bytes: u32,
+        write_bytes: u32,
+    ) -> Option<Transfer> {
+        let request = Request { cdb: &cdb.into(), attribute: Attribute::Simple, read_bytes, write_bytes };
         bench.view.transfer(&mut bench.nexuses[0], &request)
     }
 
@@ -169,21 +187,21 @@ mod tests {
     fn a_transfer_is_what_the_initiator_moves_in_one_step() {
         let mut bench = Bench::new();
         let (len, block) = (BLOCK as u32, BLOCK as u64);
-        let read_at_3 = [0x28, 0, 0, 0, 0, 3, 0, 0, 1, 0];
+        let read_at_3 = Read10::new(3, 1);
         let read = Some(Transfer::Read { offset: 3 * block, len });
-        assert_eq!(transfer(&mut bench, &read_at_3, len, 0), read);
+        assert_eq!(transfer(&mut bench, read_at_3, len, 0), read);
         assert_eq!(transfer(&mut bench, WRITE, 0, len), Some(Transfer::Write { offset: 0, len }));
         for moved in [0, len - 1, len + 1] {
-            assert_eq!(transfer(&mut bench, &read_at_3, moved, 0), None, "READ of {moved} bytes");
+            assert_eq!(transfer(&mut bench, read_at_3, moved, 0), None, "READ of {moved} bytes");
             assert_eq!(transfer(&mut bench, WRITE, 0, moved), None, "WRITE of {moved} bytes");
         }
         assert_eq!(transfer(&mut bench, READY, 0, 0), None);
-        let long = [0x28, 0, 0, 0, 0, 0, 0, 0x04, 0, 0];
-        assert_eq!(transfer(&mut bench, &long, 1024 * len, 0), None, "more than one step");
-        let verified = [0x2e, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-        assert_eq!(transfer(&mut bench, &verified, 0, len), None);
-        let atomic = [0x9c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
-        assert_eq!(transfer(&mut bench, &atomic, 0, len), None);
+        let long = Read10::new(0, 1024);
+        assert_eq!(transfer(&mut bench, long, 1024 * len, 0), None, "more than one step");
+        let verified = WriteAndVerify10::new(0, 1);
+        assert_eq!(transfer(&mut bench, verified, 0, len), None);
+        let atomic = WriteAtomic16::new(0, 1);
+        assert_eq!(transfer(&mut bench, atomic, 0, len), None);
     }
 
     #[test]
@@ -194,11 +212,11 @@ mod tests {
         assert_eq!(transfer(&mut bench, READ, len, 0), None);
         bench.read(READ).assert_check(0x6, 0x2903);
         assert!(transfer(&mut bench, READ, len, 0).is_some());
-        let beyond = [0x28, 0, 255, 255, 255, 255, 0, 0, 1, 0];
-        assert_eq!(transfer(&mut bench, &beyond, len, 0), None);
+        let beyond = Read10::new(u32::MAX, 1);
+        assert_eq!(transfer(&mut bench, beyond, len, 0), None);
         bench.nexuses[0].read_only = true;
         assert_eq!(transfer(&mut bench, WRITE, 0, len), None);
-        bench.run(1, &[0x16, 0, 0, 0, 0, 0], &[], 0).assert_good();
+        bench.run(1, Reserve6::default(), &[], 0).assert_good();
         assert_eq!(transfer(&mut bench, READ, len, 0), None, "another nexus has reserved the unit");
         assert_eq!(bench.read(READ).ending.status, Status::ReservationConflict);
     }
@@ -208,8 +226,8 @@ mod tests {
         let mut bench = Bench::new();
         let progress: Arc<Progress> = Arc::default();
         bench.nexuses[0].copies.begin(1, &progress).unwrap();
-        let copy_operation_abort = [0x83, 0x1c, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(transfer(&mut bench, &copy_operation_abort, 0, 0), None);
+        let copy_operation_abort = CopyOperationAbort::new(1);
+        assert_eq!(transfer(&mut bench, copy_operation_abort, 0, 0), None);
         assert!(!progress.is_aborted.load(Ordering::Relaxed));
     }
 
@@ -227,28 +245,38 @@ mod tests {
     #[test]
     fn who_may_only_read_changes_nothing_for_others() {
         let mut bench = with_reader();
-        for reserve in [&[0x16, 0, 0, 0, 0, 0][..], &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
+        for reserve in [Cdb::from(Reserve6::default()), Cdb::from(Reserve10::default())] {
             bench.read(reserve).assert_check(0x7, 0x2700);
         }
         let id = iscsi_port("iqn.2026-11.example:a", 1);
         let list = [&[0; 15][..], &[1], &[0; 8]].concat();
         let relocate = [&list[..23], &[id.len() as u8], &id].concat();
         for (action, list) in (0..=6).map(|action| (action, &list)).chain([(7, &relocate)]) {
-            let order = [0x5f, action, 5, 0, 0, 0, 0, 0, list.len() as u8, 0];
-            bench.write(&order, list).assert_check(0x7, 0x2700);
+            let order = PersistentReserveOut::new(action, 5, list.len() as u32);
+            bench.write(order, list).assert_check(0x7, 0x2700);
         }
-        bench.write(&[0x15, 0x10, 0, 0, 16, 0], &mode_list(0x06)).assert_check(0x7, 0x2700);
-        bench.read(&[0x1b, 0, 0, 0, 2, 0]).assert_check(0x7, 0x2700);
-        bench.read(&[0x1e, 0, 0, 0, 1, 0]).assert_check(0x7, 0x2700);
+        bench
+            .write(
+                ModeSelect6 { page_format: true, list_bytes: 16, ..ModeSelect6::default() },
+                &mode_list(0x06),
+            )
+            .assert_check(0x7, 0x2700);
+        bench.read(StartStopUnit { load_eject: true, ..StartStopUnit::default() }).assert_check(0x7, 0x2700);
+        bench.read(PreventAllowMediumRemoval { prevent: 1 }).assert_check(0x7, 0x2700);
         assert!(bench.published.is_none());
         // What it leaves as it is ends well.
-        bench.write(&[0x15, 0x10, 0, 0, 16, 0], &mode_list(0x02)).assert_good();
+        bench
+            .write(
+                ModeSelect6 { page_format: true, list_bytes: 16, ..ModeSelect6::default() },
+                &mode_list(0x02),
+            )
+            .assert_good();
         for harmless in
             [[0x17, 0, 0, 0, 0, 0], [0x1b, 0, 0, 0, 1, 0], [0x1b, 0, 0, 0, 3, 0], [0x1e, 0, 0, 0, 0, 0]]
         {
             bench.read(&harmless).assert_good();
         }
-        bench.run(1, &[0x16, 0, 0, 0, 0, 0], &[], 0).assert_good();
+        bench.run(1, Reserve6::default(), &[], 0).assert_good();
         assert_eq!(bench.read(READ).ending.status, Status::ReservationConflict);
     }
 
@@ -322,11 +350,11 @@ mod tests {
             }
             let mut unit = unit();
             unit.removable = true;
-            let outcome = Bench::of(unit, 1 << 20).run(0, &cdb, &out, 4096);
+            let outcome = Bench::of(unit, 1 << 20).run(0, raw(&cdb), &out, 4096);
             prop_assert_eq!(outcome.ending.status == Status::CheckCondition, outcome.ending.sense.is_some());
             let mut bench = with_reader();
             bench.medium.fill(0xa5);
-            bench.run(0, &cdb, &out, 4096);
+            bench.run(0, raw(&cdb), &out, 4096);
             prop_assert!(bench.published.is_none() && bench.medium.iter().all(|byte| *byte == 0xa5));
         }
     }

@@ -140,13 +140,16 @@ mod tests {
     use super::*;
     use crate::state::home::{Home, HomeRequest};
     use crate::state::policy::Policy;
+    use crate::testing::raw;
     use crate::testing::{Bench, MACS, Outcome, unit};
     use crate::vocabulary::command::Status;
     use crate::vocabulary::modes::EraseKind;
     use crate::vocabulary::storage::Traits;
     use proptest::prelude::*;
+    use wire::Cdb;
     use wire::aoe::OrderKind;
     use wire::ata::{Command, Registers};
+    use wire::scsi::command::Read10;
 
     /// Nexuses that speak ATA.
     const ATA: usize = 2;
@@ -216,7 +219,7 @@ mod tests {
         assert_eq!((read(&mut bench, ATA), read(&mut bench, OTHER)), (Status::Good, Status::Busy));
         assert_eq!(bench.order(OTHER, OrderKind::ReadMask, &[]).ending.status, Status::Busy);
         assert!(bench.view.policy.export.may_see(first) && !bench.view.policy.export.may_see(second));
-        bench.read(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]).assert_good();
+        bench.read(Read10::new(0, 1)).assert_good();
         edit(&mut bench, ATA, &[add(second), delete(first)]).assert_good();
         assert_eq!((read(&mut bench, ATA), read(&mut bench, OTHER)), (Status::Busy, Status::Good));
         assert_eq!(edit(&mut bench, OTHER, &[delete(second)]).assert_good().data, b"");
@@ -255,7 +258,9 @@ mod tests {
         ] {
             assert_refused(&bench.order(ATA, kind, argument), BAD_ARGUMENT);
         }
-        for cdb in [&[0xc0u8, 1, 0][..], &[0xc0, 4, 0], &[0xc0, 1, 3, 0, 0, 0, 0, 1]] {
+        for cdb in
+            [Cdb::from(&[0xc0, 1, 0]), Cdb::from(&[0xc0, 4, 0]), Cdb::from(&[0xc0, 1, 3, 0, 0, 0, 0, 1])]
+        {
             assert_refused(&bench.run(ATA, cdb, &[], 512), BAD_ARGUMENT);
         }
     }
@@ -274,7 +279,7 @@ mod tests {
                 let nexus = if is_other { OTHER } else { ATA };
                 let len = (argument.len() as u32).to_be_bytes();
                 let cdb = [&[0xc0, command % 4, subcommand, 0][..], &len].concat();
-                let ending = bench.run(nexus, &cdb, &argument, 2048).ending;
+                let ending = bench.run(nexus, raw(&cdb), &argument, 2048).ending;
                 let refusal = ending.sense.map(|sense| Refusal::from_sense(&sense));
                 prop_assert_eq!(ending.status == Status::CheckCondition, refusal.is_some());
                 prop_assert!(refusal.is_none_or(|refusal| refusal.is_some()));

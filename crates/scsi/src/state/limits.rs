@@ -83,6 +83,7 @@ mod tests {
     use crate::state::home::HomeRequest;
     use crate::testing::Bench;
     use crate::vocabulary::storage::Traits;
+    use wire::scsi::command::{Inquiry, ReadCapacity16, Unmap, WriteSame10};
 
     #[test]
     fn a_unit_whose_store_gives_no_space_back_is_not_thin() {
@@ -91,12 +92,12 @@ mod tests {
         bench.ask(HomeRequest::StoreChanged(traits));
         let attentions = std::mem::take(&mut bench.nexuses[0].attentions);
         assert_eq!(attentions, [UnitAttention::CapacityChanged, UnitAttention::InquiryChanged]);
-        let capacity = bench.read(&[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0]).data;
+        let capacity = bench.read(ReadCapacity16::new(32)).data;
         assert_eq!(capacity[14], 0, "LBPME, LBPRZ");
-        let limits = bench.read(&[0x12, 1, 0xb0, 0, 255, 0]).data;
+        let limits = bench.read(Inquiry::page(0xb0, 255)).data;
         assert_eq!(limits[20..36], [0; 16]);
-        assert_eq!(bench.read(&[0x12, 1, 0xb2, 0, 255, 0]).data[4..], [0; 4]);
-        bench.write(&[0x42, 0, 0, 0, 0, 0, 0, 0, 8, 0], &[0; 8]).assert_check(0x5, 0x2000);
-        bench.write(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[0; 512]).assert_invalid_field(1);
+        assert_eq!(bench.read(Inquiry::page(0xb2, 255)).data[4..], [0; 4]);
+        bench.write(Unmap::new(8), &[0; 8]).assert_check(0x5, 0x2000);
+        bench.write(WriteSame10 { unmap: true, ..WriteSame10::new(0, 1) }, &[0; 512]).assert_invalid_field(1);
     }
 }

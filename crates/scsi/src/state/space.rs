@@ -109,9 +109,10 @@ mod tests {
     use crate::state::home::HomeRequest;
     use crate::testing::{Bench, Outcome, unit};
     use std::sync::Arc;
+    use wire::scsi::command::{Inquiry, LogSense, ModeSense6, TestUnitReady};
 
     const MIB: u64 = 1 << 20;
-    const READY: &[u8] = &[0; 6];
+    const READY: TestUnitReady = TestUnitReady {};
     const THRESHOLD: u16 = 0x3807;
 
     /// A unit of 64 MiB that warns at 80 %, 51 MiB.
@@ -169,13 +170,13 @@ mod tests {
     #[test]
     fn pages_report_what_is_taken_and_the_threshold() {
         let (mut bench, space) = bench();
-        assert_eq!(bench.read(&[0x12, 1, 0xb2, 0, 255, 0]).data[4], 11, "sets of 2048 blocks");
-        let log = [0x4d, 0, 0x4c, 0, 0, 0, 0, 0, 255, 0];
-        assert_eq!(bench.read(&log).assert_good().data, [0x8c, 0, 0, 0], "nothing is known yet");
+        assert_eq!(bench.read(Inquiry::page(0xb2, 255)).data[4], 11, "sets of 2048 blocks");
+        let log = LogSense { control: 1, page: 0x0c, allocation: 255, ..LogSense::default() };
+        assert_eq!(bench.read(log).assert_good().data, [0x8c, 0, 0, 0], "nothing is known yet");
         take(&mut bench, &space, 20 * MIB + 1);
         let available = [0, 1, 3, 8, 0, 0, 0, 43, 2, 0, 0, 0];
         let used = [0, 2, 3, 8, 0, 0, 0, 21, 1, 0, 0, 0];
-        let data = bench.read(&log).assert_good().data.clone();
+        let data = bench.read(log).assert_good().data.clone();
         assert_eq!(data, [&[0x8c, 0, 0, 24][..], &available, &used].concat());
         let mut expected = vec![0x5c, 2, 0, 20];
         expected.resize(16, 0);
@@ -183,10 +184,19 @@ mod tests {
         assert_eq!(page(&mut bench, 0), expected);
         assert_eq!(page(&mut bench, 2), expected);
         assert_eq!(page(&mut bench, 1)[16..], [0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
-        let recovery = bench.read(&[0x1a, 8, 0x01, 0, 255, 0]).assert_good().data[4..].to_vec();
+        let recovery =
+            bench.read(ModeSense6 { no_descriptors: true, ..ModeSense6::new(0x01, 255) }).assert_good().data
+                [4..]
+                .to_vec();
         assert_eq!(recovery[7], 0x80, "LBPERE");
-        bench.read(&[0x1a, 8, 0x1c, 1, 255, 0]).assert_invalid_field(3);
-        let all = bench.read(&[0x1a, 8, 0x3f, 0xff, 255, 0]).assert_good().data.clone();
+        bench
+            .read(ModeSense6 { no_descriptors: true, subpage: 1, ..ModeSense6::new(0x1c, 255) })
+            .assert_invalid_field(3);
+        let all = bench
+            .read(ModeSense6 { no_descriptors: true, subpage: 255, ..ModeSense6::new(0x3f, 255) })
+            .assert_good()
+            .data
+            .clone();
         assert!(all.windows(4).any(|part| part == [0x5c, 2, 0, 20]));
     }
 
@@ -207,7 +217,10 @@ mod tests {
         select(&mut bench, &off).assert_good();
         take(&mut bench, &space, 60 * MIB);
         bench.read(READY).assert_good();
-        let mut recovery = bench.read(&[0x1a, 8, 0x01, 0, 255, 0]).assert_good().data[4..].to_vec();
+        let mut recovery =
+            bench.read(ModeSense6 { no_descriptors: true, ..ModeSense6::new(0x01, 255) }).assert_good().data
+                [4..]
+                .to_vec();
         recovery[7] = 0;
         select(&mut bench, &[&recovery[..], &lower].concat()).assert_good();
         take(&mut bench, &space, 61 * MIB);
@@ -232,9 +245,15 @@ mod tests {
         let mut bench = Bench::new();
         bench.ask(HomeRequest::SpaceChanged);
         assert!(bench.published.is_none());
-        assert_eq!(bench.read(&[0x12, 1, 0xb2, 0, 255, 0]).data[4], 0);
-        bench.read(&[0x1a, 8, 0x1c, 2, 255, 0]).assert_invalid_field(3);
-        let recovery = bench.read(&[0x1a, 8, 0x41, 0, 255, 0]).assert_good().data[4..].to_vec();
+        assert_eq!(bench.read(Inquiry::page(0xb2, 255)).data[4], 0);
+        bench
+            .read(ModeSense6 { no_descriptors: true, subpage: 2, ..ModeSense6::new(0x1c, 255) })
+            .assert_invalid_field(3);
+        let recovery = bench
+            .read(ModeSense6 { no_descriptors: true, control: 1, ..ModeSense6::new(0x01, 255) })
+            .assert_good()
+            .data[4..]
+            .to_vec();
         assert_eq!(recovery[2..], [0; 10]);
     }
 }

@@ -1,5 +1,6 @@
 //! Command descriptor blocks (SPC-4 section 4.2).
 
+use super::Command;
 use super::field::{Field, Value};
 
 /// SERVICE ACTION, where the operation code has them.
@@ -83,6 +84,20 @@ impl Cdb {
             *slot = *byte;
         }
         out
+    }
+}
+
+impl<C: Command> From<C> for Cdb {
+    fn from(command: C) -> Cdb {
+        command.to_cdb()
+    }
+}
+
+/// Bytes as they are, for CDBs that are no command.
+impl<const N: usize> From<&[u8; N]> for Cdb {
+    fn from(cdb: &[u8; N]) -> Cdb {
+        const { assert!(N <= Cdb::MAX) };
+        Cdb::from_bytes(cdb).unwrap_or(Cdb { bytes: [0; Cdb::MAX], len: 0 })
     }
 }
 

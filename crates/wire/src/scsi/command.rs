@@ -39,8 +39,8 @@ macro_rules! commands {
             $(
                 /// The command with these fields, and zeros in all others.
                 #[allow(clippy::needless_update, reason = "of some commands all fields are given")]
-                pub fn new($($given: $given_type),*) -> $name {
-                    $name { $($given,)* ..$name::default() }
+                pub const fn new($($given: $given_type),*) -> $name {
+                    $name { $($given,)* ..$name::ZERO }
                 }
             )?
         }

@@ -62,6 +62,9 @@ impl<T: Value> Field<T> {
 
 /// What a field may hold.
 pub trait Value: Copy + Default {
+    /// Nothing but zeros.
+    const ZERO: Self;
+
     /// The value at `at`, of the bits of `mask`.
     fn get(bytes: &[u8], at: usize, mask: u8) -> Option<Self>;
     /// Sets it.
@@ -69,6 +72,8 @@ pub trait Value: Copy + Default {
 }
 
 impl Value for bool {
+    const ZERO: bool = false;
+
     #[inline]
     fn get(bytes: &[u8], at: usize, mask: u8) -> Option<bool> {
         bytes.get(at).map(|byte| byte & mask != 0)
@@ -83,6 +88,8 @@ impl Value for bool {
 }
 
 impl Value for u8 {
+    const ZERO: u8 = 0;
+
     #[inline]
     fn get(bytes: &[u8], at: usize, mask: u8) -> Option<u8> {
         bytes.get(at).map(|byte| (byte & mask).wrapping_shr(mask.trailing_zeros()))
@@ -99,6 +106,8 @@ impl Value for u8 {
 macro_rules! whole {
     ($($type:ty),*) => { $(
         impl Value for $type {
+            const ZERO: $type = 0;
+
             #[inline]
             fn get(bytes: &[u8], at: usize, _: u8) -> Option<$type> {
                 bytes.get(at..)?.first_chunk().map(|bytes| <$type>::from_be_bytes(*bytes))
@@ -118,6 +127,8 @@ impl<const N: usize> Value for [u8; N]
 where
     [u8; N]: Default,
 {
+    const ZERO: [u8; N] = [0; N];
+
     fn get(bytes: &[u8], at: usize, _: u8) -> Option<[u8; N]> {
         bytes.get(at..)?.first_chunk().copied()
     }
@@ -146,6 +157,8 @@ macro_rules! layout {
         impl $name {
             /// Length in bytes.
             pub const BYTES: usize = $len;
+            /// Nothing but zeros.
+            pub const ZERO: $name = $name { $( $field: <$type as $crate::scsi::field::Value>::ZERO, )* };
             $(
                 $(#[$field_doc])*
                 pub const $place: $crate::scsi::Field<$type> = $crate::scsi::field::field!($byte $(& $mask)?);
@@ -221,6 +234,6 @@ mod tests {
     fn a_field_says_where_it_is() {
         assert_eq!((Sample::KIND.byte(), Sample::KIND.bit()), (1, Some(7)));
         assert_eq!((Sample::FLAG.bit(), Sample::NUMBER.bit()), (Some(3), None));
-        assert_eq!(Sample::BYTES, 16);
+        assert_eq!((Sample::BYTES, Sample::ZERO), (16, Sample::default()));
     }
 }

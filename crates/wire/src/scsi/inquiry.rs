@@ -61,6 +61,8 @@ impl StandardData {
 }
 
 impl Value for [u16; 8] {
+    const ZERO: [u16; 8] = [0; 8];
+
     fn get(bytes: &[u8], at: usize, _: u8) -> Option<[u16; 8]> {
         // Fewer than all are none less.
         let fields = bytes.get(at..)?;

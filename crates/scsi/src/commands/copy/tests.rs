@@ -3,12 +3,14 @@
 use super::*;
 use crate::state::copies::{COPIES_MAX, COPIES_OF_ONE_MAX, Outcome, Place, Progress, Results};
 use crate::state::nexus::Reach;
+use crate::testing::raw;
 use crate::testing::{BLOCK, Bench, Outcome as Ended, unit};
 use crate::vocabulary::command::Status;
 use crate::vocabulary::storage::{MediaOp, StoreError};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use wire::scsi::command::{ExtendedCopyLid1, Inquiry, ReceiveCopyStatusLid4, Release6, Reserve6};
 use wire::scsi::transport_id::iscsi_port;
 
 const BYTES: usize = 1 << 20;
@@ -74,7 +76,7 @@ fn copy_with(bench: &mut Bench, action: u8, list: &[u8]) -> Ended {
     let mut cdb = vec![0x83, action, 0, 0, 0, 0, 0, 0, 0, 0];
     cdb.extend((list.len() as u32).to_be_bytes());
     cdb.extend([0, 0]);
-    bench.write(&cdb, list)
+    bench.write(raw(&cdb), list)
 }
 
 fn copy(bench: &mut Bench, list: &[u8]) -> Ended {
@@ -125,7 +127,7 @@ fn lists_have_their_lengths() {
     for len in 1..list.len() {
         copy_with(&mut bench, 1, &list[..len]).assert_check(0x5, 0x1a00);
     }
-    bench.run(0, &[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0], &[0; 64], 0).assert_check(0x5, 0x1a00);
+    bench.run(0, ExtendedCopyLid1::new(0x0002_0000), &[0; 64], 0).assert_check(0x5, 0x1a00);
     assert!(bench.operations.is_empty());
 }
 
@@ -203,9 +205,9 @@ fn nothing_is_copied_past_what_the_nexus_may_do() {
             Arc::make_mut(&mut view.policy).failed = Some("gone".into());
         },
         |bench| {
-            bench.run(1, &[0x16, 0, 0, 0, 0, 0], &[], 0).assert_good();
+            bench.run(1, Reserve6::default(), &[], 0).assert_good();
             let reserved = Arc::clone(&bench.view.policy.reservations);
-            bench.run(1, &[0x17, 0, 0, 0, 0, 0], &[], 0).assert_good();
+            bench.run(1, Release6::default(), &[], 0).assert_good();
             let (view, _) = bench.second.as_mut().unwrap();
             Arc::make_mut(&mut view.policy).reservations = reserved;
         },
@@ -277,7 +279,7 @@ fn operating_parameters_are_the_limits() {
     assert_eq!(usize::from(data[3]) + 4, data.len());
     assert_eq!(data[8..16], [0, 16, 1, 0, 0, 0, 0x1e, 0]);
     assert_eq!(data[32..], [0, 0, 0, 64, 16, 0, 0, 0, 0, 0, 0, 2, 0x02, 0xe4]);
-    let page = bench.read(&[0x12, 1, 0x8f, 0, 255, 0]).assert_good().data.clone();
+    let page = bench.read(Inquiry::page(0x8f, 255)).assert_good().data.clone();
     assert_eq!(usize::from(page[3]) + 4, page.len());
     let mut rest = &page[4..];
     let mut kinds = Vec::new();
@@ -293,7 +295,7 @@ fn operating_parameters_are_the_limits() {
 fn the_long_format() {
     let mut bench = bench();
     let (cscds, pieces) = ([cscd(&bench, 0)], [segment(0, 0, 0, 1, 0, 9)]);
-    let status = |bench: &mut Bench| bench.read(&[0x84, 5, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
+    let status = |bench: &mut Bench| bench.read(ReceiveCopyStatusLid4::new(0x0102_0304, 1024));
     status(&mut bench).assert_invalid_field(2);
     for options in [0, 1] {
         copy_with(&mut bench, 1, &long_list(0x0102_0304, 0, options, &cscds, &pieces)).assert_good();
@@ -319,7 +321,7 @@ fn an_immediate_copy_reports_its_end_and_needs_a_list_identifier() {
     bench.nexuses[0].copies.begin(0x0102_0304, &progress).unwrap();
     let _detached = bench.nexuses[0].clone();
     progress.outcome.set(Outcome::Good).unwrap();
-    let status = bench.read(&[0x84, 5, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
+    let status = bench.read(ReceiveCopyStatusLid4::new(0x0102_0304, 1024));
     assert_eq!(status.assert_good().data[5], 1);
 }
 

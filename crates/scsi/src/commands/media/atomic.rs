@@ -105,6 +105,7 @@ mod tests {
     use crate::state::home::HomeRequest;
     use crate::testing::{BLOCK, Bench};
     use crate::vocabulary::storage::Traits;
+    use wire::scsi::command::{Inquiry, OrWrite16};
 
     fn compare_and_write(blocks: u8) -> [u8; 16] {
         [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, blocks, 0, 0]
@@ -133,7 +134,7 @@ mod tests {
             let traits = Traits { compare_write_bytes_max, ..bench.view.policy.traits };
             bench.ask(HomeRequest::StoreChanged(traits));
             bench.nexuses[0].attentions.clear();
-            bench.read(&[0x12, 1, 0xb0, 0, 255, 0]).data[5]
+            bench.read(Inquiry::page(0xb0, 255)).data[5]
         };
         assert_eq!(with(&mut bench, 2 * BLOCK as u32), 2);
         bench.write(&compare_and_write(2), &[0; 4 * BLOCK]).assert_good();
@@ -155,8 +156,7 @@ mod tests {
     fn or_write_sets_bits() {
         let mut bench = Bench::new();
         bench.medium.fill(0xa0);
-        let outcome =
-            bench.write(&[0x8b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0], &vec![0x05; 1025 * BLOCK]);
+        let outcome = bench.write(OrWrite16::new(0, 1025), &vec![0x05; 1025 * BLOCK]);
         assert_eq!(outcome.assert_good().ending.write_bytes, 1025 * BLOCK as u64);
         assert!(bench.medium[..1025 * BLOCK].iter().all(|byte| *byte == 0xa5));
         assert_eq!(bench.medium[1025 * BLOCK], 0xa0);

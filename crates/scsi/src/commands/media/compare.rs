@@ -130,14 +130,17 @@ impl Verify {
 #[cfg(test)]
 mod tests {
     use crate::testing::{BLOCK, Bench};
+    use wire::scsi::command::{Verify10, Verify12};
 
     #[test]
     fn verify_compares_data_or_one_block_or_only_reads() {
         let mut bench = Bench::new();
         bench.medium[..2000 * BLOCK].fill(3);
-        bench.read(&[0x2f, 0, 0, 0, 0, 0, 0, 7, 208, 0]).assert_good();
-        bench.write(&[0x2f, 2, 0, 0, 0, 0, 0, 7, 208, 0], &vec![3; 2000 * BLOCK]).assert_good();
-        let outcome = bench.write(&[0xaf, 6, 0, 0, 0, 0, 0, 0, 7, 208, 0, 0], &[3; BLOCK]);
+        bench.read(Verify10::new(0, 2000)).assert_good();
+        bench
+            .write(Verify10 { byte_check: 1, ..Verify10::new(0, 2000) }, &vec![3; 2000 * BLOCK])
+            .assert_good();
+        let outcome = bench.write(Verify12 { byte_check: 3, ..Verify12::new(0, 2000) }, &[3; BLOCK]);
         assert_eq!(outcome.assert_good().ending.write_bytes, BLOCK as u64);
         bench.medium[1900 * BLOCK + 1] = 0;
         let at = (1900 * BLOCK + 1) as u32;
@@ -151,9 +154,9 @@ mod tests {
     #[test]
     fn verify_refuses_what_it_does_not_know() {
         let mut bench = Bench::new();
-        bench.read(&[0x2f, 4, 0, 0, 0, 0, 0, 0, 1, 0]).assert_invalid_field(1);
-        bench.read(&[0x2f, 0xe0, 0, 0, 0, 0, 0, 0, 1, 0]).assert_invalid_field(1);
-        bench.write(&[0x2f, 2, 0, 0, 0, 0, 0, 0, 2, 0], &[0; BLOCK]).assert_invalid_field(7);
-        bench.read(&[0x2f, 2, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]).assert_check(0x5, 0x2100);
+        bench.read(Verify10 { byte_check: 2, ..Verify10::new(0, 1) }).assert_invalid_field(1);
+        bench.read(Verify10 { protect: 7, ..Verify10::new(0, 1) }).assert_invalid_field(1);
+        bench.write(Verify10 { byte_check: 1, ..Verify10::new(0, 2) }, &[0; BLOCK]).assert_invalid_field(7);
+        bench.read(Verify10 { byte_check: 1, ..Verify10::new(0xffff_ffff, 0) }).assert_check(0x5, 0x2100);
     }
 }

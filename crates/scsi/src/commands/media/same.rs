@@ -132,14 +132,15 @@ mod tests {
     use crate::state::home::HomeRequest;
     use crate::testing::{BLOCK, Bench, unit};
     use crate::vocabulary::storage::{MediaOp, Traits};
+    use wire::scsi::command::{WriteSame10, WriteSame16};
 
-    const ALL: &[u8] = &[0x41, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    const ALL: WriteSame10 = WriteSame10::new(0, 0);
 
     #[test]
     fn one_block_is_written_many_times() {
         let mut bench = Bench::new();
         let block: Vec<u8> = (0..BLOCK).map(|at| at as u8 | 1).collect();
-        let outcome = bench.write(&[0x41, 0, 0, 0, 0, 1, 0, 1, 44, 0], &block);
+        let outcome = bench.write(WriteSame10::new(1, 300), &block);
         assert_eq!(outcome.assert_good().ending.write_bytes, BLOCK as u64);
         assert!(bench.medium[BLOCK..301 * BLOCK].chunks(BLOCK).all(|written| written == block));
         assert_eq!(bench.medium[301 * BLOCK], 0);
@@ -154,25 +155,33 @@ mod tests {
         let len = bench.medium.len() as u64;
         let zero = |unmap| MediaOp::Zero { offset: 0, len, unmap, durable: false };
         assert_eq!(bench.operations, [zero(false)]);
-        bench.read(&[0x93, 0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).assert_good();
+        bench.read(WriteSame16 { unmap: true, no_data: true, ..WriteSame16::new(0, 0) }).assert_good();
         assert_eq!(bench.operations.last(), Some(&zero(true)));
     }
 
     #[test]
     fn refusals() {
         let mut bench = Bench::new();
-        bench.write(&[0x41, 0x10, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK]).assert_invalid_field(1);
-        bench.write(&[0x41, 0x18, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK]).assert_invalid_field(1);
-        bench.write(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK / 2]).assert_check(0x5, 0x0e03);
-        bench.write(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[0; 2 * BLOCK]).assert_invalid_field(7);
-        bench.write(&[0x41, 0, 0, 2, 0, 1, 0, 0, 0, 0], &[0; BLOCK]).assert_check(0x5, 0x2100);
+        bench
+            .write(WriteSame10 { anchor: true, ..WriteSame10::new(0, 1) }, &[0; BLOCK])
+            .assert_invalid_field(1);
+        bench
+            .write(WriteSame10 { anchor: true, unmap: true, ..WriteSame10::new(0, 1) }, &[0; BLOCK])
+            .assert_invalid_field(1);
+        bench
+            .write(WriteSame10 { unmap: true, ..WriteSame10::new(0, 1) }, &[0; BLOCK / 2])
+            .assert_check(0x5, 0x0e03);
+        bench
+            .write(WriteSame10 { unmap: true, ..WriteSame10::new(0, 1) }, &[0; 2 * BLOCK])
+            .assert_invalid_field(7);
+        bench.write(WriteSame10::new(0x0002_0001, 0), &[0; BLOCK]).assert_check(0x5, 0x2100);
         let traits = Traits { size_bytes: 1 << 40, ..bench.view.policy.traits };
         bench.ask(HomeRequest::StoreChanged(traits));
         bench.nexuses[0].attentions.clear();
-        let longer = [0x93, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1, 0, 0];
-        bench.write(&longer, &[0; BLOCK]).assert_invalid_field(10);
-        let to_the_end = [0x93, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        bench.write(&to_the_end, &[0; BLOCK]).assert_invalid_field(10);
+        let longer = WriteSame16 { unmap: true, ..WriteSame16::new(0, 0x0002_0001) };
+        bench.write(longer, &[0; BLOCK]).assert_invalid_field(10);
+        let to_the_end = WriteSame16 { unmap: true, ..WriteSame16::new(0, 0) };
+        bench.write(to_the_end, &[0; BLOCK]).assert_invalid_field(10);
         let mut unit = unit();
         unit.thin = false;
         let mut thick = Bench::of(unit, 1 << 20);

@@ -57,12 +57,14 @@ impl Flush {
 mod tests {
     use crate::testing::Bench;
     use crate::vocabulary::storage::{MediaOp, StoreError};
+    use wire::Cdb;
+    use wire::scsi::command::SynchronizeCache10;
 
     #[test]
     fn the_cache_is_flushed_and_ranges_are_checked() {
         let mut bench = Bench::new();
         let wide = |opcode, high| [opcode, 2, high, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
-        for cdb in [&[0x35, 0, 0, 0, 0, 1, 0, 0, 0, 0][..], &wide(0x91, 0)] {
+        for cdb in [Cdb::from(SynchronizeCache10::new(1, 0)), Cdb::from(&wide(0x91, 0))] {
             bench.operations.clear();
             bench.read(cdb).assert_good();
             assert_eq!(bench.operations, [MediaOp::Flush]);

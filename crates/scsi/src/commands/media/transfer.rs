@@ -325,30 +325,25 @@ mod tests {
     use crate::vocabulary::storage::CHUNK_BYTES;
     use crate::vocabulary::storage::{MediaOp, StoreError};
     use std::sync::Arc;
-
-    fn write10(lba: u8, blocks: u16) -> [u8; 10] {
-        let [high, low] = blocks.to_be_bytes();
-        [0x2a, 0, 0, 0, 0, lba, 0, high, low, 0]
-    }
-
-    fn read10(lba: u8, blocks: u16) -> [u8; 10] {
-        let [high, low] = blocks.to_be_bytes();
-        [0x28, 0, 0, 0, 0, lba, 0, high, low, 0]
-    }
+    use wire::Cdb;
+    use wire::scsi::command::{
+        CompareAndWrite, ModeSelect6, OrWrite16, Read6, Read10, Read12, Read16, Unmap, Verify10, Write6,
+        Write10, Write12, Write16, WriteAndVerify10, WriteAndVerify12, WriteAndVerify16, WriteAtomic16,
+    };
 
     #[test]
     fn what_is_written_is_read_in_all_sizes_of_cdb() {
         let mut bench = Bench::new();
         let blocks = vec![7; 3 * BLOCK];
         for cdb in [
-            &write10(2, 3)[..],
-            &[0x0a, 0, 0, 2, 3, 0],
-            &[0xaa, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
-            &[0x8a, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
-            &[0x9c, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
-            &[0x2e, 2, 0, 0, 0, 2, 0, 0, 3, 0],
-            &[0xae, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
-            &[0x8e, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+            Cdb::from(Write10::new(2, 3)),
+            Cdb::from(Write6::new(2, 3)),
+            Cdb::from(Write12::new(2, 3)),
+            Cdb::from(Write16::new(2, 3)),
+            Cdb::from(WriteAtomic16::new(2, 3)),
+            Cdb::from(WriteAndVerify10 { byte_check: 1, ..WriteAndVerify10::new(2, 3) }),
+            Cdb::from(WriteAndVerify12::new(2, 3)),
+            Cdb::from(WriteAndVerify16 { byte_check: 1, ..WriteAndVerify16::new(2, 3) }),
         ] {
             bench.medium.fill(0);
             let outcome = bench.write(cdb, &blocks);
@@ -357,24 +352,24 @@ mod tests {
             assert_eq!(bench.medium[5 * BLOCK..6 * BLOCK], [0; BLOCK]);
         }
         for cdb in [
-            &read10(2, 3)[..],
-            &[0x08, 0, 0, 2, 3, 0],
-            &[0xa8, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
-            &[0x88, 0x18, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+            Cdb::from(Read10::new(2, 3)),
+            Cdb::from(Read6::new(2, 3)),
+            Cdb::from(Read12::new(2, 3)),
+            Cdb::from(Read16 { dpo: true, fua: true, ..Read16::new(2, 3) }),
         ] {
             assert_eq!(bench.read(cdb).assert_good().data, blocks);
         }
-        assert_eq!(bench.read(&[0x08, 0, 0, 0, 0, 0]).assert_good().data.len(), 256 * BLOCK);
+        assert_eq!(bench.read(Read6::new(0, 0)).assert_good().data.len(), 256 * BLOCK);
     }
 
     #[test]
     fn long_transfers_go_in_chunks() {
         let mut bench = Bench::new();
         let out: Vec<u8> = (0..1025 * BLOCK).map(|at| (at / 511) as u8).collect();
-        bench.write(&write10(0, 1025), &out).assert_good();
+        bench.write(Write10::new(0, 1025), &out).assert_good();
         assert_eq!(bench.operations.len(), 3);
         assert_eq!(bench.medium[..out.len()], out);
-        assert_eq!(bench.read(&read10(0, 1025)).assert_good().data, out);
+        assert_eq!(bench.read(Read10::new(0, 1025)).assert_good().data, out);
         assert!(out.len() > 2 * CHUNK_BYTES as usize);
     }
 
@@ -398,12 +393,12 @@ mod tests {
         let mut bench = Bench::new();
         for (sent, written) in [(0, 0), (BLOCK, BLOCK), (4 * BLOCK, 2 * BLOCK), (4 * BLOCK + 1, 2 * BLOCK)] {
             bench.medium.fill(0);
-            let outcome = bench.write(&write10(0, 2), &vec![1; sent]);
+            let outcome = bench.write(Write10::new(0, 2), &vec![1; sent]);
             assert_eq!(outcome.assert_good().ending.write_bytes, 2 * BLOCK as u64);
             assert_eq!(bench.medium.iter().filter(|byte| **byte == 1).count(), written);
         }
         for (wanted, moved) in [(0, 0), (200, 200), (BLOCK, BLOCK), (10_000, 2 * BLOCK)] {
-            let outcome = bench.run(0, &read10(0, 2), &[], wanted as u32);
+            let outcome = bench.run(0, Read10::new(0, 2), &[], wanted as u32);
             assert_eq!(outcome.assert_good().ending.read_bytes, 2 * BLOCK as u64);
             assert_eq!(outcome.data.len(), moved);
         }
@@ -413,17 +408,17 @@ mod tests {
     fn data_out_that_is_no_whole_blocks_is_refused_with_what_is_missing() {
         let mut bench = Bench::new();
         for cdb in [
-            &write10(0, 2)[..],
-            &[0x0a, 0, 0, 0, 2, 0],
-            &[0xaa, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
-            &[0x8a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
-            &[0x9c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
-            &[0x2e, 2, 0, 0, 0, 0, 0, 0, 2, 0],
-            &[0xae, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
-            &[0x8e, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
-            &[0x8b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
-            &[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0],
-            &[0x2f, 2, 0, 0, 0, 0, 0, 0, 2, 0],
+            Cdb::from(Write10::new(0, 2)),
+            Cdb::from(Write6::new(0, 2)),
+            Cdb::from(Write12::new(0, 2)),
+            Cdb::from(Write16::new(0, 2)),
+            Cdb::from(WriteAtomic16::new(0, 2)),
+            Cdb::from(WriteAndVerify10 { byte_check: 1, ..WriteAndVerify10::new(0, 2) }),
+            Cdb::from(WriteAndVerify12::new(0, 2)),
+            Cdb::from(WriteAndVerify16 { byte_check: 1, ..WriteAndVerify16::new(0, 2) }),
+            Cdb::from(OrWrite16::new(0, 2)),
+            Cdb::from(CompareAndWrite::new(0, 1)),
+            Cdb::from(Verify10 { byte_check: 1, ..Verify10::new(0, 2) }),
         ] {
             for sent in [1, 200, BLOCK - 1, BLOCK + 1, 2 * BLOCK - 1] {
                 let outcome = bench.write(cdb, &vec![1; sent]);
@@ -437,15 +432,17 @@ mod tests {
     #[test]
     fn ranges_end_at_the_capacity() {
         let mut bench = Bench::new();
-        let last = [0x28, 0, 0x00, 0x01, 0xff, 0xff, 0, 0, 1, 0];
-        bench.read(&last).assert_good();
-        bench.read(&[0x28, 0, 0x00, 0x02, 0x00, 0x00, 0, 0, 0, 0]).assert_good();
-        bench.read(&[0x28, 0, 0x00, 0x02, 0x00, 0x01, 0, 0, 0, 0]).assert_check(0x5, 0x2100);
-        bench.read(&[0x28, 0, 0x00, 0x01, 0xff, 0xff, 0, 0, 2, 0]).assert_check(0x5, 0x2100);
-        let beyond = [0x88, 0, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0];
-        bench.read(&beyond).assert_check(0x5, 0x2100);
-        bench.read(&[0xa8, 0x20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]).assert_invalid_field(1);
-        bench.write(&[0x2e, 0x04, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK]).assert_invalid_field(1);
+        let last = Read10::new(0x0001_ffff, 1);
+        bench.read(last).assert_good();
+        bench.read(Read10::new(0x0002_0000, 0)).assert_good();
+        bench.read(Read10::new(0x0002_0001, 0)).assert_check(0x5, 0x2100);
+        bench.read(Read10::new(0x0001_ffff, 2)).assert_check(0x5, 0x2100);
+        let beyond = Read16::new(0xffff_ffff_ffff_ffff, 0xffff_ffff);
+        bench.read(beyond).assert_check(0x5, 0x2100);
+        bench.read(Read12 { protect: 1, ..Read12::new(0, 1) }).assert_invalid_field(1);
+        bench
+            .write(WriteAndVerify10 { byte_check: 2, ..WriteAndVerify10::new(0, 1) }, &[0; BLOCK])
+            .assert_invalid_field(1);
     }
 
     #[test]
@@ -453,14 +450,16 @@ mod tests {
         let mut bench = Bench::new();
         let durable =
             |bench: &Bench| matches!(bench.operations.last(), Some(MediaOp::Write { durable: true, .. }));
-        bench.write(&write10(0, 1), &[1; BLOCK]).assert_good();
+        bench.write(Write10::new(0, 1), &[1; BLOCK]).assert_good();
         assert!(!durable(&bench));
-        bench.write(&[0x2a, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[1; BLOCK]).assert_good();
+        bench.write(Write10 { fua: true, ..Write10::new(0, 1) }, &[1; BLOCK]).assert_good();
         assert!(durable(&bench));
         let caching: Vec<u8> = [0, 0, 0, 0, 0x08, 0x12].into_iter().chain([0; 18]).collect();
-        bench.write(&[0x15, 0x10, 0, 0, 24, 0], &caching).assert_good();
+        bench
+            .write(ModeSelect6 { page_format: true, list_bytes: 24, ..ModeSelect6::default() }, &caching)
+            .assert_good();
         assert_eq!(bench.operations.last(), Some(&MediaOp::Flush));
-        bench.write(&write10(0, 1), &[1; BLOCK]).assert_good();
+        bench.write(Write10::new(0, 1), &[1; BLOCK]).assert_good();
         assert!(durable(&bench));
     }
 
@@ -469,7 +468,7 @@ mod tests {
     fn what_was_cached_is_flushed_when_the_cache_went_off_meanwhile() {
         let mut bench = Bench::new();
         bench.after = Some((1, |view| Arc::make_mut(&mut view.policy).modes.write_cache = false));
-        bench.write(&write10(0, 1025), &vec![1; 1025 * BLOCK]).assert_good();
+        bench.write(Write10::new(0, 1025), &vec![1; 1025 * BLOCK]).assert_good();
         let durable: Vec<_> = bench
             .operations
             .iter()
@@ -482,11 +481,11 @@ mod tests {
         assert_eq!(bench.operations.last(), Some(&MediaOp::Flush));
         bench.operations.clear();
         let list = [&[0, 22, 0, 16, 0, 0, 0, 0][..], &[0; 7], &[1, 0, 0, 0, 1, 0, 0, 0, 0]].concat();
-        let outcome = bench.write(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list);
+        let outcome = bench.write(Unmap::new(24), &list);
         assert_eq!(outcome.assert_good().ending.write_bytes, 24);
         assert!(matches!(bench.operations[..], [MediaOp::Discard { .. }, MediaOp::Flush]));
         bench.operations.clear();
-        bench.write(&write10(0, 1), &[1; BLOCK]).assert_good();
+        bench.write(Write10::new(0, 1), &[1; BLOCK]).assert_good();
         assert!(matches!(bench.operations[..], [MediaOp::Write { durable: true, .. }]));
     }
 
@@ -512,10 +511,10 @@ mod tests {
             (StoreError::Unavailable, 0x2, 0x0400),
         ] {
             bench.failure = Some(error);
-            bench.write(&write10(0, 1), &[1; BLOCK]).assert_check(key, code);
+            bench.write(Write10::new(0, 1), &[1; BLOCK]).assert_check(key, code);
         }
         bench.failure = Some(StoreError::ReadFailed { at: 3 * BLOCK as u64 });
-        let outcome = bench.read(&read10(2, 2));
+        let outcome = bench.read(Read10::new(2, 2));
         outcome.assert_check(0x3, 0x1100);
         assert_eq!(outcome.ending.sense.unwrap().as_bytes()[..7], [0xf0, 0, 3, 0, 0, 0, 3]);
     }

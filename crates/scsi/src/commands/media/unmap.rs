@@ -142,6 +142,7 @@ mod tests {
     use crate::state::home::HomeRequest;
     use crate::testing::{BLOCK, Bench, unit};
     use crate::vocabulary::storage::Traits;
+    use wire::scsi::command::Unmap;
 
     fn list(ranges: &[(u64, u32)]) -> Vec<u8> {
         let len = ranges.len() as u16 * 16;
@@ -170,7 +171,7 @@ mod tests {
         let zeros: Vec<usize> = (0..12).filter(|block| bench.medium[block * BLOCK] == 0).collect();
         assert_eq!(zeros, [1, 2, 9]);
         unmap(&mut bench, &[]).assert_good();
-        bench.read(&[0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0]).assert_good();
+        bench.read(Unmap::new(0)).assert_good();
     }
 
     #[test]
@@ -192,8 +193,8 @@ mod tests {
         unmap(&mut bench, &[(1, 1); 257]).assert_check(0x5, 0x2600);
         assert!(bench.medium.iter().all(|byte| *byte == 1));
         unmap(&mut bench, &[(1, 1); 256]).assert_good();
-        bench.write(&[0x42, 0, 0, 0, 0, 0, 0, 0, 7, 0], &[0; 7]).assert_check(0x5, 0x1a00);
-        bench.write(&[0x42, 1, 0, 0, 0, 0, 0, 0, 8, 0], &[0; 8]).assert_invalid_field(1);
+        bench.write(Unmap::new(7), &[0; 7]).assert_check(0x5, 0x1a00);
+        bench.write(Unmap { anchor: true, ..Unmap::new(8) }, &[0; 8]).assert_invalid_field(1);
         let mut unit = unit();
         unit.thin = false;
         unmap(&mut Bench::of(unit, 1 << 20), &[(1, 1)]).assert_check(0x5, 0x2000);

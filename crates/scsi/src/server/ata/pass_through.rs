@@ -123,6 +123,7 @@ impl PassThrough {
 mod tests {
     use super::*;
     use crate::state::home::HomeRequest;
+    use crate::testing::raw;
     use crate::testing::{BLOCK, Bench, Outcome, unit};
     use crate::vocabulary::modes::EraseKind;
     use crate::vocabulary::storage::{MediaOp, StoreError};
@@ -130,6 +131,7 @@ mod tests {
     use std::sync::Arc;
     use wire::Cdb;
     use wire::ata::{Command, IdentifyData, error, smart, status};
+    use wire::scsi::command::Inquiry;
 
     /// The first nexus that speaks ATA.
     const ATA: usize = 2;
@@ -156,7 +158,7 @@ mod tests {
             Transfer::In(sectors) => sectors * SECTOR_BYTES,
             Transfer::Out(_) | Transfer::Nothing => 0,
         };
-        bench.run(0, &cdb(registers, flags), out, ready)
+        bench.run(0, raw(&cdb(registers, flags)), out, ready)
     }
 
     fn status_of_smart() -> Registers {
@@ -180,11 +182,11 @@ mod tests {
         let short = [0xa1, 0x0c, 0x0e, 0, 2, 5, 0, 0, 0x40, 0xc8, 0, 0];
         assert_eq!(bench.run(0, &short, &[], 1024).assert_good().data, blocks);
         let high = [0xa1, 0x0c, 0x0e, 0, 2, 5, 0, 0, 0x41, 0xc8, 0, 0];
-        assert_eq!(bench.run(0, &high, &[], 1024).registers().0, error::IDNF);
+        assert_eq!(bench.run(0, raw(&high), &[], 1024).registers().0, error::IDNF);
         // The high bytes of a 28-bit command are not looked at.
         let mut long = cdb(Registers::new(Command::ReadDma, 5, 2), 0);
         [long[3], long[5], long[7], long[9], long[11]] = [0xff; 5];
-        assert_eq!(bench.run(0, &long, &[], 1024).assert_good().data, blocks);
+        assert_eq!(bench.run(0, raw(&long), &[], 1024).assert_good().data, blocks);
         let ours = pass(&mut bench, Registers::new(Command::IdentifyDevice, 0, 1), 0, &[]);
         let theirs = bench.ata(ATA, Registers::new(Command::IdentifyDevice, 0, 1), &[]);
         assert_eq!(ours.assert_good().data, theirs.data);
@@ -193,7 +195,7 @@ mod tests {
     #[test]
     fn units_that_are_not_exported_have_none_of_it() {
         let mut bench = Bench::new();
-        bench.read(&cdb(status_of_smart(), 0)).assert_check(0x5, 0x2000);
+        bench.read(raw(&cdb(status_of_smart(), 0))).assert_check(0x5, 0x2000);
         bench.read(&[0xa1, 0x06, 0, 0, 0, 0, 0, 0, 0, 0xe5, 0, 0]).assert_check(0x5, 0x2000);
         let report = |opcode| [0xa3, 0x0c, 1, opcode, 0, 0, 0, 0, 0xff, 0xff, 0, 0];
         for opcode in [0x85, 0xa1] {
@@ -243,7 +245,7 @@ mod tests {
         let mut with = |at: usize, byte: u8, ready: u32| {
             let mut cdb = read.clone();
             cdb[at] = byte;
-            bench.run(0, &cdb, &[], ready)
+            bench.run(0, raw(&cdb), &[], ready)
         };
         with(2, 0x0e, 1023).assert_invalid_field(2);
         with(2, 0x0e, 1025).assert_good();
@@ -274,7 +276,7 @@ mod tests {
         let unknown = Registers { command: 0x47, ..Registers::new(Command::ReadDmaExt, 0, 1) };
         let mut cdb = cdb(unknown, T_DIR | BYT_BLOK | IN_COUNT);
         cdb[1] = PIO_IN << 1 | EXTEND;
-        let outcome = bench.run(0, &cdb, &[], 512);
+        let outcome = bench.run(0, raw(&cdb), &[], 512);
         assert_eq!((outcome.registers(), outcome.sense()), (ABORTED, (0xb, 0x0000)));
         let disable = Registers { feature: 0xd9, ..status_of_smart() };
         assert_eq!(pass(&mut bench, disable, 0, &[]).registers(), ABORTED);
@@ -294,7 +296,7 @@ mod tests {
         pass(&mut bench, write, 0, &[1; BLOCK]).assert_check(0x6, 0x2903);
         let mut cdb = cdb(write, 0);
         cdb[15] = 0x04;
-        bench.write(&cdb, &[1; BLOCK]).assert_invalid_field(15);
+        bench.write(raw(&cdb), &[1; BLOCK]).assert_invalid_field(15);
         bench.nexuses[0].read_only = true;
         let outcome = pass(&mut bench, write, 0, &[1; BLOCK]);
         assert_eq!((outcome.registers(), outcome.sense()), (ABORTED, (0x7, 0x2700)));
@@ -315,9 +317,9 @@ mod tests {
     #[test]
     fn the_vital_product_data_has_what_identify_device_says() {
         let mut bench = Bench::with_ata();
-        let list = bench.read(&[0x12, 1, 0, 0, 255, 0]).data;
+        let list = bench.read(Inquiry { vital: true, ..Inquiry::new(255) }).data;
         assert_eq!(list[4..], [0x00, 0x80, 0x83, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8f, 0xb0, 0xb1, 0xb2]);
-        let page = bench.read(&[0x12, 1, 0x89, 4, 0, 0]).assert_good().data.clone();
+        let page = bench.read(Inquiry::page(0x89, 1024)).assert_good().data.clone();
         assert_eq!((page.len(), &page[..4]), (572, &[0, 0x89, 2, 0x38][..]));
         assert_eq!((&page[8..36], page[36], page[56]), (&b"LUNETTE RAM             0001"[..], 0x34, 0xec));
         let identify = pass(&mut bench, Registers::new(Command::IdentifyDevice, 0, 1), 0, &[]);
@@ -348,7 +350,7 @@ mod tests {
             let mut bench = Bench::of(unit(), 1 << 20);
             bench.add_ata();
             let asks = Cdb::from_bytes(&cdb).unwrap().u8(2) & CK_COND != 0;
-            let ending = bench.run(0, &cdb, &out, read_bytes).ending;
+            let ending = bench.run(0, raw(&cdb), &out, read_bytes).ending;
             prop_assert_eq!(ending.status == Status::CheckCondition, ending.sense.is_some());
             prop_assert!(!asks || ending.status != Status::Good);
         }

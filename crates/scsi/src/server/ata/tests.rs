@@ -7,9 +7,13 @@ use crate::testing::{BLOCK, Bench, Outcome, unit};
 use crate::vocabulary::modes::{Modes, ModesChange};
 use crate::vocabulary::storage::{MediaOp, StoreError, Traits};
 use proptest::prelude::*;
+use wire::Cdb;
 use wire::ata::smart::{Function, is_whole};
 use wire::ata::{Feature, IdentifyData, set_features, smart};
 use wire::ata::{error, status};
+use wire::scsi::command::Inquiry;
+use wire::scsi::command::Read10;
+use wire::scsi::command::TestUnitReady;
 
 /// The first nexus that speaks ATA.
 const ATA: usize = 2;
@@ -74,8 +78,8 @@ fn what_any_write_writes_any_read_reads() {
         for (command, _) in READS {
             assert_eq!(send(&mut bench, command, 5, 3).assert_good().data, blocks);
         }
-        let scsi = [0x28, 0, 0, 0, 0, 5, 0, 0, 3, 0];
-        assert_eq!(bench.read(&scsi).assert_good().data, blocks, "over SCSI as well");
+        let scsi = Read10::new(5, 3);
+        assert_eq!(bench.read(scsi).assert_good().data, blocks, "over SCSI as well");
     }
 }
 
@@ -114,19 +118,24 @@ fn what_lies_outside_of_the_medium_is_not_found() {
 fn data_that_does_not_all_move_is_refused() {
     let mut bench = Bench::with_ata();
     let read = PassThrough::new(Registers::new(Command::ReadDmaExt, 0, 2)).to_cdb().unwrap();
-    assert_eq!(bench.run(ATA, read.as_bytes(), &[], 1023).registers(), ABORTED);
-    assert_eq!(bench.run(ATA, read.as_bytes(), &[], 1025).assert_good().data.len(), 1024);
+    assert_eq!(bench.run(ATA, read, &[], 1023).registers(), ABORTED);
+    assert_eq!(bench.run(ATA, read, &[], 1025).assert_good().data.len(), 1024);
     let write = Registers::new(Command::WriteDmaExt, 0, 2);
     assert_eq!(bench.ata(ATA, write, &[1; 1023]).registers(), ABORTED);
     assert!(bench.medium.iter().all(|byte| *byte == 0));
     let identify = PassThrough::new(Registers::new(Command::IdentifyDevice, 0, 1)).to_cdb().unwrap();
-    assert_eq!(bench.run(ATA, identify.as_bytes(), &[], 511).registers(), ABORTED);
+    assert_eq!(bench.run(ATA, identify, &[], 511).registers(), ABORTED);
 }
 
 #[test]
 fn nexuses_that_speak_ata_may_send_nothing_else() {
     let mut bench = Bench::with_ata();
-    for scsi in [&[0u8; 6][..], &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[0x12, 0, 0, 0, 96, 0], &[0x85; 16]] {
+    for scsi in [
+        Cdb::from(TestUnitReady {}),
+        Cdb::from(Read10::new(0, 1)),
+        Cdb::from(Inquiry::new(96)),
+        Cdb::from(&[0x85; 16]),
+    ] {
         assert_eq!(bench.run(ATA, scsi, &[], 1024).registers(), ABORTED);
     }
 }
@@ -201,7 +210,7 @@ fn the_write_cache_is_switched_for_all() {
     set(&mut bench, set_features::WRITE_CACHE_OFF).assert_good();
     assert_eq!(bench.operations, [MediaOp::Flush]);
     assert!(!bench.view.policy.modes.write_cache && !identify(&mut bench).write_cache.enabled);
-    bench.read(&[0; 6]).assert_check(0x6, 0x2a01);
+    bench.read(TestUnitReady {}).assert_check(0x6, 0x2a01);
     bench.ata(ATA, Registers::new(Command::WriteDmaExt, 0, 1), &[1; BLOCK]).assert_good();
     assert!(matches!(bench.operations[1], MediaOp::Write { durable: true, .. }));
     bench.published = None;
@@ -347,7 +356,7 @@ proptest! {
         let mut bench = Bench::of(unit(), 1 << 20);
         bench.add_ata();
         let cdb = PassThrough::new(registers).to_cdb().unwrap();
-        let ending = bench.run(ATA, cdb.as_bytes(), &out, read_bytes).ending;
+        let ending = bench.run(ATA, cdb, &out, read_bytes).ending;
         prop_assert_eq!(ending.status == Status::CheckCondition, ending.sense.is_some());
         prop_assert!(ending.sense.is_none_or(|sense| StatusReturn::from_sense(&sense).is_some()));
     }
@@ -388,7 +397,7 @@ fn unit_attentions_are_not_for_ata() {
     bench.ask(HomeRequest::Reset { from: None });
     bench.ask(HomeRequest::StoreReset);
     send(&mut bench, Command::ReadDmaExt, 0, 1).assert_good();
-    bench.read(&[0; 6]).assert_check(0x6, 0x2900);
+    bench.read(TestUnitReady {}).assert_check(0x6, 0x2900);
 }
 
 /// After a restart in the middle of a chain, a write of the process before may still wait behind it.

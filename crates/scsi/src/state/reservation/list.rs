@@ -74,8 +74,11 @@ mod tests {
     use crate::state::home::{Aborted, HomeRequest};
     use crate::testing::{BLOCK, Bench, MACS};
     use crate::vocabulary::command::Status;
+    use wire::Cdb;
     use wire::aoe::OrderKind;
     use wire::ata::{Command, Registers};
+    use wire::scsi::command::Reserve6;
+    use wire::scsi::command::{Inquiry, ModeSense6, PersistentReserveIn, Read10, TestUnitReady, Write10};
     use zerocopy::IntoBytes;
 
     const SCSI: usize = 0;
@@ -89,8 +92,8 @@ mod tests {
     const EXCLUSIVE_ACCESS: u8 = 3;
     const WRITE_REGISTRANTS: u8 = 5;
 
-    const READY: &[u8] = &[0; 6];
-    const RESERVE6: &[u8] = &[0x16, 0, 0, 0, 0, 0];
+    const READY: TestUnitReady = TestUnitReady {};
+    const RESERVE6: Reserve6 = Reserve6::ZERO;
 
     fn bench() -> Bench {
         let mut bench = Bench::with_ata();
@@ -122,8 +125,8 @@ mod tests {
     fn moves(bench: &mut Bench, nexus: usize) -> [Status; 2] {
         bench.nexuses[nexus].attentions.clear();
         if nexus < ATA {
-            let read = bench.run(nexus, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[], 512);
-            let write = bench.run(nexus, &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK], 0);
+            let read = bench.run(nexus, Read10::new(0, 1), &[], 512);
+            let write = bench.run(nexus, Write10::new(0, 1), &[0; BLOCK], 0);
             return [read, write].map(|outcome| outcome.ending.status);
         }
         let read = bench.ata(nexus, Registers::new(Command::ReadDmaExt, 0, 1), &[]);
@@ -150,10 +153,12 @@ mod tests {
         for kind in [OrderKind::SetConfig, OrderKind::EditMask] {
             assert_eq!(bench.order(OTHER, kind, &[0; 8]).ending.status, CONFLICT);
         }
-        for cdb in [READY, &[0x12, 0, 0, 0, 96, 0], &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0]] {
+        for cdb in
+            [Cdb::from(READY), Cdb::from(Inquiry::new(96)), Cdb::from(PersistentReserveIn::new(0, 255))]
+        {
             bench.run(SCSI, cdb, &[], 255).assert_good();
         }
-        assert_eq!(bench.run(SCSI, &[0x1a, 0, 0x3f, 0, 255, 0], &[], 255).ending.status, CONFLICT);
+        assert_eq!(bench.run(SCSI, ModeSense6::new(0x3f, 255), &[], 255).ending.status, CONFLICT);
     }
 
     #[test]

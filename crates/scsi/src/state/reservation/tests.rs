@@ -5,18 +5,23 @@ use crate::state::attention::UnitAttention;
 use crate::state::home::{HomeRequest, Who};
 use crate::testing::{BLOCK, Bench, Outcome};
 use crate::vocabulary::command::Status;
+use wire::Cdb;
+use wire::scsi::command::{
+    Inquiry, ModeSense6, PersistentReserveIn, PersistentReserveOut, Read10, Release6, Release10, Reserve6,
+    Reserve10, TestUnitReady, Write10,
+};
 
 const FIRST: u64 = 0x1111;
 const SECOND: u64 = 0x2222;
 const THIRD: u64 = 0x3333;
 
-const READ: &[u8] = &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-const WRITE: &[u8] = &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-const READY: &[u8] = &[0; 6];
-const INQUIRY: &[u8] = &[0x12, 0, 0, 0, 96, 0];
-const MODE_SENSE: &[u8] = &[0x1a, 0, 0x3f, 0, 255, 0];
-const RESERVE6: &[u8] = &[0x16, 0, 0, 0, 0, 0];
-const RELEASE6: &[u8] = &[0x17, 0, 0, 0, 0, 0];
+const READ: Read10 = Read10::new(0, 1);
+const WRITE: Write10 = Write10::new(0, 1);
+const READY: TestUnitReady = TestUnitReady {};
+const INQUIRY: Inquiry = Inquiry::new(96);
+const MODE_SENSE: ModeSense6 = ModeSense6::new(0x3f, 255);
+const RESERVE6: Reserve6 = Reserve6::ZERO;
+const RELEASE6: Release6 = Release6::ZERO;
 
 const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
@@ -95,12 +100,12 @@ fn reserved(bench: &mut Bench) -> Option<(u64, u8)> {
 /// Whether reads and writes of a nexus are let in.
 fn reads_and_writes(bench: &mut Bench, nexus: usize) -> (bool, bool) {
     bench.nexuses[nexus].attentions.clear();
-    let mut is_let_in = |cdb: &[u8], out: &[u8]| match bench.run(nexus, cdb, out, 512).ending.status {
+    let mut is_let_in = |cdb: Cdb, out: &[u8]| match bench.run(nexus, cdb, out, 512).ending.status {
         Status::Good => true,
         Status::ReservationConflict => false,
         other => panic!("{other:?}"),
     };
-    (is_let_in(READ, &[]), is_let_in(WRITE, &[0; BLOCK]))
+    (is_let_in(READ.into(), &[]), is_let_in(WRITE.into(), &[0; BLOCK]))
 }
 
 fn attentions(bench: &mut Bench, nexus: usize) -> Vec<UnitAttention> {
@@ -124,7 +129,7 @@ fn who_may_read_and_write_under_which_type() {
         for nexus in 0..3 {
             bench.run(nexus, READY, &[], 0).assert_good();
             bench.run(nexus, INQUIRY, &[], 96).assert_good();
-            bench.run(nexus, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0], &[], 255).assert_good();
+            bench.run(nexus, PersistentReserveIn::new(0, 255), &[], 255).assert_good();
         }
         let status = bench.run(2, MODE_SENSE, &[], 255).ending.status;
         assert_eq!(status, Status::ReservationConflict);
@@ -309,7 +314,7 @@ fn parameter_lists_have_their_length() {
         send(&mut bench, 0, action, 1, &basic(0, FIRST, 0x08)).assert_check(0x5, 0x2600);
     }
     send(&mut bench, 0, 8, 0, &basic(0, 0, 0)).assert_invalid_field(1);
-    bench.run(0, &[0x5f, 0, 0, 0, 0, 0, 1, 0, 0, 0], &[0; 24], 0).assert_check(0x5, 0x1a00);
+    bench.run(0, PersistentReserveOut::new(0, 0, 0x0001_0000), &[0; 24], 0).assert_check(0x5, 0x1a00);
 }
 
 /// A list with TransportIDs behind the basic one.
@@ -456,23 +461,23 @@ fn persistent_reservations_outlive_a_reset_and_reserve_does_not() {
 fn reserve_stops_nearly_everything_of_others() {
     let mut bench = bench();
     bench.read(RESERVE6).assert_good();
-    bench.read(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]).assert_good();
+    bench.read(Reserve10::default()).assert_good();
     assert_eq!(reads_and_writes(&mut bench, 0), (true, true));
     assert_eq!(reads_and_writes(&mut bench, 1), (false, false));
-    let persistent_in: &[u8] = &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0];
-    for cdb in [READY, MODE_SENSE, RESERVE6, persistent_in] {
+    let persistent_in = PersistentReserveIn::new(0, 255);
+    for cdb in [Cdb::from(READY), Cdb::from(MODE_SENSE), Cdb::from(RESERVE6), Cdb::from(persistent_in)] {
         assert_eq!(bench.run(1, cdb, &[], 255).ending.status, Status::ReservationConflict);
     }
     assert_eq!(bench.read(persistent_in).ending.status, Status::ReservationConflict);
     assert_eq!(order(&mut bench, 0, IGNORE, 0, 0, FIRST), Status::ReservationConflict);
-    for cdb in [INQUIRY, RELEASE6] {
+    for cdb in [Cdb::from(INQUIRY), Cdb::from(RELEASE6)] {
         bench.run(1, cdb, &[], 96).assert_good();
     }
     assert_eq!(bench.run(1, RESERVE6, &[], 0).ending.status, Status::ReservationConflict);
-    bench.read(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0]).assert_good();
+    bench.read(Release10::default()).assert_good();
     bench.run(1, RESERVE6, &[], 0).assert_good();
-    bench.read(&[0x16, 0x10, 0, 0, 0, 0]).assert_invalid_field(1);
-    bench.read(&[0x56, 0x02, 0, 0, 0, 0, 0, 0, 0, 0]).assert_invalid_field(1);
+    bench.read(Reserve6 { third_party: true, ..Reserve6::default() }).assert_invalid_field(1);
+    bench.read(Reserve10 { long_id: true, ..Reserve10::default() }).assert_invalid_field(1);
 }
 
 /// SPC-4 section 5.13.3 (CRH): GOOD to holders and to those who share the reservation, with no effect.
@@ -484,7 +489,7 @@ fn reserve_beside_registrations() {
     assert_eq!(bench.read(RELEASE6).ending.status, Status::ReservationConflict);
     for (kind, shared) in [(WRITE_EXCLUSIVE, false), (WRITE_REGISTRANTS, true)] {
         assert_eq!(order(&mut bench, 0, RESERVE, kind, FIRST, 0), Status::Good);
-        for cdb in [RESERVE6, RELEASE6] {
+        for cdb in [Cdb::from(RESERVE6), Cdb::from(RELEASE6)] {
             bench.read(cdb).assert_good();
             let expected = if shared { Status::Good } else { Status::ReservationConflict };
             assert_eq!(bench.run(1, cdb, &[], 0).ending.status, expected);

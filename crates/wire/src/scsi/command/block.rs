@@ -395,6 +395,8 @@ commands! {
 pub struct Lba21(u32);
 
 impl Value for Lba21 {
+    const ZERO: Lba21 = Lba21(0);
+
     #[inline]
     fn get(bytes: &[u8], _: usize, _: u8) -> Option<Lba21> {
         bytes.first_chunk().map(|first| Lba21(u32::from_be_bytes(*first) & 0x001f_ffff))

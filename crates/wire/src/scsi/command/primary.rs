@@ -259,7 +259,7 @@ commands! {
 
 impl Inquiry {
     /// For a page of vital product data.
-    pub fn page(page: u8, allocation: u16) -> Inquiry {
+    pub const fn page(page: u8, allocation: u16) -> Inquiry {
         Inquiry { vital: true, page, allocation }
     }
 }
