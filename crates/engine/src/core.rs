@@ -31,6 +31,7 @@ mod task;
 mod trace;
 mod traffic;
 mod unit;
+mod watch;
 
 #[cfg(test)]
 pub(crate) use budget::TURN_BYTES;
@@ -63,6 +64,7 @@ use stop::Stop;
 use store::lane::{OpId, Outcome};
 use task::Task;
 use unit::{Unit, Units};
+use watch::Watch;
 
 /// A core with its kernel `I`: one field for each of its parts, so that what a turn does takes several of them side by side.
 pub(crate) struct Core<I: Io> {
@@ -89,6 +91,7 @@ pub(crate) struct Core<I: Io> {
     change: ChangeHere,
     agenda: Agenda,
     poller: Poller,
+    watch: Watch,
     next_tick: Time,
     stop: Stop,
     listeners: Listeners,
@@ -144,6 +147,7 @@ impl<I: Io> Core<I> {
             change: ChangeHere::default(),
             agenda: Agenda::new(),
             poller,
+            watch: Watch::new(),
             next_tick: Time(0),
             stop: Stop::default(),
             listeners: Listeners::default(),
@@ -430,19 +434,17 @@ impl<I: Io> Core<I> {
     fn tick(&mut self, now: Time) {
         self.accept_again(now);
         self.listen_again();
-        self.end_stalled(now);
+        let keys = self.watch.look(now, &mut self.connections);
+        self.end_stalled(&keys, now);
         self.end_idle_sessions(now);
         self.look_after_interfaces(now);
         self.report_counts(now);
-        let due: Vec<Key> = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| connection.is_due(now))
-            .map(|(key, _)| key)
-            .collect();
-        for key in due {
-            self.tick_connection(key, now);
+        for key in &keys {
+            if self.connections.get(*key).is_some_and(|conn| conn.is_due(now)) {
+                self.tick_connection(*key, now);
+            }
         }
+        self.watch.give_back(keys);
         self.tick_lanes();
         self.balance(now);
         reactor::limited::report();

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 /// Names one occupant of a [`Slots`] table.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Key {
     /// Slot number.
     pub(crate) index: u32,

@@ -9,6 +9,7 @@ use super::lun::LunState;
 use super::quiescing::Quiescing;
 use super::stall::{Moving, Pace};
 use super::task::Task;
+use super::watch::Watching;
 use crate::message::{Asker, Facts};
 use crate::served::Named;
 use crate::slots::{Key, Slots};
@@ -53,6 +54,7 @@ pub(super) struct Connection {
     pub(super) quiescing: Vec<Quiescing>,
     /// How much data of its commands is on its way, and how fast it moves.
     pub(super) pace: Pace,
+    pub(super) watched: Watching,
     /// When a frame of AoE last arrived.
     pub(super) framed_at: Time,
 }
@@ -212,6 +214,7 @@ impl Connection {
             share: Share::default(),
             quiescing: Vec::new(),
             pace: Pace::default(),
+            watched: Watching::default(),
             framed_at: Time(0),
         }
     }
@@ -357,11 +360,22 @@ impl Connection {
         self.tasks.iter().all(Option::is_none) && self.answers.have_left()
     }
 
-    /// Whether a deadline has passed.
+    /// Whether nothing of it is under way that could stall, or is work to be counted: all that can happen by itself is that its
+    /// deadline passes.
+    pub(super) fn can_only_time_out(&self) -> bool {
+        let is_idle = self.is_at_rest() && self.is_vacant() && self.in_flight().is_none();
+        let is_counted = self.load.work == 0 && self.load.past_work == 0;
+        is_idle && is_counted && self.quiescing.is_empty() && self.login.expires.is_none()
+    }
+
+    /// When it is to do something by itself.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        if self.phase == Phase::Closing { self.closing.cut_at } else { self.machine.deadline() }
+    }
+
+    /// Whether that time has come.
     pub(super) fn is_due(&self, now: Time) -> bool {
-        let deadline =
-            if self.phase == Phase::Closing { self.closing.cut_at } else { self.machine.deadline() };
-        deadline.is_some_and(|deadline| deadline <= now)
+        self.deadline().is_some_and(|deadline| deadline <= now)
     }
 }
 

@@ -4,6 +4,7 @@ use super::{COLD_RESET, ClosingTarget, Connection, Phase, REINSTATED, STOPS};
 use crate::core::lun::LunState;
 use crate::core::session::session_name;
 use crate::core::task::Task;
+use crate::core::watch::Watching;
 use crate::core::{Core, kind};
 use crate::message::{Asker, Facts, Message, Waiter, Way};
 use crate::slots::Key;
@@ -250,7 +251,8 @@ impl<I: Io> Core<I> {
     /// The connection is no more on this core, where nothing of it is under way.
     pub(in crate::core) fn remove_connection(&mut self, key: Key) -> Option<Connection> {
         self.units.iter_mut().for_each(|unit| unit.unsent.retain(|(other, _)| *other != key));
-        self.connections.remove(key)
+        let conn = self.connections.remove(key)?;
+        Some(Connection { watched: Watching::default(), ..conn })
     }
 
     pub(in crate::core) fn close_when_quiet(&mut self, key: Key) {

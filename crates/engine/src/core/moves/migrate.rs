@@ -69,9 +69,10 @@ impl<I: Io> Core<I> {
         match self.moves.meter.tick(now, worked, &self.shared.board, self.me) {
             Due::Nothing => {}
             Due::Count => {
-                for (_, conn) in self.connections.iter_mut() {
+                let connections = &mut self.connections;
+                self.watch.each_busy(connections, |conn| {
                     conn.load.past_work = std::mem::take(&mut conn.load.work);
-                }
+                });
             }
             Due::Judge => {
                 let keys = self.keys_where(|conn| conn.phase == Phase::Serving && conn.load.past_work > 0);

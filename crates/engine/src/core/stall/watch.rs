@@ -2,6 +2,7 @@
 
 use super::{Moving, is_send_late};
 use crate::core::Core;
+use crate::core::connection::Connection;
 use crate::core::session::DISCOVERY_WITHIN;
 use crate::slots::Key;
 use crate::transport::Transport;
@@ -38,14 +39,18 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Ends discovery sessions that last too long, and sessions whose data moves too slowly: what the initiator was asked for
-    /// and does not send, or asked for and does not take.
-    pub(in crate::core) fn end_stalled(&mut self, now: Time) {
-        for key in self.keys_where(|conn| conn.login.expires.is_some_and(|at| at <= now)) {
+    /// Of these connections, ends discovery sessions that last too long, and sessions whose data moves too slowly: what the
+    /// initiator was asked for and does not send, or asked for and does not take.
+    pub(in crate::core) fn end_stalled(&mut self, keys: &[Key], now: Time) {
+        for key in self.those_of(keys, |conn| conn.login.expires.is_some_and(|at| at <= now)) {
             self.gone(key, &format!("a discovery session lasts {} s", DISCOVERY_WITHIN.as_secs()));
         }
         let stall_nanos = self.stall_nanos;
-        self.connections.iter_mut().for_each(|(_, conn)| conn.pace.look(now, stall_nanos));
+        for key in keys {
+            if let Some(conn) = self.connections.get_mut(*key) {
+                conn.pace.look(now, stall_nanos);
+            }
+        }
         let connections = &self.connections;
         let is_late = |origin: &Key, moving: Moving| {
             connections.get(*origin).is_some_and(|conn| conn.pace.is_late(moving, conn.in_flight(), now))
@@ -55,19 +60,24 @@ impl<I: Io> Core<I> {
             .iter()
             .filter(|(_, task)| task.moving().is_some_and(|moving| is_late(&task.origin, moving)));
         let mut stalled: Vec<Key> = late.map(|(_, task)| task.origin).collect();
-        stalled.extend(self.keys_where(|conn| conn.is_lent_late(now)));
+        stalled.extend(self.those_of(keys, |conn| conn.is_lent_late(now)));
         // Frames of AoE wait for room at the interface, and not for a peer.
         stalled.retain(|key| {
             self.connections.get(*key).is_some_and(|conn| !matches!(conn.machine, Transport::Aoe(_)))
         });
         if let Some(then) = now.0.checked_sub(self.stall_nanos).map(Time) {
-            stalled.extend(self.keys_where(|conn| conn.quiescing.iter().any(|one| one.since <= then)));
+            stalled.extend(self.those_of(keys, |conn| conn.quiescing.iter().any(|one| one.since <= then)));
         }
         let is_stuck = |send: InFlight| is_send_late(send, now, stall_nanos);
-        stalled.extend(self.keys_where(|conn| conn.in_flight().is_some_and(is_stuck)));
+        stalled.extend(self.those_of(keys, |conn| conn.in_flight().is_some_and(is_stuck)));
         let limit = self.served.config.stall_timeout.as_secs();
         for key in stalled {
             self.gone(key, &format!("its data moved too slowly (stall_timeout is {limit} s)"));
         }
+    }
+
+    fn those_of(&self, keys: &[Key], which: impl Fn(&Connection) -> bool) -> Vec<Key> {
+        let is_one = |key: &&Key| self.connections.get(**key).is_some_and(&which);
+        keys.iter().filter(is_one).copied().collect()
     }
 }

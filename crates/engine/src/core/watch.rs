@@ -1,0 +1,93 @@
+//! Which connections a tick looks at: those with something under way, and those whose deadline has passed. Ten thousand that do
+//! nothing are not gone through several times a second.
+
+use super::connection::Connection;
+use crate::slots::{Key, Slots};
+use proto::time::Time;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// The connections that the next tick may have to look at.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// Those that have had a turn, until nothing of them is under way.
+    busy: Vec<Key>,
+    /// When the deadlines of the others pass; since then these may have moved, but only to a later time.
+    timers: BinaryHeap<Reverse<(Time, Key)>>,
+    /// Where those that a tick looks at are listed.
+    keys: Vec<Key>,
+}
+
+/// Connections that there is room for from the start.
+const AT_START: usize = 64;
+
+/// What is to be known of one of them here.
+#[derive(Debug, Default)]
+pub(super) struct Watching {
+    is_busy: bool,
+    /// Its earliest timer.
+    timer: Option<Time>,
+}
+
+impl Watch {
+    pub(super) fn new() -> Watch {
+        let keys = || Vec::with_capacity(AT_START);
+        Watch { busy: keys(), timers: BinaryHeap::with_capacity(AT_START), keys: keys() }
+    }
+
+    /// A connection has a turn: what it waits for may be another thing afterwards.
+    pub(super) fn note(&mut self, key: Key, conn: &mut Connection) {
+        if !std::mem::replace(&mut conn.watched.is_busy, true) {
+            self.busy.push(key);
+        }
+    }
+
+    /// Goes through all that have something under way, or have had since the last tick.
+    pub(super) fn each_busy(
+        &self,
+        connections: &mut Slots<Connection>,
+        mut act: impl FnMut(&mut Connection),
+    ) {
+        for key in &self.busy {
+            if let Some(conn) = connections.get_mut(*key) {
+                act(conn);
+            }
+        }
+    }
+
+    /// Those that the tick at this time looks at. The list is to be given back.
+    pub(super) fn look(&mut self, now: Time, connections: &mut Slots<Connection>) -> Vec<Key> {
+        let timers = &mut self.timers;
+        self.busy.retain(|key| {
+            let Some(conn) = connections.get_mut(*key) else { return false };
+            conn.watched.is_busy = !conn.can_only_time_out();
+            if !conn.watched.is_busy
+                && let Some(deadline) = conn.deadline()
+                && conn.watched.timer.is_none_or(|timer| deadline < timer)
+            {
+                conn.watched.timer = Some(deadline);
+                timers.push(Reverse((deadline, *key)));
+            }
+            conn.watched.is_busy
+        });
+        while let Some(Reverse((time, key))) = timers.peek().copied()
+            && time <= now
+        {
+            timers.pop();
+            if let Some(conn) = connections.get_mut(key)
+                && conn.watched.timer.take_if(|timer| *timer == time).is_some()
+                && !std::mem::replace(&mut conn.watched.is_busy, true)
+            {
+                self.busy.push(key);
+            }
+        }
+        let mut keys = std::mem::take(&mut self.keys);
+        keys.clone_from(&self.busy);
+        keys
+    }
+
+    /// The tick has looked at them.
+    pub(super) fn give_back(&mut self, keys: Vec<Key>) {
+        self.keys = keys;
+    }
+}
