@@ -393,6 +393,7 @@ impl Initiator {
                 let protocol = self.protocol;
                 self.note(&[1], || format!("is logged in over {protocol:?}"));
                 self.attentions.borrow_mut().begins(now, self.connecting, self.index);
+                self.registers.borrow_mut().knows(self.index);
                 if let Some(link) = &mut self.link {
                     link.is_ready = true;
                 }
@@ -446,8 +447,6 @@ impl Initiator {
         }
         self.commands += 1;
         self.blocks += u64::from(task.places.len() / BLOCK_BYTES);
-        // Served, not just logged in: what is lost while a session is on its way to its core is not owed to it.
-        self.registers.borrow_mut().knows(self.index);
         let (words, fate) = self.verdict(&task, &completion)?;
         // What other commands still have to say may be what is owed, or an abort has kept it from being said.
         let is_last = !self.tasks.iter().any(|other| other.unit == task.unit);

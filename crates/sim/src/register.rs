@@ -202,7 +202,7 @@ impl Registers {
         WriteId(self.next | kind | if self.may_repeat { AGAIN } else { 0 })
     }
 
-    /// An initiator has a session that is served: what is lost from now on is to be reported to it.
+    /// An initiator has a session: what is lost from now on is to be reported to it.
     pub(crate) fn knows(&mut self, initiator: usize) {
         self.known[initiator] = true;
     }

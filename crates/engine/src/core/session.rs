@@ -152,8 +152,9 @@ impl<I: Io> Core<I> {
     }
 
     /// Nothing of the sessions that this one takes the place of can write any more: its login is answered, and it is served
-    /// on this core.
+    /// on this core. What happens to its units from the answer on is for it to know, wherever it is by then.
     fn admit(&mut self, key: Key, core: usize) {
+        self.equip(key);
         self.answer_login(key, core);
         if core == self.me {
             return self.serve_here(key);
@@ -283,8 +284,8 @@ impl<I: Io> Core<I> {
             .unwrap_or(self.me)
     }
 
-    /// Gives the session the LUNs that it is shown by what is served now: once it is on its core, and again whenever that
-    /// changes.
+    /// Gives the session the LUNs that it is shown by what is served now: before its login is answered, and again whenever
+    /// that changes.
     pub(super) fn equip(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let Some(session) = conn.facts.session.clone() else { return };
@@ -349,9 +350,8 @@ impl<I: Io> Core<I> {
     /// Gives the session its LUNs if those that it has are of something that was served before.
     pub(super) fn catch_up_with_served(&mut self, key: Key) {
         let Some(conn) = self.connections.get(key) else { return };
-        let is_here = !matches!(conn.phase, Phase::Login | Phase::Parked | Phase::Leaving(_));
         let epoch = self.served.epoch;
-        if conn.facts.epoch <= epoch && conn.served.map_or(is_here, |served| served < epoch) {
+        if conn.facts.epoch <= epoch && conn.served.is_some_and(|served| served < epoch) {
             self.equip(key);
         }
     }

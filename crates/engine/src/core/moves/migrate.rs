@@ -289,7 +289,6 @@ impl<I: Io> Core<I> {
     /// The session has just logged in, and is served on this core.
     pub(in crate::core) fn serve_here(&mut self, key: Key) {
         self.set_phase(key, Phase::Serving);
-        self.equip(key);
         if self.stop.has_begun() {
             self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
         }
