@@ -4,6 +4,7 @@
 pub(crate) mod carrier;
 mod functions;
 pub(crate) mod link;
+mod memory;
 mod orders;
 mod others;
 mod verdict;
@@ -13,10 +14,11 @@ pub(crate) use carrier::{Protocol, SRP_GUID};
 use crate::attention::{Act, Attentions};
 use crate::kernel::Kernel;
 use crate::net::Shared;
-use crate::register::{self, BLOCK_BYTES, Fate, Range, Registers, WriteId};
+use crate::register::{BLOCK_BYTES, Fate, Range, Registers, WriteId};
 use crate::reservations::{Reservations, Verdict};
 use carrier::Carrier;
 use link::Link;
+use memory::parts;
 use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Request};
 use proto::iscsi::login::{Digests, Offers, Plan};
 use proto::services::{Attribute, FunctionId, TaskId};
@@ -28,7 +30,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use wire::iscsi::{AsyncEvent, FunctionResponse, TaskFunction};
-use wire::{Cdb, Places, Span};
+use wire::{Cdb, Places};
 
 /// How long an abort or a reset may take before the connection is given up.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -37,6 +39,9 @@ const CALM: Duration = Duration::from_millis(150);
 /// Who can only wait pauses so many times longer: whatever comes wakes it.
 const IDLE_PAUSES: u32 = 16;
 const CONNECT: u64 = 3;
+/// The most blocks of a READ or WRITE, which is then fetched or pushed in three pieces, and what buffers hold.
+const BLOCKS_MAX: u32 = 1200;
+const BUFFERS_BLOCKS: u32 = memory::BUFFERS_BYTES / BLOCK_BYTES;
 /// Ends of commands that are looked at twice.
 const GOOD_WORD: &str = "good";
 const BUSY_WORD: &str = "busy";
@@ -69,8 +74,8 @@ pub(crate) struct Habits {
     pub(crate) depth: u16,
     pub(crate) reads: u32,
     pub(crate) long: u32,
-    /// The most blocks of those that are long: what has more than 512 finds no place, and is not sent.
-    pub(crate) blocks: u32,
+    /// How many of those are longer than buffers are.
+    pub(crate) longer: u32,
     pub(crate) flushes: u32,
     pub(crate) aborts: u32,
     pub(crate) resets: u32,
@@ -485,7 +490,7 @@ impl Initiator {
             Kind::Read(range) if fate == Fate::Done => {
                 registers.end_read(task.began);
                 for (part, span) in parts(range, &task.places) {
-                    registers.finds(now, task.began, part, self.kernel.arena().bytes(span))?;
+                    registers.finds(now, task.began, part, &memory::bytes(self.kernel.arena(), span))?;
                 }
             }
             Kind::Read(_) => registers.end_read(task.began),
@@ -494,7 +499,7 @@ impl Initiator {
             Kind::Flush | Kind::Nothing | Kind::Order(_) => {}
         }
         drop(registers);
-        self.kernel.arena().give(&task.places);
+        self.give(&task.places);
         Ok(())
     }
 
@@ -524,7 +529,7 @@ impl Initiator {
                 Kind::Flush | Kind::Nothing => {}
             }
             self.reservations.borrow_mut()[task.unit].accessed(task.access, None)?;
-            self.kernel.arena().give(&task.places);
+            self.give(&task.places);
         }
         for asked in std::mem::take(&mut self.functions) {
             self.loose_orders.extend(asked.loses);
@@ -630,7 +635,12 @@ impl Initiator {
         let is_long = net.happens(habits.long);
         let (is_flush, is_read) = (net.happens(habits.flushes), net.happens(habits.reads));
         let rng = &mut net.rng;
-        let most = if is_long { habits.blocks } else { 8 }.min(self.place.blocks);
+        let most = match is_long {
+            true if rng.u32(0..1000) < habits.longer => BLOCKS_MAX,
+            true => BUFFERS_BLOCKS,
+            false => 8,
+        };
+        let most = most.min(self.place.blocks);
         let blocks = rng.u32(1..=most);
         let first = rng.u32(0..=self.place.blocks - blocks);
         let attribute = match rng.u32(0..60) {
@@ -680,37 +690,9 @@ impl Initiator {
         self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
     }
 
-    fn take(&mut self, bytes: u32) -> Option<Places> {
-        if bytes == 0 { Some(Places::EMPTY) } else { self.kernel.arena().take(bytes) }
-    }
-
-    /// Writes what a write is to write to its place.
-    fn fill(
-        &mut self,
-        now: Time,
-        range: Range,
-        (is_durable, attribute): (bool, Attribute),
-        place: &Places,
-    ) -> Kind {
-        let id = self.registers.borrow_mut().begin_placed(now, self.index, range, attribute);
-        for (part, span) in parts(range, place) {
-            register::fill(id, part, self.kernel.arena().bytes_mut(span));
-        }
-        if is_durable { Kind::Durable(range, id) } else { Kind::Write(range, id) }
-    }
-
-    fn put(&mut self, bytes: &[u8], place: &Places) {
-        let mut at = 0;
-        for span in place.iter() {
-            let part = &bytes[at..at + span.len as usize];
-            self.kernel.arena().bytes_mut(span).copy_from_slice(part);
-            at += part.len();
-        }
-    }
-
     /// What could not be sent.
     fn give_up(&mut self, now: Time, kind: Kind, place: &Places) {
-        self.kernel.arena().give(place);
+        self.give(place);
         match kind {
             Kind::Read(_) => self.registers.borrow_mut().end_read(now),
             Kind::Write(range, id) | Kind::Durable(range, id) => {
@@ -746,16 +728,6 @@ impl Initiator {
         let sum = words.iter().fold(self.host as u64, |sum, word| sum.wrapping_mul(31) ^ word);
         net.trace.note(now, &[sum], || format!("initiator {} {}", self.host, text()));
     }
-}
-
-/// Which blocks of a range each of its places has.
-fn parts(range: Range, places: &Places) -> impl Iterator<Item = (Range, Span)> {
-    let mut first = range.first;
-    places.iter().map(move |span| {
-        let part = Range { first, blocks: span.len / BLOCK_BYTES, ..range };
-        first += part.blocks;
-        (part, span)
-    })
 }
 
 /// READ(10), WRITE(10) or SYNCHRONIZE CACHE(10) of a range.

@@ -52,7 +52,7 @@ impl Quarrel {
             }
             Quarrel::Memory => {
                 (habits.depth, habits.simple) = (128, 12);
-                (habits.long, habits.blocks, habits.reads) = (120, 512, 500);
+                (habits.long, habits.longer, habits.reads) = (120, 0, 500);
                 (habits.aborts, habits.resets, habits.logouts, habits.returns) = (0, 0, 0, 0);
                 habits.patience = Duration::from_secs(8);
             }

@@ -88,7 +88,7 @@ fn habits(rng: &mut Rng, orders: u32, others: u32) -> Habits {
         depth: [1, 4, 32, 128][rng.usize(0..4)],
         reads: [300, 500, 800][rng.usize(0..3)],
         long: [0, 0, 30, 200][rng.usize(0..4)],
-        blocks: 1200,
+        longer: 100,
         flushes: rare(rng, 50),
         aborts: rare(rng, 30),
         resets: rare(rng, 2),

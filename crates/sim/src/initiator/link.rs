@@ -6,7 +6,9 @@ use proto::iscsi::initiator::Event;
 use proto::services::TaskId;
 use proto::time::Time;
 use reactor::io::{Errno, Handle, Tag};
+use reactor::memory::Region;
 use reactor::stream::Stream;
+use std::sync::Arc;
 
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
@@ -16,6 +18,8 @@ pub(crate) struct Link {
     pub(crate) number: u64,
     pub(crate) machine: Carrier,
     pub(crate) is_ready: bool,
+    /// Memory of commands that are longer than buffers are.
+    pub(crate) longer: Vec<Arc<Region>>,
     stream: Stream,
     pushed: Vec<TaskId>,
 }
@@ -27,6 +31,7 @@ impl Link {
             number,
             machine,
             is_ready: false,
+            longer: Vec::new(),
             stream: Stream::new(socket, tag(RECEIVE), tag(SEND), Vec::new()),
             pushed: Vec::new(),
         }

@@ -46,7 +46,7 @@ impl Initiator {
         let (cdb, read) = (cdb(action), Places::EMPTY);
         let request = Request { lun, attribute, cdb, read, write: place };
         let taken = self.link.as_mut().and_then(|link| link.machine.submit(request));
-        let Some(id) = taken else { return self.kernel.arena().give(&place) };
+        let Some(id) = taken else { return self.give(&place) };
         let order = self.order(unit, key, action);
         for code in RESERVATIONS {
             self.attentions.borrow_mut().may_cause(self.index, Act::Command(id), unit, code);
