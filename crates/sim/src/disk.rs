@@ -247,6 +247,11 @@ impl Disk {
         Loss { unit: self.unit, block, lost: stamp(&self.bytes), left: stamp(&self.durable), is_gone }
     }
 
+    /// When a sync first said to its process that something was lost.
+    pub(crate) fn said(&self) -> Option<Time> {
+        self.said
+    }
+
     /// Its process ends. When a sync first said to it that something was lost, which nobody else hears.
     pub(crate) fn is_left(&mut self) -> Option<Time> {
         self.said.take()

@@ -87,8 +87,10 @@ pub(crate) struct Habits {
     pub(crate) others: u32,
     /// COMPARE AND WRITE alone, always of the same block.
     pub(crate) duels: bool,
-    /// Orders are mostly PREEMPT AND ABORT.
+    /// Orders are mostly PREEMPT AND ABORT, and what is aborted is often one.
     pub(crate) preempts: bool,
+    /// How long after a login it does not write.
+    pub(crate) calm: Duration,
     /// One READ or WRITE of so many is ORDERED, and one HEAD OF QUEUE.
     pub(crate) simple: u32,
     pub(crate) pause_micros: u64,
@@ -194,6 +196,8 @@ pub(crate) struct Initiator {
     tasks: Vec<Task>,
     /// None of them takes too long before this.
     late_at: Time,
+    /// It does not write before this.
+    calm_until: Time,
     functions: Vec<Asked>,
     /// Writes of earlier connections: they take no effect once the session is reinstated.
     loose: Vec<(Range, WriteId)>,
@@ -251,6 +255,7 @@ impl Initiator {
             connecting: Time(0),
             tasks: Vec::new(),
             late_at: Time(0),
+            calm_until: Time(0),
             functions: Vec::new(),
             loose: Vec::new(),
             loose_orders: Vec::new(),
@@ -399,6 +404,7 @@ impl Initiator {
                 self.note(&[1], || format!("is logged in over {protocol:?}"));
                 self.attentions.borrow_mut().begins(now, self.connecting, self.index);
                 self.registers.borrow_mut().knows(self.index);
+                self.calm_until = now.after(self.habits.calm);
                 if let Some(link) = &mut self.link {
                     link.is_ready = true;
                 }
@@ -593,7 +599,8 @@ impl Initiator {
         }
         if dice(habits.aborts) && !self.tasks.is_empty() {
             let task = self.net.borrow_mut().rng.usize(0..self.tasks.len());
-            self.abort(task);
+            let order = self.tasks.iter().position(|task| matches!(task.kind, Kind::Order(_)));
+            self.abort(order.filter(|_| habits.preempts && task.is_multiple_of(2)).unwrap_or(task));
         }
         if dice(habits.resets) {
             let functions = [
@@ -611,7 +618,7 @@ impl Initiator {
         let room = usize::from(habits.depth).saturating_sub(self.tasks.len());
         let begins = if room == 0 { 0 } else { self.net.borrow_mut().rng.usize(0..=room.min(8)) };
         for _ in 0..begins {
-            if dice(habits.others) { self.begin_other() } else { self.begin() }
+            if !self.is_calm() && dice(habits.others) { self.begin_other() } else { self.begin() }
         }
         if room > 0 && dice(habits.orders) {
             self.begin_order();
@@ -628,12 +635,17 @@ impl Initiator {
         }
     }
 
+    /// Whether it does not write yet.
+    fn is_calm(&self) -> bool {
+        self.kernel.now() < self.calm_until
+    }
+
     /// What the next command is to be.
     fn draw(&self) -> Wanted {
         let habits = self.habits;
         let mut net = self.net.borrow_mut();
         let is_long = net.happens(habits.long);
-        let (is_flush, is_read) = (net.happens(habits.flushes), net.happens(habits.reads));
+        let (is_flush, is_read) = (net.happens(habits.flushes), net.happens(habits.reads) || self.is_calm());
         let rng = &mut net.rng;
         let most = match is_long {
             true if rng.u32(0..1000) < habits.longer => BLOCKS_MAX,

@@ -47,7 +47,7 @@ impl Quarrel {
             }
             Quarrel::Registration => {
                 (habits.orders, habits.preempts) = (100, true);
-                habits.long = 0;
+                (habits.long, habits.aborts) = (0, habits.aborts.max(30));
                 (habits.logouts, habits.returns) = (habits.logouts.max(5), habits.returns.max(5));
             }
             Quarrel::Memory => {

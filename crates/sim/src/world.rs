@@ -98,6 +98,7 @@ fn habits(rng: &mut Rng, orders: u32, others: u32) -> Habits {
         others,
         duels: false,
         preempts: false,
+        calm: Duration::ZERO,
         simple: 60,
         patience: Duration::from_millis([20, 500, 8000][rng.usize(0..3)]),
         pause_micros: [10, 100, 2000][rng.usize(0..3)],
@@ -323,6 +324,7 @@ impl World {
             let kernel = Kernel::new(host, net.clone(), 64 << 20, None, 0);
             let mut habits = habits(&mut net.borrow_mut().rng, plan.orders, plan.others);
             plan.quarrel.iter().for_each(|quarrel| quarrel.shape(&mut habits));
+            plan.chain.iter().for_each(|chain| chain.shape(&mut habits));
             if is_calm {
                 // What a reset or PREEMPT AND ABORT has ended has no answer.
                 (habits.resets, habits.orders) = (0, 0);

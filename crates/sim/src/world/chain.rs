@@ -5,10 +5,11 @@ use super::opening::Opening;
 use super::{Counted, Kind, Plan, lose, serial, stores};
 use crate::disk::Disk;
 use crate::folder::Folder;
+use crate::initiator::Habits;
 use crate::initiator::carrier::{Carrier, Protocol};
 use crate::initiator::link::Link;
 use crate::kernel::Kernel;
-use crate::net::{Event, Request, Shared};
+use crate::net::{Event, Net, Request, Shared};
 use crate::register::BLOCK_BYTES;
 use config::Url;
 use config::{Config, StoreSpec};
@@ -47,6 +48,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long it may take the second daemon to keep that a disk has lost something, and if its cores pause.
 const KEPT_WITHIN: Duration = Duration::from_millis(5);
 const KEPT_WITHIN_PAUSES: Duration = Duration::from_millis(50);
+/// How often it is killed because of a loss.
+const HUNTS_MAX: u32 = 4;
+/// How long initiators only read and flush where they are calm.
+const CALM: Duration = Duration::from_millis(15);
 const CONNECT: u64 = 3;
 
 /// What a seed makes of it.
@@ -64,6 +69,16 @@ pub(super) struct Chain {
     away_micros: u64,
     /// How often, in 100, it dies when the target does.
     both: u32,
+    trap: Option<Trap>,
+}
+
+/// What is rare by chance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trap {
+    /// It is killed when a disk has reported a loss to it, which few flushes ask for.
+    Loss,
+    /// Initiators write nothing for a while after a login: what is lost then was all written before.
+    Calm,
 }
 
 /// Whether there is one in the world of this seed, with units in these. Memory is replaced in most of them: who is in it cannot
@@ -91,6 +106,7 @@ pub(super) fn draw(seed: u64, kinds: &mut [Kind]) -> Option<Chain> {
         deaths,
         away_micros: [1_000, 100_000, 1_000_000][rng.usize(0..3)],
         both: if can_crash { [0, 30][rng.usize(0..2)] } else { 0 },
+        trap: [None, Some(Trap::Loss), Some(Trap::Calm)][rng.usize(0..3)].filter(|_| can_crash),
         rng,
     })
 }
@@ -133,6 +149,10 @@ pub(super) struct Back {
     /// How often the target has opened its units.
     openings: Cell<u32>,
     is_healed: bool,
+    /// It is about to be killed, as a disk has reported a loss to it.
+    is_hunted: bool,
+    /// How often it still may be.
+    hunts: u32,
 }
 
 impl Back {
@@ -152,6 +172,8 @@ impl Back {
             noted: Vec::new(),
             openings: Cell::new(0),
             is_healed: false,
+            is_hunted: false,
+            hunts: HUNTS_MAX,
         };
         back.starts(plan);
         back.geometries = Scout::new(&mut back).learn(plan.kinds.len());
@@ -209,14 +231,14 @@ impl Back {
     fn dies(&mut self) {
         let Some(mut daemon) = self.daemon.take() else { return };
         daemon.die();
-        let loses_power = self.chain.rng.bool();
+        let loses_power = self.chain.rng.bool() && !std::mem::take(&mut self.is_hunted);
         let text =
             if loses_power { "power of the second daemon fails" } else { "the second daemon is killed" };
         self.note(u64::from(loses_power), text);
         self.folder.crash(loses_power);
         let net = &mut *self.net.borrow_mut();
         net.kill(address());
-        let within = if net.odds.pause > 0 { KEPT_WITHIN_PAUSES } else { KEPT_WITHIN };
+        let within = kept_within(net);
         for (_, disk) in &mut net.disks {
             // The kernel says it once, and a process may be killed before it has kept what it heard.
             let is_fresh = disk.is_left().is_some_and(|said| net.now.since(said) < within);
@@ -333,8 +355,23 @@ impl Back {
             Some(daemon) if daemon.is_worker(host) => daemon.work(&self.net),
             Some(daemon) if daemon.has(host) => {
                 daemon.turn(&self.net, host, plan.slowness, plan.moves);
+                self.hunt();
             }
             Some(_) | None => {}
+        }
+    }
+
+    /// It is killed soon after a disk has reported a loss to it, as soon as it must have kept that.
+    fn hunt(&mut self) {
+        if self.chain.trap != Some(Trap::Loss) || self.is_hunted || self.is_healed || self.hunts == 0 {
+            return;
+        }
+        let net = &mut *self.net.borrow_mut();
+        let said = net.disks.iter().find_map(|(_, disk)| disk.said());
+        if let Some(at) = said.map(|said| said.after(kept_within(net))).filter(|at| *at > net.now) {
+            (self.is_hunted, self.hunts) = (true, self.hunts - 1);
+            let after = Duration::from_micros(self.chain.rng.u64(1..2_000));
+            net.at(at.after(after), Event::Back);
         }
     }
 
@@ -354,7 +391,21 @@ impl Back {
     }
 }
 
+/// How long it may take the second daemon to keep a loss.
+fn kept_within(net: &Net) -> Duration {
+    if net.odds.pause > 0 { KEPT_WITHIN_PAUSES } else { KEPT_WITHIN }
+}
+
 impl Chain {
+    /// What initiators do otherwise because of it.
+    pub(super) fn shape(&self, habits: &mut Habits) {
+        match self.trap {
+            Some(Trap::Loss) => habits.flushes = 3,
+            Some(Trap::Calm) => (habits.calm, habits.flushes) = (CALM, habits.flushes.max(20)),
+            None => {}
+        }
+    }
+
     /// How many hosts there are because of it: its cores, who does what is kept off them, and a scout.
     pub(super) fn hosts(&self) -> usize {
         self.cores + 2
