@@ -276,10 +276,15 @@ impl Registers {
     ) -> Result<(), String> {
         let bytes = stamp(compared, range.unit, range.first as usize);
         self.found(now, began, range, &bytes.repeat(BLOCK_BYTES as usize / STAMP_BYTES))?;
+        // Zeros come often, and what has not ended may come again.
+        let candidates = &self.units[range.unit][range.first as usize];
+        let comes_again = candidates.iter().any(|one| one.id == compared && one.end >= began);
+        if compared == WriteId(0) || compared.is_repeated() && comes_again {
+            return Ok(());
+        }
         let before = self.swapped.insert((range.unit, range.first, compared.0), began);
-        // Zeros come often, and what is lost comes again.
-        let is_first = before.is_none_or(|before| before <= self.gone);
-        if is_first || compared == WriteId(0) || compared.is_repeated() {
+        // So does what is lost.
+        if before.is_none_or(|before| before <= self.gone) {
             return Ok(());
         }
         Err(format!("write {} of {range:?} was compared and replaced twice", compared.0))

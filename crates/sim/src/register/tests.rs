@@ -184,6 +184,22 @@ fn a_block_is_compared_and_replaced_once_and_zeros_are_of_anybody() {
 }
 
 #[test]
+fn what_may_come_again_is_replaced_once_when_it_has_ended() {
+    for is_over in [false, true] {
+        let mut registers = Registers::new(1, 1, 8, false);
+        let (first, _) = registers.begin_repeated(Time(10), 0, RANGE);
+        if is_over {
+            registers.end_write(Time(20), RANGE, first, Fate::Done).unwrap();
+        }
+        for _ in 0..2 {
+            registers.begin_write(Time(30), 0, RANGE);
+        }
+        registers.swapped(Time(40), Time(30), RANGE, first).unwrap();
+        assert_eq!(registers.swapped(Time(41), Time(30), RANGE, first).is_err(), is_over);
+    }
+}
+
+#[test]
 fn a_write_that_was_refused_never_lands_and_a_torn_block_is_of_writes_under_way() {
     let mut registers = Registers::new(1, 1, 8, false);
     let (first, one) = registers.begin_write(Time(10), 0, RANGE);
