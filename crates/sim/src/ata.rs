@@ -1,7 +1,7 @@
 //! An initiator of AoE: it asks which units there are, has several requests in flight, and makes each of them again, with its
-//! tag, until there is an answer.
+//! tag or, as Linux does, with another one and from another address, until there is an answer.
 
-use crate::ethernet::Queue;
+use crate::ethernet::{LATE, Queue};
 use crate::initiator::Aim;
 use crate::net::Shared;
 use crate::register::{Fate, Range, Registers, WriteId};
@@ -21,6 +21,8 @@ pub(crate) const SHELF: u16 = 1;
 /// The first copy of a request follows after this, each further one after twice as long as the one before.
 const PATIENCE: Duration = Duration::from_millis(3);
 const DOUBLINGS_MAX: u32 = 6;
+/// Tags of a request, at most.
+const TAGS_MAX: usize = 4;
 /// The argument of a request, and where its data is.
 const ARGUMENT: usize = 24;
 const DATA: usize = 36;
@@ -33,7 +35,7 @@ const SECTORS_AT: usize = 200;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habits {
     pub(crate) depth: usize,
-    reads: u32,
+    pub(crate) reads: u32,
     pub(crate) flushes: u32,
     durable: u32,
     queries: u32,
@@ -57,7 +59,8 @@ impl Habits {
 /// Where units are.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
-    pub(crate) queue: Queue,
+    /// The addresses of the initiator.
+    pub(crate) stations: Vec<(Mac, Queue)>,
     pub(crate) target: Mac,
     pub(crate) units: usize,
     pub(crate) blocks: u32,
@@ -85,9 +88,26 @@ enum Kind {
     Flush,
 }
 
+/// By which a request is known, and from which address it was sent so.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Tag {
+    number: u32,
+    station: usize,
+}
+
+/// A write that was answered, but not all of its copies: what has not come yet may be taken for a write of its own, but not be done
+/// behind one that came later.
+struct Lingering {
+    tags: Vec<Tag>,
+    range: Range,
+    id: WriteId,
+    until: Time,
+}
+
 /// A request that has no answer yet.
 struct Asked {
-    tag: u32,
+    /// The first is that of `frame`, which is sent from the first address.
+    tags: Vec<Tag>,
     unit: usize,
     kind: Kind,
     frame: Vec<u8>,
@@ -105,13 +125,13 @@ pub(crate) struct Ata {
     pub(crate) commands: u64,
     /// Blocks that they moved.
     pub(crate) blocks: u64,
-    mac: Mac,
     net: Shared,
     checks: Checks,
     segment: Segment,
     habits: Habits,
     rng: Rng,
     asked: Vec<Asked>,
+    lingering: Vec<Lingering>,
     tag: u32,
 }
 
@@ -124,20 +144,19 @@ impl Ata {
         habits: Habits,
         rng: Rng,
     ) -> Ata {
-        let mac = mac(host);
-        let (asked, tag) = (Vec::new(), host as u32 * 0x0123_4567);
+        let (asked, lingering, tag) = (Vec::new(), Vec::new(), host as u32 * 0x0123_4567);
         Ata {
             host,
             aim: Aim::Work,
             commands: 0,
             blocks: 0,
-            mac,
             net,
             checks,
             segment,
             habits,
             rng,
             asked,
+            lingering,
             tag,
         }
     }
@@ -156,9 +175,10 @@ impl Ata {
         )
     }
 
-    /// The target has been started again.
-    pub(crate) fn restarted(&self) {
+    /// The target has been started again, and nothing that was sent before comes to it.
+    pub(crate) fn restarted(&mut self, now: Time) {
         self.checks.registers.borrow_mut().knows(self.checks.index);
+        self.settle(now, |one| one.until = now).expect("they were not refused");
     }
 
     /// Its turn.
@@ -166,14 +186,17 @@ impl Ata {
     /// # Errors
     /// What the target must not do.
     pub(crate) fn turn(&mut self) -> Result<(), String> {
-        while let Some(frame) = self.segment.queue.take() {
-            self.receive(&frame)?;
+        for station in 0..self.segment.stations.len() {
+            while let Some(frame) = self.segment.stations[station].1.take() {
+                self.receive(station, &frame)?;
+            }
         }
         let now = self.net.borrow().now;
-        for asked in &mut self.asked {
-            if now.since(asked.sent) > PATIENCE * (1 << asked.copies.min(DOUBLINGS_MAX)) {
-                (asked.sent, asked.copies) = (now, asked.copies + 1);
-                self.segment.queue.send(&asked.frame);
+        self.settle(now, |_| {})?;
+        for at in 0..self.asked.len() {
+            let Asked { sent, copies, .. } = self.asked[at];
+            if now.since(sent) > PATIENCE * (1 << copies.min(DOUBLINGS_MAX)) {
+                self.ask_again(now, at);
             }
         }
         if self.aim == Aim::Work {
@@ -187,6 +210,39 @@ impl Ata {
         let mut net = self.net.borrow_mut();
         let at = now.after(Duration::from_nanos(pause));
         net.wake(self.host, at);
+        Ok(())
+    }
+
+    /// Makes a request again.
+    fn ask_again(&mut self, now: Time, at: usize) {
+        let (asked, segment) = (&mut self.asked[at], &self.segment);
+        (asked.sent, asked.copies) = (now, asked.copies + 1);
+        let moves = matches!(asked.kind, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..));
+        if !moves || segment.stations.len() == 1 || asked.tags.len() == TAGS_MAX || self.rng.bool() {
+            return segment.stations[0].1.send(&asked.frame);
+        }
+        self.tag = self.tag.wrapping_add(1);
+        let tag = Tag { number: self.tag, station: self.rng.usize(0..segment.stations.len()) };
+        asked.tags.push(tag);
+        let (mac, queue) = &segment.stations[tag.station];
+        let address = Address { shelf: SHELF, slot: asked.unit as u8 };
+        let header = Header::request(*mac, segment.target, address, Command::ATA, tag.number);
+        let mut frame = asked.frame.clone();
+        frame[..ARGUMENT].copy_from_slice(header.as_bytes());
+        queue.send(&frame);
+        let first = asked.tags[0].number;
+        self.note(&[3, u64::from(tag.number), tag.station as u64], || {
+            format!("request {first:x} is made again as {:x} from address {}", tag.number, tag.station)
+        });
+    }
+
+    /// Writes end whose copies were all answered, or can take effect no more.
+    fn settle(&mut self, now: Time, mut look: impl FnMut(&mut Lingering)) -> Result<(), String> {
+        self.lingering.iter_mut().for_each(&mut look);
+        let is_over = |one: &mut Lingering| one.tags.is_empty() || one.until <= now;
+        for one in self.lingering.extract_if(.., is_over) {
+            self.checks.registers.borrow_mut().end_write(now, one.range, one.id, Fate::Unsure)?;
+        }
         Ok(())
     }
 
@@ -220,10 +276,22 @@ impl Ata {
             self.checks.registers.borrow_mut().begin_read(now);
             return self.ask(now, unit, Kind::Read(range), &[]);
         }
+        if self.segment.stations.len() > 1 && self.is_written(range) {
+            return;
+        }
         let by = self.checks.index;
         let (id, bytes) = self.checks.registers.borrow_mut().begin_repeated(now, by, range);
         let kind = if is_durable { Kind::Durable(range, id) } else { Kind::Write(range, id) };
         self.ask(now, unit, kind, &bytes);
+    }
+
+    /// Whether some of these blocks are being written, or a copy may still come that would look like a newer write of them.
+    fn is_written(&self, range: Range) -> bool {
+        let asked = self.asked.iter().filter_map(|asked| match asked.kind {
+            Kind::Write(range, _) | Kind::Durable(range, _) => Some(range),
+            Kind::Query | Kind::Identify | Kind::Read(_) | Kind::Flush => None,
+        });
+        asked.chain(self.lingering.iter().map(|one| one.range)).any(|other| other.overlaps(range))
     }
 
     fn ask(&mut self, now: Time, unit: usize, kind: Kind, data: &[u8]) {
@@ -234,7 +302,8 @@ impl Ata {
             (to, address.shelf) = (Mac::BROADCAST, Address::ALL_SHELVES);
         }
         let command = if matches!(kind, Kind::Query) { Command::CONFIG } else { Command::ATA };
-        let mut frame = Header::request(self.mac, to, address, command, self.tag).as_bytes().to_vec();
+        let (mac, queue) = &self.segment.stations[0];
+        let mut frame = Header::request(*mac, to, address, command, self.tag).as_bytes().to_vec();
         match fields(kind) {
             Some(fields) => frame.extend(Section::request(&fields, !data.is_empty()).as_bytes()),
             None => {
@@ -245,8 +314,8 @@ impl Ata {
         frame.extend(data);
         frame.resize(frame.len().max(FRAME_BYTES_MIN), 0);
         let tag = self.tag;
+        queue.send(&frame);
         self.note(&[1, u64::from(tag), unit as u64], || format!("request {tag:x}: {}", describe(unit, kind)));
-        self.segment.queue.send(&frame);
         let access = match kind {
             Kind::Query | Kind::Identify => 0,
             Kind::Read(_) => self.checks.reservations.borrow_mut()[unit].access(self.checks.index, false),
@@ -254,23 +323,28 @@ impl Ata {
                 self.checks.reservations.borrow_mut()[unit].access(self.checks.index, true)
             }
         };
-        self.asked.push(Asked { tag, unit, kind, frame, began: now, sent: now, copies: 0, access });
+        let tags = vec![Tag { number: tag, station: 0 }];
+        self.asked.push(Asked { tags, unit, kind, frame, began: now, sent: now, copies: 0, access });
     }
 
-    fn receive(&mut self, frame: &[u8]) -> Result<(), String> {
+    fn receive(&mut self, station: usize, frame: &[u8]) -> Result<(), String> {
         let Some(header) = Header::view(frame).filter(|header| header.is_response()) else {
             // What another initiator asks all.
             return Ok(());
         };
-        let Some(at) = self.asked.iter().position(|asked| asked.tag == header.tag.get()) else {
+        let tag = Tag { number: header.tag.get(), station };
+        self.lingering.iter_mut().for_each(|one| one.tags.retain(|other| *other != tag));
+        let Some(at) = self.asked.iter().position(|asked| asked.tags.contains(&tag)) else {
             // A copy of an answer, an answer to a copy, or what a target says of itself.
             return Ok(());
         };
         let of = Address { shelf: SHELF, slot: self.asked[at].unit as u8 };
-        if header.address() != of || header.source != self.segment.target || header.destination != self.mac {
+        let mac = self.segment.stations[station].0;
+        if header.address() != of || header.source != self.segment.target || header.destination != mac {
             return Err(format!("an answer of {of} has the header {header:02x?}"));
         }
-        let asked = self.asked.swap_remove(at);
+        let mut asked = self.asked.swap_remove(at);
+        asked.tags.retain(|other| *other != tag);
         self.commands += 1;
         self.answered(&asked, header, frame)
             .map_err(|what| format!("{}: {what}", describe(asked.unit, asked.kind)))
@@ -288,9 +362,10 @@ impl Ata {
         let end = Section::view(&frame[ARGUMENT..]).ok_or_else(short)?.status_return();
         let is_conflict = header.refusal() == Some(ErrorCode::TARGET_IS_RESERVED);
         let is_bad = !is_conflict && end.status & (status::ERR | status::DF) != 0;
-        self.note(&[2, u64::from(asked.tag), u64::from(is_conflict), u64::from(end.status)], || {
+        let tag = header.tag.get();
+        self.note(&[2, u64::from(tag), u64::from(is_conflict), u64::from(end.status)], || {
             let how = if is_conflict { "reserved" } else { "status" };
-            format!("request {:x} is answered: {how} {:02x}", asked.tag, end.status)
+            format!("request {tag:x} is answered: {how} {:02x}", end.status)
         });
         if header.refusal().is_some() && !is_conflict || is_bad && !self.segment.fragile[asked.unit] {
             return Err(format!("it is answered with {:?}, {end:?}", header.refusal()));
@@ -319,7 +394,15 @@ impl Ata {
                     // An earlier copy may have been done.
                     _ => Fate::Unsure,
                 };
-                registers.end_write(now, range, id, fate)
+                if asked.tags.is_empty() {
+                    return registers.end_write(now, range, id, fate);
+                }
+                if fate != Fate::Unsure {
+                    registers.has_landed(now, range, id, fate == Fate::Durable);
+                }
+                let (tags, until) = (asked.tags.clone(), now.after(LATE));
+                self.lingering.push(Lingering { tags, range, id, until });
+                Ok(())
             }
             Kind::Flush if is_good => registers.flushed(index, asked.unit, asked.began),
             Kind::Flush if is_bad => {
@@ -346,9 +429,9 @@ impl Ata {
     }
 }
 
-/// The address of a host.
-pub(crate) fn mac(host: usize) -> Mac {
-    Mac([2, 0, 0, 0, 1, host as u8])
+/// The addresses of a host.
+pub(crate) fn macs(host: usize) -> [Mac; 2] {
+    [1, 2].map(|interface| Mac([2, 0, 0, 0, interface, host as u8]))
 }
 
 fn fields(kind: Kind) -> Option<Fields> {

@@ -1,5 +1,6 @@
 //! An Ethernet segment: frames that are lost, come twice, late, or in another order. What decides that has a seed of its own.
 
+use crate::initiator::Habits;
 use crate::net::{Event, Net, Waits};
 use fastrand::Rng;
 use proto::time::{Stamp, Time};
@@ -16,7 +17,8 @@ use wire::{Places, Span};
 /// Apart from what else a seed decides.
 const SALT: u64 = 0x6574_6865_726e_6574;
 /// A frame takes no longer than this: targets know their answered writes by it, of which they remember so many.
-const LATE: Duration = Duration::from_millis(2);
+pub(crate) const LATE: Duration = Duration::from_millis(2);
+const EVER: Duration = Duration::from_secs(1_000_000);
 /// The first handle of a line; those of sockets and files are others.
 const FIRST_HANDLE: i32 = 1 << 24;
 /// Bytes of the two addresses.
@@ -48,6 +50,17 @@ pub(crate) struct Segment {
     /// Who uses the units there.
     pub(crate) initiators: usize,
     pub(crate) seed: u64,
+    /// They have two addresses each, and make copies of requests from either.
+    pub(crate) wanders: bool,
+}
+
+impl Segment {
+    /// What other initiators do otherwise because of it: what they write is not in order with late copies.
+    pub(crate) fn shape(&self, habits: &mut Habits) {
+        if self.wanders {
+            habits.calm = EVER;
+        }
+    }
 }
 
 /// Whether there is one in the world of this seed.
@@ -64,6 +77,7 @@ pub(crate) fn draw(seed: u64) -> Option<Segment> {
         },
         initiators: rng.usize(1..=3),
         seed: rng.u64(..),
+        wanders: rng.u32(0..3) == 0,
     })
 }
 

@@ -193,7 +193,7 @@ enum End {
 
 /// Of AoE, with SCSI/ATA translation.
 fn frames(net: &Shared) -> End {
-    let (now, ours) = (net.borrow().now, ata::mac(HOST));
+    let (now, ours) = (net.borrow().now, ata::macs(HOST)[0]);
     let config = aoe::InitiatorConfig {
         target: Address { shelf: ata::SHELF, slot: 0 },
         ours,
@@ -216,7 +216,7 @@ impl Stage {
         let odds = Odds { cut: 0, late: 0, slow: 0, short: 0, pause: 0 };
         let net = Net::new(Rng::with_seed(1), Trace::new(false), odds, 2);
         net.borrow_mut().faults = Faults::NONE;
-        let segment = Segment { mtu: MTU, hazards: Hazards::SOME, initiators: 1, seed: 1 };
+        let segment = Segment { mtu: MTU, hazards: Hazards::SOME, initiators: 1, seed: 1, wanders: false };
         net.borrow_mut().ethernet = Some(Ethernet::new(&segment));
         let mut config = Config::from_toml(CONFIG, Path::new("sim.toml")).unwrap();
         config.cores = vec![0];

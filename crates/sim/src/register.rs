@@ -48,6 +48,12 @@ impl Range {
         self.blocks * BLOCK_BYTES
     }
 
+    /// Whether they have blocks in common.
+    pub(crate) fn overlaps(self, other: Range) -> bool {
+        let (one, two) = (self.indices(), other.indices());
+        self.unit == other.unit && one.start < two.end && two.start < one.end
+    }
+
     fn indices(self) -> std::ops::Range<usize> {
         self.first as usize..(self.first + self.blocks) as usize
     }
@@ -327,6 +333,16 @@ impl Registers {
             }
         }
         Ok(())
+    }
+
+    /// A write was answered with success, and copies of it may take effect until it ends.
+    pub(crate) fn has_landed(&mut self, now: Time, range: Range, id: WriteId, is_durable: bool) {
+        for candidates in &mut self.units[range.unit][range.indices()] {
+            if let Some(one) = candidates.iter_mut().rfind(|one| one.id == id) {
+                one.has_landed(now);
+                one.is_durable |= is_durable;
+            }
+        }
     }
 
     /// An initiator was preempted: all its writes to a unit that it had begun by then have ended, as long as reservations

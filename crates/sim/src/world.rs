@@ -264,13 +264,18 @@ fn join(
     place: &Place,
 ) -> Vec<Ata> {
     let Some(segment) = &plan.ethernet else { return Vec::new() };
+    let wanders = segment.wanders;
     let mut rng = Rng::with_seed(!segment.seed);
     let one = |number: usize| {
         let index = plan.initiators.len() + number;
         let host = plan.cores + index + 2;
-        let queue = net.borrow_mut().ethernet.as_mut().map(|ethernet| ethernet.join(ata::mac(host), host));
+        let macs = &ata::macs(host)[..if wanders { 2 } else { 1 }];
+        let mut shared = net.borrow_mut();
+        let ethernet = shared.ethernet.as_mut().expect("there is one");
+        let stations = macs.iter().map(|mac| (*mac, ethernet.join(*mac, host))).collect();
+        drop(shared);
         let segment = ata::Segment {
-            queue: queue.expect("there is one"),
+            stations,
             target: MAC,
             units: place.units,
             blocks: place.blocks,
@@ -279,9 +284,14 @@ fn join(
         };
         let mut habits = ata::Habits::draw(&mut rng);
         cuts.of_ata(&mut habits);
+        if wanders && number > 0 {
+            // A copy that comes behind a write of somebody else looks like a newer one.
+            habits.reads = 1000;
+        }
         let checks = ata::Checks { index, registers: registers.clone(), reservations: reservations.clone() };
-        let ata = Ata::new(host, net.clone(), checks, segment, habits, rng.fork());
-        ata.restarted();
+        let mut ata = Ata::new(host, net.clone(), checks, segment, habits, rng.fork());
+        let now = net.borrow().now;
+        ata.restarted(now);
         ata
     };
     (0..segment.initiators).map(one).collect()
@@ -325,9 +335,10 @@ impl World {
             let mut habits = habits(&mut net.borrow_mut().rng, plan.orders, plan.others);
             plan.quarrel.iter().for_each(|quarrel| quarrel.shape(&mut habits));
             plan.chain.iter().for_each(|chain| chain.shape(&mut habits));
+            plan.ethernet.iter().for_each(|segment| segment.shape(&mut habits));
             if is_calm {
-                // What a reset or PREEMPT AND ABORT has ended has no answer.
-                (habits.resets, habits.orders) = (0, 0);
+                // What a reset or PREEMPT AND ABORT has ended has no answer, and many long commands take their time.
+                (habits.resets, habits.orders, habits.longer) = (0, 0, 0);
             }
             cuts.of_habits(&mut habits);
             let (registers, attentions) = (registers.clone(), attentions.clone());
@@ -383,7 +394,7 @@ impl World {
             net.kill(rogue::address());
             net.ethernet.iter_mut().for_each(|ethernet| ethernet.kill(MAC));
             self.registers.borrow_mut().crash(now, loses_power && self.back.is_none());
-            self.atas.iter().for_each(Ata::restarted);
+            self.atas.iter_mut().for_each(|ata| ata.restarted(now));
             self.reservations.borrow_mut().iter_mut().for_each(Reservations::restarted);
             self.folder.crash(loses_power);
             loses_power
