@@ -313,7 +313,8 @@ impl Registers {
                 Some(one) if fate != Fate::Refused => {
                     one.end = one.end.min(now);
                     one.is_fenced = false;
-                    if matches!(fate, Fate::Done | Fate::Durable) {
+                    // What was answered before a power failure, and comes to its initiator after it, may be lost.
+                    if matches!(fate, Fate::Done | Fate::Durable) && !one.is_left {
                         one.has_landed(now);
                     }
                     one.is_durable |= fate == Fate::Durable;

@@ -136,6 +136,18 @@ fn what_was_flushed_or_written_with_fua_survives_and_what_is_left_is_one_of_the_
 }
 
 #[test]
+fn an_answer_that_comes_after_a_power_failure_says_nothing_of_what_is_left() {
+    let mut registers = Registers::new(1, 1, 8, true);
+    let (old, before) = registers.begin_write(Time(10), 0, RANGE);
+    registers.end_write(Time(20), RANGE, old, Fate::Done).unwrap();
+    let (id, bytes) = registers.begin_write(Time(30), 0, RANGE);
+    registers.crash(Time(40), true);
+    registers.end_write(Time(41), RANGE, id, Fate::Done).unwrap();
+    assert_eq!(read(&mut registers, 50, 51, &before), Ok(()));
+    assert!(read(&mut registers, 52, 53, &bytes).is_err(), "it was not left");
+}
+
+#[test]
 fn a_flush_reports_what_a_disk_has_lost_to_each_initiator() {
     let mut registers = Registers::new(2, 1, 8, true);
     registers.knows(0);
