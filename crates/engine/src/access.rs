@@ -305,6 +305,38 @@ mod tests {
     }
 
     #[test]
+    fn a_group_may_have_fewer_commands_in_flight_than_its_target() {
+        const TEXT: &str = "
+            portal = [{ listen = '192.0.2.1:1', transports = ['iscsi', 'srp'] }]
+            lun = [{ ram = '1M' }]
+            [[target]]
+            name = 'iqn.2026-11.a:disk'
+            queue_depth = 64
+            [[target.group]]
+            name = 'few'
+            initiators = ['iqn.a:few', '0x0000000000000000000000000000000f']
+            queue_depth = 4
+            [[target.group]]
+            name = 'others'";
+        let config = Config::from_toml(TEXT, std::path::Path::new("lunette.toml"));
+        let config = config.unwrap_or_else(|problems| panic!("{problems}"));
+        let portal = config.portals[0].listen;
+        let directory = directory(config, vec![portal], Arc::default());
+        let by_iscsi = |name: &str| {
+            let grant = directory.authorize(name, Some("iqn.2026-11.a:disk"), portal, portal, [0; 6]);
+            grant.expect("it may log in").queue_depth
+        };
+        assert_eq!([by_iscsi("iqn.a:few"), by_iscsi("iqn.a:many")], [Some(4), Some(64)]);
+        let by_srp = |port: u128| {
+            let (initiator_port, target_port) = (port.to_be_bytes(), [0; 16]);
+            let (from, keeps_others) = (portal, false);
+            let applicant = srp::login::Applicant { initiator_port, target_port, from, portal, keeps_others };
+            srp::login::Access::queue_depth(&directory, &applicant)
+        };
+        assert_eq!([by_srp(0xf), by_srp(0x10)], [Some(4), Some(64)]);
+    }
+
+    #[test]
     fn srp_reaches_the_first_target_of_its_portal_if_a_group_lets_it() {
         const TEXT: &str = "
             portal = [{ listen = '192.0.2.1:1', transports = ['srp'] }, { listen = '192.0.2.1:2' }]

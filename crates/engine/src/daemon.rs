@@ -647,7 +647,7 @@ fn watch(
         logged: None,
         resets: 0,
         misplaced: None,
-        room: knows_space(lun).then(|| Room::new(opened.space.clone(), lun.warn_at)),
+        room: knows_space(lun).then(|| Room::new(opened.space.clone())),
     };
     let started = prober::start(watched, mail[home].clone());
     let watch = started.map_err(|error| StartError(format!("a thread for {}: {error}", lun.name)))?;

@@ -95,9 +95,11 @@ impl<I: Io> NewUnit<I> {
 
 /// A unit as its LUN is configured now, reached through these ports.
 pub(crate) fn configured(unit: &Unit, lun: &Lun, ports: Vec<Port>) -> Unit {
+    unit.space.iter().for_each(|space| space.set_warn_at(lun.warn_at));
     Unit {
         product: lun.product.clone(),
         thin: lun.thin,
+        warn_at: lun.warn_at,
         read_only: lun.read_only,
         removable: lun.removable,
         write_cache: lun.write_cache,
@@ -111,7 +113,7 @@ pub(crate) fn configured(unit: &Unit, lun: &Lun, ports: Vec<Port>) -> Unit {
 pub(crate) fn differ(one: &Unit, other: &Unit) -> bool {
     let of = |unit: &Unit| {
         let shown = (unit.product.clone(), unit.thin, unit.read_only, unit.removable);
-        (shown, unit.write_cache, unit.exported, unit.ports.clone())
+        (shown, unit.write_cache, unit.warn_at, unit.exported, unit.ports.clone())
     };
     of(one) != of(other)
 }
@@ -126,6 +128,7 @@ fn unit<I: Io>(
 ) -> Unit {
     let lun = &config.luns[index];
     let identity = identity(&lun.serial);
+    opened.space.set_warn_at(lun.warn_at);
     Unit {
         index: number,
         block_bytes: lun.block_bytes,

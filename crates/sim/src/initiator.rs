@@ -13,6 +13,7 @@ pub(crate) use carrier::{Protocol, SRP_GUID};
 
 use crate::attention::{Act, Attentions};
 use crate::kernel::Kernel;
+use crate::limits::Meter;
 use crate::net::Shared;
 use crate::register::{BLOCK_BYTES, Fate, Range, Registers, WriteId};
 use crate::reservations::{Reservations, Verdict};
@@ -167,6 +168,7 @@ pub(crate) struct Checks {
     pub(crate) attentions: Rc<RefCell<Attentions>>,
     /// Of each unit.
     pub(crate) reservations: Rc<RefCell<Vec<Reservations>>>,
+    pub(crate) meter: Rc<RefCell<Meter>>,
 }
 
 /// An initiator.
@@ -181,6 +183,7 @@ pub(crate) struct Initiator {
     index: usize,
     registers: Rc<RefCell<Registers>>,
     attentions: Rc<RefCell<Attentions>>,
+    meter: Rc<RefCell<Meter>>,
     reservations: Rc<RefCell<Vec<Reservations>>>,
     place: Place,
     habits: Habits,
@@ -218,7 +221,7 @@ impl Initiator {
         habits: Habits,
         protocol: Protocol,
     ) -> Initiator {
-        let Checks { index, registers, attentions, reservations } = checks;
+        let Checks { index, registers, attentions, reservations, meter } = checks;
         let offers = {
             let rng = &mut net.borrow_mut().rng;
             let digests = |yes: bool| if yes { Digests::Required } else { Digests::Never };
@@ -244,6 +247,7 @@ impl Initiator {
             registers,
             attentions,
             reservations,
+            meter,
             place,
             habits,
             protocol,
@@ -459,6 +463,9 @@ impl Initiator {
         self.commands += 1;
         self.blocks += u64::from(task.places.len() / BLOCK_BYTES);
         let (words, fate) = self.verdict(&task, &completion)?;
+        if words == GOOD_WORD && matches!(task.kind, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..)) {
+            self.meter.borrow_mut().ends(now, task.unit)?;
+        }
         // What other commands still have to say may be what is owed, or an abort has kept it from being said.
         let is_last = !self.tasks.iter().any(|other| other.unit == task.unit);
         let mut attentions = self.attentions.borrow_mut();
@@ -699,6 +706,7 @@ impl Initiator {
         let unit = &mut self.reservations.borrow_mut()[range.unit];
         let access = unit.access(self.index, !matches!(kind, Kind::Read(_)));
         let (unit, compares, is_aborting) = (range.unit, None, false);
+        self.meter.borrow_mut().begins(now);
         self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
     }
 

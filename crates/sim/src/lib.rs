@@ -13,6 +13,7 @@ mod ethernet;
 mod folder;
 mod initiator;
 pub mod kernel;
+mod limits;
 mod net;
 #[cfg(test)]
 mod outcomes;

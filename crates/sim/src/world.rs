@@ -17,6 +17,7 @@ use crate::ethernet::{Ethernet, Hazards};
 use crate::folder::Folder;
 use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol};
 use crate::kernel::{self, Kernel};
+use crate::limits::Meter;
 use crate::net::{Event, Net, Request, Shared};
 use crate::quarrels::Quarrel;
 use crate::register::{BLOCK_BYTES, Registers};
@@ -328,6 +329,7 @@ impl World {
         let fragile: Rc<[bool]> = plan.kinds.iter().map(is_fragile).collect();
         let plain = plan.kinds.iter().map(|kind| *kind == Kind::Device).collect();
         let is_calm = plan.is_calm();
+        let meter = Rc::new(RefCell::new(Meter::new(plan.limited, u64::from(plan.crashes) + 1)));
         let place = Place { portal, target: TARGET.into(), units, blocks, plain, fragile, is_calm };
         let initiator = |(index, protocol): (usize, &Protocol)| {
             let host = plan.cores + index;
@@ -342,7 +344,8 @@ impl World {
             }
             cuts.of_habits(&mut habits);
             let (registers, attentions) = (registers.clone(), attentions.clone());
-            let checks = Checks { index, registers, attentions, reservations: reservations.clone() };
+            let (reservations, meter) = (reservations.clone(), meter.clone());
+            let checks = Checks { index, registers, attentions, reservations, meter };
             Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits, *protocol)
         };
         let rogue = plan.rogue.map(|manners| {

@@ -14,16 +14,14 @@ const SLACK_BYTES: u64 = 512 << 10;
 /// What a unit's store takes.
 pub(crate) struct Room {
     space: Arc<Space>,
-    /// The part of the size, in percent, at which the log warns.
-    warn_at: Option<u8>,
     has_warned: bool,
     /// When it is looked at next.
     next: Option<Instant>,
 }
 
 impl Room {
-    pub(crate) fn new(space: Arc<Space>, warn_at: Option<u8>) -> Room {
-        Room { space, warn_at, has_warned: false, next: None }
+    pub(crate) fn new(space: Arc<Space>) -> Room {
+        Room { space, has_warned: false, next: None }
     }
 
     /// Looks what the store takes, and warns once when that is too much. What to report to the unit's home, if it is news.
@@ -35,7 +33,7 @@ impl Room {
         let (used, available) = store.space()?;
         self.next = Some(now + begun.elapsed() * PART);
         let size = store.traits().size_bytes;
-        if let Some(percent) = self.warn_at {
+        if let Some(percent) = self.space.warn_at() {
             let at = size / 100 * u64::from(percent);
             let is_reached = used >= if self.has_warned { at.saturating_sub(SLACK_BYTES) } else { at };
             if is_reached && !self.has_warned {
@@ -79,7 +77,9 @@ mod tests {
     #[test]
     fn what_a_store_takes_is_reported_when_it_changes_and_warned_of_once_for_each_crossing() {
         let store = Filling(AtomicU64::new(0));
-        let mut room = Room::new(Arc::default(), Some(80));
+        let space = Arc::<Space>::default();
+        space.set_warn_at(Some(80));
+        let mut room = Room::new(space);
         let mut now = Instant::now();
         let mut look = |mebibytes: u64| {
             now += Duration::from_secs(60);

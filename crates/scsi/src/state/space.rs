@@ -5,13 +5,15 @@ use crate::state::home::{Draft, HomeReply, Who};
 use crate::state::policy::Policy;
 use crate::state::unit::{Unit, View};
 use crate::vocabulary::modes::Modes;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// What a unit's store takes, as it was found last.
 #[derive(Debug)]
 pub struct Space {
     used_bytes: AtomicU64,
     available_bytes: AtomicU64,
+    /// The part of the size, in percent, at which the log warns; 0: nowhere.
+    warn_at: AtomicU8,
 }
 
 /// Nothing was found yet.
@@ -22,7 +24,11 @@ const SET_BYTES: u64 = 1 << 20;
 
 impl Default for Space {
     fn default() -> Space {
-        Space { used_bytes: AtomicU64::new(UNKNOWN), available_bytes: AtomicU64::new(0) }
+        Space {
+            used_bytes: AtomicU64::new(UNKNOWN),
+            available_bytes: AtomicU64::new(0),
+            warn_at: AtomicU8::new(0),
+        }
     }
 }
 
@@ -32,6 +38,16 @@ impl Space {
         let available = self.available_bytes.swap(available_bytes, Ordering::Relaxed);
         let used = self.used_bytes.swap(used_bytes, Ordering::Relaxed);
         (used, available) != (used_bytes, available_bytes)
+    }
+
+    /// The log warns at this part of the size, in percent, from now on.
+    pub fn set_warn_at(&self, percent: Option<u8>) {
+        self.warn_at.store(percent.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// The part of the size at which the log warns.
+    pub fn warn_at(&self) -> Option<u8> {
+        Some(self.warn_at.load(Ordering::Relaxed)).filter(|percent| *percent > 0)
     }
 
     fn used_bytes(&self) -> Option<u64> {

@@ -149,6 +149,7 @@ impl Initiator {
         if compares.is_some() {
             self.registers.borrow_mut().begin_read(now);
         }
+        self.meter.borrow_mut().begins(now);
         self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
     }
 }

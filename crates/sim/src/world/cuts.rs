@@ -12,9 +12,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// What may be left out.
-const FLAGS: [&str; 20] = [
-    "chain", "quarrel", "back", "rogue", "guest", "aoe", "frames", "crashes", "moves", "breaks", "network",
-    "disks", "folder", "orders", "others", "aborts", "resets", "logouts", "returns", "flushes",
+const FLAGS: [&str; 21] = [
+    "limits", "chain", "quarrel", "back", "rogue", "guest", "aoe", "frames", "crashes", "moves", "breaks",
+    "network", "disks", "folder", "orders", "others", "aborts", "resets", "logouts", "returns", "flushes",
 ];
 /// What there may be less of.
 const NUMBERS: [&str; 5] = ["initiators", "cores", "units", "depth", "micros"];
@@ -102,6 +102,9 @@ impl Cuts {
         if self.has("chain") {
             plan.chain = None;
         }
+        if self.has("limits") {
+            plan.limited = None;
+        }
         if self.has("quarrel") {
             plan.quarrel = None;
         }
@@ -132,6 +135,7 @@ impl Cuts {
         plan.cores = self.most("cores", plan.cores);
         plan.initiators.truncate(self.most("initiators", plan.initiators.len()));
         plan.kinds.truncate(self.most("units", plan.kinds.len()));
+        plan.limited = plan.limited.filter(|limited| limited.unit < plan.kinds.len());
         let micros = self.most("micros", plan.work.as_micros() as usize);
         plan.work = Duration::from_micros(micros as u64);
     }

@@ -8,6 +8,7 @@ use crate::disk::{Cache, Faults};
 use crate::ethernet::{self, Segment};
 use crate::initiator::{Protocol, SRP_GUID};
 use crate::kernel::GRAIN_BYTES_MAX;
+use crate::limits::{self, Limited};
 use crate::net::Odds;
 use crate::quarrels::{self, Quarrel};
 use crate::register::BLOCK_BYTES;
@@ -47,6 +48,8 @@ pub(super) struct Plan {
     /// The target's units are those of another daemon.
     pub(super) chain: Option<Chain>,
     pub(super) quarrel: Option<Quarrel>,
+    /// A unit may do so much and no more.
+    pub(super) limited: Option<Limited>,
     pub(super) blocks: u32,
     pub(super) arena_bytes: u64,
     pub(super) odds: Odds,
@@ -98,7 +101,9 @@ impl Plan {
         let chain = chain::draw(seed, &mut kinds);
         let is_chained = chain.is_some();
         let eons = if is_chained { 4 } else { 1 };
+        let limited = limits::draw(seed, units).filter(|_| !is_chained);
         let mut plan = Plan {
+            limited,
             quarrel: quarrels::draw(seed).filter(|_| !is_chained),
             crashes: if can_crash { rng.u32(0..3) } else { 0 },
             chain,
@@ -159,6 +164,7 @@ impl Plan {
         !has_others
             && !fails
             && self.fault_micros.is_none()
+            && self.limited.is_none()
             && self.crashes + slow + pause == 0
             && self.slowness == 1
     }
@@ -173,6 +179,9 @@ impl Plan {
             let bytes = self.blocks * BLOCK_BYTES;
             let serial = serial(unit);
             text += &format!("\n[[lun]]\nname = \"unit{unit}\"\nram = \"{bytes}\"\nserial = \"{serial}\"\n");
+            if let Some(Limited { iops, .. }) = self.limited.filter(|limited| limited.unit == unit) {
+                text += &format!("iops_max = {iops}\n");
+            }
             if self.ethernet.is_some() {
                 text += &format!("aoe = \"{}.{unit}\"\n", ata::SHELF);
             }
