@@ -22,6 +22,20 @@ pub(crate) struct Directory {
     registry: Arc<Registry>,
 }
 
+/// Who has logged in to what.
+pub(crate) struct Login<'a> {
+    /// Its initiator's name.
+    pub(crate) initiator: &'a str,
+    /// Its address.
+    pub(crate) from: IpAddr,
+    /// The address that it connected to.
+    pub(crate) local: SocketAddr,
+    /// The target's name.
+    pub(crate) target: &'a str,
+    /// Which SRP does not say, as the portal does.
+    pub(crate) is_srp: bool,
+}
+
 impl Directory {
     pub(crate) fn new(
         config: Arc<Config>,
@@ -48,6 +62,25 @@ impl Directory {
             };
             self.addresses.iter().position(wild)
         })
+    }
+
+    /// Whether a login that was granted by what held `before` is granted in the same way now.
+    pub(crate) fn grants_as(&self, before: &Directory, login: &Login<'_>) -> bool {
+        let of = |directory: &Directory| {
+            let portal = directory.portal_of(login.local)?;
+            let all = &directory.config.targets;
+            let index = all.iter().position(|target| target.name.eq_ignore_ascii_case(login.target))?;
+            let is_reached = if login.is_srp {
+                directory.config.srp_target(portal) == Some(index)
+            } else {
+                all[index].portals.contains(&portal)
+            };
+            let group = all[index].group_of(login.initiator, login.from);
+            let terms = group.map(|group| (group.deny, group.chap.clone(), group.queue_depth));
+            let of_target = (all[index].groups.is_empty(), all[index].queue_depth);
+            Some((directory.config.portals[portal].group, is_reached, of_target, terms))
+        };
+        of(self).is_some_and(|now| Some(now) == of(before))
     }
 
     /// What machines of iSCSI and iSER are given.

@@ -196,7 +196,6 @@ impl<I: Io> Changes<I> {
             _ => (None, None),
         };
         let mut plan = self.plan_of(config, comes, goes);
-        plan.has_new_rules = changes_rules(step, &self.config, &plan.config);
         self.plan_doors(step, &mut plan);
         if let StepOfChange::ChangeLun(name) = step {
             plan.changes = self.served.find(name).map(|index| self.served.units[index]);
@@ -215,7 +214,7 @@ impl<I: Io> Changes<I> {
         }
         let comes = comes.and_then(|name| config.luns.iter().position(|lun| lun.name == name));
         let doors = self.served.doors.clone();
-        Plan { config, served, comes, goes, changes: None, doors, opens: None, has_new_rules: false }
+        Plan { config, served, comes, goes, changes: None, doors, opens: None }
     }
 
     /// What listens at the portals then, as [`StepOfChange::after`] has them.
@@ -251,7 +250,7 @@ impl<I: Io> Changes<I> {
         door: Option<Door>,
         files: &dyn Files,
     ) -> Result<Prepared<I>, String> {
-        let Plan { config, served, comes, goes, changes, mut doors, opens, has_new_rules } = plan;
+        let Plan { config, served, comes, goes, changes, mut doors, opens } = plan;
         let come = comes.map(|_| self.next_number()).transpose()?;
         let number = |(index, lun): (usize, &Lun)| match come {
             Some(number) if comes == Some(index) => number,
@@ -278,7 +277,7 @@ impl<I: Io> Changes<I> {
         let is_new = |number: &u32| self.units.get(number).is_some_and(|unit| !unit.exported);
         let exported = exported.map(|(_, number)| *number).filter(is_new);
         let ledgers = exported.map(|number| (number, Arc::new(Ledger::new()))).collect();
-        let parts = Parts { config: served, units, targets, doors, has_new_rules, ledgers };
+        let parts = Parts { config: served, units, targets, doors, ledgers };
         let served = self.served.next(parts);
         let mut ports = served.ports.of_luns();
         let (early, late) = self.configured(&served, &ports, changes);
@@ -432,8 +431,6 @@ pub(crate) struct Plan {
     doors: Vec<Arc<Door>>,
     /// That one, in the configuration, and its number.
     opens: Option<(usize, usize)>,
-    /// Who may log in is decided otherwise than before.
-    has_new_rules: bool,
 }
 
 impl Plan {
@@ -485,30 +482,6 @@ impl<I: Io> Prepared<I> {
     /// What is served then.
     pub(crate) fn served(&self) -> &Served {
         &self.served
-    }
-}
-
-/// Whether a step changes who may log in.
-fn changes_rules(step: &StepOfChange, now: &Config, next: &Config) -> bool {
-    match step {
-        StepOfChange::RemoveTarget(_) | StepOfChange::RemovePortal(_) | StepOfChange::ChangePortal(_) => true,
-        StepOfChange::ChangeTarget(name) => {
-            let bare = |config: &Config| {
-                let mut target = config.targets.iter().find(|target| target.name == *name).cloned()?;
-                target.luns.clear();
-                target.groups.iter_mut().filter_map(|group| group.luns.as_mut()).for_each(Vec::clear);
-                Some(target)
-            };
-            bare(now) != bare(next)
-        }
-        StepOfChange::Restart(_)
-        | StepOfChange::Settings
-        | StepOfChange::Hide { .. }
-        | StepOfChange::RemoveLun(_)
-        | StepOfChange::AddLun(_)
-        | StepOfChange::ChangeLun(_)
-        | StepOfChange::AddPortal(_)
-        | StepOfChange::AddTarget(_) => false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Messages between cores and the daemon's own threads.
 
+use crate::access::Directory;
 use crate::core::lun::LunState;
 use crate::served::{Named, Served};
 use crate::slots::Key;
@@ -309,7 +310,7 @@ pub(crate) struct Migrant {
 }
 
 /// What is known of a connection apart from its protocol state.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Facts {
     /// Unique within the daemon.
     pub(crate) serial: u64,
@@ -323,6 +324,8 @@ pub(crate) struct Facts {
     pub(crate) group: u16,
     /// The snapshot of what is served by which it was let in.
     pub(crate) epoch: u64,
+    /// Who might log in when it came, until it has logged in.
+    pub(crate) access: Option<Arc<Directory>>,
     /// Its login was answered.
     pub(crate) is_admitted: bool,
     /// What it has done.
@@ -359,8 +362,8 @@ impl Facts {
             Way::Interface { .. } => None,
         };
         let group = portal.map_or(0, |(_, portal)| portal.group);
-        let epoch = served.epoch;
-        Facts { serial, way, session: None, target: None, group, epoch, is_admitted: false, tally }
+        let (epoch, access) = (served.epoch, Some(served.access.clone()));
+        Facts { serial, way, session: None, target: None, group, epoch, access, is_admitted: false, tally }
     }
 
     /// Number of its target.

@@ -39,8 +39,6 @@ pub(crate) struct Door {
 pub(crate) struct Served {
     /// How many there were before.
     pub(crate) epoch: u64,
-    /// The first since which who may log in is decided as now.
-    pub(crate) rules: u64,
     /// The configuration, with what only stores know.
     pub(crate) config: Arc<Config>,
     /// The number of each LUN's unit, in the order of the configuration.
@@ -67,8 +65,6 @@ pub(crate) struct Parts {
     pub(crate) units: Vec<u32>,
     pub(crate) targets: Vec<Arc<Named>>,
     pub(crate) doors: Vec<Arc<Door>>,
-    /// Who may log in is decided otherwise than before.
-    pub(crate) has_new_rules: bool,
     pub(crate) ledgers: Vec<(u32, Arc<Ledger>)>,
 }
 
@@ -80,21 +76,20 @@ impl Served {
         let targets = config.targets.iter().enumerate().map(named).map(Arc::new).collect();
         config.luns.iter().for_each(warn_of_blocks);
         let ports = Ports::of(&config, None);
-        let parts = Parts { config, units, targets, doors, has_new_rules: true, ledgers: Vec::new() };
+        let parts = Parts { config, units, targets, doors, ledgers: Vec::new() };
         Served::of(None, parts, ports, registry)
     }
 
     fn of(before: Option<&Served>, parts: Parts, ports: Ports, registry: &Arc<Registry>) -> Served {
-        let Parts { config, units, targets, doors, has_new_rules, ledgers } = parts;
+        let Parts { config, units, targets, doors, ledgers } = parts;
         let exports = exports(&config, &units);
         let config = Arc::new(config);
         let limits = Limits::of(&config, before.map(|before| (&*before.config, &before.limits)));
         let epoch = before.map_or(0, |before| before.epoch + 1);
-        let rules = before.filter(|_| !has_new_rules).map_or(epoch, |before| before.rules);
         let addresses = doors.iter().map(|door| door.address).collect();
         let access = Directory::new(config.clone(), targets.clone(), addresses, registry.clone());
         let access = Arc::new(access);
-        Served { epoch, rules, config, units, targets, doors, ports, exports, ledgers, limits, access }
+        Served { epoch, config, units, targets, doors, ports, exports, ledgers, limits, access }
     }
 
     /// What comes after it.

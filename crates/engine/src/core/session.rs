@@ -3,6 +3,7 @@
 use super::Core;
 use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase, REINSTATED};
 use super::lun::{LunState, NO_LUN, NO_UNIT};
+use crate::access::Login;
 use crate::logins::{Evicted, Seat};
 use crate::message::{Facts, Message, Way};
 use crate::registry::{Place, SessionName};
@@ -86,7 +87,7 @@ impl<I: Io> Core<I> {
     pub(super) fn ready(&mut self, key: Key, session: Session) {
         let served = self.served.clone();
         let Some(conn) = self.connections.get_mut(key) else { return };
-        let Way::Portal { number: portal, from, .. } = conn.facts.way else { return };
+        let Way::Portal { number: portal, from, local } = conn.facts.way else { return };
         // Names do not depend on case (RFC 3722); the configuration has them in lower case.
         let named = |name: &String| {
             served.config.targets.iter().position(|target| target.name.eq_ignore_ascii_case(name))
@@ -97,8 +98,13 @@ impl<I: Io> Core<I> {
             false => session.target.as_ref().and_then(named),
         };
         let target = target.map(|index| served.targets[index].clone());
-        let is_outdated = conn.facts.epoch < served.rules || target.is_none();
-        let is_refused = is_outdated && (is_srp || session.target.is_some());
+        let before = conn.facts.access.take();
+        let is_granted = target.as_ref().zip(before).is_some_and(|(target, before)| {
+            let (initiator, from) = (&session.initiator, from.ip());
+            let login = Login { initiator, from, local, target: &target.name, is_srp };
+            Arc::ptr_eq(&before, &served.access) || served.access.grants_as(&before, &login)
+        });
+        let is_refused = !is_granted && (is_srp || session.target.is_some());
         let session = Arc::new(session);
         (conn.facts.target, conn.facts.epoch) = (target.clone(), served.epoch);
         conn.facts.session = Some(session.clone());
