@@ -12,6 +12,7 @@ pub mod inquiry;
 pub mod lun;
 pub mod mode;
 pub mod opcode;
+pub mod parameters;
 pub mod sense;
 pub mod status;
 pub mod transport_id;

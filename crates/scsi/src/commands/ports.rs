@@ -6,9 +6,7 @@ use crate::commands::step::Env;
 use crate::state::unit::Port;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
-
-/// AO_SUP: active/optimized is the one state that a group is ever in.
-const ACTIVE_OPTIMIZED_SUPPORTED: u8 = 0x01;
+use wire::scsi::parameters::{GroupPort, PortGroup};
 
 /// ATS, ATSS, CTSS, LURS and TRS: ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, target resets.
 const FUNCTIONS: u8 = 0x80 | 0x40 | 0x10 | 0x08 | 0x02;
@@ -27,12 +25,13 @@ fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
     let mut ports: Vec<&Port> = env.nexus.ports(&env.view.unit).collect();
     ports.sort_by_key(|port| port.group);
     for members in ports.chunk_by(|one, other| one.group == other.group) {
-        let [high, low] = members.first().map_or(0, |port| port.group).to_be_bytes();
-        let count = u8::try_from(members.len()).unwrap_or(u8::MAX);
-        body.extend_from_slice(&[0, ACTIVE_OPTIMIZED_SUPPORTED, high, low, 0, 0, 0, count]);
-        for port in members.iter().take(usize::from(count)) {
-            let [high, low] = port.relative_id.to_be_bytes();
-            body.extend_from_slice(&[0, 0, high, low]);
+        let group = members.first().map_or(0, |port| port.group);
+        let ports = u8::try_from(members.len()).unwrap_or(u8::MAX);
+        // Active/optimized is the one state that a group is ever in.
+        let group = PortGroup { can_be_optimized: true, group, ports, ..PortGroup::ZERO };
+        body.extend_from_slice(&group.to_bytes());
+        for port in members.iter().take(usize::from(ports)) {
+            body.extend_from_slice(&GroupPort { relative_id: port.relative_id }.to_bytes());
         }
     }
     // The extended header has an implicit transition time, of which there is none.

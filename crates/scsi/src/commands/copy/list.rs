@@ -8,6 +8,7 @@ use crate::state::unit::Unit;
 use crate::vocabulary::command::ReservationClass;
 use crate::vocabulary::sense::Check;
 use wire::scsi::code;
+use wire::scsi::parameters::{BlockSegment, CopyListLid1, CopyListLid4};
 use wire::{SenseKey, Specific};
 
 /// Which of the two parameter list formats.
@@ -51,13 +52,13 @@ pub(super) const IDENTIFICATION: u8 = 0xe4;
 const CSCD_BYTES: usize = 32;
 /// Type code of a block device to block device segment descriptor, and its length.
 pub(super) const BLOCK_TO_BLOCK: u8 = 0x02;
-const SEGMENT_BYTES: usize = 28;
+const SEGMENT_BYTES: usize = BlockSegment::BYTES;
 
 /// The list identifier of a parameter list, if it is long enough to have one.
 pub(super) fn list_id(format: Format, list: &[u8]) -> Option<u32> {
     match format {
-        Format::Short => list.first().map(|id| u32::from(*id)),
-        Format::Long => list.get(20..)?.first_chunk().map(|id| u32::from_be_bytes(*id)),
+        Format::Short => CopyListLid1::LIST_ID.get(list).map(u32::from),
+        Format::Long => CopyListLid4::LIST_ID.get(list),
     }
 }
 
@@ -105,38 +106,37 @@ struct Header {
 }
 
 fn short_header(list: &[u8]) -> Result<Header, Check> {
-    let [_, flags, c1, c0, _, _, _, _, s3, s2, s1, s0, inline @ ..] =
-        *list.first_chunk::<16>().ok_or(Check::PARAMETER_LENGTH)?;
+    let header = list.get(..CopyListLid1::BYTES).ok_or(Check::PARAMETER_LENGTH)?;
+    let header = CopyListLid1::read(header);
     Ok(Header {
-        len: 16,
-        usage: flags >> 3 & 0x03,
-        cscd_bytes: usize::from(u16::from_be_bytes([c1, c0])),
-        segment_bytes: usize::try_from(u32::from_be_bytes([s3, s2, s1, s0])).unwrap_or(usize::MAX),
-        has_inline_data: inline != [0; 4],
+        len: CopyListLid1::BYTES,
+        usage: header.usage,
+        cscd_bytes: usize::from(header.cscd_bytes),
+        segment_bytes: usize::try_from(header.segment_bytes).unwrap_or(usize::MAX),
+        has_inline_data: header.inline_bytes != 0,
         immediate: false,
     })
 }
 
 fn long_header(list: &[u8]) -> Result<Header, Check> {
-    let header: &[u8; 48] = list.first_chunk().ok_or(Check::PARAMETER_LENGTH)?;
-    let [format, flags, h1, h0, .., c1, c0, s1, s0, i1, i0] = *header;
-    let [_, _, _, _, _, _, _, _, _, _, _, _, _, _, _, options, kind, ..] = *header;
-    if format != 0x01 {
+    let header = list.get(..CopyListLid4::BYTES).ok_or(Check::PARAMETER_LENGTH)?;
+    let header = CopyListLid4::read(header);
+    if header.format != 0x01 {
         return Err(Check::parameter_byte(0));
     }
-    if [h1, h0] != [0, 0x20] {
+    if header.header_cscd_bytes != 0x20 {
         return Err(Check::parameter_byte(2));
     }
-    if kind != 0xff {
+    if header.header_cscd_type != 0xff {
         return Err(Check::parameter_byte(16));
     }
     Ok(Header {
-        len: header.len(),
-        usage: flags >> 3 & 0x03,
-        cscd_bytes: usize::from(u16::from_be_bytes([c1, c0])),
-        segment_bytes: usize::from(u16::from_be_bytes([s1, s0])),
-        has_inline_data: [i1, i0] != [0, 0],
-        immediate: options & 0x01 != 0,
+        len: CopyListLid4::BYTES,
+        usage: header.usage,
+        cscd_bytes: usize::from(header.cscd_bytes),
+        segment_bytes: usize::from(header.segment_bytes),
+        has_inline_data: header.inline_bytes != 0,
+        immediate: header.immediate,
     })
 }
 
@@ -212,22 +212,20 @@ pub(super) fn numbered(check: Check, segment: usize) -> Check {
 }
 
 fn parse_segment(body: &[u8; SEGMENT_BYTES], cscds: &[Cscd], env: &Env<'_>) -> Result<Segment, Check> {
-    let [_, flags, n1, n0, s1, s0, d1, d0, _, _, b1, b0, lbas @ ..] = *body;
-    if usize::from(u16::from_be_bytes([n1, n0])) != SEGMENT_BYTES.saturating_sub(4) {
+    let body = BlockSegment::read(body);
+    if usize::from(body.following_bytes) != SEGMENT_BYTES.saturating_sub(4) {
         return Err(aborted_at(Check::SEGMENT_TYPE.code, 2));
     }
-    let cscd = |index: [u8; 2], byte| match cscds.get(usize::from(u16::from_be_bytes(index))) {
+    let cscd = |index: u16, byte| match cscds.get(usize::from(index)) {
         Some(Ok(unit)) => Ok(*unit),
         Some(Err(check)) => Err(*check),
         None => Err(aborted_at(Check::COPY_UNREACHABLE.code, byte)),
     };
-    let (source, destination) = (cscd([s1, s0], 4)?, cscd([d1, d0], 6)?);
-    let (source_lba, destination_lba) = lbas.split_at(8);
-    let lba = |bytes: &[u8]| bytes.first_chunk().map_or(0, |lba| u64::from_be_bytes(*lba));
+    let (source, destination) = (cscd(body.source, 4)?, cscd(body.destination, 6)?);
     let block_bytes = |index| block_bytes(env, index).ok_or(Check::COPY_UNREACHABLE);
     let (source_block, destination_block) = (block_bytes(source)?, block_bytes(destination)?);
-    let counted = if flags & 0x02 != 0 { destination_block } else { source_block };
-    let len = u64::from(u16::from_be_bytes([b1, b0])).saturating_mul(counted);
+    let counted = if body.in_destination_blocks { destination_block } else { source_block };
+    let len = u64::from(body.blocks).saturating_mul(counted);
     let is_whole = |block| len.checked_rem(block) == Some(0);
     if !is_whole(source_block) || !is_whole(destination_block) {
         return Err(Check::new(SenseKey::CopyAborted, code::UNEXPECTED_INEXACT_SEGMENT));
@@ -237,9 +235,9 @@ fn parse_segment(body: &[u8; SEGMENT_BYTES], cscds: &[Cscd], env: &Env<'_>) -> R
     };
     let segment = Segment {
         source,
-        source_at: place(lba(source_lba), source_block, 12)?,
+        source_at: place(body.source_lba, source_block, 12)?,
         destination,
-        destination_at: place(lba(destination_lba), destination_block, 20)?,
+        destination_at: place(body.destination_lba, destination_block, 20)?,
         len,
     };
     segment.check(env).map(|()| segment)

@@ -1,8 +1,9 @@
-//! PERSISTENT RESERVE OUT as it is sent (SPC-4 section 6.14).
+//! PERSISTENT RESERVE OUT as it is sent (SPC-4 section 6.16).
 
 use super::{Kind, NexusName, TargetPort, TransportId};
 use crate::vocabulary::sense::Check;
 use wire::Cdb;
+use wire::scsi::parameters::{MoveList, ReserveOutList};
 use wire::scsi::transport_id::Malformed;
 
 /// PERSISTENT RESERVE OUT with its parameter list.
@@ -49,7 +50,7 @@ pub(super) struct Register {
 }
 
 /// Length of a parameter list without TransportIDs.
-const BASIC_BYTES: usize = 24;
+const BASIC_BYTES: usize = ReserveOutList::BYTES;
 
 impl ReserveOut {
     /// Where the parameter list asks that registrations outlive a restart (APTPL), if it does.
@@ -66,11 +67,13 @@ impl ReserveOut {
 
     /// Reads the CDB and the parameter list, as long as the CDB says.
     pub fn parse(cdb: &Cdb, list: &[u8]) -> Result<ReserveOut, Check> {
-        let basic: [u8; BASIC_BYTES] = *list.first_chunk().ok_or(Check::PARAMETER_LENGTH)?;
-        let [.., flags, _, _, _] = basic;
+        if list.len() < BASIC_BYTES {
+            return Err(Check::PARAMETER_LENGTH);
+        }
+        let basic = ReserveOutList::read(list);
         let service_action = cdb.u8(1) & 0x1f;
         let kind = Some(cdb.u8(2)).filter(|bits| bits & 0xf0 == 0).and_then(Kind::from_bits);
-        let names_initiators = flags & 0x08 != 0 && service_action != MOVE;
+        let names_initiators = basic.names_initiators && service_action != MOVE;
         if names_initiators && service_action != REGISTER {
             return Err(Check::parameter_bit(20, 3));
         }
@@ -81,8 +84,8 @@ impl ReserveOut {
             REGISTER | REGISTER_AND_IGNORE => Action::Register(Register {
                 ignore_key: service_action == REGISTER_AND_IGNORE,
                 others: if names_initiators { Some(initiators(list)?) } else { None },
-                all_target_ports: flags & 0x04 != 0,
-                keep: flags & 0x01 != 0,
+                all_target_ports: basic.all_target_ports,
+                keep: basic.keep,
             }),
             0x01 => Action::Reserve(kind.ok_or(Check::cdb_byte(2))?),
             0x02 => Action::Release(kind),
@@ -92,18 +95,13 @@ impl ReserveOut {
             MOVE => parse_move(list)?,
             _ => return Err(Check::cdb_bit(1, 4)),
         };
-        Ok(ReserveOut { key: number(list, 0), action_key: number(list, 8), action })
+        Ok(ReserveOut { key: basic.key, action_key: basic.action_key, action })
     }
 }
 
 const REGISTER: u8 = 0x00;
 const REGISTER_AND_IGNORE: u8 = 0x06;
 const MOVE: u8 = 0x07;
-
-/// The eight bytes at `at`.
-fn number(list: &[u8], at: usize) -> u64 {
-    list.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_be_bytes(*bytes))
-}
 
 /// The TransportIDs after the length field that ends at the start of them, which must not claim more than is
 /// there.
@@ -145,10 +143,10 @@ fn parse_move(list: &[u8]) -> Result<Action, Check> {
     if initiator.is_device() || !rest.is_empty() {
         return Err(malformed(Malformed::Unknown, list_to_end, ids));
     }
-    let [.., flags, high, low] = *list.first_chunk::<20>().ok_or(Check::PARAMETER_LENGTH)?;
+    let MoveList { unregister, keep, target_port, .. } = MoveList::read(list);
     Ok(Action::Move {
-        to: NexusName { initiator, target_port: TargetPort::Here(u16::from_be_bytes([high, low])) },
-        unregister: flags & 0x02 != 0,
-        keep: flags & 0x01 != 0,
+        to: NexusName { initiator, target_port: TargetPort::Here(target_port) },
+        unregister,
+        keep,
     })
 }
