@@ -33,7 +33,7 @@ pub(crate) fn open(place: &AdminPlace) -> Result<Option<Listener>, BindError> {
             Ok(place) => place,
             Err(why) => return without(&why),
         },
-        told => told.clone(),
+        given => given.clone(),
     };
     match place {
         AdminPlace::Nowhere => Ok(None),

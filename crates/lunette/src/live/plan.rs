@@ -38,8 +38,8 @@ pub(super) fn plan(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<Fault>> 
     if !faults.is_empty() {
         return Err(faults);
     }
-    let told = |step: StepOfChange| Step { text: text(&step, old, new), step };
-    Ok(steps.into_iter().map(told).collect())
+    let described = |step: StepOfChange| Step { text: text(&step, old, new), step };
+    Ok(steps.into_iter().map(described).collect())
 }
 
 /// The LUNs to come that cannot be opened, as far as that can be seen before anything is changed.
