@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl std::error::Error for BindError {}
 #[derive(Debug)]
 pub struct Listener {
     pub(crate) socket: Socket,
-    _file: Option<SocketFile>,
+    file: Option<SocketFile>,
     shown: String,
 }
 
@@ -65,7 +65,7 @@ impl Listener {
                 let bound = TcpListener::bind(address).and_then(|listener| {
                     listener.set_nonblocking(true)?;
                     let shown = format!("http://{}", listener.local_addr()?);
-                    Ok(Listener { socket: Socket::Tcp(listener), _file: None, shown })
+                    Ok(Listener { socket: Socket::Tcp(listener), file: None, shown })
                 });
                 bound.map_err(|error| {
                     let fix = "choose another port, or port 0 for any free one, with --admin";
@@ -74,6 +74,39 @@ impl Listener {
             }
         }
     }
+}
+
+/// Where groups of users are listed (group(5)).
+const GROUPS: &str = "/etc/group";
+
+impl Listener {
+    /// Lets the users of a group use the socket, too; at an address there is none.
+    ///
+    /// # Errors
+    /// When there is no such group, or it cannot be given the socket.
+    pub fn admit(&self, group: &str) -> Result<(), BindError> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let given = group_id(&fs::read_to_string(GROUPS).unwrap_or_default(), group)
+            .ok_or_else(|| format!("there is no group {group}; name one of {GROUPS} in admin_group"))
+            .and_then(|id| {
+                // Whoever is of the group may use it only once it has that.
+                chown(&file.path, None, Some(id))
+                    .and_then(|()| fs::set_permissions(&file.path, fs::Permissions::from_mode(0o660)))
+                    .map_err(|error| {
+                        format!("it cannot be given to group {group}: {error}; be a member of it")
+                    })
+            });
+        given.map_err(|why| BindError(format!("admin socket {}: {why}", file.path.display())))
+    }
+}
+
+/// A group's number, by its name or as it is.
+fn group_id(groups: &str, name: &str) -> Option<u32> {
+    let listed = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    listed.or_else(|| name.parse().ok())
 }
 
 /// What the banner shows: a path, or a URL with the port that was really bound.
@@ -101,7 +134,7 @@ fn bind_unix(path: &Path) -> Result<Listener, Fault> {
     let socket = socket.map_err(io_fault)?;
     let file = SocketFile::of(path).map_err(io_fault)?;
     let shown = path.display().to_string();
-    Ok(Listener { socket: Socket::Unix(UnixListener::from(socket)), _file: Some(file), shown })
+    Ok(Listener { socket: Socket::Unix(UnixListener::from(socket)), file: Some(file), shown })
 }
 
 /// Holds a socket's path for this process until it is dropped: by a file beside it that nobody else can open. (The
@@ -206,6 +239,22 @@ mod tests {
         UnixStream::connect(&path).unwrap();
         drop(listener);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_group_may_be_let_in() {
+        let groups = "root:x:0:\nstorage:x:117:a,b\n";
+        assert_eq!(group_id(groups, "storage"), Some(117));
+        assert_eq!((group_id(groups, "stor"), group_id(groups, "44")), (None, Some(44)));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let listener = at(&path).unwrap();
+        let own = fs::symlink_metadata(&path).unwrap().gid();
+        listener.admit(&own.to_string()).unwrap();
+        let found = fs::symlink_metadata(&path).unwrap();
+        assert_eq!((found.mode() & 0o777, found.gid()), (0o660, own));
+        let refused = listener.admit("no-such-group").unwrap_err().to_string();
+        assert!(refused.contains("there is no group no-such-group; name one of /etc/group"), "{refused}");
     }
 
     #[test]

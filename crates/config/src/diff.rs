@@ -58,6 +58,9 @@ fn settings(old: &Config, new: &Config) -> Vec<StepOfChange> {
     if old.admin != new.admin {
         steps.push(StepOfChange::Restart("admin"));
     }
+    if old.admin_group != new.admin_group {
+        steps.push(StepOfChange::Restart("admin_group"));
+    }
     if old.aoe != new.aoe {
         steps.push(StepOfChange::Restart("aoe"));
     }

@@ -19,6 +19,7 @@ fn root(root: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Raw {
         poll: root.text("poll", problems),
         state_dir: root.text("state_dir", problems).map(|at| At::new(PathBuf::from(&at.value), &at.place)),
         admin: root.text("admin", problems),
+        admin_group: root.text("admin_group", problems),
         login_timeout: root.text_or_number("login_timeout", problems),
         keep_alive: root.text_or_number("keep_alive", problems),
         stall_timeout: root.text_or_number("stall_timeout", problems),

@@ -81,6 +81,8 @@ pub struct Config {
     pub state_dir: Option<PathBuf>,
     /// Where the admin interface listens.
     pub admin: AdminPlace,
+    /// The group of users that may use its socket, too.
+    pub admin_group: Option<String>,
     /// Backing stores with their units.
     pub luns: Vec<Lun>,
     /// Targets.

@@ -34,6 +34,7 @@ pub(super) fn file(raw: &Raw, config: &Config, base: &Path, secrets: Secrets) ->
         }
         AdminPlace::At(AdminAddress::Tcp(address)) => _ = root.insert("admin", item(address.to_string())),
     }
+    text(root, "admin_group", &raw.admin_group);
     text(root, "login_timeout", &raw.login_timeout);
     text(root, "keep_alive", &raw.keep_alive);
     text(root, "stall_timeout", &raw.stall_timeout);
@@ -69,33 +70,57 @@ fn portal(table: &mut Table, portal: &RawPortal) {
 }
 
 fn lun(table: &mut Table, raw: &RawLun, store: &StoreSpec, secrets: Secrets) {
-    text(table, "name", &raw.name);
-    text(table, "ram", &raw.ram);
-    text(table, "null", &raw.null);
+    // Each by its name, so that a new one is not missed.
+    let RawLun {
+        place: _,
+        name,
+        ram,
+        null,
+        file: _,
+        block: _,
+        url,
+        size,
+        huge_pages,
+        block_size,
+        physical_block_size,
+        serial,
+        product,
+        read_only,
+        write_cache,
+        thin,
+        warn_at,
+        removable,
+        aoe,
+        limits,
+    } = raw;
+    text(table, "name", name);
+    text(table, "ram", ram);
+    text(table, "null", null);
     match store {
         StoreSpec::File { path, .. } => _ = table.insert("file", item(path.display().to_string())),
         StoreSpec::Block { path } => _ = table.insert("block", item(path.display().to_string())),
         StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => {}
     }
-    if let Some(at) = &raw.url {
+    if let Some(at) = url {
         let shown = match secrets {
             Secrets::Kept => at.value.clone(),
             Secrets::Hidden => redact(&at.value),
         };
         table.insert("url", item(shown));
     }
-    text(table, "size", &raw.size);
-    text(table, "huge_pages", &raw.huge_pages);
-    text(table, "block_size", &raw.block_size);
-    text(table, "physical_block_size", &raw.physical_block_size);
-    text(table, "serial", &raw.serial);
-    text(table, "product", &raw.product);
-    switch(table, "read_only", &raw.read_only);
-    switch(table, "write_cache", &raw.write_cache);
-    switch(table, "thin", &raw.thin);
-    switch(table, "removable", &raw.removable);
-    text(table, "aoe", &raw.aoe);
-    limits(table, &raw.limits);
+    text(table, "size", size);
+    text(table, "huge_pages", huge_pages);
+    text(table, "block_size", block_size);
+    text(table, "physical_block_size", physical_block_size);
+    text(table, "serial", serial);
+    text(table, "product", product);
+    switch(table, "read_only", read_only);
+    switch(table, "write_cache", write_cache);
+    switch(table, "thin", thin);
+    text(table, "warn_at", warn_at);
+    switch(table, "removable", removable);
+    text(table, "aoe", aoe);
+    self::limits(table, limits);
 }
 
 fn limits(table: &mut Table, limits: &RawLimits) {

@@ -102,6 +102,7 @@ impl SpecOfLun {
             ("block_size", &lun.block_size),
             ("physical_block_size", &lun.physical_block_size),
             ("serial", &lun.serial),
+            ("warn_at", &lun.warn_at),
             ("aoe", &lun.aoe),
             ("bytes_per_second_max", &lun.limits.bytes_per_second_max),
             ("bytes_burst", &lun.limits.bytes_burst),

@@ -606,8 +606,8 @@ fn what_runs_is_shown_as_a_file_that_says_the_same_but_for_secrets() {
     };
     let from_line = checked(&|options| {
         options.lun = vec![
-            "ram:1M,id=5,huge=never".into(),
-            "null:1T,bs=4K,name=big,ro".into(),
+            "ram:1M,id=5,huge=never,warn_at=80%".into(),
+            "null:1T,bs=4K,name=big,ro,iops_max=7,bytes_per_second_max=1M".into(),
             "iscsi://u%0123456789abcdef@h/iqn.2026-11.a:x/3,serial=S".into(),
         ];
         options.listen = vec!["127.0.0.1:1".into()];

@@ -75,6 +75,10 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         None => Some(AdminPlace::Usual),
         Some(at) => problems.check(&at.place, scalar::admin(&at.value, &machine.base)),
     };
+    let admin_group = match &raw.admin_group {
+        None => Some(None),
+        Some(at) => problems.check(&at.place, scalar::label(&at.value)).map(Some),
+    };
     let state_dir = match &raw.state_dir {
         None => Some(None),
         Some(at) => {
@@ -103,6 +107,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         cores: cores?,
         poll: poll?,
         admin: admin?,
+        admin_group: admin_group?,
         luns: luns?,
         targets: targets?,
         portals: portals?,

@@ -151,7 +151,7 @@ fn run_daemon(options: ServeOptions) -> Result<(), Failure> {
     // Before anything is served, so that no signal is lost.
     let mut signals =
         signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
-    let listener = place::open(&checked.config.admin).map_err(Failure::failed)?;
+    let listener = place::open(&checked.config).map_err(Failure::failed)?;
     let daemon = Daemon::start(checked.config.clone()).map_err(Failure::failed)?;
     let (events, received) = mpsc::channel();
     let jobs = events.clone();

@@ -1,7 +1,7 @@
 //! Where the admin interface is, for the daemon that opens it and for commands that look for it.
 
 use admin::{BindError, Listener};
-use config::{AdminAddress, AdminPlace, parse_admin};
+use config::{AdminAddress, AdminPlace, Config, parse_admin};
 use rustix::process::geteuid;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -23,7 +23,15 @@ pub(crate) fn usual() -> Option<PathBuf> {
 }
 
 /// Opens the place that the configuration names. Where it names none, a place that cannot be had costs only the interface.
-pub(crate) fn open(place: &AdminPlace) -> Result<Option<Listener>, BindError> {
+pub(crate) fn open(config: &Config) -> Result<Option<Listener>, BindError> {
+    let listener = open_place(&config.admin)?;
+    if let (Some(listener), Some(group)) = (&listener, &config.admin_group) {
+        listener.admit(group)?;
+    }
+    Ok(listener)
+}
+
+fn open_place(place: &AdminPlace) -> Result<Option<Listener>, BindError> {
     let without = |why: &str| {
         tracing::warn!("the daemon serves without its admin interface: {why}");
         Ok(None)

@@ -150,6 +150,7 @@ fn properties(old: &Lun, new: &Lun) -> Vec<String> {
         ("read_only", old.read_only == new.read_only),
         ("write_cache", old.write_cache == new.write_cache),
         ("thin", old.thin == new.thin),
+        ("warn_at", old.warn_at == new.warn_at),
         ("removable", old.removable == new.removable),
         ("product", old.product == new.product),
         ("aoe", old.aoe == new.aoe),
