@@ -511,6 +511,23 @@ fn a_send_in_flight_counts_all_its_bytes() {
 }
 
 #[test]
+fn what_was_given_has_left_although_there_is_always_more_to_send() {
+    let mut rig = Rig::new(16 << 20);
+    let store = Region::map(4 << 20).unwrap();
+    batch(&mut rig, &store, 2);
+    rig.stream.flush(&mut rig.ring, &mut rig.machine);
+    let given = rig.stream.given();
+    batch(&mut rig, &store, 2);
+    while !rig.stream.have_left(given) {
+        rig.turn();
+        rig.stream.flush(&mut rig.ring, &mut rig.machine);
+    }
+    assert!(!rig.stream.has_sent() && !rig.stream.have_left(rig.stream.given()));
+    rig.run_until(|rig| rig.pushed.len() == 4);
+    rig.close();
+}
+
+#[test]
 fn a_batch_is_sent_also_where_memory_is_short() {
     sends_whole(3 * 65_536, 40);
 }

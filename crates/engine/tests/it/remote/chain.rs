@@ -1,9 +1,11 @@
 //! A target whose unit is another target's: A serves to us what B serves to A.
 
-use super::support::{impatient, serve, serve_at, sums, url, url_with};
-use engine::Daemon;
+use super::support::{TARGET, impatient, serve, serve_at, sums, url, url_with};
+use config::Config;
+use engine::{Daemon, Wants};
 use initiator::client::Reply;
 use initiator::{Client, Options};
+use std::path::{Path, PathBuf};
 use wire::SenseKey;
 
 pub fn client(daemon: &Daemon) -> Client {
@@ -271,4 +273,41 @@ fn io_goes_on_over_a_restart_of_the_back_end() {
 /// As patient as a host that mounts the disk.
 fn impatient_no_more() -> Options {
     Options { give_up_after: std::time::Duration::from_secs(60), ..impatient() }
+}
+
+#[test]
+fn a_remote_unit_that_comes_back_takes_over_what_its_sessions_were() {
+    let behind = serve(&["ram:1M"]);
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = |is_there: bool| {
+        let url = format!("iscsi://{}/{TARGET}/0", behind.addresses()[0]);
+        let (lun, shown) = match is_there {
+            true => (format!(", {{ name = 'there', url = '{url}', serial = 's' }}"), ", 'there'"),
+            false => (String::new(), ""),
+        };
+        let text = format!(
+            "cores = '0'\nstate_dir = '{}'\nportal = [{{ listen = '127.0.0.1:0' }}]\n\
+             lun = [{{ name = 'here', ram = '1M', serial = 'h' }}{lun}]\n\
+             [[target]]\nname = '{TARGET}'\nluns = ['here'{shown}]\n",
+            dir.path().display()
+        );
+        Config::from_toml(&text, Path::new("test.toml")).unwrap_or_else(|problems| panic!("{problems}"))
+    };
+    let ports = || {
+        let files = std::fs::read_dir(dir.path()).expect("a folder").map(|file| file.expect("a file").path());
+        let kept = |path: &PathBuf| path.display().to_string().contains("initiator-ports");
+        let kept = files.filter(kept).map(|path| std::fs::read_to_string(path).expect("text"));
+        kept.collect::<String>().lines().count()
+    };
+    let mut daemon = Daemon::start(config(true)).expect("the daemon starts");
+    assert_eq!(ports(), 1, "that of the only core");
+    for is_there in [false, true] {
+        let to = config(is_there);
+        for step in config::diff(daemon.config(), &to) {
+            daemon.take_step(&step, &to, Wants::Store).expect("it changes");
+        }
+    }
+    assert_eq!(ports(), 1, "it is the same again");
+    daemon.stop().expect("every core ends in order");
+    behind.stop().expect("every core ends in order");
 }
