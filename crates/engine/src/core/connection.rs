@@ -9,7 +9,6 @@ use super::lun::LunState;
 use super::quiescing::Quiescing;
 use super::stall::{Moving, Pace};
 use super::task::Task;
-use super::watch::Watching;
 use crate::message::{Asker, Facts};
 use crate::served::Named;
 use crate::slots::{Key, Slots};
@@ -93,6 +92,14 @@ pub(super) struct Closing {
     pub(super) makes_room_at: Option<usize>,
     /// Why it is to end, if its machine does not know.
     why: Option<&'static str>,
+}
+
+/// What the core's [`super::watch`] knows of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Watching {
+    pub(super) is_busy: bool,
+    /// Its earliest timer.
+    pub(super) timer: Option<Time>,
 }
 
 /// What a connection is for its core to carry.

@@ -21,14 +21,6 @@ pub(super) struct Watch {
 /// Connections that there is room for from the start.
 const AT_START: usize = 64;
 
-/// What is to be known of one of them here.
-#[derive(Debug, Default)]
-pub(super) struct Watching {
-    is_busy: bool,
-    /// Its earliest timer.
-    timer: Option<Time>,
-}
-
 impl Watch {
     pub(super) fn new() -> Watch {
         let keys = || Vec::with_capacity(AT_START);

@@ -1,10 +1,9 @@
 //! How connections are installed, end and close.
 
-use super::{COLD_RESET, ClosingTarget, Connection, Phase, REINSTATED, STOPS};
+use super::{COLD_RESET, ClosingTarget, Connection, Phase, REINSTATED, STOPS, Watching};
 use crate::core::lun::LunState;
 use crate::core::session::session_name;
 use crate::core::task::Task;
-use crate::core::watch::Watching;
 use crate::core::{Core, kind};
 use crate::message::{Asker, Facts, Message, Waiter, Way};
 use crate::slots::Key;
