@@ -213,3 +213,18 @@ fn commands_that_wait_end_by_abort_reset_and_logout_and_never_write() {
     initiator.logout().expect("an answer");
     daemon.stop().expect("every core ends in order");
 }
+
+#[test]
+fn commands_that_wait_go_by_the_limit_that_is_configured_meanwhile() {
+    let (mut daemon, mut initiator, tags) = held_up(100);
+    let mut config = daemon.config().clone();
+    config.luns[0].limits = config::Limits::default();
+    let step = config::StepOfChange::ChangeLun("lun0".into());
+    daemon.take_step(&step, &config, crate::daemon::Wants::Store).expect("it changes");
+    for (at, tag) in tags.into_iter().enumerate() {
+        assert_eq!(initiator.complete(tag).expect("an answer").status, 0, "WRITE {at}");
+    }
+    assert_eq!(initiator.read_blocks(0, 60, 1, BLOCK).expect("GOOD"), [60; 512]);
+    initiator.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
