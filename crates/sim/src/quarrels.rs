@@ -1,4 +1,4 @@
-//! Worlds where all quarrel about the same: nearly half of those that have no second daemon.
+//! Worlds where all quarrel about the same: half of those that have no second daemon.
 
 use crate::initiator::Habits;
 use fastrand::Rng;
@@ -16,6 +16,8 @@ pub(crate) enum Quarrel {
     Block,
     /// Who is preempted.
     Registration,
+    /// A core: sessions come while it stands still, when the target was started again, and disks lose what was written before.
+    Session,
     /// Memory: little is there, and long writes that come unasked wait for ORDERED commands.
     Memory,
 }
@@ -29,6 +31,7 @@ pub(crate) fn draw(seed: u64) -> Option<Quarrel> {
         2 => Some(Quarrel::Registration),
         // These move the most bytes, and so take the longest.
         3 if rng.bool() => Some(Quarrel::Memory),
+        4 if rng.bool() => Some(Quarrel::Session),
         _ => None,
     }
 }
@@ -50,6 +53,7 @@ impl Quarrel {
                 (habits.long, habits.aborts) = (0, habits.aborts.max(30));
                 (habits.logouts, habits.returns) = (habits.logouts.max(5), habits.returns.max(5));
             }
+            Quarrel::Session => habits.flushes = 200,
             Quarrel::Memory => {
                 (habits.depth, habits.simple) = (128, 12);
                 (habits.long, habits.longer, habits.reads) = (120, 0, 500);

@@ -561,13 +561,21 @@ impl Registers {
 
 /// A read has found this, and nothing else; false: it cannot have been there.
 fn has_shown(candidates: &mut Vec<Candidate>, id: WriteId, [surely, began, now]: [Time; 3]) -> bool {
-    for other in candidates.iter_mut().filter(|one| one.shows != id && one.end < began) {
-        other.is_replaced(now);
+    let (mut shown, mut is_alone) = (None, true);
+    for (at, one) in candidates.iter_mut().enumerate() {
+        if one.shows != id {
+            if one.end < began {
+                one.is_replaced(now);
+            }
+        } else if one.is_possible(began, surely) {
+            is_alone = shown.is_none();
+            shown.get_or_insert(at);
+        }
     }
-    let mut shown = candidates.iter_mut().filter(|one| one.shows == id && one.is_possible(began, surely));
-    let Some(one) = shown.next() else { return false };
+    let Some(at) = shown else { return false };
     // It has taken effect by now, all of it, and only once; which one, if zeros may be of many, nobody knows.
-    if shown.next().is_none() {
+    if is_alone {
+        let one = &mut candidates[at];
         if !one.id.is_repeated() {
             one.end = one.end.min(now);
         }

@@ -79,6 +79,8 @@ enum Trap {
     Loss,
     /// Initiators write nothing for a while after a login: what is lost then was all written before.
     Calm,
+    /// Few commands are under way, most of them COMPARE AND WRITE of one block: one of them when the second daemon is killed.
+    Swap,
 }
 
 /// Whether there is one in the world of this seed, with units in these. Memory is replaced in most of them: who is in it cannot
@@ -106,7 +108,8 @@ pub(super) fn draw(seed: u64, kinds: &mut [Kind]) -> Option<Chain> {
         deaths,
         away_micros: [1_000, 100_000, 1_000_000][rng.usize(0..3)],
         both: if can_crash { [0, 30][rng.usize(0..2)] } else { 0 },
-        trap: [None, Some(Trap::Loss), Some(Trap::Calm)][rng.usize(0..3)].filter(|_| can_crash),
+        trap: [None, Some(Trap::Loss), Some(Trap::Calm), Some(Trap::Swap)][rng.usize(0..4)]
+            .filter(|_| can_crash),
         rng,
     })
 }
@@ -397,11 +400,19 @@ fn kept_within(net: &Net) -> Duration {
 }
 
 impl Chain {
+    /// How many cores the target has at most: what is sent again after another core has written there ends with BUSY.
+    pub(super) fn cores_max(&self) -> usize {
+        if self.trap == Some(Trap::Swap) { 1 } else { usize::MAX }
+    }
+
     /// What initiators do otherwise because of it.
     pub(super) fn shape(&self, habits: &mut Habits) {
         match self.trap {
             Some(Trap::Loss) => habits.flushes = 3,
             Some(Trap::Calm) => (habits.calm, habits.flushes) = (CALM, habits.flushes.max(20)),
+            Some(Trap::Swap) => {
+                (habits.others, habits.duels, habits.depth) = (700, true, habits.depth.min(4));
+            }
             None => {}
         }
     }

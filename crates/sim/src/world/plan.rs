@@ -99,6 +99,7 @@ impl Plan {
         let is_long = rng.u32(0..12) == 0;
         let can_crash = !kinds.contains(&Kind::Memory);
         let chain = chain::draw(seed, &mut kinds);
+        let cores_max = chain.as_ref().map_or(usize::MAX, Chain::cores_max);
         let is_chained = chain.is_some();
         let eons = if is_chained { 4 } else { 1 };
         let limited = limits::draw(seed, units).filter(|_| !is_chained);
@@ -108,7 +109,7 @@ impl Plan {
             crashes: if can_crash { rng.u32(0..3) } else { 0 },
             chain,
             kinds,
-            cores: rng.usize(1..=4),
+            cores: rng.usize(1..=4).min(cores_max),
             initiators: transports::draw(seed, rng.usize(1..=5)),
             rogue: rogue::draw(seed),
             guest: None,
@@ -148,6 +149,13 @@ impl Plan {
                 (self.faults, self.folder_fails) = (Faults::NONE, 0);
                 (self.odds.slow, self.odds.pause) = (0, 0);
                 self.work = self.work.min(Duration::from_millis(20));
+            }
+            Some(Quarrel::Session) => {
+                (self.cores, self.crashes, self.odds.pause) = (self.cores.max(2), 5, 10);
+                (self.ethernet, self.rogue) = (None, None);
+                self.kinds.fill(Kind::File(1));
+                self.faults = Faults { sync: 300, ..Faults::NONE };
+                self.work = self.work.min(Duration::from_millis(100));
             }
             // The target may see the end of a session before its initiator does.
             Some(Quarrel::Unit) => self.fault_micros = None,
