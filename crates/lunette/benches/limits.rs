@@ -13,9 +13,10 @@ use support::initiator::{Initiator, Login};
 const DEPTHS: [usize; 4] = [8, 32, 32, 120];
 /// How long each limit is measured.
 const SECONDS: u64 = 3;
-/// How far a second may be from the limit, and a session from its share of it.
+/// How far a second may be from the limit, and a session from its share of it: where others keep a core busy, its sessions
+/// have less.
 const OFF_MAX: f64 = 0.05;
-const SHARE_OFF_MAX: f64 = 0.15;
+const SHARE_OFF_MAX: f64 = 0.25;
 
 /// A limit as an option of a LUN, what it allows in a second, and the bytes of each READ.
 const CASES: [(&str, u64, usize); 5] = [

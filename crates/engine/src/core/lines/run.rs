@@ -95,11 +95,15 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Lets in what is due, one command of each line after the other. Whether there was any.
+    /// Lets in what is due, one command of each line after the other. Whether there was any. Asked in each turn, and mostly there
+    /// is no line.
+    #[inline]
     pub(in crate::core) fn run_lines(&mut self) -> bool {
-        if self.lines.listed.is_empty() || self.lines.due > self.io.now() {
-            return false;
-        }
+        !self.lines.listed.is_empty() && self.lines.due <= self.io.now() && self.run_due()
+    }
+
+    #[inline(never)]
+    fn run_due(&mut self) -> bool {
         let now = self.io.now();
         let mut has_run = false;
         loop {
