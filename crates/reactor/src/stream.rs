@@ -198,6 +198,7 @@ impl Stream {
     }
 
     /// So many bytes are awaited, beside which nothing is to be done. False: they are here, or there is no room for them.
+    #[inline(always)]
     pub fn await_bytes<I: Io>(&mut self, io: &mut I, len: u32) -> bool {
         let is_posted = !self.is_held
             && self.receiver.lacks(len)

@@ -122,6 +122,7 @@ impl Uring {
     }
 
     /// A request, which is in flight when all that it needs is lent. `None`: there are too many, and it has failed.
+    #[inline(always)]
     fn begin(&mut self, tag: Tag, kind: Kind) -> Option<u32> {
         let index = self.requests.start(tag, kind);
         if index.is_none() {
@@ -152,6 +153,7 @@ impl Uring {
         }
     }
 
+    #[inline(always)]
     fn queue_reads(&mut self) {
         if self.reads.is_empty() {
             return;

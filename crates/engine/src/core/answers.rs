@@ -45,6 +45,7 @@ impl Answers {
     }
 
     /// What was lent has left: so many commands of a unit have ended, and those of others are left to be asked for.
+    #[inline(always)]
     pub(super) fn leave(&mut self, pace: &mut Pace) -> Option<(u32, u32)> {
         if let Some(moving) = self.moving.take() {
             pace.end(moving);

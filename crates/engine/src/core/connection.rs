@@ -237,6 +237,7 @@ impl Connection {
     }
 
     /// Its initiator may send no more than there is room for.
+    #[inline(always)]
     pub(super) fn limit_window(&mut self, key: Key, whole_bytes: u64, buffers: &mut Buffers) {
         if self.machine.limit_window(self.share.window(whole_bytes))
             && !std::mem::replace(&mut self.listed.is_narrow, true)

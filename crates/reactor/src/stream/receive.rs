@@ -290,6 +290,7 @@ impl Receiver {
 
     /// Makes the staging buffer one of `size` bytes if that can be had, with the unread bytes at its start, and
     /// returns the room behind them.
+    #[inline(always)]
     fn make_room(&mut self, arena: &mut Arena, size: u32) -> Option<Span> {
         let old = self.staging;
         if self.staged() == 0

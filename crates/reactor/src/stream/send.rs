@@ -234,6 +234,7 @@ impl Batch {
         batch
     }
 
+    #[inline(always)]
     fn begin(is_shared: bool) -> Box<Batch> {
         let take = |batches: &mut Vec<Box<Batch>>| {
             if batches.is_empty() {

@@ -352,6 +352,7 @@ impl Layer {
 
     /// There is room for so many more commands, should all their data come unasked; where none may come so, as many as
     /// there are slots for. Whether the initiator may send nothing until there is more.
+    #[inline(always)]
     pub(crate) fn limit_window(&mut self, commands: u32) -> bool {
         let is_negotiated = matches!(self.phase, Phase::Full);
         let is_asked = is_negotiated && self.link.initial_r2t && !self.link.immediate_data;
