@@ -177,7 +177,7 @@ impl Ata {
 
     /// The target has been started again, and nothing that was sent before comes to it.
     pub(crate) fn restarted(&mut self, now: Time) {
-        self.checks.registers.borrow_mut().knows(self.checks.index);
+        self.checks.registers.borrow_mut().knows(self.checks.index, now);
         self.settle(now, |one| one.until = now).expect("they were not refused");
     }
 

@@ -407,7 +407,7 @@ impl Initiator {
                 let protocol = self.protocol;
                 self.note(&[1], || format!("is logged in over {protocol:?}"));
                 self.attentions.borrow_mut().begins(now, self.connecting, self.index);
-                self.registers.borrow_mut().knows(self.index);
+                self.registers.borrow_mut().knows(self.index, self.connecting);
                 self.calm_until = now.after(self.habits.calm);
                 if let Some(link) = &mut self.link {
                     link.is_ready = true;

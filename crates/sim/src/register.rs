@@ -208,9 +208,10 @@ impl Registers {
         WriteId(self.next | kind | if self.may_repeat { AGAIN } else { 0 })
     }
 
-    /// An initiator has a session: what is lost from now on is to be reported to it.
-    pub(crate) fn knows(&mut self, initiator: usize) {
-        self.known[initiator] = true;
+    /// An initiator has a session that it asked for then: what is lost from now on is to be reported to it, unless it is a session
+    /// with a target that has been killed meanwhile.
+    pub(crate) fn knows(&mut self, initiator: usize, asked: Time) {
+        self.known[initiator] |= asked >= self.crashed;
     }
 
     /// An initiator's write begins; its bytes.

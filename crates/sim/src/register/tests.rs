@@ -150,8 +150,8 @@ fn an_answer_that_comes_after_a_power_failure_says_nothing_of_what_is_left() {
 #[test]
 fn a_flush_reports_what_a_disk_has_lost_to_each_initiator() {
     let mut registers = Registers::new(2, 1, 8, true);
-    registers.knows(0);
-    registers.knows(1);
+    registers.knows(0, Time(1));
+    registers.knows(1, Time(1));
     let (old, before) = registers.begin_write(Time(10), 0, RANGE);
     registers.end_write(Time(11), RANGE, old, Fate::Durable).unwrap();
     let (id, bytes) = registers.begin_write(Time(20), 0, RANGE);
@@ -169,6 +169,20 @@ fn a_flush_reports_what_a_disk_has_lost_to_each_initiator() {
     assert!(read(&mut registers, 72, 73, &bytes).is_err(), "it is gone");
     let loss = Loss { lost: left, left: stamp(WriteId(0), 0, 3), ..loss };
     assert!(registers.lose(Time(80), &loss).is_err(), "it was durable");
+}
+
+#[test]
+fn a_session_with_a_target_that_was_killed_is_owed_nothing() {
+    for (asked, is_owed) in [(5, false), (45, true)] {
+        let mut registers = Registers::new(1, 1, 8, true);
+        let (id, _) = registers.begin_write(Time(10), 0, RANGE);
+        registers.end_write(Time(20), RANGE, id, Fate::Done).unwrap();
+        registers.crash(Time(40), false);
+        registers.knows(0, Time(asked));
+        let (lost, left) = (stamp(id, 0, 3), stamp(WriteId(0), 0, 3));
+        registers.lose(Time(50), &Loss { unit: 0, block: 3, lost, left, is_gone: false }).unwrap();
+        assert_eq!(registers.flushed(0, 0, Time(60)).is_err(), is_owed);
+    }
 }
 
 #[test]
