@@ -6,8 +6,8 @@
 use lunette_fuzz::Input;
 use lunette_fuzz::above::Above;
 use proto::aoe::target::{Config, Export, Kind, Target, announce, answer_query, look};
-use proto::time::{Stamp, Time};
 use proto::services::{Down, Ending, TaskId};
+use proto::time::{Stamp, Time};
 use std::time::Duration;
 use wire::aoe::{Address, ETHERTYPE, Header, Mac, Refusal};
 use wire::ata::StatusReturn;

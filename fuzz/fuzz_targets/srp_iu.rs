@@ -5,11 +5,11 @@
 use lunette_fuzz::{Input, address};
 use proto::iscsi::initiator::Request;
 use proto::message::{Access as Reach, Advertised, Answer, Full, Message, MessageMachine, Post, WorkId};
+use proto::services::{Attribute, Command, Down, Ending, FunctionResponse, TaskId, Up};
 use proto::srp::initiator::{Event, Initiator, InitiatorConfig};
 use proto::srp::target::login::{Access, Applicant};
 use proto::srp::target::{Target, TargetConfig};
 use proto::time::Time;
-use proto::services::{Attribute, Command, Down, Ending, FunctionResponse, TaskId, Up};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! A layer above a target machine, without a unit.
 
-use proto::time::Time;
 use proto::services::{Command, Down, Ending, FunctionResponse, TaskId, Up};
+use proto::time::Time;
 use wire::{BufferId, Places, Span};
 
 /// Bytes that the layer above brings in at once.
