@@ -30,7 +30,7 @@ pub enum StepOfChange {
     ChangeLun(String),
     /// Listen.
     AddPortal(SocketAddr),
-    /// Cores or group of a portal changed, for connections to come.
+    /// Cores, transports or group of a portal changed: for connections to come, but sessions of another group end.
     ChangePortal(SocketAddr),
     /// A new target.
     AddTarget(String),

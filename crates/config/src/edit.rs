@@ -114,7 +114,8 @@ impl Edit {
                 let (mut targets, index) = find_target(document.as_table_mut(), target)?;
                 let groups = Tables::at_or_new(targets.get_mut(index), "group");
                 let mut groups = groups.ok_or_else(|| not_tables("target.group"))?;
-                if groups.named(name).is_some() {
+                // Case matters in their names.
+                if (0..groups.len()).any(|index| groups.name(index).as_ref() == Some(name)) {
                     return Err(EditError::Exists(subject.to_string()));
                 }
                 groups.push(&named(name, settings));
@@ -122,6 +123,9 @@ impl Edit {
             (Subject::Group { target, name }, Action::Remove) => {
                 let (mut targets, index) = find_target(document.as_table_mut(), target)?;
                 let (mut groups, index) = find(Tables::at(targets.get_mut(index), "group"), name, "group")?;
+                if groups.len() == 1 {
+                    return Err(opens_to_all());
+                }
                 groups.remove(index);
             }
             (subject, Action::Set(settings)) => set(&mut document, subject, settings)?,
@@ -143,6 +147,12 @@ fn set(document: &mut DocumentMut, subject: &Subject, settings: &Map<String, Jso
         }
         Subject::Target(name) => {
             let (mut targets, index) = find_target(document.as_table_mut(), name)?;
+            let lists = |json: &Json| json.as_array().is_some_and(|groups| !groups.is_empty());
+            if settings.get("group").is_some_and(|groups| !lists(groups))
+                && Tables::at(targets.get_mut(index), "group").is_some_and(|groups| groups.len() > 0)
+            {
+                return Err(opens_to_all());
+            }
             merge(targets.get_mut(index), settings);
         }
         Subject::Group { target, name } => {
@@ -152,6 +162,14 @@ fn set(document: &mut DocumentMut, subject: &Subject, settings: &Map<String, Jso
         }
     }
     Ok(())
+}
+
+/// Without groups everybody may log in: nobody means that who takes away the last one's access.
+fn opens_to_all() -> EditError {
+    wrong(
+        "without its last group everybody could log in to this target",
+        "remove the target, set deny = true in the group, or add another group first",
+    )
 }
 
 /// Names of LUNs, also of those that nobody named.

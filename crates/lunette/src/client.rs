@@ -32,7 +32,7 @@ impl AdminArguments {
     /// The place to ask at.
     fn place(&self) -> Result<String, Failure> {
         let variable = || std::env::var(place::VARIABLE).ok().filter(|text| !text.is_empty());
-        let usual = || place::usual().map(|path| path.display().to_string());
+        let usual = || place::to_ask().map(|path| path.display().to_string());
         self.admin.clone().or_else(variable).or_else(usual).ok_or_else(|| {
             Failure::wrong_input("XDG_RUNTIME_DIR is not set; name the daemon's socket with --admin")
         })
@@ -58,7 +58,9 @@ impl AdminArguments {
         );
         let failed = |error: io::Error| {
             let fix = match error.kind() {
-                io::ErrorKind::PermissionDenied => "only the daemon's user and root may use it: try sudo",
+                io::ErrorKind::PermissionDenied => {
+                    "only root, the daemon's user and members of its admin_group may use it: try sudo"
+                }
                 _ => "is a daemon running (lunette serve)? name its socket with --admin PATH",
             };
             Failure::failed(format!("{place}: {error}; {fix}"))

@@ -13,7 +13,7 @@ use engine::daemon::NotKept;
 use engine::{ChangeError, Daemon, Wants};
 use file::Replacement;
 use plan::{Cut, Step};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::Path;
@@ -90,10 +90,10 @@ impl Live {
         }
         match order {
             Order::Reload => self.reload(dry_run),
-            Order::Edit(edit) => self.edit(edit, dry_run, false),
+            Order::Edit(edit) => self.edit(edit, dry_run, None),
             Order::Resize { lun, size, may_lose_data } => {
                 let edit = self.resizing(lun, size)?;
-                self.edit(&edit, dry_run, *may_lose_data)
+                self.edit(&edit, dry_run, may_lose_data.then_some(lun))
             }
         }
     }
@@ -106,7 +106,7 @@ impl Live {
         }
         let checked = Checked::from_options(&self.options).map_err(|problems| invalid(&problems))?;
         let text = checked.text.clone();
-        let done = self.change(checked, dry_run, false)?;
+        let done = self.change(checked, dry_run, None)?;
         if !dry_run {
             self.text = text;
         }
@@ -114,7 +114,7 @@ impl Live {
     }
 
     /// Changes one thing: in the file, if there is one, which is replaced once the change was made.
-    fn edit(&mut self, edit: &Edit, dry_run: bool, may_lose_data: bool) -> Answer {
+    fn edit(&mut self, edit: &Edit, dry_run: bool, may_lose_data: Option<&str>) -> Answer {
         let text = edit.apply(&self.text).map_err(|error| uneditable(&edit.subject, error))?;
         let path = self.options.config.clone();
         if let Some(path) = &path {
@@ -137,7 +137,7 @@ impl Live {
         {
             let mut refused = unwritable(path, &error);
             let before = Checked { config, text: self.text.clone(), shown, warnings: Vec::new() };
-            if let Err(Refused { faults, .. }) = self.change(before, false, true) {
+            if let Err(Refused { faults, .. }) = self.change(before, false, None) {
                 refused.faults.extend(faults);
             }
             return Err(refused);
@@ -182,13 +182,14 @@ impl Live {
         Ok(Edit { subject: Subject::Lun(name.into()), action: Action::Set(settings) })
     }
 
-    /// Goes from what runs to this, in full or not at all.
-    fn change(&mut self, checked: Checked, dry_run: bool, may_lose_data: bool) -> Answer {
+    /// Goes from what runs to this, in full or not at all. Only the one LUN that may lose data may become smaller.
+    fn change(&mut self, checked: Checked, dry_run: bool, may_lose_data: Option<&str>) -> Answer {
         let Checked { config, shown, warnings, .. } = checked;
         let before = self.daemon.config().clone();
         let cuts = plan::cuts(&before, &config);
-        if !may_lose_data && !cuts.is_empty() {
-            let faults = cuts.iter().map(Cut::fault).collect();
+        let faults: Vec<Fault> =
+            cuts.iter().filter(|cut| may_lose_data != Some(&cut.name)).map(Cut::fault).collect();
+        if !faults.is_empty() {
             return Err(refused(Refusal::Conflict, "data would be lost; nothing was changed", faults));
         }
         // A LUN goes before its file is cut off, and comes again behind.
@@ -204,6 +205,10 @@ impl Live {
         let missing = plan::missing(&before, &config, &coming, &engine::Host);
         if !missing.is_empty() {
             return Err(refused(Refusal::Conflict, "a LUN cannot be opened; nothing was changed", missing));
+        }
+        let misplaced = plan::misplaced(&before, &leaving, &coming);
+        if !misplaced.is_empty() {
+            return Err(refused(Refusal::Conflict, "data would be lost; nothing was changed", misplaced));
         }
         let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         if !dry_run {
@@ -224,7 +229,13 @@ impl Live {
     fn cut(&mut self, cut: &Cut, from: &Config) -> Result<(), Refused> {
         tracing::info!("configuration: {cut}");
         let file = OpenOptions::new().write(true).open(&cut.path);
-        let done = file.and_then(|file| file.set_len(cut.size_bytes).and_then(|()| file.sync_all()));
+        let cut_off = |file: File| {
+            // Whoever else uses it has it locked.
+            file.try_lock()?;
+            file.set_len(cut.size_bytes)?;
+            file.sync_all()
+        };
+        let done: io::Result<()> = file.and_then(cut_off);
         done.map_err(|error| {
             tracing::error!("configuration: this failed: {cut}: {error}");
             let mut faults = vec![fault(&cut.to_string(), &error.to_string(), "fix this, and try again")];

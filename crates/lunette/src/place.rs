@@ -3,8 +3,8 @@
 use admin::{BindError, Listener};
 use config::{AdminAddress, AdminPlace, Config, parse_admin};
 use rustix::process::geteuid;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::fs::{DirBuilder, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// The variable that names the place where nothing else does.
@@ -20,6 +20,12 @@ pub(crate) fn usual() -> Option<PathBuf> {
     }
     let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty())?;
     Some(PathBuf::from(folder).join(SOCKET))
+}
+
+/// Where commands look: the system's daemon may admit a user who has none.
+pub(crate) fn to_ask() -> Option<PathBuf> {
+    let system = || Some(Path::new(FOLDER).join(SOCKET)).filter(|path| path.exists());
+    usual().filter(|path| path.exists()).or_else(system).or_else(usual)
 }
 
 /// Opens the place that the configuration names. Where it names none, a place that cannot be had costs only the interface.
@@ -51,8 +57,10 @@ fn open_place(place: &AdminPlace) -> Result<Option<Listener>, BindError> {
                 return without("XDG_RUNTIME_DIR is not set; name a place with --admin");
             };
             if path.starts_with(FOLDER) {
-                // If it cannot be made, the socket says so.
-                let _ = DirBuilder::new().mode(0o755).create(FOLDER);
+                // If it cannot be made, the socket says so. Whom the socket admits gets there, whatever the umask.
+                if DirBuilder::new().create(FOLDER).is_ok() {
+                    let _ = std::fs::set_permissions(FOLDER, Permissions::from_mode(0o755));
+                }
             }
             match Listener::bind(&AdminAddress::Unix(path)) {
                 Ok(listener) => Ok(Some(listener)),

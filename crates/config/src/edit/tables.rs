@@ -54,9 +54,12 @@ impl<'a> Tables<'a> {
         self.get_mut(index).get("name").and_then(Item::as_str).map(str::to_owned)
     }
 
-    /// The one that is called so; case does not matter, as in names of iSCSI.
+    /// The one that is called so; if there is none, case does not matter, as in names of iSCSI.
     pub(super) fn named(&mut self, name: &str) -> Option<usize> {
-        (0..self.len()).find(|index| self.name(*index).is_some_and(|other| other.eq_ignore_ascii_case(name)))
+        let mut find = |is_it: fn(&str, &str) -> bool| {
+            (0..self.len()).find(|index| self.name(*index).is_some_and(|other| is_it(&other, name)))
+        };
+        find(|a, b| a == b).or_else(|| find(str::eq_ignore_ascii_case))
     }
 
     /// One more, behind all others.

@@ -131,14 +131,33 @@ fn a_target_that_shows_all_luns_names_them_once_it_must() {
 
 #[test]
 fn groups_come_and_go() {
-    let gone = edited(FILE, &group(Action::Remove));
-    assert!(!gone.contains("group") && gone.contains("# The end."), "{gone}");
+    let other = |action| {
+        let (target, name) = ("iqn.2026-11.A:X".into(), "Web".into());
+        Edit { subject: Subject::Group { target, name }, action }
+    };
+    let both = edited(FILE, &other(add(json!({ "initiators": ["iqn.y"] }), &[])));
+    let gone = edited(&both, &group(Action::Remove));
+    assert!(!gone.contains("\"web\"") && gone.contains("\"Web\"") && gone.contains("# The end."), "{gone}");
     let again = edited(&gone, &group(add(json!({ "deny": true, "initiators": ["iqn.x"] }), &[])));
     assert!(
         again.contains("[[target.group]]\nname = \"web\"\ndeny = true\ninitiators = [\"iqn.x\"]\n"),
         "{again}"
     );
     assert!(matches!(group(add(json!({}), &[])).apply(FILE), Err(EditError::Exists(_))));
+}
+
+/// Without groups everybody may log in.
+#[test]
+fn the_last_group_of_a_target_stays() {
+    let refused = |edit: &Edit| match edit.apply(FILE) {
+        Err(EditError::Wrong(what, _)) => assert!(what.contains("everybody could log in"), "{what}"),
+        other => panic!("{other:?}"),
+    };
+    refused(&group(Action::Remove));
+    for groups in [json!(null), json!([])] {
+        let subject = Subject::Target("iqn.2026-11.a:x".into());
+        refused(&Edit { subject, action: Action::Set(settings(json!({ "group": groups }))) });
+    }
 }
 
 #[test]

@@ -52,6 +52,10 @@ impl Connection {
         if !target.portals.contains(&portal) {
             return Some("its target is not reached through its portal any more");
         }
+        // Its I_T nexus is one with the port that this group made (RFC 7143 section 4.2.7.1); reservations know it by that.
+        if served.config.portals[portal].group != self.facts.group {
+            return Some("its portal belongs to another group now");
+        }
         if self.machine.is_srp() && served.config.srp_target(portal) != Some(index) {
             return Some("its portal leads to another target");
         }
@@ -330,19 +334,17 @@ impl<I: Io> Core<I> {
             let same = conn.luns.last().map(|last| &last.nexus.hidden_ports).filter(|ids| ***ids == *hidden);
             nexus.hidden_ports = same.cloned().unwrap_or_else(|| hidden.into());
             nexus.sync(&self.units[unit].view.policy);
+            // What it was owed by the unit under another number, or before that was hidden, it is owed now.
+            let earlier = conn.luns.iter().find(|lun| !is_first && lun.unit == unit);
+            let earlier = earlier.map(|lun| (lun.losses, lun.received, lun.reported_at));
             let before = reported.iter().find(|(other, _)| *other == unit).map(|(_, losses)| *losses);
-            let losses = before.unwrap_or_else(|| self.units[unit].lane.losses());
-            let (number, received) = (*number, losses);
-            let lun = LunState {
-                number,
-                hidden: None,
-                unit,
-                nexus,
-                losses,
-                received,
-                reported_at: None,
-                line: None,
-            };
+            let (losses, received, reported_at) = earlier.unwrap_or_else(|| {
+                let losses = before.unwrap_or_else(|| self.units[unit].lane.losses());
+                (losses, losses, None)
+            });
+            let number = *number;
+            let lun =
+                LunState { number, hidden: None, unit, nexus, losses, received, reported_at, line: None };
             conn.add_lun(lun, is_first);
             has_changed |= !is_first;
         }

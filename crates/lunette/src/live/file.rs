@@ -1,5 +1,7 @@
 //! The configuration file, replaced in one step: whoever reads it sees the old text or the new one.
 
+use reactor::random;
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
@@ -16,15 +18,16 @@ impl Replacement {
     pub(super) fn prepare(path: &Path, text: &str) -> io::Result<Replacement> {
         let file = fs::canonicalize(path)?;
         let found = file.metadata()?;
-        let mut name = file.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}", std::process::id()));
+        // A name that nobody else has: in containers, numbers of processes are the same ones again and again.
+        let mut name = OsString::from(".");
+        name.push(file.file_name().unwrap_or_default());
+        name.push(format!(".{:08x}{:08x}", random::bits(), random::bits()));
         let beside = file.with_file_name(name);
-        // What a process with our number left behind.
-        let _ = fs::remove_file(&beside);
         let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
         let replacement = Replacement { file, beside };
-        // Only root may give files away.
-        let _ = fchown(&new, Some(found.uid()), Some(found.gid()));
+        // Only root may give files away. Whoever reads it by its group still has to, and no other group may.
+        let _ = fchown(&new, Some(found.uid()), None);
+        fchown(&new, None, Some(found.gid()))?;
         new.set_permissions(fs::Permissions::from_mode(found.mode() & 0o7777))?;
         new.write_all(text.as_bytes())?;
         new.sync_all()?;
@@ -37,10 +40,14 @@ impl Replacement {
             return Err(io::Error::other("somebody else has changed it meanwhile"));
         }
         fs::rename(&self.beside, &self.file)?;
-        match self.file.parent() {
-            Some(folder) => File::open(folder)?.sync_all(),
-            None => Ok(()),
+        let folder = self.file.parent().map(File::open).transpose();
+        if let Err(error) = folder.and_then(|folder| folder.map_or(Ok(()), |folder| folder.sync_all())) {
+            let file = self.file.display();
+            tracing::warn!(
+                "{file} has been replaced, but a power failure may bring the old one back: {error}"
+            );
         }
+        Ok(())
     }
 }
 

@@ -3,6 +3,8 @@
 use admin::Fault;
 use config::{Config, Group, Host, Lun, Portal, StepOfChange, StoreSpec, Target, diff};
 use std::fmt;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// One step, and what it does to whom.
@@ -55,6 +57,35 @@ pub(super) fn missing(old: &Config, new: &Config, steps: &[Step], host: &dyn Hos
     steps.iter().filter_map(missing).collect()
 }
 
+/// LUNs that go and come again with another file than they have: theirs was deleted, moved or replaced meanwhile, and would be
+/// lost when it is closed.
+pub(super) fn misplaced(old: &Config, leaving: &[Step], coming: &[Step]) -> Vec<Fault> {
+    let comes = |name: &str| coming.iter().any(|step| step.step == StepOfChange::AddLun(name.into()));
+    let misplaced = |step: &Step| {
+        let StepOfChange::RemoveLun(name) = &step.step else { return None };
+        let path = find(old, name).filter(|_| comes(name)).and_then(path)?;
+        let what = match path.metadata() {
+            Ok(found) if is_open_here(&found) => return None,
+            Ok(_) => {
+                "another file is at its place now; the one that it serves would be lost to it".to_owned()
+            }
+            Err(error) => {
+                format!("its file is not at its place any more ({error}), and would be replaced by a new one")
+            }
+        };
+        let fix = format!("put the file back to {}, or remove the LUN and add another one", path.display());
+        Some(Fault { place: format!("LUN {name}"), what, fix })
+    };
+    leaving.iter().chain(coming).filter_map(misplaced).collect()
+}
+
+/// Whether this process has the file open.
+fn is_open_here(file: &Metadata) -> bool {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
+    let is_it = |open: Metadata| (open.dev(), open.ino()) == (file.dev(), file.ino());
+    entries.flatten().any(|entry| std::fs::metadata(entry.path()).is_ok_and(is_it))
+}
+
 /// A file that becomes smaller.
 pub(super) struct Cut {
     /// The LUN's name.
@@ -82,9 +113,11 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Files of which something is to be cut off.
+/// Files of which something is to be cut off: those of LUNs whose size this changes. What others have by now is not its concern.
 pub(super) fn cuts(old: &Config, new: &Config) -> Vec<Cut> {
-    let cut = |lun: &Lun| match find(new, &lun.name).map(|after| &after.store) {
+    let changed =
+        |lun: &Lun| find(new, &lun.name).map(|after| &after.store).filter(|after| **after != lun.store);
+    let cut = |lun: &Lun| match changed(lun) {
         Some(StoreSpec::File { path: after, size: Some(size) }) if path(lun) == Some(after) => {
             // What is not there is not cut off.
             let is_smaller = after.metadata().is_ok_and(|found| *size < found.len());

@@ -304,3 +304,30 @@ fn a_disk_that_grows_or_becomes_read_only_notifies_each_session_once() {
     assert_eq!(served.folder.path().join("b.img").metadata().expect("it is there").len(), 1 << 20);
     served.daemon.stop();
 }
+
+#[test]
+fn no_other_disk_is_cut_off_and_none_is_replaced_by_a_new_one_because_its_file_is_elsewhere() {
+    let served = Served::with("", "");
+    let file = |name: &str| served.folder.path().join(format!("{name}.img"));
+    for name in ["a", "b"] {
+        let spec = format!("file:{},size=2M,name={name},serial={name}", file(name).display());
+        served.must(&["lun", "add", &spec]);
+    }
+    let grown = fs::OpenOptions::new().write(true).open(file("a")).expect("it is there");
+    grown.set_len(4 << 20).expect("it grows");
+    served.must(&["lun", "resize", "b", "1M", "--yes-lose-data"]);
+    let length = |name: &str| file(name).metadata().expect("it is there").len();
+    assert_eq!((length("a"), length("b")), (4 << 20, 1 << 20));
+
+    fs::rename(file("a"), file("moved")).expect("it moves");
+    for other in [false, true] {
+        if other {
+            fs::write(file("a"), [0; 512]).expect("another file");
+        }
+        let refused = served.ask(&["lun", "set", "a", "block_size=4096"]);
+        assert!(refused.text.contains("data would be lost; nothing was changed"), "{}", refused.text);
+    }
+    assert_eq!((length("a"), length("moved")), (512, 4 << 20));
+    fs::rename(file("moved"), file("a")).expect("it moves back");
+    served.daemon.stop();
+}
