@@ -16,6 +16,9 @@ pub(super) struct Limit {
     pub(super) at_most: f64,
 }
 
+/// Where the command's tests count what a session takes.
+const TEN_THOUSAND: &str = "idle::soak::so_it_does_among_ten_thousand";
+
 pub(super) const LIMITS: [Limit; 4] = [
     Limit {
         name: "quiet_p99",
@@ -41,7 +44,7 @@ pub(super) const LIMITS: [Limit; 4] = [
     Limit {
         name: "idle_session_bytes",
         what: "memory of each of 10,000 idle sessions, bytes",
-        command: &["test", "--release", "--locked", "--package", "lunette", "--test", "idle"],
+        command: &["test", "--release", "--locked", "--package", "lunette", "--test", "it", "--", "--exact", TEN_THOUSAND],
         words: " idle sessions: ",
         at_most: 16384.0,
     },
@@ -85,5 +88,14 @@ mod tests {
         assert_eq!(figure_after(LIMITS[0].words, text), Some(2.71));
         assert_eq!(figure_after("alone: ", text), None);
         assert_eq!(figure_after("median of 5: ", "median of 5: none"), None);
+    }
+
+    /// Cargo runs no test, and reports success, where a filter matches none.
+    #[test]
+    fn the_test_that_counts_what_sessions_take_is_there() {
+        let (module, test) = TEN_THOUSAND.split_once("::soak::").expect("a soak test");
+        let path = crate::command::root().join(format!("crates/lunette/tests/it/{module}.rs"));
+        let text = std::fs::read_to_string(path).expect("a module of the command's tests");
+        assert!(text.contains(&format!("fn {test}()")));
     }
 }
