@@ -1,6 +1,6 @@
 //! From one configuration to another: a pure function into ordered steps.
 
-use super::{Config, Group, HugePages, Lun, StoreSpec, Target};
+use super::{AoeInterface, Config, Group, HugePages, Lun, StoreSpec, Target};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
@@ -22,12 +22,18 @@ pub enum StepOfChange {
     },
     /// Stop listening.
     RemovePortal(SocketAddr),
+    /// End the AoE sessions of an interface, by its name, and leave it.
+    RemoveInterface(String),
     /// No target shows the LUN now: close its store.
     RemoveLun(String),
     /// Open the LUN's store.
     AddLun(String),
     /// Properties changed that its sessions can live with.
     ChangeLun(String),
+    /// Serve AoE on an interface.
+    AddInterface(String),
+    /// Who is served on an interface changed: sessions of others end.
+    ChangeInterface(String),
     /// Listen.
     AddPortal(SocketAddr),
     /// Cores, transports or group of a portal changed: for connections to come, but sessions of another group end.
@@ -61,9 +67,6 @@ fn settings(old: &Config, new: &Config) -> Vec<StepOfChange> {
     if old.admin_group != new.admin_group {
         steps.push(StepOfChange::Restart("admin_group"));
     }
-    if old.aoe != new.aoe {
-        steps.push(StepOfChange::Restart("aoe"));
-    }
     if old.srp_guid != new.srp_guid {
         steps.push(StepOfChange::Restart("srp_guid"));
     }
@@ -93,6 +96,8 @@ fn leaving(old: &Config, new: &Config) -> Vec<StepOfChange> {
     }
     let addresses = counted_addresses(new);
     steps.extend(without(&counted_addresses(old), &addresses).map(StepOfChange::RemovePortal));
+    let goes = old.aoe.iter().filter(|interface| !stays(new, interface));
+    steps.extend(goes.map(|interface| StepOfChange::RemoveInterface(interface.name.clone())));
     for lun in old.luns.iter().filter(|lun| !survives(old, new, &lun.name)) {
         steps.push(StepOfChange::RemoveLun(lun.name.clone()));
     }
@@ -101,12 +106,19 @@ fn leaving(old: &Config, new: &Config) -> Vec<StepOfChange> {
 
 fn coming(old: &Config, new: &Config) -> Vec<StepOfChange> {
     let mut steps = Vec::new();
-    for lun in &new.luns {
-        match find_lun(old, &lun.name) {
-            Some(before) if before == lun => {}
-            Some(before) if same_unit(before, lun) => steps.push(StepOfChange::ChangeLun(lun.name.clone())),
-            Some(_) | None => steps.push(StepOfChange::AddLun(lun.name.clone())),
+    // One that changes may leave its AoE address to one that comes.
+    for lun in new.luns.iter().filter(|lun| survives(old, new, &lun.name)) {
+        if find_lun(old, &lun.name) != Some(lun) {
+            steps.push(StepOfChange::ChangeLun(lun.name.clone()));
         }
+    }
+    let comes = new.luns.iter().filter(|lun| !survives(old, new, &lun.name));
+    steps.extend(comes.map(|lun| StepOfChange::AddLun(lun.name.clone())));
+    for interface in new.aoe.iter().filter(|interface| !old.aoe.contains(interface)) {
+        let name = interface.name.clone();
+        let step =
+            if stays(old, interface) { StepOfChange::ChangeInterface } else { StepOfChange::AddInterface };
+        steps.push(step(name));
     }
     let before = counted_addresses(old);
     for (key, portal) in counted_addresses(new).iter().zip(&new.portals) {
@@ -128,6 +140,11 @@ fn coming(old: &Config, new: &Config) -> Vec<StepOfChange> {
         }
     }
     steps
+}
+
+/// Whether an interface is served there too, by the same cores.
+fn stays(other: &Config, interface: &AoeInterface) -> bool {
+    other.aoe.iter().any(|other| (&other.name, &other.cores) == (&interface.name, &interface.cores))
 }
 
 /// Whether a LUN is the same unit in both, perhaps with other properties.
@@ -303,6 +320,35 @@ luns = ["b"]
         assert_eq!(changed("portal = [", "admin = '/x'\nportal = ["), [Restart("admin")]);
     }
 
+    #[test]
+    fn an_interface_comes_goes_or_serves_others() {
+        let with = |lists: &str| {
+            let lun =
+                |name: &str, aoe: &str| format!("[[lun]]\nname = '{name}'\nram = '1M'\naoe = '{aoe}'\n");
+            let more = if lists.contains("eth1") { lun("b", "1.2") } else { String::new() };
+            format!("{}{more}[[aoe]]\ninterface = 'eth0'\n{lists}", lun("a", "1.1"))
+        };
+        let steps = |old: &str, new: &str| diff(&config(&with(old)), &config(&with(new)));
+        let (one, denied) = ("[[aoe]]\ninterface = 'eth1'\n", "deny = ['02:00:00:00:00:01']\n");
+        let (eth0, eth1) = (|| "eth0".to_string(), || "eth1".to_string());
+        assert_eq!(steps("", one), [AddLun("b".into()), AddInterface(eth1())]);
+        assert_eq!(steps(one, ""), [RemoveInterface(eth1()), RemoveLun("b".into())]);
+        assert_eq!(steps("", denied), [ChangeInterface(eth0())]);
+        let (old, mut new) = (config(&with("")), config(&with("")));
+        new.aoe[0].cores = vec![77];
+        assert_eq!(diff(&old, &new), [RemoveInterface(eth0()), AddInterface(eth0())]);
+        let all = diff(&old, &new);
+        assert_eq!(diff(&all.iter().fold(old, |now, step| step.after(&now, &new)), &new), []);
+    }
+
+    #[test]
+    fn a_lun_that_comes_may_have_the_aoe_address_that_another_leaves() {
+        let with = |luns: &str| config(&format!("aoe = [{{ interface = 'eth0' }}]\nlun = [{luns}]\n"));
+        let old = with("{ name = 'a', ram = '1M', aoe = '1.1' }");
+        let new = with("{ name = 'b', ram = '1M', aoe = '1.1' }, { name = 'a', ram = '1M', aoe = '1.2' }");
+        assert_eq!(diff(&old, &new), [ChangeLun("a".into()), AddLun("b".into())]);
+    }
+
     /// A file in which each thing is there or not, or there in another form.
     fn variant() -> impl Strategy<Value = String> {
         let luns = proptest::collection::vec(0u8..4, 3);
@@ -364,6 +410,7 @@ luns = ["b"]
                         visible.insert(name, luns);
                     }
                     Restart(_) | Settings | RemovePortal(_) | AddPortal(_) | ChangePortal(_) => {}
+                    RemoveInterface(_) | AddInterface(_) | ChangeInterface(_) => {}
                 }
             }
             prop_assert_eq!(open, names(&new));

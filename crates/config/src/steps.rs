@@ -22,6 +22,16 @@ impl StepOfChange {
                 lists(target).for_each(|luns| luns.retain(|(_, lun)| Some(*lun) != index));
             }
             StepOfChange::RemovePortal(address) => remove_portal(&mut next, *address),
+            StepOfChange::RemoveInterface(name) => next.aoe.retain(|interface| interface.name != *name),
+            StepOfChange::AddInterface(name) => {
+                next.aoe.extend(to.aoe.iter().filter(|interface| interface.name == *name).cloned());
+            }
+            StepOfChange::ChangeInterface(name) => {
+                let found = to.aoe.iter().find(|interface| interface.name == *name);
+                for interface in next.aoe.iter_mut().filter(|interface| interface.name == *name) {
+                    *interface = found.unwrap_or(interface).clone();
+                }
+            }
             StepOfChange::RemoveLun(name) => remove_lun(&mut next, name),
             StepOfChange::AddLun(name) => add_lun(&mut next, to, name),
             StepOfChange::ChangeLun(name) => {

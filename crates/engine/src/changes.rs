@@ -1,12 +1,12 @@
 //! How what is served changes while it is served: in rounds, each of which every core acknowledges before the next begins.
 
 use crate::core::aoe::Ledger;
-use crate::message::Message;
-use crate::served::{Door, Named, Parts, Served, warn_of_blocks};
+use crate::message::{InterfaceMessage, Message};
+use crate::served::{Door, Named, Parts, Segment, Served, warn_of_blocks};
 use crate::state::files::Files;
 use crate::stores::Opened;
 use crate::units::{self, NewUnit};
-use config::{Config, Lun, Portal, StepOfChange, StoreSpec, Target};
+use config::{AoeInterface, Config, Lun, Portal, StepOfChange, StoreSpec, Target};
 use reactor::io::Io;
 use reactor::mailbox::Sender;
 use reactor::uring::Uring;
@@ -57,6 +57,9 @@ enum Round<I: Io> {
     Remove(u32),
 }
 
+/// The sockets of an interface that comes, and its number.
+type Lines<I> = (Arc<Segment>, Vec<<I as Io>::Line>);
+
 /// A change under way, and what it changes.
 pub(crate) struct Changes<I: Io = Uring> {
     mail: Vec<Sender<Message<I>>>,
@@ -67,10 +70,13 @@ pub(crate) struct Changes<I: Io = Uring> {
     slots: Vec<Slot>,
     /// The units that are served, by their numbers.
     units: BTreeMap<u32, Arc<Unit>>,
-    /// The numbers of the next target and portal.
+    /// The numbers of the next target, portal and interface.
     next_target: usize,
     next_portal: usize,
+    next_segment: usize,
     rounds: VecDeque<Round<I>>,
+    /// What the interface that comes is served by, once all cores know it.
+    lines: Option<Lines<I>>,
     /// Those who have yet to acknowledge the round that has begun.
     awaited: Option<(mpsc::Receiver<bool>, usize)>,
     /// Every store of a unit that has gone was flushed.
@@ -111,7 +117,9 @@ impl<I: Io> Changes<I> {
             units,
             next_target: served.targets.len(),
             next_portal: served.doors.len(),
+            next_segment: served.segments.len(),
             rounds: VecDeque::new(),
+            lines: None,
             awaited: None,
             is_flushed: true,
         }
@@ -193,10 +201,21 @@ impl<I: Io> Changes<I> {
                 }
                 (None, None)
             }
+            StepOfChange::AddInterface(name) => {
+                let interface = config.aoe.iter().find(|interface| interface.name == *name);
+                let mut cores = interface.into_iter().flat_map(|interface| &interface.cores);
+                if cores.any(|core| !config.cores.contains(core)) {
+                    return Err(format!("interface {name} has cores that are used at the next start only"));
+                }
+                (None, None)
+            }
             _ => (None, None),
         };
         let mut plan = self.plan_of(config, comes, goes);
         self.plan_doors(step, &mut plan);
+        if let StepOfChange::AddInterface(name) = step {
+            plan.attaches = plan.config.aoe.iter().position(|interface| interface.name == *name);
+        }
         if let StepOfChange::ChangeLun(name) = step {
             plan.changes = self.served.find(name).map(|index| self.served.units[index]);
         }
@@ -214,7 +233,7 @@ impl<I: Io> Changes<I> {
         }
         let comes = comes.and_then(|name| config.luns.iter().position(|lun| lun.name == name));
         let doors = self.served.doors.clone();
-        Plan { config, served, comes, goes, changes: None, doors, opens: None }
+        Plan { config, served, comes, goes, changes: None, doors, opens: None, attaches: None }
     }
 
     /// What listens at the portals then, as [`StepOfChange::after`] has them.
@@ -238,8 +257,8 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// Makes ready what a plan takes, with the store of the LUN that comes, and what listens at the portal that does. Nothing has
-    /// changed.
+    /// Makes ready what a plan takes, with the store of the LUN that comes, what listens at the portal that does, and the sockets of
+    /// the interface that does. Nothing has changed.
     ///
     /// # Errors
     /// When there are too many LUNs.
@@ -248,9 +267,10 @@ impl<I: Io> Changes<I> {
         plan: Plan,
         opened: Option<&Opened<I>>,
         door: Option<Door>,
+        lines: Vec<I::Line>,
         files: &dyn Files,
     ) -> Result<Prepared<I>, String> {
-        let Plan { config, served, comes, goes, changes, mut doors, opens } = plan;
+        let Plan { config, served, comes, goes, changes, mut doors, opens, attaches } = plan;
         let come = comes.map(|_| self.next_number()).transpose()?;
         let number = |(index, lun): (usize, &Lun)| match come {
             Some(number) if comes == Some(index) => number,
@@ -277,7 +297,10 @@ impl<I: Io> Changes<I> {
         let is_new = |number: &u32| self.units.get(number).is_some_and(|unit| !unit.exported);
         let exported = exported.map(|(_, number)| *number).filter(is_new);
         let ledgers = exported.map(|number| (number, Arc::new(Ledger::new()))).collect();
-        let parts = Parts { config: served, units, targets, doors, ledgers };
+        let segments: Vec<Arc<Segment>> =
+            served.aoe.iter().map(|interface| self.segment(interface)).collect();
+        let lines = attaches.map(|index| (segments[index].clone(), lines));
+        let parts = Parts { config: served, units, targets, doors, segments, ledgers };
         let served = self.served.next(parts);
         let mut ports = served.ports.of_luns();
         let (early, late) = self.configured(&served, &ports, changes);
@@ -290,7 +313,14 @@ impl<I: Io> Changes<I> {
             (unit, fit) = (Some(new), is_fit);
         }
         let gone = goes.map(|index| self.served.units[index]);
-        Ok(Prepared { config, served, unit, early, late, gone, come, fit })
+        Ok(Prepared { config, served, unit, lines, early, late, gone, come, fit })
+    }
+
+    /// An interface as it is to be served.
+    fn segment(&self, interface: &AoeInterface) -> Arc<Segment> {
+        let before = self.served.segments.iter().find(|segment| segment.interface.name == interface.name);
+        let number = before.map_or(self.next_segment, |segment| segment.number);
+        Arc::new(Segment { number, interface: interface.clone() })
     }
 
     /// Units that are others before this is served: by ports that come and what is configured of them, and in any case the one
@@ -316,7 +346,7 @@ impl<I: Io> Changes<I> {
 
     /// Begins what was prepared.
     pub(crate) fn begin(&mut self, prepared: Prepared<I>) {
-        let Prepared { config, served, unit, early, late, gone, come, .. } = prepared;
+        let Prepared { config, served, unit, lines, early, late, gone, come, .. } = prepared;
         if let Some(number) = come {
             let slot = slot(number);
             self.slots.resize(self.slots.len().max(slot + 1), Slot::default());
@@ -328,6 +358,9 @@ impl<I: Io> Changes<I> {
         let portals: Vec<usize> = served.doors.iter().map(|door| door.number).collect();
         self.next_target = numbers(&targets, self.next_target);
         self.next_portal = numbers(&portals, self.next_portal);
+        let segments: Vec<usize> = served.segments.iter().map(|segment| segment.number).collect();
+        self.next_segment = numbers(&segments, self.next_segment);
+        self.lines = lines;
         self.units.extend(unit.iter().map(|unit| (unit.view.unit.index, unit.view.unit.clone())));
         self.units.extend(early.iter().chain(&late).map(|unit| (unit.index, unit.clone())));
         gone.iter().for_each(|unit| _ = self.units.remove(unit));
@@ -390,8 +423,21 @@ impl<I: Io> Changes<I> {
             }
             match self.rounds.pop_front() {
                 Some(round) => self.begin_round(round),
-                None => return Progress::Done(std::mem::replace(&mut self.is_flushed, true)),
+                None => break,
             }
+        }
+        self.attach();
+        Progress::Done(std::mem::replace(&mut self.is_flushed, true))
+    }
+
+    /// The first core of an interface that has come hands its sockets out.
+    fn attach(&mut self) {
+        let Some((segment, lines)) = self.lines.take() else { return };
+        let first = segment.interface.cores.first();
+        let core = self.config.cores.iter().position(|core| Some(core) == first);
+        if let Some(mail) = core.and_then(|core| self.mail.get(core)) {
+            let message = InterfaceMessage::Opened(Ok(lines));
+            mail.post(Message::Interface { number: segment.number, message });
         }
     }
 
@@ -431,6 +477,8 @@ pub(crate) struct Plan {
     doors: Vec<Arc<Door>>,
     /// That one, in the configuration, and its number.
     opens: Option<(usize, usize)>,
+    /// The interface that comes, among those of the configuration.
+    attaches: Option<usize>,
 }
 
 impl Plan {
@@ -453,6 +501,11 @@ impl Plan {
         Some((self.served.portals.get(index)?, number, self.doors.get(index)))
     }
 
+    /// The interface that comes.
+    pub(crate) fn attaches(&self) -> Option<&AoeInterface> {
+        self.served.aoe.get(self.attaches?)
+    }
+
     /// What is served then, of which only the machine knows the name of SRP's ports.
     pub(crate) fn srp_guid(&mut self) -> &mut Option<u64> {
         &mut self.served.srp_guid
@@ -467,6 +520,7 @@ pub(crate) struct Prepared<I: Io> {
     config: Config,
     served: Served,
     unit: Option<NewUnit<I>>,
+    lines: Option<Lines<I>>,
     /// Units that are others before that is served, and after.
     early: Units,
     late: Units,

@@ -126,7 +126,7 @@ impl<I: Io> Core<I> {
     ) -> Self {
         let poller = Poller::new(mode(shared.config.poll));
         let stall_nanos = shared.config.stall_timeout.as_nanos() as u64;
-        let ethernet = Ethernet::new(&shared.config, me);
+        let ethernet = Ethernet::new(&served, shared.config.cores[me]);
         Core {
             me,
             io,
@@ -418,7 +418,7 @@ impl<I: Io> Core<I> {
             Message::DeviceFailed { name } => self.device_failed(&name),
             Message::CloseTarget { target, asker } => self.close_target(target, asker),
             Message::TargetClosed(asker) => self.function_closed(asker),
-            Message::Interface { index, message } => self.interface_message(index, message),
+            Message::Interface { number, message } => self.interface_message(number, message),
             Message::ChangeEnded => self.change_ended(),
             Message::AddUnit { unit, done } => self.add_unit(*unit, &done),
             Message::Configure { units, done } => self.configure(&units, done),

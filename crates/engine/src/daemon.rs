@@ -298,9 +298,14 @@ impl Daemon {
             return Err(ChangeError::Refused(why.clone()));
         }
         let door = self.open_door(&mut plan).map_err(|error| ChangeError::Refused(error.to_string()))?;
+        let lines = plan.attaches().map(|new| packet::open(&aoe::setup(new), new.cores.len())).transpose();
+        let lines =
+            lines.map_err(|error| ChangeError::Refused(format!("AoE on {error}")))?.unwrap_or_default();
         let resized = plan.changes(self.changes.served()).and_then(|(unit, lun)| self.grows(unit, lun));
-        let prepared =
-            self.changes.prepare(plan, opened.as_ref(), door, &System).map_err(ChangeError::Refused)?;
+        let prepared = self
+            .changes
+            .prepare(plan, opened.as_ref(), door, lines, &System)
+            .map_err(ChangeError::Refused)?;
         if let Some((watch, size_bytes)) = resized {
             self.watches[watch].1.grow(size_bytes).map_err(ChangeError::Refused)?;
         }

@@ -45,8 +45,8 @@ pub(crate) enum Job<L: Line = Socket> {
     OpenInterface {
         /// The interface.
         interface: AoeInterface,
-        /// Its index in the configuration.
-        index: usize,
+        /// Its number.
+        number: usize,
         /// Who gets the answer.
         core: usize,
     },
@@ -109,12 +109,12 @@ impl<I: Io> Housekeeper<I> {
                 self.cores[core].post(Message::Persisted { unit, ok });
             }
             Job::KeepLoss { serial } => self.keep_loss(keeper, &serial),
-            Job::OpenInterface { interface, index, core } => {
+            Job::OpenInterface { interface, number, core } => {
                 let message = InterfaceMessage::Opened(I::Line::open(
                     &crate::core::aoe::setup(&interface),
                     interface.cores.len(),
                 ));
-                self.cores[core].post(Message::Interface { index, message });
+                self.cores[core].post(Message::Interface { number, message });
             }
             Job::Close(socket) => drop(socket),
             Job::Stop => return false,

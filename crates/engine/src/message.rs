@@ -158,10 +158,10 @@ pub(crate) enum Message<I: Io = Uring> {
     },
     /// None can here.
     TargetClosed(Asker),
-    /// About a network interface that serves AoE and may have changed: see `core::aoe::again`.
+    /// About a network interface that serves AoE and may have changed: see `core::aoe::reopen`.
     Interface {
-        /// Its index in the configuration.
-        index: usize,
+        /// Its number.
+        number: usize,
         /// What about it.
         message: InterfaceMessage<I::Line>,
     },
@@ -236,7 +236,7 @@ pub(crate) enum GateMessage {
     Release,
 }
 
-/// Steps of serving a network interface again that was removed, or is another now.
+/// Steps of serving a network interface that is to be served from now on, that was removed, or is another now.
 pub(crate) enum InterfaceMessage<L: Line = Socket> {
     /// To its first core: look at it.
     Look,

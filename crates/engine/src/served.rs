@@ -5,7 +5,7 @@ use crate::core::aoe::Ledger;
 use crate::limits::Limits;
 use crate::ports::Ports;
 use crate::registry::Registry;
-use config::{Config, Group, Lun, Portal};
+use config::{AoeInterface, Config, Group, Lun, Portal};
 use rdma::verbs::Listener;
 use reactor::io::Handle;
 use std::collections::BTreeMap;
@@ -35,6 +35,13 @@ pub(crate) struct Door {
     pub(crate) by_device: Option<Arc<Listener>>,
 }
 
+/// An interface on which AoE is served.
+pub(crate) struct Segment {
+    /// No other interface has it, or had it before, nor the same one when it was served before.
+    pub(crate) number: usize,
+    pub(crate) interface: AoeInterface,
+}
+
 /// LUNs, who is shown them, and where.
 pub(crate) struct Served {
     /// How many there were before.
@@ -47,6 +54,8 @@ pub(crate) struct Served {
     pub(crate) targets: Vec<Arc<Named>>,
     /// The portals, in that order.
     pub(crate) doors: Vec<Arc<Door>>,
+    /// The interfaces of AoE, in that order.
+    pub(crate) segments: Vec<Arc<Segment>>,
     /// The target ports.
     pub(crate) ports: Ports,
     /// Units by their AoE address.
@@ -65,6 +74,7 @@ pub(crate) struct Parts {
     pub(crate) units: Vec<u32>,
     pub(crate) targets: Vec<Arc<Named>>,
     pub(crate) doors: Vec<Arc<Door>>,
+    pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) ledgers: Vec<(u32, Arc<Ledger>)>,
 }
 
@@ -76,12 +86,15 @@ impl Served {
         let targets = config.targets.iter().enumerate().map(named).map(Arc::new).collect();
         config.luns.iter().for_each(warn_of_blocks);
         let ports = Ports::of(&config, None);
-        let parts = Parts { config, units, targets, doors, ledgers: Vec::new() };
+        let segment =
+            |(number, interface): (usize, &AoeInterface)| Segment { number, interface: interface.clone() };
+        let segments = config.aoe.iter().enumerate().map(segment).map(Arc::new).collect();
+        let parts = Parts { config, units, targets, doors, segments, ledgers: Vec::new() };
         Served::of(None, parts, ports, registry)
     }
 
     fn of(before: Option<&Served>, parts: Parts, ports: Ports, registry: &Arc<Registry>) -> Served {
-        let Parts { config, units, targets, doors, ledgers } = parts;
+        let Parts { config, units, targets, doors, segments, ledgers } = parts;
         let exports = exports(&config, &units);
         let config = Arc::new(config);
         let limits = Limits::of(&config, before.map(|before| (&*before.config, &before.limits)));
@@ -89,7 +102,7 @@ impl Served {
         let addresses = doors.iter().map(|door| door.address).collect();
         let access = Directory::new(config.clone(), targets.clone(), addresses, registry.clone());
         let access = Arc::new(access);
-        Served { epoch, config, units, targets, doors, ports, exports, ledgers, limits, access }
+        Served { epoch, config, units, targets, doors, segments, ports, exports, ledgers, limits, access }
     }
 
     /// What comes after it.
@@ -117,6 +130,11 @@ impl Served {
     /// What listens at a portal, by its number, unless it has gone.
     pub(crate) fn door(&self, number: usize) -> Option<&Arc<Door>> {
         self.doors.iter().find(|door| door.number == number)
+    }
+
+    /// An interface of AoE, by its number, unless it has gone.
+    pub(crate) fn segment(&self, number: usize) -> Option<&Arc<Segment>> {
+        self.segments.iter().find(|segment| segment.number == number)
     }
 
     /// The cores of a portal, by its number.

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 
 /// What all cores share: fixed at start, or touched at login only.
 pub(crate) struct Shared<L: Line = Socket> {
-    /// The configuration of the start, of which cores, state directory and interfaces stay.
+    /// The configuration of the start, of which cores and state directory stay.
     pub(crate) config: Config,
     /// Sessions.
     pub(crate) registry: Arc<Registry>,

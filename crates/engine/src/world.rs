@@ -3,6 +3,7 @@
 
 use crate::changes::{Change, Changes, Progress};
 use crate::core::Core;
+use crate::core::aoe::setup;
 use crate::daemon::{open_interfaces, share};
 use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
@@ -162,14 +163,14 @@ impl<I: Io> Cores<I> {
         let opened =
             store.map(|(store, losses)| Opened { store, failed: None, losses, space: Arc::default() });
         let plan = self.changes.plan(change)?;
-        let prepared = self.changes.prepare(plan, opened.as_ref(), None, self.keeper.files())?;
+        let prepared = self.changes.prepare(plan, opened.as_ref(), None, Vec::new(), self.keeper.files())?;
         self.changes.begin(prepared);
         self.changes.poll();
         Ok(())
     }
 
     /// Begins a step of [`config::diff`] from what is served to another configuration, likewise; `listen` opens a portal that
-    /// comes.
+    /// comes, and `lines` those of an interface, one for each of so many cores.
     ///
     /// # Errors
     /// When it cannot be taken: nothing has changed.
@@ -178,6 +179,7 @@ impl<I: Io> Cores<I> {
         step: &StepOfChange,
         to: &Config,
         listen: impl FnOnce(SocketAddr) -> Handle,
+        lines: impl FnOnce(&Setup<'_>, usize) -> io::Result<Vec<I::Line>>,
     ) -> Result<(), String> {
         let plan = self.changes.plan_step(step, to)?;
         let opens = plan
@@ -186,7 +188,11 @@ impl<I: Io> Cores<I> {
         let opened = opens.map(|(number, address, before)| {
             door(number, address, before.unwrap_or_else(|| listen(address)))
         });
-        let prepared = self.changes.prepare(plan, None, opened, self.keeper.files())?;
+        let lines = match plan.attaches() {
+            Some(new) => lines(&setup(new), new.cores.len()).map_err(|error| error.to_string())?,
+            None => Vec::new(),
+        };
+        let prepared = self.changes.prepare(plan, None, opened, lines, self.keeper.files())?;
         self.changes.begin(prepared);
         self.changes.poll();
         Ok(())

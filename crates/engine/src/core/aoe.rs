@@ -4,18 +4,21 @@
 mod counts;
 mod frames;
 mod ledger;
+mod live;
 mod order;
 mod reopen;
 
 use super::kind;
+use crate::served::{Segment, Served};
 use crate::slots::Key;
-use config::{AoeInterface, Config};
+use config::AoeInterface;
 use proto::aoe::target::{Export, Written};
 use proto::time::Time;
 use reactor::io::{Io, Tag};
 use reactor::packet::aoe::{FLAGS, HEADERS_BYTES, SHELF, SLOT, SOURCE};
 use reactor::packet::{Condition, Field, Line, Packets, Setup};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use wire::aoe::{Address, ETHERTYPE, Header, MTU_MIN, Mac, sectors_per_frame};
 
 pub(super) use ledger::Claim;
@@ -23,8 +26,7 @@ pub(crate) use ledger::Ledger;
 
 /// This core's part of an interface, from its opening until its socket no longer works.
 struct Interface<L: Line> {
-    /// Its index in the configuration.
-    index: usize,
+    segment: Arc<Segment>,
     /// The number of the opening: no other of this core has it.
     opening: u32,
     packets: Packets<L>,
@@ -45,6 +47,11 @@ struct Interface<L: Line> {
 }
 
 impl<L: Line> Interface<L> {
+    /// Its name.
+    fn name(&self) -> &str {
+        &self.segment.interface.name
+    }
+
     /// A unit as it is seen here.
     fn export<'a>(&self, address: Address, config: &'a [u8]) -> Export<'a> {
         Export {
@@ -89,7 +96,7 @@ pub(super) struct Ethernet<L: Line> {
     openings: u32,
     /// Interfaces that this core looks at for all.
     interface_watches: Vec<InterfaceWatch>,
-    /// Interfaces, by their index, that have yet to be notified that this core has released them.
+    /// Interfaces, by their number, that have yet to be notified that this core has released them.
     letting_go: Vec<usize>,
     /// What was answered there lately.
     answered: VecDeque<Answered>,
@@ -101,8 +108,8 @@ pub(super) struct Ethernet<L: Line> {
 
 /// What the first core of an interface knows of it.
 struct InterfaceWatch {
-    /// Its index in the configuration.
-    index: usize,
+    /// Its number.
+    number: usize,
     state: State,
     look_at: Time,
     /// Why it is not served: already reported.
@@ -114,14 +121,14 @@ enum State {
     /// So many cores have yet to release it.
     Closing(usize),
     Closed,
-    /// The housekeeper is at it.
+    /// The housekeeper is at it, or its sockets are on their way.
     Opening,
 }
 
 /// Writes that a session answered before it ended: late copies may still come.
 struct Answered {
-    /// Of the interface, in the configuration.
-    index: usize,
+    /// Of the interface.
+    segment: Arc<Segment>,
     from: Mac,
     to: Address,
     written: Written,
@@ -129,12 +136,13 @@ struct Answered {
 }
 
 impl<L: Line> Ethernet<L> {
-    pub(super) fn new(config: &Config, me: usize) -> Ethernet<L> {
+    /// Of this core.
+    pub(super) fn new(served: &Served, core: usize) -> Ethernet<L> {
         Ethernet {
             interfaces: Vec::new(),
             retired: Vec::new(),
             openings: 0,
-            interface_watches: interface_watches(config, me),
+            interface_watches: live::watches(served, core, |_| State::Served),
             letting_go: Vec::new(),
             answered: VecDeque::new(),
             waiting_for_slots: Vec::new(),
@@ -148,11 +156,11 @@ impl<L: Line> Ethernet<L> {
         (openings().map(Interface::sessions).sum(), openings().map(Interface::held).sum())
     }
 
-    /// Serves an interface of the configuration, by its index.
-    fn add(&mut self, index: usize, packets: Packets<L>) {
+    /// Serves an interface.
+    fn add(&mut self, segment: Arc<Segment>, packets: Packets<L>) {
         self.openings = (self.openings + 1) % kind::NUMBERS;
         self.interfaces.push(Interface {
-            index,
+            segment,
             opening: self.openings,
             packets,
             sessions: BTreeMap::new(),
@@ -195,14 +203,6 @@ const FIRMWARE: u16 = 1;
 /// longest, but none whose writes may still be repeated: initiators with ever new addresses do not evict the
 /// names of others.
 const SESSIONS_MAX: usize = 256;
-
-/// Those of the interfaces whose first core this is.
-fn interface_watches(config: &Config, me: usize) -> Vec<InterfaceWatch> {
-    let is_first = |cores: &[usize]| cores.first() == Some(&config.cores[me]);
-    let keeper = |index| InterfaceWatch { index, state: State::Served, look_at: Time(0), reason: None };
-    let all = (0..).zip(&config.aoe);
-    all.filter(|(_, interface)| is_first(&interface.cores)).map(|(index, _)| keeper(index)).collect()
-}
 
 /// What is to be opened of an interface: for each core that serves it, one of its own.
 pub(crate) fn setup(interface: &AoeInterface) -> Setup<'_> {

@@ -94,6 +94,10 @@ impl<I: Io> Core<I> {
             self.set_limits(key);
         }
         self.let_in();
+        if before.config.aoe != served.config.aoe {
+            let ended = self.change_interfaces();
+            self.change.sessions.extend(ended);
+        }
         if before.exports != served.exports {
             self.serve_exports();
         }

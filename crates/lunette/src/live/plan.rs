@@ -135,6 +135,9 @@ fn text(step: &StepOfChange, old: &Config, new: &Config) -> String {
         StepOfChange::RemoveTarget(name) => format!("remove target {name}; its sessions end"),
         StepOfChange::Hide { target, lun } => format!("hide LUN {lun} from initiators of {target}"),
         StepOfChange::RemovePortal(address) => format!("stop listening on {address}"),
+        StepOfChange::RemoveInterface(name) => format!("stop serving AoE on {name}; its sessions end"),
+        StepOfChange::AddInterface(name) => format!("serve AoE on {name}"),
+        StepOfChange::ChangeInterface(name) => format!("change who is served by AoE on {name}"),
         StepOfChange::RemoveLun(name) => {
             let lost = if is_memory(old, name) { "; its content, in memory, is lost" } else { "" };
             format!("remove LUN {name} ({}){lost}", store(old, name))

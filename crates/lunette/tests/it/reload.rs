@@ -1,11 +1,13 @@
 //! The configuration of a daemon that serves: read again, applied in full or not at all, without a word to those whom
 //! nothing of it concerns.
 
-use crate::support::daemon::{Daemon, Url};
+mod aoe;
+mod load;
+
+use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
-use crate::support::load::Load;
 use crate::support::tools::{Outcome, run, tool};
-use crate::support::{Noise, wait_until};
+use crate::support::wait_until;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,10 +56,6 @@ impl Served {
         let mut session = Initiator::login(&self.daemon.lun(0), &Login::named(name)).expect("login");
         session.ready(0).expect("the unit is ready");
         session
-    }
-
-    pub(crate) fn url(&self, lun: u16) -> Url {
-        Url { lun, ..self.daemon.lun(0) }
     }
 }
 
@@ -192,48 +190,6 @@ fn sighup_does_what_reload_does() {
         served.daemon.log().contains("lunette.toml:1:7: lun: this is an integer")
     });
     session.ready(1).expect("all goes on");
-    served.daemon.stop();
-}
-
-#[test]
-fn what_is_not_touched_notices_nothing_of_many_reloads() {
-    reload_under_load(25);
-}
-
-mod soak {
-    #[test]
-    fn what_is_not_touched_notices_nothing_of_a_thousand_reloads() {
-        super::reload_under_load(1000);
-    }
-}
-
-/// Verified load on one LUN while others come, go and change place.
-fn reload_under_load(count: usize) {
-    let served = Served::with("", "");
-    let mut load = Load::on(&served.url(0).to_string(), &["--iodepth", "32", "--size", "8M"]);
-    load.get_on();
-    let mut noise = Noise(17);
-    let mut session = served.session("watcher");
-    for _ in 0..count {
-        let all = ["a", "b", "c", "d"].map(|name| (name, 1 + noise.below(9)));
-        let chosen: Vec<_> = all.into_iter().filter(|_| noise.below(2) == 0).collect();
-        let luns: String = chosen.iter().map(|(name, _)| lun(name)).collect();
-        let mut taken = vec![0];
-        let mut list = String::new();
-        for (name, number) in chosen {
-            let number = (number..).find(|number| !taken.contains(number)).expect("there are enough");
-            taken.push(number);
-            list += &format!(", {{ lun = \"{name}\", number = {number} }}");
-        }
-        served.write(&luns, &list);
-        served.must(&["reload"]);
-        let mut expected: Vec<u8> = taken.iter().map(|number| *number as u8).collect();
-        expected.sort_unstable();
-        assert_eq!(numbers(&mut session), expected);
-        load.assert_running();
-    }
-    load.get_on();
-    load.stop();
     served.daemon.stop();
 }
 

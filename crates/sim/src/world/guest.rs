@@ -314,11 +314,16 @@ impl Guest {
     fn step(&mut self, now: Time, cores: &mut Cores<Kernel>) -> Result<(), String> {
         let (Some(step), Some(to)) = (self.steps.pop_front(), &self.to) else { return Ok(()) };
         let (net, door) = (&self.net, &mut self.door);
-        let begun = cores.begin_step(&step, to, |address| {
-            let handle = net.borrow_mut().listen(address);
-            *door = Some(handle);
-            handle
-        });
+        let begun = cores.begin_step(
+            &step,
+            to,
+            |address| {
+                let handle = net.borrow_mut().listen(address);
+                *door = Some(handle);
+                handle
+            },
+            |_, _| unreachable!("no interface comes"),
+        );
         self.note(now, self.changes, || format!("the guest's step {}: {step:?}", self.changes));
         begun
     }

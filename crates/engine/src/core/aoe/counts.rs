@@ -21,7 +21,7 @@ impl<I: Io> Core<I> {
                 continue;
             }
             interface.reported_at = now;
-            let name = &self.shared.config.aoe[interface.index].name;
+            let name = &interface.segment.interface.name;
             let dropped = interface.packets.dropped();
             let frames = dropped.saturating_sub(std::mem::replace(&mut interface.dropped, dropped));
             if frames > 0 {
@@ -41,13 +41,13 @@ impl<I: Io> Core<I> {
     /// A request was dropped because commands of an earlier session of its initiator with the unit, or of this one, are
     /// not over: that one counts it.
     pub(super) fn count_dropped(&mut self, index: usize, sight: &Sight) {
-        let of = self.ethernet.interfaces[index].index;
+        let name = self.ethernet.interfaces[index].name();
         let openings = self
             .ethernet
             .interfaces
             .iter()
             .chain(&self.ethernet.retired)
-            .filter(|opening| opening.index == of);
+            .filter(|opening| opening.name() == name);
         let key = openings.filter_map(|opening| opening.sessions.get(&(sight.from, sight.to))).next();
         let conn = key.and_then(|key| self.connections.get_mut(*key));
         if let Some(target) = conn.and_then(|conn| conn.machine.aoe_mut()) {

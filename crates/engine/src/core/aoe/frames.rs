@@ -30,14 +30,16 @@ const IDLE: Duration = Duration::from_secs(15 * 60);
 const QUERY_BYTES_MAX: usize = 1100;
 
 impl<I: Io> Core<I> {
-    /// Serves interfaces of the configuration, by their index, with these lines.
+    /// Serves interfaces, by their number, with these lines.
     ///
     /// # Errors
     /// When there is too little memory.
     pub(crate) fn serve_interfaces(&mut self, lines: Vec<(usize, I::Line)>) -> std::io::Result<()> {
-        for (index, line) in lines {
+        for (number, line) in lines {
             let packets = Packets::new(line, self.io.arena())?;
-            self.ethernet.add(index, packets);
+            if let Some(segment) = self.served.segment(number) {
+                self.ethernet.add(segment.clone(), packets);
+            }
         }
         Ok(())
     }
@@ -52,7 +54,7 @@ impl<I: Io> Core<I> {
     pub(super) fn announce_on(&mut self, index: usize) {
         let served = self.served.clone();
         let interface = &mut self.ethernet.interfaces[index];
-        let cores = &self.shared.config.aoe[interface.index].cores;
+        let cores = &interface.segment.interface.cores;
         if cores.first() != Some(&self.shared.config.cores[self.me]) {
             return;
         }
@@ -123,8 +125,8 @@ impl<I: Io> Core<I> {
     fn take_frame(&mut self, index: usize, frame: Span, came: Stamp) -> bool {
         // What is not AoE, or not whole, is nobody's concern on a shared segment.
         let Ok(sight) = target::look(self.io.arena().bytes(frame)) else { return false };
-        let config = &self.shared.config.aoe[self.ethernet.interfaces[index].index];
-        if self.stop.has_begun() || !config.admits(sight.from) {
+        let served = &self.ethernet.interfaces[index].segment.interface;
+        if self.stop.has_begun() || !served.admits(sight.from) {
             return false;
         }
         match sight.kind {
@@ -210,7 +212,7 @@ impl<I: Io> Core<I> {
             firmware: FIRMWARE,
             crc32c: reactor::crc::crc32c,
         };
-        let name = &self.shared.config.aoe[interface.index].name;
+        let name = interface.name();
         let serial = self.shared.registry.next_serial();
         let session = Session {
             initiator: from.to_string(),
@@ -355,11 +357,10 @@ impl<I: Io> Core<I> {
     /// The session has ended, and its connection is quiet. What it has counted since the last report is logged.
     pub(in crate::core) fn forget_session(&mut self, key: Key, way: Way, counts: Counts) {
         let Way::Interface { opening, .. } = way else { return };
-        let shared = self.shared.clone();
         if let Some(interface) = self.ethernet.opening(opening) {
-            let name = &shared.config.aoe[interface.index].name;
-            for ((from, address), _) in interface.sessions.extract_if(.., |_, session| *session == key) {
-                counts::report(counts, from, address, name);
+            let ended = interface.sessions.extract_if(.., |_, session| *session == key);
+            for ((from, address), _) in ended {
+                counts::report(counts, from, address, &interface.segment.interface.name);
             }
         }
         self.settle_retired();

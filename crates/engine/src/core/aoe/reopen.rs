@@ -14,6 +14,7 @@ use crate::core::{Core, kind};
 use crate::housekeeper::Job;
 use crate::message::{InterfaceMessage, Message, Way};
 use crate::slots::Key;
+use config::AoeInterface;
 use proto::aoe::target::{COPIES_WITHIN, Sight, Target};
 use proto::services::Down;
 use proto::time::Time;
@@ -54,14 +55,15 @@ impl<L: Line> Ethernet<L> {
     /// Whether a session of an earlier opening has the name that a frame is for.
     pub(super) fn lingers(&self, interface: usize, sight: &Sight) -> bool {
         let name = (sight.from, sight.to);
-        let index = self.interfaces[interface].index;
-        self.retired.iter().any(|retired| retired.index == index && retired.sessions.contains_key(&name))
+        let here = self.interfaces[interface].name();
+        self.retired.iter().any(|retired| retired.name() == here && retired.sessions.contains_key(&name))
     }
 
     /// A session begins: it knows what an earlier one answered.
     pub(super) fn recall(&mut self, interface: usize, from: Mac, to: Address, target: &mut Target) {
-        let name = (self.interfaces[interface].index, from, to);
-        let is_it = |answered: &Answered| (answered.index, answered.from, answered.to) == name;
+        let name = (self.interfaces[interface].name(), from, to);
+        let is_it =
+            |answered: &Answered| (&*answered.segment.interface.name, answered.from, answered.to) == name;
         let found = self.answered.iter().position(is_it);
         if let Some(answered) = found.and_then(|position| self.answered.remove(position)) {
             target.recall(answered.written);
@@ -76,8 +78,8 @@ impl<I: Io> Core<I> {
             return;
         }
         self.ethernet.answered.retain(|answered| answered.until > now);
-        for (index, socket) in std::mem::take(&mut self.ethernet.waiting_for_slots) {
-            self.serve_interface(index, socket);
+        for (number, socket) in std::mem::take(&mut self.ethernet.waiting_for_slots) {
+            self.serve_interface(number, socket);
         }
         for position in 0..self.ethernet.interface_watches.len() {
             let keeper = &mut self.ethernet.interface_watches[position];
@@ -89,15 +91,19 @@ impl<I: Io> Core<I> {
         }
     }
 
-    pub(in crate::core) fn interface_message(&mut self, index: usize, message: InterfaceMessage<I::Line>) {
-        let keeper = self.ethernet.interface_watches.iter().position(|keeper| keeper.index == index);
+    pub(in crate::core) fn interface_message(&mut self, number: usize, message: InterfaceMessage<I::Line>) {
+        let keeper = self.ethernet.interface_watches.iter().position(|keeper| keeper.number == number);
         match (message, keeper) {
             (InterfaceMessage::Look, Some(position)) => self.look(position),
-            (InterfaceMessage::Close, _) => self.close_interface(index),
+            (InterfaceMessage::Close, _) => self.close_interface(number),
             (InterfaceMessage::Closed, Some(position)) => self.interface_closed(position),
             (InterfaceMessage::Opened(opened), Some(position)) => self.interface_opened(position, opened),
-            (InterfaceMessage::Serve(socket), _) => self.serve_interface(index, *socket),
-            (InterfaceMessage::Look | InterfaceMessage::Closed | InterfaceMessage::Opened(_), None) => {}
+            (InterfaceMessage::Serve(socket), _) => self.serve_interface(number, *socket),
+            // It is not served any more.
+            (InterfaceMessage::Opened(opened), None) => {
+                opened.into_iter().flatten().for_each(|socket| self.close_line(socket));
+            }
+            (InterfaceMessage::Look | InterfaceMessage::Closed, None) => {}
         }
     }
 
@@ -106,19 +112,22 @@ impl<I: Io> Core<I> {
     pub(super) fn is_outdated(&mut self, interface: usize) -> bool {
         let interface = &self.ethernet.interfaces[interface];
         let is_outdated = interface.packets.outdated().is_some();
-        if is_outdated && let Some(first) = self.shared.config.aoe[interface.index].cores.first() {
-            self.notify_interface(interface.index, *first, InterfaceMessage::Look);
+        let segment = interface.segment.clone();
+        if is_outdated && let Some(first) = segment.interface.cores.first() {
+            self.notify_interface(segment.number, *first, InterfaceMessage::Look);
         }
         is_outdated
     }
 
     fn look(&mut self, position: usize) {
-        let index = self.ethernet.interface_watches[position].index;
+        let number = self.ethernet.interface_watches[position].number;
+        let Some(segment) = self.served.segment(number).cloned() else { return };
         match self.ethernet.interface_watches[position].state {
             State::Served => {
-                let own = self.ethernet.interfaces.iter().find(|interface| interface.index == index);
+                let own =
+                    self.ethernet.interfaces.iter().find(|interface| interface.segment.number == number);
                 let waiting_for_slots =
-                    || self.ethernet.waiting_for_slots.iter().find(|(of, _)| *of == index);
+                    || self.ethernet.waiting_for_slots.iter().find(|(of, _)| *of == number);
                 let outdated = match own {
                     Some(own) => own.packets.outdated(),
                     None => waiting_for_slots().and_then(|(_, socket)| socket.outdated()),
@@ -128,8 +137,8 @@ impl<I: Io> Core<I> {
                 }
             }
             State::Closed if !self.stop.has_begun() => {
-                let interface = self.shared.config.aoe[index].clone();
-                let job = Job::OpenInterface { interface, index, core: self.me };
+                let interface = segment.interface.clone();
+                let job = Job::OpenInterface { interface, number, core: self.me };
                 // It is gone only when the process ends.
                 let _ = self.shared.housekeeper.send(job);
                 self.ethernet.interface_watches[position].state = State::Opening;
@@ -141,20 +150,28 @@ impl<I: Io> Core<I> {
     /// Has all cores of an interface release it.
     fn let_go(&mut self, position: usize, reason: String) {
         tracing::warn!("AoE on {reason}; sessions there end, and it is served again as soon as that can be");
-        let index = self.ethernet.interface_watches[position].index;
-        let cores = self.shared.config.aoe[index].cores.clone();
-        self.ethernet.interface_watches[position].state = State::Closing(cores.len());
-        self.ethernet.interface_watches[position].reason = Some(reason);
-        for core in cores {
-            self.notify_interface(index, core, InterfaceMessage::Close);
+        let watch = &mut self.ethernet.interface_watches[position];
+        let Some(segment) = self.served.segment(watch.number).cloned() else { return };
+        watch.state = State::Closing(segment.interface.cores.len());
+        watch.reason = Some(reason);
+        for core in &segment.interface.cores {
+            self.notify_interface(segment.number, *core, InterfaceMessage::Close);
         }
     }
 
     /// Takes and sends nothing more there.
-    fn close_interface(&mut self, index: usize) {
-        self.ethernet.waiting_for_slots.retain(|(of, _)| *of != index);
-        if let Some(position) = self.ethernet.interfaces.iter().position(|interface| interface.index == index)
-        {
+    fn close_interface(&mut self, number: usize) {
+        self.retire_interface(number, "its network interface was removed, or is another now");
+        self.ethernet.letting_go.push(number);
+        self.settle_retired();
+    }
+
+    /// Takes and sends nothing more there. Its sessions.
+    pub(super) fn retire_interface(&mut self, number: usize, reason: &str) -> Vec<Key> {
+        let mut sessions = Vec::new();
+        self.ethernet.waiting_for_slots.retain(|(of, _)| *of != number);
+        let is_it = |interface: &Interface<I::Line>| interface.segment.number == number;
+        if let Some(position) = self.ethernet.interfaces.iter().position(is_it) {
             let interface = self.ethernet.interfaces.remove(position);
             for (kind, is_watched) in
                 [(kind::FRAMES, interface.is_watched), (kind::ROOM, interface.awaits_room)]
@@ -163,16 +180,17 @@ impl<I: Io> Core<I> {
                     self.io.unwatch(interface.tag(kind));
                 }
             }
-            let sessions: Vec<Key> = interface.sessions.values().copied().collect();
+            sessions.extend(interface.sessions.values());
             self.ethernet.retired.push(interface);
-            for key in sessions {
-                self.gone(key, "its network interface was removed, or is another now");
-                // What it has received in this turn becomes no task any more.
-                self.down(Some(key), Down::Close);
-            }
+            sessions.iter().for_each(|key| self.end_session(*key, reason));
         }
-        self.ethernet.letting_go.push(index);
-        self.settle_retired();
+        sessions
+    }
+
+    /// A session ends: what it has received in this turn becomes no task any more.
+    pub(super) fn end_session(&mut self, key: Key, reason: &str) {
+        self.gone(key, reason);
+        self.down(Some(key), Down::Close);
     }
 
     /// A session ends: what it answered the next one of its name knows.
@@ -183,13 +201,13 @@ impl<I: Io> Core<I> {
         };
         let (written, until) = (target.take_written(), self.io.now().after(COPIES_WITHIN));
         let Some(interface) = self.ethernet.opening(opening) else { return };
-        let index = interface.index;
+        let segment = interface.segment.clone();
         let mut sessions = interface.sessions.iter();
         let Some((&(from, to), _)) = sessions.find(|(_, session)| **session == key) else { return };
         if self.ethernet.answered.len() >= SESSIONS_MAX {
             self.ethernet.answered.pop_front();
         }
-        self.ethernet.answered.push_back(Answered { index, from, to, written, until });
+        self.ethernet.answered.push_back(Answered { segment, from, to, written, until });
     }
 
     /// Gives back what nobody needs any more, and says so as far as somebody waits for it.
@@ -198,18 +216,24 @@ impl<I: Io> Core<I> {
         let is_over = |retired: &mut Interface<I::Line>| retired.sessions.is_empty() && !is_watched(retired);
         let over: Vec<Interface<I::Line>> = self.ethernet.retired.extract_if(.., is_over).collect();
         for retired in over {
-            // Closing it would hold up the core.
-            let _ = self.shared.housekeeper.send(Job::Close(retired.packets.close(self.io.arena())));
+            let line = retired.packets.close(self.io.arena());
+            self.close_line(line);
         }
-        for index in std::mem::take(&mut self.ethernet.letting_go) {
-            let is_it = |retired: &&Interface<I::Line>| retired.index == index;
-            match self.shared.config.aoe[index].cores.first() {
+        for number in std::mem::take(&mut self.ethernet.letting_go) {
+            let Some(segment) = self.served.segment(number).cloned() else { continue };
+            let is_it = |retired: &&Interface<I::Line>| retired.segment.number == number;
+            match segment.interface.cores.first() {
                 Some(first) if self.ethernet.retired.iter().filter(is_it).count() <= RETIRED_MAX => {
-                    self.notify_interface(index, *first, InterfaceMessage::Closed);
+                    self.notify_interface(number, *first, InterfaceMessage::Closed);
                 }
-                Some(_) | None => self.ethernet.letting_go.push(index),
+                Some(_) | None => self.ethernet.letting_go.push(number),
             }
         }
+    }
+
+    /// Closes a socket where that holds up no core.
+    fn close_line(&self, line: I::Line) {
+        let _ = self.shared.housekeeper.send(Job::Close(line));
     }
 
     fn interface_closed(&mut self, position: usize) {
@@ -225,17 +249,18 @@ impl<I: Io> Core<I> {
 
     fn interface_opened(&mut self, position: usize, opened: io::Result<Vec<I::Line>>) {
         let keeper = &mut self.ethernet.interface_watches[position];
-        let index = keeper.index;
+        let Some(segment) = self.served.segment(keeper.number).cloned() else { return };
+        let AoeInterface { name, cores, .. } = &segment.interface;
         match opened {
             Ok(sockets) => {
+                let again = if keeper.reason.is_some() { " again" } else { "" };
                 (keeper.state, keeper.reason) = (State::Served, None);
                 if let Some(socket) = sockets.first() {
-                    let (name, mac) = (&self.shared.config.aoe[index].name, Mac(socket.mac()));
-                    tracing::info!(%mac, mtu = socket.mtu(), "AoE on {name}: it is served again");
+                    let mac = Mac(socket.mac());
+                    tracing::info!(%mac, mtu = socket.mtu(), "AoE on {name}: it is served{again}");
                 }
-                let cores = self.shared.config.aoe[index].cores.clone();
-                for (core, socket) in cores.into_iter().zip(sockets) {
-                    self.notify_interface(index, core, InterfaceMessage::Serve(Box::new(socket)));
+                for (core, socket) in cores.iter().zip(sockets) {
+                    self.notify_interface(segment.number, *core, InterfaceMessage::Serve(Box::new(socket)));
                 }
             }
             Err(error) => {
@@ -250,13 +275,12 @@ impl<I: Io> Core<I> {
     }
 
     /// Serves an interface from now on.
-    fn serve_interface(&mut self, index: usize, socket: I::Line) {
-        if self.stop.has_begun() {
-            return;
-        }
+    fn serve_interface(&mut self, number: usize, socket: I::Line) {
+        let segment = self.served.segment(number).filter(|_| !self.stop.has_begun()).cloned();
+        let Some(segment) = segment else { return self.close_line(socket) };
         match Packets::new(socket, self.io.arena()) {
             Ok(packets) => {
-                self.ethernet.add(index, packets);
+                self.ethernet.add(segment, packets);
                 self.announce_on(self.ethernet.interfaces.len() - 1);
                 self.flush_interfaces();
             }
@@ -266,16 +290,16 @@ impl<I: Io> Core<I> {
                     "interfaces that there was too little memory for",
                     Level::WARN,
                     "AoE on {}: too little memory is left for its frames; they are taken later",
-                    self.shared.config.aoe[index].name
+                    segment.interface.name
                 );
-                self.ethernet.waiting_for_slots.push((index, socket));
+                self.ethernet.waiting_for_slots.push((number, socket));
             }
         }
     }
 
-    fn notify_interface(&mut self, index: usize, core: usize, message: InterfaceMessage<I::Line>) {
+    fn notify_interface(&mut self, number: usize, core: usize, message: InterfaceMessage<I::Line>) {
         if let Some(core) = self.core_index(core) {
-            self.post(core, Message::Interface { index, message });
+            self.post(core, Message::Interface { number, message });
         }
     }
 }

@@ -1,0 +1,74 @@
+//! Interfaces that come and go, or serve others, while AoE is served.
+//!
+//! One that comes is known to all cores before its sockets come to its first core, which hands them out as it does those of one
+//! that is opened again ([`super::reopen`]). One that goes is left by each core as it takes the new snapshot; messages about it
+//! that are still on their way find nothing, as its number is never used again.
+
+use super::{Ethernet, Interface, InterfaceWatch, State};
+use crate::core::Core;
+use crate::served::{Segment, Served};
+use crate::slots::Key;
+use proto::time::Time;
+use reactor::io::Io;
+use reactor::packet::Line;
+use std::sync::Arc;
+
+/// Watches on those of the interfaces whose first core this is.
+pub(super) fn watches(
+    served: &Served,
+    core: usize,
+    state: impl Fn(&Segment) -> State,
+) -> Vec<InterfaceWatch> {
+    let here = served.segments.iter().filter(|segment| segment.interface.cores.first() == Some(&core));
+    let watch = |segment: &Arc<Segment>| InterfaceWatch {
+        number: segment.number,
+        state: state(segment),
+        look_at: Time(0),
+        reason: None,
+    };
+    here.map(watch).collect()
+}
+
+impl<L: Line> Ethernet<L> {
+    /// Watches what is served now, and no more.
+    fn watch_served(&mut self, served: &Served, core: usize) {
+        let mut before = std::mem::take(&mut self.interface_watches);
+        for watch in watches(served, core, |_| State::Opening) {
+            let known = before.iter().position(|known| known.number == watch.number);
+            self.interface_watches.push(known.map_or(watch, |known| before.swap_remove(known)));
+        }
+    }
+}
+
+impl<I: Io> Core<I> {
+    /// Interfaces are others, or serve others: sessions that end for that.
+    pub(in crate::core) fn change_interfaces(&mut self) -> Vec<Key> {
+        let served = self.served.clone();
+        self.ethernet.watch_served(&served, self.shared.config.cores[self.me]);
+        let number = |interface: &Interface<I::Line>| interface.segment.number;
+        let waiting = self.ethernet.waiting_for_slots.iter().map(|(number, _)| *number);
+        let all = self.ethernet.interfaces.iter().map(number).chain(waiting);
+        let gone: Vec<usize> = all.filter(|number| served.segment(*number).is_none()).collect();
+        let mut ended = Vec::new();
+        for number in gone {
+            ended
+                .extend(self.retire_interface(number, "AoE is not served on its network interface any more"));
+        }
+        for interface in &mut self.ethernet.interfaces {
+            if let Some(segment) = served.segment(number(interface)) {
+                interface.segment = segment.clone();
+            }
+        }
+        let sessions = |interface: &Interface<I::Line>| {
+            let who = interface.sessions.iter();
+            let out = who.filter(|((from, _), _)| !interface.segment.interface.admits(*from));
+            out.map(|(_, key)| *key).collect::<Vec<_>>()
+        };
+        for key in self.ethernet.interfaces.iter().flat_map(sessions).collect::<Vec<_>>() {
+            self.end_session(key, "its address is not served on its network interface any more");
+            ended.push(key);
+        }
+        self.settle_retired();
+        ended
+    }
+}
