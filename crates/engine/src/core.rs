@@ -426,6 +426,8 @@ impl<I: Io> Core<I> {
             Message::RemoveUnit { unit, done } => self.remove_unit(unit, done),
             Message::UnitQuiet { unit } => self.unit_quiet(unit),
             Message::DropUnit { unit, is_flushed } => self.unit_dropped(unit, is_flushed),
+            // Whoever asked may have ended.
+            Message::Turn(turned) => _ = turned.send(()),
             Message::Stop => self.stop(),
             Message::Drained => self.stop.core_drained(),
         }

@@ -90,6 +90,21 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
+/// The cores of a daemon, to see whether they turn.
+pub struct Turns {
+    cores: Vec<Sender<Message>>,
+}
+
+impl Turns {
+    /// Wakes all cores and waits until each has taken a turn. False: one has ended; it waits for one that hangs.
+    pub fn wait(&self) -> bool {
+        let (turned, turns) = mpsc::channel();
+        self.cores.iter().for_each(|core| core.post(Message::Turn(turned.clone())));
+        drop(turned);
+        turns.iter().count() == self.cores.len()
+    }
+}
+
 /// What has to be there of a LUN that comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wants {
@@ -247,6 +262,11 @@ impl Daemon {
             outcome = outcome.and(Err(NotKept::State));
         }
         outcome
+    }
+
+    /// What waits for turns of its cores.
+    pub fn turns(&self) -> Turns {
+        Turns { cores: self.mail.clone() }
     }
 
     /// The configuration that is served: the one of the start, after all that was changed since.

@@ -28,5 +28,5 @@ mod units;
 pub mod world;
 
 pub use changes::{Change, Shown};
-pub use daemon::{ChangeError, Daemon, Wants};
+pub use daemon::{ChangeError, Daemon, Turns, Wants};
 pub use host::Host;

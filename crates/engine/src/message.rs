@@ -207,6 +207,8 @@ pub(crate) enum Message<I: Io = Uring> {
         /// Its store was flushed.
         is_flushed: bool,
     },
+    /// Say that this core turns: see [`crate::daemon::Turns`].
+    Turn(mpsc::Sender<()>),
     /// Finish, flush, log out, end.
     Stop,
     /// A core that stops has no connection and no task left. It serves its units' homes on until all are so far.

@@ -5,6 +5,7 @@ mod file;
 mod plan;
 mod state;
 
+use crate::notify;
 use admin::{Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, State};
 use config::{
     Action, Checked, Config, Edit, EditError, Problems, ServeOptions, StepOfChange, StoreSpec, Subject,
@@ -52,6 +53,9 @@ impl Live {
     pub(crate) fn hang_up(&mut self) {
         if self.options.config.is_none() {
             tracing::warn!("SIGHUP is ignored: the daemon was started without a configuration file");
+            // A service manager waits for it nevertheless.
+            notify::reloading();
+            notify::reloaded(self.config(), true);
             return;
         }
         let answer = self.obey(&Order::Reload, false, None);
@@ -61,6 +65,11 @@ impl Live {
                 tracing::error!("{place}: {what}; {fix}");
             }
         }
+    }
+
+    /// What is served.
+    pub(crate) fn config(&self) -> &Config {
+        self.daemon.config()
     }
 
     /// Ends it in order.
@@ -73,6 +82,7 @@ impl Live {
     }
 
     fn publish(&self) {
+        notify::changed(self.config());
         self.desk.publish(State {
             version: self.version(),
             file: self.shown.clone(),
@@ -89,7 +99,13 @@ impl Live {
             return Err(refused(Refusal::Stale, "somebody else has changed the configuration", vec![fault]));
         }
         match order {
-            Order::Reload => self.reload(dry_run),
+            Order::Reload if dry_run => self.reload(dry_run),
+            Order::Reload => {
+                notify::reloading();
+                let answer = self.reload(dry_run);
+                notify::reloaded(self.config(), answer.is_ok());
+                answer
+            }
             Order::Edit(edit) => self.edit(edit, dry_run, None),
             Order::Resize { lun, size, may_lose_data } => {
                 let edit = self.resizing(lun, size)?;

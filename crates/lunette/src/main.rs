@@ -13,6 +13,7 @@ mod inquiry;
 mod live;
 mod log;
 mod manage;
+mod notify;
 mod place;
 mod rdma;
 mod report;
@@ -169,10 +170,14 @@ fn run_daemon(options: ServeOptions) -> Result<(), Failure> {
         admin: admin.as_ref().map(admin::Server::place),
     };
     let banner = banner(&checked.config, &running);
+    let turns = daemon.turns();
     let mut live = Live::new(daemon, options, checked, desk);
     spawn("signals", move || while events.send(Event::Signal(signals.next())).is_ok() {})?;
     // A pipe that nobody reads may take no more, and the end does not wait for it.
     spawn("banner", move || say(&banner))?;
+    notify::ready(live.config());
+    notify::feed_watchdog(turns)
+        .map_err(|error| Failure::failed(format!("a thread cannot be started: {error}")))?;
     for event in &received {
         match event {
             Event::Signal(Asked::End) => break,
@@ -180,6 +185,7 @@ fn run_daemon(options: ServeOptions) -> Result<(), Failure> {
             Event::Job(job) => live.take(job),
         }
     }
+    notify::stopping();
     // Who still waits for a change learns that the daemon ends.
     drop(received);
     tracing::info!("stopping: commands finish, stores are flushed, initiators are asked to log out");

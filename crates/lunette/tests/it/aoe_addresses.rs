@@ -5,42 +5,14 @@ use crate::support::aoe::{ATA, Guest, SECTOR, ata, write};
 use crate::support::daemon::Daemon;
 use crate::support::net::{INITIATOR, Network};
 use crate::support::segment::serve;
+use crate::support::thread::Still;
 use crate::support::wait_until;
-use nix::sys::ptrace::{self, Options};
-use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::Pid;
 
 /// DATA SET MANAGEMENT, and its feature TRIM.
 const DATA_SET_MANAGEMENT: u8 = 0x06;
 const TRIM: u8 = 0x01;
 /// The sector that all is about.
 const LBA: u64 = 8;
-
-/// A thread that stands still until this is dropped.
-struct Still(Pid);
-
-impl Still {
-    fn new(daemon: &Daemon, name: &str) -> Self {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("its threads");
-        let is_it = |task: &std::fs::DirEntry| {
-            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name)
-        };
-        let task = tasks.map(|task| task.expect("a thread")).find(is_it);
-        let number = task.and_then(|task| task.file_name().to_str()?.parse().ok());
-        let thread = Pid::from_raw(number.unwrap_or_else(|| panic!("no thread {name}")));
-        ptrace::seize(thread, Options::empty()).expect("a thread of a child can be traced");
-        ptrace::interrupt(thread).expect("it is asked to stop");
-        waitpid(thread, Some(WaitPidFlag::__WALL)).expect("it stands still");
-        Self(thread)
-    }
-}
-
-impl Drop for Still {
-    fn drop(&mut self) {
-        // It may be gone.
-        let _ = ptrace::detach(self.0, None);
-    }
-}
 
 /// An address whose frames come to this core.
 fn address(daemon: &Daemon, guest: &mut Guest, core: usize) -> [u8; 6] {

@@ -28,6 +28,7 @@ mod lost;
 mod manage;
 mod network;
 mod nexus;
+mod notify;
 mod real_input;
 mod reload;
 mod report;

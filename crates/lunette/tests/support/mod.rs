@@ -13,6 +13,7 @@ pub mod load;
 pub mod net;
 pub mod peer;
 pub mod segment;
+pub mod thread;
 pub mod tools;
 pub mod vblade;
 
