@@ -662,7 +662,7 @@ impl Initiator {
         let most = most.min(self.place.blocks);
         let blocks = rng.u32(1..=most);
         let first = rng.u32(0..=self.place.blocks - blocks);
-        let attribute = match rng.u32(0..60) {
+        let attribute = match rng.u32(0..habits.simple) {
             0 => Attribute::Ordered,
             1 => Attribute::HeadOfQueue,
             _ => Attribute::Simple,

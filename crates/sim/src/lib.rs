@@ -26,4 +26,4 @@ mod trace;
 mod transports;
 mod world;
 
-pub use world::{Cuts, Failure, Ran, run, run_cut};
+pub use world::{Cuts, Failure, Ran, Worlds, run, run_cut};

@@ -5,7 +5,7 @@ mod shrink;
 
 use clap::Parser;
 use rustix::time::{ClockId, clock_gettime};
-use sim::{Cuts, Failure};
+use sim::{Cuts, Failure, Worlds};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,12 @@ struct Arguments {
     /// Run no more seeds than these.
     #[arg(long, default_value_t = u64::MAX)]
     seeds: u64,
+    /// Run only the seeds of such worlds.
+    #[arg(long)]
+    worlds: Option<Worlds>,
+    /// Count the minutes in processor time: on a busy machine it continues for longer.
+    #[arg(long)]
+    of_processor: bool,
     /// Print all that happens, not only the end.
     #[arg(long)]
     trace: bool,
@@ -79,19 +85,26 @@ fn main() -> ExitCode {
             }
         };
     }
+    run_many(&arguments, begun)
+}
+
+/// Runs seeds until the time is up, or one fails.
+fn run_many(arguments: &Arguments, begun: Instant) -> ExitCode {
     let limit = Duration::from_secs_f64(arguments.minutes * 60.0);
+    let used = || if arguments.of_processor { processor_time() } else { begun.elapsed() };
     let (mut seeds, mut commands) = (0u64, 0u64);
     let first = arguments.from.unwrap_or_else(|| fastrand::u64(..) >> 20);
-    for seed in first.. {
-        if seeds == arguments.seeds || begun.elapsed() >= limit {
+    for seed in (first..).filter(|seed| arguments.worlds.is_none_or(|worlds| worlds.have(*seed))) {
+        if seeds == arguments.seeds || used() >= limit {
             break;
         }
         match sim::run(seed, false) {
             Ok(ran) => commands += ran.commands,
             Err(Failure { what, .. }) => {
                 println!(
-                    "{what}\nthe first of {} seeds that fails; it does so again with: cargo xtask sim --seed {seed}",
-                    seeds + 1
+                    "{what}\nthe first of {} seeds that fails, after {:.1} s of processor time; it does so again with: cargo xtask sim --seed {seed}",
+                    seeds + 1,
+                    processor_time().as_secs_f64()
                 );
                 return ExitCode::FAILURE;
             }
@@ -106,7 +119,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What this process has used: on a busy machine it continues for longer.
+/// What this process has used.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -6,8 +6,10 @@ mod daemon;
 mod guest;
 mod opening;
 mod plan;
+mod worlds;
 
 pub use cuts::Cuts;
+pub use worlds::Worlds;
 
 use crate::ata::{self, Ata};
 use crate::attention::Attentions;

@@ -1,0 +1,55 @@
+//! Kinds of worlds, by which the seeds to be run may be chosen: some faults can only be found in few of them.
+
+use super::plan::Plan;
+use crate::quarrels::Quarrel;
+use fastrand::Rng;
+
+/// Worlds that have this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Worlds {
+    /// A second daemon.
+    Chain,
+    /// A LUN that comes and goes.
+    Guest,
+    /// Initiators of AoE.
+    Aoe,
+    /// A unit that is limited.
+    Limits,
+    /// Quarrels about a unit, by RESERVE.
+    Unit,
+    /// Quarrels about a block, by COMPARE AND WRITE.
+    Block,
+    /// Quarrels about registrations.
+    Registration,
+    /// Sessions that come while cores stand still.
+    Session,
+    /// Little memory.
+    Memory,
+    /// A target that is killed.
+    Crashes,
+    /// Disks that fail.
+    Faults,
+    /// Sessions that move to other cores.
+    Moves,
+}
+
+impl Worlds {
+    /// Whether this seed makes one of them.
+    pub fn have(self, seed: u64) -> bool {
+        let plan = Plan::new(seed, &mut Rng::with_seed(seed));
+        match self {
+            Worlds::Chain => plan.chain.is_some(),
+            Worlds::Guest => plan.guest.is_some(),
+            Worlds::Aoe => plan.ethernet.is_some(),
+            Worlds::Limits => plan.limited.is_some(),
+            Worlds::Unit => plan.quarrel == Some(Quarrel::Unit),
+            Worlds::Block => plan.quarrel == Some(Quarrel::Block),
+            Worlds::Registration => plan.quarrel == Some(Quarrel::Registration),
+            Worlds::Session => plan.quarrel == Some(Quarrel::Session),
+            Worlds::Memory => plan.quarrel == Some(Quarrel::Memory),
+            Worlds::Crashes => plan.crashes > 0,
+            Worlds::Faults => plan.faults.can_fail(),
+            Worlds::Moves => plan.cores > 1 && plan.moves > 0,
+        }
+    }
+}
