@@ -163,6 +163,12 @@ pub trait Io {
     /// Allocates or deallocates a range of a file or block device.
     fn allocate(&mut self, file: Handle, how: Allocate, at: u64, len: u64, tag: Tag);
 
+    /// Whether a file has something at a place in it, and up to where the same holds, from a kernel that knows at once. `None`:
+    /// a thread has to find out, as lseek may block.
+    fn extent_now(&mut self, _file: Handle, _at: u64) -> Option<Result<(bool, u64), Errno>> {
+        None
+    }
+
     /// Whether completions are there already, so that the next turn will not sleep.
     fn is_ready(&self) -> bool;
 

@@ -89,6 +89,18 @@ impl Blocks {
         self.0[block / 64] |= 1 << (block % 64);
     }
 
+    fn insert_all(&mut self, blocks: std::ops::Range<usize>) {
+        words(blocks).for_each(|(word, bits)| self.0[word] |= bits);
+    }
+
+    fn remove_all(&mut self, blocks: std::ops::Range<usize>) {
+        words(blocks).for_each(|(word, bits)| self.0[word] &= !bits);
+    }
+
+    fn has(&self, block: usize) -> bool {
+        self.0[block / 64] & 1 << (block % 64) != 0
+    }
+
     /// Whether it was one of them.
     fn remove(&mut self, block: usize) -> bool {
         let (word, bit) = (&mut self.0[block / 64], 1 << (block % 64));
@@ -118,6 +130,16 @@ impl Blocks {
     }
 }
 
+/// The words that have these bits, and which of theirs.
+fn words(bits: std::ops::Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+    let below = |bit: usize| if bit < 64 { (1 << bit) - 1 } else { u64::MAX };
+    let of_word = move |word: usize| {
+        let [from, to] = [bits.start, bits.end].map(|bit| bit.saturating_sub(64 * word));
+        (word, below(to) & !below(from))
+    };
+    (bits.start / 64..bits.end.div_ceil(64)).map(of_word)
+}
+
 /// A file's bytes.
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -127,7 +149,9 @@ pub(crate) struct Disk {
     durable: Vec<u8>,
     /// Blocks that differ.
     dirty: Blocks,
-    /// The same, but they are not written back any more.
+    /// Blocks that have space allocated.
+    mapped: Blocks,
+    /// The same as those that differ, but they are not written back any more.
     lost: BTreeSet<usize>,
     /// Something was lost, and no sync has said so.
     has_lost: bool,
@@ -138,8 +162,10 @@ pub(crate) struct Disk {
 impl Disk {
     pub(crate) fn new(unit: usize, cache: Cache, size_bytes: usize) -> Disk {
         let zeros = || vec![0; size_bytes];
-        let (dirty, lost) = (Blocks::none_of(size_bytes), BTreeSet::new());
-        Disk { unit, cache, bytes: zeros(), durable: zeros(), dirty, lost, has_lost: false, said: None }
+        let none = || Blocks::none_of(size_bytes);
+        let (dirty, mapped, lost) = (none(), none(), BTreeSet::new());
+        let (bytes, durable) = (zeros(), zeros());
+        Disk { unit, cache, bytes, durable, dirty, mapped, lost, has_lost: false, said: None }
     }
 
     pub(crate) fn read(&self, at: u64, len: u32) -> &[u8] {
@@ -152,7 +178,8 @@ impl Disk {
         if !self.lost.is_empty() {
             blocks.clone().for_each(|block| _ = self.lost.remove(&block));
         }
-        blocks.for_each(|block| self.dirty.insert(block));
+        self.dirty.insert_all(blocks.clone());
+        self.mapped.insert_all(blocks);
         &mut self.bytes[at as usize..][..len as usize]
     }
 
@@ -162,8 +189,20 @@ impl Disk {
         self.ends_sync(now)
     }
 
-    pub(crate) fn clear(&mut self, at: u64, len: u64) {
+    /// Zeros are read there from now on; `punches`: and it is not allocated any more.
+    pub(crate) fn clear(&mut self, at: u64, len: u64, punches: bool) {
         self.write(at, len as u32).fill(0);
+        if punches {
+            self.mapped.remove_all(blocks(at, len as u32));
+        }
+    }
+
+    /// Whether the block there is allocated, and where that ends.
+    pub(crate) fn extent(&self, at: u64) -> (bool, u64) {
+        let (first, count) = (at as usize / BLOCK_BYTES as usize, self.bytes.len() / BLOCK_BYTES as usize);
+        let is_mapped = self.mapped.has(first);
+        let end = (first..count).find(|block| self.mapped.has(*block) != is_mapped).unwrap_or(count);
+        (is_mapped, (end * BLOCK_BYTES as usize) as u64)
     }
 
     /// What a sync that begins now makes durable.
@@ -233,6 +272,7 @@ impl Disk {
         for block in gone {
             losses.push(self.loss(block, true));
             self.lost.remove(&block);
+            self.mapped.insert(block);
             let range = range(block);
             self.bytes[range.clone()].copy_from_slice(&self.durable[range]);
         }
@@ -262,7 +302,8 @@ impl Disk {
         let kept: Vec<usize> = self.dirty.iter().filter(|_| rng.bool()).collect();
         self.keep(kept.into_iter());
         let lost: BTreeSet<usize> = self.dirty.iter().chain(self.lost.iter().copied()).collect();
-        let losses = lost.into_iter().map(|block| self.loss(block, true)).collect();
+        let losses = lost.iter().map(|block| self.loss(*block, true)).collect();
+        lost.into_iter().for_each(|block| self.mapped.insert(block));
         self.dirty.clear();
         self.lost.clear();
         self.has_lost = false;
@@ -297,4 +338,32 @@ fn blocks(at: u64, len: u32) -> std::ops::Range<usize> {
 
 fn range(block: usize) -> std::ops::Range<usize> {
     block * BLOCK_BYTES as usize..(block + 1) * BLOCK_BYTES as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_allocated_until_it_is_punched_and_again_when_that_is_undone() {
+        let blocks = 130;
+        let mut disk = Disk::new(0, Cache::Pages, blocks * BLOCK_BYTES as usize);
+        let at = |block: u64| block * u64::from(BLOCK_BYTES);
+        assert_eq!(disk.extent(0), (false, at(130)));
+        disk.write(at(60), 70 * BLOCK_BYTES).fill(1);
+        assert_eq!([disk.extent(0), disk.extent(at(60))], [(false, at(60)), (true, at(130))]);
+        let all = disk.dirty();
+        disk.synced(Time(1), &all).unwrap();
+        disk.clear(at(64), at(10), true);
+        disk.clear(at(80), at(1), false);
+        disk.write(at(70), 0);
+        assert_eq!([disk.extent(at(63)), disk.extent(at(64))], [(true, at(64)), (false, at(74))]);
+        assert_eq!(disk.extent(at(74)), (true, at(130)));
+        let before = disk.dirty();
+        let losses = disk.lose_power(&mut Rng::with_seed(1));
+        assert!(!losses.is_empty() && losses.len() < before.iter().count());
+        for loss in losses {
+            assert!(disk.extent(at(loss.block as u64)).0, "what holds something again is allocated");
+        }
+    }
 }

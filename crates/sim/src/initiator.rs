@@ -1,12 +1,14 @@
 //! An initiator: one session at a time, that reads and writes, aborts and resets, logs out, loses its connection, and comes back
 //! in the place of its session.
 
+mod allocation;
 pub(crate) mod carrier;
 mod functions;
 pub(crate) mod link;
 mod memory;
 mod orders;
 mod others;
+mod tables;
 mod verdict;
 
 pub(crate) use carrier::{Protocol, SRP_GUID};
@@ -63,6 +65,8 @@ pub(crate) struct Place {
     pub(crate) blocks: u32,
     /// Units that do nothing but READ, WRITE and SYNCHRONIZE CACHE.
     pub(crate) plain: Rc<[bool]>,
+    /// Units that report which of their blocks are allocated, and whose disks do.
+    pub(crate) thin: Rc<[bool]>,
     /// Units whose disks may fail.
     pub(crate) fragile: Rc<[bool]>,
     /// Nothing goes wrong there, and nothing is slow: no command takes longer than [`CALM`].
@@ -123,6 +127,8 @@ enum Kind {
     /// The same with FUA.
     Durable(Range, WriteId),
     Flush,
+    /// GET LBA STATUS, from its first block on.
+    Allocation(Range),
     /// A write that changes nothing: ORWRITE of zeros.
     Nothing,
     /// PERSISTENT RESERVE OUT, by its number.
@@ -376,7 +382,7 @@ impl Initiator {
             crc32c,
         };
         self.state = State::Connected;
-        let machine = Carrier::new(self.protocol, config, self.host, socket, &self.kernel);
+        let machine = Carrier::new(self.protocol, config, self.host, socket, &mut self.kernel);
         self.link = Some(Link::new(machine, self.links, socket));
     }
 
@@ -506,7 +512,14 @@ impl Initiator {
                     registers.finds(now, task.began, part, &memory::bytes(self.kernel.arena(), span))?;
                 }
             }
-            Kind::Read(_) => registers.end_read(task.began),
+            Kind::Allocation(range) if fate == Fate::Done => {
+                registers.end_read(task.began);
+                let answer = self.kernel.arena().to_vec(&task.places);
+                for hole in allocation::holes(range, &answer, completion.read_bytes as usize)? {
+                    registers.finds_zeros(now, task.began, hole)?;
+                }
+            }
+            Kind::Read(_) | Kind::Allocation(_) => registers.end_read(task.began),
             Kind::Flush if fate == Fate::Done => registers.flushed(self.index, task.unit, task.began)?,
             Kind::Flush if words == FAILED_WORD => registers.flush_failed(self.index, task.unit),
             Kind::Flush | Kind::Nothing | Kind::Order(_) => {}
@@ -536,7 +549,7 @@ impl Initiator {
                     self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
                 }
                 Kind::Write(range, id) | Kind::Durable(range, id) => self.loose.push((range, id)),
-                Kind::Read(_) => self.registers.borrow_mut().end_read(task.began),
+                Kind::Read(_) | Kind::Allocation(_) => self.registers.borrow_mut().end_read(task.began),
                 Kind::Order(id) if is_said => self.reservations.borrow_mut()[task.unit].forget(id),
                 Kind::Order(id) => self.loose_orders.push((task.unit, id)),
                 Kind::Flush | Kind::Nothing => {}
@@ -699,7 +712,9 @@ impl Initiator {
                 Kind::Read(_) => format!("reads {range:?}"),
                 Kind::Write(_, write) => format!("is write {} of {range:?}", write.0),
                 Kind::Durable(_, write) => format!("is write {} of {range:?} with FUA", write.0),
-                Kind::Flush | Kind::Nothing | Kind::Order(_) => format!("flushes unit {}", range.unit),
+                Kind::Flush | Kind::Nothing | Kind::Order(_) | Kind::Allocation(_) => {
+                    format!("flushes unit {}", range.unit)
+                }
             };
             format!("command {} {what}, {attribute:?}", id.slot)
         });
@@ -714,7 +729,7 @@ impl Initiator {
     fn give_up(&mut self, now: Time, kind: Kind, place: &Places) {
         self.give(place);
         match kind {
-            Kind::Read(_) => self.registers.borrow_mut().end_read(now),
+            Kind::Read(_) | Kind::Allocation(_) => self.registers.borrow_mut().end_read(now),
             Kind::Write(range, id) | Kind::Durable(range, id) => {
                 let refused = self.registers.borrow_mut().end_write(now, range, id, Fate::Refused);
                 refused.expect("nobody reads what was never sent");

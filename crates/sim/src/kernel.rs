@@ -107,6 +107,7 @@ enum Job {
         file: Handle,
         at: u64,
         len: u64,
+        how: Allocate,
     },
 }
 
@@ -177,7 +178,7 @@ impl Kernel {
             Job::Read { file, at, into } => Some(self.read_now_from(file, at, into)),
             Job::Write { file, at, from, durable } => Some(self.write_now_to(file, at, from, durable)),
             Job::Sync { file, dirty } => Some(self.sync_now(file, &dirty)),
-            Job::Clear { file, at, len } => Some(self.clear_now(file, at, len)),
+            Job::Clear { file, at, len, how } => Some(self.clear_now(file, at, len, how)),
         };
         if let Some(result) = result {
             let entry = &mut self.requests[request.slot as usize];
@@ -461,8 +462,12 @@ impl Io for Kernel {
         self.ask_disk(tag, Job::Sync { file, dirty });
     }
 
-    fn allocate(&mut self, file: Handle, _how: Allocate, at: u64, len: u64, tag: Tag) {
-        self.ask_disk(tag, Job::Clear { file, at, len });
+    fn allocate(&mut self, file: Handle, how: Allocate, at: u64, len: u64, tag: Tag) {
+        self.ask_disk(tag, Job::Clear { file, at, len, how });
+    }
+
+    fn extent_now(&mut self, file: Handle, at: u64) -> Option<Result<(bool, u64), Errno>> {
+        Some(self.find_extent(file, at))
     }
 
     fn is_ready(&self) -> bool {

@@ -312,7 +312,7 @@ impl Stage {
         for completion in completions {
             if completion.tag == Tag(CONNECT) {
                 let socket = Handle(completion.result.unwrap() as i32);
-                let machine = Carrier::new(protocol, config(), HOST, socket, &self.kernel);
+                let machine = Carrier::new(protocol, config(), HOST, socket, &mut self.kernel);
                 *link = Some(Box::new(Link::new(machine, 1, socket)));
             } else if let Some(link) = link {
                 link.completed(&mut self.kernel, completion.tag.0 & 3, completion.result);

@@ -558,6 +558,28 @@ impl Registers {
         }
         Ok(())
     }
+
+    /// The same of one that did not read, but would have found zeros.
+    ///
+    /// # Errors
+    /// When it could not find that, in words.
+    pub(crate) fn finds_zeros(&mut self, now: Time, began: Time, range: Range) -> Result<(), String> {
+        if began <= self.crashed {
+            return Ok(());
+        }
+        for block in range.indices() {
+            let candidates = &mut self.units[range.unit][block];
+            let surely = latest_before(candidates, began);
+            if !has_shown(candidates, WriteId(0), [surely, began, now]) {
+                let (when, listed) = (when(began, now), listed(candidates));
+                return Err(format!(
+                    "unit {} block {block}: {when} found it not allocated, {listed}",
+                    range.unit
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A read has found this, and nothing else; false: it cannot have been there.

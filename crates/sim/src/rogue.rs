@@ -187,7 +187,7 @@ impl Rogue {
         self.note(number, protocol as u64, || {
             format!("connection {number} speaks {protocol:?} by socket {}", socket.0)
         });
-        let machine = Carrier::new(protocol, config(self.host), self.host, socket, &self.kernel);
+        let machine = Carrier::new(protocol, config(self.host), self.host, socket, &mut self.kernel);
         Talk::Real(Box::new(Link::new(machine, number, socket)), Vec::new())
     }
 

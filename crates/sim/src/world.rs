@@ -330,9 +330,11 @@ impl World {
         let is_fragile = |kind: &Kind| can_fail && *kind != Kind::Memory || plan.chain.is_some();
         let fragile: Rc<[bool]> = plan.kinds.iter().map(is_fragile).collect();
         let plain = plan.kinds.iter().map(|kind| *kind == Kind::Device).collect();
+        // Where memory is allocated, a thread of the store finds out.
+        let thin = plan.kinds.iter().map(|kind| matches!(kind, Kind::File(_))).collect();
         let is_calm = plan.is_calm();
         let meter = Rc::new(RefCell::new(Meter::new(plan.limited, u64::from(plan.crashes) + 1)));
-        let place = Place { portal, target: TARGET.into(), units, blocks, plain, fragile, is_calm };
+        let place = Place { portal, target: TARGET.into(), units, blocks, plain, thin, fragile, is_calm };
         let initiator = |(index, protocol): (usize, &Protocol)| {
             let host = plan.cores + index;
             let kernel = Kernel::new(host, net.clone(), 64 << 20, None, 0);

@@ -1,5 +1,5 @@
 //! Where a store has its space allocated. That is for a thread of each store to find out: a file system answers lseek
-//! when it likes, and a page map is read for milliseconds, so no core asks.
+//! when it likes, and a page map is read for milliseconds, so no core asks. A kernel that is simulated knows at once.
 
 use crate::lane::{OpId, Outcome, Submitted};
 use reactor::io::{Handle, Io, Tag};
@@ -74,9 +74,13 @@ impl Asker {
         if let Some(at) = state.asked.iter().position(|(asked, _)| *asked == number) {
             let (_, id) = state.asked.swap_remove(at);
             state.answered.push((id, outcome));
-            // Fails only when the counter is full, and then it is readable anyway.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+            self.wake();
         }
+    }
+
+    fn wake(&self) {
+        // Fails only when the counter is full, and then it is readable anyway.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 }
 
@@ -110,6 +114,18 @@ impl Questions {
             asker.state().asked.retain(|(asked, _)| *asked != number);
             return Submitted::Done(Err(StoreError::Busy));
         }
+        self.waits(io, tag, &asker)
+    }
+
+    /// What the kernel has answered at once; the core is woken for it as for any other answer.
+    pub(crate) fn known<I: Io>(&mut self, io: &mut I, tag: Tag, id: OpId, outcome: Outcome) -> Submitted {
+        let Some(asker) = self.asker() else { return Submitted::Done(Err(StoreError::Busy)) };
+        asker.state().answered.push((id, outcome));
+        asker.wake();
+        self.waits(io, tag, &asker)
+    }
+
+    fn waits<I: Io>(&mut self, io: &mut I, tag: Tag, asker: &Asker) -> Submitted {
         self.open += 1;
         if !self.is_watching {
             self.is_watching = true;

@@ -1,6 +1,7 @@
 //! What carries an initiator's commands: iSCSI on the stream itself, or iSER or SRP on our iWARP.
 
 use super::super::kernel::Kernel;
+use super::tables::Tabled;
 use proto::iscsi::initiator::{Event, Initiator as IscsiInitiator, InitiatorConfig, Request};
 use proto::iscsi::login::Digests;
 use proto::iser::initiator::Initiator as IserInitiator;
@@ -36,7 +37,7 @@ pub(crate) enum Protocol {
 pub(crate) enum Carrier {
     Iscsi(Box<IscsiInitiator>),
     Iser(Box<Channel<IserInitiator>>),
-    Srp(Box<Channel<SrpInitiator>>),
+    Srp(Box<Channel<Tabled>>),
 }
 
 impl Carrier {
@@ -45,11 +46,12 @@ impl Carrier {
         config: InitiatorConfig,
         host: usize,
         socket: Handle,
-        io: &Kernel,
+        io: &mut Kernel,
     ) -> Carrier {
         let now = io.now();
-        let (registrations, crc) =
-            (2 * config.queue_depth, matches!(config.plan.offers.data_digest, Digests::Required));
+        // Both buffers of a command, and their tables.
+        let registrations = if protocol == Protocol::Srp { 4 } else { 2 } * config.queue_depth;
+        let crc = matches!(config.plan.offers.data_digest, Digests::Required);
         match protocol {
             Protocol::Iscsi => Carrier::Iscsi(Box::new(IscsiInitiator::new(config, now))),
             Protocol::Iser => {
@@ -57,7 +59,10 @@ impl Carrier {
                 Carrier::Iser(channel(machine, registrations, crc, socket, io))
             }
             Protocol::Srp => {
+                // What SRP does not negotiate decides it.
+                let makes_tables = config.plan.offers.initial_r2t;
                 let machine = SrpInitiator::new(srp_config(&config, host), now);
+                let machine = Tabled::new(machine, makes_tables, io);
                 Carrier::Srp(channel(machine, registrations, crc, socket, io))
             }
         }
@@ -67,7 +72,7 @@ impl Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.submit(request),
             Carrier::Iser(channel) => channel.machine_mut().submit(request),
-            Carrier::Srp(channel) => channel.machine_mut().submit(request),
+            Carrier::Srp(channel) => channel.machine_mut().machine.submit(request),
         }
     }
 
@@ -90,7 +95,7 @@ impl Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.function(lun, function, of),
             Carrier::Iser(channel) => channel.machine_mut().function(lun, function, of),
-            Carrier::Srp(channel) => channel.machine_mut().function(lun, of_srp(function)?, of),
+            Carrier::Srp(channel) => channel.machine_mut().machine.function(lun, of_srp(function)?, of),
         }
     }
 
@@ -98,7 +103,7 @@ impl Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.logout(now),
             Carrier::Iser(channel) => channel.machine_mut().logout(now),
-            Carrier::Srp(channel) => channel.machine_mut().logout(),
+            Carrier::Srp(channel) => channel.machine_mut().machine.logout(),
         }
     }
 
@@ -139,7 +144,11 @@ impl Carrier {
         match self {
             Carrier::Iscsi(machine) => stream.feed(kernel, &mut **machine),
             Carrier::Iser(channel) => feed(channel, stream, kernel),
-            Carrier::Srp(channel) => feed(channel, stream, kernel),
+            Carrier::Srp(channel) => {
+                let is_more = feed(channel, stream, kernel);
+                channel.machine_mut().write(kernel);
+                is_more
+            }
         }
     }
 
@@ -163,7 +172,10 @@ impl Carrier {
         match self {
             Carrier::Iscsi(machine) => stream.flush(kernel, &mut **machine),
             Carrier::Iser(channel) => flush(channel, stream, kernel),
-            Carrier::Srp(channel) => flush(channel, stream, kernel),
+            Carrier::Srp(channel) => {
+                flush(channel, stream, kernel);
+                channel.machine_mut().write(kernel);
+            }
         }
     }
 
@@ -172,7 +184,11 @@ impl Carrier {
         match self {
             Carrier::Iscsi(_) => {}
             Carrier::Iser(channel) => channel.close(kernel.arena()),
-            Carrier::Srp(channel) => channel.close(kernel.arena()),
+            Carrier::Srp(mut channel) => {
+                let tables = channel.machine_mut().memory();
+                channel.close(kernel.arena());
+                kernel.arena().give(&tables);
+            }
         }
     }
 }

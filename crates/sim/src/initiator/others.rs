@@ -13,13 +13,13 @@ use wire::{Cdb, Places};
 const BLOCKS_MAX: u32 = 64;
 
 /// A command that is ready to be sent.
-struct Ready<'a> {
-    what: &'a str,
-    range: Range,
-    kind: Kind,
-    compares: Option<WriteId>,
-    cdb: &'a [u8],
-    place: Places,
+pub(super) struct Ready<'a> {
+    pub(super) what: &'a str,
+    pub(super) range: Range,
+    pub(super) kind: Kind,
+    pub(super) compares: Option<WriteId>,
+    pub(super) cdb: &'a [u8],
+    pub(super) place: Places,
 }
 
 impl Initiator {
@@ -28,7 +28,7 @@ impl Initiator {
         let (unit, which, flag, most, first) = {
             let rng = &mut self.net.borrow_mut().rng;
             let unit = rng.usize(0..self.place.units);
-            (unit, rng.u32(0..8), rng.bool(), rng.u32(1..=BLOCKS_MAX), rng.u32(0..self.place.blocks))
+            (unit, rng.u32(0..9), rng.bool(), rng.u32(1..=BLOCKS_MAX), rng.u32(0..self.place.blocks))
         };
         if self.place.plain[unit] {
             return;
@@ -47,6 +47,9 @@ impl Initiator {
             4 => self.write_same(now, many, flag),
             5 => self.write_and_verify(now, many, flag),
             6 => self.verify(now, many),
+            7 if self.place.thin[unit] => {
+                self.ask_allocation(now, Range { blocks: self.place.blocks - first, ..many });
+            }
             _ => self.verify_data(now, one),
         }
     }
@@ -128,18 +131,22 @@ impl Initiator {
         self.send(now, Ready { what: "compares", range, kind, compares, cdb, place });
     }
 
-    fn send(&mut self, now: Time, ready: Ready<'_>) {
+    pub(super) fn send(&mut self, now: Time, ready: Ready<'_>) {
         let Ready { what, range, kind, compares, cdb, place } = ready;
         let unit = range.unit;
         let cdb = Cdb::from_bytes(cdb).expect("a CDB");
-        let (lun, attribute, read) = ((unit as u64) << 48, Attribute::Simple, Places::EMPTY);
-        let request = Request { lun, attribute, cdb, read, write: place };
+        let (lun, attribute) = ((unit as u64) << 48, Attribute::Simple);
+        let (read, write) = match kind {
+            Kind::Allocation(_) => (place, Places::EMPTY),
+            _ => (Places::EMPTY, place),
+        };
+        let request = Request { lun, attribute, cdb, read, write };
         let taken = self.link.as_mut().and_then(|link| link.machine.submit(request));
         let Some(id) = taken else { return self.give_up(now, kind, &place) };
         let (writes, write) = match kind {
             Kind::Write(_, write) | Kind::Durable(_, write) => (true, write.0),
             Kind::Nothing => (true, 0),
-            Kind::Read(_) | Kind::Flush | Kind::Order(_) => (false, 0),
+            Kind::Read(_) | Kind::Flush | Kind::Order(_) | Kind::Allocation(_) => (false, 0),
         };
         self.note(&[10, u64::from(id.slot), unit as u64, u64::from(range.first)], || {
             format!("command {} {what} {range:?}, write {write}, {compares:?}", id.slot)

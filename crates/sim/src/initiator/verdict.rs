@@ -33,13 +33,17 @@ impl Initiator {
         match status {
             GOOD => {
                 let bytes = task.places.len();
+                if let Kind::Allocation(_) = task.kind {
+                    // How much that is, its data says.
+                    return Ok((GOOD_WORD, Fate::Done));
+                }
                 let moved = match task.kind {
                     Kind::Read(_) if task.compares.is_none() => completion.read_bytes,
                     // VERIFY takes what it compares.
                     Kind::Read(_) => completion.write_bytes,
                     Kind::Write(..) | Kind::Durable(..) => completion.write_bytes,
                     Kind::Order(_) | Kind::Nothing => completion.write_bytes,
-                    Kind::Flush => bytes,
+                    Kind::Flush | Kind::Allocation(_) => bytes,
                 };
                 if moved != bytes || completion.residual != Residual::None {
                     return Err(format!("GOOD for {moved} of {bytes} bytes, {}", completion.residual));

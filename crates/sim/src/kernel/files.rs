@@ -3,7 +3,7 @@
 use super::{GRAIN_BYTES_MAX, Job, Kernel};
 use crate::disk::{Blocks, EAGAIN, EINTR, ENOMEM, disk_at, disk_of, transfer_error};
 use crate::register::BLOCK_BYTES;
-use reactor::io::{Errno, Handle, Tag};
+use reactor::io::{Allocate, Errno, Handle, Tag};
 use reactor::memory::Loan;
 use wire::Places;
 
@@ -110,12 +110,19 @@ impl Kernel {
         Err(disk.sync_failed(net.now, &mut net.rng, dirty, &mut net.losses))
     }
 
-    pub(super) fn clear_now(&mut self, file: Handle, at: u64, len: u64) -> Result<u32, Errno> {
+    pub(super) fn clear_now(&mut self, file: Handle, at: u64, len: u64, how: Allocate) -> Result<u32, Errno> {
         if let Some(errno) = self.fails(true) {
             return Err(errno);
         }
-        self.net.borrow_mut().disk(file).clear(at, len);
+        self.net.borrow_mut().disk(file).clear(at, len, how == Allocate::PunchHole);
         Ok(0)
+    }
+
+    pub(super) fn find_extent(&mut self, file: Handle, at: u64) -> Result<(bool, u64), Errno> {
+        match self.fails(false) {
+            Some(errno) => Err(errno),
+            None => Ok(disk_at(&self.net.borrow().disks, file).extent(at)),
+        }
     }
 
     /// Asks a disk, which takes its time.

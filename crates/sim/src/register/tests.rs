@@ -238,3 +238,22 @@ fn a_write_that_was_refused_never_lands_and_a_torn_block_is_of_writes_under_way(
     assert!(read(&mut registers, 21, 22, &other).is_err());
     assert_eq!(read(&mut registers, 21, 22, &one), Ok(()));
 }
+
+#[test]
+fn what_was_written_and_not_unmapped_is_not_found_without_space() {
+    let mut registers = Registers::new(1, 1, 8, false);
+    let finds = |registers: &mut Registers, from: u64, to: u64| {
+        registers.begin_read(Time(from));
+        registers.end_read(Time(from));
+        registers.finds_zeros(Time(to), Time(from), RANGE)
+    };
+    assert_eq!(finds(&mut registers, 1, 2), Ok(()));
+    let (write, _) = registers.begin_write(Time(10), 0, RANGE);
+    assert_eq!(finds(&mut registers, 11, 12), Ok(()), "as long as it may not have begun");
+    registers.end_write(Time(20), RANGE, write, Fate::Done).unwrap();
+    assert!(finds(&mut registers, 21, 22).unwrap_err().contains("not allocated"));
+    let unmap = registers.begin_zeros(Time(30), 0, RANGE);
+    assert_eq!(finds(&mut registers, 31, 32), Ok(()));
+    registers.end_write(Time(40), RANGE, unmap, Fate::Done).unwrap();
+    assert_eq!(finds(&mut registers, 41, 42), Ok(()));
+}

@@ -546,7 +546,7 @@ impl Scout<'_> {
         for completion in completions {
             if completion.tag == Tag(CONNECT) {
                 let socket = Handle(completion.result.expect("it listens") as i32);
-                let machine = Carrier::new(Protocol::Iscsi, login(), self.host, socket, &self.kernel);
+                let machine = Carrier::new(Protocol::Iscsi, login(), self.host, socket, &mut self.kernel);
                 self.link = Some(Link::new(machine, 1, socket));
             } else if let Some(link) = &mut self.link {
                 link.completed(&mut self.kernel, completion.tag.0 & 3, completion.result);

@@ -354,7 +354,8 @@ impl Guest {
             if let Ok(socket) = completion.result {
                 let socket = Handle(socket as i32);
                 let config = config(self.host, if self.is_other { OTHER } else { TARGET });
-                let machine = Carrier::new(self.manners.protocol, config, self.host, socket, &self.kernel);
+                let machine =
+                    Carrier::new(self.manners.protocol, config, self.host, socket, &mut self.kernel);
                 self.link = Some(Link::new(machine, number, socket));
             }
         } else if let Some(link) = self.link.as_mut().filter(|link| link.number == number) {

@@ -252,6 +252,11 @@ impl<I: Io> Lane<I> for FileLane {
         }
         if let Op::Extent { offset } = *op {
             let (store, tag) = (self.store.clone(), self.answers());
+            if let Some(known) = io.extent_now(store.handle(), offset) {
+                let found = known.map(|(mapped, end)| extent(offset, store.size(), end, mapped));
+                let outcome = found.map_err(|_| StoreError::ReadFailed { at: offset });
+                return self.questions.known(io, tag, id, outcome);
+            }
             return self.questions.ask(io, tag, id, &self.store.extents, store, offset);
         }
         let flight = Flight::new(&self.store, id, op, range);
