@@ -43,8 +43,6 @@ pub struct Kernel {
     now: Time,
     used: Duration,
     arena: Arena,
-    /// What leaves.
-    outgoing: Vec<u8>,
     /// The serial number of a slot's first request: none that an earlier kernel of the host had.
     first_serial: u32,
     requests: Vec<Slot>,
@@ -127,7 +125,6 @@ impl Kernel {
             now,
             used: Duration::ZERO,
             arena,
-            outgoing: Vec::new(),
             first_serial: lives << 20,
             requests: Vec::new(),
             free: Vec::new(),
@@ -210,13 +207,9 @@ impl Kernel {
     fn receive_now(&mut self, socket: Handle, into: Places, request: Request) -> Option<Result<u32, Errno>> {
         // As much as comes together from a real socket, at most.
         let most = into.len().min(LARGE_BYTES) as usize;
-        let (mut at, arena) = (0, &mut self.arena);
-        let mut take = |bytes: &[u8]| {
-            let len = bytes.len() as u32;
-            arena.copy_in(bytes, &into.slice(at, len));
-            at += len;
-        };
-        let received = self.net.borrow_mut().receive(socket, most, (self.host, request), &mut take);
+        let arena = &mut self.arena;
+        let take = |bytes: &[u8]| arena.copy_in(bytes, &into.slice(0, bytes.len() as u32));
+        let received = self.net.borrow_mut().receive(socket, most, (self.host, request), take);
         let Some(received) = received else {
             return self.wait(request, Job::Receive { socket, into });
         };
@@ -248,11 +241,7 @@ impl Kernel {
         let is_cut = count > 1 && net.happens(cut);
         let count = if is_cut { net.rng.u32(1..=count) } else { count };
         drop(net);
-        let mut bytes = std::mem::take(&mut self.outgoing);
-        bytes.clear();
-        gather(&self.arena, &from, sent, count, &mut bytes);
-        self.put(socket, &mut bytes);
-        self.outgoing = bytes;
+        self.put(socket, |arena, bytes| gather(arena, &from, sent, count, bytes));
         let mut net = self.net.borrow_mut();
         if sent + count < total {
             let at = net.now.after(net.nanos(300, 20_000));
@@ -265,13 +254,16 @@ impl Kernel {
         Some(Ok(total))
     }
 
-    /// Sends bytes, for which there is room.
-    fn put(&self, socket: Handle, bytes: &mut Vec<u8>) {
+    /// Sends bytes, for which there is room, and which are put where they are to lie.
+    fn put(&self, socket: Handle, put: impl FnOnce(&Arena, &mut Vec<u8>)) {
         let mut net = self.net.borrow_mut();
-        if net.happens(self.lies) {
-            rogue::garble(&mut net.rng, bytes);
+        if !net.happens(self.lies) {
+            return net.send(socket, |bytes| put(&self.arena, bytes));
         }
-        net.send(socket, bytes);
+        let mut garbled = Vec::new();
+        put(&self.arena, &mut garbled);
+        rogue::garble(&mut net.rng, &mut garbled);
+        net.send(socket, |bytes| bytes.append(&mut garbled));
     }
 
     fn lend(&mut self, spans: impl Iterator<Item = Span>, loan: Loan) {
@@ -305,6 +297,37 @@ fn gather(arena: &Arena, spans: &[Span], mut skip: u32, count: u32, bytes: &mut 
             bytes.resize(at + part.len as usize, 0);
             arena.copy_out(&Places::one(part), &mut bytes[at..]);
         }
+    }
+}
+
+/// Adds as many of what is to leave: plain bytes, which follow each other in `plain`, and payload.
+fn gather_segments(
+    arena: &Arena,
+    mut plain: &[u8],
+    segments: &[Segment],
+    mut count: usize,
+    bytes: &mut Vec<u8>,
+) {
+    for segment in segments {
+        let part = bytes_of(segment).min(count);
+        match *segment {
+            Segment::Bytes { len } => {
+                bytes.extend_from_slice(&plain[..part]);
+                plain = &plain[len as usize..];
+            }
+            Segment::Payload(span) => gather(arena, &[span], 0, part as u32, bytes),
+            Segment::Sum | Segment::SumStart => {}
+        }
+        count -= part;
+    }
+}
+
+/// How much of what is sent that is.
+fn bytes_of(segment: &Segment) -> usize {
+    match *segment {
+        Segment::Bytes { len } => len as usize,
+        Segment::Payload(span) => span.len as usize,
+        Segment::Sum | Segment::SumStart => 0,
     }
 }
 
@@ -383,27 +406,12 @@ impl Io for Kernel {
         if segments.iter().any(|segment| matches!(segment, Segment::Sum | Segment::SumStart)) {
             return None;
         }
-        let (mut all, mut rest) = (std::mem::take(&mut self.outgoing), bytes);
-        all.clear();
-        for segment in segments {
-            match *segment {
-                Segment::Bytes { len } => {
-                    let (part, behind) = rest.split_at(len as usize);
-                    all.extend_from_slice(part);
-                    rest = behind;
-                }
-                Segment::Payload(span) => gather(&self.arena, &[span], 0, span.len, &mut all),
-                Segment::Sum | Segment::SumStart => {}
-            }
-        }
-        let most = all.len().min(room);
+        let most = segments.iter().map(bytes_of).sum::<usize>().min(room);
         let count = if net.happens(500) { net.rng.usize(0..=most) } else { most };
-        all.truncate(count);
         drop(net);
         if count > 0 {
-            self.put(socket, &mut all);
+            self.put(socket, |arena, all| gather_segments(arena, bytes, segments, count, all));
         }
-        self.outgoing = all;
         Some(Ok(count as u32))
     }
 

@@ -17,6 +17,7 @@ mod limits;
 mod net;
 #[cfg(test)]
 mod outcomes;
+mod pipe;
 mod quarrels;
 mod queue;
 mod register;

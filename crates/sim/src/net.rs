@@ -3,6 +3,7 @@
 
 use crate::disk::{Disk, Faults, Loss, disk_of};
 use crate::ethernet::Ethernet;
+use crate::pipe::Pipe;
 use crate::queue::Queue;
 use crate::trace::Trace;
 use fastrand::Rng;
@@ -77,7 +78,7 @@ struct Side {
     local: SocketAddr,
     remote: SocketAddr,
     /// Sent to here and not received yet.
-    bytes: VecDeque<u8>,
+    bytes: Pipe,
     /// How many of them have arrived.
     arrived: usize,
     /// When the others arrive, and how many; `None`: the end.
@@ -290,7 +291,7 @@ impl Net {
             peer: None,
             local,
             remote,
-            bytes: VecDeque::new(),
+            bytes: Pipe::default(),
             arrived: 0,
             flights: VecDeque::new(),
             end: None,
@@ -329,18 +330,22 @@ impl Net {
         Ok(room)
     }
 
-    /// Sends bytes, for which there is room.
-    pub(crate) fn send(&mut self, socket: Handle, bytes: &[u8]) {
+    /// Sends what is put behind other bytes, for which there is room.
+    pub(crate) fn send(&mut self, socket: Handle, put: impl FnOnce(&mut Vec<u8>)) {
         let late = if self.happens(self.odds.late) { 3_000_000 } else { 30_000 };
         let latency = self.nanos(2_000, late);
-        let (now, sum) = (self.now, self.trace.sum_of(bytes));
+        let to = self.side(socket.0).and_then(|side| side.peer);
+        let mut pipe = to.and_then(|to| self.is(to)).map(|peer| std::mem::take(&mut peer.bytes));
+        let bytes = pipe.get_or_insert_default().add(put);
+        let (now, sum, count) = (self.now, self.trace.sum_of(bytes), bytes.len());
         self.trace.note(now, &[socket.0 as u64, sum], || {
-            format!("socket {} sends {} bytes, {sum:016x}", socket.0, bytes.len())
+            format!("socket {} sends {count} bytes, {sum:016x}", socket.0)
         });
-        let Some(to) = self.side(socket.0).and_then(|side| side.peer) else { return };
-        let Some(peer) = self.is(to) else { return };
-        peer.bytes.extend(bytes);
-        self.fly(to, Some(bytes.len()), latency);
+        let Some(to) = to else { return };
+        if let (Some(peer), Some(pipe)) = (self.is(to), pipe) {
+            peer.bytes = pipe;
+            self.fly(to, Some(count), latency);
+        }
     }
 
     fn fly(&mut self, to: Socket, bytes: Option<usize>, latency: Duration) {
@@ -377,7 +382,7 @@ impl Net {
         socket: Handle,
         most: usize,
         waits: Waits,
-        mut take: impl FnMut(&[u8]),
+        take: impl FnOnce(&[u8]),
     ) -> Option<Result<usize, End>> {
         let side = self.side(socket.0).expect("a socket that is open");
         if side.end == Some(End::Reset) {
@@ -391,13 +396,7 @@ impl Net {
             side.reader = Some(waits);
             return None;
         }
-        let (first, second) = side.bytes.as_slices();
-        let from_first = first.len().min(count);
-        take(&first[..from_first]);
-        if count > from_first {
-            take(&second[..count - from_first]);
-        }
-        side.bytes.drain(..count);
+        side.bytes.take(count, take);
         side.arrived -= count;
         if let Some((host, request)) = side.writer.take() {
             self.at(self.now, Event::Go { host, request });

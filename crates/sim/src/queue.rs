@@ -12,16 +12,24 @@ pub(crate) struct Queue {
     /// Those for this very moment, which most go on from.
     now: VecDeque<(u64, Event)>,
     /// When each host has its next turn: that is put earlier again and again.
-    turns: Vec<Option<(Time, u64)>>,
+    turns: Vec<Place>,
     /// Whose is the first of those.
-    soonest: Option<usize>,
+    soonest: usize,
     next: u64,
+}
+
+/// When something happens, and which of those for the same time it is: the lower the sooner.
+type Place = u128;
+
+const NEVER: Place = Place::MAX;
+
+fn place(at: Time, number: u64) -> Place {
+    Place::from(at.0) << 64 | Place::from(number)
 }
 
 #[derive(Debug)]
 struct Later {
-    at: Time,
-    number: u64,
+    place: Place,
     event: Event,
 }
 
@@ -29,7 +37,7 @@ impl Queue {
     /// One for so many hosts.
     pub(crate) fn new(hosts: usize) -> Queue {
         let (later, now) = (BinaryHeap::new(), VecDeque::new());
-        Queue { later, now, turns: vec![None; hosts], soonest: None, next: 0 }
+        Queue { later, now, turns: vec![NEVER; hosts], soonest: 0, next: 0 }
     }
 
     fn number(&mut self) -> u64 {
@@ -43,34 +51,41 @@ impl Queue {
         if at <= now {
             self.now.push_back((number, event));
         } else {
-            self.later.push(Later { at, number, event });
+            self.later.push(Later { place: place(at, number), event });
         }
     }
 
     /// A host has its next turn at this time, unless it has it earlier.
     pub(crate) fn turn(&mut self, at: Time, host: usize) {
-        if self.turns[host].is_some_and(|(before, _)| before <= at) {
+        if self.turns[host] < place(at, u64::MAX) {
             return;
         }
-        let turn = Some((at, self.number()));
+        let turn = place(at, self.number());
         self.turns[host] = turn;
-        if self.soonest.is_none_or(|other| turn < self.turns[other]) {
-            self.soonest = Some(host);
+        if turn < self.turns[self.soonest] {
+            self.soonest = host;
         }
     }
 
     /// What happens next, not after `until`, and when.
     pub(crate) fn pop(&mut self, now: Time, until: Time) -> Option<(Time, Event)> {
-        let turn = self.soonest.and_then(|host| self.turns[host]);
-        let at_once = self.now.front().map(|(number, _)| (now, *number));
-        let later = self.later.peek().map(|later| (later.at, later.number));
-        let first = [turn, at_once, later].into_iter().flatten().min();
-        let (at, _) = first.filter(|(at, _)| *at <= until)?;
+        let turn = self.turns.get(self.soonest).copied().unwrap_or(NEVER);
+        let at_once = self.now.front().map_or(NEVER, |(number, _)| place(now, *number));
+        let later = self.later.peek().map_or(NEVER, |later| later.place);
+        let first = turn.min(at_once).min(later);
+        let at = Time((first >> 64) as u64);
+        if first == NEVER || at > until {
+            return None;
+        }
         let event = if first == turn {
-            let host = self.soonest?;
-            self.turns[host] = None;
-            let waits = self.turns.iter().enumerate().filter(|(_, turn)| turn.is_some());
-            self.soonest = waits.min_by_key(|(_, turn)| **turn).map(|(host, _)| host);
+            let host = self.soonest;
+            self.turns[host] = NEVER;
+            let mut first = NEVER;
+            for (host, turn) in self.turns.iter().enumerate() {
+                if *turn < first {
+                    (self.soonest, first) = (host, *turn);
+                }
+            }
             Event::Turn { host }
         } else if first == at_once {
             self.now.pop_front()?.1
@@ -84,7 +99,7 @@ impl Queue {
 impl Ord for Later {
     /// The first is the greatest.
     fn cmp(&self, other: &Later) -> Ordering {
-        (other.at, other.number).cmp(&(self.at, self.number))
+        other.place.cmp(&self.place)
     }
 }
 
@@ -96,7 +111,7 @@ impl PartialOrd for Later {
 
 impl PartialEq for Later {
     fn eq(&self, other: &Later) -> bool {
-        self.cmp(other) == Ordering::Equal
+        self.place == other.place
     }
 }
 

@@ -1,0 +1,66 @@
+//! Bytes that are on their way, in one piece.
+
+/// Bytes that were taken, and whose room is used again once they are so many.
+const SPENT_BYTES_MAX: usize = 256 << 10;
+
+/// What is added at the end is taken from the beginning.
+#[derive(Debug, Default)]
+pub(crate) struct Pipe {
+    bytes: Vec<u8>,
+    /// Those before are taken.
+    from: usize,
+}
+
+impl Pipe {
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.from
+    }
+
+    /// Adds what is put behind the bytes that are there; what that is.
+    pub(crate) fn add(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
+        let before = self.bytes.len();
+        put(&mut self.bytes);
+        &self.bytes[before..]
+    }
+
+    /// Takes so many, which are there.
+    pub(crate) fn take(&mut self, count: usize, take: impl FnOnce(&[u8])) {
+        take(&self.bytes[self.from..][..count]);
+        self.from += count;
+        if self.from == self.bytes.len() {
+            self.clear();
+        } else if self.from > SPENT_BYTES_MAX {
+            self.bytes.drain(..self.from);
+            self.from = 0;
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.from = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_is_taken_in_order_also_where_room_is_used_again() {
+        let (mut pipe, mut added, mut taken) = (Pipe::default(), 0u32, 0u32);
+        while added < 400_000 {
+            let more = added..added + 3000;
+            added = more.end;
+            pipe.add(|bytes| more.for_each(|number| bytes.extend(number.to_le_bytes())));
+            pipe.take(pipe.len() / 8 * 4, |bytes| {
+                for number in bytes.as_chunks().0 {
+                    assert_eq!(u32::from_le_bytes(*number), taken);
+                    taken += 1;
+                }
+            });
+        }
+        assert_eq!(pipe.len(), 4 * (added - taken) as usize);
+        pipe.take(pipe.len(), |_| {});
+        assert_eq!(pipe.len(), 0);
+    }
+}
