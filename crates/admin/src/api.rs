@@ -1,5 +1,7 @@
 //! What there is to be read and changed, as resources.
 
+mod sessions;
+
 use crate::desk::{Answer, Desk, Fault, Order, Refusal, Refused};
 use crate::openapi;
 use crate::server::{Deadline, Peer};
@@ -44,6 +46,8 @@ pub(crate) fn router(desk: Desk) -> Router {
         .route("/v1/targets/{target}/groups", get(groups).post(add_group))
         .route("/v1/targets/{target}/groups/{group}", get(group).patch(set_group).delete(remove_group))
         .route("/v1/portals", get(portals))
+        .route("/v1/sessions", get(sessions::all))
+        .route("/v1/sessions/{session}", get(sessions::one).delete(sessions::end))
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_that_way)
         .with_state(Context { desk, start: Instant::now() })
@@ -322,30 +326,51 @@ fn expected(headers: &HeaderMap) -> Option<String> {
     (given != "*").then(|| given.trim_matches('"').to_owned())
 }
 
-async fn change(desk: &Desk, order: Order, request: Change) -> Response {
-    let Change { peer, deadline, dry_run, expected } = request;
-    if !peer.may_change() {
-        let fix = "use the admin interface's socket on its machine";
-        let fault = fault("connection", "over TCP the daemon can be read only", fix);
-        return problem(StatusCode::FORBIDDEN, "this connection may not change anything", &[fault]);
+impl Change {
+    /// Whether it may be made, and only in words. It gets the time that it needs.
+    fn admit(&self) -> Result<bool, Box<Response>> {
+        if !self.peer.may_change() {
+            let fix = "use the admin interface's socket on its machine";
+            let fault = fault("connection", "over TCP the daemon can be read only", fix);
+            let title = "this connection may not change anything";
+            return Err(problem(StatusCode::FORBIDDEN, title, &[fault]).into());
+        }
+        let dry_run = *self.dry_run.as_ref().map_err(|fault| Box::new(wrong_query(fault)))?;
+        self.deadline.extend(CHANGE_TIME + Duration::from_secs(5));
+        Ok(dry_run)
     }
-    let dry_run = match dry_run {
+}
+
+fn wrong_query(fault: &Fault) -> Response {
+    problem(StatusCode::BAD_REQUEST, "the query is wrong", std::slice::from_ref(fault))
+}
+
+fn crowded() -> Response {
+    problem(StatusCode::SERVICE_UNAVAILABLE, "too many changes wait, or the daemon is ending", &[])
+}
+
+fn under_way() -> Response {
+    let json = json!({ "status": "under way", "see": "the log, and the ETag of /v1/config" });
+    (StatusCode::ACCEPTED, answered(&json)).into_response()
+}
+
+async fn change(desk: &Desk, order: Order, request: Change) -> Response {
+    let dry_run = match request.admit() {
         Ok(dry_run) => dry_run,
-        Err(fault) => return problem(StatusCode::BAD_REQUEST, "the query is wrong", &[fault]),
+        Err(response) => return *response,
     };
-    deadline.extend(CHANGE_TIME + Duration::from_secs(5));
-    let Some(answer) = desk.put(order, dry_run, expected, peer.to_string()) else {
-        let title = "too many changes wait, or the daemon is ending";
-        return problem(StatusCode::SERVICE_UNAVAILABLE, title, &[]);
+    let Some(answer) = desk.put(order, dry_run, request.expected, request.peer.to_string()) else {
+        return crowded();
     };
     match tokio::time::timeout(CHANGE_TIME, answer).await {
         Ok(Ok(answer)) => outcome(answer, dry_run),
         Ok(Err(_)) => problem(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending", &[]),
-        Err(_) => {
-            let json = json!({ "status": "under way", "see": "the log, and the ETag of /v1/config" });
-            (StatusCode::ACCEPTED, answered(&json)).into_response()
-        }
+        Err(_) => under_way(),
     }
+}
+
+fn refused(why: &Refused) -> Response {
+    problem(status(why.refusal), &why.title, &why.faults)
 }
 
 fn outcome(answer: Answer, dry_run: bool) -> Response {
@@ -356,7 +381,8 @@ fn outcome(answer: Answer, dry_run: bool) -> Response {
             tag(response.headers_mut(), &done.version);
             response
         }
-        Err(Refused { refusal, title, faults }) => problem(status(refusal), &title, &faults),
+        Err(Refused { refusal: Refusal::UnderWay, .. }) => under_way(),
+        Err(why) => refused(&why),
     }
 }
 
@@ -367,6 +393,8 @@ fn status(refusal: Refusal) -> StatusCode {
         Refusal::Stale => StatusCode::PRECONDITION_FAILED,
         Refusal::NotFound => StatusCode::NOT_FOUND,
         Refusal::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        Refusal::UnderWay => StatusCode::ACCEPTED,
+        Refusal::Silent => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
@@ -384,28 +412,50 @@ fn one(found: Option<&Value>, what: &str, version: &str) -> Response {
     response
 }
 
-/// Those behind `after`, at most `limit` of them.
-fn page(all: &[Value], query: Option<&str>, version: &str) -> Response {
-    let (mut limit, mut after) = (PAGE, None);
-    for part in query.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
-        match part.split_once('=') {
-            Some(("after", name)) => after = Some(decoded(name)),
-            Some(("limit", text)) if text.parse().is_ok_and(|limit| (1..=PAGE_MAX).contains(&limit)) => {
-                limit = text.parse().unwrap_or(PAGE);
-            }
-            _ => {
-                let fault = fault("query", "it is not understood", "write ?limit=1 to 1000, &after=NAME");
-                return problem(StatusCode::BAD_REQUEST, "the query is wrong", &[fault]);
+/// Which part of a list a client wants.
+struct Page {
+    limit: usize,
+    after: Option<String>,
+}
+
+impl Page {
+    /// Of a query.
+    fn of(query: Option<&str>) -> Result<Page, Fault> {
+        let mut page = Page { limit: PAGE, after: None };
+        for part in query.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some(("after", name)) => page.after = Some(decoded(name)),
+                Some(("limit", text)) if text.parse().is_ok_and(|limit| (1..=PAGE_MAX).contains(&limit)) => {
+                    page.limit = text.parse().unwrap_or(PAGE);
+                }
+                _ => {
+                    let fix = "write ?limit=1 to 1000, &after=NAME";
+                    return Err(fault("query", "it is not understood", fix));
+                }
             }
         }
+        Ok(page)
     }
-    let begin = match &after {
+
+    /// Of a list, from this index on; `key` is what the next page begins behind.
+    fn of_list(&self, all: &[Value], begin: usize, key: &str) -> Response {
+        let items = &all[begin..(begin + self.limit).min(all.len())];
+        let next = items.last().filter(|_| begin + items.len() < all.len()).map(|last| &last[key]);
+        answered(&json!({ "items": items, "next": next }))
+    }
+}
+
+/// Those behind `after`, at most `limit` of them.
+fn page(all: &[Value], query: Option<&str>, version: &str) -> Response {
+    let page = match Page::of(query) {
+        Ok(page) => page,
+        Err(fault) => return wrong_query(&fault),
+    };
+    let begin = match &page.after {
         None => 0,
         Some(name) => all.iter().position(|one| one["name"] == **name).map_or(all.len(), |index| index + 1),
     };
-    let items = &all[begin..(begin + limit).min(all.len())];
-    let next = items.last().filter(|_| begin + items.len() < all.len()).map(|last| &last["name"]);
-    let mut response = answered(&json!({ "items": items, "next": next }));
+    let mut response = page.of_list(all, begin, "name");
     tag(response.headers_mut(), version);
     response
 }

@@ -4,10 +4,13 @@ use config::{Action, Edit};
 use serde_json::Value;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until};
 
 /// Changes that wait to be made, with the one that is being made.
-const JOBS_MAX: usize = 8;
+pub(crate) const JOBS_MAX: usize = 8;
 
 /// A change that a client asks for.
 #[derive(Clone, PartialEq, Debug)]
@@ -101,6 +104,10 @@ pub enum Refusal {
     NotFound,
     /// It was tried, failed, and was taken back.
     Failed,
+    /// It is under way, and takes longer than a client waits.
+    UnderWay,
+    /// The daemon does not answer.
+    Silent,
 }
 
 /// One thing that is wrong.
@@ -129,18 +136,52 @@ pub struct State {
     pub portals: Vec<Value>,
 }
 
+/// The daemon's sessions. Cores are asked, so these functions may wait, and are called on threads that may.
+pub trait Sessions: Send + Sync {
+    /// All of them, ascending by `id`.
+    ///
+    /// # Errors
+    /// When a core does not answer.
+    fn list(&self) -> Result<Vec<Value>, Refused>;
+
+    /// Ends one for somebody, and returns what was done when nothing of it is left.
+    ///
+    /// # Errors
+    /// When there is none, or it does not end.
+    fn end(&self, id: u64, dry_run: bool, who: &str) -> Result<Vec<String>, Refused>;
+}
+
 /// Where orders are put, and what is published.
 #[derive(Clone)]
 pub struct Desk {
     put: Arc<dyn Fn(Job) -> bool + Send + Sync>,
     permits: Arc<Semaphore>,
     state: Arc<Mutex<Arc<State>>>,
+    sessions: Arc<dyn Sessions>,
+    pace: Arc<tokio::sync::Mutex<Pace>>,
 }
+
+/// How often cores are asked for all their sessions.
+#[derive(Default)]
+struct Pace {
+    next: Option<Instant>,
+}
+
+/// Cores spend no more than one part of so many on what clients want to see of their sessions.
+const SHARE: u32 = 20;
+/// Between two questions at most.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Desk {
     /// A desk whose orders go here; `put` returns false when nobody takes them any more, and does not wait.
-    pub fn new(put: impl Fn(Job) -> bool + Send + Sync + 'static) -> Desk {
-        Desk { put: Arc::new(put), permits: Arc::new(Semaphore::new(JOBS_MAX)), state: Arc::default() }
+    pub fn new(put: impl Fn(Job) -> bool + Send + Sync + 'static, sessions: Arc<dyn Sessions>) -> Desk {
+        Desk {
+            put: Arc::new(put),
+            permits: Arc::new(Semaphore::new(JOBS_MAX)),
+            state: Arc::default(),
+            sessions,
+            pace: Arc::default(),
+        }
     }
 
     /// Publishes what runs now.
@@ -151,6 +192,36 @@ impl Desk {
     /// What was published last.
     pub(crate) fn state(&self) -> Arc<State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sessions as they are now; one client after the other, and none so soon that cores would have much to do with it.
+    pub(crate) async fn sessions(&self) -> Result<Vec<Value>, Refused> {
+        let mut pace = self.pace.clone().lock_owned().await;
+        if let Some(next) = pace.next {
+            sleep_until(next).await;
+        }
+        let sessions = self.sessions.clone();
+        let listed = spawn_blocking(move || {
+            let begin = Instant::now();
+            let listed = sessions.list();
+            // Also for a client that has gone meanwhile.
+            pace.next = Some(Instant::now() + (begin.elapsed() * SHARE).min(PAUSE_MAX));
+            listed
+        });
+        listed.await.unwrap_or_else(|_| Err(ending()))
+    }
+
+    /// Ends a session; `None`: too many other changes wait.
+    pub(crate) async fn end_session(&self, id: u64, dry_run: bool, who: String) -> Option<Answer> {
+        let permit = self.permits.clone().try_acquire_owned().ok()?;
+        let sessions = self.sessions.clone();
+        let ended = spawn_blocking(move || {
+            let _permit = permit;
+            sessions.end(id, dry_run, &who)
+        });
+        let steps = ended.await.unwrap_or_else(|_| Err(ending()));
+        let version = self.state().version.clone();
+        Some(steps.map(|steps| Done { steps, warnings: Vec::new(), version }))
     }
 
     /// Puts an order on the desk; `None`: too many wait, or nobody takes it.
@@ -165,4 +236,8 @@ impl Desk {
         let (reply, answer) = oneshot::channel();
         (self.put)(Job { order, dry_run, expected, who, reply, _permit: permit }).then_some(answer)
     }
+}
+
+fn ending() -> Refused {
+    Refused { refusal: Refusal::Silent, title: "the daemon is ending".into(), faults: Vec::new() }
 }

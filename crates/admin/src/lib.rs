@@ -11,6 +11,6 @@ mod listener;
 mod openapi;
 mod server;
 
-pub use desk::{Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, State};
+pub use desk::{Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, Sessions, State};
 pub use listener::{BindError, Listener};
 pub use server::{CONNECTIONS_MAX, Server};

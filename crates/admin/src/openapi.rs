@@ -1,5 +1,7 @@
 //! The description of the API (OpenAPI 3.1), made of the list of what there is.
 
+mod schemas;
+
 use serde_json::{Map, Value, json};
 
 /// What can be done at a path.
@@ -21,10 +23,10 @@ pub(crate) struct Operation {
 /// What comes back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answers {
-    /// An object.
-    One,
-    /// Objects by pages.
-    List,
+    /// An object of this schema.
+    One(&'static str),
+    /// Such objects by pages.
+    List(&'static str),
     /// What a change did.
     Steps,
     /// TOML.
@@ -48,12 +50,12 @@ const fn change(
 const KEYS: &str = "Keys and values of the configuration file";
 
 /// All that there is.
-pub(crate) const OPERATIONS: [Operation; 21] = [
-    read("/v1/cpu", "cpu", "CPU times of the daemon and its machine", Answers::One),
-    read("/v1/openapi.json", "openapi", "This document", Answers::One),
+pub(crate) const OPERATIONS: [Operation; 24] = [
+    read("/v1/cpu", "cpu", "CPU times of the daemon and its machine", Answers::One("Cpu")),
+    read("/v1/openapi.json", "openapi", "This document", Answers::One("Document")),
     read("/v1/config", "config", "What runs, as a configuration file without secrets", Answers::File),
     change("post", "/v1/reload", "reload", "Read the file again and apply what is different", None),
-    read("/v1/luns", "luns", "All LUNs", Answers::List),
+    read("/v1/luns", "luns", "All LUNs", Answers::List("Lun")),
     change(
         "post",
         "/v1/luns",
@@ -64,7 +66,7 @@ pub(crate) const OPERATIONS: [Operation; 21] = [
          `number`, all of which may be left out",
         ),
     ),
-    read("/v1/luns/{lun}", "lun", "A LUN", Answers::One),
+    read("/v1/luns/{lun}", "lun", "A LUN", Answers::One("Lun")),
     change(
         "patch",
         "/v1/luns/{lun}",
@@ -80,17 +82,36 @@ pub(crate) const OPERATIONS: [Operation; 21] = [
         "Make a LUN larger",
         Some("`size`; with `yes_lose_data` true it may be smaller than before"),
     ),
-    read("/v1/targets", "targets", "All targets with their groups", Answers::List),
+    read("/v1/targets", "targets", "All targets with their groups", Answers::List("Target")),
     change("post", "/v1/targets", "add_target", "Add a target", Some(KEYS)),
-    read("/v1/targets/{target}", "target", "A target", Answers::One),
+    read("/v1/targets/{target}", "target", "A target", Answers::One("Target")),
     change("patch", "/v1/targets/{target}", "set_target", "Change keys of a target", Some(KEYS)),
     change("delete", "/v1/targets/{target}", "remove_target", "Remove a target", None),
-    read("/v1/targets/{target}/groups", "groups", "The groups of a target, in their order", Answers::List),
+    read(
+        "/v1/targets/{target}/groups",
+        "groups",
+        "The groups of a target, in their order",
+        Answers::List("Group"),
+    ),
     change("post", "/v1/targets/{target}/groups", "add_group", "Add a group behind the others", Some(KEYS)),
-    read("/v1/targets/{target}/groups/{group}", "group", "A group", Answers::One),
+    read("/v1/targets/{target}/groups/{group}", "group", "A group", Answers::One("Group")),
     change("patch", "/v1/targets/{target}/groups/{group}", "set_group", "Change keys of a group", Some(KEYS)),
     change("delete", "/v1/targets/{target}/groups/{group}", "remove_group", "Remove a group", None),
-    read("/v1/portals", "portals", "All portals with the addresses that are bound", Answers::List),
+    read("/v1/portals", "portals", "All portals with the addresses that are bound", Answers::List("Portal")),
+    read(
+        "/v1/sessions",
+        "sessions",
+        "All sessions, and initiators of AoE, by their numbers",
+        Answers::List("Session"),
+    ),
+    read("/v1/sessions/{session}", "session", "A session", Answers::One("Session")),
+    change(
+        "delete",
+        "/v1/sessions/{session}",
+        "disconnect",
+        "End a session, whose initiator may log in again; answered when none of its commands has yet to end",
+        None,
+    ),
 ];
 
 /// The document.
@@ -109,38 +130,7 @@ pub(crate) fn document() -> Value {
                             made in full or not at all.",
         },
         "paths": paths,
-        "components": { "schemas": {
-            "Steps": {
-                "type": "object",
-                "properties": {
-                    "applied": { "type": "boolean" },
-                    "steps": { "type": "array", "items": { "type": "string" } },
-                    "warnings": { "type": "array", "items": { "type": "string" } },
-                },
-            },
-            "List": {
-                "type": "object",
-                "properties": {
-                    "items": { "type": "array", "items": { "type": "object" } },
-                    "next": { "type": ["string", "null"], "description": "`after` of the next page" },
-                },
-            },
-            "Problem": {
-                "type": "object",
-                "properties": {
-                    "title": { "type": "string" },
-                    "status": { "type": "integer" },
-                    "problems": { "type": "array", "items": {
-                        "type": "object",
-                        "properties": {
-                            "place": { "type": "string" },
-                            "what": { "type": "string" },
-                            "fix": { "type": "string" },
-                        },
-                    } },
-                },
-            },
-        } },
+        "components": { "schemas": schemas::all() },
     })
 }
 
@@ -153,17 +143,17 @@ fn describe(operation: &Operation) -> Value {
         .collect();
     let query = |name: &str, kind: &str| json!({ "name": name, "in": "query", "schema": { "type": kind } });
     match operation.answer {
-        Answers::List => parameters.extend([query("limit", "integer"), query("after", "string")]),
+        Answers::List(_) => parameters.extend([query("limit", "integer"), query("after", "string")]),
         Answers::Steps => {
             parameters.push(query("dry_run", "boolean"));
             parameters.push(json!({ "name": "If-Match", "in": "header", "schema": { "type": "string" } }));
         }
-        Answers::One | Answers::File => {}
+        Answers::One(_) | Answers::File => {}
     }
     let schema = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
     let (kind, schema) = match operation.answer {
-        Answers::One => ("application/json", json!({ "type": "object" })),
-        Answers::List => ("application/json", schema("List")),
+        Answers::One(name) => ("application/json", schema(name)),
+        Answers::List(name) => ("application/json", schemas::list(&schema(name))),
         Answers::Steps => ("application/json", schema("Steps")),
         Answers::File => ("application/toml", json!({ "type": "string" })),
     };

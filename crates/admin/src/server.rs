@@ -1,7 +1,7 @@
 //! The server: one thread, one request for each connection, everything bounded.
 
 use crate::api;
-use crate::desk::Desk;
+use crate::desk::{Desk, JOBS_MAX};
 use crate::listener::{Listener, Socket};
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
@@ -49,14 +49,17 @@ impl Server {
     /// # Errors
     /// When the thread, or what it needs, cannot be had from the kernel.
     pub fn start(listener: Listener, desk: Desk) -> io::Result<Server> {
-        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+        let threads = JOBS_MAX + 1;
+        let runtime =
+            Builder::new_current_thread().enable_io().enable_time().max_blocking_threads(threads).build()?;
         let shown = listener.to_string();
         let (running, until) = oneshot::channel();
         let serving = serve(&runtime, &listener.socket, desk)?;
         let body = move || {
             let _ = runtime.block_on(until);
             serving.abort();
-            drop(runtime);
+            // A thread that waits for a core is not waited for.
+            runtime.shutdown_background();
             drop(listener);
         };
         let thread = std::thread::Builder::new().name("admin".into()).spawn(body)?;

@@ -1,11 +1,13 @@
 //! The server, as good and bad clients meet it on both kinds of place.
 
-use admin::{CONNECTIONS_MAX, Desk, Listener, Server};
+use admin::{CONNECTIONS_MAX, Desk, Listener, Refused, Server, Sessions};
 use config::AdminAddress;
 use reactor::cpu::{self, Snapshot, Times};
+use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// How a client asks for the counters.
@@ -13,6 +15,19 @@ const GET: &str = "GET /v1/cpu HTTP/1.1\r\nHost: x\r\n\r\n";
 
 trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
+
+/// No sessions.
+struct Nobody;
+
+impl Sessions for Nobody {
+    fn list(&self) -> Result<Vec<Value>, Refused> {
+        Ok(Vec::new())
+    }
+
+    fn end(&self, _: u64, _: bool, _: &str) -> Result<Vec<String>, Refused> {
+        Ok(Vec::new())
+    }
+}
 
 /// A server of this process.
 struct Served {
@@ -27,7 +42,7 @@ impl Served {
             let folder = tempfile::tempdir().expect("a temporary directory");
             let listener = Listener::bind(&address(&folder)).expect("a free place");
             Served {
-                server: Server::start(listener, Desk::new(|_| false)).expect("a thread"),
+                server: Server::start(listener, Desk::new(|_| false, Arc::new(Nobody))).expect("a thread"),
                 _folder: folder,
             }
         };

@@ -12,11 +12,13 @@ mod buffer;
 mod changes;
 mod connection;
 mod devices;
+mod disconnections;
 mod functions;
 pub(crate) mod gate;
 mod homes;
 mod immediate_read;
 mod immediate_write;
+mod inspect;
 mod kind;
 mod leaving;
 mod lines;
@@ -428,6 +430,8 @@ impl<I: Io> Core<I> {
             Message::DropUnit { unit, is_flushed } => self.unit_dropped(unit, is_flushed),
             // Whoever asked may have ended.
             Message::Turn(turned) => _ = turned.send(()),
+            Message::Inspect(inspection) => self.inspect(&inspection),
+            Message::Disconnect { serial, done } => self.disconnect(serial, done),
             Message::Stop => self.stop(),
             Message::Drained => self.stop.core_drained(),
         }

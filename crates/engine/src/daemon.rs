@@ -9,6 +9,7 @@ use crate::logins::Logins;
 use crate::message::Message;
 use crate::registry::Registry;
 use crate::served::{Door, Served};
+use crate::sessions::Sessions;
 use crate::shared::Shared;
 use crate::state;
 use crate::state::files::System;
@@ -53,7 +54,6 @@ pub struct Daemon {
     mail: Vec<Sender<Message>>,
     housekeeper: Option<JoinHandle<bool>>,
     jobs: mpsc::Sender<Job>,
-    #[cfg(test)]
     registry: Arc<Registry>,
     /// Of stores, by the numbers of their units.
     watches: Vec<(u32, Watch)>,
@@ -196,7 +196,6 @@ impl Daemon {
             .map_err(|error| StartError(format!("mailboxes between cores: {error}")))?;
         let mail: Vec<Sender<Message>> = (0..count).map(|core| mailboxes[0].sender(core)).collect();
         let (shared, served) = share(config, doors, sockets_end, jobs.clone());
-        #[cfg(test)]
         let registry = shared.registry.clone();
         let housekeeper = start_housekeeper(&shared, &mail, work)?;
         let mut watches = Vec::new();
@@ -214,7 +213,6 @@ impl Daemon {
             mail,
             housekeeper: Some(housekeeper),
             jobs,
-            #[cfg(test)]
             registry,
             watches,
             about,
@@ -230,6 +228,11 @@ impl Daemon {
     /// Units, in the order of the configuration's LUNs.
     pub fn units(&self) -> &[UnitSummary] {
         &self.units
+    }
+
+    /// A way to its sessions, for another thread.
+    pub fn sessions(&self) -> Sessions {
+        Sessions::new(&self.mail, &self.registry)
     }
 
     /// What names the SRP target ports, as id_ext and ioc_guid, if there are any.

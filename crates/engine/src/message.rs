@@ -17,7 +17,8 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
-use wire::aoe::Mac;
+use std::time::Duration;
+use wire::aoe::{Address, Mac};
 
 /// A message to a core.
 pub(crate) enum Message<I: Io = Uring> {
@@ -209,6 +210,15 @@ pub(crate) enum Message<I: Io = Uring> {
     },
     /// Say that this core turns: see [`crate::daemon::Turns`].
     Turn(mpsc::Sender<()>),
+    /// Report sessions.
+    Inspect(Inspection),
+    /// End the session with this serial number for an administrator.
+    Disconnect {
+        /// Its serial number.
+        serial: u64,
+        /// Whom to say it to when it has ended, or that it is not, and why.
+        done: mpsc::Sender<Option<Unended>>,
+    },
     /// Finish, flush, log out, end.
     Stop,
     /// A core that stops has no connection and no task left. It serves its units' homes on until all are so far.
@@ -217,6 +227,53 @@ pub(crate) enum Message<I: Io = Uring> {
 
 /// Who waits until all cores have done something; false: not all that was acknowledged is durable.
 pub(crate) type Done = mpsc::Sender<bool>;
+
+/// What an administrator wants to see of a core's sessions.
+pub(crate) struct Inspection {
+    pub(crate) which: Which,
+    pub(crate) reply: mpsc::Sender<Seen>,
+}
+
+/// Which sessions.
+#[derive(Clone, Copy)]
+pub(crate) enum Which {
+    /// Some of all, from this slot of the core's connections on.
+    From(u32),
+    /// The one with this serial number.
+    Serial(u64),
+}
+
+/// Sessions of a core, and the slot that those behind them begin at.
+pub(crate) struct Seen {
+    pub(crate) sessions: Vec<SeenSession>,
+    pub(crate) next: Option<u32>,
+}
+
+/// A session as its core has it: what is not a number is shared with that.
+pub(crate) struct SeenSession {
+    pub(crate) serial: u64,
+    pub(crate) way: Way,
+    /// Of AoE: its interface, and the unit's address there.
+    pub(crate) interface: Option<(String, Address)>,
+    pub(crate) session: Arc<proto::services::Session>,
+    pub(crate) target: Option<Arc<Named>>,
+    pub(crate) tally: Tally,
+    pub(crate) age: Duration,
+    pub(crate) transport: &'static str,
+    /// The core's number.
+    pub(crate) core: usize,
+    pub(crate) state: &'static str,
+    pub(crate) in_flight: usize,
+}
+
+/// Why a core does not end a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unended {
+    /// It is not there.
+    NotHere,
+    /// It is one of AoE, which has none.
+    Sessionless,
+}
 
 /// Steps of letting an ordered task run alone on a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

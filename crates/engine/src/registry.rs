@@ -226,6 +226,13 @@ impl Registry {
             .unwrap_or_default()
     }
 
+    /// The serial numbers of all sessions that have not come to their end, and their cores.
+    pub(crate) fn live(&self) -> Vec<(u64, usize)> {
+        let sessions = self.lock();
+        let live = sessions.live.values().filter(|place| !place.is_over);
+        live.map(|place| (place.serial, place.core)).collect()
+    }
+
     /// All sessions.
     #[cfg(test)]
     pub(crate) fn places(&self) -> Vec<Place> {

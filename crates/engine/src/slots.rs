@@ -101,6 +101,11 @@ impl<T> Slots<T> {
         Some(value)
     }
 
+    /// How many there are, free ones too.
+    pub(crate) fn slots(&self) -> u32 {
+        u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
+    }
+
     /// All occupants.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         self.entries.iter().enumerate().filter_map(|(index, entry)| {

@@ -8,6 +8,7 @@ use crate::discover::DiscoverArguments;
 use crate::inquiry::InquiryArguments;
 use crate::manage::{ChangeArguments, ConfigCommand, GroupCommand, LunCommand, TargetCommand};
 use crate::report::ReportArguments;
+use crate::sessions::{DisconnectArguments, SessionsArguments};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use config::ServeOptions;
@@ -46,6 +47,10 @@ pub(crate) enum Command {
     /// Add, change or remove groups of targets of the running daemon, and in its file
     #[command(subcommand)]
     Group(Box<GroupCommand>),
+    /// List the sessions of the running daemon: who is connected, by what, and what it does
+    Sessions(SessionsArguments),
+    /// End a session of the running daemon; its initiator may log in again
+    Disconnect(DisconnectArguments),
     /// Copy between iSCSI URLs, files and block devices
     Copy(CopyArguments),
     /// List the targets of a host

@@ -1,5 +1,6 @@
 //! Commands that ask a running daemon, over its admin interface: one request over a connection of its own.
 
+use crate::manage::encoded;
 use crate::{Failure, place};
 use clap::Args;
 use serde_json::Value;
@@ -41,6 +42,21 @@ impl AdminArguments {
     /// Asks for a resource.
     pub(crate) fn get(&self, path: &str) -> Result<Answer, Failure> {
         self.ask("GET", path, None)
+    }
+
+    /// Asks for a whole list, page by page.
+    pub(crate) fn list(&self, path: &str) -> Result<Vec<Value>, Failure> {
+        let mut all = Vec::new();
+        let mut after = String::new();
+        loop {
+            let page = self.get(&format!("{path}?limit=1000{after}"))?.json()?;
+            all.extend(page["items"].as_array().cloned().unwrap_or_default());
+            match &page["next"] {
+                Value::String(next) => after = format!("&after={}", encoded(next)),
+                Value::Number(next) => after = format!("&after={next}"),
+                _ => return Ok(all),
+            }
+        }
     }
 
     /// Asks for a change.

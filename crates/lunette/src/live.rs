@@ -3,6 +3,7 @@
 
 mod file;
 mod plan;
+pub(crate) mod sessions;
 mod state;
 
 use crate::notify;

@@ -17,6 +17,7 @@ mod notify;
 mod place;
 mod rdma;
 mod report;
+mod sessions;
 mod signals;
 
 use arguments::{Arguments, Command, Serve, one_line};
@@ -26,6 +27,7 @@ use config::{Checked, Problems, ServeOptions};
 use config::{redact, redact_all};
 use engine::Daemon;
 use live::Live;
+use live::sessions::Sessions;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signals::Asked;
@@ -54,6 +56,8 @@ fn main() -> ExitCode {
         Ok(Arguments { command: Command::Lun(command) }) => tool(|| manage::lun(&command)),
         Ok(Arguments { command: Command::Target(command) }) => tool(|| manage::target(&command)),
         Ok(Arguments { command: Command::Group(command) }) => tool(|| manage::group(&command)),
+        Ok(Arguments { command: Command::Sessions(arguments) }) => tool(|| sessions::list(&arguments)),
+        Ok(Arguments { command: Command::Disconnect(arguments) }) => tool(|| sessions::end(&arguments)),
         Ok(Arguments { command: Command::Copy(arguments) }) => tool(|| copy::run(&arguments)),
         Ok(Arguments { command: Command::Discover(arguments) }) => tool(|| discover::run(&arguments)),
         Ok(Arguments { command: Command::Inquiry(arguments) }) => tool(|| inquiry::run(&arguments)),
@@ -156,7 +160,8 @@ fn run_daemon(options: ServeOptions) -> Result<(), Failure> {
     let daemon = Daemon::start(checked.config.clone()).map_err(Failure::failed)?;
     let (events, received) = mpsc::channel();
     let jobs = events.clone();
-    let desk = admin::Desk::new(move |job| jobs.send(Event::Job(job)).is_ok());
+    let sessions = Arc::new(Sessions(daemon.sessions()));
+    let desk = admin::Desk::new(move |job| jobs.send(Event::Job(job)).is_ok(), sessions);
     let admin = listener
         .map(|listener| admin::Server::start(listener, desk.clone()))
         .transpose()

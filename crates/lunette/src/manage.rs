@@ -19,7 +19,7 @@ pub(crate) struct ChangeArguments {
 
 impl ChangeArguments {
     /// Has the daemon do it; says what was done.
-    fn make(&self, method: &str, path: &str, body: Option<&Value>) -> Result<String, Failure> {
+    pub(crate) fn make(&self, method: &str, path: &str, body: Option<&Value>) -> Result<String, Failure> {
         let path = if self.dry_run { format!("{path}?dry_run=true") } else { path.into() };
         self.admin.change(method, &path, body)?.done(self.dry_run)
     }
@@ -234,17 +234,7 @@ pub(crate) fn group(command: &GroupCommand) -> Result<String, Failure> {
 }
 
 fn list(admin: &AdminArguments, as_json: bool) -> Result<String, Failure> {
-    let mut luns = Vec::new();
-    let mut after = None;
-    loop {
-        let query = after.map_or(String::new(), |after: String| format!("&after={}", encoded(&after)));
-        let page = admin.get(&format!("/v1/luns?limit=1000{query}"))?.json()?;
-        luns.extend(page["items"].as_array().cloned().unwrap_or_default());
-        match page["next"].as_str() {
-            Some(next) => after = Some(next.to_owned()),
-            None => break,
-        }
-    }
+    let luns = admin.list("/v1/luns")?;
     if as_json {
         return Ok(format!("{}\n", serde_json::to_string_pretty(&luns).unwrap_or_default()));
     }
@@ -258,9 +248,27 @@ fn list(admin: &AdminArguments, as_json: bool) -> Result<String, Failure> {
         let read_only = if lun["read_only"] == true { ", read-only" } else { "" };
         // Writing to a string cannot fail.
         let (name, store, serial) = (word("name"), word("store"), word("serial"));
-        let _ = writeln!(text, "{name}: {store}, {state}, serial {serial}{read_only}");
+        let _ = writeln!(text, "{name}: {store}, {state}, serial {serial}{read_only}{}", limits(lun));
     }
     Ok(text)
+}
+
+/// Limits and warnings of a LUN.
+fn limits(lun: &Value) -> String {
+    let mut text = String::new();
+    let mut add = |most: &str, burst: &str, shown: &dyn Fn(u64) -> String| {
+        let Some(most) = lun[most].as_u64() else { return };
+        let _ = write!(text, ", at most {} a second", shown(most));
+        if let Some(burst) = lun[burst].as_u64() {
+            let _ = write!(text, " ({} at once)", shown(burst));
+        }
+    };
+    add("iops_max", "iops_burst", &|commands| format!("{commands} commands"));
+    add("bytes_per_second_max", "bytes_burst", &format_size);
+    if let Some(part) = lun["warn_at"].as_str() {
+        let _ = write!(text, ", warns at {part}");
+    }
+    text
 }
 
 /// Keys whose values are not text.
@@ -334,7 +342,7 @@ fn path(parts: &[&str]) -> String {
 }
 
 /// With percent encoding (RFC 3986 section 2.1).
-fn encoded(text: &str) -> String {
+pub(crate) fn encoded(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             true => out.push(char::from(byte)),

@@ -183,6 +183,16 @@ impl<L: Line> Ethernet<L> {
         }
     }
 
+    /// The name of a session's interface, and the address of its unit.
+    pub(super) fn place_of(&self, opening: u32, session: Key) -> Option<(String, Address)> {
+        let mut all = self.interfaces.iter().chain(&self.retired);
+        let interface = all.find(|interface| interface.opening == opening)?;
+        let mut sessions = interface.sessions.iter();
+        sessions
+            .find(|(_, key)| **key == session)
+            .map(|((_, address), _)| (interface.name().to_owned(), *address))
+    }
+
     /// An opening of an interface, by its number.
     fn opening(&mut self, number: u32) -> Option<&mut Interface<L>> {
         let mut all = self.interfaces.iter_mut().chain(&mut self.retired);

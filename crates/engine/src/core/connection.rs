@@ -5,6 +5,7 @@ pub(super) mod ending;
 use super::agenda::Agenda;
 use super::answers::Answers;
 use super::buffer::{Buffers, Share};
+use super::disconnections::Disconnections;
 use super::lun::LunState;
 use super::quiescing::Quiescing;
 use super::stall::{Moving, Pace};
@@ -131,6 +132,8 @@ pub(super) struct Endings {
     closing_targets: Vec<ClosingTarget>,
     /// Connections that end because their session is reinstated: serial number, and who waits for it where.
     pub(super) reinstatements: Vec<(u64, usize, Key)>,
+    /// Connections that an administrator has ended.
+    pub(super) disconnections: Disconnections,
 }
 
 impl Endings {
@@ -366,6 +369,11 @@ impl Connection {
     /// Whether it has neither a task nor data that was lent.
     pub(super) fn is_vacant(&self) -> bool {
         self.tasks.iter().all(Option::is_none) && self.answers.have_left()
+    }
+
+    /// Commands that have come and not ended.
+    pub(super) fn in_flight_commands(&self) -> usize {
+        self.tasks.iter().flatten().count()
     }
 
     /// Whether nothing of it is under way that could stall, or is work to be counted: all that can happen by itself is that its

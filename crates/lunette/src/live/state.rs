@@ -1,7 +1,8 @@
 //! What is published of the daemon, as JSON.
 
-use config::{ByDevice, Config, Group, Lun, Portal, Target, show_cores};
+use config::{ByDevice, Config, Group, HugePages, Limits, Lun, Portal, Rate, StoreSpec, Target, show_cores};
 use engine::daemon::UnitSummary;
+use proto::iscsi::chap::Algorithm;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
@@ -12,21 +13,47 @@ pub(super) fn luns(config: &Config, units: &[UnitSummary]) -> Vec<Value> {
 }
 
 fn lun(lun: &Lun, unit: Option<&UnitSummary>) -> Value {
-    json!({
+    let huge_pages = match lun.store {
+        StoreSpec::Ram { huge_pages, .. } => Some(match huge_pages {
+            HugePages::Auto => "auto",
+            HugePages::Always => "always",
+            HugePages::Never => "never",
+        }),
+        StoreSpec::Null { .. }
+        | StoreSpec::File { .. }
+        | StoreSpec::Block { .. }
+        | StoreSpec::Remote { .. } => None,
+    };
+    let json = json!({
         "name": lun.name,
         "store": lun.store.to_string(),
         "size_bytes": unit.map(|unit| unit.size_bytes),
         "block_bytes": unit.map_or(lun.block_bytes, |unit| unit.block_bytes),
         "physical_block_bytes": lun.physical_block_bytes,
         "serial": lun.serial,
+        "serial_lasts": lun.serial_lasts,
         "product": lun.product,
         "read_only": lun.read_only,
         "write_cache": lun.write_cache,
         "thin": unit.map_or(lun.thin, |unit| unit.thin),
+        "warn_at": lun.warn_at.map(|percent| format!("{percent}%")),
         "removable": lun.removable,
+        "huge_pages": huge_pages,
         "aoe": lun.aoe.map(|address| address.to_string()),
         "not_opened": unit.and_then(|unit| unit.failed.clone()),
-    })
+    });
+    with_limits(json, lun.limits)
+}
+
+/// The same with limits, by the names that they have in the file.
+fn with_limits(mut json: Value, limits: Limits) -> Value {
+    let mut add = |most: &str, burst: &str, rate: Option<Rate>| {
+        json[most] = rate.map(|rate| rate.per_second).into();
+        json[burst] = rate.map(|rate| rate.burst).filter(|burst| *burst > 0).into();
+    };
+    add("iops_max", "iops_burst", limits.iops);
+    add("bytes_per_second_max", "bytes_burst", limits.bytes);
+    json
 }
 
 /// Targets with their groups.
@@ -40,6 +67,7 @@ fn target(config: &Config, target: &Target) -> Value {
         "name": target.name,
         "alias": target.alias,
         "sessions_max": target.sessions_max,
+        "queue_depth": target.queue_depth,
         "portals": portals.map(|portal| portal.listen.to_string()).collect::<Vec<_>>(),
         "luns": numbered(config, &target.luns),
         "groups": target.groups.iter().map(|group| self::group(config, group)).collect::<Vec<_>>(),
@@ -48,18 +76,21 @@ fn target(config: &Config, target: &Target) -> Value {
 
 fn group(config: &Config, group: &Group) -> Value {
     let network = |network: &config::Network| format!("{}/{}", network.address, network.prefix);
-    json!({
+    let json = json!({
         "name": group.name,
         "initiators": group.initiators,
         "networks": group.networks.iter().map(network).collect::<Vec<_>>(),
         "deny": group.deny,
         "read_only": group.read_only,
+        "queue_depth": group.queue_depth,
         "luns": group.luns.as_ref().map(|luns| numbered(config, luns)),
         "chap": group.chap.as_ref().map(|chap| json!({
             "user": chap.user,
             "mutual_user": chap.mutual.as_ref().map(|(user, _)| user),
+            "algorithms": chap.algorithms.iter().map(|algorithm: &Algorithm| algorithm.name()).collect::<Vec<_>>(),
         })),
-    })
+    });
+    with_limits(json, group.limits)
 }
 
 fn numbered(config: &Config, luns: &[(u16, usize)]) -> Vec<Value> {

@@ -33,5 +33,6 @@ mod real_input;
 mod reload;
 mod report;
 mod room;
+mod sessions;
 #[path = "../support/mod.rs"]
 mod support;

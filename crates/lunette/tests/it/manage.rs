@@ -3,21 +3,21 @@
 use super::reload::{Served, ask, numbers};
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// An answer of the API.
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 impl Answer {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
@@ -27,7 +27,7 @@ impl Answer {
     }
 }
 
-fn request(socket: &Path, method: &str, path: &str, fields: &str, body: &str) -> Answer {
+pub(crate) fn request(socket: &Path, method: &str, path: &str, fields: &str, body: &str) -> Answer {
     let mut stream = UnixStream::connect(socket).expect("it listens");
     let length = body.len();
     let request =
@@ -175,19 +175,27 @@ fn a_daemon_without_a_file_is_changed_as_long_as_it_runs() {
 fn the_api_is_what_its_document_says() {
     let served = Served::with("", "");
     let socket = served.folder.path().join("admin.sock");
+    served.must(&["group", "add", "iqn.2026-11.io.lunette:disk", "g"]);
+    let session = served.session("one");
+    let id = request(&socket, "GET", "/v1/sessions", "", "").json()["items"][0]["id"].to_string();
     let document = request(&socket, "GET", "/v1/openapi.json", "", "").json();
     let paths = document["paths"].as_object().expect("paths");
     for (path, operations) in paths {
         let real = path
             .replace("{target}", "iqn.2026-11.io.lunette:disk")
             .replace("{lun}", "kept")
-            .replace("{group}", "g");
+            .replace("{group}", "g")
+            .replace("{session}", &id);
         for method in ["GET", "POST", "PATCH", "PUT", "DELETE"] {
             let described = !operations[method.to_lowercase()].is_null();
             // Nothing comes of it: the body is none, or the configuration another one.
             let answer = request(&socket, method, &format!("{real}?dry_run"), "If-Match: \"none\"\r\n", "");
             assert_eq!(answer.status != 405, described, "{method} {path}: {}", answer.body);
-            assert!(answer.status != 404 || path.contains("{group}"), "{method} {path}: {}", answer.body);
+            assert!(answer.status != 404, "{method} {path}: {}", answer.body);
+        }
+        let schema = &operations["get"]["responses"]["200"]["content"]["application/json"]["schema"];
+        if schema.is_object() {
+            has_schema(&document, schema, &request(&socket, "GET", &real, "", "").json(), path);
         }
     }
     assert_eq!(request(&socket, "GET", "/v1/nothing", "", "").status, 404);
@@ -195,6 +203,69 @@ fn the_api_is_what_its_document_says() {
     assert_eq!(page["items"][0]["name"], "kept", "{page}");
     assert!(page["next"].is_null(), "{page}");
     assert_eq!(request(&socket, "GET", "/v1/luns?limit=0", "", "").status, 400);
+    drop(session);
+    served.daemon.stop();
+}
+
+/// An answer has the fields that the document says, each of its type, and no others.
+fn has_schema(document: &Value, schema: &Value, answer: &Value, path: &str) {
+    let name = |schema: &Value| schema["$ref"].as_str().map(|name| name.trim_start_matches('#').to_owned());
+    let schema = name(schema).map_or(schema, |name| document.pointer(&name).expect("it is described"));
+    let kinds = |schema: &Value| match &schema["type"] {
+        Value::String(kind) => vec![kind.clone()],
+        Value::Array(kinds) => kinds.iter().map(|kind| kind.as_str().expect("a type").to_owned()).collect(),
+        other => panic!("{path}: {other}"),
+    };
+    let kind = match answer {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let allowed = kinds(schema);
+    let is_number = kind == "integer" && allowed.iter().any(|allowed| allowed == "number");
+    assert!(is_number || allowed.iter().any(|allowed| allowed == kind), "{path}: {answer} is no {allowed:?}");
+    for item in answer.as_array().into_iter().flatten().filter(|_| schema["items"].is_object()) {
+        has_schema(document, &schema["items"], item, path);
+    }
+    let Some(fields) = schema["properties"].as_object() else { return };
+    let answered: Vec<&String> = answer.as_object().into_iter().flatten().map(|(name, _)| name).collect();
+    assert_eq!(answered, fields.keys().collect::<Vec<_>>(), "{path}");
+    fields.iter().for_each(|(field, schema)| {
+        has_schema(document, schema, &answer[field], &format!("{path}: {field}"));
+    });
+}
+
+#[test]
+fn all_that_was_set_is_shown() {
+    let served = Served::with("", "");
+    served.must(&[
+        "lun",
+        "set",
+        "kept",
+        "iops_max=500",
+        "bytes_per_second_max=10M",
+        "bytes_burst=1M",
+        "warn_at=80%",
+    ]);
+    served.must(&["target", "set", "iqn.2026-11.io.lunette:disk", "queue_depth=16"]);
+    let group =
+        ["group", "add", "iqn.2026-11.io.lunette:disk", "g", "queue_depth=8", "iops_max=7", "iops_burst=9"];
+    served.must(&group);
+    let listed = served.must(&["lun", "list"]);
+    let limits = "at most 500 commands a second, at most 10 MiB a second (1 MiB at once), warns at 80%\n";
+    assert!(listed.contains(limits), "{listed}");
+    let socket = served.folder.path().join("admin.sock");
+    let lun = request(&socket, "GET", "/v1/luns/kept", "", "").json();
+    let shown = json!([lun["iops_max"], lun["iops_burst"], lun["bytes_burst"], lun["warn_at"]]);
+    assert_eq!(shown, json!([500, null, 1 << 20, "80%"]), "{lun}");
+    let target = request(&socket, "GET", "/v1/targets/iqn.2026-11.io.lunette:disk", "", "").json();
+    let group = &target["groups"][0];
+    let shown = json!([target["queue_depth"], group["queue_depth"], group["iops_max"], group["iops_burst"]]);
+    assert_eq!(shown, json!([16, 8, 7, 9]), "{target}");
     served.daemon.stop();
 }
 
@@ -207,6 +278,12 @@ fn over_tcp_the_daemon_is_only_read() {
     assert!(shown.contains("ram = \"1M\""), "{shown}");
     let refused = ask(Path::new(&place), &["lun", "add", "ram:1M"]);
     assert!(refused.text.contains("over TCP the daemon can be read only"), "{}", refused.text);
+    let mut session = Initiator::login(&daemon.lun(0), &Login::named("stayer")).expect("login");
+    let listed = ask(Path::new(&place), &["sessions"]).expect_success("it is shown");
+    let id = listed.lines().nth(1).and_then(|line| line.split_whitespace().next()).expect("a number");
+    let refused = ask(Path::new(&place), &["disconnect", id]);
+    assert!(refused.text.contains("over TCP the daemon can be read only"), "{}", refused.text);
+    session.ready(0).expect("it is still there");
     daemon.stop();
 }
 

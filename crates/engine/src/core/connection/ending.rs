@@ -284,6 +284,7 @@ impl<I: Io> Core<I> {
             }
         }
         self.endings.reinstatements.retain(|(serial, ..)| *serial != conn.facts.serial);
+        self.endings.disconnections.ended(conn.facts.serial);
         if conn.login.predecessors > 0 {
             for core in 0..self.cores() {
                 // Behind what asked for the end of these, which went through the mailbox even to this core.

@@ -1,10 +1,10 @@
 //! Sessions over real sockets, which are moved between cores all the while.
 
-use crate::Daemon;
 use crate::message::Message;
 use crate::registry::Registry;
 use crate::testing::daemon::Url;
 use crate::testing::initiator::{Initiator, Login, Pdu, Response, write_cdb};
+use crate::{Daemon, SessionError};
 use config::{Config, ServeOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
@@ -239,6 +239,38 @@ fn sessions_lose_nothing_while_they_move() {
     let moves = mover.stop();
     assert!(moves > 20, "only {moves} moves");
     wait_until_empty(&daemon.insides().0);
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn sessions_are_listed_once_and_ended_wherever_they_have_moved() {
+    let (daemon, url) = serve();
+    let mover = Mover::start(&daemon);
+    let sessions = daemon.sessions();
+    let numbers =
+        || sessions.list().expect("cores answer").iter().map(|session| session.id).collect::<Vec<u64>>();
+    let (mut listed, mut ended) = (Vec::new(), Vec::new());
+    let count = 4;
+    scope(|scope| {
+        for number in 0..count {
+            let mut initiator = login(&url, &format!("listed-{number}"));
+            initiator.ready(0).expect("the unit is ready");
+            // Until it is disconnected.
+            scope.spawn(move || while initiator.read_blocks(0, 0, 8, BLOCK as u32).is_ok() {});
+        }
+        listed.extend((0..300).map(|_| numbers()));
+        for id in 1..=count {
+            ended.push(sessions.end(id, Duration::from_secs(60)));
+            listed.push(numbers());
+        }
+    });
+    let all: Vec<u64> = (1..=count).collect();
+    let left = (0..=count as usize).map(|ended| &all[ended..]);
+    let expected: Vec<&[u64]> = std::iter::repeat_n(&all[..], 299).chain(left).collect();
+    assert_eq!(listed, expected);
+    assert_eq!(ended, [Ok(()); 4]);
+    assert_eq!(sessions.end(1, Duration::from_secs(60)), Err(SessionError::NotFound));
+    assert!(mover.stop() > 20, "they moved");
     daemon.stop().expect("every core ends in order");
 }
 

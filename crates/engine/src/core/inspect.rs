@@ -1,0 +1,78 @@
+//! What an administrator asks a core about its sessions, and asks it to end.
+
+use super::Core;
+use super::connection::{Connection, Phase};
+use crate::message::{Inspection, Seen, SeenSession, Unended, Way, Which};
+use crate::slots::Key;
+use crate::transport::Transport;
+use proto::time::Time;
+use reactor::io::Io;
+use std::sync::mpsc;
+
+/// Slots of connections that are looked at for one message, so that a core with thousands of sessions is not held up.
+const SLOTS_AT_ONCE: u32 = 64;
+
+/// Why a session ends that an administrator has disconnected.
+const DISCONNECTED: &str = "an administrator disconnected it";
+
+impl<I: Io> Core<I> {
+    /// Reports sessions that are here.
+    pub(super) fn inspect(&self, inspection: &Inspection) {
+        let now = self.io.now();
+        let (keys, next): (Vec<Key>, _) = match inspection.which {
+            Which::From(first) => {
+                let end = first.saturating_add(SLOTS_AT_ONCE);
+                let next = (end < self.connections.slots()).then_some(end);
+                ((first..end).filter_map(|slot| self.connections.key_at(slot)).collect(), next)
+            }
+            Which::Serial(serial) => (self.keys_where(|conn| conn.facts.serial == serial), None),
+        };
+        let sessions = keys.into_iter().filter_map(|key| self.seen(key, now)).collect();
+        let _ = inspection.reply.send(Seen { sessions, next });
+    }
+
+    fn seen(&self, key: Key, now: Time) -> Option<SeenSession> {
+        let conn = self.connections.get(key).filter(|conn| conn.facts.is_admitted)?;
+        let interface = match conn.facts.way {
+            Way::Portal { .. } => None,
+            Way::Interface { opening, .. } => self.ethernet.place_of(opening, key),
+        };
+        Some(SeenSession {
+            serial: conn.facts.serial,
+            way: conn.facts.way,
+            interface,
+            session: conn.facts.session.clone()?,
+            target: conn.facts.target.clone(),
+            tally: conn.facts.tally,
+            age: now.since(conn.facts.tally.since),
+            transport: conn.machine.name(),
+            core: self.shared.config.cores[self.me],
+            state: state(conn),
+            in_flight: conn.in_flight_commands(),
+        })
+    }
+
+    /// Ends a session for an administrator, who gets the answer when nothing of it is left.
+    pub(super) fn disconnect(&mut self, serial: u64, done: mpsc::Sender<Option<Unended>>) {
+        let is_it = |conn: &Connection| conn.facts.serial == serial && conn.facts.is_admitted;
+        let Some(key) = self.keys_where(is_it).pop() else {
+            let _ = done.send(Some(Unended::NotHere));
+            return;
+        };
+        if self.connections.get(key).is_some_and(|conn| matches!(conn.machine, Transport::Aoe(_))) {
+            let _ = done.send(Some(Unended::Sessionless));
+            return;
+        }
+        self.endings.disconnections.begin(serial, done);
+        self.dismiss(key, DISCONNECTED);
+    }
+}
+
+fn state(conn: &Connection) -> &'static str {
+    match conn.phase {
+        // A discovery session: others have moved on when their login is answered.
+        Phase::Login | Phase::Serving => "serving",
+        Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Draining => "moving",
+        Phase::Ending | Phase::Parting | Phase::Closing => "ending",
+    }
+}
