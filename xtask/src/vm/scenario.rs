@@ -62,6 +62,8 @@ const SCENARIOS: &[Scenario] = &[
     scenario("aoe", include_str!("../../vm/aoe.sh")).aoe(1500).tested(),
     // The same with jumbo frames, but read over AoE again; then the daemon is killed under a load, and started again.
     scenario("aoe_jumbo", include_str!("../../vm/aoe_jumbo.sh")).aoe(9000),
+    // The daemon in the guest: LUNs come and grow, and thin ones reach their limits, under Linux's iSCSI initiator and sg3_utils.
+    verbs::LIVE,
     // The daemon in the guest, on RoCE in software: iSER, and the data is read over TCP then.
     verbs::ISER,
     // The same with SRP.

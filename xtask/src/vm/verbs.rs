@@ -1,4 +1,4 @@
-//! The scenarios in which the daemon is in the guest, and has an RDMA device there.
+//! The scenarios in which the daemon is in the guest, most of them with an RDMA device there.
 
 use super::rig;
 use super::scenario::{Scenario, scenario};
@@ -21,6 +21,8 @@ pub(super) const SRP: Scenario = inside!("verbs_srp", "../../vm/verbs_srp.sh");
 pub(super) const TABLES: Scenario = inside!("verbs_tables", "../../vm/verbs_tables.sh");
 pub(super) const SIW: Scenario = inside!("verbs_siw", "../../vm/verbs_siw.sh");
 pub(super) const OUTAGE: Scenario = inside!("verbs_outage", "../../vm/verbs_outage.sh");
+/// Without a device.
+pub(super) const LIVE: Scenario = inside!("live", "../../vm/live.sh");
 pub(super) const LIST: Scenario = inside!("verbs_list", "../../vm/verbs_list.sh");
 
 /// Puts the daemon into the guest, where the scenario has it there.

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// What holds the programs of the guest; the libraries that they need are found by their dependencies.
-const PROGRAMS: [&str; 12] = [
+const PROGRAMS: [&str; 13] = [
     "busybox-static",
     "kmod",
     "open-iscsi",
@@ -17,6 +17,7 @@ const PROGRAMS: [&str; 12] = [
     "fio",
     "hdparm",
     "smartmontools",
+    "sg3-utils",
     "libibverbs1",
     "librdmacm1",
     "ibverbs-providers",

@@ -32,7 +32,7 @@ const MODULES: [&str; 19] = [
 ];
 
 /// Programs that need libraries, where they are in their packages and in the guest.
-const PROGRAMS: [(&str, &str); 11] = [
+const PROGRAMS: [(&str, &str); 14] = [
     ("bin/kmod", "sbin/modprobe"),
     ("sbin/iscsid", "sbin/iscsid"),
     ("sbin/iscsiadm", "sbin/iscsiadm"),
@@ -44,6 +44,9 @@ const PROGRAMS: [(&str, &str); 11] = [
     ("usr/bin/fio", "sbin/fio"),
     ("sbin/hdparm", "sbin/hdparm"),
     ("usr/sbin/smartctl", "sbin/smartctl"),
+    ("usr/bin/sg_logs", "sbin/sg_logs"),
+    ("usr/bin/sg_modes", "sbin/sg_modes"),
+    ("usr/bin/sg_turs", "sbin/sg_turs"),
 ];
 
 /// What finds and loads those libraries.
