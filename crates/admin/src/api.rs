@@ -73,7 +73,7 @@ async fn config(Shared(context): Shared<Context>) -> Response {
 
 async fn luns(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
     let state = context.desk.state();
-    page(&state.luns, query.as_deref(), &state.version)
+    page(&state.luns, "name", query.as_deref(), &state.version)
 }
 
 async fn lun(Shared(context): Shared<Context>, Path(name): Path<String>) -> Response {
@@ -83,7 +83,7 @@ async fn lun(Shared(context): Shared<Context>, Path(name): Path<String>) -> Resp
 
 async fn targets(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
     let state = context.desk.state();
-    page(&state.targets, query.as_deref(), &state.version)
+    page(&state.targets, "name", query.as_deref(), &state.version)
 }
 
 async fn target(Shared(context): Shared<Context>, Path(name): Path<String>) -> Response {
@@ -98,7 +98,7 @@ async fn groups(
 ) -> Response {
     let state = context.desk.state();
     match find(&state.targets, &target).and_then(|target| target["groups"].as_array()) {
-        Some(groups) => page(groups, query.as_deref(), &state.version),
+        Some(groups) => page(groups, "name", query.as_deref(), &state.version),
         None => one(None, &format!("target {target}"), &state.version),
     }
 }
@@ -112,7 +112,8 @@ async fn group(Shared(context): Shared<Context>, Path((target, name)): Path<(Str
 
 async fn portals(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
     let state = context.desk.state();
-    page(&state.portals, query.as_deref(), &state.version)
+    // Several may have one name, 127.0.0.1:0.
+    page(&state.portals, "address", query.as_deref(), &state.version)
 }
 
 async fn reload(Shared(context): Shared<Context>, request: Change) -> Response {
@@ -445,17 +446,27 @@ impl Page {
     }
 }
 
-/// Those behind `after`, at most `limit` of them.
-fn page(all: &[Value], query: Option<&str>, version: &str) -> Response {
+/// Those behind the one whose `key` is `after`, at most `limit` of them.
+fn page(all: &[Value], key: &str, query: Option<&str>, version: &str) -> Response {
     let page = match Page::of(query) {
         Ok(page) => page,
         Err(fault) => return wrong_query(&fault),
     };
     let begin = match &page.after {
         None => 0,
-        Some(name) => all.iter().position(|one| one["name"] == **name).map_or(all.len(), |index| index + 1),
+        Some(after) => match all.iter().position(|one| one[key] == **after) {
+            Some(index) => index + 1,
+            None => {
+                let fault = fault(
+                    "after",
+                    &format!("{after} is not in the list any more"),
+                    "read it from its beginning",
+                );
+                return problem(StatusCode::CONFLICT, "the list has changed since its last page", &[fault]);
+            }
+        },
     };
-    let mut response = page.of_list(all, begin, "name");
+    let mut response = page.of_list(all, begin, key);
     tag(response.headers_mut(), version);
     response
 }
@@ -523,5 +534,31 @@ mod tests {
         for (text, expected) in [("a%3Ab", "a:b"), ("%", "%"), ("%4", "%4"), ("%zz%41", "%zzA"), ("", "")] {
             assert_eq!(decoded(text), expected);
         }
+    }
+
+    fn paged(all: &[Value], key: &str, query: &str) -> (StatusCode, Value) {
+        let response = page(all, key, Some(query), "1");
+        let status = response.status();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let bytes = runtime.block_on(to_bytes(response.into_body(), BODY_MAX)).expect("a body");
+        (status, serde_json::from_slice(&bytes).expect("JSON"))
+    }
+
+    #[test]
+    fn a_list_is_read_to_its_end_by_pages_or_reports_that_it_has_changed() {
+        let portal = |port: u16| json!({ "name": "127.0.0.1:0", "address": format!("127.0.0.1:{port}") });
+        let all: Vec<Value> = (1..=4).map(portal).collect();
+        let (mut read, mut query) = (Vec::new(), String::from("limit=1"));
+        while read.len() < all.len() {
+            let (status, json) = paged(&all, "address", &query);
+            assert_eq!(status, StatusCode::OK);
+            read.extend(json["items"].as_array().expect("a list").clone());
+            let Some(next) = json["next"].as_str() else { break };
+            query = format!("limit=1&after={next}");
+        }
+        assert_eq!(read, all);
+        let (status, json) = paged(&all[..2], "address", "limit=1&after=127.0.0.1:3");
+        assert_eq!(status, StatusCode::CONFLICT);
+        assert!(json["problems"][0]["what"].as_str().is_some_and(|what| what.contains("127.0.0.1:3 is not")));
     }
 }

@@ -49,7 +49,13 @@ impl AdminArguments {
         let mut all = Vec::new();
         let mut after = String::new();
         loop {
-            let page = self.get(&format!("{path}?limit=1000{after}"))?.json()?;
+            let answer = self.get(&format!("{path}?limit=1000{after}"))?;
+            if answer.is_conflict() && !after.is_empty() {
+                // It has changed between two pages.
+                (all, after) = (Vec::new(), String::new());
+                continue;
+            }
+            let page = answer.json()?;
             all.extend(page["items"].as_array().cloned().unwrap_or_default());
             match &page["next"] {
                 Value::String(next) => after = format!("&after={}", encoded(next)),
@@ -117,6 +123,11 @@ fn read(answer: &[u8]) -> Option<Answer> {
 }
 
 impl Answer {
+    /// Whether something has changed meanwhile.
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.status == 409
+    }
+
     /// What was asked for.
     ///
     /// # Errors

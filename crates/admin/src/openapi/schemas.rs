@@ -142,7 +142,7 @@ pub(super) fn list(item: &Value) -> Value {
         "type": "object",
         "properties": {
             "items": { "type": "array", "items": item },
-            "next": { "type": ["string", "integer", "null"], "description": "`after` of the next page" },
+            "next": { "type": ["string", "integer", "null"], "description": "`after` of the next page; 409 if that has gone" },
         },
     })
 }
