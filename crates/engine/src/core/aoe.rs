@@ -41,6 +41,8 @@ struct Interface<L: Line> {
     awaits_room: bool,
     /// Sessions that found no slot to send from.
     crowded: Vec<Key>,
+    /// WRITEs that wait for a limit, each in a frame.
+    in_line: usize,
     /// When its counts were last reported, and how many frames the kernel had dropped by then.
     reported_at: Time,
     dropped: u64,
@@ -169,6 +171,7 @@ impl<L: Line> Ethernet<L> {
             owes: false,
             awaits_room: false,
             crowded: Vec::new(),
+            in_line: 0,
             reported_at: Time(0),
             dropped: 0,
         });
@@ -206,6 +209,9 @@ const BUFFERS: u16 = 64;
 const SLOTS_OF_INTERFACE: u32 = 256;
 /// Those of them that no session holds.
 const FRAMES_FOR_ALL: u32 = 32;
+/// Those in which WRITEs wait for the limit of their LUN, and one more for each session: others are for LUNs that have none, or have
+/// not reached it.
+const FRAMES_IN_LINE: usize = 64;
 /// What the answer to a config query calls our version.
 const FIRMWARE: u16 = 1;
 

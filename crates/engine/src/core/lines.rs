@@ -160,13 +160,14 @@ impl Line {
         Some(waiting)
     }
 
-    /// The task is over: what it has taken others have.
-    fn forget(&mut self, task: Key) {
-        let Some(at) = self.waiting.iter().position(|waiting| waiting.task == task) else { return };
+    /// The task is over: what it has taken others have. Whether it waited here.
+    fn forget(&mut self, task: Key) -> bool {
+        let Some(at) = self.waiting.iter().position(|waiting| waiting.task == task) else { return false };
         let is_placed = at < self.placed;
         if let Some(waiting) = self.remove(at).filter(|_| is_placed) {
             self.release(waiting.bytes);
         }
+        true
     }
 
     /// Other limits hold from now on, for what waits as well.
@@ -175,6 +176,11 @@ impl Line {
             self.release(waiting.bytes);
         }
         (self.placed, self.ahead, self.limits) = (0, Duration::ZERO, limits);
+    }
+
+    /// Whether something waits.
+    pub(super) fn holds_any(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     fn is_limited(&self) -> bool {

@@ -1,6 +1,6 @@
 //! How frames come and go, and sessions begin with them.
 
-use super::{BUFFERS, FIRMWARE, SESSIONS_MAX, counts};
+use super::{BUFFERS, FIRMWARE, FRAMES_IN_LINE, SESSIONS_MAX, counts};
 use crate::core::connection::{Connection, Phase};
 use crate::core::lun::LunState;
 use crate::core::{Core, kind};
@@ -174,7 +174,10 @@ impl<I: Io> Core<I> {
         let (Some(target), true) = (conn.machine.aoe_mut(), conn.luns.iter().all(may_see)) else {
             return false;
         };
-        target.limit_frames(room);
+        // Its WRITE would wait behind others. It is sent again.
+        let waits = conn.luns.iter().any(|lun| lun.line.as_ref().is_some_and(|line| line.holds_any()));
+        let is_full = waits && self.ethernet.interfaces[index].in_line >= FRAMES_IN_LINE;
+        target.limit_frames(if is_full { 0 } else { room });
         let stays = target.receive(now, came, bytes, frame);
         conn.framed_at = now;
         self.mark_dirty(key);
@@ -260,6 +263,17 @@ impl<I: Io> Core<I> {
         self.move_load(key, Some(self.me));
         self.set_limits(key);
         key
+    }
+
+    /// A task waits for a limit from now on, or no longer: if it is a WRITE of AoE, it has a frame.
+    pub(in crate::core) fn count_in_line(&mut self, key: Key, is_there: bool) {
+        let Some(task) = self.tasks.get(key).filter(|task| task.command.write_bytes > 0) else { return };
+        let way = self.connections.get(task.origin).map(|conn| conn.facts.way);
+        if let Some(Way::Interface { opening, .. }) = way
+            && let Some(interface) = self.ethernet.opening(opening)
+        {
+            interface.in_line = if is_there { interface.in_line + 1 } else { interface.in_line - 1 };
+        }
     }
 
     /// An aborted task is not over yet. AoE's initiators send it again within milliseconds, and it must not come to the

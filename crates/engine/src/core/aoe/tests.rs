@@ -1,7 +1,7 @@
 //! Writes of one unit from several addresses, on the loopback interface, while its store is slow.
 
 use crate::testing::{HeldStore, serve};
-use config::AoeInterface;
+use config::{AoeInterface, Limits, Rate};
 use reactor::io::{Io, Wait};
 use reactor::memory::Arena;
 use reactor::packet::aoe;
@@ -129,4 +129,30 @@ fn while_a_write_is_in_the_store_no_other_address_writes_its_sectors() {
     while guest.read(7) != 2 {}
     assert_eq!(guest.read(8), 3);
     daemon.stop().expect("its store is flushed");
+}
+
+#[test]
+fn writes_that_wait_for_a_limit_leave_frames_for_others() {
+    let shelf = (std::process::id() % 0xf000) as u16 + 1;
+    let [limited, other] = [2, 3].map(|slot| Address { shelf, slot });
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (daemon, _) = serve(1, &stores, |config| {
+        (config.luns[0].aoe, config.luns[1].aoe) = (Some(limited), Some(other));
+        config.luns[0].limits = Limits { iops: Some(Rate { per_second: 1, burst: 0 }), bytes: None };
+        let (allow, deny) = (BTreeSet::new(), BTreeSet::new());
+        config.aoe = vec![AoeInterface { name: LOOPBACK.into(), cores: vec![0], allow, deny }];
+    });
+    let mut guest = Guest::new(limited);
+    for host in 0..8 {
+        for lba in 0..60 {
+            guest.write(Mac([2, 0, 0, 0, 1, host]), lba, host);
+        }
+        guest.settle();
+    }
+    guest.unit = other;
+    let own = Mac(guest.packets.mac());
+    guest.write(own, 0, 9);
+    assert_eq!(guest.answer()[15], 0, "no error");
+    assert_eq!(guest.read(0), 9);
+    daemon.stop().expect("the core ends in order");
 }

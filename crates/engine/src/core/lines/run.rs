@@ -84,14 +84,17 @@ impl<I: Io> Core<I> {
         if !std::mem::replace(&mut line.is_listed, true) {
             self.lines.listed.push((origin, lun));
         }
+        self.count_in_line(key, true);
     }
 
     /// The task is over that waits in a line.
     pub(in crate::core) fn leave_line(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == State::InLine) else { return };
         if let Some(line) = line(&mut self.connections, task.origin, task.lun) {
-            line.forget(key);
             self.lines.due = Time(0);
+            if line.forget(key) {
+                self.count_in_line(key, false);
+            }
         }
     }
 
@@ -150,6 +153,7 @@ impl<I: Io> Core<I> {
     fn let_on(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == State::InLine) else { return };
         let (unit, attribute) = (task.unit, task.attribute);
+        self.count_in_line(key, false);
         if self.units[unit].gate.must_wait(attribute) {
             self.set_state(key, State::Waiting);
             self.units[unit].gate.wait(key);
