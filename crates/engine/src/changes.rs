@@ -13,6 +13,10 @@ use reactor::uring::Uring;
 use scsi::unit::{Port, Unit};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// How long cores may take to say what they wait for.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// A change of what is served.
 #[derive(Clone, Debug)]
@@ -77,10 +81,53 @@ pub(crate) struct Changes<I: Io = Uring> {
     rounds: VecDeque<Round<I>>,
     /// What the interface that comes is served by, once all cores know it.
     lines: Option<Lines<I>>,
-    /// Those who have yet to acknowledge the round that has begun.
-    awaited: Option<(mpsc::Receiver<bool>, usize)>,
+    /// What has yet to be acknowledged of the round that has begun, in order.
+    awaited: VecDeque<Awaited>,
+    /// What took too long, and was overtaken by what came behind it.
+    overtaken: Vec<Awaited>,
+    /// Units that nobody is shown any more, and that have not been released yet.
+    leaving: Vec<Gone>,
     /// Every store of a unit that has gone was flushed.
     is_flushed: bool,
+}
+
+/// What all cores are to acknowledge.
+struct Awaited {
+    what: Act,
+    acknowledged: mpsc::Receiver<bool>,
+    /// How many cores have yet to.
+    left: usize,
+    is_flushed: bool,
+}
+
+/// What cores do in a round.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Act {
+    /// They take what they serve from now on. Whatever follows relies on it.
+    Take,
+    /// Homes of these units configure them, one request after the other.
+    Configure(Vec<u32>),
+    /// Sessions end, and what was begun in them.
+    End,
+    /// A unit ends what was begun, and is released.
+    Release(u32),
+}
+
+/// A unit that nobody is shown any more.
+struct Gone {
+    unit: u32,
+    name: String,
+    serial: String,
+}
+
+/// A unit that was released after what came behind that.
+pub(crate) struct Released {
+    /// Its number.
+    pub(crate) unit: u32,
+    /// Its LUN's name.
+    pub(crate) name: String,
+    /// Whether its store was flushed.
+    pub(crate) is_flushed: bool,
 }
 
 /// A slot of the cores' tables of units.
@@ -120,7 +167,9 @@ impl<I: Io> Changes<I> {
             next_segment: served.segments.len(),
             rounds: VecDeque::new(),
             lines: None,
-            awaited: None,
+            awaited: VecDeque::new(),
+            overtaken: Vec::new(),
+            leaving: Vec::new(),
             is_flushed: true,
         }
     }
@@ -133,6 +182,11 @@ impl<I: Io> Changes<I> {
     /// The same with what only stores know.
     pub(crate) fn served(&self) -> &Arc<Served> {
         &self.served
+    }
+
+    /// A unit that is served, by its number.
+    pub(crate) fn unit(&self, number: u32) -> Option<&Arc<Unit>> {
+        self.units.get(&number)
     }
 
     /// What a change makes of what is served.
@@ -363,7 +417,7 @@ impl<I: Io> Changes<I> {
         self.lines = lines;
         self.units.extend(unit.iter().map(|unit| (unit.view.unit.index, unit.view.unit.clone())));
         self.units.extend(early.iter().chain(&late).map(|unit| (unit.index, unit.clone())));
-        gone.iter().for_each(|unit| _ = self.units.remove(unit));
+        gone.iter().for_each(|unit| self.leaves(*unit));
         (self.config, self.served) = (config, Arc::new(served));
         let configure = |units: Units| (!units.is_empty()).then(|| Round::Configure(units.into()));
         self.rounds.extend(unit.map(Round::Add));
@@ -371,6 +425,14 @@ impl<I: Io> Changes<I> {
         self.rounds.push_back(Round::Serve(self.served.clone()));
         self.rounds.extend(configure(late));
         self.rounds.extend(gone.map(Round::Remove));
+    }
+
+    /// A unit goes, which is served until now.
+    fn leaves(&mut self, unit: u32) {
+        self.units.remove(&unit);
+        let index = self.served.units.iter().position(|other| *other == unit);
+        let lun = index.map(|index| &self.served.config.luns[index]);
+        self.leaving.extend(lun.map(|lun| Gone { unit, name: lun.name.clone(), serial: lun.serial.clone() }));
     }
 
     fn find(&self, name: &str) -> Result<usize, String> {
@@ -389,7 +451,12 @@ impl<I: Io> Changes<I> {
                 ));
             }
         }
-        Ok(())
+        match self.leaving.iter().find(|gone| gone.serial == lun.serial) {
+            Some(Gone { name, .. }) => Err(format!(
+                "LUN {name}, which had this serial number, is removed, but what was begun there has not ended yet"
+            )),
+            None => Ok(()),
+        }
     }
 
     /// The number of the next unit: the first slot that is free, and how many had it before.
@@ -403,22 +470,14 @@ impl<I: Io> Changes<I> {
 
     /// Goes on with what cores have acknowledged.
     pub(crate) fn poll(&mut self) -> Progress {
-        self.go_on(|acknowledged| acknowledged.try_recv().ok())
-    }
-
-    /// Goes on until all is done, or no core is there to acknowledge anything.
-    pub(crate) fn finish(&mut self) -> Progress {
-        self.go_on(|acknowledged| acknowledged.recv().ok())
-    }
-
-    fn go_on(&mut self, mut hear: impl FnMut(&mpsc::Receiver<bool>) -> Option<bool>) -> Progress {
         loop {
-            while let Some((acknowledged, left)) = &mut self.awaited {
-                let Some(is_flushed) = hear(acknowledged) else { return Progress::Waits };
-                self.is_flushed &= is_flushed;
-                *left -= 1;
-                if *left == 0 {
-                    self.awaited = None;
+            while let Some(awaited) = self.awaited.front_mut() {
+                if !awaited.is_over() {
+                    return Progress::Waits;
+                }
+                if let Some(awaited) = self.awaited.pop_front() {
+                    self.is_flushed &= awaited.is_flushed;
+                    self.release(&awaited);
                 }
             }
             match self.rounds.pop_front() {
@@ -441,23 +500,131 @@ impl<I: Io> Changes<I> {
         }
     }
 
+    /// Goes on without waiting for what hangs, which is left to end as it does: units and sessions that go. What comes behind
+    /// relies on none of it: a unit is released once nothing is under way there, a home does one request after the other, and what
+    /// sessions have begun holds on to what it needs.
+    pub(crate) fn hasten(&mut self) -> Progress {
+        loop {
+            let progress = self.poll();
+            match self.awaited.pop_front() {
+                Some(awaited) if awaited.what != Act::Take => self.overtaken.push(awaited),
+                Some(awaited) => self.awaited.push_front(awaited),
+                None => return progress,
+            }
+            if self.awaited.front().is_some_and(|awaited| awaited.what == Act::Take) {
+                return progress;
+            }
+        }
+    }
+
+    /// Waits so long for an acknowledgement, at most. Whether somebody is there to give one.
+    pub(crate) fn wait(&mut self, at_most: Duration) -> bool {
+        let Some(awaited) = self.awaited.front_mut() else { return true };
+        let heard = awaited.acknowledged.recv_timeout(at_most);
+        awaited.count(heard.ok());
+        heard != Err(mpsc::RecvTimeoutError::Disconnected)
+    }
+
+    /// The units that have gone since their end was overtaken.
+    pub(crate) fn settle(&mut self) -> Vec<Released> {
+        let over: Vec<Awaited> = self.overtaken.extract_if(.., |awaited| awaited.is_over()).collect();
+        over.iter().filter_map(|awaited| self.release(awaited)).collect()
+    }
+
+    /// Whether a unit that nobody is shown any more has yet to be released.
+    pub(crate) fn is_leaving(&self, unit: u32) -> bool {
+        self.leaving.iter().any(|gone| gone.unit == unit)
+    }
+
+    /// What is waited for, or was overtaken, in words.
+    pub(crate) fn waits_for(&mut self) -> Vec<String> {
+        let all = self.awaited.iter_mut().chain(&mut self.overtaken);
+        let left: Vec<Act> = all.filter_map(|one| (!one.is_over()).then(|| one.what.clone())).collect();
+        let mut names: Vec<String> = left.iter().flat_map(|act| self.names_of(act)).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    fn names_of(&self, act: &Act) -> Vec<String> {
+        let name = |unit: &u32| {
+            let index = self.served.units.iter().position(|other| other == unit);
+            let gone = || self.leaving.iter().find(|gone| gone.unit == *unit).map(|gone| &gone.name);
+            let name = index.map(|index| &self.served.config.luns[index].name).or_else(gone);
+            name.map(|name| format!("LUN {name}"))
+        };
+        match act {
+            Act::Take => vec!["a core that does not answer".into()],
+            Act::Configure(units) => units.iter().filter_map(name).collect(),
+            Act::Release(unit) => name(unit).into_iter().collect(),
+            Act::End => {
+                let (to, units) = mpsc::channel();
+                self.mail.iter().for_each(|mail| mail.post(Message::ReportAwaited { to: to.clone() }));
+                drop(to);
+                let mut all = Vec::new();
+                while let Ok(units) = units.recv_timeout(ANSWER_WITHIN) {
+                    all.extend(units.iter().filter_map(name));
+                }
+                if all.is_empty() { vec!["the end of sessions".into()] } else { all }
+            }
+        }
+    }
+
+    /// What all have acknowledged: if a unit was released, others may have what it had.
+    fn release(&mut self, awaited: &Awaited) -> Option<Released> {
+        let Act::Release(unit) = awaited.what else { return None };
+        let slot = &mut self.slots[slot(unit)];
+        (slot.is_taken, slot.generation) = (false, slot.generation + 1);
+        let gone = self.leaving.extract_if(.., |gone| gone.unit == unit).next()?;
+        Some(Released { unit, name: gone.name, is_flushed: awaited.is_flushed })
+    }
+
     fn begin_round(&mut self, mut round: Round<I>) {
-        let (done, acknowledged) = mpsc::channel();
+        let ((taken, all_taken), (done, all_done)) = (mpsc::channel(), mpsc::channel());
         for (core, mail) in self.mail.iter().enumerate() {
-            let done = done.clone();
+            let (taken, done) = (taken.clone(), done.clone());
             mail.post(match &mut round {
-                Round::Add(unit) => Message::AddUnit { unit: Box::new(unit.on(core)), done },
+                Round::Add(unit) => Message::AddUnit { unit: Box::new(unit.on(core)), done: taken },
                 Round::Configure(units) => Message::Configure { units: units.clone(), done },
-                Round::Serve(served) => Message::Serve { served: served.clone(), done },
+                Round::Serve(served) => Message::Serve { served: served.clone(), taken, done },
                 Round::Remove(unit) => Message::RemoveUnit { unit: *unit, done },
             });
         }
-        if let Round::Remove(unit) = round {
-            // Nobody takes the slot before this round is over.
-            let slot = &mut self.slots[slot(unit)];
-            (slot.is_taken, slot.generation) = (false, slot.generation + 1);
+        let left = self.mail.len();
+        let mut awaits = |what, acknowledged| {
+            self.awaited.push_back(Awaited { what, acknowledged, left, is_flushed: true });
+        };
+        match round {
+            Round::Add(_) => awaits(Act::Take, all_taken),
+            Round::Configure(units) => {
+                awaits(Act::Configure(units.iter().map(|unit| unit.index).collect()), all_done);
+            }
+            Round::Serve(_) => {
+                awaits(Act::Take, all_taken);
+                awaits(Act::End, all_done);
+            }
+            Round::Remove(unit) => awaits(Act::Release(unit), all_done),
         }
-        self.awaited = Some((acknowledged, self.mail.len()));
+    }
+}
+
+impl Awaited {
+    /// Whether all have acknowledged it by now.
+    fn is_over(&mut self) -> bool {
+        while self.left > 0 {
+            match self.acknowledged.try_recv() {
+                Ok(is_flushed) => self.count(Some(is_flushed)),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn count(&mut self, heard: Option<bool>) {
+        if let Some(is_flushed) = heard {
+            self.left -= 1;
+            self.is_flushed &= is_flushed;
+        }
     }
 }
 

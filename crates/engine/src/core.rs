@@ -51,7 +51,7 @@ use buffer::Buffers;
 use connection::{Connection, Endings};
 use devices::DeviceDesk;
 use functions::Functions;
-use leaving::ChangeHere;
+use leaving::ChangesHere;
 use lines::Lines;
 use listeners::Listeners;
 use moves::Moves;
@@ -90,7 +90,7 @@ pub(crate) struct Core<I: Io> {
     /// `stall_timeout`.
     stall_nanos: u64,
     /// What is served changes here, and sessions end or units are configured anew first.
-    change: ChangeHere,
+    changes: ChangesHere,
     agenda: Agenda,
     poller: Poller,
     watch: Watch,
@@ -146,7 +146,7 @@ impl<I: Io> Core<I> {
             budget: Budget::new(),
             lines: Lines::default(),
             stall_nanos,
-            change: ChangeHere::default(),
+            changes: ChangesHere::default(),
             agenda: Agenda::new(),
             poller,
             watch: Watch::new(),
@@ -424,7 +424,8 @@ impl<I: Io> Core<I> {
             Message::ChangeEnded => self.change_ended(),
             Message::AddUnit { unit, done } => self.add_unit(*unit, &done),
             Message::Configure { units, done } => self.configure(&units, done),
-            Message::Serve { served, done } => self.change_served(served, done),
+            Message::Serve { served, taken, done } => self.change_served(served, &taken, done),
+            Message::ReportAwaited { to } => self.report_awaited(&to),
             Message::RemoveUnit { unit, done } => self.remove_unit(unit, done),
             Message::UnitQuiet { unit } => self.unit_quiet(unit),
             Message::DropUnit { unit, is_flushed } => self.unit_dropped(unit, is_flushed),

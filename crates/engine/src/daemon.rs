@@ -1,12 +1,15 @@
 //! The daemon: opens stores, binds portals, starts a thread for each core, and ends them in order.
 
+mod changing;
+
 use crate::balance::Board;
-use crate::changes::{Change, Changes, Plan, Progress};
+use crate::changes::Changes;
 use crate::core::{Core, aoe};
 use crate::guid;
 use crate::housekeeper::{Housekeeper, Job};
 use crate::logins::Logins;
 use crate::message::Message;
+use crate::patience::Patience;
 use crate::registry::Registry;
 use crate::served::{Door, Served};
 use crate::sessions::Sessions;
@@ -18,7 +21,7 @@ use crate::stores::opening::{self, About};
 use crate::stores::prober::{self, Watch, Watched};
 use crate::stores::room::Room;
 use crate::units::{NewUnit, knows_space};
-use config::{ByDevice, Config, Lun, Portal, StepOfChange, StoreSpec};
+use config::{ByDevice, Config, Lun, Portal, StoreSpec};
 use rdma::verbs::Listener;
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::{Arena, Pages};
@@ -29,9 +32,10 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use store::lane::Store;
 
 /// I/O buffers of each core, in bytes: mapped at start, touched as used.
 const ARENA_BYTES: u64 = 128 << 20;
@@ -57,8 +61,20 @@ pub struct Daemon {
     registry: Arc<Registry>,
     /// Of stores, by the numbers of their units.
     watches: Vec<(u32, Watch)>,
+    /// Stores by the numbers of their units, while they are open.
+    stores: Vec<(u32, Weak<dyn Store>)>,
     about: About,
     changes: Changes,
+    patience: Patience,
+    /// Units that are still to be released.
+    leaving: Vec<Leaving>,
+}
+
+/// A unit that has gone, as far as anybody sees.
+struct Leaving {
+    unit: u32,
+    serial: String,
+    watch: Option<Watch>,
 }
 
 /// What is served as one unit.
@@ -110,7 +126,8 @@ impl Turns {
 pub enum Wants {
     /// Its store: if that does not open, nothing has changed.
     Store,
-    /// The LUN: if its store does not open, it is not ready until it does, as when the daemon starts.
+    /// The LUN, on the way back to what was before: if its store does not open, it is not ready until it does, as when the daemon
+    /// starts, and a file that has grown stays as it is.
     Lun,
 }
 
@@ -121,6 +138,8 @@ pub enum ChangeError {
     Refused(String),
     /// It was made.
     NotKept(NotKept),
+    /// It was made, but what it ends has not ended in time, and is left to end as it does.
+    Unended(String),
 }
 
 impl fmt::Display for ChangeError {
@@ -128,6 +147,7 @@ impl fmt::Display for ChangeError {
         match self {
             ChangeError::Refused(why) => f.write_str(why),
             ChangeError::NotKept(what) => what.fmt(f),
+            ChangeError::Unended(what) => f.write_str(what),
         }
     }
 }
@@ -203,6 +223,7 @@ impl Daemon {
             watches.extend(watch(&shared.config, lun, unit, opened, fit, &mail)?);
         }
         watches.iter().for_each(|(_, watch)| watch.begin());
+        let stores = (0..).zip(&opened).map(|(unit, opened)| (unit, weak(opened))).collect();
         let changes = Changes::new(&mail, &served, &units, asked);
         let cores = start_cores(&shared, &served, mailboxes, units, sockets)?;
         Ok(Daemon {
@@ -215,8 +236,11 @@ impl Daemon {
             jobs,
             registry,
             watches,
+            stores,
             about,
             changes,
+            patience: Patience::default(),
+            leaving: Vec::new(),
         })
     }
 
@@ -253,7 +277,8 @@ impl Daemon {
             }
         }
         let watches = std::mem::take(&mut self.watches).into_iter().map(|(_, watch)| watch);
-        if !prober::end(watches.collect()) {
+        let leaving = std::mem::take(&mut self.leaving).into_iter().filter_map(|unit| unit.watch);
+        if !prober::end(watches.chain(leaving).collect()) {
             outcome = outcome.and(Err(NotKept::Misplaced));
         }
         let _ = self.jobs.send(Job::Stop);
@@ -277,129 +302,10 @@ impl Daemon {
         self.changes.config()
     }
 
-    /// Takes one of the steps that [`config::diff`] has from [`Daemon::config`] to another configuration, and returns when it is
-    /// done. Those of [`config::diff`] back to an earlier one take back what was done of them.
-    ///
-    /// # Errors
-    /// When it cannot be taken, and nothing has changed; or when not all that a LUN had acknowledged is durable.
-    pub fn take_step(&mut self, step: &StepOfChange, to: &Config, wants: Wants) -> Result<(), ChangeError> {
-        let plan = self.changes.plan_step(step, to).map_err(ChangeError::Refused)?;
-        let about = self.about.clone();
-        self.change(plan, wants, |lun| opening::open_all(std::slice::from_mut(lun), &about).pop())
-    }
-
-    /// Changes what is served, while it is served, and returns when that is done: when a LUN goes, when all commands that were
-    /// begun have ended, and its store is closed.
-    ///
-    /// # Errors
-    /// When it cannot be, and nothing has changed; or when not all that a LUN had acknowledged is durable.
-    pub fn apply(&mut self, change: Change) -> Result<(), ChangeError> {
-        let about = self.about.clone();
-        self.apply_with(change, |lun| opening::open_all(std::slice::from_mut(lun), &about).pop())
-    }
-
-    /// The same with a store that is opened so.
-    pub(crate) fn apply_with(
-        &mut self,
-        change: Change,
-        open: impl FnOnce(&mut Lun) -> Option<Opened>,
-    ) -> Result<(), ChangeError> {
-        let plan = self.changes.plan(&change).map_err(ChangeError::Refused)?;
-        self.change(plan, Wants::Lun, open)
-    }
-
-    fn change(
-        &mut self,
-        mut plan: Plan,
-        wants: Wants,
-        open: impl FnOnce(&mut Lun) -> Option<Opened>,
-    ) -> Result<(), ChangeError> {
-        let opened = plan.comes().and_then(open);
-        if let Some(why) = opened.as_ref().and_then(|opened| opened.failed.as_ref())
-            && wants == Wants::Store
-        {
-            return Err(ChangeError::Refused(why.clone()));
-        }
-        let door = self.open_door(&mut plan).map_err(|error| ChangeError::Refused(error.to_string()))?;
-        let lines = plan.attaches().map(|new| packet::open(&aoe::setup(new), new.cores.len())).transpose();
-        let lines =
-            lines.map_err(|error| ChangeError::Refused(format!("AoE on {error}")))?.unwrap_or_default();
-        let resized = plan.changes(self.changes.served()).and_then(|(unit, lun)| self.grows(unit, lun));
-        let prepared = self
-            .changes
-            .prepare(plan, opened.as_ref(), door, lines, &System)
-            .map_err(ChangeError::Refused)?;
-        if let Some((watch, size_bytes)) = resized {
-            self.watches[watch].1.grow(size_bytes).map_err(ChangeError::Refused)?;
-        }
-        let grown = resized.map(|(watch, size_bytes)| (self.watches[watch].0, size_bytes));
-        let (gone, come) = (prepared.gone, prepared.come);
-        let before = self.changes.served().clone();
-        let numbered = before.units.iter().zip(&before.config.luns);
-        let gone_serial =
-            numbered.filter(|(unit, _)| Some(**unit) == gone).map(|(_, lun)| lun.serial.clone()).next();
-        let mut comes = None;
-        if let (Some(number), Some(opened)) = (come, &opened) {
-            let served = prepared.served();
-            let index = served.units.iter().position(|unit| *unit == number).expect("it is to be served");
-            let lun = &served.config.luns[index];
-            let watch = watch(&served.config, lun, number, opened, &prepared.fit, &self.mail);
-            let watch = watch.map_err(|error| ChangeError::Refused(error.to_string()))?;
-            comes = Some((summary(lun, opened), watch));
-        }
-        drop(opened);
-        self.changes.begin(prepared);
-        let Progress::Done(is_flushed) = self.changes.finish() else {
-            return Err(ChangeError::Refused("the daemon has ended".into()));
-        };
-        gone_serial.iter().for_each(|serial| self.about.closed(serial));
-        let served = self.changes.served().clone();
-        self.units.retain(|unit| served.find(&unit.name).is_some());
-        if let Some((number, size_bytes)) = grown
-            && let Some(index) = served.units.iter().position(|unit| *unit == number)
-            && let Some(unit) = self.units.iter_mut().find(|unit| unit.name == served.config.luns[index].name)
-        {
-            unit.size_bytes = size_bytes;
-        }
-        if let Some((summary, watch)) = comes {
-            self.units.retain(|unit| unit.name != summary.name);
-            self.units.push(summary);
-            watch.iter().for_each(|(_, watch)| watch.begin());
-            self.watches.extend(watch);
-        }
-        self.addresses = served.doors.iter().map(|door| door.address).collect();
-        self.srp_guid = served.config.srp_guid;
-        let gone: Vec<Watch> =
-            self.watches.extract_if(.., |(unit, _)| Some(*unit) == gone).map(|(_, watch)| watch).collect();
-        let is_in_place = prober::end(gone);
-        // As the configuration has them.
-        self.units.sort_by_key(|unit| served.find(&unit.name));
-        match (is_flushed, is_in_place) {
-            (false, _) => Err(ChangeError::NotKept(NotKept::NotFlushed)),
-            (true, false) => Err(ChangeError::NotKept(NotKept::Misplaced)),
-            (true, true) => Ok(()),
-        }
-    }
-
-    /// Opens the portal that a plan needs.
-    fn open_door(&self, plan: &mut Plan) -> Result<Option<Door>, StartError> {
-        let Some((portal, number, before)) = plan.opens() else { return Ok(None) };
-        let is_srp = portal.transports.srp;
-        let door = reopen(portal, number, before)?;
-        if is_srp && plan.srp_guid().is_none() {
-            let state_dir = self.changes.config().state_dir.as_deref();
-            *plan.srp_guid() = Some(guid::find_or_make(state_dir).map_err(StartError)?);
-        }
-        Ok(Some(door))
-    }
-
-    /// The watch of a unit's file that is to have another size, and that size.
-    fn grows(&self, unit: u32, lun: &Lun) -> Option<(usize, u64)> {
-        let StoreSpec::File { size: Some(size), .. } = lun.store else { return None };
-        let before = self.changes.served().find(&lun.name)?;
-        let is_other = self.changes.served().config.luns[before].store != lun.store;
-        let watch = self.watches.iter().position(|(watched, _)| *watched == unit)?;
-        is_other.then_some((watch, size))
+    /// Its changes wait so long at most.
+    #[cfg(test)]
+    pub(crate) fn wait_at_most(&mut self, limit: std::time::Duration) {
+        self.patience.limit = limit;
     }
 
     /// Its sessions, and the way to its cores.
@@ -636,6 +542,11 @@ fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
     }
 }
 
+fn weak(opened: &Opened) -> Weak<dyn Store> {
+    let store: Arc<dyn Store> = opened.store.clone();
+    Arc::downgrade(&store)
+}
+
 fn start_housekeeper(
     shared: &Shared,
     mail: &[Sender<Message>],
@@ -665,18 +576,22 @@ fn watch(
     if !is_watched {
         return Ok(None);
     }
+    let room = knows_space(lun).then(|| Room::new(opened.space.clone()));
+    start_watch(config, lun, unit, opened.store.clone(), opened.failed.clone(), room, mail)
+}
+
+fn start_watch(
+    config: &Config,
+    lun: &Lun,
+    unit: u32,
+    store: Arc<dyn Store>,
+    failed: Option<String>,
+    room: Option<Room>,
+    mail: &[Sender<Message>],
+) -> Result<Option<(u32, Watch)>, StartError> {
     let home = NewUnit::<Uring>::home_core(unit, config);
-    let watched = Watched {
-        name: lun.name.clone(),
-        unit,
-        home,
-        store: opened.store.clone(),
-        failed: opened.failed.clone(),
-        logged: None,
-        resets: 0,
-        misplaced: None,
-        room: knows_space(lun).then(|| Room::new(opened.space.clone())),
-    };
+    let name = lun.name.clone();
+    let watched = Watched { name, unit, home, store, failed, logged: None, resets: 0, misplaced: None, room };
     let started = prober::start(watched, mail[home].clone());
     let watch = started.map_err(|error| StartError(format!("a thread for {}: {error}", lun.name)))?;
     Ok(Some((unit, watch)))

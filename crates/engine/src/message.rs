@@ -187,7 +187,14 @@ pub(crate) enum Message<I: Io = Uring> {
         /// What.
         served: Arc<Served>,
         /// Whom to say it to.
+        taken: Done,
+        /// Whom to say that nothing of sessions that end for it can take effect any more.
         done: Done,
+    },
+    /// Say which units sessions still use that were ended for a change.
+    ReportAwaited {
+        /// Whom to say it to.
+        to: mpsc::Sender<Vec<u32>>,
     },
     /// End what was begun on the unit, which nobody is shown any more, and release it: see `core::changes`.
     RemoveUnit {
@@ -329,8 +336,8 @@ pub(crate) enum Waiter {
     Function(Asker),
     /// A connection whose nexus is lost.
     Connection(Key),
-    /// Who configures the unit anew.
-    Configuration,
+    /// Who configures the unit anew, for this change of its core.
+    Configuration(u64),
 }
 
 /// A task management function that is not answered yet.

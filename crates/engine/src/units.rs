@@ -95,11 +95,13 @@ impl<I: Io> NewUnit<I> {
 
 /// A unit as its LUN is configured now, reached through these ports.
 pub(crate) fn configured(unit: &Unit, lun: &Lun, ports: Vec<Port>) -> Unit {
-    unit.space.iter().for_each(|space| space.set_warn_at(lun.warn_at));
+    let space = unit.space.clone().or_else(|| knows_space(lun).then(Arc::default));
+    space.iter().for_each(|space| space.set_warn_at(lun.warn_at));
     Unit {
         product: lun.product.clone(),
         thin: lun.thin,
         warn_at: lun.warn_at,
+        space,
         read_only: lun.read_only,
         removable: lun.removable,
         write_cache: lun.write_cache,

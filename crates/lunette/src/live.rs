@@ -1,6 +1,7 @@
 //! A running daemon whose configuration changes: what clients of the admin interface and SIGHUP ask for is done here, one
 //! order after the other, on the thread that owns the daemon.
 
+mod change;
 mod file;
 mod plan;
 pub(crate) mod sessions;
@@ -8,14 +9,12 @@ mod state;
 
 use crate::notify;
 use admin::{Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, State};
-use config::{
-    Action, Checked, Config, Edit, EditError, Problems, ServeOptions, StepOfChange, StoreSpec, Subject,
-};
+use change::{Taken, promptly};
+use config::{Action, Checked, Config, Edit, EditError, Problems, ServeOptions, StoreSpec, Subject};
 use engine::daemon::NotKept;
-use engine::{ChangeError, Daemon, Wants};
+use engine::{Daemon, Patience};
 use file::Replacement;
-use plan::{Cut, Step};
-use std::fs::{File, OpenOptions};
+use plan::Planned;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::Path;
@@ -73,6 +72,16 @@ impl Live {
         self.daemon.config()
     }
 
+    /// How long changes wait.
+    pub(crate) fn patience(&self) -> &Patience {
+        self.daemon.patience()
+    }
+
+    /// Whether something that has gone has yet to end, and is to be looked after.
+    pub(crate) fn has_leaving(&mut self) -> bool {
+        self.daemon.has_leaving()
+    }
+
     /// Ends it in order.
     pub(crate) fn stop(self) -> Result<(), NotKept> {
         self.daemon.stop()
@@ -123,11 +132,11 @@ impl Live {
         }
         let checked = Checked::from_options(&self.options).map_err(|problems| invalid(&problems))?;
         let text = checked.text.clone();
-        let done = self.change(checked, dry_run, None)?;
+        let made = self.change(checked, dry_run, None)?;
         if !dry_run {
             self.text = text;
         }
-        Ok(done)
+        made.answer()
     }
 
     /// Changes one thing: in the file, if there is one, which is replaced once the change was made.
@@ -144,27 +153,32 @@ impl Live {
             }
             None => None,
         };
-        let (config, shown) = (self.daemon.config().clone(), self.shown.clone());
-        let mut done = self.change(checked, dry_run, may_lose_data)?;
+        let shown = self.shown.clone();
+        let mut made = self.change(checked, dry_run, may_lose_data)?;
         if dry_run {
-            return Ok(done);
+            return Ok(made.done);
         }
         if let (Some(new), Some(path)) = (new, &self.options.config)
             && let Err(error) = new.commit(&self.text)
         {
             let mut refused = unwritable(path, &error);
-            let before = Checked { config, text: self.text.clone(), shown, warnings: Vec::new() };
-            if let Err(Refused { faults, .. }) = self.change(before, false, None) {
-                refused.faults.extend(faults);
+            refused.faults.extend(change::take_back(&mut self.daemon, &made.before, &made.taken));
+            refused.title = match refused.faults.len() {
+                1 => "the configuration file cannot be written; what was changed was taken back",
+                _ => "the configuration file cannot be written, and not all is as it was",
             }
+            .into();
+            self.shown = shown;
+            self.changes += 1;
+            self.publish();
             return Err(refused);
         }
         if self.options.config.is_none() {
             let warning = "the daemon was started without a configuration file: this is gone when it ends";
-            done.warnings.push(warning.into());
+            made.done.warnings.push(warning.into());
         }
         self.text = text;
-        Ok(done)
+        made.answer()
     }
 
     /// Whoever edits the file by hand has it read again first.
@@ -200,114 +214,76 @@ impl Live {
     }
 
     /// Goes from what runs to this, in full or not at all. Only the one LUN that may lose data may become smaller.
-    fn change(&mut self, checked: Checked, dry_run: bool, may_lose_data: Option<&str>) -> Answer {
+    fn change(
+        &mut self,
+        checked: Checked,
+        dry_run: bool,
+        may_lose_data: Option<&str>,
+    ) -> Result<Made, Refused> {
         let Checked { config, shown, warnings, .. } = checked;
         let before = self.daemon.config().clone();
-        let cuts = plan::cuts(&before, &config);
-        let faults: Vec<Fault> =
-            cuts.iter().filter(|cut| may_lose_data != Some(&cut.name)).map(Cut::fault).collect();
-        if !faults.is_empty() {
-            return Err(refused(Refusal::Conflict, "data would be lost; nothing was changed", faults));
-        }
-        // A LUN goes before its file is cut off, and comes again behind.
-        let gone =
-            |config: Config, cut: &Cut| StepOfChange::RemoveLun(cut.name.clone()).after(&config, &config);
-        let between = cuts.iter().fold(before.clone(), gone);
-        let planned = |from: &Config, to: &Config| {
-            let needs_restart =
-                |faults| refused(Refusal::Conflict, "this needs a restart; nothing was changed", faults);
-            plan::plan(from, to).map_err(needs_restart)
+        let patience = self.daemon.patience();
+        let planned = {
+            let (before, config) = (before.clone(), config.clone());
+            let may_lose_data = may_lose_data.map(str::to_owned);
+            let plan = move || Planned::of(before, config, may_lose_data.as_deref());
+            promptly(patience, plan).unwrap_or_else(|what| {
+                let fault = fault("files of LUNs", &what, "see to their file systems, and try again");
+                Err(refused(Refusal::Failed, "nothing was changed", vec![fault]))
+            })?
         };
-        let (leaving, coming) = (planned(&before, &between)?, planned(&between, &config)?);
-        let missing = plan::missing(&before, &config, &coming, &engine::Host);
-        if !missing.is_empty() {
-            return Err(refused(Refusal::Conflict, "a LUN cannot be opened; nothing was changed", missing));
-        }
-        let misplaced = plan::misplaced(&before, &leaving, &coming);
-        if !misplaced.is_empty() {
-            return Err(refused(Refusal::Conflict, "data would be lost; nothing was changed", misplaced));
-        }
         let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        let mut taken = Taken::default();
         if !dry_run {
-            self.make(&leaving, &before, &between, &mut warnings)?;
-            cuts.iter().try_for_each(|cut| self.cut(cut, &before))?;
-            self.make(&coming, &before, &config, &mut warnings)?;
-            self.changes += u64::from(self.shown != shown || !coming.is_empty());
+            if let Err(failed) = change::make(&mut self.daemon, &planned, &config, &mut taken) {
+                return Err(self.fail(failed, &before, &taken));
+            }
+            warnings.append(&mut taken.warnings);
+            self.changes += u64::from(self.shown != shown || !taken.steps.is_empty());
             self.shown = shown;
             self.publish();
         }
-        let cut = cuts.iter().map(Cut::to_string);
-        let text = |step: Step| step.text;
-        let steps = leaving.into_iter().map(text).chain(cut).chain(coming.into_iter().map(text)).collect();
-        Ok(Done { steps, warnings, version: self.version() })
+        let done = Done { steps: planned.texts(), warnings, version: self.version() };
+        Ok(Made { done, before, taken })
     }
 
-    /// Cuts off the file of a LUN that has gone for it.
-    fn cut(&mut self, cut: &Cut, from: &Config) -> Result<(), Refused> {
-        tracing::info!("configuration: {cut}");
-        let file = OpenOptions::new().write(true).open(&cut.path);
-        let cut_off = |file: File| {
-            // Whoever else uses it has it locked.
-            file.try_lock()?;
-            file.set_len(cut.size_bytes)?;
-            file.sync_all()
+    /// A step has failed: goes back to what was before.
+    fn fail(&mut self, failed: Fault, before: &Config, taken: &Taken) -> Refused {
+        if taken.is_empty() {
+            return refused(Refusal::Failed, "a step failed; nothing has changed", vec![failed]);
+        }
+        let mut faults = vec![failed];
+        let title = match self.daemon.patience().has_ended() {
+            true => "the daemon ends; the steps before this one were taken",
+            false => {
+                faults.extend(change::take_back(&mut self.daemon, before, taken));
+                match faults.len() {
+                    1 => "a step failed; those before it were taken back",
+                    _ => "a step failed; those before it were taken back, but not all is as it was",
+                }
+            }
         };
-        let done: io::Result<()> = file.and_then(cut_off);
-        done.map_err(|error| {
-            tracing::error!("configuration: this failed: {cut}: {error}");
-            let mut faults = vec![fault(&cut.to_string(), &error.to_string(), "fix this, and try again")];
-            faults.extend(self.take_back(from));
-            refused(Refusal::Failed, "a step failed; those before it were taken back", faults)
-        })
+        self.changes += 1;
+        self.publish();
+        refused(Refusal::Failed, title, faults)
     }
+}
 
-    /// Takes all steps, or takes back those before the one that fails.
-    fn make(
-        &mut self,
-        steps: &[Step],
-        from: &Config,
-        to: &Config,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), Refused> {
-        for Step { step, text } in steps {
-            tracing::info!("configuration: {text}");
-            match self.daemon.take_step(step, to, Wants::Store) {
-                Ok(()) => {}
-                Err(ChangeError::NotKept(what)) => {
-                    tracing::error!("configuration: {text}: {what}");
-                    warnings.push(format!("{text}: {what}"));
-                }
-                Err(ChangeError::Refused(why)) => {
-                    tracing::error!("configuration: this failed: {text}: {why}");
-                    let mut faults = vec![fault(text, &why, "fix this, and try again")];
-                    faults.extend(self.take_back(from));
-                    let title = match faults.len() {
-                        1 => "a step failed; those before it were taken back, and nothing has changed",
-                        _ => "a step failed, and not all before it could be taken back",
-                    };
-                    return Err(refused(Refusal::Failed, title, faults));
-                }
-            }
-        }
-        Ok(())
-    }
+/// A change that was made.
+struct Made {
+    done: Done,
+    /// What was served before.
+    before: Config,
+    taken: Taken,
+}
 
-    /// Goes back to what was before; what of it could not be done.
-    fn take_back(&mut self, to: &Config) -> Vec<Fault> {
-        let mut faults = Vec::new();
-        for step in config::diff(self.daemon.config(), to) {
-            tracing::warn!("configuration: taken back: {step:?}");
-            if let Err(ChangeError::Refused(why)) = self.daemon.take_step(&step, to, Wants::Lun) {
-                tracing::error!("configuration: it could not be taken back: {step:?}: {why}");
-                let what = format!("it could not be taken back: {why}");
-                faults.push(fault(&format!("{step:?}"), &what, "restart the daemon"));
-            }
+impl Made {
+    fn answer(self) -> Answer {
+        if self.taken.unended.is_empty() {
+            return Ok(self.done);
         }
-        if !faults.is_empty() {
-            self.changes += 1;
-            self.publish();
-        }
-        faults
+        let title = "the change was made, but what it ends has not ended yet";
+        Err(refused(Refusal::Failed, title, self.taken.unended))
     }
 }
 

@@ -37,8 +37,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
+use std::time::Duration;
 
 /// Exit status for input that is wrong.
 const WRONG_INPUT: u8 = 2;
@@ -46,6 +47,8 @@ const WRONG_INPUT: u8 = 2;
 const PIPE_CLOSED: u8 = 141;
 /// Exit status after a second signal, as shells have it for SIGINT.
 const INTERRUPTED: i32 = 130;
+/// How often it is checked whether what was removed, but hangs, has gone.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     match Arguments::try_parse() {
@@ -177,17 +180,31 @@ fn run_daemon(options: ServeOptions) -> Result<(), Failure> {
     let banner = banner(&checked.config, &running);
     let turns = daemon.turns();
     let mut live = Live::new(daemon, options, checked, desk);
-    spawn("signals", move || while events.send(Event::Signal(signals.next())).is_ok() {})?;
+    let patience = live.patience().clone();
+    spawn("signals", move || {
+        loop {
+            let asked = signals.next();
+            if asked == Asked::End {
+                // Whatever is being changed, and waits.
+                patience.end();
+            }
+            if events.send(Event::Signal(asked)).is_err() {
+                break;
+            }
+        }
+    })?;
     // A pipe that nobody reads may take no more, and the end does not wait for it.
     spawn("banner", move || say(&banner))?;
     notify::ready(live.config());
     notify::feed_watchdog(turns)
         .map_err(|error| Failure::failed(format!("a thread cannot be started: {error}")))?;
-    for event in &received {
-        match event {
-            Event::Signal(Asked::End) => break,
-            Event::Signal(Asked::Reload) => live.hang_up(),
-            Event::Job(job) => live.take(job),
+    // What came before the signal that ends it is not begun any more.
+    while !live.patience().has_ended() {
+        match received.recv_timeout(if live.has_leaving() { LOOK_AGAIN } else { Duration::MAX }) {
+            Ok(Event::Signal(Asked::Reload)) => live.hang_up(),
+            Ok(Event::Job(job)) => live.take(job),
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(Event::Signal(Asked::End)) | Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     notify::stopping();

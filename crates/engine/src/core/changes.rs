@@ -14,8 +14,9 @@
 //!   that has left the core is not quiet, nor while RDMA of what has ended is under way.
 //! - A lane may have completions to come that mean nothing (a watch): they find no unit.
 
+use super::connection::Connection;
 use super::homes::HomeUnit;
-use super::leaving::{ChangeHere, Flush, Leaving, Stage};
+use super::leaving::{Flush, Leaving, Stage};
 use super::lun::NO_UNIT;
 use super::unit::{Unit, Units};
 use super::{Core, kind, mode};
@@ -27,7 +28,7 @@ use crate::units::NewUnit;
 use reactor::io::Io;
 use scsi::HomeRequest;
 use scsi::storage::StoreError;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use store::lane::{Op, Outcome, Submitted};
 
 impl<I: Io> Units<I> {
@@ -52,21 +53,22 @@ impl<I: Io> Core<I> {
         let is_here =
             |unit: &&Arc<scsi::Unit>| self.units.get(unit.index).is_some_and(|unit| unit.home.is_some());
         let here: Vec<Arc<scsi::Unit>> = units.iter().filter(is_here).cloned().collect();
-        self.change = ChangeHere { done: Some(done), units: here.len(), sessions: Vec::new() };
+        let number = self.changes.begin(done, here.len(), Vec::new());
         for unit in here {
-            self.ask_home(unit.index, Waiter::Configuration, HomeRequest::Configure(unit));
+            self.ask_home(unit.index, Waiter::Configuration(number), HomeRequest::Configure(unit));
         }
-        self.acknowledge_change();
+        self.acknowledge_changes();
     }
 
     /// A unit was configured anew.
-    pub(super) fn configured(&mut self) {
-        self.change.units -= 1;
-        self.acknowledge_change();
+    pub(super) fn configured(&mut self, change: u64) {
+        self.changes.configured(change);
+        self.acknowledge_changes();
     }
 
-    /// This is served from now on: sessions get their LUNs anew, and those end that may no longer be there.
-    pub(super) fn change_served(&mut self, served: Arc<Served>, done: Done) {
+    /// This is served from now on: sessions get their LUNs anew, and those end that may no longer be there. `taken`: so it is;
+    /// `done`: what had to end has ended.
+    pub(super) fn change_served(&mut self, served: Arc<Served>, taken: &Done, done: Done) {
         let before = std::mem::replace(&mut self.served, served);
         let served = self.served.clone();
         for (unit, ledger) in &served.ledgers {
@@ -76,16 +78,16 @@ impl<I: Io> Core<I> {
         }
         self.stall_nanos = served.config.stall_timeout.as_nanos() as u64;
         self.poller.set_mode(mode(served.config.poll));
-        self.change = ChangeHere { done: Some(done), ..ChangeHere::default() };
         self.shared.logins.set_max(served.config.logins_max);
         if before.config.portals != served.config.portals {
             self.listen_where_served();
         }
+        let mut ended = Vec::new();
         for key in self.keys_where(|conn| conn.facts.target.is_some() && !conn.has_ended()) {
             match self.connections.get(key).and_then(|conn| conn.why_not(&served)) {
                 Some(why) => {
                     self.dismiss(key, why);
-                    self.change.sessions.push(key);
+                    ended.push(key);
                 }
                 None => self.catch_up_with_served(key),
             }
@@ -95,28 +97,39 @@ impl<I: Io> Core<I> {
         }
         self.let_in();
         if before.config.aoe != served.config.aoe {
-            let ended = self.change_interfaces();
-            self.change.sessions.extend(ended);
+            ended.extend(self.change_interfaces());
         }
         if before.exports != served.exports {
             self.serve_exports();
         }
-        self.acknowledge_change();
+        let _ = taken.send(true);
+        self.changes.begin(done, 0, ended);
+        self.acknowledge_changes();
     }
 
-    /// Acknowledges a change when it is done here: nothing of sessions that were ended for it can take effect any more, this core
+    /// Acknowledges changes that are done here: nothing of sessions that were ended for them can take effect any more, this core
     /// listens where it is to, and units are what they are to be.
-    pub(super) fn acknowledge_change(&mut self) {
-        let is_due = |change: &ChangeHere| {
-            change.units == 0 && change.sessions.iter().all(|key| self.is_settled(*key))
-        };
-        if self.change.done.is_some()
-            && is_due(&self.change)
-            && (self.stop.has_begun() || !self.still_listens())
-            && let Some(done) = self.change.done.take()
-        {
-            let _ = done.send(true);
+    pub(super) fn acknowledge_changes(&mut self) {
+        if self.changes.under_way.is_empty() || (!self.stop.has_begun() && self.still_listens()) {
+            return;
         }
+        let connections = &self.connections;
+        let is_settled = |key: &Key| connections.get(*key).is_none_or(Connection::is_settled);
+        self.changes.under_way.retain(|change| {
+            let is_due = change.units == 0 && change.sessions.iter().all(is_settled);
+            if is_due {
+                let _ = change.done.send(true);
+            }
+            !is_due
+        });
+    }
+
+    /// The units that sessions still use which were ended for a change.
+    pub(super) fn report_awaited(&self, to: &mpsc::Sender<Vec<u32>>) {
+        let sessions = self.changes.under_way.iter().flat_map(|change| &change.sessions);
+        let tasks = sessions.filter_map(|key| self.connections.get(*key));
+        let tasks = tasks.flat_map(|conn| &conn.closing.lingering).filter_map(|key| self.tasks.get(*key));
+        let _ = to.send(tasks.map(|task| task.unit).collect());
     }
 
     /// A unit goes, which nobody is shown any more.

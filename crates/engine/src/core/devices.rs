@@ -5,15 +5,15 @@ mod connect;
 use super::kind;
 use rdma::verbs::{Devices, Error, Happened};
 use reactor::io::{Handle, Io, Tag};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// What this core has to do with RDMA devices.
 #[derive(Default)]
 pub(super) struct DeviceDesk {
     /// The devices, once there is a connection by one.
     open: Option<Devices>,
-    /// Portals whose listener is watched, each until the kernel has ended that.
-    watched: BTreeSet<usize>,
+    /// Portals whose listener is watched, and by which descriptor, each until the kernel has ended that.
+    watched: BTreeMap<usize, Handle>,
     /// Portals whose device is gone: once it is back it listens again.
     deviceless: Vec<usize>,
     /// Portals whose listener failed; tried again with the next tick.
@@ -30,9 +30,11 @@ impl DeviceDesk {
             || self.open.as_ref().is_some_and(Devices::wants_ticks)
     }
 
-    /// Whether the listener of a portal is watched that is not among these.
-    pub(super) fn listens_beside(&self, is_there: impl Fn(usize) -> bool) -> bool {
-        self.watched.iter().any(|portal| !is_there(*portal))
+    /// Portals where a listener is watched that is not the one there.
+    pub(super) fn beside(&self, there: impl Fn(usize) -> Option<Handle>) -> Vec<usize> {
+        let is_there =
+            |(portal, handle): (&usize, &Handle)| (there(*portal) != Some(*handle)).then_some(*portal);
+        self.watched.iter().filter_map(is_there).collect()
     }
 
     /// Watches descriptors that have come.

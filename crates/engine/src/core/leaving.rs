@@ -21,14 +21,38 @@ pub(super) enum Stage {
 }
 
 /// A change of what is served that is being made on this core.
-#[derive(Default)]
 pub(super) struct ChangeHere {
     /// Who waits until it is made here.
-    pub(super) done: Option<Done>,
+    pub(super) done: Done,
+    /// What homes answer with.
+    pub(super) number: u64,
     /// Units that are being configured anew.
     pub(super) units: usize,
     /// Sessions that end for it.
     pub(super) sessions: Vec<Key>,
+}
+
+/// Changes that are being made on this core, oldest first: one that waits for what hangs does not hold up the next.
+#[derive(Default)]
+pub(super) struct ChangesHere {
+    pub(super) under_way: Vec<ChangeHere>,
+    next: u64,
+}
+
+impl ChangesHere {
+    /// A change begins.
+    pub(super) fn begin(&mut self, done: Done, units: usize, sessions: Vec<Key>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.under_way.push(ChangeHere { done, number, units, sessions });
+        number
+    }
+
+    /// A unit was configured anew for one.
+    pub(super) fn configured(&mut self, number: u64) {
+        let mut all = self.under_way.iter_mut();
+        all.find(|change| change.number == number).expect("it waits for its units").units -= 1;
+    }
 }
 
 /// What the home of a unit that goes knows.

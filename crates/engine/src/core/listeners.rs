@@ -4,7 +4,7 @@ mod accept;
 
 use proto::time::Time;
 use reactor::io::{Handle, Io};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// A connection whose descriptor is one of those that the daemon keeps for itself. Another connection ends to give it its own,
 /// and one more if that takes too long; where there is none, the newcomer is refused. Until then its portal accepts no more, so
@@ -28,8 +28,8 @@ struct PausedPortal {
 /// Where this core listens.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    /// Portals where it waits for a connection, each until the kernel has ended that.
-    listens: BTreeSet<usize>,
+    /// Portals where it waits for a connection, and by what, each until the kernel has ended that.
+    listens: BTreeMap<usize, Handle>,
     /// Connections that wait for a descriptor.
     newcomers: Vec<Newcomer>,
     /// Portals where a connection could not be accepted, to be tried again in a while.
@@ -37,9 +37,11 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// Whether it waits for a connection at a portal that is not among these.
-    pub(super) fn listen_beside(&self, is_there: impl Fn(usize) -> bool) -> bool {
-        self.listens.iter().any(|portal| !is_there(*portal))
+    /// Portals where it waits for a connection, but not by what is there for that.
+    pub(super) fn beside(&self, there: impl Fn(usize) -> Option<Handle>) -> Vec<usize> {
+        let is_there =
+            |(portal, handle): (&usize, &Handle)| (there(*portal) != Some(*handle)).then_some(*portal);
+        self.listens.iter().filter_map(is_there).collect()
     }
 
     /// Whether something is to be tried again.

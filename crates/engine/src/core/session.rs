@@ -5,17 +5,17 @@ use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase
 use super::lun::{LunState, NO_LUN, NO_UNIT};
 use crate::access::Login;
 use crate::logins::{Evicted, Seat};
-use crate::message::{Facts, Message, Way};
+use crate::message::{Facts, Message, Waiter, Way};
 use crate::registry::{Place, SessionName};
 use crate::served::{Named, Served};
 use crate::slots::Key;
-use config::Group;
+use config::{ByDevice, Group, Portal, Transports};
 use proto::services::{Down, Session, Withdrawal};
 use reactor::io::Io;
 use reactor::limited;
 use scsi::attention::UnitAttention;
 use scsi::nexus::Reach;
-use scsi::{NexusId, NexusUnit};
+use scsi::{HomeRequest, NexusId, NexusUnit};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,13 +30,33 @@ pub(super) const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
 const CHANGED: &str = "who may log in was changed meanwhile";
 
 impl Connection {
-    /// LUNs that are not among these are no longer the session's; what was begun there ends. Whether there were any.
-    fn hide(&mut self, luns: &[(u16, usize)], units: &[u32]) -> bool {
+    /// LUNs that are not among these are no longer the session's; what was begun there ends. The units of those that were.
+    fn hide(&mut self, luns: &[(u16, usize)], units: &[u32]) -> Vec<u32> {
         let is_shown = |lun: &LunState| {
             luns.iter().any(|(number, index)| (*number, units[*index]) == (lun.number, lun.unit))
         };
         let gone = self.luns.iter_mut().filter(|lun| lun.number != NO_LUN && !is_shown(lun));
-        gone.map(|lun| lun.hidden = Some(std::mem::replace(&mut lun.number, NO_LUN))).count() > 0
+        gone.map(|lun| {
+            lun.hidden = Some(std::mem::replace(&mut lun.number, NO_LUN));
+            lun.unit
+        })
+        .collect()
+    }
+
+    /// Whether it may not come by this portal any more.
+    fn is_barred(&self, portal: &Portal) -> bool {
+        let Transports { iscsi, iser, srp } = portal.transports;
+        let is_offered = match (self.machine.is_srp(), self.machine.is_rdma()) {
+            (true, _) => srp,
+            (false, true) => iser,
+            (false, false) => iscsi,
+        };
+        !is_offered
+    }
+
+    /// Whether what it came by is not served at this portal any more: RDMA devices, or TCP.
+    fn is_cut_off(&self, portal: &Portal) -> bool {
+        portal.rdma == if self.machine.is_device() { ByDevice::No } else { ByDevice::Only }
     }
 
     /// Why a session that has logged in may no longer be there, if so.
@@ -47,13 +67,19 @@ impl Connection {
             return None;
         }
         let Some(index) = served.target(number) else { return Some("its target was removed") };
-        let Some((portal, _)) = served.portal(portal) else { return Some("its portal was removed") };
+        let Some((portal, listens)) = served.portal(portal) else { return Some("its portal was removed") };
+        if self.is_barred(listens) {
+            return Some("its portal does not offer its transport any more");
+        }
+        if self.is_cut_off(listens) {
+            return Some("its portal does not serve what it came by any more (rdma)");
+        }
         let target = &served.config.targets[index];
         if !target.portals.contains(&portal) {
             return Some("its target is not reached through its portal any more");
         }
         // Its I_T nexus is one with the port that this group made (RFC 7143 section 4.2.7.1); reservations know it by that.
-        if served.config.portals[portal].group != self.facts.group {
+        if listens.group != self.facts.group {
             return Some("its portal belongs to another group now");
         }
         if self.machine.is_srp() && served.config.srp_target(portal) != Some(index) {
@@ -66,8 +92,21 @@ impl Connection {
         }
     }
 
-    /// Tasks name LUNs by their place, which is free again when its unit has gone.
-    fn add_lun(&mut self, lun: LunState, is_first: bool) {
+    /// Tasks name LUNs by their place, which is free again when its unit has gone; or for the same unit, when it was hidden and
+    /// none `is_used` any more, or only by commands that named this number.
+    fn add_lun(&mut self, lun: LunState, is_first: bool, is_used: impl Fn(usize) -> bool) {
+        let is_hidden = |other: &LunState| other.number == NO_LUN && other.unit == lun.unit;
+        let may_come_back = |(place, other): (usize, &LunState)| {
+            let is_same = other.hidden == Some(lun.number) || !is_used(place);
+            (is_hidden(other) && is_same).then_some(place)
+        };
+        let mut places = self.luns.iter().enumerate().filter(|_| !is_first);
+        if let Some(place) = places.find_map(may_come_back) {
+            let place = &mut self.luns[place];
+            let line = place.line.take();
+            *place = LunState { line, ..lun };
+            return;
+        }
         match self.luns.iter_mut().find(|lun| !is_first && lun.unit == NO_UNIT) {
             Some(place) => *place = lun,
             None => self.luns.push(lun),
@@ -309,7 +348,12 @@ impl<I: Io> Core<I> {
         let read_only = group.is_some_and(|group| group.read_only);
         let port = ports.relative_id(target, conn.facts.group, conn.machine.is_srp());
         let is_first = conn.served.replace(served.epoch).is_none();
-        let mut has_changed = conn.hide(luns, &served.units);
+        let hidden = conn.hide(luns, &served.units);
+        let mut has_changed = !hidden.is_empty();
+        let (nexus_id, tasks) = (conn.nexus, &self.tasks);
+        let is_used = |place| tasks.iter().any(|(_, task)| task.origin == key && task.lun == place);
+        let is_lost = |unit: &u32| !luns.iter().any(|(_, index)| served.units[*index] == *unit);
+        let lost: Vec<u32> = hidden.into_iter().filter(is_lost).collect();
         (conn.reach, conn.lun_list) = (Vec::with_capacity(luns.len()), Vec::with_capacity(luns.len()));
         // Not one more: most sessions have one LUN.
         conn.luns.reserve_exact(luns.len().saturating_sub(conn.luns.len()));
@@ -345,7 +389,7 @@ impl<I: Io> Core<I> {
             let number = *number;
             let lun =
                 LunState { number, hidden: None, unit, nexus, losses, received, reported_at, line: None };
-            conn.add_lun(lun, is_first);
+            conn.add_lun(lun, is_first, is_used);
             has_changed |= !is_first;
         }
         if has_changed {
@@ -353,6 +397,10 @@ impl<I: Io> Core<I> {
             self.mark_dirty(key);
         }
         self.set_limits(key);
+        // Its reservations (SPC-2) and what it prevents hold for whoever sees the unit.
+        for unit in lost {
+            self.ask_home(unit, Waiter::Nobody, HomeRequest::NexusLost(nexus_id));
+        }
     }
 
     /// Gives the session its LUNs if those that it has are of something that was served before.

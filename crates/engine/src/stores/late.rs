@@ -4,25 +4,38 @@ use super::failed::FailedLane;
 use reactor::io::{Completion, Io, Tag};
 use scsi::storage::Traits;
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use store::OpenError;
 use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use wire::Places;
 
-/// Opens the store; blocks.
-type Opener<I> = Box<dyn Fn() -> Result<Arc<dyn Backend<I>>, OpenError> + Send + Sync>;
+/// Opens the store, of this size if it is another than before; blocks.
+type Opener<I> = Box<dyn Fn(Option<u64>) -> Result<Arc<dyn Backend<I>>, OpenError> + Send + Sync>;
 
 /// A store that may open later.
 pub(super) struct LateStore<I: Io> {
     open: Opener<I>,
     opened: OnceLock<Arc<dyn Backend<I>>>,
+    /// The size that it is to have since the configuration was changed.
+    size_bytes: Mutex<Option<u64>>,
     name: String,
 }
 
 impl<I: Io> LateStore<I> {
     /// A store called `name` that did not open yet. Each [`Store::refresh`] tries again.
     pub(super) fn new(name: String, open: Opener<I>) -> Self {
-        LateStore { open, opened: OnceLock::new(), name }
+        LateStore { open, opened: OnceLock::new(), size_bytes: Mutex::default(), name }
+    }
+
+    /// Opens it as the configuration has it by now: its file may have the size already, or have yet to grow to it.
+    fn open(&self) -> Result<Arc<dyn Backend<I>>, String> {
+        let size_bytes = *self.size_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = |error: OpenError| error.to_string();
+        let Some(size_bytes) = size_bytes else { return (self.open)(None).map_err(text) };
+        let store = (self.open)(Some(size_bytes)).or_else(|error| (self.open)(None).map_err(|_| error));
+        let store = store.map_err(text)?;
+        store.grow(size_bytes).map_err(|error| format!("{}: {error}", store.describe()))?;
+        Ok(store)
     }
 }
 
@@ -32,16 +45,20 @@ impl<I: Io + 'static> Store for LateStore<I> {
     }
 
     fn grow(&self, size_bytes: u64) -> io::Result<()> {
-        self.opened
-            .get()
-            .map_or_else(|| Err(io::ErrorKind::NotConnected.into()), |store| store.grow(size_bytes))
+        match self.opened.get() {
+            Some(store) => store.grow(size_bytes),
+            None => {
+                *self.size_bytes.lock().unwrap_or_else(PoisonError::into_inner) = Some(size_bytes);
+                Ok(())
+            }
+        }
     }
 
     fn refresh(&self) -> Result<Option<Traits>, String> {
         if let Some(store) = self.opened.get() {
             return store.refresh();
         }
-        let store = (self.open)().map_err(|error| error.to_string())?;
+        let store = self.open()?;
         Ok(Some(self.opened.get_or_init(|| store).traits()))
     }
 

@@ -163,7 +163,7 @@ fn opened(
             tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
             let (again, counted, pending) = (lun.clone(), losses.clone(), Mutex::new(pending));
             let about = about.clone();
-            let opener = move || {
+            let opener = move |size_bytes: Option<u64>| {
                 let first = pending.lock().unwrap_or_else(PoisonError::into_inner).take();
                 // Nothing was reported to initiators yet, but what AoE serves was decided.
                 let is_fit = |found: &Lun| again.aoe.is_none() || found.block_bytes == again.block_bytes;
@@ -173,6 +173,9 @@ fn opened(
                     return attempt;
                 }
                 let mut lun = again.clone();
+                if let (StoreSpec::File { size, .. }, Some(_)) = (&mut lun.store, size_bytes) {
+                    *size = size_bytes;
+                }
                 if let StoreSpec::Remote { block_bytes, .. } = &mut lun.store
                     && again.aoe.is_some()
                 {

@@ -3,10 +3,13 @@
 
 use super::room::Room;
 use crate::message::{Message, Origin, Waiter};
+use crate::patience::Patience;
 use reactor::mailbox::Sender;
-use scsi::HomeRequest;
 use scsi::storage::Traits;
+use scsi::{HomeRequest, Space};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use store::lane::Store;
@@ -44,13 +47,22 @@ pub(crate) struct Watched {
 /// Keeps a store looked after, once it has begun. Once this is gone its thread ends, at the latest when the store returns.
 pub(crate) struct Watch {
     begun: mpsc::Sender<()>,
-    until: mpsc::Sender<Growth>,
+    until: mpsc::Sender<Order>,
     last_look: mpsc::Receiver<bool>,
+}
+
+/// What is to be done with a store besides looking at it.
+enum Order {
+    Grow(Growth),
+    /// What it takes is to be found from now on.
+    Weigh(Room),
 }
 
 /// A store that is to become so large, and who waits for what becomes of that.
 struct Growth {
     size_bytes: u64,
+    /// Whoever sets it first decides whether it is done.
+    is_decided: Arc<AtomicBool>,
     done: mpsc::Sender<Result<(), String>>,
 }
 
@@ -58,11 +70,23 @@ impl Watch {
     /// Makes the store so large, if it is smaller, and returns when the unit's home was notified.
     ///
     /// # Errors
-    /// Why it is not.
-    pub(crate) fn grow(&self, size_bytes: u64) -> Result<(), String> {
+    /// Why it is not; if the store hangs, it may yet become so large.
+    pub(crate) fn grow(&self, size_bytes: u64, patience: &Patience) -> Result<(), String> {
         let (done, is_done) = mpsc::channel();
-        let _ = self.until.send(Growth { size_bytes, done });
-        is_done.recv().unwrap_or_else(|_| Err("nobody looks after the store".into()))
+        let is_decided = Arc::new(AtomicBool::new(false));
+        let _ = self.until.send(Order::Grow(Growth { size_bytes, is_decided: is_decided.clone(), done }));
+        patience.wait(&is_done).unwrap_or_else(|error| match error {
+            RecvTimeoutError::Disconnected => Err("nobody looks after the store".into()),
+            RecvTimeoutError::Timeout if is_decided.swap(true, Ordering::SeqCst) => {
+                Err("its store does not answer; it may still become larger when it does".into())
+            }
+            RecvTimeoutError::Timeout => Err("its store does not answer".into()),
+        })
+    }
+
+    /// Finds what the store takes from now on.
+    pub(crate) fn weigh(&self, space: Arc<Space>) {
+        let _ = self.until.send(Order::Weigh(Room::new(space)));
     }
 
     /// The unit is served from now on.
@@ -85,7 +109,7 @@ pub(crate) fn end(watches: Vec<Watch>) -> bool {
 /// Monitors a store from [`Watch::begin`] on, and notifies `home`, the home core of its unit.
 pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<Watch> {
     let (begun, has_begun) = mpsc::channel();
-    let (until, ended) = mpsc::channel::<Growth>();
+    let (until, ended) = mpsc::channel::<Order>();
     let (last, last_look) = mpsc::channel();
     let thread = std::thread::Builder::new().name(format!("store-{}", watched.unit));
     thread.spawn(move || {
@@ -94,10 +118,15 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
         }
         loop {
             let growth = match ended.recv_timeout(INTERVAL) {
-                Ok(growth) => Some(growth),
-                Err(mpsc::RecvTimeoutError::Timeout) => None,
-                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Ok(Order::Grow(growth)) => Some(growth),
+                Ok(Order::Weigh(room)) => {
+                    watched.room.get_or_insert(room);
+                    None
+                }
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => break,
             };
+            let growth = growth.filter(|growth| !growth.is_decided.swap(true, Ordering::SeqCst));
             let grown = growth.as_ref().map(|growth| watched.store.grow(growth.size_bytes));
             let now = Instant::now();
             let state = watched.reset().into_iter().chain(watched.look(now));
@@ -188,7 +217,7 @@ impl Watched {
 mod tests {
     use super::*;
     use std::sync::Mutex;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
 
     /// Answers what was put in.
     struct Moody(Mutex<Result<Option<Traits>, String>>, AtomicU64);
@@ -330,5 +359,50 @@ mod tests {
         // Nobody waits for the one that hangs.
         drop((lives, _hangs));
         drop(release);
+    }
+
+    #[test]
+    fn a_store_that_hangs_is_not_grown_behind_the_back_of_who_waited_for_it() {
+        /// Hangs while it is looked at, and counts how often it grows.
+        struct Slow(Hanging, AtomicU64);
+
+        impl Store for Slow {
+            fn traits(&self) -> Traits {
+                Traits::NONE
+            }
+
+            fn refresh(&self) -> Result<Option<Traits>, String> {
+                self.0.refresh()
+            }
+
+            fn grow(&self, _: u64) -> io::Result<()> {
+                self.1.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+
+            fn describe(&self) -> String {
+                self.0.describe()
+            }
+        }
+
+        let (looks, looked) = mpsc::channel();
+        let (release, until) = mpsc::channel::<()>();
+        let home = reactor::mailbox::mesh::<Message>(1).unwrap();
+        let store = Arc::new(Slow(
+            Hanging { looks, name: "slow", until: Some(Mutex::new(until)) },
+            AtomicU64::new(0),
+        ));
+        let (_, watched) = watched();
+        let watch = start(Watched { store: store.clone(), ..watched }, home[0].sender(0)).unwrap();
+        watch.begin();
+        assert_eq!(looked.recv(), Ok("slow"));
+        let patience = Patience::default();
+        patience.end();
+        assert_eq!(watch.grow(1 << 20, &patience), Err("its store does not answer".into()));
+        drop(release);
+        assert_eq!(looked.recv(), Ok("slow"));
+        assert_eq!(store.1.load(Ordering::Relaxed), 0);
+        watch.grow(1 << 20, &Patience::default()).unwrap();
+        assert_eq!(store.1.load(Ordering::Relaxed), 1);
     }
 }

@@ -1,11 +1,90 @@
 //! What is to be done to get from what runs to what is wanted, in words; and what must not be done.
 
-use admin::Fault;
-use config::{Config, Group, Host, Lun, Portal, StepOfChange, StoreSpec, Target, diff};
+use super::{fault, refused};
+use admin::{Fault, Refusal, Refused};
+use config::{ByDevice, Config, Group, Host, Lun, Portal, StepOfChange, StoreSpec, Target, diff};
 use std::fmt;
 use std::fs::Metadata;
+use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+/// A change that can be made, as far as that can be seen before.
+pub(super) struct Planned {
+    /// What goes first: also LUNs whose files are cut off.
+    pub(super) leaving: Vec<Step>,
+    /// What is served then.
+    pub(super) between: Config,
+    pub(super) cuts: Vec<Cut>,
+    /// What comes; last what grows, which nothing takes back.
+    pub(super) coming: Vec<Step>,
+}
+
+impl Planned {
+    /// From what is served to what is wanted; only one LUN may lose data.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub(super) fn of(
+        before: Config,
+        config: Config,
+        may_lose_data: Option<&str>,
+    ) -> Result<Planned, Refused> {
+        let unless = |faults: Vec<Fault>, title: &str| match faults.is_empty() {
+            true => Ok(()),
+            false => Err(refused(Refusal::Conflict, title, faults)),
+        };
+        let cuts = cuts(&before, &config);
+        let unwanted = cuts.iter().filter(|cut| may_lose_data != Some(&cut.name)).map(Cut::fault).collect();
+        unless(unwanted, "data would be lost; nothing was changed")?;
+        // A LUN goes before its file is cut off, and comes again behind.
+        let gone =
+            |config: Config, cut: &Cut| StepOfChange::RemoveLun(cut.name.clone()).after(&config, &config);
+        let between = cuts.iter().fold(before.clone(), gone);
+        let planned = |from: &Config, to: &Config| {
+            let needs_restart =
+                |faults| refused(Refusal::Conflict, "this needs a restart; nothing was changed", faults);
+            plan(from, to).map_err(needs_restart)
+        };
+        let (leaving, mut coming) = (planned(&before, &between)?, planned(&between, &config)?);
+        coming.sort_by_key(|step| grows(&between, &config, &step.step));
+        let missing = missing(&before, &config, &coming, &engine::Host);
+        unless(missing, "a LUN cannot be opened; nothing was changed")?;
+        unless(taken_portals(&config, &coming), "a portal cannot be opened; nothing was changed")?;
+        unless(misplaced(&before, &leaving, &coming), "data would be lost; nothing was changed")?;
+        Ok(Planned { leaving, between, cuts, coming })
+    }
+
+    /// All of it in words.
+    pub(super) fn texts(&self) -> Vec<String> {
+        let text = |step: &Step| step.text.clone();
+        let cuts = self.cuts.iter().map(Cut::to_string);
+        self.leaving.iter().map(text).chain(cuts).chain(self.coming.iter().map(text)).collect()
+    }
+}
+
+/// Whether a step makes a file larger.
+fn grows(old: &Config, new: &Config, step: &StepOfChange) -> bool {
+    let StepOfChange::ChangeLun(name) = step else { return false };
+    find(old, name).zip(find(new, name)).is_some_and(|(old, new)| old.store != new.store)
+}
+
+/// Portals to come where nobody can listen. Where another goes from the port, that is seen when it has.
+fn taken_portals(new: &Config, steps: &[Step]) -> Vec<Fault> {
+    let leaves = |port: u16| {
+        let mut all = steps.iter();
+        all.any(|step| matches!(step.step, StepOfChange::RemovePortal(address) if address.port() == port))
+    };
+    let taken = |step: &Step| {
+        let StepOfChange::AddPortal(address) = step.step else { return None };
+        let by_tcp = |portal: &&Portal| portal.listen == address && portal.rdma != ByDevice::Only;
+        new.portals.iter().find(by_tcp).filter(|_| !leaves(address.port()))?;
+        let error = TcpListener::bind(address).err()?;
+        let fix = "choose another port, or an address that an interface of this machine has";
+        Some(fault(&step.text, &error.to_string(), fix))
+    };
+    steps.iter().filter_map(taken).collect()
+}
 
 /// One step, and what it does to whom.
 pub(super) struct Step {
@@ -19,7 +98,7 @@ pub(super) struct Step {
 ///
 /// # Errors
 /// What only a restart can change, or what would lose data that nobody said may be lost.
-pub(super) fn plan(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<Fault>> {
+fn plan(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<Fault>> {
     let steps = diff(old, new);
     let comes =
         |name: &str| steps.iter().any(|step| matches!(step, StepOfChange::AddLun(new) if new == name));
@@ -45,7 +124,7 @@ pub(super) fn plan(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<Fault>> 
 }
 
 /// The LUNs to come that cannot be opened, as far as that can be seen before anything is changed.
-pub(super) fn missing(old: &Config, new: &Config, steps: &[Step], host: &dyn Host) -> Vec<Fault> {
+fn missing(old: &Config, new: &Config, steps: &[Step], host: &dyn Host) -> Vec<Fault> {
     // What one has that goes is locked until then.
     let is_ours = |lun: &Lun| old.luns.iter().any(|other| path(other).is_some() && path(other) == path(lun));
     let missing = |step: &Step| {
@@ -59,13 +138,13 @@ pub(super) fn missing(old: &Config, new: &Config, steps: &[Step], host: &dyn Hos
 
 /// LUNs that go and come again with another file than they have: theirs was deleted, moved or replaced meanwhile, and would be
 /// lost when it is closed.
-pub(super) fn misplaced(old: &Config, leaving: &[Step], coming: &[Step]) -> Vec<Fault> {
+fn misplaced(old: &Config, leaving: &[Step], coming: &[Step]) -> Vec<Fault> {
     let comes = |name: &str| coming.iter().any(|step| step.step == StepOfChange::AddLun(name.into()));
     let misplaced = |step: &Step| {
         let StepOfChange::RemoveLun(name) = &step.step else { return None };
         let path = find(old, name).filter(|_| comes(name)).and_then(path)?;
         let what = match path.metadata() {
-            Ok(found) if is_open_here(&found) => return None,
+            Ok(found) if is_open_here(path, &found) => return None,
             Ok(_) => {
                 "another file is at its place now; the one that it serves would be lost to it".to_owned()
             }
@@ -79,11 +158,17 @@ pub(super) fn misplaced(old: &Config, leaving: &[Step], coming: &[Step]) -> Vec<
     leaving.iter().chain(coming).filter_map(misplaced).collect()
 }
 
-/// Whether this process has the file open.
-fn is_open_here(file: &Metadata) -> bool {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
+/// Whether this process has the file open that a path leads to. Only what was opened by that name is looked at: others may be on
+/// file systems that do not answer.
+fn is_open_here(path: &Path, file: &Metadata) -> bool {
+    let (Ok(path), Ok(entries)) = (path.canonicalize(), std::fs::read_dir("/proc/self/fd")) else {
+        return false;
+    };
+    let is_named =
+        |entry: &std::fs::DirEntry| std::fs::read_link(entry.path()).is_ok_and(|name| name == path);
     let is_it = |open: Metadata| (open.dev(), open.ino()) == (file.dev(), file.ino());
-    entries.flatten().any(|entry| std::fs::metadata(entry.path()).is_ok_and(is_it))
+    let mut named = entries.flatten().filter(is_named);
+    named.any(|entry| std::fs::metadata(entry.path()).is_ok_and(is_it))
 }
 
 /// A file that becomes smaller.
@@ -114,7 +199,7 @@ impl fmt::Display for Cut {
 }
 
 /// Files of which something is to be cut off: those of LUNs whose size this changes. What others have by now is not its concern.
-pub(super) fn cuts(old: &Config, new: &Config) -> Vec<Cut> {
+fn cuts(old: &Config, new: &Config) -> Vec<Cut> {
     let changed =
         |lun: &Lun| find(new, &lun.name).map(|after| &after.store).filter(|after| **after != lun.store);
     let cut = |lun: &Lun| match changed(lun) {
@@ -302,6 +387,28 @@ mod tests {
         other.keep_alive *= 2;
         other.luns[1].read_only = true;
         assert_eq!(texts(&old, &other), ["change keep_alive, for all", "change read_only of LUN a"]);
+    }
+
+    #[test]
+    fn what_grows_comes_last_and_what_cannot_be_listened_on_is_found_before() {
+        let (port, path) = (TcpListener::bind("127.0.0.1:0").unwrap(), Path::new("lunette.toml"));
+        let address = port.local_addr().unwrap();
+        let config = |size: &str, portals: &str| {
+            let text = format!(
+                "poll = 'never'\nportal = [{{ listen = '127.0.0.1:0' }}{portals}]\n\
+                 lun = [{{ name = 'a', file = '/nowhere/a', size = '{size}', serial = 'S' }}]\n\
+                 [[target]]\nname = 'iqn.2026-11.a:x'\n"
+            );
+            Config::from_toml(&text, path).unwrap_or_else(|problems| panic!("{problems}"))
+        };
+        let another = config("2M", ", { listen = '127.0.0.3:0' }");
+        let planned = Planned::of(config("1M", ""), another, None).map_err(|refused| refused.faults);
+        let texts = planned.unwrap_or_else(|faults| panic!("{faults:?}")).texts();
+        assert_eq!(texts.first().map(String::as_str), Some("listen on 127.0.0.3:0"), "{texts:?}");
+        assert_eq!(texts.last().map(String::as_str), Some("change size of LUN a"), "{texts:?}");
+        let taken = config("2M", &format!(", {{ listen = '{address}' }}"));
+        let refused = Planned::of(config("1M", ""), taken, None).err().expect("it is taken");
+        assert_eq!(refused.faults[0].place, format!("listen on {address}"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod aoe;
 mod load;
 
 use crate::support::daemon::Daemon;
+use crate::support::fuse::Fuse;
 use crate::support::initiator::{Initiator, Login};
 use crate::support::tools::{Outcome, run, tool};
 use crate::support::wait_until;
@@ -191,6 +192,34 @@ fn sighup_does_what_reload_does() {
     });
     session.ready(1).expect("all goes on");
     served.daemon.stop();
+}
+
+#[test]
+fn a_change_that_waits_for_a_hung_disk_holds_up_neither_the_end_nor_what_is_said_of_it() {
+    let fuse = Fuse::mount(1 << 20);
+    let hung = format!("[[lun]]\nname = \"hung\"\nfile = \"{}\"\n", fuse.path().display());
+    let mut served = Served::with(&hung, ", \"hung\"");
+    let mut session = served.session("writer");
+    session.ready(1).expect("the unit is ready");
+    fuse.hold();
+    session.write_blocks(1, 0, 512, &[1; 512], false).expect("it is in the page cache");
+    session.issue(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, Vec::new()).expect("it is sent");
+    fuse.wait_until_held();
+    let socket = served.folder.path().join("admin.sock");
+    let removed = std::thread::spawn(move || ask(&socket, &["lun", "remove", "hung"]));
+    wait_until("it is hidden", || served.daemon.log().contains("configuration: remove LUN hung"));
+    served.daemon.signal("TERM");
+    wait_until("the end begins", || served.daemon.log().contains("stopping: "));
+    let outcome = removed.join().expect("it ends");
+    assert_eq!(code(&outcome), Some(1), "{}", outcome.text);
+    assert!(
+        outcome.text.contains("the daemon ends: what was begun before is left to end, of LUN hung"),
+        "{}",
+        outcome.text
+    );
+    assert!(!fs::read_to_string(served.file()).expect("a file").contains("hung"), "it was made");
+    fuse.release();
+    served.daemon.wait();
 }
 
 #[test]

@@ -256,6 +256,97 @@ fn a_step_that_fails_changes_nothing_and_all_before_it_can_be_taken_back() {
     daemon.stop().expect("every core ends in order");
 }
 
+#[test]
+fn a_portal_that_loses_a_transport_loses_its_sessions() {
+    let with = |transports: &str| {
+        BASE.replace("'127.0.0.1:0' }", &format!("'127.0.0.1:0', transports = [{transports}] }}"))
+    };
+    let mut daemon = start(&with("'iscsi', 'iser'"));
+    let mut one = session(daemon.addresses()[0], "x", 2);
+    let mut two = login(daemon.addresses()[1], "x", "other").expect("a session");
+    two.ready(0).expect("the unit is ready");
+    change(&mut daemon, &with("'iscsi'")).expect("it changes");
+    assert_eq!(reports(&mut one, 0), NOTHING);
+    change(&mut daemon, &with("'iser'")).expect("it changes");
+    assert!(has_ended(&mut one));
+    assert_eq!(reports(&mut two, 0), NOTHING);
+    two.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn whoever_does_not_see_a_lun_any_more_reserves_it_no_longer() {
+    const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
+    const CONFLICT: u8 = 0x18;
+    let mut daemon = start(BASE);
+    let portal = daemon.addresses()[0];
+    let (mut x, mut y) = (session(portal, "x", 2), session(portal, "y", 1));
+    assert_eq!(x.read(1, &RESERVE, 0).expect("an answer").status, GOOD);
+    assert_eq!(y.read(0, &TEST_UNIT_READY, 0).expect("an answer").status, CONFLICT);
+    change(&mut daemon, &BASE.replace("luns = ['a', 'b']", "luns = ['a']")).expect("it changes");
+    while y.read(0, &TEST_UNIT_READY, 0).expect("an answer").status == CONFLICT {
+        std::thread::yield_now();
+    }
+    y.ready(0).expect("nobody has it reserved");
+    x.logout().expect("an answer");
+    y.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn a_lun_that_is_not_ready_has_the_size_that_the_configuration_has_by_now() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let [file, aside] = ["disk", "aside"].map(|name| folder.path().join(name));
+    std::fs::write(&file, vec![0; 2 << 20]).expect("a file");
+    let with = |size: &str| {
+        let lun = format!("file = '{}', size = '{size}', serial = 'A'", file.display());
+        BASE.replace("ram = '1M', serial = 'A'", &lun)
+    };
+    // It has another size than the file; or there is none, but a folder.
+    for (before, size, is_there) in [("1M", "2M", true), ("2M", "3M", false)] {
+        if !is_there {
+            std::fs::rename(&file, &aside).expect("a file");
+            std::fs::create_dir(&file).expect("a folder");
+        }
+        let mut daemon = start(&with(before));
+        let portal = daemon.addresses()[0];
+        let mut x = login(portal, "x", "host").expect("a session");
+        x.ready(0).expect_err("it is not ready");
+        change(&mut daemon, &with(size)).expect("it changes");
+        if !is_there {
+            std::fs::remove_dir(&file).expect("an empty folder");
+            std::fs::rename(&aside, &file).expect("a file");
+        }
+        while x.ready(0).is_err() {
+            std::thread::yield_now();
+        }
+        let bytes = config::parse_size(size).expect("a size");
+        assert_eq!(std::fs::metadata(&file).expect("a file").len(), bytes);
+        x.logout().expect("an answer");
+        daemon.stop().expect("every core ends in order");
+    }
+}
+
+#[test]
+fn what_a_lun_takes_is_known_from_when_it_is_thin_and_to_be_warned_of() {
+    let with = |rest: &str| BASE.replace("serial = 'A'", &format!("serial = 'A'{rest}"));
+    let mut daemon = start(&with(", thin = false"));
+    let mut x = session(daemon.addresses()[0], "x", 2);
+    assert!(!daemon.units()[0].thin);
+    change(&mut daemon, &with(", thin = true, warn_at = '80%'")).expect("it changes");
+    assert!(daemon.units()[0].thin);
+    reports(&mut x, 0);
+    // THRESHOLD EXPONENT of the Logical Block Provisioning page (SBC-3 section 6.6.4).
+    let page = x.read(0, &[0x12, 1, 0xb2, 0, 255, 0], 255).expect("an answer").data;
+    assert_eq!(page[4], 11, "a threshold set has a megabyte");
+    // Log page 0Ch: parameters come when it is known.
+    while x.read(0, &[0x4d, 0, 0x4c, 0, 0, 0, 0, 0, 255, 0], 255).expect("an answer").data.len() <= 4 {
+        std::thread::yield_now();
+    }
+    x.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
+
 /// Keeps 32 commands under way on a LUN of its own until it is to end, each of which must end well.
 fn load(portal: SocketAddr, ends: &AtomicBool) -> u64 {
     const DEPTH: usize = 32;

@@ -3,22 +3,25 @@
 use crate::core::Core;
 use crate::daemon::{ChangeError, share};
 use crate::message::{Message, Origin, Waiter};
-use crate::served::Door;
+use crate::served::{Door, Parts, Served};
 use crate::slots::Key;
 use crate::state::files::System;
 use crate::stores::Opened;
 use crate::testing::initiator::{Initiator, Login, Response, write_cdb};
 use crate::testing::{HeldStore, serve};
 use crate::units::NewUnit;
-use crate::{Change, Daemon, Shown};
-use config::{Config, Lun, ServeOptions};
+use crate::{Change, Daemon, Shown, Wants};
+use config::{ByDevice, Config, Lun, ServeOptions, StepOfChange};
 use reactor::io::{Io, Wait};
 use reactor::mailbox::{self, Mailbox};
 use reactor::memory::Arena;
 use reactor::uring::Uring;
 use scsi::HomeRequest;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::Duration;
 use store::lane::Store;
 
 const BLOCK: u32 = 512;
@@ -154,6 +157,77 @@ fn a_lun_that_goes_takes_nothing_new_and_ends_what_was_begun() {
     daemon.stop().expect("every core ends in order");
 }
 
+/// Why a change that was made is not complete.
+fn unended(outcome: Result<(), ChangeError>) -> String {
+    match outcome {
+        Err(ChangeError::Unended(what)) => what,
+        other => panic!("it waits for a store: {other:?}"),
+    }
+}
+
+#[test]
+fn a_lun_that_hangs_is_removed_and_holds_up_no_change_behind_it() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (mut daemon, url) = serve(2, &stores, |_| {});
+    let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
+    (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+    stores[1].hold();
+    let write = initiator.issue(1, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    stores[1].wait_for(1);
+    let gone = daemon.config().luns[1].clone();
+    daemon.wait_at_most(Duration::ZERO);
+    let what = unended(daemon.apply(Change::Remove { name: "lun1".into() }));
+    assert!(what.contains("longer than 0 s") && what.contains("of LUN lun1 "), "{what}");
+    assert_eq!(report(&mut initiator, 1), Some(NOT_SUPPORTED));
+
+    daemon.wait_at_most(Duration::from_secs(60));
+    add(&mut daemon, &url.target, 2, &HeldStore::new()).expect("it comes");
+    assert_eq!([report(&mut initiator, 2), report(&mut initiator, 2)], [Some(POWER_ON), Some(LUNS_CHANGED)]);
+    initiator.write_blocks(2, 0, BLOCK, &[2; 512], false).expect("GOOD");
+    // Its file may be in use, and what is kept by its serial number.
+    let again = || Change::Add { lun: Box::new(gone.clone()), shown: Vec::new() };
+    let refused = apply(&mut daemon, again(), &stores[1]);
+    assert!(matches!(refused, Err(ChangeError::Refused(why)) if why.contains("has not ended yet")));
+
+    stores[1].release();
+    assert_eq!(initiator.complete(write).expect("an answer").status, GOOD);
+    while daemon.has_leaving() {
+        std::thread::yield_now();
+    }
+    assert_eq!(Arc::strong_count(&stores[1]), 1, "nobody has the store any more");
+    apply(&mut daemon, again(), &stores[1]).expect("it comes again");
+    initiator.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn a_target_whose_session_hangs_is_removed_and_whoever_ends_the_daemon_waits_for_nothing() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (mut daemon, url) = serve(2, &stores, |_| {});
+    let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
+    (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+    stores[1].hold();
+    initiator.issue(1, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    stores[1].wait_for(1);
+    let mut config = daemon.config().clone();
+    config.targets.clear();
+    let patience = daemon.patience().clone();
+    let remover = std::thread::spawn(move || {
+        let step = StepOfChange::RemoveTarget(url.target);
+        let outcome = daemon.take_step(&step, &config, Wants::Store);
+        (daemon, outcome)
+    });
+    stores[1].wait_for_cancel(1);
+    assert!(!remover.is_finished(), "the write may still take effect");
+    patience.end();
+    let (daemon, outcome) = remover.join().expect("it ends");
+    let what = unended(outcome);
+    assert!(what.contains("the daemon ends") && what.contains("LUN lun1 "), "{what}");
+    assert_eq!(daemon.config().targets.len(), 0, "it was made");
+    stores[1].release();
+    daemon.stop().expect("every core ends in order");
+}
+
 const ABORT_TASK: u8 = 1;
 const ABORT_TASK_SET: u8 = 2;
 const LOGICAL_UNIT_RESET: u8 = 5;
@@ -274,6 +348,12 @@ fn another_lun_takes_the_place_of_one_that_goes() {
     daemon.stop().expect("every core ends in order");
 }
 
+/// A portal where this listens.
+fn door(address: SocketAddr, socket: Option<&Arc<TcpListener>>) -> Door {
+    let handle = socket.map(|socket| reactor::net::handle(socket));
+    Door { number: 0, address, handle, socket: socket.cloned(), by_device: None }
+}
+
 /// The first of two cores, with the home of a unit, and the mailbox of the other.
 fn first_of_two(store: &Arc<HeldStore>) -> (Core<Uring>, Mailbox<Message>) {
     let spec = format!("ram:{}", store.traits().size_bytes);
@@ -284,7 +364,7 @@ fn first_of_two(store: &Arc<HeldStore>) -> (Core<Uring>, Mailbox<Message>) {
         [Opened { store: store.clone(), failed: None, losses: Arc::default(), space: Arc::default() }];
     let (mut units, _) = NewUnit::all(&config, &opened, &System);
     let address = config.portals[0].listen;
-    let door = Door { number: 0, address, handle: None, socket: None, by_device: None };
+    let door = door(address, None);
     let (shared, served) = share(config, vec![door], i32::MAX, mpsc::channel().0);
     let [first, other] = mailbox::mesh(2).expect("mailboxes").try_into().ok().expect("two");
     let io = Uring::new(Arena::new(1 << 24).expect("memory"), first.waker()).expect("an io_uring");
@@ -326,4 +406,40 @@ fn a_home_that_is_asked_while_its_store_is_flushed_answers_before_it_goes() {
     let said = turns(&mut core, &mut other);
     assert!(matches!(said[..], [Message::Answer { .. }, Message::DropUnit { unit: UNIT, is_flushed: true }]));
     assert!(is_done.try_recv().expect("it was released"));
+}
+
+#[test]
+fn a_portal_listens_by_what_it_has_now_and_by_nothing_that_it_had() {
+    let (mut core, mut other) = first_of_two(&HeldStore::new());
+    let sockets = [(); 2].map(|()| Arc::new(TcpListener::bind("127.0.0.1:0").expect("a port")));
+    let mut serve = |socket: Option<&Arc<TcpListener>>, rdma| {
+        let mut config = Config::clone(&core.served.config);
+        config.portals[0].rdma = rdma;
+        let Served { units, targets, segments, .. } = &*core.served;
+        let (units, targets, segments) = (units.clone(), targets.clone(), segments.clone());
+        let doors = vec![Arc::new(door(config.portals[0].listen, socket))];
+        let parts = Parts { config, units, targets, doors, segments, ledgers: Vec::new() };
+        let served = Arc::new(core.served.next(parts));
+        let ((taken, _), (done, is_done)) = (mpsc::channel(), mpsc::channel());
+        other.post(0, Message::Serve { served, taken, done });
+        turns(&mut core, &mut other);
+        assert_eq!(is_done.try_recv(), Ok(true), "it listens where it is to, and nowhere else");
+        let connect =
+            |socket: &Arc<TcpListener>| TcpStream::connect(socket.local_addr().expect("an address"));
+        let _streams: Vec<_> = sockets.iter().map(|socket| connect(socket).expect("a backlog")).collect();
+        turns(&mut core, &mut other);
+        // Nobody has taken what is still in the backlog.
+        let is_taken = |socket: &Arc<TcpListener>| {
+            socket.set_nonblocking(true).expect("a socket");
+            match socket.accept() {
+                Err(error) => error.kind() == ErrorKind::WouldBlock,
+                Ok(_) => false,
+            }
+        };
+        sockets.each_ref().map(is_taken)
+    };
+    assert_eq!(serve(Some(&sockets[0]), ByDevice::Too), [true, false]);
+    assert_eq!(serve(None, ByDevice::Only), [false, false]);
+    assert_eq!(serve(Some(&sockets[1]), ByDevice::Too), [false, true]);
+    assert_eq!(serve(Some(&sockets[0]), ByDevice::No), [true, false]);
 }

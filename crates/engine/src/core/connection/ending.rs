@@ -352,13 +352,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Whether nothing of a session that was ended here can take effect any more.
-    pub(in crate::core) fn is_settled(&self, key: Key) -> bool {
-        self.connections.get(key).is_none_or(Connection::is_settled)
-    }
-
     fn answer_closing(&mut self) {
-        self.acknowledge_change();
+        self.acknowledge_changes();
         let connections = &self.connections;
         let is_settled = |key: &Key| connections.get(*key).is_none_or(Connection::is_settled);
         let is_over = |closing: &ClosingTarget| closing.connections.iter().all(is_settled);

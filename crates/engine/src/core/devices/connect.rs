@@ -9,27 +9,34 @@ use crate::message::{Facts, Message, Way};
 use crate::slots::Key;
 use crate::transport::{DEPTHS, DeviceChannel, Transport};
 use rdma::verbs::{Arrival, Error, Happened, Incoming};
-use reactor::io::Io;
+use reactor::io::{Handle, Io};
 use reactor::limited;
 use std::collections::BTreeSet;
 use tracing::Level;
 
 impl<I: Io> Core<I> {
+    /// The descriptor of the listener by RDMA devices that this core watches at a portal.
+    pub(in crate::core) fn heeds(&self, portal: usize) -> Option<Handle> {
+        let is_ours = self.acceptor(portal) == Some(self.me);
+        let door = self.served.door(portal).filter(|_| is_ours)?;
+        door.by_device.as_ref().map(|listener| listener.handle())
+    }
+
     /// Watches the listener of a portal's RDMA devices, if this is the core that accepts for it.
     pub(in crate::core) fn listen_by_device(&mut self, portal: usize) {
-        if let Some(listener) = self.served.door(portal).and_then(|door| door.by_device.as_ref())
-            && self.acceptor(portal) == Some(self.me)
+        if let Some(listener) = self.heeds(portal)
             && !self.stop.has_begun()
-            && self.devices.watched.insert(portal)
+            && !self.devices.watched.contains_key(&portal)
         {
-            self.io.watch(listener.handle(), asked_tag(portal));
+            self.devices.watched.insert(portal, listener);
+            self.io.watch(listener, asked_tag(portal));
         }
     }
 
     /// This core accepts by devices at these portals only.
     pub(in crate::core) fn leave_devices(&mut self, ours: &BTreeSet<usize>) {
-        for portal in self.devices.watched.difference(ours) {
-            self.io.unwatch(asked_tag(*portal));
+        for portal in self.devices.beside(|portal| self.heeds(portal)) {
+            self.io.unwatch(asked_tag(portal));
         }
         self.devices.deviceless.retain(|portal| ours.contains(portal));
         self.devices.paused_portals.retain(|portal| ours.contains(portal));
@@ -37,9 +44,13 @@ impl<I: Io> Core<I> {
 
     /// The listener of a portal has heard something.
     pub(in crate::core) fn asked(&mut self, portal: usize) {
-        self.devices.watched.remove(&portal);
-        let door = self.served.door(portal).filter(|_| self.acceptor(portal) == Some(self.me)).cloned();
-        let Some(door) = door else { return self.acknowledge_change() };
+        let by = self.devices.watched.remove(&portal);
+        if by != self.heeds(portal) {
+            // It was to stop here.
+            self.listen_by_device(portal);
+            return self.acknowledge_changes();
+        }
+        let Some(door) = self.served.door(portal).cloned() else { return };
         let Some(listener) = &door.by_device else { return };
         let address = door.address;
         loop {

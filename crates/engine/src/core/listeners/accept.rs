@@ -31,13 +31,19 @@ impl<I: Io> Core<I> {
         self.shared.config.cores.iter().position(|number| *number == core)
     }
 
+    /// What this core accepts by at a portal.
+    fn accepts_by(&self, portal: usize) -> Option<Handle> {
+        let is_ours = self.acceptor(portal) == Some(self.me);
+        self.served.door(portal).filter(|_| is_ours).and_then(|door| door.handle)
+    }
+
     /// Listens on a portal, if this is the core that accepts for it.
     pub(in crate::core) fn listen(&mut self, portal: usize) {
-        if let Some(listener) = self.served.door(portal).and_then(|door| door.handle)
-            && self.acceptor(portal) == Some(self.me)
+        if let Some(listener) = self.accepts_by(portal)
             && !self.stop.has_begun()
-            && self.listeners.listens.insert(portal)
+            && !self.listeners.listens.contains_key(&portal)
         {
+            self.listeners.listens.insert(portal, listener);
             self.listeners.paused_portals.retain(|paused| paused.portal != portal);
             self.io.accept(listener, accept_tag(portal));
         }
@@ -48,8 +54,8 @@ impl<I: Io> Core<I> {
         let served = self.served.clone();
         let all = served.doors.iter().map(|door| door.number);
         let ours: BTreeSet<usize> = all.filter(|portal| self.acceptor(*portal) == Some(self.me)).collect();
-        for portal in self.listeners.listens.difference(&ours) {
-            self.io.unwatch(accept_tag(*portal));
+        for portal in self.listeners.beside(|portal| self.accepts_by(portal)) {
+            self.io.unwatch(accept_tag(portal));
         }
         for socket in self.listeners.leave(|portal| !ours.contains(&portal)) {
             self.io.close(socket);
@@ -63,16 +69,17 @@ impl<I: Io> Core<I> {
 
     /// Whether this core still listens where it is not to.
     pub(in crate::core) fn still_listens(&self) -> bool {
-        let is_ours = |portal: usize| self.acceptor(portal) == Some(self.me);
-        self.listeners.listen_beside(is_ours) || self.devices.listens_beside(is_ours)
+        !self.listeners.beside(|portal| self.accepts_by(portal)).is_empty()
+            || !self.devices.beside(|portal| self.heeds(portal)).is_empty()
     }
 
     pub(in crate::core) fn accepted(&mut self, portal: usize, result: Result<u32, Errno>) {
-        self.listeners.listens.remove(&portal);
-        if self.acceptor(portal) != Some(self.me) {
+        let by = self.listeners.listens.remove(&portal);
+        if by != self.accepts_by(portal) {
             // It was to stop here, and nobody is let in by it any more.
             result.into_iter().for_each(|handle| self.io.close(Handle(handle as i32)));
-            return self.acknowledge_change();
+            self.listen(portal);
+            return self.acknowledge_changes();
         }
         match result {
             Ok(handle) => self.seat(portal, Handle(handle as i32)),

@@ -325,7 +325,7 @@ impl<I: Io> Core<I> {
             Waiter::Nobody => {}
             Waiter::Function(asker) => self.function_answered(asker),
             Waiter::Connection(key) => self.home_let_go(key),
-            Waiter::Configuration => self.configured(),
+            Waiter::Configuration(change) => self.configured(change),
             Waiter::Task(key) => self.task_answered(key, reply),
         }
     }

@@ -1,0 +1,256 @@
+//! How a daemon's configuration changes while it serves.
+
+use super::{
+    ChangeError, Daemon, Leaving, NotKept, StartError, UnitSummary, Wants, reopen, start_watch, summary,
+    watch, weak,
+};
+use crate::changes::{Change, Plan, Prepared, Progress, Released};
+use crate::core::aoe;
+use crate::guid;
+use crate::patience::{Patience, SLICE};
+use crate::served::Door;
+use crate::state::files::System;
+use crate::stores::Opened;
+use crate::stores::opening;
+use crate::stores::prober::{self, Watch};
+use crate::stores::room::Room;
+use config::{Config, Lun, StepOfChange, StoreSpec};
+use reactor::packet;
+use reactor::uring::Uring;
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+use store::lane::Store;
+
+/// How long a core may take to take what is served from now on.
+const CORES_WITHIN: Duration = Duration::from_secs(5);
+
+/// What comes with a unit: what is said of it, what looks after its store, and that.
+struct Arrival {
+    summary: UnitSummary,
+    watch: Option<(u32, Watch)>,
+    store: (u32, Weak<dyn Store>),
+}
+
+impl Daemon {
+    /// How long changes wait: for whoever wants them not to.
+    pub fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    /// Whether units that have gone are still to be released, after another look.
+    pub fn has_leaving(&mut self) -> bool {
+        for Released { unit, name, is_flushed } in self.changes.settle() {
+            tracing::info!(lun = %name, is_flushed, "what was begun on the removed LUN has ended, and its store is closed");
+            let released = self.leaving.extract_if(.., |leaving| leaving.unit == unit).collect();
+            self.released(released);
+        }
+        !self.leaving.is_empty()
+    }
+
+    /// Takes one of the steps that [`config::diff`] has from [`Daemon::config`] to another configuration, and returns when it is
+    /// done, or has taken too long. Those of [`config::diff`] back to an earlier one take back what was done of them.
+    ///
+    /// # Errors
+    /// When it cannot be taken, and nothing has changed; when not all that a LUN had acknowledged is durable; or when what it ends
+    /// has not ended.
+    pub fn take_step(&mut self, step: &StepOfChange, to: &Config, wants: Wants) -> Result<(), ChangeError> {
+        self.has_leaving();
+        let plan = self.changes.plan_step(step, to).map_err(ChangeError::Refused)?;
+        let about = self.about.clone();
+        self.change(plan, wants, |lun| opening::open_all(std::slice::from_mut(lun), &about).pop())
+    }
+
+    /// Changes what is served, while it is served, and returns when that is done: when a LUN goes, when all commands that were
+    /// begun have ended, and its store is closed.
+    ///
+    /// # Errors
+    /// When it cannot be, and nothing has changed; or when not all that a LUN had acknowledged is durable.
+    pub fn apply(&mut self, change: Change) -> Result<(), ChangeError> {
+        let about = self.about.clone();
+        self.apply_with(change, |lun| opening::open_all(std::slice::from_mut(lun), &about).pop())
+    }
+
+    /// The same with a store that is opened so.
+    pub(crate) fn apply_with(
+        &mut self,
+        change: Change,
+        open: impl FnOnce(&mut Lun) -> Option<Opened>,
+    ) -> Result<(), ChangeError> {
+        self.has_leaving();
+        let plan = self.changes.plan(&change).map_err(ChangeError::Refused)?;
+        self.change(plan, Wants::Lun, open)
+    }
+
+    fn change(
+        &mut self,
+        mut plan: Plan,
+        wants: Wants,
+        open: impl FnOnce(&mut Lun) -> Option<Opened>,
+    ) -> Result<(), ChangeError> {
+        if self.go_on().is_none() {
+            return Err(ChangeError::Refused("a core has yet to take the change before this one".into()));
+        }
+        let opened = plan.comes().and_then(open);
+        if let Some(why) = opened.as_ref().and_then(|opened| opened.failed.as_ref())
+            && wants == Wants::Store
+        {
+            return Err(ChangeError::Refused(why.clone()));
+        }
+        let door = self.open_door(&mut plan).map_err(|error| ChangeError::Refused(error.to_string()))?;
+        let changes = plan.changes(self.changes.served());
+        let changed = changes.map(|(unit, _)| unit);
+        let resized = changes.filter(|_| wants == Wants::Store).and_then(|(unit, lun)| self.grows(unit, lun));
+        let lines = plan.attaches().map(|new| packet::open(&aoe::setup(new), new.cores.len())).transpose();
+        let lines =
+            lines.map_err(|error| ChangeError::Refused(format!("AoE on {error}")))?.unwrap_or_default();
+        let prepared = self
+            .changes
+            .prepare(plan, opened.as_ref(), door, lines, &System)
+            .map_err(ChangeError::Refused)?;
+        if let Some((watch, size_bytes)) = resized {
+            self.watches[watch].1.grow(size_bytes, &self.patience).map_err(ChangeError::Refused)?;
+        }
+        let gone = prepared.gone.and_then(|unit| Some((unit, self.serial(unit)?)));
+        let comes =
+            self.arrival(&prepared, opened).map_err(|error| ChangeError::Refused(error.to_string()))?;
+        self.changes.begin(prepared);
+        let (is_flushed, unended) = self.finish();
+        let served = self.changes.served().clone();
+        self.units.retain(|unit| served.find(&unit.name).is_some());
+        if let Some(Arrival { summary, watch, store }) = comes {
+            self.units.retain(|unit| unit.name != summary.name);
+            self.units.push(summary);
+            self.stores.push(store);
+            watch.iter().for_each(|(_, watch)| watch.begin());
+            self.watches.extend(watch);
+        }
+        self.addresses = served.doors.iter().map(|door| door.address).collect();
+        self.srp_guid = served.config.srp_guid;
+        // As the configuration has them.
+        self.units.sort_by_key(|unit| served.find(&unit.name));
+        changed.iter().for_each(|unit| self.look_at(*unit));
+        let is_in_place = gone.is_none_or(|(unit, serial)| self.goes(unit, serial));
+        match (unended, is_flushed, is_in_place) {
+            (Some(what), ..) => Err(ChangeError::Unended(what)),
+            (None, false, _) => Err(ChangeError::NotKept(NotKept::NotFlushed)),
+            (None, true, false) => Err(ChangeError::NotKept(NotKept::Misplaced)),
+            (None, true, true) => Ok(()),
+        }
+    }
+
+    /// The serial number of a unit that is served.
+    fn serial(&self, unit: u32) -> Option<String> {
+        self.changes.unit(unit).map(|unit| unit.serial.clone())
+    }
+
+    /// What comes with a unit, if one does.
+    fn arrival(
+        &self,
+        prepared: &Prepared<Uring>,
+        opened: Option<Opened>,
+    ) -> Result<Option<Arrival>, StartError> {
+        let Some((number, opened)) = prepared.come.zip(opened) else { return Ok(None) };
+        let served = prepared.served();
+        let index = served.units.iter().position(|unit| *unit == number).expect("it is to be served");
+        let lun = &served.config.luns[index];
+        let watch = watch(&served.config, lun, number, &opened, &prepared.fit, &self.mail)?;
+        Ok(Some(Arrival { summary: summary(lun, &opened), watch, store: (number, weak(&opened)) }))
+    }
+
+    /// A unit was configured anew: what is served of it by now; and what its store takes is looked at if that is known now.
+    fn look_at(&mut self, number: u32) {
+        self.stores.retain(|(_, store)| store.strong_count() > 0);
+        let served = self.changes.served();
+        let Some(index) = served.units.iter().position(|unit| *unit == number) else { return };
+        let store = self.stores.iter().find(|(other, _)| *other == number);
+        let Some(store) = store.and_then(|(_, store)| store.upgrade()) else { return };
+        let (lun, traits) = (&served.config.luns[index], store.traits());
+        if let Some(unit) = self.units.iter_mut().find(|unit| unit.name == lun.name) {
+            (unit.size_bytes, unit.thin) = (traits.size_bytes, lun.thin && traits.discards);
+        }
+        let Some(space) = self.changes.unit(number).and_then(|unit| unit.space.clone()) else { return };
+        if let Some((_, watch)) = self.watches.iter().find(|(other, _)| *other == number) {
+            return watch.weigh(space);
+        }
+        match start_watch(&served.config, lun, number, store, None, Some(Room::new(space)), &self.mail) {
+            Ok(watch) => self.watches.extend(watch.inspect(|(_, watch)| watch.begin())),
+            Err(error) => tracing::error!(lun = %lun.name, "its warn_at is not heeded: {error}"),
+        }
+    }
+
+    /// Waits until what has begun is done, but no longer than there is patience. Whether stores that went were flushed, and what
+    /// has not ended.
+    fn finish(&mut self) -> (bool, Option<String>) {
+        let until = self.patience.begin();
+        loop {
+            if let Progress::Done(is_flushed) = self.changes.poll() {
+                return (is_flushed, None);
+            }
+            if self.patience.is_over(until) || !self.changes.wait(SLICE) {
+                break;
+            }
+        }
+        let is_flushed = self.go_on().unwrap_or(true);
+        let names = self.changes.waits_for().join(", ");
+        let why = match self.patience.has_ended() {
+            true => "the daemon ends".to_owned(),
+            false => format!("it has taken longer than {} s", self.patience.limit.as_secs()),
+        };
+        let what = format!(
+            "{why}: what was begun before is left to end, of {names} (a store that does not answer, or a SANITIZE)"
+        );
+        (is_flushed, Some(what))
+    }
+
+    /// Leaves to itself what hangs. Whether stores that went meanwhile were flushed; `None`: a core does not take what is served.
+    fn go_on(&mut self) -> Option<bool> {
+        let until = Instant::now() + CORES_WITHIN;
+        loop {
+            if let Progress::Done(is_flushed) = self.changes.hasten() {
+                return Some(is_flushed);
+            }
+            if self.patience.has_ended() || Instant::now() >= until || !self.changes.wait(SLICE) {
+                return None;
+            }
+        }
+    }
+
+    /// A unit has gone: its store is closed, or will be. Whether it is where its path leads, as far as that is known.
+    fn goes(&mut self, unit: u32, serial: String) -> bool {
+        let watch = self.watches.iter().position(|(other, _)| *other == unit);
+        let watch = watch.map(|index| self.watches.swap_remove(index).1);
+        let leaving = Leaving { unit, serial, watch };
+        if self.changes.is_leaving(unit) {
+            self.leaving.push(leaving);
+            return true;
+        }
+        self.released(vec![leaving])
+    }
+
+    /// Nobody uses these stores any more. Whether they are where their paths lead, as far as that is known.
+    fn released(&self, units: Vec<Leaving>) -> bool {
+        units.iter().for_each(|unit| self.about.closed(&unit.serial));
+        prober::end(units.into_iter().filter_map(|unit| unit.watch).collect())
+    }
+
+    /// Opens the portal that a plan needs.
+    fn open_door(&self, plan: &mut Plan) -> Result<Option<Door>, StartError> {
+        let Some((portal, number, before)) = plan.opens() else { return Ok(None) };
+        let is_srp = portal.transports.srp;
+        let door = reopen(portal, number, before)?;
+        if is_srp && plan.srp_guid().is_none() {
+            let state_dir = self.changes.config().state_dir.as_deref();
+            *plan.srp_guid() = Some(guid::find_or_make(state_dir).map_err(StartError)?);
+        }
+        Ok(Some(door))
+    }
+
+    /// The watch of a unit's file that is to have another size, and that size.
+    fn grows(&self, unit: u32, lun: &Lun) -> Option<(usize, u64)> {
+        let StoreSpec::File { size: Some(size), .. } = lun.store else { return None };
+        let before = self.changes.served().find(&lun.name)?;
+        let is_other = self.changes.served().config.luns[before].store != lun.store;
+        let watch = self.watches.iter().position(|(watched, _)| *watched == unit)?;
+        is_other.then_some((watch, size))
+    }
+}

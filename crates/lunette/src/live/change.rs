@@ -1,0 +1,200 @@
+//! The way from what runs to what is wanted, and back.
+
+use super::fault;
+use super::plan::{Cut, Planned, Step};
+use admin::Fault;
+use config::{Config, Lun, StepOfChange, StoreSpec, diff};
+use engine::{ChangeError, Daemon, Patience, Wants};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::sync::mpsc;
+use std::thread;
+
+/// What was done of a change.
+#[derive(Default)]
+pub(super) struct Taken {
+    pub(super) steps: Vec<StepOfChange>,
+    /// Of files from which something was cut off.
+    cuts: Vec<Fault>,
+    /// What may not be durable.
+    pub(super) warnings: Vec<String>,
+    /// What has yet to end that was to.
+    pub(super) unended: Vec<Fault>,
+}
+
+impl Taken {
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.cuts.is_empty()
+    }
+}
+
+/// Takes all steps, or those before the one that fails.
+///
+/// # Errors
+/// Why that fails.
+pub(super) fn make(
+    daemon: &mut Daemon,
+    planned: &Planned,
+    to: &Config,
+    taken: &mut Taken,
+) -> Result<(), Fault> {
+    planned.leaving.iter().try_for_each(|step| take(daemon, step, &planned.between, taken))?;
+    planned.cuts.iter().try_for_each(|cut| cut_off(daemon.patience(), cut, taken))?;
+    planned.coming.iter().try_for_each(|step| take(daemon, step, to, taken))
+}
+
+fn take(daemon: &mut Daemon, step: &Step, to: &Config, taken: &mut Taken) -> Result<(), Fault> {
+    let Step { step, text } = step;
+    if daemon.patience().has_ended() {
+        return Err(fault(text, "the daemon ends", "start it again"));
+    }
+    tracing::info!("configuration: {text}");
+    match daemon.take_step(step, to, Wants::Store) {
+        Ok(()) => {}
+        Err(ChangeError::NotKept(what)) => {
+            tracing::error!("configuration: {text}: {what}");
+            taken.warnings.push(format!("{text}: {what}"));
+        }
+        Err(ChangeError::Unended(what)) => {
+            tracing::error!("configuration: {text}: {what}");
+            let fix = "see to what hangs; the log says when a LUN has gone, and other changes can be made until then";
+            taken.unended.push(fault(text, &what, fix));
+        }
+        Err(ChangeError::Refused(why)) => {
+            tracing::error!("configuration: this failed: {text}: {why}");
+            return Err(fault(text, &why, "fix this, and try again"));
+        }
+    }
+    taken.steps.push(step.clone());
+    Ok(())
+}
+
+/// Cuts off the file of a LUN that has gone for it.
+fn cut_off(patience: &Patience, cut: &Cut, taken: &mut Taken) -> Result<(), Fault> {
+    tracing::info!("configuration: {cut}");
+    let (path, size_bytes) = (cut.path.clone(), cut.size_bytes);
+    let cut_off = move || {
+        let file: File = OpenOptions::new().write(true).open(&path)?;
+        // Whoever else uses it has it locked.
+        file.try_lock()?;
+        file.set_len(size_bytes)?;
+        file.sync_all()
+    };
+    let done: Result<io::Result<()>, String> = promptly(patience, cut_off);
+    let done = done.map(|done| done.map_err(|error| error.to_string()));
+    // Something of it may have been done whenever it was begun.
+    let what = "what lay behind its new end is lost, if it was cut off".to_owned();
+    taken.cuts.push(fault(&cut.to_string(), &what, "restore it from elsewhere"));
+    done.unwrap_or_else(Err).map_err(|error| {
+        tracing::error!("configuration: this failed: {cut}: {error}");
+        fault(&cut.to_string(), &error, "fix this, and try again")
+    })
+}
+
+/// Goes back to what was before; what is not as it was.
+pub(super) fn take_back(daemon: &mut Daemon, to: &Config, taken: &Taken) -> Vec<Fault> {
+    let mut faults = taken.cuts.clone();
+    faults.extend(taken.unended.clone());
+    faults.extend(
+        taken.warnings.iter().map(|what| fault("what was written", what, "restore it from elsewhere")),
+    );
+    faults.extend(taken.steps.iter().filter_map(|step| lost(step, to, daemon.config())));
+    for step in diff(daemon.config(), to) {
+        tracing::warn!("configuration: taken back: {step:?}");
+        match daemon.take_step(&step, to, Wants::Lun) {
+            Ok(()) => {}
+            Err(ChangeError::NotKept(what)) => {
+                faults.push(fault(&format!("{step:?}"), &what.to_string(), "see the log"));
+            }
+            Err(ChangeError::Unended(what)) => faults.push(fault(&format!("{step:?}"), &what, "see the log")),
+            Err(ChangeError::Refused(why)) => {
+                tracing::error!("configuration: it could not be taken back: {step:?}: {why}");
+                let what = format!("it could not be taken back: {why}");
+                faults.push(fault(&format!("{step:?}"), &what, "restart the daemon"));
+            }
+        }
+    }
+    faults
+}
+
+/// What a step has done that nothing takes back.
+fn lost(step: &StepOfChange, before: &Config, now: &Config) -> Option<Fault> {
+    let find = |config: &Config, name: &str| config.luns.iter().find(|lun| lun.name == name).cloned();
+    match step {
+        StepOfChange::RemoveLun(name) => {
+            find(before, name).filter(|lun| matches!(lun.store, StoreSpec::Ram { .. }))?;
+            let what = "it was in memory, and comes back empty";
+            Some(fault(&format!("LUN {name}"), what, "restore its content from elsewhere"))
+        }
+        StepOfChange::ChangeLun(name) => {
+            let size = |lun: Lun| match lun.store {
+                StoreSpec::File { size, .. } => size,
+                _ => None,
+            };
+            let (before, now) = (find(before, name).map(size)?, find(now, name).and_then(size)?);
+            if before == Some(now) {
+                return None;
+            }
+            let what = format!("its file was made {now} bytes large, and stays so");
+            let fix = format!("write size = {now} into the configuration: the next start checks that");
+            Some(fault(&format!("LUN {name}"), &what, &fix))
+        }
+        _ => None,
+    }
+}
+
+/// Does what may block without end, as a file system that hangs does, but waits no longer than there is patience.
+///
+/// # Errors
+/// When it has not ended by then, and may end later.
+pub(super) fn promptly<T: Send + 'static>(
+    patience: &Patience,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    let (done, is_done) = mpsc::channel();
+    let begun = thread::Builder::new().name("files".into()).spawn(move || _ = done.send(work()));
+    begun.map_err(|error| format!("a thread cannot be started: {error}"))?;
+    patience.wait(&is_done).map_err(|_| "a file system does not answer".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn what_nothing_takes_back_is_named() {
+        let config = |size: &str| {
+            let text = format!(
+                "lun = [{{ name = 'a', file = '/srv/a', size = '{size}', serial = 'S' }}, {{ name = 'b', ram = '1M' }}]\n\
+                 [[target]]\nname = 'iqn.2026-11.a:x'\n"
+            );
+            Config::from_toml(&text, Path::new("lunette.toml"))
+                .unwrap_or_else(|problems| panic!("{problems}"))
+        };
+        let (before, now) = (config("1M"), config("2M"));
+        let lost = |step: StepOfChange| lost(&step, &before, &now).map(|fault| fault.what);
+        assert_eq!(
+            lost(StepOfChange::ChangeLun("a".into())).as_deref(),
+            Some("its file was made 2097152 bytes large, and stays so")
+        );
+        assert!(
+            lost(StepOfChange::RemoveLun("b".into())).is_some_and(|what| what.contains("comes back empty"))
+        );
+        assert_eq!(
+            [StepOfChange::RemoveLun("a".into()), StepOfChange::ChangeLun("b".into())].map(lost),
+            [None, None]
+        );
+    }
+
+    #[test]
+    fn what_blocks_without_end_is_not_waited_for_by_whoever_has_no_patience() {
+        let (release, held) = mpsc::channel::<()>();
+        let patience = Patience::default();
+        assert_eq!(promptly(&patience, || 7), Ok(7));
+        patience.end();
+        let hangs = promptly(&patience, move || _ = held.recv());
+        assert_eq!(hangs, Err("a file system does not answer".into()));
+        drop(release);
+    }
+}
