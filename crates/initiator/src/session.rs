@@ -680,7 +680,7 @@ impl Session {
                 link.end_turn();
             }
             while let State::Connected(link) = &mut self.state
-                && link.feed(io)
+                && link.take_ended(io, &mut self.queue, finished) | link.feed(io)
             {
                 has_fed = true;
                 self.take_events(io, finished);

@@ -21,7 +21,7 @@ use proto::time::Time;
 use receive::{Brought, Receiver};
 use send::{Flushed, Sender, When};
 use std::time::Duration;
-use wire::Span;
+use wire::{Places, Span};
 
 /// Headers and bodies that one connection gets per turn, so that a loud peer does not starve the others.
 const FEED_MAX: u32 = 256;
@@ -207,6 +207,22 @@ impl Stream {
         is_posted
     }
 
+    /// The bytes that are here for the machine, if it may be given any.
+    #[inline]
+    pub fn unread(&self) -> Option<Span> {
+        self.receiver.unread().filter(|_| self.receiver.is_open())
+    }
+
+    /// A header, a body and its trailer, which are here, were used: the body goes to its place.
+    #[inline]
+    pub fn place<I: Io>(&mut self, io: &mut I, header: u32, body: &Places, trailer: u32) {
+        let len = body.len();
+        if let Some(unread) = self.receiver.unread().filter(|_| len > 0) {
+            io.arena().copy(unread.slice(header, len), body);
+        }
+        self.receiver.used(header, len + trailer);
+    }
+
     /// The next bytes for the machine, if so many are here.
     #[inline]
     pub fn ahead(&self, len: u32) -> Option<Span> {
@@ -231,6 +247,16 @@ impl Stream {
     /// Sends what the machine owes, all in one send, if none is in flight.
     pub fn flush<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) {
         self.flush_when(io, machine, When::Later);
+    }
+
+    /// The same at once, if that goes. What it returns is of a send that has ended already, as of [`Stream::gather`].
+    pub fn flush_now<I: Io, M: StreamMachine>(
+        &mut self,
+        io: &mut I,
+        machine: &mut M,
+    ) -> Option<Result<u32, Errno>> {
+        self.flush_when(io, machine, When::Now);
+        self.sender.take_ended()
     }
 
     fn flush_when<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M, when: When) {

@@ -584,7 +584,7 @@ fn clock() -> Time {
     Time(nanos(libc::CLOCK_MONOTONIC) - start)
 }
 
-fn nanos(clock: libc::clockid_t) -> u64 {
+pub(crate) fn nanos(clock: libc::clockid_t) -> u64 {
     // Not by rustix: what it looks up in the vDSO for a thread's time is not there under valgrind.
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a timespec of ours, which the call fills in or leaves alone.

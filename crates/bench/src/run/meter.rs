@@ -60,8 +60,9 @@ impl Tally {
         Tally(PerDirection::new(empty))
     }
 
-    pub(crate) fn record(&mut self, direction: Direction, nanoseconds: u64) {
-        self.0.of_mut(direction).saturating_record(nanoseconds);
+    /// Records so many operations that took the same time.
+    pub(crate) fn record(&mut self, direction: Direction, nanoseconds: u64, count: u64) {
+        self.0.of_mut(direction).saturating_record_n(nanoseconds, count);
     }
 
     pub(crate) fn add(&mut self, other: &Tally) {
@@ -214,7 +215,7 @@ mod tests {
     #[test]
     fn percentiles_are_those_of_what_was_recorded() {
         let mut tally = Tally::new();
-        (1..=1000).for_each(|n| tally.record(Direction::Read, n * 1000));
+        (1..=1000).for_each(|n| tally.record(Direction::Read, n * 1000, 1));
         let read = tally.stream(Direction::Read, 512, 2.0, 0).unwrap();
         assert_eq!((read.operations, read.bytes, read.iops), (1000, 512_000, 500.0));
         let near = |found: f64, wanted: f64| assert!((found - wanted).abs() <= wanted / 500.0, "{found}");
@@ -236,7 +237,7 @@ mod tests {
     fn nothing_is_lost_between_the_thread_and_who_collects() {
         let post = Post::new();
         let (mut interval, mut seen, mut total) = (Interval::new(), 0, Tally::new());
-        let record = |interval: &mut Interval| interval.tally.record(Direction::Write, 5);
+        let record = |interval: &mut Interval| interval.tally.record(Direction::Write, 5, 1);
         record(&mut interval);
         assert!(!post.leave(&mut seen, &mut interval), "nobody asked");
         post.ask();

@@ -1,12 +1,12 @@
 //! From a job to its threads.
 
 use super::RunError;
-use super::check::{arena_bytes, check, is_random, streams, writes};
+use super::check::{arena_bytes, check, depth, is_random, streams, writes};
 use super::meter::Direction;
 use super::pattern::{Mix, Order, Pattern};
 use super::shared::Shared;
 use super::worker::{Slot, State, Worker};
-use crate::job::{Job, Rw, Style};
+use crate::job::{Job, Poll, Rw, Style};
 use crate::verify::Ledger;
 use fastrand::Rng;
 use reactor::io::{Io, Tag};
@@ -99,11 +99,23 @@ impl Plan {
             state: State::new(job, slots.len()),
             slots,
             rng,
+            portion: portion(job),
         };
         worker.warm_up().map_err(|problem| format!("job {index}: {problem}"))?;
         Ok(worker)
     }
 }
+
+/// Reads that leave together, at most. Where both sides spin, the target has the first half of them while the second is made:
+/// else each would wait for the other with all of them. One that sleeps is woken for all, and writes take long to send.
+fn portion(job: &Job) -> usize {
+    let depth = depth(job) as usize;
+    let goes_halves = job.poll != Poll::Never && !writes(job) && depth >= HALVES_MIN;
+    if goes_halves { depth.div_ceil(2) } else { usize::MAX }
+}
+
+/// Fewer in flight leave together.
+const HALVES_MIN: usize = 16;
 
 /// The smallest block of any target.
 const BLOCK_BYTES_MIN: u32 = 512;

@@ -69,13 +69,17 @@ pub(super) struct Worker {
     pub(super) streams: Vec<Pattern>,
     pub(super) slots: Vec<Slot>,
     pub(super) rng: Rng,
+    /// Operations that leave together, at most.
+    pub(super) portion: usize,
     pub(super) state: State,
 }
 
 /// What changes from turn to turn.
 pub(super) struct State {
-    /// Read once in each turn, after its completions: they are from then, and so are the submissions that follow.
+    /// That of each turn, after its completions: they are from then, and so are the submissions that follow.
     now: u64,
+    /// The run's clock at the ring's zero.
+    zero: u64,
     begin: u64,
     end: u64,
     tick: u64,
@@ -92,11 +96,19 @@ pub(super) struct State {
     /// Some slot found no block that is not in use.
     blocked: bool,
     interval: Interval,
+    run: Run,
     seen: u64,
     spun: u64,
     failures: u32,
     report: Report,
     cpu: (f64, Option<Thread>),
+}
+
+/// Operations that are to be recorded: those that began in one turn and ended in one have the same latency.
+struct Run {
+    direction: Direction,
+    latency: u64,
+    count: u64,
 }
 
 /// What a job thread returns at its end.
@@ -130,6 +142,7 @@ impl State {
         };
         State {
             now: 0,
+            zero: 0,
             begin: 0,
             end: 0,
             tick: 0,
@@ -143,11 +156,28 @@ impl State {
             again: false,
             blocked: false,
             interval: Interval::new(),
+            run: Run { direction: Direction::Read, latency: 0, count: 0 },
             seen: 0,
             spun: 0,
             failures: 0,
             report,
             cpu: (0.0, None),
+        }
+    }
+
+    fn record(&mut self, direction: Direction, latency: u64) {
+        if (self.run.direction, self.run.latency) != (direction, latency) {
+            self.settle_run();
+            (self.run.direction, self.run.latency) = (direction, latency);
+        }
+        self.run.count += 1;
+    }
+
+    fn settle_run(&mut self) {
+        let Run { direction, latency, count } = self.run;
+        if count > 0 {
+            self.interval.tally.record(direction, latency, count);
+            self.run.count = 0;
         }
     }
 }
@@ -183,6 +213,8 @@ impl Worker {
     /// # Errors
     /// When it cannot be read.
     pub(super) fn warm_up(&mut self) -> Result<(), String> {
+        self.io.turn(Wait::No, &mut self.state.completions);
+        self.state.zero = self.shared.now().wrapping_sub(self.io.now().0);
         let failed = |error: &dyn std::fmt::Display| format!("the first read failed: {error}");
         let into = self.io.arena().take(self.job.bs).ok_or_else(|| failed(&"no buffer"))?;
         let op = Op::Read { offset: self.job.offset, into };
@@ -213,6 +245,7 @@ impl Worker {
         let mut due = self.state.pace.due(self.state.now);
         std::mem::swap(&mut self.state.idle, &mut self.state.starting);
         let mut starting = std::mem::take(&mut self.state.starting);
+        let mut portion = 0;
         for slot in starting.drain(..) {
             if due == 0 || !self.choose(slot as usize) {
                 self.state.blocked |= due > 0;
@@ -222,6 +255,11 @@ impl Worker {
             due -= 1;
             self.state.pace.count();
             self.submit(slot);
+            portion += 1;
+            if portion == self.portion {
+                portion = 0;
+                self.lane.flush(&mut self.io, &mut self.state.done);
+            }
         }
         self.state.starting = starting;
     }
@@ -278,10 +316,14 @@ impl Worker {
         self.state.poller.hurry(waits || self.state.blocked);
         let wait = self.wait();
         let mut busy = self.exchange(wait) || self.state.again;
-        let before = std::mem::replace(&mut self.state.now, self.shared.now());
+        let before = self.state.now;
+        self.state.now = self.state.zero.wrapping_add(self.io.now().0).max(before);
         self.state.end = self.shared.end.load(Ordering::Relaxed);
         self.cross_into_measuring();
         busy |= !self.state.done.is_empty();
+        if self.state.again {
+            self.io.worked();
+        }
         if !busy && wait == Wait::No {
             self.state.spun += self.state.now - before;
         }
@@ -290,6 +332,7 @@ impl Worker {
             self.finished(id, outcome);
         }
         self.state.done = done;
+        self.state.settle_run();
         if self.ledger.is_some() {
             self.state.now = self.shared.now();
         }
@@ -337,7 +380,7 @@ impl Worker {
                 self.state.failures = 0;
                 if self.state.now < self.state.end {
                     let latency = self.state.now.saturating_sub(submitted);
-                    self.state.interval.tally.record(direction, latency);
+                    self.state.record(direction, latency);
                 }
             }
             Err(error) => self.failed(id, &error),
@@ -397,6 +440,7 @@ impl Worker {
         if self.state.interval.measured || now < self.state.begin {
             return;
         }
+        self.state.settle_run();
         self.state.interval.tally.clear();
         self.state.interval.from = now;
         self.state.interval.measured = true;

@@ -71,7 +71,8 @@ struct Flight {
     may_land: bool,
     /// Nothing is to be sent for it any more; how it ends when it is not answered.
     verdict: Option<StoreError>,
-    /// Bytes done, and bytes of the piece under way.
+    /// All its bytes, bytes done, and bytes of the piece under way.
+    len: u64,
     done: u64,
     piece: u64,
     /// Bytes of data-in and data-out of the command under way.
@@ -83,12 +84,6 @@ struct Flight {
     point: u64,
     /// A buffer of its own.
     buffer: Places,
-}
-
-/// What is to be sent next for an operation.
-struct Next {
-    request: proto::iscsi::initiator::Request,
-    repeatable: bool,
 }
 
 impl RemoteLane {
@@ -127,11 +122,12 @@ impl RemoteLane {
     }
 
     fn end<I: Io>(&mut self, io: &mut I, index: u32) -> OpId {
-        let Flight { op, is_held, may_land, .. } = self.flights[index as usize];
-        let may_land = may_land || is_held && self.session.may_change(place_of(&op));
+        let Flight { op, is_held, may_land, .. } = &self.flights[index as usize];
+        let may_land = *may_land || *is_held && self.session.may_change(place_of(op));
         if may_land {
+            let place = place_of(op);
             self.hold(index, io.now());
-            self.give_up_at_last(io.now(), place_of(&op));
+            self.give_up_at_last(io.now(), place);
         }
         let flight = &mut self.flights[index as usize];
         let buffer = std::mem::take(&mut flight.buffer);
@@ -190,17 +186,17 @@ impl RemoteLane {
         if io.now().since(since) >= self.store.give_up_after() {
             return Err(StoreError::Unavailable);
         }
-        let Next { request, repeatable } = self.next(io, index)?;
-        self.flights[index as usize].data = (request.read.len(), request.write.len());
-        let command = Command { cookie: index, request, repeatable, patient: true, since };
+        let mut command = self.next(io, index)?;
+        (command.cookie, command.since) = (index, since);
+        self.flights[index as usize].data = (command.request.read.len(), command.request.write.len());
         self.session.submit(io.now(), &command).map_err(|refused| match refused {
             Refused::Full => StoreError::Busy,
             Refused::Lost => StoreError::Unavailable,
         })
     }
 
-    /// The next command of an operation.
-    fn next<I: Io>(&mut self, io: &mut I, index: u32) -> Result<Next, StoreError> {
+    /// The next command of an operation, but for its cookie and its time.
+    fn next<I: Io>(&mut self, io: &mut I, index: u32) -> Result<Command, StoreError> {
         let geometry = &self.store.geometry;
         let flight = &self.flights[index as usize];
         if flight.is_syncing {
@@ -253,15 +249,16 @@ impl RemoteLane {
     }
 
     /// A command that may be sent again.
-    fn command(&self, cdb: Cdb, read: Places, write: Places) -> Next {
-        Next { request: request::request(self.session.lun_bytes(), cdb, read, write), repeatable: true }
+    fn command(&self, cdb: Cdb, read: Places, write: Places) -> Command {
+        let request = request::request(self.session.lun_bytes(), cdb, read, write);
+        Command { cookie: 0, request, repeatable: true, patient: true, since: Time(0) }
     }
 
-    fn sync(&self) -> Next {
+    fn sync(&self) -> Command {
         self.command(request::synchronize_cache(), Places::EMPTY, Places::EMPTY)
     }
 
-    fn compare_and_write(&mut self, index: u32) -> Result<Next, StoreError> {
+    fn compare_and_write(&mut self, index: u32) -> Result<Command, StoreError> {
         let geometry = &self.store.geometry;
         let flight = &mut self.flights[index as usize];
         let Op::CompareAndWrite { offset, compare, write, durable } = flight.op else {
@@ -274,10 +271,10 @@ impl RemoteLane {
         let block = u64::from(geometry.block_bytes);
         let (lba, blocks) = (offset / block, (flight.piece / block) as u32);
         let cdb = request::compare_and_write(lba, blocks, durable && geometry.fua);
-        Ok(Next { repeatable: false, ..self.command(cdb, Places::EMPTY, both) })
+        Ok(Command { repeatable: false, ..self.command(cdb, Places::EMPTY, both) })
     }
 
-    fn lba_status<I: Io>(&mut self, io: &mut I, index: u32, offset: u64) -> Result<Next, StoreError> {
+    fn lba_status<I: Io>(&mut self, io: &mut I, index: u32, offset: u64) -> Result<Command, StoreError> {
         let flight = &mut self.flights[index as usize];
         if flight.buffer.is_empty() {
             flight.buffer = io.arena().take(LBA_STATUS_BYTES).ok_or(StoreError::Busy)?;
@@ -295,7 +292,7 @@ impl RemoteLane {
         len: u64,
         unmap: bool,
         same: bool,
-    ) -> Result<Next, StoreError> {
+    ) -> Result<Command, StoreError> {
         let geometry = &self.store.geometry;
         let flight = &mut self.flights[index as usize];
         let block = u64::from(geometry.block_bytes);
@@ -317,12 +314,11 @@ impl RemoteLane {
             false => request::write(lba, blocks, false),
         };
         let zeros = self.store.zeros.span(0, data).ok_or(StoreError::Unsupported)?;
-        let request = request::request(self.session.lun_bytes(), cdb, Places::EMPTY, Places::one(zeros));
-        Ok(Next { request, repeatable: true })
+        Ok(self.command(cdb, Places::EMPTY, Places::one(zeros)))
     }
 
     /// A piece of a range that is to be unmapped.
-    fn unmap<I: Io>(&mut self, io: &mut I, index: u32, offset: u64, len: u64) -> Result<Next, StoreError> {
+    fn unmap<I: Io>(&mut self, io: &mut I, index: u32, offset: u64, len: u64) -> Result<Command, StoreError> {
         let geometry = &self.store.geometry;
         let flight = &mut self.flights[index as usize];
         let block = u64::from(geometry.block_bytes);
@@ -338,8 +334,7 @@ impl RemoteLane {
     }
 
     /// Whether an operation may begin: no write stands in its way that is not over yet. Other lanes then see it.
-    fn enter(&self, op: &Op, now: Time) -> Result<(), StoreError> {
-        let place = place_of(op);
+    fn enter(&self, op: &Op, place: (u64, u64), now: Time) -> Result<(), StoreError> {
         let look = || match self.store.abandoned.hinders(self.id, place) {
             Some(since) if now.since(since) < self.store.give_up_after() => Err(StoreError::Busy),
             Some(_) => Err(StoreError::Unavailable),
@@ -435,10 +430,11 @@ impl RemoteLane {
 
     fn proceed<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending, done: &mut Vec<(OpId, Outcome)>) {
         let checked = self.check(io, index, ending);
-        let Flight { op, verdict, .. } = self.flights[index as usize];
+        let flight = &self.flights[index as usize];
+        let verdict = flight.verdict;
         if self.lingers(io.now(), index) {
             match self.session.ends_by_answers() {
-                true => self.session.give_up(io.now(), place_of(&op)),
+                true => self.session.give_up(io.now(), place_of(&flight.op)),
                 false => self.store.abandoned.give_up(self.id, index),
             }
             return self.lingering.push(index);
@@ -490,7 +486,6 @@ impl RemoteLane {
     fn check<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending) -> Result<Option<Found>, StoreError> {
         let store = &self.store;
         let flight = &self.flights[index as usize];
-        let at = place_of(&flight.op).0 + flight.done;
         match ending {
             Ending::Good(moved) => self.answered(io, index, moved),
             Ending::Lost { may_land } => {
@@ -504,6 +499,7 @@ impl RemoteLane {
             Ending::Status { status, sense, moved } => {
                 let is_flush = flight.is_syncing || matches!(flight.op, Op::Flush);
                 let is_write = is_flush || changes(&flight.op);
+                let at = place_of(&flight.op).0 + flight.done;
                 let error =
                     request::failure(status, sense.as_ref(), is_write, at, store.geometry.block_bytes);
                 if is_flush && error == Some(StoreError::WriteFailed)
@@ -581,7 +577,7 @@ impl RemoteLane {
         if flight.done > flight.furthest {
             (flight.furthest, flight.progress_at) = (flight.done, io.now());
         }
-        if flight.done < place_of(&flight.op).1 {
+        if flight.done < flight.len {
             return Ok(None);
         }
         flight.is_syncing = is_cached && is_durable(&flight.op);
@@ -630,8 +626,8 @@ impl<I: Io> Lane<I> for RemoteLane {
         if matches!(op, Op::Discard { .. }) && !self.store.discards.load(Ordering::Relaxed) {
             return Submitted::Done(Ok(Found::Nothing));
         }
-        let now = io.now();
-        if let Err(error) = self.enter(op, now) {
+        let (now, place) = (io.now(), place_of(op));
+        if let Err(error) = self.enter(op, place, now) {
             return Submitted::Done(Err(error));
         }
         let continuity = &self.store.continuity;
@@ -645,6 +641,7 @@ impl<I: Io> Lane<I> for RemoteLane {
             is_held: false,
             may_land: false,
             verdict: None,
+            len: place.1,
             done: 0,
             piece: 0,
             data: (0, 0),
@@ -653,7 +650,7 @@ impl<I: Io> Lane<I> for RemoteLane {
             point: if matches!(op, Op::Flush) { continuity.point() } else { 0 },
             buffer: Places::EMPTY,
         };
-        let is_empty = !matches!(op, Op::Flush | Op::Extent { .. }) && place_of(op).1 == 0;
+        let is_empty = !matches!(op, Op::Flush | Op::Extent { .. }) && place.1 == 0;
         if is_empty {
             return Submitted::Done(Ok(Found::Nothing));
         }

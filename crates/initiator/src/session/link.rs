@@ -1,8 +1,11 @@
 //! One connection of a session: a machine, and the stream or the frames that carry what it says.
 
+use super::Finished;
+use super::queue::Queue;
 use crate::carrier::Carrier;
 use crate::frames::{Frames, Lane};
 use proto::aoe::initiator::Initiator as AoeInitiator;
+use proto::iscsi::initiator::Ended;
 use proto::services::TaskId;
 use proto::stream::StreamMachine as _;
 use proto::time::Time;
@@ -11,6 +14,7 @@ use reactor::memory::Arena;
 use reactor::stream::Stream;
 use std::sync::Arc;
 use wire::aoe::Mac;
+use wire::iscsi::BHS_BYTES;
 
 /// A connection.
 pub(super) struct Link {
@@ -99,6 +103,35 @@ impl Link {
         }
     }
 
+    /// Ends the commands whose answers have come over iSCSI, up to the first that is not GOOD; `false`: there is none.
+    pub(super) fn take_ended<I: Io>(
+        &mut self,
+        io: &mut I,
+        queue: &mut Queue,
+        finished: &mut Vec<Finished>,
+    ) -> bool {
+        let mut any = false;
+        while let Some(ended) = self.ended(io) {
+            queue.ended(&ended, finished);
+            any = true;
+        }
+        any
+    }
+
+    /// The next command of what has come that has ended as it should; its data is in its place.
+    #[inline]
+    fn ended<I: Io>(&mut self, io: &mut I) -> Option<Ended> {
+        let (Road::Stream { stream, .. }, Carrier::Iscsi(machine)) = (&mut self.road, &mut self.machine)
+        else {
+            return None;
+        };
+        let (unread, now) = (stream.unread()?, io.now());
+        let (header, behind) = io.arena().bytes(unread).split_first_chunk::<BHS_BYTES>()?;
+        let ended = machine.ended(now, header, behind.len() as u32)?;
+        stream.place(io, BHS_BYTES as u32, &ended.place, ended.padding);
+        Some(ended)
+    }
+
     /// Gives the machine what has come, as far as it takes it before it has something to report. Returns
     /// whether there was any.
     pub(super) fn feed<I: Io>(&mut self, io: &mut I) -> bool {
@@ -127,7 +160,14 @@ impl Link {
     /// Sends what is owed.
     pub(super) fn flush<I: Io>(&mut self, io: &mut I) {
         match (&mut self.road, &mut self.machine) {
-            (Road::Stream { stream, .. }, machine) => stream.flush(io, machine),
+            (Road::Stream { stream, .. }, machine) => {
+                // No completion comes of what has left at once: what has not fitted in leaves with the next.
+                while let Some(result) = stream.flush_now(io, machine) {
+                    stream.sent(io, machine, result, &mut self.pushed);
+                    machine.pushed(&self.pushed);
+                    self.pushed.clear();
+                }
+            }
             (Road::Frames(frames), Carrier::Aoe(machine)) => frames.flush(io, machine),
             (Road::Frames(_), _) => {}
         }

@@ -2,7 +2,7 @@
 
 use super::{Attentions, Command, Ending, Finished, Moved};
 use crate::carrier::Carrier;
-use proto::iscsi::initiator::{Completion, Outcome};
+use proto::iscsi::initiator::{Completion, Ended, Outcome, Residual};
 use proto::services::TaskId;
 use proto::time::Time;
 use std::collections::VecDeque;
@@ -72,6 +72,30 @@ enum Verdict {
     Later,
 }
 
+impl Slot {
+    fn new(command: &Command, is_question: bool, number: u64) -> Slot {
+        Slot {
+            command: *command,
+            state: State::Waiting,
+            is_question,
+            may_land: false,
+            number,
+            retries: 0,
+            attention: 0,
+            pauses: 0,
+            is_cancelled: false,
+        }
+    }
+
+    /// The same where it lies: a command is large.
+    fn begin(&mut self, command: &Command, is_question: bool, number: u64) {
+        self.command = *command;
+        (self.state, self.number) = (State::Waiting, number);
+        (self.is_question, self.may_land, self.is_cancelled) = (is_question, false, false);
+        (self.retries, self.attention, self.pauses) = (0, 0, 0);
+    }
+}
+
 impl Queue {
     pub(super) fn new(depth: u16) -> Queue {
         let depth = usize::from(depth);
@@ -94,25 +118,15 @@ impl Queue {
 
     /// Takes a command; false when there are too many. A question goes before all others.
     pub(super) fn push(&mut self, command: &Command, is_question: bool) -> bool {
-        let slot = Slot {
-            command: *command,
-            state: State::Waiting,
-            is_question,
-            may_land: false,
-            number: self.count,
-            retries: 0,
-            attention: 0,
-            pauses: 0,
-            is_cancelled: false,
-        };
+        let number = self.count;
         let index = match self.free.pop() {
             Some(index) => {
-                self.slots[index as usize] = slot;
+                self.slots[index as usize].begin(command, is_question, number);
                 index
             }
             None if self.slots.len() >= COMMANDS_MAX => return false,
             None => {
-                self.slots.push(slot);
+                self.slots.push(Slot::new(command, is_question, number));
                 (self.slots.len() - 1) as u32
             }
         };
@@ -170,6 +184,17 @@ impl Queue {
             true => Some(last),
             false => self.slots.iter().position(is_it).map(|index| index as u32),
         }
+    }
+
+    /// A command has ended with GOOD status.
+    pub(super) fn ended(&mut self, ended: &Ended, finished: &mut Vec<Finished>) {
+        let Some(index) = self.find(ended.task) else { return };
+        let slot = &mut self.slots[index as usize];
+        slot.may_land = false;
+        self.has_answered |= !slot.is_question;
+        let Ended { read_bytes, write_bytes, .. } = *ended;
+        let moved = Moved { read_bytes, write_bytes, residual: Residual::None };
+        self.finish(index, Ending::Good(moved), finished);
     }
 
     /// A command has ended on the wire.
@@ -372,7 +397,7 @@ impl Queue {
 mod tests {
     use super::*;
     use crate::session::COMMANDS_MAX as MAX;
-    use proto::iscsi::initiator::{Request, Residual};
+    use proto::iscsi::initiator::Request;
     use proto::services::Attribute;
     use wire::{Cdb, Places, Sense, SenseData};
 

@@ -7,10 +7,11 @@
 //!
 //! `layer` is the iSCSI layer, which does not know how PDUs and data move: `answer` is what the target's PDUs mean,
 //! `queue` is what goes out. iSER (`crate::iser`) moves all of it by messages and RDMA; the machine in this file moves
-//! it over a byte stream, with `receive` and `send`.
+//! it over a byte stream, with `receive` and `send`, and by a shorter way where all is as it should be, with `plain`.
 
 mod answer;
 pub(crate) mod layer;
+mod plain;
 pub(crate) mod queue;
 mod receive;
 mod send;
@@ -21,6 +22,7 @@ use crate::services::{Attribute, FunctionId, Session, TaskId};
 use crate::stream::{HEADER_BYTES_MAX, StreamMachine, Transmit, Want};
 use crate::time::Time;
 use layer::{CONTROL_MAX, Layer};
+pub use plain::Ended;
 use std::fmt;
 use std::time::Duration;
 use wire::iscsi::{

@@ -217,6 +217,37 @@ fn data_of_every_length_arrives() {
     }
 }
 
+/// All pairs take the short way for every second command that may go it ([`Pair::step`]).
+#[test]
+fn what_ends_as_it_should_may_go_the_short_way() {
+    let shortly = |offers: Offers, opcode: u8, device: u32, len: u32| {
+        let mut pair = Pair::logged_in(Setup::with(offers, |setup| setup.chunk = 1 << 20));
+        for _ in 0..20 {
+            let (read, write) = (host(0, len), Places::EMPTY);
+            let (read, write) = if opcode == READ { (read, write) } else { (write, read) };
+            pair.execute(command(opcode, 0, device, read, write));
+        }
+        assert!(pair.initiator.machine.ping(b""));
+        pair.run();
+        assert_eq!(pair.events.pop(), Some(Event::Pong(Vec::new())), "StatSN went on");
+        pair.ended_shortly
+    };
+    for (opcode, len) in [(READ, 512), (READ, 4095), (WRITE, 0), (WRITE, 4096), (WRITE, 200_000)] {
+        assert_ne!(shortly(Offers::default(), opcode, len, len), 0, "{opcode} {len}");
+    }
+    let small = Offers { max_recv: 512, ..Offers::default() };
+    for (offers, opcode, device, len) in [
+        (Offers::default(), READ, 512, 4096),
+        (Offers::default(), READ, 4096, 512),
+        (Offers::default(), WRITE, 512, 4096),
+        (Offers::default(), BROKEN, 0, 512),
+        (digests(true), READ, 4096, 4096),
+        (small, READ, 4096, 4096),
+    ] {
+        assert_eq!(shortly(offers, opcode, device, len), 0, "{opcode} {device} {len}");
+    }
+}
+
 #[test]
 fn data_that_did_not_move_is_not_counted_whatever_the_target_says() {
     let offers = Offers { initial_r2t: true, immediate_data: false, ..Offers::default() };

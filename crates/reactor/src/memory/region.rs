@@ -140,7 +140,7 @@ impl Region {
         self.each(at, from, |here, span| {
             with_address(arena, span, |there| {
                 // SAFETY: both ranges were checked to be `span.len` bytes inside living mappings; they may overlap.
-                unsafe { shared::copy(there, here, span.len as usize) }
+                unsafe { shared::copy_past_cache(there, here, span.len as usize) }
             });
         });
     }

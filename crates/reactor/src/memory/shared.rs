@@ -33,3 +33,94 @@ pub(super) unsafe fn fill_zero(at: *mut u8, len: usize) {
     // SAFETY: as in `copy`.
     unsafe { (&raw const FILL).read_volatile()(at.cast(), 0, len) };
 }
+
+/// Less than this is copied as usual: small blocks are the ones that are read again soon.
+const STREAM_BYTES_MIN: usize = 16 * 1024;
+/// What is copied in one go of the loop, and how the target is aligned.
+#[cfg(target_arch = "x86_64")]
+const STEP: usize = 64;
+
+/// The same, where the target is large memory that is not read again soon: what is long is written past the cache. A copy
+/// that goes through it reads each line of the target from memory first, only to write over it.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline]
+pub(super) unsafe fn copy_past_cache(from: *const u8, to: *mut u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if len >= STREAM_BYTES_MIN && from.addr().abs_diff(to.addr()) >= len {
+        let head = to.addr().wrapping_neg() % STEP;
+        let body = (len - head) / STEP * STEP;
+        // SAFETY: all three parts lie within the ranges, which are good by contract, and the second is aligned to STEP, is
+        // a multiple of it and not empty.
+        unsafe {
+            copy(from, to, head);
+            stream(from.add(head), to.add(head), body);
+            copy(from.add(head + body), to.add(head + body), len - head - body);
+        }
+        return;
+    }
+    // SAFETY: as in the contract.
+    unsafe { copy(from, to, len) };
+}
+
+/// Copies by stores that go past the cache. In assembly, for the reason above.
+///
+/// # Safety
+/// As for [`copy`]; the ranges do not overlap, `to` is aligned to 16 bytes, `len` is a multiple of [`STEP`] and not 0.
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the loop reads `len` bytes at `from` and writes as many at `to`. The fence orders these stores before all later
+    // ones, as others expect of any store.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "movdqu {a}, [{from}]",
+            "movdqu {b}, [{from} + 16]",
+            "movdqu {c}, [{from} + 32]",
+            "movdqu {d}, [{from} + 48]",
+            "movntdq [{to}], {a}",
+            "movntdq [{to} + 16], {b}",
+            "movntdq [{to} + 32], {c}",
+            "movntdq [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "sub {len}, 64",
+            "jnz 2b",
+            "sfence",
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            len = inout(reg) len => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_copied_past_the_cache_is_all_there_and_nothing_else_changes() {
+        let from: Vec<u8> = (0..80_000u32).map(|n| ((n * 31) >> 3) as u8 | 1).collect();
+        for len in [0, 1, 4096, STREAM_BYTES_MIN - 1, STREAM_BYTES_MIN, STREAM_BYTES_MIN + 1, 65_536, 65_599]
+        {
+            for (skip, at) in [(0, 0), (48, 0), (0, 1), (7, 63), (1, 64), (3, 17)] {
+                let mut to = vec![0; len + at + 1];
+                // SAFETY: both ranges lie within their vectors, of which nobody else has a reference meanwhile.
+                unsafe { copy_past_cache(from[skip..].as_ptr(), to[at..].as_mut_ptr(), len) };
+                assert!(to[at..at + len] == from[skip..skip + len], "{len} bytes from {skip} to {at}");
+                assert!(to[..at].iter().chain(&to[at + len..]).all(|byte| *byte == 0));
+            }
+        }
+        let mut overlapping = from.clone();
+        let bytes = overlapping.as_mut_ptr();
+        // SAFETY: as above; they may overlap.
+        unsafe { copy_past_cache(bytes, bytes.add(100), 70_000) };
+        assert!(overlapping[100..70_100] == from[..70_000]);
+    }
+}

@@ -41,6 +41,12 @@ impl Cdb {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
+    /// As many bytes as a header of iSCSI or SRP has room for, zero past the end.
+    #[inline]
+    pub fn basic(&self) -> &[u8; 16] {
+        self.bytes.first_chunk().unwrap_or(&[0; 16])
+    }
+
     /// The operation code.
     pub fn opcode(&self) -> u8 {
         self.u8(0)

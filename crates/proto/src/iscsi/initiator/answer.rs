@@ -32,7 +32,7 @@ impl Layer {
     }
 
     /// StatSN, ExpCmdSN and MaxCmdSN, which are at one place in all PDUs (section 4.2.2).
-    fn numbers(&mut self, header: &[u8; BHS_BYTES]) -> Checked {
+    pub(super) fn numbers(&mut self, header: &[u8; BHS_BYTES]) -> Checked {
         let Some(pdu) = NopIn::view(header) else { return Ok(()) };
         let opcode = Opcode(pdu.opcode & Opcode::MASK);
         let (stat_sn, exp, max) = (pdu.stat_sn.get(), pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());

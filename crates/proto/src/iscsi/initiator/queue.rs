@@ -144,10 +144,7 @@ impl Layer {
         }
         self.cmd_sn = cmd_sn.wrapping_add(1);
         let request = &task.request;
-        let mut cdb = [0; 16];
-        for (place, byte) in cdb.iter_mut().zip(request.cdb.as_bytes()) {
-            *place = *byte;
-        }
+        let cdb = *request.cdb.basic();
         let segments = Ahs {
             cdb: (request.cdb.as_bytes().len() > cdb.len()).then_some(request.cdb),
             bidirectional_read_length: (read > 0 && write > 0).then_some(read),
@@ -169,8 +166,8 @@ impl Layer {
             cdb,
             ..ScsiCommand::default()
         };
-        for (place, byte) in self.segments.iter_mut().zip(pdu.as_bytes()) {
-            *place = *byte;
+        if let Some(place) = self.segments.get_mut(..BHS_BYTES) {
+            place.copy_from_slice(pdu.as_bytes());
         }
         let immediate = request.write.slice(0, unasked.immediate);
         if !unasked.is_last() {

@@ -1,11 +1,13 @@
 //! One end of the pipe: a driver that obeys `Want` and `Transmit`.
 
 use super::memory::{Memory, crc32c_after};
+use proto::iscsi::initiator::{Ended, Initiator};
 use proto::services::TaskId;
 use proto::stream::{Segment, StreamMachine, Transmit, Want};
 use proto::time::Time;
 use std::collections::VecDeque;
 use wire::Places;
+use wire::iscsi::BHS_BYTES;
 
 pub(crate) struct End<M> {
     pub machine: M,
@@ -154,5 +156,23 @@ impl<M: StreamMachine> End<M> {
     /// Nothing came that was not taken.
     pub(crate) fn is_dry(&self) -> bool {
         self.incoming.is_empty() || self.machine.want() == Want::Nothing
+    }
+}
+
+impl End<Initiator> {
+    /// Takes the end of a command that has come whole by the short way, where it may.
+    pub(crate) fn ended(&mut self, now: Time, memory: &mut Memory) -> Option<Ended> {
+        if !self.brought.is_empty() {
+            return None;
+        }
+        let (header, behind) = self.incoming.make_contiguous().split_first_chunk::<BHS_BYTES>()?;
+        let ended = self.machine.ended(now, header, behind.len() as u32)?;
+        self.incoming.drain(..BHS_BYTES);
+        for span in ended.place.iter() {
+            let bytes: Vec<u8> = self.incoming.drain(..span.len as usize).collect();
+            memory.at(span).copy_from_slice(&bytes);
+        }
+        self.incoming.drain(..ended.padding as usize);
+        Some(ended)
     }
 }

@@ -13,7 +13,9 @@ pub(crate) use end::End;
 pub(crate) use memory::{MEMORY_BYTES, Memory, Random, crc32c};
 
 use proto::iscsi::chap::{Algorithm, Challenge, Credentials};
-use proto::iscsi::initiator::{Completion, Event, Initiator, InitiatorConfig, Outcome, Request};
+use proto::iscsi::initiator::{
+    Completion, Ended, Event, Initiator, InitiatorConfig, Outcome, Request, Residual,
+};
 use proto::iscsi::login::{
     Access, ChapCredentials, Grant, InitiatorChap, Offers, Plan, Refusal, SendTargets, TargetRecord,
 };
@@ -191,6 +193,10 @@ pub(crate) struct Pair {
     pub target_gone: Option<String>,
     /// Nothing comes through.
     pub cut: bool,
+    /// Whether the short way was tried last.
+    goes_short: bool,
+    /// Commands that ended by it.
+    pub ended_shortly: u32,
 }
 
 impl Pair {
@@ -211,6 +217,8 @@ impl Pair {
             events: Vec::new(),
             target_gone: None,
             cut: false,
+            goes_short: false,
+            ended_shortly: 0,
         }
     }
 
@@ -248,7 +256,7 @@ impl Pair {
         loop {
             let ate = self.target.feed(self.now, &mut self.memory);
             let up = self.drain_target();
-            let fed = self.initiator.feed(self.now, &mut self.memory);
+            let fed = self.end_shortly() || self.initiator.feed(self.now, &mut self.memory);
             let event = self.drain_initiator();
             if !(ate || up || fed || event) {
                 break;
@@ -256,6 +264,21 @@ impl Pair {
             busy = true;
         }
         busy | self.hang_up()
+    }
+
+    /// Every second command that may ends by the short way.
+    fn end_shortly(&mut self) -> bool {
+        self.goes_short = !self.goes_short;
+        if !self.goes_short {
+            return false;
+        }
+        let Some(ended) = self.initiator.ended(self.now, &mut self.memory) else { return false };
+        let Ended { task, read_bytes, write_bytes, .. } = ended;
+        let (residual, read_residual) = (Residual::None, Residual::None);
+        let completion = Completion { task, outcome: GOOD, read_bytes, write_bytes, residual, read_residual };
+        self.events.push(Event::Completed(completion));
+        self.ended_shortly += 1;
+        true
     }
 
     fn piece(&mut self) -> usize {

@@ -1,0 +1,86 @@
+//! What ends a command as it should: a Data-In with all its data and GOOD status, or a response of GOOD without any data. These
+//! are taken where they lie, without a state between header and data and without an event. All else is left to
+//! `receive` and `answer`, breaches of the standard as well.
+
+use super::layer::{Layer, Phase};
+use super::{Initiator, Receiving};
+use crate::services::TaskId;
+use crate::time::Time;
+use wire::Places;
+use wire::iscsi::{BHS_BYTES, DataIn, FINAL, Opcode, Pdu, ScsiResponse, pad};
+use wire::scsi::status::GOOD;
+
+/// A command that has ended with GOOD status, having moved all that it had.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// Which.
+    pub task: TaskId,
+    /// Where the bytes behind the header go.
+    pub place: Places,
+    /// Bytes to throw away behind these.
+    pub padding: u32,
+    /// Bytes of data-in that came, these among them.
+    pub read_bytes: u32,
+    /// As in [`super::Completion::write_bytes`].
+    pub write_bytes: u32,
+}
+
+impl Initiator {
+    /// Takes the header of a PDU with `behind` bytes behind it, if it ends a command so and all its data is there. The
+    /// data is to be put in its place. Nothing is left for [`super::StreamMachine::poll`].
+    pub fn ended(&mut self, now: Time, header: &[u8; BHS_BYTES], behind: u32) -> Option<Ended> {
+        let layer = &mut self.layer;
+        let link = &layer.link;
+        let is_plain =
+            matches!(self.receiving, Receiving::Header) && !link.header_digest && !link.data_digest;
+        if !is_plain || !matches!(layer.phase, Phase::Full) || !layer.events.is_empty() {
+            return None;
+        }
+        let ended = match Opcode(*header.first()?) {
+            Opcode::DATA_IN => layer.data_in_ends(DataIn::view(header)?, behind),
+            Opcode::SCSI_RESPONSE => layer.response_ends(ScsiResponse::view(header)?),
+            _ => None,
+        }?;
+        layer.numbers(header).ok()?;
+        layer.heard(now);
+        layer.tasks.release(ended.task);
+        Some(ended)
+    }
+}
+
+impl Layer {
+    fn data_in_ends(&mut self, pdu: &DataIn, behind: u32) -> Option<Ended> {
+        const ENDS: u8 = FINAL | DataIn::STATUS;
+        let len = pdu.data_segment_length.get();
+        let is_good = pdu.flags == ENDS && pdu.status == GOOD && pdu.total_ahs_length == 0;
+        let padding = pad(len);
+        if !is_good
+            || len > self.config.plan.offers.max_recv
+            || behind < len.saturating_add(padding)
+            || pdu.stat_sn.get() != self.exp_stat_sn
+        {
+            return None;
+        }
+        let (task, state) = self.tasks.find(pdu.initiator_task_tag.get())?;
+        let is_whole = state.received == 0 && pdu.buffer_offset.get() == 0 && state.request.read.len() == len;
+        if !is_whole || pdu.data_sn.get() != state.input_sn || state.lent > 0 {
+            return None;
+        }
+        let (place, write_bytes) = (state.request.read, state.taken);
+        Some(Ended { task, place, padding, read_bytes: len, write_bytes })
+    }
+
+    fn response_ends(&mut self, pdu: &ScsiResponse) -> Option<Ended> {
+        let is_good = pdu.flags == FINAL && pdu.response == ScsiResponse::COMPLETED && pdu.status == GOOD;
+        let is_bare = pdu.total_ahs_length == 0 && pdu.data_segment_length.get() == 0;
+        if !is_good || !is_bare || pdu.stat_sn.get() != self.exp_stat_sn {
+            return None;
+        }
+        let (task, state) = self.tasks.find(pdu.initiator_task_tag.get())?;
+        if pdu.exp_data_sn.get() > state.input_sn || state.lent > 0 {
+            return None;
+        }
+        let (read_bytes, write_bytes) = (state.received, state.taken);
+        Some(Ended { task, place: Places::EMPTY, padding: 0, read_bytes, write_bytes })
+    }
+}
