@@ -128,9 +128,10 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
 /// Written beside and renamed: the file is there as a whole or not at all.
 fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let beside = path.with_extension("part");
+    let mut text = serde_json::to_vec(value)?;
+    text.push(b'\n');
     let mut file = File::create(&beside)?;
-    serde_json::to_writer(&mut file, value)?;
-    file.write_all(b"\n")?;
+    file.write_all(&text)?;
     file.sync_all()?;
     fs::rename(&beside, path)
 }

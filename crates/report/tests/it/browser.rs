@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// The browser's program; `cargo xtask test` installs it.
@@ -10,13 +10,8 @@ const PROGRAM: &str = "chromium";
 /// The line that a page's own error leaves in the browser's log.
 const CONSOLE: &str = "CONSOLE";
 
-/// How the page is looked at.
-#[derive(Clone, Copy)]
-pub struct View {
-    /// Width and height in pixels of the page.
-    pub size: (u32, u32),
-    pub dark: bool,
-}
+/// Of the browser, where frames in it have sizes of their own.
+const WINDOW: (u32, u32) = (1200, 900);
 
 /// What a view of the page found.
 #[derive(Debug)]
@@ -40,11 +35,9 @@ pub struct Found {
     pub first_figure_right: f64,
 }
 
-/// Runs in a frame of the wanted width: a browser's window has a smallest width, a frame has none.
-const PROBE: &str = r#"<!doctype html><body style="margin:0"><iframe id="f" style="border:0;display:block"></iframe><script>
-const frame = document.getElementById("f");
-frame.width = WIDTH; frame.height = HEIGHT; frame.src = "index.html";
-frame.onload = () => {
+/// Runs in frames of the wanted widths, one beside the other: a browser's window has a smallest width, a frame has none.
+const PROBE: &str = r#"<!doctype html><body style="margin:0;white-space:nowrap"><script>
+const measured = frame => {
   const page = frame.contentDocument, root = page.documentElement;
   page.querySelectorAll("details").forEach(details => details.open = true);
   const charts = [...page.querySelectorAll("svg.chart")];
@@ -62,7 +55,7 @@ frame.onload = () => {
         cut.push(text.textContent);
     }
   }
-  const found = {
+  return {
     scrollWidth: root.scrollWidth, width: root.clientWidth, charts: charts.length,
     drawn: charts.filter(chart => chart.getBoundingClientRect().width > 100 && marks(chart).length).length,
     cutTables: [...page.querySelectorAll(".scroll")].filter(box => box.scrollWidth > box.clientWidth + 1).length,
@@ -70,38 +63,56 @@ frame.onload = () => {
       .map(body => body.querySelector("td.figure, .cores td")).filter(cell => cell).map(cell => cell.getBoundingClientRect().right)),
     cut, smallest, background: page.defaultView.getComputedStyle(page.body).backgroundColor,
   };
-  document.body.dataset.found = JSON.stringify(found);
 };
+const views = VIEWS, found = [];
+let missing = views.length;
+views.forEach(([width, height], place) => {
+  const frame = document.createElement("iframe");
+  frame.style = "border:0";
+  frame.width = width; frame.height = height; frame.src = "index.html";
+  frame.onload = () => {
+    found[place] = measured(frame);
+    missing -= 1;
+    if (missing === 0) document.body.dataset.found = JSON.stringify(found);
+  };
+  document.body.append(frame);
+});
 </script>"#;
 
-/// Looks at `index.html` in this folder.
-pub fn look(directory: &Path, view: View) -> Found {
-    let (width, height) = view.size;
-    let probe = PROBE.replace("WIDTH", &width.to_string()).replace("HEIGHT", &height.to_string());
-    fs::write(directory.join("probe.html"), probe).unwrap();
-    let mut browser = browser(directory, view);
+/// Looks at `index.html` in this folder, in each of these sizes.
+pub fn look(directory: &Path, sizes: &[(u32, u32)], dark: bool) -> Vec<Found> {
+    let views: Vec<[u32; 2]> = sizes.iter().map(|&(width, height)| [width, height]).collect();
+    fs::write(directory.join("probe.html"), PROBE.replace("VIEWS", &format!("{views:?}"))).unwrap();
+    let mut browser = browser(directory, WINDOW, dark);
     let (text, log) = run(browser.arg("--dump-dom").arg(address(directory, "probe.html")));
     let found = text.split_once("data-found=\"").and_then(|(_, rest)| rest.split_once('"'));
     let (found, _) = found.unwrap_or_else(|| panic!("the page did not load:\n{text}\n{log}"));
-    let found: serde_json::Value =
+    let found: Vec<serde_json::Value> =
         serde_json::from_str(&found.replace("&quot;", "\"").replace("&amp;", "&")).unwrap();
-    let number = |name: &str| found[name].as_f64().unwrap_or_else(|| panic!("{name}: {found}"));
-    Found {
-        scroll_width: number("scrollWidth") as u32,
-        width: number("width") as u32,
-        charts: number("charts") as u32,
-        drawn: number("drawn") as u32,
-        cut: found["cut"].as_array().into_iter().flatten().map(ToString::to_string).collect(),
-        smallest_text: number("smallest"),
-        cut_tables: number("cutTables") as u32,
-        first_figure_right: number("firstFigureRight"),
-        background: found["background"].as_str().unwrap_or_default().into(),
+    assert_eq!(found.len(), sizes.len());
+    found.iter().map(Found::read).collect()
+}
+
+impl Found {
+    fn read(found: &serde_json::Value) -> Found {
+        let number = |name: &str| found[name].as_f64().unwrap_or_else(|| panic!("{name}: {found}"));
+        Found {
+            scroll_width: number("scrollWidth") as u32,
+            width: number("width") as u32,
+            charts: number("charts") as u32,
+            drawn: number("drawn") as u32,
+            cut: found["cut"].as_array().into_iter().flatten().map(ToString::to_string).collect(),
+            smallest_text: number("smallest"),
+            cut_tables: number("cutTables") as u32,
+            first_figure_right: number("firstFigureRight"),
+            background: found["background"].as_str().unwrap_or_default().into(),
+        }
     }
 }
 
-/// A picture of the top of the page: width, height and pixels of three bytes.
+/// A picture of the top of the page.
 pub struct Picture {
-    pub path: PathBuf,
+    /// Pixels of three bytes.
     pub pixels: Vec<[u8; 3]>,
 }
 
@@ -113,32 +124,47 @@ impl Picture {
     }
 }
 
-/// Takes a picture of the page as it is seen at this size.
-pub fn picture(directory: &Path, view: View, name: &str) -> Picture {
-    let (width, height) = view.size;
-    let frame = format!(
-        "<!doctype html><body style=\"margin:0\"><iframe src=\"index.html\" width={width} height={height} \
-         style=\"border:0;display:block\"></iframe>"
-    );
-    fs::write(directory.join("frame.html"), frame).unwrap();
+/// Takes pictures of the page as it is seen at these sizes, in one file of this name.
+pub fn pictures(directory: &Path, sizes: &[(u32, u32)], dark: bool, name: &str) -> Vec<Picture> {
+    let frame = |(width, height): &(u32, u32)| {
+        format!(
+            "<iframe src=\"index.html\" width={width} height={height} style=\"border:0;float:left\"></iframe>"
+        )
+    };
+    let frames: String = sizes.iter().map(frame).collect();
+    fs::write(directory.join("frame.html"), format!("<!doctype html><body style=\"margin:0\">{frames}"))
+        .unwrap();
+    let window =
+        (sizes.iter().map(|size| size.0).sum(), sizes.iter().map(|size| size.1).max().unwrap_or_default());
     let path = directory.join(format!("{name}.png"));
-    let mut browser = browser(directory, view);
+    let mut browser = browser(directory, window, dark);
     let target = format!("--screenshot={}", path.display());
     run(browser.arg(target).arg(address(directory, "frame.html")));
     let file = BufReader::new(File::open(&path).unwrap());
     let mut reader = png::Decoder::new(file).read_info().unwrap();
     let mut bytes = vec![0; reader.output_buffer_size().unwrap()];
     let info = reader.next_frame(&mut bytes).unwrap();
-    let step = info.color_type.samples();
-    let pixels = bytes[..info.buffer_size()].chunks_exact(step).map(|p| [p[0], p[1], p[2]]).collect();
-    Picture { path, pixels }
+    assert_eq!((info.width, info.height), window);
+    let (step, mut left) = (info.color_type.samples(), 0);
+    let part = |&(width, height): &(u32, u32)| {
+        let columns = left..left + width as usize;
+        left = columns.end;
+        let lines = bytes.chunks_exact(info.line_size).take(height as usize);
+        let line = |line: &[u8]| -> Vec<[u8; 3]> {
+            line[columns.start * step..columns.end * step]
+                .chunks_exact(step)
+                .map(|p| [p[0], p[1], p[2]])
+                .collect()
+        };
+        Picture { pixels: lines.flat_map(line).collect() }
+    };
+    sizes.iter().map(part).collect()
 }
 
 /// Prints the page to a PDF file and returns its number of pages.
 pub fn print(directory: &Path) -> usize {
     let path = directory.join("report.pdf");
-    let view = View { size: (1200, 900), dark: false };
-    let mut browser = browser(directory, view);
+    let mut browser = browser(directory, WINDOW, false);
     let target = format!("--print-to-pdf={}", path.display());
     run(browser.arg(target).arg("--no-pdf-header-footer").arg(address(directory, "index.html")));
     let bytes = fs::read(&path).unwrap();
@@ -150,16 +176,16 @@ fn address(directory: &Path, name: &str) -> String {
     format!("file://{}", directory.join(name).display())
 }
 
-fn browser(directory: &Path, view: View) -> Command {
+fn browser(directory: &Path, window: (u32, u32), dark: bool) -> Command {
     let mut command = Command::new(PROGRAM);
-    let (width, height) = view.size;
+    let (width, height) = window;
     command
         .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"])
         .args(["--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"])
         .args(["--allow-file-access-from-files", "--enable-logging=stderr", "--virtual-time-budget=10000"])
         .arg(format!("--user-data-dir={}", directory.join("profile").display()))
-        .arg(format!("--window-size={},{height}", width.max(500)))
-        .arg(format!("--blink-settings=preferredColorScheme={}", u8::from(!view.dark)));
+        .arg(format!("--window-size={width},{height}"))
+        .arg(format!("--blink-settings=preferredColorScheme={}", u8::from(!dark)));
     command
 }
 

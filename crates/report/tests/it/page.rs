@@ -1,18 +1,19 @@
 //! The page as a reader sees it.
 
-use super::browser::{self, View};
-use super::synthetic::{Quiet, Synthetic, plan};
+use super::browser;
+use super::synthetic::{Quiet, Synthetic, folder, plan};
 use report::{Plan, Request, builtin, make};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DESKTOP: View = View { size: (1280, 4000), dark: false };
-const PHONE: View = View { size: (390, 6000), dark: false };
-const SMALL_PHONE: View = View { size: (320, 6000), dark: false };
+/// Width and height in pixels of what is seen of a page.
+const DESKTOP: (u32, u32) = (1280, 4000);
+const PHONE: (u32, u32) = (390, 6000);
+const SMALL_PHONE: (u32, u32) = (320, 6000);
 
 /// A report of made-up results; kept in `LUNETTE_KEEP`, if that is set, to be looked at.
 fn report(name: &str, plan: &Plan, text: &str) -> (PathBuf, tempfile::TempDir) {
-    let temporary = tempfile::tempdir().unwrap();
+    let temporary = folder();
     let directory = std::env::var_os("LUNETTE_KEEP")
         .map_or_else(|| temporary.path().to_path_buf(), |keep| Path::new(&keep).join(test_name()).join(name));
     let _ = fs::remove_dir_all(directory.join("raw"));
@@ -80,9 +81,9 @@ fn figures_come_before_what_explains_them() {
 #[test]
 fn the_table_of_figures_is_whole_on_a_desktop_and_begins_with_figures_on_a_phone() {
     let (directory, _temporary) = of_builtin("zeta");
-    let desktop = browser::look(&directory, View { size: (1400, 4000), dark: false });
+    let found = browser::look(&directory, &[(1400, 4000), (420, 6000)], false);
+    let (desktop, phone) = (&found[0], &found[1]);
     assert_eq!(desktop.cut_tables, 0, "{desktop:?}");
-    let phone = browser::look(&directory, View { size: (420, 6000), dark: false });
     assert!(phone.first_figure_right <= 420.0, "{phone:?}");
 }
 
@@ -93,12 +94,15 @@ fn a_report_fits_desktop_and_phone() {
 
 fn fits(name: &str) {
     let (directory, _temporary) = of_builtin(name);
-    for view in [DESKTOP, PHONE, SMALL_PHONE, View { dark: true, ..DESKTOP }] {
-        let found = browser::look(&directory, view);
-        assert!(found.scroll_width <= found.width && found.width <= view.size.0, "{name}: {found:?}");
-        assert!(found.charts >= 4 && found.drawn == found.charts, "{name}: {found:?}");
-        assert!(found.cut.is_empty(), "{name}: {found:?}");
-        assert!(found.smallest_text >= 7.5, "{name}: {found:?}");
+    let (all, day, night) = ([DESKTOP, PHONE, SMALL_PHONE], "rgb(255, 255, 255)", "rgb(20, 22, 26)");
+    for (sizes, background) in [(&all[..], day), (&all[..2], night)] {
+        for (found, size) in browser::look(&directory, sizes, background == night).iter().zip(sizes) {
+            assert!(found.scroll_width <= found.width && found.width <= size.0, "{name}: {found:?}");
+            assert!(found.charts >= 4 && found.drawn == found.charts, "{name}: {found:?}");
+            assert!(found.cut.is_empty(), "{name}: {found:?}");
+            assert!(found.smallest_text >= 7.5, "{name}: {found:?}");
+            assert_eq!(found.background, background);
+        }
     }
 }
 
@@ -113,18 +117,19 @@ mod soak {
 #[test]
 fn charts_are_drawn_by_day_and_by_night() {
     let (directory, _temporary) = of_builtin("stgt");
-    let day = browser::picture(&directory, DESKTOP, "desktop");
-    let night = browser::picture(&directory, View { dark: true, ..DESKTOP }, "dark");
-    let phone = browser::picture(&directory, PHONE, "phone");
-    let (blue, vermilion, white) = ([0x00, 0x72, 0xb2], [0xd5, 0x5e, 0x00], [0xff; 3]);
-    for picture in [&day, &phone] {
-        let counts = (picture.count(blue), picture.count(vermilion), picture.count(white));
-        assert!(counts.0 > 500 && counts.1 > 500 && counts.2 > 100_000, "{:?}: {counts:?}", picture.path);
+    let by_day = browser::pictures(&directory, &[DESKTOP, PHONE], false, "day");
+    let by_night = browser::pictures(&directory, &[DESKTOP], true, "night");
+    let day = [[0x00, 0x72, 0xb2], [0xd5, 0x5e, 0x00], [0xff; 3]];
+    let night = [[0x3b, 0x9f, 0xe0], [0xf0, 0x80, 0x3c], [0x14, 0x16, 0x1a]];
+    for (pictures, colours) in [(by_day, day), (by_night, night)] {
+        for picture in pictures {
+            let [blue, vermilion, background] = colours.map(|colour| picture.count(colour));
+            assert!(
+                blue > 500 && vermilion > 500 && background > 100_000,
+                "{blue}, {vermilion}, {background}"
+            );
+        }
     }
-    let counts =
-        (night.count([0x3b, 0x9f, 0xe0]), night.count([0xf0, 0x80, 0x3c]), night.count([0x14, 0x16, 0x1a]));
-    assert!(counts.0 > 500 && counts.1 > 500 && counts.2 > 100_000, "{counts:?}");
-    assert!(browser::look(&directory, View { dark: true, ..PHONE }).background.contains("20, 22, 26"));
 }
 
 #[test]
@@ -137,7 +142,7 @@ fn the_page_prints() {
 fn odd_plans_make_sound_pages() {
     let text = "title = 'One <row> & \"no\" ceiling'\nrepetitions = 1\n[[target]]\nname = '<b>'\n[[matrix]]\ntitle = 'a & b'";
     let (directory, _temporary) = report("odd", &plan(text), text);
-    let found = browser::look(&directory, PHONE);
+    let found = &browser::look(&directory, &[PHONE], false)[0];
     assert!(
         found.scroll_width <= found.width && found.charts > 0 && found.drawn == found.charts,
         "{found:?}"

@@ -173,6 +173,11 @@ impl Progress for Quiet {
     fn ends(&mut self, _: &Row, _: &Outcome) {}
 }
 
+/// A folder in memory: each result that is kept is synced, and there are hundreds.
+pub fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap()
+}
+
 /// A plan that a test wrote.
 pub fn plan(text: &str) -> Plan {
     Plan::from_toml(text, Path::new("plan.toml")).unwrap_or_else(|error| panic!("{error}"))
