@@ -22,16 +22,9 @@ pub(crate) fn lunette() -> PathBuf {
     built("release/lunette")
 }
 
-/// Builds it.
+/// Builds it, as README has it built.
 pub(crate) fn build_lunette() -> Result {
     succeed(cargo().args(["build", "--release", "--locked", "--package", "lunette"]))
-}
-
-/// Builds it as its benches are built, whose own needs decide some features of what it depends on: the step `instructions`
-/// has little left to build then.
-pub(crate) fn build_lunette_as_benched() -> Result {
-    let benches = ["bench", "--locked", "--package", "lunette", "--bench", "instructions", "--no-run"];
-    succeed(cargo().args(benches))
 }
 
 /// The cargo that runs us, started in the repository's root.

@@ -1,6 +1,6 @@
 //! Instructions per command: what must not creep.
 
-use crate::command::{Result, cargo, output, root};
+use crate::command::{Result, build_lunette, cargo, lunette, output, root};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -32,14 +32,9 @@ pub(crate) fn run(options: &Options) -> Result {
         println!("the figures in {FILE} are for x86-64: not checked here");
         return Ok(());
     }
-    let counted = parse(&output(cargo().args([
-        "bench",
-        "--locked",
-        "--package",
-        "lunette",
-        "--bench",
-        "instructions",
-    ]))?);
+    build_lunette()?;
+    let count = ["test", "--locked", "--package", "lunette", "--bench", "instructions"];
+    let counted = parse(&output(cargo().env("LUNETTE_TEST_PROGRAM", lunette()).args(count))?);
     if counted.is_empty() {
         return Err("the count has printed no figures".into());
     }

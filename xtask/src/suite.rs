@@ -62,13 +62,15 @@ fn captured(tests: &mut Command) -> (bool, String) {
     }
 }
 
-/// Builds the programs. Those that start daemons and load come first, since they take longest.
+/// Builds the programs. Those that start daemons and load come first, since they take longest, and then what else waits.
 fn build() -> Result<Vec<Program>> {
     let build = ["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"];
     let messages = output(cargo().args(build))?;
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut programs: Vec<Program> = messages.filter_map(|message| program(&message)).collect();
-    programs.sort_by_key(|program| !program.name.starts_with("crates/lunette/tests"));
+    programs.sort_by_key(|Program { name, .. }| {
+        (!name.starts_with("crates/lunette/tests"), !name.contains("/tests/"))
+    });
     if programs.is_empty() { Err("cargo names no test program".into()) } else { Ok(programs) }
 }
 

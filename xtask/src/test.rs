@@ -2,7 +2,7 @@
 //! wait for (`cargo xtask soak`).
 
 use crate::command::{
-    Result, build_lunette_as_benched, built, cargo, command, describe, exists, lunette, root, succeed,
+    Result, build_lunette, built, cargo, command, describe, exists, lunette, root, succeed,
 };
 use crate::vm::Played;
 use crate::{fuzz, instructions, packages, sim, suite, tidy, vm};
@@ -182,7 +182,7 @@ fn run_step(
             if options.only.is_empty() || options.only.contains(&Step::Sim) {
                 *simulation = Some(Simulation::start(options.sim_minutes)?);
             }
-            build_lunette_as_benched()?;
+            build_lunette()?;
             let test = ["test", "--locked", "--package", "lunette", "--test", "it", "--", "cli::"];
             run_tests(cargo().env("LUNETTE_TEST_PROGRAM", lunette()).args(test), summary)
         }

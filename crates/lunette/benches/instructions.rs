@@ -1,5 +1,6 @@
 //! Instructions that the core executes in user space for one command, at queue depth 1 and 32, counted by valgrind's callgrind.
-//! `cargo xtask instructions` compares them with what they may be.
+//! `cargo xtask instructions` compares them with what they may be: of the released daemon, while this program may be built as
+//! tests are.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -8,7 +9,7 @@ use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Child;
 use std::time::{Duration, Instant};
-use support::daemon::Url;
+use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, write_cdb};
 use support::tools::{must, read_text, spawn, tool};
 use tempfile::TempDir;
@@ -102,7 +103,7 @@ impl Counted {
             tool("valgrind")
                 .args(["--tool=callgrind", "--combine-dumps=no"])
                 .arg(format!("--callgrind-out-file={}", directory.path().join("out").display()))
-                .arg(env!("CARGO_BIN_EXE_lunette"))
+                .arg(Daemon::program())
                 .args([
                     "serve", "--cores", "0", "--poll", "never", "--lun", "ram:64M", "--lun", &file,
                     "--listen",

@@ -170,6 +170,7 @@ fn no_target_outlives_a_report() {
 #[test]
 fn tgt_is_measured_beside_ours() {
     let plan = "
+        repetitions = 1
         [[target]]
         name = 'null'
         store = 'null:64M'
@@ -278,7 +279,7 @@ fn a_link_that_cannot_be_made_is_reported_before_anything_runs() {
 fn every_figure_is_shown_as_a_share_of_a_ceiling() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (plan, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
-    let text = "[[target]]\nname = 'null'\nstore = 'null:1G'\n[[target]]\nname = 'top'\nkind = 'ceiling'\n\
+    let text = "repetitions = 1\n[[target]]\nname = 'null'\nstore = 'null:1G'\n[[target]]\nname = 'top'\nkind = 'ceiling'\n\
                 [[matrix]]\nscheduling = ['free', 'one core']\nrw = ['randread', 'both']\nluns = [1, 2]\n\
                 immediate_data = false\ndigests = ['none', 'both']\n";
     fs::write(&plan, text).expect("the plan is written");
