@@ -1,11 +1,13 @@
 //! What continuous integration and a person run: `cargo xtask test`, `cargo xtask soak`, `cargo xtask fuzz`, `cargo xtask sim`,
-//! `cargo xtask instructions`, `cargo xtask bench`, `cargo xtask vm`, `cargo xtask tidy`.
+//! `cargo xtask instructions`, `cargo xtask bench`, `cargo xtask vm`, `cargo xtask deb`, `cargo xtask package`, `cargo xtask tidy`.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod command;
+mod deb;
 mod fuzz;
 mod instructions;
+mod package;
 mod packages;
 mod sim;
 mod suite;
@@ -40,6 +42,10 @@ enum Task {
     Bench(bench::Options),
     /// Linux's own initiators in a virtual machine, against the daemon on this one.
     Vm(vm::Options),
+    /// Make the Debian package.
+    Deb(deb::Options),
+    /// Install, run, upgrade and purge the package in a fresh Debian 12.
+    Package(deb::Options),
     /// Check the tree itself: file lengths, leftovers, documents.
     Tidy,
 }
@@ -53,6 +59,8 @@ fn main() -> ExitCode {
         Task::Instructions(options) => packages::ensure().and_then(|()| instructions::run(&options)),
         Task::Bench(options) => packages::ensure_for_bench().and_then(|()| bench::run(&options)),
         Task::Vm(options) => packages::ensure_for_vm().and_then(|()| vm::run(&options)),
+        Task::Deb(options) => deb::run(&options),
+        Task::Package(options) => packages::ensure_for_package().and_then(|()| package::run(&options)),
         Task::Tidy => tidy::run(),
     };
     match outcome {

@@ -46,6 +46,12 @@ const VM: [Package; 11] = [
     Package { name: "procps", program: Some("kill") },
 ];
 
+/// What only `cargo xtask package` needs.
+const PACKAGE: [Package; 2] = [
+    Package { name: "mmdebstrap", program: Some("mmdebstrap") },
+    Package { name: "util-linux", program: Some("unshare") },
+];
+
 /// Makes sure that all packages are there: installs them as root, otherwise names the missing ones.
 pub(crate) fn ensure() -> Result {
     ensure_all(&PACKAGES).and_then(|()| ensure_identity())
@@ -59,6 +65,11 @@ pub(crate) fn ensure_for_bench() -> Result {
 /// The same for the virtual machine.
 pub(crate) fn ensure_for_vm() -> Result {
     ensure_all(&VM).and_then(|()| ensure_identity())
+}
+
+/// The same for the test of the package.
+pub(crate) fn ensure_for_package() -> Result {
+    ensure_all(&PACKAGE)
 }
 
 /// Makes sure that the machine has an identity, without which the daemon serves no file that has no `serial=`. Images of

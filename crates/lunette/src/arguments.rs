@@ -5,6 +5,7 @@ use crate::bench::BenchArguments;
 use crate::ceiling::CeilingArguments;
 use crate::copy::CopyArguments;
 use crate::discover::DiscoverArguments;
+use crate::generate::GenerateArguments;
 use crate::inquiry::InquiryArguments;
 use crate::manage::{ChangeArguments, ConfigCommand, GroupCommand, LunCommand, TargetCommand};
 use crate::report::ReportArguments;
@@ -67,6 +68,8 @@ pub(crate) enum Command {
     Rdma,
     /// Measure a plan and produce a page with charts
     Report(ReportArguments),
+    /// Write manual pages, and completions for shells
+    Generate(GenerateArguments),
 }
 
 const LUN_HELP: &str = "\
@@ -234,7 +237,7 @@ mod tests {
     #[test]
     fn wrong_arguments_are_answered_with_one_line() {
         for (arguments, named) in [
-            (&[][..], "report, help]; see lunette --help"),
+            (&[][..], "generate, help]; see lunette --help"),
             (&["serv"], "; did you mean `serve`?; see lunette --help"),
             (
                 &["serve", "--luns", "ram:1G"],

@@ -9,6 +9,7 @@ mod ceiling;
 mod client;
 mod copy;
 mod discover;
+mod generate;
 mod inquiry;
 mod live;
 mod log;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         Ok(Arguments { command: Command::Aoe(arguments) }) => tool(|| aoe::run(&arguments)),
         Ok(Arguments { command: Command::Bench(arguments) }) => tool(|| bench::run(&arguments)),
         Ok(Arguments { command: Command::Ceiling(arguments) }) => tool(|| ceiling::run(&arguments)),
+        Ok(Arguments { command: Command::Generate(arguments) }) => tool(|| generate::run(&arguments)),
         Ok(Arguments { command: Command::Rdma }) => tool(rdma::run),
         Ok(Arguments { command: Command::Report(arguments) }) => tool(|| report::run(&arguments)),
         // Help and version.

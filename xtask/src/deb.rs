@@ -1,0 +1,69 @@
+//! `cargo xtask deb`: the Debian package. What is in it says `crates/lunette/Cargo.toml`; the manual pages and completions are
+//! generated here.
+
+mod manual;
+
+use crate::command::{Result, built, cargo, command, exists, root, succeed};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Options of `cargo xtask deb`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// The profile that it is built by; `dev` is built fast.
+    #[arg(long, value_name = "NAME", default_value = "release")]
+    pub(crate) profile: String,
+}
+
+/// Where the package and what is generated for it go.
+const FOLDER: &str = "target/package";
+
+/// Makes the package.
+pub(crate) fn run(options: &Options) -> Result {
+    build(options)?;
+    println!("{}", pack(options, &version()?, FOLDER)?.display());
+    Ok(())
+}
+
+/// Builds and generates what is packed.
+pub(crate) fn build(options: &Options) -> Result {
+    if !exists("cargo-deb") {
+        return Err("cargo-deb is needed (cargo install --locked cargo-deb)".into());
+    }
+    succeed(cargo().args(["build", "--locked", "--package", "lunette", "--profile", &options.profile]))?;
+    let folder = root().join(FOLDER);
+    let fault = |error: std::io::Error| format!("{FOLDER}: {error}");
+    for generated in ["man1", "man5", "bash", "fish", "zsh"] {
+        match fs::remove_dir_all(folder.join(generated)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(fault(error)),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    let output = if options.profile == "dev" { "debug" } else { &options.profile };
+    succeed(command(built(output).join("lunette")).arg("generate").arg(&folder))?;
+    let source = "docs/configuration.md";
+    let text = fs::read_to_string(root().join(source)).map_err(|error| format!("{source}: {error}"))?;
+    fs::create_dir_all(folder.join("man5")).map_err(fault)?;
+    fs::write(folder.join("man5/lunette.toml.5"), manual::page(&text, &version()?)).map_err(fault)
+}
+
+/// Packs it as this version, into this folder of the repository; where the package is.
+pub(crate) fn pack(options: &Options, version: &str, folder: &str) -> Result<PathBuf> {
+    let arguments = ["deb", "--package", "lunette", "--no-build", "--fast", "--no-dbgsym", "--quiet"];
+    let file = root().join(folder).join(format!("lunette_{version}.deb"));
+    let named = ["--deb-version", version, "--profile", &options.profile];
+    succeed(cargo().args(arguments).args(named).arg("--output").arg(&file))?;
+    Ok(file)
+}
+
+/// The version that is built.
+pub(crate) fn version() -> Result<String> {
+    let text = crate::command::output(cargo().args(["pkgid", "--package", "lunette"]))?;
+    let version = text.trim().rsplit(['#', '@']).next().filter(|version| !version.is_empty());
+    version.map(str::to_owned).ok_or_else(|| format!("cargo names no version: {text}"))
+}
+
+/// Where this is in the repository's folder of packages.
+pub(crate) fn place(name: &str) -> PathBuf {
+    Path::new(&root()).join(FOLDER).join(name)
+}
