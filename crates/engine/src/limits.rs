@@ -29,12 +29,17 @@ struct Bucket {
     through_at: AtomicU64,
     /// About the most that one command took lately, in ticks.
     largest: AtomicU64,
+    /// About the longest that a core let one wait lately after it was due, in nanoseconds.
+    late: AtomicU64,
 }
 
 /// Parts of a nanosecond: a block of 512 bytes at 10 GB/s takes 51.2 ns. They last for 36 years.
 type Ticks = u64;
 const TICKS_PER_NANO: Ticks = 16;
 const TICKS_PER_SECOND: Ticks = 1_000_000_000 * TICKS_PER_NANO;
+
+/// More is not made up for: a session with few commands waits behind what others take ahead.
+const LATE_MAX: Duration = Duration::from_millis(1);
 
 /// A command's place among those that a limit lets in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,6 +50,8 @@ pub(crate) struct Place {
     pub(crate) takes: Duration,
     /// About the most that one command takes of it.
     pub(crate) largest: Duration,
+    /// About how late cores let commands in that were due.
+    pub(crate) late: Duration,
 }
 
 impl Limit {
@@ -57,6 +64,11 @@ impl Limit {
         let commands = self.commands.as_ref().map(|bucket| bucket.take(now, 1));
         let bytes = self.bytes.as_ref().filter(|_| bytes > 0).map(|bucket| bucket.take(now, bytes.into()));
         commands.into_iter().chain(bytes).fold(Place::default(), Place::and)
+    }
+
+    /// A command was let in so long after it was due.
+    pub(crate) fn let_in(&self, late: Duration) {
+        self.commands.iter().chain(&self.bytes).for_each(|bucket| bucket.let_in(late));
     }
 
     /// Releases a place that is not used.
@@ -73,6 +85,7 @@ impl Place {
             due: self.due.max(other.due),
             takes: self.takes.max(other.takes),
             largest: self.largest.max(other.largest),
+            late: self.late.max(other.late),
         }
     }
 }
@@ -82,11 +95,13 @@ impl Bucket {
         let Rate { per_second, burst } = rate;
         let least = TICKS_PER_SECOND / 1000 * Rate::BURST_MILLIS;
         let burst = least.max(ticks(burst, per_second));
-        Bucket { per_second, burst, through_at: AtomicU64::new(0), largest: AtomicU64::new(0) }
+        let [through_at, largest, late] = [0; 3].map(AtomicU64::new);
+        Bucket { per_second, burst, through_at, largest, late }
     }
 
     fn take(&self, now: Time, units: u64) -> Place {
-        let (now, takes) = (now.0.saturating_mul(TICKS_PER_NANO), ticks(units, self.per_second));
+        let (called, takes) = (now, ticks(units, self.per_second));
+        let now = called.0.saturating_mul(TICKS_PER_NANO);
         let next = |through_at: Ticks| Some(through_at.max(now).saturating_add(takes));
         let (Ok(before) | Err(before)) =
             self.through_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
@@ -95,8 +110,18 @@ impl Bucket {
         let largest = self.largest.load(Ordering::Relaxed);
         let largest = takes.max(largest - largest / 256);
         self.largest.store(largest, Ordering::Relaxed);
+        let late = self.late.load(Ordering::Relaxed);
+        self.late.store(late - late / 4096, Ordering::Relaxed);
         let nanos = |ticks: Ticks| Duration::from_nanos(ticks / TICKS_PER_NANO);
-        Place { due: Time(due), takes: nanos(takes), largest: nanos(largest) }
+        let late = Duration::from_nanos(late);
+        Place { due: Time(due).max(called), takes: nanos(takes), largest: nanos(largest), late }
+    }
+
+    fn let_in(&self, late: Duration) {
+        let late = late.min(LATE_MAX).as_nanos() as u64;
+        if late > self.late.load(Ordering::Relaxed) {
+            self.late.store(late, Ordering::Relaxed);
+        }
     }
 
     fn release(&self, units: u64) {

@@ -7,8 +7,9 @@
 //! its order: an ordered command goes behind all that waits, and everything behind an ordered one that waits.
 //!
 //! The first in a line takes a [`Place`] at once, which says when it is due, and others only as long as those that wait with one
-//! take no more than the largest command of anybody. So lines of all cores take turns, whoever has how many commands, and a core
-//! that sleeps a little too long has not lost its turn. A core has one deadline for all its lines.
+//! take no more than the largest command of anybody. So lines of all cores take turns, whoever has how many commands. A core that
+//! sleeps a little too long has not lost its turn: all lines of a limit take ahead twice what any core was late lately, as where
+//! other programs have the processor. A core has one deadline for all its lines.
 
 mod run;
 
@@ -51,6 +52,13 @@ struct Waiting {
     bytes: Option<u32>,
     attribute: Attribute,
     place: Place,
+}
+
+impl Place {
+    /// What its line may take ahead.
+    fn ahead(self) -> Duration {
+        self.largest.max(AHEAD + 2 * self.late)
+    }
 }
 
 /// How a command waits: with its place, if it is the first.
@@ -127,11 +135,11 @@ impl Line {
 
     /// Takes places for those that come next.
     fn take_ahead(&mut self, now: Time) {
-        let mut largest = self.waiting.front().map_or(Duration::ZERO, |first| first.place.largest);
-        while self.placed == 0 || self.ahead < largest.max(AHEAD) {
+        let mut ahead = self.waiting.front().map_or(Duration::ZERO, |first| first.place.ahead());
+        while self.placed == 0 || self.ahead < ahead {
             let Some(next) = self.waiting.get(self.placed) else { return };
             let place = self.take(now, next.bytes);
-            largest = largest.max(place.largest);
+            ahead = ahead.max(place.ahead());
             self.ahead += place.takes;
             self.waiting[self.placed].place = place;
             self.placed += 1;
@@ -146,8 +154,13 @@ impl Line {
     /// Lets the first go, if it is due.
     fn next(&mut self, now: Time) -> Option<Key> {
         self.take_ahead(now);
-        self.due().filter(|due| *due <= now)?;
-        self.remove(0).map(|first| first.task)
+        let due = self.due().filter(|due| *due <= now)?;
+        let first = self.remove(0)?;
+        if first.bytes.is_some() {
+            let late = now.since(due);
+            self.limits.iter().flatten().for_each(|limit| limit.let_in(late));
+        }
+        Some(first.task)
     }
 
     fn remove(&mut self, at: usize) -> Option<Waiting> {
