@@ -92,14 +92,17 @@ fn main() -> ExitCode {
 fn run_many(arguments: &Arguments, begun: Instant) -> ExitCode {
     let limit = Duration::from_secs_f64(arguments.minutes * 60.0);
     let used = || if arguments.of_processor { processor_time() } else { begun.elapsed() };
-    let (mut seeds, mut commands) = (0u64, 0u64);
+    let (mut seeds, mut commands, mut changes) = (0u64, 0u64, 0u64);
     let first = arguments.from.unwrap_or_else(|| fastrand::u64(..) >> 20);
     for seed in (first..).filter(|seed| arguments.worlds.is_none_or(|worlds| worlds.have(*seed))) {
         if seeds == arguments.seeds || used() >= limit {
             break;
         }
         match sim::run(seed, false) {
-            Ok(ran) => commands += ran.commands,
+            Ok(ran) => {
+                commands += ran.commands;
+                changes += ran.changes;
+            }
             Err(Failure { what, .. }) => {
                 println!(
                     "{what}\nthe first of {} seeds that fails, after {:.1} s of processor time; it does so again with: cargo xtask sim --seed {seed}",
@@ -114,7 +117,7 @@ fn run_many(arguments: &Arguments, begun: Instant) -> ExitCode {
     let [rate, of_time] =
         [begun.elapsed(), processor_time()].map(|time| commands as f64 / time.as_secs_f64());
     println!(
-        "{seeds} seeds from {first} on, {commands} commands, {rate:.0} a second, {of_time:.0} in one of processor time"
+        "{seeds} seeds from {first} on, {commands} commands, {changes} live changes, {rate:.0} commands a second, {of_time:.0} in one of processor time"
     );
     ExitCode::SUCCESS
 }

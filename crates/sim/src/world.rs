@@ -68,6 +68,8 @@ const FRAMES_BYTES: u64 = 16 << 20;
 pub struct Ran {
     /// Commands that ended.
     pub commands: u64,
+    /// Changes of what is served, each of one LUN or of several things at once.
+    pub changes: u64,
     /// Turns of cores.
     pub turns: u64,
     /// The sum of all that happened, if it was asked for.
@@ -241,7 +243,8 @@ pub fn run_cut(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure
         Ok(()) => {
             let of_atas = world.atas.iter().map(|ata| ata.commands).sum::<u64>();
             let commands = of_atas + world.initiators.iter().map(|initiator| initiator.commands).sum::<u64>();
-            Ok(Ran { commands, turns: world.turns, sum, trace })
+            let changes = world.guest.as_ref().map_or(0, Guest::changes);
+            Ok(Ran { commands, turns: world.turns, changes, sum, trace })
         }
         Err(what) => {
             // It may be in the middle of something.

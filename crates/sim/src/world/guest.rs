@@ -176,6 +176,11 @@ impl Guest {
         })
     }
 
+    /// How many changes it has made of what is served.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// Whether all that was begun has ended.
     pub(crate) fn is_settled(&self) -> bool {
         !self.is_changing && self.commands.is_empty()
