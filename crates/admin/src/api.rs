@@ -1,5 +1,6 @@
 //! What there is to be read and changed, as resources.
 
+mod events;
 mod sessions;
 
 use crate::desk::{Answer, Desk, Fault, Order, Refusal, Refused};
@@ -46,6 +47,7 @@ pub(crate) fn router(desk: Desk) -> Router {
         .route("/v1/targets/{target}/groups", get(groups).post(add_group))
         .route("/v1/targets/{target}/groups/{group}", get(group).patch(set_group).delete(remove_group))
         .route("/v1/portals", get(portals))
+        .route("/v1/events", get(events::follow))
         .route("/v1/sessions", get(sessions::all))
         .route("/v1/sessions/{session}", get(sessions::one).delete(sessions::end))
         .fallback(nothing_here)

@@ -1,8 +1,10 @@
 //! What clients ask for, on its way to the owner of the daemon and back.
 
+use crate::ring::{Following, Ring};
 use config::{Action, Edit};
 use serde_json::Value;
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -159,6 +161,7 @@ pub struct Desk {
     state: Arc<Mutex<Arc<State>>>,
     sessions: Arc<dyn Sessions>,
     pace: Arc<tokio::sync::Mutex<Pace>>,
+    ring: Arc<Ring>,
 }
 
 /// How often cores are asked for all their sessions.
@@ -181,12 +184,23 @@ impl Desk {
             state: Arc::default(),
             sessions,
             pace: Arc::default(),
+            ring: Arc::new(Ring::new(RandomState::new().hash_one(std::process::id()))),
         }
     }
 
     /// Publishes what runs now.
     pub fn publish(&self, state: State) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
+    }
+
+    /// Something happened: whoever follows events gets it, and nobody is waited for.
+    pub fn tell(&self, kind: &str, data: &Value) {
+        self.ring.push(kind, data);
+    }
+
+    /// Follows events, behind the one that a client has seen last; `None`: too many do.
+    pub(crate) fn follow(&self, last: Option<&str>) -> Option<Following> {
+        self.ring.follow(last)
     }
 
     /// What was published last.

@@ -9,6 +9,7 @@ mod api;
 mod desk;
 mod listener;
 mod openapi;
+mod ring;
 mod server;
 
 pub use desk::{Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, Sessions, State};

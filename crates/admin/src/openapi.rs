@@ -31,6 +31,8 @@ pub(crate) enum Answers {
     Steps,
     /// TOML.
     File,
+    /// Server-sent events, without end.
+    Events,
 }
 
 const fn read(path: &'static str, id: &'static str, summary: &'static str, answer: Answers) -> Operation {
@@ -50,7 +52,7 @@ const fn change(
 const KEYS: &str = "Keys and values of the configuration file";
 
 /// All that there is.
-pub(crate) const OPERATIONS: [Operation; 24] = [
+pub(crate) const OPERATIONS: [Operation; 25] = [
     read("/v1/cpu", "cpu", "CPU times of the daemon and its machine", Answers::One("Cpu")),
     read("/v1/openapi.json", "openapi", "This document", Answers::One("Document")),
     read("/v1/config", "config", "What runs, as a configuration file without secrets", Answers::File),
@@ -105,6 +107,7 @@ pub(crate) const OPERATIONS: [Operation; 24] = [
         Answers::List("Session"),
     ),
     read("/v1/sessions/{session}", "session", "A session", Answers::One("Session")),
+    read("/v1/events", "events", "What happens, as it happens", Answers::Events),
     change(
         "delete",
         "/v1/sessions/{session}",
@@ -148,6 +151,10 @@ fn describe(operation: &Operation) -> Value {
             parameters.push(query("dry_run", "boolean"));
             parameters.push(json!({ "name": "If-Match", "in": "header", "schema": { "type": "string" } }));
         }
+        Answers::Events => {
+            parameters
+                .push(json!({ "name": "Last-Event-ID", "in": "header", "schema": { "type": "string" } }));
+        }
         Answers::One(_) | Answers::File => {}
     }
     let schema = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
@@ -155,6 +162,7 @@ fn describe(operation: &Operation) -> Value {
         Answers::One(name) => ("application/json", schema(name)),
         Answers::List(name) => ("application/json", schemas::list(&schema(name))),
         Answers::Steps => ("application/json", schema("Steps")),
+        Answers::Events => ("text/event-stream", json!({ "type": "string" })),
         Answers::File => ("application/toml", json!({ "type": "string" })),
     };
     let problem = json!({

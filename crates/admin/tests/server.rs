@@ -32,6 +32,7 @@ impl Sessions for Nobody {
 /// A server of this process.
 struct Served {
     server: Server,
+    desk: Desk,
     _folder: TempDir,
 }
 
@@ -41,10 +42,8 @@ impl Served {
         let start = |address: &dyn Fn(&TempDir) -> AdminAddress| {
             let folder = tempfile::tempdir().expect("a temporary directory");
             let listener = Listener::bind(&address(&folder)).expect("a free place");
-            Served {
-                server: Server::start(listener, Desk::new(|_| false, Arc::new(Nobody))).expect("a thread"),
-                _folder: folder,
-            }
+            let desk = Desk::new(|_| false, Arc::new(Nobody));
+            Served { server: Server::start(listener, desk.clone()).expect("a thread"), desk, _folder: folder }
         };
         [
             start(&|folder| AdminAddress::Unix(folder.path().join("admin.sock"))),
@@ -144,5 +143,37 @@ fn connections_that_say_nothing_lock_nobody_out_and_are_ended() {
         // An end, or a reset: not a wait for ever.
         let _ = stream.read_to_end(&mut answer);
         assert!(!answer.starts_with(b"HTTP/1.1 200"));
+    }
+}
+
+#[test]
+fn who_follows_events_and_does_not_read_them_is_dropped_with_a_word() {
+    for served in Served::both() {
+        let follow = || {
+            let mut stream = served.connect();
+            stream.write_all(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is taken");
+            let mut begin = [0; 4096];
+            let mut head = String::new();
+            while !head.contains("retry: 2000") {
+                let read = stream.read(&mut begin).expect("an answer");
+                head += std::str::from_utf8(&begin[..read]).expect("text");
+            }
+            assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+            stream
+        };
+        let mut slow = follow();
+        let large: Value = "x".repeat(64 << 10).into();
+        // Far more than what is kept for it, and what the kernel holds.
+        for _ in 0..1000 {
+            served.desk.tell("large", &large);
+        }
+        let mut all = Vec::new();
+        slow.read_to_end(&mut all).expect("it ends");
+        let text = String::from_utf8(all).expect("text");
+        assert!(text.contains("event: large") && text.contains("event: dropped\ndata: {\"why\":"));
+        assert!(text.matches("event: large").count() < 1000);
+        served.snapshot();
+        // Others get in when those that followed have gone.
+        (0..40).for_each(|_| drop(follow()));
     }
 }

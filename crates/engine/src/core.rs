@@ -13,6 +13,7 @@ mod changes;
 mod connection;
 mod devices;
 mod disconnections;
+mod errors;
 mod functions;
 pub(crate) mod gate;
 mod homes;
@@ -225,6 +226,7 @@ impl<I: Io> Core<I> {
             || self.devices.want_ticks()
             || !self.units.leaving.is_empty()
             || reactor::limited::is_owed()
+            || self.agenda.has_errors
             || self.units.iter().any(|unit| unit.lane.wants_ticks());
         let timer = if is_timed {
             Some(next)
@@ -455,6 +457,7 @@ impl<I: Io> Core<I> {
         self.tick_lanes();
         self.balance(now);
         reactor::limited::report();
+        self.report_errors();
         if self.stop.is_due(now) {
             self.close_all();
         }

@@ -5,6 +5,7 @@ mod changing;
 use crate::balance::Board;
 use crate::changes::Changes;
 use crate::core::{Core, aoe};
+use crate::events::Events;
 use crate::guid;
 use crate::housekeeper::{Housekeeper, Job};
 use crate::logins::Logins;
@@ -68,6 +69,7 @@ pub struct Daemon {
     patience: Patience,
     /// Units that are still to be released.
     leaving: Vec<Leaving>,
+    events: Events,
 }
 
 /// A unit that has gone, as far as anybody sees.
@@ -190,12 +192,21 @@ impl Daemon {
     /// # Errors
     /// When a portal's address cannot be bound, the state directory cannot be made, or a core cannot start.
     pub fn start(config: Config) -> Result<Daemon, StartError> {
-        Daemon::start_with(config, opening::open_all)
+        Daemon::start_reporting(config, Events::default())
+    }
+
+    /// The same, and what happens is reported there.
+    ///
+    /// # Errors
+    /// As those of [`Daemon::start`].
+    pub fn start_reporting(config: Config, events: Events) -> Result<Daemon, StartError> {
+        Daemon::start_with(config, events, opening::open_all)
     }
 
     /// The same with stores that are opened so.
     pub(crate) fn start_with(
         mut config: Config,
+        events: Events,
         open: impl FnOnce(&mut [Lun], &About) -> Vec<Opened>,
     ) -> Result<Daemon, StartError> {
         let asked = config.clone();
@@ -215,12 +226,13 @@ impl Daemon {
         let mailboxes = mailbox::mesh::<Message>(count)
             .map_err(|error| StartError(format!("mailboxes between cores: {error}")))?;
         let mail: Vec<Sender<Message>> = (0..count).map(|core| mailboxes[0].sender(core)).collect();
-        let (shared, served) = share(config, doors, sockets_end, jobs.clone());
+        let (shared, served) = share(config, doors, sockets_end, jobs.clone(), events.clone());
         let registry = shared.registry.clone();
         let housekeeper = start_housekeeper(&shared, &mail, work)?;
         let mut watches = Vec::new();
         for (((unit, lun), opened), fit) in (0..).zip(&shared.config.luns).zip(&opened).zip(&fit) {
-            watches.extend(watch(&shared.config, lun, unit, opened, fit, &mail)?);
+            let reports = Reports { mail: &mail, events: &events };
+            watches.extend(watch(&shared.config, lun, unit, opened, fit, reports)?);
         }
         watches.iter().for_each(|(_, watch)| watch.begin());
         let stores = (0..).zip(&opened).map(|(unit, opened)| (unit, weak(opened))).collect();
@@ -241,6 +253,7 @@ impl Daemon {
             changes,
             patience: Patience::default(),
             leaving: Vec::new(),
+            events,
         })
     }
 
@@ -337,6 +350,7 @@ pub(crate) fn share<L: Line>(
     doors: Vec<Door>,
     sockets_end: i32,
     housekeeper: mpsc::Sender<Job<L>>,
+    events: Events,
 ) -> (Arc<Shared<L>>, Arc<Served>) {
     let count = config.cores.len();
     let registry = Arc::new(Registry::default());
@@ -348,6 +362,7 @@ pub(crate) fn share<L: Line>(
         board: Board::new(count),
         sockets_end,
         registry,
+        events,
         housekeeper,
         config,
     };
@@ -556,6 +571,15 @@ fn start_housekeeper(
     spawn("housekeeper", move || housekeeper.run(&work))
 }
 
+/// Whom the watch of a store reports to.
+#[derive(Clone, Copy)]
+struct Reports<'a> {
+    /// Cores.
+    mail: &'a [Sender<Message>],
+    /// Whoever follows what happens.
+    events: &'a Events,
+}
+
 /// Looks after the store of a unit, if that has to be. Memory that opened stays as it is, but for what it takes.
 fn watch(
     config: &Config,
@@ -563,7 +587,7 @@ fn watch(
     unit: u32,
     opened: &Opened,
     fit: &Result<(), String>,
-    mail: &[Sender<Message>],
+    reports: Reports<'_>,
 ) -> Result<Option<(u32, Watch)>, StartError> {
     if let Err(error) = fit {
         tracing::error!(lun = %lun.name, "its LUNs are not ready: {error}");
@@ -577,7 +601,7 @@ fn watch(
         return Ok(None);
     }
     let room = knows_space(lun).then(|| Room::new(opened.space.clone()));
-    start_watch(config, lun, unit, opened.store.clone(), opened.failed.clone(), room, mail)
+    start_watch(config, lun, unit, opened.store.clone(), opened.failed.clone(), room, reports)
 }
 
 fn start_watch(
@@ -587,11 +611,12 @@ fn start_watch(
     store: Arc<dyn Store>,
     failed: Option<String>,
     room: Option<Room>,
-    mail: &[Sender<Message>],
+    Reports { mail, events }: Reports<'_>,
 ) -> Result<Option<(u32, Watch)>, StartError> {
     let home = NewUnit::<Uring>::home_core(unit, config);
     let name = lun.name.clone();
-    let watched = Watched { name, unit, home, store, failed, logged: None, resets: 0, misplaced: None, room };
+    let (logged, misplaced, resets, events) = (None, None, 0, events.clone());
+    let watched = Watched { name, unit, home, store, failed, logged, resets, misplaced, events, room };
     let started = prober::start(watched, mail[home].clone());
     let watch = started.map_err(|error| StartError(format!("a thread for {}: {error}", lun.name)))?;
     Ok(Some((unit, watch)))

@@ -8,6 +8,7 @@ mod balance;
 mod changes;
 mod core;
 pub mod daemon;
+mod events;
 mod guid;
 mod host;
 mod housekeeper;
@@ -31,6 +32,7 @@ pub mod world;
 
 pub use changes::{Change, Shown};
 pub use daemon::{ChangeError, Daemon, Turns, Wants};
+pub use events::{Event, Events, Peer};
 pub use host::Host;
 pub use patience::Patience;
 pub use sessions::{SessionError, SessionSummary, Sessions};

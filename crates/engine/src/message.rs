@@ -2,6 +2,7 @@
 
 use crate::access::Directory;
 use crate::core::lun::LunState;
+use crate::events::Peer;
 use crate::served::{Named, Served};
 use crate::slots::Key;
 use crate::transport::Transport;
@@ -430,6 +431,16 @@ impl Facts {
         let group = portal.map_or(0, |(_, portal)| portal.group);
         let (epoch, access) = (served.epoch, Some(served.access.clone()));
         Facts { serial, way, session: None, target: None, group, epoch, access, is_admitted: false, tally }
+    }
+
+    /// Who it is, once that is known.
+    pub(crate) fn peer(&self) -> Option<Peer> {
+        Some(Peer {
+            id: self.serial,
+            initiator: self.session.as_ref()?.initiator.clone(),
+            from: self.way.to_string(),
+            target: self.target.as_ref().map(|target| target.name.clone()),
+        })
     }
 
     /// Number of its target.

@@ -233,6 +233,13 @@ impl Registry {
         live.map(|place| (place.serial, place.core)).collect()
     }
 
+    /// The initiator of a nexus, if a session of it is there.
+    pub(crate) fn initiator(&self, nexus: u64) -> Option<String> {
+        let sessions = self.lock();
+        let found = sessions.live.iter().find(|(_, place)| place.nexus == nexus);
+        found.map(|(name, _)| name.initiator.clone())
+    }
+
     /// All sessions.
     #[cfg(test)]
     pub(crate) fn places(&self) -> Vec<Place> {

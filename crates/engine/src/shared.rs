@@ -1,6 +1,7 @@
 //! What all cores share.
 
 use crate::balance::Board;
+use crate::events::Events;
 use crate::housekeeper::Job;
 use crate::logins::Logins;
 use crate::registry::Registry;
@@ -24,6 +25,8 @@ pub(crate) struct Shared<L: Line = Socket> {
     pub(crate) board: Board,
     /// Descriptors from here on are kept for what the daemon needs itself.
     pub(crate) sockets_end: i32,
+    /// Where what happens is reported.
+    pub(crate) events: Events,
     /// Jobs that block, for the housekeeper.
     pub(crate) housekeeper: mpsc::Sender<Job<L>>,
 }

@@ -17,8 +17,8 @@ pub(crate) mod initiator;
 #[path = "../tests/it/script/peer.rs"]
 pub(crate) mod peer;
 
-use crate::Daemon;
 use crate::stores::Opened;
+use crate::{Daemon, Events};
 use config::{Config, ServeOptions};
 use daemon::Url;
 use reactor::io::{Completion, Tag};
@@ -54,8 +54,8 @@ pub(crate) fn serve(
         losses: Arc::default(),
         space: Arc::default(),
     };
-    let daemon =
-        Daemon::start_with(config, |_, _| stores.iter().map(opened).collect()).expect("the daemon starts");
+    let daemon = Daemon::start_with(config, Events::default(), |_, _| stores.iter().map(opened).collect())
+        .expect("the daemon starts");
     let portal = daemon.addresses()[0];
     (daemon, Url { portal, target })
 }

@@ -5,6 +5,7 @@ use crate::changes::{Change, Changes, Progress};
 use crate::core::Core;
 use crate::core::aoe::setup;
 use crate::daemon::{open_interfaces, share};
+use crate::events::Events;
 use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
 use crate::served::Door;
@@ -92,7 +93,7 @@ impl<I: Io> Cores<I> {
         let (sender, jobs) = mpsc::channel();
         let each = config.portals.iter().zip(listeners).enumerate();
         let doors = each.map(|(number, (portal, handle))| door(number, portal.listen, handle)).collect();
-        let (shared, served) = share(config.clone(), doors, i32::MAX, sender);
+        let (shared, served) = share(config.clone(), doors, i32::MAX, sender, Events::default());
         let housekeeper = Housekeeper::new(&shared, &mail);
         let changes = Changes::new(&mail, &served, &units, config);
         let mut seat = |me: usize, mailbox: Mailbox<Message<I>>, lines| {

@@ -2,6 +2,7 @@
 //! order after the other, on the thread that owns the daemon.
 
 mod change;
+pub(crate) mod events;
 mod file;
 mod plan;
 pub(crate) mod sessions;
@@ -15,6 +16,7 @@ use engine::daemon::NotKept;
 use engine::{Daemon, Patience};
 use file::Replacement;
 use plan::Planned;
+use serde_json::json;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::Path;
@@ -45,7 +47,7 @@ impl Live {
     /// Does what a client asks for.
     pub(crate) fn take(&mut self, job: Job) {
         let answer = self.obey(&job.order, job.dry_run, job.expected.as_deref());
-        audit(&job.who, &job.order, job.dry_run, &answer);
+        self.audit(&job.who, &job.order, job.dry_run, &answer);
         job.answer(answer);
     }
 
@@ -59,7 +61,7 @@ impl Live {
             return;
         }
         let answer = self.obey(&Order::Reload, false, None);
-        audit("SIGHUP", &Order::Reload, false, &answer);
+        self.audit("SIGHUP", &Order::Reload, false, &answer);
         if let Err(refused) = answer {
             for Fault { place, what, fix } in &refused.faults {
                 tracing::error!("{place}: {what}; {fix}");
@@ -80,6 +82,26 @@ impl Live {
     /// Whether something that has gone has yet to end, and is to be looked after.
     pub(crate) fn has_leaving(&mut self) -> bool {
         self.daemon.has_leaving()
+    }
+
+    /// Who changed what, and the outcome: for the log, and those who follow events.
+    fn audit(&self, who: &str, order: &Order, dry_run: bool, answer: &Answer) {
+        let dry = if dry_run { " (dry run)" } else { "" };
+        let outcome = match answer {
+            Ok(Done { steps, .. }) => {
+                tracing::info!(who, steps = steps.len(), "admin: {order}{dry}: done");
+                "done"
+            }
+            Err(Refused { title, faults, .. }) => {
+                tracing::warn!(who, problems = faults.len(), "admin: {order}{dry}: {title}");
+                title
+            }
+        };
+        if !dry_run {
+            let steps = answer.as_ref().map_or(&[][..], |done| &done.steps);
+            let data = json!({ "who": who, "what": order.to_string(), "outcome": outcome, "steps": steps });
+            self.desk.tell("change", &events::timed(data));
+        }
     }
 
     /// Ends it in order.
@@ -284,19 +306,6 @@ impl Made {
         }
         let title = "the change was made, but what it ends has not ended yet";
         Err(refused(Refusal::Failed, title, self.taken.unended))
-    }
-}
-
-/// Who changed what, and the outcome.
-fn audit(who: &str, order: &Order, dry_run: bool, answer: &Answer) {
-    let dry = if dry_run { " (dry run)" } else { "" };
-    match answer {
-        Ok(Done { steps, .. }) => {
-            tracing::info!(who, steps = steps.len(), "admin: {order}{dry}: done");
-        }
-        Err(Refused { title, faults, .. }) => {
-            tracing::warn!(who, problems = faults.len(), "admin: {order}{dry}: {title}");
-        }
     }
 }
 

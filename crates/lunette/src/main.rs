@@ -162,7 +162,8 @@ fn run_daemon(options: ServeOptions) -> Result<(), Failure> {
     let mut signals =
         signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
     let listener = place::open(&checked.config).map_err(Failure::failed)?;
-    let daemon = Daemon::start(checked.config.clone()).map_err(Failure::failed)?;
+    let (reported, happened) = live::events::channel();
+    let daemon = Daemon::start_reporting(checked.config.clone(), reported).map_err(Failure::failed)?;
     let (events, received) = mpsc::channel();
     let jobs = events.clone();
     let sessions = Arc::new(Sessions(daemon.sessions()));
@@ -171,6 +172,8 @@ fn run_daemon(options: ServeOptions) -> Result<(), Failure> {
         .map(|listener| admin::Server::start(listener, desk.clone()))
         .transpose()
         .map_err(|error| Failure::failed(format!("the admin interface cannot start: {error}")))?;
+    let told = desk.clone();
+    spawn("events", move || happened.publish(&told))?;
     let host = host_name();
     let running = Running {
         addresses: daemon.addresses(),

@@ -19,6 +19,8 @@ pub(super) struct Agenda {
     pub(super) has_sent: bool,
     /// What it sent at the end of its last turn has left something to be begun: it does not sleep before the next.
     pub(super) is_unsettled: bool,
+    /// Commands have ended with errors that are to be reported.
+    pub(super) has_errors: bool,
 }
 
 impl Agenda {
@@ -31,6 +33,7 @@ impl Agenda {
             pushed: Vec::with_capacity(256),
             has_sent: false,
             is_unsettled: false,
+            has_errors: false,
         }
     }
 }

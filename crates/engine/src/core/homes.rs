@@ -6,7 +6,7 @@ use super::gate::GateHome;
 use super::leaving::Farewell;
 use crate::message::Origin;
 use crate::slots::Key;
-use scsi::{Home, HomeReply, HomeRequest, Publish};
+use scsi::{Home, HomeReply, HomeRequest, NexusId, Publish};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ struct Current {
     origin: Origin,
     reply: HomeReply,
     publish: Arc<Publish>,
+    /// Whose PERSISTENT RESERVE OUT, or change of a reserve list, it is.
+    by: Option<NexusId>,
     /// Cores that have not yet applied it.
     awaited: usize,
 }

@@ -4,6 +4,7 @@ use super::Core;
 use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase, REINSTATED};
 use super::lun::{LunState, NO_LUN, NO_UNIT};
 use crate::access::Login;
+use crate::events::Event;
 use crate::logins::{Evicted, Seat};
 use crate::message::{Facts, Message, Waiter, Way};
 use crate::registry::{Place, SessionName};
@@ -244,6 +245,10 @@ impl<I: Io> Core<I> {
             keys = %keys.join(" "),
             "{kind} {serial} logged in"
         );
+        let (transport, number) = (conn.machine.name(), config.cores[core]);
+        if let Some(session) = conn.facts.peer() {
+            self.shared.events.report(|| Event::SessionBegun { session, transport, core: number });
+        }
     }
 
     /// Refuses a login that was granted.

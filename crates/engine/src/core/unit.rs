@@ -14,6 +14,7 @@ use scsi::{Publish, View};
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use store::lane::{Lane, OpId, Outcome};
+use wire::Sense;
 
 /// One unit.
 pub(super) struct Unit<I: Io> {
@@ -44,6 +45,8 @@ pub(super) struct Unit<I: Io> {
     /// Connections that may send on what a READ that was aborted was lent of the store's memory, each until so many of its
     /// batches have left.
     pub(super) unsent: Vec<(Key, u64)>,
+    /// Commands that ended here with an error, since that was last reported, and what the last one got.
+    pub(super) errors: Option<(u64, Sense)>,
     /// Nobody is shown it any more.
     pub(super) leaving: Option<Leaving>,
 }
@@ -67,6 +70,7 @@ impl<I: Io> Unit<I> {
             held: Held::default(),
             ledger,
             unsent: Vec::new(),
+            errors: None,
             leaving: None,
         }
     }

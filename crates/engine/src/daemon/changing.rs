@@ -1,8 +1,8 @@
 //! How a daemon's configuration changes while it serves.
 
 use super::{
-    ChangeError, Daemon, Leaving, NotKept, StartError, UnitSummary, Wants, reopen, start_watch, summary,
-    watch, weak,
+    ChangeError, Daemon, Leaving, NotKept, Reports, StartError, UnitSummary, Wants, reopen, start_watch,
+    summary, watch, weak,
 };
 use crate::changes::{Change, Plan, Prepared, Progress, Released};
 use crate::core::aoe;
@@ -153,7 +153,14 @@ impl Daemon {
         let served = prepared.served();
         let index = served.units.iter().position(|unit| *unit == number).expect("it is to be served");
         let lun = &served.config.luns[index];
-        let watch = watch(&served.config, lun, number, &opened, &prepared.fit, &self.mail)?;
+        let watch = watch(
+            &served.config,
+            lun,
+            number,
+            &opened,
+            &prepared.fit,
+            Reports { mail: &self.mail, events: &self.events },
+        )?;
         Ok(Some(Arrival { summary: summary(lun, &opened), watch, store: (number, weak(&opened)) }))
     }
 
@@ -172,7 +179,8 @@ impl Daemon {
         if let Some((_, watch)) = self.watches.iter().find(|(other, _)| *other == number) {
             return watch.weigh(space);
         }
-        match start_watch(&served.config, lun, number, store, None, Some(Room::new(space)), &self.mail) {
+        let reports = Reports { mail: &self.mail, events: &self.events };
+        match start_watch(&served.config, lun, number, store, None, Some(Room::new(space)), reports) {
             Ok(watch) => self.watches.extend(watch.inspect(|(_, watch)| watch.begin())),
             Err(error) => tracing::error!(lun = %lun.name, "its warn_at is not heeded: {error}"),
         }

@@ -240,7 +240,7 @@ impl Target {
         let (units, _) = NewUnit::all(&config, &opened, &System);
         let doors = open_doors(&config).expect("a portal");
         let (portal, name) = (doors[0].address, config.targets[0].name.clone());
-        let (shared, served) = share(config, doors, i32::MAX, mpsc::channel().0);
+        let (shared, served) = share(config, doors, i32::MAX, mpsc::channel().0, Events::default());
         let mailbox = mailbox::mesh::<Message<Noting>>(1).expect("a mailbox").remove(0);
         let mail = mailbox.sender(0);
         let notes = Notes::default();

@@ -2,6 +2,7 @@
 //! one that hangs hangs that thread and nothing else.
 
 use super::room::Room;
+use crate::events::{Event, Events};
 use crate::message::{Message, Origin, Waiter};
 use crate::patience::Patience;
 use reactor::mailbox::Sender;
@@ -40,6 +41,8 @@ pub(crate) struct Watched {
     pub(crate) resets: u64,
     /// Why its path did not lead to it at the last look.
     pub(crate) misplaced: Option<String>,
+    /// Where it is reported that it is lost, or back.
+    pub(crate) events: Events,
     /// What it takes, if the unit is thin and that can be found.
     pub(crate) room: Option<Room>,
 }
@@ -156,6 +159,7 @@ impl Watched {
                 self.logged = None;
                 if self.failed.take().is_some() {
                     tracing::warn!(%lun, "the store is back: {}", store.describe());
+                    self.events.report(|| Event::StoreBack { lun: lun.clone() });
                     return Some(HomeRequest::StoreChanged(store.traits()));
                 }
                 let traits = changed?;
@@ -166,6 +170,7 @@ impl Watched {
             Err(error) => match &self.failed {
                 None => {
                     tracing::error!(%lun, "the store failed, its LUNs are not ready: {error}");
+                    self.events.report(|| Event::StoreLost { lun: lun.clone(), why: error.clone() });
                     (self.failed, self.logged) = (Some(error.clone()), Some(now));
                     Some(HomeRequest::StoreFailed(error.into()))
                 }
@@ -184,7 +189,7 @@ impl Watched {
     /// The same of what it takes.
     fn space(&mut self, now: Instant) -> Option<HomeRequest> {
         let room = self.room.as_mut().filter(|_| self.failed.is_none())?;
-        room.look(&self.name, &*self.store, now)
+        room.look(&self.name, &*self.store, now, &self.events)
     }
 
     /// The same of resets.
@@ -254,6 +259,7 @@ mod tests {
                 logged: None,
                 resets: 0,
                 misplaced: None,
+                events: Events::default(),
                 room: None,
             },
         )
@@ -345,6 +351,7 @@ mod tests {
                 logged: None,
                 resets: 0,
                 misplaced: None,
+                events: Events::default(),
                 room: None,
             };
             let watch = start(watched, home[0].sender(0)).unwrap();

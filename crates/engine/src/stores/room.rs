@@ -1,5 +1,6 @@
 //! What thin stores take, as it is found off the datapath.
 
+use crate::events::{Event, Events};
 use scsi::{HomeRequest, Space};
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,7 +26,13 @@ impl Room {
     }
 
     /// Looks what the store takes, and warns once when that is too much. What to report to the unit's home, if it is news.
-    pub(super) fn look(&mut self, lun: &str, store: &dyn Store, now: Instant) -> Option<HomeRequest> {
+    pub(super) fn look(
+        &mut self,
+        lun: &str,
+        store: &dyn Store,
+        now: Instant,
+        events: &Events,
+    ) -> Option<HomeRequest> {
         if self.next.is_some_and(|next| now < next) {
             return None;
         }
@@ -38,6 +45,12 @@ impl Room {
             let is_reached = used >= if self.has_warned { at.saturating_sub(SLACK_BYTES) } else { at };
             if is_reached && !self.has_warned {
                 tracing::warn!(%lun, used, available, size, "it takes {percent} % of its size (warn_at)");
+                events.report(|| Event::ThresholdReached {
+                    lun: lun.to_owned(),
+                    used_bytes: used,
+                    size_bytes: size,
+                    percent,
+                });
             }
             self.has_warned = is_reached;
         }
@@ -80,14 +93,21 @@ mod tests {
         let space = Arc::<Space>::default();
         space.set_warn_at(Some(80));
         let mut room = Room::new(space);
+        let warnings = Arc::new(AtomicU64::new(0));
+        let warned = warnings.clone();
+        let events = Events::to(move |event| {
+            assert!(matches!(event, Event::ThresholdReached { percent: 80, .. }), "{event:?}");
+            warned.fetch_add(1, Ordering::Relaxed);
+        });
         let mut now = Instant::now();
         let mut look = |mebibytes: u64| {
             now += Duration::from_secs(60);
             store.0.store(mebibytes << 20, Ordering::Relaxed);
-            (room.look("thin", &store, now).is_some(), room.has_warned)
+            (room.look("thin", &store, now, &events).is_some(), room.has_warned)
         };
         assert_eq!([look(0), look(0), look(79)], [(true, false), (false, false), (true, false)]);
         assert_eq!([look(80), look(90), look(80)], [(true, true); 3]);
         assert_eq!([look(79), look(80)], [(true, false), (true, true)]);
+        assert_eq!(warnings.load(Ordering::Relaxed), 2);
     }
 }

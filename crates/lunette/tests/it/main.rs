@@ -16,6 +16,7 @@ mod command;
 mod copy_and_inquiry;
 mod device;
 mod durability;
+mod events;
 mod hostile;
 mod huge_pages;
 mod idle;

@@ -188,6 +188,11 @@ fn the_api_is_what_its_document_says() {
             .replace("{session}", &id);
         for method in ["GET", "POST", "PATCH", "PUT", "DELETE"] {
             let described = !operations[method.to_lowercase()].is_null();
+            if path == "/v1/events" && method == "GET" {
+                // Its answer has no end.
+                assert!(described);
+                continue;
+            }
             // Nothing comes of it: the body is none, or the configuration another one.
             let answer = request(&socket, method, &format!("{real}?dry_run"), "If-Match: \"none\"\r\n", "");
             assert_eq!(answer.status != 405, described, "{method} {path}: {}", answer.body);

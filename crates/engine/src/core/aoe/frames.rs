@@ -4,6 +4,7 @@ use super::{BUFFERS, FIRMWARE, FRAMES_IN_LINE, SESSIONS_MAX, counts};
 use crate::core::connection::{Connection, Phase};
 use crate::core::lun::LunState;
 use crate::core::{Core, kind};
+use crate::events::Event;
 use crate::message::{Facts, Way};
 use crate::ports;
 use crate::slots::Key;
@@ -242,6 +243,10 @@ impl<I: Io> Core<I> {
         let mut facts = Facts::new(serial, way, &self.served, self.io.now());
         facts.session = Some(Arc::new(session));
         facts.is_admitted = true;
+        if let Some(session) = facts.peer() {
+            let core = self.shared.config.cores[self.me];
+            self.shared.events.report(|| Event::SessionBegun { session, transport: "AoE", core });
+        }
         let mut target = Target::new(config);
         self.ethernet.recall(index, from, address, &mut target);
         let machine = Transport::Aoe(Box::new(target));

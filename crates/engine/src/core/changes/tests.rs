@@ -365,7 +365,8 @@ fn first_of_two(store: &Arc<HeldStore>) -> (Core<Uring>, Mailbox<Message>) {
     let (mut units, _) = NewUnit::all(&config, &opened, &System);
     let address = config.portals[0].listen;
     let door = door(address, None);
-    let (shared, served) = share(config, vec![door], i32::MAX, mpsc::channel().0);
+    let (shared, served) =
+        share(config, vec![door], i32::MAX, mpsc::channel().0, crate::events::Events::default());
     let [first, other] = mailbox::mesh(2).expect("mailboxes").try_into().ok().expect("two");
     let io = Uring::new(Arena::new(1 << 24).expect("memory"), first.waker()).expect("an io_uring");
     (Core::new(0, io, shared, served, first, units.iter_mut().map(|unit| unit.on(0)).collect()), other)

@@ -5,6 +5,7 @@ use crate::core::lun::LunState;
 use crate::core::session::session_name;
 use crate::core::task::Task;
 use crate::core::{Core, kind};
+use crate::events::{Event, Events};
 use crate::message::{Asker, Facts, Message, Waiter, Way};
 use crate::slots::Key;
 use crate::transport::Transport;
@@ -70,6 +71,19 @@ fn log_end(facts: &Facts, now: Time, reason: &str) {
         write_bytes = tally.write_bytes,
         "session {serial} ended: {reason}"
     );
+}
+
+/// Reports that a session has ended.
+fn report_end(events: &Events, facts: &Facts, now: Time, reason: &str) {
+    let Some(session) = facts.peer().filter(|_| facts.is_admitted) else { return };
+    events.report(|| Event::SessionEnded {
+        session,
+        reason: reason.to_owned(),
+        age: now.since(facts.tally.since),
+        commands: facts.tally.commands,
+        read_bytes: facts.tally.read_bytes,
+        write_bytes: facts.tally.write_bytes,
+    });
 }
 
 impl<I: Io> Core<I> {
@@ -158,7 +172,9 @@ impl<I: Io> Core<I> {
         conn.login.expires = None;
         conn.phase = Phase::Closing;
         conn.closing.cut_at = Some(self.io.now().after(CUT_AFTER));
-        log_end(&conn.facts, self.io.now(), conn.closing.why.unwrap_or(reason));
+        let reason = conn.closing.why.unwrap_or(reason);
+        log_end(&conn.facts, self.io.now(), reason);
+        report_end(&self.shared.events, &conn.facts, self.io.now(), reason);
         if let Way::Portal { from, .. } = conn.facts.way {
             self.shared.logins.ends(conn.facts.serial, from.ip());
         }

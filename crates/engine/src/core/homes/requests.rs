@@ -5,6 +5,7 @@ use crate::core::Core;
 use crate::core::connection::Connection;
 use crate::core::lun::{LunState, NO_LUN};
 use crate::core::task::{State, Task};
+use crate::events::Event;
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
@@ -32,6 +33,7 @@ impl<I: Io> Core<I> {
                 return;
             }
             let Some((origin, request)) = home.queue.pop_front() else { return };
+            let by = reserver(&request);
             let (reply, publish) = home.home.handle(request);
             let is_final = !home.home.can_undo();
             let Some(publish) = publish else {
@@ -39,7 +41,7 @@ impl<I: Io> Core<I> {
                 continue;
             };
             let persist = publish.persist.clone();
-            home.current = Some(Current { origin, reply, publish: Arc::new(publish), awaited: 0 });
+            home.current = Some(Current { origin, reply, publish: Arc::new(publish), by, awaited: 0 });
             match persist {
                 Some(state) => self.persist(unit, state, is_final),
                 None => self.publish(unit),
@@ -109,10 +111,24 @@ impl<I: Io> Core<I> {
         if current.awaited > 0 {
             return;
         }
-        if let Some(Current { origin, reply, .. }) = home.current.take() {
+        if let Some(Current { origin, reply, publish, by, .. }) = home.current.take() {
+            self.report_preempted(unit, &publish, by);
             self.post(origin.core, Message::Answer { origin, reply });
         }
         self.home_next(unit);
+    }
+
+    /// Reports that reservations or registrations were taken from others, on all cores.
+    fn report_preempted(&self, unit: u32, publish: &Publish, by: Option<NexusId>) {
+        let is_one = |attention: UnitAttention| {
+            matches!(attention, UnitAttention::ReservationsPreempted | UnitAttention::RegistrationsPreempted)
+        };
+        if publish.attentions.iter().any(|(_, attention)| is_one(*attention)) {
+            self.shared.events.report(|| Event::Preempted {
+                lun: self.units[unit].name.clone(),
+                by: by.and_then(|by| self.shared.registry.initiator(by.0)),
+            });
+        }
     }
 
     /// Applies what a unit's home published.
@@ -220,5 +236,13 @@ impl<I: Io> Core<I> {
         }
         self.function_settled(task);
         self.connection_settled(task);
+    }
+}
+
+/// Who asks to change reservations.
+fn reserver(request: &HomeRequest) -> Option<NexusId> {
+    match request {
+        HomeRequest::PersistentReserveOut { from, .. } | HomeRequest::Export { from, .. } => Some(from.nexus),
+        _ => None,
     }
 }

@@ -423,6 +423,10 @@ impl<I: Io> Core<I> {
     fn report_end(&mut self, key: Key, ending: Ending) {
         let Some(task) = self.tasks.get(key) else { return };
         let (connection, wire) = (task.connection, task.wire);
+        if ending.status == Status::CheckCondition {
+            self.note_error(task.unit, &ending);
+        }
+        let Some(task) = self.tasks.get(key) else { return };
         // Until it is known where its data belongs, nothing behind it can be read.
         let is_unplaced = task.command.unsolicited_bytes > 0 && task.asked_bytes == 0;
         self.trace_task_end(key, &ending);

@@ -1,0 +1,96 @@
+//! Events as they happen (server-sent events, HTML section 9.2).
+
+use super::{Context, problem};
+use crate::ring::Following;
+use crate::server::Deadline;
+use axum::Extension;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::State as Shared;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Frame;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{self, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// A comment shows that the connection is alive when there is nothing else.
+const ALIVE_EVERY: Duration = Duration::from_secs(15);
+/// How long a client may take nothing.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// How long a client is to wait before it comes back.
+const RETRY: &str = "retry: 2000\n\n";
+const ALIVE: &str = ":\n\n";
+const DROPPED: &str =
+    "event: dropped\ndata: {\"why\":\"this client does not take events as fast as they come\"}\n\n";
+
+pub(super) async fn follow(
+    Shared(context): Shared<Context>,
+    Extension(deadline): Extension<Deadline>,
+    headers: HeaderMap,
+) -> Response {
+    let last = headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default());
+    let Some(following) = context.desk.follow(last) else {
+        let title = "too many clients follow events";
+        return problem(StatusCode::SERVICE_UNAVAILABLE, title, &[]);
+    };
+    deadline.extend(PATIENCE);
+    let mut alive = interval(ALIVE_EVERY);
+    alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let stream = Stream { following, alive, deadline, has_begun: false, is_over: false };
+    let fields = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    (fields, Body::new(stream)).into_response()
+}
+
+/// The body of an answer that does not end until its client has had enough, or has fallen behind.
+struct Stream {
+    following: Following,
+    alive: Interval,
+    deadline: Deadline,
+    has_begun: bool,
+    is_over: bool,
+}
+
+impl Stream {
+    /// What comes next: pending until something does, `None` at the end.
+    fn next(&mut self, context: &mut task::Context<'_>) -> Poll<Option<Bytes>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        if !std::mem::replace(&mut self.has_begun, true) {
+            return Poll::Ready(Some(RETRY.into()));
+        }
+        if let Some(text) = self.following.before.pop_front() {
+            return Poll::Ready(Some(text.as_bytes().to_vec().into()));
+        }
+        match self.following.queue.poll_recv(context) {
+            Poll::Ready(Some(text)) => Poll::Ready(Some(text.as_bytes().to_vec().into())),
+            Poll::Ready(None) => {
+                self.is_over = true;
+                let is_behind = self.following.is_behind.load(Ordering::Relaxed);
+                Poll::Ready(is_behind.then(|| DROPPED.into()))
+            }
+            Poll::Pending => {
+                ready!(self.alive.poll_tick(context));
+                Poll::Ready(Some(ALIVE.into()))
+            }
+        }
+    }
+}
+
+impl HttpBody for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = ready!(self.next(context));
+        // Only a client that reads has more asked for.
+        self.deadline.extend(PATIENCE);
+        Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}

@@ -1,0 +1,162 @@
+//! What has happened lately, and who follows it.
+
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+/// Events that are kept for who comes back.
+pub const EVENTS_KEPT: usize = 1024;
+/// Events that a client may be behind.
+pub(crate) const BEHIND_MAX: usize = 256;
+/// Clients that follow at once.
+pub(crate) const FOLLOWERS_MAX: usize = 16;
+
+/// The last events, and who follows.
+pub(crate) struct Ring {
+    /// Names this process: numbers of events begin anew with each.
+    start: u64,
+    inside: Mutex<Inside>,
+}
+
+#[derive(Default)]
+struct Inside {
+    /// Of the last event.
+    number: u64,
+    kept: VecDeque<(u64, Arc<str>)>,
+    followers: Vec<Follower>,
+}
+
+struct Follower {
+    queue: Sender<Arc<str>>,
+    is_behind: Arc<AtomicBool>,
+}
+
+/// What a client that follows gets.
+pub(crate) struct Following {
+    /// What it has missed of what is kept no more, as an event; and what is kept behind that it has seen last.
+    pub(crate) before: VecDeque<Arc<str>>,
+    /// What comes.
+    pub(crate) queue: Receiver<Arc<str>>,
+    /// It did not take what came: there is no more for it.
+    pub(crate) is_behind: Arc<AtomicBool>,
+}
+
+impl Ring {
+    pub(crate) fn new(start: u64) -> Ring {
+        Ring { start, inside: Mutex::default() }
+    }
+
+    /// Something happened. Nobody is waited for.
+    pub(crate) fn push(&self, kind: &str, data: &Value) {
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        inside.number += 1;
+        let number = inside.number;
+        let text: Arc<str> = format!("id: {:x}-{number}\nevent: {kind}\ndata: {data}\n\n", self.start).into();
+        if inside.kept.len() == EVENTS_KEPT {
+            inside.kept.pop_front();
+        }
+        inside.kept.push_back((number, text.clone()));
+        inside.followers.retain(|follower| match follower.queue.try_send(text.clone()) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_)) => {
+                follower.is_behind.store(true, Ordering::Relaxed);
+                false
+            }
+            Err(TrySendError::Closed(_)) => false,
+        });
+    }
+
+    /// Follows, behind the event that a client has seen last, if it has; all that is kept follows one that is not known.
+    /// `None`: too many do.
+    pub(crate) fn follow(&self, last: Option<&str>) -> Option<Following> {
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        inside.followers.retain(|follower| !follower.queue.is_closed());
+        if inside.followers.len() >= FOLLOWERS_MAX {
+            return None;
+        }
+        let seen = last.map(|last| self.number(last, inside.number));
+        let mut before = VecDeque::new();
+        if let Some(seen) = seen {
+            let oldest = inside.kept.front().map_or(inside.number + 1, |(number, _)| *number);
+            match seen {
+                Some(seen) if seen + 1 < oldest => {
+                    before.push_back(missed(Some(oldest - seen - 1)));
+                }
+                None if last != Some("0") => before.push_back(missed(None)),
+                Some(_) | None => {}
+            }
+            let behind = inside.kept.iter().filter(|(number, _)| *number > seen.unwrap_or(0));
+            before.extend(behind.map(|(_, text)| text.clone()));
+        }
+        let (sender, queue) = channel(BEHIND_MAX);
+        let is_behind = Arc::<AtomicBool>::default();
+        inside.followers.push(Follower { queue: sender, is_behind: is_behind.clone() });
+        Some(Following { before, queue, is_behind })
+    }
+
+    /// The number in an identifier of this process.
+    fn number(&self, id: &str, highest: u64) -> Option<u64> {
+        let (start, number) = id.split_once('-')?;
+        let is_ours = u64::from_str_radix(start, 16).is_ok_and(|start| start == self.start);
+        number.parse().ok().filter(|number| is_ours && *number <= highest)
+    }
+}
+
+/// Without an identifier: who comes back later has still seen the last one that had one.
+fn missed(events: Option<u64>) -> Arc<str> {
+    let events = events.map_or_else(|| "null".to_owned(), |events| events.to_string());
+    format!("event: missed\ndata: {{\"events\":{events}}}\n\n").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn numbers(texts: &VecDeque<Arc<str>>) -> Vec<String> {
+        texts.iter().map(|text| text.lines().next().unwrap_or_default().to_owned()).collect()
+    }
+
+    #[test]
+    fn who_comes_back_gets_what_is_kept_behind_what_it_saw_and_how_much_it_missed() {
+        let ring = Ring::new(0xab);
+        (0..EVENTS_KEPT + 10).for_each(|number| ring.push("x", &json!(number)));
+        let last = EVENTS_KEPT + 10;
+        let before = |id: Option<&str>| numbers(&ring.follow(id).expect("room").before);
+        assert!(before(None).is_empty());
+        assert_eq!(
+            before(Some(&format!("ab-{}", last - 2))),
+            [format!("id: ab-{}", last - 1), format!("id: ab-{last}")]
+        );
+        let all = before(Some("ab-4"));
+        assert_eq!(
+            (all.len(), all[0].as_str(), all[1].as_str()),
+            (EVENTS_KEPT + 1, "event: missed", "id: ab-11")
+        );
+        assert!(ring.follow(Some("ab-4")).expect("room").before[0].contains("{\"events\":6}"));
+        for unknown in ["cd-5", "ab-99999", "ab", "", "-", "ab--1"] {
+            let all = ring.follow(Some(unknown)).expect("room").before;
+            assert!(all.len() == EVENTS_KEPT + 1 && all[0].contains("{\"events\":null}"), "{unknown}");
+        }
+        assert_eq!(before(Some("0")).len(), EVENTS_KEPT);
+    }
+
+    #[test]
+    fn who_does_not_read_is_dropped_and_others_are_not() {
+        let ring = Ring::new(1);
+        let slow = ring.follow(None).expect("room");
+        let mut quick = ring.follow(None).expect("room");
+        for number in 0..=BEHIND_MAX {
+            ring.push("x", &json!(number));
+            assert!(quick.queue.try_recv().is_ok());
+        }
+        assert!(slow.is_behind.load(Ordering::Relaxed) && !quick.is_behind.load(Ordering::Relaxed));
+        let more: Vec<Following> = std::iter::from_fn(|| ring.follow(None)).collect();
+        assert_eq!(more.len(), FOLLOWERS_MAX - 1, "one has the place of the slow one");
+        drop(more);
+        assert!(ring.follow(None).is_some(), "they have gone");
+    }
+}

@@ -1,0 +1,111 @@
+//! What happens in a daemon that somebody may want to see as it happens. Nothing of it is on the path of a READ or WRITE that
+//! ends well.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Something happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A session has logged in, or an initiator of AoE has begun to use a unit.
+    SessionBegun {
+        /// Who.
+        session: Peer,
+        /// What it speaks.
+        transport: &'static str,
+        /// The number of its core.
+        core: usize,
+    },
+    /// It has ended.
+    SessionEnded {
+        /// Who.
+        session: Peer,
+        /// Why: "logged out", say.
+        reason: String,
+        /// How long it was there.
+        age: Duration,
+        /// Commands that came, and bytes that they were to read and to write.
+        commands: u64,
+        /// Bytes that they were to read.
+        read_bytes: u64,
+        /// Bytes that they were to write.
+        write_bytes: u64,
+    },
+    /// A LUN's store has failed: it is not ready.
+    StoreLost {
+        /// The LUN's name.
+        lun: String,
+        /// Why.
+        why: String,
+    },
+    /// It is back.
+    StoreBack {
+        /// The LUN's name.
+        lun: String,
+    },
+    /// Somebody took reservations or registrations of a LUN from others.
+    Preempted {
+        /// The LUN's name.
+        lun: String,
+        /// The initiator that did, if it is still there.
+        by: Option<String>,
+    },
+    /// A thin LUN takes as much as its `warn_at`.
+    ThresholdReached {
+        /// The LUN's name.
+        lun: String,
+        /// Bytes that it takes.
+        used_bytes: u64,
+        /// Its size.
+        size_bytes: u64,
+        /// The part in percent.
+        percent: u8,
+    },
+    /// Commands to a LUN ended with an error, on one core, since that was last reported.
+    Errors {
+        /// The LUN's name.
+        lun: String,
+        /// How many.
+        count: u64,
+        /// What the last one got.
+        last: String,
+    },
+}
+
+/// Who is at the other end of a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// The session's number in the log.
+    pub id: u64,
+    /// The initiator's name; of AoE its address.
+    pub initiator: String,
+    /// Its address.
+    pub from: String,
+    /// The target's name; `None`: a discovery session, or AoE.
+    pub target: Option<String>,
+}
+
+/// Where events go. Whoever takes them does not wait, and drops what it has no room for.
+#[derive(Clone, Default)]
+pub struct Events(Option<Arc<dyn Fn(Event) + Send + Sync>>);
+
+impl Events {
+    /// They are given to this.
+    pub fn to(take: impl Fn(Event) + Send + Sync + 'static) -> Events {
+        Events(Some(Arc::new(take)))
+    }
+
+    /// Reports one, which is made only for somebody who takes it.
+    pub fn report(&self, event: impl FnOnce() -> Event) {
+        if let Some(take) = &self.0 {
+            take(event());
+        }
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Events").field(&self.0.is_some()).finish()
+    }
+}

@@ -1,0 +1,265 @@
+//! What happens in the daemon, as clients of the admin interface follow it: without what comes too often.
+
+use admin::Desk;
+use engine::{Event, Events, Peer};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Events that wait to be published. Cores do not wait: what they have no room for is counted.
+const QUEUE: usize = 4096;
+/// Sessions that begin or end at once, and then in a second, before they are only counted.
+const SESSIONS_AT_ONCE: u32 = 200;
+const SESSIONS_PER_SECOND: u32 = 20;
+/// Between two events about errors of one LUN, and between two about what was left out.
+const APART: Duration = Duration::from_secs(1);
+/// LUNs whose errors are counted at once.
+const LUNS_MAX: usize = 16_384;
+
+/// What was reported, and has yet to be published.
+pub(crate) struct Happened {
+    queue: Receiver<Event>,
+    lost: Arc<AtomicU64>,
+}
+
+/// Where cores report to, and where that is read.
+pub(crate) fn channel() -> (Events, Happened) {
+    let (sender, queue): (SyncSender<Event>, _) = sync_channel(QUEUE);
+    let lost = Arc::<AtomicU64>::default();
+    let count = lost.clone();
+    let events = Events::to(move |event| {
+        if sender.try_send(event).is_err() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    (events, Happened { queue, lost })
+}
+
+impl Happened {
+    /// Publishes all until the daemon has ended.
+    pub(crate) fn publish(self, desk: &Desk) {
+        let mut filter = Filter::new(Instant::now());
+        loop {
+            let now = Instant::now();
+            let event = match filter.due() {
+                Some(due) => self.queue.recv_timeout(due.saturating_duration_since(now)),
+                None => self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            let now = Instant::now();
+            let mut tell = |kind: &str, data: Value| desk.tell(kind, &timed(data));
+            match event {
+                Ok(event) => filter.take(event, now, &mut tell),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            filter.left_out += self.lost.swap(0, Ordering::Relaxed);
+            filter.flush(now, &mut tell);
+        }
+    }
+}
+
+/// Errors of a LUN.
+struct Counted {
+    count: u64,
+    last: String,
+    /// When they may be published.
+    due: Instant,
+}
+
+/// Leaves out what comes too often, and says how much that was.
+struct Filter {
+    errors: BTreeMap<String, Counted>,
+    /// Sessions that may begin or end now, and since when that is so.
+    sessions: u32,
+    since: Instant,
+    left_out: u64,
+    /// When that may be published.
+    due: Instant,
+}
+
+impl Filter {
+    fn new(now: Instant) -> Filter {
+        Filter { errors: BTreeMap::new(), sessions: SESSIONS_AT_ONCE, since: now, left_out: 0, due: now }
+    }
+
+    /// When something is to be published.
+    fn due(&self) -> Option<Instant> {
+        let errors = self.errors.values().map(|counted| counted.due);
+        errors.chain((self.left_out > 0).then_some(self.due)).min()
+    }
+
+    fn take(&mut self, event: Event, now: Instant, tell: &mut impl FnMut(&str, Value)) {
+        match event {
+            Event::Errors { lun, count, last } => return self.count(lun, count, last, now),
+            Event::SessionBegun { .. } | Event::SessionEnded { .. } if !self.admits(now) => {
+                self.left_out += 1;
+                return;
+            }
+            _ => {}
+        }
+        let (kind, data) = json(&event);
+        tell(kind, data);
+    }
+
+    fn count(&mut self, lun: String, count: u64, last: String, now: Instant) {
+        if self.errors.len() >= LUNS_MAX && !self.errors.contains_key(&lun) {
+            self.left_out += count;
+            return;
+        }
+        let counted =
+            self.errors.entry(lun).or_insert_with(|| Counted { count: 0, last: String::new(), due: now });
+        counted.count += count;
+        counted.last = last;
+    }
+
+    /// Whether another session may begin or end.
+    fn admits(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.since);
+        let more = (passed.as_secs_f64() * f64::from(SESSIONS_PER_SECOND)) as u32;
+        if more > 0 {
+            self.sessions = self.sessions.saturating_add(more).min(SESSIONS_AT_ONCE);
+            self.since = now;
+        }
+        let is_admitted = self.sessions > 0;
+        self.sessions = self.sessions.saturating_sub(1);
+        is_admitted
+    }
+
+    /// Publishes what is due. A LUN is remembered for as long as its next errors have to wait.
+    fn flush(&mut self, now: Instant, tell: &mut impl FnMut(&str, Value)) {
+        self.errors.retain(|lun, counted| {
+            if counted.due > now {
+                return true;
+            }
+            let is_one = counted.count > 0;
+            if is_one {
+                tell("errors", json!({ "lun": lun, "count": counted.count, "last": counted.last }));
+                (counted.count, counted.due) = (0, now + APART);
+            }
+            is_one
+        });
+        if self.left_out > 0 && self.due <= now {
+            tell("missed", json!({ "events": self.left_out }));
+            (self.left_out, self.due) = (0, now + APART);
+        }
+    }
+}
+
+/// With the time at which it is published.
+pub(super) fn timed(mut data: Value) -> Value {
+    data["time"] = humantime::format_rfc3339_millis(SystemTime::now()).to_string().into();
+    data
+}
+
+fn json(event: &Event) -> (&'static str, Value) {
+    let session = |Peer { id, initiator, from, target }: &Peer| json!({ "session": id, "initiator": initiator, "address": from, "target": target });
+    match event {
+        Event::SessionBegun { session: peer, transport, core } => {
+            let mut data = session(peer);
+            data["transport"] = (*transport).into();
+            data["core"] = (*core).into();
+            ("session_begun", data)
+        }
+        Event::SessionEnded { session: peer, reason, age, commands, read_bytes, write_bytes } => {
+            let mut data = session(peer);
+            data["reason"] = reason.as_str().into();
+            data["age_seconds"] = (age.as_millis() as f64 / 1e3).into();
+            data["commands"] = (*commands).into();
+            data["read_bytes"] = (*read_bytes).into();
+            data["write_bytes"] = (*write_bytes).into();
+            ("session_ended", data)
+        }
+        Event::StoreLost { lun, why } => ("store_lost", json!({ "lun": lun, "why": why })),
+        Event::StoreBack { lun } => ("store_back", json!({ "lun": lun })),
+        Event::Preempted { lun, by } => ("preempted", json!({ "lun": lun, "by": by })),
+        Event::ThresholdReached { lun, used_bytes, size_bytes, percent } => {
+            let data = json!({
+                "lun": lun, "used_bytes": used_bytes, "size_bytes": size_bytes, "warn_at": format!("{percent}%"),
+            });
+            ("threshold_reached", data)
+        }
+        Event::Errors { lun, count, last } => ("errors", json!({ "lun": lun, "count": count, "last": last })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(id: u64) -> Event {
+        let session = Peer { id, initiator: "iqn.a:b".into(), from: "192.0.2.1:5".into(), target: None };
+        Event::SessionBegun { session, transport: "iSCSI", core: 0 }
+    }
+
+    fn error(lun: &str, count: u64) -> Event {
+        Event::Errors { lun: lun.into(), count, last: format!("error {count}") }
+    }
+
+    #[test]
+    fn errors_are_counted_and_published_once_a_second_for_each_lun() {
+        let start = Instant::now();
+        let mut filter = Filter::new(start);
+        let mut told = Vec::new();
+        for millis in 0..2500u64 {
+            let now = start + Duration::from_millis(millis);
+            let mut tell = |kind: &str, data: Value| told.push((millis, kind.to_owned(), data));
+            if millis % 10 == 0 && millis < 2000 {
+                filter.take(error("a", 1), now, &mut tell);
+            }
+            if millis == 500 {
+                filter.take(error("b", 7), now, &mut tell);
+            }
+            filter.flush(now, &mut tell);
+        }
+        let found: Vec<_> = told
+            .iter()
+            .map(|(at, kind, data)| (*at, kind.as_str(), data["lun"].as_str(), data["count"].as_u64()))
+            .collect();
+        let a = Some("a");
+        assert_eq!(
+            found,
+            [
+                (0, "errors", a, Some(1)),
+                (500, "errors", Some("b"), Some(7)),
+                (1000, "errors", a, Some(100)),
+                (2000, "errors", a, Some(99)),
+            ]
+        );
+        let later = start + Duration::from_secs(4);
+        filter.flush(later, &mut |_, _| panic!("nothing happened"));
+        assert!(filter.errors.is_empty() && filter.due().is_none(), "nothing is waited for");
+    }
+
+    #[test]
+    fn sessions_without_end_do_not_drive_out_what_else_happens() {
+        let start = Instant::now();
+        let mut filter = Filter::new(start);
+        let mut told = Vec::new();
+        let mut tell = |kind: &str, data: Value| told.push((kind.to_owned(), data));
+        for id in 0..10_000 {
+            filter.take(begun(id), start, &mut tell);
+            filter.flush(start, &mut tell);
+        }
+        filter.take(Event::StoreBack { lun: "a".into() }, start, &mut tell);
+        filter.flush(start + APART, &mut tell);
+        filter.take(begun(10_000), start + APART, &mut tell);
+        let count = |kind: &str| told.iter().filter(|(other, _)| other == kind).count();
+        assert_eq!((count("session_begun"), count("store_back")), (SESSIONS_AT_ONCE as usize + 1, 1));
+        let left_out: u64 = told
+            .iter()
+            .filter(|(kind, _)| kind == "missed")
+            .filter_map(|(_, data)| data["events"].as_u64())
+            .sum();
+        assert_eq!((left_out, count("missed")), (10_000 - u64::from(SESSIONS_AT_ONCE), 2));
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_counted_and_nobody_waits() {
+        let (events, happened) = channel();
+        (0..QUEUE as u64 + 5).for_each(|id| events.report(|| begun(id)));
+        assert_eq!(happened.lost.load(Ordering::Relaxed), 5);
+    }
+}
