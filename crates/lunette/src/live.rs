@@ -276,7 +276,10 @@ impl Live {
         }
         let mut faults = vec![failed];
         let title = match self.daemon.patience().has_ended() {
-            true => "the daemon ends; the steps before this one were taken",
+            true => {
+                faults.extend(taken.unended.clone());
+                "the daemon ends before the change was made in full; the next start goes by the file"
+            }
             false => {
                 faults.extend(change::take_back(&mut self.daemon, before, taken));
                 match faults.len() {
