@@ -543,7 +543,7 @@ impl<I: Io> Changes<I> {
         let mut names: Vec<String> = left.iter().flat_map(|act| self.names_of(act)).collect();
         names.sort();
         names.dedup();
-        names
+        if names.is_empty() { vec!["sessions that end".into()] } else { names }
     }
 
     fn names_of(&self, act: &Act) -> Vec<String> {
@@ -565,7 +565,7 @@ impl<I: Io> Changes<I> {
                 while let Ok(units) = units.recv_timeout(ANSWER_WITHIN) {
                     all.extend(units.iter().filter_map(name));
                 }
-                if all.is_empty() { vec!["the end of sessions".into()] } else { all }
+                all
             }
         }
     }

@@ -327,7 +327,7 @@ impl<I: Io> Core<I> {
             kind::LANE => {
                 let mut done = std::mem::take(&mut self.agenda.done);
                 self.units.lane(index).completed(&mut self.io, completion, &mut done);
-                self.finish_ops(&mut done);
+                self.finish_ops(index, &mut done);
                 self.agenda.done = done;
             }
             kind::DEVICE => self.device_ready(index),
@@ -352,21 +352,21 @@ impl<I: Io> Core<I> {
                 self.units.used.swap_remove(index);
             }
             has_finished |= !done.is_empty();
-            self.finish_ops(&mut done);
+            self.finish_ops(unit, &mut done);
             self.agenda.done = done;
         }
         self.poller.hurry(!self.units.used.is_empty());
         has_finished
     }
 
-    fn finish_ops(&mut self, done: &mut Vec<(OpId, Outcome)>) {
+    fn finish_ops(&mut self, unit: u32, done: &mut Vec<(OpId, Outcome)>) {
         for (id, outcome) in done.drain(..) {
             if outcome.is_err() {
                 self.keep_losses();
             }
             match id {
                 kind::FINAL_FLUSH => {}
-                kind::LEAVING_FLUSH => self.leaving_flushed(outcome),
+                kind::LEAVING_FLUSH => self.leaving_flushed(unit, outcome),
                 _ => self.op_finished(id, outcome),
             }
         }
@@ -465,10 +465,11 @@ impl<I: Io> Core<I> {
 
     fn tick_lanes(&mut self) {
         let mut done = std::mem::take(&mut self.agenda.done);
-        for unit in self.units.iter_mut() {
-            unit.lane.tick(&mut self.io, &mut done);
+        for slot in 0..self.units.slots() {
+            let Some(unit) = self.units.in_slot(slot).map(Unit::number) else { continue };
+            self.units[unit].lane.tick(&mut self.io, &mut done);
+            self.finish_ops(unit, &mut done);
         }
-        self.finish_ops(&mut done);
         self.agenda.done = done;
     }
 }

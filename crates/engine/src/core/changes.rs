@@ -193,36 +193,32 @@ impl<I: Io> Core<I> {
     /// goes.
     fn flush_leaving(&mut self, number: u32) {
         let cores = self.cores();
-        let is_alone = self.units.flushing.is_none();
         let is_idle = |home: &&mut HomeUnit| home.farewell.quiet == cores && home.is_idle();
         let Some(home) = self.units.home_mut(number).filter(is_idle) else { return };
         match home.farewell.flush {
             // Who asked it meanwhile, for a nexus that was lost, has been answered.
             Flush::Over(is_flushed) => return self.drop_unit(number, is_flushed),
-            Flush::Due if is_alone => home.farewell.flush = Flush::Begun,
-            Flush::Due | Flush::Begun => return,
+            Flush::Due => home.farewell.flush = Flush::Begun,
+            Flush::Begun => return,
         }
         if self.units[number].view.policy.failed.is_some() {
             let unit = &mut self.units[number];
             let is_flushed = !unit.lane.is_dirty() || unit.report_flush(Err(StoreError::Unavailable));
             return self.drop_unit(number, is_flushed);
         }
-        self.units.flushing = Some(number);
         match self.units.lane(number).submit(&mut self.io, kind::LEAVING_FLUSH, &Op::Flush) {
             Submitted::Later => {}
-            Submitted::Done(outcome) => self.leaving_flushed(outcome),
+            Submitted::Done(outcome) => self.leaving_flushed(number, outcome),
         }
     }
 
     /// The store of a unit that leaves was flushed.
-    pub(super) fn leaving_flushed(&mut self, outcome: Outcome) {
-        if let Some(number) = self.units.flushing.take() {
-            let is_flushed = self.units[number].report_flush(outcome);
-            if let Some(home) = self.units.home_mut(number) {
-                home.farewell.flush = Flush::Over(is_flushed);
-            }
-            self.flush_leaving(number);
+    pub(super) fn leaving_flushed(&mut self, number: u32, outcome: Outcome) {
+        let is_flushed = self.units[number].report_flush(outcome);
+        if let Some(home) = self.units.home_mut(number) {
+            home.farewell.flush = Flush::Over(is_flushed);
         }
+        self.flush_leaving(number);
     }
 
     fn drop_unit(&mut self, unit: u32, is_flushed: bool) {

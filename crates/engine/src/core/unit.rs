@@ -111,8 +111,6 @@ pub(super) struct Units<I: Io> {
     pub(super) leaving: Vec<u32>,
     /// What was published, and tasks keep from having been applied.
     pub(super) publications: Vec<Publication>,
-    /// The one of them whose store is being flushed.
-    pub(super) flushing: Option<u32>,
     /// What tasks of LUNs that do not exist hold of the core's buffers.
     nowhere: Held,
 }
@@ -125,7 +123,6 @@ impl<I: Io> Units<I> {
             slots: Vec::new(),
             used,
             leaving: Vec::new(),
-            flushing: None,
             publications: Vec::new(),
             nowhere: Held::default(),
         };
@@ -178,6 +175,15 @@ impl<I: Io> Units<I> {
             self.used.push(number);
         }
         &mut *self[number].lane
+    }
+
+    /// How many slots there are, for whoever goes through them while units come and go.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn in_slot(&self, slot: usize) -> Option<&Unit<I>> {
+        self.slots.get(slot)?.as_ref()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Unit<I>> {

@@ -39,7 +39,7 @@ impl<I: Io> Core<I> {
             let Some(unit) = self.units.used.last().copied() else { return };
             let mut done = std::mem::take(&mut self.agenda.done);
             let bytes = self.units[unit].lane.work(&mut self.io, SHARE_BYTES, &mut done);
-            self.finish_ops(&mut done);
+            self.finish_ops(unit, &mut done);
             self.agenda.done = done;
             if bytes == 0 {
                 idle += 1;

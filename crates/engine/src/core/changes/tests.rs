@@ -201,6 +201,29 @@ fn a_lun_that_hangs_is_removed_and_holds_up_no_change_behind_it() {
 }
 
 #[test]
+fn a_lun_whose_last_flush_hangs_does_not_hold_up_the_next_that_goes() {
+    let stores = [HeldStore::new(), HeldStore::new(), HeldStore::new()];
+    let (mut daemon, _) = serve(1, &stores, |_| {});
+    // Its flush waits.
+    stores[1].cling(true);
+    stores[1].hold();
+    daemon.wait_at_most(Duration::ZERO);
+    let what = unended(daemon.apply(Change::Remove { name: "lun1".into() }));
+    assert!(what.contains("LUN lun1 "), "{what}");
+    stores[1].wait_for(1);
+    daemon.wait_at_most(Duration::from_secs(60));
+    daemon.apply(Change::Remove { name: "lun2".into() }).expect("it goes");
+    assert_eq!(Arc::strong_count(&stores[2]), 1, "nobody has the store any more");
+    stores[1].cling(false);
+    stores[1].release();
+    while daemon.has_leaving() {
+        std::thread::yield_now();
+    }
+    assert_eq!(Arc::strong_count(&stores[1]), 1);
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
 fn a_target_whose_session_hangs_is_removed_and_whoever_ends_the_daemon_waits_for_nothing() {
     let stores = [HeldStore::new(), HeldStore::new()];
     let (mut daemon, url) = serve(2, &stores, |_| {});
