@@ -9,6 +9,7 @@ pub mod command;
 pub mod designator;
 pub mod field;
 pub mod inquiry;
+pub mod log;
 pub mod lun;
 pub mod mode;
 pub mod opcode;

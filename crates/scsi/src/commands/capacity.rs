@@ -51,7 +51,7 @@ fn build16(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
 #[cfg(test)]
 mod tests {
     use crate::testing::Bench;
-    use wire::scsi::command::ReadCapacity10;
+    use wire::scsi::command::{ReadCapacity10, ReadCapacity16};
 
     #[test]
     fn capacity_in_both_sizes() {
@@ -60,9 +60,9 @@ mod tests {
         assert_eq!(bench.read(short).assert_good().data, [0, 1, 0xff, 0xff, 0, 0, 2, 0]);
         bench.read(ReadCapacity10 { lba: 1, ..ReadCapacity10::default() }).assert_invalid_field(2);
         bench.read(ReadCapacity10 { partial: true, ..ReadCapacity10::default() }).assert_invalid_field(8);
-        let long = |len| [0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, len, 0, 0];
-        let data = bench.read(&long(32)).assert_good().data.clone();
+        let long = ReadCapacity16::new;
+        let data = bench.read(long(32)).assert_good().data.clone();
         assert_eq!(data[..16], [0, 0, 0, 0, 0, 1, 0xff, 0xff, 0, 0, 2, 0, 0, 3, 0xc0, 0]);
-        assert_eq!(bench.read(&long(7)).assert_good().data, data[..7]);
+        assert_eq!(bench.read(long(7)).assert_good().data, data[..7]);
     }
 }

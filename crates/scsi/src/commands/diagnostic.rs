@@ -70,6 +70,7 @@ mod tests {
     use wire::scsi::command::{
         ReadDefectData10, ReadDefectData12, ReceiveDiagnosticResults, SendDiagnostic, TestUnitReady,
     };
+    use wire::scsi::opcode;
 
     #[test]
     fn self_tests_report_that_the_store_is_gone() {
@@ -77,11 +78,11 @@ mod tests {
         bench.ask(HomeRequest::StoreFailed("cut off".into()));
         let ready = bench.read(TestUnitReady {}).sense();
         for flags in [0x04, 0x20, 0x40, 0xa0, 0xc0] {
-            let test = bench.read(&[0x1d, flags, 0, 0, 0, 0]);
+            let test = bench.read(&[opcode::SEND_DIAGNOSTIC, flags, 0, 0, 0, 0]);
             assert_eq!((test.ending.status, test.sense()), (Status::CheckCondition, ready));
         }
         for untested in [0x00, 0x80] {
-            bench.read(&[0x1d, untested, 0, 0, 0, 0]).assert_good();
+            bench.read(&[opcode::SEND_DIAGNOSTIC, untested, 0, 0, 0, 0]).assert_good();
         }
     }
 
@@ -89,7 +90,7 @@ mod tests {
     fn self_tests_pass_and_there_are_no_defects() {
         let mut bench = Bench::new();
         for flags in [0x04, 0x20, 0x40, 0x80, 0xa0, 0xc0] {
-            bench.read(&[0x1d, flags, 0, 0, 0, 0]).assert_good();
+            bench.read(&[opcode::SEND_DIAGNOSTIC, flags, 0, 0, 0, 0]).assert_good();
         }
         bench.read(SendDiagnostic { code: 3, ..SendDiagnostic::default() }).assert_invalid_field(1);
         bench

@@ -112,6 +112,7 @@ mod tests {
         ReportSupportedOperationCodes, RequestSense, SanitizeBlockErase, SanitizeExitFailureMode,
         TestUnitReady, Write10,
     };
+    use wire::scsi::opcode;
 
     const FORMAT: FormatUnit = FormatUnit::ZERO;
     const READ: Read10 = Read10::new(0, 1);
@@ -140,7 +141,7 @@ mod tests {
         ];
         for (flags, list) in lists {
             let mut bench = bench();
-            let outcome = bench.write(&[0x04, flags, 0, 0, 0, 0], list);
+            let outcome = bench.write(&[opcode::FORMAT_UNIT, flags, 0, 0, 0, 0], list);
             assert_eq!(outcome.assert_good().ending.write_bytes, list.len() as u64, "{flags:02x} {list:?}");
             assert!(bench.medium.iter().all(|byte| *byte == 0) && !bench.mapped.contains(&true));
             assert_eq!(bench.operations.last(), Some(&MediaOp::Flush));
@@ -163,10 +164,10 @@ mod tests {
         let mut bench = bench();
         // FMTPINFO, LONGLIST and CMPLST without a list, DEFECT LIST FORMAT.
         for flags in [0x80, 0x40, 0x20, 0x08, 0x01, 0x14, 0x17] {
-            bench.write(&[0x04, flags, 0, 0, 0, 0], &[0; 8]).assert_invalid_field(1);
+            bench.write(&[opcode::FORMAT_UNIT, flags, 0, 0, 0, 0], &[0; 8]).assert_invalid_field(1);
         }
         for (flags, list) in [(0x10, &[0; 3][..]), (0x30, &[0; 7]), (0x10, &[0, 0x88, 0, 0, 0, 0])] {
-            bench.write(&[0x04, flags, 0, 0, 0, 0], list).assert_check(0x5, 0x1a00);
+            bench.write(&[opcode::FORMAT_UNIT, flags, 0, 0, 0, 0], list).assert_check(0x5, 0x1a00);
         }
         // PROTECTION FIELD USAGE, options without FOV, a defect list, a pattern; of a long header, protection intervals.
         let lists: [(u8, [u8; 8]); 9] = [
@@ -181,7 +182,7 @@ mod tests {
             (0x30, [0, 0, 0, 0, 0, 0, 0, 8]),
         ];
         for (flags, list) in lists {
-            bench.write(&[0x04, flags, 0, 0, 0, 0], &list).assert_check(0x5, 0x2600);
+            bench.write(&[opcode::FORMAT_UNIT, flags, 0, 0, 0, 0], &list).assert_check(0x5, 0x2600);
         }
         assert!(bench.medium.iter().all(|byte| *byte == b'a') && bench.published.is_none());
     }

@@ -128,7 +128,7 @@ mod tests {
         let list = bench.read(Inquiry { vital: true, ..Inquiry::new(255) }).data;
         assert_eq!(list[4..], [0x00, 0x80, 0x83, 0x85, 0x86, 0x87, 0x88, 0x8f, 0xb0, 0xb1, 0xb2]);
         for page in &list[4..] {
-            let data = bench.read(&[0x12, 1, *page, 4, 0, 0]).assert_good().data.clone();
+            let data = bench.read(Inquiry::page(*page, 1024)).assert_good().data.clone();
             assert_eq!(data[1], *page);
             assert_eq!(data.len(), 4 + usize::from(u16::from_be_bytes([data[2], data[3]])));
         }

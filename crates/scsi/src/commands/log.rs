@@ -7,75 +7,65 @@ use crate::state::space::Space;
 use crate::state::unit::View;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
-
-/// Supported pages.
-const SUPPORTED: u8 = 0x00;
-/// Logical block provisioning.
-const PROVISIONING: u8 = 0x0c;
-/// Temperature.
-const TEMPERATURE: u8 = 0x0d;
-/// Start-stop cycle counter.
-const START_STOP: u8 = 0x0e;
-
-/// FORMAT AND LINKING 11b: a binary list parameter.
-const BINARY_LIST: u8 = 0x03;
-/// FORMAT AND LINKING 01b: an ASCII list parameter.
-const ASCII_LIST: u8 = 0x01;
+use wire::scsi::command::LogSense;
+use wire::scsi::log::format::{ASCII_LIST, BINARY_LIST};
+use wire::scsi::log::page::{ALL_SUBPAGES, LOGICAL_BLOCK_PROVISIONING, START_STOP, SUPPORTED, TEMPERATURE};
+use wire::scsi::log::{Header, ParameterHeader, ResourceCount, resource, scope};
 
 /// LOG SENSE.
 pub(crate) fn sense<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    if cdb.u8(1) & 0x01 != 0 {
-        return Err(Check::cdb_bit(1, 0).into());
+    if cdb.get(LogSense::SAVE) {
+        return Err(Check::cdb_field(LogSense::SAVE).into());
     }
-    Ok(P::from(Answer::new(*cdb, u32::from(cdb.u16(7)), build)))
+    Ok(P::from(Answer::new(*cdb, cdb.get(LogSense::ALLOCATION).into(), build)))
 }
 
 fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    let (code, subpage, pointer) = (cdb.u8(2) & 0x3f, cdb.u8(3), cdb.u16(5));
+    let LogSense { page: code, subpage, pointer, .. } = LogSense::read(cdb.as_bytes());
     let body = match (code, subpage) {
         (SUPPORTED, 0x00) => pages(env.view).collect(),
-        (SUPPORTED, 0xff) => {
+        (SUPPORTED, ALL_SUBPAGES) => {
             let list = pages(env.view).flat_map(|page| [page, 0]);
-            [SUPPORTED, 0, SUPPORTED, 0xff].into_iter().chain(list.skip(2)).collect()
+            [SUPPORTED, 0, SUPPORTED, ALL_SUBPAGES].into_iter().chain(list.skip(2)).collect()
         }
-        (PROVISIONING, 0x00) if env.view.is_thin() => resources(env.view, pointer)?,
+        (LOGICAL_BLOCK_PROVISIONING, 0x00) if env.view.is_thin() => resources(env.view, pointer)?,
         (TEMPERATURE, 0x00) => parameters(pointer, &TEMPERATURE_PARAMETERS)?,
         (START_STOP, 0x00) => parameters(pointer, &START_STOP_PARAMETERS)?,
-        (SUPPORTED | PROVISIONING | TEMPERATURE | START_STOP, 1..) => return Err(Check::cdb_byte(3).into()),
-        _ => return Err(Check::cdb_bit(2, 5).into()),
+        (SUPPORTED | LOGICAL_BLOCK_PROVISIONING | TEMPERATURE | START_STOP, 1..) => {
+            return Err(Check::cdb_field(LogSense::SUBPAGE).into());
+        }
+        _ => return Err(Check::cdb_field(LogSense::PAGE).into()),
     };
-    let with_subpage = if subpage == 0 { 0 } else { 0x40 };
-    let not_saved = if code == PROVISIONING { 0x80 } else { 0 };
-    data.extend_from_slice(&[code | with_subpage | not_saved, subpage]);
-    data.extend_from_slice(&u16::try_from(body.len()).unwrap_or(u16::MAX).to_be_bytes());
-    data.extend_from_slice(&body);
+    let header = Header {
+        not_saved: code == LOGICAL_BLOCK_PROVISIONING,
+        is_subpage: subpage != 0,
+        code,
+        subpage,
+        following_bytes: u16::try_from(body.len()).unwrap_or(u16::MAX),
+    };
+    data.extend(header.to_bytes());
+    data.extend(body);
     Ok(())
 }
 
 fn pages(view: &View) -> impl Iterator<Item = u8> + use<> {
     let thin = view.is_thin();
-    [SUPPORTED, PROVISIONING, TEMPERATURE, START_STOP]
+    [SUPPORTED, LOGICAL_BLOCK_PROVISIONING, TEMPERATURE, START_STOP]
         .into_iter()
-        .filter(move |page| thin || *page != PROVISIONING)
+        .filter(move |page| thin || *page != LOGICAL_BLOCK_PROVISIONING)
 }
 
 /// What can still be taken, which others may take as well, and what is (SBC-4 section 6.4.5). It is not known of every store.
 fn resources(view: &View, pointer: u16) -> Result<Vec<u8>, Check> {
     let Some((used, available)) = view.space().and_then(Space::sets) else { return Ok(Vec::new()) };
-    let value = |sets: u32, scope: u8| {
-        let [a, b, c, d] = sets.to_be_bytes();
-        [a, b, c, d, scope, 0, 0, 0]
-    };
-    let (available, used) = (value(available, SHARED), value(used, DEDICATED));
-    parameters(pointer, &[(1, BINARY_LIST, &available), (2, BINARY_LIST, &used)])
+    let available = ResourceCount { count: available, scope: scope::SHARED }.to_bytes();
+    let used = ResourceCount { count: used, scope: scope::DEDICATED }.to_bytes();
+    let list = [(resource::AVAILABLE, &available), (resource::USED, &used)];
+    parameters(pointer, &list.map(|(code, value)| (code.into(), BINARY_LIST, &value[..])))
 }
 
-/// SCOPE.
-const DEDICATED: u8 = 0x01;
-const SHARED: u8 = 0x02;
-
-/// Code, control byte and value of a log parameter.
+/// Code, format and value of a log parameter.
 type Parameter<'a> = (u16, u8, &'a [u8]);
 
 /// Temperature and reference temperature: not available.
@@ -93,33 +83,35 @@ const START_STOP_PARAMETERS: [Parameter<'static>; 4] = [
 /// The parameters from the one that PARAMETER POINTER names on; it may not point past the last (SPC-4 section 6.7).
 fn parameters(pointer: u16, list: &[Parameter<'_>]) -> Result<Vec<u8>, Check> {
     let mut body = Vec::new();
-    for (code, control, value) in list.iter().filter(|(code, _, _)| *code >= pointer) {
-        body.extend_from_slice(&code.to_be_bytes());
-        body.extend_from_slice(&[*control, u8::try_from(value.len()).unwrap_or(0)]);
+    for (code, format, value) in list.iter().filter(|(code, ..)| *code >= pointer) {
+        let following_bytes = u8::try_from(value.len()).unwrap_or(0);
+        body.extend(ParameterHeader { code: *code, format: *format, following_bytes }.to_bytes());
         body.extend_from_slice(value);
     }
-    if body.is_empty() { Err(Check::cdb_byte(5)) } else { Ok(body) }
+    if body.is_empty() { Err(Check::cdb_field(LogSense::POINTER)) } else { Ok(body) }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::testing::Bench;
     use wire::scsi::command::LogSense;
+    use wire::scsi::opcode;
 
     #[test]
     fn every_page_that_is_listed_is_there() {
         let mut bench = Bench::new();
-        let sense = |page: u8, subpage: u8| [0x4d, 0, 0x40 | page, subpage, 0, 0, 0, 0, 255, 0];
-        let list = bench.read(&sense(0, 0)).assert_good().data.clone();
+        let sense =
+            |page, subpage| LogSense { control: 1, page, subpage, allocation: 255, ..LogSense::default() };
+        let list = bench.read(sense(0, 0)).assert_good().data.clone();
         assert_eq!(list, [0, 0, 0, 4, 0x00, 0x0c, 0x0d, 0x0e]);
         for page in &list[4..] {
-            assert_eq!(bench.read(&sense(*page, 0)).assert_good().data[0] & 0x3f, *page);
+            assert_eq!(bench.read(sense(*page, 0)).assert_good().data[0] & 0x3f, *page);
         }
-        let pairs = bench.read(&sense(0, 0xff)).assert_good().data.clone();
+        let pairs = bench.read(sense(0, 0xff)).assert_good().data.clone();
         assert_eq!(pairs, [0x40, 0xff, 0, 10, 0, 0, 0, 0xff, 0x0c, 0, 0x0d, 0, 0x0e, 0]);
-        bench.read(&sense(0x02, 0)).assert_invalid_field(2);
-        bench.read(&sense(0x0d, 1)).assert_invalid_field(3);
-        bench.read(&[0x4c, 0, 0x40, 0, 0, 0, 0, 0, 0, 0]).assert_check(0x5, 0x2000);
+        bench.read(sense(0x02, 0)).assert_invalid_field(2);
+        bench.read(sense(0x0d, 1)).assert_invalid_field(3);
+        bench.read(&[opcode::LOG_SELECT, 0, 0x40, 0, 0, 0, 0, 0, 0, 0]).assert_check(0x5, 0x2000);
     }
 
     #[test]

@@ -86,39 +86,39 @@ mod tests {
     use super::*;
     use crate::testing::Bench;
     use wire::Cdb;
+    use wire::scsi::command::{Inquiry, ReportLuns, RequestSense, TestUnitReady};
 
     #[test]
     fn the_list_depends_on_what_is_asked_for() {
         let mut bench = Bench::new();
-        let list = |select| [0xa0, 0, select, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+        let list = |select| ReportLuns { select, ..ReportLuns::new(256) };
         for select in [0, 2] {
-            let data = bench.read(&list(select)).assert_good().data.clone();
+            let data = bench.read(list(select)).assert_good().data.clone();
             assert_eq!(data, [0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
         }
         for select in [1, 0x10, 0x11, 0x12] {
-            assert_eq!(bench.read(&list(select)).assert_good().data, [0; 8]);
+            assert_eq!(bench.read(list(select)).assert_good().data, [0; 8]);
         }
-        bench.read(&list(3)).assert_invalid_field(2);
+        bench.read(list(3)).assert_invalid_field(2);
         bench.read(ReportLuns::new(15)).assert_invalid_field(6);
     }
 
     #[test]
     fn where_there_is_no_unit_three_commands_are_answered() {
-        let ask = |cdb: &[u8]| {
-            let cdb = Cdb::from_bytes(cdb).unwrap();
+        let ask = |cdb: Cdb| {
             let attribute = crate::Attribute::Simple;
             let request = Request { cdb: &cdb, attribute, read_bytes: 255, write_bytes: 0 };
             let mut data = Vec::new();
             let ending = no_unit(&request, &[0], &mut data);
             (ending, data)
         };
-        let (ending, data) = ask(&[0x12, 0, 0, 0, 36, 0]);
+        let (ending, data) = ask(Inquiry::new(36).into());
         assert_eq!((ending, data.len(), data[0]), (Ending::sent(36), 36, 0x7f));
-        let (ending, data) = ask(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+        let (ending, data) = ask(ReportLuns::new(256).into());
         assert_eq!((ending, data.len()), (Ending::sent(16), 16));
-        let (ending, data) = ask(&[0x03, 0, 0, 0, 18, 0]);
+        let (ending, data) = ask(RequestSense::new(18).into());
         assert_eq!((ending, data[2], data[12]), (Ending::sent(18), 5, 0x25));
-        let (ending, data) = ask(&[0; 6]);
+        let (ending, data) = ask(TestUnitReady {}.into());
         assert_eq!((ending.status, data.len()), (Status::CheckCondition, 0));
         assert_eq!(ending.sense.unwrap().as_bytes()[12], 0x25);
     }

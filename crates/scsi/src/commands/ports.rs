@@ -65,7 +65,7 @@ fn build_functions(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(),
 #[cfg(test)]
 mod tests {
     use crate::testing::Bench;
-    use wire::scsi::command::{Inquiry, ReportTargetPortGroups};
+    use wire::scsi::command::{Inquiry, ReportSupportedFunctions, ReportTargetPortGroups};
 
     #[test]
     fn groups_hold_their_ports() {
@@ -106,9 +106,10 @@ mod tests {
     #[test]
     fn functions_in_both_forms() {
         let mut bench = Bench::new();
-        let report = |flags, len| [0xa3, 0x0d, flags, 0, 0, 0, 0, 0, 0, len, 0, 0];
-        assert_eq!(bench.read(&report(0, 4)).assert_good().data, [0xda, 0, 0, 0]);
-        assert_eq!(bench.read(&report(0x80, 16)).assert_good().data.len(), 16);
-        bench.read(&report(0, 3)).assert_invalid_field(6);
+        let report =
+            |extended, len| ReportSupportedFunctions { extended, ..ReportSupportedFunctions::new(len) };
+        assert_eq!(bench.read(report(false, 4)).assert_good().data, [0xda, 0, 0, 0]);
+        assert_eq!(bench.read(report(true, 16)).assert_good().data.len(), 16);
+        bench.read(report(false, 3)).assert_invalid_field(6);
     }
 }

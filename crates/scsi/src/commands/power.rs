@@ -115,15 +115,16 @@ mod tests {
     use crate::testing::{Bench, unit};
     use crate::vocabulary::storage::MediaOp;
     use wire::scsi::command::TestUnitReady;
+    use wire::scsi::opcode;
 
     const READY: TestUnitReady = TestUnitReady {};
 
     fn start_stop(flags: u8) -> [u8; 6] {
-        [0x1b, 0, 0, 0, flags, 0]
+        [opcode::START_STOP_UNIT, 0, 0, 0, flags, 0]
     }
 
     fn prevent(flags: u8) -> [u8; 6] {
-        [0x1e, 0, 0, 0, flags, 0]
+        [opcode::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, flags, 0]
     }
 
     fn removable() -> Bench {

@@ -9,18 +9,26 @@ use crate::state::reservation::{ReserveOut, Table};
 use crate::state::unit::Unit;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
+use wire::scsi::command::{self, PersistentReserveIn};
+use wire::scsi::opcode::service_action::persistent_reserve_in;
 
 /// PERSISTENT RESERVE IN.
 pub(crate) fn persistent_reserve_in<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     check_method(admission)?;
     let cdb = admission.cdb();
-    let build: Build = match cdb.u8(1) & 0x1f {
-        0 => |env, _, data| report(env, data, |table, _, data| table.report_keys(data)),
-        1 => |env, _, data| report(env, data, |table, _, data| table.report_reservation(data)),
-        2 => |env, _, data| report(env, data, Table::report_capabilities),
+    let build: Build = match cdb.service_action() {
+        persistent_reserve_in::READ_KEYS => {
+            |env, _, data| report(env, data, |table, _, data| table.report_keys(data))
+        }
+        persistent_reserve_in::READ_RESERVATION => {
+            |env, _, data| report(env, data, |table, _, data| table.report_reservation(data))
+        }
+        persistent_reserve_in::REPORT_CAPABILITIES => {
+            |env, _, data| report(env, data, Table::report_capabilities)
+        }
         _ => |env, _, data| report(env, data, |table, _, data| table.report_full_status(data)),
     };
-    Ok(P::from(Answer::new(*cdb, u32::from(cdb.u16(7)), build)))
+    Ok(P::from(Answer::new(*cdb, cdb.get(PersistentReserveIn::ALLOCATION).into(), build)))
 }
 
 fn report(env: &Env<'_>, data: &mut Vec<u8>, build: fn(&Table, &Unit, &mut Vec<u8>)) -> Result<(), Failure> {
@@ -34,7 +42,7 @@ pub(crate) fn persistent_reserve_out<P: From<PersistentReserveOut>>(
 ) -> Result<P, Failure> {
     check_method(admission)?;
     let cdb = *admission.cdb();
-    let len = cdb.u32(5);
+    let len = cdb.get(command::PersistentReserveOut::LIST_BYTES);
     if len > ReserveOut::BYTES_MAX || admission.request.write_bytes < len {
         return Err(Check::PARAMETER_LENGTH.into());
     }

@@ -92,6 +92,7 @@ mod tests {
     use crate::vocabulary::storage::{MediaOp, StoreError};
     use wire::Cdb;
     use wire::scsi::command::{Inquiry, Read10, Release6, Reserve6, StartStopUnit, TestUnitReady};
+    use wire::scsi::opcode;
 
     const READ: Read10 = Read10::new(0, 1);
 
@@ -104,7 +105,7 @@ mod tests {
 
     fn cdb(action: u8, len: usize) -> [u8; 10] {
         let [high, low] = (len as u16).to_be_bytes();
-        [0x48, action, 0, 0, 0, 0, 0, high, low, 0]
+        [opcode::SANITIZE, action, 0, 0, 0, 0, 0, high, low, 0]
     }
 
     fn overwrite(bench: &mut Bench, flags: u8, len: usize, pattern: &[u8]) -> Outcome {

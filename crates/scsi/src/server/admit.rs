@@ -93,9 +93,11 @@ mod tests {
     use wire::Cdb;
     use wire::scsi::command::{
         CopyOperationAbort, Inquiry, ModeSelect6, ModeSense6, PersistentReserveOut,
-        PreventAllowMediumRemoval, Read10, ReadCapacity10, ReportLuns, Reserve6, Reserve10, StartStopUnit,
-        SynchronizeCache10, TestUnitReady, Unmap, Write10, WriteAndVerify10, WriteAtomic16, WriteSame10,
+        PreventAllowMediumRemoval, Read10, ReadCapacity10, Release6, ReportLuns, Reserve6, Reserve10,
+        StartStopUnit, SynchronizeCache10, TestUnitReady, Unmap, Write10, WriteAndVerify10, WriteAtomic16,
+        WriteSame10,
     };
+    use wire::scsi::mode::{Control, Header6, UNRESTRICTED_REORDERING};
     use wire::scsi::transport_id::iscsi_port;
 
     const READY: TestUnitReady = TestUnitReady {};
@@ -166,10 +168,7 @@ mod tests {
         bench.nexuses[0].read_only = true;
         bench.write(WRITE, &[0; BLOCK]).assert_check(0x7, 0x2700);
         bench.run(1, WRITE, &[0; BLOCK], 0).assert_good();
-        assert_eq!(
-            bench.read(ModeSense6 { no_descriptors: true, ..ModeSense6::new(0x3f, 255) }).data[2],
-            0x90
-        );
+        assert_eq!(bench.read(ModeSense6::page_only(0x3f, 255)).data[2], 0x90);
     }
 
     /// What a command moves that is let in and does nothing else.
@@ -255,34 +254,29 @@ mod tests {
             let order = PersistentReserveOut::new(action, 5, list.len() as u32);
             bench.write(order, list).assert_check(0x7, 0x2700);
         }
-        bench
-            .write(
-                ModeSelect6 { page_format: true, list_bytes: 16, ..ModeSelect6::default() },
-                &mode_list(0x06),
-            )
-            .assert_check(0x7, 0x2700);
+        bench.write(ModeSelect6::new(16), &mode_list(0x06)).assert_check(0x7, 0x2700);
         bench.read(StartStopUnit { load_eject: true, ..StartStopUnit::default() }).assert_check(0x7, 0x2700);
         bench.read(PreventAllowMediumRemoval { prevent: 1 }).assert_check(0x7, 0x2700);
         assert!(bench.published.is_none());
         // What it leaves as it is ends well.
-        bench
-            .write(
-                ModeSelect6 { page_format: true, list_bytes: 16, ..ModeSelect6::default() },
-                &mode_list(0x02),
-            )
-            .assert_good();
-        for harmless in
-            [[0x17, 0, 0, 0, 0, 0], [0x1b, 0, 0, 0, 1, 0], [0x1b, 0, 0, 0, 3, 0], [0x1e, 0, 0, 0, 0, 0]]
-        {
-            bench.read(&harmless).assert_good();
+        bench.write(ModeSelect6::new(16), &mode_list(0x02)).assert_good();
+        for harmless in [
+            Cdb::from(Release6::ZERO),
+            StartStopUnit { start: true, ..StartStopUnit::ZERO }.into(),
+            StartStopUnit { start: true, load_eject: true, ..StartStopUnit::ZERO }.into(),
+            PreventAllowMediumRemoval { prevent: 0 }.into(),
+        ] {
+            bench.read(harmless).assert_good();
         }
         bench.run(1, Reserve6::default(), &[], 0).assert_good();
         assert_eq!(bench.read(READ).ending.status, Status::ReservationConflict);
     }
 
     /// MODE SELECT(6) of the Control page with these bits in its third byte.
-    fn mode_list(flags: u8) -> [u8; 16] {
-        [0, 0, 0, 0, 0x0a, 10, flags, 0x10, 0, 0, 0, 0, 0, 0, 0, 0]
+    fn mode_list(flags: u8) -> Vec<u8> {
+        let mut page = Control { reordering: UNRESTRICTED_REORDERING, ..Control::ZERO }.to_page();
+        page[2] = flags;
+        [&[0; Header6::BYTES][..], &page].concat()
     }
 
     #[test]

@@ -105,9 +105,14 @@ mod tests {
     use crate::testing::{BLOCK, Bench};
     use crate::vocabulary::command::{Attribute, Request};
     use wire::Cdb;
+    use wire::scsi::command::{
+        CopyOperationAbort, Inquiry, Read10, Read12, Read16, SynchronizeCache10, TestUnitReady, Unmap,
+        Verify10, Write6, Write16,
+    };
+    use wire::scsi::opcode;
 
-    fn metered(bench: &Bench, cdb: &[u8], read_bytes: u32, write_bytes: u32) -> Option<u32> {
-        let cdb = Cdb::from_bytes(cdb).expect("a CDB");
+    fn metered(bench: &Bench, cdb: impl Into<Cdb>, read_bytes: u32, write_bytes: u32) -> Option<u32> {
+        let cdb = cdb.into();
         bench.view.metered(&Request { cdb: &cdb, attribute: Attribute::Simple, read_bytes, write_bytes })
     }
 
@@ -115,27 +120,27 @@ mod tests {
     fn what_moves_data_counts_as_what_it_moves_and_nothing_else_counts() {
         let bench = Bench::new();
         let block = BLOCK as u32;
-        let of = |cdb: &[u8], reads, writes| metered(&bench, cdb, reads, writes);
-        assert_eq!(of(&[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], 8 * block, 0), Some(8 * block), "READ(10)");
-        assert_eq!(of(&[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], 2 * block, 0), Some(2 * block), "an underflow");
-        assert_eq!(of(&[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], u32::MAX, 0), Some(8 * block), "an overflow");
-        assert_eq!(of(&[0x0a, 0, 0, 0, 0, 0], 0, u32::MAX), Some(256 * block), "WRITE(6)");
-        assert_eq!(of(&[0xa8, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0], u32::MAX, 0), Some(3 * block), "READ(12)");
-        let write_16 = [0x8a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0];
-        assert_eq!(of(&write_16, 0, u32::MAX), Some(5 * block));
-        assert_eq!(of(&[0x2f, 0, 0, 0, 0, 0, 0, 0, 8, 0], 0, 0), Some(0), "VERIFY without data");
-        assert_eq!(of(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24), Some(24), "UNMAP");
-        let whole = [0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0];
+        assert_eq!(metered(&bench, Read10::new(0, 8), 8 * block, 0), Some(8 * block), "READ(10)");
+        assert_eq!(metered(&bench, Read10::new(0, 8), 2 * block, 0), Some(2 * block), "an underflow");
+        assert_eq!(metered(&bench, Read10::new(0, 8), u32::MAX, 0), Some(8 * block), "an overflow");
+        assert_eq!(metered(&bench, Write6::new(0, 0), 0, u32::MAX), Some(256 * block), "WRITE(6)");
+        assert_eq!(metered(&bench, Read12::new(0, 3), u32::MAX, 0), Some(3 * block), "READ(12)");
+        let write_16 = Write16::new(0, 5);
+        assert_eq!(metered(&bench, write_16, 0, u32::MAX), Some(5 * block));
+        assert_eq!(metered(&bench, Verify10::new(0, 8), 0, 0), Some(0), "VERIFY without data");
+        assert_eq!(metered(&bench, Unmap::new(24), 0, 24), Some(24), "UNMAP");
+        let whole = Read16::new(0, u32::MAX);
         let size = u32::try_from(bench.view.policy.traits.size_bytes).expect("a small medium");
-        assert_eq!(of(&whole, u32::MAX, 0), Some(size), "no more than there is");
-        for other in [&[0x12, 0, 0, 0, 96, 0][..], &[0; 6], &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
-            assert_eq!(of(other, 96, 0), None);
+        assert_eq!(metered(&bench, whole, u32::MAX, 0), Some(size), "no more than there is");
+        let others =
+            [Cdb::from(Inquiry::new(96)), TestUnitReady {}.into(), SynchronizeCache10::new(0, 0).into()];
+        for other in others {
+            assert_eq!(metered(&bench, other, 96, 0), None);
         }
-        let abort = [0x83, 0x1c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(of(&abort, 0, 0), None, "COPY OPERATION ABORT");
-        let read_dma = [0x85, 0x0c, 0x0e, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0x40, 0xc8, 0];
-        assert_eq!(of(&read_dma, u32::MAX, 0), Some(4 * 512));
-        let identify = [0x85, 0x08, 0x0e, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xec, 0];
-        assert_eq!(of(&identify, 512, 0), None);
+        assert_eq!(metered(&bench, CopyOperationAbort::new(0), 0, 0), None, "COPY OPERATION ABORT");
+        let read_dma = [opcode::ATA_PASS_THROUGH_16, 0x0c, 0x0e, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0x40, 0xc8, 0];
+        assert_eq!(metered(&bench, &read_dma, u32::MAX, 0), Some(4 * 512));
+        let identify = [opcode::ATA_PASS_THROUGH_16, 0x08, 0x0e, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xec, 0];
+        assert_eq!(metered(&bench, &identify, 512, 0), None);
     }
 }

@@ -125,7 +125,8 @@ mod tests {
     use crate::state::home::HomeRequest;
     use crate::testing::{Bench, Outcome, unit};
     use std::sync::Arc;
-    use wire::scsi::command::{Inquiry, LogSense, ModeSense6, TestUnitReady};
+    use wire::scsi::command::{Inquiry, LogSense, ModeSelect6, ModeSense6, TestUnitReady};
+    use wire::scsi::mode;
 
     const MIB: u64 = 1 << 20;
     const READY: TestUnitReady = TestUnitReady {};
@@ -144,12 +145,14 @@ mod tests {
     }
 
     fn page(bench: &mut Bench, control: u8) -> Vec<u8> {
-        bench.read(&[0x1a, 8, control << 6 | 0x1c, 2, 255, 0]).assert_good().data[4..].to_vec()
+        let page = ModeSense6::page_only(mode::page::INFORMATIONAL_EXCEPTIONS, 255);
+        let subpage = mode::page::LOGICAL_BLOCK_PROVISIONING;
+        bench.read(ModeSense6 { control, subpage, ..page }).assert_good().data[4..].to_vec()
     }
 
     fn select(bench: &mut Bench, page: &[u8]) -> Outcome {
         let list = [&[0; 4], page].concat();
-        bench.write(&[0x15, 0x10, 0, 0, list.len() as u8, 0], &list)
+        bench.write(ModeSelect6::new(list.len() as u8), &list)
     }
 
     #[test]
@@ -200,10 +203,7 @@ mod tests {
         assert_eq!(page(&mut bench, 0), expected);
         assert_eq!(page(&mut bench, 2), expected);
         assert_eq!(page(&mut bench, 1)[16..], [0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
-        let recovery =
-            bench.read(ModeSense6 { no_descriptors: true, ..ModeSense6::new(0x01, 255) }).assert_good().data
-                [4..]
-                .to_vec();
+        let recovery = bench.read(ModeSense6::page_only(0x01, 255)).assert_good().data[4..].to_vec();
         assert_eq!(recovery[7], 0x80, "LBPERE");
         bench
             .read(ModeSense6 { no_descriptors: true, subpage: 1, ..ModeSense6::new(0x1c, 255) })
@@ -233,10 +233,7 @@ mod tests {
         select(&mut bench, &off).assert_good();
         take(&mut bench, &space, 60 * MIB);
         bench.read(READY).assert_good();
-        let mut recovery =
-            bench.read(ModeSense6 { no_descriptors: true, ..ModeSense6::new(0x01, 255) }).assert_good().data
-                [4..]
-                .to_vec();
+        let mut recovery = bench.read(ModeSense6::page_only(0x01, 255)).assert_good().data[4..].to_vec();
         recovery[7] = 0;
         select(&mut bench, &[&recovery[..], &lower].concat()).assert_good();
         take(&mut bench, &space, 61 * MIB);

@@ -167,6 +167,12 @@ impl Check {
         Check { specific: Some(Specific::Field { in_cdb: false, byte, bit: Some(bit) }), ..Check::PARAMETER }
     }
 
+    /// INVALID FIELD IN PARAMETER LIST, pointing at a field.
+    pub fn parameter_field<T>(field: Field<T>) -> Check {
+        let specific = Specific::Field { in_cdb: false, byte: field.byte(), bit: field.bit() };
+        Check { specific: Some(specific), ..Check::PARAMETER }
+    }
+
     /// With this INFORMATION field.
     pub const fn with_information(self, information: u64) -> Check {
         Check { information: Some(information), ..self }

@@ -99,6 +99,12 @@ impl<C: Command> From<C> for Cdb {
     }
 }
 
+impl From<&Cdb> for Cdb {
+    fn from(cdb: &Cdb) -> Cdb {
+        *cdb
+    }
+}
+
 /// Bytes as they are, for CDBs that are no command.
 impl<const N: usize> From<&[u8; N]> for Cdb {
     fn from(cdb: &[u8; N]) -> Cdb {

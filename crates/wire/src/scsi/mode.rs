@@ -16,6 +16,8 @@ pub mod page {
     pub const ALL: u8 = 0x3f;
     /// All subpages of them.
     pub const ALL_SUBPAGES: u8 = 0xff;
+    /// Subpage of informational exceptions control: logical block provisioning.
+    pub const LOGICAL_BLOCK_PROVISIONING: u8 = 0x02;
 
     /// What a page is about.
     pub fn name(code: u8, subpage: u8) -> &'static str {
@@ -38,7 +40,7 @@ pub mod page {
             (0x1a, 1) => "power consumption",
             (INFORMATIONAL_EXCEPTIONS, 0) => "informational exceptions",
             (INFORMATIONAL_EXCEPTIONS, 1) => "background control",
-            (INFORMATIONAL_EXCEPTIONS, 2) => "logical block provisioning",
+            (INFORMATIONAL_EXCEPTIONS, LOGICAL_BLOCK_PROVISIONING) => "logical block provisioning",
             (0x20..=0x3e, _) => "vendor-specific",
             _ => "unknown",
         }
@@ -107,9 +109,12 @@ layout! {
     }
 }
 
-/// Declares mode pages, without subpages.
+/// Declares mode pages: `Name = CODE / SUBPAGE [bytes with the header] { fields }`.
 macro_rules! pages {
-    ($( $(#[$doc:meta])* $name:ident = $code:ident [$len:literal] { $($fields:tt)* } )*) => { $(
+    ($(
+        $(#[$doc:meta])*
+        $name:ident = $code:ident $(/ $subpage:ident)? [$len:literal] { $($fields:tt)* }
+    )*) => { $(
         layout! {
             $(#[$doc])*
             $name [$len] { $($fields)* }
@@ -119,18 +124,35 @@ macro_rules! pages {
             /// The page with its header.
             pub fn to_page(self) -> [u8; $len] {
                 let mut bytes = self.to_bytes();
-                let [code, len, ..] = &mut bytes;
-                *code = page::$code;
-                *len = u8::try_from($name::BYTES.saturating_sub(2)).unwrap_or(0);
+                write_header(page::$code, [$(page::$subpage)?].first().copied(), &mut bytes);
                 bytes
             }
         }
     )* };
 }
 
+/// The header of a mode page that fills these bytes (SPC-4 tables 393 and 394).
+fn write_header(code: u8, subpage: Option<u8>, page: &mut [u8]) {
+    let len = page.len();
+    match (page, subpage) {
+        ([first, second, high, low, ..], Some(subpage)) => {
+            let following = u16::try_from(len.saturating_sub(4)).unwrap_or(u16::MAX);
+            (*first, *second) = (code | SUBPAGE_FORMAT, subpage);
+            [*high, *low] = following.to_be_bytes();
+        }
+        ([first, second, ..], _) => {
+            (*first, *second) = (code, u8::try_from(len.saturating_sub(2)).unwrap_or(u8::MAX));
+        }
+        _ => {}
+    }
+}
+
 pages! {
     /// Read-write error recovery (SBC-3 section 6.5.8).
-    ErrorRecovery = ERROR_RECOVERY [12] {}
+    ErrorRecovery = ERROR_RECOVERY [12] {
+        /// LBPERE: thresholds of logical block provisioning are reported (SBC-4 section 6.5.10).
+        provisioning_errors PROVISIONING_ERRORS: bool = 7 & 0x80,
+    }
 
     /// Caching (SBC-3 section 6.5.6).
     Caching = CACHING [20] {
@@ -165,7 +187,24 @@ pages! {
         /// DEXCPT: none are reported.
         disabled DISABLED: bool = 2 & 0x08,
     }
+
+    /// Logical block provisioning with one threshold descriptor (SBC-4 section 6.5.9).
+    Provisioning = INFORMATIONAL_EXCEPTIONS / LOGICAL_BLOCK_PROVISIONING [24] {
+        /// ENABLED.
+        enabled ENABLED: bool = 16 & 0x80,
+        /// THRESHOLD TYPE; 0: a soft one.
+        threshold_type THRESHOLD_TYPE: u8 = 16 & 0x38,
+        /// THRESHOLD ARMING ([`ARMED_INCREASING`]).
+        arming ARMING: u8 = 16 & 0x07,
+        /// THRESHOLD RESOURCE: the log parameter that counts it ([`super::log::resource`]).
+        resource RESOURCE: u8 = 17,
+        /// THRESHOLD COUNT, in threshold sets.
+        count COUNT: u32 = 20,
+    }
 }
+
+/// THRESHOLD ARMING: reached by a resource that increases.
+pub const ARMED_INCREASING: u8 = 1;
 
 /// QUEUE ALGORITHM MODIFIER: unrestricted reordering.
 pub const UNRESTRICTED_REORDERING: u8 = 1;
@@ -179,6 +218,8 @@ pub struct Page<'a> {
     pub subpage: u8,
     /// Its bytes with its header; fewer than it says when it is cut off.
     pub bytes: &'a [u8],
+    /// The list ends before the page does.
+    pub is_cut_off: bool,
 }
 
 /// The pages of a list, of both formats (SPC-4 section 7.5.7); one that is cut off is the last.
@@ -193,9 +234,10 @@ pub fn pages(list: &[u8]) -> impl Iterator<Item = Page<'_>> {
             _ => return None,
         };
         let code = rest.first()? & 0x3f;
+        let is_cut_off = rest.len() < len;
         let bytes = rest.get(..len).unwrap_or(rest);
         rest = rest.get(len..).unwrap_or_default();
-        Some(Page { code, subpage, bytes })
+        Some(Page { code, subpage, bytes, is_cut_off })
     })
 }
 
@@ -213,6 +255,15 @@ mod tests {
         let control = Control { no_log_saving: true, reordering: 1, ..Control::default() };
         assert_eq!(control.to_page(), [0x0a, 0x0a, 0x02, 0x10, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(Control { queue_error: 3, ..control }.to_page()[3], 0x16);
+        let threshold = Provisioning {
+            enabled: true,
+            arming: ARMED_INCREASING,
+            resource: 2,
+            count: 51,
+            ..Provisioning::ZERO
+        };
+        assert_eq!(threshold.to_page()[..4], [0x5c, 2, 0, 20]);
+        assert_eq!(threshold.to_page()[16..], [0x81, 2, 0, 0, 0, 0, 0, 51]);
         let header =
             Header10 { following_bytes: 42, dpo_and_fua: true, long_lba: true, ..Header10::default() };
         assert_eq!(header.to_bytes(), [0, 42, 0, 0x10, 1, 0, 0, 0]);
@@ -223,8 +274,9 @@ mod tests {
     #[test]
     fn pages_of_both_formats_follow_each_other() {
         let list = [&[0x88, 2, 1, 2, 0x4a, 1, 0, 3, 7, 8, 9][..], &[0x1c, 9, 1]].concat();
-        let found: Vec<_> = pages(&list).map(|page| (page.code, page.subpage, page.bytes.len())).collect();
-        assert_eq!(found, [(0x08, 0, 4), (0x0a, 1, 7), (0x1c, 0, 3)]);
+        let shape = |page: Page<'_>| (page.code, page.subpage, page.bytes.len(), page.is_cut_off);
+        let found: Vec<_> = pages(&list).map(shape).collect();
+        assert_eq!(found, [(0x08, 0, 4, false), (0x0a, 1, 7, false), (0x1c, 0, 3, true)]);
         assert_eq!(pages(&list[..5]).count(), 1);
     }
 }

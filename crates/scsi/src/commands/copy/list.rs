@@ -8,7 +8,10 @@ use crate::state::unit::Unit;
 use crate::vocabulary::command::ReservationClass;
 use crate::vocabulary::sense::Check;
 use wire::scsi::code;
-use wire::scsi::parameters::{BlockSegment, CopyListLid1, CopyListLid4};
+use wire::scsi::designator::{association, code_set, kind};
+use wire::scsi::parameters::{
+    BlockSegment, CopyListLid1, CopyListLid4, IdentificationCscd, copy_descriptor, copy_list_format,
+};
 use wire::{SenseKey, Specific};
 
 /// Which of the two parameter list formats.
@@ -47,11 +50,7 @@ pub(super) struct Segment {
     pub(super) len: u64,
 }
 
-/// Type code of an identification descriptor CSCD descriptor, and its length.
-pub(super) const IDENTIFICATION: u8 = 0xe4;
-const CSCD_BYTES: usize = 32;
-/// Type code of a block device to block device segment descriptor, and its length.
-pub(super) const BLOCK_TO_BLOCK: u8 = 0x02;
+const CSCD_BYTES: usize = IdentificationCscd::BYTES;
 const SEGMENT_BYTES: usize = BlockSegment::BYTES;
 
 /// The list identifier of a parameter list, if it is long enough to have one.
@@ -121,13 +120,13 @@ fn short_header(list: &[u8]) -> Result<Header, Check> {
 fn long_header(list: &[u8]) -> Result<Header, Check> {
     let header = list.get(..CopyListLid4::BYTES).ok_or(Check::PARAMETER_LENGTH)?;
     let header = CopyListLid4::read(header);
-    if header.format != 0x01 {
+    if header.format != copy_list_format::FORMAT {
         return Err(Check::parameter_byte(0));
     }
-    if header.header_cscd_bytes != 0x20 {
+    if header.header_cscd_bytes != copy_list_format::HEADER_CSCD_BYTES {
         return Err(Check::parameter_byte(2));
     }
-    if header.header_cscd_type != 0xff {
+    if header.header_cscd_type != copy_list_format::HEADER_CSCD_TYPE {
         return Err(Check::parameter_byte(16));
     }
     Ok(Header {
@@ -149,7 +148,7 @@ fn parse_cscds(mut rest: &[u8], mut at: usize, env: &Env<'_>) -> Result<Vec<Cscd
         if cscds.len() >= usize::from(CSCDS_MAX) {
             return Err(Check::TOO_MANY_TARGETS);
         }
-        if *kind != IDENTIFICATION {
+        if *kind != copy_descriptor::IDENTIFICATION {
             return Err(Check::TARGET_TYPE);
         }
         let (cscd, next) = rest.split_first_chunk().ok_or(Check::PARAMETER_LENGTH)?;
@@ -162,25 +161,24 @@ fn parse_cscds(mut rest: &[u8], mut at: usize, env: &Env<'_>) -> Result<Vec<Cscd
 
 /// An identification descriptor. LU ID TYPE is none of our business, and NUL is obsolete (SPC-4 section 6.4.5.1).
 fn parse_cscd(cscd: &[u8; CSCD_BYTES], at: usize, env: &Env<'_>) -> Result<Cscd, Check> {
-    let [_, device_type, _, _, code_set, kind, _, len, designator @ ..] = cscd;
-    let [.., _, l2, l1, l0] = *cscd;
-    let field =
-        |byte: usize| Check::parameter_byte(u16::try_from(at.saturating_add(byte)).unwrap_or(u16::MAX));
-    let longest = designator.len().saturating_sub(4);
-    let name = designator.get(..usize::from(*len)).filter(|name| name.len() <= longest).ok_or(field(7))?;
-    if kind & 0x30 != 0 {
-        return Err(field(5));
+    let cscd = IdentificationCscd::read(cscd);
+    let pointing_at =
+        |byte: u16| Check::parameter_byte(u16::try_from(at).unwrap_or(u16::MAX).saturating_add(byte));
+    let name = cscd.designator.get(..usize::from(cscd.designator_bytes));
+    let name = name.ok_or(pointing_at(IdentificationCscd::DESIGNATOR_BYTES.byte()))?;
+    if cscd.association != association::UNIT {
+        return Err(pointing_at(IdentificationCscd::ASSOCIATION.byte()));
     }
-    let names_it = |unit: &Unit| match (code_set & 0x0f, kind & 0x0f) {
-        (0x01, 0x03) => vpd::naa_bytes(unit) == name,
-        (0x01, 0x02) => unit.eui == name,
+    let names_it = |unit: &Unit| match (cscd.code_set, cscd.designator_type) {
+        (code_set::BINARY, kind::NAA) => vpd::naa_bytes(unit) == name,
+        (code_set::BINARY, kind::EUI_64) => unit.eui == name,
         _ => false,
     };
     let Some(view) = env.units.find(&names_it) else {
         return Ok(Err(Check::COPY_UNREACHABLE));
     };
-    let block_bytes = u32::from_be_bytes([0, l2, l1, l0]);
-    let is_disk = device_type & 0x1f == 0 && (block_bytes == 0 || block_bytes == view.policy.block_bytes);
+    let block_bytes = cscd.block_bytes();
+    let is_disk = cscd.device_type == 0 && (block_bytes == 0 || block_bytes == view.policy.block_bytes);
     Ok(if is_disk { Ok(view.unit.index) } else { Err(Check::COPY_DEVICE_TYPE) })
 }
 
@@ -192,7 +190,7 @@ fn parse_segments(mut rest: &[u8], cscds: &[Cscd], env: &Env<'_>) -> Result<Vec<
         if bodies.len() >= usize::from(SEGMENTS_MAX) {
             return Err(Check::TOO_MANY_SEGMENTS);
         }
-        if *kind != BLOCK_TO_BLOCK {
+        if *kind != copy_descriptor::BLOCK_TO_BLOCK {
             return Err(Check::SEGMENT_TYPE);
         }
         let (body, next) = rest.split_first_chunk::<SEGMENT_BYTES>().ok_or(Check::PARAMETER_LENGTH)?;
@@ -213,7 +211,7 @@ pub(super) fn numbered(check: Check, segment: usize) -> Check {
 
 fn parse_segment(body: &[u8; SEGMENT_BYTES], cscds: &[Cscd], env: &Env<'_>) -> Result<Segment, Check> {
     let body = BlockSegment::read(body);
-    if usize::from(body.following_bytes) != SEGMENT_BYTES.saturating_sub(4) {
+    if body.following_bytes != BlockSegment::FOLLOWING {
         return Err(aborted_at(Check::SEGMENT_TYPE.code, 2));
     }
     let cscd = |index: u16, byte| match cscds.get(usize::from(index)) {

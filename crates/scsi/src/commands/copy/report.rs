@@ -1,26 +1,28 @@
 //! RECEIVE COPY RESULTS, RECEIVE COPY STATUS and VPD page 8Fh: what there is to know of copy operations.
 
-use super::list::{BLOCK_TO_BLOCK, IDENTIFICATION};
 use super::{CSCDS_MAX, DESCRIPTOR_BYTES_MAX, SEGMENTS_MAX};
 use crate::commands::admission::Admission;
 use crate::commands::answer::Answer;
 use crate::commands::step::Env;
 use crate::state::copies::{COPIES_MAX, Known, Outcome, Results};
 use crate::vocabulary::sense::{Check, Failure};
-use wire::scsi::code;
+use wire::scsi::command::{ReceiveCopyResults, ReceiveCopyStatusLid4};
+use wire::scsi::opcode::service_action::{extended_copy, receive_copy_results};
+use wire::scsi::parameters::copy_descriptor::{BLOCK_TO_BLOCK, IDENTIFICATION};
+use wire::scsi::{code, opcode};
 use wire::{Cdb, Sense, SenseKey};
 
 /// RECEIVE COPY RESULTS with any of its service actions.
 pub(crate) fn receive<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    let build = match cdb.u8(1) & 0x1f {
-        0x00 => copy_status,
-        0x01 => receive_data,
-        0x03 => operating_parameters,
-        0x04 => failed_segment_details,
+    let build = match cdb.service_action() {
+        receive_copy_results::COPY_STATUS_LID1 => copy_status,
+        receive_copy_results::COPY_DATA_LID1 => receive_data,
+        receive_copy_results::OPERATING_PARAMETERS => operating_parameters,
+        receive_copy_results::FAILURE_DETAILS_LID1 => failed_segment_details,
         _ => copy_status4,
     };
-    Ok(P::from(Answer::new(*cdb, cdb.u32(10), build)))
+    Ok(P::from(Answer::new(*cdb, cdb.get(ReceiveCopyResults::ALLOCATION), build)))
 }
 
 /// What is known under a list identifier; INVALID FIELD IN CDB when there is nothing.
@@ -30,7 +32,7 @@ fn known(env: &Env<'_>, list_id: u32) -> Result<Known, Failure> {
 
 /// COPY STATUS. Once the end of an operation that went well is reported, it is forgotten.
 fn copy_status(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    let list_id = u32::from(cdb.u8(2));
+    let list_id = u32::from(cdb.get(ReceiveCopyResults::LIST_ID));
     let known = known(env, list_id)?;
     let status = match known.outcome {
         None => 0x00,
@@ -53,7 +55,7 @@ fn copy_status(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), F
 
 /// RECEIVE DATA: no segment descriptor type that is implemented holds data.
 fn receive_data(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    let known = known(env, u32::from(cdb.u8(2)))?;
+    let known = known(env, cdb.get(ReceiveCopyResults::LIST_ID).into())?;
     if known.outcome.is_none() {
         return Err(Check::cdb_byte(2).into());
     }
@@ -79,7 +81,7 @@ fn operating_parameters(_: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<
 
 /// FAILED SEGMENT DETAILS; nothing when nothing failed.
 fn failed_segment_details(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    let list_id = u32::from(cdb.u8(2));
+    let list_id = u32::from(cdb.get(ReceiveCopyResults::LIST_ID));
     let sense = match known(env, list_id)?.outcome {
         None => return Err(Check::cdb_byte(2).into()),
         Some(outcome) => sense(env, outcome),
@@ -100,7 +102,7 @@ fn failed_segment_details(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> R
 
 /// RECEIVE COPY STATUS(LID4).
 fn copy_status4(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    let list_id = cdb.u32(2);
+    let list_id = cdb.get(ReceiveCopyStatusLid4::LIST_ID);
     let known = known(env, list_id)?;
     let (operation, status) = match known.outcome {
         None => (0x10, 0),
@@ -138,14 +140,31 @@ fn sense(env: &Env<'_>, outcome: Outcome) -> Option<Sense> {
     Some(check.encode(&env.view.policy.modes))
 }
 
+/// Third-party copy commands that are supported: operation codes with their service actions.
+const COMMANDS: &[(u8, &[u8])] = &[
+    (opcode::EXTENDED_COPY, &[extended_copy::LID1, extended_copy::LID4, extended_copy::COPY_OPERATION_ABORT]),
+    (
+        opcode::RECEIVE_COPY_RESULTS,
+        &[
+            receive_copy_results::COPY_STATUS_LID1,
+            receive_copy_results::COPY_DATA_LID1,
+            receive_copy_results::OPERATING_PARAMETERS,
+            receive_copy_results::FAILURE_DETAILS_LID1,
+            receive_copy_results::COPY_STATUS_LID4,
+        ],
+    ),
+];
+
 /// Third-party copy descriptors (SPC-4 section 7.8.17): commands, limits, descriptor types and general operations. No
 /// token is made or taken, and no CSCD has a fixed number.
 pub(crate) fn third_party_page(_: &Env<'_>, data: &mut Vec<u8>) {
-    let commands: [&[u8]; 2] = [&[0x83, 3, 0x00, 0x01, 0x1c], &[0x84, 5, 0x00, 0x01, 0x03, 0x04, 0x05]];
-    let commands = commands.concat();
-    let mut supported = vec![u8::try_from(commands.len()).unwrap_or(0)];
-    supported.extend(commands);
-    descriptor(data, 0x0001, &supported);
+    let mut commands = Vec::new();
+    for (code, actions) in COMMANDS {
+        commands.extend([*code, u8::try_from(actions.len()).unwrap_or(0)]);
+        commands.extend_from_slice(actions);
+    }
+    commands.insert(0, u8::try_from(commands.len()).unwrap_or(0));
+    descriptor(data, 0x0001, &commands);
 
     let mut limits = vec![0; 4];
     push_u16(&mut limits, CSCDS_MAX);

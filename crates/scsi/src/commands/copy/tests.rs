@@ -3,14 +3,21 @@
 use super::*;
 use crate::state::copies::{COPIES_MAX, COPIES_OF_ONE_MAX, Outcome, Place, Progress, Results};
 use crate::state::nexus::Reach;
-use crate::testing::raw;
 use crate::testing::{BLOCK, Bench, Outcome as Ended, unit};
 use crate::vocabulary::command::Status;
 use crate::vocabulary::storage::{MediaOp, StoreError};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use wire::scsi::command::{ExtendedCopyLid1, Inquiry, ReceiveCopyStatusLid4, Release6, Reserve6};
+use wire::scsi::Command;
+use wire::scsi::command::{
+    CopyOperationAbort, ExtendedCopyLid1, ExtendedCopyLid4, Inquiry, ReceiveCopyResults,
+    ReceiveCopyStatusLid4, Release6, Reserve6,
+};
+use wire::scsi::opcode::service_action::extended_copy;
+use wire::scsi::parameters::{
+    BlockSegment, CopyListLid1, CopyListLid4, IdentificationCscd, copy_list_format,
+};
 use wire::scsi::transport_id::iscsi_port;
 
 const BYTES: usize = 1 << 20;
@@ -31,52 +38,49 @@ fn bench() -> Bench {
 /// The identification descriptor CSCD descriptor of a unit by its NAA name.
 fn cscd(bench: &Bench, index: usize) -> Vec<u8> {
     let views = [&bench.view, &bench.second.as_ref().unwrap().0];
-    let mut cscd = vec![0xe4, 0, 0, 0, 0x01, 0x03, 0, 8];
-    cscd.extend_from_slice(&views[index].unit.naa[..8]);
-    cscd.resize(30, 0);
-    cscd.extend([2, 0]);
-    cscd
+    IdentificationCscd::of_naa(&views[index].unit.naa[..8]).with_block_bytes(512).to_bytes().to_vec()
 }
 
 fn segment(flags: u8, from: u16, to: u16, blocks: u16, source: u64, destination: u64) -> Vec<u8> {
-    let mut segment = vec![0x02, flags, 0, 0x18];
-    segment.extend(from.to_be_bytes());
-    segment.extend(to.to_be_bytes());
-    segment.extend([0, 0]);
-    segment.extend(blocks.to_be_bytes());
-    segment.extend(source.to_be_bytes());
-    segment.extend(destination.to_be_bytes());
+    let mut segment = BlockSegment::new((from, source), (to, destination), blocks).to_bytes().to_vec();
+    segment[1] |= flags;
     segment
 }
 
 fn short_list(id: u8, usage: u8, cscds: &[Vec<u8>], segments: &[Vec<u8>]) -> Vec<u8> {
     let (cscds, segments) = (cscds.concat(), segments.concat());
-    let mut list = vec![id, usage << 3];
-    list.extend((cscds.len() as u16).to_be_bytes());
-    list.extend([0; 4]);
-    list.extend((segments.len() as u32).to_be_bytes());
-    list.extend([0; 4]);
-    [list, cscds, segments].concat()
+    let header = CopyListLid1 {
+        list_id: id,
+        usage,
+        cscd_bytes: cscds.len() as u16,
+        segment_bytes: segments.len() as u32,
+        inline_bytes: 0,
+    };
+    [header.to_bytes().to_vec(), cscds, segments].concat()
 }
 
 fn long_list(id: u32, flags: u8, options: u8, cscds: &[Vec<u8>], segments: &[Vec<u8>]) -> Vec<u8> {
     let (cscds, segments) = (cscds.concat(), segments.concat());
-    let mut list = vec![1, flags, 0, 0x20];
-    list.resize(15, 0);
-    list.extend([options, 0xff, 0, 0, 0]);
-    list.extend(id.to_be_bytes());
-    list.resize(42, 0);
-    list.extend((cscds.len() as u16).to_be_bytes());
-    list.extend((segments.len() as u16).to_be_bytes());
-    list.extend([0; 2]);
-    [list, cscds, segments].concat()
+    let header = CopyListLid4 {
+        format: copy_list_format::FORMAT,
+        header_cscd_bytes: copy_list_format::HEADER_CSCD_BYTES,
+        header_cscd_type: copy_list_format::HEADER_CSCD_TYPE,
+        list_id: id,
+        cscd_bytes: cscds.len() as u16,
+        segment_bytes: segments.len() as u16,
+        ..CopyListLid4::ZERO
+    };
+    let mut header = header.to_bytes().to_vec();
+    (header[1], header[15]) = (flags, options);
+    [header, cscds, segments].concat()
 }
 
 fn copy_with(bench: &mut Bench, action: u8, list: &[u8]) -> Ended {
-    let mut cdb = vec![0x83, action, 0, 0, 0, 0, 0, 0, 0, 0];
-    cdb.extend((list.len() as u32).to_be_bytes());
-    cdb.extend([0, 0]);
-    bench.write(raw(&cdb), list)
+    let len = list.len() as u32;
+    let is_short = action == extended_copy::LID1;
+    let cdb =
+        if is_short { ExtendedCopyLid1::new(len).to_cdb() } else { ExtendedCopyLid4::new(len).to_cdb() };
+    bench.write(cdb, list)
 }
 
 fn copy(bench: &mut Bench, list: &[u8]) -> Ended {
@@ -84,7 +88,7 @@ fn copy(bench: &mut Bench, list: &[u8]) -> Ended {
 }
 
 fn results(bench: &mut Bench, action: u8, id: u8) -> Ended {
-    bench.read(&[0x84, action, id, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0])
+    bench.read(ReceiveCopyResults::new(action, id, 1024))
 }
 
 #[test]
@@ -363,9 +367,9 @@ fn an_operation_under_way_is_known_and_can_be_stopped() {
     results(&mut bench, 1, 1).assert_invalid_field(2);
     let list = short_list(1, 0, &[cscd(&bench, 0)], &[segment(0, 0, 0, 1, 0, 9)]);
     copy(&mut bench, &list).assert_check(0x5, 0x0016);
-    let abort = |id| [0x83, 0x1c, 0, 0, 0, id, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    bench.read(&abort(2)).assert_invalid_field(2);
-    bench.read(&abort(1)).assert_good();
+    let abort = CopyOperationAbort::new;
+    bench.read(abort(2)).assert_invalid_field(2);
+    bench.read(abort(1)).assert_good();
     assert!(progress.is_aborted.load(Ordering::Relaxed));
     let others: Vec<Arc<Progress>> = (2..17).map(|_| Arc::default()).collect();
     for (id, other) in (2..).zip(&others) {
@@ -375,7 +379,7 @@ fn an_operation_under_way_is_known_and_can_be_stopped() {
     copy(&mut bench, &another).assert_check(0x5, 0x5503);
     progress.outcome.set(Outcome::Aborted).unwrap();
     assert_eq!(results(&mut bench, 0, 1).assert_good().data[4], 2);
-    bench.read(&abort(1)).assert_invalid_field(2);
+    bench.read(abort(1)).assert_invalid_field(2);
     copy(&mut bench, &list).assert_good();
 }
 

@@ -105,10 +105,10 @@ mod tests {
     use crate::state::home::HomeRequest;
     use crate::testing::{BLOCK, Bench};
     use crate::vocabulary::storage::Traits;
-    use wire::scsi::command::{Inquiry, OrWrite16};
+    use wire::scsi::command::{CompareAndWrite, Inquiry, OrWrite16};
 
-    fn compare_and_write(blocks: u8) -> [u8; 16] {
-        [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, blocks, 0, 0]
+    fn compare_and_write(blocks: u8) -> CompareAndWrite {
+        CompareAndWrite::new(1, blocks)
     }
 
     #[test]
@@ -116,12 +116,12 @@ mod tests {
         let mut bench = Bench::new();
         let mut out = vec![0; 2 * BLOCK];
         out.extend(vec![9; 2 * BLOCK]);
-        let outcome = bench.write(&compare_and_write(2), &out);
+        let outcome = bench.write(compare_and_write(2), &out);
         assert_eq!(outcome.assert_good().ending.write_bytes, 4 * BLOCK as u64);
         assert_eq!(bench.medium[BLOCK..3 * BLOCK], [9; 2 * BLOCK]);
         out[..2 * BLOCK].fill(9);
         out[2 * BLOCK - 27] = 8;
-        let outcome = bench.write(&compare_and_write(2), &out);
+        let outcome = bench.write(compare_and_write(2), &out);
         outcome.assert_check(0xe, 0x1d00);
         let at = (2 * BLOCK - 27) as u32;
         assert_eq!(outcome.ending.sense.unwrap().as_bytes()[3..7], at.to_be_bytes());
@@ -137,19 +137,19 @@ mod tests {
             bench.read(Inquiry::page(0xb0, 255)).data[5]
         };
         assert_eq!(with(&mut bench, 2 * BLOCK as u32), 2);
-        bench.write(&compare_and_write(2), &[0; 4 * BLOCK]).assert_good();
-        bench.write(&compare_and_write(3), &[0; 6 * BLOCK]).assert_invalid_field(13);
+        bench.write(compare_and_write(2), &[0; 4 * BLOCK]).assert_good();
+        bench.write(compare_and_write(3), &[0; 6 * BLOCK]).assert_invalid_field(13);
         assert_eq!(with(&mut bench, 0), 0);
-        bench.write(&compare_and_write(1), &[0; 2 * BLOCK]).assert_check(0x5, 0x2000);
+        bench.write(compare_and_write(1), &[0; 2 * BLOCK]).assert_check(0x5, 0x2000);
     }
 
     #[test]
     fn compare_and_write_wants_exactly_its_data() {
         let mut bench = Bench::new();
-        bench.write(&compare_and_write(1), &[0; 4 * BLOCK]).assert_invalid_field(13);
-        bench.write(&compare_and_write(3), &[0; 4 * BLOCK]).assert_invalid_field(13);
-        bench.write(&compare_and_write(255), &vec![0; 510 * BLOCK]).assert_good();
-        bench.write(&compare_and_write(0), &[]).assert_good();
+        bench.write(compare_and_write(1), &[0; 4 * BLOCK]).assert_invalid_field(13);
+        bench.write(compare_and_write(3), &[0; 4 * BLOCK]).assert_invalid_field(13);
+        bench.write(compare_and_write(255), &vec![0; 510 * BLOCK]).assert_good();
+        bench.write(compare_and_write(0), &[]).assert_good();
     }
 
     #[test]

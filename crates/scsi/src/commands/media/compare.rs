@@ -130,7 +130,7 @@ impl Verify {
 #[cfg(test)]
 mod tests {
     use crate::testing::{BLOCK, Bench};
-    use wire::scsi::command::{Verify10, Verify12};
+    use wire::scsi::command::{Verify10, Verify12, Verify16};
 
     #[test]
     fn verify_compares_data_or_one_block_or_only_reads() {
@@ -144,8 +144,8 @@ mod tests {
         assert_eq!(outcome.assert_good().ending.write_bytes, BLOCK as u64);
         bench.medium[1900 * BLOCK + 1] = 0;
         let at = (1900 * BLOCK + 1) as u32;
-        for (bytchk, out) in [(2, vec![3; 2000 * BLOCK]), (6, vec![3; BLOCK])] {
-            let outcome = bench.write(&[0x8f, bytchk, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 208, 0, 0], &out);
+        for (byte_check, out) in [(1, vec![3; 2000 * BLOCK]), (3, vec![3; BLOCK])] {
+            let outcome = bench.write(Verify16 { byte_check, ..Verify16::new(0, 2000) }, &out);
             outcome.assert_check(0xe, 0x1d00);
             assert_eq!(outcome.ending.sense.unwrap().as_bytes()[3..7], at.to_be_bytes());
         }

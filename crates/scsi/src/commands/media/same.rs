@@ -185,7 +185,9 @@ mod tests {
         let mut unit = unit();
         unit.thin = false;
         let mut thick = Bench::of(unit, 1 << 20);
-        thick.write(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK]).assert_invalid_field(1);
-        thick.write(&[0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK]).assert_good();
+        thick
+            .write(WriteSame10 { unmap: true, ..WriteSame10::new(0, 1) }, &[0; BLOCK])
+            .assert_invalid_field(1);
+        thick.write(WriteSame10::new(0, 1), &[0; BLOCK]).assert_good();
     }
 }

@@ -58,22 +58,23 @@ mod tests {
     use crate::testing::Bench;
     use crate::vocabulary::storage::{MediaOp, StoreError};
     use wire::Cdb;
-    use wire::scsi::command::SynchronizeCache10;
+    use wire::scsi::command::{PreFetch10, PreFetch16, SynchronizeCache10, SynchronizeCache16};
 
     #[test]
     fn the_cache_is_flushed_and_ranges_are_checked() {
         let mut bench = Bench::new();
-        let wide = |opcode, high| [opcode, 2, high, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
-        for cdb in [Cdb::from(SynchronizeCache10::new(1, 0)), Cdb::from(&wide(0x91, 0))] {
+        let flush = |lba| SynchronizeCache16 { immediate: true, ..SynchronizeCache16::new(lba, 1) };
+        let fetch = |lba| PreFetch16 { immediate: true, ..PreFetch16::new(lba, 1) };
+        for cdb in [Cdb::from(SynchronizeCache10::new(1, 0)), flush(0).into()] {
             bench.operations.clear();
             bench.read(cdb).assert_good();
             assert_eq!(bench.operations, [MediaOp::Flush]);
         }
         bench.failure = Some(StoreError::WriteFailed);
-        bench.read(&wide(0x91, 0)).assert_check(0x3, 0x0c00);
-        bench.read(&wide(0x90, 0)).assert_good();
-        bench.read(&[0x34, 2, 0, 0, 0, 0, 3, 0, 1, 0]).assert_good();
-        bench.read(&wide(0x90, 0x80)).assert_check(0x5, 0x2100);
-        bench.read(&wide(0x91, 0x80)).assert_check(0x5, 0x2100);
+        bench.read(flush(0)).assert_check(0x3, 0x0c00);
+        bench.read(fetch(0)).assert_good();
+        bench.read(PreFetch10 { immediate: true, ..PreFetch10::new(0, 1) }).assert_good();
+        bench.read(fetch(1 << 63)).assert_check(0x5, 0x2100);
+        bench.read(flush(1 << 63)).assert_check(0x5, 0x2100);
     }
 }

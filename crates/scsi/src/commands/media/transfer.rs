@@ -376,9 +376,11 @@ mod tests {
     #[test]
     fn what_was_written_is_read_or_compared_as_bytchk_says() {
         let mut bench = Bench::new();
-        for (bytchk, compares) in [(0, false), (2, true)] {
+        for (byte_check, compares) in [(0, false), (1, true)] {
             bench.operations.clear();
-            bench.write(&[0x2e, bytchk, 0, 0, 0, 2, 0, 0, 3, 0], &[7; 3 * BLOCK]).assert_good();
+            bench
+                .write(WriteAndVerify10 { byte_check, ..WriteAndVerify10::new(2, 3) }, &[7; 3 * BLOCK])
+                .assert_good();
             let [MediaOp::Write { durable: true, .. }, verifies] = bench.operations[..] else {
                 panic!("{:?}", bench.operations)
             };
@@ -455,9 +457,7 @@ mod tests {
         bench.write(Write10 { fua: true, ..Write10::new(0, 1) }, &[1; BLOCK]).assert_good();
         assert!(durable(&bench));
         let caching: Vec<u8> = [0, 0, 0, 0, 0x08, 0x12].into_iter().chain([0; 18]).collect();
-        bench
-            .write(ModeSelect6 { page_format: true, list_bytes: 24, ..ModeSelect6::default() }, &caching)
-            .assert_good();
+        bench.write(ModeSelect6::new(24), &caching).assert_good();
         assert_eq!(bench.operations.last(), Some(&MediaOp::Flush));
         bench.write(Write10::new(0, 1), &[1; BLOCK]).assert_good();
         assert!(durable(&bench));
@@ -492,13 +492,10 @@ mod tests {
     #[test]
     fn an_atomic_write_has_a_limit_and_comes_whole() {
         let mut bench = Bench::new();
-        let atomic = |blocks: u16| {
-            let [high, low] = blocks.to_be_bytes();
-            [0x9c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low, 0, 0]
-        };
-        bench.write(&atomic(256), &vec![1; 256 * BLOCK]).assert_good();
-        bench.write(&atomic(257), &vec![1; 257 * BLOCK]).assert_invalid_field(12);
-        bench.write(&atomic(2), &[1; BLOCK]).assert_invalid_field(12);
+        let atomic = |blocks| WriteAtomic16::new(0, blocks);
+        bench.write(atomic(256), &vec![1; 256 * BLOCK]).assert_good();
+        bench.write(atomic(257), &vec![1; 257 * BLOCK]).assert_invalid_field(12);
+        bench.write(atomic(2), &[1; BLOCK]).assert_invalid_field(12);
     }
 
     #[test]

@@ -159,8 +159,7 @@ mod tests {
 
     fn unmap(bench: &mut Bench, ranges: &[(u64, u32)]) -> crate::testing::Outcome {
         let list = list(ranges);
-        let [high, low] = (list.len() as u16).to_be_bytes();
-        bench.write(&[0x42, 0, 0, 0, 0, 0, 0, high, low, 0], &list)
+        bench.write(Unmap::new(list.len() as u16), &list)
     }
 
     #[test]

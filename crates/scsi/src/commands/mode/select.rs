@@ -6,32 +6,63 @@ use crate::commands::media::{failed, refused, taken, unexpected};
 use crate::commands::step::{Env, Event, Step};
 use crate::state::home::{HomeReply, HomeRequest};
 use crate::state::unit::View;
-use crate::vocabulary::modes::{Modes, ModesChange};
+use crate::vocabulary::modes::ModesChange;
 use crate::vocabulary::sense::{Check, Failure};
 use crate::vocabulary::storage::MediaOp;
+use wire::scsi::Field;
+use wire::scsi::command::{ModeSelect6, ModeSelect10};
+use wire::scsi::mode::{self, Caching, Control, ErrorRecovery, Header6, Header10, Provisioning, page};
 
 /// MODE SELECT(6).
 pub(crate) fn select6<P: From<ModeSelect>>(admission: &Admission<'_>) -> Result<P, Failure> {
-    begin(admission, u16::from(admission.cdb().u8(4)), 4)
+    begin(admission, admission.cdb().get(ModeSelect6::LIST_BYTES).into(), Header::Short)
 }
 
 /// MODE SELECT(10).
 pub(crate) fn select10<P: From<ModeSelect>>(admission: &Admission<'_>) -> Result<P, Failure> {
-    begin(admission, admission.cdb().u16(7), 8)
+    begin(admission, admission.cdb().get(ModeSelect10::LIST_BYTES), Header::Long)
 }
 
-fn begin<P: From<ModeSelect>>(admission: &Admission<'_>, len: u16, header: u16) -> Result<P, Failure> {
-    let flags = admission.cdb().u8(1);
-    if flags & 0x01 != 0 {
-        return Err(Check::cdb_bit(1, 0).into());
+fn begin<P: From<ModeSelect>>(admission: &Admission<'_>, len: u16, header: Header) -> Result<P, Failure> {
+    let cdb = admission.cdb();
+    if cdb.get(ModeSelect6::SAVE) {
+        return Err(Check::cdb_field(ModeSelect6::SAVE).into());
     }
-    if flags & 0x10 == 0 && len > 0 {
-        return Err(Check::cdb_bit(1, 4).into());
+    if !cdb.get(ModeSelect6::PAGE_FORMAT) && len > 0 {
+        return Err(Check::cdb_field(ModeSelect6::PAGE_FORMAT).into());
     }
-    if (len > 0 && len < header) || admission.request.write_bytes < u32::from(len) {
+    if (len > 0 && usize::from(len) < header.bytes()) || admission.request.write_bytes < u32::from(len) {
         return Err(Check::PARAMETER_LENGTH.into());
     }
     Ok(P::from(ModeSelect { len, header, flush: false }))
+}
+
+/// Which of the two headers a parameter list has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Header {
+    /// MODE SELECT(6)'s.
+    Short,
+    /// MODE SELECT(10)'s.
+    Long,
+}
+
+impl Header {
+    fn bytes(self) -> usize {
+        match self {
+            Header::Short => Header6::BYTES,
+            Header::Long => Header10::BYTES,
+        }
+    }
+
+    /// BLOCK DESCRIPTOR LENGTH of a list, and LONGLBA.
+    fn descriptor(self, list: &[u8]) -> Option<(usize, bool)> {
+        match self {
+            Header::Short => Some((Header6::DESCRIPTOR_BYTES.get(list)?.into(), false)),
+            Header::Long => {
+                Some((Header10::DESCRIPTOR_BYTES.get(list)?.into(), Header10::LONG_LBA.get(list)?))
+            }
+        }
+    }
 }
 
 /// The program of MODE SELECT: fetch, check, ask the home; when the write cache goes off, what it held is
@@ -39,7 +70,7 @@ fn begin<P: From<ModeSelect>>(admission: &Admission<'_>, len: u16, header: u16) 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModeSelect {
     len: u16,
-    header: u16,
+    header: Header,
     flush: bool,
 }
 
@@ -73,114 +104,114 @@ impl ModeSelect {
     /// The modes that the parameter list asks for; all of it is checked before anything is changed.
     fn parse(&self, env: &Env<'_>) -> Result<ModesChange, Check> {
         let list = env.buffer.get(..usize::from(self.len)).ok_or(Check::PARAMETER_LENGTH)?;
-        let header = usize::from(self.header);
-        let (descriptor_len, long) = match *list {
-            [_, _, _, len, ..] if self.header == 4 => (usize::from(len), false),
-            [_, _, _, _, flags, _, high, low, ..] => {
-                (usize::from(u16::from_be_bytes([high, low])), flags & 0x01 != 0)
-            }
-            _ => return Err(Check::PARAMETER_LENGTH),
-        };
+        let (descriptor_len, long) = self.header.descriptor(list).ok_or(Check::PARAMETER_LENGTH)?;
+        let header = self.header.bytes();
         let body = list.get(header..).unwrap_or_default();
-        let (descriptor, mut pages) = body.split_at_checked(descriptor_len).ok_or(Check::PARAMETER_LENGTH)?;
-        check_descriptor(env.view, descriptor, long, self.header)?;
-        let mut at = self.header.saturating_add(u16::try_from(descriptor_len).unwrap_or(u16::MAX));
+        let (descriptor, pages) = body.split_at_checked(descriptor_len).ok_or(Check::PARAMETER_LENGTH)?;
+        check_descriptor(env.view, descriptor, long, header)?;
+        let mut at = header.saturating_add(descriptor_len);
         let modes = env.view.policy.modes;
         let mut change = ModesChange::none(modes);
-        while let [code, second, ..] = *pages {
-            let (subpage, whole) = match *pages {
-                [_, _, high, low, ..] if code & SUBPAGE_FORMAT != 0 => {
-                    (second, usize::from(u16::from_be_bytes([high, low])).saturating_add(4))
-                }
-                _ => (0, usize::from(second).saturating_add(2)),
-            };
-            let (page, rest) = pages.split_at_checked(whole).ok_or(Check::PARAMETER_LENGTH)?;
-            let is_it = |known: &&Page| (known.code, known.subpage) == (code & 0x3f, subpage);
-            let known = pages_of(env.view).find(is_it).ok_or(Check::parameter_byte(at))?;
-            check_page(env.view, known, page, at)?;
-            change.modes = apply(env.view, known, change.modes, page, at)?;
-            change.error_recovery |= known.code == 0x01;
-            change.caching |= known.code == 0x08;
-            change.control |= known.code == 0x0a;
-            change.provisioning |= known.subpage != 0;
-            at = at.saturating_add(u16::try_from(whole).unwrap_or(u16::MAX));
-            pages = rest;
+        for page in mode::pages(pages) {
+            if page.is_cut_off {
+                return Err(Check::PARAMETER_LENGTH);
+            }
+            let is_it = |known: &&Page| (known.code, known.subpage) == (page.code, page.subpage);
+            let known = pages_of(env.view).find(is_it).ok_or(parameter_byte(at, 0))?;
+            check_page(env.view, known, page.bytes, at)?;
+            apply(env.view, known, &mut change, page.bytes, at)?;
+            at = at.saturating_add(page.bytes.len());
         }
-        if pages.is_empty() { Ok(change) } else { Err(Check::PARAMETER_LENGTH) }
+        if at == list.len() { Ok(change) } else { Err(Check::PARAMETER_LENGTH) }
     }
+}
+
+/// The byte of a page, or of what begins there.
+fn parameter_byte(at: usize, byte: usize) -> Check {
+    Check::parameter_byte(u16::try_from(at.saturating_add(byte)).unwrap_or(u16::MAX))
+}
+
+/// A field of a page that begins there.
+fn parameter_field<T>(at: usize, field: Field<T>) -> Check {
+    let byte = u16::try_from(at).unwrap_or(u16::MAX).saturating_add(field.byte());
+    Check::parameter_bit(byte, field.bit().unwrap_or(7))
 }
 
 /// A block descriptor must have the current capacity; the number of blocks may be left at zero or all ones
 /// (SBC-3 section 6.5.2.2).
-fn check_descriptor(view: &View, descriptor: &[u8], long: bool, at: u16) -> Result<(), Check> {
+fn check_descriptor(view: &View, descriptor: &[u8], long: bool, at: usize) -> Result<(), Check> {
     if descriptor.is_empty() {
         return Ok(());
     }
     let current = if long { long_descriptor(view) } else { short_descriptor(view) };
     if descriptor.len() != current.len() {
-        return Err(Check::parameter_byte(at.saturating_sub(1)));
+        return Err(parameter_byte(at.saturating_sub(1), 0));
     }
-    let count = if long { 8 } else { 4 };
+    let count = if long { size_of::<u64>() } else { size_of::<u32>() };
     let same_length = descriptor.iter().zip(&current).skip(count).all(|(new, old)| new == old);
     let new_count = descriptor.get(..count).unwrap_or_default();
     let same_count = Some(new_count) == current.get(..count)
         || new_count.iter().all(|byte| *byte == 0)
         || new_count.iter().all(|byte| *byte == 0xff);
-    if same_length && same_count { Ok(()) } else { Err(Check::parameter_byte(at)) }
+    if same_length && same_count { Ok(()) } else { Err(parameter_byte(at, 0)) }
 }
 
-/// SPF.
-const SUBPAGE_FORMAT: u8 = 0x40;
-
 /// The page must have its length, and its bits that cannot be changed must be as they are.
-fn check_page(view: &View, known: &Page, page: &[u8], at: u16) -> Result<(), Check> {
-    let current = (known.current)(view, &view.policy.modes);
-    let (header, ones) = (known.header(), known.changeable(view));
+fn check_page(view: &View, known: &Page, page: &[u8], at: usize) -> Result<(), Check> {
+    let (current, changeable) = ((known.current)(view, &view.policy.modes), (known.changeable)(view));
+    let header = known.header();
     if page.len() != current.len() {
-        return Err(Check::parameter_byte(at.saturating_add(if header == 2 { 1 } else { 2 })));
+        return Err(parameter_byte(at, header.checked_div(2).unwrap_or(1)));
     }
-    for (index, (new, old)) in page.iter().zip(&current).enumerate().skip(header) {
-        let changeable = ones.get(index.saturating_sub(header)).copied().unwrap_or(0);
+    let bytes = page.iter().zip(&current).zip(&changeable).enumerate().skip(header);
+    for (index, ((new, old), changeable)) in bytes {
         if (new ^ old) & !changeable != 0 {
-            return Err(Check::parameter_byte(at.saturating_add(u16::try_from(index).unwrap_or(0))));
+            return Err(parameter_byte(at, index));
         }
     }
     Ok(())
 }
 
-/// The modes with what a checked page changes.
-fn apply(view: &View, known: &Page, modes: Modes, page: &[u8], at: u16) -> Result<Modes, Check> {
-    match (known.code, known.subpage, page) {
-        (0x01, 0, [_, _, _, _, _, _, _, errors, ..]) if view.space().is_some() => {
-            Ok(Modes { provisioning_errors: errors & 0x80 != 0, ..modes })
-        }
-        (0x08, 0, [_, _, cache, ..]) => Ok(Modes { write_cache: cache & 0x04 != 0, ..modes }),
-        (0x0a, 0, [_, _, first, second, third, fourth, ..]) => {
-            let queue_error = second >> 1 & 0x03;
-            if queue_error == 2 {
-                return Err(Check::parameter_bit(at.saturating_add(3), 2));
+/// Adds what a checked page changes.
+fn apply(view: &View, known: &Page, change: &mut ModesChange, page: &[u8], at: usize) -> Result<(), Check> {
+    let modes = &mut change.modes;
+    match (known.code, known.subpage) {
+        (page::ERROR_RECOVERY, _) => {
+            change.error_recovery = true;
+            if view.space().is_some() {
+                modes.provisioning_errors = ErrorRecovery::read(page).provisioning_errors;
             }
-            let task_set_per_nexus = match first >> 5 {
+        }
+        (page::CACHING, _) => {
+            change.caching = true;
+            modes.write_cache = Caching::read(page).write_cache;
+        }
+        (page::CONTROL, _) => {
+            change.control = true;
+            let page = Control::read(page);
+            if page.queue_error == 2 {
+                return Err(parameter_field(at, Control::QUEUE_ERROR));
+            }
+            modes.task_set_per_nexus = match page.task_sets {
                 0 => false,
                 1 => true,
-                _ => return Err(Check::parameter_bit(at.saturating_add(2), 7)),
+                _ => return Err(parameter_field(at, Control::TASK_SETS)),
             };
-            Ok(Modes {
-                task_set_per_nexus,
-                queue_error,
-                descriptor_sense: first & 0x04 != 0,
-                software_write_protect: third & 0x08 != 0,
-                task_aborted_status: fourth & 0x40 != 0,
-                ..modes
-            })
+            modes.queue_error = page.queue_error;
+            modes.descriptor_sense = page.descriptor_sense;
+            modes.software_write_protect = page.software_write_protect;
+            modes.task_aborted_status = page.task_aborted_status;
         }
-        (0x1c, 0x02, [.., enabled, _, _, _, a, b, c, d]) => {
-            let sets = u32::from_be_bytes([*a, *b, *c, *d]);
+        (_, page::LOGICAL_BLOCK_PROVISIONING) => {
+            change.provisioning = true;
+            let page = Provisioning::read(page);
+            modes.threshold = page.enabled;
             // As long as it is what the unit is configured with, it follows the size.
-            let is_as_before = sets == view.threshold_sets(&modes);
-            let threshold_sets = if is_as_before { modes.threshold_sets } else { Some(sets) };
-            Ok(Modes { threshold: enabled & 0x80 != 0, threshold_sets, ..modes })
+            if page.count != view.threshold_sets(modes) {
+                modes.threshold_sets = Some(page.count);
+            }
         }
-        _ => Ok(modes),
+        _ => {}
     }
+    Ok(())
 }

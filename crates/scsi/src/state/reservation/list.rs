@@ -77,8 +77,8 @@ mod tests {
     use wire::Cdb;
     use wire::aoe::OrderKind;
     use wire::ata::{Command, Registers};
-    use wire::scsi::command::Reserve6;
     use wire::scsi::command::{Inquiry, ModeSense6, PersistentReserveIn, Read10, TestUnitReady, Write10};
+    use wire::scsi::command::{PersistentReserveOut, Reserve6};
     use zerocopy::IntoBytes;
 
     const SCSI: usize = 0;
@@ -114,7 +114,7 @@ mod tests {
     /// PERSISTENT RESERVE OUT.
     fn order(bench: &mut Bench, nexus: usize, action: u8, kind: u8, key: u64, action_key: u64) -> Status {
         let list = [key.to_be_bytes(), action_key.to_be_bytes(), [0; 8]].concat();
-        bench.run(nexus, &[0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], &list, 0).ending.status
+        bench.run(nexus, PersistentReserveOut::new(action, kind, 24), &list, 0).ending.status
     }
 
     fn register(bench: &mut Bench, nexus: usize, key: u64) {

@@ -2,6 +2,7 @@
 
 use super::{Kind, Table, TargetPort};
 use crate::state::unit::Unit;
+use wire::scsi::parameters::{FullStatus, HeldReservation, ReserveCapabilities, ReserveInHeader};
 
 impl Table {
     /// READ KEYS.
@@ -15,21 +16,26 @@ impl Table {
         let mut body = Vec::new();
         if let Some(held) = &self.reservation {
             let holder = held.holder.as_ref().and_then(|holder| self.registration(holder));
-            body.extend_from_slice(&holder.map_or(0, |holder| holder.key).to_be_bytes());
-            body.extend_from_slice(&[0, 0, 0, 0, 0, held.kind.bits(), 0, 0]);
+            let key = holder.map_or(0, |holder| holder.key);
+            body.extend(HeldReservation { key, scope: 0, kind: held.kind.bits() }.to_bytes());
         }
         self.push_list(&body, data);
     }
 
-    /// REPORT CAPABILITIES: CRH, SIP_C, ATP_C and PTPL_C; TMV, and of ALLOW COMMANDS only that TEST UNIT READY is allowed
-    /// through every reservation.
+    /// REPORT CAPABILITIES.
     pub(crate) fn report_capabilities(&self, unit: &Unit, data: &mut Vec<u8>) {
-        let active = u8::from(self.is_kept);
-        let mask = Kind::ALL.into_iter().fold(0u16, |mask, kind| mask | type_bit(kind));
-        let can_keep = u8::from(unit.can_keep);
-        data.extend_from_slice(&[0, 8, 0x1c | can_keep, 0x80 | 0x10 | active]);
-        data.extend_from_slice(&mask.to_be_bytes());
-        data.extend_from_slice(&[0, 0]);
+        let capabilities = ReserveCapabilities {
+            length_bytes: 8,
+            compatible_reserve: true,
+            can_name_initiators: true,
+            can_be_all_target_ports: true,
+            can_keep: unit.can_keep,
+            mask_is_valid: true,
+            allowed_commands: 1,
+            is_kept: self.is_kept,
+            type_mask: Kind::ALL.into_iter().fold(0, |mask, kind| mask | type_bit(kind)),
+        };
+        data.extend(capabilities.to_bytes());
     }
 
     /// READ FULL STATUS.
@@ -38,25 +44,28 @@ impl Table {
         for registration in &self.registrations {
             let held = self.reservation.as_ref().filter(|held| held.is_held_by(registration));
             let id = registration.nexus.initiator.as_bytes();
-            body.extend_from_slice(&registration.key.to_be_bytes());
-            let (holder, kind) = held.map_or((0, 0), |held| (0x01, held.kind.bits()));
-            body.extend_from_slice(&[0, 0, 0, 0, holder, kind, 0, 0, 0, 0]);
-            let port = match registration.nexus.target_port {
-                TargetPort::Here(port) => port,
-                // No port has it.
-                TargetPort::Gone(_) => 0,
+            let status = FullStatus {
+                key: registration.key,
+                is_holder: held.is_some(),
+                kind: held.map_or(0, |held| held.kind.bits()),
+                target_port: match registration.nexus.target_port {
+                    TargetPort::Here(port) => port,
+                    // No port has it.
+                    TargetPort::Gone(_) => 0,
+                },
+                transport_id_bytes: u32::try_from(id.len()).unwrap_or(0),
+                ..FullStatus::ZERO
             };
-            body.extend_from_slice(&port.to_be_bytes());
-            body.extend_from_slice(&u32::try_from(id.len()).unwrap_or(0).to_be_bytes());
+            body.extend(status.to_bytes());
             body.extend_from_slice(id);
         }
         self.push_list(&body, data);
     }
 
-    /// PRGENERATION, the length of what follows (of all of it, whatever the allocation length) and what follows.
+    /// The header, with the length of all that follows, whatever the allocation length, and what follows.
     fn push_list(&self, body: &[u8], data: &mut Vec<u8>) {
-        data.extend_from_slice(&self.generation.to_be_bytes());
-        data.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_be_bytes());
+        let following_bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        data.extend(ReserveInHeader { generation: self.generation, following_bytes }.to_bytes());
         data.extend_from_slice(body);
     }
 }

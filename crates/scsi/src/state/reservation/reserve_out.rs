@@ -3,6 +3,11 @@
 use super::{Kind, NexusName, TargetPort, TransportId};
 use crate::vocabulary::sense::Check;
 use wire::Cdb;
+use wire::scsi::command::PersistentReserveOut;
+use wire::scsi::opcode::service_action::persistent_reserve_out::{
+    CLEAR, PREEMPT, PREEMPT_AND_ABORT, REGISTER, REGISTER_AND_IGNORE_EXISTING_KEY, REGISTER_AND_MOVE,
+    RELEASE, RESERVE,
+};
 use wire::scsi::parameters::{MoveList, ReserveOutList};
 use wire::scsi::transport_id::Malformed;
 
@@ -56,8 +61,10 @@ impl ReserveOut {
     /// Where the parameter list asks that registrations outlive a restart (APTPL), if it does.
     pub(super) fn asks_to_keep(&self) -> Option<Check> {
         match &self.action {
-            Action::Register(register) => register.keep.then_some(Check::parameter_bit(20, 0)),
-            Action::Move { keep, .. } => keep.then_some(Check::parameter_bit(17, 0)),
+            Action::Register(register) => {
+                register.keep.then_some(Check::parameter_field(ReserveOutList::KEEP))
+            }
+            Action::Move { keep, .. } => keep.then_some(Check::parameter_field(MoveList::KEEP)),
             Action::Reserve(_) | Action::Release(_) | Action::Clear | Action::Preempt { .. } => None,
         }
     }
@@ -71,37 +78,35 @@ impl ReserveOut {
             return Err(Check::PARAMETER_LENGTH);
         }
         let basic = ReserveOutList::read(list);
-        let service_action = cdb.u8(1) & 0x1f;
-        let kind = Some(cdb.u8(2)).filter(|bits| bits & 0xf0 == 0).and_then(Kind::from_bits);
-        let names_initiators = basic.names_initiators && service_action != MOVE;
+        let service_action = cdb.service_action();
+        let kind =
+            Some(cdb.get(PersistentReserveOut::KIND)).filter(|_| cdb.get(PersistentReserveOut::SCOPE) == 0);
+        let kind = kind.and_then(Kind::from_bits);
+        let names_initiators = basic.names_initiators && service_action != REGISTER_AND_MOVE;
         if names_initiators && service_action != REGISTER {
-            return Err(Check::parameter_bit(20, 3));
+            return Err(Check::parameter_field(ReserveOutList::NAMES_INITIATORS));
         }
-        if !names_initiators && service_action != MOVE && list.len() != BASIC_BYTES {
+        if !names_initiators && service_action != REGISTER_AND_MOVE && list.len() != BASIC_BYTES {
             return Err(Check::PARAMETER_LENGTH);
         }
         let action = match service_action {
-            REGISTER | REGISTER_AND_IGNORE => Action::Register(Register {
-                ignore_key: service_action == REGISTER_AND_IGNORE,
+            REGISTER | REGISTER_AND_IGNORE_EXISTING_KEY => Action::Register(Register {
+                ignore_key: service_action == REGISTER_AND_IGNORE_EXISTING_KEY,
                 others: if names_initiators { Some(initiators(list)?) } else { None },
                 all_target_ports: basic.all_target_ports,
                 keep: basic.keep,
             }),
-            0x01 => Action::Reserve(kind.ok_or(Check::cdb_byte(2))?),
-            0x02 => Action::Release(kind),
-            0x03 => Action::Clear,
-            0x04 => Action::Preempt { kind, abort: false },
-            0x05 => Action::Preempt { kind, abort: true },
-            MOVE => parse_move(list)?,
-            _ => return Err(Check::cdb_bit(1, 4)),
+            RESERVE => Action::Reserve(kind.ok_or(Check::cdb_byte(2))?),
+            RELEASE => Action::Release(kind),
+            CLEAR => Action::Clear,
+            PREEMPT => Action::Preempt { kind, abort: false },
+            PREEMPT_AND_ABORT => Action::Preempt { kind, abort: true },
+            REGISTER_AND_MOVE => parse_move(list)?,
+            _ => return Err(Check::cdb_field(PersistentReserveOut::ACTION)),
         };
         Ok(ReserveOut { key: basic.key, action_key: basic.action_key, action })
     }
 }
-
-const REGISTER: u8 = 0x00;
-const REGISTER_AND_IGNORE: u8 = 0x06;
-const MOVE: u8 = 0x07;
 
 /// The TransportIDs after the length field that ends at the start of them, which must not claim more than is
 /// there.

@@ -61,7 +61,11 @@ fn basic(key: u64, action_key: u64, flags: u8) -> Vec<u8> {
 }
 
 fn send(bench: &mut Bench, nexus: usize, action: u8, kind: u8, list: &[u8]) -> Outcome {
-    bench.run(nexus, &[0x5f, action, kind, 0, 0, 0, 0, 0, list.len() as u8, 0], list, 0)
+    let cdb = PersistentReserveOut {
+        scope: kind >> 4,
+        ..PersistentReserveOut::new(action, kind, list.len() as u32)
+    };
+    bench.run(nexus, cdb, list, 0)
 }
 
 /// PERSISTENT RESERVE OUT; returns its status.
@@ -78,7 +82,7 @@ fn register(bench: &mut Bench, keys: &[u64]) {
 /// Data of PERSISTENT RESERVE IN; unit attentions stay pending.
 fn input(bench: &mut Bench, action: u8, allocation: u8) -> Vec<u8> {
     let pending = std::mem::take(&mut bench.nexuses[0].attentions);
-    let data = bench.read(&[0x5e, action, 0, 0, 0, 0, 0, 0, allocation, 0]).assert_good().data.clone();
+    let data = bench.read(PersistentReserveIn::new(action, allocation.into())).assert_good().data.clone();
     bench.nexuses[0].attentions = pending;
     data
 }
@@ -173,7 +177,7 @@ fn reading_in_is_cut_but_reports_its_whole_length() {
     assert_eq!(first[24..], id);
     assert_eq!(second[12..14], [1, EXCLUSIVE_ACCESS]);
     for action in 4..32 {
-        bench.read(&[0x5e, action, 0, 0, 0, 0, 0, 0, 8, 0]).assert_invalid_field(1);
+        bench.read(PersistentReserveIn::new(action, 8)).assert_invalid_field(1);
     }
 }
 
@@ -374,10 +378,8 @@ fn a_registration_through_all_target_ports() {
 fn registrations_are_bounded_and_refused_as_a_whole() {
     let mut bench = bench();
     let ids = |range: std::ops::Range<usize>| range.map(transport_id).collect::<Vec<_>>();
-    let mut send_long = |list: &[u8]| {
-        let [high, low] = (list.len() as u16).to_be_bytes();
-        bench.run(0, &[0x5f, REGISTER, 0, 0, 0, 0, 0, high, low, 0], list, 0)
-    };
+    let mut send_long =
+        |list: &[u8]| bench.run(0, PersistentReserveOut::new(REGISTER, 0, list.len() as u32), list, 0);
     send_long(&with_ids(0, FIRST, &ids(3..131))).assert_check(0x5, 0x5504);
     send_long(&with_ids(0, FIRST, &ids(3..130))).assert_good();
     let second = send(&mut bench, 1, REGISTER, 0, &basic(0, SECOND, 0));

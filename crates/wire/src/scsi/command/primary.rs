@@ -263,3 +263,17 @@ impl Inquiry {
         Inquiry { vital: true, page, allocation }
     }
 }
+
+impl ModeSense6 {
+    /// For a page, without block descriptors.
+    pub const fn page_only(page: u8, allocation: u8) -> ModeSense6 {
+        ModeSense6 { no_descriptors: true, ..ModeSense6::new(page, allocation) }
+    }
+}
+
+impl ModeSelect6 {
+    /// With a list of so many bytes, of pages as the standard has them.
+    pub const fn new(list_bytes: u8) -> ModeSelect6 {
+        ModeSelect6 { page_format: true, list_bytes, ..ModeSelect6::ZERO }
+    }
+}
