@@ -88,7 +88,7 @@ impl Slow {
             let len = u32::try_from(bytes).expect("it fits");
             let mut command = initiator::Pdu::new(0x01, 0x80 | 0x20 | 1).lun(0);
             command = command.word(16, 0x7000_0000 | cmd_sn).word(20, len).word(24, cmd_sn);
-            command.header[32..].copy_from_slice(&initiator::write_cdb(0, bytes, Slow::BLOCK_BYTES, false));
+            command.set_cdb(initiator::write_cdb(0, bytes, Slow::BLOCK_BYTES, false));
             self.initiator.send(&command).expect("it is sent");
             self.initiator.skip_cmd_sn();
         }

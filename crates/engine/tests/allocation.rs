@@ -24,6 +24,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Barrier, Mutex};
+use wire::scsi::command::Read16;
 
 /// Sessions at once, so that the core finds more than one thing to do in a turn.
 const SESSIONS: usize = 4;
@@ -33,7 +34,6 @@ const DEPTHS: [usize; 2] = [1, 32];
 /// command, and some of it is asked for by R2T.
 const LOAD: [(usize, usize); 2] = [(4096, 400), (131_072, 48)];
 const BLOCK_BYTES: usize = 512;
-const READ_16: u8 = 0x88;
 /// Each session's own range.
 const RANGE_BYTES: usize = 4 << 20;
 
@@ -193,12 +193,12 @@ fn run(initiator: &mut Initiator, lun: u16, session: usize, depth: usize) {
 
 fn issue(initiator: &mut Initiator, lun: u16, session: usize, command: usize, bytes: usize, is_read: bool) {
     let at = session * RANGE_BYTES + command * bytes % RANGE_BYTES;
-    let mut cdb = write_cdb((at / BLOCK_BYTES) as u64, bytes, BLOCK_BYTES as u32, false);
+    let lba = (at / BLOCK_BYTES) as u64;
     let issued = if is_read {
-        cdb[0] = READ_16;
-        initiator.issue(lun, &cdb, bytes, Vec::new())
+        initiator.issue(lun, Read16::new(lba, (bytes / BLOCK_BYTES) as u32), bytes, Vec::new())
     } else {
-        initiator.issue(lun, &cdb, 0, vec![0x5a; bytes])
+        let cdb = write_cdb(lba, bytes, BLOCK_BYTES as u32, false);
+        initiator.issue(lun, cdb, 0, vec![0x5a; bytes])
     };
     issued.expect("sent");
 }

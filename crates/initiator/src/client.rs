@@ -139,26 +139,30 @@ impl Client {
     ///
     /// # Errors
     /// When there is too much data, or the target is lost.
-    pub fn command(&mut self, cdb: &[u8], read_bytes: u32, write: &[u8]) -> Result<Reply, CommandError> {
-        self.execute(cdb, read_bytes, write, true)
+    pub fn command(
+        &mut self,
+        cdb: impl Into<Cdb>,
+        read_bytes: u32,
+        write: &[u8],
+    ) -> Result<Reply, CommandError> {
+        self.execute(cdb.into(), read_bytes, write, true)
     }
 
     /// Sends a command that reads; a target that is busy, or a unit that is becoming ready, is not asked again.
     ///
     /// # Errors
     /// As [`Client::command`].
-    pub fn command_once(&mut self, cdb: &[u8], read_bytes: u32) -> Result<Reply, CommandError> {
-        self.execute(cdb, read_bytes, &[], false)
+    pub fn command_once(&mut self, cdb: impl Into<Cdb>, read_bytes: u32) -> Result<Reply, CommandError> {
+        self.execute(cdb.into(), read_bytes, &[], false)
     }
 
     fn execute(
         &mut self,
-        cdb: &[u8],
+        cdb: Cdb,
         read_bytes: u32,
         write: &[u8],
         patient: bool,
     ) -> Result<Reply, CommandError> {
-        let cdb = Cdb::from_bytes(cdb).ok_or(CommandError::TooLong)?;
         let write_bytes = u32::try_from(write.len()).map_err(|_| CommandError::TooLong)?;
         let read = self.take(read_bytes)?;
         let write_places = self.take(write_bytes).inspect_err(|_| self.io.arena().give(&read))?;

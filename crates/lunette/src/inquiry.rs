@@ -26,11 +26,11 @@ use standard::InquiryData;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
-use wire::SenseKey;
 use wire::scsi::inquiry::qualifier;
 use wire::scsi::status::{BUSY, GOOD, TASK_SET_FULL};
 use wire::scsi::vpd::{self, page};
 use wire::scsi::{Command, command, mode};
+use wire::{Cdb, SenseKey};
 
 /// Allocation length of each request: more than units have to report, but not too long for old ones.
 const ANSWER_BYTES: u16 = 4096;
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
         Failure::wrong_input(format!("{url}: {error}: `lunette discover iscsi://HOST` lists targets"))
     })?;
     let mut client = Client::connect(&url, &Options::default()).map_err(Failure::failed)?;
-    let command = |cdb: &[u8], bytes, patient| match patient {
+    let command = |cdb: Cdb, bytes, patient| match patient {
         true => client.command(cdb, bytes, &[]),
         false => client.command_once(cdb, bytes),
     };
@@ -119,7 +119,7 @@ struct Asker<C> {
     answers: Vec<Answer>,
 }
 
-impl<C: FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> Asker<C> {
+impl<C: FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> Asker<C> {
     fn report(&mut self) -> Result<Report, String> {
         let inquiry = self.ask("INQUIRY", command::Inquiry::new(STANDARD_BYTES), STANDARD_BYTES.into())?;
         let identity = inquiry.as_deref().and_then(standard::decode).ok_or("it does not answer INQUIRY")?;
@@ -144,7 +144,7 @@ impl<C: FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> Asker<C> {
 
     /// What TEST UNIT READY ends with, unless the unit is ready, or is so for others (a reservation, say).
     fn not_ready(&mut self) -> Option<String> {
-        let reply = match (self.command)(command::TestUnitReady {}.to_cdb().as_bytes(), 0, false) {
+        let reply = match (self.command)(command::TestUnitReady {}.to_cdb(), 0, false) {
             Ok(reply) if [BUSY, TASK_SET_FULL].contains(&reply.status) => return Some("it is busy".into()),
             Ok(reply) => reply,
             Err(error) => return Some(format!("TEST UNIT READY: {error}")),
@@ -239,7 +239,7 @@ impl<C: FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> Asker<C> {
                 WITHIN.as_secs()
             ));
         }
-        match (self.command)(cdb.as_bytes(), bytes, self.patient) {
+        match (self.command)(cdb, bytes, self.patient) {
             Ok(reply) if reply.status == GOOD => {
                 let (cdb, data) = (data::hex(cdb.as_bytes()), data::hex(&reply.data));
                 self.answers.push(Answer { command: name.to_owned(), cdb, data });
@@ -331,6 +331,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use wire::Sense;
+    use wire::scsi::opcode;
 
     /// Everything that can be made of some bytes, in words and as JSON.
     fn decode_all(bytes: &[u8]) -> Report {
@@ -417,8 +418,8 @@ mod tests {
         answer: &[u8],
         until: Instant,
         count: &mut u32,
-    ) -> Asker<impl FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> {
-        let command = move |_: &[u8], _, _| {
+    ) -> Asker<impl FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> {
+        let command = move |_: Cdb, _, _| {
             *count += 1;
             Ok(Reply { status: 0, sense: None, data: answer.to_vec() })
         };
@@ -445,10 +446,12 @@ mod tests {
             (refused(2, Some(becoming)), "BECOMING READY"),
             (lost(), "gone"),
         ] {
-            let command = |cdb: &[u8], _, patient: bool| match cdb.first() {
-                Some(0) => answer.clone(),
-                Some(0x12 | 0xa0) => Ok(Reply { status: 0, sense: None, data: vec![0; 36] }),
-                Some(_) | None => {
+            let command = |cdb: Cdb, _, patient: bool| match cdb.opcode() {
+                opcode::TEST_UNIT_READY => answer.clone(),
+                opcode::INQUIRY | opcode::REPORT_LUNS => {
+                    Ok(Reply { status: 0, sense: None, data: vec![0; 36] })
+                }
+                _ => {
                     assert!(!patient, "it waits for the medium");
                     refused(BUSY, None)
                 }

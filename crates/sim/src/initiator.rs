@@ -33,6 +33,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use wire::iscsi::{AsyncEvent, FunctionResponse, TaskFunction};
+use wire::scsi::command::{Read10, SynchronizeCache10, Write10};
 use wire::{Cdb, Places};
 
 /// How long an abort or a reset may take before the connection is given up.
@@ -691,16 +692,17 @@ impl Initiator {
         let bytes = if is_flush { 0 } else { range.bytes() };
         let Some(place) = self.take(bytes) else { return };
         let (mut read, mut write) = (Places::EMPTY, Places::EMPTY);
+        let (first, blocks) = (range.first, range.blocks as u16);
         let (kind, cdb) = if is_flush {
-            (Kind::Flush, cdb(0x35, false, Range { first: 0, blocks: 0, ..range }))
+            (Kind::Flush, Cdb::from(SynchronizeCache10::new(0, 0)))
         } else if is_read {
             self.registers.borrow_mut().begin_read(now);
             read = place;
-            (Kind::Read(range), cdb(0x28, is_durable, range))
+            (Kind::Read(range), Read10 { fua: is_durable, ..Read10::new(first, blocks) }.into())
         } else {
             write = place;
             let kind = self.fill(now, range, (is_durable, attribute), &place);
-            (kind, cdb(0x2a, is_durable, range))
+            (kind, Write10 { fua: is_durable, ..Write10::new(first, blocks) }.into())
         };
         let lun = (range.unit as u64) << 48;
         let request = Request { lun, attribute, cdb, read, write };
@@ -763,12 +765,4 @@ impl Initiator {
         let sum = words.iter().fold(self.host as u64, |sum, word| sum.wrapping_mul(31) ^ word);
         net.trace.note(now, &[sum], || format!("initiator {} {}", self.host, text()));
     }
-}
-
-/// READ(10), WRITE(10) or SYNCHRONIZE CACHE(10) of a range.
-fn cdb(opcode: u8, is_durable: bool, range: Range) -> Cdb {
-    let [a, b, c, d] = range.first.to_be_bytes();
-    let [.., high, low] = range.blocks.to_be_bytes();
-    let fua = if is_durable { 8 } else { 0 };
-    Cdb::from_bytes(&[opcode, fua, a, b, c, d, 0, high, low, 0]).expect("ten bytes")
 }

@@ -26,6 +26,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::lane::Backend;
 use wire::aoe::{Address, Mac};
+use wire::scsi::capacity::unmap_list;
+use wire::scsi::command::{
+    CompareAndWrite, GetLbaStatus, Inquiry, ModeSelect6, ModeSense6, ModeSense10, OrWrite16,
+    PersistentReserveIn, PersistentReserveOut, Read10, Read16, ReadCapacity10, ReadCapacity16, ReportLuns,
+    ReportSupportedOperationCodes, RequestSense, SynchronizeCache10, TestUnitReady, Unmap, Verify10, Write10,
+    WriteAndVerify10, WriteSame16,
+};
+use wire::scsi::parameters::ReserveOutList;
+use wire::scsi::{Command, opcode};
 use wire::{Cdb, Places};
 
 const CONFIG: &str = r#"
@@ -48,7 +57,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A command of the script.
 struct Step {
     lun: u16,
-    cdb: Vec<u8>,
+    cdb: Cdb,
     read_bytes: u32,
     write: Vec<u8>,
 }
@@ -63,30 +72,16 @@ struct Answer {
     residual: Residual,
 }
 
-fn none(cdb: &[u8]) -> Step {
-    Step { lun: 0, cdb: cdb.to_vec(), read_bytes: 0, write: Vec::new() }
+fn none(cdb: impl Into<Cdb>) -> Step {
+    Step { lun: 0, cdb: cdb.into(), read_bytes: 0, write: Vec::new() }
 }
 
-fn reads(cdb: &[u8], read_bytes: u32) -> Step {
+fn reads(cdb: impl Into<Cdb>, read_bytes: u32) -> Step {
     Step { read_bytes, ..none(cdb) }
 }
 
-fn writes(cdb: &[u8], write: Vec<u8>) -> Step {
+fn writes(cdb: impl Into<Cdb>, write: Vec<u8>) -> Step {
     Step { write, ..none(cdb) }
-}
-
-/// A CDB of 10 bytes, with these flags, of so many blocks.
-fn ten(opcode: u8, flags: u8, first: u32, blocks: u16) -> [u8; 10] {
-    let ([a, b, c, d], [high, low]) = (first.to_be_bytes(), blocks.to_be_bytes());
-    [opcode, flags, a, b, c, d, 0, high, low, 0]
-}
-
-/// The same of 16.
-fn sixteen(opcode: u8, flags: u8, first: u64, blocks: u32) -> [u8; 16] {
-    let mut cdb = [opcode, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    cdb[2..10].copy_from_slice(&first.to_be_bytes());
-    cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
-    cdb
 }
 
 fn pattern(blocks: u32, seed: u8) -> Vec<u8> {
@@ -102,25 +97,26 @@ fn script() -> Vec<Step> {
 
 /// What is asked of a unit. Not what names ports, which each protocol has of its own.
 fn questions() -> Vec<Step> {
-    let mut steps = vec![none(&[0; 6]), none(&[0; 6]), reads(&[0x12, 0, 0, 0, 36, 0], 36)];
+    let mut steps = vec![none(TestUnitReady {}), none(TestUnitReady {}), reads(Inquiry::new(36), 36)];
     for page in [0x00, 0x80, 0xb0, 0xb1, 0xb2, 0x77] {
-        steps.push(reads(&[0x12, 1, page, 0, 255, 0], 255));
+        steps.push(reads(Inquiry::page(page, 255), 255));
     }
     for page in [0x01, 0x08, 0x0a, 0x1c, 0x2a] {
-        steps.push(reads(&[0x1a, 0, page, 0, 252, 0], 252));
-        steps.push(reads(&[0x5a, 0, page, 0, 0, 0, 0, 1, 0, 0], 256));
+        steps.push(reads(ModeSense6::new(page, 252), 252));
+        steps.push(reads(ModeSense10::new(page, 256), 256));
     }
-    let mut capacity = sixteen(0x9e, 0x10, 0, 32);
-    steps.push(reads(&capacity, 32));
-    capacity[1] = 0x1f;
-    steps.extend([reads(&capacity, 32), reads(&ten(0x25, 0, 0, 0), 8), reads(&[3, 0, 0, 0, 252, 0], 252)]);
-    let all = [0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
-    steps.push(reads(&all, 256));
-    steps.push(reads(&[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0], 4096));
+    steps.push(reads(ReadCapacity16::new(32), 32));
+    steps.push(reads(&[opcode::SERVICE_ACTION_IN_16, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0], 32));
+    steps.extend([reads(ReadCapacity10::new(), 8), reads(RequestSense::new(252), 252)]);
+    steps.push(reads(ReportLuns::new(256), 256));
+    steps.push(reads(
+        ReportSupportedOperationCodes { allocation: 4096, ..ReportSupportedOperationCodes::ZERO },
+        4096,
+    ));
     // No such opcode, no such unit.
-    steps.extend([none(&[0xff; 16]), none(&[0x2f; 6])]);
-    steps.push(Step { lun: 9, ..none(&[0; 6]) });
-    steps.push(Step { lun: 9, ..reads(&[0x12, 0, 0, 0, 36, 0], 36) });
+    steps.extend([none(&[0xff; 16]), none(&[opcode::VERIFY_10; 6])]);
+    steps.push(Step { lun: 9, ..none(TestUnitReady {}) });
+    steps.push(Step { lun: 9, ..reads(Inquiry::new(36), 36) });
     steps
 }
 
@@ -128,22 +124,28 @@ fn questions() -> Vec<Step> {
 fn data() -> Vec<Step> {
     let mut steps = Vec::new();
     for blocks in [1, 7, 16, 17, 128, 512] {
-        steps.push(writes(&ten(0x2a, 0, 3, blocks), pattern(blocks.into(), blocks as u8)));
-        steps.push(reads(&ten(0x28, 0, 3, blocks), u32::from(blocks) * BLOCK_BYTES));
-        steps.push(writes(&ten(0x2e, 2, 3, blocks), pattern(blocks.into(), 1)));
-        steps.push(reads(&sixteen(0x88, 8, 0, 9), 9 * BLOCK_BYTES));
+        steps.push(writes(Write10::new(3, blocks), pattern(blocks.into(), blocks as u8)));
+        steps.push(reads(Read10::new(3, blocks), u32::from(blocks) * BLOCK_BYTES));
+        steps.push(writes(
+            WriteAndVerify10 { byte_check: 1, ..WriteAndVerify10::new(3, blocks) },
+            pattern(blocks.into(), 1),
+        ));
+        steps.push(reads(Read16 { fua: true, ..Read16::new(0, 9) }, 9 * BLOCK_BYTES));
     }
     // More, or less, is announced than the command has.
-    steps.extend([reads(&ten(0x28, 0, 0, 2), 4096), reads(&ten(0x28, 0, 0, 8), 1024)]);
-    steps.extend([writes(&ten(0x2a, 0, 0, 2), pattern(8, 2)), writes(&ten(0x2a, 0, 0, 8), pattern(2, 3))]);
-    steps.extend([writes(&ten(0x2a, 0, 0, 8), vec![9; 200]), reads(&ten(0x28, 0, 0, 2), 0)]);
-    steps.extend([none(&ten(0x28, 0, 0, 0)), none(&ten(0x2a, 0, 0, 0)), none(&ten(0x35, 0, 0, 0))]);
+    steps.extend([reads(Read10::new(0, 2), 4096), reads(Read10::new(0, 8), 1024)]);
+    steps.extend([writes(Write10::new(0, 2), pattern(8, 2)), writes(Write10::new(0, 8), pattern(2, 3))]);
+    steps.extend([writes(Write10::new(0, 8), vec![9; 200]), reads(Read10::new(0, 2), 0)]);
+    steps.extend([none(Read10::new(0, 0)), none(Write10::new(0, 0)), none(SynchronizeCache10::new(0, 0))]);
     // Beyond the end.
-    steps.push(reads(&ten(0x28, 0, 2047, 2), 1024));
-    steps.push(writes(&ten(0x2a, 0, 2048, 1), pattern(1, 0)));
-    steps.push(reads(&sixteen(0x88, 0, u64::MAX, 1), 512));
+    steps.push(reads(Read10::new(2047, 2), 1024));
+    steps.push(writes(Write10::new(2048, 1), pattern(1, 0)));
+    steps.push(reads(Read16::new(u64::MAX, 1), 512));
     // Reserved bits, and an unknown service action.
-    steps.extend([reads(&ten(0x28, 0xe0, 0, 1), 512), reads(&sixteen(0x9e, 0, 0, 8), 8)]);
+    steps.extend([
+        reads(Read10 { protect: 7, ..Read10::new(0, 1) }, 512),
+        reads(&[opcode::SERVICE_ACTION_IN_16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0], 8),
+    ]);
     steps
 }
 
@@ -151,26 +153,24 @@ fn data() -> Vec<Step> {
 fn changes() -> Vec<Step> {
     let (one, other) = (pattern(1, 4), pattern(1, 5));
     let both = [&one[..], &other[..]].concat();
-    let mut compare = sixteen(0x89, 0, 40, 0);
-    compare[13] = 1;
-    let mut steps = vec![writes(&ten(0x2a, 0, 40, 1), one.clone())];
-    steps.extend([writes(&compare, both.clone()), writes(&compare, both)]);
-    steps.extend([writes(&ten(0x2f, 2, 40, 1), other.clone()), writes(&ten(0x2f, 2, 40, 1), one.clone())]);
-    steps.extend([none(&ten(0x2f, 0, 0, 100)), writes(&sixteen(0x8b, 0, 40, 1), one.clone())]);
-    steps.extend([writes(&sixteen(0x93, 0, 100, 50), one), reads(&ten(0x28, 0, 90, 70), 70 * BLOCK_BYTES)]);
-    let mut unmap = vec![0, 22, 0, 16, 0, 0, 0, 0];
-    unmap.extend([&100u64.to_be_bytes()[..], &8u32.to_be_bytes(), &[0; 4]].concat());
-    steps.push(writes(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], unmap.clone()));
-    steps.push(writes(&[0x42, 0, 0, 0, 0, 0, 0, 0, 20, 0], unmap[..20].to_vec()));
-    steps.extend([reads(&sixteen(0x9e, 0x12, 0, 64), 64), reads(&ten(0x28, 0, 99, 10), 5120)]);
-    let list = |key: u8| (0..24).map(|at| if at == 15 { key } else { 0 }).collect::<Vec<u8>>();
-    let out = |action: u8, kind: u8| [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
-    steps.extend([writes(&out(0, 0), list(1)), writes(&out(1, 1), list(0)), writes(&out(1, 9), list(0))]);
-    steps.extend((0..3).map(|action| reads(&[0x5e, action, 0, 0, 0, 0, 0, 0, 64, 0], 64)));
-    steps.push(writes(&out(9, 0), list(7)));
-    let select = |len: u8| [0x15, 0x10, 0, 0, len, 0];
-    steps.push(writes(&select(3), vec![0, 0, 0]));
-    steps.push(writes(&select(16), [&[0, 0, 0, 0, 0x0a, 10][..], &[0xff; 10]].concat()));
+    let compare = CompareAndWrite::new(40, 1);
+    let mut steps = vec![writes(Write10::new(40, 1), one.clone())];
+    steps.extend([writes(compare, both.clone()), writes(compare, both)]);
+    let verify = Verify10 { byte_check: 1, ..Verify10::new(40, 1) };
+    steps.extend([writes(verify, other.clone()), writes(verify, one.clone())]);
+    steps.extend([none(Verify10::new(0, 100)), writes(OrWrite16::new(40, 1), one.clone())]);
+    steps.extend([writes(WriteSame16::new(100, 50), one), reads(Read10::new(90, 70), 70 * BLOCK_BYTES)]);
+    let unmap = unmap_list(100, 8);
+    steps.push(writes(Unmap::new(24), unmap.to_vec()));
+    steps.push(writes(Unmap::new(20), unmap[..20].to_vec()));
+    steps.extend([reads(GetLbaStatus::new(0, 64), 64), reads(Read10::new(99, 10), 5120)]);
+    let list = |action_key| ReserveOutList { action_key, ..ReserveOutList::ZERO }.to_bytes().to_vec();
+    let out = |action: u8, kind: u8| PersistentReserveOut::new(action, kind, 24);
+    steps.extend([writes(out(0, 0), list(1)), writes(out(1, 1), list(0)), writes(out(1, 9), list(0))]);
+    steps.extend((0..3).map(|action| reads(PersistentReserveIn::new(action, 64), 64)));
+    steps.push(writes(out(9, 0), list(7)));
+    steps.push(writes(ModeSelect6::new(3), vec![0, 0, 0]));
+    steps.push(writes(ModeSelect6::new(16), [&[0, 0, 0, 0, 0x0a, 10][..], &[0xff; 10]].concat()));
     steps
 }
 
@@ -345,10 +345,11 @@ impl Stage {
         let mut take = |len| if len == 0 { Places::EMPTY } else { arena.take(len).unwrap() };
         let (read, write) = (take(step.read_bytes), take(step.write.len() as u32));
         put(&mut self.kernel, &write, &step.write);
-        let (lun, cdb) = (u64::from(step.lun) << 48, Cdb::from_bytes(&step.cdb).unwrap());
+        let (lun, cdb) = (u64::from(step.lun) << 48, step.cdb);
         let request = Request { lun, attribute: Attribute::Simple, cdb, read, write };
         let taken = self.submit(request);
-        let task = taken.unwrap_or_else(|| panic!("{:02x?} is not sent, but {:?}", step.cdb, self.events));
+        let task = taken
+            .unwrap_or_else(|| panic!("{:02x?} is not sent, but {:?}", step.cdb.as_bytes(), self.events));
         let ended = self
             .until(|event| matches!(event, iscsi::Event::Completed(completion) if completion.task == task));
         let iscsi::Event::Completed(completion) = ended else { unreachable!("it was looked for") };
@@ -430,7 +431,7 @@ fn every_transport_has_the_same_outcome() {
     assert!(good > script.len() / 2 && good < script.len(), "{good} of {}", script.len());
     for protocol in [Protocol::Iser, Protocol::Srp] {
         for ((step, iscsi), other) in script.iter().zip(&of_iscsi).zip(play(Some(protocol), &script)) {
-            assert_eq!(*iscsi, other, "{protocol:?}: {:02x?}, {}", step.cdb, step.write.len());
+            assert_eq!(*iscsi, other, "{protocol:?}: {:02x?}, {}", step.cdb.as_bytes(), step.write.len());
         }
     }
 }
@@ -445,25 +446,31 @@ fn data_has_the_same_outcome_over_aoe() {
     assert!(script.len() > 35 && bad > 5, "{bad} of {}", script.len());
     // Sessions of SCSI begin with a unit attention.
     for ((step, iscsi), aoe) in script.iter().zip(&of_iscsi).zip(play(None, &script)).skip(2) {
-        assert_eq!(*iscsi, aoe, "{:02x?}, {}", step.cdb, step.write.len());
+        assert_eq!(*iscsi, aoe, "{:02x?}, {}", step.cdb.as_bytes(), step.write.len());
     }
 }
 
 /// The same with what ATA has for it, if anything. What is moved in part it does not do.
 fn of_ata(mut step: Step) -> Option<Step> {
-    const WRITE_AND_VERIFY: u8 = 0x2e;
-    if step.cdb[0] == WRITE_AND_VERIFY {
+    if let Some(WriteAndVerify10 { lba, blocks, .. }) = WriteAndVerify10::from_cdb(&step.cdb) {
         // Durable as well.
-        (step.cdb[0], step.cdb[1]) = (0x2a, 8);
+        step.cdb = Write10 { fua: true, ..Write10::new(lba, blocks) }.into();
     }
-    let is_there = match step.cdb[0] {
-        0x28 | 0x2a => {
-            let blocks = u32::from(u16::from_be_bytes([step.cdb[7], step.cdb[8]]));
+    let is_there = match step.cdb.opcode() {
+        opcode::READ_10 | opcode::WRITE_10 => {
+            let blocks = u32::from(step.cdb.get(Read10::BLOCKS));
             blocks * BLOCK_BYTES <= step.read_bytes.max(step.write.len() as u32)
         }
-        0x2f => step.cdb[1] == 0,
-        0x9e => step.cdb[1] != 0x12,
-        0x00 | 0x03 | 0x25 | 0x35 | 0x42 | 0x88 | 0xa0 | 0xff => true,
+        opcode::VERIFY_10 => step.cdb.get(Verify10::BYTE_CHECK) == 0,
+        opcode::SERVICE_ACTION_IN_16 => GetLbaStatus::from_cdb(&step.cdb).is_none(),
+        opcode::TEST_UNIT_READY
+        | opcode::REQUEST_SENSE
+        | opcode::READ_CAPACITY_10
+        | opcode::SYNCHRONIZE_CACHE_10
+        | opcode::UNMAP
+        | opcode::READ_16
+        | opcode::REPORT_LUNS
+        | 0xff => true,
         _ => false,
     };
     is_there.then_some(step)

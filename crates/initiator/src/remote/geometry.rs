@@ -62,7 +62,7 @@ impl Geometry {
     /// # Errors
     /// When it does not answer, or is no disk that can be served.
     pub fn learn<E: fmt::Display>(
-        mut command: impl FnMut(&[u8], u32) -> Result<Reply, E>,
+        mut command: impl FnMut(Cdb, u32) -> Result<Reply, E>,
     ) -> Result<Geometry, String> {
         let command = &mut command;
         let inquiry = must(command, inquiry(), PAGE_BYTES.into(), "INQUIRY")?;
@@ -145,7 +145,7 @@ pub(super) fn inquiry_page(code: u8) -> Cdb {
 
 /// MODE SENSE(6) for the caching page, without block descriptors.
 pub(super) fn mode_sense() -> Cdb {
-    ModeSense6 { no_descriptors: true, ..ModeSense6::new(mode::page::CACHING, PAGE_BYTES) }.to_cdb()
+    ModeSense6::page_only(mode::page::CACHING, PAGE_BYTES).to_cdb()
 }
 
 /// Whether INQUIRY data are those of a disk.
@@ -183,12 +183,12 @@ impl Modes {
 }
 
 fn must<E: fmt::Display>(
-    command: &mut impl FnMut(&[u8], u32) -> Result<Reply, E>,
+    command: &mut impl FnMut(Cdb, u32) -> Result<Reply, E>,
     cdb: Cdb,
     bytes: u32,
     name: &str,
 ) -> Result<Vec<u8>, String> {
-    match command(cdb.as_bytes(), bytes) {
+    match command(cdb, bytes) {
         Ok(Reply { status: status::GOOD, data, .. }) => Ok(data),
         Ok(Reply { status, sense: None, .. }) => Err(format!("{name} ended with status {status:02x}h")),
         Ok(Reply { sense: Some(sense), .. }) => Err(format!("{name} failed: {sense}")),
@@ -197,7 +197,7 @@ fn must<E: fmt::Display>(
 }
 
 fn ask<E: fmt::Display>(
-    command: &mut impl FnMut(&[u8], u32) -> Result<Reply, E>,
+    command: &mut impl FnMut(Cdb, u32) -> Result<Reply, E>,
     cdb: Cdb,
     bytes: u32,
 ) -> Option<Vec<u8>> {
@@ -205,7 +205,7 @@ fn ask<E: fmt::Display>(
 }
 
 /// A page of vital product data; empty when there is none.
-fn page<E: fmt::Display>(command: &mut impl FnMut(&[u8], u32) -> Result<Reply, E>, code: u8) -> Vec<u8> {
+fn page<E: fmt::Display>(command: &mut impl FnMut(Cdb, u32) -> Result<Reply, E>, code: u8) -> Vec<u8> {
     let data = ask(command, inquiry_page(code), PAGE_BYTES.into()).unwrap_or_default();
     if vpd::PAGE_CODE.get(&data) == Some(code) { data } else { Vec::new() }
 }

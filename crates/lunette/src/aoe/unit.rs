@@ -103,7 +103,7 @@ impl Unit {
     }
 
     fn ask(&mut self, cdb: &Cdb, read_bytes: u32, data: &[u8]) -> Result<Reply, Failure> {
-        self.client.command(cdb.as_bytes(), read_bytes, data).map_err(|error| self.failed(error))
+        self.client.command(cdb, read_bytes, data).map_err(|error| self.failed(error))
     }
 }
 

@@ -15,6 +15,8 @@ use crate::support::vblade::Vblade;
 use crate::support::wait_until;
 use std::path::Path;
 use std::time::Duration;
+use wire::Cdb;
+use wire::scsi::command::{Inquiry, Read10, TestUnitReady};
 use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT};
 
 /// The unit that most tests serve.
@@ -125,18 +127,18 @@ fn scsi_reserves(scsi: &mut Initiator, guest: &mut Guest) {
 
 /// A reserve list by force, seen by SCSI, which holds the reservation, and by others of AoE.
 fn aoe_reserves(scsi: &mut Initiator, guest: &mut Guest) {
-    let status = |scsi: &mut Initiator, cdb: &[u8]| scsi.read(0, cdb, SECTOR).expect("an answer").status;
-    let read = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-    let inquiry = [0x12, 0, 0, 0, 96, 0];
+    let status = |scsi: &mut Initiator, cdb: Cdb| scsi.read(0, cdb, SECTOR).expect("an answer").status;
+    let read = Cdb::from(Read10::new(0, 1));
+    let inquiry = Cdb::from(Inquiry::new(96));
     let own = guest.mac;
     assert_eq!(guest.reserve(2, &[own]), Ok(vec![own]));
-    let reported = scsi.read(0, &[0; 6], 0).expect("an answer");
+    let reported = scsi.read(0, TestUnitReady {}, 0).expect("an answer");
     assert_eq!((reported.status, reported.sense_key()), (CHECK_CONDITION, Some(6)));
     assert!(reported.sense.windows(2).any(|code| code == RESERVATIONS_PREEMPTED), "{reported:?}");
-    assert_eq!(status(scsi, &read), RESERVATION_CONFLICT);
-    let out = scsi.write(0, &crate::support::initiator::write_cdb(0, SECTOR, 512, false), &[9; SECTOR]);
+    assert_eq!(status(scsi, read), RESERVATION_CONFLICT);
+    let out = scsi.write(0, crate::support::initiator::write_cdb(0, SECTOR, 512, false), &[9; SECTOR]);
     assert_eq!(out.expect("an answer").status, RESERVATION_CONFLICT);
-    assert_eq!((status(scsi, &inquiry), status(scsi, &[0; 6])), (GOOD, GOOD));
+    assert_eq!((status(scsi, inquiry), status(scsi, TestUnitReady {}.into())), (GOOD, GOOD));
     assert_eq!(reserve_out(scsi, 0, 1, 3, 0xA, 0), RESERVATION_CONFLICT, "RESERVE");
 
     guest.write(0, &[5; SECTOR]).expect("who is on the list writes");
@@ -150,13 +152,13 @@ fn aoe_reserves(scsi: &mut Initiator, guest: &mut Guest) {
     guest.mac = STRANGER;
     assert_eq!(guest.read(0, 1), Ok(vec![5; SECTOR]));
     assert_eq!(guest.reserve(1, &[]), Ok(Vec::new()), "who is on it releases");
-    assert_eq!(status(scsi, &read), GOOD);
+    assert_eq!(status(scsi, read), GOOD);
 
     assert_eq!(guest.reserve(1, &[STRANGER]), Ok(vec![STRANGER]));
-    assert_eq!(status(scsi, &read), RESERVATION_CONFLICT);
+    assert_eq!(status(scsi, read), RESERVATION_CONFLICT);
     assert_eq!(reserve_out(scsi, 0, 3, 0, 0xA, 0), GOOD, "CLEAR gives the unit back");
     assert_eq!(guest.reserve(0, &[]), Ok(Vec::new()));
-    assert_eq!(status(scsi, &read), GOOD);
+    assert_eq!(status(scsi, read), GOOD);
     guest.mac = own;
     assert_eq!(guest.read(0, 1), Ok(vec![5; SECTOR]));
 }

@@ -9,6 +9,7 @@ use crate::support::net::{Faults, INITIATOR, INTERFACE, Network, TARGET};
 use crate::support::vblade::Vblade;
 use crate::support::{segment, wait_until};
 use std::os::unix::fs::FileExt as _;
+use wire::scsi::command::WriteSame16;
 use wire::scsi::status::BUSY;
 
 const NOT_READY: u8 = 2;
@@ -115,7 +116,7 @@ fn a_write_whose_session_has_ended_is_not_sent_after_a_newer_one_of_another_path
         (session(&network, &daemon, "writer"), session(&network, &other, "elsewhere"));
     disk.miss_writes();
     let cdb = write_cdb(LBA, SECTOR, 512, false);
-    writer.issue(0, &cdb, 0, vec![OLD; SECTOR]).expect("it is sent");
+    writer.issue(0, cdb, 0, vec![OLD; SECTOR]).expect("it is sent");
     wait_until("the write was lost", || disk.has_missed());
     drop(writer);
     wait_until("its session has ended", || daemon.log().contains("ended: "));
@@ -184,10 +185,9 @@ fn a_session_that_is_lost_while_zeros_are_on_their_way_comes_back() {
     let mut writer = session(&network, &daemon, "writer");
     assert!(is_written(&mut writer, LBA));
     // WRITE SAME(16) with NDOB, which AoE has only as writes of zeros.
-    let mut cdb = write_cdb(LBA, SECTOR, 512, false);
-    (cdb[0], cdb[1]) = (0x93, 1);
+    let same = WriteSame16 { no_data: true, ..WriteSame16::new(LBA, 1) };
     disk.keep_from(LBA);
-    let zeros = writer.issue(0, &cdb, 0, Vec::new()).expect("it is sent");
+    let zeros = writer.issue(0, same, 0, Vec::new()).expect("it is sent");
     wait_until("the disk has the zeros", || disk.is_keeping());
     disk.be_stuck();
     assert_eq!(writer.complete(zeros).expect("an answer").sense_key(), Some(NOT_READY));

@@ -8,6 +8,7 @@ use crate::support::segment::{lunette, serve, session};
 use crate::support::tools::{Outcome, run};
 use crate::support::vblade::Vblade;
 use std::time::Duration;
+use wire::scsi::command::Unmap;
 
 /// The unit that most tests serve.
 const URL: &str = "aoe://aoe0/1.1";
@@ -248,7 +249,7 @@ fn what_is_unmapped_in_front_is_trimmed_behind() {
     // 16 blocks, as large as physical ones, and none of the others.
     let list =
         [&[0, 22, 0, 16, 0, 0, 0, 0][..], &1024u64.to_be_bytes(), &16u32.to_be_bytes(), &[0; 4]].concat();
-    let unmapped = scsi.write(0, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list).expect("an answer");
+    let unmapped = scsi.write(0, Unmap::new(24), &list).expect("an answer");
     assert_eq!(unmapped.status, 0, "{unmapped:?}");
     for lba in [1024, 1038] {
         assert_eq!(guest.read(lba, 2), Ok(vec![0; 2 * SECTOR]), "{lba}");

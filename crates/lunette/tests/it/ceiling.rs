@@ -65,7 +65,7 @@ fn data_of_writes_is_taken_as_it_comes() {
     let ceiling = ceiling(&[]);
     let mut initiator = login(&ceiling);
     for bytes in [512, 65_536, 66_048, 262_144, 1 << 20] {
-        let write = initiator.write(0, &write_cdb(0, bytes, 512, false), &vec![1; bytes]).expect("a write");
+        let write = initiator.write(0, write_cdb(0, bytes, 512, false), &vec![1; bytes]).expect("a write");
         assert_eq!(write.status, 0);
     }
     // 1000 bytes: 100 with the command, 200 unasked in two PDUs, the rest when it is asked for.

@@ -9,6 +9,7 @@ use initiator::client::Reply;
 use initiator::{Client, Options};
 use std::sync::mpsc;
 use std::time::Duration;
+use wire::scsi::command::{Read10, TestUnitReady, Write10};
 
 const BLOCK_BYTES: usize = 512;
 /// Blocks per write.
@@ -41,20 +42,14 @@ fn client(url: &Url) -> Client {
     Client::connect(&url, &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// READ(10), or WRITE(10) with FUA.
-fn cdb(opcode: u8, lba: u32) -> [u8; 10] {
-    let fua = if opcode == 0x2a { 8 } else { 0 };
-    let ([a, b, c, d], [high, low]) = (lba.to_be_bytes(), BLOCKS.to_be_bytes());
-    [opcode, fua, a, b, c, d, 0, high, low, 0]
-}
-
 fn write(client: &mut Client, lba: u32, data: &[u8]) -> Reply {
-    client.command(&cdb(0x2a, lba), 0, data).unwrap_or_else(|error| panic!("{error}"))
+    let write = Write10 { fua: true, ..Write10::new(lba, BLOCKS) };
+    client.command(write, 0, data).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn read(client: &mut Client, lba: u32) -> Reply {
     let bytes = u32::from(BLOCKS) * BLOCK_BYTES as u32;
-    client.command(&cdb(0x28, lba), bytes, &[]).unwrap_or_else(|error| panic!("{error}"))
+    client.command(Read10::new(lba, BLOCKS), bytes, &[]).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn data(seed: u64) -> Vec<u8> {
@@ -87,7 +82,7 @@ fn an_outage_is_one_line_however_many_cores_have_sessions() {
     let behind = back(&there.portal.to_string(), &disk);
     wait_until("all are back", || front.log().contains("the session with the target is back"));
     clients.iter_mut().for_each(|client| {
-        client.command(&[0; 6], 0, &[]).unwrap_or_else(|error| panic!("{error}"));
+        client.command(TestUnitReady {}, 0, &[]).unwrap_or_else(|error| panic!("{error}"));
     });
     drop(clients);
     let log = front.stop();

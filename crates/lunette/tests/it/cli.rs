@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::Command;
 use std::time::Duration;
+use wire::scsi::command::ReadCapacity10;
 
 #[test]
 fn without_options_a_disk_in_memory_is_served() {
@@ -20,8 +21,7 @@ fn without_options_a_disk_in_memory_is_served() {
     let url = daemon.lun(0);
     let mut initiator = Initiator::login(&url, &Login::named("first")).expect("login");
     initiator.ready(url.lun).expect("the unit is ready");
-    let capacity =
-        initiator.read(url.lun, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8).expect("READ CAPACITY").data;
+    let capacity = initiator.read(url.lun, ReadCapacity10::new(), 8).expect("READ CAPACITY").data;
     assert_eq!(capacity, [0x00, 0x1f, 0xff, 0xff, 0, 0, 2, 0], "1 GiB in blocks of 512 bytes");
     initiator.logout().expect("logout");
     daemon.stop();

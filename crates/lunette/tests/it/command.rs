@@ -8,6 +8,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
+use wire::scsi::command::{ReadCapacity10, ReportLuns};
 
 fn check(folder: &Path, text: &str) -> Outcome {
     std::fs::write(folder.join("lunette.toml"), text).expect("written");
@@ -336,7 +337,7 @@ fn a_remote_unit_that_comes_late_has_its_own_block_sizes() {
     };
     let mut reported = Vec::new();
     (0..2).for_each(|_| assert!(!ready(&mut reported, &mut initiator)));
-    assert!(initiator.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8).expect("an answer").status != 0);
+    assert!(initiator.read(0, ReadCapacity10::new(), 8).expect("an answer").status != 0);
 
     let unit = "ram:8M,bs=4096,pbs=16384";
     let back = Daemon::start(Daemon::command().args(["serve", "--listen", &listen, "--lun", unit]));
@@ -393,7 +394,7 @@ fn groups_decide_who_sees_what_and_may_write() {
     let refused = login("banned1").err().expect("refused").to_string();
     assert!(refused.contains("status class 2, detail 2"), "forbidden, and not {refused}");
     let luns = |initiator: &mut Initiator| {
-        let report = initiator.read(0, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256).expect("REPORT LUNS");
+        let report = initiator.read(0, ReportLuns::new(256), 256).expect("REPORT LUNS");
         report.data[8..].chunks(8).map(|lun| lun[1]).collect::<Vec<u8>>()
     };
     let (mut reader, mut writer) = (login("reader").expect("login"), login("writer").expect("login"));
@@ -401,7 +402,7 @@ fn groups_decide_who_sees_what_and_may_write() {
     writer.write_blocks(0, 3, 512, &[1; 512], false).expect("WRITE");
     writer.write_blocks(1, 3, 512, &[2; 512], false).expect("WRITE");
     assert_eq!(reader.read_blocks(7, 3, 1, 512).expect("READ"), [2; 512], "one unit under two numbers");
-    let reported = reader.write(7, &write_cdb(3, 512, 512, false), &[3; 512]).expect("an answer");
+    let reported = reader.write(7, write_cdb(3, 512, 512, false), &[3; 512]).expect("an answer");
     assert_eq!((reported.sense_key(), reported.sense[12]), (Some(7), 0x27), "write protected");
     let reported = reader.read(1, &[0; 6], 0).expect("an answer");
     assert_eq!((reported.sense_key(), reported.sense[12]), (Some(5), 0x25), "not a number of its own");

@@ -7,6 +7,8 @@ use crate::support::{Noise, wait_until};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
+use wire::Cdb;
+use wire::scsi::command::{Inquiry, Read10, Read16, StartStopUnit, SynchronizeCache10, Write16};
 
 /// A unit that fits in memory with room to spare.
 const UNIT: &str = "ram:16M";
@@ -165,11 +167,10 @@ fn sessions_that_vanish_leave_nothing_behind() {
             Initiator::login(&scene.url, &Login::named(&format!("ghost{}", round % 7))).expect("login");
         initiator.ready(scene.url.lun).expect("the unit is ready");
         // A write that waits for data that never comes.
-        let mut cdb = crate::support::initiator::write_cdb(0, 1 << 20, 512, false);
-        cdb[2..10].copy_from_slice(&u64::from(round * 7_u32).to_be_bytes());
+        let cdb = crate::support::initiator::write_cdb(u64::from(round * 7_u32), 1 << 20, 512, false);
         let command = Pdu::new(0x01, 0xa1).lun(scene.url.lun).word(16, 77).word(20, 1 << 20);
         let mut command = command.word(24, initiator.next_cmd_sn());
-        command.header[32..48].copy_from_slice(&cdb);
+        command.set_cdb(cdb);
         initiator.send(&command).expect("send");
     }
     scene.is_well();
@@ -208,7 +209,8 @@ fn refusals_that_leave_a_session_open_are_logged_at_a_limited_rate() {
 }
 
 /// A command with 64 KiB of immediate data of which only a part is sent.
-fn send_half(initiator: &Initiator, lun: u16, flags: u8, cdb: &[u8]) {
+fn send_half(initiator: &Initiator, lun: u16, flags: u8, cdb: Cdb) {
+    let cdb = cdb.as_bytes();
     const ANNOUNCED: u32 = 64 << 10;
     let mut command = Pdu::new(0x01, flags).lun(lun).word(16, 0x77).word(20, ANNOUNCED);
     command = command.word(24, initiator.next_cmd_sn());
@@ -230,16 +232,13 @@ fn peers_that_vanish_in_the_middle_of_data_leave_nothing_behind() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = format!("file:{},size=16M", folder.path().join("unit").display());
     let daemon = Daemon::serve(["--lun", UNIT, "--lun", &file]);
-    let mut write = [0; 16];
-    write[0] = 0x8a;
-    write[13] = 128;
-    let commands: [(&[u8], u8); 5] = [
-        (&write, 0xa1),
+    let commands: [(Cdb, u8); 5] = [
+        (Write16::new(0, 128).into(), 0xa1),
         // SYNCHRONIZE CACHE, INQUIRY and START STOP UNIT have no data-out; READ(10) none either.
-        (&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0xa1),
-        (&[0x12, 0, 0, 0, 96, 0], 0xe1),
-        (&[0x1b, 0, 0, 0, 1, 0], 0xa1),
-        (&[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], 0xe1),
+        (SynchronizeCache10::new(0, 0).into(), 0xa1),
+        (Inquiry::new(96).into(), 0xe1),
+        (StartStopUnit { start: true, ..StartStopUnit::ZERO }.into(), 0xa1),
+        (Read10::new(0, 8).into(), 0xe1),
     ];
     for lun in [0, 1, 7] {
         let url = daemon.lun(0);
@@ -250,7 +249,7 @@ fn peers_that_vanish_in_the_middle_of_data_leave_nothing_behind() {
                 if lun < 2 {
                     initiator.ready(lun).expect("ready");
                 }
-                send_half(&initiator, lun, *flags, cdb);
+                send_half(&initiator, lun, *flags, *cdb);
                 let mut witness = Initiator::login(&url, &Login::named("witness")).expect("login");
                 witness.ready(0).expect("served");
                 witness.logout().expect("logout");
@@ -292,12 +291,9 @@ fn data_that_never_comes_holds_nobody_up_for_good() {
     let url = daemon.lun(0);
     let mut stuck = Initiator::login(&url, &Login::named("stuck")).expect("login");
     stuck.ready(url.lun).expect("ready");
-    let mut cdb = [0; 16];
-    cdb[0] = 0x8a;
-    cdb[13] = 8;
     let mut command = Pdu::new(0x01, 0xa1).lun(url.lun).word(16, 7).word(20, 4096);
     command = command.word(24, stuck.next_cmd_sn());
-    command.header[32..48].copy_from_slice(&cdb);
+    command.set_cdb(Write16::new(0, 8));
     stuck.send(&command).expect("send");
     assert_eq!(stuck.receive().expect("an R2T").opcode(), 0x31);
     // An ordered task waits for all that is older on the unit.
@@ -340,16 +336,13 @@ fn readers_that_never_read_leave_buffers_for_others() {
 fn ask_without_reading(initiator: &Initiator, lun: u16) {
     let mut stream = initiator.stream();
     stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
-    let mut cdb = [0; 16];
-    cdb[0] = 0x88;
-    cdb[12] = 2;
     for number in 0..4096 {
         let mut command = Pdu::new(0x01, 0xc1)
             .lun(lun)
             .word(16, 0x1000 + number)
             .word(20, 512 * 512)
             .word(24, initiator.next_cmd_sn().wrapping_add(number));
-        command.header[32..48].copy_from_slice(&cdb);
+        command.set_cdb(Read16::new(0, 512));
         if stream.write_all(&command.header).is_err() {
             return;
         }

@@ -2,6 +2,7 @@
 
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
+use wire::scsi::command::Unmap;
 
 const HUGE: u64 = 2 << 20;
 const DISK: u64 = 64 << 20;
@@ -61,7 +62,7 @@ fn unmap(initiator: &mut Initiator, at: u64, len: u64) {
     let blocks = u32::try_from(len / BLOCK).expect("few");
     let list = [&[0, 22, 0, 16, 0, 0, 0, 0][..], &(at / BLOCK).to_be_bytes(), &blocks.to_be_bytes(), &[0; 4]]
         .concat();
-    let response = initiator.write(0, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list).expect("an answer");
+    let response = initiator.write(0, Unmap::new(24), &list).expect("an answer");
     assert_eq!(response.status, 0, "{response:?}");
 }
 

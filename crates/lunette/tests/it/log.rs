@@ -9,6 +9,7 @@ use std::io::{Read as _, Write as _, pipe};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::time::Duration;
+use wire::scsi::command::{Inquiry, Read10};
 
 const SERVE: [&str; 5] = ["serve", "--lun", "ram:1M", "--listen", "127.0.0.1:0"];
 
@@ -118,7 +119,7 @@ fn log_of_a_session(level: &str) -> String {
     guest.ready(url.lun).expect("it is ready");
     guest.write_blocks(url.lun, 0, 512, &[7; 512], false).expect("WRITE");
     guest.read_blocks(url.lun, 0, 1, 512).expect("READ");
-    guest.read(url.lun, &[0x12, 0, 0, 0, 36, 0], 36).expect("INQUIRY");
+    guest.read(url.lun, Inquiry::new(36), 36).expect("INQUIRY");
     let refused = guest.read(url.lun, &[0xdf, 1, 2, 3, 4, 5, 6, 7, 8, 9], 0).expect("an answer");
     assert_eq!(refused.sense_key(), Some(5));
     assert_eq!(guest.manage(5, url.lun, u32::MAX).expect("an answer"), 0);
@@ -183,7 +184,7 @@ fn at_debug_the_log_has_the_check_condition_of_data_that_broke_the_standard() {
         guest.ready(url.lun).expect("it is ready");
         let mut command = Pdu::new(0x01, flags).lun(url.lun).word(16, 5).word(20, expected).data(&[7; 4096]);
         command = command.word(24, guest.next_cmd_sn());
-        command.header[32..48].copy_from_slice(&write_cdb(16, expected as usize, 512, false));
+        command.set_cdb(write_cdb(16, expected as usize, 512, false));
         // Its offset leaves a gap.
         let beyond =
             Pdu::new(0x05, 0x80).lun(url.lun).word(16, 5).word(20, u32::MAX).word(40, 5000).data(&[8; 512]);
@@ -216,7 +217,7 @@ fn a_read_ends_in_the_log_when_its_data_has_left() {
         guest.ready(url.lun).expect("it is ready");
         // More than sockets keep, and nobody takes it before all of them are aborted.
         for _ in 0..READS {
-            guest.issue(url.lun, &[0x28, 0, 0, 0, 0, 0, 0, 2, 0, 0], 512 * 512, Vec::new()).expect("sent");
+            guest.issue(url.lun, Read10::new(0, 512), 512 * 512, Vec::new()).expect("sent");
         }
         assert_eq!(guest.manage(2, url.lun, u32::MAX).expect("an answer"), 0);
         let log = daemon.stop();

@@ -12,6 +12,8 @@ use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use wire::scsi::command::PersistentReserveOut;
+use wire::scsi::opcode::service_action::persistent_reserve_out::REGISTER_AND_IGNORE_EXISTING_KEY;
 
 /// Connections of a flood from one address.
 const FLOOD: usize = 32;
@@ -116,7 +118,8 @@ fn who_has_begun_to_log_in_goes_before_who_is_silent() {
 fn register_for_good(initiator: &mut Initiator, lun: u16) -> u8 {
     let mut list = [0; 24];
     (list[15], list[20]) = (7, 1);
-    initiator.write(lun, &[0x5f, 6, 0, 0, 0, 0, 0, 0, 24, 0], &list).expect("an answer").status
+    let register = PersistentReserveOut::new(REGISTER_AND_IGNORE_EXISTING_KEY, 0, 24);
+    initiator.write(lun, register, &list).expect("an answer").status
 }
 
 /// A daemon that may have so few files open that connections use them up.

@@ -4,6 +4,7 @@
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, Response, write_cdb};
 use tempfile::TempDir;
+use wire::scsi::command::{FormatUnit, Unmap};
 use wire::scsi::status::{CHECK_CONDITION, GOOD};
 
 /// ABORT TASK and its answer (RFC 7143 sections 11.5.1 and 11.6.1).
@@ -37,7 +38,7 @@ fn unmap(initiator: &mut Initiator, lun: u16) -> u32 {
     let mut list = vec![0; 24];
     (list[1], list[3]) = (22, 16);
     list[16..20].copy_from_slice(&BLOCKS.to_be_bytes());
-    initiator.issue(lun, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, list).expect("sent")
+    initiator.issue(lun, Unmap::new(24), 0, list).expect("sent")
 }
 
 #[test]
@@ -79,7 +80,9 @@ fn a_unit_is_formatted_in_the_background() {
     each(|mut initiator, lun| {
         initiator.write_blocks(lun, LAST, 512, &[3; BLOCK], false).expect("written");
         initiator.gather();
-        let format = initiator.issue(lun, &[0x04, 0x10, 0, 0, 0, 0], 0, vec![0, 0x02, 0, 0]).expect("sent");
+        let format = initiator
+            .issue(lun, FormatUnit { has_data: true, ..FormatUnit::default() }, 0, vec![0, 0x02, 0, 0])
+            .expect("sent");
         initiator.release().expect("sent");
         assert_eq!(initiator.complete(format).expect("an answer").status, GOOD);
         loop {
@@ -90,7 +93,9 @@ fn a_unit_is_formatted_in_the_background() {
             assert!(is_formatting(&ready));
         }
         assert_eq!(initiator.read_blocks(lun, LAST, 1, 512).expect("read"), [0; BLOCK]);
-        let failed = initiator.write(lun, &[0x04, 0x10, 0, 0, 0, 0], &[0, 0, 0, 8]).expect("an answer");
+        let failed = initiator
+            .write(lun, FormatUnit { has_data: true, ..FormatUnit::default() }, &[0, 0, 0, 8])
+            .expect("an answer");
         assert_eq!((failed.status, failed.sense_key()), (CHECK_CONDITION, Some(5)));
     });
 }

@@ -6,6 +6,7 @@ use crate::support::initiator::{Initiator, Login};
 use crate::support::wait_until;
 use std::path::Path;
 use tempfile::TempDir;
+use wire::scsi::command::{FormatUnit, Inquiry, SynchronizeCache10};
 
 /// A file of blocks of `byte` that a daemon serves by these options, and an initiator.
 fn served(byte: u8, options: &str) -> (TempDir, Daemon, Initiator) {
@@ -86,11 +87,11 @@ const EIO: i32 = 5;
 const HARDWARE_ERROR: u8 = 4;
 /// Commands that an initiator may send without an answer.
 const WINDOW: usize = 128;
-const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+const SYNCHRONIZE_CACHE: SynchronizeCache10 = SynchronizeCache10::new(0, 0);
 
 /// The sense key that a flush ends with.
 fn flush(initiator: &mut Initiator) -> Option<u8> {
-    let response = initiator.read(0, &SYNCHRONIZE_CACHE, 0).expect("an answer");
+    let response = initiator.read(0, SYNCHRONIZE_CACHE, 0).expect("an answer");
     assert_eq!(response.status == 0, response.sense_key().is_none());
     response.sense_key()
 }
@@ -105,9 +106,9 @@ fn every_initiator_is_notified_once_of_what_a_flush_has_lost() {
         initiator.write_blocks(0, lba, 512, &[lba as u8 + 1; 4096], false).expect("WRITE");
     }
     away.logout().expect("logout");
-    let first = one.issue(0, &SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
+    let first = one.issue(0, SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
     fuse.wait_until_held();
-    let second = two.issue(0, &SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
+    let second = two.issue(0, SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
     fuse.fail_writes(Some(EIO));
     fuse.release();
     assert_eq!(one.complete(first).expect("an answer").sense_key(), Some(HARDWARE_ERROR));
@@ -169,7 +170,7 @@ fn lose(fuse: &Fuse, taker: &mut Initiator) {
 
 /// What INQUIRY says of the run of the store's cache.
 fn incarnation(initiator: &mut Initiator) -> Vec<u8> {
-    let response = initiator.read(0, &[0x12, 0, 0, 0, 96, 0], 96).expect("an answer");
+    let response = initiator.read(0, Inquiry::new(96), 96).expect("an answer");
     response.data[36..52].to_vec()
 }
 
@@ -250,7 +251,7 @@ fn what_was_lost_before_fails_no_format() {
     one.write_blocks(0, 0, 512, &[1; 4096], false).expect("WRITE");
     lose(&fuse, &mut other);
     // Without IMMED.
-    let format = one.write(0, &[0x04, 0, 0, 0, 0, 0], &[]).expect("an answer");
+    let format = one.write(0, FormatUnit::default(), &[]).expect("an answer");
     assert_eq!((format.status, format.sense_key()), (0, None));
     one.ready(0).expect("the unit is ready");
     assert_eq!(one.read_blocks(0, 0, 8, 512).expect("READ"), [0; 4096]);

@@ -7,6 +7,9 @@ use crate::support::load::Load;
 use crate::support::wait_until;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
+use wire::scsi::command::PersistentReserveOut;
+use wire::scsi::opcode::service_action::persistent_reserve_out;
+use wire::scsi::parameters::ReserveOutList;
 use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT};
 
 const BLOCK: usize = 512;
@@ -44,7 +47,7 @@ fn test_unit_ready(initiator: &mut Initiator, lun: u16) -> Response {
 }
 
 fn write_status(initiator: &mut Initiator, lun: u16) -> u8 {
-    initiator.write(lun, &write_cdb(0, BLOCK, 512, false), &[1; BLOCK]).expect("an answer").status
+    initiator.write(lun, write_cdb(0, BLOCK, 512, false), &[1; BLOCK]).expect("an answer").status
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn stalled_write_as(initiator: &mut Initiator, lun: u16, attribute: u8) -> u32 {
         .word(16, TAG)
         .word(20, 4 * BLOCK as u32)
         .word(24, initiator.next_cmd_sn());
-    command.header[32..48].copy_from_slice(&cdb);
+    command.set_cdb(cdb);
     initiator.send(&command).expect("sent");
     let asked = initiator.receive().expect("an R2T");
     assert_eq!((asked.opcode(), asked.word_at(16)), (0x31, TAG));
@@ -314,7 +317,7 @@ fn a_write_whose_data_comes_while_it_waits_for_an_ordered_task_is_whole() {
     let mut command = Pdu::new(0x01, 0xa1).lun(url.lun).word(16, 5).word(20, ALL as u32);
     command = command.word(24, simple.next_cmd_sn());
     command.header[5..8].copy_from_slice(&[1, 0, 0]);
-    command.header[32..48].copy_from_slice(&write_cdb(1024, ALL, 512, false));
+    command.set_cdb(write_cdb(1024, ALL, 512, false));
     let mut stream = simple.stream();
     stream.write_all(&command.header).expect("sent");
     stream.write_all(&[7; HALF]).expect("sent");
@@ -333,7 +336,7 @@ fn a_write_whose_data_comes_while_it_waits_for_an_ordered_task_is_whole() {
 fn write_pdu(initiator: &Initiator, lun: u16, flags: u8, data: &[u8]) -> Pdu {
     let mut command = Pdu::new(0x01, flags).lun(lun).word(16, 5).word(20, 8192).data(data);
     command = command.word(24, initiator.next_cmd_sn());
-    command.header[32..48].copy_from_slice(&write_cdb(16, 8192, 512, false));
+    command.set_cdb(write_cdb(16, 8192, 512, false));
     command
 }
 
@@ -492,11 +495,9 @@ fn allowed_cores() -> usize {
 
 /// REGISTER with APTPL.
 fn register_for_good(initiator: &mut Initiator) -> u8 {
-    let mut parameters = [0; 24];
-    parameters[8..16].copy_from_slice(&0xaa_u64.to_be_bytes());
-    parameters[20] = 1;
-    let register = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
-    initiator.write(0, &register, &parameters).expect("an answer").status
+    let parameters = ReserveOutList { action_key: 0xaa, keep: true, ..ReserveOutList::ZERO }.to_bytes();
+    let register = PersistentReserveOut::new(persistent_reserve_out::REGISTER, 0, 24);
+    initiator.write(0, register, &parameters).expect("an answer").status
 }
 
 /// Makes a session the holder of an exclusive access reservation that is kept.

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
+use wire::scsi::command::ReportLuns;
 
-const REPORT_LUNS: [u8; 12] = [0xa0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0];
 /// REPORTED LUNS DATA HAS CHANGED (SPC-4 annex D).
 const LUNS_CHANGED: [u8; 2] = [0x3f, 0x0e];
 const NO_SUCH_UNIT: [u8; 2] = [0x25, 0];
@@ -86,9 +86,7 @@ fn code(outcome: &Outcome) -> Option<i32> {
 
 /// The numbers in a REPORT LUNS.
 pub(crate) fn numbers(session: &mut Initiator) -> Vec<u8> {
-    let mut cdb = REPORT_LUNS;
-    cdb[8] = 0xff;
-    let response = session.read(0, &cdb, 0xff00).expect("an answer");
+    let response = session.read(0, ReportLuns::new(0xff00), 0xff00).expect("an answer");
     assert_eq!(response.status, 0, "{response:?}");
     response.data[8..].chunks(8).map(|lun| lun[1]).collect()
 }

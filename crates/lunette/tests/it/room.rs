@@ -3,6 +3,7 @@
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, Pdu, write_cdb};
 use std::path::Path;
+use wire::scsi::command::Read16;
 use wire::scsi::status::{CHECK_CONDITION, GOOD, TASK_SET_FULL};
 
 const ORDERED: u8 = 2;
@@ -29,10 +30,8 @@ fn session(url: &Url, name: &str) -> Initiator {
 }
 
 /// READ(16) of one piece.
-fn read_cdb() -> [u8; 16] {
-    let mut cdb = write_cdb(0, PIECE, BLOCK_BYTES, false);
-    cdb[0] = 0x88;
-    cdb
+fn read_cdb() -> Read16 {
+    Read16::new(0, PIECE as u32 / BLOCK_BYTES)
 }
 
 /// A WRITE that runs for as long as its data is kept back.
@@ -55,7 +54,7 @@ impl Held {
             .word(16, Held::TAG)
             .word(20, Held::BYTES as u32)
             .word(24, initiator.next_cmd_sn());
-        command.header[32..].copy_from_slice(&cdb);
+        command.set_cdb(cdb);
         initiator.send(&command).expect("sent");
         let asked = initiator.receive().expect("an R2T");
         assert_eq!((asked.opcode(), asked.word_at(16)), (0x31, Held::TAG));
@@ -86,7 +85,7 @@ fn arrived(initiator: &mut Initiator, lun: u16) {
 
 /// An ORDERED READ, which the target has once this returns.
 fn read_ordered(initiator: &mut Initiator, lun: u16) -> u32 {
-    let tag = initiator.issue_as(ORDERED, lun, &read_cdb(), PIECE, Vec::new()).expect("sent");
+    let tag = initiator.issue_as(ORDERED, lun, read_cdb(), PIECE, Vec::new()).expect("sent");
     arrived(initiator, lun);
     tag
 }
@@ -111,7 +110,7 @@ fn an_ordered_task_ends_however_much_data_waits_behind_it() {
     let (held, _) = Held::begin(&url, "held");
     let ordered = read_ordered(&mut one, url.lun);
     let writes = write_many(&mut one, url.lun, 90, 192 << 10);
-    let read = other.issue(url.lun, &read_cdb(), PIECE, Vec::new()).expect("sent");
+    let read = other.issue(url.lun, read_cdb(), PIECE, Vec::new()).expect("sent");
     held.end();
     assert_eq!(other.complete(read).expect("another initiator is served").status, GOOD);
     assert_eq!(one.complete(ordered).expect("the ordered task ends").status, GOOD);
@@ -215,7 +214,7 @@ fn begin_writes(initiator: &mut Initiator, url: &Url, commands: u32, is_final: u
             .word(16, Held::TAG + tag)
             .word(20, PIECE as u32)
             .word(24, initiator.next_cmd_sn());
-        command.header[32..].copy_from_slice(&write_cdb(0, PIECE, BLOCK_BYTES, false));
+        command.set_cdb(write_cdb(0, PIECE, BLOCK_BYTES, false));
         initiator.send(&command).expect("sent");
         initiator.skip_cmd_sn();
     }
@@ -237,7 +236,7 @@ fn as_many_sessions_as_there_may_be_keep_nobody_from_a_unit_that_is_not_theirs()
             other.ready(own.lun).expect("TEST UNIT READY");
             // What waits for theirs holds up nothing else, not even on the same connection.
             let waits =
-                (round == 0).then(|| other.issue(own.lun, &read_cdb(), PIECE, Vec::new()).expect("sent"));
+                (round == 0).then(|| other.issue(own.lun, read_cdb(), PIECE, Vec::new()).expect("sent"));
             for bytes in [512, PIECE, 4 * PIECE] {
                 let blocks = bytes as u32 / BLOCK_BYTES;
                 other.write_blocks(lun, 0, BLOCK_BYTES, &vec![3; bytes], false).expect("WRITE");

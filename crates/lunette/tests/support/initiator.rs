@@ -1,10 +1,15 @@
-//! A small blocking iSCSI initiator (RFC 7143). It shares no code with the daemon, so that it shares no faults either.
+//! A small blocking iSCSI initiator (RFC 7143). It shares no code with the daemon, so that it shares no faults either, but
+//! for the layouts of commands: those are compared with the standards' bytes where they are declared.
 
 use super::daemon::Url;
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::time::Duration;
+use wire::Cdb;
+use wire::scsi::Command;
+use wire::scsi::command::{PersistentReserveOut, Read16, SynchronizeCache16, TestUnitReady, Write16};
+use wire::scsi::parameters::ReserveOutList;
 
 /// How long the target may be silent while something is expected of it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -59,6 +64,12 @@ impl Pdu {
         let mut header = [0; HEADER_BYTES];
         header[..2].copy_from_slice(&[opcode, flags]);
         Self { header, data: Vec::new() }
+    }
+
+    /// Sets the CDB.
+    pub fn set_cdb(&mut self, cdb: impl Into<Cdb>) {
+        let cdb = cdb.into();
+        self.header[32..][..cdb.as_bytes().len()].copy_from_slice(cdb.as_bytes());
     }
 
     /// Sets four bytes.
@@ -215,19 +226,19 @@ impl Initiator {
     }
 
     /// Runs a command that reads up to `len` bytes.
-    pub fn read(&mut self, lun: u16, cdb: &[u8], len: usize) -> Result<Response> {
+    pub fn read(&mut self, lun: u16, cdb: impl Into<Cdb>, len: usize) -> Result<Response> {
         let tag = self.issue(lun, cdb, len, Vec::new())?;
         self.complete(tag)
     }
 
     /// Runs a command that writes `out`.
-    pub fn write(&mut self, lun: u16, cdb: &[u8], out: &[u8]) -> Result<Response> {
+    pub fn write(&mut self, lun: u16, cdb: impl Into<Cdb>, out: &[u8]) -> Result<Response> {
         let tag = self.issue(lun, cdb, 0, out.to_vec())?;
         self.complete(tag)
     }
 
     /// Sends a command and its unsolicited data; its end is fetched with [`Self::complete`].
-    pub fn issue(&mut self, lun: u16, cdb: &[u8], read_len: usize, out: Vec<u8>) -> Result<u32> {
+    pub fn issue(&mut self, lun: u16, cdb: impl Into<Cdb>, read_len: usize, out: Vec<u8>) -> Result<u32> {
         self.issue_as(SIMPLE, lun, cdb, read_len, out)
     }
 
@@ -236,7 +247,7 @@ impl Initiator {
         &mut self,
         attribute: u8,
         lun: u16,
-        cdb: &[u8],
+        cdb: impl Into<Cdb>,
         read_len: usize,
         out: Vec<u8>,
     ) -> Result<u32> {
@@ -258,7 +269,7 @@ impl Initiator {
             .word(24, self.cmd_sn)
             .word(28, self.exp_stat_sn)
             .data(&out[..immediate]);
-        command.header[32..32 + cdb.len()].copy_from_slice(cdb);
+        command.set_cdb(cdb);
         self.skip_cmd_sn();
         self.outstanding.insert(tag, Outstanding { lun, out, data: Vec::new() });
         self.send(&command)?;
@@ -291,12 +302,8 @@ impl Initiator {
     /// Reads blocks, past unit attentions.
     pub fn read_blocks(&mut self, lun: u16, lba: u64, blocks: u32, block_bytes: u32) -> Result<Vec<u8>> {
         let len = usize::try_from(u64::from(blocks) * u64::from(block_bytes)).expect("fits");
-        let mut cdb = [0x88; 16];
-        cdb[1] = 0;
-        cdb[2..10].copy_from_slice(&lba.to_be_bytes());
-        cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
-        cdb[14..].fill(0);
-        good(&cdb, || self.read(lun, &cdb, len)).map(|response| response.data)
+        let cdb = Read16::new(lba, blocks).to_cdb();
+        good(cdb, || self.read(lun, cdb, len)).map(|response| response.data)
     }
 
     /// Writes whole blocks, past unit attentions; `durable` sets FUA.
@@ -309,19 +316,19 @@ impl Initiator {
         durable: bool,
     ) -> Result<()> {
         let cdb = write_cdb(lba, out.len(), block_bytes, durable);
-        good(&cdb, || self.write(lun, &cdb, out)).map(|_| ())
+        good(cdb, || self.write(lun, cdb, out)).map(|_| ())
     }
 
     /// Makes everything written durable (SYNCHRONIZE CACHE), past unit attentions.
     pub fn synchronize(&mut self, lun: u16) -> Result<()> {
-        let mut cdb = [0; 16];
-        cdb[0] = 0x91;
-        good(&cdb, || self.read(lun, &cdb, 0)).map(|_| ())
+        let cdb = SynchronizeCache16::ZERO.to_cdb();
+        good(cdb, || self.read(lun, cdb, 0)).map(|_| ())
     }
 
     /// TEST UNIT READY, past unit attentions.
     pub fn ready(&mut self, lun: u16) -> Result<()> {
-        good(&[0; 6], || self.read(lun, &[0; 6], 0)).map(|_| ())
+        let cdb = TestUnitReady {}.to_cdb();
+        good(cdb, || self.read(lun, cdb, 0)).map(|_| ())
     }
 
     /// Sends a task management request and waits for its response code. The task that it is about, if any, is the
@@ -555,13 +562,9 @@ impl Initiator {
 }
 
 /// WRITE(16) of so many bytes.
-pub fn write_cdb(lba: u64, bytes: usize, block_bytes: u32, durable: bool) -> [u8; 16] {
+pub fn write_cdb(lba: u64, bytes: usize, block_bytes: u32, durable: bool) -> Cdb {
     let blocks = u32::try_from(bytes).expect("a command's data fits") / block_bytes;
-    let mut cdb = [0; 16];
-    cdb[..2].copy_from_slice(&[0x8a, u8::from(durable) << 3]);
-    cdb[2..10].copy_from_slice(&lba.to_be_bytes());
-    cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
-    cdb
+    Write16 { fua: durable, ..Write16::new(lba, blocks) }.to_cdb()
 }
 
 /// PERSISTENT RESERVE OUT with a service action, a type and both keys; its status.
@@ -573,15 +576,13 @@ pub fn reserve_out(
     key: u64,
     action_key: u64,
 ) -> u8 {
-    let mut parameters = [0; 24];
-    parameters[..8].copy_from_slice(&key.to_be_bytes());
-    parameters[8..16].copy_from_slice(&action_key.to_be_bytes());
-    let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
-    initiator.write(lun, &cdb, &parameters).expect("an answer").status
+    let parameters = ReserveOutList { key, action_key, ..ReserveOutList::ZERO }.to_bytes();
+    let cdb = PersistentReserveOut::new(action, kind, 24);
+    initiator.write(lun, cdb, &parameters).expect("an answer").status
 }
 
 /// Repeats a command while it ends with a unit attention; then it must be good.
-fn good(cdb: &[u8], mut run: impl FnMut() -> Result<Response>) -> Result<Response> {
+fn good(cdb: Cdb, mut run: impl FnMut() -> Result<Response>) -> Result<Response> {
     for _ in 0..8 {
         let response = run()?;
         if response.status == 0 {
@@ -589,12 +590,14 @@ fn good(cdb: &[u8], mut run: impl FnMut() -> Result<Response>) -> Result<Respons
         }
         if response.sense_key() != Some(UNIT_ATTENTION) {
             return fault(format!(
-                "{cdb:02x?}: status {:#x}, sense {:02x?}",
-                response.status, response.sense
+                "{:02x?}: status {:#x}, sense {:02x?}",
+                cdb.as_bytes(),
+                response.status,
+                response.sense
             ));
         }
     }
-    fault(format!("{cdb:02x?}: unit attentions without end"))
+    fault(format!("{:02x?}: unit attentions without end", cdb.as_bytes()))
 }
 
 fn login_text(login: &Login, target: &str) -> Vec<u8> {

@@ -4,7 +4,6 @@ use super::others::Ready;
 use super::{Initiator, Kind};
 use crate::register::Range;
 use proto::time::Time;
-use wire::scsi::Command as _;
 use wire::scsi::capacity::provisioning::{DEALLOCATED, MAPPED};
 use wire::scsi::capacity::{LbaStatus, LbaStatusHeader};
 use wire::scsi::command::GetLbaStatus;
@@ -19,8 +18,7 @@ impl Initiator {
         let bytes = LbaStatusHeader::BYTES as u32 + descriptors * LbaStatus::BYTES as u32;
         let Some(place) = self.take(bytes) else { return };
         self.registers.borrow_mut().begin_read(now);
-        let cdb = GetLbaStatus::new(range.first.into(), bytes).to_cdb();
-        let (kind, cdb) = (Kind::Allocation(range), cdb.as_bytes());
+        let (kind, cdb) = (Kind::Allocation(range), GetLbaStatus::new(range.first.into(), bytes).into());
         self.send(now, Ready { what: "asks what is allocated of", range, kind, compares: None, cdb, place });
     }
 }

@@ -10,6 +10,9 @@ use proto::iscsi::initiator::{Completion, Outcome, Request};
 use proto::services::Attribute;
 use proto::time::Time;
 use reactor::io::Io;
+use wire::scsi::command::{PersistentReserveOut, Release6, Reserve6};
+use wire::scsi::opcode::service_action::persistent_reserve_out;
+use wire::scsi::parameters::ReserveOutList;
 use wire::{Cdb, Places};
 
 /// Bytes of its parameter list.
@@ -129,19 +132,21 @@ fn preempt(rng: &mut Rng, keys: &[u64], own: usize) -> (u64, Action) {
 /// The command (SPC-4 section 6.14, SPC-2 sections 7.21 and 7.23).
 fn cdb(action: Action) -> Cdb {
     let (service, kind) = match action {
-        Action::Hold => return Cdb::from_bytes(&[0x16, 0, 0, 0, 0, 0]).expect("six bytes"),
-        Action::LetGo => return Cdb::from_bytes(&[0x17, 0, 0, 0, 0, 0]).expect("six bytes"),
+        Action::Hold => return Reserve6::ZERO.into(),
+        Action::LetGo => return Release6::ZERO.into(),
         Action::Lose { .. } => unreachable!("no command"),
-        Action::Register { ignores: false, .. } => (0, None),
-        Action::Reserve(kind) => (1, Some(kind)),
-        Action::Release(kind) => (2, Some(kind)),
-        Action::Clear => (3, None),
-        Action::Preempt { kind, aborts: false, .. } => (4, Some(kind)),
-        Action::Preempt { kind, aborts: true, .. } => (5, Some(kind)),
-        Action::Register { ignores: true, .. } => (6, None),
+        Action::Register { ignores: false, .. } => (persistent_reserve_out::REGISTER, None),
+        Action::Reserve(kind) => (persistent_reserve_out::RESERVE, Some(kind)),
+        Action::Release(kind) => (persistent_reserve_out::RELEASE, Some(kind)),
+        Action::Clear => (persistent_reserve_out::CLEAR, None),
+        Action::Preempt { kind, aborts: false, .. } => (persistent_reserve_out::PREEMPT, Some(kind)),
+        Action::Preempt { kind, aborts: true, .. } => (persistent_reserve_out::PREEMPT_AND_ABORT, Some(kind)),
+        Action::Register { ignores: true, .. } => {
+            (persistent_reserve_out::REGISTER_AND_IGNORE_EXISTING_KEY, None)
+        }
     };
     let kind = kind.map_or(0, |kind| kind as u8);
-    Cdb::from_bytes(&[0x5f, service, kind, 0, 0, 0, 0, 0, LIST_BYTES, 0]).expect("ten bytes")
+    PersistentReserveOut::new(service, kind, LIST_BYTES.into()).into()
 }
 
 /// Its parameter list.
@@ -152,10 +157,7 @@ fn list(key: u64, action: Action) -> Vec<u8> {
         Action::Preempt { victim, .. } => (victim, false),
         Action::Reserve(_) | Action::Release(_) | Action::Clear => (0, false),
     };
-    let mut list = key.to_be_bytes().to_vec();
-    list.extend(other.to_be_bytes());
-    list.extend([0, 0, 0, 0, u8::from(aptpl), 0, 0, 0]);
-    list
+    ReserveOutList { key, action_key: other, keep: aptpl, ..ReserveOutList::ZERO }.to_bytes().to_vec()
 }
 
 /// ADDITIONAL SENSE CODE and its qualifier, of fixed format sense data (SPC-4 section 4.5.3).

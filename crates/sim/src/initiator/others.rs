@@ -7,6 +7,8 @@ use proto::iscsi::initiator::Request;
 use proto::services::Attribute;
 use proto::time::Time;
 use reactor::io::Io;
+use wire::scsi::capacity::unmap_list;
+use wire::scsi::command::{CompareAndWrite, OrWrite16, Unmap, Verify10, WriteAndVerify10, WriteSame10};
 use wire::{Cdb, Places};
 
 /// The most blocks of one of them.
@@ -18,7 +20,7 @@ pub(super) struct Ready<'a> {
     pub(super) range: Range,
     pub(super) kind: Kind,
     pub(super) compares: Option<WriteId>,
-    pub(super) cdb: &'a [u8],
+    pub(super) cdb: Cdb,
     pub(super) place: Places,
 }
 
@@ -60,8 +62,7 @@ impl Initiator {
         let (id, writes) = self.registers.borrow_mut().begin_write(now, self.index, range);
         bytes.extend(writes);
         self.put(&bytes, &place);
-        let [a, b, c, d] = range.first.to_be_bytes();
-        let cdb = &[0x89, 0, 0, 0, 0, 0, a, b, c, d, 0, 0, 0, 1, 0, 0];
+        let cdb = CompareAndWrite::new(range.first.into(), 1).into();
         let (kind, compares) = (Kind::Write(range, id), Some(compares));
         self.send(now, Ready { what: "compares and writes", range, kind, compares, cdb, place });
     }
@@ -70,9 +71,7 @@ impl Initiator {
     fn or(&mut self, now: Time, range: Range) {
         let Some(place) = self.take(range.bytes()) else { return };
         self.put(&vec![0; range.bytes() as usize], &place);
-        let [a, b, c, d] = range.first.to_be_bytes();
-        let [.., high, low] = range.blocks.to_be_bytes();
-        let cdb = &[0x8b, 0, 0, 0, 0, 0, a, b, c, d, 0, 0, high, low, 0, 0];
+        let cdb = OrWrite16::new(range.first.into(), range.blocks).into();
         self.send(
             now,
             Ready { what: "changes nothing of", range, kind: Kind::Nothing, compares: None, cdb, place },
@@ -80,15 +79,11 @@ impl Initiator {
     }
 
     fn unmap(&mut self, now: Time, range: Range) {
-        const LIST_BYTES: u8 = 24;
-        let Some(place) = self.take(LIST_BYTES.into()) else { return };
-        let mut list = vec![0, LIST_BYTES - 2, 0, LIST_BYTES - 8, 0, 0, 0, 0];
-        list.extend(u64::from(range.first).to_be_bytes());
-        list.extend(range.blocks.to_be_bytes());
-        list.extend([0; 4]);
+        let list = unmap_list(range.first.into(), range.blocks);
+        let Some(place) = self.take(list.len() as u32) else { return };
         self.put(&list, &place);
         let id = self.registers.borrow_mut().begin_zeros(now, self.index, range);
-        let (kind, cdb) = (Kind::Write(range, id), &[0x42, 0, 0, 0, 0, 0, 0, 0, LIST_BYTES, 0]);
+        let (kind, cdb) = (Kind::Write(range, id), Unmap::new(list.len() as u16).into());
         self.send(now, Ready { what: "unmaps", range, kind, compares: None, cdb, place });
     }
 
@@ -102,7 +97,8 @@ impl Initiator {
             self.registers.borrow_mut().begin_same(now, self.index, range)
         };
         self.put(&bytes, &place);
-        let (kind, cdb) = (Kind::Write(range, id), &ten(0x41, if unmaps { 8 } else { 0 }, range));
+        let kind = Kind::Write(range, id);
+        let cdb = WriteSame10 { unmap: unmaps, ..WriteSame10::new(range.first, range.blocks as u16) }.into();
         self.send(now, Ready { what: "writes the same to", range, kind, compares: None, cdb, place });
     }
 
@@ -110,14 +106,16 @@ impl Initiator {
     fn write_and_verify(&mut self, now: Time, range: Range, compares: bool) {
         let Some(place) = self.take(range.bytes()) else { return };
         let kind = self.fill(now, range, (true, Attribute::Simple), &place);
-        let cdb = &ten(0x2e, if compares { 2 } else { 0 }, range);
+        let whole = WriteAndVerify10::new(range.first, range.blocks as u16);
+        let cdb = WriteAndVerify10 { byte_check: compares.into(), ..whole }.into();
         let compares = if let (Kind::Durable(_, id), true) = (kind, compares) { Some(id) } else { None };
         self.send(now, Ready { what: "writes and verifies", range, kind, compares, cdb, place });
     }
 
     fn verify(&mut self, now: Time, range: Range) {
         self.registers.borrow_mut().begin_read(now);
-        let (kind, cdb, place) = (Kind::Read(range), &ten(0x2f, 0, range), Places::EMPTY);
+        let (kind, cdb, place) =
+            (Kind::Read(range), Verify10::new(range.first, range.blocks as u16).into(), Places::EMPTY);
         self.send(now, Ready { what: "verifies", range, kind, compares: None, cdb, place });
     }
 
@@ -127,14 +125,14 @@ impl Initiator {
         let (compares, bytes) = self.registers.borrow().guess(range);
         self.put(&bytes, &place);
         self.registers.borrow_mut().begin_read(now);
-        let (kind, compares, cdb) = (Kind::Read(range), Some(compares), &ten(0x2f, 2, range));
+        let cdb = Verify10 { byte_check: 1, ..Verify10::new(range.first, range.blocks as u16) }.into();
+        let (kind, compares) = (Kind::Read(range), Some(compares));
         self.send(now, Ready { what: "compares", range, kind, compares, cdb, place });
     }
 
     pub(super) fn send(&mut self, now: Time, ready: Ready<'_>) {
         let Ready { what, range, kind, compares, cdb, place } = ready;
         let unit = range.unit;
-        let cdb = Cdb::from_bytes(cdb).expect("a CDB");
         let (lun, attribute) = ((unit as u64) << 48, Attribute::Simple);
         let (read, write) = match kind {
             Kind::Allocation(_) => (place, Places::EMPTY),
@@ -159,11 +157,4 @@ impl Initiator {
         self.meter.borrow_mut().begins(now);
         self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
     }
-}
-
-/// A command of ten bytes with these flags.
-fn ten(opcode: u8, flags: u8, range: Range) -> [u8; 10] {
-    let [a, b, c, d] = range.first.to_be_bytes();
-    let [.., high, low] = range.blocks.to_be_bytes();
-    [opcode, flags, a, b, c, d, 0, high, low, 0]
 }

@@ -481,11 +481,11 @@ impl Scout<'_> {
         geometries
     }
 
-    fn command(&mut self, unit: usize, cdb: &[u8], bytes: u32) -> Result<Reply, String> {
+    fn command(&mut self, unit: usize, cdb: Cdb, bytes: u32) -> Result<Reply, String> {
         loop {
             let read = if bytes == 0 { Some(Places::EMPTY) } else { self.kernel.arena().take(bytes) };
             let read = read.expect("memory");
-            let (lun, cdb) = ((unit as u64) << 48, Cdb::from_bytes(cdb).expect("a CDB"));
+            let lun = (unit as u64) << 48;
             let request =
                 iscsi::Request { lun, attribute: Attribute::Simple, cdb, read, write: Places::EMPTY };
             let task = self.link.as_mut().and_then(|link| link.machine.submit(request));

@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use wire::scsi::command::Inquiry;
+use wire::scsi::vpd;
 
 const BLOCK: u32 = 512;
 const GOOD: u8 = 0;
@@ -121,7 +123,7 @@ fn who_may_no_longer_be_there_is_ended_and_who_may_only_read_is_notified() {
     let mut x = session(portal, "x", 2);
     change(&mut daemon, &with(&format!("{host}read_only = true"))).expect("it changes");
     assert_eq!(reports(&mut x, 0), [MODE_CHANGED]);
-    let write = x.write(0, &write_cdb(0, 512, BLOCK, false), &[1; 512]).expect("an answer");
+    let write = x.write(0, write_cdb(0, 512, BLOCK, false), &[1; 512]).expect("an answer");
     assert_eq!(code(&write), Some(WRITE_PROTECTED));
     change(&mut daemon, &with(&format!("{host}luns = ['b']"))).expect("it changes");
     assert_eq!(reports(&mut x, 0), [POWER_ON, LUNS_CHANGED], "b is LUN 0");
@@ -206,7 +208,7 @@ fn properties_of_a_lun_change_under_its_sessions_each_reported_once() {
         changes("size = '2M', read_only = true, write_cache = false, product = 'Other', "),
         [MODE_CHANGED]
     );
-    let write = x.write(0, &write_cdb(0, 512, BLOCK, false), &[1; 512]).expect("an answer");
+    let write = x.write(0, write_cdb(0, 512, BLOCK, false), &[1; 512]).expect("an answer");
     assert_eq!(code(&write), Some(WRITE_PROTECTED));
     // A smaller file would lose data.
     let refused = change(&mut daemon, &with("size = '1M', read_only = true, "));
@@ -222,7 +224,7 @@ fn a_lun_has_the_ports_by_which_it_is_shown() {
     let portal = daemon.addresses()[0];
     let mut x = session(portal, "x", 2);
     let ports = |initiator: &mut Initiator, lun: u16| {
-        let page = initiator.read(lun, &[0x12, 1, 0x88, 0, 255, 0], 255).expect("an answer").data;
+        let page = initiator.read(lun, Inquiry::page(vpd::page::PORTS, 255), 255).expect("an answer").data;
         page.windows(6).filter(|bytes| bytes == b",t,0x0").count()
     };
     assert_eq!([0, 1].map(|lun| ports(&mut x, lun)), [1, 2]);
@@ -362,7 +364,7 @@ fn load(portal: SocketAddr, ends: &AtomicBool) -> u64 {
         (read[0], read[9], read[13]) = (0x88, slot as u8, 1);
         let tag = if is_write {
             written[slot] = (commands % 251) as u8;
-            initiator.issue(0, &write_cdb(slot as u64, 512, BLOCK, false), 0, vec![written[slot]; 512])
+            initiator.issue(0, write_cdb(slot as u64, 512, BLOCK, false), 0, vec![written[slot]; 512])
         } else {
             initiator.issue(0, &read, 512, Vec::new())
         };

@@ -23,12 +23,13 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 use store::lane::Store;
+use wire::scsi::command::ReportLuns;
 
 const BLOCK: u32 = 512;
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
-const REPORT_LUNS: [u8; 12] = [0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+const REPORT_LUNS: ReportLuns = ReportLuns::new(256);
 /// REPORTED LUNS DATA HAS CHANGED.
 const LUNS_CHANGED: u16 = 0x3f0e;
 const POWER_ON: u16 = 0x2900;
@@ -66,7 +67,7 @@ fn code(response: &Response) -> Option<u16> {
 }
 
 fn luns(initiator: &mut Initiator) -> Vec<u8> {
-    let list = initiator.read(0, &REPORT_LUNS, 256).expect("an answer").data;
+    let list = initiator.read(0, REPORT_LUNS, 256).expect("an answer").data;
     list[8..].chunks(8).map(|lun| lun[1]).collect()
 }
 
@@ -117,7 +118,7 @@ fn a_lun_that_goes_takes_nothing_new_and_ends_what_was_begun() {
     });
     third.hold();
     let write = |initiator: &mut Initiator| {
-        initiator.issue(2, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent")
+        initiator.issue(2, write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent")
     };
     let writes: Vec<u32> = initiators.iter_mut().map(write).collect();
     third.wait_for(3);

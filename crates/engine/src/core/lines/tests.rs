@@ -218,7 +218,7 @@ fn commands_that_wait_end_by_abort_reset_and_logout_and_never_write() {
     assert_eq!(sense[12], 0x29, "it was reset");
     // No more wait there now, so the next has the place of the first.
     assert_eq!(initiator.read_blocks(0, 60, 1, BLOCK).expect("GOOD"), [0; 512]);
-    let left = initiator.issue(0, &write_cdb(70, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    let left = initiator.issue(0, write_cdb(70, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
     assert_ne!(left, 0);
     initiator.logout().expect("an answer");
     daemon.stop().expect("every core ends in order");

@@ -12,6 +12,10 @@ use proto::services::Attribute;
 use std::io::ErrorKind;
 use std::sync::atomic::AtomicBool;
 use std::thread::scope;
+use wire::Cdb;
+use wire::scsi::command::{ExtendedCopyLid4, Inquiry, Reserve6, SanitizeBlockErase, TestUnitReady};
+use wire::scsi::parameters::{BlockSegment, CopyListLid4, IdentificationCscd};
+use wire::scsi::vpd;
 
 const BLOCK: u32 = 512;
 const ABORT_TASK: u8 = 1;
@@ -25,8 +29,8 @@ const LOGOUT_RESPONSE: u8 = 0x26;
 const ASYNC_MESSAGE: u8 = 0x32;
 const LOGOUT_REQUEST: u8 = 1;
 const CONNECTION_DROP: u8 = 2;
-const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
-const SANITIZE_BLOCK_ERASE: [u8; 10] = [0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0];
+const RESERVE: Reserve6 = Reserve6::ZERO;
+const SANITIZE_BLOCK_ERASE: SanitizeBlockErase = SanitizeBlockErase::ZERO;
 
 fn login(url: &Url, name: &str) -> Initiator {
     Initiator::login(url, &Login::named(name)).expect("a session")
@@ -52,7 +56,7 @@ fn writing(url: &Url, store: &HeldStore, name: &str) -> Initiator {
     let mut initiator = login(url, name);
     initiator.ready(0).expect("the unit is ready");
     store.hold();
-    initiator.issue(0, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    initiator.issue(0, write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
     store.wait_for(1);
     initiator
 }
@@ -133,19 +137,15 @@ fn a_logout_is_answered_when_no_task_can_write_any_more() {
 fn copy_immediately(initiator: &mut Initiator) {
     let mut cscds = Vec::new();
     for lun in 0..2 {
-        let page = initiator.read(lun, &[0x12, 1, 0x83, 0, 255, 0], 255).expect("an answer").data;
+        let page =
+            initiator.read(lun, Inquiry::page(vpd::page::IDENTIFICATION, 255), 255).expect("an answer").data;
         // The NAA designator is the first.
-        cscds.extend([&[0xe4, 0, 0, 0, 1, 3, 0, page[7]], &page[8..24], &[0, 0, 0, 0, 0, 0, 2, 0]].concat());
+        cscds.push(IdentificationCscd::of_naa(&page[8..8 + usize::from(page[7])]));
     }
-    let segment = [&[0x02, 0, 0, 0x18, 0, 0, 0, 1, 0, 0, 8, 0][..], &[0; 16]].concat();
-    let mut list = vec![1, 0, 0, 0x20];
-    list.resize(15, 0);
-    list.extend([1, 0xff, 0, 0, 0, 0, 0, 0, 7]);
-    list.resize(42, 0);
-    list.extend([0, 64, 0, 28, 0, 0]);
-    let list = [list, cscds, segment].concat();
-    let copy = [0x83, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0];
-    assert_eq!(initiator.write(0, &copy, &list).expect("an answer").status, 0);
+    let header = CopyListLid4 { immediate: true, list_id: 7, ..CopyListLid4::ZERO };
+    let list = header.with(&cscds, &[BlockSegment::new((0, 0), (1, 0), 2048)]);
+    let copy = ExtendedCopyLid4::new(list.len() as u32);
+    assert_eq!(initiator.write(0, copy, &list).expect("an answer").status, 0);
 }
 
 /// A session with a copy in the background, of which the store holds a write, and another session.
@@ -305,17 +305,17 @@ fn serve_all(stores: &[Arc<HeldStore>]) -> (Daemon, Url) {
 /// A session over what this scheme says, with a WRITE that the store holds.
 fn writing_over(scheme: &str, url: &Url, store: &HeldStore) -> Box<dyn Nexus> {
     let mut nexus = connect_over(scheme, url);
-    let command = |cdb: &[u8], write: Vec<u8>| Command {
+    let command = |cdb: Cdb, write: Vec<u8>| Command {
         lun: 0,
         attribute: Attribute::Simple,
-        cdb: cdb.to_vec(),
+        cdb: cdb.as_bytes().to_vec(),
         read_bytes: 0,
         write,
     };
-    let ready = nexus.submit(&command(&[0; 6], Vec::new()));
+    let ready = nexus.submit(&command(TestUnitReady {}.into(), Vec::new()));
     nexus.end(ready);
     store.hold();
-    nexus.submit(&command(&write_cdb(0, 512, BLOCK, false), vec![1; 512]));
+    nexus.submit(&command(write_cdb(0, 512, BLOCK, false), vec![1; 512]));
     while !store.has_held(1) {
         // Data is read by RDMA only while its initiator continues.
         nexus.go_on();
@@ -511,7 +511,7 @@ fn target_cold_reset_waits_for_the_homes_of_all_units() {
         let mut writes = writing(&elsewhere, &stores[1], "writes");
         let mut holds = login(&url, "holds");
         holds.ready(0).expect("the unit is ready");
-        assert_eq!(holds.read(0, &RESERVE, 0).expect("an answer").status, 0);
+        assert_eq!(holds.read(0, RESERVE, 0).expect("an answer").status, 0);
         let clear = writes.ask_to_manage(CLEAR_TASK_SET, 0, NO_TAG).expect("it is sent");
         stores[1].wait_for_cancel(1);
         let reset = asks.ask_to_manage(TARGET_COLD_RESET, 0, NO_TAG).expect("it is sent");
@@ -539,7 +539,7 @@ fn what_was_aborted_while_it_waited_at_its_units_home_is_not_done() {
         let mut writes = writing(&url, &stores[0], "writes");
         let reset = reserves.ask_to_manage(LOGICAL_UNIT_RESET, 0, NO_TAG).expect("it is sent");
         stores[0].wait_for_cancel(1);
-        let reserve = reserves.issue(0, &RESERVE, 0, Vec::new()).expect("it is sent");
+        let reserve = reserves.issue(0, RESERVE, 0, Vec::new()).expect("it is sent");
         let abort = reserves.manage(ABORT_TASK, 0, reserve).expect("an answer");
         assert!(matches!(abort, COMPLETE | NO_TASK), "{abort}");
         assert!(!reserves.has_ended(reset), "the WRITE may still land");
@@ -568,7 +568,7 @@ fn a_logout_is_answered_when_its_reservation_is_gone() {
             initiator
         });
         let writes = writing(&url, &stores[0], "writes");
-        reserves.write(0, &RESERVE, &[]).expect("an answer");
+        reserves.write(0, RESERVE, &[]).expect("an answer");
         // The unit's home is busy with it.
         let clear = clears.ask_to_manage(CLEAR_TASK_SET, 0, NO_TAG).expect("it is sent");
         stores[0].wait_for_cancel(1);
@@ -606,7 +606,7 @@ fn a_logout_behind_a_reset_waits_for_its_unit_alone() {
         });
         let _writes = writing(&url, &stores[0], "writes");
         stores[1].hold();
-        other.issue(1, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+        other.issue(1, write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
         stores[1].wait_for(1);
         let clear = clears.ask_to_manage(CLEAR_TASK_SET, 1, NO_TAG).expect("it is sent");
         stores[1].wait_for_cancel(1);
@@ -688,7 +688,7 @@ fn a_sanitize_that_is_aborted_while_its_home_begins_it_is_waited_for() {
         let mut erases = login(&url, "erases");
         (0..2).for_each(|lun| erases.ready(lun).expect("the unit is ready"));
         let writes = writing(&url, &stores[0], "writes");
-        let sanitize = erases.issue(0, &SANITIZE_BLOCK_ERASE, 0, Vec::new()).expect("it is sent");
+        let sanitize = erases.issue(0, SANITIZE_BLOCK_ERASE, 0, Vec::new()).expect("it is sent");
         // The home aborts what is under way first.
         stores[0].wait_for_cancel(1);
         if is_logout {

@@ -119,7 +119,7 @@ fn a_write_that_announces_much_and_sends_nothing_does_not_hold_up_an_ordered_tas
     let cmd_sn = slow.initiator.next_cmd_sn();
     let mut command = Pdu::new(0x01, 0x80 | 0x20 | 1).lun(0);
     command = command.word(16, 0x7000_0000 | cmd_sn).word(20, 0xffff_fe00).word(24, cmd_sn);
-    command.header[32..].copy_from_slice(&write_cdb(0, 4096, 512, false));
+    command.set_cdb(write_cdb(0, 4096, 512, false));
     slow.initiator.send(&command).expect("it is sent");
     slow.initiator.skip_cmd_sn();
     while slow.receive().expect("an R2T") != 0x31 {}

@@ -20,10 +20,8 @@ use scsi::nexus::Reach;
 use scsi::storage::CHUNK_BYTES;
 use scsi::{Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, NexusUnit, Request, Step, View};
 use store::lane::OpId;
+use wire::scsi::opcode;
 use wire::{Sense, SenseKey};
-
-/// REPORT LUNS (SPC-4 section 6.33).
-const REPORT_LUNS: u8 = 0xa0;
 
 /// Steps of one task before others have their turn.
 const STEPS_MAX: usize = 16;
@@ -115,7 +113,7 @@ impl<I: Io> Core<I> {
 
     fn admitted(&mut self, key: Key, admitted: Result<Exec, Ending>) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let (connection, is_report) = (task.origin, task.command.cdb.opcode() == REPORT_LUNS);
+        let (connection, is_report) = (task.origin, task.command.cdb.opcode() == opcode::REPORT_LUNS);
         match admitted {
             Err(ending) => {
                 if ending.sense.is_some_and(|sense| sense.code() == UnitAttention::LunsChanged.code()) {

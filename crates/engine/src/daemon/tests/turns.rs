@@ -4,6 +4,7 @@ use super::*;
 use crate::core::TURN_BYTES;
 use reactor::memory::HUGE_PAGE_BYTES;
 use store::lane::{Op, OpId, Outcome, Submitted};
+use wire::scsi::command::{Verify10, WriteSame16};
 
 /// What one operation may exceed the turn's budget by.
 const LONGEST_BYTES: u64 = 256 << 10;
@@ -119,8 +120,8 @@ fn metered(units: usize, unit_bytes: u64, fresh: u64) -> (Target, Arc<Mutex<Mete
 }
 
 /// A command without data.
-fn dataless(peer: &Peer, cdb: &[u8]) -> Request {
-    let (cdb, lun) = (Cdb::from_bytes(cdb).expect("a CDB"), peer.session.lun_bytes());
+fn dataless(peer: &Peer, cdb: impl Into<Cdb>) -> Request {
+    let (cdb, lun) = (cdb.into(), peer.session.lun_bytes());
     Request { lun, attribute: Attribute::Simple, cdb, read: Places::EMPTY, write: Places::EMPTY }
 }
 
@@ -129,9 +130,8 @@ fn many_commands_that_read_memory_take_many_turns() {
     const COMMANDS: usize = 32;
     let (target, meter) = metered(1, UNIT_BYTES, 0);
     let mut peers: Vec<Peer> = (0..4).map(|_| Peer::login(&target, "")).collect();
-    let [high, low] = ((UNIT_BYTES / u64::from(BLOCK)) as u16).to_be_bytes();
     for peer in &mut peers {
-        let verify = dataless(peer, &[0x2f, 0, 0, 0, 0, 0, 0, high, low, 0]);
+        let verify = dataless(peer, Verify10::new(0, (UNIT_BYTES / u64::from(BLOCK)) as u16));
         peer.submit(&[verify; COMMANDS]);
     }
     for mut peer in peers {
@@ -167,7 +167,7 @@ fn long_clears_of_many_units_share_one_budget() {
     let mut peers: Vec<Peer> = (0..UNITS).map(|lun| Peer::login_to(&target, lun, "")).collect();
     for peer in &mut peers {
         // WRITE SAME(16) of zeros that are not sent (NDOB), to the end.
-        let clear = dataless(peer, &[0x93, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let clear = dataless(peer, WriteSame16 { no_data: true, ..WriteSame16::new(0, 0) });
         peer.submit(&[clear]);
     }
     for mut peer in peers {

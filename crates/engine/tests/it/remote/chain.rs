@@ -6,7 +6,15 @@ use engine::{Daemon, Wants};
 use initiator::client::Reply;
 use initiator::{Client, Options};
 use std::path::{Path, PathBuf};
-use wire::SenseKey;
+use wire::scsi::capacity::{Capacity16, LbaStatus, LbaStatusHeader, provisioning, unmap_list};
+use wire::scsi::command::{
+    CompareAndWrite, GetLbaStatus, Inquiry, OrWrite16, PersistentReserveOut, Read16, ReadCapacity16,
+    SynchronizeCache16, Unmap, Verify16, Write16, WriteSame16,
+};
+use wire::scsi::opcode::service_action::persistent_reserve_out;
+use wire::scsi::parameters::ReserveOutList;
+use wire::scsi::{opcode, vpd};
+use wire::{Cdb, SenseKey};
 
 pub fn client(daemon: &Daemon) -> Client {
     Client::connect(&url(daemon, 0), &Options::default()).expect("a session")
@@ -24,33 +32,35 @@ fn ready_front(back: &Daemon) -> Daemon {
     front
 }
 
-pub fn good(client: &mut Client, cdb: &[u8], read_bytes: u32, write: &[u8]) -> Vec<u8> {
+pub fn good(client: &mut Client, cdb: impl Into<Cdb>, read_bytes: u32, write: &[u8]) -> Vec<u8> {
+    let cdb = cdb.into();
     let Reply { status, sense, data } = client.command(cdb, read_bytes, write).expect("a reply");
     assert_eq!((status, sense), (0, None), "{cdb:02x?}");
     data
 }
 
-pub fn sense(client: &mut Client, cdb: &[u8], read_bytes: u32, write: &[u8]) -> (Option<SenseKey>, u16) {
+pub fn sense(
+    client: &mut Client,
+    cdb: impl Into<Cdb>,
+    read_bytes: u32,
+    write: &[u8],
+) -> (Option<SenseKey>, u16) {
+    let cdb = cdb.into();
     let reply = client.command(cdb, read_bytes, write).expect("a reply");
     let sense = reply.sense.unwrap_or_else(|| panic!("{cdb:02x?}: {reply:?}"));
     (sense.key(), sense.code())
 }
 
-/// A CDB of 16 bytes.
-pub fn long(opcode: u8, flags: u8, lba: u64, count: u32) -> [u8; 16] {
-    let mut cdb = [0; 16];
-    (cdb[0], cdb[1]) = (opcode, flags);
-    cdb[2..10].copy_from_slice(&lba.to_be_bytes());
-    cdb[10..14].copy_from_slice(&count.to_be_bytes());
-    cdb
+pub fn read(lba: u64, blocks: u32) -> Cdb {
+    Read16::new(lba, blocks).into()
 }
 
-pub fn read(lba: u64, blocks: u32) -> [u8; 16] {
-    long(0x88, 0, lba, blocks)
+pub fn write(lba: u64, blocks: u32) -> Cdb {
+    Write16::new(lba, blocks).into()
 }
 
-pub fn write(lba: u64, blocks: u32) -> [u8; 16] {
-    long(0x8a, 0, lba, blocks)
+pub fn flush() -> Cdb {
+    SynchronizeCache16::ZERO.into()
 }
 
 pub fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
@@ -66,13 +76,13 @@ fn what_is_written_through_the_front_is_in_the_back() {
     let (mut front, mut behind) = (client(&a), client(&back));
     for (seed, (lba, blocks)) in [(0, 1), (1, 16), (100, 64), (16320, 64)].into_iter().enumerate() {
         let data = pattern(seed, blocks as usize * 4096);
-        good(&mut front, &write(lba, blocks), 0, &data);
-        assert!(good(&mut behind, &read(lba, blocks), blocks * 4096, &[]) == data);
-        assert!(good(&mut front, &read(lba, blocks), blocks * 4096, &[]) == data);
+        good(&mut front, write(lba, blocks), 0, &data);
+        assert!(good(&mut behind, read(lba, blocks), blocks * 4096, &[]) == data);
+        assert!(good(&mut front, read(lba, blocks), blocks * 4096, &[]) == data);
     }
     // FUA, SYNCHRONIZE CACHE.
-    good(&mut front, &long(0x8a, 8, 7, 1), 0, &pattern(9, 4096));
-    good(&mut front, &long(0x91, 0, 0, 0), 0, &[]);
+    good(&mut front, Write16 { fua: true, ..Write16::new(7, 1) }, 0, &pattern(9, 4096));
+    good(&mut front, flush(), 0, &[]);
     drop((front, behind));
     a.stop().expect("every core ends in order");
     back.stop().expect("every core ends in order");
@@ -84,37 +94,35 @@ fn every_operation_goes_through() {
     let a = front(&back, sums(), "");
     let mut client = client(&a);
     let (one, two) = (pattern(1, 1024), pattern(2, 1024));
-    good(&mut client, &write(8, 2), 0, &one);
+    good(&mut client, write(8, 2), 0, &one);
     // VERIFY with data.
-    good(&mut client, &long(0x8f, 2, 8, 2), 0, &one);
-    assert_eq!(sense(&mut client, &long(0x8f, 2, 8, 2), 0, &two).0, Some(SenseKey::Miscompare));
+    let verify = Verify16 { byte_check: 1, ..Verify16::new(8, 2) };
+    good(&mut client, verify, 0, &one);
+    assert_eq!(sense(&mut client, verify, 0, &two).0, Some(SenseKey::Miscompare));
     // COMPARE AND WRITE.
     let both = [&one[..], &two[..]].concat();
-    good(&mut client, &long(0x89, 0, 8, 2), 0, &both);
-    assert!(good(&mut client, &read(8, 2), 1024, &[]) == two);
-    assert_eq!(sense(&mut client, &long(0x89, 0, 8, 2), 0, &both).0, Some(SenseKey::Miscompare));
+    good(&mut client, CompareAndWrite::new(8, 2), 0, &both);
+    assert!(good(&mut client, read(8, 2), 1024, &[]) == two);
+    assert_eq!(sense(&mut client, CompareAndWrite::new(8, 2), 0, &both).0, Some(SenseKey::Miscompare));
     // ORWRITE.
-    good(&mut client, &long(0x8b, 0, 8, 2), 0, &one);
+    good(&mut client, OrWrite16::new(8, 2), 0, &one);
     let ored: Vec<u8> = one.iter().zip(&two).map(|(a, b)| a | b).collect();
-    assert!(good(&mut client, &read(8, 2), 1024, &[]) == ored);
+    assert!(good(&mut client, read(8, 2), 1024, &[]) == ored);
     // WRITE SAME.
-    good(&mut client, &long(0x93, 0, 64, 1000), 0, &pattern(3, 512));
-    assert!(good(&mut client, &read(1063, 1), 512, &[]) == pattern(3, 512));
-    good(&mut client, &long(0x93, 8, 64, 1000), 0, &[0; 512]);
-    assert!(good(&mut client, &read(64, 400), 400 * 512, &[]).iter().all(|byte| *byte == 0));
+    good(&mut client, WriteSame16::new(64, 1000), 0, &pattern(3, 512));
+    assert!(good(&mut client, read(1063, 1), 512, &[]) == pattern(3, 512));
+    good(&mut client, WriteSame16 { unmap: true, ..WriteSame16::new(64, 1000) }, 0, &[0; 512]);
+    assert!(good(&mut client, read(64, 400), 400 * 512, &[]).iter().all(|byte| *byte == 0));
     // UNMAP, GET LBA STATUS.
-    good(&mut client, &write(0, 16), 0, &pattern(4, 8192));
-    let mut list = [0; 24];
-    (list[1], list[3], list[19]) = (22, 16, 16);
-    good(&mut client, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, &list);
-    assert!(good(&mut client, &read(0, 16), 8192, &[]).iter().all(|byte| *byte == 0));
-    let mut status = long(0x9e, 0x12, 0, 32);
-    status[10..14].copy_from_slice(&32u32.to_be_bytes());
-    let status = good(&mut client, &status, 32, &[]);
-    assert_eq!(status[8..16], [0; 8]);
-    assert_ne!(status[20] & 0x0f, 0, "unmapped: {status:?}");
+    good(&mut client, write(0, 16), 0, &pattern(4, 8192));
+    good(&mut client, Unmap::new(24), 0, &unmap_list(0, 16));
+    assert!(good(&mut client, read(0, 16), 8192, &[]).iter().all(|byte| *byte == 0));
+    let status = good(&mut client, GetLbaStatus::new(0, 32), 32, &[]);
+    let first = LbaStatus::read(&status[LbaStatusHeader::BYTES..]);
+    assert_eq!(first.lba, 0);
+    assert_ne!(first.status, provisioning::MAPPED, "{status:?}");
     // Beyond the end.
-    let beyond = sense(&mut client, &read(1 << 40, 1), 512, &[]);
+    let beyond = sense(&mut client, read(1 << 40, 1), 512, &[]);
     assert_eq!(beyond, (Some(SenseKey::IllegalRequest), 0x2100));
 }
 
@@ -124,13 +132,11 @@ fn the_longest_compare_and_write_goes_through() {
         let back = serve(&[lun]);
         let a = front(&back, "", "");
         let mut client = client(&a);
-        let blocks = good(&mut client, &[0x12, 1, 0xb0, 0, 64, 0], 64, &[])[5];
+        let blocks = good(&mut client, Inquiry::page(vpd::page::BLOCK_LIMITS, 64), 64, &[])[5];
         let new = pattern(1, usize::from(blocks) * block_bytes);
-        let mut cdb = long(0x89, 0, 8, 0);
-        cdb[13] = blocks;
-        good(&mut client, &cdb, 0, &[vec![0; new.len()], new.clone()].concat());
+        good(&mut client, CompareAndWrite::new(8, blocks), 0, &[vec![0; new.len()], new.clone()].concat());
         let bytes = new.len() as u32;
-        assert!(good(&mut client, &read(8, blocks.into()), bytes, &[]) == new, "{lun}");
+        assert!(good(&mut client, read(8, blocks.into()), bytes, &[]) == new, "{lun}");
     }
 }
 
@@ -141,9 +147,9 @@ fn three_in_a_row() {
     let a = ready_front(&b);
     let data = pattern(5, 65536);
     let mut front = client(&a);
-    good(&mut front, &write(3, 128), 0, &data);
-    assert!(good(&mut client(&c), &read(3, 128), 65536, &[]) == data);
-    assert!(good(&mut front, &read(3, 128), 65536, &[]) == data);
+    good(&mut front, write(3, 128), 0, &data);
+    assert!(good(&mut client(&c), read(3, 128), 65536, &[]) == data);
+    assert!(good(&mut front, read(3, 128), 65536, &[]) == data);
 }
 
 #[test]
@@ -151,23 +157,21 @@ fn write_protection_and_reservations_pass_through() {
     let back = serve(&["ram:16M,ro"]);
     let a = ready_front(&back);
     let mut protected = client(&a);
-    assert_eq!(sense(&mut protected, &write(0, 1), 0, &[0; 512]), (Some(SenseKey::DataProtect), 0x2700));
+    assert_eq!(sense(&mut protected, write(0, 1), 0, &[0; 512]), (Some(SenseKey::DataProtect), 0x2700));
 
     let back = serve(&["ram:16M"]);
     let a = ready_front(&back);
     let mut front = client(&a);
-    good(&mut front, &read(0, 1), 512, &[]);
+    good(&mut front, read(0, 1), 512, &[]);
     // Somebody else reserves the back end: REGISTER, then RESERVE (write exclusive).
     let mut other = client(&back);
-    let mut parameters = [0; 24];
-    parameters[15] = 1;
-    good(&mut other, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, &parameters);
-    let mut parameters = [0; 24];
-    parameters[7] = 1;
-    good(&mut other, &[0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0], 0, &parameters);
-    let reply = front.command(&write(0, 1), 0, &[0; 512]).expect("a reply");
+    let parameters = ReserveOutList { action_key: 1, ..ReserveOutList::ZERO }.to_bytes();
+    good(&mut other, PersistentReserveOut::new(persistent_reserve_out::REGISTER, 0, 24), 0, &parameters);
+    let parameters = ReserveOutList { key: 1, ..ReserveOutList::ZERO }.to_bytes();
+    good(&mut other, PersistentReserveOut::new(persistent_reserve_out::RESERVE, 1, 24), 0, &parameters);
+    let reply = front.command(write(0, 1), 0, &[0; 512]).expect("a reply");
     assert_eq!(reply.status, 0x18, "RESERVATION CONFLICT");
-    good(&mut front, &read(0, 1), 512, &[]);
+    good(&mut front, read(0, 1), 512, &[]);
 }
 
 #[test]
@@ -178,18 +182,18 @@ fn a_unit_that_grows_is_seen_to_grow() {
     let a = ready_front(&back);
     let mut front = client(&a);
     let mut last_block = || {
-        let data = good(&mut front, &long(0x9e, 0x10, 0, 32), 32, &[]);
-        u64::from_be_bytes(*data.first_chunk().expect("an LBA"))
+        let data = good(&mut front, ReadCapacity16::new(32), 32, &[]);
+        Capacity16::read(&data).last_lba
     };
     assert_eq!(last_block(), (16 << 11) - 1);
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the disk");
     file.set_len(32 << 20).expect("grown");
     let mut other = client(&a);
     while last_block() != (32 << 11) - 1 {
-        good(&mut other, &read(0, 1), 512, &[]);
+        good(&mut other, read(0, 1), 512, &[]);
     }
-    good(&mut front, &write((32 << 11) - 8, 8), 0, &pattern(7, 4096));
-    assert!(good(&mut client(&back), &read((32 << 11) - 8, 8), 4096, &[]) == pattern(7, 4096));
+    good(&mut front, write((32 << 11) - 8, 8), 0, &pattern(7, 4096));
+    assert!(good(&mut client(&back), read((32 << 11) - 8, 8), 4096, &[]) == pattern(7, 4096));
 }
 
 #[test]
@@ -201,7 +205,7 @@ fn a_unit_that_cannot_be_served_says_why() {
     let no_unit = serve(&[&url_with(&back, "", 9, "").to_string()]);
     assert!(failed(&no_unit).contains("no such unit"), "{}", failed(&no_unit));
     let mut client = client(&no_unit);
-    assert_eq!(sense(&mut client, &read(0, 1), 512, &[]).0, Some(SenseKey::NotReady));
+    assert_eq!(sense(&mut client, read(0, 1), 512, &[]).0, Some(SenseKey::NotReady));
     let there = url(&back, 0).to_string();
     back.stop().expect("every core ends in order");
     let gone = serve(&[&there]);
@@ -217,23 +221,23 @@ fn a_lost_back_end_is_reported_within_the_bound_and_found_again() {
     let a = front(&back, "?give_up_after=1", "");
     let mut front = client(&a);
     let data = pattern(6, 4096);
-    good(&mut front, &write(0, 8), 0, &data);
-    good(&mut front, &long(0x91, 0, 0, 0), 0, &[]);
+    good(&mut front, write(0, 8), 0, &data);
+    good(&mut front, flush(), 0, &[]);
     back.stop().expect("every core ends in order");
     // Bounded: the client itself would wait for longer, and then not get a reply.
     for cdb in [read(0, 8), write(8, 8)] {
-        let (reads, writes) = if cdb[0] == 0x88 { (4096, &[][..]) } else { (0, &data[..]) };
-        assert_eq!(sense(&mut front, &cdb, reads, writes).0, Some(SenseKey::NotReady));
+        let (reads, writes) = if cdb.opcode() == opcode::READ_16 { (4096, &[][..]) } else { (0, &data[..]) };
+        assert_eq!(sense(&mut front, cdb, reads, writes).0, Some(SenseKey::NotReady));
     }
     let back = serve_at(&address, &[&disk]);
     let there = loop {
-        let reply = front.command(&read(0, 8), 4096, &[]).expect("a reply");
+        let reply = front.command(read(0, 8), 4096, &[]).expect("a reply");
         if reply.status == 0 {
             break reply.data;
         }
     };
     assert!(there == data);
-    good(&mut front, &write(8, 8), 0, &data);
+    good(&mut front, write(8, 8), 0, &data);
     drop(front);
     a.stop().expect("every core ends in order");
     back.stop().expect("every core ends in order");
@@ -251,7 +255,7 @@ fn io_goes_on_over_a_restart_of_the_back_end() {
     let writer = std::thread::spawn(move || {
         let mut front = Client::connect(&there, &impatient_no_more()).expect("a session");
         for round in 0..400u64 {
-            good(&mut front, &write(round * 8, 8), 0, &pattern(round as usize, 4096));
+            good(&mut front, write(round * 8, 8), 0, &pattern(round as usize, 4096));
             let _ = written.send(round);
         }
     });
@@ -263,10 +267,7 @@ fn io_goes_on_over_a_restart_of_the_back_end() {
     writer.join().expect("no write failed");
     let mut behind = client(&back);
     for round in 0..400u64 {
-        assert!(
-            good(&mut behind, &read(round * 8, 8), 4096, &[]) == pattern(round as usize, 4096),
-            "{round}"
-        );
+        assert!(good(&mut behind, read(round * 8, 8), 4096, &[]) == pattern(round as usize, 4096), "{round}");
     }
 }
 

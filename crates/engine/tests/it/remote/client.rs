@@ -6,10 +6,11 @@ use config::Url;
 use initiator::client::CommandError;
 use initiator::{Client, Options, discover};
 use std::net::TcpStream;
+use wire::scsi::command::{Inquiry, Read10, Write10};
 
-const INQUIRY: [u8; 6] = [0x12, 0, 0, 0, 96, 0];
-const WRITE: [u8; 10] = [0x2a, 0, 0, 0, 0, 8, 0, 1, 0x80, 0];
-const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 8, 0, 1, 0x80, 0];
+const INQUIRY: Inquiry = Inquiry::new(96);
+const WRITE: Write10 = Write10::new(8, 384);
+const READ: Read10 = Read10::new(8, 384);
 
 fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|n| (n * 7 + n / 251) as u8).collect()
@@ -17,9 +18,9 @@ fn pattern(bytes: usize) -> Vec<u8> {
 
 fn round_trip(client: &mut Client) {
     let data = pattern(0x180 * 512);
-    let reply = client.command(&WRITE, 0, &data).expect("a reply");
+    let reply = client.command(WRITE, 0, &data).expect("a reply");
     assert_eq!((reply.status, reply.sense), (0, None));
-    let reply = client.command(&READ, 0x180 * 512, &[]).expect("a reply");
+    let reply = client.command(READ, 0x180 * 512, &[]).expect("a reply");
     assert!(reply.status == 0 && reply.data == data);
 }
 
@@ -27,14 +28,14 @@ fn round_trip(client: &mut Client) {
 fn commands_are_answered_with_data_and_sense() {
     let daemon = serve(&["ram:16M"]);
     let mut client = Client::connect(&url(&daemon, 0), &Options::default()).expect("a session");
-    let reply = client.command(&INQUIRY, 96, &[]).expect("a reply");
+    let reply = client.command(INQUIRY, 96, &[]).expect("a reply");
     assert_eq!(reply.status, 0);
     assert!(reply.data.len() >= 36 && &reply.data[8..15] == b"LUNETTE", "{:?}", reply.data);
     round_trip(&mut client);
-    let beyond = [0x28, 0, 0xff, 0, 0, 0, 0, 0, 1, 0];
-    let reply = client.command(&beyond, 512, &[]).expect("a reply");
+    let beyond = Read10::new(0xff00_0000, 1);
+    let reply = client.command(beyond, 512, &[]).expect("a reply");
     assert_eq!((reply.status, reply.sense.map(|sense| sense.code())), (2, Some(0x2100)));
-    assert_eq!(client.command(&READ, 1 << 20, &[]), Err(CommandError::TooLong));
+    assert_eq!(client.command(READ, 1 << 20, &[]), Err(CommandError::TooLong));
     drop(client);
     daemon.stop().expect("every core ends in order");
 }
@@ -51,10 +52,10 @@ fn all_transports_are_spoken_on_one_port() {
     for writer in 0..clients.len() {
         round_trip(&mut clients[writer]);
         for client in &mut clients {
-            let there = client.command(&READ, 0x180 * 512, &[]).expect("a reply");
+            let there = client.command(READ, 0x180 * 512, &[]).expect("a reply");
             assert!(there.data == pattern(0x180 * 512));
         }
-        let zeros = clients[writer].command(&WRITE, 0, &[0; 0x180 * 512]).expect("a reply");
+        let zeros = clients[writer].command(WRITE, 0, &[0; 0x180 * 512]).expect("a reply");
         assert_eq!(zeros.status, 0);
     }
     let is_rdma = |client: &Client| client.negotiated().map(|negotiated| negotiated.rdma.is_some());
@@ -73,12 +74,9 @@ fn srp_writes_inside_commands_and_by_rdma_read() {
         let mut client = Client::connect(&url, &Options::default()).expect("a session");
         for blocks in [1, 8, 16, 17, 128, 512] {
             let data = pattern(usize::from(blocks) * 512);
-            let cdb = |opcode| {
-                let [high, low] = u16::to_be_bytes(blocks);
-                [opcode, 0, 0, 0, 0, 8, 0, high, low, 0]
-            };
-            assert_eq!(client.command(&cdb(0x2a), 0, &data).expect("a reply").status, 0);
-            let reply = client.command(&cdb(0x28), u32::from(blocks) * 512, &[]).expect("a reply");
+            assert_eq!(client.command(Write10::new(8, blocks), 0, &data).expect("a reply").status, 0);
+            let reply =
+                client.command(Read10::new(8, blocks), u32::from(blocks) * 512, &[]).expect("a reply");
             assert!(reply.data == data, "{options} {blocks}");
         }
     }
@@ -173,5 +171,5 @@ fn faults_name_the_target_and_the_reason() {
     daemon.stop().expect("every core ends in order");
     let fault = Client::connect(&there, &impatient()).err().expect("no session").to_string();
     assert!(fault.contains("refused"), "{fault}");
-    assert!(matches!(client.command(&READ, 0x180 * 512, &[]), Err(CommandError::Lost(_))));
+    assert!(matches!(client.command(READ, 0x180 * 512, &[]), Err(CommandError::Lost(_))));
 }

@@ -6,14 +6,17 @@ use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use wire::scsi::capacity::Capacity16;
+use wire::scsi::mode::{Caching, Header6};
 use wire::scsi::status::{CHECK_CONDITION, GOOD};
+use wire::scsi::{opcode, vpd};
 
 const MEDIUM_BYTES: usize = 8 << 20;
 const TAG_NONE: u32 = u32::MAX;
 const FINAL: u8 = 0x80;
 
 /// Opcodes (RFC 7143 section 11.2.1.2).
-mod opcode {
+mod pdu {
     pub const NOP_OUT: u8 = 0x00;
     pub const SCSI_COMMAND: u8 = 0x01;
     pub const LOGIN_REQUEST: u8 = 0x03;
@@ -136,10 +139,10 @@ impl Connection {
                 None => self.receive()?,
             };
             match pdu.opcode() {
-                opcode::LOGIN_REQUEST => self.login(&pdu)?,
-                opcode::NOP_OUT if pdu.word(16) == TAG_NONE => {}
-                opcode::NOP_OUT => self.send(opcode::NOP_IN, FINAL, pdu.word(16), &[(20, TAG_NONE)], &[])?,
-                opcode::SCSI_COMMAND => self.command(&pdu)?,
+                pdu::LOGIN_REQUEST => self.login(&pdu)?,
+                pdu::NOP_OUT if pdu.word(16) == TAG_NONE => {}
+                pdu::NOP_OUT => self.send(pdu::NOP_IN, FINAL, pdu.word(16), &[(20, TAG_NONE)], &[])?,
+                pdu::SCSI_COMMAND => self.command(&pdu)?,
                 _ => return None,
             }
         }
@@ -153,7 +156,7 @@ impl Connection {
         self.socket.read_exact(&mut data).ok()?;
         data.truncate(len);
         let pdu = Pdu { header, data };
-        if pdu.opcode() == opcode::SCSI_COMMAND {
+        if pdu.opcode() == pdu::SCSI_COMMAND {
             self.exp_cmd_sn = pdu.word(24) + 1;
         }
         Some(pdu)
@@ -168,7 +171,7 @@ impl Connection {
         for (at, word) in numbers.iter().chain(words) {
             bytes[*at..at + 4].copy_from_slice(&word.to_be_bytes());
         }
-        if !matches!(code, opcode::DATA_IN | opcode::READY_TO_TRANSFER) {
+        if !matches!(code, pdu::DATA_IN | pdu::READY_TO_TRANSFER) {
             self.stat_sn += 1;
         }
         bytes.extend_from_slice(data);
@@ -194,7 +197,7 @@ impl Connection {
         }
         self.exp_cmd_sn = pdu.word(24);
         let isid = [(8, pdu.word(8)), (12, pdu.word(12) & 0xffff_0000 | 1)];
-        self.send(opcode::LOGIN_RESPONSE, pdu.header[1], pdu.word(16), &isid, answer.as_bytes())
+        self.send(pdu::LOGIN_RESPONSE, pdu.header[1], pdu.word(16), &isid, answer.as_bytes())
     }
 
     fn command(&mut self, pdu: &Pdu) -> Option<()> {
@@ -213,17 +216,17 @@ impl Connection {
         let is_good = answer.status == GOOD;
         if is_good && !answer.data.is_empty() {
             let data = &answer.data[..answer.data.len().min(expected)];
-            self.send(opcode::DATA_IN, FINAL, tag, &[(20, TAG_NONE)], data)?;
+            self.send(pdu::DATA_IN, FINAL, tag, &[(20, TAG_NONE)], data)?;
         }
         let (flags, residual) = match answer.wanted {
             wanted if wanted > expected => (0x04, wanted - expected),
             wanted if wanted < expected => (0x02, expected - wanted),
             _ => (0, 0),
         };
-        let head = u32::from_be_bytes([opcode::SCSI_RESPONSE, FINAL | flags, 0, answer.status]);
+        let head = u32::from_be_bytes([pdu::SCSI_RESPONSE, FINAL | flags, 0, answer.status]);
         let words = [(0, head), (44, residual as u32)];
         let sense = if is_good { &[][..] } else { &answer.data };
-        self.send(opcode::SCSI_RESPONSE, FINAL | flags, tag, &words, sense)
+        self.send(pdu::SCSI_RESPONSE, FINAL | flags, tag, &words, sense)
     }
 
     /// WRITE(16), with what it asks for of the data-out.
@@ -234,11 +237,11 @@ impl Connection {
         let mut data = Vec::new();
         if len > 0 {
             let words = [(20, 1), (44, len as u32)];
-            self.send(opcode::READY_TO_TRANSFER, FINAL, pdu.word(16), &words, &[])?;
+            self.send(pdu::READY_TO_TRANSFER, FINAL, pdu.word(16), &words, &[])?;
             while data.len() < len {
                 let pdu = self.receive()?;
                 match pdu.opcode() {
-                    opcode::DATA_OUT => data.extend(pdu.data),
+                    pdu::DATA_OUT => data.extend(pdu.data),
                     _ => self.early.push_back(pdu),
                 }
             }
@@ -264,26 +267,23 @@ impl State {
 
     fn answer(&mut self, cdb: &[u8]) -> Answer {
         match cdb[0] {
-            0x12 if cdb[1] & 1 == 1 => self.page(cdb[2]),
-            0x12 => {
+            opcode::INQUIRY if cdb[1] & 1 == 1 => self.page(cdb[2]),
+            opcode::INQUIRY => {
                 let mut data = vec![0; 36];
                 (data[2], data[3], data[4]) = (6, 2, 31);
                 data[8..32].copy_from_slice(b"LIAR    a disk, it says ");
                 Answer::data(data)
             }
-            // MODE SENSE(6): WCE.
-            0x1a => Answer::data([&[23, 0, 0x10, 0, 8, 18, 4][..], &[0; 17]].concat()),
-            0x88 => {
+            opcode::MODE_SENSE_6 => Answer::data(mode_data(true)),
+            opcode::READ_16 => {
                 let (offset, len) = self.place(cdb);
                 self.executed += 1;
                 Answer::data(self.medium[offset..offset + len].to_vec())
             }
-            0x00 | 0x91 => Answer::data(Vec::new()),
-            // READ CAPACITY(16).
-            0x9e => {
-                let last = (MEDIUM_BYTES / self.block_bytes - 1) as u64;
-                let size = (self.block_bytes as u32).to_be_bytes();
-                Answer::data([&last.to_be_bytes()[..], &size, &[0; 20]].concat())
+            opcode::TEST_UNIT_READY | opcode::SYNCHRONIZE_CACHE_16 => Answer::data(Vec::new()),
+            opcode::SERVICE_ACTION_IN_16 => {
+                let blocks = (MEDIUM_BYTES / self.block_bytes) as u64;
+                Answer::data(Capacity16::new(blocks, self.block_bytes as u32).to_bytes().to_vec())
             }
             _ => Answer::sense(5, 0x2000),
         }
@@ -291,11 +291,20 @@ impl State {
 
     fn page(&self, code: u8) -> Answer {
         let body = match code {
-            0x00 => vec![0x00, 0x83, 0xb0],
-            0x83 => vec![0x01, 0x03, 0, 8, 0x31, 1, 2, 3, 4, 5, 6, 7],
-            0xb0 => [&[0, self.compare_blocks_max][..], &[0; 58]].concat(),
+            vpd::page::SUPPORTED => {
+                vec![vpd::page::SUPPORTED, vpd::page::IDENTIFICATION, vpd::page::BLOCK_LIMITS]
+            }
+            vpd::page::IDENTIFICATION => vec![0x01, 0x03, 0, 8, 0x31, 1, 2, 3, 4, 5, 6, 7],
+            vpd::page::BLOCK_LIMITS => [&[0, self.compare_blocks_max][..], &[0; 58]].concat(),
             _ => return Answer::sense(5, 0x2400),
         };
         Answer::data([&[0, code, 0, body.len() as u8][..], &body].concat())
     }
+}
+
+/// The caching page, as MODE SENSE(6) returns it.
+pub fn mode_data(write_cache: bool) -> Vec<u8> {
+    let page = Caching { write_cache, ..Caching::ZERO }.to_page();
+    let header = Header6 { following_bytes: 23, dpo_and_fua: true, ..Header6::ZERO };
+    [&header.to_bytes()[..], &page].concat()
 }

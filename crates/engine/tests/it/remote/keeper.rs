@@ -2,11 +2,14 @@
 //! place of, but not what that has asked for: a write that it is to keep lands when the test says so. Until then ORDERED
 //! commands wait, and all that come later behind them (SAM-5 section 8.9.3).
 
+use super::fake::mode_data;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use wire::scsi::capacity::Capacity16;
 use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD};
+use wire::scsi::{opcode, vpd};
 
 const BLOCK: usize = 512;
 const MEDIUM: usize = 4 << 20;
@@ -265,25 +268,24 @@ impl Shared {
         let at = word(cdb, 6) as usize * BLOCK;
         let done = |data: Vec<u8>| Some((GOOD, data));
         let ending = match cdb[0] {
-            0x00 | 0x91 => done(Vec::new()),
-            0x12 => done(self.inquiry(cdb)),
-            0x1a => {
-                done(vec![23, 0, 0x10, 0, 0x08, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+            opcode::TEST_UNIT_READY | opcode::SYNCHRONIZE_CACHE_16 => done(Vec::new()),
+            opcode::INQUIRY => done(self.inquiry(cdb)),
+            opcode::MODE_SENSE_6 => done(mode_data(false)),
+            opcode::SERVICE_ACTION_IN_16 => {
+                done(Capacity16::new((MEDIUM / BLOCK) as u64, BLOCK as u32).to_bytes().to_vec())
             }
-            0x9e => {
-                let mut data = vec![0; 32];
-                data[..8].copy_from_slice(&((MEDIUM / BLOCK - 1) as u64).to_be_bytes());
-                data[8..12].copy_from_slice(&(BLOCK as u32).to_be_bytes());
-                done(data)
-            }
-            0x88 => {
+            opcode::READ_16 => {
                 let bytes = word(&command.header, 20) as usize;
                 done(state.medium[at..at + bytes].to_vec())
             }
-            0x8a | 0x89 => {
+            opcode::WRITE_16 | opcode::COMPARE_AND_WRITE => {
                 // COMPARE AND WRITE finds what it wants.
                 let half = command.data.len() / 2;
-                let data = if cdb[0] == 0x89 { &command.data[half..] } else { &command.data[..] };
+                let data = if cdb[0] == opcode::COMPARE_AND_WRITE {
+                    &command.data[half..]
+                } else {
+                    &command.data[..]
+                };
                 let is_it = |wanted: &Vec<u8>| data.windows(wanted.len()).any(|part| part == wanted);
                 if state.keeps.as_ref().is_some_and(is_it) {
                     (state.keeps, state.kept) = (None, Some((at, data.to_vec())));
@@ -310,12 +312,14 @@ impl Shared {
         let page = |code: u8, body: &[u8]| [&[0, code, 0, body.len() as u8], body].concat();
         match (cdb[1] & 1, cdb[2]) {
             (0, _) => [&b"\0\0\x06\x12\x1f\0\0\x02"[..], self.vendor, b"Disk            1.00"].concat(),
-            (_, 0x00) => page(0x00, &[0x00, 0x83, 0x86, 0xb0]),
-            (_, 0x83) => page(0x83, &[1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0, 1]),
-            (_, 0x86) => {
+            (_, vpd::page::SUPPORTED) => page(vpd::page::SUPPORTED, &[0x00, 0x83, 0x86, 0xb0]),
+            (_, vpd::page::IDENTIFICATION) => {
+                page(vpd::page::IDENTIFICATION, &[1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0, 1])
+            }
+            (_, vpd::page::EXTENDED_INQUIRY) => {
                 let mut body = [0; 60];
                 body[1] = if self.ordered { 0x07 } else { 0x01 };
-                page(0x86, &body)
+                page(vpd::page::EXTENDED_INQUIRY, &body)
             }
             (_, code) => {
                 let mut body = [0; 60];

@@ -133,7 +133,7 @@ fn two_cores() -> (Daemon, Cable, Core, Core) {
 
 /// What is there in the end.
 fn there(back: &Daemon) -> Vec<u8> {
-    good(&mut client(back), &read(0, 8), BYTES, &[])
+    good(&mut client(back), read(0, 8), BYTES, &[])
 }
 
 #[test]

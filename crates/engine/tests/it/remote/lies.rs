@@ -1,6 +1,6 @@
 //! What a target says that cannot be true is not passed on.
 
-use super::chain::{client, good, long, pattern, read, sense, write};
+use super::chain::{client, flush, good, pattern, read, sense, write};
 use super::fake::Fake;
 use super::lanes::Core;
 use super::support::serve;
@@ -8,6 +8,8 @@ use engine::Daemon;
 use initiator::remote::{self, RemoteOptions};
 use scsi::storage::StoreError;
 use wire::SenseKey;
+use wire::scsi::command::{CompareAndWrite, Inquiry};
+use wire::scsi::vpd;
 
 const FAILED: (Option<SenseKey>, u16) = (Some(SenseKey::MediumError), 0x0c00);
 const LOST: (Option<SenseKey>, u16) = (Some(SenseKey::HardwareError), 0x0c00);
@@ -18,26 +20,22 @@ fn front_of(fake: &Fake) -> Daemon {
     front
 }
 
-fn flush() -> [u8; 16] {
-    long(0x91, 0, 0, 0)
-}
-
 #[test]
 fn a_write_whose_data_nobody_took_is_an_error_for_the_next_flush_too() {
     let fake = Fake::start();
     let front = front_of(&fake);
     let mut client = client(&front);
     let data = pattern(1, 4096);
-    good(&mut client, &write(0, 8), 0, &data);
-    good(&mut client, &flush(), 0, &[]);
+    good(&mut client, write(0, 8), 0, &data);
+    good(&mut client, flush(), 0, &[]);
     for (takes, reports_residual) in [(0, false), (0, true), (512, false), (512, true)] {
         fake.with(|state| (state.takes, state.reports_residual) = (takes, reports_residual));
-        assert_eq!(sense(&mut client, &write(8, 8), 0, &data), FAILED, "{takes} {reports_residual}");
-        assert_eq!(sense(&mut client, &flush(), 0, &[]), LOST, "{takes} {reports_residual}");
-        good(&mut client, &flush(), 0, &[]);
+        assert_eq!(sense(&mut client, write(8, 8), 0, &data), FAILED, "{takes} {reports_residual}");
+        assert_eq!(sense(&mut client, flush(), 0, &[]), LOST, "{takes} {reports_residual}");
+        good(&mut client, flush(), 0, &[]);
         fake.with(|state| state.takes = usize::MAX);
-        good(&mut client, &write(8, 8), 0, &data);
-        good(&mut client, &flush(), 0, &[]);
+        good(&mut client, write(8, 8), 0, &data);
+        good(&mut client, flush(), 0, &[]);
     }
     assert!(fake.with(|state| state.medium[4096..8192] == data));
 }
@@ -57,14 +55,14 @@ fn blocks_that_change_their_size_without_a_word_are_not_served() {
     let front = front_of(&fake);
     let mut client = client(&front);
     let data = pattern(2, 4096);
-    good(&mut client, &write(8, 8), 0, &data);
+    good(&mut client, write(8, 8), 0, &data);
     fake.with(|state| state.block_bytes = 4096);
-    let refused = sense(&mut client, &read(8, 8), 4096, &[]);
+    let refused = sense(&mut client, read(8, 8), 4096, &[]);
     assert!(matches!(refused.0, Some(SenseKey::MediumError | SenseKey::NotReady)), "{refused:?}");
-    while sense(&mut client, &read(8, 8), 4096, &[]).0 != Some(SenseKey::NotReady) {}
+    while sense(&mut client, read(8, 8), 4096, &[]).0 != Some(SenseKey::NotReady) {}
     fake.with(|state| state.block_bytes = 512);
-    while client.command(&read(8, 8), 4096, &[]).expect("a reply").status != 0 {}
-    assert!(good(&mut client, &read(8, 8), 4096, &[]) == data);
+    while client.command(read(8, 8), 4096, &[]).expect("a reply").status != 0 {}
+    assert!(good(&mut client, read(8, 8), 4096, &[]) == data);
 }
 
 #[test]
@@ -78,12 +76,12 @@ fn after_a_unit_attention_nothing_is_sent_to_blocks_of_another_size() {
         let fake = Fake::start();
         let front = front_of(&fake);
         let mut client = client(&front);
-        good(&mut client, &read(0, 8), 4096, &[]);
+        good(&mut client, read(0, 8), 4096, &[]);
         fake.with(|state| {
             (state.block_bytes, state.attention, state.executed) = (4096, Some(code), 0);
         });
         let data = if read_bytes == 0 { pattern(3, 4096) } else { Vec::new() };
-        assert_eq!(sense(&mut client, &cdb, read_bytes, &data).0, Some(SenseKey::NotReady));
+        assert_eq!(sense(&mut client, cdb, read_bytes, &data).0, Some(SenseKey::NotReady));
         fake.with(|state| {
             assert_eq!(state.executed, 0, "{code:04x}");
             assert!(state.medium.iter().all(|byte| *byte == 0), "{code:04x}");
@@ -109,10 +107,8 @@ fn compare_and_write_is_offered_as_far_as_the_target_has_it() {
         fake.with(|state| state.compare_blocks_max = blocks);
         let front = front_of(&fake);
         let mut client = client(&front);
-        assert_eq!(good(&mut client, &[0x12, 1, 0xb0, 0, 64, 0], 64, &[])[5], blocks);
-        let mut cdb = long(0x89, 0, 0, 0);
-        cdb[13] = 4;
-        let refused = sense(&mut client, &cdb, 0, &[0; 4096]);
+        assert_eq!(good(&mut client, Inquiry::page(vpd::page::BLOCK_LIMITS, 64), 64, &[])[5], blocks);
+        let refused = sense(&mut client, CompareAndWrite::new(0, 4), 0, &[0; 4096]);
         assert_eq!(refused, (Some(SenseKey::IllegalRequest), refusal));
     }
 }

@@ -1,7 +1,7 @@
 //! What the front reports when its back end loses data, is another one, or executes a command late.
 
 use super::cable::Cable;
-use super::chain::{client, good, long, pattern, read, sense, write};
+use super::chain::{client, flush, good, pattern, read, sense, write};
 use super::support::{impatient, serve, serve_at, serve_on, two_cores, url, url_at};
 use engine::Daemon;
 use initiator::Client;
@@ -9,16 +9,13 @@ use initiator::client::Reply;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use wire::SenseKey;
+use wire::scsi::command::{ModeSelect6, ModeSense6, Write16};
+use wire::scsi::mode;
 
-const FLUSH: u8 = 0x91;
 /// HARDWARE ERROR, WRITE ERROR.
 const LOST: (Option<SenseKey>, u16) = (Some(SenseKey::HardwareError), 0x0c00);
 /// Commands that an initiator may send without an answer.
 const WINDOW: usize = 128;
-
-fn flush() -> [u8; 16] {
-    long(FLUSH, 0, 0, 0)
-}
 
 fn front_of(address: SocketAddr) -> Daemon {
     let front = serve(&[&url_at(address, "?give_up_after=2")]);
@@ -28,25 +25,25 @@ fn front_of(address: SocketAddr) -> Daemon {
 
 /// A write that is acknowledged from a volatile cache.
 fn write_cached(client: &mut Client) {
-    good(client, &write(0, 8), 0, &pattern(1, 4096));
+    good(client, write(0, 8), 0, &pattern(1, 4096));
 }
 
 /// The same, durable.
 fn write_durable(client: &mut Client) {
-    good(client, &long(0x8a, 8, 0, 8), 0, &pattern(1, 4096));
+    good(client, Write16 { fua: true, ..Write16::new(0, 8) }, 0, &pattern(1, 4096));
 }
 
 /// A write that is held up on its way until the front gives it up.
 fn give_up(cable: &Cable, client: &mut Client, data: &[u8]) {
     cable.hold(&data[..512]);
-    let reply = client.command(&write(0, 8), 0, data).expect("a reply");
+    let reply = client.command(write(0, 8), 0, data).expect("a reply");
     cable.wait_until_held();
     assert_eq!(reply.sense.and_then(|sense| sense.key()), Some(SenseKey::NotReady), "{reply:?}");
 }
 
 /// Until the back end is met again.
 fn wait_until_ready(client: &mut Client) {
-    while client.command(&read(0, 8), 4096, &[]).expect("a reply").status != 0 {}
+    while client.command(read(0, 8), 4096, &[]).expect("a reply").status != 0 {}
 }
 
 #[test]
@@ -60,12 +57,12 @@ fn what_a_restart_lost_is_reported_to_every_initiator_once() {
     let back = serve_at(&address.to_string(), &["ram:16M"]);
     for client in [&mut one, &mut two] {
         wait_until_ready(client);
-        assert_eq!(sense(client, &flush(), 0, &[]), LOST);
-        good(client, &flush(), 0, &[]);
+        assert_eq!(sense(client, flush(), 0, &[]), LOST);
+        good(client, flush(), 0, &[]);
     }
-    good(&mut client(&a), &flush(), 0, &[]);
+    good(&mut client(&a), flush(), 0, &[]);
     write_cached(&mut one);
-    good(&mut one, &flush(), 0, &[]);
+    good(&mut one, flush(), 0, &[]);
     drop((one, two));
     a.stop().expect("every core ends in order");
     back.stop().expect("every core ends in order");
@@ -85,18 +82,18 @@ fn a_session_that_was_broken_off_meanwhile_is_notified_when_it_is_back() {
     wait_until_ready(&mut client(&a));
     cable.cut();
     wait_until_ready(&mut broken);
-    assert_eq!(sense(&mut broken, &flush(), 0, &[]), LOST);
+    assert_eq!(sense(&mut broken, flush(), 0, &[]), LOST);
     // For all the target knows, this one was sent before the report came.
-    good(&mut broken, &flush(), 0, &[]);
+    good(&mut broken, flush(), 0, &[]);
     cable.cut();
     wait_until_ready(&mut broken);
-    assert_eq!(sense(&mut broken, &flush(), 0, &[]), LOST);
+    assert_eq!(sense(&mut broken, flush(), 0, &[]), LOST);
     for _ in 0..=WINDOW {
-        good(&mut broken, &flush(), 0, &[]);
+        good(&mut broken, flush(), 0, &[]);
     }
     cable.cut();
     wait_until_ready(&mut broken);
-    good(&mut broken, &flush(), 0, &[]);
+    good(&mut broken, flush(), 0, &[]);
     drop(broken);
     a.stop().expect("every core ends in order");
     back.stop().expect("every core ends in order");
@@ -109,12 +106,12 @@ fn what_was_made_durable_raises_no_alarm() {
     let a = front_of(address);
     let mut client = client(&a);
     write_cached(&mut client);
-    good(&mut client, &flush(), 0, &[]);
+    good(&mut client, flush(), 0, &[]);
     write_durable(&mut client);
     back.stop().expect("every core ends in order");
     let _back = serve_at(&address.to_string(), &["ram:16M"]);
     wait_until_ready(&mut client);
-    good(&mut client, &flush(), 0, &[]);
+    good(&mut client, flush(), 0, &[]);
 }
 
 #[test]
@@ -129,8 +126,8 @@ fn a_lunette_that_kept_everything_over_its_restart_raises_no_alarm() {
     back.stop().expect("every core ends in order");
     let back = serve_at(&address.to_string(), &[&disk]);
     wait_until_ready(&mut front);
-    good(&mut front, &flush(), 0, &[]);
-    assert!(good(&mut client(&back), &read(0, 8), 4096, &[]) == pattern(1, 4096));
+    good(&mut front, flush(), 0, &[]);
+    assert!(good(&mut client(&back), read(0, 8), 4096, &[]) == pattern(1, 4096));
 }
 
 #[test]
@@ -141,8 +138,8 @@ fn a_cut_connection_to_a_lunette_raises_no_alarm() {
     let mut client = client(&a);
     write_cached(&mut client);
     cable.cut();
-    good(&mut client, &flush(), 0, &[]);
-    assert!(good(&mut client, &read(0, 8), 4096, &[]) == pattern(1, 4096));
+    good(&mut client, flush(), 0, &[]);
+    assert!(good(&mut client, read(0, 8), 4096, &[]) == pattern(1, 4096));
 }
 
 #[test]
@@ -153,11 +150,11 @@ fn a_target_that_cannot_prove_that_it_went_on_is_doubted_only_when_something_is_
     let mut front = client(&a);
     write_cached(&mut front);
     cable.cut();
-    assert_eq!(sense(&mut front, &flush(), 0, &[]), LOST);
-    good(&mut front, &flush(), 0, &[]);
+    assert_eq!(sense(&mut front, flush(), 0, &[]), LOST);
+    good(&mut front, flush(), 0, &[]);
     write_durable(&mut front);
     cable.cut();
-    good(&mut front, &flush(), 0, &[]);
+    good(&mut front, flush(), 0, &[]);
 
     let back = serve(&["ram:16M,wcache=off"]);
     let cable = Cable::to_foreign(back.addresses()[0]);
@@ -165,7 +162,7 @@ fn a_target_that_cannot_prove_that_it_went_on_is_doubted_only_when_something_is_
     let mut front = client(&a);
     write_cached(&mut front);
     cable.cut();
-    good(&mut front, &flush(), 0, &[]);
+    good(&mut front, flush(), 0, &[]);
 }
 
 #[test]
@@ -173,15 +170,15 @@ fn a_unit_that_becomes_write_protected_is_seen_to_be() {
     let back = serve(&["ram:16M"]);
     let a = front_of(back.addresses()[0]);
     let (mut front, mut behind) = (client(&a), client(&back));
-    let control = [0x1a, 0x08, 0x0a, 0, 252, 0];
-    good(&mut front, &read(0, 8), 4096, &[]);
-    let mut page = good(&mut behind, &control, 252, &[]);
+    let control = ModeSense6::page_only(mode::page::CONTROL, 252);
+    good(&mut front, read(0, 8), 4096, &[]);
+    let mut page = good(&mut behind, control, 252, &[]);
     // SWP; what is reserved in MODE SELECT is zero.
     page[8] |= 0x08;
     (page[0], page[2], page[4]) = (0, 0, page[4] & 0x3f);
-    good(&mut behind, &[0x15, 0x10, 0, 0, page.len() as u8, 0], 0, &page);
-    while good(&mut front, &control, 252, &[])[2] & 0x80 == 0 {
-        good(&mut front, &read(0, 8), 4096, &[]);
+    good(&mut behind, ModeSelect6::new(page.len() as u8), 0, &page);
+    while good(&mut front, control, 252, &[])[2] & 0x80 == 0 {
+        good(&mut front, read(0, 8), 4096, &[]);
     }
 }
 
@@ -194,8 +191,8 @@ fn a_session_that_goes_on_is_a_witness_for_one_that_begins() {
     write_cached(&mut one);
     // On another core: a lane that logs in only now.
     let mut two = client(&a);
-    good(&mut two, &flush(), 0, &[]);
-    good(&mut one, &flush(), 0, &[]);
+    good(&mut two, flush(), 0, &[]);
+    good(&mut one, flush(), 0, &[]);
 }
 
 #[test]
@@ -208,7 +205,7 @@ fn a_session_whose_core_has_no_connections_is_a_witness_too() {
     let mut two = client(&a);
     write_cached(&mut one);
     drop(one);
-    good(&mut two, &flush(), 0, &[]);
+    good(&mut two, flush(), 0, &[]);
 }
 
 #[test]
@@ -219,7 +216,7 @@ fn what_was_given_up_never_lands_on_what_was_written_later() {
     let (early, late) = (pattern(1, 4096), pattern(2, 4096));
     let (mut one, mut two) = (client(&a), client(&a));
     for client in [&mut one, &mut two] {
-        good(client, &read(0, 8), 4096, &[]);
+        good(client, read(0, 8), 4096, &[]);
     }
     let mut behind = client(&back);
     give_up(&cable, &mut one, &early);
@@ -227,16 +224,16 @@ fn what_was_given_up_never_lands_on_what_was_written_later() {
     let mut impatient = Client::connect(&url(&a, 0), &impatient()).expect("a session");
     for client in [&mut two, &mut impatient] {
         for (cdb, read_bytes, data) in [(write(0, 8), 0, &late[..]), (read(7, 8), 4096, &[][..])] {
-            let reply = client.command(&cdb, read_bytes, data);
+            let reply = client.command(cdb, read_bytes, data);
             assert!(!matches!(reply, Ok(Reply { status: 0, .. })), "{reply:?}");
         }
     }
     // It comes.
     cable.let_go();
-    while good(&mut behind, &read(0, 8), 4096, &[]) != early {}
+    while good(&mut behind, read(0, 8), 4096, &[]) != early {}
     cable.reopen();
-    while two.command(&write(0, 8), 0, &late).map_or(true, |reply| reply.status != 0) {}
-    assert!(good(&mut behind, &read(0, 8), 4096, &[]) == late);
+    while two.command(write(0, 8), 0, &late).map_or(true, |reply| reply.status != 0) {}
+    assert!(good(&mut behind, read(0, 8), 4096, &[]) == late);
 }
 
 #[test]
@@ -253,11 +250,11 @@ fn what_the_last_of_three_lost_is_reported_by_the_first() {
     let _c = serve_at(&address.to_string(), &["ram:16M"]);
     let mut middle = client(&b);
     wait_until_ready(&mut middle);
-    assert_eq!(sense(&mut middle, &flush(), 0, &[]), LOST);
+    assert_eq!(sense(&mut middle, flush(), 0, &[]), LOST);
     cable.reopen();
     wait_until_ready(&mut front);
-    assert_eq!(sense(&mut front, &flush(), 0, &[]), LOST);
-    good(&mut front, &flush(), 0, &[]);
+    assert_eq!(sense(&mut front, flush(), 0, &[]), LOST);
+    good(&mut front, flush(), 0, &[]);
 }
 
 #[test]
@@ -281,15 +278,15 @@ fn what_an_initiator_gave_up_is_not_written_when_the_back_end_returns() {
     let cable = Cable::to(back.addresses()[0]);
     let a = serve(&[&url_at(cable.address(), "?give_up_after=60")]);
     let mut hasty = Client::connect(&url(&a, 0), &impatient()).expect("a session");
-    good(&mut hasty, &read(0, 8), 4096, &[]);
+    good(&mut hasty, read(0, 8), 4096, &[]);
     cable.part();
-    hasty.command(&write(0, 8), 0, &pattern(1, 4096)).expect_err("it waits no longer");
+    hasty.command(write(0, 8), 0, &pattern(1, 4096)).expect_err("it waits no longer");
     drop(hasty);
     // Its connection has ended before this one begins.
     let mut next = client(&a);
     cable.reopen();
-    assert!(good(&mut next, &read(0, 8), 4096, &[]).iter().all(|byte| *byte == 0));
-    assert!(good(&mut client(&back), &read(0, 8), 4096, &[]).iter().all(|byte| *byte == 0));
+    assert!(good(&mut next, read(0, 8), 4096, &[]).iter().all(|byte| *byte == 0));
+    assert!(good(&mut client(&back), read(0, 8), 4096, &[]).iter().all(|byte| *byte == 0));
 }
 
 #[test]
@@ -300,14 +297,14 @@ fn a_core_without_sessions_goes_on_with_what_it_owes() {
     let (early, late) = (pattern(1, 4096), pattern(2, 4096));
     let (mut one, mut two) = (client(&a), client(&a));
     for client in [&mut one, &mut two] {
-        good(client, &read(0, 8), 4096, &[]);
+        good(client, read(0, 8), 4096, &[]);
     }
     give_up(&cable, &mut one, &early);
     drop(one);
     cable.let_go();
     cable.reopen();
     let deadline = Instant::now() + Duration::from_secs(20);
-    while two.command(&write(0, 8), 0, &late).map_or(true, |reply| reply.status != 0) {
+    while two.command(write(0, 8), 0, &late).map_or(true, |reply| reply.status != 0) {
         assert!(Instant::now() < deadline, "the blocks of the write that was given up are never free again");
     }
 }
@@ -324,13 +321,13 @@ fn another_disk_behind_the_url_is_not_touched() {
     for (other, block_bytes) in [("ram:16M,serial=WRONG", 512), ("ram:16M,serial=RIGHT,bs=4096", 4096)] {
         back.stop().expect("every core ends in order");
         let wrong = serve_at(&address.to_string(), &[other]);
-        assert_eq!(sense(&mut front, &read(0, 8), 4096, &[]).0, Some(SenseKey::NotReady));
-        assert_eq!(sense(&mut front, &write(0, 8), 0, &pattern(2, 4096)).0, Some(SenseKey::NotReady));
-        let there = good(&mut client(&wrong), &read(0, 4096 / block_bytes), 4096, &[]);
+        assert_eq!(sense(&mut front, read(0, 8), 4096, &[]).0, Some(SenseKey::NotReady));
+        assert_eq!(sense(&mut front, write(0, 8), 0, &pattern(2, 4096)).0, Some(SenseKey::NotReady));
+        let there = good(&mut client(&wrong), read(0, 4096 / block_bytes), 4096, &[]);
         assert!(there.iter().all(|byte| *byte == 0), "{other}");
         wrong.stop().expect("every core ends in order");
         back = serve_at(&address.to_string(), &[&right]);
         wait_until_ready(&mut front);
-        assert!(good(&mut front, &read(0, 8), 4096, &[]) == pattern(1, 4096));
+        assert!(good(&mut front, read(0, 8), 4096, &[]) == pattern(1, 4096));
     }
 }

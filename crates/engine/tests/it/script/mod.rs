@@ -7,6 +7,15 @@ use peer::{Answer, Command, Function, Login, Nexus, connect};
 use proto::iscsi::initiator::{Completion, Outcome, Residual};
 use proto::services::{Attribute, TaskId};
 use std::time::{Duration, Instant};
+use wire::Cdb;
+use wire::scsi::command::{
+    CompareAndWrite, Inquiry, ModeSelect6, ModeSense6, PersistentReserveIn, PersistentReserveOut,
+    PreventAllowMediumRemoval, Read10, ReadCapacity16, Release6, ReportLuns, RequestSense, Reserve6,
+    StartStopUnit, TestUnitReady, Write10,
+};
+use wire::scsi::opcode::service_action::{persistent_reserve_in, persistent_reserve_out};
+use wire::scsi::parameters::ReserveOutList;
+use wire::scsi::{mode, vpd};
 
 const SCHEMES: [&str; 3] = ["iscsi", "iser", "srp"];
 /// What becomes of each command, as [`script`] reports it.
@@ -17,7 +26,8 @@ const BLOCK: usize = 512;
 const AWAITED: u16 = 1024;
 /// LUN 1 is write-protected, and there is no LUN 9.
 const LUNS: [&str; 2] = ["ram:16M", "ram:1M,ro"];
-const TEST_UNIT_READY: [u8; 6] = [0; 6];
+/// A CDB that is no command.
+const UNKNOWN: &[u8; 6] = &[0xc1, 0, 0, 0, 0, 0];
 
 #[test]
 fn the_same_script_has_the_same_outcome_over_every_transport() {
@@ -94,30 +104,25 @@ fn in_words(completion: &Completion) -> String {
     format!("{status}{read}{main}{other}")
 }
 
-fn command(cdb: &[u8]) -> Command {
-    Command { lun: 0, attribute: Attribute::Simple, cdb: cdb.to_vec(), read_bytes: 0, write: Vec::new() }
+fn command(cdb: impl Into<Cdb>) -> Command {
+    let cdb = cdb.into().as_bytes().to_vec();
+    Command { lun: 0, attribute: Attribute::Simple, cdb, read_bytes: 0, write: Vec::new() }
 }
 
-fn reading(cdb: &[u8], read_bytes: u32) -> Command {
+fn reading(cdb: impl Into<Cdb>, read_bytes: u32) -> Command {
     Command { read_bytes, ..command(cdb) }
 }
 
-fn writing(cdb: &[u8], write: Vec<u8>) -> Command {
+fn writing(cdb: impl Into<Cdb>, write: Vec<u8>) -> Command {
     Command { write, ..command(cdb) }
 }
 
-/// READ(10), WRITE(10).
-fn ten(opcode: u8, lba: u32, blocks: u16) -> [u8; 10] {
-    let ([a, b, c, d], [e, f]) = (lba.to_be_bytes(), blocks.to_be_bytes());
-    [opcode, 0, a, b, c, d, 0, e, f, 0]
-}
-
 fn read(lba: u32, blocks: u16) -> Command {
-    reading(&ten(0x28, lba, blocks), u32::from(blocks) * BLOCK as u32)
+    reading(Read10::new(lba, blocks), u32::from(blocks) * BLOCK as u32)
 }
 
 fn write(lba: u32, blocks: u16) -> Command {
-    writing(&ten(0x2a, lba, blocks), pattern(blocks.into(), usize::from(blocks) * BLOCK))
+    writing(Write10::new(lba, blocks), pattern(blocks.into(), usize::from(blocks) * BLOCK))
 }
 
 fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
@@ -132,7 +137,7 @@ fn login(daemon: &Daemon, scheme: &str, number: u8) -> Login<'static> {
 fn session(daemon: &Daemon, scheme: &str, number: u8) -> Box<dyn Nexus> {
     let mut nexus = connect(scheme, &login(daemon, scheme, number)).expect("a session");
     for lun in [0, 1] {
-        let task = nexus.submit(&Command { lun, ..command(&TEST_UNIT_READY) });
+        let task = nexus.submit(&Command { lun, ..command(TestUnitReady {}) });
         let outcome = in_words(&nexus.end(task).0);
         assert_eq!(outcome, "UnitAttention 2900", "a new nexus");
     }
@@ -142,7 +147,7 @@ fn session(daemon: &Daemon, scheme: &str, number: u8) -> Box<dyn Nexus> {
 /// A write whose data the target has asked for, and does not get before the session continues.
 fn awaited(nexus: &mut Box<dyn Nexus>, attribute: Attribute) -> TaskId {
     // Nothing is left of what was before.
-    let task = nexus.submit(&command(&TEST_UNIT_READY));
+    let task = nexus.submit(&command(TestUnitReady {}));
     nexus.end(task);
     let task = nexus.submit(&Command { attribute, ..write(4096, AWAITED) });
     nexus.hear();
@@ -160,7 +165,7 @@ fn script(scheme: &str) -> Story {
     sets(&mut story, &mut a, &mut b);
     reservations(&mut story, &mut a, &mut b);
     // A reservation ends with its nexus, as soon as the unit's home knows.
-    story.does(&mut a, "RESERVE", &command(&[0x16, 0, 0, 0, 0, 0]));
+    story.does(&mut a, "RESERVE", &command(Reserve6::ZERO));
     a.leave();
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -186,29 +191,28 @@ fn sizes(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
 }
 
 fn residuals(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
-    let (one, eight) = (ten(0x28, 7, 1), ten(0x28, 7, 8));
-    let (one_out, eight_out) = (ten(0x2a, 7, 1), ten(0x2a, 7, 8));
-    let inquiry = |bytes| [0x12, 0, 0, 0, bytes, 0];
+    let (one, eight) = (Read10::new(7, 1), Read10::new(7, 8));
+    let (one_out, eight_out) = (Write10::new(7, 1), Write10::new(7, 8));
     for (what, command) in [
-        ("READ of 1 block into 4096 bytes", reading(&one, 4096)),
-        ("READ of 8 blocks into 512 bytes", reading(&eight, 512)),
-        ("READ of 8 blocks into 1000 bytes", reading(&eight, 1000)),
-        ("READ of 8 blocks into nothing", reading(&eight, 0)),
-        ("READ of 8 blocks from 4096 bytes", writing(&eight, pattern(1, 4096))),
-        ("WRITE of 1 block from 4096 bytes", writing(&one_out, pattern(2, 4096))),
-        ("WRITE of 1 block from 20000 bytes", writing(&one_out, pattern(3, 20_000))),
-        ("WRITE of 8 blocks from 512 bytes", writing(&eight_out, pattern(4, 512))),
-        ("WRITE of 8 blocks from 1000 bytes", writing(&eight_out, pattern(5, 1000))),
-        ("WRITE of 8 blocks from nothing", writing(&eight_out, Vec::new())),
-        ("WRITE of 8 blocks into 4096 bytes", reading(&eight_out, 4096)),
-        ("TEST UNIT READY into 512 bytes", reading(&TEST_UNIT_READY, 512)),
-        ("TEST UNIT READY from 512 bytes", writing(&TEST_UNIT_READY, pattern(6, 512))),
-        ("INQUIRY of the pages that there are", reading(&[0x12, 1, 0, 0, 255, 0], 255)),
-        ("INQUIRY of the serial number", reading(&[0x12, 1, 0x80, 0, 255, 0], 255)),
-        ("MODE SENSE of all pages", reading(&[0x1a, 0, 0x3f, 0, 255, 0], 255)),
-        ("READ CAPACITY(16)", reading(&[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0], 32)),
-        ("INQUIRY of 5 bytes into 255", reading(&inquiry(5), 255)),
-        ("INQUIRY of 96 bytes into 5", reading(&inquiry(96), 5)),
+        ("READ of 1 block into 4096 bytes", reading(one, 4096)),
+        ("READ of 8 blocks into 512 bytes", reading(eight, 512)),
+        ("READ of 8 blocks into 1000 bytes", reading(eight, 1000)),
+        ("READ of 8 blocks into nothing", reading(eight, 0)),
+        ("READ of 8 blocks from 4096 bytes", writing(eight, pattern(1, 4096))),
+        ("WRITE of 1 block from 4096 bytes", writing(one_out, pattern(2, 4096))),
+        ("WRITE of 1 block from 20000 bytes", writing(one_out, pattern(3, 20_000))),
+        ("WRITE of 8 blocks from 512 bytes", writing(eight_out, pattern(4, 512))),
+        ("WRITE of 8 blocks from 1000 bytes", writing(eight_out, pattern(5, 1000))),
+        ("WRITE of 8 blocks from nothing", writing(eight_out, Vec::new())),
+        ("WRITE of 8 blocks into 4096 bytes", reading(eight_out, 4096)),
+        ("TEST UNIT READY into 512 bytes", reading(TestUnitReady {}, 512)),
+        ("TEST UNIT READY from 512 bytes", writing(TestUnitReady {}, pattern(6, 512))),
+        ("INQUIRY of the pages that there are", reading(Inquiry::page(vpd::page::SUPPORTED, 255), 255)),
+        ("INQUIRY of the serial number", reading(Inquiry::page(vpd::page::SERIAL_NUMBER, 255), 255)),
+        ("MODE SENSE of all pages", reading(ModeSense6::new(mode::page::ALL, 255), 255)),
+        ("READ CAPACITY(16)", reading(ReadCapacity16::new(32), 32)),
+        ("INQUIRY of 5 bytes into 255", reading(Inquiry::new(5), 255)),
+        ("INQUIRY of 96 bytes into 5", reading(Inquiry::new(96), 5)),
         ("READ of what is there", read(7, 8)),
     ] {
         story.does(nexus, what, &command);
@@ -217,36 +221,39 @@ fn residuals(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
 
 fn errors(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
     let on = |lun, command| Command { lun, ..command };
-    let both = |cdb: &[u8]| Command { read_bytes: 512, ..writing(cdb, pattern(7, 1024)) };
+    let both = |cdb: Cdb| Command { read_bytes: 512, ..writing(cdb, pattern(7, 1024)) };
     // The byte at 3 differs.
     let compare = |bytes: usize| {
         let mut data = pattern(513, bytes);
         data[3] ^= 1;
         data
     };
-    let compare_and_write = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 40, 0, 0, 0, 1, 0, 0];
+    let compare_and_write = CompareAndWrite::new(40, 1);
     for (what, command) in [
         ("READ beyond the end", read(32_768, 1)),
         ("READ across the end", read(32_760, 16)),
         ("WRITE beyond the end", write(32_768, 1)),
         ("WRITE beyond the end of data to be asked for", write(32_768, AWAITED)),
-        ("no command", command(&[0xc1, 0, 0, 0, 0, 0])),
-        ("no command, with data to be read", reading(&[0xc1, 0, 0, 0, 0, 0], 512)),
-        ("no command, with data inside", writing(&[0xc1, 0, 0, 0, 0, 0], pattern(8, 512))),
-        ("no command, with data to be asked for", writing(&[0xc1, 0, 0, 0, 0, 0], pattern(9, 1 << 19))),
-        ("no command, with data both ways", both(&[0xc1, 0, 0, 0, 0, 0])),
+        ("no command", command(UNKNOWN)),
+        ("no command, with data to be read", reading(UNKNOWN, 512)),
+        ("no command, with data inside", writing(UNKNOWN, pattern(8, 512))),
+        ("no command, with data to be asked for", writing(UNKNOWN, pattern(9, 1 << 19))),
+        ("no command, with data both ways", both(UNKNOWN.into())),
         ("TEST UNIT READY with a reserved field", command(&[0, 1, 0, 0, 0, 0])),
-        ("INQUIRY of no page", reading(&[0x12, 0, 0x83, 0, 255, 0], 255)),
-        ("COMPARE AND WRITE of other data", writing(&compare_and_write, compare(1024))),
+        (
+            "INQUIRY of no page",
+            reading(Inquiry { page: vpd::page::IDENTIFICATION, ..Inquiry::new(255) }, 255),
+        ),
+        ("COMPARE AND WRITE of other data", writing(compare_and_write, compare(1024))),
         ("WRITE to what is protected", on(1, write(0, 1))),
         ("WRITE to what is protected of data to be asked for", on(1, write(0, AWAITED))),
         ("READ of what is protected", on(1, read(0, 8))),
         ("READ of no unit", on(9, read(0, 1))),
         ("WRITE to no unit", on(9, write(0, AWAITED))),
-        ("TEST UNIT READY of no unit", on(9, command(&TEST_UNIT_READY))),
-        ("INQUIRY of no unit", on(9, reading(&[0x12, 0, 0, 0, 96, 0], 96))),
-        ("REPORT LUNS", reading(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256)),
-        ("REQUEST SENSE", reading(&[0x03, 0, 0, 0, 252, 0], 252)),
+        ("TEST UNIT READY of no unit", on(9, command(TestUnitReady {}))),
+        ("INQUIRY of no unit", on(9, reading(Inquiry::new(96), 96))),
+        ("REPORT LUNS", reading(ReportLuns::new(256), 256)),
+        ("REQUEST SENSE", reading(RequestSense::new(252), 252)),
     ] {
         story.does(nexus, what, &command);
     }
@@ -270,15 +277,15 @@ fn aborts(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
     story.answered("ABORT TASK", a.answer(abort));
 
     let ordered = awaited(b, Attribute::Ordered);
-    let queued = a.submit(&writing(&ten(0x2a, 4096, 1), vec![0; BLOCK]));
+    let queued = a.submit(&writing(Write10::new(4096, 1), vec![0; BLOCK]));
     let abort = a.manage(0, Function::AbortTask(queued));
     story.ended("WRITE aborted behind an ordered task", a.end(queued));
     story.answered("ABORT TASK", a.answer(abort));
-    let queued = a.submit(&command(&TEST_UNIT_READY));
+    let queued = a.submit(&command(TestUnitReady {}));
     story.ended("the ordered WRITE of another", b.end(ordered));
     story.ended("TEST UNIT READY behind it", a.end(queued));
 
-    let task = a.submit(&command(&TEST_UNIT_READY));
+    let task = a.submit(&command(TestUnitReady {}));
     a.hear();
     let abort = a.manage(0, Function::AbortTask(task));
     story.ended("TEST UNIT READY aborted after its end", a.end(task));
@@ -305,67 +312,75 @@ fn sets(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
         story.manages(a, "ABORT TASK of what has ended", Function::AbortTask(other));
         story.ended("the WRITE of another", a.end(other));
         for (who, nexus) in [("another", &mut *a), ("who asked", &mut *b)] {
-            story.does(nexus, &format!("TEST UNIT READY of {who}"), &command(&TEST_UNIT_READY));
-            story.does(nexus, "TEST UNIT READY again", &command(&TEST_UNIT_READY));
+            story.does(nexus, &format!("TEST UNIT READY of {who}"), &command(TestUnitReady {}));
+            story.does(nexus, "TEST UNIT READY again", &command(TestUnitReady {}));
         }
     }
 
     // TASK ABORTED status is asked for (TAS of the control mode page, SPC-4 section 7.5.8).
-    let sense = a.submit(&reading(&[0x1a, 8, 0x0a, 0, 255, 0], 255));
+    let sense = a.submit(&reading(ModeSense6::page_only(mode::page::CONTROL, 255), 255));
     let (_, mut page) = a.end(sense);
     (page[0], page[4 + 5]) = (0, page[4 + 5] | 0x40);
     page[4] &= 0x3f;
-    let select = writing(&[0x15, 0x10, 0, 0, page.len() as u8, 0], page);
+    let select = writing(ModeSelect6::new(page.len() as u8), page);
     story.does(a, "MODE SELECT", &select);
-    story.does(b, "TEST UNIT READY of another", &command(&TEST_UNIT_READY));
+    story.does(b, "TEST UNIT READY of another", &command(TestUnitReady {}));
     let other = awaited(a, Attribute::Simple);
     story.manages(b, "CLEAR TASK SET", Function::ClearTaskSet);
     story.ended("the WRITE of another", a.end(other));
-    story.does(a, "TEST UNIT READY of another", &command(&TEST_UNIT_READY));
+    story.does(a, "TEST UNIT READY of another", &command(TestUnitReady {}));
 }
 
 /// PERSISTENT RESERVE OUT with a service action, a type and both keys.
 fn reserve_out(action: u8, kind: u8, key: u64, action_key: u64) -> Command {
-    let list = [&key.to_be_bytes()[..], &action_key.to_be_bytes(), &[0; 8]].concat();
-    writing(&[0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], list)
+    let list = ReserveOutList { key, action_key, ..ReserveOutList::ZERO }.to_bytes().to_vec();
+    writing(PersistentReserveOut::new(action, kind, 24), list)
 }
 
 /// PERSISTENT RESERVE IN with a service action.
 fn reserve_in(action: u8) -> Command {
-    reading(&[0x5e, action, 0, 0, 0, 0, 0, 2, 0, 0], 512)
+    reading(PersistentReserveIn::new(action, 512), 512)
 }
 
 fn reservations(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
-    let unit = command(&TEST_UNIT_READY);
-    let inquiry = reading(&[0x12, 0, 0, 0, 36, 0], 36);
+    let unit = command(TestUnitReady {});
+    let inquiry = reading(Inquiry::new(36), 36);
     for (who, what, command) in [
-        (true, "RESERVE", command(&[0x16, 0, 0, 0, 0, 0])),
-        (false, "RESERVE", command(&[0x16, 0, 0, 0, 0, 0])),
+        (true, "RESERVE", command(Reserve6::ZERO)),
+        (false, "RESERVE", command(Reserve6::ZERO)),
         (false, "TEST UNIT READY", unit.clone()),
         (false, "WRITE", write(0, AWAITED)),
         (false, "INQUIRY", inquiry.clone()),
         (true, "WRITE", write(0, 8)),
-        (true, "RELEASE", command(&[0x17, 0, 0, 0, 0, 0])),
+        (true, "RELEASE", command(Release6::ZERO)),
         (false, "WRITE", write(0, 8)),
-        (true, "REGISTER", reserve_out(0, 0, 0, 0xa)),
-        (true, "REGISTER with a wrong key", reserve_out(0, 0, 0xb, 0xc)),
-        (false, "RESERVE (persistent) of whoever is not registered", reserve_out(1, 1, 0, 0)),
-        (true, "RESERVE (persistent), write exclusive", reserve_out(1, 1, 0xa, 0)),
+        (true, "REGISTER", reserve_out(persistent_reserve_out::REGISTER, 0, 0, 0xa)),
+        (true, "REGISTER with a wrong key", reserve_out(persistent_reserve_out::REGISTER, 0, 0xb, 0xc)),
+        (
+            false,
+            "RESERVE (persistent) of whoever is not registered",
+            reserve_out(persistent_reserve_out::RESERVE, 1, 0, 0),
+        ),
+        (
+            true,
+            "RESERVE (persistent), write exclusive",
+            reserve_out(persistent_reserve_out::RESERVE, 1, 0xa, 0),
+        ),
         (false, "WRITE", write(0, 8)),
         (false, "WRITE of data to be asked for", write(0, AWAITED)),
         (false, "READ", read(0, 8)),
-        (false, "REGISTER", reserve_out(0, 0, 0, 0xb)),
-        (false, "READ KEYS", reserve_in(0)),
-        (false, "READ RESERVATION", reserve_in(1)),
-        (false, "PREEMPT", reserve_out(4, 3, 0xb, 0xa)),
+        (false, "REGISTER", reserve_out(persistent_reserve_out::REGISTER, 0, 0, 0xb)),
+        (false, "READ KEYS", reserve_in(persistent_reserve_in::READ_KEYS)),
+        (false, "READ RESERVATION", reserve_in(persistent_reserve_in::READ_RESERVATION)),
+        (false, "PREEMPT", reserve_out(persistent_reserve_out::PREEMPT, 3, 0xb, 0xa)),
         (true, "TEST UNIT READY", unit.clone()),
         (true, "TEST UNIT READY", unit.clone()),
         (true, "READ", read(0, 8)),
-        (true, "REGISTER", reserve_out(0, 0, 0, 0xa)),
-        (false, "CLEAR", reserve_out(3, 0, 0xb, 0)),
+        (true, "REGISTER", reserve_out(persistent_reserve_out::REGISTER, 0, 0, 0xa)),
+        (false, "CLEAR", reserve_out(persistent_reserve_out::CLEAR, 0, 0xb, 0)),
         (true, "TEST UNIT READY", unit.clone()),
         (true, "WRITE", write(0, 8)),
-        (true, "READ KEYS", reserve_in(0)),
+        (true, "READ KEYS", reserve_in(persistent_reserve_in::READ_KEYS)),
     ] {
         let (name, nexus) = if who { ("a", &mut *a) } else { ("b", &mut *b) };
         story.does(nexus, &format!("{name}: {what}"), &command);
@@ -388,28 +403,46 @@ fn outcome(nexus: &mut Box<dyn Nexus>, command: &Command) -> String {
 #[test]
 fn reservations_hold_between_transports() {
     let (daemon, mut all) = one_of_each();
-    let (conflict, unit) = ("RESERVATION CONFLICT, 4096 under", command(&TEST_UNIT_READY));
+    let (conflict, unit) = ("RESERVATION CONFLICT, 4096 under", command(TestUnitReady {}));
     for holder in 0..all.len() {
-        assert_eq!(outcome(&mut all[holder], &command(&[0x16, 0, 0, 0, 0, 0])), "GOOD");
+        assert_eq!(outcome(&mut all[holder], &command(Reserve6::ZERO)), "GOOD");
         for other in (0..all.len()).filter(|other| *other != holder) {
             assert_eq!(outcome(&mut all[other], &write(0, 8)), conflict);
         }
         assert_eq!(outcome(&mut all[holder], &write(0, AWAITED)), "GOOD");
-        assert_eq!(outcome(&mut all[holder], &command(&[0x17, 0, 0, 0, 0, 0])), "GOOD");
+        assert_eq!(outcome(&mut all[holder], &command(Release6::ZERO)), "GOOD");
     }
     // A write of each, whose data is awaited, is aborted by the one that preempts it.
     for nexus in &mut all {
-        assert_eq!(outcome(nexus, &reserve_out(0, 0, 0, 0xa)), "GOOD", "REGISTER");
+        assert_eq!(
+            outcome(nexus, &reserve_out(persistent_reserve_out::REGISTER, 0, 0, 0xa)),
+            "GOOD",
+            "REGISTER"
+        );
     }
     for (holder, heir) in [(0, 1), (1, 2), (2, 0)] {
         let key = |nexus: usize| 0x10 + nexus as u64;
         for (n, nexus) in all.iter_mut().enumerate() {
-            assert_eq!(outcome(nexus, &reserve_out(6, 0, 0, key(n))), "GOOD", "REGISTER AND IGNORE");
+            assert_eq!(
+                outcome(
+                    nexus,
+                    &reserve_out(persistent_reserve_out::REGISTER_AND_IGNORE_EXISTING_KEY, 0, 0, key(n))
+                ),
+                "GOOD",
+                "REGISTER AND IGNORE"
+            );
         }
-        assert_eq!(outcome(&mut all[holder], &reserve_out(1, 1, key(holder), 0)), "GOOD", "RESERVE");
+        assert_eq!(
+            outcome(&mut all[holder], &reserve_out(persistent_reserve_out::RESERVE, 1, key(holder), 0)),
+            "GOOD",
+            "RESERVE"
+        );
         let doomed = awaited(&mut all[holder], Attribute::Simple);
         assert_eq!(
-            outcome(&mut all[heir], &reserve_out(5, 1, key(heir), key(holder))),
+            outcome(
+                &mut all[heir],
+                &reserve_out(persistent_reserve_out::PREEMPT_AND_ABORT, 1, key(heir), key(holder))
+            ),
             "GOOD",
             "PREEMPT AND ABORT"
         );
@@ -419,7 +452,11 @@ fn reservations_hold_between_transports() {
         assert_eq!(outcome(&mut all[holder], &unit), "UnitAttention 2a05", "registrations preempted");
         assert_eq!(outcome(&mut all[holder], &write(0, 8)), conflict);
         assert_eq!(outcome(&mut all[heir], &write(0, 8)), "GOOD");
-        assert_eq!(outcome(&mut all[heir], &reserve_out(2, 1, key(heir), 0)), "GOOD", "RELEASE");
+        assert_eq!(
+            outcome(&mut all[heir], &reserve_out(persistent_reserve_out::RELEASE, 1, key(heir), 0)),
+            "GOOD",
+            "RELEASE"
+        );
         for nexus in &mut all {
             let _ = outcome(nexus, &unit);
         }
@@ -430,7 +467,7 @@ fn reservations_hold_between_transports() {
 
 /// Protocol and relative identifier of the target port that a session came by, as VPD 83h says.
 fn target_port(nexus: &mut Box<dyn Nexus>) -> (u8, [u8; 2]) {
-    let task = nexus.submit(&reading(&[0x12, 1, 0x83, 0, 255, 0], 255));
+    let task = nexus.submit(&reading(Inquiry::page(vpd::page::IDENTIFICATION, 255), 255));
     let (_, data) = nexus.end(task);
     let mut rest = &data[4..];
     while let [code_set, kind, _, len, others @ ..] = rest {
@@ -448,7 +485,7 @@ type Registration = (u64, bool, [u8; 2], Vec<u8>);
 
 /// What READ FULL STATUS reports (SPC-4 section 6.15.5), sorted.
 fn full_status(nexus: &mut Box<dyn Nexus>) -> Vec<Registration> {
-    let task = nexus.submit(&reserve_in(3));
+    let task = nexus.submit(&reserve_in(persistent_reserve_in::READ_FULL_STATUS));
     let (_, data) = nexus.end(task);
     let mut rest = &data[8..];
     let mut found = Vec::new();
@@ -475,13 +512,17 @@ fn registrations_name_initiators_of_every_transport() {
         // REGISTER with SPEC_I_PT and ALL_TG_PT: the two others as well, and by both ports.
         let others: Vec<u8> =
             (0..ids.len()).filter(|n| *n != registrar).flat_map(|n| ids[n].clone()).collect();
-        let mut register = reserve_out(0, 0, 0, 0x77);
+        let mut register = reserve_out(persistent_reserve_out::REGISTER, 0, 0, 0x77);
         register.write[20] = 0x0c;
         register.write.extend((others.len() as u32).to_be_bytes());
         register.write.extend(&others);
         register.cdb[8] = register.write.len() as u8;
         assert_eq!(outcome(&mut all[registrar], &register), "GOOD");
-        assert_eq!(outcome(&mut all[registrar], &reserve_out(1, 6, 0x77, 0)), "GOOD", "RESERVE");
+        assert_eq!(
+            outcome(&mut all[registrar], &reserve_out(persistent_reserve_out::RESERVE, 6, 0x77, 0)),
+            "GOOD",
+            "RESERVE"
+        );
         let registrations = |key: fn(bool) -> u64, holder: usize| {
             let by = |n: usize, port| {
                 let holds = n == holder && port == ports[n];
@@ -504,7 +545,10 @@ fn registrations_name_initiators_of_every_transport() {
         let mut to = [&0x77_u64.to_be_bytes()[..], &0x88_u64.to_be_bytes(), &[0, 0, high, low]].concat();
         to.extend((ids[next].len() as u32).to_be_bytes());
         to.extend(&ids[next]);
-        let relocate = writing(&[0x5f, 7, 0, 0, 0, 0, 0, 0, to.len() as u8, 0], to);
+        let relocate = writing(
+            PersistentReserveOut::new(persistent_reserve_out::REGISTER_AND_MOVE, 0, to.len() as u32),
+            to,
+        );
         assert_eq!(outcome(&mut all[registrar], &relocate), "GOOD", "REGISTER AND MOVE");
         let key = |holds| if holds { 0x88 } else { 0x77 };
         assert_eq!(full_status(&mut all[next]), registrations(key, next));
@@ -529,7 +573,7 @@ fn groups_admit_and_show_the_same_over_every_transport() {
         port("03"),
     ));
     let units = |nexus: &mut Box<dyn Nexus>| {
-        let task = nexus.submit(&reading(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256));
+        let task = nexus.submit(&reading(ReportLuns::new(256), 256));
         nexus.end(task).1[8..].chunks(8).map(|lun| lun[1]).collect::<Vec<u8>>()
     };
     let on = |lun, command| Command { lun, ..command };
@@ -544,7 +588,11 @@ fn groups_admit_and_show_the_same_over_every_transport() {
         assert_eq!(outcome(&mut reader, &on(5, write(0, 1))), "UnitAttention 2900, 512 under");
         assert_eq!(outcome(&mut reader, &on(5, write(0, 1))), "DataProtect 2700, 512 under");
         assert_eq!(outcome(&mut reader, &write(0, 1)), "IllegalRequest 2500, 512 under");
-        for changes in [&[0x16, 0, 0, 0, 0, 0], &[0x1b, 0, 0, 0, 0, 0], &[0x1e, 0, 0, 0, 1, 0]] {
+        for changes in [
+            Cdb::from(Reserve6::ZERO),
+            StartStopUnit::ZERO.into(),
+            PreventAllowMediumRemoval { prevent: 1 }.into(),
+        ] {
             assert_eq!(outcome(&mut reader, &on(5, command(changes))), "DataProtect 2700");
         }
         for (function, answer) in [
@@ -574,7 +622,7 @@ fn ports_are_reported_to_those_whom_their_targets_admit() {
     ));
     let is_shown_to = |number| {
         let mut nexus = connect("iscsi", &login(&daemon, "iscsi", number)).expect("a session");
-        let task = nexus.submit(&reading(&[0x12, 1, 0x88, 4, 0, 0], 1024));
+        let task = nexus.submit(&reading(Inquiry::page(vpd::page::PORTS, 1024), 1024));
         let page = nexus.end(task).1;
         nexus.leave();
         page.windows(7).any(|part| part == b":hidden")
@@ -594,7 +642,7 @@ fn many_writes_to_a_file_at_once_keep_their_data_apart() {
         let mut nexus = session(&daemon, scheme, 1);
         let data = |n: u32| pattern(n as usize, 8 * BLOCK);
         let writes: Vec<TaskId> =
-            (0..12).map(|n| nexus.submit(&writing(&ten(0x2a, 8 * n, 8), data(n)))).collect();
+            (0..12).map(|n| nexus.submit(&writing(Write10::new(8 * n, 8), data(n)))).collect();
         for task in writes {
             assert_eq!(in_words(&nexus.end(task).0), "GOOD", "over {scheme}");
         }
@@ -613,7 +661,7 @@ fn channels_of_srp_are_one_nexus_to_its_task_set() {
     let mut first = session(&daemon, "srp", 1);
     let beside = Login { is_beside: true, ..login(&daemon, "srp", 1) };
     let mut second = connect("srp", &beside).expect("a channel");
-    let unit = command(&TEST_UNIT_READY);
+    let unit = command(TestUnitReady {});
     assert_eq!(outcome(&mut second, &unit), "GOOD", "the nexus has had the attention of its beginning");
     let is_aborted = |first: &mut Box<dyn Nexus>, second: &mut Box<dyn Nexus>| {
         let doomed = awaited(first, Attribute::Ordered);

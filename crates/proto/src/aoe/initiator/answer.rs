@@ -272,6 +272,8 @@ fn has_volatile_cache(identity: &IdentifyData) -> bool {
 pub(in crate::aoe::initiator) mod tests {
     use super::*;
     use wire::ata::{Feature, identify};
+    use wire::scsi::command::ModeSense10;
+    use wire::scsi::opcode;
 
     pub(in crate::aoe::initiator) const DISK: IdentifyData = IdentifyData {
         serial: *b"SERIAL7             ",
@@ -298,40 +300,40 @@ pub(in crate::aoe::initiator) mod tests {
     const WCE: u8 = 0x04;
     const DRA: u8 = 0x20;
 
-    fn asked(cdb: &[u8], identity: &IdentifyData) -> Vec<u8> {
-        let (cdb, mut made) = (Cdb::from_bytes(cdb).unwrap(), Made::default());
+    fn asked(cdb: impl Into<Cdb>, identity: &IdentifyData) -> Vec<u8> {
+        let (cdb, mut made) = (cdb.into(), Made::default());
         inquiry(&cdb, true, identity, &mut made).unwrap();
         made.bytes().to_vec()
     }
 
-    fn modes(cdb: &[u8], identity: &IdentifyData) -> Vec<u8> {
-        let (cdb, mut made) = (Cdb::from_bytes(cdb).unwrap(), Made::default());
+    fn modes(cdb: impl Into<Cdb>, identity: &IdentifyData) -> Vec<u8> {
+        let (cdb, mut made) = (cdb.into(), Made::default());
         mode_sense(&cdb, identity, cdb.opcode() == 0x5a, &mut made).unwrap();
         made.bytes().to_vec()
     }
 
     #[test]
     fn a_device_is_called_as_sat_has_it() {
-        let data = asked(&[0x12, 0, 0, 0, 96, 0], &DISK);
+        let data = asked(Inquiry::new(96), &DISK);
         assert_eq!((data.len(), data[4]), (96, 91));
         assert_eq!(&data[8..36], b"ATA     Lunette test dis1.2 ");
         let newer = IdentifyData { firmware: identify::text("abcd5678"), ..DISK };
-        assert_eq!(&asked(&[0x12, 0, 0, 0, 96, 0], &newer)[32..36], b"5678");
+        assert_eq!(&asked(Inquiry::new(96), &newer)[32..36], b"5678");
     }
 
     #[test]
     fn pages_identify_the_device() {
-        let pages = asked(&[0x12, 1, 0, 0, 252, 0], &DISK);
+        let pages = asked(Inquiry::page(vpd::page::SUPPORTED, 252), &DISK);
         assert_eq!(pages, [0, 0, 0, 5, 0, 0x80, 0x83, 0xb0, 0xb1]);
         for code in &pages[4..] {
-            let data = asked(&[0x12, 1, *code, 0, 252, 0], &DISK);
+            let data = asked(Inquiry::page(*code, 252), &DISK);
             assert_eq!((data[1], usize::from(data[3])), (*code, data.len() - 4));
         }
-        let data = asked(&[0x12, 1, 0x83, 0, 252, 0], &DISK);
+        let data = asked(Inquiry::page(vpd::page::IDENTIFICATION, 252), &DISK);
         assert_eq!(data[4..16], [1, 3, 0, 8, 0x50, 1, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd]);
         assert_eq!(&data[20..28], b"ATA     ");
         assert_eq!(&data[data.len() - 20..], DISK.serial);
-        assert_eq!(asked(&[0x12, 1, 0xb1, 0, 252, 0], &DISK)[4..6], [0, 1]);
+        assert_eq!(asked(Inquiry::page(vpd::page::CHARACTERISTICS, 252), &DISK)[4..6], [0, 1]);
     }
 
     #[test]
@@ -347,24 +349,42 @@ pub(in crate::aoe::initiator) mod tests {
 
     #[test]
     fn mode_pages_describe_the_cache() {
-        let data = modes(&[0x1a, 8, 8, 0, 252, 0], &DISK);
+        let data = modes(ModeSense6::page_only(mode::page::CACHING, 252), &DISK);
         assert_eq!((data.len(), data[0], data[2]), (24, 23, 0x10));
         assert_eq!((data[4], data[6], data[16]), (8, WCE, DRA));
         let through = IdentifyData { write_cache: Feature { supported: true, enabled: false }, ..DISK };
-        assert_eq!(modes(&[0x1a, 8, 8, 0, 252, 0], &through)[6], 0);
+        assert_eq!(modes(ModeSense6::page_only(mode::page::CACHING, 252), &through)[6], 0);
         let silent = IdentifyData { write_cache: Feature::default(), ..DISK };
-        assert_eq!(modes(&[0x1a, 8, 8, 0, 252, 0], &silent)[6], WCE);
-        let all = modes(&[0x5a, 8, 0x3f, 0, 0, 0, 0, 1, 0, 0], &DISK);
+        assert_eq!(modes(ModeSense6::page_only(mode::page::CACHING, 252), &silent)[6], WCE);
+        let all =
+            modes(ModeSense10 { no_descriptors: true, ..ModeSense10::new(mode::page::ALL, 256) }, &DISK);
         assert_eq!((all.len(), all[1], all[8], all[28]), (40, 38, 8, 10));
-        let changeable = modes(&[0x1a, 8, 0x7f, 0, 252, 0], &DISK);
+        let changeable = modes(
+            ModeSense6 {
+                no_descriptors: true,
+                control: mode::control::CHANGEABLE,
+                ..ModeSense6::new(mode::page::ALL, 252)
+            },
+            &DISK,
+        );
         assert_eq!((changeable[6], changeable[16], changeable[27]), (WCE, 0, 0), "the write cache alone");
         let fixed = IdentifyData { write_cache: Feature::default(), ..DISK };
-        assert_eq!(modes(&[0x5a, 8, 0x7f, 0, 0, 0, 0, 1, 0, 0], &fixed)[10], 0);
+        assert_eq!(
+            modes(
+                ModeSense10 {
+                    no_descriptors: true,
+                    control: mode::control::CHANGEABLE,
+                    ..ModeSense10::new(mode::page::ALL, 256)
+                },
+                &fixed
+            )[10],
+            0
+        );
     }
 
     #[test]
     fn the_write_cache_is_switched_by_its_page() {
-        let now = modes(&[0x1a, 8, 8, 0, 252, 0], &DISK);
+        let now = modes(ModeSense6::page_only(mode::page::CACHING, 252), &DISK);
         let changed = |at: usize, mask: u8| {
             let mut list = now.clone();
             (list[0], list[2], list[at]) = (0, 0, list[at] ^ mask);
@@ -398,12 +418,12 @@ pub(in crate::aoe::initiator) mod tests {
     #[test]
     fn what_can_be_trimmed_is_thin() {
         let thin = IdentifyData { trim_sectors: 4, trim_zeros: true, ..DISK };
-        let pages = asked(&[0x12, 1, 0, 0, 252, 0], &thin);
+        let pages = asked(Inquiry::page(vpd::page::SUPPORTED, 252), &thin);
         assert_eq!(pages[4..], [0, 0x80, 0x83, 0xb0, 0xb1, 0xb2]);
-        assert_eq!(asked(&[0x12, 1, 0xb2, 0, 252, 0], &thin), [0, 0xb2, 0, 4, 0, 0x84, 2, 0]);
-        let limits = asked(&[0x12, 1, 0xb0, 0, 252, 0], &thin);
+        assert_eq!(asked(Inquiry::page(vpd::page::PROVISIONING, 252), &thin), [0, 0xb2, 0, 4, 0, 0x84, 2, 0]);
+        let limits = asked(Inquiry::page(vpd::page::BLOCK_LIMITS, 252), &thin);
         assert_eq!(limits[20..28], [0, 0x7f, 0xff, 0x80, 0, 0, 0, 64]);
-        assert_eq!(asked(&[0x12, 1, 0xb0, 0, 252, 0], &DISK)[20..28], [0; 8]);
+        assert_eq!(asked(Inquiry::page(vpd::page::BLOCK_LIMITS, 252), &DISK)[20..28], [0; 8]);
         for (identity, flags) in [(thin, 0xc0), (IdentifyData { trim_zeros: false, ..thin }, 0x80), (DISK, 0)]
         {
             let mut made = Made::default();
@@ -414,19 +434,35 @@ pub(in crate::aoe::initiator) mod tests {
 
     #[test]
     fn what_is_not_there_is_refused() {
-        let refused = |cdb: &[u8]| {
-            let (cdb, mut made) = (Cdb::from_bytes(cdb).unwrap(), Made::default());
+        let refused = |cdb: Cdb| {
+            let mut made = Made::default();
             let result = match cdb.opcode() {
                 0x12 => inquiry(&cdb, true, &DISK, &mut made),
                 _ => mode_sense(&cdb, &DISK, false, &mut made),
             };
             result.unwrap_err().sense.unwrap().code()
         };
-        assert_eq!(refused(&[0x12, 0, 0x80, 0, 96, 0]), 0x2400);
-        assert_eq!(refused(&[0x12, 1, 0xb2, 0, 96, 0]), 0x2400);
-        assert_eq!(refused(&[0x12, 2, 0, 0, 96, 0]), 0x2400);
-        assert_eq!(refused(&[0x1a, 8, 0xc8, 0, 96, 0]), 0x3900);
-        assert_eq!(refused(&[0x1a, 8, 0x1c, 0, 96, 0]), 0x2400);
-        assert_eq!(refused(&[0x1a, 8, 8, 1, 96, 0]), 0x2400);
+        assert_eq!(refused(Inquiry { page: vpd::page::SERIAL_NUMBER, ..Inquiry::new(96) }.into()), 0x2400);
+        assert_eq!(refused(Inquiry::page(vpd::page::PROVISIONING, 96).into()), 0x2400);
+        assert_eq!(refused(Cdb::from(&[opcode::INQUIRY, 2, 0, 0, 96, 0])), 0x2400);
+        assert_eq!(
+            refused(
+                ModeSense6 {
+                    no_descriptors: true,
+                    control: mode::control::SAVED,
+                    ..ModeSense6::new(mode::page::CACHING, 96)
+                }
+                .into()
+            ),
+            0x3900
+        );
+        assert_eq!(refused(ModeSense6::page_only(mode::page::INFORMATIONAL_EXCEPTIONS, 96).into()), 0x2400);
+        assert_eq!(
+            refused(
+                ModeSense6 { no_descriptors: true, subpage: 1, ..ModeSense6::new(mode::page::CACHING, 96) }
+                    .into()
+            ),
+            0x2400
+        );
     }
 }

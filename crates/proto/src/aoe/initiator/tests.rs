@@ -6,9 +6,16 @@ mod orders;
 use super::*;
 use crate::services::Attribute;
 use std::collections::{BTreeMap, BTreeSet};
-use wire::aoe::{Command as AoeCommand, ConfigArgument, ErrorCode, Header};
-use wire::ata::{Action, Section, StatusReturn, error};
+use wire::aoe::{
+    Command as AoeCommand, ConfigArgument, ErrorCode, Header, Order, OrderKind, Query, QueryKind,
+};
+use wire::ata::{Action, PassThrough, Registers, Section, StatusReturn, error};
 use wire::iwarp::Layout;
+use wire::scsi::command::{
+    Inquiry, ModeSelect6, Read10, ReadCapacity10, SynchronizeCache16, TestUnitReady, Unmap, Verify10,
+    Verify16, Write10,
+};
+use wire::scsi::vpd;
 use wire::{BufferId, Cdb, SenseKey};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U16;
@@ -170,7 +177,7 @@ impl Rig {
         }
     }
 
-    fn request(&self, cdb: &[u8], read: u32, write: u32) -> Request {
+    fn request(&self, cdb: impl Into<Cdb>, read: u32, write: u32) -> Request {
         // In two pieces, of which the first is no whole sector.
         let places = |len: u32| {
             let mut places = Places::EMPTY;
@@ -178,11 +185,11 @@ impl Rig {
             places.push(Span { buffer: BufferId(0), len: len.saturating_sub(700), offset: 1000 });
             places
         };
-        let cdb = Cdb::from_bytes(cdb).unwrap();
-        Request { lun: 0, attribute: Attribute::Simple, cdb, read: places(read), write: places(write) }
+        let (read, write, cdb) = (places(read), places(write), cdb.into());
+        Request { lun: 0, attribute: Attribute::Simple, cdb, read, write }
     }
 
-    fn submit(&mut self, cdb: &[u8], read: u32, write: u32) -> TaskId {
+    fn submit(&mut self, cdb: impl Into<Cdb>, read: u32, write: u32) -> TaskId {
         let request = self.request(cdb, read, write);
         self.machine.submit(request).unwrap()
     }
@@ -219,18 +226,18 @@ fn tag(frame: &[u8]) -> u32 {
     Header::view(frame).unwrap().tag.get()
 }
 
-fn read_10(lba: u8, sectors: u8) -> [u8; 10] {
-    [0x28, 0, 0, 0, 0, lba, 0, 0, sectors, 0]
+fn read_10(lba: u8, sectors: u8) -> Read10 {
+    Read10::new(lba.into(), sectors.into())
 }
 
-fn write_10(lba: u8, sectors: u8, flags: u8) -> [u8; 10] {
-    [0x2a, flags, 0, 0, 0, lba, 0, 0, sectors, 0]
+fn write_10(lba: u8, sectors: u8) -> Write10 {
+    Write10::new(lba.into(), sectors.into())
 }
 
 #[test]
 fn a_login_finds_the_target_and_what_it_is() {
     let mut rig = Rig::with(CONFIG);
-    assert!(rig.machine.submit(rig.request(&read_10(0, 1), 512, 0)).is_none());
+    assert!(rig.machine.submit(rig.request(read_10(0, 1), 512, 0)).is_none());
     let query = rig.sent();
     assert_eq!((query.len(), &query[0][..6]), (1, &Mac::BROADCAST.0[..]));
     rig.later();
@@ -284,7 +291,7 @@ fn a_target_that_cannot_be_used_is_named() {
 #[test]
 fn a_transfer_is_cut_into_frames_that_the_target_has_room_for() {
     let mut rig = Rig::new();
-    let task = rig.submit(&read_10(3, 15), 15 * 512, 0);
+    let task = rig.submit(read_10(3, 15), 15 * 512, 0);
     let first = rig.sent();
     assert_eq!(first.len(), usize::from(BUFFERS));
     assert!(first.iter().all(|frame| frame[..6] == THEIRS.0), "not to all stations");
@@ -305,8 +312,8 @@ fn a_transfer_is_cut_into_frames_that_the_target_has_room_for() {
 #[test]
 fn the_name_of_a_command_is_free_when_its_end_was_taken() {
     let mut rig = Rig::new();
-    let ended = rig.submit(&[0x8f, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0], 0, 512);
-    let write = rig.request(&write_10(0, 1, 0), 0, 512);
+    let ended = rig.submit(Verify16 { byte_check: 1, ..Verify16::new(0, 1) }, 0, 512);
+    let write = rig.request(write_10(0, 1), 0, 512);
     assert_eq!(rig.machine.submit(write), None);
     assert_eq!(rig.completion().task, ended);
     let next = rig.machine.submit(write).unwrap();
@@ -319,7 +326,7 @@ fn the_name_of_a_command_is_free_when_its_end_was_taken() {
 fn what_is_written_is_read_back() {
     let mut rig = Rig::new();
     (0..9000).for_each(|at| rig.memory[at] = (at * 7 / 3) as u8);
-    rig.submit(&write_10(10, 5, 0), 0, 5 * 512);
+    rig.submit(write_10(10, 5), 0, 5 * 512);
     rig.run();
     let done = rig.completion();
     assert_eq!((done.outcome, done.read_bytes, done.residual), (GOOD, 0, Residual::None));
@@ -330,7 +337,7 @@ fn what_is_written_is_read_back() {
 #[test]
 fn fua_flushes_once_after_all_was_written() {
     let mut rig = Rig::new();
-    rig.submit(&write_10(0, 5, 8), 0, 5 * 512);
+    rig.submit(Write10 { fua: true, ..write_10(0, 5) }, 0, 5 * 512);
     let frames = rig.sent();
     assert_eq!(frames.len(), 3);
     let answers: Vec<_> = frames.iter().map(|frame| rig.disk.answer(frame)).collect();
@@ -342,7 +349,7 @@ fn fua_flushes_once_after_all_was_written() {
     let answer = rig.disk.answer(&flush[0]);
     rig.receive(&answer);
     assert_eq!((rig.completion().outcome, rig.disk.flushes), (GOOD, 1));
-    rig.submit(&[0x91; 16], 0, 0);
+    rig.submit(SynchronizeCache16::ZERO, 0, 0);
     rig.run();
     assert_eq!((rig.completion().outcome, rig.disk.flushes), (GOOD, 2));
 }
@@ -350,26 +357,26 @@ fn fua_flushes_once_after_all_was_written() {
 #[test]
 fn questions_are_answered_by_what_the_device_says_now() {
     let mut rig = Rig::new();
-    rig.submit(&read_10(70, 1), 512, 0);
+    rig.submit(read_10(70, 1), 512, 0);
     rig.run();
     assert_eq!(rig.sense(), (SenseKey::IllegalRequest, 0x2100));
     rig.disk.identity.sectors = 80;
     rig.disk.bytes.resize(80 * 512, 0xcc);
-    rig.submit(&read_10(70, 1), 512, 0);
+    rig.submit(read_10(70, 1), 512, 0);
     rig.run();
     assert_eq!((rig.completion().outcome, rig.memory[0]), (GOOD, 0xcc));
     rig.disk.identity.sectors = 90;
-    rig.submit(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 20, 0);
+    rig.submit(ReadCapacity10::new(), 20, 0);
     rig.run();
     let done = rig.completion();
     assert_eq!((done.read_bytes, done.residual), (8, Residual::Underflow(12)));
     assert_eq!(rig.memory[..8], [0, 0, 0, 89, 0, 0, 2, 0]);
-    rig.submit(&[0x12, 0, 0, 0, 96, 0], 36, 0);
+    rig.submit(Inquiry::new(96), 36, 0);
     rig.run();
     let done = rig.completion();
     assert_eq!((done.outcome, done.read_bytes, done.residual), (GOOD, 36, Residual::Overflow(60)));
     assert_eq!(&rig.memory[8..11], b"ATA");
-    rig.submit(&[0; 6], 0, 0);
+    rig.submit(TestUnitReady {}, 0, 0);
     rig.run();
     assert_eq!(rig.completion().outcome, GOOD);
 }
@@ -383,12 +390,12 @@ fn errors_are_reported_as_scsi_has_them() {
         (error::ABRT, SenseKey::AbortedCommand, 0),
     ] {
         rig.disk.error = bits;
-        rig.submit(&read_10(6, 5), 5 * 512, 0);
+        rig.submit(read_10(6, 5), 5 * 512, 0);
         rig.run();
         assert_eq!(rig.sense(), (key, code));
     }
     rig.disk.error = 0;
-    rig.submit(&read_10(6, 5), 5 * 512, 0);
+    rig.submit(read_10(6, 5), 5 * 512, 0);
     rig.run();
     assert_eq!(rig.completion().outcome, GOOD, "nothing is left of it");
 }
@@ -397,7 +404,7 @@ fn errors_are_reported_as_scsi_has_them() {
 fn a_refusal_by_aoe_ends_a_command() {
     let mut rig = Rig::new();
     for (error, status) in [(ErrorCode::TARGET_IS_RESERVED, 0x18), (ErrorCode::BAD_ARGUMENT, 2)] {
-        rig.submit(&write_10(0, 1, 0), 0, 512);
+        rig.submit(write_10(0, 1), 0, 512);
         let frame = rig.sent().pop().unwrap();
         let header = Header::view(&frame).unwrap().answer(THEIRS, TARGET, error);
         rig.receive(header.as_bytes());
@@ -409,7 +416,7 @@ fn a_refusal_by_aoe_ends_a_command() {
 #[test]
 fn a_failed_piece_ends_the_command_when_nothing_of_it_is_on_its_way() {
     let mut rig = Rig::new();
-    rig.submit(&write_10(0, 20, 0), 0, 20 * 512);
+    rig.submit(write_10(0, 20), 0, 20 * 512);
     let frames = rig.sent();
     rig.disk.error = error::UNC;
     let bad = rig.disk.answer(&frames[1]);
@@ -427,7 +434,7 @@ fn a_failed_piece_ends_the_command_when_nothing_of_it_is_on_its_way() {
 #[test]
 fn what_is_lost_is_sent_again_with_its_tag_by_a_smaller_window() {
     let mut rig = Rig::new();
-    rig.submit(&read_10(0, 12), 12 * 512, 0);
+    rig.submit(read_10(0, 12), 12 * 512, 0);
     let first = rig.sent();
     let answer = rig.disk.answer(&first[2]);
     rig.receive(&answer);
@@ -451,7 +458,7 @@ fn what_is_lost_is_sent_again_with_its_tag_by_a_smaller_window() {
 #[test]
 fn a_silent_target_is_asked_less_and_less_and_then_lost() {
     let mut rig = Rig::new();
-    rig.submit(&read_10(0, 1), 512, 0);
+    rig.submit(read_10(0, 1), 512, 0);
     let start = rig.now;
     let mut frames = Vec::new();
     while !rig.machine.is_over() {
@@ -496,7 +503,7 @@ fn an_idle_target_is_asked_for_a_sign_of_life() {
 fn a_target_that_is_slow_is_not_lost() {
     let mut rig = Rig::new();
     // As many as there is room for: the sign of life needs none.
-    let tasks: Vec<_> = (0..BUFFERS).map(|_| rig.submit(&read_10(0, 1), 512, 0)).collect();
+    let tasks: Vec<_> = (0..BUFFERS).map(|_| rig.submit(read_10(0, 1), 512, 0)).collect();
     let (since, mut frames) = (rig.now, BTreeMap::new());
     while rig.now.since(since) < 10 * CONFIG.lost_after {
         for frame in rig.sent() {
@@ -521,7 +528,7 @@ fn a_target_that_is_slow_is_not_lost() {
 #[test]
 fn who_has_slept_does_not_take_the_target_for_lost() {
     let mut rig = Rig::new();
-    rig.submit(&read_10(0, 1), 512, 0);
+    rig.submit(read_10(0, 1), 512, 0);
     rig.sent();
     rig.now = rig.now.after(100 * CONFIG.lost_after);
     rig.machine.tick(rig.now);
@@ -548,20 +555,20 @@ fn a_wild_target_breaks_nothing() {
         }
         let mut in_flight = BTreeSet::new();
         for _ in 0..40 {
-            let commands: [(&[u8], u32, u32); 11] = [
-                (&read_10(1, 5), 2560, 0),
-                (&write_10(3, 9, 8), 0, 4608),
-                (&[0x25; 10], 8, 0),
-                (&[0x12, 1, 0x83, 0, 252, 0], 252, 0),
-                (&[0x2f, 0, 0, 0, 0, 3, 0, 0, 60, 0], 0, 0),
-                (&[0x42, 0, 0, 0, 0, 0, 0, 0, 40, 0], 0, 40),
-                (&[0x15, 0x10, 0, 0, 24, 0], 0, 24),
-                // IDENTIFY DEVICE, with CK_COND.
-                (&[0x85, 8, 0x2e, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xec, 0], 512, 0),
-                // The config string is set and tested; the mask list is read.
-                (&[0xc0, 1, 4, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0], 1024, 9),
-                (&[0xc0, 1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0], 1024, 9),
-                (&[0xc0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1024, 0),
+            let identify = PassThrough::new(Registers::new(wire::ata::Command::IdentifyDevice, 0, 1));
+            let identify = PassThrough { check_condition: true, ..identify };
+            let commands: [(Cdb, u32, u32); 11] = [
+                (read_10(1, 5).into(), 2560, 0),
+                (Write10 { fua: true, ..write_10(3, 9) }.into(), 0, 4608),
+                (ReadCapacity10::new().into(), 8, 0),
+                (Inquiry::page(vpd::page::IDENTIFICATION, 252).into(), 252, 0),
+                (Verify10::new(3, 60).into(), 0, 0),
+                (Unmap::new(40).into(), 0, 40),
+                (ModeSelect6::new(24).into(), 0, 24),
+                (identify.to_cdb().unwrap(), 512, 0),
+                (Order { kind: OrderKind::SetConfig, argument_bytes: 9 }.cdb(), 1024, 9),
+                (Query { kind: QueryKind::Test, argument_bytes: 9 }.cdb(), 1024, 9),
+                (Order { kind: OrderKind::ReadMask, argument_bytes: 0 }.cdb(), 1024, 0),
             ];
             let (cdb, read, write) = commands[below(commands.len())];
             if below(3) == 0 {
@@ -601,7 +608,7 @@ fn a_wild_target_breaks_nothing() {
 #[test]
 fn frames_that_are_no_answer_are_ignored() {
     let mut rig = Rig::new();
-    rig.submit(&read_10(0, 2), 1024, 0);
+    rig.submit(read_10(0, 2), 1024, 0);
     let request = rig.sent().pop().unwrap();
     let good = rig.disk.answer(&request);
     for len in 0..good.len() {
@@ -622,14 +629,14 @@ fn frames_that_are_no_answer_are_ignored() {
 #[test]
 fn a_session_that_is_over_takes_and_sends_nothing() {
     let mut rig = Rig::new();
-    rig.submit(&read_10(0, 2), 1024, 0);
+    rig.submit(read_10(0, 2), 1024, 0);
     let request = rig.sent().pop().unwrap();
     rig.machine.logout();
     rig.machine.closed("the interface is gone");
     let answer = rig.disk.answer(&request);
     rig.receive(&answer);
     assert!(rig.machine.transmit(rig.now).is_none() && !rig.machine.owes());
-    assert!(rig.machine.submit(rig.request(&read_10(0, 1), 512, 0)).is_none());
+    assert!(rig.machine.submit(rig.request(read_10(0, 1), 512, 0)).is_none());
     assert_eq!(rig.machine.poll(), Some(Event::Gone { reason: "logged out".into() }));
     assert!(rig.machine.poll().is_none());
 }
@@ -642,7 +649,7 @@ fn a_target_whose_frames_are_smaller_now_is_met_again() {
     };
     // It reports that when it is pinged: writes that are too long never reach it.
     let mut rig = Rig::new();
-    rig.submit(&write_10(0, 2, 0), 0, 1024);
+    rig.submit(write_10(0, 2), 0, 1024);
     while !rig.machine.is_over() {
         for frame in rig.sent() {
             let header = Header::view(&frame).unwrap();
@@ -661,7 +668,7 @@ fn a_target_whose_frames_are_smaller_now_is_met_again() {
 
     // Or it refuses a read.
     let mut rig = Rig::new();
-    rig.submit(&read_10(0, 2), 1024, 0);
+    rig.submit(read_10(0, 2), 1024, 0);
     let request = rig.sent().pop().unwrap();
     let header = Header::view(&request).unwrap();
     let refusal = header.answer(THEIRS, TARGET, ErrorCode::BAD_ARGUMENT);

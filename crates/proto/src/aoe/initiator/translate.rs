@@ -321,11 +321,16 @@ mod tests {
     use super::*;
     use crate::aoe::initiator::answer::tests::DISK;
     use crate::services::Attribute;
+    use wire::scsi::command::{
+        GetLbaStatus, Inquiry, ModeSelect6, ModeSelect10, Read6, Read10, Read12, Read16, ReadCapacity10,
+        SynchronizeCache10, Unmap, Verify10, Verify12, Verify16, Write6, Write10, Write12, Write16,
+        WriteSame16,
+    };
     use wire::{BufferId, Places, Span};
 
-    fn request(cdb: &[u8], read: u32, write: u32) -> Request {
+    fn request(cdb: impl Into<Cdb>, read: u32, write: u32) -> Request {
         let place = |len| Places::one(Span { buffer: BufferId(0), len, offset: 0 });
-        let cdb = Cdb::from_bytes(cdb).unwrap();
+        let cdb = cdb.into();
         Request { lun: 0, attribute: Attribute::Simple, cdb, read: place(read), write: place(write) }
     }
 
@@ -335,7 +340,7 @@ mod tests {
         super::plan(request, identity, ROOM, is_fresh, made)
     }
 
-    fn planned(cdb: &[u8], read: u32, write: u32) -> Plan {
+    fn planned(cdb: impl Into<Cdb>, read: u32, write: u32) -> Plan {
         plan(&request(cdb, read, write), &DISK, true, &mut Made::default())
     }
 
@@ -349,92 +354,85 @@ mod tests {
 
     #[test]
     fn all_forms_of_reads_and_writes_are_known() {
-        let six = |op| [op, 0, 1, 2, 3, 0];
-        let ten = |op| [op, 0, 0, 0, 1, 2, 0, 0, 3, 0];
-        let twelve = |op| [op, 0, 0, 0, 1, 2, 0, 0, 0, 3, 0, 0];
-        let sixteen = |op| [op, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 3, 0, 0];
         for (read, write) in [
-            (planned(&six(0x08), 1536, 0), planned(&six(0x0a), 0, 1536)),
-            (planned(&ten(0x28), 1536, 0), planned(&ten(0x2a), 0, 1536)),
-            (planned(&twelve(0xa8), 1536, 0), planned(&twelve(0xaa), 0, 1536)),
-            (planned(&sixteen(0x88), 1536, 0), planned(&sixteen(0x8a), 0, 1536)),
+            (planned(Read6::new(0x102, 3), 1536, 0), planned(Write6::new(0x102, 3), 0, 1536)),
+            (planned(Read10::new(0x102, 3), 1536, 0), planned(Write10::new(0x102, 3), 0, 1536)),
+            (planned(Read12::new(0x102, 3), 1536, 0), planned(Write12::new(0x102, 3), 0, 1536)),
+            (planned(Read16::new(0x102, 3), 1536, 0), planned(Write16::new(0x102, 3), 0, 1536)),
         ] {
             assert_eq!((read, write), (READ, WRITE));
         }
-        let Plan::Move { sectors, .. } = planned(&[0x08, 0, 0, 0, 0, 0], 131_072, 0) else { panic!() };
+        let Plan::Move { sectors, .. } = planned(Read6::new(0, 0), 131_072, 0) else { panic!() };
         assert_eq!(sectors, 256);
     }
 
     #[test]
     fn a_write_with_fua_is_followed_by_a_flush() {
-        let cdb = [0x2a, 0x08, 0, 0, 1, 2, 0, 0, 3, 0];
+        let cdb = Write10 { fua: true, ..Write10::new(0x102, 3) };
         let fua = Plan::Move { way: Way::Write, lba: 0x102, sectors: 3, flush: true };
-        assert_eq!(planned(&cdb, 0, 1536), fua);
+        assert_eq!(planned(cdb, 0, 1536), fua);
         let bare = IdentifyData { flush_cache: false, flush_cache_ext: false, ..DISK };
-        assert_eq!(plan(&request(&cdb, 0, 1536), &bare, true, &mut Made::default()), WRITE);
-        let flush = request(&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, 0);
+        assert_eq!(plan(&request(cdb, 0, 1536), &bare, true, &mut Made::default()), WRITE);
+        let flush = request(SynchronizeCache10::new(0, 0), 0, 0);
         assert_eq!(plan(&flush, &bare, false, &mut Made::default()), Plan::Made);
         assert_eq!(plan(&flush, &DISK, false, &mut Made::default()), Plan::Flush);
     }
 
     #[test]
     fn what_lies_past_the_end_is_asked_for_and_then_refused() {
-        let mut cdb = [0; 16];
-        cdb[0] = 0x88;
-        cdb[2..10].copy_from_slice(&DISK.sectors.to_be_bytes());
-        cdb[13] = 1;
-        let past = request(&cdb, 512, 0);
+        let past = request(Read16::new(DISK.sectors, 1), 512, 0);
         assert_eq!(plan(&past, &DISK, false, &mut Made::default()), Plan::Ask);
         assert_eq!(code_of(plan(&past, &DISK, true, &mut Made::default())), 0x2100);
-        cdb[2..10].copy_from_slice(&u64::MAX.to_be_bytes());
-        assert_eq!(code_of(planned(&cdb, 512, 0)), 0x2100);
-        cdb[2..10].copy_from_slice(&(1u64 << 28).to_be_bytes());
+        assert_eq!(code_of(planned(Read16::new(u64::MAX, 1), 512, 0)), 0x2100);
         let old = IdentifyData { lba48: false, ..DISK };
-        assert_eq!(code_of(plan(&request(&cdb, 512, 0), &old, true, &mut Made::default())), 0x2100);
+        assert_eq!(
+            code_of(plan(&request(Read16::new(1 << 28, 1), 512, 0), &old, true, &mut Made::default())),
+            0x2100
+        );
     }
 
     #[test]
     fn what_ata_has_no_word_for_is_refused() {
+        assert_eq!(code_of(planned(Unmap::new(24), 0, 24)), 0x2000, "UNMAP without TRIM");
         assert_eq!(
-            code_of(planned(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24)),
-            0x2000,
-            "UNMAP without TRIM"
+            code_of(planned(Verify10 { byte_check: 1, ..Verify10::new(0, 1) }, 0, 512)),
+            0x2400,
+            "BYTCHK"
         );
-        assert_eq!(code_of(planned(&[0x2f, 2, 0, 0, 0, 0, 0, 0, 1, 0], 0, 512)), 0x2400, "BYTCHK");
-        assert_eq!(code_of(planned(&[0x93; 16], 0, 512)), 0x2000, "WRITE SAME");
-        assert_eq!(code_of(planned(&[0x9e, 0x12, 0, 0], 24, 0)), 0x2400, "GET LBA STATUS");
-        assert_eq!(code_of(planned(&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 1, 0], 512, 0)), 0x2400, "RDPROTECT");
-        assert_eq!(code_of(planned(&[0x28, 0, 0, 0, 0, 0, 0, 0, 2, 0], 512, 0)), 0x2400, "no room");
+        assert_eq!(code_of(planned(WriteSame16::new(0, 1), 0, 512)), 0x2000, "WRITE SAME");
+        assert_eq!(code_of(planned(GetLbaStatus::new(0, 24), 24, 0)), 0x2400, "GET LBA STATUS");
+        assert_eq!(code_of(planned(Read10 { protect: 1, ..Read10::new(0, 1) }, 512, 0)), 0x2400, "RDPROTECT");
+        assert_eq!(code_of(planned(Read10::new(0, 2), 512, 0)), 0x2400, "no room");
     }
 
     #[test]
     fn sectors_are_verified_without_data() {
         let verify = Plan::Move { way: Way::Verify, lba: 0x102, sectors: 0x300, flush: false };
-        assert_eq!(planned(&[0x2f, 0x10, 0, 0, 1, 2, 0, 3, 0, 0], 0, 0), verify);
-        assert_eq!(planned(&[0x8f, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 3, 0, 0, 0], 0, 0), verify);
-        assert_eq!(planned(&[0xaf, 0, 0, 0, 1, 2, 0, 0, 3, 0, 0, 0], 0, 0), verify);
+        assert_eq!(planned(Verify10::new(0x102, 0x300), 0, 0), verify);
+        assert_eq!(planned(Verify16::new(0x102, 0x300), 0, 0), verify);
+        assert_eq!(planned(Verify12::new(0x102, 0x300), 0, 0), verify);
     }
 
     #[test]
     fn what_has_a_parameter_list_is_looked_at() {
         let trims = IdentifyData { trim_sectors: 4, ..DISK };
-        let unmap = |flags, len| request(&[0x42, flags, 0, 0, 0, 0, 0, 0, len, 0], 0, 24);
+        let unmap = |anchor, len| request(Unmap { anchor, ..Unmap::new(len) }, 0, 24);
         let looks = Plan::Look { bytes: 24, is_fresh: false };
-        assert_eq!(plan(&unmap(0, 24), &trims, false, &mut Made::default()), looks);
-        assert_eq!(plan(&unmap(0, 0), &trims, false, &mut Made::default()), Plan::Made);
-        assert_eq!(code_of(plan(&unmap(1, 24), &trims, true, &mut Made::default())), 0x2400, "ANCHOR");
-        assert_eq!(code_of(plan(&unmap(0, 25), &trims, true, &mut Made::default())), 0x2400, "too long");
-        assert_eq!(planned(&[0x15, 0x10, 0, 0, 24, 0], 0, 24), Plan::Look { bytes: 24, is_fresh: true });
-        assert_eq!(code_of(planned(&[0x15, 0x11, 0, 0, 24, 0], 0, 24)), 0x2400, "SP");
-        let long = [0x55, 0x10, 0, 0, 0, 0, 0, 0, 28, 0];
-        assert_eq!(planned(&long, 0, 28), Plan::Look { bytes: 28, is_fresh: true });
+        assert_eq!(plan(&unmap(false, 24), &trims, false, &mut Made::default()), looks);
+        assert_eq!(plan(&unmap(false, 0), &trims, false, &mut Made::default()), Plan::Made);
+        assert_eq!(code_of(plan(&unmap(true, 24), &trims, true, &mut Made::default())), 0x2400, "ANCHOR");
+        assert_eq!(code_of(plan(&unmap(false, 25), &trims, true, &mut Made::default())), 0x2400, "too long");
+        assert_eq!(planned(ModeSelect6::new(24), 0, 24), Plan::Look { bytes: 24, is_fresh: true });
+        assert_eq!(code_of(planned(ModeSelect6 { save: true, ..ModeSelect6::new(24) }, 0, 24)), 0x2400, "SP");
+        let long = ModeSelect10 { page_format: true, save: false, list_bytes: 28 };
+        assert_eq!(planned(long, 0, 28), Plan::Look { bytes: 28, is_fresh: true });
     }
 
     #[test]
     fn an_ata_command_goes_as_it_is_if_a_frame_has_room_for_it() {
         use wire::ata::{Command, Registers};
         let planned = |pass: PassThrough, read, write| {
-            let request = request(pass.to_cdb().unwrap().as_bytes(), read, write);
+            let request = request(pass.to_cdb().unwrap(), read, write);
             super::plan(&request, &DISK, ROOM, false, &mut Made::default())
         };
         let read = PassThrough::new(Registers::new(Command::ReadDmaExt, 5, 2));
@@ -455,10 +453,10 @@ mod tests {
 
     #[test]
     fn there_is_no_other_unit() {
-        let mut other = request(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 512, 0);
+        let mut other = request(Read10::new(0, 1), 512, 0);
         other.lun = 1 << 48;
         assert_eq!(code_of(plan(&other, &DISK, true, &mut Made::default())), 0x2500);
-        other.cdb = Cdb::from_bytes(&[0x12, 0, 0, 0, 96, 0]).unwrap();
+        other.cdb = Inquiry::new(96).into();
         let mut made = Made::default();
         assert_eq!(plan(&other, &DISK, true, &mut made), Plan::Made);
         assert_eq!(made.bytes()[0], 0x7f);
@@ -466,7 +464,7 @@ mod tests {
 
     #[test]
     fn questions_are_answered_after_they_were_asked() {
-        let capacity = request(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8, 0);
+        let capacity = request(ReadCapacity10::new(), 8, 0);
         let mut made = Made::default();
         assert_eq!(plan(&capacity, &DISK, false, &mut made), Plan::Ask);
         assert!(made.bytes().is_empty());

@@ -3,13 +3,15 @@
 use crate::testing::initiator::{Initiator, Login, write_cdb};
 use crate::testing::{HeldStore, serve};
 use config::Group;
+use wire::scsi::command::{ModeSelect6, ModeSense6, SynchronizeCache10};
+use wire::scsi::mode;
 use wire::scsi::status::CHECK_CONDITION;
 
 const BLOCK: u32 = 512;
 const ABORT_TASK: u8 = 1;
 const COMPLETE: u8 = 0;
 const NO_TASK: u8 = 1;
-const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+const SYNCHRONIZE_CACHE: SynchronizeCache10 = SynchronizeCache10::new(0, 0);
 
 #[test]
 fn abort_task_waits_for_its_task_whatever_lun_it_names() {
@@ -18,7 +20,7 @@ fn abort_task_waits_for_its_task_whatever_lun_it_names() {
     let mut initiator = Initiator::login(&url, &Login::named("aborts")).expect("a session");
     (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
     stores[0].hold();
-    let write = initiator.issue(0, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    let write = initiator.issue(0, write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
     stores[0].wait_for(1);
     let abort = initiator.ask_to_manage(ABORT_TASK, 1, write).expect("it is sent");
     // The first has aborted it already.
@@ -35,10 +37,11 @@ fn abort_task_waits_for_its_task_whatever_lun_it_names() {
 
 /// QERR is 01b: an error ends the whole task set (SPC-4 section 7.5.8).
 fn end_task_set_by_errors(initiator: &mut Initiator) {
-    let mut page = initiator.read(0, &[0x1a, 8, 0x0a, 0, 255, 0], 255).expect("an answer").data;
+    let mut page =
+        initiator.read(0, ModeSense6::page_only(mode::page::CONTROL, 255), 255).expect("an answer").data;
     (page[0], page[4], page[4 + 3]) = (0, page[4] & 0x3f, page[4 + 3] | 0x02);
-    let select = [0x15, 0x10, 0, 0, page.len() as u8, 0];
-    assert_eq!(initiator.write(0, &select, &page).expect("an answer").status, COMPLETE);
+    let select = ModeSelect6::new(page.len() as u8);
+    assert_eq!(initiator.write(0, select, &page).expect("an answer").status, COMPLETE);
 }
 
 #[test]
@@ -49,10 +52,10 @@ fn a_loss_is_reported_again_when_the_flush_that_reports_it_is_aborted() {
     (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
     end_task_set_by_errors(&mut initiator);
     stores[0].hold();
-    initiator.issue(0, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    initiator.issue(0, write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
     stores[0].wait_for(1);
     stores[0].lose();
-    let flush = initiator.issue(0, &SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
+    let flush = initiator.issue(0, SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
     // Its error ends the WRITE, and is reported when that can change nothing any more.
     stores[0].wait_for_cancel(1);
     let abort = initiator.ask_to_manage(ABORT_TASK, 0, flush).expect("it is sent");
@@ -61,7 +64,7 @@ fn a_loss_is_reported_again_when_the_flush_that_reports_it_is_aborted() {
     assert_eq!(initiator.complete(abort).expect("an answer").status, COMPLETE);
     assert!(!initiator.has_ended(flush));
     for status in [CHECK_CONDITION, COMPLETE] {
-        let flush = initiator.issue(0, &SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
+        let flush = initiator.issue(0, SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
         assert_eq!(initiator.complete(flush).expect("an answer").status, status);
     }
     initiator.logout().expect("an answer");
@@ -94,9 +97,9 @@ fn errors_of_who_may_only_read_end_no_commands_of_others() {
     // The unit attention of the changed mode.
     reads.ready(0).expect("the unit is ready");
     stores[0].hold();
-    let write = owns.issue(0, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    let write = owns.issue(0, write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
     stores[0].wait_for(1);
-    let refused = reads.issue(0, &write_cdb(0, 512, BLOCK, false), 0, vec![2; 512]).expect("it is sent");
+    let refused = reads.issue(0, write_cdb(0, 512, BLOCK, false), 0, vec![2; 512]).expect("it is sent");
     assert_eq!(reads.complete(refused).expect("an answer").status, CHECK_CONDITION);
     assert_eq!(stores[0].cancelled(), 0, "the WRITE of the owner goes on");
     stores[0].release();

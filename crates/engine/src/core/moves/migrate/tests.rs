@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{JoinHandle, scope};
 use std::time::Duration;
+use wire::Cdb;
+use wire::scsi::command::Read16;
 
 const BLOCK: usize = 512;
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
@@ -99,10 +101,8 @@ fn login(url: &Url, name: &str) -> Initiator {
     Initiator::login(url, &Login::named(name)).expect("a session")
 }
 
-fn read_cdb(lba: u64, bytes: usize) -> [u8; 16] {
-    let mut cdb = write_cdb(lba, bytes, BLOCK as u32, false);
-    cdb[0] = 0x88;
-    cdb
+fn read_cdb(lba: u64, bytes: usize) -> Cdb {
+    Read16::new(lba, (bytes / BLOCK) as u32).into()
 }
 
 /// What a slot of the medium holds after so many writes.
@@ -297,7 +297,7 @@ impl EagerWriter {
             .word(20, Self::BYTES as u32)
             .word(24, self.cmd_sn)
             .word(28, self.exp_stat_sn);
-        command.header[32..].copy_from_slice(&write_cdb(lba, Self::BYTES, BLOCK as u32, false));
+        command.set_cdb(write_cdb(lba, Self::BYTES, BLOCK as u32, false));
         self.initiator.send(&command).expect("it is sent");
         self.cmd_sn += 1;
         self.in_flight += 1;

@@ -61,8 +61,8 @@ impl Rig {
 fn a_write_of_a_lost_session_is_sent_again_with_its_tag_until_it_is_answered() {
     let mut rig = Rig::new();
     rig.memory.fill(7);
-    rig.submit(&write_10(4, 2, 0), 0, 1024);
-    rig.submit(&read_10(9, 1), 512, 0);
+    rig.submit(write_10(4, 2), 0, 1024);
+    rig.submit(read_10(9, 1), 512, 0);
     let first = rig.sent()[..1].to_vec();
     let mut rig = rig.lost();
     assert!(rig.machine.may_change(&(5..6)));
@@ -77,7 +77,7 @@ fn a_write_of_a_lost_session_is_sent_again_with_its_tag_until_it_is_answered() {
         }
         assert_eq!(frames, first);
     }
-    rig.submit(&read_10(0, 1), 512, 0);
+    rig.submit(read_10(0, 1), 512, 0);
     rig.run();
     assert_eq!(rig.completion().outcome, GOOD, "others go on");
     assert!(!rig.machine.take_proven() && rig.machine.has_abandoned());
@@ -93,8 +93,8 @@ fn a_write_of_a_lost_session_is_sent_again_with_its_tag_until_it_is_answered() {
 fn what_was_given_up_is_never_sent_again_and_only_its_answer_frees_its_sectors() {
     let mut rig = Rig::new();
     rig.memory.fill(7);
-    rig.submit(&write_10(4, 2, 0), 0, 1024);
-    rig.submit(&write_10(20, 1, 0), 0, 512);
+    rig.submit(write_10(4, 2), 0, 1024);
+    rig.submit(write_10(20, 1), 0, 512);
     let first = rig.sent();
     let mut rig = rig.lost();
     rig.machine.resume(rig.now);
@@ -120,8 +120,8 @@ fn what_was_given_up_is_never_sent_again_and_only_its_answer_frees_its_sectors()
 #[test]
 fn a_target_that_orders_nop_behind_a_write_proves_that_it_is_over_once_no_copy_can_come_any_more() {
     let mut rig = Rig::on_vblade();
-    rig.submit(&write_10(4, 2, 0), 0, 1024);
-    rig.submit(&write_10(20, 1, 0), 0, 512);
+    rig.submit(write_10(4, 2), 0, 1024);
+    rig.submit(write_10(20, 1), 0, 512);
     rig.sent();
     let mut rig = rig.lost();
     rig.machine.resume(rig.now);
@@ -137,7 +137,7 @@ fn a_target_that_orders_nop_behind_a_write_proves_that_it_is_over_once_no_copy_c
 fn a_command_that_nobody_waits_for_is_not_sent_again_and_its_session_goes_on() {
     let mut rig = Rig::on_vblade();
     rig.machine.resume(rig.now);
-    let task = rig.submit(&write_10(4, 5, 0), 0, 5 * 512);
+    let task = rig.submit(write_10(4, 5), 0, 5 * 512);
     let first = rig.sent();
     assert!(rig.machine.give_up_task(rig.now, task) && !rig.machine.give_up_task(rig.now, task));
     assert_eq!(rig.wait(COPIES_WITHIN - Duration::from_millis(1)), (0, 0));
@@ -145,7 +145,7 @@ fn a_command_that_nobody_waits_for_is_not_sent_again_and_its_session_goes_on() {
     rig.receive(&answer);
     assert!(rig.machine.take_proven(), "an answer frees what it is for");
     assert!(!rig.machine.may_change(&(4..5)) && rig.machine.may_change(&(8..9)));
-    rig.submit(&write_10(20, 1, 0), 0, 512);
+    rig.submit(write_10(20, 1), 0, 512);
     rig.run();
     assert_eq!(rig.completion().outcome, GOOD);
     assert_eq!(rig.wait(Duration::from_secs(1)), (0, first.len() - 1));
@@ -156,8 +156,8 @@ fn a_command_that_nobody_waits_for_is_not_sent_again_and_its_session_goes_on() {
 fn a_command_that_nobody_waits_for_is_over_where_none_of_it_was_sent() {
     let mut rig = Rig::new();
     rig.machine.pace.limit(1);
-    let first = rig.submit(&write_10(4, 6, 0), 0, 6 * 512);
-    let second = rig.submit(&write_10(20, 1, 0), 0, 512);
+    let first = rig.submit(write_10(4, 6), 0, 6 * 512);
+    let second = rig.submit(write_10(20, 1), 0, 512);
     assert_eq!(rig.sent().len(), 1);
     for task in [second, first] {
         assert!(rig.machine.give_up_task(rig.now, task));
@@ -165,7 +165,7 @@ fn a_command_that_nobody_waits_for_is_over_where_none_of_it_was_sent() {
     assert_eq!(rig.wait(Duration::from_secs(3600)), (0, 0));
     assert!(rig.machine.may_change(&(4..5)));
     assert!(!rig.machine.may_change(&(9..10)) && !rig.machine.may_change(&(20..21)), "they never left");
-    rig.submit(&read_10(0, 1), 512, 0);
+    rig.submit(read_10(0, 1), 512, 0);
     rig.run();
     assert_eq!(rig.completion().outcome, GOOD);
 }
@@ -173,7 +173,7 @@ fn a_command_that_nobody_waits_for_is_over_where_none_of_it_was_sent() {
 #[test]
 fn a_nop_that_was_not_sent_has_no_answer() {
     let mut rig = Rig::on_vblade();
-    rig.submit(&write_10(4, 1, 0), 0, 512);
+    rig.submit(write_10(4, 1), 0, 512);
     let frame = rig.sent().remove(0);
     let mut rig = rig.lost();
     rig.machine.give_up(rig.now, &EVERYWHERE);
@@ -190,7 +190,7 @@ fn a_nop_that_was_not_sent_has_no_answer() {
 #[test]
 fn a_nop_is_asked_again_also_by_a_new_session_until_it_is_answered() {
     let mut rig = Rig::on_vblade();
-    rig.submit(&write_10(4, 2, 0), 0, 1024);
+    rig.submit(write_10(4, 2), 0, 1024);
     let tag = tag(&rig.sent()[0]);
     let mut rig = rig.lost();
     rig.machine.give_up(rig.now, &EVERYWHERE);
@@ -216,7 +216,7 @@ fn a_nop_is_asked_again_also_by_a_new_session_until_it_is_answered() {
 #[test]
 fn a_nop_from_another_address_proves_nothing() {
     let mut rig = Rig::on_vblade();
-    rig.submit(&write_10(4, 2, 0), 0, 1024);
+    rig.submit(write_10(4, 2), 0, 1024);
     rig.sent();
     let mut rig = rig.lost_to(InitiatorConfig { mtu: 1400, ..CONFIG });
     rig.machine.give_up(rig.now, &EVERYWHERE);
@@ -237,13 +237,13 @@ fn a_nop_from_another_address_proves_nothing() {
 #[test]
 fn a_command_waits_for_the_answers_to_what_was_sent_for_its_sectors_before() {
     let mut rig = Rig::new();
-    rig.submit(&write_10(4, 2, 0), 0, 1024);
+    rig.submit(write_10(4, 2), 0, 1024);
     let first = rig.sent();
     let mut rig = rig.lost();
     rig.machine.resume(rig.now);
     rig.memory.fill(9);
-    rig.submit(&write_10(5, 1, 0), 0, 512);
-    rig.submit(&write_10(6, 1, 0), 0, 512);
+    rig.submit(write_10(5, 1), 0, 512);
+    rig.submit(write_10(6, 1), 0, 512);
     let frames = rig.sent();
     assert_eq!((frames.len(), &frames[0]), (2, &first[0]), "what is beside it does not");
     let answers: Vec<_> = frames.iter().map(|frame| rig.disk.answer(frame)).collect();
@@ -256,12 +256,12 @@ fn a_command_waits_for_the_answers_to_what_was_sent_for_its_sectors_before() {
 #[test]
 fn a_command_does_not_wait_for_what_was_given_up() {
     let mut rig = Rig::new();
-    rig.submit(&write_10(4, 2, 0), 0, 1024);
+    rig.submit(write_10(4, 2), 0, 1024);
     rig.sent();
     let mut rig = rig.lost();
     rig.machine.resume(rig.now);
     rig.sent();
-    rig.submit(&write_10(5, 1, 0), 0, 512);
+    rig.submit(write_10(5, 1), 0, 512);
     assert!(rig.sent().is_empty());
     rig.machine.give_up(rig.now, &(4..5));
     rig.run();
@@ -272,11 +272,11 @@ fn a_command_does_not_wait_for_what_was_given_up() {
 #[test]
 fn what_does_not_fit_into_a_frame_any_more_is_given_up() {
     let mut rig = Rig::on_vblade();
-    rig.submit(&write_10(4, 2, 0), 0, 1024);
+    rig.submit(write_10(4, 2), 0, 1024);
     rig.sent();
     let mut rig = rig.lost_to(InitiatorConfig { mtu: 1000, ..CONFIG });
     rig.machine.resume(rig.now);
-    rig.submit(&write_10(4, 2, 0), 0, 1024);
+    rig.submit(write_10(4, 2), 0, 1024);
     rig.run();
     assert_eq!(rig.completion().outcome, GOOD, "it goes in two frames");
     assert!(rig.machine.may_change(&(4..6)));
@@ -287,8 +287,8 @@ fn what_does_not_fit_into_a_frame_any_more_is_given_up() {
 #[test]
 fn only_what_is_sent_again_counts_as_that() {
     let mut rig = Rig::new();
-    rig.submit(&write_10(4, 1, 0), 0, 512);
-    rig.submit(&write_10(20, 1, 0), 0, 512);
+    rig.submit(write_10(4, 1), 0, 512);
+    rig.submit(write_10(20, 1), 0, 512);
     let first = rig.sent();
     let mut rig = rig.lost();
     rig.machine.resume(rig.now);
@@ -297,7 +297,7 @@ fn only_what_is_sent_again_counts_as_that() {
         rig.machine.give_up(rig.now, &(4..5));
         assert_eq!(rig.machine.abandoned.repeated(), 1);
     }
-    let task = rig.submit(&write_10(8, 1, 0), 0, 512);
+    let task = rig.submit(write_10(8, 1), 0, 512);
     rig.sent();
     assert!(rig.machine.give_up_task(rig.now, task));
     assert_eq!(rig.machine.abandoned.repeated(), 1);
@@ -314,7 +314,7 @@ fn what_is_sent_again_is_bounded() {
     let mut rig = Rig::new();
     for round in 0..100 {
         for _ in 0..CONFIG.queue_depth {
-            rig.submit(&write_10(round % 32, 1, 0), 0, 512);
+            rig.submit(write_10(round % 32, 1), 0, 512);
         }
         rig.sent();
         rig = rig.lost();
@@ -331,15 +331,15 @@ fn with_too_many_that_were_given_up_writes_fail_and_reads_go_on() {
     let mut lost = 0;
     while lost < 1024 {
         for _ in 0..CONFIG.queue_depth {
-            rig.submit(&write_10(3, 1, 0), 0, 512);
+            rig.submit(write_10(3, 1), 0, 512);
         }
         lost += rig.sent().len();
         rig = rig.lost();
         rig.machine.give_up(rig.now, &EVERYWHERE);
     }
-    rig.submit(&write_10(50, 1, 0), 0, 512);
+    rig.submit(write_10(50, 1), 0, 512);
     assert_eq!(rig.sense(), (SenseKey::NotReady, 0x0400));
-    rig.submit(&read_10(50, 1), 512, 0);
+    rig.submit(read_10(50, 1), 512, 0);
     rig.run();
     assert_eq!(rig.completion().outcome, GOOD);
 }
@@ -348,7 +348,7 @@ fn with_too_many_that_were_given_up_writes_fail_and_reads_go_on() {
 fn writes_without_an_answer_have_turns() {
     let mut rig = Rig::new();
     for lba in [0, 8, 16] {
-        rig.submit(&write_10(lba, 1, 0), 0, 512);
+        rig.submit(write_10(lba, 1), 0, 512);
     }
     let first: BTreeSet<_> = rig.sent().into_iter().collect();
     assert_eq!(first.len(), 3);
@@ -369,13 +369,13 @@ fn writes_without_an_answer_have_turns() {
 fn what_is_sent_again_and_what_is_new_share_a_window_and_one_that_is_new_always_flies() {
     let mut rig = Rig::new();
     for lba in [0, 4, 8, 12] {
-        rig.submit(&write_10(lba, 1, 0), 0, 512);
+        rig.submit(write_10(lba, 1), 0, 512);
     }
     let first = rig.sent();
     let mut rig = rig.lost();
     rig.machine.resume(rig.now);
     for lba in [20, 24] {
-        rig.submit(&read_10(lba, 1), 512, 0);
+        rig.submit(read_10(lba, 1), 512, 0);
     }
     let frames = rig.sent();
     assert_eq!((first.len(), frames.len(), &frames[..4]), (4, 5, &first[..]));
@@ -386,7 +386,7 @@ fn what_is_sent_again_and_what_is_new_share_a_window_and_one_that_is_new_always_
     let answers: Vec<_> = frames[..2].iter().map(|frame| rig.disk.answer(frame)).collect();
     answers.iter().for_each(|answer| rig.receive(answer));
     for lba in [28, 32, 36] {
-        rig.submit(&read_10(lba, 1), 512, 0);
+        rig.submit(read_10(lba, 1), 512, 0);
     }
     assert_eq!(rig.sent().len(), 1, "with two of the first and one that is new it is full");
 }
@@ -400,7 +400,7 @@ fn refusal(request: &[u8]) -> Vec<u8> {
 #[test]
 fn the_refusal_of_a_copy_proves_nothing_of_the_first_unless_the_target_does_one_after_the_other() {
     for (mut rig, is_proof) in [(Rig::new(), false), (Rig::on_vblade(), true)] {
-        rig.submit(&write_10(4, 1, 0), 0, 512);
+        rig.submit(write_10(4, 1), 0, 512);
         let frame = rig.sent().remove(0);
         let mut rig = rig.lost();
         rig.machine.resume(rig.now);
@@ -417,7 +417,7 @@ fn the_refusal_of_a_copy_proves_nothing_of_the_first_unless_the_target_does_one_
 #[test]
 fn the_refusal_of_what_was_sent_once_is_an_answer() {
     let mut rig = Rig::new();
-    rig.submit(&write_10(4, 1, 0), 0, 512);
+    rig.submit(write_10(4, 1), 0, 512);
     let frame = rig.sent().remove(0);
     let mut rig = rig.lost();
     rig.machine.give_up(rig.now, &EVERYWHERE);
@@ -428,7 +428,7 @@ fn the_refusal_of_what_was_sent_once_is_an_answer() {
 #[test]
 fn a_command_does_not_end_by_the_refusal_of_a_copy() {
     for (mut rig, ends) in [(Rig::new(), false), (Rig::on_vblade(), true)] {
-        rig.submit(&write_10(4, 1, 0), 0, 512);
+        rig.submit(write_10(4, 1), 0, 512);
         let frame = rig.sent().remove(0);
         rig.later();
         assert_eq!(rig.sent(), [&frame[..]]);
@@ -441,7 +441,7 @@ fn a_command_does_not_end_by_the_refusal_of_a_copy() {
         }
     }
     let mut rig = Rig::new();
-    rig.submit(&write_10(4, 1, 0), 0, 512);
+    rig.submit(write_10(4, 1), 0, 512);
     let frame = rig.sent().remove(0);
     rig.receive(&refusal(&frame));
     assert_eq!(rig.completion().outcome, Outcome::Status { status: 0x18, sense: None });

@@ -7,6 +7,7 @@ use wire::aoe::{
     Refusal, ReserveArgument, ReserveCommand,
 };
 use wire::ata::{Command, POWER_ACTIVE_OR_IDLE, PassThrough, Registers, TRIM, status as ata_status};
+use wire::scsi::command::{ModeSelect6, ReadCapacity10, Unmap, Verify10, Verify16};
 
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 7]);
 
@@ -20,7 +21,7 @@ impl Rig {
 
     fn give(&mut self, cdb: &Cdb, read: u32, data: &[u8]) -> TaskId {
         self.place(data);
-        self.submit(cdb.as_bytes(), read, data.len() as u32)
+        self.submit(cdb, read, data.len() as u32)
     }
 
     fn order(&mut self, kind: OrderKind, read: u32, data: &[u8]) -> Vec<u8> {
@@ -132,7 +133,8 @@ fn an_order_that_makes_no_frame_is_refused() {
     }
     rig.give(&Order { kind: OrderKind::SetConfig, argument_bytes: 9 }.cdb(), 0, b"12345678");
     assert_eq!((rig.sent().len(), rig.refusal()), (0, bad));
-    rig.submit(&[0xc0, 1, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8, 0);
+    let unknown = [Order::OPCODE, wire::aoe::Command::CONFIG.0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    rig.submit(&unknown, 8, 0);
     assert_eq!(rig.refusal(), bad);
 }
 
@@ -167,7 +169,7 @@ fn a_test_that_does_not_hold_ends_and_the_session_goes_on() {
     assert_eq!(frame[24..], *b"\0\0\0\0\0\x12\0\x04disk");
     rig.answer(&frame, &config(2, b"disk 7"));
     assert_eq!((rig.completion().outcome, rig.placed(6)), (GOOD, b"disk 7".to_vec()));
-    rig.submit(&read_10(0, 1), 512, 0);
+    rig.submit(read_10(0, 1), 512, 0);
     rig.run();
     assert_eq!(rig.completion().outcome, GOOD);
 }
@@ -253,7 +255,7 @@ fn trimmed(frames: &[Vec<u8>]) -> (Vec<(u64, u64)>, Vec<u8>) {
 fn unmap_trims_in_as_many_frames_as_it_needs() {
     let mut rig = Rig::new();
     rig.disk.identity = IdentifyData { trim_sectors: 8, sectors: 1 << 30, ..rig.disk.identity };
-    rig.submit(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8, 0);
+    rig.submit(ReadCapacity10::new(), 8, 0);
     rig.run();
     rig.completion();
     // 150 ranges: two sectors of them fit into a frame of 1500 bytes.
@@ -263,7 +265,7 @@ fn unmap_trims_in_as_many_frames_as_it_needs() {
         list.extend(sectors.to_be_bytes());
         list.extend([0; 4]);
     }
-    let unmap = |len: u8| Cdb::from_bytes(&[0x42, 0, 0, 0, 0, 0, 0, 0, len, 0]).unwrap();
+    let unmap = |len: u8| Cdb::from(Unmap::new(len.into()));
     rig.give(&unmap(40), 0, &list);
     assert_eq!(rig.sense_of_end(), Some(0x2600), "more than one command may have");
     list[16..20].copy_from_slice(&(120 * 0xffff - 3u32).to_be_bytes());
@@ -276,7 +278,7 @@ fn unmap_trims_in_as_many_frames_as_it_needs() {
     }
     list.extend(more);
     (list[2], list[3]) = (1, (22 * 16 - 256) as u8);
-    rig.give(&Cdb::from_bytes(&[0x42, 0, 0, 0, 0, 0, 0, 1, 104, 0]).unwrap(), 0, &list);
+    rig.give(&Cdb::from(Unmap::new(360)), 0, &list);
     let frames = rig.sent();
     let (ranges, sectors) = trimmed(&frames);
     assert_eq!((ranges.len(), sectors), (141, vec![2, 1]));
@@ -326,7 +328,7 @@ fn what_does_not_fit_any_more_has_the_target_met_again() {
         let mut list = vec![0; 24];
         (list[1], list[3]) = (22, 16);
         list[16..20].copy_from_slice(&(ranges * 0xffff).to_be_bytes());
-        (Cdb::from_bytes(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0]).unwrap(), list)
+        (Cdb::from(Unmap::new(24)), list)
     };
     for (cdb, data, is_met_again) in [
         (trim_of(2), vec![0; 1024], true),
@@ -354,7 +356,7 @@ fn a_list_that_wants_nothing_is_taken_all_the_same() {
     let mut rig = Rig::with(CONFIG);
     rig.disk.identity.trim_sectors = 1;
     rig.log_in();
-    rig.give(&Cdb::from_bytes(&[0x42, 0, 0, 0, 0, 0, 0, 0, 8, 0]).unwrap(), 0, &[0, 6, 0, 0, 0, 0, 0, 0]);
+    rig.give(&Cdb::from(Unmap::new(8)), 0, &[0, 6, 0, 0, 0, 0, 0, 0]);
     assert!(rig.sent().is_empty());
     let done = rig.completion();
     assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
@@ -369,9 +371,9 @@ fn a_device_that_trims_no_more_is_sent_the_rest_of_an_unmap() {
     (list[1], list[3]) = (22, 16);
     list[16..20].copy_from_slice(&(100 * 0xffff_u32).to_be_bytes());
     rig.place(&list);
-    rig.submit(&read_10(0, 4), 2048, 0);
-    rig.submit(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8, 0);
-    rig.submit(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24);
+    rig.submit(read_10(0, 4), 2048, 0);
+    rig.submit(ReadCapacity10::new(), 8, 0);
+    rig.submit(Unmap::new(24), 0, 24);
     let mut frames = rig.sent();
     assert_eq!(trimmed(&frames.split_off(3)).0.len(), 64);
     rig.disk.identity.trim_sectors = 0;
@@ -383,7 +385,7 @@ fn a_device_that_trims_no_more_is_sent_the_rest_of_an_unmap() {
     assert_eq!((rest.len(), trimmed(&rest).0.len()), (1, 36));
     assert!(rig.sent().is_empty());
     (0..2).for_each(|_| assert_eq!(rig.completion().outcome, GOOD));
-    rig.submit(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24);
+    rig.submit(Unmap::new(24), 0, 24);
     rig.run();
     assert_eq!(rig.sense(), (SenseKey::IllegalRequest, 0x2000));
 }
@@ -402,17 +404,17 @@ impl Rig {
 #[test]
 fn verify_moves_nothing_and_reports_the_sector() {
     let mut rig = Rig::new();
-    rig.submit(&[0x2f, 0, 0, 0, 0, 0, 0, 0, 10, 0], 0, 0);
+    rig.submit(Verify10::new(0, 10), 0, 0);
     let frame = rig.sent().pop().unwrap();
     assert_eq!((frame.len(), frame[26], frame[27]), (36, 10, 0x42));
     rig.succeed(&frame);
     let done = rig.completion();
     assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
-    let verify = [0x8f, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 2, 0, 0, 0];
-    rig.submit(&verify, 0, 0);
+    let verify = Verify16::new(8, 512);
+    rig.submit(verify, 0, 0);
     assert_eq!(rig.sense_of_end(), Some(0x2100), "it ends before that");
     rig.disk.identity.sectors = 1 << 20;
-    rig.submit(&verify, 0, 0);
+    rig.submit(verify, 0, 0);
     let question = rig.sent().pop().unwrap();
     let answer = rig.disk.answer(&question);
     rig.receive(&answer);
@@ -435,7 +437,7 @@ fn mode_select_switches_the_write_cache() {
     let mut rig = Rig::new();
     let mut list = vec![0; 24];
     (list[4], list[5], list[6], list[16]) = (8, 18, 0, 0x20);
-    let select = Cdb::from_bytes(&[0x15, 0x10, 0, 0, 24, 0]).unwrap();
+    let select = Cdb::from(ModeSelect6::new(24));
     rig.give(&select, 0, &list);
     let frame = rig.sent().pop().unwrap();
     assert_eq!((frame[25], frame[27]), (0x82, 0xef), "SET FEATURES");
