@@ -48,6 +48,7 @@ pub(super) struct RawAoe {
     pub(super) deny: Option<Vec<At<String>>>,
 }
 
+/// `[[lun]]` as written: one field for each key.
 #[derive(Default, Debug)]
 pub(super) struct RawLun {
     pub(super) place: Place,

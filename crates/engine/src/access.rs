@@ -249,7 +249,10 @@ impl srp::login::Access for Directory {
         let portal = self.portal_of(applicant.portal);
         let Some((portal, index)) = portal.and_then(|portal| Some((portal, self.config.srp_target(portal)?)))
         else {
-            return Err((RejectReason::UNABLE_TO_ASSOCIATE, "the portal leads to no target".into()));
+            return Err((
+                RejectReason::UNABLE_TO_ASSOCIATE,
+                "no target is served through this portal".into(),
+            ));
         };
         let target = &self.config.targets[index];
         let refused =

@@ -152,7 +152,7 @@ impl<I: Io> Housekeeper<I> {
         );
         if !keeper.is_settled() {
             reactor::limited!(
-                "kept state that may not be durable",
+                "saved state that may not be durable",
                 tracing::Level::ERROR,
                 path = %path.display(),
                 "what was kept before may be gone after a power cut, although it holds: it is put back until that is durable"

@@ -59,13 +59,13 @@ impl Keeper {
         for (path, state) in std::mem::take(&mut self.unsettled) {
             match self.put(&path, &state) {
                 Ok(()) => reactor::limited!(
-                    "kept state that is durable now",
+                    "saved state that is durable now",
                     tracing::Level::WARN,
                     path = %path.display(),
-                    "the kept state is durable now"
+                    "the saved state is durable now"
                 ),
                 Err(error) => {
-                    tracing::debug!(path = %path.display(), %error, "the kept state is still not durable");
+                    tracing::debug!(path = %path.display(), %error, "the saved state is still not durable");
                     self.unsettled.insert(path, state);
                 }
             }

@@ -58,7 +58,8 @@ pub struct RemoteOptions {
     pub losses: Arc<AtomicU64>,
 }
 
-/// A unit of another target.
+/// A unit of another target: what its lanes share. Each field is shared on its own, by its own means (an atomic, a lock, or
+/// because it never changes).
 pub struct RemoteStore {
     url: Url,
     addresses: Vec<Destination>,

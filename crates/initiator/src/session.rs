@@ -147,7 +147,7 @@ pub enum Refused {
     Lost,
 }
 
-/// A session, and its commands.
+/// A session, and its commands: what it connects to and as whom, which outlives connections, and the connection that it has.
 pub struct Session {
     url: Url,
     options: Options,

@@ -24,6 +24,7 @@ use std::time::Duration;
     group(ArgGroup::new("style").multiple(false).args(["sgp", "bidirectional"])),
     after_help = "Example: lunette bench iscsi://storage1/iqn.2026-11.io.lunette:disk/0 --rw randread --bs 4K --iodepth 32"
 )]
+// One field for each option.
 pub(crate) struct BenchArguments {
     /// What to measure, one or several at once: an iSCSI URL, a file, a block device, ram:SIZE or null:SIZE
     #[arg(value_name = "TARGET", required = true)]

@@ -52,7 +52,7 @@ pub(crate) struct InquiryArguments {
     raw: bool,
 }
 
-/// What the unit reported.
+/// What the unit reported: one field for each part of the JSON document.
 #[derive(Serialize, Default)]
 struct Report {
     url: String,

@@ -283,8 +283,8 @@ impl Live {
             false => {
                 faults.extend(change::take_back(&mut self.daemon, before, taken));
                 match faults.len() {
-                    1 => "a step failed; those before it were taken back",
-                    _ => "a step failed; those before it were taken back, but not all is as it was",
+                    1 => "a step failed; those before it were undone",
+                    _ => "a step failed; those before it were undone, but not all is as it was",
                 }
             }
         };

@@ -44,7 +44,7 @@ const READS_AT_ONCE: usize = 4;
 /// Receives and reads in one turn that there is room for from the start.
 const FILLS_AT_START: usize = 256;
 
-/// One core's ring and its buffers. It stays on the thread that opened it.
+/// One core's ring and its buffers, with what a turn of the loop counts and times. It stays on the thread that opened it.
 ///
 /// Sockets and files must not be in nonblocking mode: their requests would fail with EAGAIN instead of waiting. (What is
 /// only watched may be.)

@@ -74,7 +74,7 @@ pub(crate) struct Place {
     pub(crate) is_calm: bool,
 }
 
-/// How an initiator behaves: odds in 1000 at each of its turns.
+/// How an initiator behaves: odds in 1000 at each of its turns, one field for each thing that it may do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habits {
     pub(crate) depth: u16,
@@ -178,7 +178,7 @@ pub(crate) struct Checks {
     pub(crate) meter: Rc<RefCell<Meter>>,
 }
 
-/// An initiator.
+/// An initiator: its link, what it has in flight, and the records of the world that it shares with others.
 pub(crate) struct Initiator {
     pub(crate) host: usize,
     pub(crate) kernel: Kernel,

@@ -74,7 +74,7 @@ pub(super) struct Worker {
     pub(super) state: State,
 }
 
-/// What changes from turn to turn.
+/// What changes from turn to turn, of the one loop that reads and writes all of it.
 pub(super) struct State {
     /// That of each turn, after its completions: they are from then, and so are the submissions that follow.
     now: u64,

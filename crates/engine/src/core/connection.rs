@@ -23,7 +23,8 @@ use scsi::nexus::Reach;
 use std::collections::BTreeMap;
 use wire::Span;
 
-/// One connection on its core.
+/// One connection on its core: one field for each part of the core that keeps something by connection. Only what several of them
+/// need, the machine and the session's LUNs, is not in a value of such a part.
 pub(super) struct Connection {
     pub(super) machine: Transport,
     /// `None`: an RDMA device carries it.

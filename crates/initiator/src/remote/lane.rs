@@ -25,7 +25,7 @@ const RANGE_BYTES_MAX: u64 = 64 << 20;
 /// The cookie of commands that are no operation's.
 pub(super) const QUESTION: u32 = u32::MAX;
 
-/// A lane: a session, and the operations that it carries out.
+/// A lane: a session, the operations that it carries out, and what has to be known of the unit before the next one.
 pub(super) struct RemoteLane {
     pub(super) store: Arc<RemoteStore>,
     pub(super) id: u64,
@@ -54,7 +54,7 @@ pub(super) struct RemoteLane {
     pub(super) backoff: Option<Backoff>,
 }
 
-/// An operation under way.
+/// An operation under way: a slot that is copied as a whole.
 #[derive(Clone, Copy)]
 struct Flight {
     id: OpId,
@@ -167,7 +167,7 @@ impl RemoteLane {
         };
         tracing::warn!(
             store = %self.store.url,
-            "writes were given up that the target has not answered: until it has, their blocks are not ready; {next}"
+            "writes were abandoned that the target has not answered: until it has, their blocks are not ready; {next}"
         );
     }
 
@@ -176,7 +176,7 @@ impl RemoteLane {
         let had_any = self.store.abandoned.has_given_up(self.id);
         self.store.abandoned.keep(self.id, |range| self.session.may_change(range));
         if had_any && !self.store.abandoned.has_given_up(self.id) {
-            tracing::info!(store = %self.store.url, "all writes that were given up have ended: their blocks are ready");
+            tracing::info!(store = %self.store.url, "all abandoned writes have ended: their blocks are ready");
         }
     }
 

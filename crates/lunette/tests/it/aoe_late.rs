@@ -129,7 +129,7 @@ fn a_write_whose_session_has_ended_is_not_sent_after_a_newer_one_of_another_path
         next.read_blocks(0, ELSEWHERE, 1, 512).expect("READ");
     }
     assert!(disk.heard().iter().all(|heard| heard.byte == NEW), "{:?}", disk.heard());
-    wait_until("nobody waits any more", || daemon.log().contains("writes were given up"));
+    wait_until("nobody waits any more", || daemon.log().contains("writes were abandoned"));
     assert!(!is_written(&mut next, LBA), "nothing shows it now either");
     assert_eq!(elsewhere.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
     let log = daemon.stop();
@@ -154,7 +154,7 @@ fn a_lunette_proves_that_it_never_got_a_write() {
     }
     let log = daemon.stop();
     assert!(log.contains("waiting for the target to prove that they have ended"), "{log}");
-    assert_eq!(log.matches("all writes that were given up have ended").count(), 1, "{log}");
+    assert_eq!(log.matches("all abandoned writes have ended").count(), 1, "{log}");
     target.stop();
 }
 

@@ -118,7 +118,8 @@ pub enum Source<'a> {
     Made(&'a [u8]),
 }
 
-/// The initiator's end of an AoE session.
+/// The initiator's end of an AoE session. Pace, pieces and abandoned writes are values of their own; the rest is what the
+/// session knows of its target and of the commands that wait for an answer about it.
 pub struct Initiator {
     config: InitiatorConfig,
     phase: Phase,

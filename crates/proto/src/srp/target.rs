@@ -57,7 +57,8 @@ impl TargetConfig {
     }
 }
 
-/// The target's end of one SRP channel.
+/// The target's end of one SRP channel: what a login grants, what is in flight and what is to be sent lie side by side, since
+/// each information unit advances all of them.
 pub struct Target {
     config: TargetConfig,
     access: Arc<dyn Access>,

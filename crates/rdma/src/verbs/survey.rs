@@ -8,7 +8,7 @@ use super::{Error, last};
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
-/// A device.
+/// A device: one field for each attribute that is reported.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceFacts {
     /// Its name, as `rxe0`.

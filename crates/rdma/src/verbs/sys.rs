@@ -65,6 +65,7 @@ pub struct IbvMr {
     pub rkey: u32,
 }
 
+/// As libibverbs lays it out.
 #[repr(C)]
 pub struct IbvDeviceAttr {
     pub fw_ver: [c_char; 64],
@@ -113,6 +114,7 @@ pub struct IbvDeviceAttr {
 /// Buffers are registered, and invalidated by the peer's messages, by work requests.
 pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: c_uint = 1 << 21;
 
+/// As libibverbs lays it out.
 #[repr(C)]
 pub struct IbvPortAttr {
     pub state: c_int,

@@ -6,7 +6,7 @@ use crate::state::space::Space;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What of a logical unit never changes while it is served.
+/// What of a logical unit never changes while it is served: the properties that INQUIRY and its pages report, as a flat list.
 #[derive(Clone, Debug)]
 pub struct Unit {
     /// Index among the daemon's units, the same on every core.

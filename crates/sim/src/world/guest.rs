@@ -75,7 +75,7 @@ pub(super) fn draw(seed: u64, plan: &Plan) -> Option<Manners> {
     })
 }
 
-/// Who makes the LUN come and go, and uses it.
+/// Who makes the LUN come and go, and uses it: the machine and session of a scripted peer, and what is expected of it.
 pub(crate) struct Guest {
     pub(crate) kernel: Kernel,
     pub(crate) host: usize,

@@ -33,7 +33,7 @@ pub(super) enum Kind {
     File(u32),
 }
 
-/// What a seed makes of the world.
+/// What a seed makes of the world: one field for each of its choices.
 pub(super) struct Plan {
     pub(super) kinds: Vec<Kind>,
     /// How often the target is killed.

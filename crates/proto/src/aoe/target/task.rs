@@ -228,7 +228,7 @@ impl Tags {
     }
 }
 
-/// What one slot holds.
+/// What one slot holds: a request from its frame to its answer, and for 5 s after that what a duplicate is recognised by.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Task {
     pub generation: u16,

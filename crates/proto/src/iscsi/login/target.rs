@@ -13,7 +13,8 @@ use std::sync::Arc;
 use wire::iscsi::{LoginRequest, LoginStatus, Stage};
 use wire::shown;
 
-/// The login of one connection, fed with login requests until one reply closes it or ends it.
+/// The login of one connection, fed with login requests until one reply closes it or ends it. It lives as long as the login: what
+/// lasts is in the grant and the values.
 pub struct TargetLogin {
     access: Arc<dyn Access>,
     from: SocketAddr,

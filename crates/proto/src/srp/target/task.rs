@@ -170,7 +170,7 @@ impl Buffer {
     }
 }
 
-/// One command in flight.
+/// One command in flight: a slot of a fixed table, with the command's two buffers and how far each has moved.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Task {
     pub generation: u16,

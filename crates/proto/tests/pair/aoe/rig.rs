@@ -74,6 +74,7 @@ enum Has {
     Borrowed(Span),
 }
 
+/// Both ends and the network between them, with what the tests count.
 pub(crate) struct Rig {
     pub now: Time,
     pub faults: Faults,
