@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login};
+use wire::scsi::command::Read10;
 
 /// Quiet sessions, and the threads that they are divided among.
 const SESSIONS: usize = 100;
@@ -121,10 +122,8 @@ fn beside_a_loud_session<T>(url: &Url, run: impl FnOnce() -> T) -> (T, f64) {
             rustix::process::setpriority_process(None, 19).expect("any thread may be nice");
             let mut loud = Initiator::login(url, &Login::named("loud")).expect("login");
             loud.ready(0).expect("TEST UNIT READY");
-            let mut cdb = [0; 10];
-            cdb[0] = 0x28;
-            cdb[7..9].copy_from_slice(&(LOUD_BLOCKS as u16).to_be_bytes());
-            let issue = |loud: &mut Initiator| loud.issue(0, &cdb, LOUD_BLOCKS as usize * 512, Vec::new());
+            let cdb = Read10::new(0, LOUD_BLOCKS as u16);
+            let issue = |loud: &mut Initiator| loud.issue(0, cdb, LOUD_BLOCKS as usize * 512, Vec::new());
             for _ in 0..DEPTH {
                 issue(&mut loud).expect("a command");
             }
@@ -159,11 +158,9 @@ fn beside_hostile_peers<T>(url: &Url, run: impl FnOnce() -> T) -> (T, f64) {
             }
         });
         let mut greedy = greedy;
-        let mut cdb = [0; 10];
-        cdb[0] = 0x28;
-        cdb[7..9].copy_from_slice(&(LOUD_BLOCKS as u16).to_be_bytes());
+        let cdb = Read10::new(0, LOUD_BLOCKS as u16);
         for _ in 0..UNREAD {
-            greedy.issue(0, &cdb, LOUD_BLOCKS as usize * 512, Vec::new()).expect("a command");
+            greedy.issue(0, cdb, LOUD_BLOCKS as usize * 512, Vec::new()).expect("a command");
         }
         let (start, before) = (Instant::now(), refused.load(Ordering::Relaxed));
         let result = run();

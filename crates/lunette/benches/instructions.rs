@@ -13,6 +13,7 @@ use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, write_cdb};
 use support::tools::{must, read_text, spawn, tool};
 use tempfile::TempDir;
+use wire::scsi::command::Read16;
 
 /// Commands before anything is counted, and those that are.
 const WARM_UP: u32 = 512;
@@ -46,7 +47,7 @@ fn main() {
                 let lba = u64::from(command * blocks) % RANGE_BLOCKS;
                 if is_write {
                     let cdb = write_cdb(lba, data.len(), BLOCK_BYTES, false);
-                    assert_eq!(initiator.write(lun, &cdb, &data).expect("an answer").status, 0);
+                    assert_eq!(initiator.write(lun, cdb, &data).expect("an answer").status, 0);
                 } else {
                     initiator.read_blocks(lun, lba, blocks, BLOCK_BYTES).expect("READ");
                 }
@@ -68,12 +69,9 @@ fn main() {
 fn read_together(initiator: &mut Initiator, lun: u16, first: u32, blocks: u32) {
     initiator.gather();
     for command in first..first + DEPTH {
-        let mut cdb = [0; 16];
-        cdb[0] = 0x88;
-        cdb[2..10].copy_from_slice(&(u64::from(command * blocks) % RANGE_BLOCKS).to_be_bytes());
-        cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
+        let cdb = Read16::new(u64::from(command * blocks) % RANGE_BLOCKS, blocks);
         initiator
-            .issue(lun, &cdb, (blocks * BLOCK_BYTES) as usize, Vec::new())
+            .issue(lun, cdb, (blocks * BLOCK_BYTES) as usize, Vec::new())
             .expect("a place in the window");
     }
     initiator.release().expect("sent");

@@ -8,6 +8,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login};
+use wire::scsi::command::Read10;
 
 /// Commands that each session keeps in flight.
 const DEPTHS: [usize; 4] = [8, 32, 32, 120];
@@ -58,11 +59,9 @@ fn measure(url: &Url, bytes: usize) -> Vec<Vec<u64>> {
                 let name = format!("limited{number}");
                 let mut session = Initiator::login(url, &Login::named(&name)).expect("login");
                 session.ready(0).expect("TEST UNIT READY");
-                let mut cdb = [0; 10];
-                cdb[0] = 0x28;
-                cdb[7..9].copy_from_slice(&u16::try_from(bytes / 512).expect("it fits").to_be_bytes());
+                let cdb = Read10::new(0, u16::try_from(bytes / 512).expect("it fits"));
                 let issue = |session: &mut Initiator| {
-                    session.issue(0, &cdb, bytes, Vec::new()).expect("a command");
+                    session.issue(0, cdb, bytes, Vec::new()).expect("a command");
                 };
                 (0..DEPTHS[number]).for_each(|_| issue(&mut session));
                 together.wait();

@@ -39,7 +39,7 @@ fn session(network: &Network, daemon: &Daemon, name: &str) -> Initiator {
 fn give_up(disk: &Disk, session: &mut Initiator) {
     disk.keep_from(LBA);
     let cdb = write_cdb(LBA, SECTOR, 512, false);
-    let old = session.issue(0, &cdb, 0, vec![OLD; SECTOR]).expect("it is sent");
+    let old = session.issue(0, cdb, 0, vec![OLD; SECTOR]).expect("it is sent");
     wait_until("the disk has the write", || disk.is_keeping());
     disk.be_stuck();
     assert_eq!(session.complete(old).expect("an answer").sense_key(), Some(NOT_READY));
@@ -48,7 +48,7 @@ fn give_up(disk: &Disk, session: &mut Initiator) {
 /// Whether sectors could be written.
 fn is_written(session: &mut Initiator, lba: u64) -> bool {
     let cdb = write_cdb(lba, SECTOR, 512, false);
-    let response = session.write(0, &cdb, &[NEW; SECTOR]).expect("an answer");
+    let response = session.write(0, cdb, &[NEW; SECTOR]).expect("an answer");
     let is_held_off = response.status == BUSY || response.sense_key() == Some(NOT_READY);
     assert!(response.status == 0 || is_held_off, "{response:?}");
     response.status == 0
@@ -80,7 +80,7 @@ fn a_write_that_was_given_up_holds_its_blocks_until_the_disk_answers_it() {
 /// Gives up a write that the target does not get.
 fn lose(session: &mut Initiator) {
     let cdb = write_cdb(LBA, SECTOR, 512, false);
-    let response = session.write(0, &cdb, &[OLD; SECTOR]).expect("an answer");
+    let response = session.write(0, cdb, &[OLD; SECTOR]).expect("an answer");
     assert_eq!(response.sense_key(), Some(NOT_READY));
 }
 

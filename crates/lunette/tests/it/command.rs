@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
-use wire::scsi::command::{ReadCapacity10, ReportLuns};
+use wire::scsi::command::{ReadCapacity10, ReadCapacity16, ReportLuns};
 
 fn check(folder: &Path, text: &str) -> Outcome {
     std::fs::write(folder.join("lunette.toml"), text).expect("written");
@@ -344,9 +344,7 @@ fn a_remote_unit_that_comes_late_has_its_own_block_sizes() {
     reported.clear();
     wait_until("it is ready", || ready(&mut reported, &mut initiator));
     assert!(reported.contains(&CAPACITY_CHANGED), "{reported:02x?}");
-    let mut capacity = [0; 16];
-    (capacity[0], capacity[1], capacity[13]) = (0x9e, 0x10, 32);
-    let capacity = initiator.read(0, &capacity, 32).expect("READ CAPACITY(16)").data;
+    let capacity = initiator.read(0, ReadCapacity16::new(32), 32).expect("READ CAPACITY(16)").data;
     assert_eq!(
         (&capacity[4..8], &capacity[8..12], capacity[13]),
         (&[0, 0, 7, 0xff][..], &[0, 0, 0x10, 0][..], 2)

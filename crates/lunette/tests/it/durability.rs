@@ -104,7 +104,7 @@ fn write_until_killed(
             let version = ledger.send(slot);
             let data: Vec<u8> = (0..SLOT_BLOCKS).flat_map(|block| content(slot, block, version)).collect();
             let cdb = write_cdb(first_block(slot), data.len(), BLOCK_BYTES, promise == Promise::Forced);
-            batch.insert(initiator.issue(url.lun, &cdb, 0, data)?, (slot, version));
+            batch.insert(initiator.issue(url.lun, cdb, 0, data)?, (slot, version));
         }
         let mut promised = Vec::new();
         for _ in 0..DEPTH {

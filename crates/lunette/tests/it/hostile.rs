@@ -301,7 +301,7 @@ fn data_that_never_comes_holds_nobody_up_for_good() {
     other.ready(url.lun).expect("ready");
     let out = vec![3; 512];
     let ordered = crate::support::initiator::write_cdb(9, 512, 512, false);
-    let tag = other.issue_as(2, url.lun, &ordered, 0, out).expect("sent");
+    let tag = other.issue_as(2, url.lun, ordered, 0, out).expect("sent");
     assert_eq!(other.complete(tag).expect("an answer").status, 0);
     assert!(stuck.receive().is_err(), "the session without progress was ended");
     let log = daemon.stop();

@@ -2,7 +2,7 @@
 
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
-use wire::scsi::command::Unmap;
+use wire::scsi::command::{GetLbaStatus, Unmap};
 
 const HUGE: u64 = 2 << 20;
 const DISK: u64 = 64 << 20;
@@ -45,10 +45,7 @@ impl Scene {
 
     /// Whether the first block of the range is mapped, and how many bytes are like it (GET LBA STATUS, SBC-4 section 5.7).
     fn extent(&mut self, at: u64) -> (bool, u64) {
-        let mut cdb = [0u8; 16];
-        (cdb[0], cdb[1], cdb[13]) = (0x9E, 0x12, 24);
-        cdb[2..10].copy_from_slice(&(at / BLOCK).to_be_bytes());
-        let data = self.initiator.read(0, &cdb, 24).expect("an answer").data;
+        let data = self.initiator.read(0, GetLbaStatus::new(at / BLOCK, 24), 24).expect("an answer").data;
         let blocks = u32::from_be_bytes(data[16..20].try_into().expect("4 bytes"));
         (data[20] & 0x0F == 0, u64::from(blocks) * BLOCK)
     }

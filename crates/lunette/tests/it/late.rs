@@ -84,7 +84,7 @@ fn a_write_that_was_given_up_with_its_session_does_not_go_over_a_newer_one() {
     let mut writer = session(&network, &daemon, "writer");
     disk.keep_from(LBA);
     let cdb = write_cdb(LBA, SECTOR, 512, false);
-    let old = writer.issue(0, &cdb, 0, vec![OLD; SECTOR]).expect("it is sent");
+    let old = writer.issue(0, cdb, 0, vec![OLD; SECTOR]).expect("it is sent");
     wait_until("the disk has the write", || disk.heard().len() == 1);
     disk.be_late(LATE);
     wait_until("the session is lost", || daemon.log().contains("no session with the target"));

@@ -60,7 +60,7 @@ fn a_write_that_is_acknowledged_during_an_unmap_is_not_lost() {
         initiator.gather();
         let unmap = unmap(&mut initiator, lun);
         let cdb = write_cdb(LAST, BLOCK, 512, false);
-        let write = initiator.issue(lun, &cdb, 0, vec![2; BLOCK]).expect("sent");
+        let write = initiator.issue(lun, cdb, 0, vec![2; BLOCK]).expect("sent");
         initiator.release().expect("sent");
         assert_eq!(initiator.complete(write).expect("an answer").status, GOOD);
         assert_eq!(initiator.complete(unmap).expect("an answer").status, GOOD);

@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use wire::scsi::command::ReadCapacity16;
 
 /// An answer of the API.
 pub(crate) struct Answer {
@@ -294,9 +295,7 @@ fn over_tcp_the_daemon_is_only_read() {
 
 /// READ CAPACITY(16) (SBC-4 section 5.20), in bytes, past unit attentions.
 fn capacity(session: &mut Initiator, lun: u16) -> u64 {
-    let mut cdb = [0; 16];
-    (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
-    let response = session.read(lun, &cdb, 32).expect("an answer");
+    let response = session.read(lun, ReadCapacity16::new(32), 32).expect("an answer");
     assert_eq!(response.status, 0, "{response:?}");
     let last = u64::from_be_bytes(response.data[..8].try_into().expect("eight bytes"));
     let block = u32::from_be_bytes(response.data[8..12].try_into().expect("four bytes"));

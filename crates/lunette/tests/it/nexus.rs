@@ -7,7 +7,7 @@ use crate::support::load::Load;
 use crate::support::wait_until;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
-use wire::scsi::command::PersistentReserveOut;
+use wire::scsi::command::{CompareAndWrite, PersistentReserveOut, Read16};
 use wire::scsi::opcode::service_action::persistent_reserve_out;
 use wire::scsi::parameters::ReserveOutList;
 use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT};
@@ -178,13 +178,10 @@ fn a_warm_reset_ends_the_tasks_of_all_and_notifies_everybody() {
 
 /// COMPARE AND WRITE of one block.
 fn compare_and_write(initiator: &mut Initiator, lun: u16, old: u64, new: u64) -> bool {
-    let mut cdb = [0; 16];
-    cdb[0] = 0x89;
-    cdb[13] = 1;
     let mut out = vec![0; 2 * BLOCK];
     out[..8].copy_from_slice(&old.to_be_bytes());
     out[BLOCK..BLOCK + 8].copy_from_slice(&new.to_be_bytes());
-    let response = initiator.write(lun, &cdb, &out).expect("an answer");
+    let response = initiator.write(lun, CompareAndWrite::new(0, 1), &out).expect("an answer");
     assert!(response.status == GOOD || response.sense_key() == Some(0x0e), "MISCOMPARE is the only failure");
     response.status == GOOD
 }
@@ -240,7 +237,7 @@ fn ordered_and_simple_tasks_of_many_sessions_all_end() {
                     let lba = n * 1000 + round;
                     let cdb = write_cdb(lba, BLOCK, 512, false);
                     let out = vec![round as u8 + 1; BLOCK];
-                    tags.push(initiator.issue_as(attribute, url.lun, &cdb, 0, out).expect("sent"));
+                    tags.push(initiator.issue_as(attribute, url.lun, cdb, 0, out).expect("sent"));
                 }
                 for tag in tags {
                     assert_eq!(initiator.complete(tag).expect("an answer").status, GOOD);
@@ -259,10 +256,9 @@ fn ordered_and_simple_tasks_of_many_sessions_all_end() {
 /// all the commands: they came together, and the first is being answered.
 fn reads(url: &Url, name: &str) -> (Initiator, Vec<u32>) {
     let mut reader = session(url, name);
-    let mut cdb = [0; 16];
-    (cdb[0], cdb[12]) = (0x88, 2);
+    let cdb = Read16::new(0, 512);
     reader.gather();
-    let tags = (0..64).map(|_| reader.issue(url.lun, &cdb, 512 * 512, Vec::new()).expect("sent")).collect();
+    let tags = (0..64).map(|_| reader.issue(url.lun, cdb, 512 * 512, Vec::new()).expect("sent")).collect();
     reader.release().expect("sent");
     reader.stream().peek(&mut [0]).expect("the first answer");
     (reader, tags)
@@ -274,10 +270,10 @@ fn a_reset_frees_a_unit_from_reads_that_nobody_takes() {
     let (stuck, _) = reads(&url, "stuck");
     let (mut waiting, mut other) = (session(&url, "waiting"), session(&url, "other"));
     let cdb = write_cdb(9, BLOCK, 512, false);
-    waiting.issue_as(2, url.lun, &cdb, 0, vec![9; BLOCK]).expect("sent");
+    waiting.issue_as(2, url.lun, cdb, 0, vec![9; BLOCK]).expect("sent");
     assert_eq!(other.manage(5, url.lun, u32::MAX).expect("an answer"), 0, "LOGICAL UNIT RESET");
     other.write_blocks(url.lun, 9, 512, &vec![7; BLOCK], false).expect("WRITE");
-    let ordered = other.issue_as(2, url.lun, &cdb, 0, vec![8; BLOCK]).expect("sent");
+    let ordered = other.issue_as(2, url.lun, cdb, 0, vec![8; BLOCK]).expect("sent");
     assert_eq!(other.complete(ordered).expect("an answer").status, GOOD);
     drop((stuck, waiting));
     daemon.stop();
@@ -290,7 +286,7 @@ fn reads_on_their_way_hold_ordered_commands_up_until_they_left_or_nobody_takes_t
     let (mut reader, tags) = reads(&url, "reader");
     let mut orderly = session(&url, "orderly");
     let cdb = write_cdb(9, BLOCK, 512, false);
-    let ordered = orderly.issue_as(2, url.lun, &cdb, 0, vec![9; BLOCK]).expect("sent");
+    let ordered = orderly.issue_as(2, url.lun, cdb, 0, vec![9; BLOCK]).expect("sent");
     drop(gone);
     for tag in &tags[..63] {
         let response = reader.complete(*tag).expect("an answer");

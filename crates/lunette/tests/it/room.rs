@@ -93,7 +93,7 @@ fn read_ordered(initiator: &mut Initiator, lun: u16) -> u32 {
 /// So many WRITEs with their unasked data, which the target has once this returns.
 fn write_many(initiator: &mut Initiator, lun: u16, count: usize, bytes: usize) -> Vec<u32> {
     let cdb = write_cdb(0, bytes, BLOCK_BYTES, false);
-    let tags = (0..count).map(|_| initiator.issue(lun, &cdb, 0, vec![2; bytes]).expect("sent")).collect();
+    let tags = (0..count).map(|_| initiator.issue(lun, cdb, 0, vec![2; bytes]).expect("sent")).collect();
     arrived(initiator, lun);
     tags
 }

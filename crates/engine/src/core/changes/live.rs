@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use wire::scsi::command::Inquiry;
+use wire::scsi::command::{Inquiry, Read16};
 use wire::scsi::vpd;
 
 const BLOCK: u32 = 512;
@@ -360,13 +360,11 @@ fn load(portal: SocketAddr, ends: &AtomicBool) -> u64 {
     let mut next = |initiator: &mut Initiator, slot: usize, written: &mut [u8; DEPTH]| {
         commands += 1;
         let is_write = (commands / DEPTH as u64).is_multiple_of(2);
-        let mut read = [0; 16];
-        (read[0], read[9], read[13]) = (0x88, slot as u8, 1);
         let tag = if is_write {
             written[slot] = (commands % 251) as u8;
             initiator.issue(0, write_cdb(slot as u64, 512, BLOCK, false), 0, vec![written[slot]; 512])
         } else {
-            initiator.issue(0, &read, 512, Vec::new())
+            initiator.issue(0, Read16::new(slot as u64, 1), 512, Vec::new())
         };
         (tag.expect("it is sent"), slot, is_write)
     };

@@ -173,7 +173,7 @@ fn a_lun_that_hangs_is_removed_and_holds_up_no_change_behind_it() {
     let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
     (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
     stores[1].hold();
-    let write = initiator.issue(1, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    let write = initiator.issue(1, write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
     stores[1].wait_for(1);
     let gone = daemon.config().luns[1].clone();
     daemon.wait_at_most(Duration::ZERO);
@@ -231,7 +231,7 @@ fn a_target_whose_session_hangs_is_removed_and_whoever_ends_the_daemon_waits_for
     let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
     (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
     stores[1].hold();
-    initiator.issue(1, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    initiator.issue(1, write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
     stores[1].wait_for(1);
     let mut config = daemon.config().clone();
     config.targets.clear();
@@ -267,7 +267,7 @@ fn functions_reach_what_was_begun_on_a_lun_that_goes() {
         (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
         stores[1].hold();
         let write = write_cdb(0, 512, BLOCK, false);
-        let write = initiator.issue(1, &write, 0, vec![1; 512]).expect("it is sent");
+        let write = initiator.issue(1, write, 0, vec![1; 512]).expect("it is sent");
         stores[1].wait_for(1);
         let remover = std::thread::spawn(move || {
             daemon.apply(Change::Remove { name: "lun1".into() }).expect("it goes");

@@ -188,7 +188,7 @@ fn held_up(commands: usize) -> (crate::Daemon, Initiator, Vec<u32>) {
     initiator.write_blocks(0, 0, BLOCK, &[9; 512], false).expect("GOOD");
     let write = |at: usize| write_cdb(at as u64, 512, BLOCK, false);
     let tags = (0..commands)
-        .map(|at| initiator.issue(0, &write(at), 0, vec![at as u8; 512]).expect("it is sent"))
+        .map(|at| initiator.issue(0, write(at), 0, vec![at as u8; 512]).expect("it is sent"))
         .collect();
     (daemon, initiator, tags)
 }

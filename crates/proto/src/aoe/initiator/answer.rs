@@ -308,7 +308,7 @@ pub(in crate::aoe::initiator) mod tests {
 
     fn modes(cdb: impl Into<Cdb>, identity: &IdentifyData) -> Vec<u8> {
         let (cdb, mut made) = (cdb.into(), Made::default());
-        mode_sense(&cdb, identity, cdb.opcode() == 0x5a, &mut made).unwrap();
+        mode_sense(&cdb, identity, cdb.opcode() == wire::scsi::opcode::MODE_SENSE_10, &mut made).unwrap();
         made.bytes().to_vec()
     }
 

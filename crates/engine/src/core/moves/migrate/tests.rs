@@ -148,7 +148,7 @@ fn verified_load(url: &Url, session: usize, commands: usize) {
                 (read_cdb(lba, data.len()), Op::Read(slot))
             };
             let (len, out) = if is_write { (0, data) } else { (data.len(), Vec::new()) };
-            in_flight.insert(initiator.issue(0, &cdb, len, out).expect("it is sent"), op);
+            in_flight.insert(initiator.issue(0, cdb, len, out).expect("it is sent"), op);
             issued += 1;
         } else if !in_flight.is_empty() {
             let (tag, response) = initiator.complete_any().expect("an end");
@@ -177,7 +177,7 @@ fn aborts(url: &Url, rounds: usize) {
         let tags: Vec<u32> = (0..4)
             .map(|_| {
                 let cdb = write_cdb(lba, data.len(), BLOCK as u32, false);
-                initiator.issue(1, &cdb, 0, data.clone()).expect("it is sent")
+                initiator.issue(1, cdb, 0, data.clone()).expect("it is sent")
             })
             .collect();
         let (function, tag) = if round % 2 == 0 { (ABORT_TASK, tags[3]) } else { (ABORT_TASK_SET, u32::MAX) };
@@ -201,7 +201,7 @@ fn reinstatements(url: &Url, rounds: usize) {
         assert_eq!(initiator.read_blocks(1, 65536, 128, BLOCK as u32).expect("it is read"), data);
         for slot in 0..4 {
             let cdb = write_cdb(70000 + slot * 1024, 262_144, BLOCK as u32, false);
-            initiator.issue(1, &cdb, 0, vec![1; 262_144]).expect("it is sent");
+            initiator.issue(1, cdb, 0, vec![1; 262_144]).expect("it is sent");
         }
         before = Some(initiator);
     }
