@@ -92,7 +92,7 @@ fn what_happens_is_followed_as_it_happens_and_who_comes_back_misses_nothing() {
 
     one.ready(2).expect("the unit is ready");
     for _ in 0..5 {
-        let refused = one.write(2, &write_cdb(0, 512, 512, false), &[0; 512]).expect("an answer");
+        let refused = one.write(2, write_cdb(0, 512, 512, false), &[0; 512]).expect("an answer");
         assert_eq!(refused.sense_key(), Some(7), "DATA PROTECT");
     }
     let mut count = 0;
