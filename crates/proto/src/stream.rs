@@ -89,10 +89,6 @@ pub struct Transmit {
     /// A batch that has reached this many bytes takes no further PDU: [`Transmit::SHARED_BYTES_MAX`], or more where the send
     /// holds up nobody.
     pub total_bytes_max: u32,
-    /// A sum was started and has not been appended.
-    is_summing: bool,
-    /// Some payload is summed.
-    sums_payload: bool,
 }
 
 impl Default for Transmit {
@@ -103,8 +99,6 @@ impl Default for Transmit {
             done: Vec::new(),
             total_bytes: 0,
             total_bytes_max: Transmit::SHARED_BYTES_MAX,
-            is_summing: false,
-            sums_payload: false,
         }
     }
 }
@@ -123,9 +117,7 @@ impl Transmit {
     /// Whether another PDU with `bytes` header bytes and `segments` segments fits.
     #[inline]
     pub fn has_room(&self, bytes: usize, segments: usize) -> bool {
-        // Payload that is summed is copied for it: that should still be in the cache when it leaves.
-        let most = if self.sums_payload { Self::SHARED_BYTES_MAX } else { self.total_bytes_max };
-        self.total_bytes < most && self.has_room_without_payload(bytes, segments)
+        self.total_bytes < self.total_bytes_max && self.has_room_without_payload(bytes, segments)
     }
 
     /// The same for one that has no payload.
@@ -151,13 +143,11 @@ impl Transmit {
 
     /// Starts a sum.
     pub fn start_sum(&mut self) {
-        self.is_summing = true;
         self.segments.push(Segment::SumStart);
     }
 
     /// Appends the sum.
     pub fn push_sum(&mut self) {
-        self.is_summing = false;
         self.total_bytes = self.total_bytes.saturating_add(4);
         self.segments.push(Segment::Sum);
     }
@@ -165,7 +155,6 @@ impl Transmit {
     /// Appends payload.
     #[inline]
     pub fn push_payload(&mut self, span: Span) {
-        self.sums_payload |= self.is_summing;
         self.total_bytes = self.total_bytes.saturating_add(span.len);
         self.segments.push(Segment::Payload(span));
     }
@@ -176,7 +165,6 @@ impl Transmit {
         self.segments.clear();
         self.done.clear();
         self.total_bytes = 0;
-        (self.is_summing, self.sums_payload) = (false, false);
     }
 }
 
@@ -251,19 +239,10 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_sends_more_at_once_unless_it_is_copied_to_be_summed() {
-        assert_eq!(answers(Transmit::SHARED_BYTES_MAX, false), 2);
-        assert_eq!(answers(Transmit::ALONE_BYTES_MAX, false), 16);
-        assert_eq!(answers(Transmit::ALONE_BYTES_MAX, true), 2);
-    }
-
-    #[test]
-    fn a_summed_header_takes_no_room_from_payload_that_is_not_summed() {
-        let mut batch = Transmit { total_bytes_max: Transmit::ALONE_BYTES_MAX, ..Transmit::default() };
-        batch.push_payload(Span { buffer: BufferId(0), offset: 0, len: Transmit::SHARED_BYTES_MAX });
-        batch.start_sum();
-        batch.push_bytes(&[0; 48]);
-        batch.push_sum();
-        assert!(batch.has_room(48, 4));
+    fn who_is_alone_sends_more_at_once() {
+        for is_summed in [false, true] {
+            assert_eq!(answers(Transmit::SHARED_BYTES_MAX, is_summed), 2);
+            assert_eq!(answers(Transmit::ALONE_BYTES_MAX, is_summed), 16);
+        }
     }
 }

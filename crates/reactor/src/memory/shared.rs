@@ -35,13 +35,14 @@ pub(super) unsafe fn fill_zero(at: *mut u8, len: usize) {
 }
 
 /// Less than this is copied as usual: small blocks are the ones that are read again soon.
+#[cfg(any(target_arch = "x86_64", test))]
 const STREAM_BYTES_MIN: usize = 16 * 1024;
 /// What is copied in one go of the loop, and how the target is aligned.
 #[cfg(target_arch = "x86_64")]
 const STEP: usize = 64;
 
-/// The same, where the target is large memory that is not read again soon: what is long is written past the cache. A copy
-/// that goes through it reads each line of the target from memory first, only to write over it.
+/// Copies as [`copy`] does, to large memory that is not read again soon: what is long is written past the cache. A copy that
+/// goes through it reads each line of the target from memory first, only to write over it.
 ///
 /// # Safety
 /// As for [`copy`].
