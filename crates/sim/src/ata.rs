@@ -400,7 +400,9 @@ impl Ata {
                 if fate != Fate::Unsure {
                     registers.has_landed(now, range, id, fate == Fate::Durable);
                 }
-                let (tags, until) = (asked.tags.clone(), now.after(LATE));
+                // Who is refused waits for nobody: an earlier copy may be held back until it is let in after all.
+                let until = if is_conflict { Time(u64::MAX) } else { now.after(LATE) };
+                let tags = asked.tags.clone();
                 self.lingering.push(Lingering { tags, range, id, until });
                 Ok(())
             }
