@@ -192,27 +192,44 @@ impl Daemon {
     /// # Errors
     /// When a portal's address cannot be bound, the state directory cannot be made, or a core cannot start.
     pub fn start(config: Config) -> Result<Daemon, StartError> {
-        Daemon::start_reporting(config, Events::default())
+        Daemon::start_as(config, Events::default(), Vec::new(), |_| Ok(()))
     }
 
-    /// The same, and what happens is reported there.
+    /// The same; what happens is reported there, and these sockets listen at the portals that have their addresses. When everything
+    /// else that the configuration names is open as well, and before any core starts, `settle` may give up rights of the process.
     ///
     /// # Errors
-    /// As those of [`Daemon::start`].
-    pub fn start_reporting(config: Config, events: Events) -> Result<Daemon, StartError> {
-        Daemon::start_with(config, events, opening::open_all)
+    /// As [`Daemon::start`]; when a socket listens at no portal; and those of `settle`.
+    pub fn start_as(
+        config: Config,
+        events: Events,
+        sockets: Vec<(String, TcpListener)>,
+        settle: impl FnOnce(&Config) -> Result<(), String>,
+    ) -> Result<Daemon, StartError> {
+        Daemon::begin(config, events, sockets, settle, opening::open_all)
     }
 
     /// The same with stores that are opened so.
+    #[cfg(test)]
     pub(crate) fn start_with(
+        config: Config,
+        events: Events,
+        open: impl FnOnce(&mut [Lun], &About) -> Vec<Opened>,
+    ) -> Result<Daemon, StartError> {
+        Daemon::begin(config, events, Vec::new(), |_| Ok(()), open)
+    }
+
+    fn begin(
         mut config: Config,
         events: Events,
+        sockets: Vec<(String, TcpListener)>,
+        settle: impl FnOnce(&Config) -> Result<(), String>,
         open: impl FnOnce(&mut [Lun], &About) -> Vec<Opened>,
     ) -> Result<Daemon, StartError> {
         let asked = config.clone();
         let sockets_end = prepare(&mut config)?;
         let srp_guid = config.srp_guid;
-        let doors = open_doors(&config)?;
+        let doors = open_doors(&config, sockets)?;
         let addresses = doors.iter().map(|door| door.address).collect();
         let sockets =
             open_interfaces(&config, packet::open).map_err(|error| StartError(format!("AoE on {error}")))?;
@@ -220,6 +237,8 @@ impl Daemon {
         let opened = open(&mut config.luns, &about);
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
         let (units, fit) = NewUnit::all(&config, &opened, &System);
+
+        settle(&config).map_err(StartError)?;
 
         let count = config.cores.len();
         let (jobs, work) = mpsc::channel();
@@ -427,10 +446,26 @@ fn sockets_end(config: &Config, limit: Option<u64>) -> i32 {
     i32::try_from(limit - kept).unwrap_or(i32::MAX)
 }
 
-fn open_doors(config: &Config) -> Result<Vec<Door>, StartError> {
+fn open_doors(config: &Config, mut given: Vec<(String, TcpListener)>) -> Result<Vec<Door>, StartError> {
     let mut patience = PORT_PATIENCE;
+    let at = |portal: &Portal, socket: &TcpListener| {
+        portal.rdma != ByDevice::Only && socket.local_addr().is_ok_and(|address| address == portal.listen)
+    };
+    for (name, socket) in &given {
+        if !config.portals.iter().any(|portal| at(portal, socket)) {
+            return Err(StartError(format!(
+                "the socket {name} that the service manager has opened listens on {}, where no portal is; add [[portal]] with \
+                 that `listen`, or remove it there",
+                bound(socket)?
+            )));
+        }
+    }
     // All by TCP first: a device may have the ports of TCP.
-    let sockets = config.portals.iter().map(|portal| bind(portal, &mut patience));
+    let sockets =
+        config.portals.iter().map(|portal| match given.iter().position(|(_, socket)| at(portal, socket)) {
+            Some(found) => Ok(Some(given.swap_remove(found).1)),
+            None => bind(portal, &mut patience),
+        });
     let sockets: Vec<Option<TcpListener>> = sockets.collect::<Result<_, _>>()?;
     let each = config.portals.iter().zip(sockets).enumerate();
     each.map(|(number, (portal, socket))| door(portal, number, socket.map(Arc::new))).collect()

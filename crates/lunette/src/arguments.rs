@@ -140,6 +140,9 @@ pub(crate) struct Serve {
     /// [default: /run/lunette/lunette.sock, for users $XDG_RUNTIME_DIR/lunette.sock, if it is free]
     #[arg(long, value_name = "PATH|ADDR:PORT|none")]
     admin: Option<String>,
+    /// Started by root: become this user once sockets, devices and files are open
+    #[arg(long, value_name = "NAME")]
+    pub(crate) user: Option<String>,
     /// Level of the log on stderr; overrides RUST_LOG [default: info]
     #[arg(long, value_name = "LEVEL", value_parser = ["off", "error", "warn", "info", "debug", "trace"])]
     pub(crate) log_level: Option<String>,
@@ -162,6 +165,7 @@ impl Serve {
             state_dir,
             admin,
             log_level: _,
+            user: _,
         } = self;
         ServeOptions { config, listen, srp, rdma, srp_guid, aoe, target, lun, cores, poll, state_dir, admin }
     }

@@ -32,6 +32,8 @@ pub(crate) struct Live {
     start: u64,
     changes: u64,
     desk: Desk,
+    /// Whose rights it has, if it has given up others.
+    user: Option<String>,
 }
 
 impl Live {
@@ -39,9 +41,14 @@ impl Live {
     pub(crate) fn new(daemon: Daemon, options: ServeOptions, checked: Checked, desk: Desk) -> Live {
         let Checked { shown, text, .. } = checked;
         let start = RandomState::new().hash_one(std::process::id());
-        let live = Live { daemon, options, shown, text, start, changes: 0, desk };
+        let live = Live { daemon, options, shown, text, start, changes: 0, desk, user: None };
         live.publish();
         live
+    }
+
+    /// It has the rights of this user alone.
+    pub(crate) fn with_rights_of(self, user: Option<String>) -> Live {
+        Live { user, ..self }
     }
 
     /// Does what a client asks for.
@@ -125,6 +132,23 @@ impl Live {
     }
 
     fn obey(&mut self, order: &Order, dry_run: bool, expected: Option<&str>) -> Answer {
+        let answer = self.carry_out(order, dry_run, expected);
+        let Some(user) = &self.user else { return answer };
+        answer.map_err(|mut refused| {
+            // What root has opened at the start it cannot open again.
+            let denied = |fault: &&mut Fault| fault.what.contains("denied") || fault.what.contains("not permitted");
+            for fault in refused.faults.iter_mut().filter(denied) {
+                fault.fix = format!(
+                    "{}; the daemon has had only the rights of {user} since its start (--user): give them to {user}, or start it \
+                     anew",
+                    fault.fix
+                );
+            }
+            refused
+        })
+    }
+
+    fn carry_out(&mut self, order: &Order, dry_run: bool, expected: Option<&str>) -> Answer {
         if expected.is_some_and(|expected| expected != self.version()) {
             let fix = "read it again, and repeat the change if it is still wanted";
             let fault = fault("If-Match", "the configuration has changed since it was read", fix);

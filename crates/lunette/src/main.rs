@@ -20,11 +20,12 @@ mod rdma;
 mod report;
 mod sessions;
 mod signals;
+mod user;
 
 use arguments::{Arguments, Command, Serve, one_line};
 use banner::{Running, banner};
 use clap::Parser as _;
-use config::{Checked, Problems, ServeOptions};
+use config::{Checked, Config, Problems, ServeOptions};
 use config::{redact, redact_all};
 use engine::Daemon;
 use live::Live;
@@ -34,6 +35,7 @@ use signal_hook::flag;
 use signals::Asked;
 use std::fmt::Display;
 use std::io::{self, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -41,6 +43,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
+use user::User;
 
 /// Exit status for input that is wrong.
 const WRONG_INPUT: u8 = 2;
@@ -127,12 +130,21 @@ fn tool(run: impl FnOnce() -> Result<String, Failure>) -> ExitCode {
     }
 }
 
-fn serve(options: Serve) -> ExitCode {
+fn serve(mut options: Serve) -> ExitCode {
+    // Before anything else opens descriptors, or starts threads.
+    let sockets = match reactor::net::inherited() {
+        Ok(sockets) => sockets,
+        Err(error) => return fail(format!("sockets of the service manager (LISTEN_FDS): {error}"), 1),
+    };
+    let user = match options.user.take().map(|name| User::find(&name)).transpose() {
+        Ok(user) => user,
+        Err(error) => return fail(error, WRONG_INPUT),
+    };
     let log = match log::start_queued(options.log_level.as_deref()) {
         Ok(log) => log,
         Err(error) => return fail(error, WRONG_INPUT),
     };
-    let status = match run_daemon(options.options()) {
+    let status = match run_daemon(options.options(), sockets, user) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { text, status }) => {
             log.complain(&redact_all(&without_secrets(text)));
@@ -151,7 +163,11 @@ enum Event {
     Job(admin::Job),
 }
 
-fn run_daemon(options: ServeOptions) -> Result<(), Failure> {
+fn run_daemon(
+    options: ServeOptions,
+    sockets: Vec<(String, TcpListener)>,
+    mut user: Option<User>,
+) -> Result<(), Failure> {
     let checked = Checked::from_options(&options).map_err(|problems| {
         Failure::wrong_input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     })?;
@@ -163,7 +179,12 @@ fn run_daemon(options: ServeOptions) -> Result<(), Failure> {
         signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
     let listener = place::open(&checked.config).map_err(Failure::failed)?;
     let (reported, happened) = live::events::channel();
-    let daemon = Daemon::start_reporting(checked.config.clone(), reported).map_err(Failure::failed)?;
+    if let Some(user) = &mut user {
+        user.look(&checked.config);
+    }
+    let settle = |config: &Config| user.as_ref().map_or(Ok(()), |user| user.become_it(config));
+    let daemon =
+        Daemon::start_as(checked.config.clone(), reported, sockets, settle).map_err(Failure::failed)?;
     let (events, received) = mpsc::channel();
     let jobs = events.clone();
     let sessions = Arc::new(Sessions(daemon.sessions()));
@@ -184,7 +205,8 @@ fn run_daemon(options: ServeOptions) -> Result<(), Failure> {
     };
     let banner = banner(&checked.config, &running);
     let turns = daemon.turns();
-    let mut live = Live::new(daemon, options, checked, desk);
+    let name = user.map(|user| user.name().to_owned());
+    let mut live = Live::new(daemon, options, checked, desk).with_rights_of(name);
     let patience = live.patience().clone();
     spawn("signals", move || {
         loop {

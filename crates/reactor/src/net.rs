@@ -1,10 +1,11 @@
 //! Sockets: what only a raw handle can be asked.
 
 use crate::io::Handle;
-use rustix::fd::{AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
+use rustix::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Connections that the kernel completes before they are accepted.
 const BACKLOG: i32 = 1024;
@@ -17,6 +18,36 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = bind(address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(TcpListener::from(socket))
+}
+
+/// The listening sockets that a service manager has opened for this process, each with its name (sd_listen_fds(3)). The first
+/// call, which comes before anything else opens a descriptor, has them; others have none.
+///
+/// # Errors
+/// When what was passed is not what the environment says, or no listening TCP socket.
+pub fn inherited() -> io::Result<Vec<(String, TcpListener)>> {
+    static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+    if IS_TAKEN.swap(true, Ordering::Relaxed) {
+        return Ok(Vec::new());
+    }
+    let passed = sd_notify::listen_fds_with_names()?;
+    passed.map(|(number, name)| listening(number, &name).map(|socket| (name, socket))).collect()
+}
+
+fn listening(number: i32, name: &str) -> io::Result<TcpListener> {
+    // SAFETY: LISTEN_PID names this process, so these descriptors were opened for it before its program began, and they are open,
+    // as they have just been marked close-on-exec; nothing else owns them, since this is reached once for each.
+    let socket = unsafe { OwnedFd::from_raw_fd(number) };
+    if !sockopt::socket_acceptconn(&socket).is_ok_and(|listens| listens) {
+        return Err(io::Error::other(format!("descriptor {number} ({name}) is no listening socket")));
+    }
+    let socket = TcpListener::from(socket);
+    socket
+        .local_addr()
+        .map_err(|error| io::Error::other(format!("descriptor {number} ({name}): {error}")))?;
+    // The ring waits for connections.
+    socket.set_nonblocking(false)?;
+    Ok(socket)
 }
 
 /// Whether an address could be listened on now. Nobody can connect meanwhile.

@@ -238,7 +238,7 @@ impl Target {
         };
         let opened: Vec<Opened<Noting>> = stores.iter().map(opened).collect();
         let (units, _) = NewUnit::all(&config, &opened, &System);
-        let doors = open_doors(&config).expect("a portal");
+        let doors = open_doors(&config, Vec::new()).expect("a portal");
         let (portal, name) = (doors[0].address, config.targets[0].name.clone());
         let (shared, served) = share(config, doors, i32::MAX, mpsc::channel().0, Events::default());
         let mailbox = mailbox::mesh::<Message<Noting>>(1).expect("a mailbox").remove(0);

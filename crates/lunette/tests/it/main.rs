@@ -33,6 +33,7 @@ mod notify;
 mod real_input;
 mod reload;
 mod report;
+mod rights;
 mod room;
 mod sessions;
 #[path = "../support/mod.rs"]

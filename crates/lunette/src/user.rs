@@ -1,0 +1,89 @@
+//! `--user`: rights that a daemon that root has started keeps no longer than it needs them.
+
+use config::Config;
+use nix::unistd::{self, Gid, Uid};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getgid, getuid, set_dumpable_behavior, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities, set_no_new_privs,
+};
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::lchown;
+use std::path::Path;
+
+/// Whom the daemon becomes.
+#[derive(Clone, Debug)]
+pub(crate) struct User {
+    name: String,
+    uid: Uid,
+    gid: Gid,
+    /// A state directory that did not exist when this began is made for the user.
+    had_state: bool,
+}
+
+impl User {
+    /// Finds the user, and makes sure that no program that is started from now on gets more rights than we have: before any
+    /// thread starts.
+    pub(crate) fn find(name: &str) -> Result<User, String> {
+        if !getuid().is_root() {
+            return Err(format!("--user {name}: only root may become another user"));
+        }
+        let fault = |error: &dyn std::fmt::Display| format!("--user {name}: {error}");
+        let found = unistd::User::from_name(name).map_err(|error| fault(&error))?;
+        let found =
+            found.ok_or_else(|| fault(&"there is no such user; create one: adduser --system --group"))?;
+        set_no_new_privs(true).map_err(|error| fault(&error))?;
+        Ok(User { name: name.into(), uid: found.uid, gid: found.gid, had_state: true })
+    }
+
+    /// The name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sees what exists before the daemon starts.
+    pub(crate) fn look(&mut self, config: &Config) {
+        self.had_state = config.state_dir.as_deref().is_none_or(Path::exists);
+    }
+
+    /// Becomes the user: once everything that root had to open is open, and before any thread that serves starts. Only AoE's
+    /// CAP_NET_RAW stays, on this thread and those that it starts: it opens interfaces that come back.
+    pub(crate) fn become_it(&self, config: &Config) -> Result<(), String> {
+        self.drop_rights(config).map_err(|error| format!("--user {}: {error}", self.name))?;
+        if let Some(state) = &config.state_dir
+            && let Err(error) = rustix::fs::access(state, rustix::fs::Access::WRITE_OK)
+        {
+            let (name, state) = (&self.name, state.display());
+            return Err(format!(
+                "state directory {state}: {error} for the user {name} (--user); chown -R {name} {state}"
+            ));
+        }
+        Ok(())
+    }
+
+    fn drop_rights(&self, config: &Config) -> io::Result<()> {
+        if let (false, Some(state)) = (self.had_state, &config.state_dir) {
+            let what = fs::read_dir(state)?.map(|entry| entry.map(|entry| entry.path()));
+            for path in what.chain([Ok(state.clone())]) {
+                lchown(path?, Some(self.uid.as_raw()), Some(self.gid.as_raw()))?;
+            }
+        }
+        // Rings and RDMA devices lock memory later. Where this cannot be raised, the limit is what it was.
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+        let keeps = if config.aoe.is_empty() { CapabilitySet::empty() } else { CapabilitySet::NET_RAW };
+        set_keep_capabilities(!keeps.is_empty())?;
+        let name = CString::new(self.name.as_str())?;
+        unistd::initgroups(&name, self.gid)?;
+        // These are the C library's, which changes all threads; the kernel knows only the calling one.
+        unistd::setresgid(self.gid, self.gid, self.gid)?;
+        unistd::setresuid(self.uid, self.uid, self.uid)?;
+        set_keep_capabilities(false)?;
+        let sets = CapabilitySets { effective: keeps, permitted: keeps, inheritable: CapabilitySet::empty() };
+        set_capabilities(None, sets)?;
+        // Its own files in /proc belong to it again, as they would if it had been started as this user.
+        set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+        assert!(getuid().as_raw() == self.uid.as_raw() && getgid().as_raw() == self.gid.as_raw());
+        Ok(())
+    }
+}

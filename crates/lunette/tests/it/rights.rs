@@ -1,0 +1,160 @@
+//! What the daemon gets from whoever starts it, and what it gives up: sockets that a service manager has opened, and root's
+//! rights.
+
+use crate::reload::ask;
+use crate::support::aoe::Guest;
+use crate::support::daemon::{Daemon, Url};
+use crate::support::initiator::{Initiator, Login};
+use crate::support::net::Network;
+use crate::support::segment;
+use crate::support::tools::run;
+use std::fs::{self, Permissions};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A user that every machine has.
+const NOBODY: &str = "nobody";
+/// CAP_NET_RAW (capabilities(7)), as a mask.
+const NET_RAW: u64 = 1 << 13;
+
+/// `lunette serve` as a manager starts it that listens on this socket for it.
+fn activated(socket: TcpListener, arguments: &[&str]) -> Command {
+    let script = "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=front exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(Daemon::program()).arg("serve").args(arguments);
+    command.env("LUNETTE_ADMIN", "none").stdin(Stdio::from(OwnedFd::from(socket)));
+    command
+}
+
+fn listening() -> (TcpListener, SocketAddr) {
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = socket.local_addr().expect("its address");
+    (socket, address)
+}
+
+#[test]
+fn a_portal_listens_on_the_socket_that_a_manager_has_opened() {
+    let (socket, address) = listening();
+    // Somebody has connected before anything could accept it.
+    let early = std::net::TcpStream::connect(address).expect("the kernel takes it");
+    let daemon = Daemon::start(&mut activated(socket, &["--listen", &address.to_string(), "--cores", "0"]));
+    assert!(daemon.banner().contains(&address.to_string()), "{}", daemon.banner());
+    let mut session = Initiator::login(&daemon.lun(0), &Login::named("iqn.2026-11.test:a")).expect("login");
+    session.ready(0).expect("the unit is ready");
+    drop(early);
+    drop(session);
+    daemon.stop();
+}
+
+#[test]
+fn a_socket_that_is_at_no_portal_is_an_error() {
+    let (socket, address) = listening();
+    let outcome = run(&mut activated(socket, &["--listen", "127.0.0.1:0"]), Duration::from_secs(60));
+    assert_eq!(outcome.status.and_then(|status| status.code()), Some(1));
+    assert!(
+        outcome.text.contains(&format!("front that the service manager has opened listens on {address}"))
+    );
+}
+
+/// A value of each thread of a daemon, by its name in /proc/PID/status.
+fn of_threads(daemon: &Daemon, key: &str) -> Vec<(String, String)> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("its threads");
+    let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).expect("its status");
+    let value = |status: &str, key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        line.expect("a line").trim().to_owned()
+    };
+    let texts = tasks.map(|task| status(task.expect("a thread")));
+    texts.map(|status| (value(&status, "Name"), value(&status, key))).collect()
+}
+
+fn id_of_nobody() -> u32 {
+    let users = fs::read_to_string("/etc/passwd").expect("users");
+    let line = users.lines().find(|line| line.starts_with("nobody:")).expect("nobody");
+    line.split(':').nth(2).and_then(|id| id.parse().ok()).expect("a number")
+}
+
+/// Whether all threads are the user's, with no more than these capabilities, and none can get more.
+fn assert_rights(daemon: &Daemon, most: u64) {
+    let id = id_of_nobody();
+    for (name, ids) in of_threads(daemon, "Uid") {
+        assert!(ids.split_whitespace().all(|found| found == id.to_string()), "{name}: {ids}");
+    }
+    for key in ["CapEff", "CapPrm"] {
+        for (name, mask) in of_threads(daemon, key) {
+            let mask = u64::from_str_radix(&mask, 16).expect("a mask");
+            assert_eq!(mask & !most, 0, "{name}: {key} {mask:x}");
+        }
+    }
+    for (name, is_set) in of_threads(daemon, "NoNewPrivs") {
+        assert_eq!(is_set, "1", "{name}");
+    }
+}
+
+fn write(folder: &Path, more: &str, list: &str) {
+    let text = format!(
+        "admin = \"./admin.sock\"\nstate_dir = \"./state\"\nportal = [{{ listen = \"127.0.0.1:0\" }}]\n\n\
+         [[lun]]\nname = \"disk\"\nfile = \"disk.img\"\nsize = \"1M\"\nserial = \"one\"\n{more}\n\
+         [[target]]\nname = \"iqn.2026-11.io.lunette:disk\"\nluns = [\"disk\"{list}]\n"
+    );
+    fs::write(folder.join("lunette.toml"), text).expect("a file");
+}
+
+#[test]
+fn a_daemon_that_root_has_started_becomes_a_user() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("others may look");
+    write(folder.path(), "", "");
+    let mut command = Daemon::command();
+    command.args(["serve", "--user", NOBODY, "--config"]).arg(folder.path().join("lunette.toml"));
+    if !rustix::process::geteuid().is_root() {
+        let outcome = run(&mut command, Duration::from_secs(60));
+        assert!(outcome.text.contains("only root may become another user"), "{}", outcome.text);
+        return;
+    }
+    let daemon = Daemon::start(&mut command);
+    assert_rights(&daemon, 0);
+    assert_eq!(fs::metadata(folder.path().join("state")).expect("it was made").uid(), id_of_nobody());
+
+    // What root alone may open is refused now, with the reason.
+    let secret = folder.path().join("secret.img");
+    fs::write(&secret, [0; 4096]).expect("a file");
+    fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("nobody may");
+    write(
+        folder.path(),
+        "[[lun]]\nname = \"secret\"\nfile = \"secret.img\"\nserial = \"two\"\n",
+        ", \"secret\"",
+    );
+    let outcome = ask(&folder.path().join("admin.sock"), &["reload"]);
+    assert!(outcome.text.contains("only the rights of nobody since its start (--user)"), "{}", outcome.text);
+
+    let url = Url { lun: 0, ..daemon.lun(0) };
+    let mut session = Initiator::login(&url, &Login::named("iqn.2026-11.test:a")).expect("login");
+    session.ready(0).expect("the unit is ready");
+    drop(session);
+    daemon.stop();
+}
+
+#[test]
+fn a_user_keeps_what_aoe_needs_and_no_more() {
+    let network = Network::new(1500, 53);
+    let daemon = segment::serve(&network, &["ram:1M,aoe=1.1"], &["--user", NOBODY]);
+    Guest::find(&network.initiator, 1, 1).read(0, 1).expect("READ SECTORS");
+    assert_rights(&daemon, NET_RAW);
+    let threads = of_threads(&daemon, "CapEff");
+    let keeps = |name: &str| threads.iter().any(|(found, mask)| found == name && mask.ends_with("2000"));
+    assert!(keeps("housekeeper"), "it opens interfaces that come back: {threads:?}");
+}
+
+#[test]
+fn a_user_that_does_not_exist_is_an_error() {
+    let mut command = Daemon::command();
+    command.args(["serve", "--user", "no-such-user", "--listen", "127.0.0.1:0"]);
+    let outcome = run(&mut command, Duration::from_secs(60));
+    assert_eq!(outcome.status.and_then(|status| status.code()), Some(2));
+    assert!(outcome.text.starts_with("lunette: --user no-such-user: "), "{}", outcome.text);
+}
