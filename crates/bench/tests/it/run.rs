@@ -155,8 +155,20 @@ fn batches(job: &Job) -> Vec<(usize, usize)> {
 #[test]
 fn a_batch_of_completions_becomes_a_batch_of_submissions() {
     for poll in [Poll::Adaptive, Poll::Always, Poll::Never] {
+        let job = Job { rw: Rw::RandRead, iodepth: 15, poll, ..short() };
+        assert!(batches(&job).iter().all(|&batch| batch == (15, 0)));
+    }
+    let job = Job { rw: Rw::RandRead, iodepth: 16, poll: Poll::Never, ..short() };
+    assert!(batches(&job).iter().all(|&batch| batch == (16, 0)));
+    let job = Job { rw: Rw::RandWrite, iodepth: 16, poll: Poll::Always, ..short() };
+    assert!(batches(&job).iter().all(|&batch| batch == (0, 16)));
+}
+
+#[test]
+fn who_may_spin_sends_many_reads_in_halves() {
+    for poll in [Poll::Adaptive, Poll::Always] {
         let job = Job { rw: Rw::RandRead, iodepth: 16, poll, ..short() };
-        assert!(batches(&job).iter().all(|&batch| batch == (16, 0)));
+        assert!(batches(&job).iter().all(|&batch| batch == (8, 0)));
     }
 }
 
