@@ -134,7 +134,7 @@ fn without_the_right_to_raw_frames_the_change_is_refused_and_all_goes_on() {
     let with = |name: &str| text("127.0.0.1", "aoe = \"1.1\"", &aoe(name)).replace("3260", "0");
     let refused = place.reload(&with("lo"));
     let named = "AoE on lo: raw Ethernet frames need the capability CAP_NET_RAW";
-    assert!(refused.text.contains(named) && refused.text.contains("were taken back"), "{}", refused.text);
+    assert!(refused.text.contains(named) && refused.text.contains("were undone"), "{}", refused.text);
     session.ready(1).expect("all goes on");
     let shown = ask(&place.0.path().join("admin.sock"), &["config", "show"]).expect_success("what runs");
     assert!(!shown.contains("aoe"), "{shown}");
