@@ -104,7 +104,7 @@ pub enum Refusal {
     Stale,
     /// There is nothing of that name.
     NotFound,
-    /// It was tried, failed, and was taken back.
+    /// It was tried, failed, and was undone.
     Failed,
     /// It is under way, and takes longer than a client waits.
     UnderWay,

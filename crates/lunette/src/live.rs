@@ -210,7 +210,7 @@ impl Live {
             let mut refused = unwritable(path, &error);
             refused.faults.extend(change::take_back(&mut self.daemon, &made.before, &made.taken));
             refused.title = match refused.faults.len() {
-                1 => "the configuration file cannot be written; what was changed was taken back",
+                1 => "the configuration file cannot be written; what was changed was undone",
                 _ => "the configuration file cannot be written, and not all is as it was",
             }
             .into();

@@ -100,7 +100,7 @@ pub(super) fn take_back(daemon: &mut Daemon, to: &Config, taken: &Taken) -> Vec<
     );
     faults.extend(taken.steps.iter().filter_map(|step| lost(step, to, daemon.config())));
     for step in diff(daemon.config(), to) {
-        tracing::warn!("configuration: taken back: {step:?}");
+        tracing::warn!("configuration: undone: {step:?}");
         match daemon.take_step(&step, to, Wants::Lun) {
             Ok(()) => {}
             Err(ChangeError::NotKept(what)) => {
@@ -108,8 +108,8 @@ pub(super) fn take_back(daemon: &mut Daemon, to: &Config, taken: &Taken) -> Vec<
             }
             Err(ChangeError::Unended(what)) => faults.push(fault(&format!("{step:?}"), &what, "see the log")),
             Err(ChangeError::Refused(why)) => {
-                tracing::error!("configuration: it could not be taken back: {step:?}: {why}");
-                let what = format!("it could not be taken back: {why}");
+                tracing::error!("configuration: {step:?} could not be undone: {why}");
+                let what = format!("it could not be undone: {why}");
                 faults.push(fault(&format!("{step:?}"), &what, "restart the daemon"));
             }
         }
