@@ -76,7 +76,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Aborts the READs of a connection whose data was lent by this unit, or by any. Nothing of them can linger.
-    pub(super) fn abort_lent(&mut self, connection: Key, unit: Option<u32>, how: Aborted) {
+    pub(super) fn abort_lent_reads(&mut self, connection: Key, unit: Option<u32>, how: Aborted) {
         let reads: Vec<_> = self
             .connections
             .get(connection)

@@ -54,7 +54,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 use task::{Failure, TaskTable};
-use translate::{Plan, Room, SECTOR_BYTES, Way, check};
+use translate::{AtaTransfer, Plan, Room, SECTOR_BYTES, check};
 use wire::aoe::{Address, Mac};
 use wire::ata::IdentifyData;
 use wire::scsi::{code, status};
@@ -491,10 +491,17 @@ impl Initiator {
         let made = u32::try_from(self.made.bytes().len()).unwrap_or(u32::MAX);
         let (written, read) = match (failure, task.plan) {
             (None, Plan::Made) => (0, made),
-            (None, Plan::Move { way: Way::Read, sectors, .. }) => (0, sectors.saturating_mul(SECTOR_BYTES)),
-            (None, Plan::Move { way: Way::Write, sectors, .. }) => (sectors.saturating_mul(SECTOR_BYTES), 0),
+            (None, Plan::Move { way: AtaTransfer::Read, sectors, .. }) => {
+                (0, sectors.saturating_mul(SECTOR_BYTES))
+            }
+            (None, Plan::Move { way: AtaTransfer::Write, sectors, .. }) => {
+                (sectors.saturating_mul(SECTOR_BYTES), 0)
+            }
             (None, Plan::Trim { .. } | Plan::Feature(_)) => (task.request.write.len(), 0),
-            (None, Plan::Move { way: Way::Verify, .. } | Plan::Ask | Plan::Look { .. } | Plan::Flush)
+            (
+                None,
+                Plan::Move { way: AtaTransfer::Verify, .. } | Plan::Ask | Plan::Look { .. } | Plan::Flush,
+            )
             | (None, Plan::Ata(_) | Plan::Order(_) | Plan::Fail(_))
             | (Some(_), _) => (0, 0),
         };

@@ -97,7 +97,7 @@ pub struct Initiator {
     phase: Phase,
     link: Link,
     /// Requests that may be sent.
-    limit: u32,
+    request_limit: u32,
     tasks: TaskTable,
     /// Commands not sent yet.
     commands: VecDeque<TaskId>,
@@ -151,7 +151,7 @@ impl Initiator {
         Initiator {
             phase: Phase::Login { deadline: now.after(config.login_within) },
             link: Link::default(),
-            limit: 0,
+            request_limit: 0,
             tasks: TaskTable::new(config.queue_depth),
             config,
             commands: VecDeque::new(),
@@ -236,12 +236,12 @@ impl Initiator {
         let response = LoginResponse::view(private_data).filter(|it| it.opcode == Opcode::LOGIN_RESPONSE);
         let response = response.ok_or("no login response (SRP r16a section 6.3)")?;
         let max_it_iu_bytes = self.config.it_iu_bytes.min(response.max_it_iu_len.get());
-        self.limit = response.req_lim_delta.get();
-        if response.tag.get() != LOGIN_TAG || self.limit == 0 || max_it_iu_bytes < IU_BYTES_MIN {
+        self.request_limit = response.req_lim_delta.get();
+        if response.tag.get() != LOGIN_TAG || self.request_limit == 0 || max_it_iu_bytes < IU_BYTES_MIN {
             return Err("a login response of another login, or too narrow (SRP r16a section 6.3)");
         }
         let immediate = response.rsp_flags & LoginResponse::IMMEDIATE != 0;
-        self.link = Link { max_it_iu_bytes, immediate, reserve: u32::from(self.limit > 1) };
+        self.link = Link { max_it_iu_bytes, immediate, reserve: u32::from(self.request_limit > 1) };
         Ok(())
     }
 
@@ -255,7 +255,7 @@ impl Initiator {
             cid: 0,
             keeps_others: self.config.keeps_others,
             negotiated: vec![
-                ("RequestLimit", self.limit.to_string()),
+                ("RequestLimit", self.request_limit.to_string()),
                 ("MaxInitiatorToTargetIU", self.link.max_it_iu_bytes.to_string()),
                 ("ImmediateData", if self.link.immediate { "Yes" } else { "No" }.to_string()),
             ],
@@ -395,7 +395,7 @@ impl MessageMachine for Initiator {
             Phase::Login { .. } => self.leave("login took too long"),
             Phase::Full if self.pinged.is_some() => self.over("no answer to keep-alive"),
             // Whoever gave no credit cannot be asked.
-            Phase::Full if self.limit == 0 => self.last_heard = now,
+            Phase::Full if self.request_limit == 0 => self.last_heard = now,
             Phase::Full => {
                 self.pinged = Some(now);
                 self.control.push_back(Control::Ping);

@@ -156,7 +156,7 @@ impl<I: Io> Core<I> {
             let lending = self.lending(unit, |nexus| who.includes(nexus));
             for (connection, nexus) in lending {
                 cleared.push(nexus);
-                self.abort_lent(connection, Some(unit), *how);
+                self.abort_lent_reads(connection, Some(unit), *how);
             }
             for (key, nexus) in victims {
                 cleared.push(nexus);

@@ -192,7 +192,7 @@ pub(super) fn report_luns(made: &mut Made) {
 }
 
 /// MODE SENSE (SAT-3 section 10.1), without block descriptors.
-pub(super) fn mode_sense(
+pub(super) fn ata_mode_sense(
     cdb: &Cdb,
     identity: &IdentifyData,
     is_long: bool,
@@ -308,7 +308,7 @@ pub(in crate::aoe::initiator) mod tests {
 
     fn modes(cdb: impl Into<Cdb>, identity: &IdentifyData) -> Vec<u8> {
         let (cdb, mut made) = (cdb.into(), Made::default());
-        mode_sense(&cdb, identity, cdb.opcode() == wire::scsi::opcode::MODE_SENSE_10, &mut made).unwrap();
+        ata_mode_sense(&cdb, identity, cdb.opcode() == wire::scsi::opcode::MODE_SENSE_10, &mut made).unwrap();
         made.bytes().to_vec()
     }
 
@@ -438,7 +438,7 @@ pub(in crate::aoe::initiator) mod tests {
             let mut made = Made::default();
             let result = match cdb.opcode() {
                 0x12 => inquiry(&cdb, true, &DISK, &mut made),
-                _ => mode_sense(&cdb, &DISK, false, &mut made),
+                _ => ata_mode_sense(&cdb, &DISK, false, &mut made),
             };
             result.unwrap_err().sense.unwrap().code()
         };

@@ -3,7 +3,7 @@
 use super::order::Answered;
 use super::piece::{Kind, Piece};
 use super::task::Failure;
-use super::translate::{self, Plan, SECTOR_BYTES, Way, check, check_data};
+use super::translate::{self, AtaTransfer, Plan, SECTOR_BYTES, check, check_data};
 use super::{Initiator, Phase, Put, Source, trim};
 use crate::aoe::HEADER_BYTES_MAX;
 use crate::aoe::discover;
@@ -124,7 +124,10 @@ impl Initiator {
         let mut plan = |task| self.tasks.get(task).map(|task| task.plan);
         match kind {
             Kind::Move { task, sectors, .. } => {
-                let has_data = matches!(plan(task), Some(Plan::Move { way: Way::Read | Way::Write, .. }));
+                let has_data = matches!(
+                    plan(task),
+                    Some(Plan::Move { way: AtaTransfer::Read | AtaTransfer::Write, .. })
+                );
                 has_data && sectors > 1
             }
             Kind::Trim { ranges, .. } => ranges > trim::RANGES_PER_SECTOR,
@@ -140,7 +143,7 @@ impl Initiator {
         let mut plan = |id| self.tasks.get(id).map(|task| task.plan);
         match kind {
             Kind::Move { task, sectors, .. } => {
-                let reads = matches!(plan(task), Some(Plan::Move { way: Way::Read, .. }));
+                let reads = matches!(plan(task), Some(Plan::Move { way: AtaTransfer::Read, .. }));
                 if reads { u32::from(sectors).saturating_mul(SECTOR_BYTES) } else { 0 }
             }
             Kind::Ata(task) => match plan(task) {
@@ -242,8 +245,8 @@ impl Initiator {
         let lbas = first..first.saturating_add(u64::from(sectors));
         let bytes = u32::from(sectors).saturating_mul(SECTOR_BYTES);
         let to = task.request.read.slice(at.saturating_mul(SECTOR_BYTES), bytes);
-        let has_data = way == Way::Read && fault.is_none();
-        self.piece_done(id, fault.map(|fault| failure(fault, way == Way::Write, lbas)));
+        let has_data = way == AtaTransfer::Read && fault.is_none();
+        self.piece_done(id, fault.map(|fault| failure(fault, way == AtaTransfer::Write, lbas)));
         has_data.then(|| Put { from: Source::Frame(place.slice(DATA_AT, bytes)), to })
     }
 

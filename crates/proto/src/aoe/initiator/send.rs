@@ -3,7 +3,7 @@
 use super::abandoned::{Next, Passage};
 use super::pace::Pace;
 use super::piece::Kind;
-use super::translate::{Plan, SECTOR_BYTES, Way};
+use super::translate::{AtaTransfer, Plan, SECTOR_BYTES};
 use super::{Initiator, InitiatorConfig, Outgoing, PIECES_MAX, Phase, trim};
 use crate::aoe::Frame;
 use crate::aoe::discover;
@@ -139,7 +139,9 @@ impl Initiator {
     pub(super) fn changed(&mut self, kind: Kind) -> Option<Range<u64>> {
         match kind {
             Kind::Move { task, at, sectors } => {
-                let Plan::Move { way: Way::Write, lba, .. } = self.tasks.get(task)?.plan else { return None };
+                let Plan::Move { way: AtaTransfer::Write, lba, .. } = self.tasks.get(task)?.plan else {
+                    return None;
+                };
                 let first = lba.saturating_add(u64::from(at));
                 Some(first..first.saturating_add(u64::from(sectors)))
             }
@@ -151,11 +153,11 @@ impl Initiator {
     /// The sectors that a command is to write or trim.
     pub(super) fn target_of(&mut self, id: TaskId, plan: Plan) -> Option<Range<u64>> {
         match plan {
-            Plan::Move { way: Way::Write, lba, sectors, .. } => {
+            Plan::Move { way: AtaTransfer::Write, lba, sectors, .. } => {
                 Some(lba..lba.saturating_add(u64::from(sectors)))
             }
             Plan::Trim { .. } => self.tasks.extents(id).map(|extents| trim::hull(extents)),
-            Plan::Move { way: Way::Read | Way::Verify, .. }
+            Plan::Move { way: AtaTransfer::Read | AtaTransfer::Verify, .. }
             | Plan::Flush
             | Plan::Ask
             | Plan::Look { .. }
@@ -188,7 +190,7 @@ impl Initiator {
         let kind = match task.plan {
             Plan::Move { way, sectors, .. } if task.handed < sectors => {
                 let (at, rest) = (task.handed, sectors.saturating_sub(task.handed));
-                let most = if way == Way::Verify { VERIFIED_MAX } else { per_frame };
+                let most = if way == AtaTransfer::Verify { VERIFIED_MAX } else { per_frame };
                 let sectors = u8::try_from(rest.min(most)).unwrap_or(u8::MAX);
                 task.handed = at.saturating_add(u32::from(sectors));
                 Kind::Move { task: id, at, sectors }
@@ -267,16 +269,16 @@ impl Initiator {
                 let task = self.tasks.get(id)?;
                 let Plan::Move { way, lba, .. } = task.plan else { return None };
                 let command = match (way, is_extended) {
-                    (Way::Read, false) => Command::ReadSectors,
-                    (Way::Read, true) => Command::ReadSectorsExt,
-                    (Way::Write, false) => Command::WriteSectors,
-                    (Way::Write, true) => Command::WriteSectorsExt,
-                    (Way::Verify, false) => Command::ReadVerifySectors,
-                    (Way::Verify, true) => Command::ReadVerifySectorsExt,
+                    (AtaTransfer::Read, false) => Command::ReadSectors,
+                    (AtaTransfer::Read, true) => Command::ReadSectorsExt,
+                    (AtaTransfer::Write, false) => Command::WriteSectors,
+                    (AtaTransfer::Write, true) => Command::WriteSectorsExt,
+                    (AtaTransfer::Verify, false) => Command::ReadVerifySectors,
+                    (AtaTransfer::Verify, true) => Command::ReadVerifySectorsExt,
                 };
                 let from = at.saturating_mul(SECTOR_BYTES);
                 let bytes = u32::from(sectors).saturating_mul(SECTOR_BYTES);
-                let is_write = way == Way::Write;
+                let is_write = way == AtaTransfer::Write;
                 let payload = if is_write { task.request.write.slice(from, bytes) } else { Places::EMPTY };
                 let lba = lba.saturating_add(u64::from(at));
                 Some((Registers::new(command, lba, u16::from(sectors)), payload, Some(id)))

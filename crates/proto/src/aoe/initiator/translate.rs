@@ -27,7 +27,7 @@ pub(super) enum Plan {
     /// So much of its data-out is looked at, and the command is planned with it; `is_fresh`, after it was asked.
     Look { bytes: u32, is_fresh: bool },
     /// Sectors are read, written or verified; with `flush`, FLUSH CACHE follows.
-    Move { way: Way, lba: u64, sectors: u32, flush: bool },
+    Move { way: AtaTransfer, lba: u64, sectors: u32, flush: bool },
     /// FLUSH CACHE.
     Flush,
     /// DATA SET MANAGEMENT with TRIM, of so many ranges; so many of them in a command.
@@ -46,7 +46,7 @@ pub(super) enum Plan {
 
 /// What becomes of sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum AtaTransfer {
     Read,
     Write,
     Verify,
@@ -121,7 +121,7 @@ fn pass_through(request: &Request, room: Room) -> Result<Plan, Failure> {
 
 /// A command that moves sectors, as its CDB has it.
 struct Moved {
-    way: Way,
+    way: AtaTransfer,
     lba: u64,
     sectors: u32,
     /// Whether it has the flags of byte 1.
@@ -130,9 +130,9 @@ struct Moved {
 
 fn moved(cdb: &Cdb) -> Option<Moved> {
     let way = match cdb.opcode() {
-        opcode::READ_6 | opcode::READ_10 | opcode::READ_12 | opcode::READ_16 => Way::Read,
-        opcode::WRITE_6 | opcode::WRITE_10 | opcode::WRITE_12 | opcode::WRITE_16 => Way::Write,
-        opcode::VERIFY_10 | opcode::VERIFY_12 | opcode::VERIFY_16 => Way::Verify,
+        opcode::READ_6 | opcode::READ_10 | opcode::READ_12 | opcode::READ_16 => AtaTransfer::Read,
+        opcode::WRITE_6 | opcode::WRITE_10 | opcode::WRITE_12 | opcode::WRITE_16 => AtaTransfer::Write,
+        opcode::VERIFY_10 | opcode::VERIFY_12 | opcode::VERIFY_16 => AtaTransfer::Verify,
         _ => return None,
     };
     // Those of one length have the same fields.
@@ -161,7 +161,7 @@ fn transfer(
     if has_flags && cdb.get(Read10::PROTECT) != 0 {
         return Err(invalid_field(Read10::PROTECT));
     }
-    if way == Way::Verify && cdb.get(Verify10::BYTE_CHECK) != 0 {
+    if way == AtaTransfer::Verify && cdb.get(Verify10::BYTE_CHECK) != 0 {
         return Err(invalid_field(Verify10::BYTE_CHECK));
     }
     let addressable = if identity.lba48 { SECTORS_48_BIT } else { SECTORS_28_BIT };
@@ -176,14 +176,14 @@ fn transfer(
     }
     let moves = |bytes: u32| sectors.checked_mul(SECTOR_BYTES).is_some_and(|moved| moved <= bytes);
     let has_room = match way {
-        Way::Read => moves(request.read.len()),
-        Way::Write => moves(request.write.len()),
-        Way::Verify => true,
+        AtaTransfer::Read => moves(request.read.len()),
+        AtaTransfer::Write => moves(request.write.len()),
+        AtaTransfer::Verify => true,
     };
     if !has_room {
         return Err(check(SenseKey::IllegalRequest, code::INVALID_FIELD_IN_CDB));
     }
-    let flush = way == Way::Write && has_flags && cdb.get(Write10::FUA) && flushes(identity);
+    let flush = way == AtaTransfer::Write && has_flags && cdb.get(Write10::FUA) && flushes(identity);
     Ok(if sectors == 0 { Plan::Made } else { Plan::Move { way, lba, sectors, flush } })
 }
 
@@ -250,11 +250,11 @@ fn other(
             u32::from(cdb.get(Inquiry::ALLOCATION))
         }
         opcode::MODE_SENSE_6 => {
-            answer::mode_sense(cdb, identity, false, made)?;
+            answer::ata_mode_sense(cdb, identity, false, made)?;
             u32::from(cdb.get(ModeSense6::ALLOCATION))
         }
         opcode::MODE_SENSE_10 => {
-            answer::mode_sense(cdb, identity, true, made)?;
+            answer::ata_mode_sense(cdb, identity, true, made)?;
             u32::from(cdb.get(ModeSense10::ALLOCATION))
         }
         opcode::READ_CAPACITY_10 => {
@@ -349,8 +349,8 @@ mod tests {
         sense.code()
     }
 
-    const READ: Plan = Plan::Move { way: Way::Read, lba: 0x102, sectors: 3, flush: false };
-    const WRITE: Plan = Plan::Move { way: Way::Write, lba: 0x102, sectors: 3, flush: false };
+    const READ: Plan = Plan::Move { way: AtaTransfer::Read, lba: 0x102, sectors: 3, flush: false };
+    const WRITE: Plan = Plan::Move { way: AtaTransfer::Write, lba: 0x102, sectors: 3, flush: false };
 
     #[test]
     fn all_forms_of_reads_and_writes_are_known() {
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn a_write_with_fua_is_followed_by_a_flush() {
         let cdb = Write10 { fua: true, ..Write10::new(0x102, 3) };
-        let fua = Plan::Move { way: Way::Write, lba: 0x102, sectors: 3, flush: true };
+        let fua = Plan::Move { way: AtaTransfer::Write, lba: 0x102, sectors: 3, flush: true };
         assert_eq!(planned(cdb, 0, 1536), fua);
         let bare = IdentifyData { flush_cache: false, flush_cache_ext: false, ..DISK };
         assert_eq!(plan(&request(cdb, 0, 1536), &bare, true, &mut Made::default()), WRITE);
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn sectors_are_verified_without_data() {
-        let verify = Plan::Move { way: Way::Verify, lba: 0x102, sectors: 0x300, flush: false };
+        let verify = Plan::Move { way: AtaTransfer::Verify, lba: 0x102, sectors: 0x300, flush: false };
         assert_eq!(planned(Verify10::new(0x102, 0x300), 0, 0), verify);
         assert_eq!(planned(Verify16::new(0x102, 0x300), 0, 0), verify);
         assert_eq!(planned(Verify12::new(0x102, 0x300), 0, 0), verify);

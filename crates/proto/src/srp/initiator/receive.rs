@@ -49,8 +49,9 @@ impl Initiator {
     }
 
     fn credit(&mut self, delta: u32) -> Checked {
-        let limit = self.limit.checked_add(delta).filter(|limit| i32::try_from(*limit).is_ok());
-        self.limit = limit.ok_or_else(|| breach("a request limit that overflows (SRP r16a section 6.9)"))?;
+        let limit = self.request_limit.checked_add(delta).filter(|limit| i32::try_from(*limit).is_ok());
+        self.request_limit =
+            limit.ok_or_else(|| breach("a request limit that overflows (SRP r16a section 6.9)"))?;
         Ok(())
     }
 

@@ -48,14 +48,14 @@ pub(super) enum Control {
 impl Initiator {
     /// Whether there is a credit for a command.
     pub(super) fn may_send_command(&self) -> bool {
-        matches!(self.phase, Phase::Full) && self.limit > self.link.reserve
+        matches!(self.phase, Phase::Full) && self.request_limit > self.link.reserve
     }
 
     /// Whether the next message that is not a command may be sent.
     pub(super) fn owes_control(&self) -> bool {
         match self.control.front() {
             None => false,
-            Some(Control::Function { .. } | Control::Ping) => self.limit > 0,
+            Some(Control::Function { .. } | Control::Ping) => self.request_limit > 0,
             Some(Control::CreditResponse { .. } | Control::AsyncEventResponse { .. } | Control::Logout) => {
                 true
             }
@@ -140,7 +140,7 @@ impl Initiator {
                     ..TaskManagement::default()
                 };
                 post(request.as_bytes())?;
-                self.limit = self.limit.saturating_sub(1);
+                self.request_limit = self.request_limit.saturating_sub(1);
                 let sent = self.tasks.sent();
                 self.functions
                     .iter_mut()
@@ -157,7 +157,7 @@ impl Initiator {
                     ..TaskManagement::default()
                 };
                 post(request.as_bytes())?;
-                self.limit = self.limit.saturating_sub(1);
+                self.request_limit = self.request_limit.saturating_sub(1);
                 Ok(())
             }
             Control::CreditResponse { tag } => {
@@ -200,7 +200,7 @@ impl Initiator {
         header.describe(task.read, request.read.len(), 0);
         to.send(WorkId(Task::tag(id)), header.bytes(), payload, false, None)?;
         self.tasks.post(id);
-        self.limit = self.limit.saturating_sub(1);
+        self.request_limit = self.request_limit.saturating_sub(1);
         Ok(())
     }
 }
