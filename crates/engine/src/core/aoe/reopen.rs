@@ -169,7 +169,9 @@ impl<I: Io> Core<I> {
     /// Takes and sends nothing more there. Its sessions.
     pub(super) fn retire_interface(&mut self, number: usize, reason: &str) -> Vec<Key> {
         let mut sessions = Vec::new();
-        self.ethernet.waiting_for_slots.retain(|(of, _)| *of != number);
+        let waiting: Vec<_> =
+            self.ethernet.waiting_for_slots.extract_if(.., |(of, _)| *of == number).collect();
+        waiting.into_iter().for_each(|(_, socket)| self.close_line(socket));
         let is_it = |interface: &Interface<I::Line>| interface.segment.number == number;
         if let Some(position) = self.ethernet.interfaces.iter().position(is_it) {
             let interface = self.ethernet.interfaces.remove(position);
