@@ -146,11 +146,11 @@ pub trait Sessions: Send + Sync {
     /// When a core does not answer.
     fn list(&self) -> Result<Vec<Value>, Refused>;
 
-    /// Ends one for somebody, and returns what was done when nothing of it is left.
+    /// Ends one for somebody, reports that on the desk, and returns what was done when nothing of it is left.
     ///
     /// # Errors
     /// When there is none, or it does not end.
-    fn end(&self, id: u64, dry_run: bool, who: &str) -> Result<Vec<String>, Refused>;
+    fn end(&self, id: u64, dry_run: bool, who: &str, desk: &Desk) -> Result<Vec<String>, Refused>;
 }
 
 /// Where orders are put, and what is published.
@@ -160,14 +160,17 @@ pub struct Desk {
     permits: Arc<Semaphore>,
     state: Arc<Mutex<Arc<State>>>,
     sessions: Arc<dyn Sessions>,
-    pace: Arc<tokio::sync::Mutex<Pace>>,
+    listed: Arc<tokio::sync::Mutex<Option<Listed>>>,
     ring: Arc<Ring>,
 }
 
-/// How often cores are asked for all their sessions.
-#[derive(Default)]
-struct Pace {
-    next: Option<Instant>,
+/// The last list of sessions.
+struct Listed {
+    /// When it was begun: all who came before then may have it.
+    begin: Instant,
+    /// When cores may be asked for the next one.
+    next: Instant,
+    sessions: Result<Arc<Vec<Value>>, Refused>,
 }
 
 /// Cores spend no more than one part of so many on what clients want to see of their sessions.
@@ -183,7 +186,7 @@ impl Desk {
             permits: Arc::new(Semaphore::new(JOBS_MAX)),
             state: Arc::default(),
             sessions,
-            pace: Arc::default(),
+            listed: Arc::default(),
             ring: Arc::new(Ring::new(RandomState::new().hash_one(std::process::id()))),
         }
     }
@@ -194,7 +197,7 @@ impl Desk {
     }
 
     /// Something happened: whoever follows events gets it, and nobody is waited for.
-    pub fn tell(&self, kind: &str, data: &Value) {
+    pub fn report(&self, kind: &str, data: &Value) {
         self.ring.push(kind, data);
     }
 
@@ -208,19 +211,25 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sessions as they are now; one client after the other, and none so soon that cores would have much to do with it.
-    pub(crate) async fn sessions(&self) -> Result<Vec<Value>, Refused> {
-        let mut pace = self.pace.clone().lock_owned().await;
-        if let Some(next) = pace.next {
-            sleep_until(next).await;
+    /// Sessions as they are now, or, for whoever reads on in a list, as they were a moment ago. Cores are not asked so often that
+    /// they would have much to do with it: all clients that wait meanwhile get the same list.
+    pub(crate) async fn sessions(&self, reads_on: bool) -> Result<Arc<Vec<Value>>, Refused> {
+        let asked = Instant::now();
+        let mut last = self.listed.clone().lock_owned().await;
+        if let Some(last) = &*last {
+            if last.begin >= asked || (reads_on && Instant::now() < last.next) {
+                return last.sessions.clone();
+            }
+            sleep_until(last.next).await;
         }
         let sessions = self.sessions.clone();
         let listed = spawn_blocking(move || {
             let begin = Instant::now();
-            let listed = sessions.list();
+            let sessions = sessions.list().map(Arc::new);
+            let next = Instant::now() + (begin.elapsed() * SHARE).min(PAUSE_MAX);
             // Also for a client that has gone meanwhile.
-            pace.next = Some(Instant::now() + (begin.elapsed() * SHARE).min(PAUSE_MAX));
-            listed
+            *last = Some(Listed { begin, next, sessions: sessions.clone() });
+            sessions
         });
         listed.await.unwrap_or_else(|_| Err(ending()))
     }
@@ -228,10 +237,10 @@ impl Desk {
     /// Ends a session; `None`: too many other changes wait.
     pub(crate) async fn end_session(&self, id: u64, dry_run: bool, who: String) -> Option<Answer> {
         let permit = self.permits.clone().try_acquire_owned().ok()?;
-        let sessions = self.sessions.clone();
+        let desk = self.clone();
         let ended = spawn_blocking(move || {
             let _permit = permit;
-            sessions.end(id, dry_run, &who)
+            desk.sessions.end(id, dry_run, &who, &desk)
         });
         let steps = ended.await.unwrap_or_else(|_| Err(ending()));
         let version = self.state().version.clone();

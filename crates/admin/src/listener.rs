@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, chown, lchown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -100,6 +100,24 @@ impl Listener {
     }
 }
 
+impl Listener {
+    /// Gives the socket to a user, who may use and remove it then; at an address there is none.
+    ///
+    /// # Errors
+    /// When only root could do that.
+    pub fn give_to(&self, uid: u32) -> Result<(), BindError> {
+        let Some(file) = self.file.as_ref().filter(|file| file.is_there()) else { return Ok(()) };
+        let given =
+            lchown(&file.path, Some(uid), None).and_then(|()| lchown(lock_path(&file.path), Some(uid), None));
+        given.map_err(|error| {
+            let path = file.path.display();
+            BindError(format!(
+                "admin socket {path}: it cannot be given to user {uid}: {error}; start the daemon as root"
+            ))
+        })
+    }
+}
+
 /// A group's number, by its name or as it is.
 fn group_id(groups: &str, name: &str) -> Option<u32> {
     let listed = groups.lines().find_map(|line| {
@@ -141,9 +159,8 @@ fn bind_unix(path: &Path) -> Result<Listener, Fault> {
 /// folder itself, everybody who may read it could lock.)
 fn lock(path: &Path) -> Result<OwnedFd, Fault> {
     const REMEDY: &str = "make the folder, or choose another path with --admin";
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".lock");
-    let fault = |error: Errno| (format!("{}: {error}", Path::new(&beside).display()), REMEDY);
+    let beside = lock_path(path);
+    let fault = |error: Errno| (format!("{}: {error}", beside.display()), REMEDY);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = rustix::fs::open(&beside, flags, Mode::RUSR | Mode::WUSR).map_err(fault)?;
     for _ in 0..LOCK_TRIES {
@@ -153,8 +170,15 @@ fn lock(path: &Path) -> Result<OwnedFd, Fault> {
             Err(error) => return Err(fault(error)),
         }
     }
-    let what = format!("{}: another process holds it locked", Path::new(&beside).display());
+    let what = format!("{}: another process holds it locked", beside.display());
     Err((what, "end that one, or choose another path with --admin"))
+}
+
+/// The file beside a socket by which its path is held.
+fn lock_path(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".lock");
+    beside.into()
 }
 
 /// A listening socket at the path, which only its owner may connect to from the first moment on: the file gets the

@@ -1,4 +1,4 @@
-//! The server: one thread, one request for each connection, everything bounded.
+//! The server: one thread with tokio and a few for calls that wait, one request for each connection, everything bounded.
 
 use crate::api;
 use crate::desk::{Desk, JOBS_MAX};
@@ -7,7 +7,6 @@ use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle as Task};
 use tokio::time::{Instant, timeout_at};
 
-/// Connections at once. One more ends the oldest of them, so that idle ones lock nobody out.
+/// Connections at once. One more ends the one whose time is up first: idle ones lock nobody out, and end nothing that lasts.
 pub const CONNECTIONS_MAX: usize = 64;
 /// How long a connection may take for its request and the answer.
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
@@ -49,6 +48,7 @@ impl Server {
     /// # Errors
     /// When the thread, or what it needs, cannot be had from the kernel.
     pub fn start(listener: Listener, desk: Desk) -> io::Result<Server> {
+        // All sessions that may be ended at once, and a list of them.
         let threads = JOBS_MAX + 1;
         let runtime =
             Builder::new_current_thread().enable_io().enable_time().max_blocking_threads(threads).build()?;
@@ -171,17 +171,18 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     F: Future<Output = io::Result<(S, Peer)>>,
 {
-    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS_MAX);
+    let mut open: Vec<(Deadline, AbortHandle)> = Vec::with_capacity(CONNECTIONS_MAX);
     loop {
         match next().await {
             Ok((stream, peer)) => {
-                open.retain(|connection| !connection.is_finished());
-                if open.len() >= CONNECTIONS_MAX
-                    && let Some(oldest) = open.pop_front()
-                {
-                    oldest.abort();
+                open.retain(|(_, connection)| !connection.is_finished());
+                let first = (0..open.len()).min_by_key(|index| open[*index].0.get());
+                if let Some(first) = first.filter(|_| open.len() >= CONNECTIONS_MAX) {
+                    open.swap_remove(first).1.abort();
                 }
-                open.push_back(tokio::spawn(connection(stream, peer, router.clone())).abort_handle());
+                let deadline = Deadline::within(CONNECTION_TIME);
+                let answering = connection(stream, peer, deadline.clone(), router.clone());
+                open.push((deadline, tokio::spawn(answering).abort_handle()));
                 tokio::time::sleep(PACE).await;
             }
             Err(error) => {
@@ -193,11 +194,10 @@ where
 }
 
 /// Answers one request.
-async fn connection<S>(stream: S, peer: Peer, router: Router)
+async fn connection<S>(stream: S, peer: Peer, deadline: Deadline, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let deadline = Deadline::within(CONNECTION_TIME);
     let router = router.layer(Extension(peer)).layer(Extension(deadline.clone()));
     let answered = http1::Builder::new()
         .keep_alive(false)

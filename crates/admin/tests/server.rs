@@ -7,7 +7,8 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 /// How a client asks for the counters.
@@ -24,7 +25,25 @@ impl Sessions for Nobody {
         Ok(Vec::new())
     }
 
-    fn end(&self, _: u64, _: bool, _: &str) -> Result<Vec<String>, Refused> {
+    fn end(&self, _: u64, _: bool, _: &str, _: &Desk) -> Result<Vec<String>, Refused> {
+        Ok(Vec::new())
+    }
+}
+
+/// Sessions whose list takes until it may end.
+struct Held {
+    begun: Sender<()>,
+    may_end: Mutex<Receiver<()>>,
+}
+
+impl Sessions for Held {
+    fn list(&self) -> Result<Vec<Value>, Refused> {
+        self.begun.send(()).expect("the test counts them");
+        let _ = self.may_end.lock().expect("one list at a time").recv();
+        Ok(vec![serde_json::json!({ "id": 7 })])
+    }
+
+    fn end(&self, _: u64, _: bool, _: &str, _: &Desk) -> Result<Vec<String>, Refused> {
         Ok(Vec::new())
     }
 }
@@ -39,16 +58,36 @@ struct Served {
 impl Served {
     /// One on a socket in the file system, and one on an address.
     fn both() -> [Served; 2] {
-        let start = |address: &dyn Fn(&TempDir) -> AdminAddress| {
-            let folder = tempfile::tempdir().expect("a temporary directory");
-            let listener = Listener::bind(&address(&folder)).expect("a free place");
-            let desk = Desk::new(|_| false, Arc::new(Nobody));
-            Served { server: Server::start(listener, desk.clone()).expect("a thread"), desk, _folder: folder }
-        };
         [
-            start(&|folder| AdminAddress::Unix(folder.path().join("admin.sock"))),
-            start(&|_| AdminAddress::Tcp("127.0.0.1:0".parse().expect("an address"))),
+            Self::with(Arc::new(Nobody)),
+            Self::at(Arc::new(Nobody), |_| AdminAddress::Tcp("127.0.0.1:0".parse().expect("an address"))),
         ]
+    }
+
+    /// One on a socket in the file system.
+    fn with(sessions: Arc<dyn Sessions>) -> Served {
+        Self::at(sessions, |folder| AdminAddress::Unix(folder.path().join("admin.sock")))
+    }
+
+    fn at(sessions: Arc<dyn Sessions>, address: impl Fn(&TempDir) -> AdminAddress) -> Served {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let listener = Listener::bind(&address(&folder)).expect("a free place");
+        let desk = Desk::new(|_| false, sessions);
+        Served { server: Server::start(listener, desk.clone()).expect("a thread"), desk, _folder: folder }
+    }
+
+    /// A client that follows events, once it has what comes first.
+    fn follow(&self) -> Box<dyn Stream> {
+        let mut stream = self.connect();
+        stream.write_all(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is taken");
+        let mut begin = [0; 4096];
+        let mut head = String::new();
+        while !head.contains("retry: 2000") {
+            let read = stream.read(&mut begin).expect("an answer");
+            head += std::str::from_utf8(&begin[..read]).expect("text");
+        }
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        stream
     }
 
     fn connect(&self) -> Box<dyn Stream> {
@@ -149,23 +188,11 @@ fn connections_that_say_nothing_lock_nobody_out_and_are_ended() {
 #[test]
 fn who_follows_events_and_does_not_read_them_is_dropped_with_a_word() {
     for served in Served::both() {
-        let follow = || {
-            let mut stream = served.connect();
-            stream.write_all(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is taken");
-            let mut begin = [0; 4096];
-            let mut head = String::new();
-            while !head.contains("retry: 2000") {
-                let read = stream.read(&mut begin).expect("an answer");
-                head += std::str::from_utf8(&begin[..read]).expect("text");
-            }
-            assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-            stream
-        };
-        let mut slow = follow();
+        let mut slow = served.follow();
         let large: Value = "x".repeat(64 << 10).into();
         // Far more than what is kept for it, and what the kernel holds.
         for _ in 0..1000 {
-            served.desk.tell("large", &large);
+            served.desk.report("large", &large);
         }
         let mut all = Vec::new();
         slow.read_to_end(&mut all).expect("it ends");
@@ -174,6 +201,49 @@ fn who_follows_events_and_does_not_read_them_is_dropped_with_a_word() {
         assert!(text.matches("event: large").count() < 1000);
         served.snapshot();
         // Others get in when those that followed have gone.
-        (0..40).for_each(|_| drop(follow()));
+        (0..40).for_each(|_| drop(served.follow()));
     }
+}
+
+#[test]
+fn connections_that_say_nothing_do_not_end_one_that_follows_events() {
+    let served = Served::with(Arc::new(Nobody));
+    let mut follower = served.follow();
+    let _idle: Vec<_> = (0..2 * CONNECTIONS_MAX).map(|_| served.connect()).collect();
+    // All of them have been accepted.
+    served.snapshot();
+    served.desk.report("happened", &"x".into());
+    let mut read = String::new();
+    let mut part = [0; 4096];
+    while !read.contains("event: happened") {
+        let count = follower.read(&mut part).expect("it is still there");
+        assert_ne!(count, 0, "the stream was ended: {read}");
+        read += std::str::from_utf8(&part[..count]).expect("text");
+    }
+}
+
+#[test]
+fn many_clients_that_ask_for_sessions_share_a_list_and_all_get_it() {
+    const CLIENTS: usize = 30;
+    let (begun, begins) = channel();
+    let (release, may_end) = channel();
+    let served = Served::with(Arc::new(Held { begun, may_end: Mutex::new(may_end) }));
+    let ask = |path: &str| {
+        let mut stream = served.connect();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).expect("it is taken");
+        stream
+    };
+    let mut clients = vec![ask("/v1/sessions")];
+    begins.recv().expect("the first list begins");
+    clients.extend((1..CLIENTS).map(|_| ask("/v1/sessions/7")));
+    // They have been accepted: they wait for the first list to end.
+    served.snapshot();
+    drop(release);
+    for mut client in clients {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("text");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\"id\":7"), "{answer}");
+    }
+    let more = begins.try_iter().count();
+    assert!(more < CLIENTS / 2, "{more} more lists for {CLIENTS} clients");
 }

@@ -107,7 +107,7 @@ impl Live {
         if !dry_run {
             let steps = answer.as_ref().map_or(&[][..], |done| &done.steps);
             let data = json!({ "who": who, "what": order.to_string(), "outcome": outcome, "steps": steps });
-            self.desk.tell("change", &events::timed(data));
+            self.desk.report("change", &events::timed(data));
         }
     }
 

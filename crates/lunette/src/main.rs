@@ -177,12 +177,13 @@ fn run_daemon(
     // Before anything is served, so that no signal is lost.
     let mut signals =
         signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
-    let listener = place::open(&checked.config).map_err(Failure::failed)?;
-    let (reported, happened) = live::events::channel();
     if let Some(user) = &mut user {
         user.look(&checked.config);
     }
-    let settle = |config: &Config| user.as_ref().map_or(Ok(()), |user| user.become_it(config));
+    let listener = place::open(&checked.config).map_err(Failure::failed)?;
+    let (reported, happened) = live::events::channel();
+    let settle =
+        |config: &Config| user.as_ref().map_or(Ok(()), |user| user.become_it(config, listener.as_ref()));
     let daemon =
         Daemon::start_as(checked.config.clone(), reported, sockets, settle).map_err(Failure::failed)?;
     let (events, received) = mpsc::channel();
@@ -193,8 +194,8 @@ fn run_daemon(
         .map(|listener| admin::Server::start(listener, desk.clone()))
         .transpose()
         .map_err(|error| Failure::failed(format!("the admin interface cannot start: {error}")))?;
-    let told = desk.clone();
-    spawn("events", move || happened.publish(&told))?;
+    let published = desk.clone();
+    spawn("events", move || happened.publish(&published))?;
     let host = host_name();
     let running = Running {
         addresses: daemon.addresses(),
@@ -235,7 +236,7 @@ fn run_daemon(
         }
     }
     notify::stopping();
-    // Who still waits for a change learns that the daemon ends.
+    // Clients that still wait for a change are notified that the daemon ends.
     drop(received);
     tracing::info!("stopping: commands finish, stores are flushed, initiators are asked to log out");
     live.stop().map_err(Failure::failed)?;

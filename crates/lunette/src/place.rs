@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The variable that names the place where nothing else does.
 pub(crate) const VARIABLE: &str = "LUNETTE_ADMIN";
 /// The socket of the system's daemon, and its folder.
-const FOLDER: &str = "/run/lunette";
+pub(crate) const FOLDER: &str = "/run/lunette";
 const SOCKET: &str = "lunette.sock";
 
 /// The place that everybody expects: the system's for root, a user's own for users.

@@ -1,5 +1,7 @@
 //! `--user`: rights that a daemon that root has started keeps no longer than it needs them.
 
+use crate::place;
+use admin::Listener;
 use config::Config;
 use nix::unistd::{self, Gid, Uid};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getgid, getuid, set_dumpable_behavior, setrlimit};
@@ -20,6 +22,8 @@ pub(crate) struct User {
     gid: Gid,
     /// A state directory that did not exist when this began is made for the user.
     had_state: bool,
+    /// So is the folder of the admin socket.
+    had_folder: bool,
 }
 
 impl User {
@@ -34,7 +38,7 @@ impl User {
         let found =
             found.ok_or_else(|| fault(&"there is no such user; create one: adduser --system --group"))?;
         set_no_new_privs(true).map_err(|error| fault(&error))?;
-        Ok(User { name: name.into(), uid: found.uid, gid: found.gid, had_state: true })
+        Ok(User { name: name.into(), uid: found.uid, gid: found.gid, had_state: true, had_folder: true })
     }
 
     /// The name.
@@ -42,14 +46,18 @@ impl User {
         &self.name
     }
 
-    /// Sees what exists before the daemon starts.
+    /// Sees what exists before the daemon creates anything.
     pub(crate) fn look(&mut self, config: &Config) {
         self.had_state = config.state_dir.as_deref().is_none_or(Path::exists);
+        self.had_folder = Path::new(place::FOLDER).exists();
     }
 
     /// Becomes the user: once everything that root had to open is open, and before any thread that serves starts. Only AoE's
     /// CAP_NET_RAW stays, on this thread and those that it starts: it opens interfaces that come back.
-    pub(crate) fn become_it(&self, config: &Config) -> Result<(), String> {
+    pub(crate) fn become_it(&self, config: &Config, admin: Option<&Listener>) -> Result<(), String> {
+        if let Some(admin) = admin {
+            self.give(admin);
+        }
         self.drop_rights(config).map_err(|error| format!("--user {}: {error}", self.name))?;
         if let Some(state) = &config.state_dir
             && let Err(error) = rustix::fs::access(state, rustix::fs::Access::WRITE_OK)
@@ -60,6 +68,19 @@ impl User {
             ));
         }
         Ok(())
+    }
+
+    /// Gives the user the admin socket, and its folder if it was created for that. Root can use it in any case.
+    fn give(&self, admin: &Listener) {
+        if let Err(error) = admin.give_to(self.uid.as_raw()) {
+            tracing::warn!("{error}");
+        }
+        if !self.had_folder
+            && let Err(error) = lchown(place::FOLDER, Some(self.uid.as_raw()), Some(self.gid.as_raw()))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "{} cannot be given to {} (--user)", place::FOLDER, self.name);
+        }
     }
 
     fn drop_rights(&self, config: &Config) -> io::Result<()> {
@@ -81,7 +102,8 @@ impl User {
         set_keep_capabilities(false)?;
         let sets = CapabilitySets { effective: keeps, permitted: keeps, inheritable: CapabilitySet::empty() };
         set_capabilities(None, sets)?;
-        // Its own files in /proc belong to it again, as they would if it had been started as this user.
+        // Its own files in /proc belong to it again, as they would if it had been started as this user, whose other processes
+        // may then read its memory.
         set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         assert!(getuid().as_raw() == self.uid.as_raw() && getgid().as_raw() == self.gid.as_raw());
         Ok(())

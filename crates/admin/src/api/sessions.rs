@@ -2,12 +2,22 @@
 
 use super::{Change, Context, Page, answered, crowded, fault, outcome, problem, refused, wrong_query};
 use crate::desk::{Refusal, Refused};
+use crate::server::Deadline;
+use axum::Extension;
 use axum::extract::{Path, RawQuery, State as Shared};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
+use std::time::Duration;
 
-pub(super) async fn all(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
+/// How long a client waits for a list: the one that is being made, a pause, and the next one.
+const LIST_TIME: Duration = Duration::from_secs(30);
+
+pub(super) async fn all(
+    Shared(context): Shared<Context>,
+    Extension(deadline): Extension<Deadline>,
+    RawQuery(query): RawQuery,
+) -> Response {
     let page = match Page::of(query.as_deref()) {
         Ok(page) => page,
         Err(fault) => return wrong_query(&fault),
@@ -20,7 +30,8 @@ pub(super) async fn all(Shared(context): Shared<Context>, RawQuery(query): RawQu
             return wrong_query(&fault("query", "`after` is no number of a session", fix));
         }
     };
-    match context.desk.sessions().await {
+    deadline.extend(LIST_TIME);
+    match context.desk.sessions(after.is_some()).await {
         Ok(sessions) => {
             let begin = sessions.partition_point(|session| session["id"].as_u64() <= after);
             page.of_list(&sessions, begin, "id")
@@ -29,8 +40,13 @@ pub(super) async fn all(Shared(context): Shared<Context>, RawQuery(query): RawQu
     }
 }
 
-pub(super) async fn one(Shared(context): Shared<Context>, Path(id): Path<String>) -> Response {
-    let sessions = match context.desk.sessions().await {
+pub(super) async fn one(
+    Shared(context): Shared<Context>,
+    Extension(deadline): Extension<Deadline>,
+    Path(id): Path<String>,
+) -> Response {
+    deadline.extend(LIST_TIME);
+    let sessions = match context.desk.sessions(false).await {
         Ok(sessions) => sessions,
         Err(why) => return refused(&why),
     };

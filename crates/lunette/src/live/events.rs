@@ -49,14 +49,14 @@ impl Happened {
                 None => self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             let now = Instant::now();
-            let mut tell = |kind: &str, data: Value| desk.tell(kind, &timed(data));
+            let mut report = |kind: &str, data: Value| desk.report(kind, &timed(data));
             match event {
-                Ok(event) => filter.take(event, now, &mut tell),
+                Ok(event) => filter.take(event, now, &mut report),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             filter.left_out += self.lost.swap(0, Ordering::Relaxed);
-            filter.flush(now, &mut tell);
+            filter.flush(now, &mut report);
         }
     }
 }
@@ -91,7 +91,7 @@ impl Filter {
         errors.chain((self.left_out > 0).then_some(self.due)).min()
     }
 
-    fn take(&mut self, event: Event, now: Instant, tell: &mut impl FnMut(&str, Value)) {
+    fn take(&mut self, event: Event, now: Instant, report: &mut impl FnMut(&str, Value)) {
         match event {
             Event::Errors { lun, count, last } => return self.count(lun, count, last, now),
             Event::SessionBegun { .. } | Event::SessionEnded { .. } if !self.admits(now) => {
@@ -101,7 +101,7 @@ impl Filter {
             _ => {}
         }
         let (kind, data) = json(&event);
-        tell(kind, data);
+        report(kind, data);
     }
 
     fn count(&mut self, lun: String, count: u64, last: String, now: Instant) {
@@ -129,20 +129,20 @@ impl Filter {
     }
 
     /// Publishes what is due. A LUN is remembered for as long as its next errors have to wait.
-    fn flush(&mut self, now: Instant, tell: &mut impl FnMut(&str, Value)) {
+    fn flush(&mut self, now: Instant, report: &mut impl FnMut(&str, Value)) {
         self.errors.retain(|lun, counted| {
             if counted.due > now {
                 return true;
             }
             let is_one = counted.count > 0;
             if is_one {
-                tell("errors", json!({ "lun": lun, "count": counted.count, "last": counted.last }));
+                report("errors", json!({ "lun": lun, "count": counted.count, "last": counted.last }));
                 (counted.count, counted.due) = (0, now + APART);
             }
             is_one
         });
         if self.left_out > 0 && self.due <= now {
-            tell("missed", json!({ "events": self.left_out }));
+            report("missed", json!({ "events": self.left_out }));
             (self.left_out, self.due) = (0, now + APART);
         }
     }
@@ -202,19 +202,19 @@ mod tests {
     fn errors_are_counted_and_published_once_a_second_for_each_lun() {
         let start = Instant::now();
         let mut filter = Filter::new(start);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for millis in 0..2500u64 {
             let now = start + Duration::from_millis(millis);
-            let mut tell = |kind: &str, data: Value| told.push((millis, kind.to_owned(), data));
+            let mut report = |kind: &str, data: Value| reported.push((millis, kind.to_owned(), data));
             if millis % 10 == 0 && millis < 2000 {
-                filter.take(error("a", 1), now, &mut tell);
+                filter.take(error("a", 1), now, &mut report);
             }
             if millis == 500 {
-                filter.take(error("b", 7), now, &mut tell);
+                filter.take(error("b", 7), now, &mut report);
             }
-            filter.flush(now, &mut tell);
+            filter.flush(now, &mut report);
         }
-        let found: Vec<_> = told
+        let found: Vec<_> = reported
             .iter()
             .map(|(at, kind, data)| (*at, kind.as_str(), data["lun"].as_str(), data["count"].as_u64()))
             .collect();
@@ -237,18 +237,18 @@ mod tests {
     fn sessions_without_end_do_not_drive_out_what_else_happens() {
         let start = Instant::now();
         let mut filter = Filter::new(start);
-        let mut told = Vec::new();
-        let mut tell = |kind: &str, data: Value| told.push((kind.to_owned(), data));
+        let mut reported = Vec::new();
+        let mut report = |kind: &str, data: Value| reported.push((kind.to_owned(), data));
         for id in 0..10_000 {
-            filter.take(begun(id), start, &mut tell);
-            filter.flush(start, &mut tell);
+            filter.take(begun(id), start, &mut report);
+            filter.flush(start, &mut report);
         }
-        filter.take(Event::StoreBack { lun: "a".into() }, start, &mut tell);
-        filter.flush(start + APART, &mut tell);
-        filter.take(begun(10_000), start + APART, &mut tell);
-        let count = |kind: &str| told.iter().filter(|(other, _)| other == kind).count();
+        filter.take(Event::StoreBack { lun: "a".into() }, start, &mut report);
+        filter.flush(start + APART, &mut report);
+        filter.take(begun(10_000), start + APART, &mut report);
+        let count = |kind: &str| reported.iter().filter(|(other, _)| other == kind).count();
         assert_eq!((count("session_begun"), count("store_back")), (SESSIONS_AT_ONCE as usize + 1, 1));
-        let left_out: u64 = told
+        let left_out: u64 = reported
             .iter()
             .filter(|(kind, _)| kind == "missed")
             .filter_map(|(_, data)| data["events"].as_u64())

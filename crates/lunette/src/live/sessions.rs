@@ -1,7 +1,7 @@
 //! Sessions as JSON, and their end by an administrator.
 
-use super::{fault, refused};
-use admin::{Refusal, Refused};
+use super::{events, fault, refused};
+use admin::{Desk, Refusal, Refused};
 use engine::{SessionError, SessionSummary};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl admin::Sessions for Sessions {
         Ok(listed.iter().map(json).collect())
     }
 
-    fn end(&self, id: u64, dry_run: bool, who: &str) -> Result<Vec<String>, Refused> {
+    fn end(&self, id: u64, dry_run: bool, who: &str, desk: &Desk) -> Result<Vec<String>, Refused> {
         let dry = if dry_run { " (dry run)" } else { "" };
         let ended = self.0.list().and_then(|sessions| {
             let session = sessions.into_iter().find(|session| session.id == id);
@@ -32,17 +32,23 @@ impl admin::Sessions for Sessions {
             let SessionSummary { initiator, from, .. } = session;
             Ok(format!("disconnect session {id} of {} at {from}", wire::shown(&initiator)))
         });
-        match ended {
-            Ok(step) => {
-                tracing::info!(who, "admin: {step}{dry}: done");
-                Ok(vec![step])
+        let answer = ended.map(|step| vec![step]).map_err(|error| why(error, id));
+        let what = format!("disconnect session {id}");
+        let (outcome, steps) = match &answer {
+            Ok(steps) => {
+                tracing::info!(who, "admin: {}{dry}: done", steps.concat());
+                ("done", &steps[..])
             }
-            Err(error) => {
-                let refused = why(error, id);
-                tracing::warn!(who, "admin: disconnect session {id}{dry}: {}", refused.title);
-                Err(refused)
+            Err(Refused { title, .. }) => {
+                tracing::warn!(who, "admin: {what}{dry}: {title}");
+                (title.as_str(), &[][..])
             }
+        };
+        if !dry_run {
+            let data = json!({ "who": who, "what": what, "outcome": outcome, "steps": steps });
+            desk.report("change", &events::timed(data));
         }
+        answer
     }
 }
 

@@ -11,7 +11,7 @@ use crate::support::tools::run;
 use std::fs::{self, Permissions};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -116,8 +116,12 @@ fn a_daemon_that_root_has_started_becomes_a_user() {
         assert!(outcome.text.contains("only root may become another user"), "{}", outcome.text);
         return;
     }
+    chown(folder.path(), Some(id_of_nobody()), None).expect("it may remove its socket there");
     let daemon = Daemon::start(&mut command);
     assert_rights(&daemon, 0);
+    let admin = folder.path().join("admin.sock");
+    let found = fs::metadata(&admin).expect("it listens there");
+    assert_eq!((found.uid(), found.mode() & 0o777), (id_of_nobody(), 0o600), "the user's alone");
     assert_eq!(fs::metadata(folder.path().join("state")).expect("it was made").uid(), id_of_nobody());
 
     // What root alone may open is refused now, with the reason.
@@ -129,14 +133,15 @@ fn a_daemon_that_root_has_started_becomes_a_user() {
         "[[lun]]\nname = \"secret\"\nfile = \"secret.img\"\nserial = \"two\"\n",
         ", \"secret\"",
     );
-    let outcome = ask(&folder.path().join("admin.sock"), &["reload"]);
+    let outcome = ask(&admin, &["reload"]);
     assert!(outcome.text.contains("only the rights of nobody since its start (--user)"), "{}", outcome.text);
 
     let url = Url { lun: 0, ..daemon.lun(0) };
     let mut session = Initiator::login(&url, &Login::named("iqn.2026-11.test:a")).expect("login");
     session.ready(0).expect("the unit is ready");
     drop(session);
-    daemon.stop();
+    let log = daemon.stop();
+    assert!(!admin.exists(), "it was removed: {log}");
 }
 
 #[test]
