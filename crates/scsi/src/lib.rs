@@ -39,7 +39,7 @@ mod state;
 mod testing;
 mod vocabulary;
 
-pub use commands::luns::no_unit;
+pub use commands::luns::{hidden_unit, no_unit};
 pub use commands::step::{self, Env, Event, Step, Units};
 pub use server::exec::{Exec, Transfer};
 pub use server::table;

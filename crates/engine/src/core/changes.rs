@@ -17,7 +17,8 @@
 use super::connection::Connection;
 use super::homes::HomeUnit;
 use super::leaving::{Flush, Leaving, Stage};
-use super::lun::NO_UNIT;
+use super::lun::{NO_LUN, NO_UNIT};
+use super::task::Task;
 use super::unit::{Unit, Units};
 use super::{Core, kind, mode};
 use crate::message::{Done, Message, Waiter};
@@ -53,7 +54,7 @@ impl<I: Io> Core<I> {
         let is_here =
             |unit: &&Arc<scsi::Unit>| self.units.get(unit.index).is_some_and(|unit| unit.home.is_some());
         let here: Vec<Arc<scsi::Unit>> = units.iter().filter(is_here).cloned().collect();
-        let number = self.changes.begin(done, here.len(), Vec::new());
+        let number = self.changes.begin(done, here.len(), Vec::new(), Vec::new());
         for unit in here {
             self.ask_home(unit.index, Waiter::Configuration(number), HomeRequest::Configure(unit));
         }
@@ -103,20 +104,39 @@ impl<I: Io> Core<I> {
             self.serve_exports();
         }
         let _ = taken.send(true);
-        self.changes.begin(done, 0, ended);
+        let begun = self.hide_from_tasks();
+        self.changes.begin(done, 0, ended, begun);
         self.acknowledge_changes();
     }
 
-    /// Acknowledges changes that are done here: nothing of sessions that were ended for them can take effect any more, this core
-    /// listens where it is to, and units are what they are to be.
+    /// Ends tasks that wait at LUNs which their sessions do not see any more, and returns those that have begun there: what they
+    /// write may still land. Of a unit that goes all end as they would have, before it has gone.
+    fn hide_from_tasks(&mut self) -> Vec<Key> {
+        let is_hidden = |task: &Task| {
+            let conn = self.connections.get(task.origin);
+            conn.and_then(|conn| conn.luns.get(task.lun)).is_some_and(|lun| lun.number == NO_LUN)
+        };
+        let is_meant = |task: &Task| self.served.units.contains(&task.unit) && is_hidden(task);
+        let hidden = self.tasks.iter().filter(|(_, task)| is_meant(task));
+        let (begun, waiting): (Vec<_>, Vec<_>) =
+            hidden.map(|(key, task)| (key, task.has_begun())).partition(|(_, has_begun)| *has_begun);
+        waiting.into_iter().for_each(|(key, _)| self.refuse_hidden(key));
+        begun.into_iter().map(|(key, _)| key).collect()
+    }
+
+    /// Acknowledges changes that are done here: nothing of sessions that were ended for them, or of LUNs that they hid, can take
+    /// effect any more, this core listens where it is to, and units are what they are to be.
     pub(super) fn acknowledge_changes(&mut self) {
         if self.changes.under_way.is_empty() || (!self.stop.has_begun() && self.still_listens()) {
             return;
         }
-        let connections = &self.connections;
+        let (connections, tasks) = (&self.connections, &self.tasks);
         let is_settled = |key: &Key| connections.get(*key).is_none_or(Connection::is_settled);
+        let has_ended = |key: &Key| tasks.get(*key).is_none();
         self.changes.under_way.retain(|change| {
-            let is_due = change.units == 0 && change.sessions.iter().all(is_settled);
+            let is_due = change.units == 0
+                && change.sessions.iter().all(is_settled)
+                && change.tasks.iter().all(has_ended);
             if is_due {
                 let _ = change.done.send(true);
             }
@@ -124,11 +144,13 @@ impl<I: Io> Core<I> {
         });
     }
 
-    /// The units that sessions still use which were ended for a change.
+    /// The units that sessions still use which were ended for a change, or to which they were hidden.
     pub(super) fn report_awaited(&self, to: &mpsc::Sender<Vec<u32>>) {
         let sessions = self.changes.under_way.iter().flat_map(|change| &change.sessions);
-        let tasks = sessions.filter_map(|key| self.connections.get(*key));
-        let tasks = tasks.flat_map(|conn| &conn.closing.lingering).filter_map(|key| self.tasks.get(*key));
+        let sessions = sessions.filter_map(|key| self.connections.get(*key));
+        let lingering = sessions.flat_map(|conn| &conn.closing.lingering);
+        let hidden = self.changes.under_way.iter().flat_map(|change| &change.tasks);
+        let tasks = lingering.chain(hidden).filter_map(|key| self.tasks.get(*key));
         let _ = to.send(tasks.map(|task| task.unit).collect());
     }
 

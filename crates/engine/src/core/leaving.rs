@@ -30,6 +30,8 @@ pub(super) struct ChangeHere {
     pub(super) units: usize,
     /// Sessions that end for it.
     pub(super) sessions: Vec<Key>,
+    /// Tasks of LUNs that are hidden, which may still write.
+    pub(super) tasks: Vec<Key>,
 }
 
 /// Changes that are being made on this core, oldest first: one that waits for what hangs does not hold up the next.
@@ -41,10 +43,10 @@ pub(super) struct ChangesHere {
 
 impl ChangesHere {
     /// A change begins.
-    pub(super) fn begin(&mut self, done: Done, units: usize, sessions: Vec<Key>) -> u64 {
+    pub(super) fn begin(&mut self, done: Done, units: usize, sessions: Vec<Key>, tasks: Vec<Key>) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.under_way.push(ChangeHere { done, number, units, sessions });
+        self.under_way.push(ChangeHere { done, number, units, sessions, tasks });
         number
     }
 

@@ -31,7 +31,7 @@ pub(super) const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
 const CHANGED: &str = "who may log in was changed meanwhile";
 
 impl Connection {
-    /// LUNs that are not among these are no longer the session's; what was begun there ends. The units of those that were.
+    /// LUNs that are not among these are no longer the session's. The units of those that were.
     fn hide(&mut self, luns: &[(u16, usize)], units: &[u32]) -> Vec<u32> {
         let is_shown = |lun: &LunState| {
             luns.iter().any(|(number, index)| (*number, units[*index]) == (lun.number, lun.unit))

@@ -152,6 +152,11 @@ impl Task {
         self.detached.is_none() && matches!(self.state, State::Storing | State::Reading { .. })
     }
 
+    /// Whether it was let on to its unit.
+    pub(super) fn has_begun(&self) -> bool {
+        !matches!(self.state, State::InLine | State::Waiting)
+    }
+
     /// Whether it was aborted, but its storage operation has not come back: it may still touch the medium.
     pub(super) fn may_still_write(&self) -> bool {
         self.aborted && matches!(self.state, State::Storing | State::Reading { .. })

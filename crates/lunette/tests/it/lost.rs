@@ -188,9 +188,9 @@ fn a_front_that_comes_with_a_new_session_after_a_loss_reports_it() {
     assert_ne!(incarnation(&mut other), before);
     assert_eq!(flush(&mut two), Some(HARDWARE_ERROR), "the WRITE of the other core is lost");
     assert_eq!(flush(&mut one), Some(HARDWARE_ERROR));
-    // The front may have noticed it by both of its sessions, and then says it twice.
-    flush(&mut two);
-    assert_eq!((flush(&mut one), flush(&mut two)), (None, None));
+    // The front may have noticed it by both of its sessions, and again when the first of them is back, and then says it as often.
+    let mut flushes = (0..4).map(|_| (flush(&mut one), flush(&mut two)));
+    assert!(flushes.any(|both| both == (None, None)), "it is reported without end");
     front.stop();
     back.stop();
 }

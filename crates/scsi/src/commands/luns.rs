@@ -76,9 +76,18 @@ pub fn no_unit(request: &Request<'_>, luns: &[u64], data: &mut Vec<u8>) -> Endin
         }
         Err(check) => {
             data.clear();
-            Ending { sense: Some(check.encode_as(false)), ..Ending::of(Status::CheckCondition) }
+            refused(check)
         }
     }
+}
+
+/// How a command ends that waited while its LUN was hidden from the session: LOGICAL UNIT NOT SUPPORTED (SPC-4 section 4.5.2).
+pub fn hidden_unit() -> Ending {
+    refused(Check::NO_UNIT)
+}
+
+fn refused(check: Check) -> Ending {
+    Ending { sense: Some(check.encode_as(false)), ..Ending::of(Status::CheckCondition) }
 }
 
 #[cfg(test)]

@@ -253,6 +253,40 @@ fn a_target_whose_session_hangs_is_removed_and_whoever_ends_the_daemon_waits_for
     daemon.stop().expect("every core ends in order");
 }
 
+#[test]
+fn a_lun_is_hidden_once_nothing_of_the_session_can_be_written_there_any_more() {
+    const ORDERED: u8 = 2;
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (mut daemon, url) = serve(2, &stores, |_| {});
+    let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
+    (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+    stores[1].hold();
+    let write = write_cdb(0, 512, BLOCK, false);
+    let begun = initiator.issue(1, write, 0, vec![1; 512]).expect("it is sent");
+    stores[1].wait_for(1);
+    let waits = initiator.issue_as(ORDERED, 1, write, 0, vec![2; 512]).expect("it is sent");
+    let mut config = daemon.config().clone();
+    config.targets[0].luns.pop();
+    let steps = config::diff(daemon.config(), &config);
+    let hider = std::thread::spawn(move || {
+        let outcomes: Vec<_> =
+            steps.iter().map(|step| daemon.take_step(step, &config, Wants::Store)).collect();
+        (daemon, outcomes)
+    });
+    let refused = initiator.complete(waits).expect("an answer");
+    assert_eq!(code(&refused), Some(NOT_SUPPORTED), "it has not begun");
+    for _ in 0..32 {
+        assert_eq!(report(&mut initiator, 1), Some(NOT_SUPPORTED));
+    }
+    assert!(!hider.is_finished(), "the first write may still take effect");
+    stores[1].release();
+    assert_eq!(initiator.complete(begun).expect("an answer").status, GOOD);
+    let (daemon, outcomes) = hider.join().expect("it ends");
+    assert!(!outcomes.is_empty() && outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    initiator.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
+
 const ABORT_TASK: u8 = 1;
 const ABORT_TASK_SET: u8 = 2;
 const LOGICAL_UNIT_RESET: u8 = 5;

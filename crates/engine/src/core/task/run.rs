@@ -435,6 +435,12 @@ impl<I: Io> Core<I> {
         self.free_task(key);
     }
 
+    /// Ends a task that waits at a LUN which is hidden from its session.
+    pub(in crate::core) fn refuse_hidden(&mut self, key: Key) {
+        self.leave_line(key);
+        self.report_end(key, scsi::hidden_unit());
+    }
+
     /// Aborts a task; true when nothing of it is left that could still touch the medium. Without a `how`, the
     /// transport has forgotten it already.
     pub(in crate::core) fn abort(&mut self, key: Key, how: Option<Aborted>) -> bool {
@@ -514,6 +520,9 @@ impl<I: Io> Core<I> {
         let Some(Task { gated, aborted, unit, claim, .. }) = self.tasks.get(key) else { return };
         let (gated, aborted, unit, claim) = (*gated, *aborted, *unit, *claim);
         self.tasks.free(key);
+        if !self.changes.under_way.is_empty() {
+            self.acknowledge_changes();
+        }
         claim.iter().for_each(|claim| self.end_change(unit, claim));
         if gated {
             self.leave_gate(unit, Some(key));
