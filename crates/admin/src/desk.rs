@@ -82,7 +82,7 @@ pub struct Done {
     pub version: String,
 }
 
-/// It was not done, and nothing has changed.
+/// It was not done, and nothing has changed but for what the faults name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
     /// Of which kind.

@@ -87,6 +87,8 @@ pub(crate) struct Changes<I: Io = Uring> {
     overtaken: Vec<Awaited>,
     /// Units that nobody is shown any more, and that have not been released yet.
     leaving: Vec<Gone>,
+    /// Those that have been, since [`Changes::settle`] was called.
+    released: Vec<Released>,
     /// Every store of a unit that has gone was flushed.
     is_flushed: bool,
 }
@@ -120,7 +122,7 @@ struct Gone {
     serial: String,
 }
 
-/// A unit that was released after what came behind that.
+/// A unit that was released.
 pub(crate) struct Released {
     /// Its number.
     pub(crate) unit: u32,
@@ -170,6 +172,7 @@ impl<I: Io> Changes<I> {
             awaited: VecDeque::new(),
             overtaken: Vec::new(),
             leaving: Vec::new(),
+            released: Vec::new(),
             is_flushed: true,
         }
     }
@@ -525,10 +528,16 @@ impl<I: Io> Changes<I> {
         heard != Err(mpsc::RecvTimeoutError::Disconnected)
     }
 
-    /// The units that have gone since their end was overtaken.
+    /// Whether cores have yet to take something of what was begun, without which the rest of it does not begin.
+    pub(crate) fn is_under_way(&self) -> bool {
+        !self.awaited.is_empty() || !self.rounds.is_empty() || self.lines.is_some()
+    }
+
+    /// The units that were released since the last call, also those whose end was overtaken.
     pub(crate) fn settle(&mut self) -> Vec<Released> {
         let over: Vec<Awaited> = self.overtaken.extract_if(.., |awaited| awaited.is_over()).collect();
-        over.iter().filter_map(|awaited| self.release(awaited)).collect()
+        over.iter().for_each(|awaited| self.release(awaited));
+        std::mem::take(&mut self.released)
     }
 
     /// Whether a unit that nobody is shown any more has yet to be released.
@@ -571,12 +580,13 @@ impl<I: Io> Changes<I> {
     }
 
     /// What all have acknowledged: if a unit was released, others may have what it had.
-    fn release(&mut self, awaited: &Awaited) -> Option<Released> {
-        let Act::Release(unit) = awaited.what else { return None };
+    fn release(&mut self, awaited: &Awaited) {
+        let Act::Release(unit) = awaited.what else { return };
         let slot = &mut self.slots[slot(unit)];
         (slot.is_taken, slot.generation) = (false, slot.generation + 1);
-        let gone = self.leaving.extract_if(.., |gone| gone.unit == unit).next()?;
-        Some(Released { unit, name: gone.name, is_flushed: awaited.is_flushed })
+        let gone = self.leaving.extract_if(.., |gone| gone.unit == unit);
+        let is_flushed = awaited.is_flushed;
+        self.released.extend(gone.map(|gone| Released { unit, name: gone.name, is_flushed }));
     }
 
     fn begin_round(&mut self, mut round: Round<I>) {

@@ -69,6 +69,8 @@ pub struct Daemon {
     patience: Patience,
     /// Units that are still to be released.
     leaving: Vec<Leaving>,
+    /// What became of those that were, once nobody waited for them any more.
+    left: Result<(), NotKept>,
     events: Events,
 }
 
@@ -272,6 +274,7 @@ impl Daemon {
             changes,
             patience: Patience::default(),
             leaving: Vec::new(),
+            left: Ok(()),
             events,
         })
     }
@@ -301,13 +304,15 @@ impl Daemon {
     /// # Errors
     /// When what was written may not be there at the next start.
     pub fn stop(mut self) -> Result<(), NotKept> {
-        let mut outcome = Ok(());
         let cores = self.begin_stop();
+        let mut outcome = Ok(());
         for core in cores {
             if !core.join().unwrap_or(false) {
                 outcome = Err(NotKept::NotFlushed);
             }
         }
+        self.settle_leaving();
+        outcome = outcome.and(self.left);
         let watches = std::mem::take(&mut self.watches).into_iter().map(|(_, watch)| watch);
         let leaving = std::mem::take(&mut self.leaving).into_iter().filter_map(|unit| unit.watch);
         if !prober::end(watches.chain(leaving).collect()) {

@@ -44,6 +44,13 @@ pub enum Event {
         /// The LUN's name.
         lun: String,
     },
+    /// A LUN that was removed while its store hung has gone now, and what was written to it may be lost.
+    NotKept {
+        /// Its name.
+        lun: String,
+        /// Why.
+        why: String,
+    },
     /// Somebody took reservations or registrations of a LUN from others.
     Preempted {
         /// The LUN's name.

@@ -23,7 +23,7 @@ use config::{Config, ServeOptions};
 use daemon::Url;
 use reactor::io::{Completion, Tag};
 use reactor::uring::Uring;
-use scsi::storage::Traits;
+use scsi::storage::{StoreError, Traits};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -35,6 +35,16 @@ use wire::Places;
 pub(crate) fn serve(
     cores: usize,
     stores: &[Arc<HeldStore>],
+    change: impl FnOnce(&mut Config),
+) -> (Daemon, Url) {
+    serve_reporting(cores, stores, Events::default(), change)
+}
+
+/// The same; what happens is reported there.
+pub(crate) fn serve_reporting(
+    cores: usize,
+    stores: &[Arc<HeldStore>],
+    events: Events,
     change: impl FnOnce(&mut Config),
 ) -> (Daemon, Url) {
     let options = ServeOptions {
@@ -54,7 +64,7 @@ pub(crate) fn serve(
         losses: Arc::default(),
         space: Arc::default(),
     };
-    let daemon = Daemon::start_with(config, Events::default(), |_, _| stores.iter().map(opened).collect())
+    let daemon = Daemon::start_with(config, events, |_, _| stores.iter().map(opened).collect())
         .expect("the daemon starts");
     let portal = daemon.addresses()[0];
     (daemon, Url { portal, target })
@@ -142,6 +152,9 @@ pub(crate) struct HeldStore {
     losses: AtomicUsize,
     clings: AtomicBool,
     closed: AtomicUsize,
+    fails: AtomicBool,
+    stalls: AtomicBool,
+    stalled: AtomicBool,
 }
 
 impl HeldStore {
@@ -156,6 +169,9 @@ impl HeldStore {
             losses: AtomicUsize::new(0),
             clings: AtomicBool::new(false),
             closed: AtomicUsize::new(0),
+            fails: AtomicBool::new(false),
+            stalls: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
         })
     }
 
@@ -196,6 +212,23 @@ impl HeldStore {
     /// It has lost what was written and not flushed.
     pub(crate) fn lose(&self) {
         self.losses.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Flushes fail from now on.
+    pub(crate) fn fail_flushes(&self) {
+        self.fails.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether cores that give it something to do hang from now on.
+    pub(crate) fn stall(&self, stalls: bool) {
+        self.stalls.store(stalls, Ordering::SeqCst);
+    }
+
+    /// Returns when one hangs.
+    pub(crate) fn wait_for_stall(&self) {
+        while !self.stalled.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
     }
 
     /// Whether its home's lane, when the unit leaves, has yet to close; flushes are held as writes are.
@@ -245,12 +278,27 @@ struct HeldLane {
     has_flushed: bool,
 }
 
+impl HeldLane {
+    fn begin(&mut self, io: &mut Uring, id: OpId, op: &Op) -> Submitted {
+        match op {
+            Op::Flush if self.store.fails.load(Ordering::SeqCst) => {
+                Submitted::Done(Err(StoreError::WriteFailed))
+            }
+            _ => self.ram.submit(io, id, op),
+        }
+    }
+}
+
 impl Lane<Uring> for HeldLane {
     fn borrow(&mut self, offset: u64, len: u32) -> Option<Places> {
         self.ram.borrow(offset, len)
     }
 
     fn submit(&mut self, io: &mut Uring, id: OpId, op: &Op) -> Submitted {
+        while self.store.stalls.load(Ordering::SeqCst) {
+            self.store.stalled.store(true, Ordering::SeqCst);
+            std::thread::yield_now();
+        }
         self.has_flushed |= matches!(op, Op::Flush);
         let may_wait = match op {
             Op::Write { .. } => true,
@@ -262,7 +310,7 @@ impl Lane<Uring> for HeldLane {
             self.store.held.fetch_add(1, Ordering::SeqCst);
             return Submitted::Later;
         }
-        self.ram.submit(io, id, op)
+        self.begin(io, id, op)
     }
 
     fn completed(&mut self, io: &mut Uring, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
@@ -273,7 +321,7 @@ impl Lane<Uring> for HeldLane {
         if !self.store.holds.load(Ordering::SeqCst) {
             for (id, op) in std::mem::take(&mut self.held) {
                 self.store.held.fetch_sub(1, Ordering::SeqCst);
-                match self.ram.submit(io, id, &op) {
+                match self.begin(io, id, &op) {
                     Submitted::Done(outcome) => done.push((id, outcome)),
                     Submitted::Later => {}
                 }

@@ -16,7 +16,6 @@ use engine::daemon::NotKept;
 use engine::{Daemon, Patience};
 use file::Replacement;
 use plan::Planned;
-use serde_json::json;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::Path;
@@ -106,7 +105,7 @@ impl Live {
         };
         if !dry_run {
             let steps = answer.as_ref().map_or(&[][..], |done| &done.steps);
-            let data = json!({ "who": who, "what": order.to_string(), "outcome": outcome, "steps": steps });
+            let data = events::change(who, &order.to_string(), outcome, steps);
             self.desk.report("change", &events::timed(data));
         }
     }
@@ -182,7 +181,7 @@ impl Live {
         if !dry_run {
             self.text = text;
         }
-        made.answer()
+        Ok(made.done)
     }
 
     /// Changes one thing: in the file, if there is one, which is replaced once the change was made.
@@ -224,7 +223,7 @@ impl Live {
             made.done.warnings.push(warning.into());
         }
         self.text = text;
-        made.answer()
+        Ok(made.done)
     }
 
     /// Whoever edits the file by hand has it read again first.
@@ -284,7 +283,7 @@ impl Live {
             if let Err(failed) = change::make(&mut self.daemon, &planned, &config, &mut taken) {
                 return Err(self.fail(failed, &before, &taken));
             }
-            warnings.append(&mut taken.warnings);
+            warnings.extend(taken.notices());
             self.changes += u64::from(self.shown != shown || !taken.steps.is_empty());
             self.shown = shown;
             self.publish();
@@ -301,7 +300,7 @@ impl Live {
         let mut faults = vec![failed];
         let title = match self.daemon.patience().has_ended() {
             true => {
-                faults.extend(taken.unended.clone());
+                faults.extend(taken.faults());
                 "the daemon ends before the change was made in full; the next start goes by the file"
             }
             false => {
@@ -324,16 +323,6 @@ struct Made {
     /// What was served before.
     before: Config,
     taken: Taken,
-}
-
-impl Made {
-    fn answer(self) -> Answer {
-        if self.taken.unended.is_empty() {
-            return Ok(self.done);
-        }
-        let title = "the change was made, but what it ends has not ended yet";
-        Err(refused(Refusal::Failed, title, self.taken.unended))
-    }
 }
 
 fn fault(place: &str, what: &str, fix: &str) -> Fault {

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::changes::{Change, Plan, Prepared, Progress, Released};
 use crate::core::aoe;
+use crate::events::Event;
 use crate::guid;
 use crate::patience::{Patience, SLICE};
 use crate::served::Door;
@@ -37,14 +38,32 @@ impl Daemon {
         &self.patience
     }
 
-    /// Whether units that have gone are still to be released, after another look.
+    /// Whether something of a change that was made is still to be done, or units that have gone are to be released, after another
+    /// look.
     pub fn has_leaving(&mut self) -> bool {
-        for Released { unit, name, is_flushed } in self.changes.settle() {
-            tracing::info!(lun = %name, is_flushed, "what was begun on the removed LUN has ended, and its store is closed");
-            let released = self.leaving.extract_if(.., |leaving| leaving.unit == unit).collect();
-            self.released(released);
+        if self.changes.is_under_way() {
+            self.changes.hasten();
         }
-        !self.leaving.is_empty()
+        self.settle_leaving();
+        !self.leaving.is_empty() || self.changes.is_under_way()
+    }
+
+    /// Ends what nobody waits for any more of units that have been released, and remembers what was lost.
+    pub(super) fn settle_leaving(&mut self) {
+        for Released { unit, name, is_flushed } in self.changes.settle() {
+            let released: Vec<Leaving> =
+                self.leaving.extract_if(.., |leaving| leaving.unit == unit).collect();
+            if released.is_empty() {
+                // Whoever removed it has waited for this.
+                continue;
+            }
+            tracing::info!(lun = %name, is_flushed, "what was begun on the removed LUN has ended, and its store is closed");
+            let is_in_place = self.released(released);
+            let Err(why) = kept(is_flushed, is_in_place) else { continue };
+            tracing::error!(lun = %name, "the LUN was removed: {why}");
+            self.events.report(|| Event::NotKept { lun: name, why: why.to_string() });
+            self.left = self.left.and(Err(why));
+        }
     }
 
     /// Takes one of the steps that [`config::diff`] has from [`Daemon::config`] to another configuration, and returns when it is
@@ -120,6 +139,7 @@ impl Daemon {
         if let Some(Arrival { summary, watch, store }) = comes {
             self.units.retain(|unit| unit.name != summary.name);
             self.units.push(summary);
+            self.stores.retain(|(_, store)| store.strong_count() > 0);
             self.stores.push(store);
             watch.iter().for_each(|(_, watch)| watch.begin());
             self.watches.extend(watch);
@@ -130,11 +150,10 @@ impl Daemon {
         self.units.sort_by_key(|unit| served.find(&unit.name));
         changed.iter().for_each(|unit| self.look_at(*unit));
         let is_in_place = gone.is_none_or(|(unit, serial)| self.goes(unit, serial));
-        match (unended, is_flushed, is_in_place) {
-            (Some(what), ..) => Err(ChangeError::Unended(what)),
-            (None, false, _) => Err(ChangeError::NotKept(NotKept::NotFlushed)),
-            (None, true, false) => Err(ChangeError::NotKept(NotKept::Misplaced)),
-            (None, true, true) => Ok(()),
+        match (unended, kept(is_flushed, is_in_place)) {
+            (Some(what), Ok(())) => Err(ChangeError::Unended(what)),
+            (Some(what), Err(lost)) => Err(ChangeError::Unended(format!("{what}; {lost}"))),
+            (None, kept) => kept.map_err(ChangeError::NotKept),
         }
     }
 
@@ -166,7 +185,6 @@ impl Daemon {
 
     /// A unit was configured anew: what is served of it by now; and what its store takes is looked at if that is known now.
     fn look_at(&mut self, number: u32) {
-        self.stores.retain(|(_, store)| store.strong_count() > 0);
         let served = self.changes.served();
         let Some(index) = served.units.iter().position(|unit| *unit == number) else { return };
         let store = self.stores.iter().find(|(other, _)| *other == number);
@@ -260,5 +278,14 @@ impl Daemon {
         let is_other = self.changes.served().config.luns[before].store != lun.store;
         let watch = self.watches.iter().position(|(watched, _)| *watched == unit)?;
         is_other.then_some((watch, size))
+    }
+}
+
+/// Whether what was written to a store that went is where it is looked for.
+fn kept(is_flushed: bool, is_in_place: bool) -> Result<(), NotKept> {
+    match (is_flushed, is_in_place) {
+        (false, _) => Err(NotKept::NotFlushed),
+        (true, false) => Err(NotKept::Misplaced),
+        (true, true) => Ok(()),
     }
 }

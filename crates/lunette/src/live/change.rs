@@ -26,6 +26,21 @@ impl Taken {
     pub(super) fn is_empty(&self) -> bool {
         self.steps.is_empty() && self.cuts.is_empty()
     }
+
+    /// What whoever asked for it is to know of a change that was made.
+    pub(super) fn notices(&self) -> Vec<String> {
+        let unended = self.unended.iter().map(|Fault { place, what, fix }| {
+            format!("{place}: this was done, but not all that it ends has ended: {what}; {fix}")
+        });
+        self.warnings.iter().cloned().chain(unended).collect()
+    }
+
+    /// What is wrong with what was done of one that was not made in full.
+    pub(super) fn faults(&self) -> Vec<Fault> {
+        let fix = "restore it from elsewhere";
+        let unkept = self.warnings.iter().map(|what| fault("what was written", what, fix));
+        self.cuts.iter().chain(&self.unended).cloned().chain(unkept).collect()
+    }
 }
 
 /// Takes all steps, or those before the one that fails.
@@ -93,11 +108,7 @@ fn cut_off(patience: &Patience, cut: &Cut, taken: &mut Taken) -> Result<(), Faul
 
 /// Goes back to what was before; what is not as it was.
 pub(super) fn take_back(daemon: &mut Daemon, to: &Config, taken: &Taken) -> Vec<Fault> {
-    let mut faults = taken.cuts.clone();
-    faults.extend(taken.unended.clone());
-    faults.extend(
-        taken.warnings.iter().map(|what| fault("what was written", what, "restore it from elsewhere")),
-    );
+    let mut faults = taken.faults();
     faults.extend(taken.steps.iter().filter_map(|step| lost(step, to, daemon.config())));
     for step in diff(daemon.config(), to) {
         tracing::warn!("configuration: undone: {step:?}");
@@ -184,6 +195,28 @@ mod tests {
         assert_eq!(
             [StepOfChange::RemoveLun("a".into()), StepOfChange::ChangeLun("b".into())].map(lost),
             [None, None]
+        );
+    }
+
+    #[test]
+    fn a_change_that_was_made_names_what_was_lost_and_what_has_not_ended() {
+        let unended = vec![fault("remove LUN b", "it has taken longer than 30 s", "see to what hangs")];
+        let warnings = vec!["remove LUN a: a store could not be flushed".to_owned()];
+        let taken = Taken { warnings, unended, ..Taken::default() };
+        assert_eq!(
+            taken.notices(),
+            [
+                "remove LUN a: a store could not be flushed",
+                "remove LUN b: this was done, but not all that it ends has ended: it has taken longer than 30 s; \
+                 see to what hangs",
+            ]
+        );
+        let faults: Vec<_> =
+            taken.faults().into_iter().map(|Fault { place, what, .. }| (place, what)).collect();
+        assert_eq!(
+            faults,
+            [("remove LUN b", "it has taken longer than 30 s"), ("what was written", &taken.warnings[0])]
+                .map(|(place, what)| (place.to_owned(), what.to_owned()))
         );
     }
 

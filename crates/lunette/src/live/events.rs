@@ -16,6 +16,9 @@ const SESSIONS_AT_ONCE: u32 = 200;
 const SESSIONS_PER_SECOND: u32 = 20;
 /// Between two events about errors of one LUN, and between two about what was left out.
 const APART: Duration = Duration::from_secs(1);
+/// Steps of a change that its event names, and characters of each: a thousand events are kept.
+const STEPS_NAMED: usize = 100;
+const STEP_CHARS: usize = 300;
 /// LUNs whose errors are counted at once.
 const LUNS_MAX: usize = 16_384;
 
@@ -154,6 +157,20 @@ pub(super) fn timed(mut data: Value) -> Value {
     data
 }
 
+/// What a change was and did, without the details of a large one.
+pub(super) fn change(who: &str, what: &str, outcome: &str, steps: &[String]) -> Value {
+    let named: Vec<String> = steps.iter().take(STEPS_NAMED).map(|step| shortened(step)).collect();
+    let more = steps.len() - named.len();
+    json!({ "who": who, "what": shortened(what), "outcome": outcome, "steps": named, "more_steps": more })
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(STEP_CHARS) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
 fn json(event: &Event) -> (&'static str, Value) {
     let session = |Peer { id, initiator, from, target }: &Peer| json!({ "session": id, "initiator": initiator, "address": from, "target": target });
     match event {
@@ -174,6 +191,7 @@ fn json(event: &Event) -> (&'static str, Value) {
         }
         Event::StoreLost { lun, why } => ("store_lost", json!({ "lun": lun, "why": why })),
         Event::StoreBack { lun } => ("store_back", json!({ "lun": lun })),
+        Event::NotKept { lun, why } => ("not_kept", json!({ "lun": lun, "why": why })),
         Event::Preempted { lun, by } => ("preempted", json!({ "lun": lun, "by": by })),
         Event::ThresholdReached { lun, used_bytes, size_bytes, percent } => {
             let data = json!({
@@ -254,6 +272,19 @@ mod tests {
             .filter_map(|(_, data)| data["events"].as_u64())
             .sum();
         assert_eq!((left_out, count("missed")), (10_000 - u64::from(SESSIONS_AT_ONCE), 2));
+    }
+
+    #[test]
+    fn a_change_of_many_luns_makes_a_small_event() {
+        let mut steps: Vec<String> = (0..16_000).map(|lun| format!("add LUN {lun}")).collect();
+        steps[7] = "ä".repeat(STEP_CHARS + 1);
+        let data = change("uid 0", "reload", "done", &steps);
+        let named = data["steps"].as_array().expect("a list");
+        assert_eq!((named.len(), &data["more_steps"]), (STEPS_NAMED, &json!(16_000 - STEPS_NAMED)));
+        assert_eq!(named[7], format!("{}...", "ä".repeat(STEP_CHARS)));
+        assert_eq!((&named[99], &data["outcome"]), (&json!("add LUN 99"), &json!("done")));
+        let data = change("uid 0", "reload", "done", &steps[..2]);
+        assert_eq!((&data["steps"], &data["more_steps"]), (&json!(["add LUN 0", "add LUN 1"]), &json!(0)));
     }
 
     #[test]

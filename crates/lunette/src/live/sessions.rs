@@ -45,7 +45,7 @@ impl admin::Sessions for Sessions {
             }
         };
         if !dry_run {
-            let data = json!({ "who": who, "what": what, "outcome": outcome, "steps": steps });
+            let data = events::change(who, &what, outcome, steps);
             desk.report("change", &events::timed(data));
         }
         answer

@@ -221,6 +221,41 @@ fn a_change_that_waits_for_a_hung_disk_holds_up_neither_the_end_nor_what_is_said
 }
 
 #[test]
+fn a_target_is_removed_while_its_disk_hangs_and_whoever_asked_for_it_is_warned() {
+    let fuse = Fuse::mount(1 << 20);
+    let luns = format!(
+        "[[lun]]\nname = \"hung\"\nfile = \"{}\"\n[[target]]\nname = \"iqn.2026-11.io.lunette:goes\"\n\
+         luns = [\"kept\", \"hung\"]\n",
+        fuse.path().display()
+    );
+    let mut served = Served::with(&luns, ", \"hung\"");
+    let mut session = served.session("writer");
+    session.ready(1).expect("the unit is ready");
+    fuse.hold();
+    session.write_blocks(1, 0, 512, &[1; 512], false).expect("it is in the page cache");
+    session.issue(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, Vec::new()).expect("it is sent");
+    fuse.wait_until_held();
+    let socket = served.folder.path().join("admin.sock");
+    let removed =
+        std::thread::spawn(move || ask(&socket, &["target", "remove", "iqn.2026-11.io.lunette:goes"]));
+    wait_until("it is removed", || served.daemon.log().contains("configuration: remove target"));
+    // The change waits for nothing any more.
+    served.daemon.signal("TERM");
+    let outcome = removed.join().expect("it ends");
+    fuse.release();
+    served.daemon.wait();
+    let log = served.daemon.log();
+    assert_eq!(code(&outcome), Some(0), "{}", outcome.text);
+    for text in
+        ["warning: remove target", "this was done, but not all that it ends has ended", "1 step applied."]
+    {
+        assert!(outcome.text.contains(text), "{text}: {}", outcome.text);
+    }
+    assert!(log.contains("admin: remove target iqn.2026-11.io.lunette:goes: done"), "{log}");
+    assert!(!fs::read_to_string(served.file()).expect("a file").contains(":goes"), "so does the next start");
+}
+
+#[test]
 fn the_usual_socket_is_found_by_commands_and_one_that_is_taken_costs_only_the_interface() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let file = folder.path().join("lunette.toml");

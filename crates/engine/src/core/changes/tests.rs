@@ -1,16 +1,16 @@
 //! Units that come and go while their neighbours serve.
 
 use crate::core::Core;
-use crate::daemon::{ChangeError, share};
+use crate::daemon::{ChangeError, NotKept, share};
 use crate::message::{Message, Origin, Waiter};
 use crate::served::{Door, Parts, Served};
 use crate::slots::Key;
 use crate::state::files::System;
 use crate::stores::Opened;
 use crate::testing::initiator::{Initiator, Login, Response, write_cdb};
-use crate::testing::{HeldStore, serve};
+use crate::testing::{HeldStore, serve, serve_reporting};
 use crate::units::NewUnit;
-use crate::{Change, Daemon, Shown, Wants};
+use crate::{Change, Daemon, Event, Events, Shown, Wants};
 use config::{ByDevice, Config, Lun, ServeOptions, StepOfChange};
 use reactor::io::{Io, Wait};
 use reactor::mailbox::{self, Mailbox};
@@ -225,6 +225,58 @@ fn a_lun_whose_last_flush_hangs_does_not_hold_up_the_next_that_goes() {
 }
 
 #[test]
+fn what_a_lun_lost_that_went_when_nobody_waited_any_more_is_reported_and_remembered_until_the_end() {
+    for is_looked_at in [true, false] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (reports, happened) = mpsc::channel();
+        let events = Events::to(move |event| reports.send(event).expect("somebody reads them"));
+        let (mut daemon, _) = serve_reporting(2, &stores, events, |_| {});
+        // Its flush waits, and fails.
+        stores[1].cling(true);
+        stores[1].hold();
+        stores[1].fail_flushes();
+        daemon.wait_at_most(Duration::ZERO);
+        unended(daemon.apply(Change::Remove { name: "lun1".into() }));
+        stores[1].wait_for(1);
+        stores[1].cling(false);
+        stores[1].release();
+        while Arc::strong_count(&stores[1]) > 1 || (is_looked_at && daemon.has_leaving()) {
+            std::thread::yield_now();
+        }
+        let why = NotKept::NotFlushed;
+        let event = Event::NotKept { lun: "lun1".into(), why: why.to_string() };
+        assert_eq!(happened.try_recv().ok(), is_looked_at.then(|| event.clone()));
+        assert_eq!(daemon.stop(), Err(why));
+        assert_eq!(happened.try_recv().ok(), (!is_looked_at).then_some(event));
+    }
+}
+
+#[test]
+fn what_a_core_takes_late_goes_on_without_another_change() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (mut daemon, url) = serve(1, &stores, |_| {});
+    let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
+    (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+    stores[0].stall(true);
+    let write = initiator.issue(0, write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    stores[0].wait_for_stall();
+    daemon.patience().end();
+    let what = unended(daemon.apply(Change::Remove { name: "lun1".into() }));
+    assert!(what.contains("a core that does not answer"), "{what}");
+    assert!(daemon.has_leaving());
+    assert!(Arc::strong_count(&stores[1]) > 1, "its commands may be under way on the core");
+    stores[0].stall(false);
+    assert_eq!(initiator.complete(write).expect("an answer").status, GOOD);
+    while daemon.has_leaving() {
+        std::thread::yield_now();
+    }
+    assert_eq!(Arc::strong_count(&stores[1]), 1, "nobody has the store any more");
+    assert_eq!(report(&mut initiator, 1), Some(NOT_SUPPORTED));
+    initiator.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
 fn a_target_whose_session_hangs_is_removed_and_whoever_ends_the_daemon_waits_for_nothing() {
     let stores = [HeldStore::new(), HeldStore::new()];
     let (mut daemon, url) = serve(2, &stores, |_| {});
@@ -424,8 +476,7 @@ fn first_of_two(store: &Arc<HeldStore>) -> (Core<Uring>, Mailbox<Message>) {
     let (mut units, _) = NewUnit::all(&config, &opened, &System);
     let address = config.portals[0].listen;
     let door = door(address, None);
-    let (shared, served) =
-        share(config, vec![door], i32::MAX, mpsc::channel().0, crate::events::Events::default());
+    let (shared, served) = share(config, vec![door], i32::MAX, mpsc::channel().0, Events::default());
     let [first, other] = mailbox::mesh(2).expect("mailboxes").try_into().ok().expect("two");
     let io = Uring::new(Arena::new(1 << 24).expect("memory"), first.waker()).expect("an io_uring");
     (Core::new(0, io, shared, served, first, units.iter_mut().map(|unit| unit.on(0)).collect()), other)
