@@ -4,7 +4,7 @@ use super::failed::FailedLane;
 use reactor::io::{Completion, Io, Tag};
 use scsi::storage::Traits;
 use std::io;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use store::OpenError;
 use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use wire::Places;
@@ -27,15 +27,30 @@ impl<I: Io> LateStore<I> {
         LateStore { open, opened: OnceLock::new(), size_bytes: Mutex::default(), name }
     }
 
-    /// Opens it as the configuration has it by now: its file may have the size already, or have yet to grow to it.
-    fn open(&self) -> Result<Arc<dyn Backend<I>>, String> {
-        let size_bytes = *self.size_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Opens it as the configuration has it by now: its file may have the size already, or have yet to grow to it. Opening takes
+    /// its time, and the configuration may be changed meanwhile.
+    fn open(&self) -> Result<Traits, String> {
         let text = |error: OpenError| error.to_string();
-        let Some(size_bytes) = size_bytes else { return (self.open)(None).map_err(text) };
-        let store = (self.open)(Some(size_bytes)).or_else(|error| (self.open)(None).map_err(|_| error));
-        let store = store.map_err(text)?;
-        store.grow(size_bytes).map_err(|error| format!("{}: {error}", store.describe()))?;
-        Ok(store)
+        let mut wanted = *self.wanted();
+        let as_before = |error| match wanted {
+            Some(_) => (self.open)(None).map_err(|_| error),
+            None => Err(error),
+        };
+        let store = (self.open)(wanted).or_else(as_before).map_err(text)?;
+        loop {
+            if let Some(size_bytes) = wanted {
+                store.grow(size_bytes).map_err(|error| format!("{}: {error}", store.describe()))?;
+            }
+            let now = self.wanted();
+            if *now == wanted {
+                return Ok(self.opened.get_or_init(|| store).traits());
+            }
+            wanted = *now;
+        }
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, Option<u64>> {
+        self.size_bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -45,10 +60,14 @@ impl<I: Io + 'static> Store for LateStore<I> {
     }
 
     fn grow(&self, size_bytes: u64) -> io::Result<()> {
+        let mut wanted = self.wanted();
         match self.opened.get() {
-            Some(store) => store.grow(size_bytes),
+            Some(store) => {
+                drop(wanted);
+                store.grow(size_bytes)
+            }
             None => {
-                *self.size_bytes.lock().unwrap_or_else(PoisonError::into_inner) = Some(size_bytes);
+                *wanted = Some(size_bytes);
                 Ok(())
             }
         }
@@ -58,8 +77,7 @@ impl<I: Io + 'static> Store for LateStore<I> {
         if let Some(store) = self.opened.get() {
             return store.refresh();
         }
-        let store = self.open()?;
-        Ok(Some(self.opened.get_or_init(|| store).traits()))
+        self.open().map(Some)
     }
 
     fn space(&self) -> Option<(u64, u64)> {
@@ -170,5 +188,34 @@ impl<I: Io> Lane<I> for LateLane<I> {
 
     fn close(&mut self, io: &mut I) -> bool {
         self.lane.as_mut().is_none_or(|lane| lane.close(io))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reactor::uring::Uring;
+    use std::sync::Weak;
+    use store::file::Claim;
+
+    #[test]
+    fn a_size_that_is_changed_while_the_store_opens_holds() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        file.as_file().set_len(1 << 20).expect("it grows");
+        let late: Arc<OnceLock<Weak<LateStore<Uring>>>> = Arc::default();
+        let (path, of_opener) = (file.path().to_owned(), late.clone());
+        let opener = move |size: Option<u64>| {
+            let claim = Claim::to_serve(false);
+            let store = store::file::open_counted(&path, size, 512, claim, Arc::default())?;
+            let late = of_opener.get().and_then(Weak::upgrade).expect("it is there");
+            late.grow(2 << 20).expect("it is noted");
+            Ok(store as Arc<dyn Backend<Uring>>)
+        };
+        let store = Arc::new(LateStore::new("disk".into(), Box::new(opener)));
+        late.set(Arc::downgrade(&store)).expect("once");
+        store.refresh().expect("it opens");
+        assert_eq!(file.as_file().metadata().expect("a file").len(), 2 << 20);
+        store.refresh().expect("it is looked at again");
+        assert_eq!(store.traits().size_bytes, 2 << 20);
     }
 }
