@@ -116,7 +116,7 @@ impl<I: Io> Core<I> {
             let conn = self.connections.get(task.origin);
             conn.and_then(|conn| conn.luns.get(task.lun)).is_some_and(|lun| lun.number == NO_LUN)
         };
-        let is_meant = |task: &Task| self.served.units.contains(&task.unit) && is_hidden(task);
+        let is_meant = |task: &Task| is_hidden(task) && self.served.units.contains(&task.unit);
         let hidden = self.tasks.iter().filter(|(_, task)| is_meant(task));
         let (begun, waiting): (Vec<_>, Vec<_>) =
             hidden.map(|(key, task)| (key, task.has_begun())).partition(|(_, has_begun)| *has_begun);

@@ -245,24 +245,24 @@ mod tests {
         }
     }
 
+    fn looked_after(name: &str, store: Arc<dyn Store>) -> Watched {
+        Watched {
+            name: name.into(),
+            unit: 0,
+            home: 0,
+            store,
+            failed: None,
+            logged: None,
+            resets: 0,
+            misplaced: None,
+            events: Events::default(),
+            room: None,
+        }
+    }
+
     fn watched() -> (Arc<Moody>, Watched) {
         let store = Arc::new(Moody(Mutex::new(Ok(None)), AtomicU64::new(0)));
-        let name = "db".into();
-        (
-            store.clone(),
-            Watched {
-                name,
-                unit: 0,
-                home: 0,
-                store,
-                failed: None,
-                logged: None,
-                resets: 0,
-                misplaced: None,
-                events: Events::default(),
-                room: None,
-            },
-        )
+        (store.clone(), looked_after("db", store))
     }
 
     #[test]
@@ -341,19 +341,7 @@ mod tests {
         let home = reactor::mailbox::mesh::<Message>(1).unwrap();
         let watch = |name: &'static str, until| {
             let store = Arc::new(Hanging { looks: looks.clone(), name, until });
-            let name = name.into();
-            let watched = Watched {
-                name,
-                unit: 0,
-                home: 0,
-                store,
-                failed: None,
-                logged: None,
-                resets: 0,
-                misplaced: None,
-                events: Events::default(),
-                room: None,
-            };
+            let watched = looked_after(name, store);
             let watch = start(watched, home[0].sender(0)).unwrap();
             watch.begin();
             watch

@@ -316,8 +316,9 @@ fn a_lun_that_is_not_ready_has_the_size_that_the_configuration_has_by_now() {
         x.ready(0).expect_err("it is not ready");
         change(&mut daemon, &with(size)).expect("it changes");
         if !is_there {
-            std::fs::remove_dir(&file).expect("an empty folder");
-            std::fs::rename(&aside, &file).expect("a file");
+            // At once: where nothing is, the daemon would make a file.
+            let (here, exchange) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
+            rustix::fs::renameat_with(here, &aside, here, &file, exchange).expect("they change places");
         }
         while x.ready(0).is_err() {
             std::thread::yield_now();
