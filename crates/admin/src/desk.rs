@@ -1,7 +1,7 @@
 //! What clients ask for, on its way to the owner of the daemon and back.
 
 use crate::ring::{Following, Ring};
-use config::{Action, Edit};
+use config::{Action, AdminAccess, Edit};
 use serde_json::Value;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
@@ -136,6 +136,8 @@ pub struct State {
     pub targets: Vec<Value>,
     /// Portals.
     pub portals: Vec<Value>,
+    /// Who may change it from an address.
+    pub access: AdminAccess,
 }
 
 /// The daemon's sessions. Cores are asked, so these functions may wait, and are called on threads that may.

@@ -49,6 +49,8 @@ const fn change(
     Operation { method, path, id, summary, body, answer: Answers::Steps }
 }
 
+/// The security scheme of changes.
+const TOKEN: &str = "token";
 const KEYS: &str = "Keys and values of the configuration file";
 
 /// All that there is.
@@ -133,7 +135,16 @@ pub(crate) fn document() -> Value {
                             made in full or not at all.",
         },
         "paths": paths,
-        "components": { "schemas": schemas::all() },
+        "components": {
+            "schemas": schemas::all(),
+            "securitySchemes": {
+                TOKEN: {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token of the daemon's admin_token_file. Only changes over TCP need one.",
+                },
+            },
+        },
     })
 }
 
@@ -178,6 +189,9 @@ fn describe(operation: &Operation) -> Value {
             "default": problem,
         },
     });
+    if operation.answer == Answers::Steps {
+        description["security"] = json!([{}, { TOKEN: [] }]);
+    }
     if let Some(body) = operation.body {
         description["requestBody"] = json!({
             "required": true,

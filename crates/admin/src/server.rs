@@ -111,7 +111,7 @@ fn serve(runtime: &Runtime, socket: &Socket, desk: Desk) -> io::Result<Task<()>>
 }
 
 /// Who is at the other end of a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Peer {
     /// A process of this machine, which the socket's mode lets in.
     Local {
@@ -122,17 +122,19 @@ pub(crate) enum Peer {
     },
     /// Whoever reaches the address.
     Remote(SocketAddr),
+    /// Whoever has a token.
+    Holder {
+        /// The token's name.
+        token: String,
+        /// Where from.
+        address: SocketAddr,
+    },
 }
 
 impl Peer {
     fn of(stream: &UnixStream) -> io::Result<Peer> {
         let credentials = stream.peer_cred()?;
         Ok(Peer::Local { uid: credentials.uid(), pid: credentials.pid() })
-    }
-
-    /// Whether it is known well enough to change anything.
-    pub(crate) fn may_change(self) -> bool {
-        matches!(self, Peer::Local { .. })
     }
 }
 
@@ -142,6 +144,7 @@ impl fmt::Display for Peer {
             Peer::Local { uid, pid: Some(pid) } => write!(f, "uid {uid}, pid {pid}"),
             Peer::Local { uid, pid: None } => write!(f, "uid {uid}"),
             Peer::Remote(address) => address.fmt(f),
+            Peer::Holder { token, address } => write!(f, "token {token}, {address}"),
         }
     }
 }

@@ -11,6 +11,8 @@ pub enum StepOfChange {
     Restart(&'static str),
     /// Timeouts, limits or polling changed.
     Settings,
+    /// Who may change what is served where it is reached by an address.
+    AdminAccess,
     /// End the target's sessions; it goes.
     RemoveTarget(String),
     /// The target shows the LUN to nobody any more.
@@ -76,6 +78,9 @@ fn settings(old: &Config, new: &Config) -> Vec<StepOfChange> {
     };
     if of(old) != of(new) {
         steps.push(StepOfChange::Settings);
+    }
+    if old.admin_access != new.admin_access {
+        steps.push(StepOfChange::AdminAccess);
     }
     steps
 }
@@ -409,7 +414,7 @@ luns = ["b"]
                         prop_assert!(luns.is_subset(&open));
                         visible.insert(name, luns);
                     }
-                    Restart(_) | Settings | RemovePortal(_) | AddPortal(_) | ChangePortal(_) => {}
+                    Restart(_) | Settings | AdminAccess | RemovePortal(_) | AddPortal(_) | ChangePortal(_) => {}
                     RemoveInterface(_) | AddInterface(_) | ChangeInterface(_) => {}
                 }
             }

@@ -20,6 +20,7 @@ fn root(root: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Raw {
         state_dir: root.text("state_dir", problems).map(|at| At::new(PathBuf::from(&at.value), &at.place)),
         admin: root.text("admin", problems),
         admin_group: root.text("admin_group", problems),
+        admin_token_file: root.text("admin_token_file", problems),
         login_timeout: root.text_or_number("login_timeout", problems),
         keep_alive: root.text_or_number("keep_alive", problems),
         stall_timeout: root.text_or_number("stall_timeout", problems),

@@ -8,6 +8,7 @@
 //! It reads files, and nothing else of the machine; what else the machine has, a [`Host`] says.
 #![forbid(unsafe_code)]
 
+mod access;
 mod aoe;
 mod diff;
 mod document;
@@ -19,6 +20,7 @@ pub mod memory;
 pub mod names;
 mod options;
 mod ports;
+mod private;
 mod problems;
 mod raw;
 mod redact;
@@ -32,6 +34,7 @@ mod url;
 mod verify;
 mod warnings;
 
+pub use access::{AdminAccess, Token};
 pub use diff::{StepOfChange, diff};
 pub use document::{Place, Table, read_document};
 pub use edit::{Action, Edit, EditError, ShownIn, Subject};
@@ -83,6 +86,8 @@ pub struct Config {
     pub admin: AdminPlace,
     /// The group of users that may use its socket, too.
     pub admin_group: Option<String>,
+    /// Who may change what is served where it is reached by an address.
+    pub admin_access: AdminAccess,
     /// Backing stores with their units.
     pub luns: Vec<Lun>,
     /// Targets.

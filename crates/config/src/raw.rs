@@ -17,6 +17,7 @@ pub(super) struct Raw {
     pub(super) state_dir: Option<At<PathBuf>>,
     pub(super) admin: Text,
     pub(super) admin_group: Text,
+    pub(super) admin_token_file: Text,
     pub(super) login_timeout: Text,
     pub(super) keep_alive: Text,
     pub(super) stall_timeout: Text,

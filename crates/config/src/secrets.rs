@@ -74,7 +74,7 @@ fn identity(
             return Err(UrlError::new(problem, "keep one of them"));
         }
         (false, None) => secret,
-        (true, Some(path)) => super::targets::read_secret(&path, base, source.file)
+        (true, Some(path)) => super::private::read_secret(&path, base, source.file)
             .map_err(|fault| UrlError::new(fault.what, fault.fix))?,
         // A secret alone is nobody's.
         (true, None) if name.is_empty() => return Ok(None),

@@ -35,6 +35,7 @@ pub(super) fn file(raw: &Raw, config: &Config, base: &Path, secrets: Secrets) ->
         AdminPlace::At(AdminAddress::Tcp(address)) => _ = root.insert("admin", item(address.to_string())),
     }
     text(root, "admin_group", &raw.admin_group);
+    path(root, "admin_token_file", &raw.admin_token_file, base);
     text(root, "login_timeout", &raw.login_timeout);
     text(root, "keep_alive", &raw.keep_alive);
     text(root, "stall_timeout", &raw.stall_timeout);
@@ -160,17 +161,12 @@ fn chap(table: &mut Table, chap: &RawChap, base: &Path, secrets: Secrets) {
             table.insert(key, item(if secrets == Secrets::Kept { at.value.as_str() } else { HIDDEN }));
         }
     };
-    let path = |table: &mut Table, key, at: &Text| {
-        if let Some(at) = at {
-            table.insert(key, item(base.join(&at.value).display().to_string()));
-        }
-    };
     text(table, "user", &chap.user);
     secret(table, "secret", &chap.secret);
-    path(table, "secret_file", &chap.secret_file);
+    path(table, "secret_file", &chap.secret_file, base);
     text(table, "mutual_user", &chap.mutual_user);
     secret(table, "mutual_secret", &chap.mutual_secret);
-    path(table, "mutual_secret_file", &chap.mutual_secret_file);
+    path(table, "mutual_secret_file", &chap.mutual_secret_file, base);
     texts(table, "algorithms", &chap.algorithms);
 }
 
@@ -217,6 +213,12 @@ fn item(value: impl Into<Value>) -> Item {
 fn text(table: &mut Table, key: &str, at: &Text) {
     if let Some(at) = at {
         table.insert(key, item(at.value.as_str()));
+    }
+}
+
+fn path(table: &mut Table, key: &str, at: &Text, base: &Path) {
+    if let Some(at) = at {
+        table.insert(key, item(base.join(&at.value).display().to_string()));
     }
 }
 

@@ -15,6 +15,7 @@ impl StepOfChange {
                 (next.login_timeout, next.keep_alive) = (to.login_timeout, to.keep_alive);
                 next.stall_timeout = to.stall_timeout;
             }
+            StepOfChange::AdminAccess => next.admin_access = to.admin_access.clone(),
             StepOfChange::RemoveTarget(name) => next.targets.retain(|target| target.name != *name),
             StepOfChange::Hide { target, lun } => {
                 let index = next.luns.iter().position(|other| other.name == *lun);

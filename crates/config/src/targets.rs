@@ -1,13 +1,12 @@
 //! The raw form into targets: which LUNs they show, through which portals, and to whom.
 
+use super::private::read_secret;
 use super::problems::{Collector, Fault, suggest};
 use super::raw::*;
 use super::scalar;
 use super::verify::{Machine, count, limit, refuse, required, unique};
 use super::*;
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 
 /// Bytes of a CHAP secret. At least 96 bits (RFC 7143 section 9.2.1).
 const SECRET_MIN: usize = 12;
@@ -341,29 +340,6 @@ fn secret(
         return None;
     }
     Some(At::new(bytes, &at.place))
-}
-
-/// The first line of a file that only its owner may read.
-pub(super) fn read_secret(path: &Path, base: &Path, key: &str) -> Result<Vec<u8>, Fault> {
-    let path = &scalar::path(path, base, "name a file of this machine")?;
-    let shown = path.display();
-    let unreadable = |error: std::io::Error| {
-        Fault::new(format!("cannot read {shown}: {error}"), format!("fix the file or change {key}"))
-    };
-    // Asked before opening, because to open a FIFO waits for its writer.
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(Fault::new(format!("{shown} is not a file"), format!("change {key}")));
-    }
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        let what = format!("users other than its owner can access {shown} (mode {:o})", mode & 0o777);
-        return Err(Fault::new(what, format!("chmod 600 {shown}")));
-    }
-    let mut bytes = Vec::new();
-    file.take(4096).read_to_end(&mut bytes).map_err(unreadable)?;
-    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    Ok(line.strip_suffix(b"\r").unwrap_or(line).to_vec())
 }
 
 /// Secrets by the role that they prove.

@@ -79,6 +79,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         None => Some(None),
         Some(at) => problems.check(&at.place, scalar::label(&at.value)).map(Some),
     };
+    let admin_access = access::access(raw, &machine.base, problems);
     let state_dir = match &raw.state_dir {
         None => Some(None),
         Some(at) => {
@@ -108,6 +109,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         poll: poll?,
         admin: admin?,
         admin_group: admin_group?,
+        admin_access: admin_access?,
         luns: luns?,
         targets: targets?,
         portals: portals?,

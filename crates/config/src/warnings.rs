@@ -27,6 +27,7 @@ pub trait Host {
 pub(super) fn lasting(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     memory(raw, config, problems);
     secrets(raw, problems);
+    admin_access(raw, config, problems);
     for (raw, target) in raw.targets.iter().zip(&config.targets) {
         groups(raw, target, problems);
     }
@@ -128,6 +129,23 @@ fn secrets(raw: &Raw, problems: &mut Collector<'_>) {
             mode & 0o777
         );
         problems.add(&at.place, Fault::new(what, format!("chmod 600 {shown}, or give secret_file")));
+    }
+}
+
+/// Tokens that nobody needs, or everybody on the way may read.
+fn admin_access(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
+    let Some(at) = &raw.admin_token_file else { return };
+    match &config.admin {
+        AdminPlace::At(AdminAddress::Tcp(address)) if address.ip().is_loopback() => {}
+        AdminPlace::At(AdminAddress::Tcp(address)) => {
+            let what = format!("tokens travel to {address} in clear: whoever reads the traffic has them");
+            let fix = "listen on a loopback address, and reach it through ssh -L";
+            problems.add(&at.place, Fault::new(what, fix));
+        }
+        AdminPlace::Usual | AdminPlace::Nowhere | AdminPlace::At(AdminAddress::Unix(_)) => {
+            let fix = "set admin to an address and a port, or remove this";
+            problems.add(&at.place, Fault::new("tokens have no effect at a socket, nor without one", fix));
+        }
     }
 }
 

@@ -127,6 +127,7 @@ impl Live {
             luns: state::luns(self.daemon.config(), self.daemon.units()),
             targets: state::targets(self.daemon.config()),
             portals: state::portals(self.daemon.config(), self.daemon.addresses()),
+            access: self.daemon.config().admin_access.clone(),
         });
     }
 

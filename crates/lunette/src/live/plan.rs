@@ -2,7 +2,9 @@
 
 use super::{fault, refused};
 use admin::{Fault, Refusal, Refused};
-use config::{ByDevice, Config, Group, Host, Lun, Portal, StepOfChange, StoreSpec, Target, diff};
+use config::{
+    AdminAccess, ByDevice, Config, Group, Host, Lun, Portal, StepOfChange, StoreSpec, Target, diff,
+};
 use std::fmt;
 use std::fs::Metadata;
 use std::net::TcpListener;
@@ -217,6 +219,7 @@ fn text(step: &StepOfChange, old: &Config, new: &Config) -> String {
     match step {
         StepOfChange::Restart(option) => format!("restart for {option}"),
         StepOfChange::Settings => format!("change {}, for all", settings(old, new).join(", ")),
+        StepOfChange::AdminAccess => access(&old.admin_access, &new.admin_access).join(", "),
         StepOfChange::RemoveTarget(name) => format!("remove target {name}; its sessions end"),
         StepOfChange::Hide { target, lun } => format!("hide LUN {lun} from initiators of {target}"),
         StepOfChange::RemovePortal(address) => format!("stop listening on {address}"),
@@ -264,6 +267,22 @@ fn settings(old: &Config, new: &Config) -> Vec<String> {
         ("stall_timeout", old.stall_timeout == new.stall_timeout),
         ("logins_max", old.logins_max == new.logins_max),
     ])
+}
+
+fn access(old: &AdminAccess, new: &AdminAccess) -> Vec<String> {
+    let find =
+        |access: &AdminAccess, name: &str| access.tokens.iter().find(|token| token.name == name).cloned();
+    let mut all = Vec::new();
+    for token in &old.tokens {
+        match find(new, &token.name) {
+            None => all.push(format!("remove token {}", token.name)),
+            Some(after) if after != *token => all.push(format!("change token {}", token.name)),
+            Some(_) => {}
+        }
+    }
+    let comes = new.tokens.iter().filter(|token| find(old, &token.name).is_none());
+    all.extend(comes.map(|token| format!("add token {}", token.name)));
+    all
 }
 
 fn properties(old: &Lun, new: &Lun) -> Vec<String> {

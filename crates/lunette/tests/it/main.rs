@@ -38,3 +38,4 @@ mod room;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
+mod tokens;

@@ -5,7 +5,7 @@ use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use wire::scsi::command::ReadCapacity16;
@@ -29,7 +29,17 @@ impl Answer {
 }
 
 pub(crate) fn request(socket: &Path, method: &str, path: &str, fields: &str, body: &str) -> Answer {
-    let mut stream = UnixStream::connect(socket).expect("it listens");
+    converse(UnixStream::connect(socket).expect("it listens"), method, path, fields, body)
+}
+
+/// A request and its answer over a connection.
+pub(crate) fn converse(
+    mut stream: impl Read + Write,
+    method: &str,
+    path: &str,
+    fields: &str,
+    body: &str,
+) -> Answer {
     let length = body.len();
     let request =
         format!("{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{fields}\r\n{body}");

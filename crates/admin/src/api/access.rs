@@ -1,0 +1,95 @@
+//! Who asks, and whether they may change what is served.
+
+use super::{Context, fault, problem};
+use crate::server::Peer;
+use axum::Extension;
+use axum::extract::{Request, State as Shared};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use config::AdminAccess;
+use reactor::limited;
+use tracing::Level;
+
+/// Lets everybody read, and users of the socket and whoever has a token change what is served. Handlers find out who it is.
+pub(super) async fn admit(
+    Shared(context): Shared<Context>,
+    Extension(peer): Extension<Peer>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    match identify(&context.desk.state().access, peer, &request) {
+        Ok(peer) => {
+            request.extensions_mut().insert(peer);
+            next.run(request).await
+        }
+        Err(response) => *response,
+    }
+}
+
+/// Whoever asks, if they may; else the answer.
+fn identify(access: &AdminAccess, peer: Peer, request: &Request) -> Result<Peer, Box<Response>> {
+    let Peer::Remote(address) = peer else { return Ok(peer) };
+    let given = request.headers().get(header::AUTHORIZATION);
+    let (refusal, response) = match given {
+        Some(given) => match bearer(given).and_then(|token| access.holder(token)) {
+            Some(name) => return Ok(Peer::Holder { token: name.into(), address }),
+            None => ("the token is wrong", wrong_token()),
+        },
+        None if [Method::GET, Method::HEAD].contains(request.method()) => return Ok(peer),
+        None if access.tokens.is_empty() => ("there are no tokens", read_only()),
+        None => ("it has no token", no_token()),
+    };
+    let (method, path) = (request.method(), request.uri().path());
+    limited!("refused admin requests", Level::WARN, who = %address, "admin: {method} {path}: refused: {refusal}");
+    Err(response.into())
+}
+
+/// The token of `Bearer TOKEN` (RFC 6750 section 2.1; RFC 9110 section 11.1: the scheme in any case).
+fn bearer(field: &HeaderValue) -> Option<&[u8]> {
+    let (scheme, token) = field.as_bytes().split_at_checked(b"Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
+}
+
+fn read_only() -> Response {
+    let fix = "use the admin interface's socket on its machine, or set the daemon's admin_token_file";
+    let fault = fault("connection", "over TCP the daemon can be read only", fix);
+    problem(StatusCode::FORBIDDEN, "this connection may not change anything", &[fault])
+}
+
+fn no_token() -> Response {
+    let fix = "send Authorization: Bearer TOKEN, with a token of the daemon's admin_token_file (lunette: --admin-token-file)";
+    let fault = fault("Authorization", "this is missing", fix);
+    challenge("Bearer realm=\"lunette\"", "over TCP a change needs a token", fault)
+}
+
+fn wrong_token() -> Response {
+    let fix = "use one of the daemon's admin_token_file, which lunette reload has it read again";
+    let fault = fault("Authorization", "it is not the bearer token of anybody", fix);
+    challenge("Bearer realm=\"lunette\", error=\"invalid_token\"", "the token is wrong", fault)
+}
+
+/// A refusal that says how to get in (RFC 6750 section 3).
+fn challenge(scheme: &'static str, title: &str, fault: super::Fault) -> Response {
+    let mut response = problem(StatusCode::UNAUTHORIZED, title, &[fault]);
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheme_is_known_in_any_case_and_no_other_is() {
+        let token = |text: &str| {
+            bearer(&HeaderValue::from_bytes(text.as_bytes()).expect("a field")).map(<[u8]>::to_vec)
+        };
+        for text in ["Bearer abc", "bearer   abc "] {
+            assert_eq!(token(text).as_deref(), Some(&b"abc"[..]), "{text}");
+        }
+        for text in ["Basic abc", "Bearer", "abc", "Bearerabc", "Bear\u{e9}r abc"] {
+            assert_eq!(token(text), None, "{text}");
+        }
+    }
+}

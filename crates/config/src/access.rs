@@ -1,0 +1,163 @@
+//! Who may change what is served where the admin interface is reached by an address: whoever has a token of this file.
+
+use super::private::Named;
+use super::problems::{Collector, Fault};
+use super::raw::Raw;
+use super::scalar;
+use sha2::{Digest as _, Sha256};
+use std::fmt;
+use std::path::Path;
+use subtle::ConstantTimeEq as _;
+
+/// Characters of a token. It may be tried at the rate at which connections are accepted.
+const TOKEN_MIN: usize = 16;
+const TOKEN_MAX: usize = 256;
+/// Tokens of a file, and its bytes.
+const TOKENS_MAX: usize = 256;
+const FILE_MAX: u64 = 256 << 10;
+
+/// Who may change what is served, beside users of the socket.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct AdminAccess {
+    /// Whoever has one of them; none: nobody.
+    pub tokens: Vec<Token>,
+}
+
+impl AdminAccess {
+    /// The name of a token. How long that takes says nothing about the others.
+    pub fn holder(&self, token: &[u8]) -> Option<&str> {
+        let digest = Sha256::digest(token);
+        let same = |known: &&Token| bool::from(known.digest.ct_eq(digest.as_slice()));
+        // All are compared, also behind the one that it is.
+        self.tokens.iter().filter(same).fold(None, |_, known| Some(known.name.as_str()))
+    }
+}
+
+/// A token, of which only a digest is kept.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    /// Whose it is, for the log.
+    pub name: String,
+    digest: [u8; 32],
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+pub(super) fn access(raw: &Raw, base: &Path, problems: &mut Collector<'_>) -> Option<AdminAccess> {
+    let tokens = match &raw.admin_token_file {
+        None => Some(Vec::new()),
+        Some(at) => problems.check(&at.place, read_tokens(Path::new(&at.value), base)),
+    };
+    Some(AdminAccess { tokens: tokens? })
+}
+
+/// The lines `NAME TOKEN` of a file that only its owner may read.
+fn read_tokens(path: &Path, base: &Path) -> Result<Vec<Token>, Fault> {
+    let named = Named::open(path, base, "admin_token_file")?;
+    named.check_private()?;
+    let bytes = named.read(FILE_MAX)?;
+    let shown = named.path.display();
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|_| Fault::new(format!("{shown} is not text"), "write a line NAME TOKEN for each token"))?;
+    let mut tokens: Vec<Token> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let fault = |fault: Fault| Fault::new(format!("{shown}:{}: {}", index + 1, fault.what), fault.fix);
+        let token = token(line).map_err(fault)?;
+        if let Some(other) =
+            tokens.iter().find(|other| other.name == token.name || other.digest == token.digest)
+        {
+            let what = format!("{} and {} have one name or one token", other.name, token.name);
+            return Err(fault(Fault::new(what, "give each its own")));
+        }
+        if tokens.len() == TOKENS_MAX {
+            return Err(fault(Fault::new("there are too many tokens", format!("use at most {TOKENS_MAX}"))));
+        }
+        tokens.push(token);
+    }
+    if tokens.is_empty() {
+        return Err(Fault::new(format!("{shown} has no token"), "write a line NAME TOKEN for each token"));
+    }
+    // Their order means nothing.
+    tokens.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(tokens)
+}
+
+/// Neither word is quoted: one of them may be a token where the name should be.
+fn token(line: &str) -> Result<Token, Fault> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [name, token] = words[..] else {
+        return Err(Fault::new(format!("it has {} words", words.len()), "write NAME TOKEN"));
+    };
+    let name = scalar::label(name).map_err(|fault| Fault::new("the name cannot be one", fault.fix))?;
+    // What a field of HTTP can have as it is (RFC 6750 section 2.1).
+    let is_plain = token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte));
+    if !is_plain || !(TOKEN_MIN..=TOKEN_MAX).contains(&token.len()) {
+        let fix = format!(
+            "use {TOKEN_MIN} to {TOKEN_MAX} letters, digits, `-`, `.`, `_`, `~`, `+`, `/` and `=`, such as those of openssl \
+             rand -hex 32"
+        );
+        return Err(Fault::new(
+            format!("the token of {name} is too short or long, or has other characters"),
+            fix,
+        ));
+    }
+    Ok(Token { name, digest: Sha256::digest(token).into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    const TOKEN: &str = "not-a-real-token-but-long";
+
+    /// The tokens of a file with this text and mode, or what is wrong with it.
+    fn read(text: &str, mode: u32) -> Result<AdminAccess, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tokens");
+        std::fs::write(&path, text).expect("a file");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("its mode");
+        let read = read_tokens(Path::new("tokens"), folder.path());
+        read.map(|tokens| AdminAccess { tokens }).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
+    }
+
+    #[test]
+    fn a_token_is_known_by_its_name_and_never_shown() {
+        let access =
+            read(&format!("# of the test\n\n  ops\t{TOKEN}\r\nweb {TOKEN}2\n"), 0o600).expect("good");
+        assert_eq!(access.holder(TOKEN.as_bytes()), Some("ops"));
+        assert_eq!(access.holder(format!("{TOKEN}2").as_bytes()), Some("web"));
+        for wrong in ["", "ops", &TOKEN[1..], &TOKEN.to_uppercase()] {
+            assert_eq!(access.holder(wrong.as_bytes()), None, "{wrong}");
+        }
+        assert!(!format!("{access:?}").contains(TOKEN));
+        let turned = read(&format!("web {TOKEN}2\nops {TOKEN}\n"), 0o400).expect("good");
+        assert_eq!(turned, access, "their order means nothing");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_token_file_is_named_by_its_line_and_without_a_token() {
+        let good = format!("ops {TOKEN}\n");
+        for (text, mode, named) in [
+            (good.clone(), 0o640, "(mode 640); chmod 600 /"),
+            (String::new(), 0o600, "tokens has no token; write a line NAME TOKEN"),
+            (format!("#\n{TOKEN}\n"), 0o600, "tokens:2: it has 1 words; write NAME TOKEN"),
+            (format!("{TOKEN}=~ ops\n"), 0o600, "tokens:1: the name cannot be one; use 1 to 64 letters"),
+            ("ops short\n".into(), 0o600, "tokens:1: the token of ops is too short or long"),
+            (format!("ops {TOKEN}\u{e9}\n"), 0o600, "or has other characters; use 16 to 256"),
+            (format!("{good}ops {TOKEN}2\n"), 0o600, "tokens:2: ops and ops have one name or one token"),
+            (format!("{good}web {TOKEN}\n"), 0o600, "tokens:2: ops and web have one name or one token"),
+        ] {
+            let fault = read(&text, mode).expect_err("wrong on purpose");
+            assert!(fault.contains(named) && !fault.contains(TOKEN), "{text}: {fault}");
+        }
+    }
+}
