@@ -130,8 +130,6 @@ enum Kind {
     Flush,
     /// GET LBA STATUS, from its first block on.
     Allocation(Range),
-    /// A write that changes nothing: ORWRITE of zeros.
-    Nothing,
     /// PERSISTENT RESERVE OUT, by its number.
     Order(u64),
 }
@@ -523,7 +521,7 @@ impl Initiator {
             Kind::Read(_) | Kind::Allocation(_) => registers.end_read(task.began),
             Kind::Flush if fate == Fate::Done => registers.flushed(self.index, task.unit, task.began)?,
             Kind::Flush if words == FAILED_WORD => registers.flush_failed(self.index, task.unit),
-            Kind::Flush | Kind::Nothing | Kind::Order(_) => {}
+            Kind::Flush | Kind::Order(_) => {}
         }
         drop(registers);
         self.give(&task.places);
@@ -553,7 +551,7 @@ impl Initiator {
                 Kind::Read(_) | Kind::Allocation(_) => self.registers.borrow_mut().end_read(task.began),
                 Kind::Order(id) if is_said => self.reservations.borrow_mut()[task.unit].forget(id),
                 Kind::Order(id) => self.loose_orders.push((task.unit, id)),
-                Kind::Flush | Kind::Nothing => {}
+                Kind::Flush => {}
             }
             self.reservations.borrow_mut()[task.unit].accessed(task.access, None)?;
             self.give(&task.places);
@@ -714,7 +712,7 @@ impl Initiator {
                 Kind::Read(_) => format!("reads {range:?}"),
                 Kind::Write(_, write) => format!("is write {} of {range:?}", write.0),
                 Kind::Durable(_, write) => format!("is write {} of {range:?} with FUA", write.0),
-                Kind::Flush | Kind::Nothing | Kind::Order(_) | Kind::Allocation(_) => {
+                Kind::Flush | Kind::Order(_) | Kind::Allocation(_) => {
                     format!("flushes unit {}", range.unit)
                 }
             };
@@ -736,7 +734,7 @@ impl Initiator {
                 let refused = self.registers.borrow_mut().end_write(now, range, id, Fate::Refused);
                 refused.expect("nobody reads what was never sent");
             }
-            Kind::Flush | Kind::Nothing | Kind::Order(_) => {}
+            Kind::Flush | Kind::Order(_) => {}
         }
     }
 

@@ -173,6 +173,8 @@ pub(crate) struct Registers {
     gone: Time,
     /// Units with writes that are fenced.
     has_fenced: Vec<bool>,
+    /// ORWRITEs of zeros under way.
+    rewrites: Vec<(Range, WriteId)>,
 }
 
 impl Registers {
@@ -194,6 +196,7 @@ impl Registers {
             swapped: HashMap::new(),
             gone: Time(0),
             has_fenced,
+            rewrites: Vec::new(),
         }
     }
 
@@ -262,6 +265,13 @@ impl Registers {
         id
     }
 
+    /// An initiator's ORWRITE of zeros begins, which writes what it has read.
+    pub(crate) fn begin_rewrite(&mut self, range: Range) -> WriteId {
+        let id = self.number(0, range);
+        self.rewrites.push((range, id));
+        id
+    }
+
     /// A write that a block may hold, and its bytes: the latest that surely took effect.
     pub(crate) fn guess(&self, range: Range) -> (WriteId, Vec<u8>) {
         let block = range.first as usize;
@@ -309,6 +319,10 @@ impl Registers {
         fate: Fate,
     ) -> Result<(), String> {
         let since = self.reads.iter().copied().min().unwrap_or(now);
+        let is_rewrite = self.rewrites.iter().position(|(_, one)| *one == id);
+        is_rewrite.map(|at| self.rewrites.swap_remove(at));
+        // It need not have undone a loss.
+        let fate = if is_rewrite.is_some() && fate != Fate::Refused { Fate::Unsure } else { fate };
         for candidates in &mut self.units[range.unit][range.indices()] {
             match candidates.iter_mut().rfind(|one| one.id == id) {
                 Some(one) if fate != Fate::Refused => {
@@ -450,6 +464,11 @@ impl Registers {
             let at = now.after(Duration::from_nanos(1));
             candidates.retain(|one| one.id != left || one.end == NEVER);
             candidates.push(Candidate::settled(left, at));
+            // One that has read what is lost writes it again.
+            let here = |range: &Range| range.unit == unit && range.indices().contains(&block);
+            for (_, id) in self.rewrites.iter().filter(|(range, _)| here(range)) {
+                candidates.push(Candidate { shows: lost, ..Candidate::new(*id, NOBODY, at) });
+            }
         }
         Ok(())
     }

@@ -442,9 +442,15 @@ impl World {
         match self.run_until(until, is_open)? {
             true => Ok(()),
             false => {
-                Err(format!("{} s are not enough until the target has opened its units", PATIENCE.as_secs()))
+                let of_back = self.status_of_back();
+                let seconds = PATIENCE.as_secs();
+                Err(format!("{seconds} s are not enough until the target has opened its units{of_back}"))
             }
         }
+    }
+
+    fn status_of_back(&mut self) -> String {
+        self.back.as_mut().map_or_else(String::new, |back| format!("\nbehind it {}", back.status()))
     }
 
     fn live(&mut self) -> Result<(), String> {
@@ -522,9 +528,7 @@ impl World {
             .chain(self.atas.iter().map(Ata::status))
             .chain(self.guest.iter().map(Guest::status))
             .collect();
-        let (status, in_use) = (status.join("\n"), self.front.status());
-        let of_back =
-            self.back.as_mut().map_or_else(String::new, |back| format!("\nbehind it {}", back.status()));
+        let (status, in_use, of_back) = (status.join("\n"), self.front.status(), self.status_of_back());
         Err(format!("{} s are not enough until {what}\n{status}\n{in_use}{of_back}", PATIENCE.as_secs()))
     }
 

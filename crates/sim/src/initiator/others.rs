@@ -71,11 +71,9 @@ impl Initiator {
     fn or(&mut self, now: Time, range: Range) {
         let Some(place) = self.take(range.bytes()) else { return };
         self.put(&vec![0; range.bytes() as usize], &place);
-        let cdb = OrWrite16::new(range.first.into(), range.blocks).into();
-        self.send(
-            now,
-            Ready { what: "changes nothing of", range, kind: Kind::Nothing, compares: None, cdb, place },
-        );
+        let id = self.registers.borrow_mut().begin_rewrite(range);
+        let (kind, cdb) = (Kind::Write(range, id), OrWrite16::new(range.first.into(), range.blocks).into());
+        self.send(now, Ready { what: "changes nothing of", range, kind, compares: None, cdb, place });
     }
 
     fn unmap(&mut self, now: Time, range: Range) {
@@ -143,7 +141,6 @@ impl Initiator {
         let Some(id) = taken else { return self.give_up(now, kind, &place) };
         let (writes, write) = match kind {
             Kind::Write(_, write) | Kind::Durable(_, write) => (true, write.0),
-            Kind::Nothing => (true, 0),
             Kind::Read(_) | Kind::Flush | Kind::Order(_) | Kind::Allocation(_) => (false, 0),
         };
         self.note(&[10, u64::from(id.slot), unit as u64, u64::from(range.first)], || {

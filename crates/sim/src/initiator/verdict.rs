@@ -42,7 +42,7 @@ impl Initiator {
                     // VERIFY takes what it compares.
                     Kind::Read(_) => completion.write_bytes,
                     Kind::Write(..) | Kind::Durable(..) => completion.write_bytes,
-                    Kind::Order(_) | Kind::Nothing => completion.write_bytes,
+                    Kind::Order(_) => completion.write_bytes,
                     Kind::Flush | Kind::Allocation(_) => bytes,
                 };
                 if moved != bytes || completion.residual != Residual::None {

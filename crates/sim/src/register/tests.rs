@@ -172,6 +172,30 @@ fn a_flush_reports_what_a_disk_has_lost_to_each_initiator() {
 }
 
 #[test]
+fn what_is_lost_is_written_again_by_an_orwrite_that_had_read_it() {
+    for (begins, is_found) in [(35, true), (45, false)] {
+        let mut registers = Registers::new(1, 1, 8, true);
+        let (id, bytes) = registers.begin_write(Time(20), 0, RANGE);
+        registers.end_write(Time(30), RANGE, id, Fate::Done).unwrap();
+        let (lost, left) = (stamp(id, 0, 3), stamp(WriteId(0), 0, 3));
+        let loss = Loss { unit: 0, block: 3, lost, left, is_gone: true };
+        if begins > 40 {
+            registers.lose(Time(40), &loss).unwrap();
+        }
+        let rewrite = registers.begin_rewrite(RANGE);
+        if begins < 40 {
+            registers.lose(Time(40), &loss).unwrap();
+        }
+        assert_eq!(read(&mut registers, 50, 51, &vec![0; 512]), Ok(()), "it has not written yet");
+        registers.end_write(Time(60), RANGE, rewrite, Fate::Done).unwrap();
+        assert_eq!(read(&mut registers, 70, 71, &bytes).is_ok(), is_found);
+        if is_found {
+            assert!(read(&mut registers, 80, 81, &vec![0; 512]).is_err(), "and nobody has undone that");
+        }
+    }
+}
+
+#[test]
 fn a_session_with_a_target_that_was_killed_is_owed_nothing() {
     for (asked, is_owed) in [(5, false), (45, true)] {
         let mut registers = Registers::new(1, 1, 8, true);
