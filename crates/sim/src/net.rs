@@ -476,7 +476,8 @@ impl Net {
         for index in 0..self.open.len() {
             let (peer, writer) = match &mut self.open[index] {
                 Some(Open::Side(side)) if is_its(side.local) && !resets => {
-                    (side.is_dead, side.reader, side.writer) = (true, None, None);
+                    // The other end's send may wait for room there, until that end is shut down.
+                    (side.is_dead, side.reader) = (true, None);
                     let peer = side.peer;
                     peer.into_iter().for_each(|peer| self.linger(peer));
                     continue;
@@ -545,4 +546,32 @@ impl Net {
 
 fn address(host: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, 1, host as u8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_send_to_a_host_without_power_ends_when_its_socket_is_shut_down() {
+        let odds = Odds { cut: 0, late: 0, slow: 0, short: 0, pause: 0 };
+        let net = Net::new(Rng::with_seed(1), Trace::default(), odds, 2);
+        let mut net = net.borrow_mut();
+        let portal = SocketAddr::new(address(1), 3260);
+        let listener = net.listen(portal);
+        net.connect(0, portal).expect("somebody listens there");
+        let request = Request { slot: 0, serial: 1 };
+        let accepted = net.accept(listener, (1, request)).expect("it has come");
+        net.send(accepted, |bytes| bytes.resize(PIPE_BYTES, 0));
+        assert_eq!(net.room(accepted, Some((1, request))), Ok(0));
+        net.kill_callers(0..1, false);
+        net.shutdown(accepted);
+        let until = net.now.after(Duration::from_secs(1));
+        let mut goes = false;
+        while let Some(event) = net.next(until) {
+            goes |= matches!(event, Event::Go { host: 1, .. });
+        }
+        assert!(goes, "whoever waits for room is woken");
+        assert_eq!(net.room(accepted, None), Err(End::Closed));
+    }
 }
