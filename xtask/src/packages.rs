@@ -9,13 +9,14 @@ struct Package {
     program: Option<&'static str>,
 }
 
-const PACKAGES: [Package; 16] = [
+const PACKAGES: [Package; 17] = [
     Package { name: "libiscsi-bin", program: Some("iscsi-test-cu") },
     Package { name: "qemu-utils", program: Some("qemu-img") },
     Package { name: "qemu-block-extra", program: None },
     Package { name: "e2fsprogs", program: Some("mke2fs") },
     Package { name: "mount", program: Some("losetup") },
     Package { name: "procps", program: Some("kill") },
+    Package { name: "curl", program: Some("curl") },
     Package { name: "coreutils", program: Some("stdbuf") },
     Package { name: "g++", program: Some("c++") },
     Package { name: "valgrind", program: Some("callgrind_control") },

@@ -1,7 +1,8 @@
 //! What clients ask for, on its way to the owner of the daemon and back.
 
 use crate::ring::{Following, Ring};
-use config::{Action, AdminAccess, Edit};
+use crate::tls::Access;
+use config::{Action, Edit};
 use serde_json::Value;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
@@ -124,7 +125,7 @@ pub struct Fault {
 }
 
 /// What is published of the daemon: clients read it without waiting for whoever changes it.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct State {
     /// Names this configuration: another one has another.
     pub version: String,
@@ -137,7 +138,7 @@ pub struct State {
     /// Portals.
     pub portals: Vec<Value>,
     /// Who may change it from an address.
-    pub access: AdminAccess,
+    pub access: Access,
 }
 
 /// The daemon's sessions. Cores are asked, so these functions may wait, and are called on threads that may.

@@ -12,7 +12,9 @@ mod listener;
 mod openapi;
 mod ring;
 mod server;
+mod tls;
 
 pub use desk::{Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, Sessions, State};
 pub use listener::{BindError, Listener};
 pub use server::{CONNECTIONS_MAX, Server};
+pub use tls::{Access, Authorities, Secured, secure};

@@ -60,11 +60,11 @@ impl Listener {
                 .map_err(|(what, fix)| BindError(format!("admin socket {}: {what}; {fix}", path.display()))),
             AdminAddress::Tcp(address) => {
                 if !address.ip().is_loopback() {
-                    tracing::warn!(%address, "the admin interface is reachable from other machines, and has no authentication");
+                    tracing::warn!(%address, "the admin interface is reachable from other machines, and can be read by everybody");
                 }
                 let bound = TcpListener::bind(address).and_then(|listener| {
                     listener.set_nonblocking(true)?;
-                    let shown = format!("http://{}", listener.local_addr()?);
+                    let shown = listener.local_addr()?.to_string();
                     Ok(Listener { socket: Socket::Tcp(listener), file: None, shown })
                 });
                 bound.map_err(|error| {
@@ -127,10 +127,14 @@ fn group_id(groups: &str, name: &str) -> Option<u32> {
     listed.or_else(|| name.parse().ok())
 }
 
-/// What the banner shows: a path, or a URL with the port that was really bound.
-impl fmt::Display for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
+impl Listener {
+    /// What the banner shows: a path, or a URL with the port that was really bound.
+    pub(crate) fn shown(&self, is_encrypted: bool) -> String {
+        match &self.socket {
+            Socket::Unix(_) => self.shown.clone(),
+            Socket::Tcp(_) if is_encrypted => format!("https://{}", self.shown),
+            Socket::Tcp(_) => format!("http://{}", self.shown),
+        }
     }
 }
 
@@ -259,7 +263,7 @@ mod tests {
         let path = folder.path().join("admin.sock");
         let listener = at(&path).unwrap();
         assert_eq!(fs::symlink_metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(listener.to_string(), path.to_str().unwrap());
+        assert_eq!(listener.shown(false), path.to_str().unwrap());
         UnixStream::connect(&path).unwrap();
         drop(listener);
         assert!(!path.exists());

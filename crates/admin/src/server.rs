@@ -15,11 +15,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle as Task};
 use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
 /// Connections at once. One more ends the one whose time is up first: idle ones lock nobody out, and end nothing that lasts.
 pub const CONNECTIONS_MAX: usize = 64;
@@ -52,7 +54,7 @@ impl Server {
         let threads = JOBS_MAX + 1;
         let runtime =
             Builder::new_current_thread().enable_io().enable_time().max_blocking_threads(threads).build()?;
-        let shown = listener.to_string();
+        let shown = listener.shown(desk.state().access.tls.is_some());
         let (running, until) = oneshot::channel();
         let serving = serve(&runtime, &listener.socket, desk)?;
         let body = move || {
@@ -84,7 +86,7 @@ impl Drop for Server {
 /// Puts the listening task on the runtime.
 fn serve(runtime: &Runtime, socket: &Socket, desk: Desk) -> io::Result<Task<()>> {
     let _context = runtime.enter();
-    let router = api::router(desk);
+    let router = api::router(desk.clone());
     Ok(match socket {
         Socket::Unix(listener) => {
             let listener = UnixListener::from_std(listener.try_clone()?)?;
@@ -94,7 +96,8 @@ fn serve(runtime: &Runtime, socket: &Socket, desk: Desk) -> io::Result<Task<()>>
                     let peer = Peer::of(&stream)?;
                     Ok((stream, peer))
                 };
-                accept(router, next).await;
+                accept(next, |stream, peer, deadline| connection(stream, peer, deadline, router.clone()))
+                    .await;
             })
         }
         Socket::Tcp(listener) => {
@@ -104,7 +107,10 @@ fn serve(runtime: &Runtime, socket: &Socket, desk: Desk) -> io::Result<Task<()>>
                     let (stream, from) = listener.accept().await?;
                     Ok((stream, Peer::Remote(from)))
                 };
-                accept(router, next).await;
+                let answer = |stream, peer, deadline| {
+                    remote(stream, peer, deadline, desk.state().access.tls.clone(), router.clone())
+                };
+                accept(next, answer).await;
             })
         }
     })
@@ -169,10 +175,10 @@ impl Deadline {
 }
 
 /// Accepts connections for ever.
-async fn accept<S, F>(router: Router, next: impl Fn() -> F)
+async fn accept<S, F, A>(next: impl Fn() -> F, answer: impl Fn(S, Peer, Deadline) -> A)
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     F: Future<Output = io::Result<(S, Peer)>>,
+    A: Future<Output = ()> + Send + 'static,
 {
     let mut open: Vec<(Deadline, AbortHandle)> = Vec::with_capacity(CONNECTIONS_MAX);
     loop {
@@ -184,7 +190,7 @@ where
                     open.swap_remove(first).1.abort();
                 }
                 let deadline = Deadline::within(CONNECTION_TIME);
-                let answering = connection(stream, peer, deadline.clone(), router.clone());
+                let answering = answer(stream, peer, deadline.clone());
                 open.push((deadline, tokio::spawn(answering).abort_handle()));
                 tokio::time::sleep(PACE).await;
             }
@@ -193,6 +199,22 @@ where
                 tokio::time::sleep(ACCEPT_AGAIN).await;
             }
         }
+    }
+}
+
+/// Answers one request from another machine, encrypted if there is a certificate. The handshake is on the request's time.
+async fn remote(
+    stream: TcpStream,
+    peer: Peer,
+    deadline: Deadline,
+    tls: Option<Arc<ServerConfig>>,
+    router: Router,
+) {
+    let Some(tls) = tls else { return connection(stream, peer, deadline, router).await };
+    match timeout_at(deadline.get(), TlsAcceptor::from(tls).accept(stream)).await {
+        Ok(Ok(stream)) => connection(stream, peer, deadline, router).await,
+        Ok(Err(error)) => tracing::debug!(%error, %peer, "TLS failed on an admin connection"),
+        Err(_) => tracing::debug!(%peer, "an admin connection took too long"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who may change what is served where the admin interface is reached by an address: whoever has a token of this file.
+//! The admin interface where it is reached by an address: who may change what is served, and what encrypts that.
 
 use super::private::Named;
 use super::problems::{Collector, Fault};
@@ -6,21 +6,23 @@ use super::raw::Raw;
 use super::scalar;
 use sha2::{Digest as _, Sha256};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use subtle::ConstantTimeEq as _;
 
 /// Characters of a token. It may be tried at the rate at which connections are accepted.
 const TOKEN_MIN: usize = 16;
 const TOKEN_MAX: usize = 256;
-/// Tokens of a file, and its bytes.
+/// Tokens of a file, and bytes of any.
 const TOKENS_MAX: usize = 256;
 const FILE_MAX: u64 = 256 << 10;
 
-/// Who may change what is served, beside users of the socket.
+/// Who may change what is served, beside users of the socket, and what encrypts that.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct AdminAccess {
     /// Whoever has one of them; none: nobody.
     pub tokens: Vec<Token>,
+    /// What it proves itself with; `None`: nothing is encrypted.
+    pub identity: Option<Identity>,
 }
 
 impl AdminAccess {
@@ -47,12 +49,65 @@ impl fmt::Debug for Token {
     }
 }
 
+/// A certificate and its key, in PEM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The certificate, with those behind it.
+    pub certificate: FileRead,
+    /// Its private key.
+    pub key: FileRead,
+}
+
+/// What was in a file.
+#[derive(Clone, PartialEq, Eq)]
+pub struct FileRead {
+    /// Where it is.
+    pub path: PathBuf,
+    /// All of it.
+    pub bytes: Vec<u8>,
+}
+
+impl fmt::Debug for FileRead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileRead").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
 pub(super) fn access(raw: &Raw, base: &Path, problems: &mut Collector<'_>) -> Option<AdminAccess> {
     let tokens = match &raw.admin_token_file {
         None => Some(Vec::new()),
         Some(at) => problems.check(&at.place, read_tokens(Path::new(&at.value), base)),
     };
-    Some(AdminAccess { tokens: tokens? })
+    let identity = match (&raw.admin_certificate, &raw.admin_key) {
+        (None, None) => Some(None),
+        (Some(certificate), Some(key)) => {
+            let certificate =
+                problems.check(&certificate.place, certificate_at(Path::new(&certificate.value), base));
+            let key = problems.check(&key.place, key_at(Path::new(&key.value), base));
+            certificate.zip(key).map(|(certificate, key)| Some(Identity { certificate, key }))
+        }
+        (Some(at), None) => {
+            problems.add(&at.place, Fault::new("its key is missing", "add `admin_key = \"path\"`"));
+            None
+        }
+        (None, Some(at)) => {
+            let fix = "add `admin_certificate = \"path\"`";
+            problems.add(&at.place, Fault::new("its certificate is missing", fix));
+            None
+        }
+    };
+    Some(AdminAccess { tokens: tokens?, identity: identity? })
+}
+
+fn certificate_at(path: &Path, base: &Path) -> Result<FileRead, Fault> {
+    let named = Named::open(path, base, "admin_certificate")?;
+    Ok(FileRead { bytes: named.read(FILE_MAX)?, path: named.path })
+}
+
+fn key_at(path: &Path, base: &Path) -> Result<FileRead, Fault> {
+    let named = Named::open(path, base, "admin_key")?;
+    named.check_private()?;
+    Ok(FileRead { bytes: named.read(FILE_MAX)?, path: named.path })
 }
 
 /// The lines `NAME TOKEN` of a file that only its owner may read.
@@ -90,6 +145,25 @@ fn read_tokens(path: &Path, base: &Path) -> Result<Vec<Token>, Fault> {
     Ok(tokens)
 }
 
+/// What a command proves itself with: the first token of a file, with or without a name before it.
+///
+/// # Errors
+/// When there is none, or others may read it.
+pub fn token_of(path: &Path) -> Result<String, Fault> {
+    let named = Named::open(path, Path::new(""), "--admin-token-file")?;
+    named.check_private()?;
+    let bytes = named.read(FILE_MAX)?;
+    let text = std::str::from_utf8(&bytes).unwrap_or_default();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let token = lines.next().and_then(|line| line.split_whitespace().last()).filter(|token| is_plain(token));
+    token.map(str::to_owned).ok_or_else(|| {
+        Fault::new(
+            format!("{} has no token", named.path.display()),
+            "write a line NAME TOKEN, as the daemon's file has it",
+        )
+    })
+}
+
 /// Neither word is quoted: one of them may be a token where the name should be.
 fn token(line: &str) -> Result<Token, Fault> {
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -97,9 +171,7 @@ fn token(line: &str) -> Result<Token, Fault> {
         return Err(Fault::new(format!("it has {} words", words.len()), "write NAME TOKEN"));
     };
     let name = scalar::label(name).map_err(|fault| Fault::new("the name cannot be one", fault.fix))?;
-    // What a field of HTTP can have as it is (RFC 6750 section 2.1).
-    let is_plain = token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte));
-    if !is_plain || !(TOKEN_MIN..=TOKEN_MAX).contains(&token.len()) {
+    if !is_plain(token) || !(TOKEN_MIN..=TOKEN_MAX).contains(&token.len()) {
         let fix = format!(
             "use {TOKEN_MIN} to {TOKEN_MAX} letters, digits, `-`, `.`, `_`, `~`, `+`, `/` and `=`, such as those of openssl \
              rand -hex 32"
@@ -110,6 +182,11 @@ fn token(line: &str) -> Result<Token, Fault> {
         ));
     }
     Ok(Token { name, digest: Sha256::digest(token).into() })
+}
+
+/// Whether a field of HTTP can have it as it is (RFC 6750 section 2.1).
+fn is_plain(token: &str) -> bool {
+    token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte))
 }
 
 #[cfg(test)]
@@ -126,7 +203,8 @@ mod tests {
         std::fs::write(&path, text).expect("a file");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("its mode");
         let read = read_tokens(Path::new("tokens"), folder.path());
-        read.map(|tokens| AdminAccess { tokens }).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
+        read.map(|tokens| AdminAccess { tokens, identity: None })
+            .map_err(|fault| format!("{}; {}", fault.what, fault.fix))
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub enum StepOfChange {
     Restart(&'static str),
     /// Timeouts, limits or polling changed.
     Settings,
-    /// Who may change what is served where it is reached by an address.
+    /// Who may change what is served where it is reached by an address, or what encrypts that.
     AdminAccess,
     /// End the target's sessions; it goes.
     RemoveTarget(String),

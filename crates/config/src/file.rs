@@ -21,6 +21,8 @@ fn root(root: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Raw {
         admin: root.text("admin", problems),
         admin_group: root.text("admin_group", problems),
         admin_token_file: root.text("admin_token_file", problems),
+        admin_certificate: root.text("admin_certificate", problems),
+        admin_key: root.text("admin_key", problems),
         login_timeout: root.text_or_number("login_timeout", problems),
         keep_alive: root.text_or_number("keep_alive", problems),
         stall_timeout: root.text_or_number("stall_timeout", problems),

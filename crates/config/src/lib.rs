@@ -34,7 +34,7 @@ mod url;
 mod verify;
 mod warnings;
 
-pub use access::{AdminAccess, Token};
+pub use access::{AdminAccess, FileRead, Identity, Token, token_of};
 pub use diff::{StepOfChange, diff};
 pub use document::{Place, Table, read_document};
 pub use edit::{Action, Edit, EditError, ShownIn, Subject};
@@ -86,7 +86,7 @@ pub struct Config {
     pub admin: AdminPlace,
     /// The group of users that may use its socket, too.
     pub admin_group: Option<String>,
-    /// Who may change what is served where it is reached by an address.
+    /// Who may change what is served where it is reached by an address, and what encrypts that.
     pub admin_access: AdminAccess,
     /// Backing stores with their units.
     pub luns: Vec<Lun>,
@@ -146,6 +146,20 @@ impl Checked {
     /// became of [`Checked::text`].
     pub fn from_text(options: &ServeOptions, text: &str) -> Result<Checked, Problems> {
         options::config_of(options, text)
+    }
+
+    /// The same if what the admin interface is to prove itself with can be used, as whoever serves it finds.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn with_usable(
+        self,
+        identity: impl FnOnce(&AdminAccess) -> Result<(), Fault>,
+    ) -> Result<Checked, Problems> {
+        match identity(&self.config.admin_access) {
+            Ok(()) => Ok(self),
+            Err(fault) => Err(Problems::of_option("admin_certificate", fault)),
+        }
     }
 
     /// Reads and verifies a file, also against a machine: what it names may not be there.

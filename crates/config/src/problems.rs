@@ -65,6 +65,12 @@ impl Problems {
         let file = Some(file.to_path_buf());
         Problems(vec![Problem { file, position: None, path: String::new(), what, fix: fix.into() }])
     }
+
+    /// A single fault of one option.
+    pub(super) fn of_option(name: &str, fault: Fault) -> Problems {
+        let Fault { what, fix } = fault;
+        Problems(vec![Problem { file: None, position: None, path: name.into(), what, fix }])
+    }
 }
 
 impl fmt::Display for Problems {

@@ -18,6 +18,8 @@ pub(super) struct Raw {
     pub(super) admin: Text,
     pub(super) admin_group: Text,
     pub(super) admin_token_file: Text,
+    pub(super) admin_certificate: Text,
+    pub(super) admin_key: Text,
     pub(super) login_timeout: Text,
     pub(super) keep_alive: Text,
     pub(super) stall_timeout: Text,

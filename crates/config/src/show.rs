@@ -36,6 +36,8 @@ pub(super) fn file(raw: &Raw, config: &Config, base: &Path, secrets: Secrets) ->
     }
     text(root, "admin_group", &raw.admin_group);
     path(root, "admin_token_file", &raw.admin_token_file, base);
+    path(root, "admin_certificate", &raw.admin_certificate, base);
+    path(root, "admin_key", &raw.admin_key, base);
     text(root, "login_timeout", &raw.login_timeout);
     text(root, "keep_alive", &raw.keep_alive);
     text(root, "stall_timeout", &raw.stall_timeout);

@@ -134,17 +134,18 @@ fn secrets(raw: &Raw, problems: &mut Collector<'_>) {
 
 /// Tokens that nobody needs, or everybody on the way may read.
 fn admin_access(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
-    let Some(at) = &raw.admin_token_file else { return };
+    let Some(at) = raw.admin_token_file.as_ref().or(raw.admin_certificate.as_ref()) else { return };
     match &config.admin {
+        AdminPlace::At(AdminAddress::Tcp(_)) if config.admin_access.identity.is_some() => {}
         AdminPlace::At(AdminAddress::Tcp(address)) if address.ip().is_loopback() => {}
         AdminPlace::At(AdminAddress::Tcp(address)) => {
             let what = format!("tokens travel to {address} in clear: whoever reads the traffic has them");
-            let fix = "listen on a loopback address, and reach it through ssh -L";
+            let fix = "set admin_certificate and admin_key, or listen on a loopback address and reach it through ssh -L";
             problems.add(&at.place, Fault::new(what, fix));
         }
         AdminPlace::Usual | AdminPlace::Nowhere | AdminPlace::At(AdminAddress::Unix(_)) => {
             let fix = "set admin to an address and a port, or remove this";
-            problems.add(&at.place, Fault::new("tokens have no effect at a socket, nor without one", fix));
+            problems.add(&at.place, Fault::new("this has no effect on a socket", fix));
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use crate::manage::encoded;
 use crate::{Failure, place};
+use admin::Authorities;
 use clap::Args;
 use serde_json::Value;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long a daemon may take for an answer: it waits for the end of commands that are in flight.
@@ -14,13 +16,25 @@ const PATIENCE: Duration = Duration::from_secs(130);
 /// Bytes of an answer.
 const ANSWER_MAX: u64 = 64 << 20;
 
+/// The variable that names the file with the token, where no option does.
+const TOKEN_VARIABLE: &str = "LUNETTE_ADMIN_TOKEN_FILE";
+/// What an answer begins with that refuses to speak in clear (RFC 8446 section 5.1).
+const TLS_ALERT: u8 = 21;
+
 /// Where the daemon is.
 #[derive(Debug, Args)]
 pub(crate) struct AdminArguments {
-    /// The daemon's admin interface: the path of its socket, or http://HOST:PORT [default: LUNETTE_ADMIN, else
-    /// /run/lunette/lunette.sock, for users $XDG_RUNTIME_DIR/lunette.sock]
+    /// The daemon's admin interface: the path of its socket, or http://HOST:PORT, or https://HOST:PORT [default:
+    /// LUNETTE_ADMIN, else /run/lunette/lunette.sock, for users $XDG_RUNTIME_DIR/lunette.sock]
     #[arg(long, value_name = "PATH|URL")]
     pub(crate) admin: Option<String>,
+    /// File with a token of the daemon's admin_token_file, for changes over http or https [default:
+    /// LUNETTE_ADMIN_TOKEN_FILE]
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
+    /// Certificates (PEM) of the authorities that are trusted to certify an https host [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    admin_ca: Option<PathBuf>,
 }
 
 /// What a daemon answers.
@@ -75,36 +89,79 @@ impl AdminArguments {
         let body = body.map(Value::to_string).unwrap_or_default();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: lunette\r\nConnection: close\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
-            body.len()
+             Content-Length: {}\r\n{}\r\n{body}",
+            body.len(),
+            self.authorization(&place)?
         );
         let failed = |error: io::Error| {
             let fix = match error.kind() {
                 io::ErrorKind::PermissionDenied => {
                     "only root, the daemon's user and members of its admin_group may use it: try sudo"
                 }
+                io::ErrorKind::InvalidData => {
+                    "name the certificate of the authority with --admin-ca, and the host as the daemon's certificate has it; \
+                     write http:// for a daemon without certificate"
+                }
                 _ => "is a daemon running (lunette serve)? name its socket with --admin PATH",
             };
             Failure::failed(format!("{place}: {error}; {fix}"))
         };
-        let answer = exchange(&place, request.as_bytes()).map_err(failed)?;
+        let answer = match place.strip_prefix("https://") {
+            Some(address) => exchange_encrypted(address, self.authorities()?, request.as_bytes()),
+            None => exchange(&place, request.as_bytes()),
+        };
+        let answer = answer.map_err(failed)?;
+        if answer.first() == Some(&TLS_ALERT) {
+            return Err(Failure::failed(format!(
+                "{place}: the daemon encrypts there; write https:// for http://"
+            )));
+        }
         read(&answer).ok_or_else(|| {
             Failure::failed(format!("{place}: this is no admin interface of Lunette; name it with --admin"))
         })
     }
+
+    /// The field that proves who asks, for a daemon that is not reached by a socket in the file system.
+    fn authorization(&self, place: &str) -> Result<String, Failure> {
+        let variable = || std::env::var_os(TOKEN_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let file = self.admin_token_file.clone().or_else(variable);
+        let Some(file) = file.filter(|_| place.contains("://")) else { return Ok(String::new()) };
+        let token = config::token_of(&file).map_err(|fault| {
+            Failure::wrong_input(format!("--admin-token-file: {}; {}", fault.what, fault.fix))
+        })?;
+        Ok(format!("Authorization: Bearer {token}\r\n"))
+    }
+
+    fn authorities(&self) -> Result<Authorities, Failure> {
+        Authorities::of(self.admin_ca.as_deref())
+            .map_err(|fault| Failure::wrong_input(format!("{}; {}", fault.what, fault.fix)))
+    }
 }
 
 fn exchange(place: &str, request: &[u8]) -> io::Result<Vec<u8>> {
-    if let Some(address) = place.strip_prefix("http://") {
-        let address = address.trim_end_matches('/').to_socket_addrs()?.next();
-        let address = address.ok_or_else(|| io::Error::other("that host has no address"))?;
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        return converse(stream, request);
+    match place.strip_prefix("http://") {
+        Some(address) => converse(connect(address)?, request),
+        None => converse(connect_unix(place)?, request),
     }
+}
+
+fn exchange_encrypted(address: &str, authorities: Authorities, request: &[u8]) -> io::Result<Vec<u8>> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+    converse(admin::secure(connect(address)?, host, authorities)?, request)
+}
+
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let address = address.trim_end_matches('/').to_socket_addrs()?.next();
+    let address = address.ok_or_else(|| io::Error::other("that host has no address"))?;
+    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+fn connect_unix(place: &str) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(place)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    converse(stream, request)
+    Ok(stream)
 }
 
 fn converse(mut stream: impl Read + Write, request: &[u8]) -> io::Result<Vec<u8>> {

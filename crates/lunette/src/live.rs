@@ -9,7 +9,7 @@ pub(crate) mod sessions;
 mod state;
 
 use crate::notify;
-use admin::{Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, State};
+use admin::{Access, Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, State};
 use change::{Taken, promptly};
 use config::{Action, Checked, Config, Edit, EditError, Problems, ServeOptions, StoreSpec, Subject};
 use engine::daemon::NotKept;
@@ -127,7 +127,7 @@ impl Live {
             luns: state::luns(self.daemon.config(), self.daemon.units()),
             targets: state::targets(self.daemon.config()),
             portals: state::portals(self.daemon.config(), self.daemon.addresses()),
-            access: self.daemon.config().admin_access.clone(),
+            access: access(self.daemon.config()),
         });
     }
 
@@ -176,7 +176,8 @@ impl Live {
             let fault = fault("--config", "the daemon was started without a configuration file", fix);
             return Err(refused(Refusal::Conflict, "there is no file to read again", vec![fault]));
         }
-        let checked = Checked::from_options(&self.options).map_err(|problems| invalid(&problems))?;
+        let checked =
+            Checked::from_options(&self.options).and_then(usable).map_err(|problems| invalid(&problems))?;
         let text = checked.text.clone();
         let made = self.change(checked, dry_run, None)?;
         if !dry_run {
@@ -192,7 +193,9 @@ impl Live {
         if let Some(path) = &path {
             self.check_unchanged(path)?;
         }
-        let checked = Checked::from_text(&self.options, &text).map_err(|problems| invalid(&problems))?;
+        let checked = Checked::from_text(&self.options, &text)
+            .and_then(usable)
+            .map_err(|problems| invalid(&problems))?;
         let new = match path.filter(|_| !dry_run && text != self.text) {
             Some(path) => {
                 Some(Replacement::prepare(&path, &text).map_err(|error| unwritable(&path, &error))?)
@@ -316,6 +319,20 @@ impl Live {
         self.publish();
         refused(Refusal::Failed, title, faults)
     }
+}
+
+/// What is published before anything is served.
+pub(crate) fn beginning(config: &Config) -> State {
+    State { access: access(config), ..State::default() }
+}
+
+fn access(config: &Config) -> Access {
+    Access::of(&config.admin_access).expect("its certificate was found usable")
+}
+
+/// A configuration whose certificate for the admin interface can be used, if it has one.
+pub(crate) fn usable(checked: Checked) -> Result<Checked, Problems> {
+    checked.with_usable(|access| Access::of(access).map(drop))
 }
 
 /// A change that was made.

@@ -81,10 +81,11 @@ fn main() -> ExitCode {
 }
 
 fn check(file: &Path) -> ExitCode {
-    let Checked { config, warnings, .. } = match Checked::from_file(file, &engine::Host) {
-        Ok(checked) => checked,
-        Err(problems) => return refuse(&problems),
-    };
+    let Checked { config, warnings, .. } =
+        match Checked::from_file(file, &engine::Host).and_then(live::usable) {
+            Ok(checked) => checked,
+            Err(problems) => return refuse(&problems),
+        };
     for warning in &warnings {
         complain(format_args!("lunette: warning: {warning}"));
     }
@@ -168,7 +169,7 @@ fn run_daemon(
     sockets: Vec<(String, TcpListener)>,
     mut user: Option<User>,
 ) -> Result<(), Failure> {
-    let checked = Checked::from_options(&options).map_err(|problems| {
+    let checked = Checked::from_options(&options).and_then(live::usable).map_err(|problems| {
         Failure::wrong_input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     })?;
     for warning in &checked.warnings {
@@ -190,6 +191,8 @@ fn run_daemon(
     let jobs = events.clone();
     let sessions = Arc::new(Sessions(daemon.sessions()));
     let desk = admin::Desk::new(move |job| jobs.send(Event::Job(job)).is_ok(), sessions);
+    // Who may do what, before anybody is answered.
+    desk.publish(live::beginning(&checked.config));
     let admin = listener
         .map(|listener| admin::Server::start(listener, desk.clone()))
         .transpose()

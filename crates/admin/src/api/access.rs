@@ -18,7 +18,7 @@ pub(super) async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match identify(&context.desk.state().access, peer, &request) {
+    match identify(&context.desk.state().access.rights, peer, &request) {
         Ok(peer) => {
             request.extensions_mut().insert(peer);
             next.run(request).await

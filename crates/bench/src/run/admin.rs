@@ -40,6 +40,10 @@ impl AdminClient {
     /// When the name is not one of these, or nothing there reports CPU time.
     pub fn open(name: &str) -> Result<AdminClient, RunError> {
         let wrong = |problem: String, remedy: &str| RunError::new(format!("{name}: {problem}"), remedy);
+        if name.starts_with("https://") {
+            let remedy = "name its socket, also through ssh -L, or an address without a certificate";
+            return Err(wrong("CPU times are read in clear only".into(), remedy));
+        }
         let place = name.strip_prefix("http://").unwrap_or(name);
         let places = if place.contains('/') {
             vec![Place::Unix(place.into())]
@@ -211,6 +215,7 @@ pub(super) mod tests {
     fn a_name_is_a_path_or_a_host_with_a_port() {
         let problem = |name: &str| AdminClient::open(name).unwrap_err().to_string();
         assert!(problem("admin.sock").contains("write a path with a slash"));
+        assert!(problem("https://localhost:1").contains("in clear only"));
         assert!(problem("/nonexistent/a.sock").contains("start the target as lunette serve --admin"));
     }
 }

@@ -282,6 +282,13 @@ fn access(old: &AdminAccess, new: &AdminAccess) -> Vec<String> {
     }
     let comes = new.tokens.iter().filter(|token| find(old, &token.name).is_none());
     all.extend(comes.map(|token| format!("add token {}", token.name)));
+    match &new.identity {
+        Some(identity) if old.identity.as_ref() != Some(identity) => {
+            all.push(format!("encrypt admin connections to come by {}", identity.certificate.path.display()));
+        }
+        None if old.identity.is_some() => all.push("do not encrypt admin connections to come".into()),
+        Some(_) | None => {}
+    }
     all
 }
 

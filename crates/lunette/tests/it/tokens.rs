@@ -2,10 +2,14 @@
 
 use super::manage::{Answer, converse};
 use crate::support::daemon::Daemon;
+use crate::support::tools::{Outcome, run, tool};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const OPS: &str = "0123456789abcdef-ops";
@@ -20,7 +24,11 @@ struct Served {
 impl Served {
     /// With these tokens, and further lines of its file.
     fn with(tokens: &str, lines: &str) -> Served {
-        let folder = tempfile::tempdir().expect("a temporary directory");
+        Served::within(tempfile::tempdir().expect("a temporary directory"), tokens, lines)
+    }
+
+    /// The same, with what is already in its folder.
+    fn within(folder: TempDir, tokens: &str, lines: &str) -> Served {
         write_private(&folder.path().join("tokens"), tokens);
         let text = format!(
             "admin = \"127.0.0.1:0\"\nadmin_token_file = \"tokens\"\n{lines}\n\
@@ -137,4 +145,198 @@ fn the_document_names_the_token_that_changes_need() {
         }
     }
     served.daemon.stop();
+}
+
+/// An authority of a test, which certifies daemons.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Authority {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "an authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        Authority(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
+    }
+
+    /// Writes its certificate to `ca.pem`, and to `cert.pem` and `key.pem` what a daemon at 127.0.0.1 proves itself with.
+    fn certify(&self, folder: &Path) {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("names");
+        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
+        fs::write(folder.join("ca.pem"), self.0.pem()).expect("a file");
+        fs::write(folder.join("cert.pem"), certificate.pem()).expect("a file");
+        write_private(&folder.join("key.pem"), &key.serialize_pem());
+    }
+}
+
+const IDENTITY: &str = "admin_certificate = \"cert.pem\"\nadmin_key = \"key.pem\"";
+
+/// A daemon whose interface is encrypted.
+fn encrypted(authority: &Authority) -> Served {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    authority.certify(folder.path());
+    let served = Served::within(folder, &format!("ops {OPS}\n"), IDENTITY);
+    assert!(served.place().starts_with("https://127.0.0.1:"), "{}", served.place());
+    served
+}
+
+/// A command that trusts this authority.
+fn ask(served: &Served, place: &str, authority: &Path, arguments: &[&str]) -> Outcome {
+    let mut command = Daemon::command();
+    command.args(arguments).args(["--admin", place]).arg("--admin-ca").arg(authority).env_remove("RUST_LOG");
+    command.env("LUNETTE_ADMIN_TOKEN_FILE", served.file("tokens"));
+    run(&mut command, Duration::from_secs(60))
+}
+
+fn curl(served: &Served, path: &str, arguments: &[&str]) -> Outcome {
+    let mut command = tool("curl");
+    command.args(["--silent", "--show-error", "--fail-with-body"]).args(arguments);
+    run(command.arg(format!("{}{path}", served.place())), Duration::from_secs(60))
+}
+
+#[test]
+fn an_encrypted_interface_serves_curl_and_the_command_and_nobody_in_clear() {
+    let served = encrypted(&Authority::new());
+    let ca = served.file("ca.pem");
+    let trust = ["--cacert", ca.to_str().expect("a plain path")];
+    curl(&served, "/v1/luns", &trust).expect_success("whoever trusts the authority can read");
+    let distrusted = curl(&served, "/v1/luns", &[]);
+    assert_eq!(distrusted.status.and_then(|ended| ended.code()), Some(60), "{}", distrusted.text);
+    let token = format!("Authorization: Bearer {OPS}");
+    let change = [&trust[..], &["--header", &token, "--data", MORE]].concat();
+    curl(&served, "/v1/luns", &change).expect_success("a change with the token");
+
+    let listed = ask(&served, served.place(), &ca, &["lun", "list"]).expect_success("it is listed");
+    assert!(listed.contains("more: ram:1048576"), "{listed}");
+    ask(&served, served.place(), &ca, &["lun", "remove", "more"]).expect_success("the token is in its file");
+    let other = served.file("other.pem");
+    fs::write(&other, Authority::new().0.pem()).expect("a file");
+    let in_clear = served.place().replace("https", "http");
+    let tokens = served.file("tokens");
+    for (place, authority, status, named) in [
+        (served.place(), &other, 1, "name the certificate of the authority with --admin-ca"),
+        (served.place(), &tokens, 2, "tokens: it has no certificate; name a file of certificates in PEM"),
+        (&in_clear, &ca, 1, "the daemon encrypts there; write https:// for http://"),
+    ] {
+        let refused = ask(&served, place, authority, &["lun", "list"]);
+        assert_eq!(refused.status.and_then(|ended| ended.code()), Some(status), "{}", refused.text);
+        assert!(refused.text.contains(named), "{}", refused.text);
+    }
+    // What the system trusts, a test can say.
+    let mut command = Daemon::command();
+    command.args(["lun", "list", "--admin", served.place()]).env("SSL_CERT_FILE", &ca);
+    run(&mut command, Duration::from_secs(60)).expect_success("the system trusts the authority");
+    write_private(&served.file("tokens"), &format!("{WEB}\n"));
+    let refused = ask(&served, served.place(), &ca, &["lun", "add", "ram:1M"]);
+    assert!(
+        refused.text.contains("lunette: the token is wrong\nlunette: Authorization: "),
+        "{}",
+        refused.text
+    );
+    let log = served.daemon.stop();
+    assert!(log.contains("admin: add LUN more: done who=\"token ops, 127.0.0.1:"), "{log}");
+    assert!(log.contains("admin: remove LUN more: done who=\"token ops, 127.0.0.1:"), "{log}");
+    assert!(!log.contains(OPS), "{log}");
+}
+
+#[test]
+fn a_reload_replaces_the_certificate_or_leaves_all_as_it_was() {
+    let served = encrypted(&Authority::new());
+    let (old, new) = (served.file("old.pem"), served.file("ca.pem"));
+    fs::rename(&new, &old).expect("it is there");
+    fs::write(served.file("key.pem"), KeyPair::generate().expect("a key").serialize_pem()).expect("a file");
+    let refused = ask(&served, served.place(), &old, &["reload"]);
+    assert_eq!(refused.status.and_then(|ended| ended.code()), Some(2), "{}", refused.text);
+    assert!(
+        refused.text.contains("cert.pem and ") && refused.text.contains("key.pem cannot be used"),
+        "{}",
+        refused.text
+    );
+
+    Authority::new().certify(served.folder.path());
+    let step = format!("encrypt admin connections to come by {}\n1 step", served.file("cert.pem").display());
+    let dry = ask(&served, served.place(), &old, &["reload", "--dry-run"]).expect_success("it can be read");
+    assert!(dry.contains(&step), "{dry}");
+    let done =
+        ask(&served, served.place(), &old, &["reload"]).expect_success("the old one is there until then");
+    assert!(done.contains(&step), "{done}");
+    ask(&served, served.place(), &new, &["lun", "list"]).expect_success("the new one counts");
+    assert!(ask(&served, served.place(), &old, &["lun", "list"]).text.contains("--admin-ca"));
+    served.daemon.stop();
+}
+
+#[test]
+fn who_is_idle_in_a_handshake_locks_nobody_out() {
+    let served = encrypted(&Authority::new());
+    let address = served.place().strip_prefix("https://").expect("an address").to_owned();
+    let mut idle: Vec<TcpStream> =
+        (0..2 * admin::CONNECTIONS_MAX).map(|_| TcpStream::connect(&address).expect("it listens")).collect();
+    // The beginning of a ClientHello (RFC 8446 section 5.1).
+    idle[127].write_all(&[22, 3, 1, 2, 0, 1]).expect("it is taken");
+    ask(&served, served.place(), &served.file("ca.pem"), &["lun", "list"]).expect_success("it gets in");
+    for mut stream in idle {
+        // An end, or a reset: not a wait for ever.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    served.daemon.stop();
+}
+
+/// What `lunette check` says of a file in this folder.
+fn check(folder: &Path, lines: &str) -> Outcome {
+    let rest = "lun = [{ ram = \"1M\" }]\n[[target]]\nname = \"iqn.2026-11.io.lunette:disk\"\n";
+    let file = folder.join("lunette.toml");
+    fs::write(&file, format!("{lines}\nportal = [{{ listen = \"127.0.0.1:0\" }}]\n{rest}")).expect("a file");
+    run(Daemon::command().arg("check").arg(file), Duration::from_secs(60))
+}
+
+#[test]
+fn tokens_that_travel_in_clear_or_have_no_effect_are_warned_of() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    Authority::new().certify(folder.path());
+    write_private(&folder.path().join("tokens"), &format!("ops {OPS}\n"));
+    let tokens = "admin_token_file = \"tokens\"";
+    for (admin, lines, warning) in [
+        ("0.0.0.0:0", tokens.to_owned(), Some("tokens travel to 0.0.0.0:0 in clear")),
+        ("0.0.0.0:0", format!("{tokens}\n{IDENTITY}"), None),
+        ("127.0.0.1:0", tokens.to_owned(), None),
+        ("./admin.sock", tokens.to_owned(), Some("this has no effect on a socket; set admin to an address")),
+        ("./admin.sock", IDENTITY.to_owned(), Some("this has no effect on a socket")),
+    ] {
+        let outcome = check(folder.path(), &format!("admin = \"{admin}\"\n{lines}"));
+        let text = outcome.expect_success(admin);
+        assert_eq!(text.contains("warning: "), warning.is_some(), "{admin} {lines}: {text}");
+        assert!(text.contains(warning.unwrap_or_default()), "{admin} {lines}: {text}");
+    }
+}
+
+#[test]
+fn a_certificate_or_key_that_cannot_be_used_is_named_before_the_start() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    Authority::new().certify(folder.path());
+    let file = |name: &str| folder.path().join(name);
+    let good = fs::read_to_string(file("key.pem")).expect("it is there");
+    let check = |lines: &str| check(folder.path(), &format!("admin = \"127.0.0.1:0\"\n{lines}"));
+    check(IDENTITY).expect_success("both are good");
+    let other = KeyPair::generate().expect("a key").serialize_pem();
+    for (lines, key, named) in [
+        (IDENTITY, &*other, "key.pem cannot be used: "),
+        (IDENTITY, "nothing", "key.pem has no private key; write the key as PEM, without a passphrase"),
+        ("admin_certificate = \"tokens\"\nadmin_key = \"key.pem\"", &good, "tokens: No such file"),
+        ("admin_certificate = \"key.pem\"\nadmin_key = \"key.pem\"", &good, "key.pem has no certificate"),
+        (
+            "admin_certificate = \"cert.pem\"",
+            &good,
+            ":2:21: admin_certificate: its key is missing; add `admin_key",
+        ),
+        ("admin_key = \"key.pem\"", &good, ":2:13: admin_key: its certificate is missing"),
+    ] {
+        write_private(&file("key.pem"), key);
+        let outcome = check(lines);
+        assert_eq!(outcome.status.and_then(|ended| ended.code()), Some(2), "{lines}: {}", outcome.text);
+        assert!(outcome.text.contains(named), "{lines}: {}", outcome.text);
+    }
+    fs::set_permissions(file("key.pem"), fs::Permissions::from_mode(0o644)).expect("its mode");
+    let outcome = check(IDENTITY);
+    assert!(outcome.text.contains("(mode 644); chmod 600 /"), "{}", outcome.text);
 }

@@ -1,0 +1,117 @@
+//! TLS where the admin interface is reached by an address: the daemon's side, and that of commands.
+
+use config::{AdminAccess, Fault, Identity};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
+use std::io;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use tokio_rustls::rustls;
+
+/// What is spoken inside (RFC 7301 section 6).
+const PROTOCOL: &[u8] = b"http/1.1";
+
+/// Who may change what is served from an address, and how traffic is encrypted there.
+#[derive(Clone, Default, Debug)]
+pub struct Access {
+    pub(crate) rights: AdminAccess,
+    /// `None`: in clear.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+}
+
+impl Access {
+    /// What a configuration says.
+    ///
+    /// # Errors
+    /// When its certificate and key cannot be used.
+    pub fn of(rights: &AdminAccess) -> Result<Access, Fault> {
+        let tls = rights.identity.as_ref().map(server).transpose()?.map(Arc::new);
+        Ok(Access { rights: rights.clone(), tls })
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn server(identity: &Identity) -> Result<ServerConfig, Fault> {
+    let Identity { certificate, key } = identity;
+    let shown = certificate.path.display();
+    let chain = CertificateDer::pem_slice_iter(&certificate.bytes).collect::<Result<Vec<_>, pem::Error>>();
+    let chain = chain
+        .map_err(|error| Fault::new(format!("{shown} is not PEM: {error}"), "write certificates as PEM"))?;
+    if chain.is_empty() {
+        let fix =
+            "write the daemon's own certificate, and behind it those of authorities between it and the root";
+        return Err(Fault::new(format!("{shown} has no certificate"), fix));
+    }
+    let shown_key = key.path.display();
+    let key = PrivateKeyDer::from_pem_slice(&key.bytes).map_err(|error| {
+        let what = match error {
+            pem::Error::NoItemsFound => "has no private key".to_owned(),
+            error => format!("is not PEM: {error}"),
+        };
+        Fault::new(format!("{shown_key} {what}"), "write the key as PEM, without a passphrase")
+    })?;
+    let unusable = |error: rustls::Error| {
+        let fix = "give a certificate and the private key that it was made for";
+        Fault::new(format!("{shown} and {shown_key} cannot be used: {error}"), fix)
+    };
+    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let mut config =
+        builder.map_err(unusable)?.with_no_client_auth().with_single_cert(chain, key).map_err(unusable)?;
+    config.alpn_protocols = vec![PROTOCOL.into()];
+    Ok(config)
+}
+
+/// A daemon that a command has connected to, and that has proved that it is this host.
+pub type Secured = StreamOwned<ClientConnection, TcpStream>;
+
+/// Who is trusted to certify hosts.
+pub struct Authorities(RootCertStore);
+
+impl Authorities {
+    /// Those in a file, else those that the system trusts.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn of(file: Option<&Path>) -> Result<Authorities, Fault> {
+        let mut roots = RootCertStore::empty();
+        let Some(path) = file else {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            let fix = "install ca-certificates, or name the certificate of an authority with --admin-ca";
+            let found = !roots.is_empty();
+            return found
+                .then_some(Authorities(roots))
+                .ok_or_else(|| Fault::new("this system trusts nobody to certify a host", fix));
+        };
+        let wrong = |what: &str| {
+            Fault::new(format!("--admin-ca {}: {what}", path.display()), "name a file of certificates in PEM")
+        };
+        let bytes = std::fs::read(path).map_err(|error| wrong(&error.to_string()))?;
+        for certificate in CertificateDer::pem_slice_iter(&bytes) {
+            let certificate = certificate.map_err(|error| wrong(&error.to_string()))?;
+            roots.add(certificate).map_err(|error| wrong(&error.to_string()))?;
+        }
+        if roots.is_empty() { Err(wrong("it has no certificate")) } else { Ok(Authorities(roots)) }
+    }
+}
+
+/// Lets a host prove at the other end of a connection that it is that host.
+///
+/// # Errors
+/// Why it is not trusted, or does not answer.
+pub fn secure(mut stream: TcpStream, host: &str, authorities: Authorities) -> io::Result<Secured> {
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let builder = builder.map_err(io::Error::other)?.with_root_certificates(authorities.0);
+    let mut config = builder.with_no_client_auth();
+    config.alpn_protocols = vec![PROTOCOL.into()];
+    let mut connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+    // Before anything is sent that only that host may see.
+    connection.complete_io(&mut stream)?;
+    Ok(StreamOwned::new(connection, stream))
+}
