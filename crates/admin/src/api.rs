@@ -39,6 +39,7 @@ pub(crate) fn router(desk: Desk) -> Router {
     let context = Context { desk, start: Instant::now() };
     Router::new()
         .route("/v1/cpu", get(cpu_times))
+        .route("/v1/cores", get(cores))
         .route("/v1/openapi.json", get(async || answered(&openapi::document())))
         .route("/v1/config", get(config))
         .route("/v1/reload", post(reload))
@@ -66,6 +67,10 @@ async fn cpu_times(Shared(context): Shared<Context>) -> Response {
     }
 }
 
+async fn cores(Shared(context): Shared<Context>) -> Response {
+    answered(&context.desk.cores())
+}
+
 /// What runs, as a file.
 async fn config(Shared(context): Shared<Context>) -> Response {
     let state = context.desk.state();
@@ -79,12 +84,12 @@ async fn config(Shared(context): Shared<Context>) -> Response {
 
 async fn luns(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
     let state = context.desk.state();
-    page(&state.luns, "name", query.as_deref(), &state.version)
+    page(&context.desk.luns(&state), "name", query.as_deref(), &state.version)
 }
 
 async fn lun(Shared(context): Shared<Context>, Path(name): Path<String>) -> Response {
     let state = context.desk.state();
-    one(find(&state.luns, &name), &format!("LUN {name}"), &state.version)
+    one(find(&context.desk.luns(&state), &name), &format!("LUN {name}"), &state.version)
 }
 
 async fn targets(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {

@@ -3,7 +3,8 @@
 use crate::ring::{Following, Ring};
 use crate::tls::Access;
 use config::{Action, Edit};
-use serde_json::Value;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -156,6 +157,15 @@ pub trait Sessions: Send + Sync {
     fn end(&self, id: u64, dry_run: bool, who: &str, desk: &Desk) -> Result<Vec<String>, Refused>;
 }
 
+/// What the daemon counts: it is read without waiting for whoever serves.
+pub trait Readings: Send + Sync {
+    /// What there is to be read of LUNs, besides what is published of them, by their names.
+    fn luns(&self) -> BTreeMap<String, Map<String, Value>>;
+
+    /// Cores.
+    fn cores(&self) -> Value;
+}
+
 /// Where orders are put, and what is published.
 #[derive(Clone)]
 pub struct Desk {
@@ -163,6 +173,7 @@ pub struct Desk {
     permits: Arc<Semaphore>,
     state: Arc<Mutex<Arc<State>>>,
     sessions: Arc<dyn Sessions>,
+    readings: Arc<dyn Readings>,
     listed: Arc<tokio::sync::Mutex<Option<Listed>>>,
     ring: Arc<Ring>,
 }
@@ -183,12 +194,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Desk {
     /// A desk whose orders go here; `put` returns false when nobody takes them any more, and does not wait.
-    pub fn new(put: impl Fn(Job) -> bool + Send + Sync + 'static, sessions: Arc<dyn Sessions>) -> Desk {
+    pub fn new(
+        put: impl Fn(Job) -> bool + Send + Sync + 'static,
+        sessions: Arc<dyn Sessions>,
+        readings: Arc<dyn Readings>,
+    ) -> Desk {
         Desk {
             put: Arc::new(put),
             permits: Arc::new(Semaphore::new(JOBS_MAX)),
             state: Arc::default(),
             sessions,
+            readings,
             listed: Arc::default(),
             ring: Arc::new(Ring::new(RandomState::new().hash_one(std::process::id()))),
         }
@@ -212,6 +228,24 @@ impl Desk {
     /// What was published last.
     pub(crate) fn state(&self) -> Arc<State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// All LUNs of a state, with what there is to be read of them now.
+    pub(crate) fn luns(&self, state: &State) -> Vec<Value> {
+        let mut readings = self.readings.luns();
+        let mut read = |mut lun: Value| {
+            let reading = lun["name"].as_str().and_then(|name| readings.remove(name));
+            if let (Value::Object(lun), Some(reading)) = (&mut lun, reading) {
+                lun.extend(reading);
+            }
+            lun
+        };
+        state.luns.iter().cloned().map(&mut read).collect()
+    }
+
+    /// Cores.
+    pub(crate) fn cores(&self) -> Value {
+        self.readings.cores()
     }
 
     /// Sessions as they are now, or, for whoever reads on in a list, as they were a moment ago. Cores are not asked so often that

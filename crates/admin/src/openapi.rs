@@ -25,6 +25,8 @@ pub(crate) struct Operation {
 pub(crate) enum Answers {
     /// An object of this schema.
     One(&'static str),
+    /// All of them.
+    All(&'static str),
     /// Such objects by pages.
     List(&'static str),
     /// What a change did.
@@ -54,8 +56,9 @@ const TOKEN: &str = "token";
 const KEYS: &str = "Keys and values of the configuration file";
 
 /// All that there is.
-pub(crate) const OPERATIONS: [Operation; 25] = [
+pub(crate) const OPERATIONS: [Operation; 26] = [
     read("/v1/cpu", "cpu", "CPU times of the daemon and its machine", Answers::One("Cpu")),
+    read("/v1/cores", "cores", "The cores that serve, and what they do", Answers::All("Core")),
     read("/v1/openapi.json", "openapi", "This document", Answers::One("Document")),
     read("/v1/config", "config", "What runs, as a configuration file without secrets", Answers::File),
     change("post", "/v1/reload", "reload", "Read the file again and apply what is different", None),
@@ -166,11 +169,12 @@ fn describe(operation: &Operation) -> Value {
             parameters
                 .push(json!({ "name": "Last-Event-ID", "in": "header", "schema": { "type": "string" } }));
         }
-        Answers::One(_) | Answers::File => {}
+        Answers::One(_) | Answers::All(_) | Answers::File => {}
     }
     let schema = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
     let (kind, schema) = match operation.answer {
         Answers::One(name) => ("application/json", schema(name)),
+        Answers::All(name) => ("application/json", json!({ "type": "array", "items": schema(name) })),
         Answers::List(name) => ("application/json", schemas::list(&schema(name))),
         Answers::Steps => ("application/json", schema("Steps")),
         Answers::Events => ("text/event-stream", json!({ "type": "string" })),

@@ -1,9 +1,10 @@
 //! The server, as good and bad clients meet it on both kinds of place.
 
-use admin::{CONNECTIONS_MAX, Desk, Listener, Refused, Server, Sessions};
+use admin::{CONNECTIONS_MAX, Desk, Listener, Readings, Refused, Server, Sessions};
 use config::AdminAddress;
 use reactor::cpu::{self, Snapshot, Times};
-use serde_json::Value;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -27,6 +28,16 @@ impl Sessions for Nobody {
 
     fn end(&self, _: u64, _: bool, _: &str, _: &Desk) -> Result<Vec<String>, Refused> {
         Ok(Vec::new())
+    }
+}
+
+impl Readings for Nobody {
+    fn luns(&self) -> BTreeMap<String, Map<String, Value>> {
+        BTreeMap::new()
+    }
+
+    fn cores(&self) -> Value {
+        Value::Null
     }
 }
 
@@ -72,7 +83,7 @@ impl Served {
     fn at(sessions: Arc<dyn Sessions>, address: impl Fn(&TempDir) -> AdminAddress) -> Served {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let listener = Listener::bind(&address(&folder)).expect("a free place");
-        let desk = Desk::new(|_| false, sessions);
+        let desk = Desk::new(|_| false, sessions, Arc::new(Nobody));
         Served { server: Server::start(listener, desk.clone()).expect("a thread"), desk, _folder: folder }
     }
 

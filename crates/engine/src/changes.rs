@@ -2,6 +2,7 @@
 
 use crate::core::aoe::Ledger;
 use crate::message::{InterfaceMessage, Message};
+use crate::meters::UnitMeter;
 use crate::served::{Door, Named, Parts, Segment, Served, warn_of_blocks};
 use crate::state::files::Files;
 use crate::stores::Opened;
@@ -713,6 +714,11 @@ impl<I: Io> Prepared<I> {
     /// What is served then.
     pub(crate) fn served(&self) -> &Served {
         &self.served
+    }
+
+    /// What counts for the unit that comes, if one does.
+    pub(crate) fn meter(&self) -> Option<Arc<UnitMeter>> {
+        self.unit.as_ref().map(|unit| unit.meter.clone())
     }
 }
 

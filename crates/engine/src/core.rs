@@ -11,6 +11,7 @@ mod budget;
 mod buffer;
 mod changes;
 mod connection;
+mod counting;
 mod devices;
 mod disconnections;
 mod errors;
@@ -137,7 +138,7 @@ impl<I: Io> Core<I> {
             shared,
             mailbox,
             own: VecDeque::new(),
-            units: Units::new(units.into_iter().map(Unit::new).collect()),
+            units: Units::new(units.into_iter().map(|unit| Unit::new(unit, me)).collect()),
             connections: Slots::with_capacity(64),
             tasks: Slots::with_capacity(1024),
             functions: Functions::default(),
@@ -287,7 +288,12 @@ impl<I: Io> Core<I> {
                 || !self.buffers.starved.is_empty()
                 || !self.agenda.to_flush.is_empty();
         }
-        if work != Work::None {
+        let meter = &self.shared.meters[self.me];
+        if work == Work::None {
+            meter.polled.set(self.poller.spun().as_nanos() as u64);
+        } else {
+            meter.tasks.set(self.tasks.len() as u64);
+            meter.buffer_bytes.set(self.io.arena().in_use());
             self.io.worked();
         }
     }

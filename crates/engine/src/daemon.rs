@@ -10,6 +10,7 @@ use crate::guid;
 use crate::housekeeper::{Housekeeper, Job};
 use crate::logins::Logins;
 use crate::message::Message;
+use crate::meters::{CoreMeter, Meters};
 use crate::patience::Patience;
 use crate::registry::Registry;
 use crate::served::{Door, Served};
@@ -72,6 +73,7 @@ pub struct Daemon {
     /// What became of those that were, once nobody waited for them any more.
     left: Result<(), NotKept>,
     events: Events,
+    meters: Meters,
 }
 
 /// A unit that has gone, as far as anybody sees.
@@ -258,6 +260,9 @@ impl Daemon {
         watches.iter().for_each(|(_, watch)| watch.begin());
         let stores = (0..).zip(&opened).map(|(unit, opened)| (unit, weak(opened))).collect();
         let changes = Changes::new(&mail, &served, &units, asked);
+        let counted = units.iter().map(|unit| unit.meter.clone()).collect();
+        let numbers = &shared.config.cores;
+        let meters = Meters::new(counted, &shared.meters, numbers, &registry, ARENA_BYTES);
         let cores = start_cores(&shared, &served, mailboxes, units, sockets)?;
         Ok(Daemon {
             addresses,
@@ -276,6 +281,7 @@ impl Daemon {
             leaving: Vec::new(),
             left: Ok(()),
             events,
+            meters,
         })
     }
 
@@ -287,6 +293,11 @@ impl Daemon {
     /// Units, in the order of the configuration's LUNs.
     pub fn units(&self) -> &[UnitSummary] {
         &self.units
+    }
+
+    /// What it counts, for another thread.
+    pub fn meters(&self) -> Meters {
+        self.meters.clone()
     }
 
     /// A way to its sessions, for another thread.
@@ -384,6 +395,7 @@ pub(crate) fn share<L: Line>(
         logins: Logins::new(config.logins_max),
         loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
         board: Board::new(count),
+        meters: (0..count).map(|_| CoreMeter::default()).collect(),
         sockets_end,
         registry,
         events,
@@ -718,6 +730,7 @@ fn start_core(seed: Seed) -> Result<JoinHandle<bool>, StartError> {
                 let _ = ready.send(Err(error.to_string()));
             }
             Ok(io) => {
+                seed.shared.meters[seed.me].begin();
                 let mut core = Core::new(seed.me, io, seed.shared, seed.served, seed.mailbox, seed.units);
                 let served = core.serve_interfaces(seed.sockets).map_err(|error| error.to_string());
                 let is_served = served.is_ok();

@@ -2,6 +2,7 @@
 
 use crate::access::Directory;
 use crate::core::lun::LunState;
+use crate::counters::Counters;
 use crate::events::Peer;
 use crate::served::{Named, Served};
 use crate::slots::Key;
@@ -266,6 +267,7 @@ pub(crate) struct SeenSession {
     pub(crate) session: Arc<proto::services::Session>,
     pub(crate) target: Option<Arc<Named>>,
     pub(crate) tally: Tally,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) age: Duration,
     pub(crate) transport: &'static str,
     /// The core's number.
@@ -397,6 +399,8 @@ pub(crate) struct Facts {
     pub(crate) is_admitted: bool,
     /// What it has done.
     pub(crate) tally: Tally,
+    /// What its commands did: whoever has it counts.
+    pub(crate) counters: Arc<Counters>,
 }
 
 /// What a connection has done, for the log.
@@ -430,7 +434,8 @@ impl Facts {
         };
         let group = portal.map_or(0, |(_, portal)| portal.group);
         let (epoch, access) = (served.epoch, Some(served.access.clone()));
-        Facts { serial, way, session: None, target: None, group, epoch, access, is_admitted: false, tally }
+        let (session, target, counters) = (None, None, Arc::default());
+        Facts { serial, way, session, target, group, epoch, access, is_admitted: false, tally, counters }
     }
 
     /// Who it is, once that is known.

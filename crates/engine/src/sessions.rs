@@ -1,6 +1,7 @@
 //! The sessions of a running daemon, as an administrator sees them. Cores are asked by messages, each for a few of its sessions at
 //! a time, and nothing that they serve waits for the answer.
 
+use crate::counters::Counts;
 use crate::message::{Inspection, Message, Seen, SeenSession, Unended, Way, Which};
 use crate::registry::Registry;
 use reactor::mailbox::Sender;
@@ -51,6 +52,8 @@ pub struct SessionSummary {
     pub read_bytes: u64,
     /// Bytes that commands were to write.
     pub write_bytes: u64,
+    /// Commands that have ended.
+    pub counts: Counts,
     /// What was negotiated, in the order of the log.
     pub keys: Vec<(&'static str, String)>,
 }
@@ -158,7 +161,7 @@ impl Sessions {
 }
 
 fn summary(seen: SeenSession) -> SessionSummary {
-    let SeenSession { serial, way, interface, session, target, tally, .. } = seen;
+    let SeenSession { serial, way, interface, session, target, tally, counters, .. } = seen;
     let is_iscsi = session.tsih != 0;
     SessionSummary {
         id: serial,
@@ -180,6 +183,7 @@ fn summary(seen: SeenSession) -> SessionSummary {
         commands: tally.commands,
         read_bytes: tally.read_bytes,
         write_bytes: tally.write_bytes,
+        counts: counters.read(),
         keys: session.negotiated.clone(),
     }
 }

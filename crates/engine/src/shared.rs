@@ -4,6 +4,7 @@ use crate::balance::Board;
 use crate::events::Events;
 use crate::housekeeper::Job;
 use crate::logins::Logins;
+use crate::meters::CoreMeter;
 use crate::registry::Registry;
 use config::Config;
 use reactor::packet::{Line, Socket};
@@ -23,6 +24,8 @@ pub(crate) struct Shared<L: Line = Socket> {
     pub(crate) loads: Vec<AtomicUsize>,
     /// How busy each core is.
     pub(crate) board: Board,
+    /// What each core says of itself.
+    pub(crate) meters: Arc<[CoreMeter]>,
     /// Descriptors from here on are kept for what the daemon needs itself.
     pub(crate) sockets_end: i32,
     /// Where what happens is reported.

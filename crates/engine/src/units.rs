@@ -2,6 +2,7 @@
 
 use crate::core::aoe::Ledger;
 use crate::housekeeper;
+use crate::meters::UnitMeter;
 use crate::ports::Ports;
 use crate::state::files::Files;
 use crate::stores::Opened;
@@ -33,6 +34,8 @@ pub(crate) struct NewUnit<I: Io = Uring> {
     pub(crate) home: Option<Home>,
     /// What AoE changes of it, if it exports it.
     pub(crate) ledger: Option<Arc<Ledger>>,
+    /// What is counted of it.
+    pub(crate) meter: Arc<UnitMeter>,
 }
 
 impl<I: Io> NewUnit<I> {
@@ -59,14 +62,16 @@ impl<I: Io> NewUnit<I> {
         let mut unit = Arc::new(unit(config, index, number, opened, ports, files));
         let (home, fit) = home(config, &mut unit, opened, files);
         let lun = &config.luns[index];
+        let view = View { unit, policy: home.policy() };
         let new = NewUnit {
             name: lun.name.clone(),
             can_lose: match lun.store {
                 StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
                 StoreSpec::Null { .. } | StoreSpec::Ram { .. } => false,
             },
-            home_core: NewUnit::<I>::home_core(unit.index, config),
-            view: View { unit, policy: home.policy() },
+            home_core: NewUnit::<I>::home_core(number, config),
+            meter: Arc::new(UnitMeter::new(&lun.name, view.clone(), config.cores.len())),
+            view,
             store: opened.store.clone(),
             home: Some(home),
             ledger: lun.export().map(|_| Arc::new(Ledger::new())),
@@ -89,6 +94,7 @@ impl<I: Io> NewUnit<I> {
             home_core: self.home_core,
             home: if core == self.home_core { self.home.take() } else { None },
             ledger: self.ledger.clone(),
+            meter: self.meter.clone(),
         }
     }
 }

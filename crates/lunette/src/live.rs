@@ -5,6 +5,7 @@ mod change;
 pub(crate) mod events;
 mod file;
 mod plan;
+pub(crate) mod readings;
 pub(crate) mod sessions;
 mod state;
 

@@ -29,6 +29,7 @@ use config::{Checked, Config, Problems, ServeOptions};
 use config::{redact, redact_all};
 use engine::Daemon;
 use live::Live;
+use live::readings::Readings;
 use live::sessions::Sessions;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -190,7 +191,8 @@ fn run_daemon(
     let (events, received) = mpsc::channel();
     let jobs = events.clone();
     let sessions = Arc::new(Sessions(daemon.sessions()));
-    let desk = admin::Desk::new(move |job| jobs.send(Event::Job(job)).is_ok(), sessions);
+    let readings = Arc::new(Readings(daemon.meters()));
+    let desk = admin::Desk::new(move |job| jobs.send(Event::Job(job)).is_ok(), sessions, readings);
     // Who may do what, before anybody is answered.
     desk.publish(live::beginning(&checked.config));
     let admin = listener

@@ -42,6 +42,7 @@ mod vocabulary;
 pub use commands::luns::{hidden_unit, no_unit};
 pub use commands::step::{self, Env, Event, Step, Units};
 pub use server::exec::{Exec, Transfer};
+pub use server::metered::Direction;
 pub use server::table;
 pub use state::attention::{self, UnitAttention};
 pub use state::export::{self, Export};

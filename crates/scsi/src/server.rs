@@ -3,6 +3,6 @@
 mod admit;
 mod ata;
 pub(crate) mod exec;
-mod metered;
+pub(crate) mod metered;
 mod opcodes;
 pub mod table;

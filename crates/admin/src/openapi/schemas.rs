@@ -27,6 +27,21 @@ const CPU: &[Field] = &[
     ("cores", LIST, "The same of each core of the machine, all processes together"),
 ];
 
+const STATS: &str = "Commands that have ended since it began to be served: `read` and `write` with `commands`, `bytes` and `latency` \
+                     (`sum_us`; `buckets` with `count` of all up to `le_us`), `other`, and `errors` by sense key";
+
+const CORE: &[Field] = &[
+    ("core", NUMBER, "Its number"),
+    ("busy_s", SECONDS, "How long it has worked"),
+    ("polling_s", SECONDS, "How long it has looked for work, and found none"),
+    ("asleep_s", SECONDS, "How long it has slept, or waited for a processor"),
+    ("sessions", NUMBER, "Sessions of targets that it serves"),
+    ("tasks", NUMBER, "Commands in flight that are more than an answer from memory"),
+    ("tasks_max", NUMBER_OR_NONE, "How many there may be; null: sessions are limited instead"),
+    ("buffers_bytes", NUMBER, "What is in use of its I/O buffers"),
+    ("buffers_max_bytes", NUMBER, "How large those are"),
+];
+
 const LUN: &[Field] = &[
     ("name", TEXT, "Its name"),
     ("store", TEXT, "Where its data is, as --lun has it"),
@@ -48,6 +63,22 @@ const LUN: &[Field] = &[
     ("iops_burst", NUMBER_OR_NONE, "How many of them may come at once; null: 20 ms' worth"),
     ("bytes_per_second_max", NUMBER_OR_NONE, "Bytes a second at most"),
     ("bytes_burst", NUMBER_OR_NONE, "How many of them may come at once; null: 20 ms' worth"),
+    ("stats", OBJECT, STATS),
+    ("state", TEXT, "Its store now: open, late (not opened yet) or failed"),
+    ("last_error", TEXT_OR_NONE, "Why its store was not open when that was last so"),
+    ("used_bytes", NUMBER_OR_NONE, "What its store takes, where it is thin and that is known"),
+    ("write_cache_enabled", SWITCH, "WCE, which initiators may change"),
+    (
+        "threshold_reached",
+        &["boolean", "null"],
+        "It takes as much as `warn_at` says; null: that is not configured",
+    ),
+    ("reservation", OBJECT_OR_NONE, "`type` and `holders` of the reservation, if there is one"),
+    (
+        "registrations",
+        LIST,
+        "Who is registered: `initiator`, `target_port`, `key`, and whether it `holds` the reservation",
+    ),
 ];
 
 const TARGET: &[Field] = &[
@@ -103,6 +134,7 @@ const SESSION: &[Field] = &[
     ("commands", NUMBER, "Commands that have come"),
     ("read_bytes", NUMBER, "Bytes that they were to read"),
     ("write_bytes", NUMBER, "Bytes that they were to write"),
+    ("stats", OBJECT, STATS),
     ("keys", OBJECT, "What was negotiated"),
 ];
 
@@ -122,6 +154,7 @@ const PROBLEM: &[Field] = &[
 pub(super) fn all() -> Value {
     let named = [
         ("Cpu", CPU),
+        ("Core", CORE),
         ("Lun", LUN),
         ("Target", TARGET),
         ("Group", GROUP),

@@ -5,6 +5,7 @@
 mod at_once;
 
 use super::stall::{Moving, Pace};
+use proto::time::Time;
 
 /// What a connection has answered so.
 #[derive(Debug, Default)]
@@ -14,9 +15,19 @@ pub(super) struct Answers {
     /// They were all that has come since its last turn ended.
     were_all: bool,
     /// READs whose data, lent by the store, has not left, by unit. All of it leaves with one batch.
-    lent: Vec<(u32, u32)>,
+    lent: Vec<Lent>,
     /// That data.
     moving: Option<Moving>,
+}
+
+/// READs of one unit whose data is on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lent {
+    pub(super) unit: u32,
+    pub(super) commands: u32,
+    pub(super) bytes: u64,
+    /// When the first of them came.
+    pub(super) begun: Time,
 }
 
 impl Answers {
@@ -46,17 +57,20 @@ impl Answers {
 
     /// What was lent has left: so many commands of a unit have ended, and those of others are left to be asked for.
     #[inline(always)]
-    pub(super) fn leave(&mut self, pace: &mut Pace) -> Option<(u32, u32)> {
+    pub(super) fn leave(&mut self, pace: &mut Pace) -> Option<Lent> {
         if let Some(moving) = self.moving.take() {
             pace.end(moving);
         }
         self.lent.pop()
     }
 
-    fn lend(&mut self, unit: u32) {
+    fn lend(&mut self, unit: u32, bytes: u32, now: Time) {
         match self.lent.last_mut() {
-            Some((last, commands)) if *last == unit => *commands += 1,
-            Some(_) | None => self.lent.push((unit, 1)),
+            Some(last) if last.unit == unit => {
+                last.commands += 1;
+                last.bytes += u64::from(bytes);
+            }
+            Some(_) | None => self.lent.push(Lent { unit, commands: 1, bytes: bytes.into(), begun: now }),
         }
     }
 }

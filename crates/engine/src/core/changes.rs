@@ -45,7 +45,7 @@ impl<I: Io> Units<I> {
 impl<I: Io> Core<I> {
     /// A unit comes. Nobody is shown it yet.
     pub(super) fn add_unit(&mut self, unit: NewUnit<I>, done: &Done) {
-        self.units.insert(Unit::new(unit));
+        self.units.insert(Unit::new(unit, self.me));
         let _ = done.send(true);
     }
 

@@ -6,7 +6,7 @@ use super::agenda::Agenda;
 use super::answers::Answers;
 use super::buffer::{Buffers, Share};
 use super::disconnections::Disconnections;
-use super::lun::LunState;
+use super::lun::{LunState, find_lun};
 use super::quiescing::Quiescing;
 use super::stall::{Moving, Pace};
 use super::task::Task;
@@ -187,6 +187,8 @@ pub(super) enum Occupant {
     ImmediateRead {
         /// Of this unit.
         unit: u32,
+        /// When it came.
+        begun: Time,
         /// How much it is, and until when the initiator has time to take it.
         moving: Moving,
         /// Where it was read to; `None`: the store's own memory.
@@ -249,6 +251,11 @@ impl Connection {
             buffers.narrow.push(key);
             buffers.room_seen = buffers.room_seen.min(whole_bytes);
         }
+    }
+
+    /// The unit of a LUN.
+    pub(super) fn unit_of(&self, lun: u64) -> Option<u32> {
+        find_lun(&self.luns, lun).and_then(|lun| self.luns.get(lun)).map(|lun| lun.unit)
     }
 
     /// Who is in a slot of the transport.

@@ -41,7 +41,7 @@ impl<I: Io> Core<I> {
         };
         let Some(conn) = self.connections.get_mut(connection) else { return false };
         let moving = conn.pace.begin(now, stall_nanos, bytes);
-        conn.occupy(command.task, Occupant::ImmediateRead { unit, moving, buffer });
+        conn.occupy(command.task, Occupant::ImmediateRead { unit, begun: now, moving, buffer });
         conn.answers.expect(buffer.is_none());
         let (from, end) = (from.slice(0, bytes), Some(to_wire(ending)));
         conn.machine.down(now, Down::Push { task: command.task, at: 0, from, end });

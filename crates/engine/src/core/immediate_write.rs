@@ -54,6 +54,7 @@ impl<I: Io> Core<I> {
         }
         conn.answers.expect(true);
         self.trace_end(connection, command, &ending);
+        self.count_written(connection, unit, len);
         self.down(Some(connection), Down::End { task: command.task, ending: to_wire(ending) });
         self.leave_gate(unit, None);
         true

@@ -44,6 +44,7 @@ impl<I: Io> Core<I> {
             session: conn.facts.session.clone()?,
             target: conn.facts.target.clone(),
             tally: conn.facts.tally,
+            counters: conn.facts.counters.clone(),
             age: now.since(conn.facts.tally.since),
             transport: conn.machine.name(),
             core: self.shared.config.cores[self.me],

@@ -8,6 +8,7 @@ use super::buffer::Purpose;
 use super::stall::Moving;
 use crate::slots::Key;
 use proto::services::{self, Command, TaskId};
+use proto::time::Time;
 use scsi::nexus::Reach;
 use scsi::{Attribute, Ending, Exec, NexusUnit};
 use wire::Places;
@@ -44,6 +45,10 @@ pub(super) struct Task {
     flushes: Option<u32>,
     /// The unit whose losses it reports when it ends, and how many.
     reports: Option<(u32, u64)>,
+    /// When it came.
+    pub(super) begun: Time,
+    /// How much of the data-in has left.
+    pub(super) pushed_bytes: u64,
     /// How much of the data-out has been asked for.
     pub(super) asked_bytes: u32,
     /// Not all has come that was asked for, for which there is time until then: the transport has the buffer.
@@ -135,6 +140,8 @@ impl Task {
             state: State::Running,
             flushes: None,
             reports: None,
+            begun: Time(0),
+            pushed_bytes: 0,
             asked_bytes: 0,
             missing: None,
             patience_nanos: 0,

@@ -46,8 +46,9 @@ impl<I: Io> Core<I> {
             self.has_pushed(key, wire);
         }
         self.agenda.pushed = pushed;
-        if let Some(((unit, commands), is_all)) = left {
-            self.leave_gate_by(unit, commands);
+        if let Some((lent, is_all)) = left {
+            self.count_answers(key, lent);
+            self.leave_gate_by(lent.unit, lent.commands);
             if !is_all {
                 self.end_answers(key);
             }
@@ -59,8 +60,9 @@ impl<I: Io> Core<I> {
     fn has_pushed(&mut self, key: Key, wire: TaskId) {
         match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
             Some(Occupant::Task(task)) => self.pushed(task),
-            Some(Occupant::ImmediateRead { unit, moving, buffer }) => {
+            Some(Occupant::ImmediateRead { unit, begun, moving, buffer }) => {
                 self.trace_lent_end(key, wire, moving);
+                self.count_lent(key, unit, begun, moving);
                 self.end_lent(key, unit, buffer);
             }
             None => self.give_kept(key, wire),
@@ -170,6 +172,7 @@ impl<I: Io> Core<I> {
             Up::TurnedAway { command, sense } => {
                 self.trace_command(key, &command);
                 self.trace_turned_away(key, &command, sense.as_deref());
+                self.count_turned_away(key, &command, sense.as_deref());
             }
             Up::Pushed(wire) => self.has_pushed(key, wire),
             Up::Function { id, lun, function } => {

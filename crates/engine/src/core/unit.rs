@@ -7,6 +7,8 @@ use super::homes::{HomeUnit, Publication};
 use super::kind;
 use super::leaving::Leaving;
 use crate::changes::slot;
+use crate::counters::Counters;
+use crate::meters::UnitMeter;
 use crate::slots::Key;
 use crate::units::NewUnit;
 use reactor::io::Io;
@@ -47,14 +49,18 @@ pub(super) struct Unit<I: Io> {
     pub(super) unsent: Vec<(Key, u64)>,
     /// Commands that ended here with an error, since that was last reported, and what the last one got.
     pub(super) errors: Option<(u64, Sense)>,
+    /// What its commands on this core did.
+    pub(super) counters: Arc<Counters>,
+    /// What anybody may read of it.
+    pub(super) meter: Arc<UnitMeter>,
     /// Nobody is shown it any more.
     pub(super) leaving: Option<Leaving>,
 }
 
 impl<I: Io> Unit<I> {
-    /// A unit as it begins here.
-    pub(super) fn new(unit: NewUnit<I>) -> Unit<I> {
-        let NewUnit { name, can_lose, view, store, home_core, home, ledger } = unit;
+    /// A unit as it begins on this core.
+    pub(super) fn new(unit: NewUnit<I>, me: usize) -> Unit<I> {
+        let NewUnit { name, can_lose, view, store, home_core, home, ledger, meter } = unit;
         let number = view.unit.index;
         Unit {
             number,
@@ -71,6 +77,8 @@ impl<I: Io> Unit<I> {
             ledger,
             unsent: Vec::new(),
             errors: None,
+            counters: meter.on(me),
+            meter,
             leaving: None,
         }
     }

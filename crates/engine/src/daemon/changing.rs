@@ -132,10 +132,12 @@ impl Daemon {
         let gone = prepared.gone.and_then(|unit| Some((unit, self.serial(unit)?)));
         let comes =
             self.arrival(&prepared, opened).map_err(|error| ChangeError::Refused(error.to_string()))?;
+        let meter = prepared.meter();
         self.changes.begin(prepared);
         let (is_flushed, unended) = self.finish();
         let served = self.changes.served().clone();
         self.units.retain(|unit| served.find(&unit.name).is_some());
+        self.meters.change(meter, |name| served.find(name).is_some());
         if let Some(Arrival { summary, watch, store }) = comes {
             self.units.retain(|unit| unit.name != summary.name);
             self.units.push(summary);

@@ -1,6 +1,6 @@
 //! Sessions as JSON, and their end by an administrator.
 
-use super::{events, fault, refused};
+use super::{events, fault, readings, refused};
 use admin::{Desk, Refusal, Refused};
 use engine::{SessionError, SessionSummary};
 use serde_json::{Map, Value, json};
@@ -96,6 +96,7 @@ fn json(session: &SessionSummary) -> Value {
         "commands": session.commands,
         "read_bytes": session.read_bytes,
         "write_bytes": session.write_bytes,
+        "stats": readings::stats(&session.counts),
         "keys": keys,
     })
 }

@@ -14,6 +14,7 @@ mod chain;
 mod cli;
 mod command;
 mod copy_and_inquiry;
+mod counters;
 mod device;
 mod durability;
 mod events;

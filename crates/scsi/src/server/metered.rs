@@ -62,7 +62,76 @@ impl View {
     }
 }
 
-/// The same of an ATA command, as ATA over Ethernet and ATA PASS-THROUGH carry it.
+/// Which way a command moves the data of blocks between initiator and medium, for those that count commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// It reads them.
+    Read,
+    /// It writes them.
+    Write,
+    /// It moves none.
+    Other,
+}
+
+impl Direction {
+    /// Of the command in a CDB.
+    pub fn of(cdb: &Cdb) -> Direction {
+        match cdb.opcode() {
+            opcode::READ_6 | opcode::READ_10 | opcode::READ_12 | opcode::READ_16 => Direction::Read,
+            opcode::WRITE_6
+            | opcode::WRITE_10
+            | opcode::WRITE_12
+            | opcode::WRITE_16
+            | opcode::WRITE_AND_VERIFY_10
+            | opcode::WRITE_AND_VERIFY_12
+            | opcode::WRITE_AND_VERIFY_16
+            | opcode::WRITE_ATOMIC_16
+            | opcode::COMPARE_AND_WRITE
+            | opcode::ORWRITE_16 => Direction::Write,
+            _ => PassThrough::from_cdb(cdb)
+                .and_then(|pass| pass.registers.command())
+                .map_or(Direction::Other, Direction::of_ata),
+        }
+    }
+
+    fn of_ata(command: Command) -> Direction {
+        match command {
+            Command::ReadSectors
+            | Command::ReadSectorsExt
+            | Command::ReadDma
+            | Command::ReadDmaExt
+            | Command::ReadMultiple
+            | Command::ReadMultipleExt => Direction::Read,
+            Command::WriteSectors
+            | Command::WriteSectorsExt
+            | Command::WriteDma
+            | Command::WriteDmaExt
+            | Command::WriteMultiple
+            | Command::WriteMultipleExt
+            | Command::WriteDmaFuaExt
+            | Command::WriteMultipleFuaExt => Direction::Write,
+            Command::ReadVerifySectors
+            | Command::ReadVerifySectorsExt
+            | Command::DataSetManagement
+            | Command::FlushCache
+            | Command::FlushCacheExt
+            | Command::Standby
+            | Command::StandbyImmediate
+            | Command::IdentifyDevice
+            | Command::SetFeatures
+            | Command::SetMultipleMode
+            | Command::CheckPowerMode
+            | Command::Idle
+            | Command::IdleImmediate
+            | Command::ReadNativeMaxAddress
+            | Command::ReadNativeMaxAddressExt
+            | Command::Smart
+            | Command::ReadLogExt => Direction::Other,
+        }
+    }
+}
+
+/// Bytes of an ATA command that counts, as ATA over Ethernet and ATA PASS-THROUGH carry it.
 fn ata_bytes(cdb: &Cdb) -> Option<u32> {
     let PassThrough { registers, .. } = PassThrough::from_cdb(cdb)?;
     match registers.command()? {

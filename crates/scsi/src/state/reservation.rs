@@ -2,12 +2,14 @@
 //! over Ethernet. Of these at most one is in force at a time.
 
 mod apply;
+mod holders;
 pub(crate) mod keep;
 mod list;
 mod report;
 mod reserve_out;
 
 pub use apply::{Effects, Refusal};
+pub use holders::{Holders, Registered};
 pub use reserve_out::ReserveOut;
 
 use crate::state::home::{Aborted, Draft, HomeReply, NexusIdentity};
@@ -116,6 +118,18 @@ impl Kind {
             Kind::ExclusiveAccessRegistrantsOnly => 6,
             Kind::WriteExclusiveAllRegistrants => 7,
             Kind::ExclusiveAccessAllRegistrants => 8,
+        }
+    }
+
+    /// Its name in SPC-4 table 175.
+    fn name(self) -> &'static str {
+        match self {
+            Kind::WriteExclusive => "write exclusive",
+            Kind::ExclusiveAccess => "exclusive access",
+            Kind::WriteExclusiveRegistrantsOnly => "write exclusive, registrants only",
+            Kind::ExclusiveAccessRegistrantsOnly => "exclusive access, registrants only",
+            Kind::WriteExclusiveAllRegistrants => "write exclusive, all registrants",
+            Kind::ExclusiveAccessAllRegistrants => "exclusive access, all registrants",
         }
     }
 

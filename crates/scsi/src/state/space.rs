@@ -50,7 +50,8 @@ impl Space {
         Some(self.warn_at.load(Ordering::Relaxed)).filter(|percent| *percent > 0)
     }
 
-    fn used_bytes(&self) -> Option<u64> {
+    /// What the store takes, if that is known.
+    pub fn used_bytes(&self) -> Option<u64> {
         Some(self.used_bytes.load(Ordering::Relaxed)).filter(|used| *used != UNKNOWN)
     }
 

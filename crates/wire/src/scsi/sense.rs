@@ -60,7 +60,8 @@ impl SenseKey {
 }
 
 impl SenseKey {
-    const ALL: [SenseKey; 14] = [
+    /// All of them.
+    pub const ALL: [SenseKey; 14] = [
         SenseKey::NoSense,
         SenseKey::RecoveredError,
         SenseKey::NotReady,

@@ -2,6 +2,7 @@
 
 use super::designator::protocol;
 use crate::aoe::Mac;
+use std::fmt;
 
 /// A TransportID, brought into the one form in which equal ones are equal bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -113,6 +114,20 @@ impl TransportId {
 
     fn iscsi_text(&self, first: u8) -> Option<&str> {
         (self.0.first() == Some(&first)).then(|| text(&self.0)).flatten()
+    }
+}
+
+/// The name of iSCSI, or the bytes that others have instead of one.
+impl fmt::Display for TransportId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = self.iscsi_text(ISCSI_DEVICE).or_else(|| self.iscsi_text(ISCSI_PORT)) {
+            return crate::shown(name).fmt(f);
+        }
+        if let Some(mac) = aoe_mac(&self.0) {
+            return mac.fmt(f);
+        }
+        // The 16 bytes of an SRP port's identifier are the last ones.
+        self.0.iter().skip(8).try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 

@@ -49,16 +49,17 @@ impl<I: Io> Core<I> {
     /// The session ends: what it was answered need not have left.
     pub(in crate::core) fn forget_answers(&mut self, key: Key) {
         let lent = self.connections.get(key).map_or(Vec::new(), |conn| conn.answers.lent.clone());
-        lent.iter().for_each(|(unit, _)| self.note_unsent(*unit, key));
+        lent.iter().for_each(|lent| self.note_unsent(lent.unit, key));
         self.end_answers(key);
     }
 
     /// The commands of a connection that were answered have ended.
     pub(in crate::core) fn end_answers(&mut self, key: Key) {
-        while let Some((unit, commands)) =
+        while let Some(lent) =
             self.connections.get_mut(key).and_then(|conn| conn.answers.leave(&mut conn.pace))
         {
-            self.leave_gate_by(unit, commands);
+            self.count_answers(key, lent);
+            self.leave_gate_by(lent.unit, lent.commands);
         }
     }
 }
@@ -109,7 +110,7 @@ fn answer_all<I: Io>(
             };
             let Some(from) = unit.lane.borrow(offset, len) else { return Stop::Other };
             unit.gate.begin();
-            answers.lend(number);
+            answers.lend(number, len, now);
             match &mut answers.moving {
                 Some(moving) => pace.join(moving, len),
                 moving @ None => *moving = Some(pace.begin(now, stall_nanos, len)),
@@ -125,6 +126,8 @@ fn answer_all<I: Io>(
         }
         target.answer_write(now, &plain, stream.answers(io));
         note_command(facts, &mut load.work, 0, data.len);
+        facts.counters.write.add(1, data.len.into(), 0);
+        units[number].counters.write.add(1, data.len.into(), 0);
         if !stream.used(Target::HEADER_BYTES, data.len) {
             return Stop::Other;
         }

@@ -138,6 +138,9 @@ impl<I: Io> Core<I> {
             self.units[unit].view.unit = new.clone();
         }
         self.units[unit].published = Some(publish.clone());
+        if self.units[unit].home.is_some() {
+            self.units[unit].meter.publish(self.units[unit].view.clone());
+        }
         let asker = match origin {
             Origin { core, who: Waiter::Task(key) } if core == self.me => Some(key),
             _ => None,

@@ -90,7 +90,7 @@ impl<I: Io> Core<I> {
 
     pub(in crate::core) fn insert(&mut self, task: Task) -> Key {
         let (origin, wire) = (task.origin, task.wire);
-        let key = self.tasks.insert(Task { patience_nanos: self.stall_nanos, ..task });
+        let key = self.tasks.insert(Task { begun: self.io.now(), patience_nanos: self.stall_nanos, ..task });
         if let Some(conn) = self.connections.get_mut(origin) {
             conn.occupy(wire, Occupant::Task(key));
         }
@@ -310,6 +310,8 @@ impl<I: Io> Core<I> {
     /// The initiator broke the standard in the task's data; the transport ends the task with it.
     pub(in crate::core) fn fetch_failed(&mut self, key: Key, sense: &Sense) {
         self.trace_fetch_failed(key, sense);
+        let ending = Ending { sense: Some(*sense), ..Ending::of(Status::CheckCondition) };
+        self.count_task(key, Some(&ending));
         self.stop_moving(key);
         if let Some(task) = self.tasks.get_mut(key) {
             task.missing = None;
@@ -382,6 +384,7 @@ impl<I: Io> Core<I> {
         }
         if let Some(ending) = ending {
             self.trace_task_end(key, &ending);
+            self.count_task(key, Some(&ending));
             self.forget_connection(key);
             self.down(connection, Down::End { task: wire, ending: to_wire(ending) });
         }
@@ -428,6 +431,7 @@ impl<I: Io> Core<I> {
         // Until it is known where its data belongs, nothing behind it can be read.
         let is_unplaced = task.command.unsolicited_bytes > 0 && task.asked_bytes == 0;
         self.trace_task_end(key, &ending);
+        self.count_task(key, Some(&ending));
         self.send_report(key);
         if is_unplaced || !self.holds_back(connection, wire, ending) {
             self.down(connection, Down::End { task: wire, ending: to_wire(ending) });

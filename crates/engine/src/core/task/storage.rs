@@ -91,12 +91,15 @@ impl<I: Io> Core<I> {
         let moving = self.begin_moving(key, from.len())?;
         let task = self.tasks.get_mut(key)?;
         task.state = State::Pushing { last: end.is_some(), moving };
-        let connection = task.connection;
+        let (connection, unit) = (task.connection, task.unit);
         let down = Down::Push { task: task.wire, at, from, end: end.map(to_wire) };
         if let Some(ending) = end
             && is_traced()
         {
             task.held = Some(Box::new(ending));
+        }
+        if let Some(sense) = end.and_then(|ending| ending.sense) {
+            self.count_sense(connection, unit, &sense);
         }
         self.down(connection, down);
         None
@@ -105,10 +108,14 @@ impl<I: Io> Core<I> {
     /// The bytes of the last `Push` have left.
     pub(in crate::core) fn pushed(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key) else { return };
-        let State::Pushing { last, .. } = task.state else { return };
+        let State::Pushing { last, moving } = task.state else { return };
         self.has_moved(key);
-        self.set_state(key, State::Running);
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.state = State::Running;
+            task.pushed_bytes += u64::from(moving.bytes());
+        }
         if last {
+            self.count_task(key, None);
             if let Some(ending) = self.tasks.get_mut(key).and_then(|task| task.held.take()) {
                 self.trace_task_end(key, &ending);
             }

@@ -118,6 +118,10 @@ const SLOTS: u64 = 10;
 const SLOT_BYTES: u64 = 524_288;
 const DEPTH: usize = 6;
 
+/// Sessions with a verified load, and commands of each.
+const LOADS: usize = 4;
+const LOADS_COMMANDS: usize = 600;
+
 enum Op {
     Write(u64),
     Read(u64),
@@ -228,9 +232,9 @@ fn sessions_lose_nothing_while_they_move() {
     let (daemon, url) = serve();
     let mover = Mover::start(&daemon);
     scope(|scope| {
-        for session in 0..4 {
+        for session in 0..LOADS {
             let url = &url;
-            scope.spawn(move || verified_load(url, session, 600));
+            scope.spawn(move || verified_load(url, session, LOADS_COMMANDS));
         }
         scope.spawn(|| aborts(&url, 60));
         scope.spawn(|| reinstatements(&url, 30));
@@ -239,6 +243,10 @@ fn sessions_lose_nothing_while_they_move() {
     let moves = mover.stop();
     assert!(moves > 20, "only {moves} moves");
     wait_until_empty(&daemon.insides().0);
+    // Only the loads use the first unit.
+    let counts = daemon.meters().units()[0].counts;
+    let (reads, writes) = (counts.read.commands(), counts.write.commands());
+    assert_eq!(reads + writes, (LOADS * LOADS_COMMANDS) as u64, "each command is counted once: {counts:?}");
     daemon.stop().expect("every core ends in order");
 }
 

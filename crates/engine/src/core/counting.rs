@@ -1,0 +1,96 @@
+//! Commands are counted when they end, by unit and by session: when their data has left, and else with their status. A READ or WRITE
+//! of memory that is answered in the turn in which it came has taken no time by the clock, which stands still in a turn.
+
+use super::Core;
+use super::answers::Lent;
+use super::stall::Moving;
+use super::task::Task;
+use crate::slots::Key;
+use proto::services::Command;
+use proto::time::Time;
+use reactor::io::Io;
+use scsi::Direction;
+use scsi::Ending;
+use scsi::command::Status;
+use wire::{Sense, SenseKey};
+
+fn nanos(now: Time, begun: Time) -> u64 {
+    now.0.saturating_sub(begun.0)
+}
+
+impl<I: Io> Core<I> {
+    /// Data that a store lent to READs that were answered as they came has left: those of one unit.
+    #[inline(always)]
+    pub(super) fn count_answers(&mut self, connection: Key, lent: Lent) {
+        let Lent { unit, commands, bytes, begun } = lent;
+        let nanos = nanos(self.io.now(), begun);
+        if let Some(conn) = self.connections.get(connection) {
+            conn.facts.counters.read.add(commands.into(), bytes, nanos);
+        }
+        if let Some(unit) = self.units.get(unit) {
+            unit.counters.read.add(commands.into(), bytes, nanos);
+        }
+    }
+
+    /// The data of a READ that had no task has left.
+    pub(super) fn count_lent(&mut self, connection: Key, unit: u32, begun: Time, moving: Moving) {
+        let nanos = nanos(self.io.now(), begun);
+        self.count(Some(connection), unit, Direction::Read, moving.bytes().into(), nanos);
+    }
+
+    /// A WRITE that had no task has ended.
+    pub(super) fn count_written(&mut self, connection: Key, unit: u32, bytes: u32) {
+        self.count(Some(connection), unit, Direction::Write, bytes.into(), 0);
+    }
+
+    /// A task has ended, for its initiator: with this, or well with its data. One that nobody waits for any more was counted when it
+    /// was answered, or never is.
+    pub(super) fn count_task(&mut self, key: Key, ending: Option<&Ending>) {
+        let Some(task) = self.tasks.get(key).filter(|task| task.connection.is_some()) else { return };
+        let Task { connection, unit, command, begun, .. } = task;
+        let is_good = ending.is_none_or(|ending| ending.status == Status::Good);
+        let direction = Direction::of(&command.cdb);
+        let bytes = match direction {
+            _ if !is_good => 0,
+            Direction::Read => task.pushed_bytes,
+            Direction::Write => u64::from(task.asked_bytes),
+            Direction::Other => 0,
+        };
+        let (connection, unit, nanos) = (*connection, *unit, nanos(self.io.now(), *begun));
+        self.count(connection, unit, direction, bytes, nanos);
+        if let Some(sense) = ending.and_then(|ending| ending.sense) {
+            self.count_sense(connection, unit, &sense);
+        }
+    }
+
+    /// A task gets this sense data with its data, or by its transport.
+    pub(super) fn count_sense(&mut self, connection: Option<Key>, unit: u32, sense: &Sense) {
+        // Registers that ATA commands return come as sense data, too (SAT-3 section 12.2.6), and are no error.
+        let Some(key) = sense.key().filter(|key| *key != SenseKey::RecoveredError) else { return };
+        if let Some(conn) = connection.and_then(|connection| self.connections.get(connection)) {
+            conn.facts.counters.failed(key);
+        }
+        if let Some(unit) = self.units.get(unit) {
+            unit.counters.failed(key);
+        }
+    }
+
+    /// A transport has ended a command that it did not hand up.
+    pub(super) fn count_turned_away(&mut self, connection: Key, command: &Command, sense: Option<&Sense>) {
+        let lun = self.connections.get(connection).and_then(|conn| conn.unit_of(command.lun));
+        let unit = lun.unwrap_or(super::lun::NO_UNIT);
+        self.count(Some(connection), unit, Direction::of(&command.cdb), 0, 0);
+        if let Some(sense) = sense {
+            self.count_sense(Some(connection), unit, sense);
+        }
+    }
+
+    fn count(&mut self, connection: Option<Key>, unit: u32, direction: Direction, bytes: u64, nanos: u64) {
+        if let Some(conn) = connection.and_then(|connection| self.connections.get(connection)) {
+            conn.facts.counters.ended(direction, bytes, nanos);
+        }
+        if let Some(unit) = self.units.get(unit) {
+            unit.counters.ended(direction, bytes, nanos);
+        }
+    }
+}

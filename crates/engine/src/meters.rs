@@ -1,0 +1,264 @@
+//! What a running daemon counts and knows of its units and cores, for whoever reads it from another thread: nobody who serves is asked
+//! for it, or waits.
+
+use crate::counters::{Count, Counters, Counts};
+use crate::registry::Registry;
+use reactor::cpu;
+use scsi::View;
+use scsi::reservation::{Holders, Registered};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What is counted of a unit, and what its home published last.
+#[derive(Debug)]
+pub(crate) struct UnitMeter {
+    name: String,
+    /// Each core's.
+    cores: Vec<Arc<Counters>>,
+    /// Changed by its home's core alone, when that publishes.
+    published: Mutex<Published>,
+}
+
+#[derive(Debug)]
+struct Published {
+    view: View,
+    /// Its store has been open.
+    was_open: bool,
+    /// Why it was not, when that was last so.
+    last_error: Option<Arc<str>>,
+}
+
+impl UnitMeter {
+    pub(crate) fn new(name: &str, view: View, cores: usize) -> UnitMeter {
+        let mut published = Published { view: view.clone(), was_open: false, last_error: None };
+        published.take(view);
+        let cores = (0..cores).map(|_| Arc::default()).collect();
+        UnitMeter { name: name.into(), cores, published: Mutex::new(published) }
+    }
+
+    /// What this core counts.
+    pub(crate) fn on(&self, core: usize) -> Arc<Counters> {
+        self.cores[core].clone()
+    }
+
+    /// Its home has published this.
+    pub(crate) fn publish(&self, view: View) {
+        self.lock().take(view);
+    }
+
+    /// What all cores have counted.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut all = Counts::default();
+        self.cores.iter().for_each(|counters| all.add(&counters.read()));
+        all
+    }
+
+    fn read(&self, registry: &Registry) -> UnitReading {
+        let counts = self.counts();
+        let published = self.lock();
+        let View { unit, policy } = &published.view;
+        let holders = policy.reservations.holders();
+        let state = match (&policy.failed, published.was_open) {
+            (None, _) => StoreState::Open,
+            (Some(_), false) => StoreState::Late,
+            (Some(_), true) => StoreState::Failed,
+        };
+        UnitReading {
+            name: self.name.clone(),
+            counts,
+            state,
+            last_error: published.last_error.as_deref().map(str::to_owned),
+            size_bytes: policy.traits.size_bytes,
+            used_bytes: unit.space.as_ref().and_then(|space| space.used_bytes()),
+            write_cache: policy.modes.write_cache,
+            threshold_reached: unit.warn_at.map(|_| policy.threshold_reached),
+            reservation: reservation(&holders, registry),
+            registered: holders.registered,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Published> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Published {
+    fn take(&mut self, view: View) {
+        match &view.policy.failed {
+            Some(error) => self.last_error = Some(error.clone()),
+            None => self.was_open = true,
+        }
+        self.view = view;
+    }
+}
+
+/// The one that is in force.
+fn reservation(holders: &Holders, registry: &Registry) -> Option<Reservation> {
+    let Holders { persistent, registered, reserved, list } = holders;
+    if !list.is_empty() {
+        let holders = list.iter().map(ToString::to_string).collect();
+        return Some(Reservation { kind: "reserve list of AoE", holders });
+    }
+    if let Some(nexus) = reserved {
+        let holders = registry.initiator(nexus.0).into_iter().collect();
+        return Some(Reservation { kind: "RESERVE", holders });
+    }
+    let holds = registered.iter().filter(|one| one.holds);
+    persistent.map(|kind| Reservation { kind, holders: holds.map(|one| one.initiator.clone()).collect() })
+}
+
+/// Whether a unit's store serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StoreState {
+    /// It does.
+    Open,
+    /// It has not been opened yet since the unit is served.
+    Late,
+    /// It did, and has failed.
+    Failed,
+}
+
+/// What there is to be read of a unit.
+#[derive(Clone, Debug)]
+pub struct UnitReading {
+    /// The LUN's name in the configuration.
+    pub name: String,
+    /// Commands.
+    pub counts: Counts,
+    /// Whether its store serves.
+    pub state: StoreState,
+    /// Why it did not, when that was last so.
+    pub last_error: Option<String>,
+    /// Its size now.
+    pub size_bytes: u64,
+    /// What its store takes, where that is looked at.
+    pub used_bytes: Option<u64>,
+    /// WCE of its caching mode page now.
+    pub write_cache: bool,
+    /// It takes as much as its threshold says; `None`: no `warn_at` is configured.
+    pub threshold_reached: Option<bool>,
+    /// Who has reserved it.
+    pub reservation: Option<Reservation>,
+    /// Who is registered.
+    pub registered: Vec<Registered>,
+}
+
+/// A reservation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reservation {
+    /// The type of a persistent one, or what else it is.
+    pub kind: &'static str,
+    /// Initiator ports.
+    pub holders: Vec<String>,
+}
+
+/// What a core says of itself.
+#[derive(Debug, Default)]
+pub(crate) struct CoreMeter {
+    /// The kernel's number of its thread; 0: it has not begun.
+    thread: AtomicU32,
+    /// Nanoseconds spent on turns that found nothing.
+    pub(crate) polled: Count,
+    pub(crate) tasks: Count,
+    pub(crate) buffer_bytes: Count,
+}
+
+impl CoreMeter {
+    /// The calling thread is the core's.
+    pub(crate) fn begin(&self) {
+        self.thread.store(cpu::this_thread().map_or(0, |thread| thread.id), Ordering::Relaxed);
+    }
+}
+
+/// What there is to be read of a core, since the daemon started.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CoreReading {
+    /// Its number.
+    pub core: usize,
+    /// How long it worked, by its CPU time.
+    pub busy: Duration,
+    /// How long it looked for work and found none.
+    pub polling: Duration,
+    /// How long it slept, or waited for a processor that others had.
+    pub asleep: Duration,
+    /// Sessions of targets that it serves.
+    pub sessions: usize,
+    /// Commands in flight that need more than an answer.
+    pub tasks: u64,
+    /// What is in use of its I/O buffers, in bytes.
+    pub buffer_bytes: u64,
+    /// And what there is.
+    pub buffer_max_bytes: u64,
+}
+
+/// The meters of a daemon, for any thread.
+#[derive(Clone)]
+pub struct Meters {
+    units: Arc<Mutex<Vec<Arc<UnitMeter>>>>,
+    cores: Arc<[CoreMeter]>,
+    /// The numbers of the cores.
+    numbers: Arc<[usize]>,
+    registry: Arc<Registry>,
+    begin: Instant,
+    buffer_max_bytes: u64,
+}
+
+impl Meters {
+    pub(crate) fn new(
+        units: Vec<Arc<UnitMeter>>,
+        cores: &Arc<[CoreMeter]>,
+        numbers: &[usize],
+        registry: &Arc<Registry>,
+        buffer_max_bytes: u64,
+    ) -> Meters {
+        let (cores, registry) = (cores.clone(), registry.clone());
+        let begin = Instant::now();
+        Meters {
+            units: Arc::new(Mutex::new(units)),
+            cores,
+            numbers: numbers.into(),
+            registry,
+            begin,
+            buffer_max_bytes,
+        }
+    }
+
+    /// These units are served; one that comes takes the place of another of its name.
+    pub(crate) fn change(&self, comes: Option<Arc<UnitMeter>>, is_served: impl Fn(&str) -> bool) {
+        let mut units = self.lock();
+        let is_new = |unit: &UnitMeter| comes.as_ref().is_some_and(|new| new.name == unit.name);
+        units.retain(|unit| is_served(&unit.name) && !is_new(unit));
+        units.extend(comes);
+    }
+
+    /// Units.
+    pub fn units(&self) -> Vec<UnitReading> {
+        self.lock().iter().map(|unit| unit.read(&self.registry)).collect()
+    }
+
+    /// Cores.
+    pub fn cores(&self) -> Vec<CoreReading> {
+        let live = self.registry.live();
+        let elapsed = self.begin.elapsed();
+        let read = |(index, (core, meter)): (usize, (&usize, &CoreMeter))| {
+            let worked = cpu::own_thread_time(meter.thread.load(Ordering::Relaxed)).unwrap_or_default();
+            let polling = Duration::from_nanos(meter.polled.get()).min(worked);
+            CoreReading {
+                core: *core,
+                busy: worked - polling,
+                polling,
+                asleep: elapsed.saturating_sub(worked),
+                sessions: live.iter().filter(|(_, at)| *at == index).count(),
+                tasks: meter.tasks.get(),
+                buffer_bytes: meter.buffer_bytes.get(),
+                buffer_max_bytes: self.buffer_max_bytes,
+            }
+        };
+        self.numbers.iter().zip(&*self.cores).enumerate().map(read).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<UnitMeter>>> {
+        self.units.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,118 @@
+//! What the daemon counts, as JSON.
+
+use engine::{CoreReading, Counts, Meters, Moved, Reservation, StoreState, UnitReading, bound_us};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use wire::SenseKey;
+
+/// What a daemon counts, for clients of the admin interface.
+pub(crate) struct Readings(pub(crate) Meters);
+
+impl admin::Readings for Readings {
+    fn luns(&self) -> BTreeMap<String, Map<String, Value>> {
+        let named = |unit: UnitReading| (unit.name.clone(), lun(&unit));
+        self.0.units().into_iter().map(named).collect()
+    }
+
+    fn cores(&self) -> Value {
+        self.0.cores().iter().map(core).collect()
+    }
+}
+
+fn lun(unit: &UnitReading) -> Map<String, Value> {
+    let registrations = unit.registered.iter().map(|one| {
+        json!({
+            "initiator": one.initiator,
+            "target_port": one.target_port,
+            "key": format!("{:#018x}", one.key),
+            "holds": one.holds,
+        })
+    });
+    let json = json!({
+        "stats": stats(&unit.counts),
+        "state": state(unit.state),
+        "last_error": unit.last_error,
+        "size_bytes": unit.size_bytes,
+        "used_bytes": unit.used_bytes,
+        "write_cache_enabled": unit.write_cache,
+        "threshold_reached": unit.threshold_reached,
+        "reservation": unit.reservation.as_ref().map(reservation),
+        "registrations": registrations.collect::<Vec<_>>(),
+    });
+    match json {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+pub(super) fn state(state: StoreState) -> &'static str {
+    match state {
+        StoreState::Open => "open",
+        StoreState::Late => "late",
+        StoreState::Failed => "failed",
+    }
+}
+
+fn reservation(Reservation { kind, holders }: &Reservation) -> Value {
+    json!({ "type": kind, "holders": holders })
+}
+
+fn core(core: &CoreReading) -> Value {
+    json!({
+        "core": core.core,
+        "busy_s": core.busy.as_secs_f64(),
+        "polling_s": core.polling.as_secs_f64(),
+        "asleep_s": core.asleep.as_secs_f64(),
+        "sessions": core.sessions,
+        "tasks": core.tasks,
+        "tasks_max": null,
+        "buffers_bytes": core.buffer_bytes,
+        "buffers_max_bytes": core.buffer_max_bytes,
+    })
+}
+
+/// Commands that have ended, of a LUN or a session.
+pub(super) fn stats(counts: &Counts) -> Value {
+    let errors: Map<String, Value> =
+        counts.errors().map(|(key, count)| (name(key).to_owned(), count.into())).collect();
+    json!({
+        "read": moved(&counts.read),
+        "write": moved(&counts.write),
+        "other": { "commands": counts.other },
+        "errors": errors,
+    })
+}
+
+fn moved(moved: &Moved) -> Value {
+    let mut count = 0;
+    let buckets = moved.buckets.iter().enumerate().map(|(bucket, more)| {
+        count += more;
+        json!({ "le_us": bound_us(bucket), "count": count })
+    });
+    let buckets: Vec<Value> = buckets.collect();
+    json!({
+        "commands": count,
+        "bytes": moved.bytes,
+        "latency": { "sum_us": moved.nanos as f64 / 1e3, "buckets": buckets },
+    })
+}
+
+/// Names of SPC-4 table 43.
+pub(super) fn name(key: SenseKey) -> &'static str {
+    match key {
+        SenseKey::NoSense => "no_sense",
+        SenseKey::RecoveredError => "recovered_error",
+        SenseKey::NotReady => "not_ready",
+        SenseKey::MediumError => "medium_error",
+        SenseKey::HardwareError => "hardware_error",
+        SenseKey::IllegalRequest => "illegal_request",
+        SenseKey::UnitAttention => "unit_attention",
+        SenseKey::DataProtect => "data_protect",
+        SenseKey::BlankCheck => "blank_check",
+        SenseKey::CopyAborted => "copy_aborted",
+        SenseKey::AbortedCommand => "aborted_command",
+        SenseKey::VolumeOverflow => "volume_overflow",
+        SenseKey::Miscompare => "miscompare",
+        SenseKey::Completed => "completed",
+    }
+}

@@ -1,0 +1,56 @@
+//! Who holds a unit, as a person reads it.
+
+use super::{NexusName, Table, TargetPort};
+use crate::state::nexus::NexusId;
+use std::sync::Arc;
+use wire::aoe::Mac;
+
+/// Who has reserved a unit, or is registered.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Holders {
+    /// The type of the persistent reservation (SPC-4 table 175), if there is one.
+    pub persistent: Option<&'static str>,
+    /// Who is registered, in the order in which they came.
+    pub registered: Vec<Registered>,
+    /// The nexus that has reserved it by RESERVE.
+    pub reserved: Option<NexusId>,
+    /// The reserve list of ATA over Ethernet.
+    pub list: Arc<[Mac]>,
+}
+
+/// A registration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Registered {
+    /// The initiator port.
+    pub initiator: String,
+    /// The relative identifier of the target port; `None`: the unit does not have it any more.
+    pub target_port: Option<u16>,
+    /// The reservation key.
+    pub key: u64,
+    /// It holds the persistent reservation.
+    pub holds: bool,
+}
+
+impl Table {
+    /// Who has reserved the unit, or is registered.
+    pub fn holders(&self) -> Holders {
+        let registered = self.registrations.iter().map(|registration| {
+            let NexusName { initiator, target_port } = &registration.nexus;
+            Registered {
+                initiator: initiator.to_string(),
+                target_port: match target_port {
+                    TargetPort::Here(port) => Some(*port),
+                    TargetPort::Gone(_) => None,
+                },
+                key: registration.key,
+                holds: self.reservation.as_ref().is_some_and(|held| held.is_held_by(registration)),
+            }
+        });
+        Holders {
+            persistent: self.reservation.as_ref().map(|held| held.kind.name()),
+            registered: registered.collect(),
+            reserved: self.reserved,
+            list: self.list.clone(),
+        }
+    }
+}
