@@ -9,7 +9,7 @@ struct Package {
     program: Option<&'static str>,
 }
 
-const PACKAGES: [Package; 17] = [
+const PACKAGES: [Package; 18] = [
     Package { name: "libiscsi-bin", program: Some("iscsi-test-cu") },
     Package { name: "qemu-utils", program: Some("qemu-img") },
     Package { name: "qemu-block-extra", program: None },
@@ -22,6 +22,7 @@ const PACKAGES: [Package; 17] = [
     Package { name: "valgrind", program: Some("callgrind_control") },
     Package { name: "chromium", program: Some("chromium") },
     Package { name: "fonts-dejavu-core", program: None },
+    Package { name: "prometheus", program: Some("promtool") },
     Package { name: "tgt", program: Some("tgtd") },
     Package { name: "vblade", program: Some("vblade") },
     Package { name: "aoetools", program: Some("aoeping") },

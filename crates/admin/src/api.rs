@@ -2,6 +2,7 @@
 
 mod access;
 mod events;
+mod metrics;
 mod sessions;
 
 use crate::desk::{Answer, Desk, Fault, Order, Refusal, Refused};
@@ -39,6 +40,7 @@ pub(crate) fn router(desk: Desk) -> Router {
     let context = Context { desk, start: Instant::now() };
     Router::new()
         .route("/v1/cpu", get(cpu_times))
+        .route("/metrics", get(metrics::all))
         .route("/v1/cores", get(cores))
         .route("/v1/openapi.json", get(async || answered(&openapi::document())))
         .route("/v1/config", get(config))

@@ -164,6 +164,21 @@ pub trait Readings: Send + Sync {
 
     /// Cores.
     fn cores(&self) -> Value;
+
+    /// All of it for Prometheus; with what each session did cores are asked for their sessions, and the answer waits for them.
+    ///
+    /// # Errors
+    /// When a core does not answer.
+    fn metrics(&self, format: Format, with_sessions: bool) -> Result<String, Refused>;
+}
+
+/// How metrics are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// The text format of Prometheus, 0.0.4.
+    Prometheus,
 }
 
 /// Where orders are put, and what is published.
@@ -184,7 +199,8 @@ struct Listed {
     begin: Instant,
     /// When cores may be asked for the next one.
     next: Instant,
-    sessions: Result<Arc<Vec<Value>>, Refused>,
+    /// `None`: they were asked for metrics.
+    sessions: Option<Result<Arc<Vec<Value>>, Refused>>,
 }
 
 /// Cores spend no more than one part of so many on what clients want to see of their sessions.
@@ -254,8 +270,9 @@ impl Desk {
         let asked = Instant::now();
         let mut last = self.listed.clone().lock_owned().await;
         if let Some(last) = &*last {
-            if last.begin >= asked || (reads_on && Instant::now() < last.next) {
-                return last.sessions.clone();
+            let is_new = last.begin >= asked || (reads_on && Instant::now() < last.next);
+            if let Some(sessions) = last.sessions.as_ref().filter(|_| is_new) {
+                return sessions.clone();
             }
             sleep_until(last.next).await;
         }
@@ -263,12 +280,30 @@ impl Desk {
         let listed = spawn_blocking(move || {
             let begin = Instant::now();
             let sessions = sessions.list().map(Arc::new);
-            let next = Instant::now() + (begin.elapsed() * SHARE).min(PAUSE_MAX);
             // Also for a client that has gone meanwhile.
-            *last = Some(Listed { begin, next, sessions: sessions.clone() });
+            *last = Some(Listed { begin, next: next(begin), sessions: Some(sessions.clone()) });
             sessions
         });
         listed.await.unwrap_or_else(|_| Err(ending()))
+    }
+
+    /// Metrics; those of single sessions no more often than lists of sessions.
+    pub(crate) async fn metrics(&self, format: Format, with_sessions: bool) -> Result<String, Refused> {
+        if !with_sessions {
+            return self.readings.metrics(format, false);
+        }
+        let mut last = self.listed.clone().lock_owned().await;
+        if let Some(last) = &*last {
+            sleep_until(last.next).await;
+        }
+        let readings = self.readings.clone();
+        let read = spawn_blocking(move || {
+            let begin = Instant::now();
+            let metrics = readings.metrics(format, true);
+            *last = Some(Listed { begin, next: next(begin), sessions: None });
+            metrics
+        });
+        read.await.unwrap_or_else(|_| Err(ending()))
     }
 
     /// Ends a session; `None`: too many other changes wait.
@@ -296,6 +331,11 @@ impl Desk {
         let (reply, answer) = oneshot::channel();
         (self.put)(Job { order, dry_run, expected, who, reply, _permit: permit }).then_some(answer)
     }
+}
+
+/// When cores may be asked again that have answered since then.
+fn next(begin: Instant) -> Instant {
+    Instant::now() + (begin.elapsed() * SHARE).min(PAUSE_MAX)
 }
 
 fn ending() -> Refused {

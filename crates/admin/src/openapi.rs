@@ -31,6 +31,8 @@ pub(crate) enum Answers {
     List(&'static str),
     /// What a change did.
     Steps,
+    /// Text of Prometheus, or OpenMetrics.
+    Metrics,
     /// TOML.
     File,
     /// Server-sent events, without end.
@@ -56,8 +58,14 @@ const TOKEN: &str = "token";
 const KEYS: &str = "Keys and values of the configuration file";
 
 /// All that there is.
-pub(crate) const OPERATIONS: [Operation; 26] = [
+pub(crate) const OPERATIONS: [Operation; 27] = [
     read("/v1/cpu", "cpu", "CPU times of the daemon and its machine", Answers::One("Cpu")),
+    read(
+        "/metrics",
+        "metrics",
+        "What is counted, for Prometheus; ?sessions=1: of each session, too",
+        Answers::Metrics,
+    ),
     read("/v1/cores", "cores", "The cores that serve, and what they do", Answers::All("Core")),
     read("/v1/openapi.json", "openapi", "This document", Answers::One("Document")),
     read("/v1/config", "config", "What runs, as a configuration file without secrets", Answers::File),
@@ -169,6 +177,7 @@ fn describe(operation: &Operation) -> Value {
             parameters
                 .push(json!({ "name": "Last-Event-ID", "in": "header", "schema": { "type": "string" } }));
         }
+        Answers::Metrics => parameters.push(query("sessions", "integer")),
         Answers::One(_) | Answers::All(_) | Answers::File => {}
     }
     let schema = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
@@ -178,6 +187,7 @@ fn describe(operation: &Operation) -> Value {
         Answers::List(name) => ("application/json", schemas::list(&schema(name))),
         Answers::Steps => ("application/json", schema("Steps")),
         Answers::Events => ("text/event-stream", json!({ "type": "string" })),
+        Answers::Metrics => ("text/plain", json!({ "type": "string" })),
         Answers::File => ("application/toml", json!({ "type": "string" })),
     };
     let problem = json!({

@@ -1,6 +1,6 @@
 //! The server, as good and bad clients meet it on both kinds of place.
 
-use admin::{CONNECTIONS_MAX, Desk, Listener, Readings, Refused, Server, Sessions};
+use admin::{CONNECTIONS_MAX, Desk, Format, Listener, Readings, Refused, Server, Sessions};
 use config::AdminAddress;
 use reactor::cpu::{self, Snapshot, Times};
 use serde_json::{Map, Value};
@@ -38,6 +38,10 @@ impl Readings for Nobody {
 
     fn cores(&self) -> Value {
         Value::Null
+    }
+
+    fn metrics(&self, _: Format, _: bool) -> Result<String, Refused> {
+        Ok(String::new())
     }
 }
 

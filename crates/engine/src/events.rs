@@ -4,6 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use wire::iscsi::LoginStatus;
+use wire::srp::RejectReason;
 
 /// Something happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,6 +23,8 @@ pub enum Event {
     SessionEnded {
         /// Who.
         session: Peer,
+        /// What it spoke.
+        transport: &'static str,
         /// Why: "logged out", say.
         reason: String,
         /// How long it was there.
@@ -31,6 +35,11 @@ pub enum Event {
         read_bytes: u64,
         /// Bytes that they were to write.
         write_bytes: u64,
+    },
+    /// A connection has ended before it was a session.
+    LoginRefused {
+        /// Why.
+        why: Refusal,
     },
     /// A LUN's store has failed: it is not ready.
     StoreLost {
@@ -78,6 +87,77 @@ pub enum Event {
         /// What the last one got.
         last: String,
     },
+}
+
+/// Why a login did not become a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The initiator has not proven who it is.
+    Authentication,
+    /// It may not log in.
+    Authorization,
+    /// There is no such target.
+    NotFound,
+    /// There is no room for it.
+    NoRoom,
+    /// It asked for something else that cannot be.
+    InitiatorError,
+    /// The target cannot serve it now.
+    TargetError,
+    /// Nobody refused it: its connection ended, or took too long.
+    Unfinished,
+}
+
+impl Refusal {
+    /// All of them.
+    pub const ALL: [Refusal; 7] = [
+        Refusal::Authentication,
+        Refusal::Authorization,
+        Refusal::NotFound,
+        Refusal::NoRoom,
+        Refusal::InitiatorError,
+        Refusal::TargetError,
+        Refusal::Unfinished,
+    ];
+
+    /// In a word, for metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Refusal::Authentication => "authentication",
+            Refusal::Authorization => "authorization",
+            Refusal::NotFound => "not_found",
+            Refusal::NoRoom => "no_room",
+            Refusal::InitiatorError => "initiator_error",
+            Refusal::TargetError => "target_error",
+            Refusal::Unfinished => "unfinished",
+        }
+    }
+}
+
+/// By the status of iSCSI's login response (RFC 7143 section 11.13.5).
+impl From<LoginStatus> for Refusal {
+    fn from(status: LoginStatus) -> Refusal {
+        match status {
+            LoginStatus::AUTHENTICATION_FAILURE => Refusal::Authentication,
+            LoginStatus::AUTHORIZATION_FAILURE => Refusal::Authorization,
+            LoginStatus::NOT_FOUND | LoginStatus::TARGET_REMOVED => Refusal::NotFound,
+            LoginStatus::OUT_OF_RESOURCES | LoginStatus::TOO_MANY_CONNECTIONS => Refusal::NoRoom,
+            LoginStatus { class: 3, .. } => Refusal::TargetError,
+            LoginStatus { .. } => Refusal::InitiatorError,
+        }
+    }
+}
+
+/// By the reason of SRP_LOGIN_REJ (SRP r16a section 6.4).
+impl From<RejectReason> for Refusal {
+    fn from(reason: RejectReason) -> Refusal {
+        match reason {
+            RejectReason::UNABLE_TO_ESTABLISH => Refusal::Authorization,
+            RejectReason::UNABLE_TO_ASSOCIATE => Refusal::NotFound,
+            RejectReason::INSUFFICIENT_RESOURCES | RejectReason::CHANNEL_LIMIT => Refusal::NoRoom,
+            _ => Refusal::InitiatorError,
+        }
+    }
 }
 
 /// Who is at the other end of a session.

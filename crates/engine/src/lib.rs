@@ -35,7 +35,7 @@ pub mod world;
 pub use changes::{Change, Shown};
 pub use counters::{BUCKETS, Counts, Moved, bound_us};
 pub use daemon::{ChangeError, Daemon, Turns, Wants};
-pub use events::{Event, Events, Peer};
+pub use events::{Event, Events, Peer, Refusal};
 pub use host::Host;
 pub use meters::{CoreReading, Meters, Reservation, StoreState, UnitReading};
 pub use patience::Patience;

@@ -6,6 +6,7 @@ mod device;
 pub(crate) use device::{DEPTHS, DeviceChannel};
 
 use crate::access::Directory;
+use crate::events::Refusal;
 use config::Transports;
 use proto::aoe::target::Target as AoeTarget;
 use proto::iscsi::target::{Target as IscsiTarget, TargetConfig};
@@ -448,6 +449,17 @@ impl Transport {
             Transport::Srp(channel) => channel.machine().has_begun(),
             Transport::Device(channel) => channel.has_begun(),
             Transport::Aoe(_) => true,
+        }
+    }
+
+    /// Why it has refused a login.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Transport::Iscsi(target) => target.refusal().map(Refusal::from),
+            Transport::Iser(channel) => channel.machine().refusal().map(Refusal::from),
+            Transport::Srp(channel) => channel.machine().refusal().map(Refusal::from),
+            Transport::Device(channel) => channel.refusal(),
+            Transport::Opening(_) | Transport::Aoe(_) => None,
         }
     }
 

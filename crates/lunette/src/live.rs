@@ -4,10 +4,12 @@
 mod change;
 pub(crate) mod events;
 mod file;
+mod metrics;
 mod plan;
 pub(crate) mod readings;
 pub(crate) mod sessions;
 mod state;
+pub(crate) mod tally;
 
 use crate::notify;
 use admin::{Access, Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, State};
@@ -20,6 +22,8 @@ use plan::Planned;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use tally::Tally;
 
 /// A daemon, and what it serves.
 pub(crate) struct Live {
@@ -32,16 +36,23 @@ pub(crate) struct Live {
     start: u64,
     changes: u64,
     desk: Desk,
+    tally: Arc<Tally>,
     /// Whose rights it has, if it has given up others.
     user: Option<String>,
 }
 
 impl Live {
     /// A daemon that serves this, as these options said.
-    pub(crate) fn new(daemon: Daemon, options: ServeOptions, checked: Checked, desk: Desk) -> Live {
+    pub(crate) fn new(
+        daemon: Daemon,
+        options: ServeOptions,
+        checked: Checked,
+        desk: Desk,
+        tally: Arc<Tally>,
+    ) -> Live {
         let Checked { shown, text, .. } = checked;
         let start = RandomState::new().hash_one(std::process::id());
-        let live = Live { daemon, options, shown, text, start, changes: 0, desk, user: None };
+        let live = Live { daemon, options, shown, text, start, changes: 0, desk, tally, user: None };
         live.publish();
         live
     }
@@ -104,6 +115,9 @@ impl Live {
                 title
             }
         };
+        if !dry_run && *order == Order::Reload {
+            self.tally.reloaded(answer.is_ok());
+        }
         if !dry_run {
             let steps = answer.as_ref().map_or(&[][..], |done| &done.steps);
             let data = events::change(who, &order.to_string(), outcome, steps);

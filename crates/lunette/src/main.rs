@@ -31,6 +31,7 @@ use engine::Daemon;
 use live::Live;
 use live::readings::Readings;
 use live::sessions::Sessions;
+use live::tally::Tally;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signals::Asked;
@@ -183,7 +184,8 @@ fn run_daemon(
         user.look(&checked.config);
     }
     let listener = place::open(&checked.config).map_err(Failure::failed)?;
-    let (reported, happened) = live::events::channel();
+    let tally = Arc::<Tally>::default();
+    let (reported, happened) = live::events::channel(&tally);
     let settle =
         |config: &Config| user.as_ref().map_or(Ok(()), |user| user.become_it(config, listener.as_ref()));
     let daemon =
@@ -191,7 +193,8 @@ fn run_daemon(
     let (events, received) = mpsc::channel();
     let jobs = events.clone();
     let sessions = Arc::new(Sessions(daemon.sessions()));
-    let readings = Arc::new(Readings(daemon.meters()));
+    let readings = Readings { meters: daemon.meters(), sessions: daemon.sessions(), tally: tally.clone() };
+    let readings = Arc::new(readings);
     let desk = admin::Desk::new(move |job| jobs.send(Event::Job(job)).is_ok(), sessions, readings);
     // Who may do what, before anybody is answered.
     desk.publish(live::beginning(&checked.config));
@@ -212,7 +215,7 @@ fn run_daemon(
     let banner = banner(&checked.config, &running);
     let turns = daemon.turns();
     let name = user.map(|user| user.name().to_owned());
-    let mut live = Live::new(daemon, options, checked, desk).with_rights_of(name);
+    let mut live = Live::new(daemon, options, checked, desk, tally).with_rights_of(name);
     let patience = live.patience().clone();
     spawn("signals", move || {
         loop {

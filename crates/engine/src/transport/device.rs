@@ -2,6 +2,7 @@
 
 use super::RECEIVES_MAX;
 use crate::access::Directory;
+use crate::events::Refusal;
 use proto::iser::target::Target as IserTarget;
 use proto::services::{Down, Up};
 use proto::srp::target::Target as SrpTarget;
@@ -163,6 +164,11 @@ impl DeviceChannel {
     /// As [`super::Transport::has_begun`].
     pub(super) fn has_begun(&self) -> bool {
         each!(&self.carried, channel => channel.machine().has_begun())
+    }
+
+    /// As [`super::Transport::refusal`].
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        each!(&self.carried, channel => channel.machine().refusal().map(Refusal::from))
     }
 
     /// For the log.

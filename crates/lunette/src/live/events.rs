@@ -1,5 +1,6 @@
 //! What happens in the daemon, as clients of the admin interface follow it: without what comes too often.
 
+use super::tally::Tally;
 use admin::Desk;
 use engine::{Event, Events, Peer};
 use serde_json::{Value, json};
@@ -29,11 +30,15 @@ pub(crate) struct Happened {
 }
 
 /// Where cores report to, and where that is read.
-pub(crate) fn channel() -> (Events, Happened) {
+pub(crate) fn channel(tally: &Arc<Tally>) -> (Events, Happened) {
     let (sender, queue): (SyncSender<Event>, _) = sync_channel(QUEUE);
     let lost = Arc::<AtomicU64>::default();
     let count = lost.clone();
+    let tally = tally.clone();
     let events = Events::to(move |event| {
+        if tally.take(&event) {
+            return;
+        }
         if sender.try_send(event).is_err() {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -180,7 +185,15 @@ fn json(event: &Event) -> (&'static str, Value) {
             data["core"] = (*core).into();
             ("session_begun", data)
         }
-        Event::SessionEnded { session: peer, reason, age, commands, read_bytes, write_bytes } => {
+        Event::SessionEnded {
+            session: peer,
+            transport: _,
+            reason,
+            age,
+            commands,
+            read_bytes,
+            write_bytes,
+        } => {
             let mut data = session(peer);
             data["reason"] = reason.as_str().into();
             data["age_seconds"] = (age.as_millis() as f64 / 1e3).into();
@@ -189,6 +202,8 @@ fn json(event: &Event) -> (&'static str, Value) {
             data["write_bytes"] = (*write_bytes).into();
             ("session_ended", data)
         }
+        // Only counted: whoever can reach the daemon can cause them.
+        Event::LoginRefused { why } => ("login_refused", json!({ "why": why.name() })),
         Event::StoreLost { lun, why } => ("store_lost", json!({ "lun": lun, "why": why })),
         Event::StoreBack { lun } => ("store_back", json!({ "lun": lun })),
         Event::NotKept { lun, why } => ("not_kept", json!({ "lun": lun, "why": why })),
@@ -289,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_there_is_no_room_for_is_counted_and_nobody_waits() {
-        let (events, happened) = channel();
+        let (events, happened) = channel(&Arc::default());
         (0..QUEUE as u64 + 5).for_each(|id| events.report(|| begun(id)));
         assert_eq!(happened.lost.load(Ordering::Relaxed), 5);
     }

@@ -1,21 +1,35 @@
 //! What the daemon counts, as JSON.
 
+use super::tally::Tally;
+use super::{metrics, sessions};
+use admin::{Format, Refused};
 use engine::{CoreReading, Counts, Meters, Moved, Reservation, StoreState, UnitReading, bound_us};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use wire::SenseKey;
 
 /// What a daemon counts, for clients of the admin interface.
-pub(crate) struct Readings(pub(crate) Meters);
+pub(crate) struct Readings {
+    pub(crate) meters: Meters,
+    pub(crate) sessions: engine::Sessions,
+    pub(crate) tally: Arc<Tally>,
+}
 
 impl admin::Readings for Readings {
     fn luns(&self) -> BTreeMap<String, Map<String, Value>> {
         let named = |unit: UnitReading| (unit.name.clone(), lun(&unit));
-        self.0.units().into_iter().map(named).collect()
+        self.meters.units().into_iter().map(named).collect()
     }
 
     fn cores(&self) -> Value {
-        self.0.cores().iter().map(core).collect()
+        self.meters.cores().iter().map(core).collect()
+    }
+
+    fn metrics(&self, format: Format, with_sessions: bool) -> Result<String, Refused> {
+        let sessions = if with_sessions { self.sessions.list() } else { Ok(Vec::new()) };
+        let sessions = sessions.map_err(|error| sessions::why(error, 0))?;
+        Ok(metrics::text(&self.meters, &self.tally, sessions, format))
     }
 }
 
@@ -73,8 +87,11 @@ fn core(core: &CoreReading) -> Value {
 
 /// Commands that have ended, of a LUN or a session.
 pub(super) fn stats(counts: &Counts) -> Value {
-    let errors: Map<String, Value> =
-        counts.errors().map(|(key, count)| (name(key).to_owned(), count.into())).collect();
+    let errors: Map<String, Value> = counts
+        .errors()
+        .filter(|(_, count)| *count > 0)
+        .map(|(key, count)| (name(key).to_owned(), count.into()))
+        .collect();
     json!({
         "read": moved(&counts.read),
         "write": moved(&counts.write),

@@ -52,7 +52,7 @@ impl admin::Sessions for Sessions {
     }
 }
 
-fn why(error: SessionError, id: u64) -> Refused {
+pub(super) fn why(error: SessionError, id: u64) -> Refused {
     let place = format!("session {id}");
     match error {
         SessionError::NotFound => {

@@ -28,6 +28,7 @@ mod logins;
 mod long;
 mod lost;
 mod manage;
+mod metrics;
 mod network;
 mod nexus;
 mod notify;

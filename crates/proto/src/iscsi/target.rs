@@ -30,7 +30,7 @@ pub use plain::Plain;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::iscsi::{BHS_BYTES, DIGEST_BYTES, pad};
+use wire::iscsi::{BHS_BYTES, DIGEST_BYTES, LoginStatus, pad};
 
 /// Immediate commands in flight, beside those that CmdSN numbers.
 pub const IMMEDIATE_MAX: u16 = 16;
@@ -113,6 +113,11 @@ impl Target {
     /// Whether the initiator has begun a login with a request that is one.
     pub fn has_begun(&self) -> bool {
         self.layer.has_begun()
+    }
+
+    /// What a login was refused with.
+    pub fn refusal(&self) -> Option<LoginStatus> {
+        self.layer.refusal
     }
 
     /// Takes a verb from above. One about a task that is no more is ignored.

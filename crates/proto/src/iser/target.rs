@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::Span;
+use wire::iscsi::LoginStatus;
 use work::Work;
 
 /// Answers to pings of ours, which are expected but not numbered, and one login request.
@@ -114,6 +115,11 @@ impl Target {
     /// Whether the initiator has begun a login with a request that is one.
     pub fn has_begun(&self) -> bool {
         self.layer.has_begun()
+    }
+
+    /// What a login was refused with.
+    pub fn refusal(&self) -> Option<LoginStatus> {
+        self.layer.refusal
     }
 
     /// Takes a verb from above. One about a task that is no more is ignored.

@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use task::TaskTable;
-use wire::srp::{AsyncEventRequest, Layout, LogoutReason, Opcode};
+use wire::srp::{AsyncEventRequest, Layout, LogoutReason, Opcode, RejectReason};
 use wire::{Sense, Span};
 
 /// Receives beyond the request limit: one for the answer to a request of ours, one for a logout.
@@ -76,6 +76,8 @@ pub struct Target {
     is_admitted: bool,
     /// It has not: the answer, until it is given.
     rejection: Option<Vec<u8>>,
+    /// Why a login was rejected.
+    refusal: Option<RejectReason>,
     tasks: TaskTable,
     /// Commands that were not yet handed to the layer above, in the order in which they came: the first one's descriptor
     /// tables are still being read.
@@ -166,6 +168,7 @@ impl Target {
             is_notified: false,
             is_admitted: false,
             rejection: None,
+            refusal: None,
             tasks: TaskTable::default(),
             entering: VecDeque::new(),
             functions: Vec::new(),
@@ -194,6 +197,11 @@ impl Target {
             Phase::Full | Phase::Ending(..) | Phase::Leaving(_) => true,
             Phase::Over => false,
         }
+    }
+
+    /// Why a login was rejected.
+    pub fn refusal(&self) -> Option<RejectReason> {
+        self.refusal
     }
 
     /// Takes a verb from above. One about a task that is no more is ignored.

@@ -5,7 +5,7 @@ use crate::core::lun::LunState;
 use crate::core::session::session_name;
 use crate::core::task::Task;
 use crate::core::{Core, kind};
-use crate::events::{Event, Events};
+use crate::events::{Event, Events, Refusal};
 use crate::message::{Asker, Facts, Message, Waiter, Way};
 use crate::slots::Key;
 use crate::transport::Transport;
@@ -73,11 +73,16 @@ fn log_end(facts: &Facts, now: Time, reason: &str) {
     );
 }
 
-/// Reports that a session has ended.
-fn report_end(events: &Events, facts: &Facts, now: Time, reason: &str) {
-    let Some(session) = facts.peer().filter(|_| facts.is_admitted) else { return };
+/// Reports that a session has ended, or a login.
+fn report_end(events: &Events, conn: &Connection, now: Time, reason: &str) {
+    let Connection { facts, machine, .. } = conn;
+    let Some(session) = facts.peer().filter(|_| facts.is_admitted) else {
+        return events
+            .report(|| Event::LoginRefused { why: machine.refusal().unwrap_or(Refusal::Unfinished) });
+    };
     events.report(|| Event::SessionEnded {
         session,
+        transport: machine.name(),
         reason: reason.to_owned(),
         age: now.since(facts.tally.since),
         commands: facts.tally.commands,
@@ -174,7 +179,7 @@ impl<I: Io> Core<I> {
         conn.closing.cut_at = Some(self.io.now().after(CUT_AFTER));
         let reason = conn.closing.why.unwrap_or(reason);
         log_end(&conn.facts, self.io.now(), reason);
-        report_end(&self.shared.events, &conn.facts, self.io.now(), reason);
+        report_end(&self.shared.events, conn, self.io.now(), reason);
         if let Way::Portal { from, .. } = conn.facts.way {
             self.shared.logins.ends(conn.facts.serial, from.ip());
         }

@@ -41,6 +41,8 @@ pub(crate) struct Layer {
     pub phase: Phase,
     /// The login was granted, and waits for its answer.
     pub(super) granted: Option<Box<Granted>>,
+    /// What a login was refused with.
+    pub(crate) refusal: Option<LoginStatus>,
     pub(super) negotiated: Option<Box<Negotiated>>,
     pub link: Link,
     /// What was agreed on over RDMA.
@@ -199,6 +201,7 @@ impl Layer {
             portal,
             phase: Phase::Login { login, deadline: now.after(config.login_within) },
             granted: None,
+            refusal: None,
             negotiated: None,
             link: Link::LOGIN,
             rdma: None,
@@ -317,6 +320,7 @@ impl Layer {
         };
         let response = LoginResponse { flags: 0, tsih: U16::new(0), status, ..granted.response };
         self.queue(response.as_bytes(), Vec::new(), true);
+        self.refusal = Some(status);
         self.phase = Phase::Closing(reason.to_string());
     }
 

@@ -74,6 +74,7 @@ impl Layer {
         }
         self.queue(response.as_bytes(), reply.text, true);
         if let Some(reason) = reply.close {
+            self.refusal = Some(reply.status);
             self.phase = Phase::Closing(reason);
         }
     }

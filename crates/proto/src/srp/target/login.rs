@@ -67,6 +67,7 @@ impl Target {
                 self.grant()
             }
             Err((reason, words)) => {
+                self.refusal = Some(reason);
                 self.over(&format!("login rejected: {words} (SRP r16a section 6.4)"));
                 Answer::Reject(reject(tag, reason))
             }
@@ -79,6 +80,7 @@ impl Target {
         let depth = self.depth();
         let Some(granted) = &mut self.granted else { return Answer::Accept(Vec::new()) };
         if depth < LIMIT_MIN.min(self.config.queue_depth) {
+            self.refusal = Some(RejectReason::INSUFFICIENT_RESOURCES);
             return Answer::Reject(reject(granted.response.tag, RejectReason::INSUFFICIENT_RESOURCES));
         }
         self.limit = if self.limit == 0 { depth } else { depth.min(self.limit) };
@@ -154,6 +156,7 @@ impl Target {
             Withdrawal::NoRoom => RejectReason::INSUFFICIENT_RESOURCES,
             Withdrawal::Unavailable => RejectReason::UNABLE_TO_ESTABLISH,
         };
+        self.refusal = Some(reason);
         self.rejection = Some(reject(granted.response.tag, reason));
     }
 

@@ -1,0 +1,79 @@
+//! What is counted of a daemon as a whole: who comes and is refused, and what becomes of reloads. Cores count here as well, and do not wait.
+
+use engine::{Event, Refusal};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What sessions speak, as [`Event::SessionBegun`] has it.
+const TRANSPORTS: [&str; 4] = ["iSCSI", "iSER", "SRP", "AoE"];
+
+/// Counts since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    begun: [AtomicU64; TRANSPORTS.len()],
+    ended: [AtomicU64; TRANSPORTS.len()],
+    refused: [AtomicU64; Refusal::ALL.len()],
+    reloads_done: AtomicU64,
+    reloads_refused: AtomicU64,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// Sessions that there are, by what they speak.
+    pub(super) sessions: Vec<(&'static str, u64)>,
+    /// Logins, by why they were refused.
+    pub(super) refused: Vec<(&'static str, u64)>,
+    /// Reloads, by their outcome.
+    pub(super) reloads: Vec<(&'static str, u64)>,
+}
+
+fn place(transport: &str) -> Option<usize> {
+    // "iSER, device" is iSER.
+    TRANSPORTS.iter().position(|other| transport.split(',').next() == Some(*other))
+}
+
+fn count(counts: &[AtomicU64], place: Option<usize>) {
+    if let Some(count) = place.and_then(|place| counts.get(place)) {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Tally {
+    /// Counts what has happened. Whether it is only to be counted.
+    pub(crate) fn take(&self, event: &Event) -> bool {
+        match event {
+            Event::SessionBegun { transport, .. } => count(&self.begun, place(transport)),
+            Event::SessionEnded { transport, .. } => count(&self.ended, place(transport)),
+            Event::LoginRefused { why } => {
+                count(&self.refused, Refusal::ALL.iter().position(|other| other == why));
+                return true;
+            }
+            Event::StoreLost { .. }
+            | Event::StoreBack { .. }
+            | Event::NotKept { .. }
+            | Event::Preempted { .. }
+            | Event::ThresholdReached { .. }
+            | Event::Errors { .. } => {}
+        }
+        false
+    }
+
+    /// A reload was made, or not.
+    pub(super) fn reloaded(&self, is_done: bool) {
+        let count = if is_done { &self.reloads_done } else { &self.reloads_refused };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self) -> Reading {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        // Ends first: one that begins and ends meanwhile is not missing then.
+        let ended = self.ended.each_ref().map(get);
+        let sessions = self.begun.iter().zip(ended).map(|(begun, ended)| get(begun).saturating_sub(ended));
+        let refused = Refusal::ALL.iter().zip(&self.refused).map(|(why, count)| (why.name(), get(count)));
+        Reading {
+            sessions: TRANSPORTS.into_iter().zip(sessions).collect(),
+            refused: refused.collect(),
+            reloads: vec![("done", get(&self.reloads_done)), ("refused", get(&self.reloads_refused))],
+        }
+    }
+}
