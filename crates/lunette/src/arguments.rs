@@ -7,9 +7,12 @@ use crate::copy::CopyArguments;
 use crate::discover::DiscoverArguments;
 use crate::generate::GenerateArguments;
 use crate::inquiry::InquiryArguments;
+use crate::luns::LunsArguments;
 use crate::manage::{ChangeArguments, ConfigCommand, GroupCommand, LunCommand, TargetCommand};
 use crate::report::ReportArguments;
 use crate::sessions::{DisconnectArguments, SessionsArguments};
+use crate::status::StatusArguments;
+use crate::top::TopArguments;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use config::ServeOptions;
@@ -48,6 +51,12 @@ pub(crate) enum Command {
     /// Add, change or remove groups of targets of the running daemon, and in its file
     #[command(subcommand)]
     Group(Box<GroupCommand>),
+    /// Show on one screen how the running daemon is: cores, portals, LUNs that are not well, sessions, what happened last
+    Status(StatusArguments),
+    /// List the LUNs of the running daemon: how their stores are, what they do, and how long that takes
+    Luns(LunsArguments),
+    /// Show live which LUNs and sessions do most, and how busy the cores are
+    Top(TopArguments),
     /// List the sessions of the running daemon: who is connected, by what, and what it does
     Sessions(SessionsArguments),
     /// End a session of the running daemon; its initiator may log in again

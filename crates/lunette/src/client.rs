@@ -5,7 +5,7 @@ use crate::{Failure, place};
 use admin::Authorities;
 use clap::Args;
 use serde_json::Value;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ const TOKEN_VARIABLE: &str = "LUNETTE_ADMIN_TOKEN_FILE";
 const TLS_ALERT: u8 = 21;
 
 /// Where the daemon is.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct AdminArguments {
     /// The daemon's admin interface: the path of its socket, or http://HOST:PORT, or https://HOST:PORT [default:
     /// LUNETTE_ADMIN, else /run/lunette/lunette.sock, for users $XDG_RUNTIME_DIR/lunette.sock]
@@ -79,6 +79,28 @@ impl AdminArguments {
         }
     }
 
+    /// Asks for the cores; a daemon that does not report them has none here.
+    pub(crate) fn cores(&self) -> Result<Vec<Value>, Failure> {
+        let answer = self.get("/v1/cores")?;
+        if answer.status == 404 {
+            return Ok(Vec::new());
+        }
+        let json = answer.json()?;
+        let cores = json.as_array().or_else(|| json["items"].as_array());
+        Ok(cores.cloned().unwrap_or_default())
+    }
+
+    /// Asks for the events behind this one that the daemon still has, as it sends them. A comment follows them.
+    pub(crate) fn events(&self, after: &str) -> Result<String, Failure> {
+        // Without chunks, which a client of HTTP/1.0 does not know.
+        let place = self.place()?;
+        let request = format!(
+            "GET /v1/events HTTP/1.0\r\nHost: lunette\r\nLast-Event-ID: {after}\r\n{}\r\n",
+            self.authorization(&place)?
+        );
+        self.exchange(&place, &request, Some(b"\n\n:\n"))?.text()
+    }
+
     /// Asks for a change.
     pub(crate) fn change(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer, Failure> {
         self.ask(method, path, body)
@@ -93,6 +115,11 @@ impl AdminArguments {
             body.len(),
             self.authorization(&place)?
         );
+        self.exchange(&place, &request, None)
+    }
+
+    /// Sends a request, and reads the answer to its end, or until this has come.
+    fn exchange(&self, place: &str, request: &str, until: Option<&[u8]>) -> Result<Answer, Failure> {
         let failed = |error: io::Error| {
             let fix = match error.kind() {
                 io::ErrorKind::PermissionDenied => {
@@ -107,8 +134,8 @@ impl AdminArguments {
             Failure::failed(format!("{place}: {error}; {fix}"))
         };
         let answer = match place.strip_prefix("https://") {
-            Some(address) => exchange_encrypted(address, self.authorities()?, request.as_bytes()),
-            None => exchange(&place, request.as_bytes()),
+            Some(address) => exchange_encrypted(address, self.authorities()?, request.as_bytes(), until),
+            None => exchange(place, request.as_bytes(), until),
         };
         let answer = answer.map_err(failed)?;
         if answer.first() == Some(&TLS_ALERT) {
@@ -138,16 +165,21 @@ impl AdminArguments {
     }
 }
 
-fn exchange(place: &str, request: &[u8]) -> io::Result<Vec<u8>> {
+fn exchange(place: &str, request: &[u8], until: Option<&[u8]>) -> io::Result<Vec<u8>> {
     match place.strip_prefix("http://") {
-        Some(address) => converse(connect(address)?, request),
-        None => converse(connect_unix(place)?, request),
+        Some(address) => converse(connect(address)?, request, until),
+        None => converse(connect_unix(place)?, request, until),
     }
 }
 
-fn exchange_encrypted(address: &str, authorities: Authorities, request: &[u8]) -> io::Result<Vec<u8>> {
+fn exchange_encrypted(
+    address: &str,
+    authorities: Authorities,
+    request: &[u8],
+    until: Option<&[u8]>,
+) -> io::Result<Vec<u8>> {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
-    converse(admin::secure(connect(address)?, host, authorities)?, request)
+    converse(admin::secure(connect(address)?, host, authorities)?, request, until)
 }
 
 fn connect(address: &str) -> io::Result<TcpStream> {
@@ -164,10 +196,15 @@ fn connect_unix(place: &str) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-fn converse(mut stream: impl Read + Write, request: &[u8]) -> io::Result<Vec<u8>> {
+fn converse(mut stream: impl Read + Write, request: &[u8], until: Option<&[u8]>) -> io::Result<Vec<u8>> {
     stream.write_all(request)?;
     let mut answer = Vec::new();
-    stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
+    let Some(until) = until else {
+        stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
+        return Ok(answer);
+    };
+    let mut stream = BufReader::new(stream.take(ANSWER_MAX));
+    while !answer.ends_with(until) && stream.read_until(b'\n', &mut answer)? > 0 {}
     Ok(answer)
 }
 
@@ -175,7 +212,7 @@ fn converse(mut stream: impl Read + Write, request: &[u8]) -> io::Result<Vec<u8>
 fn read(answer: &[u8]) -> Option<Answer> {
     let text = std::str::from_utf8(answer).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
-    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let status = head.strip_prefix("HTTP/1.")?.get(2..5)?.parse().ok()?;
     Some(Answer { status, body: body.into() })
 }
 

@@ -9,18 +9,25 @@ mod ceiling;
 mod client;
 mod copy;
 mod discover;
+mod figures;
 mod generate;
 mod inquiry;
 mod live;
 mod log;
+mod luns;
 mod manage;
 mod notify;
 mod place;
+mod rates;
 mod rdma;
 mod report;
 mod sessions;
 mod signals;
+mod status;
+mod table;
+mod top;
 mod user;
+mod watch;
 
 use arguments::{Arguments, Command, Serve, one_line};
 use banner::{Running, banner};
@@ -65,6 +72,9 @@ fn main() -> ExitCode {
         Ok(Arguments { command: Command::Lun(command) }) => tool(|| manage::lun(&command)),
         Ok(Arguments { command: Command::Target(command) }) => tool(|| manage::target(&command)),
         Ok(Arguments { command: Command::Group(command) }) => tool(|| manage::group(&command)),
+        Ok(Arguments { command: Command::Status(arguments) }) => tool(|| status::run(&arguments)),
+        Ok(Arguments { command: Command::Luns(arguments) }) => tool(|| luns::list(&arguments)),
+        Ok(Arguments { command: Command::Top(arguments) }) => tool(|| top::run(&arguments)),
         Ok(Arguments { command: Command::Sessions(arguments) }) => tool(|| sessions::list(&arguments)),
         Ok(Arguments { command: Command::Disconnect(arguments) }) => tool(|| sessions::end(&arguments)),
         Ok(Arguments { command: Command::Copy(arguments) }) => tool(|| copy::run(&arguments)),
@@ -129,6 +139,8 @@ fn tool(run: impl FnOnce() -> Result<String, Failure>) -> ExitCode {
     }
     match run() {
         Ok(text) => exit_code(print(&text)),
+        // Nothing more is to be said.
+        Err(Failure { text, status }) if text.is_empty() => ExitCode::from(status),
         Err(Failure { text, status }) => fail(text, status),
     }
 }
@@ -261,14 +273,19 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Failure>
 /// A flag that an interrupt sets, as does a terminal that is closed; a second one ends the process at once.
 fn catch_interrupts() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    // Under nohup it continues.
-    let hangup = (!ignores(&status, SIGHUP)).then_some(SIGHUP);
-    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+    for signal in interrupts_of_tools()? {
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
         flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
+}
+
+/// Signals that interrupt a tool.
+fn interrupts_of_tools() -> io::Result<Vec<i32>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    // Under nohup it continues.
+    let hangup = (!ignores(&status, SIGHUP)).then_some(SIGHUP);
+    Ok([SIGINT, SIGTERM].into_iter().chain(hangup).collect())
 }
 
 /// Whether a process ignores a signal, by its `/proc/PID/status` (proc_pid_status(5)).

@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::client::AdminArguments;
+use crate::luns::limits;
 use clap::{Args, Subcommand};
 use config::{SpecOfLun, format_size};
 use serde_json::{Map, Value, json};
@@ -246,29 +247,12 @@ fn list(admin: &AdminArguments, as_json: bool) -> Result<String, Failure> {
             None => format_size(lun["size_bytes"].as_u64().unwrap_or(0)),
         };
         let read_only = if lun["read_only"] == true { ", read-only" } else { "" };
+        let limits: String = limits(lun).iter().map(|limit| format!(", {limit}")).collect();
         // Writing to a string cannot fail.
         let (name, store, serial) = (word("name"), word("store"), word("serial"));
-        let _ = writeln!(text, "{name}: {store}, {state}, serial {serial}{read_only}{}", limits(lun));
+        let _ = writeln!(text, "{name}: {store}, {state}, serial {serial}{read_only}{limits}");
     }
     Ok(text)
-}
-
-/// Limits and warnings of a LUN.
-fn limits(lun: &Value) -> String {
-    let mut text = String::new();
-    let mut add = |most: &str, burst: &str, shown: &dyn Fn(u64) -> String| {
-        let Some(most) = lun[most].as_u64() else { return };
-        let _ = write!(text, ", at most {} a second", shown(most));
-        if let Some(burst) = lun[burst].as_u64() {
-            let _ = write!(text, " ({} at once)", shown(burst));
-        }
-    };
-    add("iops_max", "iops_burst", &|commands| format!("{commands} commands"));
-    add("bytes_per_second_max", "bytes_burst", &format_size);
-    if let Some(part) = lun["warn_at"].as_str() {
-        let _ = write!(text, ", warns at {part}");
-    }
-    text
 }
 
 /// Keys whose values are not text.

@@ -1,13 +1,15 @@
 //! Signals: INT, TERM and QUIT end the daemon in order, HUP has it read its file again; no other that a process can catch
 //! ends it.
 
-use crate::INTERRUPTED;
+use crate::{INTERRUPTED, interrupts_of_tools};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::{flag, low_level};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 
 /// Signals of signal(7) whose default is to end the process, though they report neither a fault of it nor ask for its
 /// end: those of terminals, timers, limits and power, and whatever people send. (SIGPIPE is ignored from the start.)
@@ -39,6 +41,24 @@ pub(crate) fn catch() -> io::Result<Caught> {
     // One that cannot be caught is left alone: valgrind reserves the last one.
     BYSTANDERS.into_iter().chain(REAL_TIME).for_each(|signal| _ = signals.add_signal(signal));
     Ok(Caught { signals, stopping })
+}
+
+/// Receives the first interrupt of a tool; the next one ends the process at once.
+pub(crate) fn interrupts() -> io::Result<Receiver<()>> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    let ends = interrupts_of_tools()?;
+    for signal in &ends {
+        flag::register_conditional_shutdown(*signal, INTERRUPTED, Arc::clone(&stopping))?;
+    }
+    let mut signals = Signals::new(ends)?;
+    let (sender, receiver) = channel();
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        signals.forever().next();
+        stopping.store(true, Ordering::SeqCst);
+        // Who does not wait for it any more ends anyway.
+        let _ = sender.send(());
+    })?;
+    Ok(receiver)
 }
 
 /// What a signal asks for.

@@ -38,6 +38,7 @@ mod report;
 mod rights;
 mod room;
 mod sessions;
+mod status;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokens;

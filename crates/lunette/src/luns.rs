@@ -1,0 +1,186 @@
+//! `lunette luns`.
+
+use crate::Failure;
+use crate::client::AdminArguments;
+use crate::figures;
+use crate::rates::Load;
+use crate::table::Column::{self, Figures, Words};
+use crate::table::{NONE, Table, size, word};
+use crate::watch::WatchArguments;
+use clap::Args;
+use config::format_size;
+use serde_json::Value;
+use std::fmt::Write as _;
+use wire::shown;
+
+/// `lunette luns`.
+#[derive(Debug, Args)]
+pub(crate) struct LunsArguments {
+    #[command(flatten)]
+    watch: WatchArguments,
+    #[command(flatten)]
+    admin: AdminArguments,
+}
+
+/// Lists LUNs.
+pub(crate) fn list(arguments: &LunsArguments) -> Result<String, Failure> {
+    arguments.watch.list(&arguments.admin, ("/v1/luns", "name"), table)
+}
+
+const WHAT: [Column; 5] = [Words("LUN"), Figures("SIZE"), Figures("USED"), Words("STORE"), Words("STATE")];
+
+/// A line of facts for each, and below it what else there is to say.
+fn table(luns: &[(Value, Option<Load>)], is_repeated: bool) -> String {
+    if luns.is_empty() {
+        return "There are no LUNs.\n".into();
+    }
+    let columns = [&WHAT[..], figures::columns(is_repeated)].concat();
+    let mut table = Table::new(&columns);
+    for (lun, load) in luns {
+        let what = vec![
+            word(&lun["name"]),
+            size(&lun["size_bytes"]),
+            size(&lun["used_bytes"]),
+            kind(lun),
+            state(lun),
+        ];
+        let figures = if is_repeated { figures::of_load(load.as_ref()) } else { figures::of_all(lun) };
+        table.add([what, figures].concat(), details(lun));
+    }
+    table.text()
+}
+
+/// Where its data is, as `--lun` has it.
+fn spec(lun: &Value) -> String {
+    word(&lun["store"])
+}
+
+/// The same in a word: ram, file, iscsi.
+pub(crate) fn kind(lun: &Value) -> String {
+    spec(lun).split(':').next().unwrap_or_default().to_owned()
+}
+
+/// The state of a store that is served.
+const WELL: &str = "open";
+
+/// How its store is, in a word.
+pub(crate) fn state(lun: &Value) -> String {
+    match (lun["state"].is_string(), lun["not_opened"].is_string()) {
+        (true, _) => word(&lun["state"]),
+        (false, true) => "late".into(),
+        (false, false) => NONE.into(),
+    }
+}
+
+/// What is wrong with a LUN; `None`: nothing is.
+pub(crate) fn trouble(lun: &Value) -> Option<String> {
+    let state = Some(state(lun)).filter(|state| state != WELL && state != NONE)?;
+    let why = lun["last_error"].as_str().or(lun["not_opened"].as_str());
+    Some(why.map_or_else(|| state.clone(), |why| format!("{state}: {}", shown(why))))
+}
+
+fn details(lun: &Value) -> String {
+    let mut all = vec![spec(lun)];
+    let is = |key: &str, expected: bool, text: &str| (lun[key] == expected).then(|| text.to_owned());
+    all.extend(is("read_only", true, "read-only"));
+    let write_cache =
+        if lun["write_cache_enabled"].is_null() { "write_cache" } else { "write_cache_enabled" };
+    all.extend(is(write_cache, false, "write cache off"));
+    all.extend(limits(lun));
+    all.extend(is("threshold_reached", true, "which is reached"));
+    all.extend(reservation(lun));
+    match trouble(lun) {
+        Some(trouble) => all.push(trouble),
+        None => all.extend(lun["last_error"].as_str().map(|why| format!("last error: {}", shown(why)))),
+    }
+    all.extend(figures::errors(lun));
+    all.join(", ")
+}
+
+/// Who holds the LUN, and how many could.
+fn reservation(lun: &Value) -> Option<String> {
+    let list = |json: &Value| json.as_array().cloned().unwrap_or_default();
+    let holders: Vec<String> = list(&lun["reservation"]["holders"]).iter().map(word).collect();
+    let reserved = lun["reservation"]
+        .is_object()
+        .then(|| format!("{} reservation of {}", word(&lun["reservation"]["type"]), holders.join(" and ")));
+    let registered = match list(&lun["registrations"]).len() {
+        0 => None,
+        1 => Some("1 registration".to_owned()),
+        count => Some(format!("{count} registrations")),
+    };
+    let parts: Vec<String> = reserved.into_iter().chain(registered).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// Limits and warnings of a LUN.
+pub(crate) fn limits(lun: &Value) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut add = |most: &str, burst: &str, shown: &dyn Fn(u64) -> String| {
+        let Some(most) = lun[most].as_u64() else { return };
+        let mut text = format!("at most {} a second", shown(most));
+        if let Some(burst) = lun[burst].as_u64() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, " ({} at once)", shown(burst));
+        }
+        all.push(text);
+    };
+    add("iops_max", "iops_burst", &|commands| format!("{commands} commands"));
+    add("bytes_per_second_max", "bytes_burst", &format_size);
+    all.extend(lun["warn_at"].as_str().map(|part| format!("warns at {part}")));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn lun() -> Value {
+        json!({
+            "name": "db", "store": "file:/srv/db.img", "size_bytes": 10_u64 << 30, "read_only": true, "write_cache": true,
+            "iops_max": 1000, "iops_burst": 50, "bytes_per_second_max": null, "warn_at": "80%", "not_opened": null,
+        })
+    }
+
+    #[test]
+    fn a_table_shows_what_a_lun_is_and_what_it_may_do() {
+        let text = table(&[(lun(), None)], false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        let row = lines[1].split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(row, "db 10.0 GiB - file - - - - - - - -");
+        let details =
+            "file:/srv/db.img, read-only, at most 1000 commands a second (50 commands at once), warns at 80%";
+        assert_eq!(lines[2].trim(), details);
+        assert!(table(&[(lun(), None)], true).contains("READ/S"));
+    }
+
+    #[test]
+    fn who_holds_a_lun_is_shown() {
+        let mut lun = lun();
+        lun["reservation"] = json!({ "type": "write exclusive", "holders": ["iqn.a:h,i,0x1"] });
+        lun["registrations"] =
+            json!([{ "initiator": "iqn.a:h,i,0x1", "holds": true }, { "initiator": "b", "holds": false }]);
+        lun["write_cache_enabled"] = false.into();
+        let details = details(&lun);
+        let expected = "write cache off, at most 1000 commands a second (50 commands at once), warns at 80%, \
+                        write exclusive reservation of iqn.a:h,i,0x1, 2 registrations";
+        assert!(details.ends_with(expected), "{details}");
+    }
+
+    #[test]
+    fn a_lun_that_is_not_well_says_why() {
+        assert_eq!(trouble(&lun()), None);
+        let mut closed = lun();
+        closed["not_opened"] = "No such file\u{1b}[2J".into();
+        assert_eq!(trouble(&closed).as_deref(), Some("late: No such file\\x1b[2J"));
+        assert!(table(&[(closed.clone(), None)], false).contains("late: No such file"));
+        // It was opened since.
+        closed["state"] = "open".into();
+        assert_eq!(trouble(&closed), None);
+        closed["state"] = "failed".into();
+        closed["last_error"] = "cut off".into();
+        assert_eq!(trouble(&closed).as_deref(), Some("failed: cut off"));
+    }
+}

@@ -1,0 +1,313 @@
+//! `lunette status`.
+
+use crate::Failure;
+use crate::client::AdminArguments;
+use crate::luns;
+use crate::table::Column::{self, Figures};
+use crate::table::{NONE, Table, number, seconds, size, word};
+use crate::watch::{WatchArguments, pretty};
+use clap::Args;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use wire::shown;
+
+/// `lunette status`.
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0 if all is well, 3 if LUNs are not, 1 if the daemon does not answer")]
+pub(crate) struct StatusArguments {
+    #[command(flatten)]
+    watch: WatchArguments,
+    #[command(flatten)]
+    admin: AdminArguments,
+}
+
+/// Exit status of a daemon that runs, but not all of it is well.
+const NOT_WELL: u8 = 3;
+/// Events that are shown.
+const EVENTS: usize = 8;
+/// LUNs that are not well, of which more are only counted.
+const LUNS: usize = 20;
+
+/// Shows how the daemon is.
+pub(crate) fn run(arguments: &StatusArguments) -> Result<String, Failure> {
+    let mut before = None;
+    let mut events = Events::default();
+    let mut last = Vec::new();
+    let text = arguments.watch.run(|| {
+        let status = Status::read(&arguments.admin, &mut events)?;
+        let text = match (arguments.watch.json, arguments.watch.is_repeated()) {
+            (true, false) => pretty(&status.json()),
+            (true, true) => format!("{}\n", status.json()),
+            (false, _) => status.text(before.as_ref()),
+        };
+        last = status.ill();
+        before = Some(status);
+        Ok(text)
+    })?;
+    if arguments.watch.is_repeated() || last.is_empty() {
+        return Ok(text);
+    }
+    crate::print(&text).map_err(|error| Failure::failed(crate::unprinted(&error)))?;
+    let names: Vec<&str> = last.iter().take(LUNS).map(|(name, _)| name.as_str()).collect();
+    Err(Failure { text: format!("not well: LUN {}", names.join(", ")), status: NOT_WELL })
+}
+
+/// What the API says about a daemon at a moment.
+pub(crate) struct Status {
+    /// The process.
+    pub(crate) daemon: Value,
+    pub(crate) cores: Vec<Value>,
+    pub(crate) portals: Vec<Value>,
+    pub(crate) luns: Vec<Value>,
+    pub(crate) sessions: Vec<Value>,
+    /// The last ones, the latest at the end.
+    pub(crate) events: Vec<Event>,
+}
+
+impl Status {
+    pub(crate) fn read(admin: &AdminArguments, events: &mut Events) -> Result<Status, Failure> {
+        events.read_on(admin);
+        Ok(Status {
+            daemon: admin.get("/v1/cpu")?.json()?,
+            cores: admin.cores()?,
+            portals: admin.list("/v1/portals")?,
+            luns: admin.list("/v1/luns")?,
+            sessions: admin.list("/v1/sessions")?,
+            events: events.last.clone(),
+        })
+    }
+
+    /// LUNs that are not well, and why.
+    fn ill(&self) -> Vec<(String, String)> {
+        self.luns.iter().filter_map(|lun| Some((word(&lun["name"]), luns::trouble(lun)?))).collect()
+    }
+
+    /// How many sessions each transport has.
+    fn by_transport(&self) -> BTreeMap<String, usize> {
+        self.sessions.iter().fold(BTreeMap::new(), |mut counts, session| {
+            *counts.entry(word(&session["transport"])).or_default() += 1;
+            counts
+        })
+    }
+
+    fn json(&self) -> Value {
+        let ill = self.ill();
+        let ill: Vec<Value> = ill.iter().map(|(name, why)| json!({ "name": name, "why": why })).collect();
+        json!({
+            "version": self.daemon["version"],
+            "pid": self.daemon["pid"],
+            "uptime_seconds": self.daemon["uptime_seconds"],
+            "cores": self.cores,
+            "portals": self.portals,
+            "luns": { "count": self.luns.len(), "not_well": ill },
+            "sessions": { "count": self.sessions.len(), "by_transport": self.by_transport() },
+            "events": self.events.iter().map(Event::json).collect::<Vec<_>>(),
+        })
+    }
+
+    fn text(&self, before: Option<&Status>) -> String {
+        let mut text = format!(
+            "Lunette {}, process {}, up {}\n\n",
+            word(&self.daemon["version"]),
+            number(&self.daemon["pid"]),
+            seconds(&self.daemon["uptime_seconds"])
+        );
+        if !self.cores.is_empty() {
+            text += &cores(&self.cores, before.map_or(&[], |before| &before.cores));
+            text += "\n";
+        }
+        text += &format!("Portals   {}\n", self.portals.iter().map(portal).collect::<Vec<_>>().join(", "));
+        let by: Vec<String> =
+            self.by_transport().iter().map(|(transport, count)| format!("{count} {transport}")).collect();
+        let by = if by.is_empty() { String::new() } else { format!(": {}", by.join(", ")) };
+        text += &format!("Sessions  {}{by}\n", self.sessions.len());
+        let ill = self.ill();
+        text += &match ill.len() {
+            0 => format!("LUNs      {}, all well\n", self.luns.len()),
+            count => format!("LUNs      {}, of which {count} not well\n", self.luns.len()),
+        };
+        for (name, why) in ill.iter().take(LUNS) {
+            text += &format!("          {name}: {why}\n");
+        }
+        if ill.len() > LUNS {
+            text += "          ... (lunette luns has all)\n";
+        }
+        if !self.events.is_empty() {
+            text += "\n";
+            let lines = self.events.iter().map(|event| event.text() + "\n");
+            text += &lines.collect::<String>();
+        }
+        text
+    }
+}
+
+fn portal(portal: &Value) -> String {
+    let transports: Vec<String> = portal["transports"].as_array().into_iter().flatten().map(word).collect();
+    format!("{} ({})", word(&portal["address"]), transports.join(" "))
+}
+
+const CORES: [Column; 7] = [
+    Figures("CORE"),
+    Figures("BUSY"),
+    Figures("POLLING"),
+    Figures("ASLEEP"),
+    Figures("SESSIONS"),
+    Figures("TASKS"),
+    Figures("BUFFERS"),
+];
+
+/// Cores and what their time went into, since the last time or the start.
+fn cores(cores: &[Value], before: &[Value]) -> String {
+    let mut table = Table::new(&CORES);
+    for core in cores {
+        let earlier = before.iter().find(|earlier| earlier["core"] == core["core"]);
+        let of = |now: String, most: String| if most == NONE { now } else { format!("{now} of {most}") };
+        let mut row = vec![number(&core["core"])];
+        row.extend(parts(core, earlier).map(percent));
+        row.push(number(&core["sessions"]));
+        row.push(of(number(&core["tasks"]), number(&core["tasks_max"])));
+        row.push(of(size(&core["buffers_bytes"]), size(&core["buffers_max_bytes"])));
+        table.add(row, String::new());
+    }
+    table.text()
+}
+
+/// Parts of a core's time that it was busy, polling and asleep.
+pub(crate) fn parts(core: &Value, before: Option<&Value>) -> [Option<f64>; 3] {
+    let keys = ["busy_s", "polling_s", "asleep_s"];
+    let since = |key: &str| {
+        let now = core[key].as_f64()?;
+        // A daemon that was restarted meanwhile has counted anew.
+        let earlier = before.and_then(|before| before[key].as_f64()).filter(|earlier| *earlier <= now);
+        Some(now - earlier.unwrap_or(0.0))
+    };
+    let times = keys.map(since);
+    let all: f64 = times.iter().flatten().sum();
+    times.map(|time| time.filter(|_| all > 0.0).map(|time| time / all))
+}
+
+/// A part of a whole.
+pub(crate) fn percent(part: Option<f64>) -> String {
+    part.map_or_else(|| NONE.into(), |part| format!("{:.0}%", part * 100.0))
+}
+
+/// Something that has happened.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Event {
+    kind: String,
+    data: Value,
+}
+
+impl Event {
+    fn json(&self) -> Value {
+        let mut json = self.data.clone();
+        json["event"] = self.kind.as_str().into();
+        json
+    }
+
+    /// In a line: when, what, and what is said about it.
+    pub(crate) fn text(&self) -> String {
+        let fields = self.data.as_object().into_iter().flatten();
+        let fields = fields.filter(|(key, value)| *key != "time" && !value.is_null() && !value.is_array());
+        let fields: Vec<String> = fields
+            .map(|(key, value)| {
+                let value = value.as_str().map_or_else(|| value.to_string(), |text| shown(text).to_string());
+                format!("{}={value}", shown(key))
+            })
+            .collect();
+        let kind = shown(&self.kind).to_string();
+        format!("{}  {kind:<17} {}", word(&self.data["time"]), fields.join(" "))
+    }
+}
+
+/// The last events, read on from where they were read to.
+#[derive(Default)]
+pub(crate) struct Events {
+    last: Vec<Event>,
+    /// Identifies the last one.
+    id: Option<String>,
+}
+
+impl Events {
+    /// Too many clients may follow events: then there are none to be shown. A daemon that does not answer at all is found out
+    /// by what else is asked.
+    fn read_on(&mut self, admin: &AdminArguments) {
+        if let Ok(text) = admin.events(self.id.as_deref().unwrap_or("0")) {
+            self.take(&text);
+        }
+    }
+
+    /// Server-sent events (HTML section 9.2), each with an identifier, a kind and a line of data.
+    fn take(&mut self, text: &str) {
+        for block in text.split("\n\n") {
+            let field =
+                |name: &str| block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+            if let Some(id) = field("id") {
+                self.id = Some(id.into());
+            }
+            let data = field("data").and_then(|data| serde_json::from_str(data).ok());
+            if let (Some(kind), Some(data)) = (field("event"), data) {
+                self.last.push(Event { kind: kind.into(), data });
+            }
+        }
+        self.last.drain(..self.last.len().saturating_sub(EVENTS));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> Status {
+        let lun = |name: &str, not_opened: Value| json!({ "name": name, "store": "ram:1", "not_opened": not_opened });
+        let core = |busy: u64| {
+            json!({
+                "core": 0, "busy_s": busy, "polling_s": 2, "asleep_s": 7, "sessions": 3, "tasks": 5, "tasks_max": 4096,
+                "buffers_bytes": 1 << 20, "buffers_max_bytes": 64 << 20,
+            })
+        };
+        Status {
+            daemon: json!({ "version": "0.1.0", "pid": 7, "uptime_seconds": 61.0 }),
+            cores: vec![core(1)],
+            portals: vec![json!({ "address": "127.0.0.1:3260", "transports": ["iscsi", "iser"] })],
+            luns: vec![lun("a", Value::Null), lun("b", "gone".into())],
+            sessions: ["iSCSI", "AoE", "iSCSI"].map(|transport| json!({ "transport": transport })).into(),
+            events: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_screen_shows_what_is_well_and_what_is_not() {
+        let text = status().text(None);
+        let expected = "Lunette 0.1.0, process 7, up 1m01s\n\n\
+            CORE  BUSY  POLLING  ASLEEP  SESSIONS      TASKS               BUFFERS\n   \
+            0   10%      20%     70%         3  5 of 4096  1.00 MiB of 64.0 MiB\n\n\
+            Portals   127.0.0.1:3260 (iscsi iser)\nSessions  3: 1 AoE, 2 iSCSI\n\
+            LUNs      2, of which 1 not well\n          b: late: gone\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_core_s_time_is_what_it_was_since_the_last_time() {
+        let core = |busy: f64, asleep: f64| json!({ "busy_s": busy, "polling_s": 0.0, "asleep_s": asleep });
+        assert_eq!(parts(&core(10.0, 90.0), None), [Some(0.1), Some(0.0), Some(0.9)]);
+        assert_eq!(parts(&core(13.0, 91.0), Some(&core(10.0, 90.0))), [Some(0.75), Some(0.0), Some(0.25)]);
+        assert_eq!(parts(&core(1.0, 1.0), Some(&core(10.0, 90.0))), [Some(0.5), Some(0.0), Some(0.5)]);
+        assert_eq!(parts(&json!({}), None), [None; 3]);
+    }
+
+    #[test]
+    fn the_last_events_are_kept_and_read_on_from_there() {
+        let mut events = Events::default();
+        let text = |number: usize| {
+            format!(
+                "id: ab-{number}\nevent: errors\ndata: {{\"lun\":\"a\\u001b\",\"count\":{number},\"time\":\"T\"}}\n\n"
+            )
+        };
+        events.take("retry: 2000\n\n:\n\n");
+        assert_eq!((events.last.len(), &events.id), (0, &None));
+        events.take(&(0..EVENTS + 3).map(text).collect::<String>());
+        assert_eq!((events.last.len(), events.id.as_deref()), (EVENTS, Some("ab-10")));
+        assert_eq!(events.last[0].text(), "T  errors            count=3 lun=a\\x1b");
+    }
+}

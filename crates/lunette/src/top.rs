@@ -1,0 +1,294 @@
+//! `lunette top`.
+
+mod draw;
+
+use crate::client::AdminArguments;
+use crate::rates::{Counts, Load, Rates};
+use crate::status::{Events, Status, parts};
+use crate::table::word;
+use crate::{Failure, catch_interrupts};
+use clap::Args;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal as _};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+/// `lunette top`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Keys: q quits; l and s choose LUNs or sessions; t, r, w, b, p and n sort by all commands, reads, writes, \
+                  bytes, latency and name; the arrows select; d disconnects the session that is selected, once you say y"
+)]
+pub(crate) struct TopArguments {
+    #[command(flatten)]
+    admin: AdminArguments,
+}
+
+/// Between two readings.
+const EVERY: Duration = Duration::from_secs(1);
+/// How soon a key, a reading or an interrupt shows.
+const SOON: Duration = Duration::from_millis(50);
+/// Readings of which a core's load is shown.
+const HISTORY: usize = 200;
+
+/// What a thread of its own has found out.
+enum News {
+    Read(Result<Status, Failure>),
+    /// What came of a change.
+    Changed(String),
+}
+
+/// Shows what goes on, until `q`.
+pub(crate) fn run(arguments: &TopArguments) -> Result<String, Failure> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        let text = "this is no terminal; use lunette luns --watch, or lunette sessions --watch";
+        return Err(Failure::wrong_input(text));
+    }
+    // Who asks a wrong place, or may not, sees why.
+    let mut events = Events::default();
+    let mut model = Model::default();
+    model.take(Status::read(&arguments.admin, &mut events)?);
+    let failed = |error: io::Error| Failure::failed(format!("the terminal cannot be used: {error}"));
+    let stop = catch_interrupts().map_err(failed)?;
+    let (sender, news) = channel();
+    let admin = arguments.admin.clone();
+    let readings = sender.clone();
+    crate::spawn("readings", move || {
+        while readings.send(News::Read(Status::read(&admin, &mut events))).is_ok() {
+            thread::sleep(EVERY);
+        }
+    })?;
+    // Restores the terminal at a panic, too.
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let mut show = |terminal: &mut DefaultTerminal| -> io::Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            terminal.draw(|frame| draw::screen(frame, &model))?;
+            let is_key = event::poll(SOON)?;
+            if is_key
+                && let Event::Key(key) = event::read()?
+                && key.kind != KeyEventKind::Release
+            {
+                match model.press(key) {
+                    Wish::Nothing => {}
+                    Wish::Quit => return Ok(()),
+                    Wish::Disconnect(session) => disconnect(&arguments.admin, session, &sender),
+                }
+            }
+            news.try_iter().for_each(|news| match news {
+                News::Read(Ok(status)) => model.take(status),
+                News::Read(Err(failure)) => model.lost = failure.text,
+                News::Changed(text) => model.message = text,
+            });
+        }
+        Ok(())
+    };
+    let shown = show(&mut terminal);
+    ratatui::restore();
+    shown.map(|()| String::new()).map_err(failed)
+}
+
+/// The daemon answers once nothing of the session is left, which may take long.
+fn disconnect(admin: &AdminArguments, session: u64, sender: &Sender<News>) {
+    let (admin, answers) = (admin.clone(), sender.clone());
+    let ended = move || {
+        let answer = admin.change("DELETE", &format!("/v1/sessions/{session}"), None);
+        let text = match answer.and_then(|answer| answer.done(false)) {
+            Ok(_) => format!("session {session} was disconnected"),
+            Err(failure) => failure.text,
+        };
+        // Nobody reads it any more at the end.
+        let _ = answers.send(News::Changed(text));
+    };
+    if let Err(failure) = crate::spawn("disconnect", ended) {
+        let _ = sender.send(News::Changed(failure.text));
+    }
+}
+
+/// Which table is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Shown {
+    #[default]
+    Luns,
+    Sessions,
+}
+
+/// What it is sorted by: the largest first, names ascending.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Sort {
+    #[default]
+    Commands,
+    Reads,
+    Writes,
+    Bytes,
+    Latency,
+    Name,
+}
+
+/// What a key asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wish {
+    Nothing,
+    Quit,
+    Disconnect(u64),
+}
+
+/// A LUN or a session, with what it has done since the reading before.
+type Item = (Value, Option<Load>);
+
+/// What is on the screen.
+struct Model {
+    status: Option<Status>,
+    luns: Vec<Item>,
+    sessions: Vec<Item>,
+    rates: [Rates; 2],
+    /// Of each core, how much it was busy, polling and asleep, and how busy it was before.
+    cores: Vec<([Option<f64>; 3], VecDeque<f64>)>,
+    shown: Shown,
+    sort: Sort,
+    selected: usize,
+    /// The session whose end has yet to be confirmed.
+    asks: Option<u64>,
+    /// What came of a change, until the next key.
+    message: String,
+    /// Why the daemon does not answer, until it does.
+    lost: String,
+}
+
+impl Default for Model {
+    fn default() -> Model {
+        Model {
+            status: None,
+            luns: Vec::new(),
+            sessions: Vec::new(),
+            rates: [Rates::new("name"), Rates::new("id")],
+            cores: Vec::new(),
+            shown: Shown::default(),
+            sort: Sort::default(),
+            selected: 0,
+            asks: None,
+            message: String::new(),
+            lost: String::new(),
+        }
+    }
+}
+
+impl Model {
+    /// Takes what was read.
+    fn take(&mut self, mut status: Status) {
+        let [luns, sessions] = &mut self.rates;
+        self.luns = luns.read(std::mem::take(&mut status.luns));
+        self.sessions = sessions.read(std::mem::take(&mut status.sessions));
+        self.cores.resize_with(status.cores.len(), Default::default);
+        for (core, (now, history)) in status.cores.iter().zip(&mut self.cores) {
+            let before = self.status.as_ref().map_or(&[][..], |before| &before.cores);
+            *now = parts(core, before.iter().find(|before| before["core"] == core["core"]));
+            history.extend(now[0]);
+            history.drain(..history.len().saturating_sub(HISTORY));
+        }
+        self.status = Some(status);
+        self.lost.clear();
+        self.arrange();
+    }
+
+    /// Sorts, and keeps the selection inside.
+    fn arrange(&mut self) {
+        let sort = self.sort;
+        for (items, name) in [(&mut self.luns, "name"), (&mut self.sessions, "initiator")] {
+            items.sort_by(|a, b| match sort {
+                Sort::Name => word(&a.0[name]).cmp(&word(&b.0[name])),
+                _ => weight(b, sort).total_cmp(&weight(a, sort)),
+            });
+        }
+        self.selected = self.selected.min(self.items().len().saturating_sub(1));
+    }
+
+    /// What is shown.
+    fn items(&self) -> &[Item] {
+        match self.shown {
+            Shown::Luns => &self.luns,
+            Shown::Sessions => &self.sessions,
+        }
+    }
+
+    fn press(&mut self, key: KeyEvent) -> Wish {
+        self.message.clear();
+        if let Some(session) = self.asks.take() {
+            return if key.code == KeyCode::Char('y') { Wish::Disconnect(session) } else { Wish::Nothing };
+        }
+        let last = self.items().len().saturating_sub(1);
+        match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Wish::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return Wish::Quit,
+            KeyCode::Char('l') => (self.shown, self.selected) = (Shown::Luns, 0),
+            KeyCode::Char('s') => (self.shown, self.selected) = (Shown::Sessions, 0),
+            KeyCode::Char('t') => self.sort = Sort::Commands,
+            KeyCode::Char('r') => self.sort = Sort::Reads,
+            KeyCode::Char('w') => self.sort = Sort::Writes,
+            KeyCode::Char('b') => self.sort = Sort::Bytes,
+            KeyCode::Char('p') => self.sort = Sort::Latency,
+            KeyCode::Char('n') => self.sort = Sort::Name,
+            KeyCode::Char('d') if self.shown == Shown::Sessions => {
+                self.asks = self.sessions.get(self.selected).and_then(|(session, _)| session["id"].as_u64());
+            }
+            KeyCode::Up => self.selected = self.selected.saturating_sub(1),
+            KeyCode::Down => self.selected = (self.selected + 1).min(last),
+            KeyCode::Home => self.selected = 0,
+            KeyCode::End => self.selected = last,
+            _ => {}
+        }
+        self.arrange();
+        Wish::Nothing
+    }
+}
+
+fn weight((_, load): &Item, sort: Sort) -> f64 {
+    let Some(load) = load else { return 0.0 };
+    let (read, write) = (&load.stats.read, &load.stats.write);
+    let p99 = |counts: &Counts| counts.percentile(0.99).unwrap_or(0.0);
+    match sort {
+        Sort::Commands | Sort::Name => load.commands(),
+        Sort::Reads => load.iops(read),
+        Sort::Writes => load.iops(write),
+        Sort::Bytes => load.bytes(read) + load.bytes(write),
+        Sort::Latency => p99(read).max(p99(write)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn press(model: &mut Model, key: char) -> Wish {
+        model.press(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE))
+    }
+
+    #[test]
+    fn a_session_is_disconnected_only_once_that_is_confirmed() {
+        let sessions = vec![(json!({ "id": 7 }), None), (json!({ "id": 9 }), None)];
+        let mut model = Model { sessions, ..Model::default() };
+        assert_eq!(press(&mut model, 'd'), Wish::Nothing);
+        assert_eq!(model.asks, None, "LUNs are shown");
+        press(&mut model, 's');
+        model.press(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE));
+        press(&mut model, 'd');
+        assert_eq!((model.asks, press(&mut model, 'n')), (Some(9), Wish::Nothing));
+        assert_eq!((press(&mut model, 'y'), model.asks), (Wish::Nothing, None));
+        press(&mut model, 'd');
+        assert_eq!(press(&mut model, 'y'), Wish::Disconnect(9));
+    }
+
+    #[test]
+    fn both_q_and_ctrl_c_quit() {
+        let mut model = Model::default();
+        assert_eq!(press(&mut model, 'q'), Wish::Quit);
+        assert_eq!(press(&mut model, 'c'), Wish::Nothing);
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(model.press(interrupt), Wish::Quit);
+    }
+}

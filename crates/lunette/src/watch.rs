@@ -1,0 +1,141 @@
+//! Reports that are repeated until an interrupt: repainted on a terminal, one block below the other elsewhere.
+
+use crate::client::AdminArguments;
+use crate::rates::{Load, Rates};
+use crate::{Failure, PIPE_CLOSED, print, signals, unprinted};
+use clap::Args;
+use config::parse_duration;
+use ratatui::crossterm::cursor::MoveTo;
+use ratatui::crossterm::terminal::{self, Clear, ClearType};
+use serde_json::Value;
+use std::io::{self, IsTerminal as _};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+/// How a report is wanted.
+#[derive(Debug, Args)]
+pub(crate) struct WatchArguments {
+    /// Print JSON; with --watch a line each time
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Repeat it until Ctrl-C, with what was done in between: every second, or as often as this says, such as 5 or 500ms
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
+    watch: Option<Duration>,
+}
+
+/// No more often: rates over less say little.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        short if short < INTERVAL_MIN => Err("that is too often; choose 100ms or more".into()),
+        interval => Ok(interval),
+    }
+}
+
+impl WatchArguments {
+    /// Whether it is repeated.
+    pub(crate) fn is_repeated(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    /// A list of the API as this table, in which each item has what it did meanwhile, once that is known; `key` distinguishes
+    /// items.
+    pub(crate) fn list(
+        &self,
+        admin: &AdminArguments,
+        (path, key): (&str, &'static str),
+        table: impl Fn(&[(Value, Option<Load>)], bool) -> String,
+    ) -> Result<String, Failure> {
+        let mut rates = Rates::new(key);
+        self.run(|| {
+            let items = rates.read(admin.list(path)?);
+            Ok(match (self.json, self.is_repeated()) {
+                (false, is_repeated) => table(&items, is_repeated),
+                (true, false) => pretty(&items.into_iter().map(|(item, _)| item).collect()),
+                (true, true) => format!("{}\n", Value::from_iter(items.into_iter().map(with_rates))),
+            })
+        })
+    }
+
+    /// The report that is made so, or, when it is repeated, nothing once an interrupt has come.
+    pub(crate) fn run(&self, mut report: impl FnMut() -> Result<String, Failure>) -> Result<String, Failure> {
+        let Some(interval) = self.watch else { return report() };
+        let interrupts = signals::interrupts()
+            .map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
+        // Who asks a wrong place, or may not, need not wait.
+        let mut text = report()?;
+        let repaints = io::stdout().is_terminal();
+        if repaints {
+            show(&Clear(ClearType::All).to_string())?;
+        }
+        let mut due = Instant::now();
+        loop {
+            show(&match (repaints, self.json) {
+                (true, false) => screen(&text, terminal::size().unwrap_or((80, 24))),
+                (false, false) => format!("{text}\n"),
+                (_, true) => text,
+            })?;
+            due = (due + interval).max(Instant::now());
+            match interrupts.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(String::new()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            // A daemon that is restarted comes back.
+            text = match report() {
+                Ok(text) => text,
+                Err(failure) if self.json => {
+                    crate::complain(format_args!("lunette: {}", failure.text));
+                    String::new()
+                }
+                Err(failure) => format!("{}\n", failure.text),
+            };
+        }
+    }
+}
+
+/// JSON for people, too.
+pub(crate) fn pretty(json: &Value) -> String {
+    format!("{json:#}\n")
+}
+
+fn with_rates((mut item, load): (Value, Option<Load>)) -> Value {
+    item["rates"] = load.map_or(Value::Null, |load| load.json());
+    item
+}
+
+/// What stands on the screen instead of what stood there: as much of it as fits, the last line for the cursor.
+fn screen(text: &str, (columns, rows): (u16, u16)) -> String {
+    let end_of_line = Clear(ClearType::UntilNewLine);
+    let lines = text.lines().take(usize::from(rows.saturating_sub(1)));
+    let lines = lines.map(|line| {
+        let line: String = line.chars().take(usize::from(columns)).collect();
+        format!("{line}{end_of_line}\r\n")
+    });
+    format!("{}{}{}", MoveTo(0, 0), lines.collect::<String>(), Clear(ClearType::FromCursorDown))
+}
+
+fn show(text: &str) -> Result<(), Failure> {
+    print(text).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure { text: String::new(), status: PIPE_CLOSED },
+        _ => Failure::failed(unprinted(&error)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_is_never_longer_or_wider_than_the_terminal() {
+        let text = screen("a long line\nb\nc\nd\n", (6, 4));
+        assert_eq!(text, "\u{1b}[1;1Ha long\u{1b}[K\r\nb\u{1b}[K\r\nc\u{1b}[K\r\n\u{1b}[J");
+    }
+
+    #[test]
+    fn an_interval_is_in_seconds_unless_it_says_otherwise() {
+        let parsed = ["2", "500ms", "1m"].map(|text| interval(text).map(|interval| interval.as_millis()));
+        assert_eq!(parsed, [Ok(2000), Ok(500), Ok(60_000)]);
+        assert!(interval("0").is_err() && interval("x").is_err());
+    }
+}

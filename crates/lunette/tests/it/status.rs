@@ -1,0 +1,104 @@
+//! How a daemon is and what its LUNs do: shown once, and again and again.
+
+use super::reload::Served;
+use crate::support::daemon::Daemon;
+use crate::support::tools::{Outcome, must, tool, wait};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, ChildStdout, Stdio};
+use std::time::Duration;
+
+const FILE: &str = "[[lun]]\nname = \"f\"\nfile = \"./f.img\"\nsize = \"1M\"\n";
+
+fn code(outcome: &Outcome) -> Option<i32> {
+    outcome.status.and_then(|status| status.code())
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn a_daemon_s_status_says_whether_all_is_well_to_people_and_to_scripts() {
+    let served = Served::with(FILE, ", \"f\"");
+    let session = served.session("one");
+    let well = served.must(&["status"]);
+    let portal = format!("Portals   {} (iscsi", served.daemon.lun(0).portal);
+    for part in [&portal, "LUNs      2, all well\n", "Sessions  1: 1 iSCSI\n", "session_begun"] {
+        assert!(well.contains(part), "{part}: {well}");
+    }
+    drop(session);
+
+    // Its folder is somebody else's for a moment: it is not opened at the next start.
+    served.daemon.stop();
+    let file = served.folder.path().join("lunette.toml");
+    let image = served.folder.path().join("f.img");
+    fs::remove_file(&image).expect("it was there");
+    fs::create_dir(&image).expect("a folder in its place");
+    let served = Served { daemon: Daemon::serve_file(&file), folder: served.folder };
+    let ill = served.ask(&["status"]);
+    assert_eq!(code(&ill), Some(3), "{}", ill.text);
+    for part in ["LUNs      2, of which 1 not well\n          f: late: ", "lunette: not well: LUN f\n"] {
+        assert!(ill.text.contains(part), "{part}: {}", ill.text);
+    }
+    let document = served.ask(&["status", "--json"]).text;
+    let document = json(document.split("lunette: ").next().expect("the document"));
+    assert_eq!(
+        (&document["luns"]["count"], &document["luns"]["not_well"][0]["name"]),
+        (&2.into(), &"f".into())
+    );
+    assert_eq!(document["pid"], served.daemon.pid());
+    let luns = served.must(&["luns"]);
+    assert!(luns.contains("f.img, late: "), "{luns}");
+    served.daemon.stop();
+    let gone = super::reload::ask(&served.folder.path().join("admin.sock"), &["status"]);
+    assert_eq!(code(&gone), Some(1), "{}", gone.text);
+}
+
+/// A command that goes on.
+struct Watching {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Watching {
+    fn start(served: &Served, arguments: &[&str]) -> Watching {
+        let mut command = Daemon::command();
+        command.args(arguments).env("LUNETTE_ADMIN", served.folder.path().join("admin.sock"));
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        Watching { child, lines }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.lines.read_line(&mut line).expect("a line") > 0, "it has ended");
+        line
+    }
+
+    fn interrupt(mut self) {
+        must(tool("kill").arg("-INT").arg(self.child.id().to_string()));
+        let status = wait(&mut self.child, Duration::from_secs(30)).expect("it ends");
+        assert!(status.success(), "{status}");
+    }
+}
+
+#[test]
+fn what_is_watched_is_printed_again_and_again_until_an_interrupt() {
+    let served = Served::with("", "");
+    let session = served.session("one");
+    for (command, title) in [("luns", "LUN "), ("sessions", "SESSION "), ("status", "Lunette ")] {
+        let mut watching = Watching::start(&served, &[command, "--watch", "100ms"]);
+        let blocks = std::iter::repeat_with(|| watching.line()).filter(|line| line.starts_with(title));
+        assert_eq!(blocks.take(3).count(), 3);
+        watching.interrupt();
+        let mut watching = Watching::start(&served, &[command, "--watch=100ms", "--json"]);
+        let documents: Vec<Value> = (0..2).map(|_| json(&watching.line())).collect();
+        let first = if command == "status" { &documents[1] } else { &documents[1][0] };
+        assert!(first.is_object() && documents[0].get(0).is_none_or(|one| one["rates"].is_null()), "{first}");
+        watching.interrupt();
+    }
+    drop(session);
+    served.daemon.stop();
+}
