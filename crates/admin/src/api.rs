@@ -3,6 +3,7 @@
 mod access;
 mod events;
 mod metrics;
+mod page;
 mod sessions;
 
 use crate::desk::{Answer, Desk, Fault, Order, Refusal, Refused};
@@ -35,10 +36,11 @@ struct Context {
     start: Instant,
 }
 
-/// All resources: those that [`openapi::OPERATIONS`] lists.
+/// All resources: those that [`openapi::OPERATIONS`] lists, and a page that shows them.
 pub(crate) fn router(desk: Desk) -> Router {
     let context = Context { desk, start: Instant::now() };
     Router::new()
+        .route("/", get(page::shown))
         .route("/v1/cpu", get(cpu_times))
         .route("/metrics", get(metrics::all))
         .route("/v1/cores", get(cores))

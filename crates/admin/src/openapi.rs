@@ -176,6 +176,7 @@ fn describe(operation: &Operation) -> Value {
         Answers::Events => {
             parameters
                 .push(json!({ "name": "Last-Event-ID", "in": "header", "schema": { "type": "string" } }));
+            parameters.push(query("after", "string"));
         }
         Answers::Metrics => parameters.push(query("sessions", "integer")),
         Answers::One(_) | Answers::All(_) | Answers::File => {}

@@ -5,7 +5,7 @@ use crate::ring::Following;
 use crate::server::Deadline;
 use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::State as Shared;
+use axum::extract::{RawQuery, State as Shared};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
@@ -29,9 +29,15 @@ const DROPPED: &str =
 pub(super) async fn follow(
     Shared(context): Shared<Context>,
     Extension(deadline): Extension<Deadline>,
+    RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    let last = headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default());
+    let query = query.unwrap_or_default();
+    // A browser cannot set the field before it has seen an event.
+    let last = match headers.get("last-event-id") {
+        Some(id) => Some(id.to_str().unwrap_or_default()),
+        None => query.strip_prefix("after="),
+    };
     let Some(following) = context.desk.follow(last) else {
         let title = "too many clients follow events";
         return problem(StatusCode::SERVICE_UNAVAILABLE, title, &[]);

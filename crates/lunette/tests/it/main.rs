@@ -32,6 +32,7 @@ mod metrics;
 mod network;
 mod nexus;
 mod notify;
+mod page;
 mod real_input;
 mod reload;
 mod report;

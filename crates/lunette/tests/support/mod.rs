@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test crate uses its own part of this")]
 
 pub mod aoe;
+pub mod browser;
 pub mod conformance;
 pub mod daemon;
 pub mod disk;

@@ -1,0 +1,122 @@
+//! The page that a daemon shows to people, in a real browser.
+
+use crate::support::browser::Browser;
+use crate::support::daemon::Daemon;
+use crate::support::initiator::{Initiator, Login};
+use crate::support::load::Load;
+use crate::support::wait_until;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+/// A name that would be a script if it were taken for HTML.
+const HOSTILE: &str = "<img src=x onerror=alert(1)>";
+
+fn place(daemon: &Daemon) -> String {
+    let line = daemon.banner().lines().find_map(|line| line.strip_prefix("Admin "));
+    line.expect("the banner has it").to_owned()
+}
+
+/// Reads in the first row of a table, a second.
+fn reads(browser: &mut Browser, table: &str) -> f64 {
+    let cell = format!(
+        "[...document.querySelectorAll('#{table} th')].findIndex(title => title.textContent === 'R/s')"
+    );
+    let text =
+        browser.value(&format!("document.querySelector('#{table} tbody tr')?.cells[{cell}]?.textContent"));
+    let text = text.as_str().unwrap_or("-").to_owned();
+    match text.strip_suffix(['k', 'M']) {
+        Some(_) => 10_000.0,
+        None => text.parse().unwrap_or(0.0),
+    }
+}
+
+fn sessions(browser: &mut Browser) -> f64 {
+    let count = "document.querySelectorAll('#sessions tbody tr:not(.noted)').length";
+    browser.value(count).as_f64().expect("a number")
+}
+
+#[test]
+fn the_page_changes_when_load_begins_and_ends_and_a_session_goes() {
+    let daemon = Daemon::serve(["--lun", "ram:16M", "--admin", "127.0.0.1:0"]);
+    let mut browser = Browser::open(&format!("{}/", place(&daemon)));
+    wait_until("it is live", || browser.value("document.getElementById('live')?.textContent") == "live");
+    wait_until("charts are drawn", || {
+        browser.value("document.querySelectorAll('#charts polyline').length").as_u64() > Some(0)
+    });
+    assert_eq!(sessions(&mut browser), 0.0);
+
+    let load = Load::on(&daemon.lun(0).to_string(), &["--iodepth", "2"]);
+    wait_until("load begins", || reads(&mut browser, "luns") > 0.0 && reads(&mut browser, "sessions") > 0.0);
+    wait_until("it is an event", || {
+        let events = browser.value("document.getElementById('events').textContent");
+        events.as_str().is_some_and(|text| text.contains("session begun"))
+    });
+    load.stop();
+    wait_until("load ends", || reads(&mut browser, "luns") == 0.0 && sessions(&mut browser) == 0.0);
+
+    let one = Initiator::login(&daemon.lun(0), &Login::named("one")).expect("login");
+    wait_until("a session comes", || sessions(&mut browser) == 1.0);
+    drop(one);
+    wait_until("a session goes", || sessions(&mut browser) == 0.0);
+
+    let mut backgrounds = Vec::new();
+    for (width, scheme) in [(420, "light"), (1400, "dark")] {
+        browser.resize(width, scheme);
+        let wanted = browser.value("document.documentElement.scrollWidth");
+        assert!(wanted.as_u64() <= Some(width.into()), "{wanted} of {width}");
+        let cut = "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth).length";
+        assert_eq!(browser.value(cut), 0, "tables that are cut at {width}");
+        backgrounds.push(browser.value("getComputedStyle(document.body).backgroundColor"));
+    }
+    assert_ne!(backgrounds[0], backgrounds[1]);
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+    daemon.stop();
+}
+
+#[test]
+fn names_of_initiators_are_shown_as_text() {
+    let daemon = Daemon::serve(["--lun", "ram:16M", "--admin", "127.0.0.1:0"]);
+    let mut browser = Browser::open(&format!("{}/", place(&daemon)));
+    wait_until("it is live", || browser.value("document.getElementById('live')?.textContent") == "live");
+    let places = [
+        format!(
+            "(happened({{ type: 'x', data: JSON.stringify({{ initiator: '{HOSTILE}' }}) }}), at('events'))"
+        ),
+        format!("table(SESSIONS, [{{ initiator: '{HOSTILE}', target: '{HOSTILE}' }}], notesOfSession, '')"),
+        format!("table(LUNS, [{{ name: '{HOSTILE}', trouble: '{HOSTILE}' }}], notesOfLun, '')"),
+    ];
+    for place in places {
+        let shown = browser.value(&format!(
+            "(place => [place.textContent.includes('{HOSTILE}'), place.querySelectorAll('img').length])({place})"
+        ));
+        assert_eq!(shown, serde_json::json!([true, 0]), "{place}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn the_page_may_run_only_its_own_script_and_connect_only_to_its_daemon() {
+    let daemon = Daemon::serve(["--lun", "ram:16M", "--admin", "127.0.0.1:0"]);
+    let place = place(&daemon);
+    let get = || {
+        let mut stream = TcpStream::connect(place.trim_start_matches("http://")).expect("it listens");
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("a request is taken");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        text
+    };
+    let (first, second) = (get(), get());
+    let policy = |text: &str| {
+        let policy = text.lines().find_map(|line| line.strip_prefix("content-security-policy: "));
+        policy.expect("a policy").to_owned()
+    };
+    let parts = ["default-src 'none'; script-src 'nonce-", "connect-src 'self'", "frame-ancestors 'none'"];
+    assert!(parts.iter().all(|part| policy(&first).contains(part)), "{}", policy(&first));
+    assert!(!policy(&first).contains("unsafe"), "{}", policy(&first));
+    assert_ne!(policy(&first), policy(&second), "a nonce is used once");
+    let body = first.split_once("\r\n\r\n").expect("a body").1;
+    // A namespace is a name: nothing comes from there.
+    let rest = body.replace("http://www.w3.org/2000/svg", "");
+    assert!(!rest.contains("http") && !rest.contains("NONCE"), "nothing comes from elsewhere");
+    daemon.stop();
+}
