@@ -78,7 +78,10 @@ impl WatchArguments {
             })?;
             due = (due + interval).max(Instant::now());
             match interrupts.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(String::new()),
+                // Behind the terminal's ^C.
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                    return Ok(if repaints { "\n".into() } else { String::new() });
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
             // A daemon that is restarted comes back.
@@ -110,7 +113,7 @@ fn screen(text: &str, (columns, rows): (u16, u16)) -> String {
     let lines = text.lines().take(usize::from(rows.saturating_sub(1)));
     let lines = lines.map(|line| {
         let line: String = line.chars().take(usize::from(columns)).collect();
-        format!("{line}{end_of_line}\r\n")
+        format!("{line}{end_of_line}\n")
     });
     format!("{}{}{}", MoveTo(0, 0), lines.collect::<String>(), Clear(ClearType::FromCursorDown))
 }
@@ -129,7 +132,7 @@ mod tests {
     #[test]
     fn a_screen_is_never_longer_or_wider_than_the_terminal() {
         let text = screen("a long line\nb\nc\nd\n", (6, 4));
-        assert_eq!(text, "\u{1b}[1;1Ha long\u{1b}[K\r\nb\u{1b}[K\r\nc\u{1b}[K\r\n\u{1b}[J");
+        assert_eq!(text, "\u{1b}[1;1Ha long\u{1b}[K\nb\u{1b}[K\nc\u{1b}[K\n\u{1b}[J");
     }
 
     #[test]
