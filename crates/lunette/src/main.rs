@@ -34,14 +34,14 @@ use banner::{Running, banner};
 use clap::Parser as _;
 use config::{Checked, Config, Problems, ServeOptions};
 use config::{redact, redact_all};
-use engine::Daemon;
+use engine::{Daemon, Patience};
 use live::Live;
 use live::readings::Readings;
 use live::sessions::Sessions;
 use live::tally::Tally;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
-use signals::Asked;
+use signals::{Asked, Caught};
 use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::net::TcpListener;
@@ -183,14 +183,9 @@ fn run_daemon(
     sockets: Vec<(String, TcpListener)>,
     mut user: Option<User>,
 ) -> Result<(), Failure> {
-    let checked = Checked::from_options(&options).and_then(live::usable).map_err(|problems| {
-        Failure::wrong_input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
-    })?;
-    for warning in &checked.warnings {
-        tracing::warn!("{warning}");
-    }
+    let checked = wanted(&options)?;
     // Before anything is served, so that no signal is lost.
-    let mut signals =
+    let signals =
         signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
     if let Some(user) = &mut user {
         user.look(&checked.config);
@@ -228,7 +223,36 @@ fn run_daemon(
     let turns = daemon.turns();
     let name = user.map(|user| user.name().to_owned());
     let mut live = Live::new(daemon, options, checked, desk, tally).with_rights_of(name);
-    let patience = live.patience().clone();
+    forward(signals, live.patience().clone(), events)?;
+    // A pipe that nobody reads may take no more, and the end does not wait for it.
+    spawn("banner", move || say(&banner))?;
+    notify::ready(live.config());
+    notify::feed_watchdog(turns)
+        .map_err(|error| Failure::failed(format!("a thread cannot be started: {error}")))?;
+    attend(&mut live, &received);
+    notify::stopping();
+    // Clients that still wait for a change are notified that the daemon ends.
+    drop(received);
+    tracing::info!("stopping: commands finish, stores are flushed, initiators are asked to log out");
+    live.stop().map_err(Failure::failed)?;
+    drop(admin);
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// What is to be served, once it is known to be right; what may be meant otherwise is logged.
+fn wanted(options: &ServeOptions) -> Result<Checked, Failure> {
+    let checked = Checked::from_options(options).and_then(live::usable).map_err(|problems| {
+        Failure::wrong_input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+    })?;
+    for warning in &checked.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(checked)
+}
+
+/// Has the thread that owns the daemon notified of signals.
+fn forward(mut signals: Caught, patience: Patience, events: mpsc::Sender<Event>) -> Result<(), Failure> {
     spawn("signals", move || {
         loop {
             let asked = signals.next();
@@ -240,12 +264,11 @@ fn run_daemon(
                 break;
             }
         }
-    })?;
-    // A pipe that nobody reads may take no more, and the end does not wait for it.
-    spawn("banner", move || say(&banner))?;
-    notify::ready(live.config());
-    notify::feed_watchdog(turns)
-        .map_err(|error| Failure::failed(format!("a thread cannot be started: {error}")))?;
+    })
+}
+
+/// Does what is asked for until the daemon is to end.
+fn attend(live: &mut Live, received: &mpsc::Receiver<Event>) {
     // What came before the signal that ends it is not begun any more.
     while !live.patience().has_ended() {
         match received.recv_timeout(if live.has_leaving() { LOOK_AGAIN } else { Duration::MAX }) {
@@ -255,14 +278,6 @@ fn run_daemon(
             Ok(Event::Signal(Asked::End)) | Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    notify::stopping();
-    // Clients that still wait for a change are notified that the daemon ends.
-    drop(received);
-    tracing::info!("stopping: commands finish, stores are flushed, initiators are asked to log out");
-    live.stop().map_err(Failure::failed)?;
-    drop(admin);
-    tracing::info!("stopped");
-    Ok(())
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
