@@ -130,7 +130,11 @@ const SESSION: &[Field] = &[
     ("core", NUMBER, "The core that serves it"),
     ("state", TEXT, "serving, moving (to another core) or ending"),
     ("age_seconds", SECONDS, "How long ago its connection was accepted"),
-    ("in_flight", NUMBER, "Commands that have come and not ended"),
+    (
+        "in_flight",
+        NUMBER,
+        "Commands that have come and not ended; one that is answered as it comes counts only until that has left",
+    ),
     ("commands", NUMBER, "Commands that have come"),
     ("read_bytes", NUMBER, "Bytes that they were to read"),
     ("write_bytes", NUMBER, "Bytes that they were to write"),

@@ -45,6 +45,11 @@ impl Answers {
         self.lent.is_empty()
     }
 
+    /// How many READs that is.
+    pub(super) fn unsent(&self) -> usize {
+        self.lent.iter().map(|lent| lent.commands as usize).sum()
+    }
+
     /// What is on its way.
     pub(super) fn moving(&self) -> Option<Moving> {
         self.moving

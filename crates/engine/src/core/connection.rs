@@ -379,9 +379,9 @@ impl Connection {
         self.tasks.iter().all(Option::is_none) && self.answers.have_left()
     }
 
-    /// Commands that have come and not ended.
+    /// Commands that have come and not ended, also READs that were answered as they came, until their data has left.
     pub(super) fn in_flight_commands(&self) -> usize {
-        self.tasks.iter().flatten().count()
+        self.tasks.iter().flatten().count() + self.answers.unsent()
     }
 
     /// Whether nothing of it is under way that could stall, or is work to be counted: all that can happen by itself is that its
