@@ -13,11 +13,11 @@ use reactor::memory::Pages;
 use reactor::uring::Uring;
 use scsi::Space;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
-use store::lane::Backend;
+use store::lane::{Backend, Store};
 use store::{Claim, OpenError};
 
 /// How long the start waits for stores. What has not opened by then is waited for while others are served.
@@ -190,6 +190,12 @@ fn opened(
     }
 }
 
+/// The size that a file is to have or to be made with, unless it has more. It does when the daemon was killed between making it
+/// larger and writing that down: initiators may know, and rely on all of it. One that has less may have lost something.
+pub(crate) fn size_if_not_larger(path: &Path, size: Option<u64>) -> Option<u64> {
+    size.filter(|size| !std::fs::metadata(path).is_ok_and(|found| found.len() > *size))
+}
+
 fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
     let claim = Claim::to_serve(lun.read_only);
     Ok(match &lun.store {
@@ -202,7 +208,17 @@ fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt 
             store::open_ram_on(*size, pages)?
         }
         StoreSpec::File { path, size } => {
-            let store = store::file::open_counted(path, *size, lun.block_bytes, claim, losses.clone())?;
+            let asked = size_if_not_larger(path, *size);
+            let store = store::file::open_counted(path, asked, lun.block_bytes, claim, losses.clone())?;
+            if let (Some(size), None) = (size, asked) {
+                let found = store.traits().size_bytes;
+                tracing::warn!(
+                    lun = %lun.name,
+                    "{}: it has {found} bytes, and not size = {size}, as when the daemon was killed while it was made larger; it is \
+                     served as it is: write size = {found} into the configuration",
+                    path.display()
+                );
+            }
             if let Ok(Some(format)) = store::image::format(path) {
                 tracing::warn!(lun = %lun.name, "{}; {IMAGE_REMEDY}", image_problem(path, format));
             }

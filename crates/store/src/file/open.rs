@@ -242,8 +242,9 @@ fn check_block(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
 fn check_same(path: &Path, found: u64, size: Option<u64>) -> Result<(), OpenError> {
     match size {
         Some(size) if size != found => {
-            let remedy =
-                format!("leave size= out, or change the file with: truncate -s {size} {}", path.display());
+            let longer =
+                || format!("leave size= out, or make it longer: truncate -s {size} {}", path.display());
+            let remedy = if found < size { longer() } else { "leave size= out".into() };
             Err(wrong(path, &format!("exists with {found} bytes, not {size}"), &remedy))
         }
         Some(_) | None => Ok(()),

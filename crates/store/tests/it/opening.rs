@@ -49,8 +49,13 @@ fn files_that_cannot_be_served() {
     std::fs::File::create(&odd).unwrap().set_len(10_240).unwrap();
     refused(store::open_file(&odd, None, 4096, Claim::Sole), &["bs=2048", "truncate -s 12288 "]);
     refused(
-        store::open_file(&path, Some(4096), 512, Claim::Sole),
-        &["10000 bytes, not 4096", "truncate -s 4096"],
+        store::open_file(&path, Some(16384), 512, Claim::Sole),
+        &["10000 bytes, not 16384", "truncate -s 16384"],
+    );
+    let larger = store::open_file(&path, Some(4096), 512, Claim::Sole).err().expect("refused").to_string();
+    assert!(
+        larger.contains("10000 bytes, not 4096") && !larger.contains("truncate"),
+        "that cuts data off: {larger}"
     );
     refused(store::open_file(&empty, None, 512, Claim::Sole), &["empty", "truncate"]);
     refused(store::open_file(&missing, Some(1000), 512, Claim::Sole), &["1000 bytes", "give 1024 bytes"]);

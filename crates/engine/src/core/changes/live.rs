@@ -304,8 +304,8 @@ fn a_lun_that_is_not_ready_has_the_size_that_the_configuration_has_by_now() {
         let lun = format!("file = '{}', size = '{size}', serial = 'A'", file.display());
         BASE.replace("ram = '1M', serial = 'A'", &lun)
     };
-    // It has another size than the file; or there is none, but a folder.
-    for (before, size, is_there) in [("1M", "2M", true), ("2M", "3M", false)] {
+    // It has more than the file; or there is none, but a folder.
+    for (before, size, is_there) in [("3M", "2M", true), ("2M", "3M", false)] {
         if !is_there {
             std::fs::rename(&file, &aside).expect("a file");
             std::fs::create_dir(&file).expect("a folder");
@@ -328,6 +328,28 @@ fn a_lun_that_is_not_ready_has_the_size_that_the_configuration_has_by_now() {
         x.logout().expect("an answer");
         daemon.stop().expect("every core ends in order");
     }
+}
+
+#[test]
+fn a_file_that_was_made_larger_than_was_written_down_is_served_as_it_is() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("disk");
+    std::fs::write(&file, vec![7; 2 << 20]).expect("a file");
+    let with = |size: &str| {
+        let lun = format!("file = '{}', size = '{size}', serial = 'A'", file.display());
+        BASE.replace("ram = '1M', serial = 'A'", &lun)
+    };
+    let mut daemon = start(&with("1M"));
+    let mut x = session(daemon.addresses()[0], "x", 1);
+    assert_eq!(daemon.units()[0].size_bytes, 2 << 20);
+    assert_eq!(x.read_blocks(0, 4095, 1, BLOCK).expect("GOOD"), [7; 512], "its last block");
+    change(&mut daemon, &with("2M")).expect("it is so already");
+    assert_eq!(reports(&mut x, 0), NOTHING);
+    change(&mut daemon, &with("3M")).expect("it grows");
+    assert_eq!(reports(&mut x, 0), [CAPACITY_CHANGED]);
+    assert_eq!(x.read_blocks(0, 4095, 1, BLOCK).expect("GOOD"), [7; 512]);
+    x.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
 }
 
 #[test]
