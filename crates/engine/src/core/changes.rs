@@ -104,27 +104,27 @@ impl<I: Io> Core<I> {
             self.serve_exports();
         }
         let _ = taken.send(true);
-        let begun = self.hide_from_tasks();
+        self.refuse_hidden();
+        let begun = self.unentitled();
         self.changes.begin(done, 0, ended, begun);
         self.acknowledge_changes();
     }
 
-    /// Ends tasks that wait at LUNs which their sessions do not see any more, and returns those that have begun there: what they
-    /// write may still land. Of a unit that goes all end as they would have, before it has gone.
-    fn hide_from_tasks(&mut self) -> Vec<Key> {
+    /// Ends tasks that wait at LUNs which their sessions do not see any more. Of a unit that goes all end as they would have, before
+    /// it has gone.
+    fn refuse_hidden(&mut self) {
         let is_hidden = |task: &Task| {
             let conn = self.connections.get(task.origin);
             conn.and_then(|conn| conn.luns.get(task.lun)).is_some_and(|lun| lun.number == NO_LUN)
         };
-        let is_meant = |task: &Task| is_hidden(task) && self.served.units.contains(&task.unit);
-        let hidden = self.tasks.iter().filter(|(_, task)| is_meant(task));
-        let (begun, waiting): (Vec<_>, Vec<_>) =
-            hidden.map(|(key, task)| (key, task.has_begun())).partition(|(_, has_begun)| *has_begun);
-        waiting.into_iter().for_each(|(key, _)| self.refuse_hidden(key));
-        begun.into_iter().map(|(key, _)| key).collect()
+        let is_meant =
+            |task: &Task| !task.has_begun() && is_hidden(task) && self.served.units.contains(&task.unit);
+        let meant = self.tasks.iter().filter(|(_, task)| is_meant(task));
+        let meant: Vec<Key> = meant.map(|(key, _)| key).collect();
+        meant.into_iter().for_each(|key| self.refuse_hidden_unit(key));
     }
 
-    /// Acknowledges changes that are done here: nothing of sessions that were ended for them, or of LUNs that they hid, can take
+    /// Acknowledges changes that are done here: nothing of sessions that were ended for them, or that they took a right from, can take
     /// effect any more, this core listens where it is to, and units are what they are to be.
     pub(super) fn acknowledge_changes(&mut self) {
         if self.changes.under_way.is_empty() || (!self.stop.has_begun() && self.still_listens()) {
@@ -144,13 +144,13 @@ impl<I: Io> Core<I> {
         });
     }
 
-    /// The units that sessions still use which were ended for a change, or to which they were hidden.
+    /// The units that sessions still use which were ended for a change, or may not use them so any more.
     pub(super) fn report_awaited(&self, to: &mpsc::Sender<Vec<u32>>) {
         let sessions = self.changes.under_way.iter().flat_map(|change| &change.sessions);
         let sessions = sessions.filter_map(|key| self.connections.get(*key));
         let lingering = sessions.flat_map(|conn| &conn.closing.lingering);
-        let hidden = self.changes.under_way.iter().flat_map(|change| &change.tasks);
-        let tasks = lingering.chain(hidden).filter_map(|key| self.tasks.get(*key));
+        let unentitled = self.changes.under_way.iter().flat_map(|change| &change.tasks);
+        let tasks = lingering.chain(unentitled).filter_map(|key| self.tasks.get(*key));
         let _ = to.send(tasks.map(|task| task.unit).collect());
     }
 
@@ -275,6 +275,8 @@ impl<I: Io> Core<I> {
         }
     }
 }
+
+mod rights;
 
 #[cfg(test)]
 mod live;

@@ -30,7 +30,7 @@ pub(super) struct ChangeHere {
     pub(super) units: usize,
     /// Sessions that end for it.
     pub(super) sessions: Vec<Key>,
-    /// Tasks of LUNs that are hidden, which may still write.
+    /// Tasks that may still change what their initiators may not change any more.
     pub(super) tasks: Vec<Key>,
 }
 

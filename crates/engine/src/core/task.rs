@@ -174,6 +174,11 @@ impl Task {
         self.unit == unit || self.exec.as_ref().is_some_and(|exec| exec.touches(unit))
     }
 
+    /// Whether it may change a unit that is one of these.
+    pub(super) fn changes(&self, is_one: &dyn Fn(u32) -> bool) -> bool {
+        self.exec.as_ref().is_some_and(|exec| exec.changes(self.unit, is_one))
+    }
+
     /// The nexus of a task that outlives its command, unless nothing can abort it.
     pub(super) fn detached_nexus(&self) -> Option<&NexusUnit> {
         self.detached.as_ref().filter(|_| !self.is_unstoppable()).map(|detached| &detached.nexus)

@@ -241,6 +241,33 @@ impl Exec {
         matches!(&self.program, Program::ExtendedCopy(copy) if copy.touches(unit))
     }
 
+    /// Whether it may change the medium of a unit that is one of these, or what others see of it. `own` is the unit that it is for.
+    pub fn changes(&self, own: u32, is_one: &dyn Fn(u32) -> bool) -> bool {
+        match &self.program {
+            Program::End(_)
+            | Program::Read(_)
+            | Program::Verify(_)
+            | Program::Flush(_)
+            | Program::LbaStatus(_)
+            | Program::Answer(_) => false,
+            Program::Write(_)
+            | Program::CompareAndWrite(_)
+            | Program::OrWrite(_)
+            | Program::WriteSame(_)
+            | Program::Unmap(_)
+            | Program::ModeSelect(_)
+            | Program::StartStop(_)
+            | Program::Prevent(_)
+            | Program::PersistentReserveOut(_)
+            | Program::ReserveRelease(_)
+            | Program::Erase(_)
+            | Program::WriteCache(_)
+            | Program::Order(_) => is_one(own),
+            Program::ExtendedCopy(copy) => copy.destinations().any(is_one),
+            Program::PassThrough(passed) => passed.exec().changes(own, is_one),
+        }
+    }
+
     /// Whether nothing can abort it once it is detached.
     pub fn erases(&self) -> bool {
         matches!(self.program, Program::Erase(_))

@@ -30,6 +30,18 @@ pub(super) fn watches(
 }
 
 impl<L: Line> Ethernet<L> {
+    /// Whether what is served has this unit for a session of an opening.
+    pub(in crate::core) fn lets_in(&self, served: &Served, opening: u32, session: Key, unit: u32) -> bool {
+        let mut all = self.interfaces.iter().chain(&self.retired);
+        let Some(interface) = all.find(|interface| interface.opening == opening) else { return false };
+        let segment = served.segment(interface.segment.number);
+        let mut sessions = interface.sessions.iter();
+        let place = sessions.find(|(_, key)| **key == session).map(|(place, _)| place);
+        segment.zip(place).is_some_and(|(segment, (from, address))| {
+            segment.interface.admits(*from) && served.exports.get(address) == Some(&unit)
+        })
+    }
+
     /// Watches what is served now, and no more.
     fn watch_served(&mut self, served: &Served, core: usize) {
         let mut before = std::mem::take(&mut self.interface_watches);

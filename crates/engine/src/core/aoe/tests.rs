@@ -1,7 +1,9 @@
 //! Writes of one unit from several addresses, on the loopback interface, while its store is slow.
 
+use crate::Wants;
+use crate::daemon::ChangeError;
 use crate::testing::{HeldStore, serve};
-use config::{AoeInterface, Limits, Rate};
+use config::{AoeInterface, Limits, Rate, diff};
 use reactor::io::{Io, Wait};
 use reactor::memory::Arena;
 use reactor::packet::aoe;
@@ -155,4 +157,32 @@ fn writes_that_wait_for_a_limit_leave_frames_for_others() {
     assert_eq!(guest.answer()[15], 0, "no error");
     assert_eq!(guest.read(0), 9);
     daemon.stop().expect("the core ends in order");
+}
+
+#[test]
+fn an_address_is_not_served_any_more_once_nothing_that_came_to_it_can_be_written() {
+    let shelf = (std::process::id() % 0xf000) as u16 + 1;
+    let [before, after] = [4, 5].map(|slot| Address { shelf, slot });
+    let store = HeldStore::new();
+    let (mut daemon, _) = serve(1, std::slice::from_ref(&store), |config| {
+        config.luns[0].aoe = Some(before);
+        let (allow, deny) = (BTreeSet::new(), BTreeSet::new());
+        config.aoe = vec![AoeInterface { name: LOOPBACK.into(), cores: vec![0], allow, deny }];
+    });
+    let mut guest = Guest::new(before);
+    store.hold();
+    guest.write(ONE, 7, 1);
+    guest.settle();
+    assert_eq!(store.held(), 1);
+    let mut to = daemon.config().clone();
+    to.luns[0].aoe = Some(after);
+    let [step] = &diff(daemon.config(), &to)[..] else { panic!("one step") };
+    daemon.wait_at_most(Duration::ZERO);
+    let unended = daemon.take_step(step, &to, Wants::Store);
+    assert!(
+        matches!(&unended, Err(ChangeError::Unended(what)) if what.contains("of LUN lun0 ")),
+        "it may still be written: {unended:?}"
+    );
+    store.release();
+    daemon.stop().expect("its store is flushed");
 }

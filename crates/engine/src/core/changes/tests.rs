@@ -11,7 +11,7 @@ use crate::testing::initiator::{Initiator, Login, Response, write_cdb};
 use crate::testing::{HeldStore, serve, serve_reporting};
 use crate::units::NewUnit;
 use crate::{Change, Daemon, Event, Events, Shown, Wants};
-use config::{ByDevice, Config, Lun, ServeOptions, StepOfChange};
+use config::{ByDevice, Config, Group, Limits, Lun, ServeOptions, StepOfChange};
 use reactor::io::{Io, Wait};
 use reactor::mailbox::{self, Mailbox};
 use reactor::memory::Arena;
@@ -21,9 +21,10 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 use store::lane::Store;
-use wire::scsi::command::ReportLuns;
+use wire::scsi::command::{ReportLuns, TestUnitReady};
 
 const BLOCK: u32 = 512;
 const GOOD: u8 = 0;
@@ -34,6 +35,8 @@ const REPORT_LUNS: ReportLuns = ReportLuns::new(256);
 const LUNS_CHANGED: u16 = 0x3f0e;
 const POWER_ON: u16 = 0x2900;
 const NOT_SUPPORTED: u16 = 0x2500;
+const MODE_CHANGED: u16 = 0x2a01;
+const WRITE_PROTECTED: u16 = 0x2700;
 
 fn lun(name: &str, store: &HeldStore) -> Box<Lun> {
     let spec = format!("ram:{}", store.traits().size_bytes);
@@ -309,7 +312,7 @@ fn a_target_whose_session_hangs_is_removed_and_whoever_ends_the_daemon_waits_for
 fn a_lun_is_hidden_once_nothing_of_the_session_can_be_written_there_any_more() {
     const ORDERED: u8 = 2;
     let stores = [HeldStore::new(), HeldStore::new()];
-    let (mut daemon, url) = serve(2, &stores, |_| {});
+    let (daemon, url) = serve(2, &stores, |_| {});
     let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
     (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
     stores[1].hold();
@@ -319,12 +322,7 @@ fn a_lun_is_hidden_once_nothing_of_the_session_can_be_written_there_any_more() {
     let waits = initiator.issue_as(ORDERED, 1, write, 0, vec![2; 512]).expect("it is sent");
     let mut config = daemon.config().clone();
     config.targets[0].luns.pop();
-    let steps = config::diff(daemon.config(), &config);
-    let hider = std::thread::spawn(move || {
-        let outcomes: Vec<_> =
-            steps.iter().map(|step| daemon.take_step(step, &config, Wants::Store)).collect();
-        (daemon, outcomes)
-    });
+    let hider = change(daemon, config);
     let refused = initiator.complete(waits).expect("an answer");
     assert_eq!(code(&refused), Some(NOT_SUPPORTED), "it has not begun");
     for _ in 0..32 {
@@ -337,6 +335,107 @@ fn a_lun_is_hidden_once_nothing_of_the_session_can_be_written_there_any_more() {
     assert!(!outcomes.is_empty() && outcomes.iter().all(Result::is_ok), "{outcomes:?}");
     initiator.logout().expect("an answer");
     daemon.stop().expect("every core ends in order");
+}
+
+/// Takes all steps to another configuration, meanwhile.
+fn change(mut daemon: Daemon, to: Config) -> JoinHandle<(Daemon, Vec<Result<(), ChangeError>>)> {
+    std::thread::spawn(move || {
+        let steps = config::diff(daemon.config(), &to);
+        let outcomes = steps.iter().map(|step| daemon.take_step(step, &to, Wants::Store)).collect();
+        (daemon, outcomes)
+    })
+}
+
+#[test]
+fn the_right_to_write_goes_once_nothing_that_had_it_can_be_written_any_more() {
+    const ORDERED: u8 = 2;
+    const HEAD_OF_QUEUE: u8 = 3;
+    type Change = fn(&mut Config);
+    let of_group: Change = |config| config.targets[0].groups[0].read_only = true;
+    let of_lun: Change = |config| config.luns[1].read_only = true;
+    for takes in [of_group, of_lun] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (daemon, url) = serve(2, &stores, |config| config.targets[0].groups = vec![everyone()]);
+        let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
+        (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+        stores[1].hold();
+        let write = write_cdb(0, 512, BLOCK, false);
+        let begun = initiator.issue(1, write, 0, vec![1; 512]).expect("it is sent");
+        stores[1].wait_for(1);
+        let waits = initiator.issue_as(ORDERED, 1, write, 0, vec![2; 512]).expect("it is sent");
+        let mut to = daemon.config().clone();
+        takes(&mut to);
+        let taker = change(daemon, to);
+        let mut report = || {
+            let asked = initiator.issue_as(HEAD_OF_QUEUE, 1, TestUnitReady {}, 0, Vec::new());
+            code(&initiator.complete(asked.expect("it is sent")).expect("an answer"))
+        };
+        while report() != Some(MODE_CHANGED) {
+            std::thread::yield_now();
+        }
+        for _ in 0..32 {
+            assert_eq!(report(), None);
+        }
+        assert!(!taker.is_finished(), "the first write may still take effect");
+        stores[1].release();
+        assert_eq!(initiator.complete(begun).expect("an answer").status, GOOD);
+        let refused = initiator.complete(waits).expect("an answer");
+        assert_eq!(code(&refused), Some(WRITE_PROTECTED), "it had not begun");
+        let (daemon, outcomes) = taker.join().expect("it ends");
+        assert!(!outcomes.is_empty() && outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+        assert_eq!(initiator.read_blocks(1, 0, 1, BLOCK).expect("GOOD"), [1; 512]);
+        initiator.logout().expect("an answer");
+        daemon.stop().expect("every core ends in order");
+    }
+}
+
+#[test]
+fn a_write_that_hangs_holds_up_the_change_that_takes_the_right_to_it_and_no_other() {
+    type Change = fn(&mut Config);
+    let protects: Change = |config| config.targets[0].groups[0].read_only = true;
+    let hides: Change = |config| _ = config.targets[0].luns.pop();
+    let another: Change = |config| config.logins_max += 1;
+    for takes in [protects, hides] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (mut daemon, url) = serve(2, &stores, |config| config.targets[0].groups = vec![everyone()]);
+        let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
+        (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+        stores[1].hold();
+        let write = write_cdb(0, 512, BLOCK, false);
+        initiator.issue(1, write, 0, vec![1; 512]).expect("it is sent");
+        stores[1].wait_for(1);
+        // Its session ends, and it goes on.
+        drop(initiator);
+        stores[1].wait_for_cancel(1);
+        let step = |daemon: &mut Daemon, change: Change| {
+            let mut to = daemon.config().clone();
+            change(&mut to);
+            daemon.take_step(&config::diff(daemon.config(), &to)[0], &to, Wants::Store)
+        };
+        step(&mut daemon, another).expect("it waits for no write");
+        daemon.wait_at_most(Duration::ZERO);
+        let what = unended(step(&mut daemon, takes));
+        assert!(what.contains("of LUN lun1 "), "{what}");
+        daemon.wait_at_most(Duration::from_secs(60));
+        step(&mut daemon, another).expect("it waits for no write either");
+        stores[1].release();
+        daemon.stop().expect("every core ends in order");
+    }
+}
+
+/// A group of all initiators.
+fn everyone() -> Group {
+    Group {
+        name: "all".into(),
+        initiators: Vec::new(),
+        networks: Vec::new(),
+        deny: false,
+        read_only: false,
+        luns: None,
+        chap: None,
+        queue_depth: None,
+        limits: Limits::default(),
+    }
 }
 
 const ABORT_TASK: u8 = 1;
@@ -493,6 +592,23 @@ fn turns(core: &mut Core<Uring>, other: &mut Mailbox<Message>) -> Vec<Message> {
     said
 }
 
+/// Has the core serve this; who says when that is done.
+fn serve_next(
+    core: &mut Core<Uring>,
+    other: &mut Mailbox<Message>,
+    config: Config,
+    doors: Vec<Arc<Door>>,
+) -> mpsc::Receiver<bool> {
+    let Served { units, targets, segments, .. } = &*core.served;
+    let (units, targets, segments) = (units.clone(), targets.clone(), segments.clone());
+    let parts = Parts { config, units, targets, doors, segments, ledgers: Vec::new() };
+    let served = Arc::new(core.served.next(parts));
+    let ((taken, _), (done, is_done)) = (mpsc::channel(), mpsc::channel());
+    other.post(0, Message::Serve { served, taken, done });
+    turns(core, other);
+    is_done
+}
+
 #[test]
 fn a_home_that_is_asked_while_its_store_is_flushed_answers_before_it_goes() {
     const UNIT: u32 = 0;
@@ -526,14 +642,8 @@ fn a_portal_listens_by_what_it_has_now_and_by_nothing_that_it_had() {
     let mut serve = |socket: Option<&Arc<TcpListener>>, rdma| {
         let mut config = Config::clone(&core.served.config);
         config.portals[0].rdma = rdma;
-        let Served { units, targets, segments, .. } = &*core.served;
-        let (units, targets, segments) = (units.clone(), targets.clone(), segments.clone());
         let doors = vec![Arc::new(door(config.portals[0].listen, socket))];
-        let parts = Parts { config, units, targets, doors, segments, ledgers: Vec::new() };
-        let served = Arc::new(core.served.next(parts));
-        let ((taken, _), (done, is_done)) = (mpsc::channel(), mpsc::channel());
-        other.post(0, Message::Serve { served, taken, done });
-        turns(&mut core, &mut other);
+        let is_done = serve_next(&mut core, &mut other, config, doors);
         assert_eq!(is_done.try_recv(), Ok(true), "it listens where it is to, and nowhere else");
         let connect =
             |socket: &Arc<TcpListener>| TcpStream::connect(socket.local_addr().expect("an address"));

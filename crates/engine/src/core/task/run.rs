@@ -440,7 +440,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Ends a task that waits at a LUN which is hidden from its session.
-    pub(in crate::core) fn refuse_hidden(&mut self, key: Key) {
+    pub(in crate::core) fn refuse_hidden_unit(&mut self, key: Key) {
         self.leave_line(key);
         self.report_end(key, scsi::hidden_unit());
     }

@@ -185,6 +185,11 @@ impl ExtendedCopy {
         self.order.segments.iter().any(|segment| segment.source == unit || segment.destination == unit)
     }
 
+    /// The units that it writes.
+    pub(crate) fn destinations(&self) -> impl Iterator<Item = u32> {
+        self.order.segments.iter().map(|segment| segment.destination)
+    }
+
     fn advance(&mut self, env: &mut Env<'_>) -> Step {
         let Some(segment) = self.current() else { return unexpected(env) };
         let len = u64::from(self.piece(&segment).len);

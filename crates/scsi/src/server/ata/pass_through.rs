@@ -80,6 +80,11 @@ pub(crate) struct PassThrough {
 }
 
 impl PassThrough {
+    /// What was passed through.
+    pub(crate) fn exec(&self) -> &Exec {
+        &self.exec
+    }
+
     pub(crate) fn buffer_bytes(&self) -> u32 {
         self.exec.buffer_bytes()
     }
