@@ -47,6 +47,16 @@ impl Ports {
             .map_or(NO_PORT, |port| port.relative_id)
     }
 
+    /// Those of a target.
+    pub(crate) fn of_target(&self, target: usize) -> &[Port] {
+        self.of_targets.get(&target).map_or(&[], Vec::as_slice)
+    }
+
+    /// The targets in which a LUN is, for whatever group.
+    pub(crate) fn targets_of(&self, lun: usize) -> &[usize] {
+        &self.targets_of_luns[lun]
+    }
+
     /// The ports through which each LUN is reached, in the order of their identifiers.
     pub(crate) fn of_luns(&self) -> Vec<Vec<Port>> {
         let of = |targets: &Vec<usize>| {

@@ -1,5 +1,7 @@
 //! What is served at present: an immutable snapshot, of which every core has one until it is given the next.
 
+mod offer;
+
 use crate::access::Directory;
 use crate::core::aoe::Ledger;
 use crate::limits::Limits;

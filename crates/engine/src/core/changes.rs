@@ -84,7 +84,7 @@ impl<I: Io> Core<I> {
             self.listen_where_served();
         }
         let mut ended = Vec::new();
-        for key in self.keys_where(|conn| conn.facts.target.is_some() && !conn.has_ended()) {
+        for key in self.concerned_since(&before) {
             match self.connections.get(key).and_then(|conn| conn.why_not(&served)) {
                 Some(why) => {
                     self.dismiss(key, why);
@@ -108,6 +108,16 @@ impl<I: Io> Core<I> {
         let begun = self.unentitled();
         self.changes.begin(done, 0, ended, begun);
         self.acknowledge_changes();
+    }
+
+    /// Sessions that may have something else than by the snapshot before, or may not be there any more.
+    fn concerned_since(&self, before: &Served) -> Vec<Key> {
+        let same = self.served.same_since(before);
+        let is_concerned = |conn: &Connection| {
+            let target = conn.facts.target_number();
+            target.is_some_and(|number| !same.contains(&number)) && !conn.has_ended()
+        };
+        self.keys_where(is_concerned)
     }
 
     /// Ends tasks that wait at LUNs which their sessions do not see any more. Of a unit that goes all end as they would have, before

@@ -1,17 +1,21 @@
 //! Units that come and go while their neighbours serve.
 
 use crate::core::Core;
+use crate::core::connection::{Connection, Phase};
 use crate::daemon::{ChangeError, NotKept, share};
-use crate::message::{Message, Origin, Waiter};
+use crate::message::{Facts, Message, Origin, Waiter, Way};
 use crate::served::{Door, Parts, Served};
 use crate::slots::Key;
 use crate::state::files::System;
 use crate::stores::Opened;
 use crate::testing::initiator::{Initiator, Login, Response, write_cdb};
 use crate::testing::{HeldStore, serve, serve_reporting};
+use crate::transport::Transport;
 use crate::units::NewUnit;
 use crate::{Change, Daemon, Event, Events, Shown, Wants};
 use config::{ByDevice, Config, Group, Limits, Lun, ServeOptions, StepOfChange};
+use proto::aoe::target as aoe;
+use proto::services::Session;
 use reactor::io::{Io, Wait};
 use reactor::mailbox::{self, Mailbox};
 use reactor::memory::Arena;
@@ -24,6 +28,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use store::lane::Store;
+use wire::aoe::{Address, Mac};
 use wire::scsi::command::{ReportLuns, TestUnitReady};
 
 const BLOCK: u32 = 512;
@@ -633,6 +638,55 @@ fn a_home_that_is_asked_while_its_store_is_flushed_answers_before_it_goes() {
     let said = turns(&mut core, &mut other);
     assert!(matches!(said[..], [Message::Answer { .. }, Message::DropUnit { unit: UNIT, is_flushed: true }]));
     assert!(is_done.try_recv().expect("it was released"));
+}
+
+/// A session of a target that does nothing.
+fn idle(core: &mut Core<Uring>, serial: u64) {
+    let address = core.served.config.portals[0].listen;
+    let way = Way::Portal { number: 0, from: address, local: address };
+    let mut facts = Facts::new(serial, way, &core.served, core.io.now());
+    facts.target = Some(core.served.targets[0].clone());
+    facts.session = Some(Arc::new(Session {
+        initiator: format!("iqn.2026-11.a:{serial}"),
+        alias: None,
+        target: None,
+        isid: [0; 6],
+        tsih: 0,
+        cid: 0,
+        keeps_others: false,
+        negotiated: Vec::new(),
+        transport_id: Vec::new(),
+    }));
+    let machine = Transport::Aoe(Box::new(aoe::Target::new(aoe::Config {
+        address: Address { shelf: 1, slot: 1 },
+        ours: Mac([0; 6]),
+        peer: Mac([0; 6]),
+        buffers: 1,
+        sectors_max: 1,
+        firmware: 1,
+        crc32c: reactor::crc::crc32c,
+    })));
+    let key = core.connections.insert(Connection::new(machine, facts, Phase::Serving, None));
+    core.equip(key);
+}
+
+#[test]
+fn sessions_that_a_change_does_not_concern_are_left_alone() {
+    const SESSIONS: u64 = 50;
+    let (mut core, mut other) = first_of_two(&HeldStore::new());
+    (0..SESSIONS).for_each(|serial| idle(&mut core, serial));
+    let mut reached = |change: fn(&mut Config)| {
+        let mut config = Config::clone(&core.served.config);
+        change(&mut config);
+        let doors = core.served.doors.clone();
+        serve_next(&mut core, &mut other, config, doors);
+        let epoch = Some(core.served.epoch);
+        core.connections.iter().filter(|(_, conn)| conn.served == epoch).count() as u64
+    };
+    assert_eq!(reached(|config| config.logins_max += 1), 0);
+    assert_eq!(reached(|config| config.luns[0].product = "Other".into()), 0);
+    assert_eq!(reached(|config| config.targets[0].groups = vec![everyone()]), SESSIONS);
+    assert_eq!(reached(|config| config.logins_max += 1), 0);
 }
 
 #[test]
