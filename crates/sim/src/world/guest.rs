@@ -1,7 +1,10 @@
 //! A LUN that comes and goes, or is replaced, while the target serves others; and who uses it. What was begun on it ends, what is
 //! begun when it has gone does not get there, and when its removal is done no core has its store any more. Initiators with other
 //! LUNs of the target notice nothing but that their LUNs have changed. Between these changes others are made: a target and a portal
-//! of the guest's alone come and go, it is let in there or not, and the LUN has other properties; whereof nobody else notices anything.
+//! of the guest's alone come and go, it is let in there or not, or may only read, and the LUN has other properties; whereof nobody else
+//! notices anything. When a change that takes the right to write is done, nothing that had it before is written any more.
+
+mod slow;
 
 use super::{Plan, TARGET};
 use crate::attention::Attentions;
@@ -21,15 +24,14 @@ use proto::time::Time;
 use reactor::crc::crc32c;
 use reactor::io::{self, Handle, Io, Tag, Wait};
 use reactor::memory::Arena;
-use scsi::storage::Traits;
+use slow::Slow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use store::lane::{Backend, Lane, Op, OpId, Outcome as Done, Store, Submitted};
-use store::ram::RamStore;
+use store::lane::Backend;
 use wire::{Cdb, Places, SenseKey};
 
 /// Apart from what else a seed decides.
@@ -50,6 +52,7 @@ const BUSY: u8 = 8;
 const TASK_SET_FULL: u8 = 0x28;
 /// LOGICAL UNIT NOT SUPPORTED.
 const NOT_SUPPORTED: u16 = 0x2500;
+const WRITE_PROTECTED: u16 = 0x2700;
 
 /// How it behaves.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +107,8 @@ pub(crate) struct Guest {
     door: Option<Handle>,
     /// The other target is there, and the guest may log in.
     has_other: bool,
+    /// What may be written, when no change is under way.
+    rights: Rights,
     /// What each block may hold.
     blocks: Vec<Vec<u64>>,
     writes: u64,
@@ -115,9 +120,29 @@ pub(crate) struct Guest {
     /// The connection ends.
     is_ending: bool,
     commands: Vec<Command>,
-    /// Writes that were under way when their connection ended, until the next one has logged in: block, and what it writes.
-    lost: Vec<(u32, u64)>,
+    /// Writes that were under way when their connection ended, until the next one has logged in.
+    lost: Vec<Lost>,
     completions: Vec<io::Completion>,
+}
+
+/// Who may write to the LUN: whoever uses the first target, and the other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rights {
+    of_first: bool,
+    of_other: bool,
+}
+
+impl Rights {
+    fn of(self, is_other: bool) -> bool {
+        if is_other { self.of_other } else { self.of_first }
+    }
+}
+
+/// A write whose outcome is not known.
+struct Lost {
+    block: u32,
+    number: u64,
+    is_other: bool,
 }
 
 /// One under way.
@@ -125,6 +150,8 @@ struct Command {
     task: TaskId,
     began: Time,
     block: u32,
+    /// It is the other target's.
+    is_other: bool,
     /// What it writes, if it does.
     writes: Option<u64>,
     place: Places,
@@ -163,6 +190,7 @@ impl Guest {
             to: None,
             door: None,
             has_other: false,
+            rights: Rights::default(),
             blocks: Vec::new(),
             writes: 0,
             link: None,
@@ -208,6 +236,9 @@ impl Guest {
         }
         self.completions = completions;
         let now = self.kernel.now();
+        if let Some(number) = self.store.iter().chain(&self.leaving).find_map(|store| store.broken()) {
+            return Err(format!("write {number} is done after a change that took the right to it"));
+        }
         self.change(now, cores)?;
         self.talk(now)?;
         let pause = self.net.borrow_mut().nanos(10_000, self.manners.pause_micros * 1000);
@@ -224,6 +255,7 @@ impl Guest {
             }
             self.is_changing = false;
             self.settle_doors(cores);
+            self.settle_rights(cores);
             self.attentions.borrow_mut().luns_have_changed(now);
             self.note(now, 0, || "the guest's change is done".into());
             if !is_flushed {
@@ -263,8 +295,7 @@ impl Guest {
         self.leaving = std::mem::replace(&mut self.store, next.clone());
         self.blocks = vec![vec![0]; BLOCKS as usize];
         // What is on its way may come to the LUN that has this number then.
-        let under_way = self.commands.iter().filter_map(|command| Some((command.block, command.writes?)));
-        for (block, number) in under_way.chain(self.lost.iter().copied()) {
+        for Lost { block, number, .. } in self.under_way() {
             self.blocks[block as usize].push(number);
         }
         let opened = next.map(|store| (store as Arc<dyn Backend<Kernel>>, Arc::default()));
@@ -282,6 +313,7 @@ impl Guest {
         if let Some(lun) = lun.and_then(|lun| to.luns.get_mut(lun)) {
             lun.product = ["One", "Another"][rng.usize(..2)].into();
             (lun.write_cache, lun.removable) = (rng.bool(), rng.bool());
+            lun.read_only = rng.u32(..4) == 0;
         }
         if rng.u32(..4) > 0 {
             let listen = SECOND.parse().expect("an address");
@@ -292,7 +324,7 @@ impl Guest {
                 initiators: Vec::new(),
                 networks: Vec::new(),
                 deny,
-                read_only: false,
+                read_only: rng.u32(..3) == 0,
                 luns: None,
                 chap: None,
                 queue_depth: None,
@@ -312,6 +344,8 @@ impl Guest {
         }
         self.changes += 1;
         (self.is_changing, self.has_other) = (true, false);
+        // What was refused a while ago may still be on its way, and is welcome if it comes late enough.
+        self.store.iter().for_each(|store| store.admit_all());
         self.step(now, cores)
     }
 
@@ -342,6 +376,29 @@ impl Guest {
         let others = config.targets.iter().filter(|target| target.name == OTHER);
         self.has_other = others.flat_map(|target| &target.groups).all(|group| !group.deny)
             && config.targets.iter().any(|target| target.name == OTHER);
+    }
+
+    /// A change is done: what was sent before by those who may not write now is not done any more.
+    fn settle_rights(&mut self, cores: &Cores<Kernel>) {
+        let config = cores.config();
+        let name = name(self.current);
+        let of_first = config.luns.iter().any(|lun| lun.name == name && !lun.read_only);
+        let mut others = config.targets.iter().filter(|target| target.name == OTHER);
+        let may_all = |target: &Target| target.groups.iter().all(|group| !group.deny && !group.read_only);
+        self.rights = Rights { of_first, of_other: of_first && others.any(may_all) };
+        let Some(store) = &self.store else { return };
+        let barred = self.under_way().into_iter().filter(|write| !self.rights.of(write.is_other));
+        barred.for_each(|write| store.bar(write.number));
+    }
+
+    /// Writes that may still be done.
+    fn under_way(&self) -> Vec<Lost> {
+        let of = |command: &Command| {
+            let Command { block, is_other, writes, .. } = *command;
+            writes.map(|number| Lost { block, number, is_other })
+        };
+        let lost = self.lost.iter().map(|write| Lost { ..*write });
+        self.commands.iter().filter_map(of).chain(lost).collect()
     }
 
     fn connect(&mut self) {
@@ -406,7 +463,8 @@ impl Guest {
             self.link.take().into_iter().for_each(|link| link.close(&mut self.kernel));
             for command in std::mem::take(&mut self.commands) {
                 self.kernel.arena().give(&command.place);
-                self.lost.extend(command.writes.map(|number| (command.block, number)));
+                let Command { block, is_other, writes, .. } = command;
+                self.lost.extend(writes.map(|number| Lost { block, number, is_other }));
             }
         }
         Ok(())
@@ -449,8 +507,13 @@ impl Guest {
         // The other target may have yet to show one that is there.
         let is_known = !self.is_changing && (!self.is_other || self.store.is_none());
         let is_there = is_known.then_some(self.store.is_some());
-        let changes = self.changes;
-        self.commands.push(Command { task, began: now, block, writes, place, changes, is_there });
+        let (changes, is_other) = (self.changes, self.is_other);
+        if let (Some(number), false, Some(store)) =
+            (writes, self.is_changing || self.rights.of(is_other), &self.store)
+        {
+            store.bar(number);
+        }
+        self.commands.push(Command { task, began: now, block, is_other, writes, place, changes, is_there });
     }
 
     /// A command has ended.
@@ -464,9 +527,17 @@ impl Guest {
         let Outcome::Status { status, sense } = completion.outcome else { return Ok(()) };
         let (key, code) = sense.as_ref().map_or((None, 0), |sense| (sense.key(), sense.code()));
         let is_same = command.changes == self.changes;
+        // Nothing that began with the change before has been changed since.
+        let may_write = self.rights.of(command.is_other);
         let block = self.blocks.get_mut(command.block as usize).filter(|_| is_same);
         match (status, command.is_there.filter(|_| is_same), command.writes, block) {
             (GOOD, Some(false), ..) => Err("a LUN that has gone does a command".into()),
+            (CHECK_CONDITION, Some(true), Some(_), _) if code == WRITE_PROTECTED && may_write => {
+                Err("a LUN that may be written is write protected".into())
+            }
+            (GOOD, Some(true), Some(_), _) if !may_write => {
+                Err("a LUN that may only be read is written".into())
+            }
             (GOOD, Some(true), Some(number), Some(may_be)) => {
                 *may_be = vec![number];
                 Ok(())
@@ -480,6 +551,7 @@ impl Guest {
             }
             (CHECK_CONDITION, ..) if code == NOT_SUPPORTED || key == Some(SenseKey::UnitAttention) => Ok(()),
             (CHECK_CONDITION, ..) if key == Some(SenseKey::AbortedCommand) => Ok(()),
+            (CHECK_CONDITION, ..) if code == WRITE_PROTECTED && command.writes.is_some() => Ok(()),
             _ => Err(format!("a command of the guest ended with status {status:#04x}, {code:04x}")),
         }
     }
@@ -525,82 +597,4 @@ fn config(host: usize, target: &str) -> InitiatorConfig {
     };
     let (login_within, idle) = (Duration::from_secs(6), Duration::from_secs(5));
     InitiatorConfig { plan, queue_depth: DEPTH as u16, login_within, idle, crc32c }
-}
-
-/// A store in memory, whose operations take some turns of their core.
-struct Slow {
-    ram: Arc<RamStore>,
-    slowness: u32,
-    seed: u64,
-}
-
-impl Slow {
-    fn new(slowness: u32, seed: u64) -> Arc<Slow> {
-        let ram = store::open_ram(u64::from(BLOCKS * BLOCK_BYTES)).expect("memory");
-        Arc::new(Slow { ram, slowness, seed })
-    }
-}
-
-impl Store for Slow {
-    fn traits(&self) -> Traits {
-        self.ram.traits()
-    }
-
-    fn refresh(&self) -> Result<Option<Traits>, String> {
-        Ok(None)
-    }
-
-    fn describe(&self) -> String {
-        "a guest".into()
-    }
-}
-
-impl Backend<Kernel> for Slow {
-    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<Kernel>> {
-        let (ram, rng) = (self.ram.clone().lane(tags), Rng::with_seed(self.seed));
-        Box::new(SlowLane { store: self, ram, rng, waiting: Vec::new() })
-    }
-}
-
-struct SlowLane {
-    store: Arc<Slow>,
-    ram: Box<dyn Lane<Kernel>>,
-    rng: Rng,
-    /// Each with the turns that it still takes.
-    waiting: Vec<(u32, OpId, Op)>,
-}
-
-impl Lane<Kernel> for SlowLane {
-    fn borrow(&mut self, offset: u64, len: u32) -> Option<Places> {
-        // Half of all stores lend.
-        (self.store.seed & 1 == 0).then(|| self.ram.borrow(offset, len)).flatten()
-    }
-
-    fn submit(&mut self, _io: &mut Kernel, id: OpId, op: &Op) -> Submitted {
-        self.waiting.push((self.rng.u32(0..=self.store.slowness), id, *op));
-        Submitted::Later
-    }
-
-    fn completed(&mut self, io: &mut Kernel, completion: io::Completion, done: &mut Vec<(OpId, Done)>) {
-        self.ram.completed(io, completion, done);
-    }
-
-    fn flush(&mut self, io: &mut Kernel, done: &mut Vec<(OpId, Done)>) -> bool {
-        self.waiting.iter_mut().for_each(|(turns, ..)| *turns = turns.saturating_sub(1));
-        for (_, id, op) in self.waiting.extract_if(.., |(turns, ..)| *turns == 0) {
-            match self.ram.submit(io, id, &op) {
-                Submitted::Done(outcome) => done.push((id, outcome)),
-                Submitted::Later => {}
-            }
-        }
-        self.ram.flush(io, done) || !self.waiting.is_empty()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.waiting.len() + self.ram.in_flight()
-    }
-
-    fn close(&mut self, io: &mut Kernel) -> bool {
-        self.ram.close(io)
-    }
 }
