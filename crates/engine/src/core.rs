@@ -274,6 +274,7 @@ impl<I: Io> Core<I> {
         if now >= self.next_tick {
             self.next_tick = now.after(TICK);
             self.tick(now);
+            self.say_what_is_in_hand();
             self.settle_turn();
         }
         self.end_drain(now);
@@ -288,14 +289,17 @@ impl<I: Io> Core<I> {
                 || !self.buffers.starved.is_empty()
                 || !self.agenda.to_flush.is_empty();
         }
-        let meter = &self.shared.meters[self.me];
-        if work == Work::None {
-            meter.polled.set(self.poller.spun().as_nanos() as u64);
-        } else {
-            meter.tasks.set(self.tasks.len() as u64);
-            meter.buffer_bytes.set(self.io.arena().in_use());
+        if work != Work::None {
             self.io.worked();
         }
+    }
+
+    /// Says what the core has in hand: with each tick, and when a connection has gone, which may have been the last.
+    fn say_what_is_in_hand(&mut self) {
+        let meter = &self.shared.meters[self.me];
+        meter.polled.set(self.poller.spun().as_nanos() as u64);
+        meter.tasks.set(self.tasks.len() as u64);
+        meter.buffer_bytes.set(self.io.arena().in_use());
     }
 
     fn settle_turn(&mut self) {

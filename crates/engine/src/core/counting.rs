@@ -5,6 +5,7 @@ use super::Core;
 use super::answers::Lent;
 use super::stall::Moving;
 use super::task::Task;
+use crate::counters::Counters;
 use crate::slots::Key;
 use proto::services::Command;
 use proto::time::Time;
@@ -18,17 +19,22 @@ fn nanos(now: Time, begun: Time) -> u64 {
     now.0.saturating_sub(begun.0)
 }
 
+/// Counts READs that were answered as they came, of a session or of a unit.
+#[inline(always)]
+pub(super) fn count_answers(counters: &Counters, lent: &Lent, now: Time) {
+    counters.read.add(lent.commands.into(), lent.bytes, nanos(now, lent.begun));
+}
+
 impl<I: Io> Core<I> {
-    /// Data that a store lent to READs that were answered as they came has left: those of one unit.
+    /// Data that a store lent to READs of one unit that were answered as they came has left: they have ended.
     #[inline(always)]
-    pub(super) fn count_answers(&mut self, connection: Key, lent: Lent) {
-        let Lent { unit, commands, bytes, begun } = lent;
-        let nanos = nanos(self.io.now(), begun);
-        if let Some(conn) = self.connections.get(connection) {
-            conn.facts.counters.read.add(commands.into(), bytes, nanos);
-        }
-        if let Some(unit) = self.units.get(unit) {
-            unit.counters.read.add(commands.into(), bytes, nanos);
+    pub(super) fn end_answered(&mut self, lent: Lent) {
+        let Lent { unit, commands, .. } = lent;
+        let here = &mut self.units[unit];
+        count_answers(&here.counters, &lent, self.io.now());
+        // None of them was ordered.
+        if here.gate.end(commands) {
+            self.report_held(unit);
         }
     }
 

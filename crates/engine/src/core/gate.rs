@@ -91,4 +91,11 @@ impl Gate {
     pub(super) fn begin(&mut self) {
         self.running += 1;
     }
+
+    /// So many tasks have ended. Whether the home may have to be notified that nothing runs here.
+    #[inline(always)]
+    pub(super) fn end(&mut self, tasks: u32) -> bool {
+        self.running -= tasks;
+        self.held && self.running == 0
+    }
 }

@@ -3,6 +3,7 @@
 use super::Core;
 use super::connection::Occupant;
 use super::connection::{Connection, Phase};
+use super::counting::count_answers;
 use crate::slots::Key;
 use crate::transport::{Flushed, OPENING_BYTES, Spoken, Transport};
 use proto::services::{Down, TaskId, Up};
@@ -35,6 +36,9 @@ impl<I: Io> Core<I> {
                 // What was lent to answers leaves with one batch.
                 let lent = if stream.has_sent() { conn.answers.leave(&mut conn.pace) } else { None };
                 left = lent.map(|lent| (lent, conn.answers.have_left()));
+                if let Some((lent, _)) = &left {
+                    count_answers(&conn.facts.counters, lent, self.io.now());
+                }
             }
             // Most sends end while the next command is waited for.
             rests = conn.is_at_rest();
@@ -47,8 +51,7 @@ impl<I: Io> Core<I> {
         }
         self.agenda.pushed = pushed;
         if let Some((lent, is_all)) = left {
-            self.count_answers(key, lent);
-            self.leave_gate_by(lent.unit, lent.commands);
+            self.end_answered(lent);
             if !is_all {
                 self.end_answers(key);
             }

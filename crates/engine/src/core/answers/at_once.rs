@@ -3,6 +3,7 @@
 use crate::core::Core;
 use crate::core::budget::Budget;
 use crate::core::connection::{Connection, Phase, note_command};
+use crate::core::counting::count_answers;
 use crate::core::immediate_write::put_at_once;
 use crate::core::lun::{LunState, find_lun};
 use crate::core::unit::Units;
@@ -55,11 +56,11 @@ impl<I: Io> Core<I> {
 
     /// The commands of a connection that were answered have ended.
     pub(in crate::core) fn end_answers(&mut self, key: Key) {
-        while let Some(lent) =
-            self.connections.get_mut(key).and_then(|conn| conn.answers.leave(&mut conn.pace))
+        while let Some(conn) = self.connections.get_mut(key)
+            && let Some(lent) = conn.answers.leave(&mut conn.pace)
         {
-            self.count_answers(key, lent);
-            self.leave_gate_by(lent.unit, lent.commands);
+            count_answers(&conn.facts.counters, &lent, self.io.now());
+            self.end_answered(lent);
         }
     }
 }

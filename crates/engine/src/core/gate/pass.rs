@@ -39,13 +39,9 @@ impl<I: Io> Core<I> {
             gate.turn = Turn::None;
             self.post(self.units[unit].home_core, Message::Gate { unit, gate: GateMessage::Leave });
         }
-        self.leave_gate_by(unit, 1);
-    }
-
-    /// So many commands that ran on the unit have ended, none of which was ordered.
-    pub(in crate::core) fn leave_gate_by(&mut self, unit: u32, commands: u32) {
-        self.units[unit].gate.running -= commands;
-        self.report_held(unit);
+        if self.units[unit].gate.end(1) {
+            self.report_held(unit);
+        }
     }
 
     pub(in crate::core) fn gate_message(&mut self, unit: u32, message: GateMessage) {
@@ -98,7 +94,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn report_held(&mut self, unit: u32) {
+    pub(in crate::core) fn report_held(&mut self, unit: u32) {
         let gate = &mut self.units[unit].gate;
         if gate.held && !gate.reported && gate.running == 0 {
             gate.reported = true;
