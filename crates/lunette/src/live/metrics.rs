@@ -137,7 +137,7 @@ impl Scrape {
     }
 
     fn daemon(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let Reading { sessions, refused, reloads } = &self.tally;
+        let Reading { sessions, refused, reloads, last_reload_done } = &self.tally;
         let mut family = begin(encoder, "sessions", "Sessions, and initiators of AoE", MetricType::Gauge)?;
         for (transport, sessions) in sessions {
             family.encode_family(&[("transport", *transport)])?.encode_gauge(sessions)?;
@@ -147,7 +147,10 @@ impl Scrape {
             counted.iter().try_for_each(|(of, number)| count(&mut family, &[(label, *of)], *number as f64))
         };
         counter("logins_refused", "Logins that were refused, or not completed", "reason", refused)?;
-        counter("reloads", "Reloads of the configuration file", "outcome", reloads)
+        counter("reloads", "Reloads of the configuration file", "outcome", reloads)?;
+        let help = "Whether the last reload was made";
+        let mut family = begin(encoder, "reload_last_successful", help, MetricType::Gauge)?;
+        family.encode_gauge(&u64::from(*last_reload_done))
     }
 }
 

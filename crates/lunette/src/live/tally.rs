@@ -1,7 +1,7 @@
 //! What is counted of a daemon as a whole: who comes and is refused, and what becomes of reloads. Cores count here as well, and do not wait.
 
 use engine::{Event, Refusal};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What sessions speak, as [`Event::SessionBegun`] has it.
 const TRANSPORTS: [&str; 4] = ["iSCSI", "iSER", "SRP", "AoE"];
@@ -14,6 +14,7 @@ pub(crate) struct Tally {
     refused: [AtomicU64; Refusal::ALL.len()],
     reloads_done: AtomicU64,
     reloads_refused: AtomicU64,
+    last_reload_refused: AtomicBool,
 }
 
 /// All of them.
@@ -25,6 +26,8 @@ pub(super) struct Reading {
     pub(super) refused: Vec<(&'static str, u64)>,
     /// Reloads, by their outcome.
     pub(super) reloads: Vec<(&'static str, u64)>,
+    /// Whether the last one was made, or none was asked for.
+    pub(super) last_reload_done: bool,
 }
 
 fn place(transport: &str) -> Option<usize> {
@@ -62,6 +65,7 @@ impl Tally {
     pub(super) fn reloaded(&self, is_done: bool) {
         let count = if is_done { &self.reloads_done } else { &self.reloads_refused };
         count.fetch_add(1, Ordering::Relaxed);
+        self.last_reload_refused.store(!is_done, Ordering::Relaxed);
     }
 
     pub(super) fn read(&self) -> Reading {
@@ -74,6 +78,7 @@ impl Tally {
             sessions: TRANSPORTS.into_iter().zip(sessions).collect(),
             refused: refused.collect(),
             reloads: vec![("done", get(&self.reloads_done)), ("refused", get(&self.reloads_refused))],
+            last_reload_done: !self.last_reload_refused.load(Ordering::Relaxed),
         }
     }
 }

@@ -85,6 +85,7 @@ fn metrics_are_as_prometheus_wants_them_and_count_what_was_done() {
     assert!(lines.any(|line| line.contains("one\"") && line.ends_with("direction=\"read\"} 6.0")), "{text}");
     assert_eq!(sample(text, "lunette_logins_refused_total{reason=\"not_found\"}"), 1.0);
     assert_eq!(sample(text, "lunette_reloads_total{outcome=\"done\"}"), 1.0);
+    assert_eq!(sample(text, "lunette_reload_last_successful"), 1.0);
     assert_eq!(lint(&get("/metrics?sessions=1", "").body), "");
     assert_eq!(get("/metrics?all", "").status, 400);
     session.logout().expect("an answer");
