@@ -1,6 +1,5 @@
 //! What this machine has for a configuration.
 
-use crate::stores::opening::size_if_not_larger;
 use config::{ByDevice, Fault, Lun, Protocol, StoreSpec};
 use rdma::verbs::{DeviceFacts, Transport};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -65,8 +64,7 @@ fn store(lun: &Lun) -> Result<(), Fault> {
     let claim = Claim::to_serve(lun.read_only);
     match &lun.store {
         StoreSpec::File { path, size } => {
-            let size = size_if_not_larger(path, *size);
-            store::file::examine(path, size, lun.block_bytes, claim).map_err(fault)?;
+            store::file::examine(path, *size, lun.block_bytes, claim).map_err(fault)?;
             match store::image::format(path) {
                 Ok(Some(format)) => Err(Fault::new(image_problem(path, format), IMAGE_REMEDY)),
                 // What cannot be read was found before; what is not there is made.

@@ -105,7 +105,8 @@ impl<I: Io> Core<I> {
         }
         let _ = taken.send(true);
         self.refuse_hidden();
-        let begun = self.unentitled();
+        self.restrict_copies();
+        let begun = self.unentitled(&before);
         self.changes.begin(done, 0, ended, begun);
         self.acknowledge_changes();
     }
@@ -118,6 +119,15 @@ impl<I: Io> Core<I> {
             target.is_some_and(|number| !same.contains(&number)) && !conn.has_ended()
         };
         self.keys_where(is_concerned)
+    }
+
+    /// Copies that have outlived their commands reach what their sessions do: what they may not use any more ends them.
+    fn restrict_copies(&mut self) {
+        for (_, task) in self.tasks.iter_mut() {
+            if let Some(conn) = self.connections.get(task.origin) {
+                task.reach_as(&conn.reach);
+            }
+        }
     }
 
     /// Ends tasks that wait at LUNs which their sessions do not see any more. Of a unit that goes all end as they would have, before
@@ -161,7 +171,7 @@ impl<I: Io> Core<I> {
         let lingering = sessions.flat_map(|conn| &conn.closing.lingering);
         let unentitled = self.changes.under_way.iter().flat_map(|change| &change.tasks);
         let tasks = lingering.chain(unentitled).filter_map(|key| self.tasks.get(*key));
-        let _ = to.send(tasks.map(|task| task.unit).collect());
+        let _ = to.send(tasks.flat_map(Task::units).collect());
     }
 
     /// A unit goes, which nobody is shown any more.

@@ -174,6 +174,18 @@ impl Task {
         self.unit == unit || self.exec.as_ref().is_some_and(|exec| exec.touches(unit))
     }
 
+    /// The units that it works on.
+    pub(super) fn units(&self) -> impl Iterator<Item = u32> {
+        std::iter::once(self.unit).chain(self.exec.iter().flat_map(Exec::copied_units))
+    }
+
+    /// If it has outlived its command, it reaches these units from now on.
+    pub(super) fn reach_as(&mut self, reach: &[(u32, Reach)]) {
+        if let Some(detached) = self.detached.as_mut().filter(|detached| detached.reach != reach) {
+            detached.reach = reach.to_vec();
+        }
+    }
+
     /// Whether it may change a unit that is one of these.
     pub(super) fn changes(&self, is_one: &dyn Fn(u32) -> bool) -> bool {
         self.exec.as_ref().is_some_and(|exec| exec.changes(self.unit, is_one))

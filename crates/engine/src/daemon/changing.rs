@@ -75,7 +75,7 @@ impl Daemon {
     pub fn take_step(&mut self, step: &StepOfChange, to: &Config, wants: Wants) -> Result<(), ChangeError> {
         self.has_leaving();
         let plan = self.changes.plan_step(step, to).map_err(ChangeError::Refused)?;
-        let about = self.about.clone();
+        let about = if wants == Wants::Store { self.about.of_new() } else { self.about.clone() };
         self.change(plan, wants, |lun| opening::open_all(std::slice::from_mut(lun), &about).pop())
     }
 

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
+use store::file::FileStore;
 use store::lane::{Backend, Store};
 use store::{Claim, OpenError};
 
@@ -48,12 +49,20 @@ pub(crate) struct About {
     cores: usize,
     /// Serial numbers of remote units that this process has opened: nothing is under way there that an earlier one has sent.
     opened: Arc<Mutex<BTreeSet<String>>>,
+    /// Files may have more than their size says.
+    takes_larger: bool,
 }
 
 impl About {
     /// A daemon of this configuration.
     pub(crate) fn of(config: &Config) -> About {
-        About { state_dir: config.state_dir.clone(), cores: config.cores.len(), opened: Arc::default() }
+        let (state_dir, cores) = (config.state_dir.clone(), config.cores.len());
+        About { state_dir, cores, opened: Arc::default(), takes_larger: true }
+    }
+
+    /// For a LUN that was not served before: what its size says is what somebody expects who has yet to see its file.
+    pub(crate) fn of_new(&self) -> About {
+        About { takes_larger: false, ..self.clone() }
     }
 
     fn opened(&self) -> MutexGuard<'_, BTreeSet<String>> {
@@ -190,10 +199,29 @@ fn opened(
     }
 }
 
-/// The size that a file is to have or to be made with, unless it has more. It does when the daemon was killed between making it
-/// larger and writing that down: initiators may know, and rely on all of it. One that has less may have lost something.
-pub(crate) fn size_if_not_larger(path: &Path, size: Option<u64>) -> Option<u64> {
-    size.filter(|size| !std::fs::metadata(path).is_ok_and(|found| found.len() > *size))
+/// Whether a file has more than its size says. It does when the daemon was killed between making it larger and writing that down:
+/// initiators may know, and rely on all of it.
+fn is_larger(path: &Path, size: u64) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.len() > size)
+}
+
+/// Such a file, now that it is open.
+fn larger(name: &str, path: &Path, size: u64, store: Arc<FileStore>) -> Result<Arc<FileStore>, OpenError> {
+    let (path, found) = (path.display(), store.traits().size_bytes);
+    if found < size {
+        let problem = format!("it was cut off to {found} bytes while it was opened, and is to have {size}");
+        return Err(OpenError {
+            what: path.to_string(),
+            problem,
+            remedy: "restore it from elsewhere".into(),
+        });
+    }
+    tracing::warn!(
+        lun = %name,
+        "{path}: it has {found} bytes, and not size = {size}, as when the daemon was killed while it was made larger; it is served \
+         as it is: write size = {found} into the configuration"
+    );
+    Ok(store)
 }
 
 fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
@@ -208,17 +236,12 @@ fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt 
             store::open_ram_on(*size, pages)?
         }
         StoreSpec::File { path, size } => {
-            let asked = size_if_not_larger(path, *size);
-            let store = store::file::open_counted(path, asked, lun.block_bytes, claim, losses.clone())?;
-            if let (Some(size), None) = (size, asked) {
-                let found = store.traits().size_bytes;
-                tracing::warn!(
-                    lun = %lun.name,
-                    "{}: it has {found} bytes, and not size = {size}, as when the daemon was killed while it was made larger; it is \
-                     served as it is: write size = {found} into the configuration",
-                    path.display()
-                );
-            }
+            let exactly =
+                |size| store::file::open_counted(path, size, lun.block_bytes, claim, losses.clone());
+            let store = match size.filter(|size| about.takes_larger && is_larger(path, *size)) {
+                None => exactly(*size)?,
+                Some(size) => larger(&lun.name, path, size, exactly(None)?)?,
+            };
             if let Ok(Some(format)) = store::image::format(path) {
                 tracing::warn!(lun = %lun.name, "{}; {IMAGE_REMEDY}", image_problem(path, format));
             }
@@ -350,7 +373,7 @@ mod tests {
             Ok(store::open_null(2 << 20))
         });
         let (attempt, pending) = attempts.pop().expect("two LUNs");
-        let about = About { state_dir: None, cores: 1, opened: Arc::default() };
+        let about = About { state_dir: None, cores: 1, opened: Arc::default(), takes_larger: true };
         let opened = opened(&about, &luns[1], attempt, pending, Arc::default());
         let error = opened.failed.expect("it hangs");
         assert!(error.contains("lun1: it has not opened in 0 seconds"), "{error}");

@@ -268,6 +268,15 @@ impl Exec {
         }
     }
 
+    /// The units that it copies from and to.
+    pub fn copied_units(&self) -> impl Iterator<Item = u32> {
+        let copy = match &self.program {
+            Program::ExtendedCopy(copy) => Some(copy),
+            _ => None,
+        };
+        copy.into_iter().flat_map(|copy| copy.sources().chain(copy.destinations()))
+    }
+
     /// Whether nothing can abort it once it is detached.
     pub fn erases(&self) -> bool {
         matches!(self.program, Program::Erase(_))

@@ -348,6 +348,12 @@ fn a_file_that_was_made_larger_than_was_written_down_is_served_as_it_is() {
     change(&mut daemon, &with("3M")).expect("it grows");
     assert_eq!(reports(&mut x, 0), [CAPACITY_CHANGED]);
     assert_eq!(x.read_blocks(0, 4095, 1, BLOCK).expect("GOOD"), [7; 512]);
+    // Of one that comes nobody has seen the file.
+    let other = folder.path().join("other");
+    std::fs::write(&other, vec![7; 2 << 20]).expect("a file");
+    let lun = format!("lun = [{{ file = '{}', size = '1M', serial = 'C' }}, ", other.display());
+    let refused = change(&mut daemon, &with("3M").replace("lun = [", &lun));
+    assert!(matches!(refused, Err(ChangeError::Refused(why)) if why.contains("2097152 bytes, not 1048576")));
     x.logout().expect("an answer");
     daemon.stop().expect("every core ends in order");
 }

@@ -395,12 +395,14 @@ fn the_right_to_write_goes_once_nothing_that_had_it_can_be_written_any_more() {
 }
 
 #[test]
-fn a_write_that_hangs_holds_up_the_change_that_takes_the_right_to_it_and_no_other() {
+fn a_write_that_hangs_holds_up_each_change_that_takes_a_right_to_it_and_no_other() {
     type Change = fn(&mut Config);
     let protects: Change = |config| config.targets[0].groups[0].read_only = true;
     let hides: Change = |config| _ = config.targets[0].luns.pop();
     let another: Change = |config| config.logins_max += 1;
-    for takes in [protects, hides] {
+    let protects_lun: Change = |config| config.luns[1].read_only = true;
+    let removes: Change = |config| config.targets.clear();
+    for takes in [[protects, protects_lun], [protects_lun, hides], [hides, removes]] {
         let stores = [HeldStore::new(), HeldStore::new()];
         let (mut daemon, url) = serve(2, &stores, |config| config.targets[0].groups = vec![everyone()]);
         let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
@@ -419,8 +421,10 @@ fn a_write_that_hangs_holds_up_the_change_that_takes_the_right_to_it_and_no_othe
         };
         step(&mut daemon, another).expect("it waits for no write");
         daemon.wait_at_most(Duration::ZERO);
-        let what = unended(step(&mut daemon, takes));
-        assert!(what.contains("of LUN lun1 "), "{what}");
+        for takes in takes {
+            let what = unended(step(&mut daemon, takes));
+            assert!(what.contains("LUN lun1 "), "{what}");
+        }
         daemon.wait_at_most(Duration::from_secs(60));
         step(&mut daemon, another).expect("it waits for no write either");
         stores[1].release();

@@ -185,6 +185,11 @@ impl ExtendedCopy {
         self.order.segments.iter().any(|segment| segment.source == unit || segment.destination == unit)
     }
 
+    /// The units that it reads.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = u32> {
+        self.order.segments.iter().map(|segment| segment.source)
+    }
+
     /// The units that it writes.
     pub(crate) fn destinations(&self) -> impl Iterator<Item = u32> {
         self.order.segments.iter().map(|segment| segment.destination)
