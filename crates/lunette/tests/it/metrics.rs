@@ -72,7 +72,11 @@ fn metrics_are_as_prometheus_wants_them_and_count_what_was_done() {
     let nowhere = crate::support::daemon::Url { target: "iqn.2026-11.x:none".into(), ..url };
     assert!(Initiator::login(&nowhere, &Login::named("lost")).is_err());
     served.must(&["reload"]);
-    let answer = get("/metrics?sessions=1", OPEN_METRICS);
+    let mut answer = get("/metrics?sessions=1", OPEN_METRICS);
+    wait_until("the refused login is counted", || {
+        answer = get("/metrics?sessions=1", OPEN_METRICS);
+        answer.body.contains("lunette_logins_refused_total{reason=\"not_found\"} 1")
+    });
     assert!(
         answer.head.contains("content-type: application/openmetrics-text; version=1.0.0"),
         "{}",

@@ -5,6 +5,7 @@ use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
 use crate::support::load::Load;
 use crate::support::wait_until;
+use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
@@ -54,14 +55,13 @@ fn the_page_changes_when_load_begins_and_ends_and_a_session_goes() {
     load.stop();
     wait_until("load ends", || reads(&mut browser, "luns") == 0.0 && sessions(&mut browser) == 0.0);
 
-    let one = Initiator::login(&daemon.lun(0), &Login::named("one")).expect("login");
+    // A name of 223 bytes, as long as they may be (RFC 7143 section 4.2.7.1).
+    let one = Initiator::login(&daemon.lun(0), &Login::named(&"x".repeat(195))).expect("login");
     wait_until("a session comes", || sessions(&mut browser) == 1.0);
-    drop(one);
-    wait_until("a session goes", || sessions(&mut browser) == 0.0);
-
     let mut backgrounds = Vec::new();
     for (width, scheme) in [(420, "light"), (1400, "dark")] {
         browser.resize(width, scheme);
+        wait_until("it is as wide", || browser.value("innerWidth") == width);
         let wanted = browser.value("document.documentElement.scrollWidth");
         assert!(wanted.as_u64() <= Some(width.into()), "{wanted} of {width}");
         let cut = "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth).length";
@@ -69,6 +69,8 @@ fn the_page_changes_when_load_begins_and_ends_and_a_session_goes() {
         backgrounds.push(browser.value("getComputedStyle(document.body).backgroundColor"));
     }
     assert_ne!(backgrounds[0], backgrounds[1]);
+    drop(one);
+    wait_until("a session goes", || sessions(&mut browser) == 0.0);
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     daemon.stop();
 }
@@ -118,5 +120,17 @@ fn the_page_may_run_only_its_own_script_and_connect_only_to_its_daemon() {
     // A namespace is a name: nothing comes from there.
     let rest = body.replace("http://www.w3.org/2000/svg", "");
     assert!(!rest.contains("http") && !rest.contains("NONCE"), "nothing comes from elsewhere");
+
+    let mut browser = Browser::open(&format!("{place}/"));
+    wait_until("it is live", || browser.value("document.getElementById('live')?.textContent") == "live");
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+    let script = "const script = document.createElement('script'); script.textContent = 'window.ran = 1';";
+    let throw = "setTimeout(() => { throw Error('thrown') })";
+    browser.value(&format!("{script} document.body.append(script); {throw}"));
+    wait_until("both are complaints", || {
+        assert_eq!(browser.value("window.ran"), Value::Null);
+        let complaints = format!("{:?}", browser.complaints);
+        complaints.contains("Content Security Policy") && complaints.contains("thrown")
+    });
     daemon.stop();
 }

@@ -21,7 +21,7 @@ pub struct Browser {
     messages: Receiver<Value>,
     session: Value,
     number: u64,
-    /// What the page has complained of.
+    /// What the page's policy has refused, and exceptions that nothing in it caught.
     pub complaints: Vec<Value>,
     _profile: TempDir,
 }
@@ -75,8 +75,9 @@ impl Browser {
                 assert!(message["error"].is_null(), "{method}: {message}");
                 return message["result"].clone();
             }
-            let complaints = ["Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"];
-            if complaints.iter().any(|kind| message["method"] == *kind) {
+            let is_refused =
+                message["method"] == "Log.entryAdded" && message["params"]["entry"]["source"] == "security";
+            if is_refused || message["method"] == "Runtime.exceptionThrown" {
                 self.complaints.push(message["params"].clone());
             }
         }
