@@ -4,6 +4,7 @@ mod draw;
 
 use crate::client::AdminArguments;
 use crate::rates::{Counts, Load, Rates};
+use crate::sessions::target;
 use crate::status::{Events, Status, parts};
 use crate::table::word;
 use crate::{Failure, catch_interrupts};
@@ -150,9 +151,12 @@ struct Model {
     cores: Vec<([Option<f64>; 3], VecDeque<f64>)>,
     shown: Shown,
     sort: Sort,
+    /// The row that is selected.
     selected: usize,
-    /// The session whose end has yet to be confirmed.
-    asks: Option<u64>,
+    /// What is selected: it stays so wherever it is sorted to.
+    chosen: Value,
+    /// The session whose end has yet to be confirmed, and whose it is.
+    asks: Option<(u64, String)>,
     /// What came of a change, until the next key.
     message: String,
     /// Why the daemon does not answer, until it does.
@@ -170,6 +174,7 @@ impl Default for Model {
             shown: Shown::default(),
             sort: Sort::default(),
             selected: 0,
+            chosen: Value::Null,
             asks: None,
             message: String::new(),
             lost: String::new(),
@@ -195,7 +200,7 @@ impl Model {
         self.arrange();
     }
 
-    /// Sorts, and keeps the selection inside.
+    /// Sorts, and keeps what is selected. If it has gone, what stands there now is.
     fn arrange(&mut self) {
         let sort = self.sort;
         for (items, name) in [(&mut self.luns, "name"), (&mut self.sessions, "initiator")] {
@@ -204,7 +209,16 @@ impl Model {
                 _ => weight(b, sort).total_cmp(&weight(a, sort)),
             });
         }
-        self.selected = self.selected.min(self.items().len().saturating_sub(1));
+        let key = self.key();
+        let row = self.items().iter().position(|(item, _)| item[key] == self.chosen);
+        self.select(row.unwrap_or(self.selected));
+    }
+
+    /// Selects a row, or the last one.
+    fn select(&mut self, row: usize) {
+        self.selected = row.min(self.items().len().saturating_sub(1));
+        let key = self.key();
+        self.chosen = self.items().get(self.selected).map_or(Value::Null, |(item, _)| item[key].clone());
     }
 
     /// What is shown.
@@ -215,30 +229,47 @@ impl Model {
         }
     }
 
+    /// What distinguishes items.
+    fn key(&self) -> &'static str {
+        match self.shown {
+            Shown::Luns => "name",
+            Shown::Sessions => "id",
+        }
+    }
+
+    /// Shows the other table, from its beginning.
+    fn turn(&mut self, shown: Shown) {
+        (self.shown, self.chosen, self.selected) = (shown, Value::Null, 0);
+    }
+
+    /// The session that is selected, and whose it is.
+    fn asked(&self) -> Option<(u64, String)> {
+        let (session, _) = self.sessions.get(self.selected)?;
+        let whose = format!("{}, {}", word(&session["initiator"]), target(session));
+        Some((session["id"].as_u64()?, whose))
+    }
+
     fn press(&mut self, key: KeyEvent) -> Wish {
         self.message.clear();
-        if let Some(session) = self.asks.take() {
+        if let Some((session, _)) = self.asks.take() {
             return if key.code == KeyCode::Char('y') { Wish::Disconnect(session) } else { Wish::Nothing };
         }
-        let last = self.items().len().saturating_sub(1);
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Wish::Quit,
             KeyCode::Char('q') | KeyCode::Esc => return Wish::Quit,
-            KeyCode::Char('l') => (self.shown, self.selected) = (Shown::Luns, 0),
-            KeyCode::Char('s') => (self.shown, self.selected) = (Shown::Sessions, 0),
+            KeyCode::Char('l') => self.turn(Shown::Luns),
+            KeyCode::Char('s') => self.turn(Shown::Sessions),
             KeyCode::Char('t') => self.sort = Sort::Commands,
             KeyCode::Char('r') => self.sort = Sort::Reads,
             KeyCode::Char('w') => self.sort = Sort::Writes,
             KeyCode::Char('b') => self.sort = Sort::Bytes,
             KeyCode::Char('p') => self.sort = Sort::Latency,
             KeyCode::Char('n') => self.sort = Sort::Name,
-            KeyCode::Char('d') if self.shown == Shown::Sessions => {
-                self.asks = self.sessions.get(self.selected).and_then(|(session, _)| session["id"].as_u64());
-            }
-            KeyCode::Up => self.selected = self.selected.saturating_sub(1),
-            KeyCode::Down => self.selected = (self.selected + 1).min(last),
-            KeyCode::Home => self.selected = 0,
-            KeyCode::End => self.selected = last,
+            KeyCode::Char('d') if self.shown == Shown::Sessions => self.asks = self.asked(),
+            KeyCode::Up => self.select(self.selected.saturating_sub(1)),
+            KeyCode::Down => self.select(self.selected + 1),
+            KeyCode::Home => self.select(0),
+            KeyCode::End => self.select(usize::MAX),
             _ => {}
         }
         self.arrange();
@@ -268,17 +299,35 @@ mod tests {
         model.press(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE))
     }
 
+    fn session(id: u64, initiator: &str) -> Item {
+        (json!({ "id": id, "initiator": initiator, "target": "iqn.a:t" }), None)
+    }
+
+    #[test]
+    fn what_is_selected_stays_so_wherever_it_is_sorted_to() {
+        let mut model = Model { sessions: vec![session(7, "b"), session(9, "a")], ..Model::default() };
+        press(&mut model, 's');
+        assert_eq!((model.selected, &model.chosen), (0, &7.into()));
+        press(&mut model, 'n');
+        assert_eq!((model.selected, &model.chosen), (1, &7.into()));
+        press(&mut model, 'd');
+        assert_eq!(press(&mut model, 'y'), Wish::Disconnect(7));
+        model.sessions.pop();
+        press(&mut model, 'n');
+        assert_eq!((model.selected, &model.chosen), (0, &9.into()), "the one that is left");
+    }
+
     #[test]
     fn a_session_is_disconnected_only_once_that_is_confirmed() {
-        let sessions = vec![(json!({ "id": 7 }), None), (json!({ "id": 9 }), None)];
-        let mut model = Model { sessions, ..Model::default() };
+        let mut model = Model { sessions: vec![session(7, "b"), session(9, "a")], ..Model::default() };
         assert_eq!(press(&mut model, 'd'), Wish::Nothing);
         assert_eq!(model.asks, None, "LUNs are shown");
         press(&mut model, 's');
         model.press(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE));
         press(&mut model, 'd');
-        assert_eq!((model.asks, press(&mut model, 'n')), (Some(9), Wish::Nothing));
-        assert_eq!((press(&mut model, 'y'), model.asks), (Wish::Nothing, None));
+        assert_eq!(model.asks, Some((9, "a, iqn.a:t".into())));
+        assert_eq!(press(&mut model, 'n'), Wish::Nothing);
+        assert_eq!((press(&mut model, 'y'), &model.asks), (Wish::Nothing, &None));
         press(&mut model, 'd');
         assert_eq!(press(&mut model, 'y'), Wish::Disconnect(9));
     }

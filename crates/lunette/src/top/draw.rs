@@ -158,8 +158,9 @@ fn session(session: &Value) -> Vec<String> {
 }
 
 fn footer(model: &Model) -> Paragraph<'_> {
-    if let Some(session) = model.asks {
-        return Paragraph::new(format!("Disconnect session {session}? y/n")).bold();
+    if let Some((session, whose)) = &model.asks {
+        // On a narrow screen its end is cut off.
+        return Paragraph::new(format!("Disconnect session {session}? y/n  {whose}")).bold();
     }
     if !model.lost.is_empty() {
         return Paragraph::new(model.lost.as_str()).fg(Color::Red);
@@ -261,7 +262,7 @@ mod tests {
     fn a_wide_screen_shows_all_of_a_session() {
         let mut model = model();
         model.shown = Shown::Sessions;
-        model.asks = Some(12);
+        model.asks = Some((12, "iqn.b, iqn.a:t".into()));
         let lines = drawn(&model, 140, 12);
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
         assert_eq!(
@@ -272,7 +273,7 @@ mod tests {
             words(&lines[5]),
             "12 iqn.1993-08.org.debian:01:host12 t 0 3 9000 36.9 100us 198us 0 0 - -"
         );
-        assert_eq!(lines[11], "Disconnect session 12? y/n");
+        assert_eq!(lines[11], "Disconnect session 12? y/n  iqn.b, iqn.a:t");
         // However small it is, it is drawn.
         drawn(&model, 20, 3);
     }
