@@ -5,7 +5,7 @@ use crate::client::AdminArguments;
 use crate::luns;
 use crate::table::Column::{self, Figures};
 use crate::table::{NONE, Table, number, seconds, size, word};
-use crate::watch::{WatchArguments, pretty};
+use crate::watch::{self, WatchArguments, pretty};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -47,9 +47,17 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<String, Failure> {
     if arguments.watch.is_repeated() || last.is_empty() {
         return Ok(text);
     }
-    crate::print(&text).map_err(|error| Failure::failed(crate::unprinted(&error)))?;
-    let names: Vec<&str> = last.iter().take(LUNS).map(|(name, _)| name.as_str()).collect();
-    Err(Failure { text: format!("not well: LUN {}", names.join(", ")), status: NOT_WELL })
+    watch::show(&text)?;
+    Err(Failure { text: not_well(&last), status: NOT_WELL })
+}
+
+fn not_well(ill: &[(String, String)]) -> String {
+    let names: Vec<&str> = ill.iter().take(LUNS).map(|(name, _)| name.as_str()).collect();
+    let more = match ill.len() - names.len() {
+        0 => String::new(),
+        more => format!(" and {more} more (lunette luns shows all)"),
+    };
+    format!("not well: LUN {}{more}", names.join(", "))
 }
 
 /// What the API says about a daemon at a moment.
@@ -174,14 +182,14 @@ fn cores(cores: &[Value], before: &[Value]) -> String {
 
 /// Parts of a core's time that it was busy, polling and asleep.
 pub(crate) fn parts(core: &Value, before: Option<&Value>) -> [Option<f64>; 3] {
-    let keys = ["busy_s", "polling_s", "asleep_s"];
-    let since = |key: &str| {
-        let now = core[key].as_f64()?;
-        // A daemon that was restarted meanwhile has counted anew.
-        let earlier = before.and_then(|before| before[key].as_f64()).filter(|earlier| *earlier <= now);
-        Some(now - earlier.unwrap_or(0.0))
-    };
-    let times = keys.map(since);
+    let times = |core: &Value| ["busy_s", "polling_s", "asleep_s"].map(|key| core[key].as_f64());
+    let now = times(core);
+    let before = before.map_or([None; 3], times);
+    // A daemon that was restarted meanwhile has counted anew.
+    let is_anew = now.iter().zip(&before).any(|(now, before)| now < before);
+    let before = if is_anew { [None; 3] } else { before };
+    let times: [Option<f64>; 3] =
+        std::array::from_fn(|part| now[part].map(|now| now - before[part].unwrap_or(0.0)));
     let all: f64 = times.iter().flatten().sum();
     times.map(|time| time.filter(|_| all > 0.0).map(|time| time / all))
 }
@@ -288,11 +296,20 @@ mod tests {
     }
 
     #[test]
+    fn names_that_are_not_shown_are_counted() {
+        let ill = |count: usize| vec![("a".to_owned(), "gone".to_owned()); count];
+        assert_eq!(not_well(&ill(2)), "not well: LUN a, a");
+        assert!(not_well(&ill(LUNS + 3)).ends_with(", a and 3 more (lunette luns shows all)"));
+    }
+
+    #[test]
     fn a_core_s_time_is_what_it_was_since_the_last_time() {
         let core = |busy: f64, asleep: f64| json!({ "busy_s": busy, "polling_s": 0.0, "asleep_s": asleep });
         assert_eq!(parts(&core(10.0, 90.0), None), [Some(0.1), Some(0.0), Some(0.9)]);
         assert_eq!(parts(&core(13.0, 91.0), Some(&core(10.0, 90.0))), [Some(0.75), Some(0.0), Some(0.25)]);
         assert_eq!(parts(&core(1.0, 1.0), Some(&core(10.0, 90.0))), [Some(0.5), Some(0.0), Some(0.5)]);
+        // Restarted, and busier than before already.
+        assert_eq!(parts(&core(15.0, 15.0), Some(&core(10.0, 90.0))), [Some(0.5), Some(0.0), Some(0.5)]);
         assert_eq!(parts(&json!({}), None), [None; 3]);
     }
 

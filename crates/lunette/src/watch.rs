@@ -118,7 +118,8 @@ fn screen(text: &str, (columns, rows): (u16, u16)) -> String {
     format!("{}{}{}", MoveTo(0, 0), lines.collect::<String>(), Clear(ClearType::FromCursorDown))
 }
 
-fn show(text: &str) -> Result<(), Failure> {
+/// Prints it; nothing is said about a reader that has gone.
+pub(crate) fn show(text: &str) -> Result<(), Failure> {
     print(text).map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure { text: String::new(), status: PIPE_CLOSED },
         _ => Failure::failed(unprinted(&error)),

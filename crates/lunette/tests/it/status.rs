@@ -3,6 +3,7 @@
 use super::reload::Served;
 use crate::support::daemon::Daemon;
 use crate::support::tools::{Outcome, must, tool, wait};
+use crate::support::wait_until;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -23,9 +24,13 @@ fn json(text: &str) -> Value {
 fn a_daemon_s_status_says_whether_all_is_well_to_people_and_to_scripts() {
     let served = Served::with(FILE, ", \"f\"");
     let session = served.session("one");
-    let well = served.must(&["status"]);
+    let mut well = String::new();
+    wait_until("the session is an event", || {
+        well = served.must(&["status"]);
+        well.contains("session_begun")
+    });
     let portal = format!("Portals   {} (iscsi", served.daemon.lun(0).portal);
-    for part in [&portal, "LUNs      2, all well\n", "Sessions  1: 1 iSCSI\n", "session_begun"] {
+    for part in [&portal, "LUNs      2, all well\n", "Sessions  1: 1 iSCSI\n"] {
         assert!(well.contains(part), "{part}: {well}");
     }
     drop(session);
@@ -42,6 +47,14 @@ fn a_daemon_s_status_says_whether_all_is_well_to_people_and_to_scripts() {
     for part in ["LUNs      2, of which 1 not well\n          f: late: ", "lunette: not well: LUN f\n"] {
         assert!(ill.text.contains(part), "{part}: {}", ill.text);
     }
+    // `| head` has read as much as it wanted.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = Daemon::command();
+    command.arg("status").env("LUNETTE_ADMIN", served.folder.path().join("admin.sock"));
+    let unread = command.stdout(writer).output().expect("it runs");
+    assert_eq!(unread.status.code(), Some(141));
+    assert_eq!(String::from_utf8_lossy(&unread.stderr), "");
     let document = served.ask(&["status", "--json"]).text;
     let document = json(document.split("lunette: ").next().expect("the document"));
     assert_eq!(
