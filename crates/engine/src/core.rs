@@ -297,7 +297,7 @@ impl<I: Io> Core<I> {
     /// Says what the core has in hand: with each tick, and when a connection has gone, which may have been the last.
     fn say_what_is_in_hand(&mut self) {
         let meter = &self.shared.meters[self.me];
-        meter.polled.set(self.poller.spun().as_nanos() as u64);
+        meter.worked(self.io.processor_time(), self.poller.spun());
         meter.tasks.set(self.tasks.len() as u64);
         meter.buffer_bytes.set(self.io.arena().in_use());
     }

@@ -730,7 +730,6 @@ fn start_core(seed: Seed) -> Result<JoinHandle<bool>, StartError> {
                 let _ = ready.send(Err(error.to_string()));
             }
             Ok(io) => {
-                seed.shared.meters[seed.me].begin();
                 let mut core = Core::new(seed.me, io, seed.shared, seed.served, seed.mailbox, seed.units);
                 let served = core.serve_interfaces(seed.sockets).map_err(|error| error.to_string());
                 let is_served = served.is_ok();

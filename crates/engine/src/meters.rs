@@ -3,10 +3,11 @@
 
 use crate::counters::{Count, Counters, Counts};
 use crate::registry::Registry;
-use reactor::cpu;
 use scsi::View;
 use scsi::reservation::{Holders, Registered};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::cell::LazyCell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ pub(crate) struct UnitMeter {
     published: Mutex<Published>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Published {
     view: View,
     /// Its store has been open.
@@ -54,12 +55,13 @@ impl UnitMeter {
         all
     }
 
-    fn read(&self, registry: &Registry) -> UnitReading {
+    fn read(&self, initiators: &Initiators<'_>) -> UnitReading {
         let counts = self.counts();
-        let published = self.lock();
-        let View { unit, policy } = &published.view;
+        // The home's core publishes behind this lock, and is not to wait for what follows.
+        let Published { view, was_open, last_error } = self.lock().clone();
+        let View { unit, policy } = view;
         let holders = policy.reservations.holders();
-        let state = match (&policy.failed, published.was_open) {
+        let state = match (&policy.failed, was_open) {
             (None, _) => StoreState::Open,
             (Some(_), false) => StoreState::Late,
             (Some(_), true) => StoreState::Failed,
@@ -68,12 +70,12 @@ impl UnitMeter {
             name: self.name.clone(),
             counts,
             state,
-            last_error: published.last_error.as_deref().map(str::to_owned),
+            last_error: last_error.as_deref().map(str::to_owned),
             size_bytes: policy.traits.size_bytes,
             used_bytes: unit.space.as_ref().and_then(|space| space.used_bytes()),
             write_cache: policy.modes.write_cache,
             threshold_reached: unit.warn_at.map(|_| policy.threshold_reached),
-            reservation: reservation(&holders, registry),
+            reservation: reservation(&holders, initiators),
             registered: holders.registered,
         }
     }
@@ -93,15 +95,18 @@ impl Published {
     }
 }
 
+/// Initiators by nexus, looked up once a request, where any is asked for: logins take the same lock.
+type Initiators<'a> = LazyCell<BTreeMap<u64, String>, Box<dyn FnOnce() -> BTreeMap<u64, String> + 'a>>;
+
 /// The one that is in force.
-fn reservation(holders: &Holders, registry: &Registry) -> Option<Reservation> {
+fn reservation(holders: &Holders, initiators: &Initiators<'_>) -> Option<Reservation> {
     let Holders { persistent, registered, reserved, list } = holders;
     if !list.is_empty() {
         let holders = list.iter().map(ToString::to_string).collect();
         return Some(Reservation { kind: "reserve list of AoE", holders });
     }
     if let Some(nexus) = reserved {
-        let holders = registry.initiator(nexus.0).into_iter().collect();
+        let holders = initiators.get(&nexus.0).cloned().into_iter().collect();
         return Some(Reservation { kind: "RESERVE", holders });
     }
     let holds = registered.iter().filter(|one| one.holds);
@@ -156,18 +161,36 @@ pub struct Reservation {
 /// What a core says of itself.
 #[derive(Debug, Default)]
 pub(crate) struct CoreMeter {
-    /// The kernel's number of its thread; 0: it has not begun.
-    thread: AtomicU32,
-    /// Nanoseconds spent on turns that found nothing.
-    pub(crate) polled: Count,
+    /// Nanoseconds that it worked.
+    busy: Count,
+    /// And that it spent on turns that found nothing.
+    polling: Count,
+    /// What it had spun when it last said so.
+    spun: Count,
+    /// Nanoseconds of sleep that were read: no later reading has less.
+    asleep: AtomicU64,
     pub(crate) tasks: Count,
     pub(crate) buffer_bytes: Count,
 }
 
 impl CoreMeter {
-    /// The calling thread is the core's.
-    pub(crate) fn begin(&self) {
-        self.thread.store(cpu::this_thread().map_or(0, |thread| thread.id), Ordering::Relaxed);
+    /// The core's thread has had a processor for so long since it began, or waited for one, and spun for so long. Two clocks tell
+    /// these, so their difference can shrink: what was counted once stays.
+    pub(crate) fn worked(&self, worked: Duration, spun: Duration) {
+        let [worked, spun] = [worked, spun].map(|time| time.as_nanos() as u64);
+        let more = worked.saturating_sub(self.busy.get() + self.polling.get());
+        let polled = spun.saturating_sub(self.spun.get()).min(more);
+        self.busy.add(more - polled);
+        self.polling.add(polled);
+        self.spun.set(spun);
+    }
+
+    /// How long it was busy, polled, and slept until now. It says what it did a while after.
+    fn times(&self, elapsed: Duration) -> [Duration; 3] {
+        let (busy, polling) = (self.busy.get(), self.polling.get());
+        let asleep = (elapsed.as_nanos() as u64).saturating_sub(busy + polling);
+        let before = self.asleep.fetch_max(asleep, Ordering::Relaxed);
+        [busy, polling, asleep.max(before)].map(Duration::from_nanos)
     }
 }
 
@@ -176,11 +199,11 @@ impl CoreMeter {
 pub struct CoreReading {
     /// Its number.
     pub core: usize,
-    /// How long it worked, by its CPU time.
+    /// How long it worked, or waited for a processor that others had.
     pub busy: Duration,
     /// How long it looked for work and found none.
     pub polling: Duration,
-    /// How long it slept, or waited for a processor that others had.
+    /// How long it slept.
     pub asleep: Duration,
     /// Sessions of targets that it serves.
     pub sessions: usize,
@@ -234,7 +257,9 @@ impl Meters {
 
     /// Units.
     pub fn units(&self) -> Vec<UnitReading> {
-        self.lock().iter().map(|unit| unit.read(&self.registry)).collect()
+        let units = self.lock().clone();
+        let initiators: Initiators<'_> = LazyCell::new(Box::new(|| self.registry.initiators()));
+        units.iter().map(|unit| unit.read(&initiators)).collect()
     }
 
     /// Cores.
@@ -242,13 +267,12 @@ impl Meters {
         let live = self.registry.live();
         let elapsed = self.begin.elapsed();
         let read = |(index, (core, meter)): (usize, (&usize, &CoreMeter))| {
-            let worked = cpu::own_thread_time(meter.thread.load(Ordering::Relaxed)).unwrap_or_default();
-            let polling = Duration::from_nanos(meter.polled.get()).min(worked);
+            let [busy, polling, asleep] = meter.times(elapsed);
             CoreReading {
                 core: *core,
-                busy: worked - polling,
+                busy,
                 polling,
-                asleep: elapsed.saturating_sub(worked),
+                asleep,
                 sessions: live.iter().filter(|(_, at)| *at == index).count(),
                 tasks: meter.tasks.get(),
                 buffer_bytes: meter.buffer_bytes.get(),
@@ -260,5 +284,40 @@ impl Meters {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<UnitMeter>>> {
         self.units.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_of_a_core_ever_shrinks() {
+        let meter = CoreMeter::default();
+        let micros = Duration::from_micros;
+        // Worked, spun, elapsed: the spinning is told late, by a clock that went on while others had the processor, and then back.
+        let told = [
+            (100, 20, 100),
+            (110, 80, 120),
+            (110, 140, 150),
+            (105, 139, 150),
+            (300, 150, 300),
+            (300, 150, 900),
+        ];
+        let mut last = [Duration::ZERO; 3];
+        for (worked, spun, elapsed) in told {
+            let between = meter.times(micros(elapsed));
+            meter.worked(micros(worked), micros(spun));
+            let times = meter.times(micros(elapsed));
+            for (before, after) in [(last, between), (between, times)] {
+                assert!(
+                    before.iter().zip(after).all(|(before, after)| *before <= after),
+                    "{before:?} {after:?}"
+                );
+            }
+            last = times;
+        }
+        assert_eq!(last[..2], [micros(259), micros(41)]);
+        assert_eq!(last[2], micros(600));
     }
 }

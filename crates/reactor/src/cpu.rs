@@ -183,13 +183,6 @@ pub fn this_thread_waited() -> Duration {
     Duration::from_nanos(parse_waited(&bytes[..length]).unwrap_or(0))
 }
 
-/// CPU time of a thread of this process, exactly, where the kernel counts that; `None`: there is none.
-pub fn own_thread_time(id: u32) -> Option<Duration> {
-    let line = fs::read_to_string(format!("/proc/self/task/{id}/schedstat")).ok()?;
-    let nanos = line.split_ascii_whitespace().next()?.parse().ok().filter(|nanos| *nanos > 0);
-    nanos.map(Duration::from_nanos).or_else(|| Some(Duration::from_secs_f64(own_thread(id)?.times.sum())))
-}
-
 fn parse_waited(line: &[u8]) -> Option<u64> {
     str::from_utf8(line).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }

@@ -32,9 +32,9 @@ const STATS: &str = "Commands that have ended since it began to be served: `read
 
 const CORE: &[Field] = &[
     ("core", NUMBER, "Its number"),
-    ("busy_s", SECONDS, "How long it has worked"),
+    ("busy_s", SECONDS, "How long it has worked, or waited for a processor"),
     ("polling_s", SECONDS, "How long it has looked for work, and found none"),
-    ("asleep_s", SECONDS, "How long it has slept, or waited for a processor"),
+    ("asleep_s", SECONDS, "How long it has slept"),
     ("sessions", NUMBER, "Sessions of targets that it serves"),
     ("tasks", NUMBER, "Commands in flight that are more than an answer from memory"),
     ("tasks_max", NUMBER_OR_NONE, "How many there may be; null: sessions are limited instead"),
