@@ -4,7 +4,7 @@
 use crate::counters::{Count, Counters, Counts};
 use crate::registry::Registry;
 use scsi::View;
-use scsi::reservation::{Holders, Registered};
+use scsi::reservation::holders::{Holders, Registered};
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,14 +2,13 @@
 //! over Ethernet. Of these at most one is in force at a time.
 
 mod apply;
-mod holders;
+pub mod holders;
 pub(crate) mod keep;
 mod list;
 mod report;
 mod reserve_out;
 
 pub use apply::{Effects, Refusal};
-pub use holders::{Holders, Registered};
 pub use reserve_out::ReserveOut;
 
 use crate::state::home::{Aborted, Draft, HomeReply, NexusIdentity};
