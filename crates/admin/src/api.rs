@@ -369,7 +369,7 @@ async fn change(desk: &Desk, order: Order, request: Change) -> Response {
         Ok(dry_run) => dry_run,
         Err(response) => return *response,
     };
-    let Some(answer) = desk.put(order, dry_run, request.expected, request.peer.to_string()) else {
+    let Some(answer) = desk.put(order, dry_run, request.expected, &request.peer) else {
         return crowded();
     };
     match tokio::time::timeout(CHANGE_TIME, answer).await {
@@ -380,7 +380,8 @@ async fn change(desk: &Desk, order: Order, request: Change) -> Response {
 }
 
 fn refused(why: &Refused) -> Response {
-    problem(status(why.refusal), &why.title, &why.faults)
+    let response = problem(status(why.refusal), &why.title, &why.faults);
+    if why.refusal == Refusal::Revoked { access::challenge(access::INVALID, response) } else { response }
 }
 
 fn outcome(answer: Answer, dry_run: bool) -> Response {
@@ -401,6 +402,7 @@ fn status(refusal: Refusal) -> StatusCode {
         Refusal::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
         Refusal::Conflict => StatusCode::CONFLICT,
         Refusal::Stale => StatusCode::PRECONDITION_FAILED,
+        Refusal::Revoked => StatusCode::UNAUTHORIZED,
         Refusal::NotFound => StatusCode::NOT_FOUND,
         Refusal::Failed => StatusCode::INTERNAL_SERVER_ERROR,
         Refusal::UnderWay => StatusCode::ACCEPTED,

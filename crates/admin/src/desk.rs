@@ -1,8 +1,9 @@
 //! What clients ask for, on its way to the owner of the daemon and back.
 
 use crate::ring::{Following, Ring};
+use crate::server::Peer;
 use crate::tls::Access;
-use config::{Action, Edit};
+use config::{Action, Edit, Token};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,6 +60,8 @@ pub struct Job {
     pub expected: Option<String>,
     /// Who asks, in words.
     pub who: String,
+    /// The token that lets them, if they need one. It may be revoked until their turn comes.
+    pub token: Option<Token>,
     reply: oneshot::Sender<Answer>,
     _permit: OwnedSemaphorePermit,
 }
@@ -104,6 +107,8 @@ pub enum Refusal {
     Conflict,
     /// The client has seen another configuration last.
     Stale,
+    /// The token that the client has asked with is none any more.
+    Revoked,
     /// There is nothing of that name.
     NotFound,
     /// It was tried, failed, and was undone.
@@ -138,8 +143,6 @@ pub struct State {
     pub targets: Vec<Value>,
     /// Portals.
     pub portals: Vec<Value>,
-    /// Who may change it from an address.
-    pub access: Access,
 }
 
 /// The daemon's sessions. Cores are asked, so these functions may wait, and are called on threads that may.
@@ -187,6 +190,7 @@ pub struct Desk {
     put: Arc<dyn Fn(Job) -> bool + Send + Sync>,
     permits: Arc<Semaphore>,
     state: Arc<Mutex<Arc<State>>>,
+    access: Arc<Mutex<Access>>,
     sessions: Arc<dyn Sessions>,
     readings: Arc<dyn Readings>,
     listed: Arc<tokio::sync::Mutex<Option<Listed>>>,
@@ -219,6 +223,7 @@ impl Desk {
             put: Arc::new(put),
             permits: Arc::new(Semaphore::new(JOBS_MAX)),
             state: Arc::default(),
+            access: Arc::default(),
             sessions,
             readings,
             listed: Arc::default(),
@@ -229,6 +234,16 @@ impl Desk {
     /// Publishes what runs now.
     pub fn publish(&self, state: State) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
+    }
+
+    /// Who may change it over TCP from now on, and what encrypts connections to come.
+    pub fn admit(&self, access: Access) {
+        *self.access.lock().unwrap_or_else(PoisonError::into_inner) = access;
+    }
+
+    /// Who may change it over TCP.
+    pub fn access(&self) -> Access {
+        self.access.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Something happened: whoever follows events gets it, and nobody is waited for.
@@ -325,11 +340,12 @@ impl Desk {
         order: Order,
         dry_run: bool,
         expected: Option<String>,
-        who: String,
+        peer: &Peer,
     ) -> Option<oneshot::Receiver<Answer>> {
         let permit = self.permits.clone().try_acquire_owned().ok()?;
         let (reply, answer) = oneshot::channel();
-        (self.put)(Job { order, dry_run, expected, who, reply, _permit: permit }).then_some(answer)
+        let (who, token) = (peer.to_string(), peer.token().cloned());
+        (self.put)(Job { order, dry_run, expected, who, token, reply, _permit: permit }).then_some(answer)
     }
 }
 

@@ -4,6 +4,7 @@ use crate::api;
 use crate::desk::{Desk, JOBS_MAX};
 use crate::listener::{Listener, Socket};
 use axum::{Extension, Router};
+use config::Token;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -54,7 +55,7 @@ impl Server {
         let threads = JOBS_MAX + 1;
         let runtime =
             Builder::new_current_thread().enable_io().enable_time().max_blocking_threads(threads).build()?;
-        let shown = listener.shown(desk.state().access.tls.is_some());
+        let shown = listener.shown(desk.access().tls.is_some());
         let (running, until) = oneshot::channel();
         let serving = serve(&runtime, &listener.socket, desk)?;
         let body = move || {
@@ -108,7 +109,7 @@ fn serve(runtime: &Runtime, socket: &Socket, desk: Desk) -> io::Result<Task<()>>
                     Ok((stream, Peer::Remote(from)))
                 };
                 let answer = |stream, peer, deadline| {
-                    remote(stream, peer, deadline, desk.state().access.tls.clone(), router.clone())
+                    remote(stream, peer, deadline, desk.access().tls, router.clone())
                 };
                 accept(next, answer).await;
             })
@@ -130,8 +131,8 @@ pub(crate) enum Peer {
     Remote(SocketAddr),
     /// Whoever has a token.
     Holder {
-        /// The token's name.
-        token: String,
+        /// The token.
+        token: Token,
         /// Where from.
         address: SocketAddr,
     },
@@ -142,6 +143,14 @@ impl Peer {
         let credentials = stream.peer_cred()?;
         Ok(Peer::Local { uid: credentials.uid(), pid: credentials.pid() })
     }
+
+    /// What lets it change what is served, if it needs that.
+    pub(crate) fn token(&self) -> Option<&Token> {
+        match self {
+            Peer::Holder { token, .. } => Some(token),
+            Peer::Local { .. } | Peer::Remote(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Peer {
@@ -150,7 +159,7 @@ impl fmt::Display for Peer {
             Peer::Local { uid, pid: Some(pid) } => write!(f, "uid {uid}, pid {pid}"),
             Peer::Local { uid, pid: None } => write!(f, "uid {uid}"),
             Peer::Remote(address) => address.fmt(f),
-            Peer::Holder { token, address } => write!(f, "token {token}, {address}"),
+            Peer::Holder { token, address } => write!(f, "token {}, {address}", token.name),
         }
     }
 }

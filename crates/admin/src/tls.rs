@@ -1,12 +1,12 @@
 //! TLS where the admin interface is reached by an address: the daemon's side, and that of commands.
 
-use config::{AdminAccess, Fault, Identity};
+use config::{AdminAccess, Fault, Identity, Token};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
-use std::io;
-use std::net::TcpStream;
+use std::fmt;
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use tokio_rustls::rustls;
@@ -17,19 +17,33 @@ const PROTOCOL: &[u8] = b"http/1.1";
 /// Who may change what is served from an address, and how traffic is encrypted there.
 #[derive(Clone, Default, Debug)]
 pub struct Access {
-    pub(crate) rights: AdminAccess,
-    /// `None`: in clear.
+    pub(crate) rights: Arc<AdminAccess>,
+    /// `None`: unencrypted.
     pub(crate) tls: Option<Arc<ServerConfig>>,
 }
 
 impl Access {
-    /// What a configuration says.
+    /// What a configuration makes of it. With the same certificate, clients may resume their TLS sessions.
     ///
     /// # Errors
     /// When its certificate and key cannot be used.
-    pub fn of(rights: &AdminAccess) -> Result<Access, Fault> {
-        let tls = rights.identity.as_ref().map(server).transpose()?.map(Arc::new);
+    pub fn with(&self, rights: &Arc<AdminAccess>) -> Result<Access, Fault> {
+        let tls = match &rights.identity {
+            same if *same == self.rights.identity => self.tls.clone(),
+            Some(identity) => Some(Arc::new(server(identity)?)),
+            None => None,
+        };
         Ok(Access { rights: rights.clone(), tls })
+    }
+
+    /// Its configuration.
+    pub fn rights(&self) -> &Arc<AdminAccess> {
+        &self.rights
+    }
+
+    /// Whether who had a token when they asked, or needed none, may have it done now.
+    pub fn admits(&self, token: Option<&Token>) -> bool {
+        token.is_none_or(|token| self.rights.tokens.contains(token))
     }
 }
 
@@ -68,7 +82,7 @@ fn server(identity: &Identity) -> Result<ServerConfig, Fault> {
 }
 
 /// A daemon that a command has connected to, and that has proved that it is this host.
-pub type Secured = StreamOwned<ClientConnection, TcpStream>;
+pub type Secured<S> = StreamOwned<ClientConnection, S>;
 
 /// Who is trusted to certify hosts.
 pub struct Authorities(RootCertStore);
@@ -81,12 +95,14 @@ impl Authorities {
     pub fn of(file: Option<&Path>) -> Result<Authorities, Fault> {
         let mut roots = RootCertStore::empty();
         let Some(path) = file else {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            let native = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(native.certs);
+            if !roots.is_empty() {
+                return Ok(Authorities(roots));
+            }
+            let why = native.errors.first().map_or(String::new(), |error| format!(": {error}"));
             let fix = "install ca-certificates, or name the certificate of an authority with --admin-ca";
-            let found = !roots.is_empty();
-            return found
-                .then_some(Authorities(roots))
-                .ok_or_else(|| Fault::new("this system trusts nobody to certify a host", fix));
+            return Err(Fault::new(format!("this system trusts nobody to certify a host{why}"), fix));
         };
         let wrong = |what: &str| {
             Fault::new(format!("--admin-ca {}: {what}", path.display()), "name a file of certificates in PEM")
@@ -104,7 +120,11 @@ impl Authorities {
 ///
 /// # Errors
 /// Why it is not trusted, or does not answer.
-pub fn secure(mut stream: TcpStream, host: &str, authorities: Authorities) -> io::Result<Secured> {
+pub fn secure<S: Read + Write>(
+    mut stream: S,
+    host: &str,
+    authorities: Authorities,
+) -> Result<Secured<S>, Insecure> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let builder = builder.map_err(io::Error::other)?.with_root_certificates(authorities.0);
@@ -115,3 +135,40 @@ pub fn secure(mut stream: TcpStream, host: &str, authorities: Authorities) -> io
     connection.complete_io(&mut stream)?;
     Ok(StreamOwned::new(connection, stream))
 }
+
+/// Whether a host may be called so in a certificate: a name, or an address.
+pub fn is_host(host: &str) -> bool {
+    ServerName::try_from(host).is_ok()
+}
+
+/// Why a connection is not secure.
+#[derive(Debug)]
+pub enum Insecure {
+    /// What answers there does not speak TLS.
+    NoTls,
+    /// Its certificate is not one of this host, or of an authority that is trusted.
+    Certificate(io::Error),
+    /// Something else failed.
+    Other(io::Error),
+}
+
+impl From<io::Error> for Insecure {
+    fn from(error: io::Error) -> Insecure {
+        match error.get_ref().and_then(|error| error.downcast_ref()) {
+            Some(rustls::Error::InvalidMessage(_)) => Insecure::NoTls,
+            Some(rustls::Error::InvalidCertificate(_)) => Insecure::Certificate(error),
+            Some(_) | None => Insecure::Other(error),
+        }
+    }
+}
+
+impl fmt::Display for Insecure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Insecure::NoTls => f.write_str("what answers there does not speak TLS"),
+            Insecure::Certificate(error) | Insecure::Other(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Insecure {}

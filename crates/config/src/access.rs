@@ -26,12 +26,12 @@ pub struct AdminAccess {
 }
 
 impl AdminAccess {
-    /// The name of a token. How long that takes says nothing about the others.
-    pub fn holder(&self, token: &[u8]) -> Option<&str> {
+    /// Which token this is. How long that takes says nothing about the others.
+    pub fn find(&self, token: &[u8]) -> Option<&Token> {
         let digest = Sha256::digest(token);
         let same = |known: &&Token| bool::from(known.digest.ct_eq(digest.as_slice()));
         // All are compared, also behind the one that it is.
-        self.tokens.iter().filter(same).fold(None, |_, known| Some(known.name.as_str()))
+        self.tokens.iter().filter(same).fold(None, |_, known| Some(known))
     }
 }
 
@@ -129,7 +129,7 @@ fn read_tokens(path: &Path, base: &Path) -> Result<Vec<Token>, Fault> {
         if let Some(other) =
             tokens.iter().find(|other| other.name == token.name || other.digest == token.digest)
         {
-            let what = format!("{} and {} have one name or one token", other.name, token.name);
+            let what = format!("{} and {} share a name or a token", other.name, token.name);
             return Err(fault(Fault::new(what, "give each its own")));
         }
         if tokens.len() == TOKENS_MAX {
@@ -155,20 +155,27 @@ pub fn token_of(path: &Path) -> Result<String, Fault> {
     let bytes = named.read(FILE_MAX)?;
     let text = std::str::from_utf8(&bytes).unwrap_or_default();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let token = lines.next().and_then(|line| line.split_whitespace().last()).filter(|token| is_plain(token));
-    token.map(str::to_owned).ok_or_else(|| {
-        Fault::new(
-            format!("{} has no token", named.path.display()),
-            "write a line NAME TOKEN, as the daemon's file has it",
-        )
-    })
+    let words: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+    match words[..] {
+        [token] | [_, token] if is_plain(token) => Ok(token.to_owned()),
+        _ => {
+            let what = match words.len() {
+                0..=2 => "has no token".to_owned(),
+                words => format!("has {words} words in its first line"),
+            };
+            let fix = "write a line NAME TOKEN, as the daemon's file has it";
+            Err(Fault::new(format!("{} {what}", named.path.display()), fix))
+        }
+    }
 }
 
 /// Neither word is quoted: one of them may be a token where the name should be.
 fn token(line: &str) -> Result<Token, Fault> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [name, token] = words[..] else {
-        return Err(Fault::new(format!("it has {} words", words.len()), "write NAME TOKEN"));
+        let plural = if words.len() == 1 { "" } else { "s" };
+        let what = format!("expected NAME TOKEN, found {} word{plural}", words.len());
+        return Err(Fault::new(what, "write NAME TOKEN"));
     };
     let name = scalar::label(name).map_err(|fault| Fault::new("the name cannot be one", fault.fix))?;
     if !is_plain(token) || !(TOKEN_MIN..=TOKEN_MAX).contains(&token.len()) {
@@ -211,10 +218,11 @@ mod tests {
     fn a_token_is_known_by_its_name_and_never_shown() {
         let access =
             read(&format!("# of the test\n\n  ops\t{TOKEN}\r\nweb {TOKEN}2\n"), 0o600).expect("good");
-        assert_eq!(access.holder(TOKEN.as_bytes()), Some("ops"));
-        assert_eq!(access.holder(format!("{TOKEN}2").as_bytes()), Some("web"));
+        let name = |token: &str| access.find(token.as_bytes()).map(|token| token.name.as_str());
+        assert_eq!(name(TOKEN), Some("ops"));
+        assert_eq!(name(&format!("{TOKEN}2")), Some("web"));
         for wrong in ["", "ops", &TOKEN[1..], &TOKEN.to_uppercase()] {
-            assert_eq!(access.holder(wrong.as_bytes()), None, "{wrong}");
+            assert_eq!(name(wrong), None, "{wrong}");
         }
         assert!(!format!("{access:?}").contains(TOKEN));
         let turned = read(&format!("web {TOKEN}2\nops {TOKEN}\n"), 0o400).expect("good");
@@ -227,12 +235,12 @@ mod tests {
         for (text, mode, named) in [
             (good.clone(), 0o640, "(mode 640); chmod 600 /"),
             (String::new(), 0o600, "tokens has no token; write a line NAME TOKEN"),
-            (format!("#\n{TOKEN}\n"), 0o600, "tokens:2: it has 1 words; write NAME TOKEN"),
+            (format!("#\n{TOKEN}\n"), 0o600, "tokens:2: expected NAME TOKEN, found 1 word; write NAME TOKEN"),
             (format!("{TOKEN}=~ ops\n"), 0o600, "tokens:1: the name cannot be one; use 1 to 64 letters"),
             ("ops short\n".into(), 0o600, "tokens:1: the token of ops is too short or long"),
             (format!("ops {TOKEN}\u{e9}\n"), 0o600, "or has other characters; use 16 to 256"),
-            (format!("{good}ops {TOKEN}2\n"), 0o600, "tokens:2: ops and ops have one name or one token"),
-            (format!("{good}web {TOKEN}\n"), 0o600, "tokens:2: ops and web have one name or one token"),
+            (format!("{good}ops {TOKEN}2\n"), 0o600, "tokens:2: ops and ops share a name or a token"),
+            (format!("{good}web {TOKEN}\n"), 0o600, "tokens:2: ops and web share a name or a token"),
         ] {
             let fault = read(&text, mode).expect_err("wrong on purpose");
             assert!(fault.contains(named) && !fault.contains(TOKEN), "{text}: {fault}");

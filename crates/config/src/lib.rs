@@ -53,6 +53,7 @@ use proto::iscsi::chap::Algorithm;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use wire::aoe::{Address, Mac};
 
@@ -87,7 +88,7 @@ pub struct Config {
     /// The group of users that may use its socket, too.
     pub admin_group: Option<String>,
     /// Who may change what is served where it is reached by an address, and what encrypts that.
-    pub admin_access: AdminAccess,
+    pub admin_access: Arc<AdminAccess>,
     /// Backing stores with their units.
     pub luns: Vec<Lun>,
     /// Targets.
@@ -143,23 +144,21 @@ impl Checked {
     }
 
     /// The same with this as the text of the file. Where the options name none, they are not read again: the text is what
-    /// became of [`Checked::text`].
-    pub fn from_text(options: &ServeOptions, text: &str) -> Result<Checked, Problems> {
-        options::config_of(options, text)
+    /// became of [`Checked::text`]. Who may do what over TCP stays as it is: files that say so are not read again, either.
+    pub fn from_text(
+        options: &ServeOptions,
+        text: &str,
+        access: Arc<AdminAccess>,
+    ) -> Result<Checked, Problems> {
+        options::config_of(options, text, access)
     }
 
-    /// The same if what the admin interface is to prove itself with can be used, as whoever serves it finds.
+    /// What whoever serves the admin interface makes of its certificate and key, if they can be used.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn with_usable(
-        self,
-        identity: impl FnOnce(&AdminAccess) -> Result<(), Fault>,
-    ) -> Result<Checked, Problems> {
-        match identity(&self.config.admin_access) {
-            Ok(()) => Ok(self),
-            Err(fault) => Err(Problems::of_option("admin_certificate", fault)),
-        }
+    pub fn access<T>(&self, made: impl FnOnce(&Arc<AdminAccess>) -> Result<T, Fault>) -> Result<T, Problems> {
+        made(&self.config.admin_access).map_err(|fault| Problems::of_option("admin_certificate", fault))
     }
 
     /// Reads and verifies a file, also against a machine: what it names may not be there.

@@ -5,9 +5,10 @@ use super::raw::*;
 use super::scalar;
 use super::show::{self, Secrets};
 use super::verify::{self, Machine};
-use super::{ByDevice, Checked, Config, FILE_BYTES_MAX, Problems, file, spec, warnings};
+use super::{AdminAccess, ByDevice, Checked, Config, FILE_BYTES_MAX, Problems, file, spec, warnings};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const DEFAULT_TARGET: &str = "iqn.2026-11.io.lunette:disk";
 const DEFAULT_LUN: &str = "ram:1G";
@@ -55,10 +56,15 @@ pub(super) fn config(options: &ServeOptions) -> Result<Checked, Problems> {
 }
 
 /// The same with this text in the place of the file's.
-pub(super) fn config_of(options: &ServeOptions, text: &str) -> Result<Checked, Problems> {
+pub(super) fn config_of(
+    options: &ServeOptions,
+    text: &str,
+    access: Arc<AdminAccess>,
+) -> Result<Checked, Problems> {
+    let machine = |base| Machine { access: Some(access), ..Machine::here(base) };
     match &options.config {
-        Some(path) => with_file(options, path, text, &Machine::here(path.parent())),
-        None => with_file(&ServeOptions::default(), Path::new(RUNNING), text, &Machine::here(None)),
+        Some(path) => with_file(options, path, text, &machine(path.parent())),
+        None => with_file(&ServeOptions::default(), Path::new(RUNNING), text, &machine(None)),
     }
 }
 

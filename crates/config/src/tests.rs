@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 fn machine() -> Machine {
     let (id, process) = (Some("test".into()), "first start".into());
-    Machine { cores: vec![0, 1, 2, 3], id, process, base: "/etc/lunette".into() }
+    Machine { cores: vec![0, 1, 2, 3], id, process, base: "/etc/lunette".into(), access: None }
 }
 
 fn parse(text: &str) -> Result<Config, Problems> {
@@ -615,7 +615,7 @@ fn what_runs_is_shown_as_a_file_that_says_the_same_but_for_secrets() {
         options.admin = Some("none".into());
         options.poll = Some("never".into());
     });
-    let again = Checked::from_text(&ServeOptions::default(), &from_line.text);
+    let again = Checked::from_text(&ServeOptions::default(), &from_line.text, Arc::default());
     let again = again.unwrap_or_else(|problems| panic!("{problems}\n{}", from_line.text));
     assert_eq!(again.config, from_line.config, "{}", from_line.text);
     assert_eq!(again.shown, from_line.shown);

@@ -6,7 +6,7 @@ use super::scalar;
 use super::targets;
 use super::*;
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:3260";
 /// Block sizes that are served.
@@ -26,6 +26,8 @@ pub(super) struct Machine {
     pub(super) process: String,
     /// Relative paths start here; absolute.
     pub(super) base: PathBuf,
+    /// Who may do what over TCP, where the files that say so are not read again.
+    pub(super) access: Option<Arc<AdminAccess>>,
 }
 
 impl Machine {
@@ -34,7 +36,7 @@ impl Machine {
         let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
         let base = base.map_or(here.clone(), |base| here.join(base));
         let id = machine_id(&std::fs::read_to_string("/etc/machine-id").unwrap_or_default());
-        Machine { cores: usable_cores(), id, process: process_id().to_owned(), base }
+        Machine { cores: usable_cores(), id, process: process_id().to_owned(), base, access: None }
     }
 }
 
@@ -79,7 +81,10 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         None => Some(None),
         Some(at) => problems.check(&at.place, scalar::label(&at.value)).map(Some),
     };
-    let admin_access = access::access(raw, &machine.base, problems);
+    let admin_access = match &machine.access {
+        Some(access) => Some(access.clone()),
+        None => access::access(raw, &machine.base, problems).map(Arc::new),
+    };
     let state_dir = match &raw.state_dir {
         None => Some(None),
         Some(at) => {

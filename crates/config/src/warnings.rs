@@ -132,21 +132,24 @@ fn secrets(raw: &Raw, problems: &mut Collector<'_>) {
     }
 }
 
-/// Tokens that nobody needs, or everybody on the way may read.
+/// Tokens and certificates that have no effect, and tokens that everybody on the way may read.
 fn admin_access(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
-    let Some(at) = raw.admin_token_file.as_ref().or(raw.admin_certificate.as_ref()) else { return };
-    match &config.admin {
-        AdminPlace::At(AdminAddress::Tcp(_)) if config.admin_access.identity.is_some() => {}
-        AdminPlace::At(AdminAddress::Tcp(address)) if address.ip().is_loopback() => {}
+    let useless = match &config.admin {
         AdminPlace::At(AdminAddress::Tcp(address)) => {
-            let what = format!("tokens travel to {address} in clear: whoever reads the traffic has them");
-            let fix = "set admin_certificate and admin_key, or listen on a loopback address and reach it through ssh -L";
-            problems.add(&at.place, Fault::new(what, fix));
+            let is_safe = config.admin_access.identity.is_some() || address.ip().is_loopback();
+            if let Some(at) = raw.admin_token_file.as_ref().filter(|_| !is_safe) {
+                let what =
+                    format!("tokens travel to {address} unencrypted: whoever reads the traffic has them");
+                let fix = "set admin_certificate and admin_key, or listen on a loopback address and reach it through ssh -L";
+                problems.add(&at.place, Fault::new(what, fix));
+            }
+            return;
         }
-        AdminPlace::Usual | AdminPlace::Nowhere | AdminPlace::At(AdminAddress::Unix(_)) => {
-            let fix = "set admin to an address and a port, or remove this";
-            problems.add(&at.place, Fault::new("this has no effect on a socket", fix));
-        }
+        AdminPlace::Nowhere => "this has no effect without an admin interface",
+        AdminPlace::Usual | AdminPlace::At(AdminAddress::Unix(_)) => "this has no effect on a socket",
+    };
+    for at in [&raw.admin_token_file, &raw.admin_certificate, &raw.admin_key].into_iter().flatten() {
+        problems.add(&at.place, Fault::new(useless, "set admin to an address and a port, or remove this"));
     }
 }
 

@@ -1,15 +1,16 @@
 //! Commands that ask a running daemon, over its admin interface: one request over a connection of its own.
 
+mod connection;
+
 use crate::manage::encoded;
 use crate::{Failure, place};
-use admin::Authorities;
+use admin::{Authorities, Insecure};
 use clap::Args;
+use connection::{Place, Timed};
 use serde_json::Value;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a daemon may take for an answer: it waits for the end of commands that are in flight.
 const PATIENCE: Duration = Duration::from_secs(130);
@@ -18,7 +19,7 @@ const ANSWER_MAX: u64 = 64 << 20;
 
 /// The variable that names the file with the token, where no option does.
 const TOKEN_VARIABLE: &str = "LUNETTE_ADMIN_TOKEN_FILE";
-/// What an answer begins with that refuses to speak in clear (RFC 8446 section 5.1).
+/// What an answer begins with that refuses to speak without TLS (RFC 8446 section 5.1).
 const TLS_ALERT: u8 = 21;
 
 /// Where the daemon is.
@@ -45,12 +46,21 @@ pub(crate) struct Answer {
 
 impl AdminArguments {
     /// The place to ask at.
-    fn place(&self) -> Result<String, Failure> {
+    fn place(&self) -> Result<Place, Failure> {
         let variable = || std::env::var(place::VARIABLE).ok().filter(|text| !text.is_empty());
         let usual = || place::to_ask().map(|path| path.display().to_string());
-        self.admin.clone().or_else(variable).or_else(usual).ok_or_else(|| {
+        let text = self.admin.clone().or_else(variable).or_else(usual).ok_or_else(|| {
             Failure::wrong_input("XDG_RUNTIME_DIR is not set; name the daemon's socket with --admin")
-        })
+        })?;
+        let place = Place::parse(&text)
+            .map_err(|(what, fix)| Failure::wrong_input(format!("--admin {text}: {what}; {fix}")))?;
+        if self.admin_ca.is_some() && !matches!(place, Place::Https(_)) {
+            let text = format!(
+                "--admin-ca: {place} uses no TLS; name an https:// place with --admin, or leave it out"
+            );
+            return Err(Failure::wrong_input(text));
+        }
+        Ok(place)
     }
 
     /// Asks for a resource.
@@ -94,11 +104,8 @@ impl AdminArguments {
     pub(crate) fn events(&self, after: &str) -> Result<String, Failure> {
         // Without chunks, which a client of HTTP/1.0 does not know.
         let place = self.place()?;
-        let request = format!(
-            "GET /v1/events HTTP/1.0\r\nHost: lunette\r\nLast-Event-ID: {after}\r\n{}\r\n",
-            self.authorization(&place)?
-        );
-        self.exchange(&place, &request, Some(b"\n\n:\n"))?.text()
+        let request = format!("GET /v1/events HTTP/1.0\r\nHost: lunette\r\nLast-Event-ID: {after}\r\n\r\n");
+        self.exchange(&place, false, &request, Some(b"\n\n:\n"))?.text()
     }
 
     /// Asks for a change.
@@ -108,55 +115,84 @@ impl AdminArguments {
 
     fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer, Failure> {
         let place = self.place()?;
+        // Whoever only reads needs none, and shows it to nobody.
+        let token = if method == "GET" || matches!(place, Place::Socket(_)) { None } else { self.token()? };
         let body = body.map(Value::to_string).unwrap_or_default();
+        let authorization =
+            token.as_ref().map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: lunette\r\nConnection: close\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n{}\r\n{body}",
-            body.len(),
-            self.authorization(&place)?
+             Content-Length: {}\r\n{authorization}\r\n{body}",
+            body.len()
         );
-        self.exchange(&place, &request, None)
+        self.exchange(&place, token.is_some(), &request, None)
     }
 
     /// Sends a request, and reads the answer to its end, or until this has come.
-    fn exchange(&self, place: &str, request: &str, until: Option<&[u8]>) -> Result<Answer, Failure> {
-        let failed = |error: io::Error| {
-            let fix = match error.kind() {
-                io::ErrorKind::PermissionDenied => {
-                    "only root, the daemon's user and members of its admin_group may use it: try sudo"
-                }
-                io::ErrorKind::InvalidData => {
-                    "name the certificate of the authority with --admin-ca, and the host as the daemon's certificate has it; \
-                     write http:// for a daemon without certificate"
-                }
-                _ => "is a daemon running (lunette serve)? name its socket with --admin PATH",
-            };
-            Failure::failed(format!("{place}: {error}; {fix}"))
-        };
-        let answer = match place.strip_prefix("https://") {
-            Some(address) => exchange_encrypted(address, self.authorities()?, request.as_bytes(), until),
-            None => exchange(place, request.as_bytes(), until),
-        };
-        let answer = answer.map_err(failed)?;
-        if answer.first() == Some(&TLS_ALERT) {
-            return Err(Failure::failed(format!(
-                "{place}: the daemon encrypts there; write https:// for http://"
-            )));
+    fn exchange(
+        &self,
+        place: &Place,
+        has_token: bool,
+        request: &str,
+        until: Option<&[u8]>,
+    ) -> Result<Answer, Failure> {
+        let answer = self.received(place, has_token, request.as_bytes(), until)?;
+        if matches!(place, Place::Http(_)) && answer.first() == Some(&TLS_ALERT) {
+            let text = format!("{place}: the daemon uses TLS here; use https:// instead of http://");
+            return Err(Failure::failed(text));
         }
         read(&answer).ok_or_else(|| {
             Failure::failed(format!("{place}: this is no admin interface of Lunette; name it with --admin"))
         })
     }
 
-    /// The field that proves who asks, for a daemon that is not reached by a socket in the file system.
-    fn authorization(&self, place: &str) -> Result<String, Failure> {
+    /// What is answered to a request. A token in it is sent to this machine only, unless it is encrypted.
+    fn received(
+        &self,
+        place: &Place,
+        has_token: bool,
+        request: &[u8],
+        until: Option<&[u8]>,
+    ) -> Result<Vec<u8>, Failure> {
+        let deadline = Instant::now() + PATIENCE;
+        let failed = |error: io::Error| failed(place, &error);
+        let answer = match place {
+            Place::Socket(path) => {
+                Timed::unix(path, deadline).and_then(|stream| converse(stream, request, until))
+            }
+            Place::Http(host) => {
+                let addresses = host.resolve().map_err(failed)?;
+                let remote = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback());
+                if let Some(remote) = remote.filter(|_| has_token) {
+                    let text = format!(
+                        "{place}: the token would travel to {} unencrypted, and was not sent; use https://, or ssh -L and \
+                         http://localhost:PORT",
+                        remote.ip()
+                    );
+                    return Err(Failure::wrong_input(text));
+                }
+                Timed::tcp(&addresses, deadline).and_then(|stream| converse(stream, request, until))
+            }
+            Place::Https(host) => {
+                let authorities = self.authorities()?;
+                let addresses = host.resolve().map_err(failed)?;
+                let stream = Timed::tcp(&addresses, deadline).map_err(failed)?;
+                let stream =
+                    admin::secure(stream, &host.name, authorities).map_err(|why| insecure(place, why))?;
+                converse(stream, request, until)
+            }
+        };
+        answer.map_err(failed)
+    }
+
+    /// What proves to a daemon that is not reached by a socket in the file system that it may be changed.
+    fn token(&self) -> Result<Option<String>, Failure> {
         let variable = || std::env::var_os(TOKEN_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-        let file = self.admin_token_file.clone().or_else(variable);
-        let Some(file) = file.filter(|_| place.contains("://")) else { return Ok(String::new()) };
+        let Some(file) = self.admin_token_file.clone().or_else(variable) else { return Ok(None) };
         let token = config::token_of(&file).map_err(|fault| {
             Failure::wrong_input(format!("--admin-token-file: {}; {}", fault.what, fault.fix))
         })?;
-        Ok(format!("Authorization: Bearer {token}\r\n"))
+        Ok(Some(token))
     }
 
     fn authorities(&self) -> Result<Authorities, Failure> {
@@ -165,35 +201,28 @@ impl AdminArguments {
     }
 }
 
-fn exchange(place: &str, request: &[u8], until: Option<&[u8]>) -> io::Result<Vec<u8>> {
-    match place.strip_prefix("http://") {
-        Some(address) => converse(connect(address)?, request, until),
-        None => converse(connect_unix(place)?, request, until),
-    }
+fn failed(place: &Place, error: &io::Error) -> Failure {
+    let fix = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "only root, the daemon's user and members of its admin_group may use it: try sudo"
+        }
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            return Failure::failed(format!("{place}: no answer within {} seconds", PATIENCE.as_secs()));
+        }
+        _ => "is a daemon running (lunette serve)? name its socket or its address with --admin",
+    };
+    Failure::failed(format!("{place}: {error}; {fix}"))
 }
 
-fn exchange_encrypted(
-    address: &str,
-    authorities: Authorities,
-    request: &[u8],
-    until: Option<&[u8]>,
-) -> io::Result<Vec<u8>> {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
-    converse(admin::secure(connect(address)?, host, authorities)?, request, until)
-}
-
-fn connect(address: &str) -> io::Result<TcpStream> {
-    let address = address.trim_end_matches('/').to_socket_addrs()?.next();
-    let address = address.ok_or_else(|| io::Error::other("that host has no address"))?;
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    Ok(stream)
-}
-
-fn connect_unix(place: &str) -> io::Result<UnixStream> {
-    let stream = UnixStream::connect(place)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    Ok(stream)
+fn insecure(place: &Place, why: Insecure) -> Failure {
+    let fix = match &why {
+        Insecure::NoTls => "write http:// for a daemon without a certificate",
+        Insecure::Certificate(_) => {
+            "name the certificate of the authority with --admin-ca, and the host as the daemon's certificate has it"
+        }
+        Insecure::Other(error) => return failed(place, error),
+    };
+    Failure::failed(format!("{place}: {why}; {fix}"))
 }
 
 fn converse(mut stream: impl Read + Write, request: &[u8], until: Option<&[u8]>) -> io::Result<Vec<u8>> {

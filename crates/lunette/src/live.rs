@@ -64,7 +64,10 @@ impl Live {
 
     /// Does what a client asks for.
     pub(crate) fn take(&mut self, job: Job) {
-        let answer = self.obey(&job.order, job.dry_run, job.expected.as_deref());
+        let answer = match self.desk.access().admits(job.token.as_ref()) {
+            true => self.obey(&job.order, job.dry_run, job.expected.as_deref()),
+            false => Err(revoked()),
+        };
         self.audit(&job.who, &job.order, job.dry_run, &answer);
         job.answer(answer);
     }
@@ -142,7 +145,6 @@ impl Live {
             luns: state::luns(self.daemon.config(), self.daemon.units()),
             targets: state::targets(self.daemon.config()),
             portals: state::portals(self.daemon.config(), self.daemon.addresses()),
-            access: access(self.daemon.config()),
         });
     }
 
@@ -191,10 +193,12 @@ impl Live {
             let fault = fault("--config", "the daemon was started without a configuration file", fix);
             return Err(refused(Refusal::Conflict, "there is no file to read again", vec![fault]));
         }
-        let checked =
-            Checked::from_options(&self.options).and_then(usable).map_err(|problems| invalid(&problems))?;
+        let running = self.desk.access();
+        let (checked, access) = Checked::from_options(&self.options)
+            .and_then(|checked| with_access(checked, &running))
+            .map_err(|problems| invalid(&problems))?;
         let text = checked.text.clone();
-        let made = self.change(checked, dry_run, None)?;
+        let made = self.change(checked, access, dry_run, None)?;
         if !dry_run {
             self.text = text;
         }
@@ -208,8 +212,8 @@ impl Live {
         if let Some(path) = &path {
             self.check_unchanged(path)?;
         }
-        let checked = Checked::from_text(&self.options, &text)
-            .and_then(usable)
+        let access = self.desk.access();
+        let checked = Checked::from_text(&self.options, &text, access.rights().clone())
             .map_err(|problems| invalid(&problems))?;
         let new = match path.filter(|_| !dry_run && text != self.text) {
             Some(path) => {
@@ -218,7 +222,7 @@ impl Live {
             None => None,
         };
         let shown = self.shown.clone();
-        let mut made = self.change(checked, dry_run, may_lose_data)?;
+        let mut made = self.change(checked, access, dry_run, may_lose_data)?;
         if dry_run {
             return Ok(made.done);
         }
@@ -281,6 +285,7 @@ impl Live {
     fn change(
         &mut self,
         checked: Checked,
+        access: Access,
         dry_run: bool,
         may_lose_data: Option<&str>,
     ) -> Result<Made, Refused> {
@@ -299,8 +304,13 @@ impl Live {
         let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         let mut taken = Taken::default();
         if !dry_run {
+            // A token that is gone counts no longer, however long the steps take.
+            let admitted = self.desk.access();
+            self.desk.admit(access);
             if let Err(failed) = change::make(&mut self.daemon, &planned, &config, &mut taken) {
-                return Err(self.fail(failed, &before, &taken));
+                let refused = self.fail(failed, &before, &taken);
+                self.desk.admit(admitted);
+                return Err(refused);
             }
             warnings.extend(taken.notices());
             self.changes += u64::from(self.shown != shown || !taken.steps.is_empty());
@@ -336,18 +346,17 @@ impl Live {
     }
 }
 
-/// What is published before anything is served.
-pub(crate) fn beginning(config: &Config) -> State {
-    State { access: access(config), ..State::default() }
+/// A configuration with what it makes of the access to the admin interface, if its certificate can be used.
+pub(crate) fn with_access(checked: Checked, running: &Access) -> Result<(Checked, Access), Problems> {
+    let access = checked.access(|rights| running.with(rights))?;
+    Ok((checked, access))
 }
 
-fn access(config: &Config) -> Access {
-    Access::of(&config.admin_access).expect("its certificate was found usable")
-}
-
-/// A configuration whose certificate for the admin interface can be used, if it has one.
-pub(crate) fn usable(checked: Checked) -> Result<Checked, Problems> {
-    checked.with_usable(|access| Access::of(access).map(drop))
+/// For an order that came with a token which is gone now.
+fn revoked() -> Refused {
+    let fix = "use a token of the daemon's admin_token_file";
+    let fault = fault("Authorization", "no such token any more", fix);
+    refused(Refusal::Revoked, "the token was revoked; nothing was changed", vec![fault])
 }
 
 /// A change that was made.

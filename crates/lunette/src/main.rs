@@ -29,6 +29,7 @@ mod top;
 mod user;
 mod watch;
 
+use admin::Access;
 use arguments::{Arguments, Command, Serve, one_line};
 use banner::{Running, banner};
 use clap::Parser as _;
@@ -93,11 +94,11 @@ fn main() -> ExitCode {
 }
 
 fn check(file: &Path) -> ExitCode {
-    let Checked { config, warnings, .. } =
-        match Checked::from_file(file, &engine::Host).and_then(live::usable) {
-            Ok(checked) => checked,
-            Err(problems) => return refuse(&problems),
-        };
+    let checked = Checked::from_file(file, &engine::Host).and_then(usable);
+    let Checked { config, warnings, .. } = match checked {
+        Ok((checked, _)) => checked,
+        Err(problems) => return refuse(&problems),
+    };
     for warning in &warnings {
         complain(format_args!("lunette: warning: {warning}"));
     }
@@ -175,7 +176,11 @@ enum Event {
     /// A signal.
     Signal(Asked),
     /// A client of the admin interface.
-    Job(admin::Job),
+    Job(Box<admin::Job>),
+}
+
+fn usable(checked: Checked) -> Result<(Checked, Access), Problems> {
+    live::with_access(checked, &Access::default())
 }
 
 fn run_daemon(
@@ -183,7 +188,7 @@ fn run_daemon(
     sockets: Vec<(String, TcpListener)>,
     mut user: Option<User>,
 ) -> Result<(), Failure> {
-    let checked = wanted(&options)?;
+    let (checked, access) = wanted(&options)?;
     // Before anything is served, so that no signal is lost.
     let signals =
         signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
@@ -202,9 +207,9 @@ fn run_daemon(
     let sessions = Arc::new(Sessions(daemon.sessions()));
     let readings = Readings { meters: daemon.meters(), sessions: daemon.sessions(), tally: tally.clone() };
     let readings = Arc::new(readings);
-    let desk = admin::Desk::new(move |job| jobs.send(Event::Job(job)).is_ok(), sessions, readings);
+    let desk = admin::Desk::new(move |job| jobs.send(Event::Job(Box::new(job))).is_ok(), sessions, readings);
     // Who may do what, before anybody is answered.
-    desk.publish(live::beginning(&checked.config));
+    desk.admit(access);
     let admin = listener
         .map(|listener| admin::Server::start(listener, desk.clone()))
         .transpose()
@@ -241,14 +246,14 @@ fn run_daemon(
 }
 
 /// What is to be served, once it is known to be right; what may be meant otherwise is logged.
-fn wanted(options: &ServeOptions) -> Result<Checked, Failure> {
-    let checked = Checked::from_options(options).and_then(live::usable).map_err(|problems| {
+fn wanted(options: &ServeOptions) -> Result<(Checked, Access), Failure> {
+    let (checked, access) = Checked::from_options(options).and_then(usable).map_err(|problems| {
         Failure::wrong_input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     })?;
     for warning in &checked.warnings {
         tracing::warn!("{warning}");
     }
-    Ok(checked)
+    Ok((checked, access))
 }
 
 /// Has the thread that owns the daemon notified of signals.
@@ -273,7 +278,7 @@ fn attend(live: &mut Live, received: &mpsc::Receiver<Event>) {
     while !live.patience().has_ended() {
         match received.recv_timeout(if live.has_leaving() { LOOK_AGAIN } else { Duration::MAX }) {
             Ok(Event::Signal(Asked::Reload)) => live.hang_up(),
-            Ok(Event::Job(job)) => live.take(job),
+            Ok(Event::Job(job)) => live.take(*job),
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Event::Signal(Asked::End)) | Err(RecvTimeoutError::Disconnected) => break,
         }

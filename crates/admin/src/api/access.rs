@@ -1,14 +1,17 @@
 //! Who asks, and whether they may change what is served.
 
-use super::{Context, fault, problem};
+use super::{BODY_MAX, Context, fault, problem};
 use crate::server::Peer;
 use axum::Extension;
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use config::AdminAccess;
 use reactor::limited;
+use std::future::poll_fn;
+use std::pin::Pin;
 use tracing::Level;
 
 /// Lets everybody read, and users of the socket and whoever has a token change what is served. Handlers find out who it is.
@@ -18,12 +21,24 @@ pub(super) async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match identify(&context.desk.state().access.rights, peer, &request) {
+    match identify(context.desk.access().rights(), peer, &request) {
         Ok(peer) => {
             request.extensions_mut().insert(peer);
             next.run(request).await
         }
-        Err(response) => *response,
+        Err(response) => {
+            drain(request.into_body()).await;
+            *response
+        }
+    }
+}
+
+/// Takes what is still sent: a connection that is closed before is reset, and the answer may be lost (RFC 9112 section 9.6).
+async fn drain(mut body: Body) {
+    let mut left = BODY_MAX;
+    while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else { return };
+        left = rest;
     }
 }
 
@@ -32,8 +47,8 @@ fn identify(access: &AdminAccess, peer: Peer, request: &Request) -> Result<Peer,
     let Peer::Remote(address) = peer else { return Ok(peer) };
     let given = request.headers().get(header::AUTHORIZATION);
     let (refusal, response) = match given {
-        Some(given) => match bearer(given).and_then(|token| access.holder(token)) {
-            Some(name) => return Ok(Peer::Holder { token: name.into(), address }),
+        Some(given) => match bearer(given).and_then(|token| access.find(token)) {
+            Some(token) => return Ok(Peer::Holder { token: token.clone(), address }),
             None => ("the token is wrong", wrong_token()),
         },
         None if [Method::GET, Method::HEAD].contains(request.method()) => return Ok(peer),
@@ -52,7 +67,7 @@ fn bearer(field: &HeaderValue) -> Option<&[u8]> {
 }
 
 fn read_only() -> Response {
-    let fix = "use the admin interface's socket on its machine, or set the daemon's admin_token_file";
+    let fix = "set admin_token_file in the daemon's configuration, reload the daemon (SIGHUP), and send one of its tokens";
     let fault = fault("connection", "over TCP the daemon can be read only", fix);
     problem(StatusCode::FORBIDDEN, "this connection may not change anything", &[fault])
 }
@@ -60,18 +75,22 @@ fn read_only() -> Response {
 fn no_token() -> Response {
     let fix = "send Authorization: Bearer TOKEN, with a token of the daemon's admin_token_file (lunette: --admin-token-file)";
     let fault = fault("Authorization", "this is missing", fix);
-    challenge("Bearer realm=\"lunette\"", "over TCP a change needs a token", fault)
+    let title = "over TCP a change needs a token";
+    challenge("Bearer realm=\"lunette\"", problem(StatusCode::UNAUTHORIZED, title, &[fault]))
 }
 
 fn wrong_token() -> Response {
-    let fix = "use one of the daemon's admin_token_file, which lunette reload has it read again";
-    let fault = fault("Authorization", "it is not the bearer token of anybody", fix);
-    challenge("Bearer realm=\"lunette\", error=\"invalid_token\"", "the token is wrong", fault)
+    let fix =
+        "use a token of the daemon's admin_token_file; after editing the file, reload the daemon (SIGHUP)";
+    let fault = fault("Authorization", "no such token", fix);
+    challenge(INVALID, problem(StatusCode::UNAUTHORIZED, "the token is wrong", &[fault]))
 }
 
+/// What a token is refused with that is none (RFC 6750 section 3.1).
+pub(super) const INVALID: &str = "Bearer realm=\"lunette\", error=\"invalid_token\"";
+
 /// A refusal that says how to get in (RFC 6750 section 3).
-fn challenge(scheme: &'static str, title: &str, fault: super::Fault) -> Response {
-    let mut response = problem(StatusCode::UNAUTHORIZED, title, &[fault]);
+pub(super) fn challenge(scheme: &'static str, mut response: Response) -> Response {
     response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
     response
 }

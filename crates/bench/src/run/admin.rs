@@ -41,8 +41,8 @@ impl AdminClient {
     pub fn open(name: &str) -> Result<AdminClient, RunError> {
         let wrong = |problem: String, remedy: &str| RunError::new(format!("{name}: {problem}"), remedy);
         if name.starts_with("https://") {
-            let remedy = "name its socket, also through ssh -L, or an address without a certificate";
-            return Err(wrong("CPU times are read in clear only".into(), remedy));
+            let remedy = "name the target's socket, also through ssh -L, or an address without a certificate";
+            return Err(wrong("CPU times cannot be read over TLS".into(), remedy));
         }
         let place = name.strip_prefix("http://").unwrap_or(name);
         let places = if place.contains('/') {
@@ -215,7 +215,7 @@ pub(super) mod tests {
     fn a_name_is_a_path_or_a_host_with_a_port() {
         let problem = |name: &str| AdminClient::open(name).unwrap_err().to_string();
         assert!(problem("admin.sock").contains("write a path with a slash"));
-        assert!(problem("https://localhost:1").contains("in clear only"));
+        assert!(problem("https://localhost:1").contains("cannot be read over TLS"));
         assert!(problem("/nonexistent/a.sock").contains("start the target as lunette serve --admin"));
     }
 }

@@ -284,9 +284,12 @@ fn access(old: &AdminAccess, new: &AdminAccess) -> Vec<String> {
     all.extend(comes.map(|token| format!("add token {}", token.name)));
     match &new.identity {
         Some(identity) if old.identity.as_ref() != Some(identity) => {
-            all.push(format!("encrypt admin connections to come by {}", identity.certificate.path.display()));
+            all.push(format!(
+                "use certificate {} for new admin connections",
+                identity.certificate.path.display()
+            ));
         }
-        None if old.identity.is_some() => all.push("do not encrypt admin connections to come".into()),
+        None if old.identity.is_some() => all.push("stop encrypting new admin connections".into()),
         Some(_) | None => {}
     }
     all

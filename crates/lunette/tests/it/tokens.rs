@@ -6,7 +6,7 @@ use crate::support::tools::{Outcome, run, tool};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -116,6 +116,16 @@ fn a_reload_replaces_the_tokens() {
     assert_eq!(served.request("POST", "/v1/reload?dry_run", Some(WEB), "").status, 401, "nothing was done");
 
     write_private(&served.file("tokens"), "web short\n");
+    let added = served.request("POST", "/v1/luns", Some(OPS), MORE);
+    assert_eq!(
+        added.json()["steps"],
+        serde_json::json!([
+            "add LUN more (ram:1048576)",
+            "target iqn.2026-11.io.lunette:disk: LUN 1 is more"
+        ]),
+        "only a reload reads it: {}",
+        added.body
+    );
     let refused = served.request("POST", "/v1/reload", Some(OPS), "");
     assert_eq!(refused.status, 422, "{}", refused.body);
     assert!(refused.body.contains("tokens:1: the token of web is too short"), "{}", refused.body);
@@ -126,6 +136,80 @@ fn a_reload_replaces_the_tokens() {
     assert_eq!(served.request("POST", "/v1/reload", Some(OPS), "").status, 401);
     let again = served.request("POST", "/v1/reload", Some(WEB), "");
     assert_eq!(again.json()["steps"], serde_json::json!([]), "{}", again.body);
+    served.daemon.stop();
+}
+
+#[test]
+fn an_order_whose_token_is_revoked_before_its_turn_is_refused() {
+    let served = Served::with(&format!("ops {OPS}\n"), "");
+    let address = served.place().strip_prefix("http://").expect("an address");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let length = MORE.len();
+    let head = format!(
+        "POST /v1/luns HTTP/1.1\r\nHost: lunette\r\nAuthorization: Bearer {OPS}\r\nExpect: 100-continue\r\n\
+         Content-Length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).expect("it is taken");
+    let mut admitted = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+    stream.read_exact(&mut admitted).expect("an answer");
+    assert_eq!(&admitted, b"HTTP/1.1 100 Continue\r\n\r\n");
+    write_private(&served.file("tokens"), &format!("ops {WEB}\n"));
+    assert_eq!(served.request("POST", "/v1/reload", Some(OPS), "").status, 200);
+    stream.write_all(MORE.as_bytes()).expect("it is taken");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 401 ") && answer.contains("invalid_token"), "{answer}");
+    assert!(answer.contains("the token was revoked; nothing was changed"), "{answer}");
+    assert_eq!(served.luns(), 1);
+    let log = served.daemon.stop();
+    assert!(log.contains("admin: add LUN more: the token was revoked"), "{log}");
+}
+
+#[test]
+fn a_refusal_arrives_however_large_the_body_is() {
+    let served = Served::with(&format!("ops {OPS}\n"), "");
+    let body = "x".repeat(250 << 10);
+    for token in [None, Some(WEB)] {
+        assert_eq!(served.request("POST", "/v1/luns", token, &body).status, 401);
+    }
+    served.daemon.stop();
+}
+
+#[test]
+fn a_command_shows_its_token_only_for_a_change_and_only_to_this_machine_or_by_tls() {
+    let served = Served::with(&format!("ops {OPS}\n"), "");
+    let ask = |place: &str, arguments: &[&str]| {
+        let mut command = Daemon::command();
+        command.args(arguments).args(["--admin", place]).env_remove("RUST_LOG");
+        run(command.env("LUNETTE_ADMIN_TOKEN_FILE", served.file("tokens")), Duration::from_secs(60))
+    };
+    let refused = ask("http://192.0.2.1:9260", &["lun", "add", "ram:1M"]);
+    assert_eq!(refused.status.and_then(|ended| ended.code()), Some(2), "{}", refused.text);
+    assert!(
+        refused.text.contains("would travel to 192.0.2.1 unencrypted, and was not sent"),
+        "{}",
+        refused.text
+    );
+    let https = served.place().replace("http", "https");
+    let refused = ask(&https, &["lun", "list"]);
+    assert!(refused.text.contains("does not speak TLS; write http://"), "{}", refused.text);
+    ask(served.place(), &["lun", "add", "ram:1M"]).expect_success("the token is sent to this machine");
+
+    let other = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let place = format!("http://{}", other.local_addr().expect("it is bound"));
+    let asked = std::thread::spawn(move || {
+        let (mut stream, _) = other.accept().expect("a connection");
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut bytes = [0; 1024];
+            let read = stream.read(&mut bytes).expect("a request");
+            request.extend_from_slice(&bytes[..read]);
+        }
+        String::from_utf8(request).expect("text")
+    });
+    ask(&place, &["lun", "list"]);
+    let request = asked.join().expect("a request");
+    assert!(request.starts_with("GET ") && !request.contains("Authorization"), "{request}");
     served.daemon.stop();
 }
 
@@ -196,7 +280,7 @@ fn curl(served: &Served, path: &str, arguments: &[&str]) -> Outcome {
 }
 
 #[test]
-fn an_encrypted_interface_serves_curl_and_the_command_and_nobody_in_clear() {
+fn an_encrypted_interface_serves_curl_and_the_command_and_nobody_unencrypted() {
     let served = encrypted(&Authority::new());
     let ca = served.file("ca.pem");
     let trust = ["--cacert", ca.to_str().expect("a plain path")];
@@ -212,17 +296,27 @@ fn an_encrypted_interface_serves_curl_and_the_command_and_nobody_in_clear() {
     ask(&served, served.place(), &ca, &["lun", "remove", "more"]).expect_success("the token is in its file");
     let other = served.file("other.pem");
     fs::write(&other, Authority::new().0.pem()).expect("a file");
-    let in_clear = served.place().replace("https", "http");
+    let unencrypted = served.place().replace("https", "http");
+    let elsewhere = served.place().replace("127.0.0.1", "localhost");
     let tokens = served.file("tokens");
     for (place, authority, status, named) in [
         (served.place(), &other, 1, "name the certificate of the authority with --admin-ca"),
         (served.place(), &tokens, 2, "tokens: it has no certificate; name a file of certificates in PEM"),
-        (&in_clear, &ca, 1, "the daemon encrypts there; write https:// for http://"),
+        (&elsewhere, &ca, 1, "not valid for name"),
+        (&elsewhere, &ca, 1, "with --admin-ca, and the host as the daemon's certificate has it\n"),
+        (&unencrypted, &ca, 2, "uses no TLS; name an https:// place with --admin"),
     ] {
         let refused = ask(&served, place, authority, &["lun", "list"]);
         assert_eq!(refused.status.and_then(|ended| ended.code()), Some(status), "{}", refused.text);
         assert!(refused.text.contains(named), "{}", refused.text);
     }
+    let mut command = Daemon::command();
+    let refused = run(command.args(["lun", "list", "--admin", &unencrypted]), Duration::from_secs(60));
+    assert!(
+        refused.text.contains("the daemon uses TLS here; use https:// instead of http://"),
+        "{}",
+        refused.text
+    );
     // What the system trusts, a test can say.
     let mut command = Daemon::command();
     command.args(["lun", "list", "--admin", served.place()]).env("SSL_CERT_FILE", &ca);
@@ -255,7 +349,8 @@ fn a_reload_replaces_the_certificate_or_leaves_all_as_it_was() {
     );
 
     Authority::new().certify(served.folder.path());
-    let step = format!("encrypt admin connections to come by {}\n1 step", served.file("cert.pem").display());
+    let step =
+        format!("use certificate {} for new admin connections\n1 step", served.file("cert.pem").display());
     let dry = ask(&served, served.place(), &old, &["reload", "--dry-run"]).expect_success("it can be read");
     assert!(dry.contains(&step), "{dry}");
     let done =
@@ -291,17 +386,18 @@ fn check(folder: &Path, lines: &str) -> Outcome {
 }
 
 #[test]
-fn tokens_that_travel_in_clear_or_have_no_effect_are_warned_of() {
+fn tokens_that_travel_unencrypted_or_have_no_effect_are_warned_of() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     Authority::new().certify(folder.path());
     write_private(&folder.path().join("tokens"), &format!("ops {OPS}\n"));
     let tokens = "admin_token_file = \"tokens\"";
     for (admin, lines, warning) in [
-        ("0.0.0.0:0", tokens.to_owned(), Some("tokens travel to 0.0.0.0:0 in clear")),
+        ("0.0.0.0:0", tokens.to_owned(), Some("tokens travel to 0.0.0.0:0 unencrypted")),
         ("0.0.0.0:0", format!("{tokens}\n{IDENTITY}"), None),
         ("127.0.0.1:0", tokens.to_owned(), None),
         ("./admin.sock", tokens.to_owned(), Some("this has no effect on a socket; set admin to an address")),
-        ("./admin.sock", IDENTITY.to_owned(), Some("this has no effect on a socket")),
+        ("./admin.sock", IDENTITY.to_owned(), Some("admin_key: this has no effect on a socket")),
+        ("none", tokens.to_owned(), Some("this has no effect without an admin interface")),
     ] {
         let outcome = check(folder.path(), &format!("admin = \"{admin}\"\n{lines}"));
         let text = outcome.expect_success(admin);

@@ -1,0 +1,179 @@
+//! Where a daemon's admin interface is, and a connection to it.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Where a daemon is asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// A socket in the file system.
+    Socket(PathBuf),
+    /// Unencrypted.
+    Http(Host),
+    /// With TLS.
+    Https(Host),
+}
+
+/// A host and a port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Host {
+    /// A name, or an address without brackets.
+    pub(super) name: String,
+    port: u16,
+}
+
+impl Place {
+    /// What `--admin` says, or what is wrong with it and what to write.
+    pub(super) fn parse(text: &str) -> Result<Place, (&'static str, &'static str)> {
+        match text.split_once("://") {
+            None => Ok(Place::Socket(text.into())),
+            Some(("http", rest)) => Host::parse(rest).map(Place::Http),
+            Some(("https", rest)) => Host::parse(rest).map(Place::Https),
+            Some(_) => {
+                let fix = "write the path of a socket, http://HOST:PORT or https://HOST:PORT";
+                Err(("the scheme is neither http nor https", fix))
+            }
+        }
+    }
+}
+
+impl Host {
+    fn parse(text: &str) -> Result<Host, (&'static str, &'static str)> {
+        let form = "write HOST:PORT behind the scheme, such as storage1:9260 or [2001:db8::1]:9260";
+        let parts = text.strip_suffix('/').unwrap_or(text).rsplit_once(':');
+        let (name, port) = parts.ok_or(("the port is missing", form))?;
+        let port = port.parse().map_err(|_| ("the port is not a number up to 65535", form))?;
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        let is_good = admin::is_host(bare.unwrap_or(name)) && bare.is_some() == text.starts_with('[');
+        if !is_good || (bare.is_none() && name.contains(':')) {
+            return Err(("the host is neither a name nor an address", form));
+        }
+        Ok(Host { name: bare.unwrap_or(name).into(), port })
+    }
+
+    /// Its addresses, one at least.
+    pub(super) fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        let addresses: Vec<SocketAddr> = (self.name.as_str(), self.port).to_socket_addrs()?.collect();
+        match addresses.is_empty() {
+            true => Err(io::Error::other("that host has no address")),
+            false => Ok(addresses),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Socket(path) => path.display().fmt(f),
+            Place::Http(host) => write!(f, "http://{host}"),
+            Place::Https(host) => write!(f, "https://{host}"),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Host { name, port } = self;
+        if name.contains(':') { write!(f, "[{name}]:{port}") } else { write!(f, "{name}:{port}") }
+    }
+}
+
+/// A connection that ends when the time for all of an exchange is up.
+pub(super) struct Timed {
+    socket: Box<dyn Socket>,
+    deadline: Instant,
+}
+
+impl Timed {
+    /// To a socket in the file system.
+    pub(super) fn unix(path: &Path, deadline: Instant) -> io::Result<Timed> {
+        Ok(Timed { socket: Box::new(UnixStream::connect(path)?), deadline })
+    }
+
+    /// To the first address that answers.
+    pub(super) fn tcp(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Timed> {
+        let mut last = io::ErrorKind::AddrNotAvailable.into();
+        for address in addresses {
+            match left(deadline).and_then(|time| TcpStream::connect_timeout(address, time)) {
+                Ok(stream) => return Ok(Timed { socket: Box::new(stream), deadline }),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+impl Read for Timed {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.socket.limit(left(self.deadline)?)?;
+        self.socket.read(bytes)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.limit(left(self.deadline)?)?;
+        self.socket.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.socket.flush()
+    }
+}
+
+trait Socket: Read + Write {
+    /// How long the next call may wait.
+    fn limit(&self, time: Duration) -> io::Result<()>;
+}
+
+impl Socket for TcpStream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+impl Socket for UnixStream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_a_path_or_a_host_with_a_port_and_is_shown_as_it_is_written() {
+        for text in ["/run/a.sock", "a.sock", "http://localhost:1", "https://[::1]:9260", "https://a.b:80"] {
+            assert_eq!(Place::parse(text).expect(text).to_string(), text);
+        }
+        let name = |text| match Place::parse(text) {
+            Ok(Place::Https(host)) => host.name,
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(name("https://[::1]:9260/"), "::1");
+        for (text, what) in [
+            ("ftp://h:1", "the scheme is neither"),
+            ("http://h", "the port is missing"),
+            ("http://h:1/v1", "the port is not a number"),
+            ("http://h:70000", "the port is not a number"),
+            ("http://::1:80", "the host is neither a name"),
+            ("https://[::1:80", "the host is neither a name"),
+            ("https://a b:80", "the host is neither a name"),
+            ("https://:80", "the host is neither a name"),
+        ] {
+            assert!(Place::parse(text).expect_err(text).0.starts_with(what), "{text}");
+        }
+    }
+}
