@@ -151,7 +151,7 @@ fn counters_are_those_of_the_kernel_and_only_grow() {
 fn the_counters_are_there_only_to_be_read() {
     for (served, change) in Served::both().into_iter().zip(["405", "403"]) {
         for (request, status) in [
-            ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", "404"),
+            ("GET /v1 HTTP/1.1\r\nHost: x\r\n\r\n", "404"),
             ("GET /v1/cpu/ HTTP/1.1\r\nHost: x\r\n\r\n", "404"),
             ("GET /../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", "404"),
             ("POST /v1/cpu HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", change),
