@@ -174,8 +174,8 @@ pub(crate) struct CoreMeter {
 }
 
 impl CoreMeter {
-    /// The core's thread has had a processor for so long since it began, or waited for one, and spun for so long. Two clocks tell
-    /// these, so their difference can shrink: what was counted once stays.
+    /// The core's thread has had a processor for so long since it began, or waited for one, and spun for so long. Two clocks
+    /// measure these, so their difference can shrink: what was counted once stays.
     pub(crate) fn worked(&self, worked: Duration, spun: Duration) {
         let [worked, spun] = [worked, spun].map(|time| time.as_nanos() as u64);
         let more = worked.saturating_sub(self.busy.get() + self.polling.get());
@@ -295,8 +295,8 @@ mod tests {
     fn no_time_of_a_core_ever_shrinks() {
         let meter = CoreMeter::default();
         let micros = Duration::from_micros;
-        // Worked, spun, elapsed: the spinning is told late, by a clock that went on while others had the processor, and then back.
-        let told = [
+        // Worked, spun, elapsed: the spinning is reported late, by a clock that ran on while others had the processor, then back.
+        let reported = [
             (100, 20, 100),
             (110, 80, 120),
             (110, 140, 150),
@@ -305,7 +305,7 @@ mod tests {
             (300, 150, 900),
         ];
         let mut last = [Duration::ZERO; 3];
-        for (worked, spun, elapsed) in told {
+        for (worked, spun, elapsed) in reported {
             let between = meter.times(micros(elapsed));
             meter.worked(micros(worked), micros(spun));
             let times = meter.times(micros(elapsed));

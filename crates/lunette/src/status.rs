@@ -169,12 +169,11 @@ fn cores(cores: &[Value], before: &[Value]) -> String {
     let mut table = Table::new(&CORES);
     for core in cores {
         let earlier = before.iter().find(|earlier| earlier["core"] == core["core"]);
-        let of = |now: String, most: String| if most == NONE { now } else { format!("{now} of {most}") };
         let mut row = vec![number(&core["core"])];
         row.extend(parts(core, earlier).map(percent));
         row.push(number(&core["sessions"]));
-        row.push(of(number(&core["tasks"]), number(&core["tasks_max"])));
-        row.push(of(size(&core["buffers_bytes"]), size(&core["buffers_max_bytes"])));
+        row.push(number(&core["tasks"]));
+        row.push(format!("{} of {}", size(&core["buffers_bytes"]), size(&core["buffers_max_bytes"])));
         table.add(row, String::new());
     }
     table.text()
@@ -270,7 +269,7 @@ mod tests {
         let lun = |name: &str, not_opened: Value| json!({ "name": name, "store": "ram:1", "not_opened": not_opened });
         let core = |busy: u64| {
             json!({
-                "core": 0, "busy_s": busy, "polling_s": 2, "asleep_s": 7, "sessions": 3, "tasks": 5, "tasks_max": 4096,
+                "core": 0, "busy_s": busy, "polling_s": 2, "asleep_s": 7, "sessions": 3, "tasks": 5,
                 "buffers_bytes": 1 << 20, "buffers_max_bytes": 64 << 20,
             })
         };
@@ -288,8 +287,8 @@ mod tests {
     fn a_screen_shows_what_is_well_and_what_is_not() {
         let text = status().text(None);
         let expected = "Lunette 0.1.0, process 7, up 1m01s\n\n\
-            CORE  BUSY  POLLING  ASLEEP  SESSIONS      TASKS               BUFFERS\n   \
-            0   10%      20%     70%         3  5 of 4096  1.00 MiB of 64.0 MiB\n\n\
+            CORE  BUSY  POLLING  ASLEEP  SESSIONS  TASKS               BUFFERS\n   \
+            0   10%      20%     70%         3      5  1.00 MiB of 64.0 MiB\n\n\
             Portals   127.0.0.1:3260 (iscsi iser)\nSessions  3: 1 AoE, 2 iSCSI\n\
             LUNs      2, of which 1 not well\n          b: late: gone\n";
         assert_eq!(text, expected);

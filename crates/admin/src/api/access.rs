@@ -3,15 +3,13 @@
 use super::{BODY_MAX, Context, fault, problem};
 use crate::server::Peer;
 use axum::Extension;
-use axum::body::{Body, Bytes, HttpBody as _};
+use axum::body::to_bytes;
 use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use config::AdminAccess;
 use reactor::limited;
-use std::future::poll_fn;
-use std::pin::Pin;
 use tracing::Level;
 
 /// Lets everybody read, and users of the socket and whoever has a token change what is served. Handlers find out who it is.
@@ -27,18 +25,10 @@ pub(super) async fn admit(
             next.run(request).await
         }
         Err(response) => {
-            drain(request.into_body()).await;
+            // A connection that is closed before all has come is reset, and the answer may be lost (RFC 9112 section 9.6).
+            let _ = to_bytes(request.into_body(), BODY_MAX).await;
             *response
         }
-    }
-}
-
-/// Takes what is still sent: a connection that is closed before is reset, and the answer may be lost (RFC 9112 section 9.6).
-async fn drain(mut body: Body) {
-    let mut left = BODY_MAX;
-    while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-        let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else { return };
-        left = rest;
     }
 }
 

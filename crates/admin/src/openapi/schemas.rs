@@ -37,7 +37,6 @@ const CORE: &[Field] = &[
     ("asleep_s", SECONDS, "How long it has slept"),
     ("sessions", NUMBER, "Sessions of targets that it serves"),
     ("tasks", NUMBER, "Commands in flight that are more than an answer from memory"),
-    ("tasks_max", NUMBER_OR_NONE, "How many there may be; null: sessions are limited instead"),
     ("buffers_bytes", NUMBER, "What is in use of its I/O buffers"),
     ("buffers_max_bytes", NUMBER, "How large those are"),
 ];

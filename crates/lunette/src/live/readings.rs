@@ -79,7 +79,6 @@ fn core(core: &CoreReading) -> Value {
         "asleep_s": core.asleep.as_secs_f64(),
         "sessions": core.sessions,
         "tasks": core.tasks,
-        "tasks_max": null,
         "buffers_bytes": core.buffer_bytes,
         "buffers_max_bytes": core.buffer_max_bytes,
     })
@@ -87,11 +86,8 @@ fn core(core: &CoreReading) -> Value {
 
 /// Commands that have ended, of a LUN or a session.
 pub(super) fn stats(counts: &Counts) -> Value {
-    let errors: Map<String, Value> = counts
-        .errors()
-        .filter(|(_, count)| *count > 0)
-        .map(|(key, count)| (name(key).to_owned(), count.into()))
-        .collect();
+    let errors: Map<String, Value> =
+        counts.errors().map(|(key, count)| (name(key).to_owned(), count.into())).collect();
     json!({
         "read": moved(&counts.read),
         "write": moved(&counts.write),

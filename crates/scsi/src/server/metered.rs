@@ -134,39 +134,15 @@ impl Direction {
 /// Bytes of an ATA command that counts, as ATA over Ethernet and ATA PASS-THROUGH carry it.
 fn ata_bytes(cdb: &Cdb) -> Option<u32> {
     let PassThrough { registers, .. } = PassThrough::from_cdb(cdb)?;
-    match registers.command()? {
-        Command::ReadSectors
-        | Command::ReadSectorsExt
-        | Command::ReadDma
-        | Command::ReadDmaExt
-        | Command::ReadMultiple
-        | Command::ReadMultipleExt
-        | Command::WriteSectors
-        | Command::WriteSectorsExt
-        | Command::WriteDma
-        | Command::WriteDmaExt
-        | Command::WriteMultiple
-        | Command::WriteMultipleExt
-        | Command::WriteDmaFuaExt
-        | Command::WriteMultipleFuaExt
-        | Command::ReadVerifySectors
-        | Command::ReadVerifySectorsExt
-        | Command::DataSetManagement => Some(registers.sectors().saturating_mul(SECTOR_BYTES)),
-        Command::FlushCache
-        | Command::FlushCacheExt
-        | Command::Standby
-        | Command::StandbyImmediate
-        | Command::IdentifyDevice
-        | Command::SetFeatures
-        | Command::SetMultipleMode
-        | Command::CheckPowerMode
-        | Command::Idle
-        | Command::IdleImmediate
-        | Command::ReadNativeMaxAddress
-        | Command::ReadNativeMaxAddressExt
-        | Command::Smart
-        | Command::ReadLogExt => None,
-    }
+    let command = registers.command()?;
+    let counts = match Direction::of_ata(command) {
+        Direction::Read | Direction::Write => true,
+        Direction::Other => matches!(
+            command,
+            Command::ReadVerifySectors | Command::ReadVerifySectorsExt | Command::DataSetManagement
+        ),
+    };
+    counts.then(|| registers.sectors().saturating_mul(SECTOR_BYTES))
 }
 
 #[cfg(test)]
