@@ -118,9 +118,10 @@ impl Disk {
         lock(&self.state).is_deaf = true;
     }
 
-    /// From now on no write comes to it.
+    /// From now on no write comes to it, and all else does.
     pub fn miss_writes(&self) {
-        lock(&self.state).misses_writes = true;
+        let mut state = lock(&self.state);
+        (state.is_deaf, state.misses_writes) = (false, true);
     }
 
     /// Whether a write was lost on its way to it.
