@@ -1,6 +1,6 @@
 //! TLS where the admin interface is reached by an address: the daemon's side, and that of commands.
 
-use config::{AdminAccess, Fault, Identity, Token};
+use config::{AdminAccess, Fault, Identity, Token, Unusable};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -27,7 +27,7 @@ impl Access {
     ///
     /// # Errors
     /// When its certificate and key cannot be used.
-    pub fn with(&self, rights: &Arc<AdminAccess>) -> Result<Access, Fault> {
+    pub fn with(&self, rights: &Arc<AdminAccess>) -> Result<Access, Unusable> {
         let tls = match &rights.identity {
             same if *same == self.rights.identity => self.tls.clone(),
             Some(identity) => Some(Arc::new(server(identity)?)),
@@ -51,16 +51,17 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-fn server(identity: &Identity) -> Result<ServerConfig, Fault> {
+fn server(identity: &Identity) -> Result<ServerConfig, Unusable> {
     let Identity { certificate, key } = identity;
     let shown = certificate.path.display();
     let chain = CertificateDer::pem_slice_iter(&certificate.bytes).collect::<Result<Vec<_>, pem::Error>>();
-    let chain = chain
-        .map_err(|error| Fault::new(format!("{shown} is not PEM: {error}"), "write certificates as PEM"))?;
+    let wrong = |what: String, fix: &str| Unusable::Certificate(Fault::new(what, fix));
+    let chain =
+        chain.map_err(|error| wrong(format!("{shown} is not PEM: {error}"), "write certificates as PEM"))?;
     if chain.is_empty() {
         let fix =
             "write the daemon's own certificate, and behind it those of authorities between it and the root";
-        return Err(Fault::new(format!("{shown} has no certificate"), fix));
+        return Err(wrong(format!("{shown} has no certificate"), fix));
     }
     let shown_key = key.path.display();
     let key = PrivateKeyDer::from_pem_slice(&key.bytes).map_err(|error| {
@@ -68,11 +69,12 @@ fn server(identity: &Identity) -> Result<ServerConfig, Fault> {
             pem::Error::NoItemsFound => "has no private key".to_owned(),
             error => format!("is not PEM: {error}"),
         };
-        Fault::new(format!("{shown_key} {what}"), "write the key as PEM, without a passphrase")
+        let fix = "write the key as PEM, without a passphrase";
+        Unusable::Key(Fault::new(format!("{shown_key} {what}"), fix))
     })?;
     let unusable = |error: rustls::Error| {
         let fix = "give a certificate and the private key that it was made for";
-        Fault::new(format!("{shown} and {shown_key} cannot be used: {error}"), fix)
+        wrong(format!("{shown} and {shown_key} cannot be used: {error}"), fix)
     };
     let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let mut config =

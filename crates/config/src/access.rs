@@ -1,8 +1,9 @@
 //! The admin interface where it is reached by an address: who may change what is served, and what encrypts that.
 
+use super::document::Place;
 use super::private::Named;
-use super::problems::{Collector, Fault};
-use super::raw::Raw;
+use super::problems::{Collector, Fault, Problems};
+use super::raw::{Raw, Text};
 use super::scalar;
 use sha2::{Digest as _, Sha256};
 use std::fmt;
@@ -58,6 +59,43 @@ pub struct Identity {
     pub key: FileRead,
 }
 
+/// Why an identity cannot be used, and which file is to blame.
+#[derive(Debug)]
+pub enum Unusable {
+    /// The certificate, or both: they do not belong together.
+    Certificate(Fault),
+    /// The key.
+    Key(Fault),
+}
+
+/// Where an identity was named.
+#[derive(Clone, Debug)]
+pub(super) struct Origin {
+    file: Option<PathBuf>,
+    certificate: Place,
+    key: Place,
+}
+
+impl Origin {
+    pub(super) fn of(raw: &Raw, file: Option<&Path>) -> Origin {
+        let place = |at: &Text, name| at.as_ref().map_or_else(|| Place::option(name), |at| at.place.clone());
+        Origin {
+            file: file.map(Path::to_path_buf),
+            certificate: place(&raw.admin_certificate, "admin_certificate"),
+            key: place(&raw.admin_key, "admin_key"),
+        }
+    }
+
+    /// What is wrong, in the text of that file.
+    pub(super) fn problems(&self, text: &str, unusable: &Unusable) -> Problems {
+        let (place, fault) = match unusable {
+            Unusable::Certificate(fault) => (&self.certificate, fault),
+            Unusable::Key(fault) => (&self.key, fault),
+        };
+        Problems::of_place(self.file.as_deref().map(|file| (file, text)), place, fault)
+    }
+}
+
 /// What was in a file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FileRead {
@@ -87,16 +125,22 @@ pub(super) fn access(raw: &Raw, base: &Path, problems: &mut Collector<'_>) -> Op
             certificate.zip(key).map(|(certificate, key)| Some(Identity { certificate, key }))
         }
         (Some(at), None) => {
-            problems.add(&at.place, Fault::new("its key is missing", "add `admin_key = \"path\"`"));
+            let fix = missing(&at.place, "--admin-key FILE", "admin_key");
+            problems.add(&at.place, Fault::new("its key is missing", fix));
             None
         }
         (None, Some(at)) => {
-            let fix = "add `admin_certificate = \"path\"`";
+            let fix = missing(&at.place, "--admin-certificate FILE", "admin_certificate");
             problems.add(&at.place, Fault::new("its certificate is missing", fix));
             None
         }
     };
     Some(AdminAccess { tokens: tokens?, identity: identity? })
+}
+
+/// What to add to the command line or the file, wherever the other one is.
+fn missing(beside: &Place, option: &str, key: &str) -> String {
+    if beside.offset.is_some() { format!("add `{key} = \"path\"`") } else { format!("add {option}") }
 }
 
 fn certificate_at(path: &Path, base: &Path) -> Result<FileRead, Fault> {

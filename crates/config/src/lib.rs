@@ -34,7 +34,7 @@ mod url;
 mod verify;
 mod warnings;
 
-pub use access::{AdminAccess, FileRead, Identity, Token, token_of};
+pub use access::{AdminAccess, FileRead, Identity, Token, Unusable, token_of};
 pub use diff::{StepOfChange, diff};
 pub use document::{Place, Table, read_document};
 pub use edit::{Action, Edit, EditError, ShownIn, Subject};
@@ -135,6 +135,8 @@ pub struct Checked {
     pub shown: String,
     /// What no start fails for, and yet is hardly meant.
     pub warnings: Vec<Problem>,
+    /// Where its certificate and key are named.
+    identity: access::Origin,
 }
 
 impl Checked {
@@ -157,8 +159,11 @@ impl Checked {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn access<T>(&self, made: impl FnOnce(&Arc<AdminAccess>) -> Result<T, Fault>) -> Result<T, Problems> {
-        made(&self.config.admin_access).map_err(|fault| Problems::of_option("admin_certificate", fault))
+    pub fn access<T>(
+        &self,
+        made: impl FnOnce(&Arc<AdminAccess>) -> Result<T, Unusable>,
+    ) -> Result<T, Problems> {
+        made(&self.config.admin_access).map_err(|unusable| self.identity.problems(&self.text, &unusable))
     }
 
     /// Reads and verifies a file, also against a machine: what it names may not be there.
@@ -168,15 +173,8 @@ impl Checked {
         let machine = verify::Machine::here(path.parent());
         let mut raw = file::read(&text, &mut problems);
         let config = raw.as_mut().and_then(|raw| verify::verify(raw, &machine, &mut problems));
-        let config = problems.finish(config)?;
-        let mut questions = problems::Collector::new(Some((path, &text)));
-        let mut shown = String::new();
-        if let Some(raw) = &raw {
-            warnings::lasting(raw, &config, &mut questions);
-            warnings::absent(raw, &config, host, &mut questions);
-            shown = show::file(raw, &config, &machine.base, show::Secrets::Hidden);
-        }
-        Ok(Checked { config, text: text.clone(), shown, warnings: questions.warnings() })
+        let (config, raw) = problems.finish(config.zip(raw))?;
+        Ok(options::checked(config, &raw, &machine, Some((path, &text)), Some(host)))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The command line into the raw form: a file with overrides, or a configuration of its own.
 
+use super::access::Origin;
 use super::problems::{Collector, Fault};
 use super::raw::*;
 use super::scalar;
@@ -42,6 +43,12 @@ pub struct ServeOptions {
     pub state_dir: Option<PathBuf>,
     /// `--admin`
     pub admin: Option<String>,
+    /// `--admin-token-file`
+    pub admin_token_file: Option<String>,
+    /// `--admin-certificate`
+    pub admin_certificate: Option<String>,
+    /// `--admin-key`
+    pub admin_key: Option<String>,
 }
 
 /// The configuration that the options ask for.
@@ -102,20 +109,31 @@ fn with_file(
     let config = raw.and_then(|mut raw| {
         overrides(options, &mut raw);
         let config = verify::verify(&mut raw, machine, &mut problems);
-        config.map(|config| checked(config, &raw, machine, Some((path, text))))
+        config.map(|config| checked(config, &raw, machine, Some((path, text)), None))
     });
     problems.finish(config)
 }
 
-fn checked(config: Config, raw: &Raw, machine: &Machine, file: Option<(&Path, &str)>) -> Checked {
+/// `host`: the machine that lacks what warnings are of, too.
+pub(super) fn checked(
+    config: Config,
+    raw: &Raw,
+    machine: &Machine,
+    file: Option<(&Path, &str)>,
+    host: Option<&dyn warnings::Host>,
+) -> Checked {
     let mut questions = Collector::new(file);
     warnings::lasting(raw, &config, &mut questions);
+    if let Some(host) = host {
+        warnings::absent(raw, &config, host, &mut questions);
+    }
     let shown = show::file(raw, &config, &machine.base, Secrets::Hidden);
     let text = match file {
         Some((_, text)) => text.to_owned(),
         None => show::file(raw, &config, &machine.base, Secrets::Kept),
     };
-    Checked { config, text, shown, warnings: questions.warnings() }
+    let identity = Origin::of(raw, file.map(|(path, _)| path));
+    Checked { config, text, shown, warnings: questions.warnings(), identity }
 }
 
 fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Checked, Problems> {
@@ -136,7 +154,7 @@ fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Checked, Pr
     let name = Some(At::new(name, &place));
     raw.targets = vec![RawTarget { place, name, luns: Some(references), ..RawTarget::default() }];
     let config = verify::verify(&mut raw, machine, &mut problems);
-    problems.finish(config.map(|config| checked(config, &raw, machine, None)))
+    problems.finish(config.map(|config| checked(config, &raw, machine, None, None)))
 }
 
 /// What may be said beside a file.
@@ -155,12 +173,19 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
         raw.state_dir = Some(At::new(path, &Place::option("--state-dir")));
     }
     if let Some(address) = &options.admin {
-        let path = std::path::absolute(address)
-            .ok()
-            .filter(|_| address.contains('/') && !scalar::looks_like_url(address));
-        let address =
-            path.and_then(|path| path.into_os_string().into_string().ok()).unwrap_or(address.clone());
+        let is_path = address.contains('/') && !scalar::looks_like_url(address);
+        let address = if is_path { from_here(address) } else { address.clone() };
         raw.admin = Some(text("--admin", &address));
+    }
+    let files = [
+        ("--admin-token-file", &options.admin_token_file, &mut raw.admin_token_file),
+        ("--admin-certificate", &options.admin_certificate, &mut raw.admin_certificate),
+        ("--admin-key", &options.admin_key, &mut raw.admin_key),
+    ];
+    for (name, given, named) in files {
+        if let Some(path) = given {
+            *named = Some(text(name, &from_here(path)));
+        }
     }
     if !options.listen.is_empty() {
         raw.portals = options.listen.iter().map(|address| portal(address)).collect();
@@ -183,6 +208,12 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
             }
         }
     }
+}
+
+/// A path that starts where the command was given.
+fn from_here(path: &str) -> String {
+    let absolute = std::path::absolute(path).ok().and_then(|path| path.into_os_string().into_string().ok());
+    absolute.unwrap_or_else(|| path.to_owned())
 }
 
 /// SRP beside what else the portal with this address offers, or on one of its own.

@@ -66,10 +66,9 @@ impl Problems {
         Problems(vec![Problem { file, position: None, path: String::new(), what, fix: fix.into() }])
     }
 
-    /// A single fault of one option.
-    pub(super) fn of_option(name: &str, fault: Fault) -> Problems {
-        let Fault { what, fix } = fault;
-        Problems(vec![Problem { file: None, position: None, path: name.into(), what, fix }])
+    /// A single fault, at a place in a file or of the command line.
+    pub(super) fn of_place(file: Option<(&Path, &str)>, place: &Place, fault: &Fault) -> Problems {
+        Problems(vec![Collector::new(file).problem(place, fault)])
     }
 }
 

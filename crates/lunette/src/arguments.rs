@@ -149,6 +149,16 @@ pub(crate) struct Serve {
     /// [default: /run/lunette/lunette.sock, for users $XDG_RUNTIME_DIR/lunette.sock, if it is free]
     #[arg(long, value_name = "PATH|ADDR:PORT|none")]
     admin: Option<String>,
+    /// File with a token for each administrator who may change what is served over TCP, NAME TOKEN in a line
+    /// [default: over TCP nobody may]
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<String>,
+    /// Certificate (PEM) of the admin interface over TCP, which then speaks https
+    #[arg(long, value_name = "FILE")]
+    admin_certificate: Option<String>,
+    /// Private key (PEM) of that certificate
+    #[arg(long, value_name = "FILE")]
+    admin_key: Option<String>,
     /// Started by root: become this user once sockets, devices and files are open
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
@@ -173,10 +183,29 @@ impl Serve {
             poll,
             state_dir,
             admin,
+            admin_token_file,
+            admin_certificate,
+            admin_key,
             log_level: _,
             user: _,
         } = self;
-        ServeOptions { config, listen, srp, rdma, srp_guid, aoe, target, lun, cores, poll, state_dir, admin }
+        ServeOptions {
+            config,
+            listen,
+            srp,
+            rdma,
+            srp_guid,
+            aoe,
+            target,
+            lun,
+            cores,
+            poll,
+            state_dir,
+            admin,
+            admin_token_file,
+            admin_certificate,
+            admin_key,
+        }
     }
 }
 

@@ -335,6 +335,29 @@ fn an_encrypted_interface_serves_curl_and_the_command_and_nobody_unencrypted() {
 }
 
 #[test]
+fn a_daemon_without_a_file_has_its_tokens_and_certificate_from_its_arguments() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    Authority::new().certify(folder.path());
+    write_private(&folder.path().join("tokens"), &format!("ops {OPS}\n"));
+    let mut command = Daemon::command();
+    command.current_dir(folder.path()).args(["serve", "--listen", "127.0.0.1:0", "--lun", "ram:1M"]);
+    command.args(["--admin", "127.0.0.1:0", "--admin-token-file", "tokens"]);
+    command.args(["--admin-certificate", "cert.pem", "--admin-key", "key.pem"]);
+    let served = Served { daemon: Daemon::start(&mut command), folder };
+    let ca = served.file("ca.pem");
+    let add = ["lun", "add", "ram:1M,name=more"];
+    ask(&served, served.place(), &ca, &add).expect_success("the token is in its file");
+    let shown = ask(&served, served.place(), &ca, &["config", "show"]).expect_success("what runs");
+    for (key, name) in
+        [("admin_token_file", "tokens"), ("admin_certificate", "cert.pem"), ("admin_key", "key.pem")]
+    {
+        let line = format!("{key} = \"{}\"", served.file(name).display());
+        assert!(shown.contains(&line), "{line}: {shown}");
+    }
+    served.daemon.stop();
+}
+
+#[test]
 fn a_reload_replaces_the_certificate_or_leaves_all_as_it_was() {
     let served = encrypted(&Authority::new());
     let (old, new) = (served.file("old.pem"), served.file("ca.pem"));
@@ -416,7 +439,9 @@ fn a_certificate_or_key_that_cannot_be_used_is_named_before_the_start() {
     check(IDENTITY).expect_success("both are good");
     let other = KeyPair::generate().expect("a key").serialize_pem();
     for (lines, key, named) in [
+        (IDENTITY, &*other, ":2:21: admin_certificate: /"),
         (IDENTITY, &*other, "key.pem cannot be used: "),
+        (IDENTITY, "nothing", ":3:13: admin_key: /"),
         (IDENTITY, "nothing", "key.pem has no private key; write the key as PEM, without a passphrase"),
         ("admin_certificate = \"tokens\"\nadmin_key = \"key.pem\"", &good, "tokens: No such file"),
         ("admin_certificate = \"key.pem\"\nadmin_key = \"key.pem\"", &good, "key.pem has no certificate"),
@@ -434,5 +459,14 @@ fn a_certificate_or_key_that_cannot_be_used_is_named_before_the_start() {
     }
     fs::set_permissions(file("key.pem"), fs::Permissions::from_mode(0o644)).expect("its mode");
     let outcome = check(IDENTITY);
+    assert!(outcome.text.contains(":3:13: admin_key: /"), "{}", outcome.text);
     assert!(outcome.text.contains("(mode 644); chmod 600 /"), "{}", outcome.text);
+    let mut options = Daemon::command();
+    options.current_dir(folder.path()).args(["serve", "--admin-certificate", "cert.pem"]);
+    let outcome = run(&mut options, Duration::from_secs(60));
+    assert!(
+        outcome.text.contains("--admin-certificate: its key is missing; add --admin-key FILE"),
+        "{}",
+        outcome.text
+    );
 }
