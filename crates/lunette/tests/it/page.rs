@@ -4,8 +4,9 @@ use crate::support::browser::Browser;
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
 use crate::support::load::Load;
+use crate::support::tools::{must, tool};
 use crate::support::wait_until;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
@@ -93,9 +94,68 @@ fn names_of_initiators_are_shown_as_text() {
         let shown = browser.value(&format!(
             "(place => [place.textContent.includes('{HOSTILE}'), place.querySelectorAll('img').length])({place})"
         ));
-        assert_eq!(shown, serde_json::json!([true, 0]), "{place}");
+        assert_eq!(shown, json!([true, 0]), "{place}");
     }
     daemon.stop();
+}
+
+#[test]
+fn the_page_measures_what_was_done_by_the_time_it_took() {
+    let daemon = Daemon::serve(["--lun", "ram:16M", "--admin", "127.0.0.1:0"]);
+    let mut browser = Browser::open(&format!("{}/", place(&daemon)));
+    wait_until("it is live", || browser.value("document.getElementById('live')?.textContent") == "live");
+    let counts = |commands: u64| json!({ "commands": commands, "bytes": 0, "latency": { "buckets": [] } });
+    let list = |time: u64, commands: u64| {
+        let stats = json!({ "read": counts(commands), "write": counts(0) });
+        json!({ "time": time, "items": [{ "name": "a", "stats": stats }] })
+    };
+    let iops = format!(
+        "(now => (withLoad(now, {}, 'name'), now.items[0].load.read.iops))({})",
+        list(1000, 10),
+        list(3000, 30)
+    );
+    assert_eq!(browser.value(&iops), 10);
+
+    // Restarted, and busier than before already.
+    let core =
+        |busy: u64, asleep: u64| json!({ "core": 0, "busy_s": busy, "polling_s": 0, "asleep_s": asleep });
+    let busy = format!(
+        "(cores => (withParts(cores, byKey([{}], 'core')), cores[0].busy))([{}])",
+        core(10, 90),
+        core(15, 15)
+    );
+    assert_eq!(browser.value(&busy), 0.5);
+
+    let samples = "[0, 1, 3, 60, 61].map(time => ({ time: time * 1e3 }))";
+    let points = format!("line('', {samples}, 61, 1, () => 1).map(made => made.getAttribute('points'))");
+    let expected = json!(["0.0,15.0 1.0,15.0 3.0,15.0", "60.0,15.0 61.0,15.0"]);
+    assert_eq!(browser.value(&points), expected, "a gap breaks the line");
+    daemon.stop();
+}
+
+#[test]
+fn the_page_shows_since_when_there_is_no_answer() {
+    let daemon = Daemon::serve(["--lun", "ram:16M", "--admin", "127.0.0.1:0"]);
+    let mut browser = Browser::open(&format!("{}/", place(&daemon)));
+    let shown = "document.getElementById('live')?.textContent";
+    wait_until("it is live", || browser.value(shown) == "live");
+    let is_lost =
+        |browser: &mut Browser| browser.value(&format!("{shown}.startsWith('no answer since ')")) == true;
+    let signal = |name: &str| must(tool("kill").arg(name).arg(daemon.pid().to_string()));
+
+    signal("-STOP");
+    wait_until("a daemon that hangs is noticed", || is_lost(&mut browser));
+    assert_eq!(browser.value("document.querySelectorAll('main.stale').length"), 1);
+    signal("-CONT");
+    wait_until("it is live again", || browser.value(shown) == "live");
+    assert_eq!(browser.value("document.querySelectorAll('main.stale').length"), 0);
+
+    daemon.stop();
+    wait_until("its end is noticed", || is_lost(&mut browser));
+    let since = browser.value("lostSince.getTime()");
+    browser.value("document.getElementById('live').textContent = ''");
+    wait_until("it is asked once more", || is_lost(&mut browser));
+    assert_eq!(browser.value("lostSince.getTime()"), since, "the first failure is what counts");
 }
 
 #[test]
