@@ -9,7 +9,7 @@ struct Package {
     program: Option<&'static str>,
 }
 
-const PACKAGES: [Package; 18] = [
+const PACKAGES: [Package; 19] = [
     Package { name: "libiscsi-bin", program: Some("iscsi-test-cu") },
     Package { name: "qemu-utils", program: Some("qemu-img") },
     Package { name: "qemu-block-extra", program: None },
@@ -28,6 +28,7 @@ const PACKAGES: [Package; 18] = [
     Package { name: "aoetools", program: Some("aoeping") },
     Package { name: "iproute2", program: Some("tc") },
     Package { name: "util-linux", program: Some("nsenter") },
+    Package { name: "bsdutils", program: Some("script") },
 ];
 
 /// What only `cargo xtask bench` needs.

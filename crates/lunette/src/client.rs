@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long a daemon may take for an answer: it waits for the end of commands that are in flight.
 const PATIENCE: Duration = Duration::from_secs(130);
+/// The same for what is asked again and again, where a late answer is of little use.
+const PATIENCE_REPEATED: Duration = Duration::from_secs(5);
 /// Bytes of an answer.
 const ANSWER_MAX: u64 = 64 << 20;
 
@@ -36,6 +38,9 @@ pub(crate) struct AdminArguments {
     /// Certificates (PEM) of the authorities that are trusted to certify an https host [default: the system's]
     #[arg(long, value_name = "FILE")]
     admin_ca: Option<PathBuf>,
+    /// How long the daemon may take for an answer.
+    #[arg(skip = PATIENCE)]
+    patience: Duration,
 }
 
 /// What a daemon answers.
@@ -45,6 +50,11 @@ pub(crate) struct Answer {
 }
 
 impl AdminArguments {
+    /// The same, for what is asked again and again.
+    pub(crate) fn repeated(&self) -> AdminArguments {
+        AdminArguments { patience: PATIENCE_REPEATED, ..self.clone() }
+    }
+
     /// The place to ask at.
     fn place(&self) -> Result<Place, Failure> {
         let variable = || std::env::var(place::VARIABLE).ok().filter(|text| !text.is_empty());
@@ -154,8 +164,8 @@ impl AdminArguments {
         request: &[u8],
         until: Option<&[u8]>,
     ) -> Result<Vec<u8>, Failure> {
-        let deadline = Instant::now() + PATIENCE;
-        let failed = |error: io::Error| failed(place, &error);
+        let deadline = Instant::now() + self.patience;
+        let failed = |error: io::Error| self.failed(place, &error);
         let answer = match place {
             Place::Socket(path) => {
                 Timed::unix(path, deadline).and_then(|stream| converse(stream, request, until))
@@ -177,8 +187,8 @@ impl AdminArguments {
                 let authorities = self.authorities()?;
                 let addresses = host.resolve().map_err(failed)?;
                 let stream = Timed::tcp(&addresses, deadline).map_err(failed)?;
-                let stream =
-                    admin::secure(stream, &host.name, authorities).map_err(|why| insecure(place, why))?;
+                let stream = admin::secure(stream, &host.name, authorities)
+                    .map_err(|why| self.insecure(place, why))?;
                 converse(stream, request, until)
             }
         };
@@ -199,30 +209,34 @@ impl AdminArguments {
         Authorities::of(self.admin_ca.as_deref())
             .map_err(|fault| Failure::wrong_input(format!("{}; {}", fault.what, fault.fix)))
     }
-}
 
-fn failed(place: &Place, error: &io::Error) -> Failure {
-    let fix = match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            "only root, the daemon's user and members of its admin_group may use it: try sudo"
-        }
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-            return Failure::failed(format!("{place}: no answer within {} seconds", PATIENCE.as_secs()));
-        }
-        _ => "is a daemon running (lunette serve)? name its socket or its address with --admin",
-    };
-    Failure::failed(format!("{place}: {error}; {fix}"))
-}
+    fn failed(&self, place: &Place, error: &io::Error) -> Failure {
+        let fix = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "only root, the daemon's user and members of its admin_group may use it: try sudo"
+            }
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                let time = self.patience.as_secs();
+                let text = format!(
+                    "{place}: no answer within {time} seconds; the daemon is stopped or overloaded: see its log"
+                );
+                return Failure::failed(text);
+            }
+            _ => "is a daemon running (lunette serve)? name its socket or its address with --admin",
+        };
+        Failure::failed(format!("{place}: {error}; {fix}"))
+    }
 
-fn insecure(place: &Place, why: Insecure) -> Failure {
-    let fix = match &why {
-        Insecure::NoTls => "write http:// for a daemon without a certificate",
-        Insecure::Certificate(_) => {
-            "name the certificate of the authority with --admin-ca, and the host as the daemon's certificate has it"
-        }
-        Insecure::Other(error) => return failed(place, error),
-    };
-    Failure::failed(format!("{place}: {why}; {fix}"))
+    fn insecure(&self, place: &Place, why: Insecure) -> Failure {
+        let fix = match &why {
+            Insecure::NoTls => "write http:// for a daemon without a certificate",
+            Insecure::Certificate(_) => {
+                "name the certificate of the authority with --admin-ca, and the host as the daemon's certificate has it"
+            }
+            Insecure::Other(error) => return self.failed(place, error),
+        };
+        Failure::failed(format!("{place}: {why}; {fix}"))
+    }
 }
 
 fn converse(mut stream: impl Read + Write, request: &[u8], until: Option<&[u8]>) -> io::Result<Vec<u8>> {

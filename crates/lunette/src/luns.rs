@@ -79,7 +79,8 @@ pub(crate) fn trouble(lun: &Value) -> Option<String> {
     Some(why.map_or_else(|| state.clone(), |why| format!("{state}: {}", shown(why))))
 }
 
-fn details(lun: &Value) -> String {
+/// What else there is to say about a LUN.
+pub(crate) fn details(lun: &Value) -> String {
     let mut all = vec![spec(lun)];
     let is = |key: &str, expected: bool, text: &str| (lun[key] == expected).then(|| text.to_owned());
     all.extend(is("read_only", true, "read-only"));

@@ -144,9 +144,9 @@ impl Rates {
         Rates { key, before: None }
     }
 
-    /// A list that has just been read: each item with what it has done since the reading before.
-    pub(crate) fn read(&mut self, items: Vec<Value>) -> Vec<(Value, Option<Load>)> {
-        let now = Reading::of(&items, self.key, Instant::now());
+    /// A list that was read then: each item with what it has done since the reading before.
+    pub(crate) fn read(&mut self, items: Vec<Value>, at: Instant) -> Vec<(Value, Option<Load>)> {
+        let now = Reading::of(&items, self.key, at);
         let load = |item: &Value| now.since(self.before.as_ref()?, &item[self.key]);
         let items = items
             .into_iter()

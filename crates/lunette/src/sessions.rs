@@ -90,7 +90,8 @@ fn who(session: &Value) -> Vec<String> {
     ]
 }
 
-fn details(session: &Value) -> String {
+/// How a session was reached, and what was negotiated.
+pub(crate) fn details(session: &Value) -> String {
     let mut all = Vec::new();
     if session["state"] != "serving" {
         all.push(word(&session["state"]));

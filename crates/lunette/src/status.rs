@@ -30,11 +30,12 @@ const LUNS: usize = 20;
 
 /// Shows how the daemon is.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<String, Failure> {
+    let admin = arguments.watch.admin(&arguments.admin);
     let mut before = None;
     let mut events = Events::default();
     let mut last = Vec::new();
     let text = arguments.watch.run(|| {
-        let status = Status::read(&arguments.admin, &mut events)?;
+        let status = Status::read(&admin, &mut events)?;
         let text = match (arguments.watch.json, arguments.watch.is_repeated()) {
             (true, false) => pretty(&status.json()),
             (true, true) => format!("{}\n", status.json()),
@@ -61,19 +62,19 @@ fn not_well(ill: &[(String, String)]) -> String {
 }
 
 /// What the API says about a daemon at a moment.
-pub(crate) struct Status {
+struct Status {
     /// The process.
-    pub(crate) daemon: Value,
-    pub(crate) cores: Vec<Value>,
-    pub(crate) portals: Vec<Value>,
-    pub(crate) luns: Vec<Value>,
-    pub(crate) sessions: Vec<Value>,
+    daemon: Value,
+    cores: Vec<Value>,
+    portals: Vec<Value>,
+    luns: Vec<Value>,
+    sessions: Vec<Value>,
     /// The last ones, the latest at the end.
-    pub(crate) events: Vec<Event>,
+    events: Vec<Event>,
 }
 
 impl Status {
-    pub(crate) fn read(admin: &AdminArguments, events: &mut Events) -> Result<Status, Failure> {
+    fn read(admin: &AdminArguments, events: &mut Events) -> Result<Status, Failure> {
         events.read_on(admin);
         Ok(Status {
             daemon: admin.get("/v1/cpu")?.json()?,
@@ -200,7 +201,7 @@ pub(crate) fn percent(part: Option<f64>) -> String {
 
 /// Something that has happened.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Event {
+struct Event {
     kind: String,
     data: Value,
 }
@@ -213,7 +214,7 @@ impl Event {
     }
 
     /// In a line: when, what, and what is said about it.
-    pub(crate) fn text(&self) -> String {
+    fn text(&self) -> String {
         let fields = self.data.as_object().into_iter().flatten();
         let fields = fields.filter(|(key, value)| *key != "time" && !value.is_null() && !value.is_array());
         let fields: Vec<String> = fields
@@ -229,7 +230,7 @@ impl Event {
 
 /// The last events, read on from where they were read to.
 #[derive(Default)]
-pub(crate) struct Events {
+struct Events {
     last: Vec<Event>,
     /// Identifies the last one.
     id: Option<String>,

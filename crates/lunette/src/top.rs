@@ -5,19 +5,21 @@ mod draw;
 use crate::client::AdminArguments;
 use crate::rates::{Counts, Load, Rates};
 use crate::sessions::target;
-use crate::status::{Events, Status, parts};
+use crate::status::parts;
 use crate::table::word;
-use crate::{Failure, catch_interrupts};
+use crate::{Failure, interrupts_of_tools};
 use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::Value;
+use signal_hook::flag;
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal as _};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `lunette top`.
 #[derive(Debug, Args)]
@@ -39,9 +41,33 @@ const HISTORY: usize = 200;
 
 /// What a thread of its own has found out.
 enum News {
-    Read(Result<Status, Failure>),
+    Read(Result<Reading, Failure>),
     /// What came of a change.
     Changed(String),
+}
+
+/// A list, and when it was answered.
+type List = (Vec<Value>, Instant);
+
+/// What the API says about a daemon at a moment.
+struct Reading {
+    /// The process.
+    daemon: Value,
+    cores: Vec<Value>,
+    luns: List,
+    sessions: List,
+}
+
+impl Reading {
+    fn of(admin: &AdminArguments) -> Result<Reading, Failure> {
+        let list = |path: &str| Ok::<_, Failure>((admin.list(path)?, Instant::now()));
+        Ok(Reading {
+            daemon: admin.get("/v1/cpu")?.json()?,
+            cores: admin.cores()?,
+            luns: list("/v1/luns")?,
+            sessions: list("/v1/sessions")?,
+        })
+    }
 }
 
 /// Shows what goes on, until `q`.
@@ -51,16 +77,19 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<String, Failure> {
         return Err(Failure::wrong_input(text));
     }
     // Who asks a wrong place, or may not, sees why.
-    let mut events = Events::default();
+    let admin = arguments.admin.repeated();
     let mut model = Model::default();
-    model.take(Status::read(&arguments.admin, &mut events)?);
+    model.take(Reading::of(&admin)?);
     let failed = |error: io::Error| Failure::failed(format!("the terminal cannot be used: {error}"));
-    let stop = catch_interrupts().map_err(failed)?;
+    // A second signal ends it no sooner: the terminal has to be restored.
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in interrupts_of_tools().map_err(failed)? {
+        flag::register(signal, Arc::clone(&stop)).map_err(failed)?;
+    }
     let (sender, news) = channel();
-    let admin = arguments.admin.clone();
     let readings = sender.clone();
     crate::spawn("readings", move || {
-        while readings.send(News::Read(Status::read(&admin, &mut events))).is_ok() {
+        while readings.send(News::Read(Reading::of(&admin))).is_ok() {
             thread::sleep(EVERY);
         }
     })?;
@@ -68,7 +97,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<String, Failure> {
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let mut show = |terminal: &mut DefaultTerminal| -> io::Result<()> {
         while !stop.load(Ordering::Relaxed) {
-            terminal.draw(|frame| draw::screen(frame, &model))?;
+            terminal.draw(|frame| draw::screen(frame, &model, Instant::now()))?;
             let is_key = event::poll(SOON)?;
             if is_key
                 && let Event::Key(key) = event::read()?
@@ -81,7 +110,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<String, Failure> {
                 }
             }
             news.try_iter().for_each(|news| match news {
-                News::Read(Ok(status)) => model.take(status),
+                News::Read(Ok(reading)) => model.take(reading),
                 News::Read(Err(failure)) => model.lost = failure.text,
                 News::Changed(text) => model.message = text,
             });
@@ -143,7 +172,7 @@ type Item = (Value, Option<Load>);
 
 /// What is on the screen.
 struct Model {
-    status: Option<Status>,
+    reading: Option<Reading>,
     luns: Vec<Item>,
     sessions: Vec<Item>,
     rates: [Rates; 2],
@@ -153,7 +182,7 @@ struct Model {
     sort: Sort,
     /// The row that is selected.
     selected: usize,
-    /// What is selected: it stays so wherever it is sorted to.
+    /// What was selected by a key, which stays so wherever it is sorted to; null: the first row is.
     chosen: Value,
     /// The session whose end has yet to be confirmed, and whose it is.
     asks: Option<(u64, String)>,
@@ -166,7 +195,7 @@ struct Model {
 impl Default for Model {
     fn default() -> Model {
         Model {
-            status: None,
+            reading: None,
             luns: Vec::new(),
             sessions: Vec::new(),
             rates: [Rates::new("name"), Rates::new("id")],
@@ -184,18 +213,18 @@ impl Default for Model {
 
 impl Model {
     /// Takes what was read.
-    fn take(&mut self, mut status: Status) {
+    fn take(&mut self, mut reading: Reading) {
         let [luns, sessions] = &mut self.rates;
-        self.luns = luns.read(std::mem::take(&mut status.luns));
-        self.sessions = sessions.read(std::mem::take(&mut status.sessions));
-        self.cores.resize_with(status.cores.len(), Default::default);
-        for (core, (now, history)) in status.cores.iter().zip(&mut self.cores) {
-            let before = self.status.as_ref().map_or(&[][..], |before| &before.cores);
+        self.luns = luns.read(std::mem::take(&mut reading.luns.0), reading.luns.1);
+        self.sessions = sessions.read(std::mem::take(&mut reading.sessions.0), reading.sessions.1);
+        self.cores.resize_with(reading.cores.len(), Default::default);
+        for (core, (now, history)) in reading.cores.iter().zip(&mut self.cores) {
+            let before = self.reading.as_ref().map_or(&[][..], |before| &before.cores);
             *now = parts(core, before.iter().find(|before| before["core"] == core["core"]));
             history.extend(now[0]);
             history.drain(..history.len().saturating_sub(HISTORY));
         }
-        self.status = Some(status);
+        self.reading = Some(reading);
         self.lost.clear();
         self.arrange();
     }
@@ -210,8 +239,11 @@ impl Model {
             });
         }
         let key = self.key();
-        let row = self.items().iter().position(|(item, _)| item[key] == self.chosen);
-        self.select(row.unwrap_or(self.selected));
+        match self.items().iter().position(|(item, _)| item[key] == self.chosen) {
+            Some(row) => self.selected = row,
+            None if self.chosen.is_null() => self.selected = 0,
+            None => self.select(self.selected),
+        }
     }
 
     /// Selects a row, or the last one.
@@ -307,6 +339,12 @@ mod tests {
     fn what_is_selected_stays_so_wherever_it_is_sorted_to() {
         let mut model = Model { sessions: vec![session(7, "b"), session(9, "a")], ..Model::default() };
         press(&mut model, 's');
+        press(&mut model, 'n');
+        assert_eq!((model.selected, &model.chosen), (0, &Value::Null), "nothing was selected yet");
+        model.press(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE));
+        press(&mut model, 't');
+        model.sessions.reverse();
+        press(&mut model, 't');
         assert_eq!((model.selected, &model.chosen), (0, &7.into()));
         press(&mut model, 'n');
         assert_eq!((model.selected, &model.chosen), (1, &7.into()));

@@ -39,6 +39,11 @@ impl WatchArguments {
         self.watch.is_some()
     }
 
+    /// The daemon to ask, again and again if it is repeated.
+    pub(crate) fn admin(&self, admin: &AdminArguments) -> AdminArguments {
+        if self.is_repeated() { admin.repeated() } else { admin.clone() }
+    }
+
     /// A list of the API as this table, in which each item has what it did meanwhile, once that is known; `key` distinguishes
     /// items.
     pub(crate) fn list(
@@ -47,9 +52,10 @@ impl WatchArguments {
         (path, key): (&str, &'static str),
         table: impl Fn(&[(Value, Option<Load>)], bool) -> String,
     ) -> Result<String, Failure> {
+        let admin = self.admin(admin);
         let mut rates = Rates::new(key);
         self.run(|| {
-            let items = rates.read(admin.list(path)?);
+            let items = rates.read(admin.list(path)?, Instant::now());
             Ok(match (self.json, self.is_repeated()) {
                 (false, is_repeated) => table(&items, is_repeated),
                 (true, false) => pretty(&items.into_iter().map(|(item, _)| item).collect()),
@@ -65,16 +71,16 @@ impl WatchArguments {
             .map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
         // Who asks a wrong place, or may not, need not wait.
         let mut text = report()?;
-        let repaints = io::stdout().is_terminal();
+        let repaints = io::stdout().is_terminal() && !self.json;
         if repaints {
             show(&Clear(ClearType::All).to_string())?;
         }
         let mut due = Instant::now();
         loop {
             show(&match (repaints, self.json) {
-                (true, false) => screen(&text, terminal::size().unwrap_or((80, 24))),
+                (true, _) => screen(&text, terminal::size().unwrap_or((80, 24))),
                 (false, false) => format!("{text}\n"),
-                (_, true) => text,
+                (false, true) => text,
             })?;
             due = (due + interval).max(Instant::now());
             match interrupts.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -113,7 +119,8 @@ fn screen(text: &str, (columns, rows): (u16, u16)) -> String {
     let lines = text.lines().take(usize::from(rows.saturating_sub(1)));
     let lines = lines.map(|line| {
         let line: String = line.chars().take(usize::from(columns)).collect();
-        format!("{line}{end_of_line}\n")
+        // First: behind a line that is as wide as the terminal it would clear its last column.
+        format!("{end_of_line}{line}\n")
     });
     format!("{}{}{}", MoveTo(0, 0), lines.collect::<String>(), Clear(ClearType::FromCursorDown))
 }
@@ -133,7 +140,7 @@ mod tests {
     #[test]
     fn a_screen_is_never_longer_or_wider_than_the_terminal() {
         let text = screen("a long line\nb\nc\nd\n", (6, 4));
-        assert_eq!(text, "\u{1b}[1;1Ha long\u{1b}[K\nb\u{1b}[K\nc\u{1b}[K\n\u{1b}[J");
+        assert_eq!(text, "\u{1b}[1;1H\u{1b}[Ka long\n\u{1b}[Kb\n\u{1b}[Kc\n\u{1b}[J");
     }
 
     #[test]

@@ -2,24 +2,30 @@
 
 use super::{Item, Model, Shown, Sort};
 use crate::figures;
-use crate::luns::{state, trouble};
-use crate::sessions::target;
+use crate::luns::{self, state, trouble};
+use crate::sessions::{self, target};
 use crate::status::percent;
 use crate::table::{number, seconds, size, word};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, TableState};
+use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap};
 use serde_json::Value;
+use std::time::{Duration, Instant};
 
 /// Columns of the screen from which on all figures fit.
 const WIDE: u16 = 116;
+/// Rows of the screen from which on what is selected is shown in more detail, and rows of that.
+const HIGH: u16 = 16;
+const DETAILS: u16 = 3;
+/// A reading that is older shows its age.
+const FRESH: Duration = Duration::from_secs(3);
 /// Characters of a core's bar.
 const BAR: usize = 20;
 
 /// Draws all of it.
-pub(super) fn screen(frame: &mut Frame<'_>, model: &Model) {
+pub(super) fn screen(frame: &mut Frame<'_>, model: &Model, now: Instant) {
     let area = frame.area();
     let cores = u16::try_from(model.cores.len()).unwrap_or(u16::MAX).min((area.height / 3).max(1));
     let parts = Layout::vertical([
@@ -27,24 +33,26 @@ pub(super) fn screen(frame: &mut Frame<'_>, model: &Model) {
         Constraint::Length(cores),
         Constraint::Length(1),
         Constraint::Min(2),
+        Constraint::Length(if area.height < HIGH { 0 } else { DETAILS }),
         Constraint::Length(1),
     ]);
-    let [head, load, _, items, foot] = parts.areas(area);
-    frame.render_widget(title(model), head);
+    let [head, load, _, items, details, foot] = parts.areas(area);
+    frame.render_widget(title(model, now), head);
     self::cores(frame, load, model);
     self::items(frame, items, model);
+    frame.render_widget(self::details(model), details);
     frame.render_widget(footer(model), foot);
 }
 
-fn title(model: &Model) -> Paragraph<'_> {
-    let Some(status) = &model.status else { return Paragraph::new("Lunette") };
+fn title(model: &Model, now: Instant) -> Paragraph<'_> {
+    let Some(reading) = &model.reading else { return Paragraph::new("Lunette") };
     let ill = model.luns.iter().filter(|(lun, _)| trouble(lun).is_some()).count();
     let mut line = Line::from(vec![
         Span::from("Lunette ").bold(),
         Span::from(format!(
             "{}  up {}  {}",
-            word(&status.daemon["version"]),
-            seconds(&status.daemon["uptime_seconds"]),
+            word(&reading.daemon["version"]),
+            seconds(&reading.daemon["uptime_seconds"]),
             count(model.luns.len(), "LUN")
         )),
     ]);
@@ -52,6 +60,10 @@ fn title(model: &Model) -> Paragraph<'_> {
         line.push_span(Span::from(format!(" ({ill} not well)")).fg(Color::Red));
     }
     line.push_span(format!("  {}", count(model.sessions.len(), "session")));
+    let age = now.saturating_duration_since(reading.sessions.1);
+    if age > FRESH {
+        line.push_span(Span::from(format!("  as of {} ago", seconds(&age.as_secs().into()))).fg(Color::Red));
+    }
     Paragraph::new(line)
 }
 
@@ -61,7 +73,7 @@ fn count(number: usize, word: &str) -> String {
 
 /// A line for each core, as many as there is room for: how much of its time it was busy and polling, and how busy before.
 fn cores(frame: &mut Frame<'_>, area: Rect, model: &Model) {
-    let reported = model.status.iter().flat_map(|status| &status.cores);
+    let reported = model.reading.iter().flat_map(|reading| &reading.cores);
     for ((core, (now, history)), area) in reported.zip(&model.cores).zip(area.rows()) {
         let parts = [Constraint::Length(50), Constraint::Min(0)];
         let [figures, past] = Layout::horizontal(parts).areas(area);
@@ -157,6 +169,22 @@ fn session(session: &Value) -> Vec<String> {
     ]
 }
 
+/// What the columns do not say about what is selected.
+fn details(model: &Model) -> Paragraph<'_> {
+    let Some((item, _)) = model.items().get(model.selected) else { return Paragraph::default() };
+    let text = match model.shown {
+        Shown::Luns => luns::details(item),
+        Shown::Sessions => format!(
+            "{} from {} for {}, {}",
+            word(&item["transport"]),
+            word(&item["address"]),
+            seconds(&item["age_seconds"]),
+            sessions::details(item)
+        ),
+    };
+    Paragraph::new(text).wrap(Wrap { trim: true })
+}
+
 fn footer(model: &Model) -> Paragraph<'_> {
     if let Some((session, whose)) = &model.asks {
         // On a narrow screen its end is cut off.
@@ -187,12 +215,13 @@ fn footer(model: &Model) -> Paragraph<'_> {
 mod tests {
     use super::*;
     use crate::rates::tests::direction;
-    use crate::status::Status;
+    use crate::top::Reading;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use serde_json::json;
 
-    fn status(second: u64) -> Status {
+    /// LUNs are read every second, sessions every other one.
+    fn reading(start: Instant, second: u64) -> Reading {
         let stats = |rate: u64| {
             let commands = rate * second;
             let buckets = [commands / 2, commands, commands, commands];
@@ -206,37 +235,43 @@ mod tests {
         let session = |id: u64, rate: u64| {
             json!({
                 "id": id, "initiator": format!("iqn.1993-08.org.debian:01:host{id}"), "target": "iqn.a:t", "core": 0,
-                "in_flight": 3, "state": "serving", "stats": stats(rate),
+                "in_flight": 3, "state": "serving", "transport": "iSCSI", "address": "192.0.2.1:5", "age_seconds": 61,
+                "portal": "192.0.2.9:3260", "keys": { "DataDigest": "None" }, "stats": stats(rate),
             })
         };
         let core = |core: u64| {
             let busy = second * (core + 1) * 25;
             json!({ "core": core, "busy_s": busy, "polling_s": second * 25, "asleep_s": second * 75 - busy })
         };
-        Status {
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        Reading {
             daemon: json!({ "version": "0.1.0", "uptime_seconds": 3725.0 }),
             cores: vec![core(0), core(1)],
-            portals: Vec::new(),
-            luns: vec![lun("quiet", "open", 0), lun("gone", "late", 0), lun("db", "open", 20_000)],
-            sessions: vec![session(7, 100), session(12, 9000)],
-            events: Vec::new(),
+            luns: (
+                vec![lun("quiet", "open", 0), lun("gone", "late", 0), lun("db", "open", 20_000)],
+                at(second),
+            ),
+            sessions: (vec![session(7, 100), session(12, 9000)], at(2 * second)),
         }
     }
 
-    /// Two readings that are a second apart, but for what the test's own time adds to that.
     fn model() -> Model {
+        let start = Instant::now();
         let mut model = Model::default();
-        model.take(status(1));
-        model.take(status(2));
-        for (_, load) in model.luns.iter_mut().chain(&mut model.sessions) {
-            load.as_mut().expect("it is known").seconds = 1.0;
-        }
+        model.take(reading(start, 1));
+        model.take(reading(start, 2));
         model
     }
 
     fn drawn(model: &Model, width: u16, height: u16) -> Vec<String> {
+        drawn_after(model, Duration::ZERO, width, height)
+    }
+
+    /// As it is drawn this long after the last reading.
+    fn drawn_after(model: &Model, age: Duration, width: u16, height: u16) -> Vec<String> {
+        let now = model.reading.as_ref().expect("a reading").sessions.1 + age;
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a screen");
-        terminal.draw(|frame| screen(frame, model)).expect("it is drawn");
+        terminal.draw(|frame| screen(frame, model, now)).expect("it is drawn");
         let buffer = terminal.backend().buffer();
         let cells: Vec<&str> = buffer.content().iter().map(|cell| cell.symbol()).collect();
         cells.chunks(usize::from(width)).map(|line| line.concat().trim_end().to_owned()).collect()
@@ -255,6 +290,7 @@ mod tests {
         let lines = drawn(&model(), 80, 24);
         assert_eq!(lines[..6], expected, "{lines:#?}");
         assert!(lines[6].starts_with("quiet") && lines[7].starts_with("gone"), "{lines:#?}");
+        assert_eq!(lines[20], "ram:1", "what else there is to say about the first one");
         assert_eq!(lines[23], "q quit  s sessions  by commands: t r w b p n");
     }
 
@@ -271,10 +307,19 @@ mod tests {
         );
         assert_eq!(
             words(&lines[5]),
-            "12 iqn.1993-08.org.debian:01:host12 t 0 3 9000 36.9 100us 198us 0 0 - -"
+            "12 iqn.1993-08.org.debian:01:host12 t 0 3 4500 18.4 100us 198us 0 0 - -"
         );
         assert_eq!(lines[11], "Disconnect session 12? y/n  iqn.b, iqn.a:t");
+        let high = drawn(&model, 140, 24);
+        assert_eq!(high[20], "iSCSI from 192.0.2.1:5 for 1m01s, portal 192.0.2.9:3260, DataDigest=None");
         // However small it is, it is drawn.
         drawn(&model, 20, 3);
+    }
+
+    #[test]
+    fn a_reading_that_is_old_shows_its_age() {
+        let title = |age: u64| drawn_after(&model(), Duration::from_secs(age), 80, 24)[0].clone();
+        assert!(title(1).ends_with("2 sessions"), "{}", title(1));
+        assert!(title(62).ends_with("2 sessions  as of 1m02s ago"), "{}", title(62));
     }
 }

@@ -43,3 +43,4 @@ mod status;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokens;
+mod top;

@@ -7,7 +7,7 @@ use crate::support::wait_until;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 const FILE: &str = "[[lun]]\nname = \"f\"\nfile = \"./f.img\"\nsize = \"1M\"\n";
@@ -78,7 +78,20 @@ struct Watching {
 impl Watching {
     fn start(served: &Served, arguments: &[&str]) -> Watching {
         let mut command = Daemon::command();
-        command.args(arguments).env("LUNETTE_ADMIN", served.folder.path().join("admin.sock"));
+        command.args(arguments);
+        Watching::run(served, &mut command)
+    }
+
+    /// The same on a terminal of its own.
+    fn on_terminal(served: &Served, arguments: &str) -> Watching {
+        let mut command = tool("script");
+        command.args(["-q", "-c", &format!("exec \"$LUNETTE\" {arguments}"), "/dev/null"]);
+        command.env("SHELL", "/bin/sh").env("LUNETTE", Daemon::command().get_program());
+        Watching::run(served, &mut command)
+    }
+
+    fn run(served: &Served, command: &mut Command) -> Watching {
+        command.env("LUNETTE_ADMIN", served.folder.path().join("admin.sock"));
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
         let lines = BufReader::new(child.stdout.take().expect("a pipe"));
         Watching { child, lines }
@@ -112,6 +125,28 @@ fn what_is_watched_is_printed_again_and_again_until_an_interrupt() {
         assert!(first.is_object() && documents[0].get(0).is_none_or(|one| one["rates"].is_null()), "{first}");
         watching.interrupt();
     }
+    let mut watching = Watching::on_terminal(&served, "luns --watch=100ms --json");
+    for _ in 0..2 {
+        assert_eq!(json(&watching.line())[0]["name"], "kept", "it is not painted");
+    }
+    // Its terminal hangs up.
+    watching.child.kill().expect("it is still there");
+    watching.child.wait().expect("a killed child ends");
     drop(session);
+    served.daemon.stop();
+}
+
+#[test]
+fn a_daemon_that_hangs_is_noticed_while_it_is_watched() {
+    let served = Served::with("", "");
+    let signal = |name: &str| must(tool("kill").arg(name).arg(served.daemon.pid().to_string()));
+    let mut watching = Watching::start(&served, &["luns", "--watch", "100ms"]);
+    let until = |watching: &mut Watching, part: &str| while !watching.line().contains(part) {};
+    until(&mut watching, "kept");
+    signal("-STOP");
+    until(&mut watching, "no answer within 5 seconds; the daemon is stopped or overloaded");
+    signal("-CONT");
+    until(&mut watching, "kept");
+    watching.interrupt();
     served.daemon.stop();
 }
