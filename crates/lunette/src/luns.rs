@@ -27,6 +27,9 @@ pub(crate) fn list(arguments: &LunsArguments) -> Result<String, Failure> {
     arguments.watch.list(&arguments.admin, ("/v1/luns", "name"), table)
 }
 
+/// Registrations of a LUN that are named, of which more are only counted.
+const REGISTERED: usize = 8;
+
 const WHAT: [Column; 5] = [Words("LUN"), Figures("SIZE"), Figures("USED"), Words("STORE"), Words("STATE")];
 
 /// A line of facts for each, and below it what else there is to say.
@@ -82,36 +85,39 @@ pub(crate) fn trouble(lun: &Value) -> Option<String> {
 /// What else there is to say about a LUN.
 pub(crate) fn details(lun: &Value) -> String {
     let mut all = vec![spec(lun)];
-    let is = |key: &str, expected: bool, text: &str| (lun[key] == expected).then(|| text.to_owned());
-    all.extend(is("read_only", true, "read-only"));
-    let write_cache =
-        if lun["write_cache_enabled"].is_null() { "write_cache" } else { "write_cache_enabled" };
-    all.extend(is(write_cache, false, "write cache off"));
-    all.extend(limits(lun));
-    all.extend(is("threshold_reached", true, "which is reached"));
-    all.extend(reservation(lun));
     match trouble(lun) {
         Some(trouble) => all.push(trouble),
         None => all.extend(lun["last_error"].as_str().map(|why| format!("last error: {}", shown(why)))),
     }
+    let is = |key: &str, expected: bool, text: &str| (lun[key] == expected).then(|| text.to_owned());
+    all.extend(is("read_only", true, "read-only"));
+    let write_cache = lun["write_cache_enabled"].as_bool().or(lun["write_cache"].as_bool());
+    all.extend(write_cache.map(|is_on| format!("write cache {}", if is_on { "on" } else { "off" })));
+    all.extend(limits(lun));
+    all.extend(is("threshold_reached", true, "which is reached"));
+    all.extend(reservation(lun));
+    all.extend(registrations(lun));
     all.extend(figures::errors(lun));
     all.join(", ")
 }
 
-/// Who holds the LUN, and how many could.
+/// Who holds the LUN.
 fn reservation(lun: &Value) -> Option<String> {
-    let list = |json: &Value| json.as_array().cloned().unwrap_or_default();
-    let holders: Vec<String> = list(&lun["reservation"]["holders"]).iter().map(word).collect();
-    let reserved = lun["reservation"]
-        .is_object()
-        .then(|| format!("{} reservation of {}", word(&lun["reservation"]["type"]), holders.join(" and ")));
-    let registered = match list(&lun["registrations"]).len() {
-        0 => None,
-        1 => Some("1 registration".to_owned()),
-        count => Some(format!("{count} registrations")),
+    let reservation = Some(&lun["reservation"]).filter(|reservation| reservation.is_object())?;
+    let holders: Vec<String> = reservation["holders"].as_array().into_iter().flatten().map(word).collect();
+    Some(format!("{} reservation of {}", word(&reservation["type"]), holders.join(" and ")))
+}
+
+/// Who could hold it, and by which keys.
+fn registrations(lun: &Value) -> Option<String> {
+    let all = lun["registrations"].as_array().filter(|all| !all.is_empty())?;
+    let one = |one: &Value| format!("{} (key {})", word(&one["initiator"]), word(&one["key"]));
+    let named: Vec<String> = all.iter().take(REGISTERED).map(one).collect();
+    let more = match all.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
     };
-    let parts: Vec<String> = reserved.into_iter().chain(registered).collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
+    Some(format!("registered: {}{more}", named.join(" and ")))
 }
 
 /// Limits and warnings of a LUN.
@@ -151,8 +157,7 @@ mod tests {
         assert_eq!(lines.len(), 3, "{text}");
         let row = lines[1].split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(row, "db 10.0 GiB - file - - - - - - - -");
-        let details =
-            "file:/srv/db.img, read-only, at most 1000 commands a second (50 commands at once), warns at 80%";
+        let details = "file:/srv/db.img, read-only, write cache on, at most 1000 commands a second (50 commands at once), warns at 80%";
         assert_eq!(lines[2].trim(), details);
         assert!(table(&[(lun(), None)], true).contains("READ/S"));
     }
@@ -161,13 +166,17 @@ mod tests {
     fn who_holds_a_lun_is_shown() {
         let mut lun = lun();
         lun["reservation"] = json!({ "type": "write exclusive", "holders": ["iqn.a:h,i,0x1"] });
-        lun["registrations"] =
-            json!([{ "initiator": "iqn.a:h,i,0x1", "holds": true }, { "initiator": "b", "holds": false }]);
+        let registration =
+            |number: usize| json!({ "initiator": format!("iqn.a:h{number}"), "key": format!("{number:#x}") });
+        lun["registrations"] = (1..=2).map(registration).collect();
         lun["write_cache_enabled"] = false.into();
-        let details = details(&lun);
+        let shown = details(&lun);
         let expected = "write cache off, at most 1000 commands a second (50 commands at once), warns at 80%, \
-                        write exclusive reservation of iqn.a:h,i,0x1, 2 registrations";
-        assert!(details.ends_with(expected), "{details}");
+                        write exclusive reservation of iqn.a:h,i,0x1, \
+                        registered: iqn.a:h1 (key 0x1) and iqn.a:h2 (key 0x2)";
+        assert!(shown.ends_with(expected), "{shown}");
+        lun["registrations"] = (0..REGISTERED + 3).map(registration).collect();
+        assert!(details(&lun).ends_with(" and iqn.a:h7 (key 0x7) and 3 more"), "{}", details(&lun));
     }
 
     #[test]

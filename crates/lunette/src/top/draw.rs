@@ -16,13 +16,15 @@ use std::time::{Duration, Instant};
 
 /// Columns of the screen from which on all figures fit.
 const WIDE: u16 = 116;
-/// Rows of the screen from which on what is selected is shown in more detail, and rows of that.
+/// Rows of the screen from which on what is selected is shown in more detail, and characters of that.
 const HIGH: u16 = 16;
-const DETAILS: u16 = 3;
+const DETAILS: u16 = 480;
 /// A reading that is older shows its age.
 const FRESH: Duration = Duration::from_secs(3);
 /// Characters of a core's bar.
-const BAR: usize = 20;
+const BAR: usize = 16;
+/// Columns of what is said of a core beside its past.
+const CORE: u16 = 58;
 
 /// Draws all of it.
 pub(super) fn screen(frame: &mut Frame<'_>, model: &Model, now: Instant) {
@@ -33,14 +35,18 @@ pub(super) fn screen(frame: &mut Frame<'_>, model: &Model, now: Instant) {
         Constraint::Length(cores),
         Constraint::Length(1),
         Constraint::Min(2),
-        Constraint::Length(if area.height < HIGH { 0 } else { DETAILS }),
+        Constraint::Length(if area.height < HIGH {
+            0
+        } else {
+            DETAILS.div_ceil(area.width).min(area.height / 4)
+        }),
         Constraint::Length(1),
     ]);
     let [head, load, _, items, details, foot] = parts.areas(area);
     frame.render_widget(title(model, now), head);
     self::cores(frame, load, model);
     self::items(frame, items, model);
-    frame.render_widget(self::details(model), details);
+    frame.render_widget(self::details(model, area.width), details);
     frame.render_widget(footer(model), foot);
 }
 
@@ -71,11 +77,12 @@ fn count(number: usize, word: &str) -> String {
     format!("{number} {word}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A line for each core, as many as there is room for: how much of its time it was busy and polling, and how busy before.
+/// A line for each core, as many as there is room for: how much of its time it was busy, polling and asleep, and how
+/// busy before.
 fn cores(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let reported = model.reading.iter().flat_map(|reading| &reading.cores);
     for ((core, (now, history)), area) in reported.zip(&model.cores).zip(area.rows()) {
-        let parts = [Constraint::Length(50), Constraint::Min(0)];
+        let parts = [Constraint::Length(CORE), Constraint::Min(0)];
         let [figures, past] = Layout::horizontal(parts).areas(area);
         let cells = |part: Option<f64>| (part.unwrap_or(0.0) * BAR as f64).round() as usize;
         let busy = cells(now[0]).min(BAR);
@@ -85,7 +92,12 @@ fn cores(frame: &mut Frame<'_>, area: Rect, model: &Model) {
             Span::from("█".repeat(busy)),
             Span::from("░".repeat(polling)),
             Span::from(".".repeat(BAR - busy - polling)).dim(),
-            Span::from(format!(" {:>4} busy {:>4} poll", percent(now[0]), percent(now[1]))),
+            Span::from(format!(
+                " {:>4} busy {:>4} poll {:>4} asleep",
+                percent(now[0]),
+                percent(now[1]),
+                percent(now[2])
+            )),
         ]);
         frame.render_widget(line, figures);
         let width = usize::from(past.width);
@@ -124,26 +136,41 @@ const LOAD: [Column; 8] = [
     ("W P99", Constraint::Length(6), true),
 ];
 
-/// The texts of an item before its load.
-type Cells = fn(&Value) -> Vec<String>;
+/// All columns of the table that is shown.
+fn columns(shown: Shown) -> Vec<Column> {
+    let what: &[Column] = match shown {
+        Shown::Luns => &LUNS,
+        Shown::Sessions => &SESSIONS,
+    };
+    [what, &LOAD].concat()
+}
+
+/// What they have of an item.
+fn texts(shown: Shown, (item, load): &Item) -> Vec<String> {
+    let cells = match shown {
+        Shown::Luns => lun(item),
+        Shown::Sessions => session(item),
+    };
+    [cells, figures::of_load(load.as_ref())].concat()
+}
+
+fn is_shown(column: &Column, width: u16) -> bool {
+    column.2 || width >= WIDE
+}
 
 fn items(frame: &mut Frame<'_>, area: Rect, model: &Model) {
-    let (what, cells): (&[Column], Cells) = match model.shown {
-        Shown::Luns => (&LUNS, lun),
-        Shown::Sessions => (&SESSIONS, session),
-    };
-    let columns = [what, &LOAD].concat();
-    let is_shown = |index: &usize| columns[*index].2 || area.width >= WIDE;
-    let shown: Vec<usize> = (0..columns.len()).filter(is_shown).collect();
+    let columns = columns(model.shown);
+    let shown: Vec<usize> =
+        (0..columns.len()).filter(|index| is_shown(&columns[*index], area.width)).collect();
     let cell = |index: &usize, text: String| {
         let is_word = WORDS.contains(&columns[*index].0);
         Cell::from(Line::from(text).alignment(if is_word { Alignment::Left } else { Alignment::Right }))
     };
-    let row = |(item, load): &Item| {
-        let texts = [cells(item), figures::of_load(load.as_ref())].concat();
+    let row = |item: &Item| {
+        let texts = texts(model.shown, item);
         let cells = shown.iter().map(|index| cell(index, texts[*index].clone()));
         let row = Row::new(cells.collect::<Vec<_>>());
-        if model.shown == Shown::Luns && trouble(item).is_some() { row.fg(Color::Red) } else { row }
+        if model.shown == Shown::Luns && trouble(&item.0).is_some() { row.fg(Color::Red) } else { row }
     };
     let titles = shown.iter().map(|index| cell(index, columns[*index].0.into()));
     let widths: Vec<Constraint> = shown.iter().map(|index| columns[*index].1).collect();
@@ -169,20 +196,26 @@ fn session(session: &Value) -> Vec<String> {
     ]
 }
 
-/// What the columns do not say about what is selected.
-fn details(model: &Model) -> Paragraph<'_> {
-    let Some((item, _)) = model.items().get(model.selected) else { return Paragraph::default() };
-    let text = match model.shown {
+/// What the columns that are shown do not say about what is selected.
+fn details(model: &Model, width: u16) -> Paragraph<'_> {
+    let Some(selected) = model.items().get(model.selected) else { return Paragraph::default() };
+    let columns = columns(model.shown);
+    let cells = columns.iter().zip(texts(model.shown, selected));
+    let hidden = cells.filter(|(column, _)| !is_shown(column, width));
+    let mut all: Vec<String> = hidden.map(|(column, text)| format!("{} {text}", column.0)).collect();
+    let item = &selected.0;
+    all.push(match model.shown {
         Shown::Luns => luns::details(item),
         Shown::Sessions => format!(
-            "{} from {} for {}, {}",
+            "{} from {} to {} for {}, {}",
             word(&item["transport"]),
             word(&item["address"]),
+            target(item),
             seconds(&item["age_seconds"]),
             sessions::details(item)
         ),
-    };
-    Paragraph::new(text).wrap(Wrap { trim: true })
+    });
+    Paragraph::new(all.join(", ")).wrap(Wrap { trim: true })
 }
 
 fn footer(model: &Model) -> Paragraph<'_> {
@@ -229,7 +262,7 @@ mod tests {
         };
         let lun = |name: &str, state: &str, rate: u64| {
             json!({
-                "name": name, "store": "ram:1", "state": state, "size_bytes": 1 << 30, "used_bytes": 512, "stats": stats(rate),
+                "name": name, "store": "ram:1", "write_cache": true, "state": state, "size_bytes": 1 << 30, "used_bytes": 512, "stats": stats(rate),
             })
         };
         let session = |id: u64, rate: u64| {
@@ -281,8 +314,8 @@ mod tests {
     fn a_small_screen_shows_cores_and_the_busiest_luns() {
         let expected = [
             "Lunette 0.1.0  up 1h02m  3 LUNs (1 not well)  2 sessions",
-            "core   0 █████░░░░░..........  25% busy  25% poll ▂▂",
-            "core   1 ██████████░░░░░.....  50% busy  25% poll ▄▄",
+            "core   0 ████░░░░........  25% busy  25% poll  50% asleep ▂▂",
+            "core   1 ████████░░░░....  50% busy  25% poll  25% asleep ▄▄",
             "",
             "LUN                         STATE   READ/S  R MB/S  R P99 WRITE/S  W MB/S  W P99",
             "db                          open     20.0k    81.9  198us       0       0      -",
@@ -290,7 +323,8 @@ mod tests {
         let lines = drawn(&model(), 80, 24);
         assert_eq!(lines[..6], expected, "{lines:#?}");
         assert!(lines[6].starts_with("quiet") && lines[7].starts_with("gone"), "{lines:#?}");
-        assert_eq!(lines[20], "ram:1", "what else there is to say about the first one");
+        let rest = "SIZE 1.00 GiB, USED 512 bytes, R P50 100us, W P50 -, ram:1, write cache on";
+        assert_eq!(lines[17], rest, "what else there is to say about the first one");
         assert_eq!(lines[23], "q quit  s sessions  by commands: t r w b p n");
     }
 
@@ -311,7 +345,10 @@ mod tests {
         );
         assert_eq!(lines[11], "Disconnect session 12? y/n  iqn.b, iqn.a:t");
         let high = drawn(&model, 140, 24);
-        assert_eq!(high[20], "iSCSI from 192.0.2.1:5 for 1m01s, portal 192.0.2.9:3260, DataDigest=None");
+        let rest = "iSCSI from 192.0.2.1:5 to iqn.a:t for 1m01s, portal 192.0.2.9:3260, DataDigest=None";
+        assert_eq!(high[19], rest);
+        let narrow = drawn(&model, 80, 24).join(" ");
+        assert!(narrow.contains("TARGET t, CORE 0, FLIGHT 3, R P50 100us, W P50 -, iSCSI from"), "{narrow}");
         // However small it is, it is drawn.
         drawn(&model, 20, 3);
     }

@@ -2,13 +2,14 @@
 
 use crate::support::browser::Browser;
 use crate::support::daemon::Daemon;
-use crate::support::initiator::{Initiator, Login};
+use crate::support::initiator::{Initiator, Login, reserve_out};
 use crate::support::load::Load;
 use crate::support::tools::{must, tool};
 use crate::support::wait_until;
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use wire::scsi::status::GOOD;
 
 /// A name that would be a script if it were taken for HTML.
 const HOSTILE: &str = "<img src=x onerror=alert(1)>";
@@ -87,8 +88,8 @@ fn names_of_initiators_are_shown_as_text() {
         format!(
             "(happened({{ type: 'x', data: JSON.stringify({{ initiator: '{HOSTILE}' }}) }}), at('events'))"
         ),
-        format!("table(SESSIONS, [{{ initiator: '{HOSTILE}', target: '{HOSTILE}' }}], notesOfSession, '')"),
-        format!("table(LUNS, [{{ name: '{HOSTILE}', trouble: '{HOSTILE}' }}], notesOfLun, '')"),
+        format!("table(SESSIONS, [{{ initiator: '{HOSTILE}', target: '{HOSTILE}' }}], moreOfSession, '')"),
+        format!("table(LUNS, [{{ name: '{HOSTILE}', trouble: '{HOSTILE}' }}], moreOfLun, '')"),
     ];
     for place in places {
         let shown = browser.value(&format!(
@@ -96,6 +97,62 @@ fn names_of_initiators_are_shown_as_text() {
         ));
         assert_eq!(shown, json!([true, 0]), "{place}");
     }
+    daemon.stop();
+}
+
+#[test]
+fn what_is_opened_on_the_page_shows_all_there_is_to_say_and_stays_open() {
+    let lun = "ram:16M,iops_max=900000";
+    let daemon = Daemon::serve(["--lun", lun, "--admin", "127.0.0.1:0"]);
+    let mut holder = Initiator::login(&daemon.lun(0), &Login::named("holder")).expect("login");
+    holder.ready(0).expect("TEST UNIT READY");
+    assert_eq!(reserve_out(&mut holder, 0, 0, 0, 0, 0xaa), GOOD, "REGISTER");
+    assert_eq!(reserve_out(&mut holder, 0, 1, 1, 0xaa, 0), GOOD, "RESERVE, write exclusive");
+    let mut browser = Browser::open(&format!("{}/", place(&daemon)));
+    wait_until("both are listed", || browser.value("document.querySelectorAll('summary').length") == 2);
+    assert_eq!(browser.value("document.querySelectorAll('dl').length"), 0);
+    browser.value("document.querySelectorAll('summary').forEach(summary => summary.click())");
+    browser.value("document.querySelector('#luns summary').focus()");
+    let shown = "[...document.querySelectorAll('#TABLE dt')].map(dt => `${dt.textContent}: ${dt.nextSibling.textContent}`)";
+    let facts = |browser: &mut Browser, table: &str| -> String {
+        let list = browser.value(&shown.replace("TABLE", table));
+        list.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
+    };
+    wait_until("they are open, and read once more", || facts(&mut browser, "luns").contains("reads: 0/s"));
+    let luns = facts(&mut browser, "luns");
+    let of_lun = [
+        "store: ram:16777216",
+        "state: open",
+        "size: 16.0 MiB",
+        "used: ",
+        "write cache: on",
+        "limits: at most 900000 commands/s",
+        "reserved: write exclusive reservation of iqn.",
+        "registered: iqn.",
+        "holder,i,0x",
+        ", key 0x00000000000000aa",
+        "writes: 0/s, 0 MB/s, p50 -, p99 -",
+    ];
+    for part in of_lun {
+        assert!(luns.contains(part), "{part}: {luns}");
+    }
+    let sessions = facts(&mut browser, "sessions");
+    let address = format!("address: {}", holder.stream().local_addr().expect("an address"));
+    let portal = format!("portal: {}", daemon.lun(0).portal);
+    let keys = ["address", "target", "transport: iSCSI", "state: serving", "core: ", "age: ", "in flight: 0"];
+    for part in keys.into_iter().chain([&*address, &portal, "DataDigest: None", "MaxBurstLength: "]) {
+        assert!(sessions.contains(part), "{part}: {sessions}");
+    }
+
+    let readings = browser.value("samples.length").as_u64();
+    wait_until("it is read again", || browser.value("samples.length").as_u64() > readings);
+    let focus = "document.activeElement === document.querySelector('#luns summary') && document.activeElement.isConnected";
+    assert_eq!(browser.value(focus), true);
+    browser.value("document.activeElement.click()");
+    wait_until("it is closed", || browser.value("document.querySelectorAll('dl').length") == 1);
+    assert_eq!(facts(&mut browser, "luns"), "");
+    assert_eq!(browser.value(focus), true);
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     daemon.stop();
 }
 

@@ -2,6 +2,7 @@
 
 use super::reload::Served;
 use crate::support::daemon::Daemon;
+use crate::support::initiator::reserve_out;
 use crate::support::tools::{Outcome, must, tool, wait};
 use crate::support::wait_until;
 use serde_json::Value;
@@ -9,6 +10,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
+use wire::scsi::status::GOOD;
 
 const FILE: &str = "[[lun]]\nname = \"f\"\nfile = \"./f.img\"\nsize = \"1M\"\n";
 
@@ -67,6 +69,25 @@ fn a_daemon_s_status_says_whether_all_is_well_to_people_and_to_scripts() {
     served.daemon.stop();
     let gone = super::reload::ask(&served.folder.path().join("admin.sock"), &["status"]);
     assert_eq!(code(&gone), Some(1), "{}", gone.text);
+}
+
+#[test]
+fn people_see_who_holds_a_lun_and_what_a_session_has_negotiated() {
+    let served = Served::with("", "");
+    let mut holder = served.session("holder");
+    assert_eq!(reserve_out(&mut holder, 0, 0, 0, 0, 0xaa), GOOD, "REGISTER");
+    assert_eq!(reserve_out(&mut holder, 0, 1, 1, 0xaa, 0), GOOD, "RESERVE, write exclusive");
+    let luns = served.must(&["luns"]);
+    for part in ["write cache on", "write exclusive reservation of iqn.", "registered: iqn."] {
+        assert!(luns.contains(part), "{part}: {luns}");
+    }
+    assert!(luns.contains("holder,i,0x") && luns.contains(" (key 0x00000000000000aa)"), "{luns}");
+    let sessions = served.must(&["sessions"]);
+    let portal = format!("portal {}", served.daemon.lun(0).portal);
+    for part in [&*portal, "DataDigest=None", "MaxBurstLength=", "ImmediateData="] {
+        assert!(sessions.contains(part), "{part}: {sessions}");
+    }
+    served.daemon.stop();
 }
 
 /// A command that goes on.
