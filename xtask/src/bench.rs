@@ -11,7 +11,7 @@ mod plan;
 mod results;
 mod transports;
 
-use crate::command::{Result, build_lunette, command, lunette, output, root, succeed};
+use crate::command::{DIST, Result, build_lunette, command, lunette, output, root, succeed};
 use crate::instructions::{self, Figures};
 use evaluation::Evaluated;
 use part::Part;
@@ -50,7 +50,7 @@ const REPETITIONS_MIN: u32 = 5;
 /// Measures, and checks the results against the marks.
 pub(crate) fn run(options: &Options) -> Result {
     if !options.check {
-        build_lunette()?;
+        build_lunette(DIST)?;
     }
     let only = options.peer.as_ref().map(|_| Part::Peer).or(options.only);
     let parts = only.map_or_else(|| Part::ALL.to_vec(), |part| vec![part]);
@@ -102,7 +102,7 @@ fn measure(part: Part, options: &Options) -> Result {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     fs::create_dir_all(root().join("target")).map_err(fault)?;
     fs::write(root().join(plan), part.plan(cores)).map_err(fault)?;
-    let mut report = command(lunette());
+    let mut report = command(lunette(DIST));
     report.args(["report", plan, "-o", folder]);
     let switches = [(options.resume, "--resume"), (options.quick, "--quick")];
     report.args(switches.iter().filter(|(on, _)| *on).map(|(_, switch)| switch));

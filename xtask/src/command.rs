@@ -12,19 +12,25 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// What cargo has built there.
-pub(crate) fn built(path: &str) -> PathBuf {
+pub(crate) fn built(path: impl AsRef<Path>) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     target.join(path)
 }
 
-/// The daemon and all else that the command line does, as released.
-pub(crate) fn lunette() -> PathBuf {
-    built("release/lunette")
+/// The profile that README's first command builds by.
+pub(crate) const RELEASE: &str = "release";
+/// The profile of what is packaged and measured.
+pub(crate) const DIST: &str = "dist";
+
+/// The daemon and all else that the command line does, as it was built by a profile.
+pub(crate) fn lunette(profile: &str) -> PathBuf {
+    let folder = if profile == "dev" { "debug" } else { profile };
+    built(folder).join("lunette")
 }
 
-/// Builds it, as README has it built.
-pub(crate) fn build_lunette() -> Result {
-    succeed(cargo().args(["build", "--release", "--locked", "--package", "lunette"]))
+/// Builds it.
+pub(crate) fn build_lunette(profile: &str) -> Result {
+    succeed(cargo().args(["build", "--locked", "--package", "lunette", "--profile", profile]))
 }
 
 /// The cargo that runs us, started in the repository's root.

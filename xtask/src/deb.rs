@@ -3,7 +3,7 @@
 
 mod manual;
 
-use crate::command::{Result, built, cargo, command, exists, root, succeed};
+use crate::command::{DIST, Result, build_lunette, cargo, command, exists, lunette, root, succeed};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// The profile that it is built by; `dev` is built fast.
-    #[arg(long, value_name = "NAME", default_value = "release")]
+    #[arg(long, value_name = "NAME", default_value = DIST)]
     pub(crate) profile: String,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn build(options: &Options) -> Result {
     if !exists("cargo-deb") {
         return Err("cargo-deb is needed (cargo install --locked cargo-deb)".into());
     }
-    succeed(cargo().args(["build", "--locked", "--package", "lunette", "--profile", &options.profile]))?;
+    build_lunette(&options.profile)?;
     let folder = root().join(FOLDER);
     let fault = |error: std::io::Error| format!("{FOLDER}: {error}");
     for generated in ["man1", "man5", "bash", "fish", "zsh"] {
@@ -39,8 +39,7 @@ pub(crate) fn build(options: &Options) -> Result {
             Ok(()) | Err(_) => {}
         }
     }
-    let output = if options.profile == "dev" { "debug" } else { &options.profile };
-    succeed(command(built(output).join("lunette")).arg("generate").arg(&folder))?;
+    succeed(command(lunette(&options.profile)).arg("generate").arg(&folder))?;
     let source = "docs/configuration.md";
     let text = fs::read_to_string(root().join(source)).map_err(|error| format!("{source}: {error}"))?;
     fs::create_dir_all(folder.join("man5")).map_err(fault)?;

@@ -1,24 +1,33 @@
 //! Instructions per command: what must not creep.
 
-use crate::command::{Result, build_lunette, cargo, lunette, output, root};
+use crate::command::{RELEASE, Result, build_lunette, cargo, lunette, output, root};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
 /// Options of `cargo xtask instructions`.
-#[derive(clap::Args, Default)]
+#[derive(clap::Args)]
 pub(crate) struct Options {
     /// Write what was counted as what it may be from now on.
     #[arg(long)]
     update: bool,
+    /// The profile that the daemon is built by: the committed figures are of `release`, the marks of `dist`.
+    #[arg(long, value_name = "NAME", default_value = RELEASE, conflicts_with = "update")]
+    profile: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { update: false, profile: RELEASE.into() }
+    }
 }
 
 /// The file of committed figures.
 const FILE: &str = "xtask/instructions.toml";
 const HEAD: &str = "\
 # Instructions that a core executes in user space for one command on a LUN in memory, or in a file on tmpfs, at queue
-# depth 1 and where 32 come together, counted by callgrind on x86-64. `cargo xtask instructions` fails when one is
-# exceeded by more than 3 %; a change may lower them: `cargo xtask instructions --update`.
+# depth 1 and where 32 come together, counted by callgrind on x86-64 in what `cargo build --release` makes. `cargo xtask
+# instructions` fails when one is exceeded by more than 3 %; a change may lower them: `cargo xtask instructions --update`.
 ";
 /// By how much a count may exceed its figure, in percent; below it by more, the figure is to be lowered.
 const TOLERANCE: f64 = 3.0;
@@ -32,9 +41,9 @@ pub(crate) fn run(options: &Options) -> Result {
         println!("the figures in {FILE} are for x86-64: not checked here");
         return Ok(());
     }
-    build_lunette()?;
+    build_lunette(&options.profile)?;
     let count = ["test", "--locked", "--package", "lunette", "--bench", "instructions"];
-    let counted = parse(&output(cargo().env("LUNETTE_TEST_PROGRAM", lunette()).args(count))?);
+    let counted = parse(&output(cargo().env("LUNETTE_TEST_PROGRAM", lunette(&options.profile)).args(count))?);
     if counted.is_empty() {
         return Err("the count has printed no figures".into());
     }

@@ -1,6 +1,6 @@
 //! `cargo xtask sim`: whole cores in a world that a seed decides.
 
-use crate::command::{Result, cargo, command, describe, output, root, succeed};
+use crate::command::{DIST, Result, cargo, command, describe, output, root, succeed};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -44,7 +44,7 @@ impl Options {
     }
 }
 
-/// Builds the simulator as released, and runs it.
+/// Builds the simulator as what is shipped is built, and runs it.
 pub(crate) fn run(options: &Options) -> Result {
     if options.mutants {
         return mutants(options.only.as_deref().unwrap_or_default());
@@ -52,7 +52,8 @@ pub(crate) fn run(options: &Options) -> Result {
     let mut run = cargo();
     run.args([
         "run",
-        "--release",
+        "--profile",
+        DIST,
         "--quiet",
         "--package",
         "sim",

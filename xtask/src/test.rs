@@ -2,7 +2,7 @@
 //! wait for (`cargo xtask soak`).
 
 use crate::command::{
-    Result, build_lunette, built, cargo, command, describe, exists, lunette, root, succeed,
+    RELEASE, Result, build_lunette, built, cargo, command, describe, exists, lunette, root, succeed,
 };
 use crate::vm::Played;
 use crate::{fuzz, instructions, packages, sim, suite, tidy, vm};
@@ -76,7 +76,7 @@ enum Soak {
     Vm,
     /// Fuzz targets, at length.
     Fuzz,
-    /// The simulator, as released, for an hour.
+    /// The simulator, as what is shipped is built, for an hour.
     Sim,
 }
 
@@ -182,9 +182,9 @@ fn run_step(
             if options.only.is_empty() || options.only.contains(&Step::Sim) {
                 *simulation = Some(Simulation::start(options.sim_minutes)?);
             }
-            build_lunette()?;
+            build_lunette(RELEASE)?;
             let test = ["test", "--locked", "--package", "lunette", "--test", "it", "--", "cli::"];
-            run_tests(cargo().env("LUNETTE_TEST_PROGRAM", lunette()).args(test), summary)
+            run_tests(cargo().env("LUNETTE_TEST_PROGRAM", lunette(RELEASE)).args(test), summary)
         }
         Step::Instructions => instructions::run(&instructions::Options::default()),
         Step::Vm => play(Played::Test),

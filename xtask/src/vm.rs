@@ -8,7 +8,7 @@ mod rig;
 mod scenario;
 mod verbs;
 
-use crate::command::{Result, administration, build_lunette, command, describe, root, succeed};
+use crate::command::{RELEASE, Result, administration, build_lunette, command, describe, root, succeed};
 use crate::packages;
 use daemon::Daemon;
 pub(crate) use scenario::Played;
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result {
     lock.try_lock().map_err(|_| format!("{FOLDER}: another `cargo xtask vm` is at work here"))?;
     let tun = File::options().read(true).write(true).open("/dev/net/tun");
     tun.map_err(|error| format!("/dev/net/tun: {error} (the guest's network needs a tap)"))?;
-    build_lunette()?;
+    build_lunette(RELEASE)?;
     let start = Instant::now();
     rig::ensure()?;
     println!("virtual machine: ready after {} s", start.elapsed().as_secs());

@@ -1,7 +1,7 @@
 //! How fast fio reads a file, of what our own load generator reads of it: whether the rows `local` are a fair measure.
 
 use super::{Figures, Part, REPETITIONS_MIN};
-use crate::command::{Result, command, lunette, output, root};
+use crate::command::{DIST, Result, command, lunette, output, root};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
@@ -51,7 +51,7 @@ fn fio(file: &Path, direct: bool) -> Result<f64> {
 }
 
 fn own(file: &Path) -> Result<f64> {
-    let mut bench = command(lunette());
+    let mut bench = command(lunette(DIST));
     bench.arg("bench").arg(file).args(["--rw", "randread", "--bs", "4K", "--iodepth", "32"]);
     iops(&output(bench.args(["--runtime", "600ms", "--ramp", "200ms", "--json"]))?)
 }

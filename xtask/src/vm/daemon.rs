@@ -1,7 +1,7 @@
 //! The daemon that the guest uses.
 
 use super::scenario::Scenario;
-use crate::command::{Result, command, lunette, succeed};
+use crate::command::{RELEASE, Result, command, lunette, succeed};
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ impl Daemon {
     fn command(&self) -> Command {
         let medium = self.folder.join("medium").display().to_string();
         let lun = format!("file:{medium},size={MEDIUM_BYTES}{}", self.scenario.lun);
-        let mut serve = command(lunette());
+        let mut serve = command(lunette(RELEASE));
         serve.args(["serve", "--listen", "192.0.2.1:3260", "--lun", &lun]).args(self.scenario.serve);
         serve
     }

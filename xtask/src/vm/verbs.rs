@@ -2,7 +2,7 @@
 
 use super::rig;
 use super::scenario::{Scenario, scenario};
-use crate::command::{command, lunette, succeed};
+use crate::command::{RELEASE, command, lunette, succeed};
 use std::io;
 use std::path::Path;
 
@@ -33,6 +33,6 @@ pub(super) fn put_daemon(scenario: &Scenario, below: &Path) -> io::Result<()> {
     let folder = below.join(rig::PROGRAMS_FOLDER);
     std::fs::create_dir_all(&folder)?;
     let mut strip = command("strip");
-    strip.arg("-o").arg(folder.join("lunette")).arg(lunette());
+    strip.arg("-o").arg(folder.join("lunette")).arg(lunette(RELEASE));
     succeed(&mut strip).map_err(io::Error::other)
 }
