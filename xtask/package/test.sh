@@ -1,123 +1,178 @@
 #!/bin/bash
-# What is done with the package on a Debian machine, in a root of its own: test.sh ROOT.tar FIRST.deb NEXT.deb, started in
-# namespaces of its own. systemd does not run there: the daemon is started as its unit would.
+# What is done with the package on a Debian machine: test.sh ROOT.tar FIRST.deb NEXT.deb, started in namespaces of its own, in which
+# systemd boots that root.
 set -euo pipefail
 
 archive=$1 first=$2 next=$3
 root=$(mktemp -d)
-daemon=
+boot= init=
 
 step() { echo "package: $*"; }
-fail() { echo "package: FAILED: $*" >&2; [ ! -e "$root/tmp/log" ] || cat "$root/tmp/log" >&2; exit 1; }
-within() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
+fail() {
+    echo "package: FAILED: $*" >&2
+    within journalctl --quiet --no-pager --lines=60 >&2 || true
+    exit 1
+}
 finish() {
-    [ -z "$daemon" ] || kill "$daemon" 2>/dev/null || true
+    [ -z "$boot" ] || kill -KILL "$boot" 2>/dev/null || true
+    wait "$boot" 2>/dev/null || true
+    rm -f "$root.boot"
     umount -l "$root" || true
     rmdir "$root"
 }
 trap finish EXIT
 
-# A value of the unit; of those that are given more than once, all.
-unit() { sed -n "s/^$1=//p" "$root/lib/systemd/system/lunette.service"; }
-
-# Starts it as the unit does: user, no capability, limits, folders, environment, the command itself.
-start() {
-    [ -z "$(unit CapabilityBoundingSet)$(unit AmbientCapabilities)" ] || fail "the unit has capabilities"
-    within install -d -o lunette -g lunette /run/lunette
-    within install -d -o lunette -g lunette -m "$(unit StateDirectoryMode)" /var/lib/lunette
-    rm -f "$root/run/notify"
-    mkfifo "$root/tmp/banner.$1"
-    : >"$root/tmp/log"
-    chmod 666 "$root/tmp/log"
-    # A container may not raise it.
-    local files=$(unit LimitNOFILE) most=$(ulimit -Hn) environment command
-    [ "$most" = unlimited ] || [ "$files" -le "$most" ] || files=$most
-    environment=$(unit Environment)
-    command=$(unit ExecStart)
-    chroot "$root" /usr/bin/env -i PATH=/usr/bin:/bin "$environment" prlimit --nofile="$files" \
-        setpriv --reuid="$(unit User)" --regid="$(unit Group)" --init-groups --inh-caps=-all --ambient-caps=-all \
-        --bounding-set=-all --no-new-privs $command >"$root/tmp/banner.$1" 2>"$root/tmp/log" &
-    daemon=$!
-    # It ends without this line if it does not serve.
-    grep -q -m 1 '^Ready' "$root/tmp/banner.$1" || fail "it does not serve"
+# Runs a command there, as root.
+within() {
+    nsenter --target "$init" --mount --uts --ipc --net --pid --root --wd \
+        /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LUNETTE_ADMIN=/run/lunette/lunette.sock "$@"
 }
 
-stop() {
-    kill "$daemon"
-    wait "$daemon" || fail "it ended with status $?"
-    daemon=
+# A command whose output is of interest only if it fails.
+quietly() { within "$@" >"$root/opt/quiet" 2>&1 || { cat "$root/opt/quiet" >&2; fail "$*"; }; }
+
+# A property of the service.
+of_unit() { within systemctl show --property "$1" --value lunette; }
+
+# Waits until the load has a session with the daemon that runs now.
+load_is_here() {
+    until within journalctl --quiet "_PID=$(of_unit MainPID)" | grep -q 'logged in'; do
+        kill -0 "$load" || fail "the load has ended: $(cat "$root/opt/bench.log")"
+        sleep 0.1
+    done
+}
+
+# Waits until systemd has started the daemon again, whose process was $1.
+back_from() {
+    until [ "$(of_unit ActiveState)" = active ] && [ "$(of_unit MainPID)" != "$1" ]; do
+        [ "$(of_unit ActiveState)" != failed ] || fail "it was not started again"
+        sleep 0.1
+    done
 }
 
 mount -t tmpfs -o mode=755,size=2G none "$root"
+mount -t tmpfs none /run
 tar -C "$root" -xf "$archive"
-mount -t proc proc "$root/proc"
-mount --rbind /dev "$root/dev"
-mount --rbind /sys "$root/sys"
-ip link set lo up
-cp "$first" "$root/tmp/first.deb"
-cp "$next" "$root/tmp/next.deb"
-within systemd-machine-id-setup >/dev/null 2>&1
+cp "$first" "$root/opt/first.deb"
+cp "$next" "$root/opt/next.deb"
+SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 systemd-nspawn --quiet --boot --register=no --keep-unit --private-network --console=pipe \
+    --machine=debian --directory="$root" </dev/null >"$root.boot" 2>&1 &
+boot=$!
+until init=$(pgrep --parent "$boot" --exact systemd) && within test -S /run/systemd/private; do
+    kill -0 "$boot" || { cat "$root.boot"; exit 1; }
+    sleep 0.1
+done
+rm "$root.boot"
+within systemctl is-system-running --wait >/dev/null || true
 
-step "install"
-within dpkg --install /tmp/first.deb >"$root/tmp/dpkg" 2>&1 || { cat "$root/tmp/dpkg"; fail "dpkg --install"; }
+step "install: $(within systemctl --version | head -n 1)"
+quietly dpkg --install /opt/first.deb
 [ "$(within stat -c '%U:%G %a' /etc/lunette/lunette.toml)" = "root:lunette 640" ] || fail "owner or mode of the file"
-[ -L "$root/etc/systemd/system/multi-user.target.wants/lunette.service" ] || fail "the unit is not enabled"
+within systemctl is-enabled --quiet lunette || fail "the unit is not enabled"
+within systemctl is-active --quiet lunette || fail "the unit was not started"
 within lunette check /etc/lunette/lunette.toml
+within lunette status || fail "lunette status"
+for example in aoe.conf block.conf rdma.conf lunette.socket lunette.rules.yml lunette.json; do
+    [ -s "$root/usr/share/doc/lunette/examples/$example" ] || fail "no example $example"
+done
 
 step "unit"
 within systemd-analyze verify --man=yes lunette.service || fail "systemd-analyze verify"
-within systemd-analyze security --offline=true /lib/systemd/system/lunette.service >"$root/tmp/security"
-tail -n 1 "$root/tmp/security"
-grep -q '^→ Overall exposure.* OK' "$root/tmp/security" || fail "systemd-analyze security does not say OK"
-within systemd-analyze syscall-filter @aio | grep -q io_uring_enter || fail "@aio has no io_uring"
+within systemd-analyze security --offline=true /lib/systemd/system/lunette.service >"$root/opt/security"
+tail -n 1 "$root/opt/security"
+grep -q '^→ Overall exposure.* OK' "$root/opt/security" || fail "systemd-analyze security does not say OK"
+of_unit StatusText | grep -q '^serving 1 LUN of 1 target at 1 portal' || fail "READY=1 came without a status"
 
 step "manual pages and completions"
 for page in "$root"/usr/share/man/man[15]/lunette*.gz; do
     name=${page#"$root"}
-    zcat "$page" >"$root/tmp/page"
-    within mandoc -T lint -W error /tmp/page || fail "$name"
-    within man -l -E UTF-8 --warnings=w "$name" >"$root/tmp/shown" 2>"$root/tmp/warnings" || fail "man -l $name"
-    [ -s "$root/tmp/shown" ] && [ ! -s "$root/tmp/warnings" ] || { cat "$root/tmp/warnings"; fail "man -l $name"; }
+    zcat "$page" >"$root/opt/page"
+    within mandoc -T lint -W error /opt/page || fail "$name"
+    within man -l -E UTF-8 --warnings=w "$name" >"$root/opt/shown" 2>"$root/opt/warnings" || fail "man -l $name"
+    [ -s "$root/opt/shown" ] && [ ! -s "$root/opt/warnings" ] || { cat "$root/opt/warnings"; fail "man -l $name"; }
 done
 within bash -n /usr/share/bash-completion/completions/lunette
 
-step "serve, change, reload"
-start first
+step "sandbox"
+status=$(within cat "/proc/$(of_unit MainPID)/status")
+for line in "Uid: *$(within id -u lunette)" 'CapEff: *0*$' 'CapBnd: *0*$' 'NoNewPrivs: *1' 'Seccomp: *2'; do
+    tr '\t' ' ' <<<"$status" | grep -q "^$line" || fail "/proc/PID/status lacks $line"
+done
+within install -d -m 777 /var/anyone
+within lunette lun add file:/var/anyone/disk.img,size=1M,name=other >"$root/opt/refusal" 2>&1 && fail "it may write to /var"
+grep -q 'Read-only file system' "$root/opt/refusal" || fail "$(cat "$root/opt/refusal")"
+
+step "change, reload"
 within lunette discover iscsi://127.0.0.1 | grep -q iqn.2026-11.io.lunette:disk || fail "discovery"
-export LUNETTE_ADMIN=/run/lunette/lunette.sock
-within lunette lun add file:/var/lib/lunette/disk.img,size=64M,name=disk || fail "lunette lun add"
+quietly lunette lun add file:/var/lib/lunette/disk.img,size=64M,name=disk
 grep -q '^name = "disk"' "$root/etc/lunette/lunette.toml" || fail "the file has no new LUN"
 [ "$(within stat -c %U /var/lib/lunette/disk.img)" = lunette ] || fail "the disk's owner"
 sed -i 's/^ram = "64M"/ram = "64M"\nread_only = true/' "$root/etc/lunette/lunette.toml"
-# As the unit reloads: as its user.
-within env "$(unit Environment)" setpriv --reuid=lunette --regid=lunette --init-groups --inh-caps=-all \
-    --bounding-set=-all $(unit ExecReload) || fail "lunette reload"
+quietly systemctl reload lunette
 within lunette lun list | grep -q disk || fail "lunette lun list"
+sed -i.right '$a nonsense = 1' "$root/etc/lunette/lunette.toml"
+within systemctl reload lunette 2>/dev/null && fail "a wrong file is reloaded"
+of_unit StatusText | grep -q 'the last reload was refused' || fail "the status says nothing of a refused reload"
+within cp /etc/lunette/lunette.toml.right /etc/lunette/lunette.toml
+quietly systemctl reload lunette
 
 step "upgrade under load"
-url=iscsi://127.0.0.1/iqn.2026-11.io.lunette:disk/1
-within lunette bench "$url" --rw randwrite --bs 4K --iodepth 4 --runtime 8s --json >"$root/tmp/bench" 2>"$root/tmp/bench.log" &
+within mkdir -p /run/systemd/system/lunette.service.d
+within sh -c 'printf "[Service]\nWatchdogSec=5\n" >/run/systemd/system/lunette.service.d/watchdog.conf; systemctl daemon-reload'
+# Its end is the signal below.
+within lunette bench iscsi://127.0.0.1/iqn.2026-11.io.lunette:disk/1 --rw randwrite --bs 4K --iodepth 4 --runtime 10m --json \
+    >"$root/opt/bench" 2>"$root/opt/bench.log" &
 load=$!
-# A session that writes: until then there is nothing that could come back.
-until [ -s "$root/tmp/log" ] && grep -q 'logged in' "$root/tmp/log"; do kill -0 "$load" || fail "no load"; sleep 0.1; done
-within dpkg --install /tmp/next.deb >"$root/tmp/dpkg" 2>&1 || { cat "$root/tmp/dpkg"; fail "upgrade"; }
+load_is_here
+before=$(of_unit MainPID)
+quietly dpkg --install /opt/next.deb
 within dpkg-query -W -f '${Version}' lunette | grep -q next || fail "the version"
 grep -q '^name = "disk"' "$root/etc/lunette/lunette.toml" || fail "the upgrade has replaced the file"
-stop
-start next
-wait "$load" || { cat "$root/tmp/bench.log"; fail "the session did not come back"; }
-grep -q 'logged in' "$root/tmp/log" || fail "no session has come back"
-stop
+back_from "$before"
+load_is_here
+
+step "restart on failure, and by the watchdog, under load"
+within systemctl reset-failed lunette
+for signal in KILL STOP; do
+    before=$(of_unit MainPID)
+    within kill -$signal "$before"
+    back_from "$before"
+    load_is_here
+done
+within journalctl --quiet --unit lunette | grep -q 'Watchdog timeout' || fail "the watchdog has not struck"
+within pkill -INT --full '^lunette bench' || fail "the load has ended: $(cat "$root/opt/bench.log")"
+wait "$load" || [ $? = 130 ] || fail "the session did not come back: $(cat "$root/opt/bench.log")"
+
+step "socket activation"
+within systemctl reset-failed lunette
+within systemctl stop lunette
+within cp /usr/share/doc/lunette/examples/lunette.socket /etc/systemd/system/
+within systemctl daemon-reload
+quietly systemctl enable --now lunette.socket
+within systemctl is-active --quiet lunette && fail "it runs before somebody connects"
+within lunette discover iscsi://127.0.0.1 | grep -q iqn.2026-11.io.lunette:disk || fail "discovery by socket activation"
+within systemctl is-active --quiet lunette || fail "it does not run"
+within systemctl disable --quiet --now lunette.socket
+within rm /etc/systemd/system/lunette.socket
+
+step "a wrong file"
+within systemctl reset-failed lunette
+sed -i '$a nonsense = 1' "$root/etc/lunette/lunette.toml"
+within systemctl restart lunette 2>/dev/null && fail "it starts with a wrong file"
+[ "$(of_unit ActiveState) $(of_unit ExecMainStatus) $(of_unit NRestarts)" = "failed 2 0" ] || fail "it is started again and again"
+within mv /etc/lunette/lunette.toml.right /etc/lunette/lunette.toml
+within systemctl reset-failed lunette
+quietly systemctl start lunette
 
 step "purge"
-within dpkg --purge lunette >"$root/tmp/dpkg" 2>&1 || { cat "$root/tmp/dpkg"; fail "purge"; }
+quietly dpkg --purge lunette
+within systemctl is-active --quiet lunette && fail "it still runs"
 [ -e "$root/var/lib/lunette/disk.img" ] || fail "a disk was removed"
-within getent passwd lunette >/dev/null || fail "the disk has lost its owner"
-left=$(find "$root/etc" "$root/usr" "$root/run" "$root/var/lib/lunette" -iname '*lunette*' ! -path '*/dpkg/*' ! -path "$root/var/lib/lunette" || true)
+[ "$(within stat -c %U /var/lib/lunette/disk.img)" = lunette ] || fail "the disk has lost its owner"
+left=$(find "$root/etc" "$root/usr" "$root/var/lib/lunette" -iname '*lunette*' ! -path '*/dpkg/*' ! -path "$root/var/lib/lunette" || true)
 [ -z "$left" ] || fail "left behind: $left"
 rm "$root/var/lib/lunette/disk.img"
-within dpkg --install /tmp/next.deb >"$root/tmp/dpkg" 2>&1
-within dpkg --purge lunette >"$root/tmp/dpkg" 2>&1
+quietly dpkg --install /opt/next.deb
+quietly dpkg --purge lunette
 ! [ -e "$root/var/lib/lunette" ] || fail "/var/lib/lunette is left"
-! within getent passwd lunette || fail "the user is left"
 step "passed"

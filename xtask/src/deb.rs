@@ -15,6 +15,12 @@ pub(crate) struct Options {
     pub(crate) profile: String,
 }
 
+impl Default for Options {
+    fn default() -> Options {
+        Options { profile: "release".into() }
+    }
+}
+
 /// Where the package and what is generated for it go.
 const FOLDER: &str = "target/package";
 

@@ -1,4 +1,4 @@
-//! `cargo xtask package`: the Debian package in a fresh Debian 12, from its installation to its purge.
+//! `cargo xtask package`: the Debian package in a fresh Debian 12 that systemd has booted, from its installation to its purge.
 
 use crate::command::{Result, command, root, succeed};
 use crate::{deb, packages};
@@ -20,7 +20,7 @@ pub(crate) fn run(options: &deb::Options) -> Result {
     if !debian.exists() {
         make_debian(&debian)?;
     }
-    let namespaces = ["--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child"];
+    let namespaces = ["--mount-proc", "--net", "--ipc", "--uts", "--fork", "--kill-child", "--pid"];
     let script = root().join("xtask/package/test.sh");
     succeed(command("unshare").args(namespaces).arg("bash").arg(script).arg(debian).args([first, next]))
 }

@@ -50,8 +50,9 @@ const VM: [Package; 11] = [
 ];
 
 /// What only `cargo xtask package` needs.
-const PACKAGE: [Package; 2] = [
+const PACKAGE: [Package; 3] = [
     Package { name: "mmdebstrap", program: Some("mmdebstrap") },
+    Package { name: "systemd-container", program: Some("systemd-nspawn") },
     Package { name: "util-linux", program: Some("unshare") },
 ];
 

@@ -5,7 +5,7 @@ use crate::command::{
     RELEASE, Result, build_lunette, built, cargo, command, describe, exists, lunette, root, succeed,
 };
 use crate::vm::Played;
-use crate::{fuzz, instructions, packages, sim, suite, tidy, vm};
+use crate::{deb, fuzz, instructions, package, packages, sim, suite, tidy, vm};
 use clap::ValueEnum;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read as _};
@@ -74,6 +74,8 @@ enum Soak {
     Schemes,
     /// All scenarios of the virtual machine.
     Vm,
+    /// The Debian package, on a Debian machine of its own.
+    Package,
     /// Fuzz targets, at length.
     Fuzz,
     /// The simulator, as what is shipped is built, for an hour.
@@ -257,6 +259,7 @@ fn soak_step(step: Soak, options: &SoakOptions, summary: &mut Vec<String>) -> Re
             run_tests(tests.args(["engine", "--test", "it", "--", "remote::"]), summary)
         }),
         Soak::Vm => play(Played::Soak),
+        Soak::Package => packages::ensure_for_package().and_then(|()| package::run(&deb::Options::default())),
         Soak::Fuzz => fuzz::run_all(options.fuzz_seconds),
         Soak::Sim => sim::run(&sim::Options::of_minutes(60.0)),
     }
