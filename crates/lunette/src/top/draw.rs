@@ -207,8 +207,9 @@ fn details(model: &Model, width: u16) -> Paragraph<'_> {
     all.push(match model.shown {
         Shown::Luns => luns::details(item),
         Shown::Sessions => format!(
-            "{} from {} to {} for {}, {}",
+            "{} from {} at {} to {} for {}, {}",
             word(&item["transport"]),
+            word(&item["initiator"]),
             word(&item["address"]),
             target(item),
             seconds(&item["age_seconds"]),
@@ -345,7 +346,8 @@ mod tests {
         );
         assert_eq!(lines[11], "Disconnect session 12? y/n  iqn.b, iqn.a:t");
         let high = drawn(&model, 140, 24);
-        let rest = "iSCSI from 192.0.2.1:5 to iqn.a:t for 1m01s, portal 192.0.2.9:3260, DataDigest=None";
+        let rest = "iSCSI from iqn.1993-08.org.debian:01:host12 at 192.0.2.1:5 to iqn.a:t for 1m01s, \
+                    portal 192.0.2.9:3260, DataDigest=None";
         assert_eq!(high[19], rest);
         let narrow = drawn(&model, 80, 24).join(" ");
         assert!(narrow.contains("TARGET t, CORE 0, FLIGHT 3, R P50 100us, W P50 -, iSCSI from"), "{narrow}");

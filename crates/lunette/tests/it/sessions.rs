@@ -79,6 +79,9 @@ fn initiators_of_aoe_are_shown_with_their_interface_and_have_no_session_to_end()
     let shown = [&session["transport"], &session["interface"], &session["aoe"], &session["target"]];
     assert_eq!(shown, [&"AoE".into(), &INTERFACE.into(), &"1.1".into(), &Value::Null], "{session}");
     assert_eq!((&session["read_bytes"], &session["in_flight"]), (&1024.into(), &0.into()), "{session}");
+    let table = ask(&socket, &["sessions"]).expect_success("it is shown");
+    let interface = format!("interface {INTERFACE}");
+    assert!(table.contains("  1.1  ") && table.contains("  AoE  ") && table.contains(&interface), "{table}");
     let refused = ask(&socket, &["disconnect", &session["id"].to_string()]);
     assert!(refused.text.contains("AoE has no sessions to end"), "{}", refused.text);
     guest.read(0, 2).expect("it is served as before");
