@@ -62,6 +62,8 @@ fn the_page_changes_when_load_begins_and_ends_and_a_session_goes() {
     // A name of 223 bytes, as long as they may be (RFC 7143 section 4.2.7.1).
     let one = Initiator::login(&daemon.lun(0), &Login::named(&"x".repeat(195))).expect("login");
     wait_until("a session comes", || sessions(&mut browser) == 1.0);
+    browser.value("document.querySelectorAll('summary').forEach(summary => summary.click())");
+    wait_until("it is open", || browser.value("document.querySelectorAll('#sessions dl').length") == 1);
     let mut backgrounds = Vec::new();
     for (width, scheme) in [(420, "light"), (1400, "dark")] {
         browser.resize(width, scheme);
