@@ -23,7 +23,7 @@ mod syncs;
 mod unmapped;
 
 pub use claim::Claim;
-pub use open::{examine, examine_block, on, open, open_block, open_block_counted, open_counted};
+pub use open::{Asked, examine, examine_block, on, open, open_block, open_block_counted, open_counted};
 
 use crate::extents::Extents;
 use crate::lane::{Backend, Lane, Store};

@@ -206,7 +206,7 @@ mod tests {
         let (path, of_opener) = (file.path().to_owned(), late.clone());
         let opener = move |size: Option<u64>| {
             let claim = Claim::to_serve(false);
-            let store = store::file::open_counted(&path, size, 512, claim, Arc::default())?;
+            let store = store::file::open(&path, size, 512, claim)?;
             let late = of_opener.get().and_then(Weak::upgrade).expect("it is there");
             late.grow(2 << 20).expect("it is noted");
             Ok(store as Arc<dyn Backend<Uring>>)

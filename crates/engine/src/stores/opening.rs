@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
-use store::file::FileStore;
+use store::file::Asked;
 use store::lane::{Backend, Store};
 use store::{Claim, OpenError};
 
@@ -199,29 +199,25 @@ fn opened(
     }
 }
 
-/// Whether a file has more than its size says. It does when the daemon was killed between making it larger and writing that down:
-/// initiators may know, and rely on all of it.
-fn is_larger(path: &Path, size: u64) -> bool {
-    std::fs::metadata(path).is_ok_and(|found| found.len() > size)
+/// How large the file of a LUN is to be. It is larger than its size says when the daemon was killed between making it larger and
+/// writing that down: initiators may know, and rely on all of it.
+fn asked(about: &About, size: Option<u64>) -> Asked {
+    match size {
+        None => Asked::Any,
+        Some(size) if about.takes_larger => Asked::AtLeast(size),
+        Some(size) => Asked::Exactly(size),
+    }
 }
 
-/// Such a file, now that it is open.
-fn larger(name: &str, path: &Path, size: u64, store: Arc<FileStore>) -> Result<Arc<FileStore>, OpenError> {
-    let (path, found) = (path.display(), store.traits().size_bytes);
-    if found < size {
-        let problem = format!("it was cut off to {found} bytes while it was opened, and is to have {size}");
-        return Err(OpenError {
-            what: path.to_string(),
-            problem,
-            remedy: "restore it from elsewhere".into(),
-        });
+fn warn_if_larger(name: &str, path: &Path, size: Option<u64>, found: u64) {
+    let path = path.display();
+    if let Some(size) = size.filter(|size| *size < found) {
+        tracing::warn!(
+            lun = %name,
+            "{path}: it has {found} bytes, and not size = {size}, as when the daemon was killed while it was made larger; it is \
+             served as it is: write size = {found} into the configuration"
+        );
     }
-    tracing::warn!(
-        lun = %name,
-        "{path}: it has {found} bytes, and not size = {size}, as when the daemon was killed while it was made larger; it is served \
-         as it is: write size = {found} into the configuration"
-    );
-    Ok(store)
 }
 
 fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
@@ -236,12 +232,9 @@ fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt 
             store::open_ram_on(*size, pages)?
         }
         StoreSpec::File { path, size } => {
-            let exactly =
-                |size| store::file::open_counted(path, size, lun.block_bytes, claim, losses.clone());
-            let store = match size.filter(|size| about.takes_larger && is_larger(path, *size)) {
-                None => exactly(*size)?,
-                Some(size) => larger(&lun.name, path, size, exactly(None)?)?,
-            };
+            let asked = asked(about, *size);
+            let store = store::file::open_counted(path, asked, lun.block_bytes, claim, losses.clone())?;
+            warn_if_larger(&lun.name, path, *size, store.traits().size_bytes);
             if let Ok(Some(format)) = store::image::format(path) {
                 tracing::warn!(lun = %lun.name, "{}; {IMAGE_REMEDY}", image_problem(path, format));
             }

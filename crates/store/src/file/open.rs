@@ -21,6 +21,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 /// The smallest block that a disk has.
 const BLOCK_BYTES_MIN: u64 = 512;
 
+/// How large a file is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// As it is.
+    Any,
+    /// It has so many bytes, or is made with them if it does not exist.
+    Exactly(u64),
+    /// The same, but it may have more.
+    AtLeast(u64),
+}
+
+impl Asked {
+    fn bytes(self) -> Option<u64> {
+        match self {
+            Asked::Any => None,
+            Asked::Exactly(bytes) | Asked::AtLeast(bytes) => Some(bytes),
+        }
+    }
+}
+
 /// Opens a file as a disk of blocks of `block_bytes`. With a `size` it is made if it does not exist, as one hole.
 pub fn open(
     path: &Path,
@@ -28,7 +48,7 @@ pub fn open(
     block_bytes: u32,
     claim: Claim,
 ) -> Result<Arc<FileStore>, OpenError> {
-    open_counted(path, size, block_bytes, claim, Arc::default())
+    open_counted(path, size.map_or(Asked::Any, Asked::Exactly), block_bytes, claim, Arc::default())
 }
 
 /// Why a file would not open so; whether somebody else has locked it is not asked.
@@ -66,12 +86,12 @@ fn accessible(path: &Path, access: Access) -> io::Result<()> {
 /// The same; what it loses is counted in `losses`.
 pub fn open_counted(
     path: &Path,
-    size: Option<u64>,
+    asked: Asked,
     block_bytes: u32,
     claim: Claim,
     losses: Arc<AtomicU64>,
 ) -> Result<Arc<FileStore>, OpenError> {
-    let read_only = claim.is_read_only();
+    let (read_only, size) = (claim.is_read_only(), asked.bytes());
     if let Some(size) = size {
         check_asked(path, size, block_bytes)?;
     }
@@ -85,7 +105,10 @@ pub fn open_counted(
         (Err(error), _) => return Err(not_opened(error)),
     };
     claim::lock(path, &file, claim)?;
-    check_same(path, probe::size(&file, Kind::File).map_err(not_opened)?, size)?;
+    let found = probe::size(&file, Kind::File).map_err(not_opened)?;
+    if !matches!(asked, Asked::AtLeast(bytes) if found > bytes) {
+        check_same(path, found, size)?;
+    }
     finish(path, file, Kind::File, block_bytes, claim, losses)
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use store::Claim;
 use store::OpenError;
-use store::file::FileStore;
+use store::file::{Asked, FileStore};
 use store::lane::Store;
 
 fn refused(opened: Result<std::sync::Arc<FileStore>, OpenError>, words: &[&str]) {
@@ -57,6 +57,13 @@ fn files_that_cannot_be_served() {
         larger.contains("10000 bytes, not 4096") && !larger.contains("truncate"),
         "that cuts data off: {larger}"
     );
+    let open = |bytes| {
+        store::file::open_counted(&odd, Asked::AtLeast(bytes), 512, Claim::Sole, std::sync::Arc::default())
+    };
+    refused(open(16384), &["10240 bytes, not 16384", "truncate -s 16384"]);
+    for bytes in [10_240, 4096] {
+        assert_eq!(open(bytes).expect("it has as many").traits().size_bytes, 10_240);
+    }
     refused(store::open_file(&empty, None, 512, Claim::Sole), &["empty", "truncate"]);
     refused(store::open_file(&missing, Some(1000), 512, Claim::Sole), &["1000 bytes", "give 1024 bytes"]);
     assert!(!missing.exists(), "a wrong size makes no file");
