@@ -8,6 +8,7 @@ use crate::limits::Limits;
 use crate::ports::Ports;
 use crate::registry::Registry;
 use config::{AoeInterface, Config, Group, Lun, Portal};
+use offer::News;
 use rdma::verbs::Listener;
 use reactor::io::Handle;
 use std::collections::BTreeMap;
@@ -68,6 +69,8 @@ pub(crate) struct Served {
     pub(crate) limits: Limits,
     /// Who may log in.
     pub(crate) access: Arc<Directory>,
+    /// What it changes.
+    pub(crate) news: News,
 }
 
 /// What a snapshot is made of.
@@ -104,7 +107,22 @@ impl Served {
         let addresses = doors.iter().map(|door| door.address).collect();
         let access = Directory::new(config.clone(), targets.clone(), addresses, registry.clone());
         let access = Arc::new(access);
-        Served { epoch, config, units, targets, doors, segments, ports, exports, ledgers, limits, access }
+        let news = News::default();
+        let served = Served {
+            epoch,
+            config,
+            units,
+            targets,
+            doors,
+            segments,
+            ports,
+            exports,
+            ledgers,
+            limits,
+            access,
+            news,
+        };
+        Served { news: before.map(|before| served.since(before)).unwrap_or_default(), ..served }
     }
 
     /// What comes after it.

@@ -84,7 +84,7 @@ impl<I: Io> Core<I> {
             self.listen_where_served();
         }
         let mut ended = Vec::new();
-        for key in self.concerned_since(&before) {
+        for key in self.concerned() {
             match self.connections.get(key).and_then(|conn| conn.why_not(&served)) {
                 Some(why) => {
                     self.dismiss(key, why);
@@ -93,7 +93,12 @@ impl<I: Io> Core<I> {
                 None => self.catch_up_with_served(key),
             }
         }
-        for key in self.keys_where(|conn| matches!(conn.machine, Transport::Aoe(_))) {
+        let is_relimited = |conn: &Connection| {
+            let relimited = &served.news.relimited;
+            matches!(conn.machine, Transport::Aoe(_))
+                && conn.luns.iter().any(|lun| relimited.contains(&lun.unit))
+        };
+        for key in self.keys_where(is_relimited) {
             self.set_limits(key);
         }
         self.let_in();
@@ -112,8 +117,8 @@ impl<I: Io> Core<I> {
     }
 
     /// Sessions that may have something else than by the snapshot before, or may not be there any more.
-    fn concerned_since(&self, before: &Served) -> Vec<Key> {
-        let same = self.served.same_since(before);
+    fn concerned(&self) -> Vec<Key> {
+        let same = &self.served.news.same;
         let is_concerned = |conn: &Connection| {
             let target = conn.facts.target_number();
             target.is_some_and(|number| !same.contains(&number)) && !conn.has_ended()

@@ -186,7 +186,12 @@ impl Task {
         }
     }
 
-    /// Whether it may change a unit that is one of these.
+    /// Whether it may change the medium of a unit that is one of these.
+    pub(super) fn writes(&self, is_one: &dyn Fn(u32) -> bool) -> bool {
+        self.exec.as_ref().is_some_and(|exec| exec.writes(self.unit, is_one))
+    }
+
+    /// Whether it may change that, or what others see of the unit.
     pub(super) fn changes(&self, is_one: &dyn Fn(u32) -> bool) -> bool {
         self.exec.as_ref().is_some_and(|exec| exec.changes(self.unit, is_one))
     }

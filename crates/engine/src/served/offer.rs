@@ -2,16 +2,24 @@
 
 use super::Served;
 use crate::limits::Limit;
-use config::{Group, Portal};
+use config::{Group, Network, Portal};
 use scsi::unit::Port;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// What a snapshot changes.
+#[derive(Default)]
+pub(crate) struct News {
+    /// Targets, by their numbers, whose sessions have all that they had by the snapshot before.
+    pub(crate) same: BTreeSet<usize>,
+    /// Units whose limit is another one, or that have gone.
+    pub(crate) relimited: BTreeSet<u32>,
+}
 
 /// What a target has for its sessions, but for the properties that belong to homes of units.
 #[derive(PartialEq)]
 struct Offer<'a> {
-    /// Without their LUNs.
-    groups: Vec<Group>,
+    groups: Vec<Who<'a>>,
     /// Those of each group that has its own, and of all others: numbers, units and what these are limited by.
     luns: Vec<Option<Vec<(u16, u32, Limited)>>>,
     /// What each group is limited by.
@@ -21,12 +29,45 @@ struct Offer<'a> {
     ports: &'a [Port],
 }
 
+/// Whom a group is for, and what they may do. How they prove who they are matters only at a login.
+#[derive(PartialEq)]
+struct Who<'a> {
+    name: &'a str,
+    initiators: &'a [String],
+    networks: &'a [Network],
+    deny: bool,
+    read_only: bool,
+    queue_depth: Option<u16>,
+}
+
+impl<'a> Who<'a> {
+    fn of(group: &'a Group) -> Who<'a> {
+        // Their LUNs and limits are compared as what they are by now.
+        let Group { name, initiators, networks, deny, read_only, queue_depth, luns: _, chap: _, limits: _ } =
+            group;
+        let (deny, read_only, queue_depth) = (*deny, *read_only, *queue_depth);
+        Who { name, initiators, networks, deny, read_only, queue_depth }
+    }
+}
+
 /// A limit is the same as long as it goes on with what it has let in.
 type Limited = Option<*const Limit>;
 
 impl Served {
-    /// Targets, by their numbers, whose sessions have all that they had by the snapshot before this one.
-    pub(crate) fn same_since(&self, before: &Served) -> BTreeSet<usize> {
+    /// What it changes. This is found out once, and not by each core.
+    pub(super) fn since(&self, before: &Served) -> News {
+        let limits = |served: &Served| -> BTreeMap<u32, Limited> {
+            let each = served.units.iter().enumerate();
+            each.map(|(lun, unit)| (*unit, limited(served.limits.of_lun(lun)))).collect()
+        };
+        let now = limits(self);
+        let is_another = |(unit, limit): &(u32, Limited)| now.get(unit) != Some(limit);
+        let relimited = limits(before).into_iter().filter(is_another).map(|(unit, _)| unit).collect();
+        News { same: self.same_since(before), relimited }
+    }
+
+    /// Targets, by their numbers, whose sessions have all that they had by that snapshot.
+    fn same_since(&self, before: &Served) -> BTreeSet<usize> {
         let numbers = || self.targets.iter().map(|named| named.number);
         let is_same = |number: &usize| {
             let indices = self.target(*number).zip(before.target(*number));
@@ -43,7 +84,6 @@ impl Served {
 
     fn offer(&self, index: usize) -> Offer<'_> {
         let target = &self.config.targets[index];
-        let limited = |limit: Option<Arc<Limit>>| limit.as_ref().map(Arc::as_ptr);
         let luns = |luns: &Vec<(u16, usize)>| {
             let each = luns
                 .iter()
@@ -58,7 +98,7 @@ impl Served {
         };
         let limit = |group| limited(self.limits.of_group(&self.config, index, group));
         Offer {
-            groups: target.groups.iter().map(|group| Group { luns: None, ..group.clone() }).collect(),
+            groups: target.groups.iter().map(Who::of).collect(),
             luns: lists.map(|list| list.map(luns)).collect(),
             limits: target.groups.iter().map(limit).collect(),
             portals: target.portals.iter().map(portal).collect(),
@@ -77,6 +117,10 @@ impl Served {
     }
 }
 
+fn limited(limit: Option<Arc<Limit>>) -> Limited {
+    limit.as_ref().map(Arc::as_ptr)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,7 +135,7 @@ mod tests {
 
     const BASE: &str = "
 portal = [{ listen = '127.0.0.1:1' }, { listen = '127.0.0.1:2' }]
-lun = [{ name = 'a', ram = '1M' }, { name = 'b', ram = '1M' }, { name = 'c', ram = '1M' }]
+lun = [{ name = 'a', ram = '1M' }, { name = 'b', ram = '1M' }, { name = 'c', ram = '1M' }, { name = 'd', ram = '1M' }]
 [[target]]
 name = 'iqn.2026-11.a:x'
 luns = ['a', 'b']
@@ -102,10 +146,18 @@ luns = ['b']
 name = 'iqn.2026-11.a:z'
 portals = ['127.0.0.1:1']
 luns = ['c']
+[[target]]
+name = 'iqn.2026-11.a:w'
+portals = ['127.0.0.1:1']
+luns = ['d']
+[[target.group]]
+name = 'known'
+chap = { user = 'a', secret = 'a secret of tests' }
 ";
     const X: usize = 0;
     const Y: usize = 1;
     const Z: usize = 2;
+    const W: usize = 3;
 
     fn config(text: &str) -> Config {
         Config::from_toml(text, Path::new("lunette.toml")).unwrap_or_else(|problems| panic!("{problems}"))
@@ -130,7 +182,7 @@ luns = ['c']
             changes.begin(prepared);
         }
         let same = changes.served().same_since(&before);
-        [X, Y, Z].into_iter().filter(|number| !same.contains(number)).collect()
+        [X, Y, Z, W].into_iter().filter(|number| !same.contains(number)).collect()
     }
 
     #[test]
@@ -140,6 +192,7 @@ luns = ['c']
             ("portal", "logins_max = 77\nportal".into()),
             ("luns = ['c']", "sessions_max = 3\nluns = ['c']".into()),
             ("name = 'c', ", "name = 'c', product = 'Other', ".into()),
+            ("a secret of tests", "another of tests".into()),
             ("lun = [", "lun = [{ name = 'new', ram = '1M' }, ".into()),
             (target, format!("{target}new'\nluns = []\n{target}")),
         ];
@@ -154,6 +207,9 @@ luns = ['c']
         ];
         for (from, to) in z {
             assert_eq!(concerned(from, &to), [Z], "{to}");
+        }
+        for to in ["initiators = ['iqn.2026-11.i:*']", "queue_depth = 4", "read_only = true"] {
+            assert_eq!(concerned("name = 'known'", &format!("name = 'known'\n{to}")), [W], "{to}");
         }
     }
 

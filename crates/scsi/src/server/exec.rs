@@ -241,7 +241,34 @@ impl Exec {
         matches!(&self.program, Program::ExtendedCopy(copy) if copy.touches(unit))
     }
 
-    /// Whether it may change the medium of a unit that is one of these, or what others see of it. `own` is the unit that it is for.
+    /// Whether it may change the medium of a unit that is one of these. `own` is the unit that it is for.
+    pub fn writes(&self, own: u32, is_one: &dyn Fn(u32) -> bool) -> bool {
+        match &self.program {
+            Program::Write(_)
+            | Program::CompareAndWrite(_)
+            | Program::OrWrite(_)
+            | Program::WriteSame(_)
+            | Program::Unmap(_)
+            | Program::Erase(_) => is_one(own),
+            Program::ExtendedCopy(copy) => copy.destinations().any(is_one),
+            Program::PassThrough(passed) => passed.exec().writes(own, is_one),
+            Program::End(_)
+            | Program::Read(_)
+            | Program::Verify(_)
+            | Program::Flush(_)
+            | Program::LbaStatus(_)
+            | Program::Answer(_)
+            | Program::ModeSelect(_)
+            | Program::StartStop(_)
+            | Program::Prevent(_)
+            | Program::PersistentReserveOut(_)
+            | Program::ReserveRelease(_)
+            | Program::WriteCache(_)
+            | Program::Order(_) => false,
+        }
+    }
+
+    /// Whether it may change that, or what others see of the unit.
     pub fn changes(&self, own: u32, is_one: &dyn Fn(u32) -> bool) -> bool {
         match &self.program {
             Program::End(_)
@@ -250,21 +277,21 @@ impl Exec {
             | Program::Flush(_)
             | Program::LbaStatus(_)
             | Program::Answer(_) => false,
+            Program::ModeSelect(_)
+            | Program::StartStop(_)
+            | Program::Prevent(_)
+            | Program::PersistentReserveOut(_)
+            | Program::ReserveRelease(_)
+            | Program::WriteCache(_)
+            | Program::Order(_) => is_one(own),
+            Program::PassThrough(passed) => passed.exec().changes(own, is_one),
             Program::Write(_)
             | Program::CompareAndWrite(_)
             | Program::OrWrite(_)
             | Program::WriteSame(_)
             | Program::Unmap(_)
-            | Program::ModeSelect(_)
-            | Program::StartStop(_)
-            | Program::Prevent(_)
-            | Program::PersistentReserveOut(_)
-            | Program::ReserveRelease(_)
             | Program::Erase(_)
-            | Program::WriteCache(_)
-            | Program::Order(_) => is_one(own),
-            Program::ExtendedCopy(copy) => copy.destinations().any(is_one),
-            Program::PassThrough(passed) => passed.exec().changes(own, is_one),
+            | Program::ExtendedCopy(_) => self.writes(own, is_one),
         }
     }
 

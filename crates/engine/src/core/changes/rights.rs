@@ -26,17 +26,21 @@ impl<I: Io> Core<I> {
     /// Tasks that have begun, and use units in a way that was served `before` and is not served to their sessions any more, whether
     /// these have ended or not: also those that an earlier change waits for, which took another right.
     pub(super) fn unentitled(&self, before: &Served) -> Vec<Key> {
-        let loses = |session, unit, of: fn(Rights) -> [bool; 4]| {
+        let loses = |session, unit, of: fn(Rights) -> [bool; 2]| {
             let (had, has) =
                 (of(self.rights(before, session, unit)), of(self.rights(&self.served, session, unit)));
             had.iter().zip(has).any(|(had, has)| *had && !has)
         };
-        let sight = |rights: Rights| [rights.is_let_in, rights.is_shown, true, true];
-        let all = |rights: Rights| [rights.is_let_in, rights.is_shown, rights.is_writable, rights.may_write];
+        let sight = |rights: Rights| [rights.is_let_in, rights.is_shown];
+        // A LUN that is `read_only` refuses what would change its medium, and takes orders such as MODE SELECT; a group that is
+        // refuses both.
+        let writing = |rights: Rights| [rights.is_writable, rights.may_write];
+        let ordering = |rights: Rights| [true, rights.may_write];
         let is_meant = |task: &Task| {
             task.has_begun()
                 && (task.units().any(|unit| loses(task.origin, unit, sight))
-                    || task.changes(&|unit| loses(task.origin, unit, all)))
+                    || task.writes(&|unit| loses(task.origin, unit, writing))
+                    || task.changes(&|unit| loses(task.origin, unit, ordering)))
         };
         self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(key, _)| key).collect()
     }

@@ -8,12 +8,13 @@ use crate::served::{Door, Parts, Served};
 use crate::slots::Key;
 use crate::state::files::System;
 use crate::stores::Opened;
-use crate::testing::initiator::{Initiator, Login, Response, write_cdb};
+use crate::testing::daemon::Url;
+use crate::testing::initiator::{Initiator, Login, Pdu, Response, write_cdb};
 use crate::testing::{HeldStore, serve, serve_reporting};
 use crate::transport::Transport;
 use crate::units::NewUnit;
 use crate::{Change, Daemon, Event, Events, Shown, Wants};
-use config::{ByDevice, Config, Group, Limits, Lun, ServeOptions, StepOfChange};
+use config::{ByDevice, Config, Group, Limits, Lun, Portal, ServeOptions, StepOfChange};
 use proto::aoe::target as aoe;
 use proto::services::Session;
 use reactor::io::{Io, Wait};
@@ -29,7 +30,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use store::lane::Store;
 use wire::aoe::{Address, Mac};
-use wire::scsi::command::{ReportLuns, TestUnitReady};
+use wire::scsi::command::{ModeSelect6, ReportLuns, TestUnitReady};
 
 const BLOCK: u32 = 512;
 const GOOD: u8 = 0;
@@ -430,6 +431,70 @@ fn a_write_that_hangs_holds_up_each_change_that_takes_a_right_to_it_and_no_other
         stores[1].release();
         daemon.stop().expect("every core ends in order");
     }
+}
+
+#[test]
+fn a_portal_goes_once_nothing_of_its_sessions_can_be_written_any_more_and_others_lose_nothing() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (daemon, url) = serve(2, &stores, |config| {
+        let listen = "127.0.0.2:0".parse().expect("an address");
+        config.portals.push(Portal { listen, ..config.portals[0].clone() });
+        config.targets[0].portals.push(1);
+    });
+    let other = Url { portal: daemon.addresses()[1], target: url.target.clone() };
+    let mut stays = Initiator::login(&url, &Login::named("one")).expect("a session");
+    let mut goes = Initiator::login(&other, &Login::named("two")).expect("a session");
+    for session in [&mut stays, &mut goes] {
+        (0..2).for_each(|lun| session.ready(lun).expect("the unit is ready"));
+    }
+    let write = write_cdb(0, 512, BLOCK, false);
+    stores[1].hold();
+    goes.issue(1, write, 0, vec![1; 512]).expect("it is sent");
+    stores[1].wait_for(1);
+    let mut to = daemon.config().clone();
+    to.portals.pop();
+    to.targets[0].portals.pop();
+    let remover = change(daemon, to);
+    stores[1].wait_for_cancel(1);
+    for round in 0..32 {
+        let begun = stays.issue(0, write, 0, vec![round; 512]).expect("it is sent");
+        assert_eq!(stays.complete(begun).expect("an answer").status, GOOD);
+        assert_eq!(stays.read_blocks(0, 0, 1, BLOCK).expect("GOOD"), [round; 512]);
+    }
+    assert!(!remover.is_finished(), "the write may still take effect");
+    stores[1].release();
+    let (daemon, outcomes) = remover.join().expect("it ends");
+    assert!(!outcomes.is_empty() && outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    while goes.receive().is_ok() {}
+    stays.logout().expect("nothing was said to it");
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn an_order_that_hangs_holds_up_what_takes_the_right_to_it_and_not_what_protects_the_medium() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (mut daemon, url) = serve(2, &stores, |config| config.targets[0].groups = vec![everyone()]);
+    let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
+    (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+    let command = Pdu::new(0x01, 0x80 | 0x20 | 1).lun(1).word(16, 0x7000_0000).word(20, 24);
+    let mut command = command.word(24, initiator.next_cmd_sn());
+    command.set_cdb(ModeSelect6::new(24));
+    initiator.send(&command).expect("it is sent");
+    initiator.skip_cmd_sn();
+    // Its parameters do not come.
+    while initiator.receive().expect("an R2T").opcode() != 0x31 {}
+    let mut to = daemon.config().clone();
+    to.luns[1].read_only = true;
+    let step = config::diff(daemon.config(), &to).remove(0);
+    daemon.take_step(&step, &to, Wants::Store).expect("a LUN that is read-only takes orders");
+    daemon.wait_at_most(Duration::ZERO);
+    to.targets[0].groups[0].read_only = true;
+    let step = config::diff(daemon.config(), &to).remove(0);
+    let what = unended(daemon.take_step(&step, &to, Wants::Store));
+    assert!(what.contains("LUN lun1 "), "{what}");
+    daemon.wait_at_most(Duration::from_secs(60));
+    drop(initiator);
+    daemon.stop().expect("every core ends in order");
 }
 
 /// A group of all initiators.
