@@ -2,6 +2,7 @@
 
 use crate::support::daemon::Daemon;
 use crate::support::thread::Still;
+use crate::support::tools::{run, tool};
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -111,6 +112,27 @@ fn a_service_manager_sees_start_reload_and_end() {
 
     daemon.stop();
     manager.find("STOPPING=1");
+}
+
+#[test]
+fn the_packaged_unit_reloads_a_daemon_whose_admin_interface_is_elsewhere() {
+    let unit = include_str!("../../debian/lunette.service");
+    let script =
+        unit.lines().find_map(|line| line.strip_prefix("ExecReload=/bin/sh -c '")?.strip_suffix('\''));
+    let script = script.expect("a script").replace("$$", "$");
+    let manager = Manager::new();
+    manager.write(1);
+    let file = manager.file().display().to_string();
+    let daemon = manager.start(&mut serving(&["--config", &file, "--cores", "0", "--admin", "127.0.0.1:0"]));
+    manager.find("READY=1");
+    manager.write(2);
+    let mut reload = tool("sh");
+    reload.args(["-c", &script]).env("MAINPID", daemon.pid().to_string());
+    reload.env("LUNETTE_ADMIN", manager.folder.path().join("lunette.sock"));
+    run(&mut reload, PATIENCE).expect_success("it gets a signal");
+    manager.find("RELOADING=1");
+    assert!(status(&manager.find("READY=1")).starts_with("serving 2 LUNs"));
+    daemon.stop();
 }
 
 #[test]
