@@ -11,7 +11,7 @@ pub(crate) struct Options {
     /// Write what was counted as what it may be from now on.
     #[arg(long)]
     update: bool,
-    /// The profile that the daemon is built by: the committed figures are of `release`, the marks of `dist`.
+    /// The profile that the daemon is built by. Only what `release` builds is compared; the marks are of `dist`.
     #[arg(long, value_name = "NAME", default_value = RELEASE, conflicts_with = "update")]
     profile: String,
 }
@@ -49,6 +49,10 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     if options.update {
         return fs::write(path(), print(&counted)).map_err(|error| format!("{FILE}: {error}"));
+    }
+    if options.profile != RELEASE {
+        counted.iter().for_each(|(name, figure)| println!("{name}: {figure:.0}"));
+        return Ok(());
     }
     let committed = fs::read_to_string(path()).map_err(|error| format!("{FILE}: {error}"))?;
     let verdicts = compare(&parse(&committed), &counted);

@@ -65,9 +65,13 @@ fn server(identity: &Identity) -> Result<ServerConfig, Unusable> {
     }
     let shown_key = key.path.display();
     let key = PrivateKeyDer::from_pem_slice(&key.bytes).map_err(|error| {
+        // The library's own words may have the key in them, as they quote the file.
         let what = match error {
-            pem::Error::NoItemsFound => "has no private key".to_owned(),
-            error => format!("is not PEM: {error}"),
+            pem::Error::NoItemsFound => "has no private key",
+            pem::Error::MissingSectionEnd { .. } => "is not PEM: a section has no END line",
+            pem::Error::IllegalSectionStart { .. } => "is not PEM: a BEGIN line is damaged",
+            pem::Error::Base64Decode(_) => "is not PEM: what is between BEGIN and END is not Base64",
+            _ => "is not PEM",
         };
         let fix = "write the key as PEM, without a passphrase";
         Unusable::Key(Fault::new(format!("{shown_key} {what}"), fix))

@@ -75,9 +75,10 @@ struct Status {
 
 impl Status {
     fn read(admin: &AdminArguments, events: &mut Events) -> Result<Status, Failure> {
+        let daemon = admin.get("/v1/cpu")?.json()?;
         events.read_on(admin);
         Ok(Status {
-            daemon: admin.get("/v1/cpu")?.json()?,
+            daemon,
             cores: admin.cores()?,
             portals: admin.list("/v1/portals")?,
             luns: admin.list("/v1/luns")?,

@@ -94,7 +94,10 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<String, Failure> {
         }
     })?;
     // Restores the terminal at a panic, too.
-    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let mut terminal = ratatui::try_init().map_err(|error| {
+        ratatui::restore();
+        failed(error)
+    })?;
     let mut show = |terminal: &mut DefaultTerminal| -> io::Result<()> {
         while !stop.load(Ordering::Relaxed) {
             terminal.draw(|frame| draw::screen(frame, &model, Instant::now()))?;

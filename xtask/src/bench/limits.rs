@@ -1,7 +1,7 @@
 //! What must not be exceeded, and is measured by programs of its own.
 
 use super::Figures;
-use crate::command::{Result, cargo, describe};
+use crate::command::{DIST, Result, cargo, describe, lunette};
 use std::process::Stdio;
 
 /// A figure that another program prints.
@@ -66,7 +66,7 @@ pub(super) fn measure(figures: &mut Figures) -> Result {
     for limit in &LIMITS {
         println!("measuring: {}", limit.what);
         let mut command = cargo();
-        command.args(limit.command);
+        command.env("LUNETTE_TEST_PROGRAM", lunette(DIST)).args(limit.command);
         let line = describe(&command);
         let output = command.stderr(Stdio::piped()).output();
         let output = output.map_err(|error| format!("cannot run `{line}`: {error}"))?;

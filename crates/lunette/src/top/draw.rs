@@ -38,7 +38,7 @@ pub(super) fn screen(frame: &mut Frame<'_>, model: &Model, now: Instant) {
         Constraint::Length(if area.height < HIGH {
             0
         } else {
-            DETAILS.div_ceil(area.width).min(area.height / 4)
+            DETAILS.div_ceil(area.width.max(1)).min(area.height / 4)
         }),
         Constraint::Length(1),
     ]);
@@ -53,23 +53,19 @@ pub(super) fn screen(frame: &mut Frame<'_>, model: &Model, now: Instant) {
 fn title(model: &Model, now: Instant) -> Paragraph<'_> {
     let Some(reading) = &model.reading else { return Paragraph::new("Lunette") };
     let ill = model.luns.iter().filter(|(lun, _)| trouble(lun).is_some()).count();
-    let mut line = Line::from(vec![
-        Span::from("Lunette ").bold(),
-        Span::from(format!(
-            "{}  up {}  {}",
-            word(&reading.daemon["version"]),
-            seconds(&reading.daemon["uptime_seconds"]),
-            count(model.luns.len(), "LUN")
-        )),
-    ]);
-    if ill > 0 {
-        line.push_span(Span::from(format!(" ({ill} not well)")).fg(Color::Red));
-    }
-    line.push_span(format!("  {}", count(model.sessions.len(), "session")));
+    let version = word(&reading.daemon["version"]);
+    let mut line = Line::from(vec![Span::from("Lunette ").bold(), Span::from(version)]);
+    // First, as a narrow screen has no room for all.
     let age = now.saturating_duration_since(reading.sessions.1);
     if age > FRESH {
         line.push_span(Span::from(format!("  as of {} ago", seconds(&age.as_secs().into()))).fg(Color::Red));
     }
+    let uptime = seconds(&reading.daemon["uptime_seconds"]);
+    line.push_span(format!("  up {uptime}  {}", count(model.luns.len(), "LUN")));
+    if ill > 0 {
+        line.push_span(Span::from(format!(" ({ill} not well)")).fg(Color::Red));
+    }
+    line.push_span(format!("  {}", count(model.sessions.len(), "session")));
     Paragraph::new(line)
 }
 
@@ -308,7 +304,7 @@ mod tests {
         terminal.draw(|frame| screen(frame, model, now)).expect("it is drawn");
         let buffer = terminal.backend().buffer();
         let cells: Vec<&str> = buffer.content().iter().map(|cell| cell.symbol()).collect();
-        cells.chunks(usize::from(width)).map(|line| line.concat().trim_end().to_owned()).collect()
+        cells.chunks(usize::from(width.max(1))).map(|line| line.concat().trim_end().to_owned()).collect()
     }
 
     #[test]
@@ -353,12 +349,13 @@ mod tests {
         assert!(narrow.contains("TARGET t, CORE 0, FLIGHT 3, R P50 100us, W P50 -, iSCSI from"), "{narrow}");
         // However small it is, it is drawn.
         drawn(&model, 20, 3);
+        drawn(&model, 0, 24);
     }
 
     #[test]
     fn a_reading_that_is_old_shows_its_age() {
         let title = |age: u64| drawn_after(&model(), Duration::from_secs(age), 80, 24)[0].clone();
         assert!(title(1).ends_with("2 sessions"), "{}", title(1));
-        assert!(title(62).ends_with("2 sessions  as of 1m02s ago"), "{}", title(62));
+        assert!(title(62).starts_with("Lunette 0.1.0  as of 1m02s ago  up "), "{}", title(62));
     }
 }

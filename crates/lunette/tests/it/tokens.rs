@@ -442,6 +442,7 @@ fn a_certificate_or_key_that_cannot_be_used_is_named_before_the_start() {
         (IDENTITY, &*other, ":2:21: admin_certificate: /"),
         (IDENTITY, &*other, "key.pem cannot be used: "),
         (IDENTITY, "nothing", ":3:13: admin_key: /"),
+        (IDENTITY, &good.replace('\n', " "), "key.pem is not PEM: a section has no END line; write"),
         (IDENTITY, "nothing", "key.pem has no private key; write the key as PEM, without a passphrase"),
         ("admin_certificate = \"tokens\"\nadmin_key = \"key.pem\"", &good, "tokens: No such file"),
         ("admin_certificate = \"key.pem\"\nadmin_key = \"key.pem\"", &good, "key.pem has no certificate"),
@@ -456,6 +457,13 @@ fn a_certificate_or_key_that_cannot_be_used_is_named_before_the_start() {
         let outcome = check(lines);
         assert_eq!(outcome.status.and_then(|ended| ended.code()), Some(2), "{lines}: {}", outcome.text);
         assert!(outcome.text.contains(named), "{lines}: {}", outcome.text);
+        // As bytes in decimal, too.
+        let is_shown = |part: &[u8]| {
+            let numbers = format!("{part:?}");
+            let text = String::from_utf8_lossy(part);
+            outcome.text.contains(numbers.trim_matches(['[', ']'])) || outcome.text.contains(&*text)
+        };
+        assert!(!key.as_bytes().chunks_exact(8).any(is_shown), "{lines}: {}", outcome.text);
     }
     fs::set_permissions(file("key.pem"), fs::Permissions::from_mode(0o644)).expect("its mode");
     let outcome = check(IDENTITY);
