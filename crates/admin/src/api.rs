@@ -19,6 +19,7 @@ use axum::{Extension, Router};
 use config::{Action, Edit, ShownIn, Subject};
 use reactor::cpu;
 use serde_json::{Map, Value, json};
+use std::slice;
 use std::time::{Duration, Instant};
 
 /// How long a client waits for a change: commands in flight may take long to end.
@@ -88,12 +89,14 @@ async fn config(Shared(context): Shared<Context>) -> Response {
 
 async fn luns(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
     let state = context.desk.state();
-    page(&context.desk.luns(&state), "name", query.as_deref(), &state.version)
+    let read = |luns: &[Value]| context.desk.luns(luns);
+    page_of(&state.luns, "name", query.as_deref(), &state.version, read)
 }
 
 async fn lun(Shared(context): Shared<Context>, Path(name): Path<String>) -> Response {
     let state = context.desk.state();
-    one(find(&context.desk.luns(&state), &name), &format!("LUN {name}"), &state.version)
+    let found = find(&state.luns, &name).map(|lun| context.desk.luns(slice::from_ref(lun)));
+    one(found.as_deref().and_then(<[Value]>::first), &format!("LUN {name}"), &state.version)
 }
 
 async fn targets(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
@@ -449,16 +452,33 @@ impl Page {
         Ok(page)
     }
 
-    /// Of a list, from this index on; `key` is what the next page begins behind.
-    fn of_list(&self, all: &[Value], begin: usize, key: &str) -> Response {
+    /// Of a list, from this index on, as it is shown; `key` is what the next page begins behind.
+    fn of_list(
+        &self,
+        all: &[Value],
+        begin: usize,
+        key: &str,
+        show: impl FnOnce(&[Value]) -> Vec<Value>,
+    ) -> Response {
         let items = &all[begin..(begin + self.limit).min(all.len())];
         let next = items.last().filter(|_| begin + items.len() < all.len()).map(|last| &last[key]);
-        answered(&json!({ "items": items, "next": next }))
+        answered(&json!({ "items": show(items), "next": next }))
     }
 }
 
 /// Those behind the one whose `key` is `after`, at most `limit` of them.
 fn page(all: &[Value], key: &str, query: Option<&str>, version: &str) -> Response {
+    page_of(all, key, query, version, <[Value]>::to_vec)
+}
+
+/// The same, of which only what is on the page is read.
+fn page_of(
+    all: &[Value],
+    key: &str,
+    query: Option<&str>,
+    version: &str,
+    read: impl FnOnce(&[Value]) -> Vec<Value>,
+) -> Response {
     let page = match Page::of(query) {
         Ok(page) => page,
         Err(fault) => return wrong_query(&fault),
@@ -477,7 +497,7 @@ fn page(all: &[Value], key: &str, query: Option<&str>, version: &str) -> Respons
             }
         },
     };
-    let mut response = page.of_list(all, begin, key);
+    let mut response = page.of_list(all, begin, key, read);
     tag(response.headers_mut(), version);
     response
 }
@@ -571,5 +591,16 @@ mod tests {
         let (status, json) = paged(&all[..2], "address", "limit=1&after=127.0.0.1:3");
         assert_eq!(status, StatusCode::CONFLICT);
         assert!(json["problems"][0]["what"].as_str().is_some_and(|what| what.contains("127.0.0.1:3 is not")));
+    }
+
+    #[test]
+    fn nothing_is_read_of_what_is_on_other_pages() {
+        let all: Vec<Value> = ["a", "b", "c"].map(|name| json!({ "name": name })).into();
+        let mut read = Vec::new();
+        let response = page_of(&all, "name", Some("limit=1&after=a"), "1", |items| {
+            read = items.to_vec();
+            items.to_vec()
+        });
+        assert_eq!((response.status(), &read[..]), (StatusCode::OK, &all[1..2]));
     }
 }

@@ -5,7 +5,7 @@ use crate::server::Peer;
 use crate::tls::Access;
 use config::{Action, Edit, Token};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -162,8 +162,8 @@ pub trait Sessions: Send + Sync {
 
 /// What the daemon counts: it is read without waiting for whoever serves.
 pub trait Readings: Send + Sync {
-    /// What there is to be read of LUNs, besides what is published of them, by their names.
-    fn luns(&self) -> BTreeMap<String, Map<String, Value>>;
+    /// What there is to be read of these LUNs, besides what is published of them, by their names.
+    fn luns(&self, names: &BTreeSet<&str>) -> BTreeMap<String, Map<String, Value>>;
 
     /// Cores.
     fn cores(&self) -> Value;
@@ -261,9 +261,9 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// All LUNs of a state, with what there is to be read of them now.
-    pub(crate) fn luns(&self, state: &State) -> Vec<Value> {
-        let mut readings = self.readings.luns();
+    /// These LUNs, with what there is to be read of them now.
+    pub(crate) fn luns(&self, luns: &[Value]) -> Vec<Value> {
+        let mut readings = self.readings.luns(&luns.iter().filter_map(|lun| lun["name"].as_str()).collect());
         let mut read = |mut lun: Value| {
             let reading = lun["name"].as_str().and_then(|name| readings.remove(name));
             if let (Value::Object(lun), Some(reading)) = (&mut lun, reading) {
@@ -271,7 +271,7 @@ impl Desk {
             }
             lun
         };
-        state.luns.iter().cloned().map(&mut read).collect()
+        luns.iter().cloned().map(&mut read).collect()
     }
 
     /// Cores.

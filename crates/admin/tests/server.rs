@@ -4,7 +4,7 @@ use admin::{CONNECTIONS_MAX, Desk, Format, Listener, Readings, Refused, Server, 
 use config::AdminAddress;
 use reactor::cpu::{self, Snapshot, Times};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -32,7 +32,7 @@ impl Sessions for Nobody {
 }
 
 impl Readings for Nobody {
-    fn luns(&self) -> BTreeMap<String, Map<String, Value>> {
+    fn luns(&self, _: &BTreeSet<&str>) -> BTreeMap<String, Map<String, Value>> {
         BTreeMap::new()
     }
 

@@ -8,15 +8,15 @@ use scsi::reservation::holders::{Holders, Registered};
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What is counted of a unit, and what its home published last.
 #[derive(Debug)]
 pub(crate) struct UnitMeter {
     name: String,
-    /// Each core's.
-    cores: Vec<Arc<Counters>>,
+    /// Each core's, which allocates them: memory is near to whoever uses it first.
+    cores: Vec<OnceLock<Arc<Counters>>>,
     /// Changed by its home's core alone, when that publishes.
     published: Mutex<Published>,
 }
@@ -34,13 +34,13 @@ impl UnitMeter {
     pub(crate) fn new(name: &str, view: View, cores: usize) -> UnitMeter {
         let mut published = Published { view: view.clone(), was_open: false, last_error: None };
         published.take(view);
-        let cores = (0..cores).map(|_| Arc::default()).collect();
+        let cores = (0..cores).map(|_| OnceLock::new()).collect();
         UnitMeter { name: name.into(), cores, published: Mutex::new(published) }
     }
 
-    /// What this core counts.
+    /// What this core, which is the calling thread, counts.
     pub(crate) fn on(&self, core: usize) -> Arc<Counters> {
-        self.cores[core].clone()
+        self.cores[core].get_or_init(Arc::default).clone()
     }
 
     /// Its home has published this.
@@ -51,7 +51,7 @@ impl UnitMeter {
     /// What all cores have counted.
     pub(crate) fn counts(&self) -> Counts {
         let mut all = Counts::default();
-        self.cores.iter().for_each(|counters| all.add(&counters.read()));
+        self.cores.iter().filter_map(OnceLock::get).for_each(|counters| all.add(&counters.read()));
         all
     }
 
@@ -257,7 +257,12 @@ impl Meters {
 
     /// Units.
     pub fn units(&self) -> Vec<UnitReading> {
-        let units = self.lock().clone();
+        self.units_that(|_| true)
+    }
+
+    /// Those whose name is to be seen.
+    pub fn units_that(&self, is_seen: impl Fn(&str) -> bool) -> Vec<UnitReading> {
+        let units: Vec<_> = self.lock().iter().filter(|unit| is_seen(&unit.name)).cloned().collect();
         let initiators: Initiators<'_> = LazyCell::new(Box::new(|| self.registry.initiators()));
         units.iter().map(|unit| unit.read(&initiators)).collect()
     }
@@ -290,6 +295,43 @@ impl Meters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::initiator::{Initiator, Login};
+    use crate::testing::{HeldStore, serve};
+    use std::cell::Cell;
+    use wire::scsi::command::Reserve6;
+
+    #[test]
+    fn nothing_is_locked_that_a_core_wants_while_a_unit_is_read() {
+        let (daemon, url) = serve(1, &[HeldStore::new()], |_| {});
+        let mut holder = Initiator::login(&url, &Login::named("holder")).expect("a session");
+        holder.ready(0).expect("the unit is ready");
+        holder.read(0, Reserve6::ZERO, 0).expect("an answer");
+        let unit = daemon.meters().lock()[0].clone();
+        let asked = Cell::new(0);
+        let initiators: Initiators<'_> = LazyCell::new(Box::new(|| {
+            asked.set(asked.get() + 1);
+            assert!(unit.published.try_lock().is_ok(), "its home would wait");
+            BTreeMap::new()
+        }));
+        for _ in 0..2 {
+            let reservation = unit.read(&initiators).reservation.expect("it is reserved");
+            assert_eq!((reservation.kind, reservation.holders.len()), ("RESERVE", 0));
+        }
+        assert_eq!(asked.get(), 1, "sessions are looked at once");
+        drop(holder);
+        daemon.stop().expect("every core ends in order");
+    }
+
+    #[test]
+    fn only_those_units_are_read_that_are_asked_for() {
+        let (daemon, _) = serve(1, &[HeldStore::new(), HeldStore::new()], |_| {});
+        let meters = daemon.meters();
+        let all: Vec<String> = meters.units().into_iter().map(|unit| unit.name).collect();
+        assert_eq!(all.len(), 2);
+        let some = meters.units_that(|name| name == all[1]);
+        assert_eq!(some.iter().map(|unit| &unit.name).collect::<Vec<_>>(), [&all[1]]);
+        daemon.stop().expect("every core ends in order");
+    }
 
     #[test]
     fn no_time_of_a_core_ever_shrinks() {

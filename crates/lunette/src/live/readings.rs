@@ -5,7 +5,7 @@ use super::{metrics, sessions};
 use admin::{Format, Refused};
 use engine::{CoreReading, Counts, Meters, Moved, Reservation, StoreState, UnitReading, bound_us};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wire::SenseKey;
 
@@ -17,9 +17,9 @@ pub(crate) struct Readings {
 }
 
 impl admin::Readings for Readings {
-    fn luns(&self) -> BTreeMap<String, Map<String, Value>> {
+    fn luns(&self, names: &BTreeSet<&str>) -> BTreeMap<String, Map<String, Value>> {
         let named = |unit: UnitReading| (unit.name.clone(), lun(&unit));
-        self.meters.units().into_iter().map(named).collect()
+        self.meters.units_that(|name| names.contains(name)).into_iter().map(named).collect()
     }
 
     fn cores(&self) -> Value {
