@@ -2,6 +2,7 @@
 //! be read by any other. A reading is not of one moment: a command may be in one of its numbers, and not yet in the next.
 
 use scsi::Direction;
+use scsi::command::Status;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::SenseKey;
 
@@ -9,6 +10,7 @@ use wire::SenseKey;
 pub const BUCKETS: usize = 26;
 /// Sense keys have four bits.
 const SENSE_KEYS: usize = 16;
+const FAILURES: usize = SENSE_KEYS + 4;
 
 /// The bound of a bucket in microseconds, itself included; `None`: the last one has none.
 pub fn bound_us(bucket: usize) -> Option<u64> {
@@ -21,6 +23,50 @@ fn bucket_of(nanos: u64) -> usize {
     match nanos.div_ceil(1000) {
         0 | 1 => 0,
         micros => (u64::BITS - (micros - 1).leading_zeros()).min(BUCKETS as u32 - 1) as usize,
+    }
+}
+
+/// Why a command failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// It got CHECK CONDITION with this sense key.
+    Sense(SenseKey),
+    /// It got BUSY.
+    Busy,
+    /// It got RESERVATION CONFLICT.
+    ReservationConflict,
+    /// It got TASK SET FULL.
+    TaskSetFull,
+    /// It was aborted, or its session ended before all of its data had left.
+    Aborted,
+}
+
+impl Failure {
+    /// All there are.
+    pub fn all() -> impl Iterator<Item = Failure> {
+        let others = [Failure::Busy, Failure::ReservationConflict, Failure::TaskSetFull, Failure::Aborted];
+        SenseKey::ALL.into_iter().map(Failure::Sense).chain(others)
+    }
+
+    /// What a status says; with CHECK CONDITION that is up to the sense data.
+    pub(crate) fn of(status: Status) -> Option<Failure> {
+        match status {
+            Status::Good | Status::ConditionMet | Status::CheckCondition => None,
+            Status::Busy => Some(Failure::Busy),
+            Status::ReservationConflict => Some(Failure::ReservationConflict),
+            Status::TaskSetFull => Some(Failure::TaskSetFull),
+            Status::TaskAborted => Some(Failure::Aborted),
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Failure::Sense(key) => usize::from(key.bits()),
+            Failure::Busy => SENSE_KEYS,
+            Failure::ReservationConflict => SENSE_KEYS + 1,
+            Failure::TaskSetFull => SENSE_KEYS + 2,
+            Failure::Aborted => SENSE_KEYS + 3,
+        }
     }
 }
 
@@ -51,10 +97,11 @@ pub(crate) struct Moving {
     bytes: Count,
     nanos: Count,
     buckets: [Count; BUCKETS],
+    failed: Count,
 }
 
 impl Moving {
-    /// So many commands have ended, which moved so much in all, and took so long each.
+    /// So many commands have ended well, which moved so much in all, and took so long each.
     #[inline(always)]
     pub(crate) fn add(&self, commands: u64, bytes: u64, nanos: u64) {
         self.bytes.add(bytes);
@@ -71,6 +118,7 @@ impl Moving {
             bytes: self.bytes.get(),
             nanos: self.nanos.get(),
             buckets: self.buckets.each_ref().map(Count::get),
+            failed: self.failed.get(),
         }
     }
 }
@@ -82,11 +130,11 @@ pub(crate) struct Counters {
     pub(crate) read: Moving,
     pub(crate) write: Moving,
     other: Count,
-    errors: [Count; SENSE_KEYS],
+    errors: [Count; FAILURES],
 }
 
 impl Counters {
-    /// A command has ended.
+    /// A command has ended well.
     pub(crate) fn ended(&self, direction: Direction, bytes: u64, nanos: u64) {
         match direction {
             Direction::Read => self.read.add(1, bytes, nanos),
@@ -95,9 +143,18 @@ impl Counters {
         }
     }
 
-    /// It got this sense key.
-    pub(crate) fn failed(&self, key: SenseKey) {
-        self.errors[usize::from(key.bits())].add(1);
+    /// A command has ended otherwise. How long that took tells nothing of those that move data.
+    pub(crate) fn ended_badly(&self, direction: Direction) {
+        match direction {
+            Direction::Read => self.read.failed.add(1),
+            Direction::Write => self.write.failed.add(1),
+            Direction::Other => self.other.add(1),
+        }
+    }
+
+    /// So many commands failed for this reason.
+    pub(crate) fn failed(&self, failure: Failure, commands: u64) {
+        self.errors[failure.index()].add(commands);
     }
 
     /// What was counted until now.
@@ -116,21 +173,29 @@ impl Counters {
 pub struct Moved {
     /// Bytes that those moved that succeeded.
     pub bytes: u64,
-    /// How long they took in all.
+    /// How long those took in all.
     pub nanos: u64,
     /// How many took how long: none is in two buckets.
     pub buckets: [u64; BUCKETS],
+    /// How many failed, of which neither bytes nor times are counted.
+    pub failed: u64,
 }
 
 impl Moved {
     /// How many there were.
     pub fn commands(&self) -> u64 {
+        self.succeeded() + self.failed
+    }
+
+    /// How many of them succeeded.
+    pub fn succeeded(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
     fn add(&mut self, other: &Moved) {
         self.bytes += other.bytes;
         self.nanos += other.nanos;
+        self.failed += other.failed;
         self.buckets.iter_mut().zip(other.buckets).for_each(|(all, more)| *all += more);
     }
 }
@@ -144,13 +209,13 @@ pub struct Counts {
     pub write: Moved,
     /// All others.
     pub other: u64,
-    errors: [u64; SENSE_KEYS],
+    errors: [u64; FAILURES],
 }
 
 impl Counts {
-    /// How many ended with CHECK CONDITION, by sense key.
-    pub fn errors(&self) -> impl Iterator<Item = (SenseKey, u64)> {
-        SenseKey::ALL.into_iter().map(|key| (key, self.errors[usize::from(key.bits())]))
+    /// How many failed, by why. Those that were aborted have not ended, and are counted here alone.
+    pub fn errors(&self) -> impl Iterator<Item = (Failure, u64)> {
+        Failure::all().map(|failure| (failure, self.errors[failure.index()]))
     }
 
     /// All of them.
@@ -184,18 +249,34 @@ mod tests {
     }
 
     #[test]
+    fn each_reason_to_fail_has_a_count_of_its_own() {
+        let mut places: Vec<usize> = Failure::all().map(Failure::index).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), Failure::all().count());
+    }
+
+    #[test]
     fn what_was_counted_is_read_and_added_up() {
         let counters = Counters::default();
         counters.read.add(3, 3 * 4096, 1500);
         counters.ended(Direction::Write, 512, 0);
         counters.ended(Direction::Other, 36, 7);
-        counters.failed(SenseKey::MediumError);
+        counters.failed(Failure::Sense(SenseKey::MediumError), 1);
+        counters.ended_badly(Direction::Write);
+        counters.failed(Failure::Aborted, 3);
         let mut counts = counters.read();
         counts.add(&counters.read());
         assert_eq!((counts.read.bytes, counts.read.nanos, counts.read.buckets[1]), (6 * 4096, 9000, 6));
         assert_eq!((counts.write.bytes, counts.write.nanos, counts.write.buckets[0]), (1024, 0, 2));
         let errors = counts.errors().filter(|(_, count)| *count > 0);
-        assert_eq!(errors.collect::<Vec<_>>(), [(SenseKey::MediumError, 2)]);
-        assert_eq!((counts.other, counts.commands()), (2, 10));
+        let medium_error = Failure::Sense(SenseKey::MediumError);
+        assert_eq!(errors.collect::<Vec<_>>(), [(medium_error, 2), (Failure::Aborted, 6)]);
+        assert_eq!(
+            (counts.write.succeeded(), counts.write.commands()),
+            (2, 4),
+            "no time is known of what failed"
+        );
+        assert_eq!((counts.other, counts.commands()), (2, 12));
     }
 }

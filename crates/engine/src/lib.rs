@@ -33,7 +33,7 @@ mod units;
 pub mod world;
 
 pub use changes::{Change, Shown};
-pub use counters::{BUCKETS, Counts, Moved, bound_us};
+pub use counters::{BUCKETS, Counts, Failure, Moved, bound_us};
 pub use daemon::{ChangeError, Daemon, Turns, Wants};
 pub use events::{Event, Events, Peer, Refusal};
 pub use host::Host;

@@ -1,11 +1,14 @@
 //! Commands are counted when they end, by unit and by session: when their data has left, and else with their status. A READ or WRITE
 //! of memory that is answered in the turn in which it came has taken no time by the clock, which stands still in a turn.
 
+#[cfg(test)]
+mod tests;
+
 use super::Core;
 use super::answers::Lent;
 use super::stall::Moving;
 use super::task::Task;
-use crate::counters::Counters;
+use crate::counters::{Counters, Failure};
 use crate::slots::Key;
 use proto::services::Command;
 use proto::time::Time;
@@ -38,6 +41,15 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// Data that was lent to READs will not leave, or nobody will know: their session ends.
+    pub(super) fn end_unsent(&mut self, connection: Key, lent: Lent) {
+        let Lent { unit, commands, .. } = lent;
+        self.count_failure(Some(connection), unit, Failure::Aborted, commands.into());
+        if self.units[unit].gate.end(commands) {
+            self.report_held(unit);
+        }
+    }
+
     /// The data of a READ that had no task has left.
     pub(super) fn count_lent(&mut self, connection: Key, unit: u32, begun: Time, moving: Moving) {
         let nanos = nanos(self.io.now(), begun);
@@ -54,16 +66,17 @@ impl<I: Io> Core<I> {
     pub(super) fn count_task(&mut self, key: Key, ending: Option<&Ending>) {
         let Some(task) = self.tasks.get(key).filter(|task| task.connection.is_some()) else { return };
         let Task { connection, unit, command, begun, .. } = task;
-        let is_good = ending.is_none_or(|ending| ending.status == Status::Good);
-        let direction = Direction::of(&command.cdb);
+        let (connection, unit, direction) = (*connection, *unit, Direction::of(&command.cdb));
+        if let Some(ending) = ending.filter(|ending| ending.status != Status::Good) {
+            self.count_refused(connection, unit, direction, ending.status, ending.sense.as_ref());
+            return;
+        }
         let bytes = match direction {
-            _ if !is_good => 0,
             Direction::Read => task.pushed_bytes,
             Direction::Write => u64::from(task.asked_bytes),
             Direction::Other => 0,
         };
-        let (connection, unit, nanos) = (*connection, *unit, nanos(self.io.now(), *begun));
-        self.count(connection, unit, direction, bytes, nanos);
+        self.count(connection, unit, direction, bytes, nanos(self.io.now(), *begun));
         if let Some(sense) = ending.and_then(|ending| ending.sense) {
             self.count_sense(connection, unit, &sense);
         }
@@ -73,30 +86,53 @@ impl<I: Io> Core<I> {
     pub(super) fn count_sense(&mut self, connection: Option<Key>, unit: u32, sense: &Sense) {
         // Registers that ATA commands return come as sense data, too (SAT-3 section 12.2.6), and are no error.
         let Some(key) = sense.key().filter(|key| *key != SenseKey::RecoveredError) else { return };
-        if let Some(conn) = connection.and_then(|connection| self.connections.get(connection)) {
-            conn.facts.counters.failed(key);
-        }
-        if let Some(unit) = self.units.get(unit) {
-            unit.counters.failed(key);
-        }
+        self.count_failure(connection, unit, Failure::Sense(key), 1);
     }
 
-    /// A transport has ended a command that it did not hand up.
+    /// A transport has ended a command that it did not hand up: with sense data, or with TASK SET FULL.
     pub(super) fn count_turned_away(&mut self, connection: Key, command: &Command, sense: Option<&Sense>) {
         let lun = self.connections.get(connection).and_then(|conn| conn.unit_of(command.lun));
         let unit = lun.unwrap_or(super::lun::NO_UNIT);
-        self.count(Some(connection), unit, Direction::of(&command.cdb), 0, 0);
+        let status = if sense.is_some() { Status::CheckCondition } else { Status::TaskSetFull };
+        self.count_refused(Some(connection), unit, Direction::of(&command.cdb), status, sense);
+    }
+
+    /// A command was aborted before it was answered: it has not ended.
+    pub(super) fn count_aborted(&mut self, connection: Option<Key>, unit: u32) {
+        self.count_failure(connection, unit, Failure::Aborted, 1);
+    }
+
+    /// A command has ended with another status than GOOD.
+    fn count_refused(
+        &mut self,
+        connection: Option<Key>,
+        unit: u32,
+        direction: Direction,
+        status: Status,
+        sense: Option<&Sense>,
+    ) {
+        self.counters(connection, unit).for_each(|counters| counters.ended_badly(direction));
+        if let Some(failure) = Failure::of(status) {
+            self.count_failure(connection, unit, failure, 1);
+        }
         if let Some(sense) = sense {
-            self.count_sense(Some(connection), unit, sense);
+            self.count_sense(connection, unit, sense);
         }
     }
 
-    fn count(&mut self, connection: Option<Key>, unit: u32, direction: Direction, bytes: u64, nanos: u64) {
-        if let Some(conn) = connection.and_then(|connection| self.connections.get(connection)) {
-            conn.facts.counters.ended(direction, bytes, nanos);
-        }
-        if let Some(unit) = self.units.get(unit) {
-            unit.counters.ended(direction, bytes, nanos);
-        }
+    fn count_failure(&self, connection: Option<Key>, unit: u32, failure: Failure, commands: u64) {
+        self.counters(connection, unit).for_each(|counters| counters.failed(failure, commands));
+    }
+
+    fn count(&self, connection: Option<Key>, unit: u32, direction: Direction, bytes: u64, nanos: u64) {
+        self.counters(connection, unit).for_each(|counters| counters.ended(direction, bytes, nanos));
+    }
+
+    /// Those of a session and of a unit, where they are there.
+    #[inline(always)]
+    fn counters(&self, connection: Option<Key>, unit: u32) -> impl Iterator<Item = &Counters> {
+        let conn = connection.and_then(|connection| self.connections.get(connection));
+        let unit = self.units.get(unit).map(|unit| &*unit.counters);
+        conn.map(|conn| &*conn.facts.counters).into_iter().chain(unit)
     }
 }

@@ -87,6 +87,7 @@ impl<I: Io> Core<I> {
             let is_lent = buffer.is_none();
             let buffer = self.keep_lent(connection, wire, unit, buffer);
             self.report_aborted(Some(connection), wire, how);
+            self.count_aborted(Some(connection), unit);
             if let Some(conn) = self.connections.get_mut(connection) {
                 conn.vacate(wire);
             }

@@ -172,7 +172,7 @@ fn counts(encoder: &mut DescriptorEncoder<'_>, names: &Names, all: &[(Labels<'_>
             count(&mut family, &with(labels, "direction", direction)[..], moved.bytes as f64)?;
         }
     }
-    let help = format!("How long READs and WRITEs of {of} took here");
+    let help = format!("How long READs and WRITEs of {of} took here that succeeded");
     let mut family = begin(encoder, duration, &help, MetricType::Histogram)?;
     for (labels, counts) in all {
         for (direction, moved) in directions(counts) {
@@ -180,11 +180,11 @@ fn counts(encoder: &mut DescriptorEncoder<'_>, names: &Names, all: &[(Labels<'_>
             histogram(family.encode_family(&&labels[..])?, moved)?;
         }
     }
-    let help = format!("Commands of {of} that ended with CHECK CONDITION");
+    let help = format!("Commands of {of} that failed or were aborted");
     let mut family = begin(encoder, errors, &help, MetricType::Counter)?;
     for (labels, counts) in all {
-        for (key, number) in counts.errors() {
-            count(&mut family, &with(labels, "sense", readings::name(key))[..], number as f64)?;
+        for (failure, number) in counts.errors() {
+            count(&mut family, &with(labels, "reason", readings::name(failure))[..], number as f64)?;
         }
     }
     Ok(())
@@ -203,7 +203,7 @@ fn histogram(mut encoder: MetricEncoder<'_>, moved: &Moved) -> fmt::Result {
     let bound = |bucket| bound_us(bucket).map_or(f64::INFINITY, |bound| bound as f64 / 1e6);
     let buckets: Vec<(f64, u64)> =
         moved.buckets.iter().enumerate().map(|(bucket, count)| (bound(bucket), *count)).collect();
-    encoder.encode_histogram::<NoLabelSet>(moved.nanos as f64 / 1e9, moved.commands(), &buckets, None)
+    encoder.encode_histogram::<NoLabelSet>(moved.nanos as f64 / 1e9, moved.succeeded(), &buckets, None)
 }
 
 fn begin<'a>(

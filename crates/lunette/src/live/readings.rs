@@ -3,7 +3,7 @@
 use super::tally::Tally;
 use super::{metrics, sessions};
 use admin::{Format, Refused};
-use engine::{CoreReading, Counts, Meters, Moved, Reservation, StoreState, UnitReading, bound_us};
+use engine::{CoreReading, Counts, Failure, Meters, Moved, Reservation, StoreState, UnitReading, bound_us};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -87,7 +87,7 @@ fn core(core: &CoreReading) -> Value {
 /// Commands that have ended, of a LUN or a session.
 pub(super) fn stats(counts: &Counts) -> Value {
     let errors: Map<String, Value> =
-        counts.errors().map(|(key, count)| (name(key).to_owned(), count.into())).collect();
+        counts.errors().map(|(failure, count)| (name(failure).to_owned(), count.into())).collect();
     json!({
         "read": moved(&counts.read),
         "write": moved(&counts.write),
@@ -104,14 +104,25 @@ fn moved(moved: &Moved) -> Value {
     });
     let buckets: Vec<Value> = buckets.collect();
     json!({
-        "commands": count,
+        "commands": moved.commands(),
         "bytes": moved.bytes,
         "latency": { "sum_us": moved.nanos as f64 / 1e3, "buckets": buckets },
     })
 }
 
+/// Why commands failed.
+pub(super) fn name(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Sense(key) => sense_key(key),
+        Failure::Busy => "busy",
+        Failure::ReservationConflict => "reservation_conflict",
+        Failure::TaskSetFull => "task_set_full",
+        Failure::Aborted => "aborted",
+    }
+}
+
 /// Names of SPC-4 table 43.
-pub(super) fn name(key: SenseKey) -> &'static str {
+fn sense_key(key: SenseKey) -> &'static str {
     match key {
         SenseKey::NoSense => "no_sense",
         SenseKey::RecoveredError => "recovered_error",

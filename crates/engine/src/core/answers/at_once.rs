@@ -49,9 +49,12 @@ impl<I: Io> Core<I> {
 
     /// The session ends: what it was answered need not have left.
     pub(in crate::core) fn forget_answers(&mut self, key: Key) {
-        let lent = self.connections.get(key).map_or(Vec::new(), |conn| conn.answers.lent.clone());
-        lent.iter().for_each(|lent| self.note_unsent(lent.unit, key));
-        self.end_answers(key);
+        while let Some(conn) = self.connections.get_mut(key)
+            && let Some(lent) = conn.answers.leave(&mut conn.pace)
+        {
+            self.note_unsent(lent.unit, key);
+            self.end_unsent(key, lent);
+        }
     }
 
     /// The commands of a connection that were answered have ended.

@@ -453,8 +453,13 @@ impl<I: Io> Core<I> {
             return !task.may_still_write();
         }
         let (connection, wire, is_unstoppable) = (task.connection, task.wire, task.is_unstoppable());
+        let unit = task.unit;
         if let Some(how) = how {
             self.report_aborted(connection, wire, how);
+            // One that has no connection was answered, and goes on.
+            if connection.is_some() {
+                self.count_aborted(connection, unit);
+            }
         }
         self.take_back_report(key);
         self.forget_connection(key);
