@@ -42,13 +42,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// All there are.
+    /// Every one.
     pub fn all() -> impl Iterator<Item = Failure> {
         let others = [Failure::Busy, Failure::ReservationConflict, Failure::TaskSetFull, Failure::Aborted];
         SenseKey::ALL.into_iter().map(Failure::Sense).chain(others)
     }
 
-    /// What a status says; with CHECK CONDITION that is up to the sense data.
+    /// The reason that a status gives; with CHECK CONDITION the sense data gives it.
     pub(crate) fn of(status: Status) -> Option<Failure> {
         match status {
             Status::Good | Status::ConditionMet | Status::CheckCondition => None,
@@ -143,7 +143,7 @@ impl Counters {
         }
     }
 
-    /// A command has ended otherwise. How long that took tells nothing of those that move data.
+    /// A command has ended otherwise. How long that took says nothing about those that move data.
     pub(crate) fn ended_badly(&self, direction: Direction) {
         match direction {
             Direction::Read => self.read.failed.add(1),
@@ -213,7 +213,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// How many failed, by why. Those that were aborted have not ended, and are counted here alone.
+    /// How many failed, by reason. Those that were aborted have not ended, and are counted here alone.
     pub fn errors(&self) -> impl Iterator<Item = (Failure, u64)> {
         Failure::all().map(|failure| (failure, self.errors[failure.index()]))
     }

@@ -16,12 +16,12 @@ fn login(url: &Url, name: &str) -> Initiator {
     initiator
 }
 
-fn failed(counts: &Counts, why: Failure) -> u64 {
-    counts.errors().find(|(failure, _)| *failure == why).map_or(0, |(_, commands)| commands)
+fn failed(counts: &Counts, reason: Failure) -> u64 {
+    counts.errors().find(|(failure, _)| *failure == reason).map_or(0, |(_, commands)| commands)
 }
 
 #[test]
-fn commands_that_fail_are_counted_by_why_and_have_no_latency() {
+fn commands_that_fail_are_counted_by_reason_and_have_no_latency() {
     let stores = [HeldStore::new()];
     let (daemon, url) = serve(1, &stores, |_| {});
     let [mut holder, mut other] = ["holder", "other"].map(|name| login(&url, name));
