@@ -67,10 +67,10 @@ pub(crate) fn of_all(item: &Value) -> Vec<String> {
 /// What every session begins with is no error.
 const NO_ERROR: &str = "unit_attention";
 
-/// Commands that failed, by why, if any did.
+/// Commands that failed, by reason, if any did.
 pub(crate) fn errors(item: &Value) -> Option<String> {
-    let by_sense = item["stats"]["errors"].as_object().into_iter().flatten();
-    let some: Vec<String> = by_sense
+    let by_reason = item["stats"]["errors"].as_object().into_iter().flatten();
+    let some: Vec<String> = by_reason
         .filter(|(why, count)| count.as_u64() > Some(0) && *why != NO_ERROR)
         .map(|(why, count)| format!("{count} {}", wire::shown(&why.replace('_', " "))))
         .collect();
@@ -83,7 +83,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_failed_is_counted_by_why_and_unit_attentions_did_not_fail() {
+    fn what_failed_is_counted_by_reason_and_unit_attentions_did_not_fail() {
         let item = |errors: Value| json!({ "stats": { "errors": errors } });
         assert_eq!(errors(&item(json!({ "medium_error": 0, "unit_attention": 2 }))), None);
         let some = item(json!({ "medium_error": 3, "illegal_request": 1, "unit_attention": 2 }));
