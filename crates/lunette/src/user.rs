@@ -4,7 +4,7 @@ use crate::place;
 use admin::Listener;
 use config::Config;
 use nix::unistd::{self, Gid, Uid};
-use rustix::process::{DumpableBehavior, Resource, Rlimit, getgid, getuid, set_dumpable_behavior, setrlimit};
+use rustix::process::{Resource, Rlimit, getgid, getuid, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities, set_no_new_privs,
 };
@@ -90,21 +90,23 @@ impl User {
                 lchown(path?, Some(self.uid.as_raw()), Some(self.gid.as_raw()))?;
             }
         }
+        if let Err(error) = reactor::memory::page_map() {
+            tracing::warn!(%error, "/proc/self/pagemap: all of a disk in memory counts as used");
+        }
         // Rings and RDMA devices lock memory later. Where this cannot be raised, the limit is what it was.
         let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
         let keeps = if config.aoe.is_empty() { CapabilitySet::empty() } else { CapabilitySet::NET_RAW };
         set_keep_capabilities(!keeps.is_empty())?;
         let name = CString::new(self.name.as_str())?;
         unistd::initgroups(&name, self.gid)?;
-        // These are the C library's, which changes all threads; the kernel knows only the calling one.
+        // These are the C library's, which changes all threads; the kernel knows only the calling one. From here on the files of
+        // this process in /proc are root's, it is traced by root alone, and by default leaves no core (PR_SET_DUMPABLE in prctl(2)).
+        // So it stays: it has secrets, and open devices, which are not the user's.
         unistd::setresgid(self.gid, self.gid, self.gid)?;
         unistd::setresuid(self.uid, self.uid, self.uid)?;
         set_keep_capabilities(false)?;
         let sets = CapabilitySets { effective: keeps, permitted: keeps, inheritable: CapabilitySet::empty() };
         set_capabilities(None, sets)?;
-        // Its own files in /proc belong to it again, as they would if it had been started as this user, whose other processes
-        // may then read its memory.
-        set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         assert!(getuid().as_raw() == self.uid.as_raw() && getgid().as_raw() == self.gid.as_raw());
         Ok(())
     }

@@ -11,7 +11,7 @@ mod shared;
 
 pub(crate) use arena::Lent;
 pub use arena::{Arena, LARGE_BYTES, Loan, SMALL_BYTES};
-pub use region::{Pages, REGIONS_MAX, Region};
+pub use region::{Pages, REGIONS_MAX, Region, page_map};
 pub(crate) use region::{Pin, copy, copy_from, copy_to, with_shared_bytes};
 
 /// The page size that buffers are aligned to.

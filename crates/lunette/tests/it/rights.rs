@@ -8,10 +8,13 @@ use crate::support::initiator::{Initiator, Login};
 use crate::support::net::Network;
 use crate::support::segment;
 use crate::support::tools::run;
+use crate::support::wait_until;
+use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -95,6 +98,16 @@ fn assert_rights(daemon: &Daemon, most: u64) {
     }
 }
 
+/// Whether other processes of its user can neither read its memory nor reach what it has open.
+fn assert_closed_to_nobody(daemon: &Daemon) {
+    // Its own it may read, or this would prove nothing.
+    let script = "cat /proc/self/maps >/dev/null && ls /proc/self/fd >/dev/null && echo own && cat /proc/$0/maps; ls /proc/$0/fd";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, &daemon.pid().to_string()]).uid(id_of_nobody()).gid(id_of_nobody());
+    let outcome = command.output().expect("a shell");
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout), "own\n");
+}
+
 fn write(folder: &Path, more: &str, list: &str) {
     let text = format!(
         "admin = \"./admin.sock\"\nstate_dir = \"./state\"\nportal = [{{ listen = \"127.0.0.1:0\" }}]\n\n\
@@ -108,7 +121,7 @@ fn write(folder: &Path, more: &str, list: &str) {
 fn a_daemon_that_root_has_started_becomes_a_user() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("others may look");
-    write(folder.path(), "", "");
+    write(folder.path(), "[[lun]]\nname = \"memory\"\nram = \"64M\"\nwarn_at = \"50%\"\n", ", \"memory\"");
     let mut command = Daemon::command();
     command.args(["serve", "--user", NOBODY, "--config"]).arg(folder.path().join("lunette.toml"));
     if !rustix::process::geteuid().is_root() {
@@ -119,10 +132,20 @@ fn a_daemon_that_root_has_started_becomes_a_user() {
     chown(folder.path(), Some(id_of_nobody()), None).expect("it may remove its socket there");
     let daemon = Daemon::start(&mut command);
     assert_rights(&daemon, 0);
+    assert_closed_to_nobody(&daemon);
     let admin = folder.path().join("admin.sock");
     let found = fs::metadata(&admin).expect("it listens there");
     assert_eq!((found.uid(), found.mode() & 0o777), (id_of_nobody(), 0o600), "the user's alone");
     assert_eq!(fs::metadata(folder.path().join("state")).expect("it was made").uid(), id_of_nobody());
+
+    // It may still see how much of it is in use.
+    let used = || {
+        let luns: Value = serde_json::from_str(&ask(&admin, &["luns", "--json"]).text).expect("JSON");
+        let memory = luns.as_array().and_then(|luns| luns.iter().find(|lun| lun["name"] == "memory"));
+        memory.expect("it is served")["used_bytes"].as_u64()
+    };
+    wait_until("its use is known", || used().is_some());
+    assert_eq!(used(), Some(0), "nothing was written");
 
     // What root alone may open is refused now, with the reason.
     let secret = folder.path().join("secret.img");

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use wire::{BufferId, Places, Span};
 
 /// Regions that may exist at a time in one process.
@@ -217,7 +217,7 @@ impl Region {
     /// As [`Region::extent`], in pages, by the kernel's page map (Documentation/admin-guide/mm/pagemap.rst).
     fn extent_pages(&self, first: u64, pages: u64) -> io::Result<(bool, u64)> {
         const ENTRIES: u64 = 512;
-        let map = File::open("/proc/self/pagemap")?;
+        let map = page_map()?;
         let base = self.base as u64 / PAGE_BYTES;
         let mut entries = [0u8; ENTRIES as usize * 8];
         let mut mapped = None;
@@ -240,7 +240,7 @@ impl Region {
     /// for a GiB.
     pub fn allocated_bytes(&self) -> u64 {
         let count = || -> io::Result<u64> {
-            let map = File::open("/proc/self/pagemap")?;
+            let map = page_map()?;
             let (base, pages) = (self.base as u64 / PAGE_BYTES, self.len.div_ceil(PAGE_BYTES));
             let mut entries = vec![0u8; 1 << 16];
             let (mut seen, mut allocated) = (0, 0);
@@ -329,6 +329,17 @@ fn map_pages(bytes: usize, pages: Pages) -> io::Result<*mut u8> {
     // SAFETY: the range is what is left of the mapping made above.
     let _ = unsafe { rustix::mm::madvise(base.cast(), bytes, advice) };
     Ok(base)
+}
+
+/// The kernel's page map of this process, opened once: a daemon that has given up root's rights could not open it any more
+/// (prctl(2), PR_SET_DUMPABLE), and opens it before.
+pub fn page_map() -> io::Result<&'static File> {
+    static MAP: OnceLock<File> = OnceLock::new();
+    if let Some(map) = MAP.get() {
+        return Ok(map);
+    }
+    let map = File::open("/proc/self/pagemap")?;
+    Ok(MAP.get_or_init(|| map))
 }
 
 /// Swapped out, or present and mapped by us alone. A page that was only ever read is the system's shared zero page:
