@@ -17,7 +17,7 @@ pub(crate) struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { profile: "release".into() }
+        Options { profile: DIST.into() }
     }
 }
 

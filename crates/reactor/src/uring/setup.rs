@@ -47,7 +47,11 @@ fn common() -> io_uring::Builder {
 fn explain(error: io::Error) -> io::Error {
     let Some(errno) = Errno::from_io_error(&error) else { return error };
     let advice = match errno {
-        Errno::NOSYS => "this kernel has no io_uring; Linux 5.19 or newer is needed (6.1 or newer is best)",
+        // Podman's default seccomp profile answers so; Docker's, EPERM.
+        Errno::NOSYS => {
+            "this kernel has no io_uring, or this container forbids it: Linux 5.19 or newer is needed (6.1 or newer is \
+             best), and in a container the system calls io_uring_setup, io_uring_enter and io_uring_register"
+        }
         Errno::INVAL => {
             "this kernel's io_uring is too old; Linux 5.19 or newer is needed (6.1 or newer is best)"
         }
@@ -70,6 +74,7 @@ mod tests {
     fn a_refusal_names_what_is_needed() {
         let says = |errno: Errno, what: &str| assert!(explain(errno.into()).to_string().contains(what));
         says(Errno::NOSYS, "Linux 5.19");
+        says(Errno::NOSYS, "in a container the system calls io_uring_setup");
         says(Errno::INVAL, "Linux 5.19");
         says(Errno::PERM, "kernel.io_uring_disabled");
         says(Errno::NOMEM, "LimitMEMLOCK");
