@@ -72,7 +72,7 @@ within systemctl is-enabled --quiet lunette || fail "the unit is not enabled"
 within systemctl is-active --quiet lunette || fail "the unit was not started"
 within lunette check /etc/lunette/lunette.toml
 within lunette status || fail "lunette status"
-for example in aoe.conf block.conf rdma.conf lunette.socket lunette.rules.yml lunette.json; do
+for example in admin.conf aoe.conf block.conf rdma.conf lunette.socket lunette.rules.yml lunette.json; do
     [ -s "$root/usr/share/doc/lunette/examples/$example" ] || fail "no example $example"
 done
 
