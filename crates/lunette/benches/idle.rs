@@ -1,4 +1,4 @@
-//! What sessions that do nothing cost in CPU time: `cargo bench --package lunette --bench idle`.
+//! What sessions that do nothing cost in CPU time, and in memory beside the arenas: `cargo bench --package lunette --bench idle`.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -18,6 +18,11 @@ const REST: Duration = Duration::from_secs(1);
 const WATCH: Duration = Duration::from_secs(10);
 /// Of a core.
 const PERCENT_MAX: f64 = 0.2;
+/// What a small installation has, and the memory that it may take.
+const LUNS: u16 = 100;
+const SMALL_BYTES_MAX: u64 = 24 << 20;
+/// Of memory that is nobody's file, an arena is one mapping, larger than any other.
+const ARENA_BYTES_MIN: u64 = 16 << 20;
 
 fn main() -> ExitCode {
     let costs = SESSIONS.map(|sessions| {
@@ -26,7 +31,9 @@ fn main() -> ExitCode {
         println!("{} idle sessions, % of a core: {percent:.2}", sessions.min(possible));
         percent
     });
-    if costs.into_iter().all(|percent| percent <= PERCENT_MAX) {
+    let bytes = small_bytes();
+    println!("{LUNS} LUNs and {} sessions, bytes: {bytes}", SESSIONS[0]);
+    if costs.into_iter().all(|percent| percent <= PERCENT_MAX) && bytes <= SMALL_BYTES_MAX {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -58,4 +65,48 @@ fn percent_of_a_core(sessions: u64) -> f64 {
     drop(idle);
     daemon.stop();
     percent
+}
+
+/// Memory beside the arenas, once each session has read from each LUN.
+fn small_bytes() -> u64 {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let config = directory.path().join("lunette.toml");
+    let head = "keep_alive = '1h'\npoll = 'never'\n[[portal]]\nlisten = '127.0.0.1:0'\n";
+    let luns = "[[lun]]\nram = '1M'\n".repeat(LUNS.into());
+    let target =
+        format!("[[target]]\nname = 'iqn.2026-11.io.lunette:small'\nsessions_max = {}\n", SESSIONS[0]);
+    std::fs::write(&config, format!("{head}{luns}{target}")).expect("a file can be written");
+    let daemon = Daemon::serve_file(&config);
+    let login = |number: u64| {
+        let name = Login::named(&format!("small{number}"));
+        let mut initiator = Initiator::login(&daemon.lun(0), &name).expect("login");
+        for lun in 0..LUNS {
+            initiator.read_blocks(lun, number, 1, 512).expect("READ");
+        }
+        initiator
+    };
+    let sessions: Vec<Initiator> = (0..SESSIONS[0]).map(login).collect();
+    std::thread::sleep(REST);
+    let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", daemon.pid())).expect("its memory");
+    drop(sessions);
+    daemon.stop();
+    bytes_beside_arenas(&smaps)
+}
+
+/// This process's share of what its mappings have in memory (proc_pid_smaps(5)).
+fn bytes_beside_arenas(smaps: &str) -> u64 {
+    let (mut is_file, mut size_bytes, mut all) = (false, 0, 0);
+    for line in smaps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (key, value) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let bytes = || value.parse::<u64>().map_or(0, |kib| kib * 1024);
+        match key {
+            "Size:" => size_bytes = bytes(),
+            "Pss:" if is_file || size_bytes < ARENA_BYTES_MIN => all += bytes(),
+            // A mapping's first line: its addresses, and five words on, what it is of.
+            _ if !key.ends_with(':') => is_file = words.nth(3).is_some(),
+            _ => {}
+        }
+    }
+    all
 }

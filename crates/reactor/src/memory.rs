@@ -1,4 +1,4 @@
-//! Registered memory regions ([`Region`]) and one core's buffers ([`Arena`]).
+//! Registered memory regions ([`Region`]), one core's buffers ([`Arena`]) and tables of words ([`Words`]).
 //!
 //! A process-wide table maps [`wire::BufferId`] to base and length of a region, so that any core's `Io` can turn a
 //! [`wire::Span`] into an address after checking its bounds. A region that is named by a request in flight is pinned:
@@ -8,11 +8,13 @@
 mod arena;
 mod region;
 mod shared;
+mod words;
 
 pub(crate) use arena::Lent;
 pub use arena::{Arena, LARGE_BYTES, Loan, SMALL_BYTES};
 pub use region::{Pages, REGIONS_MAX, Region, page_map};
 pub(crate) use region::{Pin, copy, copy_from, copy_to, with_shared_bytes};
+pub use words::Words;
 
 /// The page size that buffers are aligned to.
 pub const PAGE_BYTES: u64 = 4096;

@@ -7,7 +7,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use scsi::storage::StoreError;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Questions to one store that wait for their turn; more are refused as busy.
@@ -21,7 +22,9 @@ pub(crate) trait Ask: Send + Sync {
 
 /// The way to a store's thread, which ends when the store is dropped.
 pub(crate) struct Extents {
-    questions: SyncSender<Question>,
+    questions: Sender<Question>,
+    /// How many wait: a channel with a bound would take memory for all of them in advance.
+    waiting: Arc<AtomicUsize>,
 }
 
 struct Question {
@@ -33,14 +36,27 @@ struct Question {
 
 impl Extents {
     pub(crate) fn start() -> io::Result<Extents> {
-        let (questions, asked) = sync_channel(QUESTIONS_MAX);
-        std::thread::Builder::new().name("extents".into()).spawn(move || answer(&asked))?;
-        Ok(Extents { questions })
+        let (questions, asked) = channel();
+        let waiting = Arc::<AtomicUsize>::default();
+        let left = waiting.clone();
+        std::thread::Builder::new().name("extents".into()).spawn(move || answer(&asked, &left))?;
+        Ok(Extents { questions, waiting })
+    }
+
+    /// Whether the question waits for its turn now: there was room for it.
+    fn ask(&self, question: Question) -> bool {
+        let is_room = self.waiting.fetch_add(1, Ordering::Relaxed) < QUESTIONS_MAX;
+        let is_sent = is_room && self.questions.send(question).is_ok();
+        if !is_sent {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_sent
     }
 }
 
-fn answer(asked: &Receiver<Question>) {
+fn answer(asked: &Receiver<Question>, waiting: &AtomicUsize) {
     while let Ok(Question { store, offset, number, asker }) = asked.recv() {
+        waiting.fetch_sub(1, Ordering::Relaxed);
         if asker.waits_for(number) {
             asker.answer(number, store.extent(offset));
         }
@@ -110,7 +126,7 @@ impl Questions {
         self.next += 1;
         asker.state().asked.push((number, id));
         let question = Question { store, offset, number, asker: asker.clone() };
-        if extents.questions.try_send(question).is_err() {
+        if !extents.ask(question) {
             asker.state().asked.retain(|(asked, _)| *asked != number);
             return Submitted::Done(Err(StoreError::Busy));
         }
@@ -197,7 +213,6 @@ mod tests {
     use reactor::uring::Uring;
     use reactor::wake::Waker;
     use scsi::storage::Found;
-    use std::sync::mpsc::{Sender, channel};
 
     const TAG: Tag = Tag(7);
 
@@ -296,6 +311,12 @@ mod tests {
         }
         assert_eq!(rig.ask(most + 1), Submitted::Done(Err(StoreError::Busy)));
         assert_eq!(rig.questions.open(), QUESTIONS_MAX + 1);
+        // Whoever has had a turn makes room, also one that nobody waits for any more.
+        rig.questions.cancel(OpId(1));
+        rig.release.send(()).unwrap();
+        assert_eq!(rig.asked.recv(), Ok(2));
+        assert_eq!([most + 1, most + 2].map(|id| rig.ask(id)), [Submitted::Later; 2]);
+        assert_eq!(rig.ask(most + 3), Submitted::Done(Err(StoreError::Busy)));
     }
 
     #[test]

@@ -53,13 +53,15 @@ pub fn open(size: u64) -> Result<Arc<RamStore>, OpenError> {
 
 /// As [`open`], on these pages.
 pub fn open_on(size: u64, pages: Pages) -> Result<Arc<RamStore>, OpenError> {
-    let region = Region::map_on(size, pages).map_err(|error| {
+    let no_memory = |error| {
         OpenError::new(
             format_args!("ram:{size}"),
             format_args!("cannot reserve {} of memory: {error}", Size(size)),
             "choose a smaller size, or raise the limit (ulimit -v, vm.overcommit_memory)",
         )
-    })?;
+    };
+    let region = Region::map_on(size, pages).map_err(no_memory)?;
+    let stripes = Stripes::new().map_err(no_memory)?;
     let extents = Extents::start().map_err(|error| {
         OpenError::new(
             format_args!("ram:{size}"),
@@ -71,7 +73,7 @@ pub fn open_on(size: u64, pages: Pages) -> Result<Arc<RamStore>, OpenError> {
         size,
         region,
         granules: Granules::new(size, pages),
-        stripes: Stripes::new(),
+        stripes,
         occupied: Occupied::default(),
         lends: AtomicBool::new(true),
         extents,

@@ -5,6 +5,8 @@
 //! one is waited for. All lanes take in the same order, so the waits cannot form a cycle. Neighbouring granules are
 //! neighbouring words: locking 64 KiB touches one cache line.
 
+use reactor::memory::Words;
+use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of the medium under one lock: the page of the page cache, and the largest common sector.
@@ -63,12 +65,12 @@ impl Hold {
 
 /// The locks of one store.
 pub(crate) struct Stripes {
-    words: Box<[AtomicU32]>,
+    words: Words,
 }
 
 impl Stripes {
-    pub(crate) fn new() -> Stripes {
-        Stripes { words: (0..STRIPES).map(|_| AtomicU32::new(0)).collect() }
+    pub(crate) fn new() -> io::Result<Stripes> {
+        Ok(Stripes { words: Words::new(STRIPES)? })
     }
 
     /// Continues locking; true once the whole range is held. Otherwise try again later, or [`Stripes::unlock`].
@@ -158,7 +160,7 @@ mod tests {
 
     #[test]
     fn sharers_exclude_a_writer_and_a_writer_everyone() {
-        let stripes = Stripes::new();
+        let stripes = Stripes::new().unwrap();
         let mut one = held(&stripes, Mode::Shared, 0, 8192).unwrap();
         let mut two = held(&stripes, Mode::Shared, 4096, 1).unwrap();
         assert!(held(&stripes, Mode::Exclusive, 8191, 1).is_none());
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_waiting_writer_keeps_new_readers_out_and_keeps_what_it_has() {
-        let stripes = Stripes::new();
+        let stripes = Stripes::new().unwrap();
         let mut reader = held(&stripes, Mode::Shared, 4096, 4096).unwrap();
         let mut writer = Hold::new(Mode::Exclusive, 0, 12_288);
         assert!(!stripes.try_lock(&mut writer));
@@ -191,7 +193,7 @@ mod tests {
 
     #[test]
     fn ranges_at_the_edges() {
-        let stripes = Stripes::new();
+        let stripes = Stripes::new().unwrap();
         let table = u64::from(STRIPES) * GRANULE_BYTES;
         for (offset, len) in [(0, 0), (0, u64::MAX), (u64::MAX, 1), (u64::MAX - 1, u64::MAX), (table - 1, 2)]
         {
@@ -206,7 +208,7 @@ mod tests {
 
     #[test]
     fn exclusive_holders_never_meet() {
-        let stripes = Stripes::new();
+        let stripes = Stripes::new().unwrap();
         let counters: Vec<AtomicU32> = (0..8).map(|_| AtomicU32::new(0)).collect();
         std::thread::scope(|scope| {
             for thread in 0..4u64 {

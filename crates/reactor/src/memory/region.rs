@@ -290,14 +290,14 @@ impl Drop for Region {
     }
 }
 
-fn mapped_bytes(len: u64) -> Option<usize> {
+pub(super) fn mapped_bytes(len: u64) -> Option<usize> {
     let bytes = len.checked_next_multiple_of(PAGE_BYTES)?;
     let bytes = usize::try_from(bytes).ok()?;
     (bytes > 0 && isize::try_from(bytes).is_ok()).then_some(bytes)
 }
 
 /// A mapping of so many bytes, a multiple of the page, on these pages.
-fn map_pages(bytes: usize, pages: Pages) -> io::Result<*mut u8> {
+pub(super) fn map_pages(bytes: usize, pages: Pages) -> io::Result<*mut u8> {
     let huge = HUGE_PAGE_BYTES as usize;
     let more = if pages == Pages::Huge { huge } else { 0 };
     let all = bytes.checked_add(more).ok_or(io::ErrorKind::InvalidInput)?;
@@ -574,7 +574,7 @@ fn reclaim(slot: &'static Slot) {
 
 /// # Safety
 /// The range is mapped, whole pages, and nobody uses it.
-unsafe fn unmap(base: *mut u8, bytes: usize) {
+pub(super) unsafe fn unmap(base: *mut u8, bytes: usize) {
     // SAFETY: by contract.
     let unmapped = unsafe { rustix::mm::munmap(base.cast(), bytes) };
     assert!(unmapped.is_ok(), "munmap of mapped pages fails only for a wrong range");

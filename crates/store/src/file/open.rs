@@ -233,7 +233,7 @@ fn made(
         syncs: Syncs::new(losses),
         faults: AtomicU64::new(0),
         losses_in_a_row: AtomicU64::new(0),
-        stripes: Stripes::new(),
+        stripes: Stripes::new()?,
         occupied: Occupied::default(),
         unmapped: Unmapped::default(),
         zeros: Zeros::get(),
