@@ -20,7 +20,7 @@ const WATCH: Duration = Duration::from_secs(10);
 const PERCENT_MAX: f64 = 0.2;
 /// What a small installation has, and the memory that it may take.
 const LUNS: u16 = 100;
-const SMALL_BYTES_MAX: u64 = 24 << 20;
+const SMALL_BYTES_MAX: u64 = 24_000_000;
 /// Of memory that is nobody's file, an arena is one mapping, larger than any other.
 const ARENA_BYTES_MIN: u64 = 16 << 20;
 
