@@ -48,14 +48,13 @@ impl Failure {
         SenseKey::ALL.into_iter().map(Failure::Sense).chain(others)
     }
 
-    /// The reason that a status gives; with CHECK CONDITION the sense data gives it.
+    /// The reason that a status gives; with CHECK CONDITION the sense data gives it. What is aborted is counted when that is done.
     pub(crate) fn of(status: Status) -> Option<Failure> {
         match status {
-            Status::Good | Status::ConditionMet | Status::CheckCondition => None,
+            Status::Good | Status::ConditionMet | Status::CheckCondition | Status::TaskAborted => None,
             Status::Busy => Some(Failure::Busy),
             Status::ReservationConflict => Some(Failure::ReservationConflict),
             Status::TaskSetFull => Some(Failure::TaskSetFull),
-            Status::TaskAborted => Some(Failure::Aborted),
         }
     }
 

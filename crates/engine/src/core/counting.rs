@@ -16,7 +16,7 @@ use reactor::io::Io;
 use scsi::Direction;
 use scsi::Ending;
 use scsi::command::Status;
-use wire::{Sense, SenseKey};
+use wire::Sense;
 
 fn nanos(now: Time, begun: Time) -> u64 {
     now.0.saturating_sub(begun.0)
@@ -67,7 +67,7 @@ impl<I: Io> Core<I> {
         let Some(task) = self.tasks.get(key).filter(|task| task.connection.is_some()) else { return };
         let Task { connection, unit, command, begun, .. } = task;
         let (connection, unit, direction) = (*connection, *unit, Direction::of(&command.cdb));
-        if let Some(ending) = ending.filter(|ending| ending.status != Status::Good) {
+        if let Some(ending) = ending.filter(|ending| ending.is_error()) {
             self.count_refused(connection, unit, direction, ending.status, ending.sense.as_ref());
             return;
         }
@@ -77,15 +77,11 @@ impl<I: Io> Core<I> {
             Direction::Other => 0,
         };
         self.count(connection, unit, direction, bytes, nanos(self.io.now(), *begun));
-        if let Some(sense) = ending.and_then(|ending| ending.sense) {
-            self.count_sense(connection, unit, &sense);
-        }
     }
 
     /// A task gets this sense data with its data, or by its transport.
     pub(super) fn count_sense(&mut self, connection: Option<Key>, unit: u32, sense: &Sense) {
-        // Registers that ATA commands return come as sense data, too (SAT-3 section 12.2.6), and are no error.
-        let Some(key) = sense.key().filter(|key| *key != SenseKey::RecoveredError) else { return };
+        let Some(key) = sense.key() else { return };
         self.count_failure(connection, unit, Failure::Sense(key), 1);
     }
 
@@ -102,7 +98,7 @@ impl<I: Io> Core<I> {
         self.count_failure(connection, unit, Failure::Aborted, 1);
     }
 
-    /// A command has ended with another status than GOOD.
+    /// A command has failed.
     fn count_refused(
         &mut self,
         connection: Option<Key>,

@@ -10,7 +10,7 @@ use scsi::Ending;
 use scsi::command::Status;
 use scsi::home::Aborted;
 use tracing::Level;
-use wire::{Sense, SenseKey};
+use wire::Sense;
 
 impl<I: Io> Core<I> {
     /// A command has come.
@@ -92,8 +92,7 @@ impl<I: Io> Core<I> {
 
     #[cold]
     fn log_end(&self, connection: Key, command: &Command, ending: &Ending) {
-        // Registers that ATA commands return come as sense data, too (SAT-3 section 12.2.6), and are no error.
-        let sense = ending.sense.filter(|sense| sense.key() != Some(SenseKey::RecoveredError));
+        let sense = ending.sense.filter(|_| ending.is_error());
         let (session, initiator) = self.session_of(Some(connection));
         match sense.filter(|_| ending.status == Status::CheckCondition) {
             Some(sense) => tracing::debug!(

@@ -1,7 +1,7 @@
 //! A command as the device server sees it, and how it ends.
 
 pub use wire::scsi::Status;
-use wire::{Cdb, Sense};
+use wire::{Cdb, Sense, SenseKey};
 
 /// Task attribute (SAM-5 section 8.9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -60,6 +60,18 @@ impl Ending {
     /// GOOD for a command that takes this many bytes of data-out.
     pub const fn taken(bytes: u64) -> Ending {
         Ending { write_bytes: bytes, ..Ending::GOOD }
+    }
+
+    /// Whether the command failed.
+    pub fn is_error(&self) -> bool {
+        match self.status {
+            Status::Good | Status::ConditionMet => false,
+            // Registers that ATA commands return come as sense data, too (SAT-3 section 12.2.6).
+            Status::CheckCondition => {
+                self.sense.and_then(|sense| sense.key()) != Some(SenseKey::RecoveredError)
+            }
+            Status::Busy | Status::ReservationConflict | Status::TaskSetFull | Status::TaskAborted => true,
+        }
     }
 }
 

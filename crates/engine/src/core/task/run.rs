@@ -20,8 +20,8 @@ use scsi::nexus::Reach;
 use scsi::storage::CHUNK_BYTES;
 use scsi::{Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, NexusUnit, Request, Step, View};
 use store::lane::OpId;
+use wire::Sense;
 use wire::scsi::opcode;
-use wire::{Sense, SenseKey};
 
 /// Steps of one task before others have their turn.
 const STEPS_MAX: usize = 16;
@@ -403,10 +403,8 @@ impl<I: Io> Core<I> {
     pub(super) fn end(&mut self, key: Key, ending: Ending) {
         let Some(task) = self.tasks.get(key) else { return };
         let (connection, unit) = (task.connection, task.unit);
-        // Registers that ATA commands return come as sense data, too (SAT-3 section 12.2.6), and are no error.
-        let is_error = ending.sense.and_then(|sense| sense.key()) != Some(SenseKey::RecoveredError);
         if let (Status::CheckCondition, Some(conn)) = (ending.status, connection)
-            && is_error
+            && ending.is_error()
             && self.units.get(unit).is_some_and(|unit| unit.view.policy.modes.queue_error != 0)
             && let Some(conn) = self.connections.get(conn)
         {

@@ -98,7 +98,7 @@ impl<I: Io> Core<I> {
         {
             task.held = Some(Box::new(ending));
         }
-        if let Some(sense) = end.and_then(|ending| ending.sense) {
+        if let Some(sense) = end.filter(Ending::is_error).and_then(|ending| ending.sense) {
             self.count_sense(connection, unit, &sense);
         }
         self.down(connection, down);
