@@ -28,13 +28,14 @@ impl<I: Io> Core<I> {
 
     /// A send has ended. Whether the connection rests then: there is nothing to feed, and nothing to flush.
     pub(super) fn sent(&mut self, key: Key, result: Result<u32, Errno>) -> bool {
-        let (mut rests, mut left) = (false, None);
+        let (mut rests, mut left, is_sent) = (false, None, result.is_ok());
         let mut pushed = std::mem::take(&mut self.agenda.pushed);
         if let Some(conn) = self.connections.get_mut(key) {
             if let Some(stream) = &mut conn.stream {
                 conn.machine.sent(stream, &mut self.io, result, &mut pushed);
-                // What was lent to answers leaves with one batch.
-                let lent = if stream.has_sent() { conn.answers.leave(&mut conn.pace) } else { None };
+                // What was lent to answers leaves with one batch. After a send that failed the session ends.
+                let lent =
+                    if is_sent && stream.has_sent() { conn.answers.leave(&mut conn.pace) } else { None };
                 left = lent.map(|lent| (lent, conn.answers.have_left()));
                 if let Some((lent, _)) = &left {
                     count_answers(&conn.facts.counters, lent, self.io.now());

@@ -3,12 +3,16 @@
 use crate::counters::{Counts, Failure};
 use crate::testing::initiator::{Initiator, Login, write_cdb};
 use crate::testing::{HeldStore, daemon::Url, serve};
+use wire::SenseKey;
+use wire::aoe::Address;
+use wire::ata::{Command, PassThrough, Registers};
 use wire::scsi::command::{Read16, Reserve6};
-use wire::scsi::status::{GOOD, RESERVATION_CONFLICT};
+use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT};
 
 const BLOCK: u32 = 512;
 const ABORT_TASK: u8 = 1;
 const COMPLETE: u8 = 0;
+const RECOVERED_ERROR: u8 = 1;
 
 fn login(url: &Url, name: &str) -> Initiator {
     let mut initiator = Initiator::login(url, &Login::named(name)).expect("a session");
@@ -51,25 +55,60 @@ fn commands_that_fail_are_counted_by_reason_and_have_no_latency() {
 }
 
 #[test]
+fn ata_commands_that_are_to_return_registers_succeed() {
+    let stores = [HeldStore::new()];
+    // Units that are exported over AoE alone have them.
+    let (daemon, url) = serve(1, &stores, |config| config.luns[0].aoe = Some(Address { shelf: 1, slot: 0 }));
+    let mut initiator = login(&url, "ata");
+    for (command, out) in [(Command::WriteDmaExt, vec![7; 512]), (Command::ReadDmaExt, Vec::new())] {
+        let pass = PassThrough { check_condition: true, ..PassThrough::new(Registers::new(command, 0, 1)) };
+        let tag =
+            initiator.issue(0, pass.to_cdb().expect("a CDB"), 512 - out.len(), out).expect("it is sent");
+        let response = initiator.complete(tag).expect("an answer");
+        assert_eq!((response.status, response.sense_key()), (CHECK_CONDITION, Some(RECOVERED_ERROR)));
+    }
+    let counts = daemon.meters().units()[0].counts;
+    for moved in [counts.read, counts.write] {
+        assert_eq!((moved.succeeded(), moved.failed, moved.bytes), (1, 0, 512));
+    }
+    let is_met = Failure::Sense(SenseKey::UnitAttention);
+    assert!(counts.errors().all(|(failure, commands)| failure == is_met || commands == 0), "{counts:?}");
+    drop(initiator);
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
 fn reads_whose_data_has_not_left_when_their_session_ends_are_aborted() {
-    const READS: u64 = 100;
-    const BYTES: usize = 1 << 18;
+    /// So many are answered together.
+    const BATCH: usize = 2;
+    const BYTES: usize = 1 << 16;
     let stores = [HeldStore::new()];
     let (daemon, url) = serve(1, &stores, |_| {});
     let mut initiator = login(&url, "deaf");
-    assert!(initiator.window() as u64 >= READS, "nothing is to be received meanwhile");
-    for _ in 0..READS {
-        initiator.issue(0, Read16::new(0, BYTES as u32 / BLOCK), BYTES, Vec::new()).expect("it is sent");
-    }
-    // It is more than the sockets' buffers hold: what does not fit stays in flight.
-    let (mut before, mut same) = (None, 0);
-    while same < 100 {
+    let session = || {
         let sessions = daemon.sessions().list().expect("the core answers");
-        let now = sessions.first().map(|session| (session.commands, session.in_flight));
-        let is_same = now == before && now.is_some_and(|(_, in_flight)| in_flight > 0);
-        same = if is_same { same + 1 } else { 0 };
-        before = now;
+        (sessions[0].commands, sessions[0].in_flight)
+    };
+    // Until the sockets' buffers are full, each batch leaves before the next comes.
+    let (mut commands, mut in_flight) = session();
+    while in_flight == 0 {
+        assert!(initiator.window() >= BATCH, "nothing is to be received meanwhile");
+        initiator.gather();
+        for _ in 0..BATCH {
+            initiator.issue(0, Read16::new(0, BYTES as u32 / BLOCK), BYTES, Vec::new()).expect("it is kept");
+        }
+        initiator.release().expect("both are sent");
+        commands += BATCH as u64;
+        while session().0 != commands {}
+        // What has not left by then stays.
+        for _ in 0..5000 {
+            in_flight = session().1;
+            if in_flight == 0 {
+                break;
+            }
+        }
     }
+    assert_eq!(in_flight, BATCH);
     drop(initiator);
     let registry = &daemon.insides().0;
     while !registry.places().is_empty() {
@@ -77,8 +116,8 @@ fn reads_whose_data_has_not_left_when_their_session_ends_are_aborted() {
     }
     let counts = daemon.meters().units()[0].counts;
     let (read, aborted) = (counts.read, failed(&counts, Failure::Aborted));
-    assert!(aborted > 0, "{counts:?}");
-    assert!(read.commands() + aborted <= READS, "{counts:?}");
+    assert_eq!(aborted, in_flight as u64, "{counts:?}");
+    assert_eq!(read.succeeded(), commands - counts.other - aborted, "{counts:?}");
     assert_eq!(read.bytes, read.succeeded() * BYTES as u64);
     daemon.stop().expect("every core ends in order");
 }
