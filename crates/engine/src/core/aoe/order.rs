@@ -33,7 +33,7 @@ impl<I: Io> Core<I> {
     /// Whether a task that was admitted may begin; otherwise it waits, or has ended.
     pub(in crate::core) fn is_in_order(&mut self, key: Key) -> bool {
         let Some(task) = self.tasks.get(key).filter(|task| task.claim.is_none()) else { return true };
-        let (origin, unit, wire) = (task.origin, task.unit, task.wire);
+        let (origin, connection, unit, wire) = (task.origin, task.connection, task.unit, task.wire);
         let Some(change) = self.change(origin, wire) else { return true };
         let held = match self.begin_change(unit, &change) {
             Ok(claim) => {
@@ -55,7 +55,9 @@ impl<I: Io> Core<I> {
             (Held::Crowded, Some(target)) => target.count_crowded(),
             (Held::Late | Held::Crowded, None) => {}
         }
-        self.abort(key, Some(Aborted::Silently));
+        // No command has failed: of a copy the other is answered, and what had no room comes again.
+        self.report_aborted(connection, wire, Aborted::Silently);
+        self.abort(key, None);
         false
     }
 
