@@ -1,6 +1,6 @@
 //! The server, as good and bad clients meet it on both kinds of place.
 
-use admin::{CONNECTIONS_MAX, Desk, Format, Listener, Readings, Refused, Server, Sessions};
+use admin::{CONNECTIONS_MAX, Desk, Format, Listener, Readings, Refused, Server, Sessions, State};
 use config::AdminAddress;
 use reactor::cpu::{self, Snapshot, Times};
 use serde_json::{Map, Value};
@@ -33,6 +33,26 @@ impl Sessions for Nobody {
 
 impl Readings for Nobody {
     fn luns(&self, _: &BTreeSet<&str>) -> BTreeMap<String, Map<String, Value>> {
+        BTreeMap::new()
+    }
+
+    fn cores(&self) -> Value {
+        Value::Null
+    }
+
+    fn metrics(&self, _: Format, _: bool) -> Result<String, Refused> {
+        Ok(String::new())
+    }
+}
+
+/// Which LUNs each request had read.
+#[derive(Default)]
+struct Asked(Mutex<Vec<Vec<String>>>);
+
+impl Readings for Asked {
+    fn luns(&self, names: &BTreeSet<&str>) -> BTreeMap<String, Map<String, Value>> {
+        let names = names.iter().map(|name| name.to_string()).collect();
+        self.0.lock().expect("nobody panics with it").push(names);
         BTreeMap::new()
     }
 
@@ -85,9 +105,17 @@ impl Served {
     }
 
     fn at(sessions: Arc<dyn Sessions>, address: impl Fn(&TempDir) -> AdminAddress) -> Served {
+        Self::reading(sessions, Arc::new(Nobody), address)
+    }
+
+    fn reading(
+        sessions: Arc<dyn Sessions>,
+        readings: Arc<dyn Readings>,
+        address: impl Fn(&TempDir) -> AdminAddress,
+    ) -> Served {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let listener = Listener::bind(&address(&folder)).expect("a free place");
-        let desk = Desk::new(|_| false, sessions, Arc::new(Nobody));
+        let desk = Desk::new(|_| false, sessions, readings);
         Served { server: Server::start(listener, desk.clone()).expect("a thread"), desk, _folder: folder }
     }
 
@@ -160,6 +188,23 @@ fn the_counters_are_there_only_to_be_read() {
             let answer = served.answer(request.as_bytes());
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
         }
+    }
+}
+
+#[test]
+fn only_luns_that_are_answered_are_read() {
+    let asked = Arc::new(Asked::default());
+    let socket = |folder: &TempDir| AdminAddress::Unix(folder.path().join("admin.sock"));
+    let served = Served::reading(Arc::new(Nobody), asked.clone(), socket);
+    let luns = ["a", "b", "c"].map(|name| serde_json::json!({ "name": name })).into();
+    served.desk.publish(State { luns, ..State::default() });
+    for (path, names) in
+        [("/v1/luns?limit=1", &["a"][..]), ("/v1/luns/b", &["b"]), ("/v1/luns", &["a", "b", "c"])]
+    {
+        let answer = served.answer(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        let read = std::mem::take(&mut *asked.0.lock().expect("nobody panics with it"));
+        assert_eq!(read, [names], "{path}");
     }
 }
 
