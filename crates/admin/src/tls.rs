@@ -90,8 +90,9 @@ fn server(identity: &Identity) -> Result<ServerConfig, Unusable> {
 /// A daemon that a command has connected to, and that has proved that it is this host.
 pub type Secured<S> = StreamOwned<ClientConnection, S>;
 
-/// Who is trusted to certify hosts.
-pub struct Authorities(RootCertStore);
+/// Who is trusted to certify hosts. A host that is secured again by the same resumes its TLS session.
+#[derive(Clone, Debug)]
+pub struct Authorities(Arc<ClientConfig>);
 
 impl Authorities {
     /// Those in a file, else those that the system trusts.
@@ -104,7 +105,7 @@ impl Authorities {
             let native = rustls_native_certs::load_native_certs();
             roots.add_parsable_certificates(native.certs);
             if !roots.is_empty() {
-                return Ok(Authorities(roots));
+                return Ok(Authorities::with(roots));
             }
             let why = native.errors.first().map_or(String::new(), |error| format!(": {error}"));
             let fix = "install ca-certificates, or name the certificate of an authority with --admin-ca";
@@ -118,7 +119,15 @@ impl Authorities {
             let certificate = certificate.map_err(|error| wrong(&error.to_string()))?;
             roots.add(certificate).map_err(|error| wrong(&error.to_string()))?;
         }
-        if roots.is_empty() { Err(wrong("it has no certificate")) } else { Ok(Authorities(roots)) }
+        if roots.is_empty() { Err(wrong("it has no certificate")) } else { Ok(Authorities::with(roots)) }
+    }
+
+    fn with(roots: RootCertStore) -> Authorities {
+        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+        let builder = builder.expect("the provider has a suite for each version");
+        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![PROTOCOL.into()];
+        Authorities(Arc::new(config))
     }
 }
 
@@ -129,14 +138,10 @@ impl Authorities {
 pub fn secure<S: Read + Write>(
     mut stream: S,
     host: &str,
-    authorities: Authorities,
+    authorities: &Authorities,
 ) -> Result<Secured<S>, Insecure> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-    let builder = builder.map_err(io::Error::other)?.with_root_certificates(authorities.0);
-    let mut config = builder.with_no_client_auth();
-    config.alpn_protocols = vec![PROTOCOL.into()];
-    let mut connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+    let mut connection = ClientConnection::new(authorities.0.clone(), name).map_err(io::Error::other)?;
     // Before anything is sent that only that host may see.
     connection.complete_io(&mut stream)?;
     Ok(StreamOwned::new(connection, stream))

@@ -17,7 +17,7 @@ mod worker;
 
 pub(crate) use check::depth;
 
-pub use admin::AdminClient;
+pub use admin::{Admin, AdminClient};
 pub use check::{BS_MAX, BUFFERS_BYTES_MAX, DEPTH_MAX, THREADS_MAX, check, writes};
 
 use crate::job::Job;

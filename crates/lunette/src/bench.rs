@@ -2,12 +2,13 @@
 
 mod output;
 
+use crate::client::{AdminArguments, Answer};
 use crate::{Failure, INTERRUPTED, catch_interrupts};
 use bench::contents::content;
 use bench::job::{Job, Poll, Rw, Style};
 use bench::output::live::{Live, View};
 use bench::result::RunResult;
-use bench::run::{AdminClient, CpuSource, Watch, check, run as measure, writes};
+use bench::run::{Admin, AdminClient, CpuSource, Watch, check, run as measure, writes};
 use bench::target::{Opened, TargetOptions, open};
 use clap::{ArgGroup, Args, ValueEnum};
 use config::Url;
@@ -101,9 +102,14 @@ pub(crate) struct BenchArguments {
     /// The target's process on this machine, whose CPU time is reported beside ours
     #[arg(long, value_name = "PID")]
     target_pid: Option<u32>,
-    /// The admin interface of a Lunette target (its --admin), to read its CPU time from any machine
-    #[arg(long, value_name = "PATH|HOST:PORT", conflicts_with = "target_pid")]
+    /// The admin interface of a Lunette target (its --admin), to read its CPU time from any machine: the path of its
+    /// socket, or http://HOST:PORT, or https://HOST:PORT
+    #[arg(long, value_name = "PATH|URL", conflicts_with = "target_pid")]
     target_admin: Option<String>,
+    /// Certificates (PEM) of the authorities that are trusted to certify the https host of --target-admin [default: the
+    /// system's]
+    #[arg(long, value_name = "FILE", requires = "target_admin")]
+    admin_ca: Option<PathBuf>,
     /// JSON with fio's field names, to standard output instead of the table, or to a file
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -245,9 +251,14 @@ impl BenchArguments {
 
     fn cpu_source(&self) -> Result<Option<CpuSource>, Failure> {
         let Some(name) = &self.target_admin else { return Ok(self.target_pid.map(CpuSource::Process)) };
-        let client = AdminClient::open(name)
-            .map_err(|error| Failure::wrong_input(format!("--target-admin: {error}")))?;
-        Ok(Some(CpuSource::Admin(client)))
+        let admin = AdminArguments::of_target(name, self.admin_ca.clone());
+        Ok(Some(CpuSource::Admin(AdminClient::open(admin).map_err(Failure::wrong_input)?)))
+    }
+}
+
+impl Admin for AdminArguments {
+    fn get(&self, path: &str) -> Result<String, String> {
+        AdminArguments::get(self, path).and_then(Answer::text).map_err(|failure| failure.text)
     }
 }
 

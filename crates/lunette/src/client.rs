@@ -10,12 +10,15 @@ use connection::{Place, Timed};
 use serde_json::Value;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long a daemon may take for an answer: it waits for the end of commands that are in flight.
 const PATIENCE: Duration = Duration::from_secs(130);
 /// The same for what is asked again and again, where a late answer is of little use.
 const PATIENCE_REPEATED: Duration = Duration::from_secs(5);
+/// The same for what is asked while something else is measured.
+const PATIENCE_MEASURING: Duration = Duration::from_secs(2);
 /// Bytes of an answer.
 const ANSWER_MAX: u64 = 64 << 20;
 
@@ -41,6 +44,12 @@ pub(crate) struct AdminArguments {
     /// How long the daemon may take for an answer.
     #[arg(skip = PATIENCE)]
     patience: Duration,
+    /// The option that names the daemon.
+    #[arg(skip = "--admin")]
+    option: &'static str,
+    /// Those of `admin_ca`, once they have been read.
+    #[arg(skip)]
+    authorities: OnceLock<Authorities>,
 }
 
 /// What a daemon answers.
@@ -50,6 +59,20 @@ pub(crate) struct Answer {
 }
 
 impl AdminArguments {
+    /// What `--target-admin` says. There HOST:PORT is an address, too.
+    pub(crate) fn of_target(name: &str, admin_ca: Option<PathBuf>) -> AdminArguments {
+        let is_address = name.contains(':') && !name.contains('/');
+        let admin = if is_address { format!("http://{name}") } else { name.into() };
+        AdminArguments {
+            admin: Some(admin),
+            admin_token_file: None,
+            admin_ca,
+            patience: PATIENCE_MEASURING,
+            option: "--target-admin",
+            authorities: OnceLock::new(),
+        }
+    }
+
     /// The same, for what is asked again and again.
     pub(crate) fn repeated(&self) -> AdminArguments {
         AdminArguments { patience: PATIENCE_REPEATED, ..self.clone() }
@@ -63,10 +86,11 @@ impl AdminArguments {
             Failure::wrong_input("XDG_RUNTIME_DIR is not set; name the daemon's socket with --admin")
         })?;
         let place = Place::parse(&text)
-            .map_err(|(what, fix)| Failure::wrong_input(format!("--admin {text}: {what}; {fix}")))?;
+            .map_err(|(what, fix)| Failure::wrong_input(format!("{} {text}: {what}; {fix}", self.option)))?;
         if self.admin_ca.is_some() && !matches!(place, Place::Https(_)) {
             let text = format!(
-                "--admin-ca: {place} uses no TLS; name an https:// place with --admin, or leave it out"
+                "--admin-ca: {place} uses no TLS; name an https:// place with {}, or leave it out",
+                self.option
             );
             return Err(Failure::wrong_input(text));
         }
@@ -152,7 +176,8 @@ impl AdminArguments {
             return Err(Failure::failed(text));
         }
         read(&answer).ok_or_else(|| {
-            Failure::failed(format!("{place}: this is no admin interface of Lunette; name it with --admin"))
+            let option = self.option;
+            Failure::failed(format!("{place}: this is no admin interface of Lunette; name it with {option}"))
         })
     }
 
@@ -205,9 +230,13 @@ impl AdminArguments {
         Ok(Some(token))
     }
 
-    fn authorities(&self) -> Result<Authorities, Failure> {
-        Authorities::of(self.admin_ca.as_deref())
-            .map_err(|fault| Failure::wrong_input(format!("{}; {}", fault.what, fault.fix)))
+    fn authorities(&self) -> Result<&Authorities, Failure> {
+        if let Some(authorities) = self.authorities.get() {
+            return Ok(authorities);
+        }
+        let authorities = Authorities::of(self.admin_ca.as_deref())
+            .map_err(|fault| Failure::wrong_input(format!("{}; {}", fault.what, fault.fix)))?;
+        Ok(self.authorities.get_or_init(|| authorities))
     }
 
     fn failed(&self, place: &Place, error: &io::Error) -> Failure {
@@ -222,7 +251,13 @@ impl AdminArguments {
                 );
                 return Failure::failed(text);
             }
-            _ => "is a daemon running (lunette serve)? name its socket or its address with --admin",
+            _ => {
+                let option = self.option;
+                let text = format!(
+                    "{place}: {error}; is a daemon running (lunette serve)? name its socket or its address with {option}"
+                );
+                return Failure::failed(text);
+            }
         };
         Failure::failed(format!("{place}: {error}; {fix}"))
     }

@@ -88,7 +88,8 @@ impl Reading {
 
 #[cfg(test)]
 mod tests {
-    use super::super::admin::tests::{answer, answering};
+    use super::super::admin::AdminClient;
+    use super::super::admin::tests::Answers;
     use super::*;
     use reactor::cpu::Snapshot;
     use std::time::Duration;
@@ -103,7 +104,7 @@ mod tests {
         second.times.user += 0.5;
         second.threads[0].times.user += 0.5;
         let restarted = Snapshot { uptime_seconds: 0.5, ..second.clone() };
-        let (_folder, client) = answering([&first, &second, &restarted].map(answer).into());
+        let client = AdminClient::open(Answers::new(&[&first, &first, &second, &restarted])).unwrap();
         let mut gauge = Gauge::new(Some(CpuSource::Admin(client)));
         let before = gauge.read(Threads::Reported).unwrap();
         let after = gauge.read(Threads::Reported).unwrap();

@@ -1,5 +1,7 @@
 //! Where a daemon's admin interface is, and a connection to it.
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -91,7 +93,11 @@ pub(super) struct Timed {
 impl Timed {
     /// To a socket in the file system.
     pub(super) fn unix(path: &Path, deadline: Instant) -> io::Result<Timed> {
-        Ok(Timed { socket: Box::new(UnixStream::connect(path)?), deadline })
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // A daemon that does not accept may have no room for another connection (unix(7)).
+        set_socket_timeout(&socket, Timeout::Send, Some(left(deadline)?))?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Timed { socket: Box::new(UnixStream::from(socket)), deadline })
     }
 
     /// To the first address that answers.
@@ -152,6 +158,22 @@ impl Socket for UnixStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{bind, listen};
+
+    #[test]
+    fn who_does_not_accept_or_answer_is_waited_for_until_the_deadline() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("admin.sock");
+        let silent = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let silent = silent.expect("a socket");
+        bind(&silent, &SocketAddrUnix::new(&path).expect("a path")).expect("a free place");
+        listen(&silent, 0).expect("it listens");
+        let connected = || Timed::unix(&path, Instant::now() + Duration::from_millis(100));
+        let mut first = connected().expect("there is room for one");
+        assert_eq!(connected().err().map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
+        let unanswered = first.read(&mut [0]).expect_err("nobody answers").kind();
+        assert!(matches!(unanswered, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{unanswered}");
+    }
 
     #[test]
     fn a_place_is_a_path_or_a_host_with_a_port_and_is_shown_as_it_is_written() {

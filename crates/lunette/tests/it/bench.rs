@@ -274,7 +274,7 @@ fn an_interrupt_ends_a_run_with_what_was_measured() {
 
 #[test]
 fn wrong_options_are_answered_with_one_line() {
-    let wrong: [(&[&str], &str); 43] = [
+    let wrong: [(&[&str], &str); 45] = [
         (&[], "<TARGET>"),
         (&["ram:"], "is not a size"),
         (&["ram:1X"], "1X"),
@@ -314,8 +314,10 @@ fn wrong_options_are_answered_with_one_line() {
         (&["ram:1M", "--no-immediate-data"], "iSCSI URL"),
         (&["ram:1M", "--target-pid", "4194305"], "4194305"),
         (&["ram:1M", "--target-pid", "1", "--target-admin", "./a"], "cannot be used with"),
-        (&["ram:1M", "--target-admin", "a.sock"], "write a path with a slash"),
-        (&["ram:1M", "--target-admin", "/nonexistent/a.sock"], "lunette serve --admin"),
+        (&["ram:1M", "--target-admin", "localhost:x"], "--target-admin http://localhost:x: the port is not"),
+        (&["ram:1M", "--target-admin", "/nonexistent/a.sock"], "its address with --target-admin"),
+        (&["ram:1M", "--target-admin", "localhost:1", "--admin-ca", "ca.pem"], "place with --target-admin"),
+        (&["ram:1M", "--admin-ca", "ca.pem"], "--target-admin"),
         (&["ram:1M", "--json", "--csv"], "standard output"),
         (&["ram:1M", "--frobnicate"], "--frobnicate"),
     ];
@@ -343,7 +345,7 @@ fn help_names_every_option() {
         run(Daemon::command().args(["bench", "--help"]), Duration::from_secs(30)).expect_success("help");
     let options = "--rw --rwmixread --bs --iodepth --numjobs --runtime --ramp --rate --rate-iops --size --offset --verify --seed \
                    --buffer-compress --reads --writes --sgp --bidirectional --cores --poll --header-digest \
-                   --data-digest --no-immediate-data --target-pid --target-admin --json --csv --yes";
+                   --data-digest --no-immediate-data --target-pid --target-admin --admin-ca --json --csv --yes";
     for option in options.split_whitespace() {
         assert!(help.contains(option), "{option}:\n{help}");
     }

@@ -335,6 +335,34 @@ fn an_encrypted_interface_serves_curl_and_the_command_and_nobody_unencrypted() {
 }
 
 #[test]
+fn a_load_generator_reads_the_target_s_cpu_time_over_tls() {
+    let served = encrypted(&Authority::new());
+    let measured = |authority: &Path| {
+        let mut command = Daemon::command();
+        let target = served.daemon.lun(0).to_string();
+        command.args(["bench", &target, "--runtime", "1s", "--ramp", "0", "--json=run.json"]);
+        command
+            .current_dir(served.folder.path())
+            .args(["--target-admin", served.place(), "--admin-ca"])
+            .arg(authority);
+        run(&mut command, Duration::from_secs(60))
+    };
+    measured(&served.file("ca.pem")).expect_success("it trusts the authority");
+    let output = fs::read(served.file("run.json")).expect("a result");
+    let document: serde_json::Value = serde_json::from_slice(&output).expect("JSON");
+    let result = &document["lunette"]["result"];
+    assert!(result["target_cpu"]["us_per_op"].is_number(), "{result}");
+    assert!(result["target_cpu_lost"].is_null(), "{result}");
+    let other = served.file("other.pem");
+    fs::write(&other, Authority::new().0.pem()).expect("a file");
+    let refused = measured(&other);
+    assert_eq!(refused.status.and_then(|ended| ended.code()), Some(2), "{}", refused.text);
+    let named = "name the certificate of the authority with --admin-ca";
+    assert!(refused.text.contains(named), "{}", refused.text);
+    served.daemon.stop();
+}
+
+#[test]
 fn a_daemon_without_a_file_has_its_tokens_and_certificate_from_its_arguments() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     Authority::new().certify(folder.path());
