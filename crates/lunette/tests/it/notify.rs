@@ -119,17 +119,24 @@ fn the_packaged_unit_reloads_a_daemon_whose_admin_interface_is_elsewhere() {
     let unit = include_str!("../../debian/lunette.service");
     let script =
         unit.lines().find_map(|line| line.strip_prefix("ExecReload=/bin/sh -c '")?.strip_suffix('\''));
-    let script = script.expect("a script").replace("$$", "$");
+    let program = Daemon::command().get_program().to_string_lossy().into_owned();
+    let script = script.expect("a script").replace("$$", "$").replace("/usr/bin/lunette", &program);
     let manager = Manager::new();
     manager.write(1);
     let file = manager.file().display().to_string();
     let daemon = manager.start(&mut serving(&["--config", &file, "--cores", "0", "--admin", "127.0.0.1:0"]));
     manager.find("READY=1");
     manager.write(2);
-    let mut reload = tool("sh");
-    reload.args(["-c", &script]).env("MAINPID", daemon.pid().to_string());
-    reload.env("LUNETTE_ADMIN", manager.folder.path().join("lunette.sock"));
-    run(&mut reload, PATIENCE).expect_success("it gets a signal");
+    let reload = |admin: &std::ffi::OsStr| {
+        let mut reload = tool("sh");
+        reload.args(["-c", &script]).env("MAINPID", daemon.pid().to_string()).env("LUNETTE_ADMIN", admin);
+        run(&mut reload, PATIENCE)
+    };
+    // Whose address is known is asked for what came of it: here nobody answers.
+    let asked = reload("http://127.0.0.1:1".as_ref());
+    assert!(asked.text.contains("http://127.0.0.1:1"), "{}", asked.text);
+    assert_ne!(asked.status.and_then(|ended| ended.code()), Some(0), "{}", asked.text);
+    reload(manager.folder.path().join("lunette.sock").as_ref()).expect_success("it gets a signal");
     manager.find("RELOADING=1");
     assert!(status(&manager.find("READY=1")).starts_with("serving 2 LUNs"));
     daemon.stop();

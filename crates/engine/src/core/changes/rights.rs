@@ -49,10 +49,12 @@ impl<I: Io> Core<I> {
     /// gone.
     fn rights(&self, served: &Served, session: Key, unit: u32) -> Rights {
         let Some(index) = served.units.iter().position(|other| *other == unit) else { return ALL };
+        let is_writable = !served.config.luns[index].read_only;
         // A SANITIZE may have outlived its session; and one that was let in by a change to come is not served here yet.
         let conn = self.connections.get(session);
-        let Some(conn) = conn.filter(|conn| conn.facts.epoch <= served.epoch) else { return ALL };
-        let is_writable = !served.config.luns[index].read_only;
+        let Some(conn) = conn.filter(|conn| conn.facts.epoch <= served.epoch) else {
+            return Rights { is_writable, ..ALL };
+        };
         if let Way::Interface { opening, .. } = conn.facts.way {
             let is_shown = self.ethernet.lets_in(served, opening, session, unit);
             return Rights { is_shown, is_writable, ..ALL };
@@ -71,3 +73,6 @@ impl<I: Io> Core<I> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

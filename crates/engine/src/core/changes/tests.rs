@@ -9,7 +9,7 @@ use crate::slots::Key;
 use crate::state::files::System;
 use crate::stores::Opened;
 use crate::testing::daemon::Url;
-use crate::testing::initiator::{Initiator, Login, Pdu, Response, write_cdb};
+use crate::testing::initiator::{Initiator, Login, Response, write_cdb};
 use crate::testing::{HeldStore, serve, serve_reporting};
 use crate::transport::Transport;
 use crate::units::NewUnit;
@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use store::lane::Store;
 use wire::aoe::{Address, Mac};
-use wire::scsi::command::{ModeSelect6, ReportLuns, TestUnitReady};
+use wire::scsi::command::{ReportLuns, TestUnitReady};
 
 const BLOCK: u32 = 512;
 const GOOD: u8 = 0;
@@ -168,7 +168,7 @@ fn a_lun_that_goes_takes_nothing_new_and_ends_what_was_begun() {
 }
 
 /// Why a change that was made is not complete.
-fn unended(outcome: Result<(), ChangeError>) -> String {
+pub(super) fn unended(outcome: Result<(), ChangeError>) -> String {
     match outcome {
         Err(ChangeError::Unended(what)) => what,
         other => panic!("it waits for a store: {other:?}"),
@@ -396,44 +396,6 @@ fn the_right_to_write_goes_once_nothing_that_had_it_can_be_written_any_more() {
 }
 
 #[test]
-fn a_write_that_hangs_holds_up_each_change_that_takes_a_right_to_it_and_no_other() {
-    type Change = fn(&mut Config);
-    let protects: Change = |config| config.targets[0].groups[0].read_only = true;
-    let hides: Change = |config| _ = config.targets[0].luns.pop();
-    let another: Change = |config| config.logins_max += 1;
-    let protects_lun: Change = |config| config.luns[1].read_only = true;
-    let removes: Change = |config| config.targets.clear();
-    for takes in [[protects, protects_lun], [protects_lun, hides], [hides, removes]] {
-        let stores = [HeldStore::new(), HeldStore::new()];
-        let (mut daemon, url) = serve(2, &stores, |config| config.targets[0].groups = vec![everyone()]);
-        let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
-        (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
-        stores[1].hold();
-        let write = write_cdb(0, 512, BLOCK, false);
-        initiator.issue(1, write, 0, vec![1; 512]).expect("it is sent");
-        stores[1].wait_for(1);
-        // Its session ends, and it goes on.
-        drop(initiator);
-        stores[1].wait_for_cancel(1);
-        let step = |daemon: &mut Daemon, change: Change| {
-            let mut to = daemon.config().clone();
-            change(&mut to);
-            daemon.take_step(&config::diff(daemon.config(), &to)[0], &to, Wants::Store)
-        };
-        step(&mut daemon, another).expect("it waits for no write");
-        daemon.wait_at_most(Duration::ZERO);
-        for takes in takes {
-            let what = unended(step(&mut daemon, takes));
-            assert!(what.contains("LUN lun1 "), "{what}");
-        }
-        daemon.wait_at_most(Duration::from_secs(60));
-        step(&mut daemon, another).expect("it waits for no write either");
-        stores[1].release();
-        daemon.stop().expect("every core ends in order");
-    }
-}
-
-#[test]
 fn a_portal_goes_once_nothing_of_its_sessions_can_be_written_any_more_and_others_lose_nothing() {
     let stores = [HeldStore::new(), HeldStore::new()];
     let (daemon, url) = serve(2, &stores, |config| {
@@ -470,35 +432,8 @@ fn a_portal_goes_once_nothing_of_its_sessions_can_be_written_any_more_and_others
     daemon.stop().expect("every core ends in order");
 }
 
-#[test]
-fn an_order_that_hangs_holds_up_what_takes_the_right_to_it_and_not_what_protects_the_medium() {
-    let stores = [HeldStore::new(), HeldStore::new()];
-    let (mut daemon, url) = serve(2, &stores, |config| config.targets[0].groups = vec![everyone()]);
-    let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
-    (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
-    let command = Pdu::new(0x01, 0x80 | 0x20 | 1).lun(1).word(16, 0x7000_0000).word(20, 24);
-    let mut command = command.word(24, initiator.next_cmd_sn());
-    command.set_cdb(ModeSelect6::new(24));
-    initiator.send(&command).expect("it is sent");
-    initiator.skip_cmd_sn();
-    // Its parameters do not come.
-    while initiator.receive().expect("an R2T").opcode() != 0x31 {}
-    let mut to = daemon.config().clone();
-    to.luns[1].read_only = true;
-    let step = config::diff(daemon.config(), &to).remove(0);
-    daemon.take_step(&step, &to, Wants::Store).expect("a LUN that is read-only takes orders");
-    daemon.wait_at_most(Duration::ZERO);
-    to.targets[0].groups[0].read_only = true;
-    let step = config::diff(daemon.config(), &to).remove(0);
-    let what = unended(daemon.take_step(&step, &to, Wants::Store));
-    assert!(what.contains("LUN lun1 "), "{what}");
-    daemon.wait_at_most(Duration::from_secs(60));
-    drop(initiator);
-    daemon.stop().expect("every core ends in order");
-}
-
 /// A group of all initiators.
-fn everyone() -> Group {
+pub(super) fn everyone() -> Group {
     Group {
         name: "all".into(),
         initiators: Vec::new(),
