@@ -2,8 +2,9 @@
 
 use crate::Wants;
 use crate::daemon::ChangeError;
+use crate::testing::initiator::{Initiator, Login};
 use crate::testing::{HeldStore, serve};
-use config::{AoeInterface, Limits, Rate, diff};
+use config::{AoeInterface, Config, Limits, Rate, diff};
 use reactor::io::{Io, Wait};
 use reactor::memory::Arena;
 use reactor::packet::aoe;
@@ -19,6 +20,7 @@ const LOOPBACK: &str = "lo";
 const ONE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const SECTOR: usize = 512;
+const BLOCK: u32 = SECTOR as u32;
 /// Commands of AoE, and of ATA with an LBA of 48 bits.
 const ATA: u8 = 0;
 const CONFIG: u8 = 1;
@@ -110,10 +112,14 @@ impl Guest {
     }
 }
 
+/// An address that others on this machine do not have.
+fn own(slot: u8) -> Address {
+    Address { shelf: (std::process::id() % 0xf000) as u16 + 1, slot }
+}
+
 #[test]
 fn while_a_write_is_in_the_store_no_other_address_writes_its_sectors() {
-    // Others on this machine have other units.
-    let unit = Address { shelf: (std::process::id() % 0xf000) as u16 + 1, slot: 1 };
+    let unit = own(1);
     let store = HeldStore::new();
     let (daemon, _) = serve(1, std::slice::from_ref(&store), |config| {
         config.luns[0].aoe = Some(unit);
@@ -135,8 +141,7 @@ fn while_a_write_is_in_the_store_no_other_address_writes_its_sectors() {
 
 #[test]
 fn writes_that_wait_for_a_limit_leave_frames_for_others() {
-    let shelf = (std::process::id() % 0xf000) as u16 + 1;
-    let [limited, other] = [2, 3].map(|slot| Address { shelf, slot });
+    let [limited, other] = [2, 3].map(own);
     let stores = [HeldStore::new(), HeldStore::new()];
     let (daemon, _) = serve(1, &stores, |config| {
         (config.luns[0].aoe, config.luns[1].aoe) = (Some(limited), Some(other));
@@ -160,29 +165,39 @@ fn writes_that_wait_for_a_limit_leave_frames_for_others() {
 }
 
 #[test]
-fn an_address_is_not_served_any_more_once_nothing_that_came_to_it_can_be_written() {
-    let shelf = (std::process::id() % 0xf000) as u16 + 1;
-    let [before, after] = [4, 5].map(|slot| Address { shelf, slot });
-    let store = HeldStore::new();
-    let (mut daemon, _) = serve(1, std::slice::from_ref(&store), |config| {
-        config.luns[0].aoe = Some(before);
-        let (allow, deny) = (BTreeSet::new(), BTreeSet::new());
-        config.aoe = vec![AoeInterface { name: LOOPBACK.into(), cores: vec![0], allow, deny }];
-    });
-    let mut guest = Guest::new(before);
-    store.hold();
-    guest.write(ONE, 7, 1);
-    guest.settle();
-    assert_eq!(store.held(), 1);
-    let mut to = daemon.config().clone();
-    to.luns[0].aoe = Some(after);
-    let [step] = &diff(daemon.config(), &to)[..] else { panic!("one step") };
-    daemon.wait_at_most(Duration::ZERO);
-    let unended = daemon.take_step(step, &to, Wants::Store);
-    assert!(
-        matches!(&unended, Err(ChangeError::Unended(what)) if what.contains("of LUN lun0 ")),
-        "it may still be written: {unended:?}"
-    );
-    store.release();
-    daemon.stop().expect("its store is flushed");
+fn aoe_goes_once_nothing_that_came_there_can_be_written_and_others_lose_nothing() {
+    type Change = fn(&mut Config);
+    let renames: Change = |config| config.luns[0].aoe = Some(own(5));
+    let takes_unit: Change = |config| config.luns[0].aoe = None;
+    let takes_interface: Change = |config| config.aoe.clear();
+    for takes in [renames, takes_unit, takes_interface] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (mut daemon, url) = serve(1, &stores, |config| {
+            config.luns[0].aoe = Some(own(4));
+            let (allow, deny) = (BTreeSet::new(), BTreeSet::new());
+            config.aoe = vec![AoeInterface { name: LOOPBACK.into(), cores: vec![0], allow, deny }];
+        });
+        let mut neighbour = Initiator::login(&url, &Login::named("one")).expect("a session");
+        (0..2).for_each(|lun| neighbour.ready(lun).expect("the unit is ready"));
+        let mut guest = Guest::new(own(4));
+        stores[0].hold();
+        guest.write(ONE, 7, 1);
+        guest.settle();
+        assert_eq!(stores[0].held(), 1);
+        let mut to = daemon.config().clone();
+        takes(&mut to);
+        let [step] = &diff(daemon.config(), &to)[..] else { panic!("one step") };
+        daemon.wait_at_most(Duration::ZERO);
+        let unended = daemon.take_step(step, &to, Wants::Store);
+        assert!(
+            matches!(&unended, Err(ChangeError::Unended(what)) if what.contains("of LUN lun0 ")),
+            "it may still be written: {unended:?}"
+        );
+        neighbour.write_blocks(1, 0, BLOCK, &[2; SECTOR], false).expect("GOOD");
+        assert_eq!(neighbour.read_blocks(1, 0, 1, BLOCK).expect("GOOD"), [2; SECTOR]);
+        stores[0].release();
+        while neighbour.read_blocks(0, 7, 1, BLOCK).expect("GOOD") != [1; SECTOR] {}
+        neighbour.logout().expect("nothing was said to it");
+        daemon.stop().expect("its store is flushed");
+    }
 }
