@@ -100,11 +100,11 @@ impl Timed {
         Ok(Timed { socket: Box::new(UnixStream::from(socket)), deadline })
     }
 
-    /// To the first address that answers.
+    /// To the first address that answers; each has its share of the time.
     pub(super) fn tcp(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Timed> {
         let mut last = io::ErrorKind::AddrNotAvailable.into();
-        for address in addresses {
-            match left(deadline).and_then(|time| TcpStream::connect_timeout(address, time)) {
+        for (address, others) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+            match left(deadline).and_then(|time| TcpStream::connect_timeout(address, time / others)) {
                 Ok(stream) => return Ok(Timed { socket: Box::new(stream), deadline }),
                 Err(error) => last = error,
             }

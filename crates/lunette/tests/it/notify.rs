@@ -4,6 +4,7 @@ use crate::support::daemon::Daemon;
 use crate::support::thread::Still;
 use crate::support::tools::{run, tool};
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Command;
@@ -127,18 +128,23 @@ fn the_packaged_unit_reloads_a_daemon_whose_admin_interface_is_elsewhere() {
     let daemon = manager.start(&mut serving(&["--config", &file, "--cores", "0", "--admin", "127.0.0.1:0"]));
     manager.find("READY=1");
     manager.write(2);
-    let reload = |admin: &std::ffi::OsStr| {
+    let reload = |admin: &str, tokens: &str| {
         let mut reload = tool("sh");
-        reload.args(["-c", &script]).env("MAINPID", daemon.pid().to_string()).env("LUNETTE_ADMIN", admin);
-        run(&mut reload, PATIENCE)
+        reload.args(["-c", &script]).env("MAINPID", daemon.pid().to_string());
+        run(reload.env("LUNETTE_ADMIN", admin).env("LUNETTE_ADMIN_TOKEN_FILE", tokens), PATIENCE)
     };
     // Whose address is known is asked for what came of it: here nobody answers.
-    let asked = reload("http://127.0.0.1:1".as_ref());
+    let tokens = manager.folder.path().join("tokens");
+    fs::write(&tokens, "root 0123456789abcdef0123456789abcdef").expect("a file");
+    fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).expect("its mode");
+    let asked = reload("http://127.0.0.1:1", &tokens.display().to_string());
     assert!(asked.text.contains("http://127.0.0.1:1"), "{}", asked.text);
     assert_ne!(asked.status.and_then(|ended| ended.code()), Some(0), "{}", asked.text);
-    reload(manager.folder.path().join("lunette.sock").as_ref()).expect_success("it gets a signal");
-    manager.find("RELOADING=1");
-    assert!(status(&manager.find("READY=1")).starts_with("serving 2 LUNs"));
+    for admin in ["/nowhere/lunette.sock", "http://192.0.2.1:1"] {
+        reload(admin, "").expect_success("it gets a signal");
+        manager.find("RELOADING=1");
+        assert!(status(&manager.find("READY=1")).starts_with("serving 2 LUNs"));
+    }
     daemon.stop();
 }
 
