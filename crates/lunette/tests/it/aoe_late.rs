@@ -13,6 +13,7 @@ use wire::scsi::command::WriteSame16;
 use wire::scsi::status::BUSY;
 
 const NOT_READY: u8 = 2;
+const UNIT_ATTENTION: u8 = 6;
 /// What is written first, and later to the same place.
 const OLD: u8 = 1;
 const NEW: u8 = 2;
@@ -45,10 +46,14 @@ fn give_up(disk: &Disk, session: &mut Initiator) {
     assert_eq!(session.complete(old).expect("an answer").sense_key(), Some(NOT_READY));
 }
 
-/// Whether sectors could be written.
+/// Whether sectors could be written, past unit attentions: what may be lost is reported once it is noticed.
 fn is_written(session: &mut Initiator, lba: u64) -> bool {
     let cdb = write_cdb(lba, SECTOR, 512, false);
-    let response = session.write(0, cdb, &[NEW; SECTOR]).expect("an answer");
+    let mut write = || session.write(0, cdb, &[NEW; SECTOR]).expect("an answer");
+    let mut response = write();
+    while response.sense_key() == Some(UNIT_ATTENTION) {
+        response = write();
+    }
     let is_held_off = response.status == BUSY || response.sense_key() == Some(NOT_READY);
     assert!(response.status == 0 || is_held_off, "{response:?}");
     response.status == 0
