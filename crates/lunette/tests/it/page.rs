@@ -19,6 +19,16 @@ fn place(daemon: &Daemon) -> String {
     line.expect("the banner has it").to_owned()
 }
 
+/// What the page says of its connection.
+const LIVE: &str = "document.getElementById('live')?.textContent";
+
+/// The page, once it shows what it has read.
+fn opened(place: &str) -> Browser {
+    let mut browser = Browser::open(&format!("{place}/"));
+    wait_until("it is live", || browser.value(LIVE) == "live");
+    browser
+}
+
 /// Reads in the first row of a table, a second.
 fn reads(browser: &mut Browser, table: &str) -> f64 {
     let cell = format!(
@@ -41,8 +51,7 @@ fn sessions(browser: &mut Browser) -> f64 {
 #[test]
 fn the_page_changes_when_load_begins_and_ends_and_a_session_goes() {
     let daemon = Daemon::serve(["--lun", "ram:16M", "--admin", "127.0.0.1:0"]);
-    let mut browser = Browser::open(&format!("{}/", place(&daemon)));
-    wait_until("it is live", || browser.value("document.getElementById('live')?.textContent") == "live");
+    let mut browser = opened(&place(&daemon));
     wait_until("charts are drawn", || {
         browser.value("document.querySelectorAll('#charts polyline').length").as_u64() > Some(0)
     });
@@ -84,8 +93,7 @@ fn the_page_changes_when_load_begins_and_ends_and_a_session_goes() {
 #[test]
 fn names_of_initiators_are_shown_as_text() {
     let daemon = Daemon::serve(["--lun", "ram:16M", "--admin", "127.0.0.1:0"]);
-    let mut browser = Browser::open(&format!("{}/", place(&daemon)));
-    wait_until("it is live", || browser.value("document.getElementById('live')?.textContent") == "live");
+    let mut browser = opened(&place(&daemon));
     let places = [
         format!(
             "(happened({{ type: 'x', data: JSON.stringify({{ initiator: '{HOSTILE}' }}) }}), at('events'))"
@@ -161,8 +169,7 @@ fn what_is_opened_on_the_page_shows_all_there_is_to_say_and_stays_open() {
 #[test]
 fn the_page_measures_what_was_done_by_the_time_it_took() {
     let daemon = Daemon::serve(["--lun", "ram:16M", "--admin", "127.0.0.1:0"]);
-    let mut browser = Browser::open(&format!("{}/", place(&daemon)));
-    wait_until("it is live", || browser.value("document.getElementById('live')?.textContent") == "live");
+    let mut browser = opened(&place(&daemon));
     let counts = |commands: u64| json!({ "commands": commands, "bytes": 0, "latency": { "buckets": [] } });
     let list = |time: u64, commands: u64| {
         let stats = json!({ "read": counts(commands), "write": counts(0) });
@@ -195,18 +202,16 @@ fn the_page_measures_what_was_done_by_the_time_it_took() {
 #[test]
 fn the_page_shows_since_when_there_is_no_answer() {
     let daemon = Daemon::serve(["--lun", "ram:16M", "--admin", "127.0.0.1:0"]);
-    let mut browser = Browser::open(&format!("{}/", place(&daemon)));
-    let shown = "document.getElementById('live')?.textContent";
-    wait_until("it is live", || browser.value(shown) == "live");
+    let mut browser = opened(&place(&daemon));
     let is_lost =
-        |browser: &mut Browser| browser.value(&format!("{shown}.startsWith('no answer since ')")) == true;
+        |browser: &mut Browser| browser.value(&format!("{LIVE}.startsWith('no answer since ')")) == true;
     let signal = |name: &str| must(tool("kill").arg(name).arg(daemon.pid().to_string()));
 
     signal("-STOP");
     wait_until("a daemon that hangs is noticed", || is_lost(&mut browser));
     assert_eq!(browser.value("document.querySelectorAll('main.stale').length"), 1);
     signal("-CONT");
-    wait_until("it is live again", || browser.value(shown) == "live");
+    wait_until("it is live again", || browser.value(LIVE) == "live");
     assert_eq!(browser.value("document.querySelectorAll('main.stale').length"), 0);
 
     daemon.stop();
@@ -242,8 +247,7 @@ fn the_page_may_run_only_its_own_script_and_connect_only_to_its_daemon() {
     let rest = body.replace("http://www.w3.org/2000/svg", "");
     assert!(!rest.contains("http") && !rest.contains("NONCE"), "nothing comes from elsewhere");
 
-    let mut browser = Browser::open(&format!("{place}/"));
-    wait_until("it is live", || browser.value("document.getElementById('live')?.textContent") == "live");
+    let mut browser = opened(&place);
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     let script = "const script = document.createElement('script'); script.textContent = 'window.ran = 1';";
     let throw = "setTimeout(() => { throw Error('thrown') })";
