@@ -24,6 +24,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
 use wire::scsi::command::Read16;
 
 /// Sessions at once, so that the core finds more than one thing to do in a turn.
@@ -33,6 +34,8 @@ const DEPTHS: [usize; 2] = [1, 32];
 /// Sizes of commands, and how many of each session are watched, after as many that are not: all data comes with the
 /// command, and some of it is asked for by R2T.
 const LOAD: [(usize, usize); 2] = [(4096, 400), (131_072, 48)];
+/// The LUN that is a file: what such a disk takes is looked at.
+const FILE: u16 = 2;
 const BLOCK_BYTES: usize = 512;
 /// Each session's own range.
 const RANGE_BYTES: usize = 4 << 20;
@@ -91,9 +94,10 @@ unsafe impl GlobalAlloc for Watched {
 fn reads_and_writes_allocate_nothing_on_the_core_that_serves_them() {
     for poll in ["never", "adaptive"] {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let file = format!("file:{},size=16M", directory.path().join("disk").display());
+        let file = format!("file:{},size=17M", directory.path().join("disk").display());
         let (daemon, url) = serve(poll, &["ram:16M", "null:16M", &file]);
         CORE.store(thread_named("core-0"), Ordering::Relaxed);
+        wait_for_the_prober(&daemon, None);
         for (lun, store) in (0..).zip(["ram", "null", "file"]) {
             for has_digests in [false, true] {
                 for depth in DEPTHS {
@@ -104,10 +108,14 @@ fn reads_and_writes_allocate_nothing_on_the_core_that_serves_them() {
                 }
             }
         }
-        IS_WATCHING.store(true, Ordering::Relaxed);
-        drop(login(&url, 0, 0, false));
-        IS_WATCHING.store(false, Ordering::Relaxed);
-        let found = FOUND.lock().expect("nobody panics with it").take();
+        let mut initiator = login(&url, 0, FILE, false);
+        let found = allocated_by(|| take_more_space(&daemon, &mut initiator));
+        assert!(
+            found.is_none(),
+            "--poll {poll}, more space used: the core allocated\n{}",
+            found.expect("it is there")
+        );
+        let found = allocated_by(|| drop(login(&url, 0, 0, false)));
         assert!(found.is_some(), "a login allocates, and is seen to");
         daemon.stop().expect("every core ends in order");
     }
@@ -135,6 +143,36 @@ fn login(url: &Url, session: usize, lun: u16, has_digests: bool) -> Initiator {
     let mut initiator = Initiator::login(url, &named).expect("a session");
     initiator.ready(lun).expect("the unit is ready");
     initiator
+}
+
+/// Writes where nothing was written yet, until the prober has found that the file takes more space, and its unit's home
+/// has heard of that.
+fn take_more_space(daemon: &Daemon, initiator: &mut Initiator) {
+    let before = space_used(daemon);
+    issue_at(initiator, FILE, SESSIONS * RANGE_BYTES, 4096, false);
+    complete(initiator);
+    wait_for_the_prober(daemon, before);
+}
+
+/// Waits until the prober has found another figure than that, and has reported it.
+fn wait_for_the_prober(daemon: &Daemon, before: Option<u64>) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while space_used(daemon) == before {
+        assert!(Instant::now() < deadline, "nobody looked at the space that the file takes");
+        std::thread::yield_now();
+    }
+}
+
+fn space_used(daemon: &Daemon) -> Option<u64> {
+    daemon.meters().units()[usize::from(FILE)].used_bytes
+}
+
+/// The first allocation of the core while this is done.
+fn allocated_by(act: impl FnOnce()) -> Option<Backtrace> {
+    IS_WATCHING.store(true, Ordering::Relaxed);
+    act();
+    IS_WATCHING.store(false, Ordering::Relaxed);
+    FOUND.lock().expect("nobody panics with it").take()
 }
 
 /// Runs commands of all sessions twice; the second time, the core is watched.
@@ -192,7 +230,10 @@ fn run(initiator: &mut Initiator, lun: u16, session: usize, depth: usize) {
 }
 
 fn issue(initiator: &mut Initiator, lun: u16, session: usize, command: usize, bytes: usize, is_read: bool) {
-    let at = session * RANGE_BYTES + command * bytes % RANGE_BYTES;
+    issue_at(initiator, lun, session * RANGE_BYTES + command * bytes % RANGE_BYTES, bytes, is_read);
+}
+
+fn issue_at(initiator: &mut Initiator, lun: u16, at: usize, bytes: usize, is_read: bool) {
     let lba = (at / BLOCK_BYTES) as u64;
     let issued = if is_read {
         initiator.issue(lun, Read16::new(lba, (bytes / BLOCK_BYTES) as u32), bytes, Vec::new())

@@ -17,35 +17,36 @@ use wire::scsi::lun;
 
 impl<I: Io> Core<I> {
     pub(in crate::core) fn home_request(&mut self, unit: u32, origin: Origin, request: HomeRequest) {
-        if let Some(home) = self.units.home_mut(unit) {
-            home.queue.push_back((origin, request));
-            self.home_next(unit);
-        } else {
+        match self.units.home_mut(unit) {
+            Some(home) if home.current.is_some() => home.queue.push_back((origin, request)),
+            // The queue is empty while nothing is worked on, and has no memory as long as nobody had to wait.
+            Some(_) => self.home_decide(unit, origin, request),
             // The unit has gone, and all that it knew of a nexus with it.
-            self.post(origin.core, Message::Answer { origin, reply: HomeReply::Done });
+            None => self.post(origin.core, Message::Answer { origin, reply: HomeReply::Done }),
         }
     }
 
     fn home_next(&mut self, unit: u32) {
-        loop {
-            let Some(home) = self.units.home_mut(unit) else { return };
-            if home.current.is_some() {
-                return;
-            }
+        while let Some(home) = self.units.home_mut(unit).filter(|home| home.current.is_none()) {
             let Some((origin, request)) = home.queue.pop_front() else { return };
-            let by = reserver(&request);
-            let (reply, publish) = home.home.handle(request);
-            let is_final = !home.home.can_undo();
-            let Some(publish) = publish else {
-                self.post(origin.core, Message::Answer { origin, reply });
-                continue;
-            };
-            let persist = publish.persist.clone();
-            home.current = Some(Current { origin, reply, publish: Arc::new(publish), by, awaited: 0 });
-            match persist {
-                Some(state) => self.persist(unit, state, is_final),
-                None => self.publish(unit),
-            }
+            self.home_decide(unit, origin, request);
+        }
+    }
+
+    /// Decides a request while nothing else is worked on, and answers it where it changes nothing.
+    fn home_decide(&mut self, unit: u32, origin: Origin, request: HomeRequest) {
+        let Some(home) = self.units.home_mut(unit) else { return };
+        let by = reserver(&request);
+        let (reply, publish) = home.home.handle(request);
+        let is_final = !home.home.can_undo();
+        let Some(publish) = publish else {
+            return self.post(origin.core, Message::Answer { origin, reply });
+        };
+        let persist = publish.persist.clone();
+        home.current = Some(Current { origin, reply, publish: Arc::new(publish), by, awaited: 0 });
+        match persist {
+            Some(state) => self.persist(unit, state, is_final),
+            None => self.publish(unit),
         }
     }
 
