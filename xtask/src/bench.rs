@@ -15,7 +15,7 @@ use crate::command::{DIST, Result, build_lunette, command, lunette, output, root
 use crate::instructions::{self, Figures};
 use evaluation::Evaluated;
 use part::Part;
-use results::Results;
+use results::{REPETITIONS_MIN, Results};
 use std::fs;
 
 /// Options of `cargo xtask bench`.
@@ -43,9 +43,6 @@ pub(crate) struct Options {
 
 /// What was measured beside it, in the folder of results.
 const FIGURES: &str = "figures";
-
-/// Results of each row without which nothing is recorded.
-const REPETITIONS_MIN: u32 = 5;
 
 /// Measures, and checks the results against the marks.
 pub(crate) fn run(options: &Options) -> Result {

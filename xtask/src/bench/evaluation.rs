@@ -1,11 +1,10 @@
 //! Results compared with the marks.
 
-use super::Figures;
-use super::fio::FILES;
 use super::limits::LIMITS;
-use super::marks::{Figure, MORE_CORES, Mark};
+use super::marks::{FILES, Figure, MORE_CORES, Mark};
 use super::plan::CORES_MIN;
 use super::results::{Medians, Results};
+use crate::instructions::Figures;
 use std::fmt::Write as _;
 
 /// A mark, and what was achieved.

@@ -1,13 +1,14 @@
 //! How fast fio reads a file, of what our own load generator reads of it: whether the rows `local` are a fair measure.
 
-use super::{Figures, Part, REPETITIONS_MIN};
+use super::marks::FILES;
+use super::part::Part;
+use super::results::REPETITIONS_MIN;
 use crate::command::{DIST, Result, command, lunette, output, root};
+use crate::instructions::Figures;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Where the files lie, and what the file of figures calls the ratio.
-pub(super) const FILES: [(&str, &str); 2] = [("tmpfs", "fio_tmpfs"), ("disk", "fio_disk")];
 /// As large as those of the plan.
 const FILE_MIB: usize = 256;
 

@@ -1,7 +1,7 @@
 //! What must not be exceeded, and is measured by programs of its own.
 
-use super::Figures;
 use crate::command::{DIST, Result, cargo, describe, lunette};
+use crate::instructions::Figures;
 use std::process::Stdio;
 
 /// A figure that another program prints.

@@ -1,8 +1,10 @@
 //! What Lunette must reach, as ratios within one run.
 
-use super::Figures;
-use super::fio::FILES;
 use super::results::{Results, Side, USUAL};
+use crate::instructions::Figures;
+
+/// Where the files lie that fio reads beside us, and what the file of figures calls the ratio.
+pub(super) const FILES: [(&str, &str); 2] = [("tmpfs", "fio_tmpfs"), ("disk", "fio_disk")];
 
 /// A mark: a row of ours against one or several others.
 pub(super) struct Mark {

@@ -2,7 +2,8 @@
 
 use super::marks::{Mark, marks};
 use super::results::Results;
-use super::{Figures, aoe, peer, plan, transports};
+use super::{aoe, peer, plan, transports};
+use crate::instructions::Figures;
 
 /// What is measured in one run.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

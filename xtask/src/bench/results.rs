@@ -7,6 +7,9 @@ use std::path::Path;
 /// When the data of writes is sent, unless specified.
 pub(super) const USUAL: &str = "with the command";
 
+/// Results of each row without which nothing is recorded.
+pub(super) const REPETITIONS_MIN: u32 = 5;
+
 /// A row of the report: a target at a point.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Side {

@@ -31,9 +31,11 @@
 
 mod abandoned;
 mod answer;
+mod failure;
 mod order;
 mod pace;
 mod piece;
+mod plan;
 mod receive;
 mod send;
 mod task;
@@ -48,20 +50,21 @@ use crate::services::{Session, TaskId};
 use crate::time::Time;
 use abandoned::Abandoned;
 use answer::Made;
+use failure::{Failure, check};
 use pace::Pace;
+pub use piece::PIECES_MAX;
 use piece::{Kind, Piece, Pieces};
+use plan::{AtaTransfer, Plan, SECTOR_BYTES};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
-use task::{Failure, TaskTable};
-use translate::{AtaTransfer, Plan, Room, SECTOR_BYTES, check};
+use task::TaskTable;
+use translate::Room;
 use wire::aoe::{Address, Mac};
 use wire::ata::IdentifyData;
 use wire::scsi::{code, status};
 use wire::{Places, SenseKey, Span};
 
-/// Commands without an answer, however much room the target has.
-pub const PIECES_MAX: u16 = 254;
 /// How often something is sent without an answer before the target counts as lost: this side may have been
 /// asleep.
 const TRIES_MIN: u8 = 3;

@@ -7,8 +7,7 @@
 //!   ([`IdentifyData::proves_by_nop`](wire::ata::IdentifyData::proves_by_nop)) the answer to one proves as much, if it was sent when
 //!   no copy of the write can be on its way any more, between the same two interfaces.
 
-use super::pace::TIMEOUT_MAX;
-use super::send::LONG_TIMEOUT;
+use super::pace::{LONG_TIMEOUT, TIMEOUT_MAX};
 use crate::aoe::target::COPIES_WITHIN;
 use crate::time::Time;
 use std::collections::BTreeSet;
@@ -24,7 +23,7 @@ const NOPS_MAX: usize = 4;
 /// The last byte of a NOP's tag, which no request of a command has ([`super::piece::Pieces`]).
 const NOP_SLOT: u8 = 0xff;
 
-/// All of them. Those that are sent again are counted with the requests in flight to [`super::PIECES_MAX`].
+/// All of them. Those that are sent again are counted with the requests in flight to [`super::piece::PIECES_MAX`].
 #[derive(Debug, Default)]
 pub(super) struct Abandoned {
     requests: Vec<Request>,

@@ -1,7 +1,7 @@
 //! Data-in that no ATA device has in SCSI's form: it is made of IDENTIFY DEVICE data (SAT-3 clause 8 and 10).
 
-use super::task::Failure;
-use super::translate::{Plan, SECTOR_BYTES, check, invalid_field};
+use super::failure::{Failure, check, invalid_field};
+use super::plan::{Plan, SECTOR_BYTES};
 use super::trim;
 use wire::ata::{IdentifyData, set_features};
 use wire::scsi::capacity::{Capacity10, Capacity16};

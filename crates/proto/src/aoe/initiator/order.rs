@@ -1,9 +1,7 @@
 //! Commands of AoE that are not ATA (AoEr11 sections 3.2 to 3.4): a vendor-specific CDB becomes a frame, and its answer
 //! data-in, or the sense data of a [`Refusal`].
 
-use super::receive;
-use super::task::Failure;
-use super::translate::check;
+use super::failure::{Failure, check, truncated};
 use crate::aoe::Frame;
 use crate::iscsi::initiator::Request;
 use crate::services::TaskId;
@@ -104,7 +102,7 @@ impl Asked {
             }
             Some(ErrorCode::DEVICE_UNAVAILABLE) => check(SenseKey::NotReady, code::NOT_READY),
             Some(error) => refused(Refusal::Error(error)),
-            None => return self.good_answer(frame).unwrap_or(Answered::Failed(receive::cut())),
+            None => return self.good_answer(frame).unwrap_or(Answered::Failed(truncated())),
         })
     }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 const TIMEOUT_FIRST: Duration = Duration::from_millis(100);
 const TIMEOUT_MIN: Duration = Duration::from_millis(5);
 pub(super) const TIMEOUT_MAX: Duration = Duration::from_secs(1);
+/// The shortest time for what may take the device long: all of a cache may have to go to the medium.
+pub(super) const LONG_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// What is known of the way to the target and back.
 #[derive(Debug)]

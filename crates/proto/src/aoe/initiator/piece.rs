@@ -1,12 +1,13 @@
 //! Requests that have no answer yet, each a frame.
 
-use super::PIECES_MAX;
 use super::abandoned::Abandoned;
 use crate::services::TaskId;
 use crate::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// Commands without an answer, however much room the target has.
+pub const PIECES_MAX: u16 = 254;
 /// What a request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {

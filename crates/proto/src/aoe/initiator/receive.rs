@@ -1,9 +1,10 @@
 //! What comes in: answers.
 
+use super::failure::{Failure, check, check_data, truncated};
 use super::order::Answered;
-use super::piece::{Kind, Piece};
-use super::task::Failure;
-use super::translate::{self, AtaTransfer, Plan, SECTOR_BYTES, check, check_data};
+use super::piece::{Kind, PIECES_MAX, Piece};
+use super::plan::{AtaTransfer, Plan, SECTOR_BYTES};
+use super::translate;
 use super::{Initiator, Phase, Put, Source, trim};
 use crate::aoe::HEADER_BYTES_MAX;
 use crate::aoe::discover;
@@ -104,7 +105,7 @@ impl Initiator {
         match kind {
             // Asked again, it would answer the same: nobody but the target knows how much there is.
             Kind::Ata(id) if is_cut => {
-                self.end(id, Some(cut()));
+                self.end(id, Some(truncated()));
                 None
             }
             Kind::Identify(None) => self.identified(&answer),
@@ -186,7 +187,7 @@ impl Initiator {
         self.is_asking = false;
         (self.peer.mac, self.peer.buffer_count) = (found.mac, found.buffer_count);
         (self.peer.firmware, self.peer.sectors) = (found.firmware, sectors);
-        self.pace.limit(found.buffer_count.min(super::PIECES_MAX));
+        self.pace.limit(found.buffer_count.min(PIECES_MAX));
         if is_login {
             self.errand = Some(Kind::Identify(None));
         }
@@ -212,7 +213,7 @@ impl Initiator {
         let task = self.tasks.get(id)?;
         match (answer.result, identity(answer)) {
             (Err(fault), _) => self.end(id, Some(failure(fault, false, 0..0))),
-            (Ok(_), Err(_)) => self.end(id, Some(cut())),
+            (Ok(_), Err(_)) => self.end(id, Some(truncated())),
             (Ok(_), Ok(identity)) => {
                 self.identity = Some(identity);
                 let plan = translate::plan(&task.request, &identity, room, true, &mut self.made);
@@ -407,11 +408,6 @@ fn with_registers(fault: Fault) -> Failure {
             Failure { status: status::CHECK_CONDITION, sense: Some(sense) }
         }
     }
-}
-
-/// How a command ends that was answered with less than there has to be.
-pub(super) fn cut() -> Failure {
-    check(SenseKey::HardwareError, code::INTERNAL_TARGET_FAILURE)
 }
 
 /// What AoE's own errors are in SCSI.

@@ -1,10 +1,10 @@
 //! What goes out: requests, once and again.
 
 use super::abandoned::{Next, Passage};
-use super::pace::Pace;
-use super::piece::Kind;
-use super::translate::{AtaTransfer, Plan, SECTOR_BYTES};
-use super::{Initiator, InitiatorConfig, Outgoing, PIECES_MAX, Phase, trim};
+use super::pace::{LONG_TIMEOUT, Pace};
+use super::piece::{Kind, PIECES_MAX};
+use super::plan::{AtaTransfer, Plan, SECTOR_BYTES};
+use super::{Initiator, InitiatorConfig, Outgoing, Phase, trim};
 use crate::aoe::Frame;
 use crate::aoe::discover;
 use crate::services::TaskId;
@@ -16,8 +16,6 @@ use wire::aoe::{Command as AoeCommand, Header};
 use wire::ata::{Command, Registers, Section, TRIM, Transfer};
 use zerocopy::IntoBytes;
 
-/// The shortest time for what may take the device long: all of a cache may have to go to the medium.
-pub(super) const LONG_TIMEOUT: Duration = Duration::from_millis(200);
 /// The shortest time for a test, which is sent more often.
 const TEST_TIMEOUT: Duration = Duration::from_millis(50);
 /// Sectors that one frame can have verified: COUNT is a byte.

@@ -1,17 +1,10 @@
 //! Commands in flight.
 
-use super::translate::Plan;
+use super::failure::Failure;
+use super::plan::Plan;
 use super::trim::Extent;
 use crate::iscsi::initiator::Request;
 use crate::services::TaskId;
-use wire::Sense;
-
-/// How a command ended: a SCSI status, with sense data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Failure {
-    pub status: u8,
-    pub sense: Option<Sense>,
-}
 
 /// A command in flight.
 #[derive(Clone, Copy, Debug)]

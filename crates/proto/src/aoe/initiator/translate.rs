@@ -1,8 +1,9 @@
 //! What a SCSI command is in ATA (SAT-3), for a device with 512-byte sectors.
 
 use super::answer::{self, Made};
+use super::failure::{Failure, check, invalid_field};
 use super::order::Asked;
-use super::task::Failure;
+use super::plan::{AtaTransfer, Plan, SECTOR_BYTES};
 use super::trim;
 use crate::iscsi::initiator::Request;
 use wire::aoe::Order;
@@ -13,44 +14,8 @@ use wire::scsi::command::{
     ReadCapacity16, ReportLuns, RequestSense, Unmap, Verify10, Write10,
 };
 use wire::scsi::field::{Field, Value};
-use wire::scsi::{Command, code, opcode, status};
-use wire::{Cdb, Sense, SenseData, SenseKey, Specific};
-
-/// Bytes of a sector.
-pub(super) const SECTOR_BYTES: u32 = wire::ata::SECTOR_BYTES;
-
-/// What is done for a command.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Plan {
-    /// IDENTIFY DEVICE, whose answer the command is planned with once more.
-    Ask,
-    /// So much of its data-out is looked at, and the command is planned with it; `is_fresh`, after it was asked.
-    Look { bytes: u32, is_fresh: bool },
-    /// Sectors are read, written or verified; with `flush`, FLUSH CACHE follows.
-    Move { way: AtaTransfer, lba: u64, sectors: u32, flush: bool },
-    /// FLUSH CACHE.
-    Flush,
-    /// DATA SET MANAGEMENT with TRIM, of so many ranges; so many of them in a command.
-    Trim { ranges: u32, most: u32 },
-    /// SET FEATURES, of this one.
-    Feature(u8),
-    /// An ATA command, as it is.
-    Ata(PassThrough),
-    /// A command of AoE that is not ATA.
-    Order(Asked),
-    /// It has ended well, with what was made as its data-in.
-    Made,
-    /// It has failed.
-    Fail(Failure),
-}
-
-/// What becomes of sectors.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum AtaTransfer {
-    Read,
-    Write,
-    Verify,
-}
+use wire::scsi::{Command, code, opcode};
+use wire::{Cdb, Sense, SenseData, SenseKey};
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug)]
@@ -295,25 +260,6 @@ fn only_unit(request: &Request) -> Result<(), Failure> {
     } else {
         Err(check(SenseKey::IllegalRequest, code::LOGICAL_UNIT_NOT_SUPPORTED))
     }
-}
-
-/// CHECK CONDITION with this.
-pub(super) fn check(key: SenseKey, code: u16) -> Failure {
-    check_data(&SenseData::new(key, code))
-}
-
-/// CHECK CONDITION with this, in fixed format unless it has no room for the LBA.
-pub(super) fn check_data(data: &SenseData) -> Failure {
-    let is_short = data.information.is_none_or(|lba| u32::try_from(lba).is_ok());
-    let sense = if is_short { Sense::fixed(data) } else { Sense::descriptor(data) };
-    Failure { status: status::CHECK_CONDITION, sense: Some(sense) }
-}
-
-/// INVALID FIELD IN CDB.
-pub(super) fn invalid_field<T>(field: Field<T>) -> Failure {
-    let specific = Some(Specific::Field { in_cdb: true, byte: field.byte(), bit: field.bit() });
-    let data = SenseData { specific, ..SenseData::new(SenseKey::IllegalRequest, code::INVALID_FIELD_IN_CDB) };
-    Failure { status: status::CHECK_CONDITION, sense: Some(Sense::fixed(&data)) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! UNMAP (SBC-3 section 5.28) as DATA SET MANAGEMENT with TRIM (ACS-3 section 7.5, SAT-3 section 9.23).
 
-use super::translate::{Plan, check};
+use super::failure::check;
+use super::plan::Plan;
 use wire::SenseKey;
 use wire::ata::{IdentifyData, SECTOR_BYTES, SECTORS_48_BIT};
 use wire::scsi::capacity::{UnmapDescriptor, UnmapHeader};
@@ -104,7 +105,7 @@ fn ranges(extents: &[Extent]) -> impl Iterator<Item = u64> + '_ {
 
 #[cfg(test)]
 mod tests {
-    use super::super::task::Failure;
+    use super::super::failure::Failure;
     use super::*;
     use crate::aoe::initiator::answer::tests::DISK;
 
