@@ -1,9 +1,9 @@
 //! ATA over Ethernet: the interfaces that serve it, and what units are called there.
 
+use super::checks::{cores, limit, required, unique};
+use super::model::{AOE_INTERFACES_MAX, AoeInterface, Lun};
 use super::problems::{Collector, Fault};
 use super::raw::*;
-use super::verify::{cores, limit, required, unique};
-use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 use wire::aoe::{Address, Mac};
 

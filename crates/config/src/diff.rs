@@ -1,6 +1,6 @@
 //! From one configuration to another: a pure function into ordered steps.
 
-use super::{AoeInterface, Config, Group, HugePages, Lun, StoreSpec, Target};
+use super::model::{AoeInterface, Config, Group, HugePages, Lun, StoreSpec, Target};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 

@@ -1,46 +1,14 @@
 //! TOML with positions: a document is read table by table, and every fault is noted with its place: syntax, types,
 //! unknown keys.
 
+use super::place::{At, Place};
 use super::problems::{Collector, Fault, suggest};
-use super::redact;
+use super::redact::redact;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Values that one list may have.
 const LIST_MAX: usize = 256;
-
-/// Where something was said.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
-pub struct Place {
-    /// `target[0].luns[2]` or `--lun`.
-    pub path: String,
-    /// Byte offset in the file; `None`: on the command line.
-    pub offset: Option<usize>,
-}
-
-impl Place {
-    pub(super) fn option(name: &str) -> Place {
-        Place { path: name.into(), offset: None }
-    }
-
-    /// A place inside this one, when the file has no text of its own for it.
-    pub(super) fn inner(&self, name: &str) -> Place {
-        Place { path: format!("{}.{name}", self.path), offset: self.offset }
-    }
-}
-
-/// A value and where it was said.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct At<T> {
-    pub(super) value: T,
-    pub(super) place: Place,
-}
-
-impl<T> At<T> {
-    pub(super) fn new(value: T, place: &Place) -> At<T> {
-        At { value, place: place.clone() }
-    }
-}
 
 /// Reads a whole document; what cannot be understood is noted and left out. `None`: it is not TOML at all.
 pub fn read_document<T>(

@@ -1,12 +1,31 @@
 //! TOML into the raw form.
 
-use super::ByDevice;
 use super::document::{Table, item_place, read_document, read_table, wrong_type};
-use super::problems::Collector;
+use super::model::{ByDevice, FILE_BYTES_MAX};
+use super::problems::{Collector, Problems};
 use super::raw::*;
-use std::path::PathBuf;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::DeValue;
+
+/// The text of a configuration file.
+pub(super) fn load(path: &Path) -> Result<String, Problems> {
+    let mut text = String::new();
+    let read =
+        std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
+    match read {
+        Err(error) => Err(Problems::of_file(
+            path,
+            format!("cannot be read: {error}"),
+            "name a readable TOML file in UTF-8",
+        )),
+        Ok(bytes) if u64::try_from(bytes).is_ok_and(|bytes| bytes > FILE_BYTES_MAX) => {
+            Err(Problems::of_file(path, "the file is too large".into(), "keep it below 16 MiB"))
+        }
+        Ok(_) => Ok(text),
+    }
+}
 
 /// Reads the whole file; what cannot be understood is noted and left out. `None`: it is not TOML at all.
 pub(super) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Raw> {

@@ -1,6 +1,6 @@
 //! Whom a group of a target means.
 
-use super::{Group, Network, Target};
+use super::model::{Group, Network, Target};
 use std::net::IpAddr;
 
 impl Target {

@@ -1,27 +1,35 @@
 //! The desired state. TOML (or the command line) is parsed, then verified into a [`Config`], in which every reference
 //! holds and every value is in range; nothing after that can fail for reasons of syntax.
 //!
-//! `file` and `options` read the two sources into one raw form, `verify` and `targets` make a [`Config`] of it, and
-//! [`diff`] says how to get from one [`Config`] to another. [`Url`] names a unit of a target; what may be secrets in text
-//! that is shown is left out by [`redact`].
+//! `model` is what a [`Config`] consists of. `file` and `options` read the two sources into one `raw` form, `verify` and
+//! `targets` make a [`Config`] of it, `warnings` finds what is questionable about it, and all that together is a
+//! [`Checked`]. [`diff`] says how to get from one [`Config`] to another. [`Url`] names a unit of a target; what may be
+//! secrets in text that is shown is left out by [`redact`].
 //!
 //! It reads files, and nothing else of the machine; what else the machine has, a [`Host`] says.
 #![forbid(unsafe_code)]
 
 mod access;
+mod access_files;
 mod aoe;
+mod checked;
+mod checks;
 mod diff;
 mod document;
 mod edit;
 mod file;
 mod groups;
 mod limits;
+mod machine;
 pub mod memory;
+mod model;
 pub mod names;
 mod options;
+mod place;
 mod ports;
 mod private;
 mod problems;
+mod protocol;
 mod raw;
 mod redact;
 mod scalar;
@@ -34,414 +42,23 @@ mod url;
 mod verify;
 mod warnings;
 
-pub use access::{AdminAccess, FileRead, Identity, Token, Unusable, token_of};
+pub use access::{AdminAccess, FileRead, Identity, Token};
+pub use access_files::{Unusable, token_of};
+pub use checked::Checked;
 pub use diff::{StepOfChange, diff};
-pub use document::{Place, Table, read_document};
+pub use document::{Table, read_document};
 pub use edit::{Action, Edit, EditError, ShownIn, Subject};
-pub use limits::{Limits, Rate};
+pub use model::*;
 pub use options::ServeOptions;
+pub use place::Place;
 pub use ports::TargetPort;
 pub use problems::{Collector, Fault, Problem, Problems, suggest};
+pub use protocol::Protocol;
 pub use redact::{redact, redact_all};
 pub use scalar::{format_size, parse_admin, parse_cores, parse_duration, parse_guid, parse_size, show_cores};
-pub use secrets::SecretFiles;
 pub use spec::SpecOfLun;
-pub use url::{Protocol, Url, UrlError};
+pub use url::{SecretFiles, Url, UrlError};
 pub use warnings::Host;
-
-use proto::iscsi::chap::Algorithm;
-use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
-use wire::aoe::{Address, Mac};
-
-/// Portals of a configuration.
-pub const PORTALS_MAX: usize = 256;
-/// Targets of a configuration.
-pub const TARGETS_MAX: usize = 4096;
-/// LUNs of a configuration.
-pub const LUNS_MAX: usize = 16384;
-/// Groups of a target.
-pub const GROUPS_MAX: usize = 1024;
-/// Interfaces that serve AoE.
-pub const AOE_INTERFACES_MAX: usize = 64;
-/// Highest LUN number: what flat space addressing reaches (SAM-5 section 4.7.7.3).
-pub const LUN_NUMBER_MAX: u16 = wire::scsi::lun::NUMBER_MAX;
-/// Commands that a session may have in flight at most.
-pub const QUEUE_DEPTH_MAX: u16 = 128;
-/// Bytes of a configuration file.
-pub const FILE_BYTES_MAX: u64 = 16 << 20;
-
-/// A verified configuration.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Config {
-    /// Core numbers to run on, ascending, at least one.
-    pub cores: Vec<usize>,
-    /// How idle cores wait.
-    pub poll: Poll,
-    /// Where state that survives a restart is kept (APTPL reservations); `None`: nowhere.
-    pub state_dir: Option<PathBuf>,
-    /// Where the admin interface listens.
-    pub admin: AdminPlace,
-    /// The group of users that may use its socket, too.
-    pub admin_group: Option<String>,
-    /// Who may change what is served where it is reached by an address, and what encrypts that.
-    pub admin_access: Arc<AdminAccess>,
-    /// Backing stores with their units.
-    pub luns: Vec<Lun>,
-    /// Targets.
-    pub targets: Vec<Target>,
-    /// Addresses that are listened on.
-    pub portals: Vec<Portal>,
-    /// Interfaces that serve AoE.
-    pub aoe: Vec<AoeInterface>,
-    /// How long a connection may take to log in.
-    pub login_timeout: Duration,
-    /// Idle time after which a NOP-In asks whether the initiator lives; it has as long to answer.
-    pub keep_alive: Duration,
-    /// How long data that an initiator owes, or is to take, may make no progress before its session is ended.
-    pub stall_timeout: Duration,
-    /// Connections that may be logging in at once, over all portals.
-    pub logins_max: usize,
-    /// Names the SRP target ports, as both id_ext and ioc_guid; `None`: one is made, and kept in the state directory.
-    pub srp_guid: Option<u64>,
-}
-
-impl Config {
-    /// Reads and verifies a file's text; `path` names it in faults, and relative paths in it start at its folder.
-    pub fn from_toml(text: &str, path: &Path) -> Result<Config, Problems> {
-        let mut problems = problems::Collector::new(Some((path, text)));
-        let raw = file::read(text, &mut problems);
-        let machine = verify::Machine::here(path.parent());
-        let config = raw.and_then(|mut raw| verify::verify(&mut raw, &machine, &mut problems));
-        problems.finish(config)
-    }
-
-    /// The configuration that the command line asks for.
-    pub fn from_options(options: &ServeOptions) -> Result<Config, Problems> {
-        Checked::from_options(options).map(|checked| checked.config)
-    }
-}
-
-/// A verified configuration, what it comes from, and what is questionable about it.
-pub struct Checked {
-    /// The configuration.
-    pub config: Config,
-    /// The text of the file; without one, of a file that says the same.
-    pub text: String,
-    /// All of it as a file, without secrets: also what the command line said beside the file.
-    pub shown: String,
-    /// What no start fails for, and yet is hardly meant.
-    pub warnings: Vec<Problem>,
-    /// Where its certificate and key are named.
-    identity: access::Origin,
-}
-
-impl Checked {
-    /// The options of the command line. What this machine lacks, the daemon finds out itself.
-    pub fn from_options(options: &ServeOptions) -> Result<Checked, Problems> {
-        options::config(options)
-    }
-
-    /// The same with this as the text of the file. Where the options name none, they are not read again: the text is what
-    /// became of [`Checked::text`]. Who may do what over TCP stays as it is: files that say so are not read again, either.
-    pub fn from_text(
-        options: &ServeOptions,
-        text: &str,
-        access: Arc<AdminAccess>,
-    ) -> Result<Checked, Problems> {
-        options::config_of(options, text, access)
-    }
-
-    /// What whoever serves the admin interface makes of its certificate and key, if they can be used.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub fn access<T>(
-        &self,
-        made: impl FnOnce(&Arc<AdminAccess>) -> Result<T, Unusable>,
-    ) -> Result<T, Problems> {
-        made(&self.config.admin_access).map_err(|unusable| self.identity.problems(&self.text, &unusable))
-    }
-
-    /// Reads and verifies a file, also against a machine: what it names may not be there.
-    pub fn from_file(path: &Path, host: &dyn Host) -> Result<Checked, Problems> {
-        let text = options::load(path)?;
-        let mut problems = problems::Collector::new(Some((path, &text)));
-        let machine = verify::Machine::here(path.parent());
-        let mut raw = file::read(&text, &mut problems);
-        let config = raw.as_mut().and_then(|raw| verify::verify(raw, &machine, &mut problems));
-        let (config, raw) = problems.finish(config.zip(raw))?;
-        Ok(options::checked(config, &raw, &machine, Some((path, &text)), Some(host)))
-    }
-}
-
-/// How idle cores wait for work.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Poll {
-    /// Spin for a bounded time that adapts to arrivals, then sleep.
-    Adaptive,
-    /// Spin.
-    Always,
-    /// Sleep.
-    Never,
-}
-
-/// Whether there is an admin interface, and where.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub enum AdminPlace {
-    /// Where commands expect it, if that can be had.
-    #[default]
-    Usual,
-    /// There is none.
-    Nowhere,
-    /// There.
-    At(AdminAddress),
-}
-
-/// Where the admin interface listens.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum AdminAddress {
-    /// A socket in the file system, for its owner only.
-    Unix(PathBuf),
-    /// An address and a port; port 0 is any free one.
-    Tcp(SocketAddr),
-}
-
-/// A listening address.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Portal {
-    /// Address and port.
-    pub listen: SocketAddr,
-    /// Cores that take its connections (a subset of [`Config::cores`]), at least one.
-    pub cores: Vec<usize>,
-    /// Target portal group tag, from 1.
-    pub group: u16,
-    /// What is spoken there.
-    pub transports: Transports,
-    /// Whether RDMA devices listen there, for iSER and SRP.
-    pub rdma: ByDevice,
-}
-
-/// Whether RDMA devices listen at a portal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ByDevice {
-    /// TCP alone listens.
-    No,
-    /// They listen beside TCP.
-    Too,
-    /// TCP does not listen.
-    Only,
-}
-
-/// An interface that serves AoE: every unit with an AoE address.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AoeInterface {
-    /// Name of the network interface.
-    pub name: String,
-    /// Cores that take its frames (a subset of [`Config::cores`]), at least one.
-    pub cores: Vec<usize>,
-    /// Who is served; empty: everyone.
-    pub allow: BTreeSet<Mac>,
-    /// Who is not, even if allowed.
-    pub deny: BTreeSet<Mac>,
-}
-
-impl AoeInterface {
-    /// Whether frames from this address are taken.
-    pub fn admits(&self, mac: Mac) -> bool {
-        !self.deny.contains(&mac) && (self.allow.is_empty() || self.allow.contains(&mac))
-    }
-}
-
-/// What a portal offers, at least one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Transports {
-    /// iSCSI over TCP.
-    pub iscsi: bool,
-    /// iSER over iWARP in user space.
-    pub iser: bool,
-    /// SRP over iWARP in user space.
-    pub srp: bool,
-}
-
-impl Transports {
-    /// What is offered where nothing else is said.
-    pub const DEFAULT: Transports = Transports { iscsi: true, iser: true, srp: false };
-
-    /// Whether there are targets with iSCSI names to log in to.
-    pub fn any_iscsi(self) -> bool {
-        self.iscsi || self.iser
-    }
-}
-
-/// A logical unit and its store.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Lun {
-    /// Name, unique among LUNs: how targets refer to it, and what the log says.
-    pub name: String,
-    /// The store.
-    pub store: StoreSpec,
-    /// Logical block size in bytes; of a remote store, that of its unit once it is open.
-    pub block_bytes: u32,
-    /// Physical block size in bytes.
-    pub physical_block_bytes: u32,
-    /// Unit serial number.
-    pub serial: String,
-    /// Whether it is the same at the next start.
-    pub serial_lasts: bool,
-    /// Product identification.
-    pub product: String,
-    /// Read-only.
-    pub read_only: bool,
-    /// Write cache enabled at start.
-    pub write_cache: bool,
-    /// Thin provisioned.
-    pub thin: bool,
-    /// The part of its size, in percent, that it may take before its initiators are notified; `None`: they are not.
-    pub warn_at: Option<u8>,
-    /// Removable medium.
-    pub removable: bool,
-    /// What it is called on interfaces that serve AoE; `None`: they do not serve it.
-    pub aoe: Option<Address>,
-    /// What all its sessions together may do in a second.
-    pub limits: Limits,
-}
-
-/// Where a unit's data is stored.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum StoreSpec {
-    /// Zeros; writes vanish.
-    Null {
-        /// Bytes.
-        size: u64,
-    },
-    /// Memory.
-    Ram {
-        /// Bytes.
-        size: u64,
-        /// Whether it uses huge pages.
-        huge_pages: HugePages,
-    },
-    /// A file; made (sparse) when `size` is given and it does not exist.
-    File {
-        /// Path.
-        path: PathBuf,
-        /// Bytes; `None`: as large as the file is.
-        size: Option<u64>,
-    },
-    /// A block device.
-    Block {
-        /// Path.
-        path: PathBuf,
-    },
-    /// A unit of another target, whose block size is that unit's.
-    Remote {
-        /// Where it is.
-        url: Box<Url>,
-        /// The block size that it must have; `None`: whatever it has.
-        block_bytes: Option<u32>,
-    },
-}
-
-/// Whether a disk in memory uses huge pages.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum HugePages {
-    /// If all disks in memory together fit into what this process may use, even when they are full.
-    #[default]
-    Auto,
-    /// Yes.
-    Always,
-    /// No: a disk takes no more memory than what is written.
-    Never,
-}
-
-/// As the command line has it, without sizes of files and secrets of URLs.
-impl std::fmt::Display for StoreSpec {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            StoreSpec::Null { size } => write!(f, "null:{size}"),
-            StoreSpec::Ram { size, .. } => write!(f, "ram:{size}"),
-            StoreSpec::File { path, .. } => write!(f, "file:{}", path.display()),
-            StoreSpec::Block { path } => write!(f, "block:{}", path.display()),
-            StoreSpec::Remote { url, .. } => write!(f, "{url}"),
-        }
-    }
-}
-
-/// A target.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Target {
-    /// iSCSI name, normalised (RFC 3722: lower case).
-    pub name: String,
-    /// Alias.
-    pub alias: Option<String>,
-    /// Sessions at most.
-    pub sessions_max: usize,
-    /// Commands that a session may have in flight, unless its group says how many.
-    pub queue_depth: Option<u16>,
-    /// Indices into [`Config::portals`] through which the target is reached, at least one.
-    pub portals: Vec<usize>,
-    /// LUN number and index into [`Config::luns`], ascending by number: what initiators see unless their group has a
-    /// list of its own.
-    pub luns: Vec<(u16, usize)>,
-    /// Groups, in order; the first that matches an initiator decides. No groups: everyone may log in. Groups, but
-    /// none that matches: refused.
-    pub groups: Vec<Group>,
-}
-
-/// A group of initiators of one target.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Group {
-    /// For the log.
-    pub name: String,
-    /// Initiator name patterns (`*` and `?`), lower case; empty: any name.
-    pub initiators: Vec<String>,
-    /// Networks the initiator may come from; empty: any.
-    pub networks: Vec<Network>,
-    /// A match is refused.
-    pub deny: bool,
-    /// All LUNs are read-only for this group.
-    pub read_only: bool,
-    /// LUN number and index into [`Config::luns`], ascending by number; `None`: the target's list.
-    pub luns: Option<Vec<(u16, usize)>>,
-    /// CHAP; `None`: no authentication.
-    pub chap: Option<Chap>,
-    /// Commands that a session may have in flight; `None`: as many as the target says.
-    pub queue_depth: Option<u16>,
-    /// What all its sessions together may do in a second.
-    pub limits: Limits,
-}
-
-/// An address prefix.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Network {
-    /// Address, host bits zero.
-    pub address: IpAddr,
-    /// Prefix length in bits.
-    pub prefix: u8,
-}
-
-/// CHAP credentials.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Chap {
-    /// The name that the initiator gives.
-    pub user: String,
-    /// Its secret.
-    pub secret: Vec<u8>,
-    /// The name and secret with which the target proves itself, if asked.
-    pub mutual: Option<(String, Vec<u8>)>,
-    /// Algorithms that are accepted, the best first; empty: all, as the initiator prefers.
-    pub algorithms: Vec<Algorithm>,
-}
-
-impl std::fmt::Debug for Chap {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Chap").field("user", &self.user).finish_non_exhaustive()
-    }
-}
 
 #[cfg(test)]
 mod tests;

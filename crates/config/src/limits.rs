@@ -1,38 +1,9 @@
 //! How much a LUN, or the members of a group together, may do in a second.
 
+use super::model::{Limits, QUEUE_DEPTH_MAX, Rate};
 use super::problems::{Collector, Fault};
 use super::raw::{Place, RawLimits, RawLun, Text};
-use super::{QUEUE_DEPTH_MAX, scalar};
-
-/// Limits, each for all sessions and cores together; `None`: there is none.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Limits {
-    /// Commands a second.
-    pub iops: Option<Rate>,
-    /// Bytes a second.
-    pub bytes: Option<Rate>,
-}
-
-/// A limit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rate {
-    /// In a second.
-    pub per_second: u64,
-    /// How much may come at once after a pause; [`Rate::BURST_MILLIS`] of the rate at least.
-    pub burst: u64,
-}
-
-impl Rate {
-    /// What may come at once is at least what the rate allows in this time.
-    pub const BURST_MILLIS: u64 = 20;
-}
-
-impl Limits {
-    /// Whether anything is limited.
-    pub fn any(&self) -> bool {
-        self.iops.is_some() || self.bytes.is_some()
-    }
-}
+use super::scalar;
 
 /// The highest that is not the same as none.
 const IOPS_MAX: u64 = 100_000_000;

@@ -1,13 +1,12 @@
 //! The command line into the raw form: a file with overrides, or a configuration of its own.
 
-use super::access::Origin;
-use super::problems::{Collector, Fault};
+use super::access::AdminAccess;
+use super::checked::Checked;
+use super::machine::Machine;
+use super::model::{ByDevice, Config};
+use super::problems::{Collector, Fault, Problems};
 use super::raw::*;
-use super::scalar;
-use super::show::{self, Secrets};
-use super::verify::{self, Machine};
-use super::{AdminAccess, ByDevice, Checked, Config, FILE_BYTES_MAX, Problems, file, spec, warnings};
-use std::io::Read;
+use super::{file, scalar, spec, verify};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -51,45 +50,37 @@ pub struct ServeOptions {
     pub admin_key: Option<String>,
 }
 
-/// The configuration that the options ask for.
-pub(super) fn config(options: &ServeOptions) -> Result<Checked, Problems> {
-    match &options.config {
-        Some(path) => {
-            let text = load(path)?;
-            with_file(options, path, &text, &Machine::here(path.parent()))
-        }
-        None => without_file(options, &Machine::here(None)),
+impl Config {
+    /// The configuration that the command line asks for.
+    pub fn from_options(options: &ServeOptions) -> Result<Config, Problems> {
+        Checked::from_options(options).map(|checked| checked.config)
     }
 }
 
-/// The same with this text in the place of the file's.
-pub(super) fn config_of(
-    options: &ServeOptions,
-    text: &str,
-    access: Arc<AdminAccess>,
-) -> Result<Checked, Problems> {
-    let machine = |base| Machine { access: Some(access), ..Machine::here(base) };
-    match &options.config {
-        Some(path) => with_file(options, path, text, &machine(path.parent())),
-        None => with_file(&ServeOptions::default(), Path::new(RUNNING), text, &machine(None)),
-    }
-}
-
-/// The text of a configuration file.
-pub(super) fn load(path: &Path) -> Result<String, Problems> {
-    let mut text = String::new();
-    let read =
-        std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
-    match read {
-        Err(error) => Err(Problems::of_file(
-            path,
-            format!("cannot be read: {error}"),
-            "name a readable TOML file in UTF-8",
-        )),
-        Ok(bytes) if u64::try_from(bytes).is_ok_and(|bytes| bytes > FILE_BYTES_MAX) => {
-            Err(Problems::of_file(path, "the file is too large".into(), "keep it below 16 MiB"))
+impl Checked {
+    /// The options of the command line. What this machine lacks, the daemon finds out itself.
+    pub fn from_options(options: &ServeOptions) -> Result<Checked, Problems> {
+        match &options.config {
+            Some(path) => {
+                let text = file::load(path)?;
+                with_file(options, path, &text, &Machine::here(path.parent()))
+            }
+            None => without_file(options, &Machine::here(None)),
         }
-        Ok(_) => Ok(text),
+    }
+
+    /// The same with this as the text of the file. Where the options name none, they are not read again: the text is what
+    /// became of [`Checked::text`]. Who may do what over TCP stays as it is: files that say so are not read again, either.
+    pub fn from_text(
+        options: &ServeOptions,
+        text: &str,
+        access: Arc<AdminAccess>,
+    ) -> Result<Checked, Problems> {
+        let machine = |base| Machine { access: Some(access), ..Machine::here(base) };
+        match &options.config {
+            Some(path) => with_file(options, path, text, &machine(path.parent())),
+            None => with_file(&ServeOptions::default(), Path::new(RUNNING), text, &machine(None)),
+        }
     }
 }
 
@@ -109,31 +100,9 @@ fn with_file(
     let config = raw.and_then(|mut raw| {
         overrides(options, &mut raw);
         let config = verify::verify(&mut raw, machine, &mut problems);
-        config.map(|config| checked(config, &raw, machine, Some((path, text)), None))
+        config.map(|config| Checked::new(config, &raw, machine, Some((path, text)), None))
     });
     problems.finish(config)
-}
-
-/// `host`: the machine that lacks what warnings are of, too.
-pub(super) fn checked(
-    config: Config,
-    raw: &Raw,
-    machine: &Machine,
-    file: Option<(&Path, &str)>,
-    host: Option<&dyn warnings::Host>,
-) -> Checked {
-    let mut questions = Collector::new(file);
-    warnings::lasting(raw, &config, &mut questions);
-    if let Some(host) = host {
-        warnings::absent(raw, &config, host, &mut questions);
-    }
-    let shown = show::file(raw, &config, &machine.base, Secrets::Hidden);
-    let text = match file {
-        Some((_, text)) => text.to_owned(),
-        None => show::file(raw, &config, &machine.base, Secrets::Kept),
-    };
-    let identity = Origin::of(raw, file.map(|(path, _)| path));
-    Checked { config, text, shown, warnings: questions.warnings(), identity }
 }
 
 fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Checked, Problems> {
@@ -154,7 +123,7 @@ fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Checked, Pr
     let name = Some(At::new(name, &place));
     raw.targets = vec![RawTarget { place, name, luns: Some(references), ..RawTarget::default() }];
     let config = verify::verify(&mut raw, machine, &mut problems);
-    problems.finish(config.map(|config| checked(config, &raw, machine, None, None)))
+    problems.finish(config.map(|config| Checked::new(config, &raw, machine, None, None)))
 }
 
 /// What may be said beside a file.
@@ -188,7 +157,7 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
         }
     }
     if !options.listen.is_empty() {
-        raw.portals = options.listen.iter().map(|address| portal(address)).collect();
+        raw.portals = options.listen.iter().map(|address| RawPortal::at(address)).collect();
     }
     if !options.aoe.is_empty() {
         raw.aoe = options.aoe.iter().map(|name| interface(name)).collect();
@@ -241,10 +210,4 @@ fn add_srp(address: &str, raw: &mut Raw) {
 fn interface(name: &str) -> RawAoe {
     let place = Place::option("--aoe");
     RawAoe { interface: Some(At::new(name.into(), &place)), place, ..RawAoe::default() }
-}
-
-/// A portal as `--listen` gives it.
-pub(super) fn portal(address: &str) -> RawPortal {
-    let place = Place::option("--listen");
-    RawPortal { listen: Some(At::new(address.into(), &place)), place, ..RawPortal::default() }
 }

@@ -1,7 +1,7 @@
 //! SCSI target ports that a configuration makes: one for each protocol in each portal group of a target. iSCSI over TCP
 //! and iSER are one protocol here.
 
-use super::Config;
+use super::model::Config;
 use std::collections::BTreeMap;
 
 /// A target port.

@@ -1,7 +1,7 @@
 //! Errors in a configuration: all at once, each with its location and how to fix it.
 
-use super::document::Place;
-use super::redact_all;
+use super::place::Place;
+use super::redact::redact_all;
 use std::fmt;
 use std::path::{Path, PathBuf};
 

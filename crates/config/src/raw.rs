@@ -1,7 +1,7 @@
 //! The one form that a file and the command line are both read into: text with places, nothing verified.
 
-use super::ByDevice;
-pub(super) use super::document::{At, Place};
+use super::model::ByDevice;
+pub(super) use super::place::{At, Place};
 use std::path::PathBuf;
 
 /// Text at a place; numbers are text until they are verified.
@@ -40,6 +40,14 @@ pub(super) struct RawPortal {
     pub(super) group: Text,
     pub(super) transports: Option<Vec<At<String>>>,
     pub(super) rdma: Option<At<ByDevice>>,
+}
+
+impl RawPortal {
+    /// As `--listen` gives it.
+    pub(super) fn at(address: &str) -> RawPortal {
+        let place = Place::option("--listen");
+        RawPortal { listen: Some(At::new(address.into(), &place)), place, ..RawPortal::default() }
+    }
 }
 
 #[derive(Default)]

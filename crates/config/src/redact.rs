@@ -1,6 +1,6 @@
 //! What may be shown of text in which there may be URLs with secrets, however malformed.
 
-use super::url::Protocol;
+use super::protocol::Protocol;
 
 /// Options whose values are no secrets.
 const PUBLIC: [&str; 9] = [

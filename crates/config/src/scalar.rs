@@ -1,8 +1,9 @@
 //! Single values: sizes, times, core lists, addresses, names.
 
-use super::Url;
+use super::machine::usable_cores;
+use super::model::{AdminAddress, AdminPlace, Network};
 use super::problems::Fault;
-use super::{AdminAddress, AdminPlace, Network};
+use super::protocol::Protocol;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -131,7 +132,7 @@ pub(super) fn core_list(text: &str, usable: &[usize]) -> Result<Vec<usize>, Faul
 
 /// `all` or `0,2-3`, out of the cores that this process may use; or what is wrong, and how to fix it.
 pub fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
-    core_list(text, &super::verify::usable_cores()).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
+    core_list(text, &usable_cores()).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }
 
 /// `0,2-3`.
@@ -180,7 +181,7 @@ pub fn parse_guid(text: &str) -> Result<u64, String> {
 /// Whether a text is meant as a URL, known or not. Joined to a folder it would no longer look like one, nor its secret
 /// be known as such.
 pub(super) fn looks_like_url(text: &str) -> bool {
-    Url::is_meant(text) || text.contains("://")
+    Protocol::is_meant(text) || text.contains("://")
 }
 
 /// A path, which starts at `base`; `instead` helps who gave a URL.

@@ -1,7 +1,9 @@
 //! Names and secrets of CHAP that do not stand in a URL, where everybody who lists processes would read them: from files, and
 //! from the environment variables that libiscsi has for them.
 
-use super::url::{Protocol, Url, UrlError};
+use super::private::read_secret;
+use super::protocol::Protocol;
+use super::url::{Url, UrlError};
 use proto::iscsi::chap::Credentials;
 use std::path::{Path, PathBuf};
 
@@ -19,15 +21,6 @@ const THEIRS: Source = Source {
     secret: "LIBISCSI_CHAP_TARGET_PASSWORD",
     file: "target_secret_file",
 };
-
-/// Files that a URL names for secrets.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct SecretFiles {
-    /// Of our secret.
-    pub ours: Option<PathBuf>,
-    /// Of the target's.
-    pub theirs: Option<PathBuf>,
-}
 
 impl Url {
     /// A URL as a person gives it: what it lacks of CHAP comes from the files that it names, else from the environment.
@@ -74,8 +67,9 @@ fn identity(
             return Err(UrlError::new(problem, "keep one of them"));
         }
         (false, None) => secret,
-        (true, Some(path)) => super::private::read_secret(&path, base, source.file)
-            .map_err(|fault| UrlError::new(fault.what, fault.fix))?,
+        (true, Some(path)) => {
+            read_secret(&path, base, source.file).map_err(|fault| UrlError::new(fault.what, fault.fix))?
+        }
         // A secret alone is nobody's.
         (true, None) if name.is_empty() => return Ok(None),
         (true, None) => variable(source.secret).unwrap_or_default().into_bytes(),

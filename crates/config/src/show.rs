@@ -1,7 +1,8 @@
 //! The raw form as a file, the other way round than [`super::file`]: what runs, with all that the command line said.
 
+use super::model::{AdminAddress, AdminPlace, ByDevice, Config, Lun, StoreSpec};
 use super::raw::*;
-use super::{AdminAddress, AdminPlace, ByDevice, Config, StoreSpec, redact};
+use super::redact::redact;
 use std::path::Path;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value};
 
@@ -50,7 +51,7 @@ pub(super) fn file(raw: &Raw, config: &Config, base: &Path, secrets: Secrets) ->
         texts(table, "allow", &aoe.allow);
         texts(table, "deny", &aoe.deny);
     });
-    let luns: Vec<(&RawLun, &super::Lun)> = raw.luns.iter().zip(&config.luns).collect();
+    let luns: Vec<(&RawLun, &Lun)> = raw.luns.iter().zip(&config.luns).collect();
     tables(root, "lun", &luns, |table, (raw, lun)| self::lun(table, raw, &lun.store, secrets));
     tables(root, "target", &raw.targets, |table, raw| target(table, raw, base, secrets));
     document.to_string()

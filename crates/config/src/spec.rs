@@ -1,8 +1,10 @@
 //! LUN SPEC: the one-line form of a LUN, as `file:/srv/disk.img,size=10G,bs=4096,ro`.
 
-use super::problems::{Collector, Fault, suggest};
+use super::model::LUN_NUMBER_MAX;
+use super::problems::{Collector, Fault, Problems, suggest};
 use super::raw::{At, Place, RawLun, Switch, Text};
-use super::{LUN_NUMBER_MAX, Problems, redact, scalar};
+use super::redact::redact;
+use super::scalar;
 use serde_json::{Map, Value as Json};
 
 /// Kinds of store.

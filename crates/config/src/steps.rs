@@ -1,6 +1,7 @@
 //! What one step of [`super::diff`] makes of a configuration.
 
-use super::{Config, StepOfChange, Target};
+use super::diff::StepOfChange;
+use super::model::{Config, Target};
 use std::net::SocketAddr;
 
 impl StepOfChange {

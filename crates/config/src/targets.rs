@@ -1,12 +1,17 @@
 //! The raw form into targets: which LUNs they show, through which portals, and to whom.
 
+use super::checks::{count, limit, refuse, required, unique};
+use super::limits;
+use super::machine::Machine;
+use super::model::*;
 use super::private::read_secret;
 use super::problems::{Collector, Fault, suggest};
 use super::raw::*;
 use super::scalar;
-use super::verify::{Machine, count, limit, refuse, required, unique};
-use super::*;
+use proto::iscsi::chap::Algorithm;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
 
 /// Bytes of a CHAP secret. At least 96 bits (RFC 7143 section 9.2.1).
 const SECRET_MIN: usize = 12;

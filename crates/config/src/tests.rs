@@ -1,8 +1,11 @@
+use super::machine::{Machine, machine_id};
 use super::problems::Collector;
-use super::verify::Machine;
 use super::*;
 use proptest::prelude::*;
+use proto::iscsi::chap::Algorithm;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 fn machine() -> Machine {
     let (id, process) = (Some("test".into()), "first start".into());
@@ -486,9 +489,9 @@ fn a_machine_without_identity_needs_serial_numbers() {
     }
     serial_on(&nobody, "ram = '1M'").expect("memory has the process's own");
     for file in ["", "\n", "uninitialized\n"] {
-        assert_eq!(verify::machine_id(file), None);
+        assert_eq!(machine_id(file), None);
     }
-    assert_eq!(verify::machine_id("0123\n").as_deref(), Some("0123"));
+    assert_eq!(machine_id("0123\n").as_deref(), Some("0123"));
 }
 
 #[test]

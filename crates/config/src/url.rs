@@ -1,10 +1,11 @@
 //! `iscsi://[user%secret@]host[:port]/target/lun[?option=value&...]`, as libiscsi writes it, the same with `iser://`;
 //! `srp://host[:port]/guid/lun[?option=value&...]`; `aoe://interface/shelf.slot[?option=value&...]`.
 
+use super::protocol::Protocol;
 use super::redact::{ends_word, redact};
-use super::secrets::SecretFiles;
 use proto::iscsi::chap::{Algorithm, Credentials};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use wire::aoe::Address;
@@ -23,54 +24,13 @@ const OPTIONS: &str = "header_digest, data_digest, crc, imm, chap, secret_file, 
 /// The longest `give_up_after`, in seconds.
 const SECONDS_MAX: u64 = 3600;
 
-/// What is spoken with the target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Protocol {
-    /// iSCSI over TCP.
-    Iscsi,
-    /// iSER over iWARP.
-    Iser,
-    /// SRP over iWARP.
-    Srp,
-    /// ATA over Ethernet.
-    Aoe,
-}
-
-impl Protocol {
-    const ALL: [Protocol; 4] = [Protocol::Iscsi, Protocol::Iser, Protocol::Srp, Protocol::Aoe];
-
-    /// How its URLs begin.
-    pub fn scheme(self) -> &'static str {
-        match self {
-            Protocol::Iscsi => "iscsi://",
-            Protocol::Iser => "iser://",
-            Protocol::Srp => "srp://",
-            Protocol::Aoe => "aoe://",
-        }
-    }
-
-    /// How the URL of a unit is written.
-    fn form(self) -> &'static str {
-        match self {
-            Protocol::Iscsi => "iscsi://HOST/TARGET/LUN",
-            Protocol::Iser => "iser://HOST/TARGET/LUN",
-            Protocol::Srp => "srp://HOST/GUID/LUN",
-            Protocol::Aoe => "aoe://INTERFACE/SHELF.SLOT",
-        }
-    }
-
-    /// The protocol of a URL, and what follows the scheme.
-    fn of(text: &str) -> Option<(Protocol, &str)> {
-        Protocol::ALL.into_iter().find_map(|protocol| Some((protocol, text.strip_prefix(protocol.scheme())?)))
-    }
-
-    /// Whether a text begins as a URL does, or nearly so.
-    pub(super) fn is_meant(text: &str) -> bool {
-        let Some((scheme, _)) = text.split_once(':') else { return false };
-        Protocol::ALL.iter().any(|protocol| {
-            protocol.scheme().strip_suffix("://").is_some_and(|own| own.eq_ignore_ascii_case(scheme))
-        })
-    }
+/// Files that a URL names for secrets.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct SecretFiles {
+    /// Of our secret.
+    pub ours: Option<PathBuf>,
+    /// Of the target's.
+    pub theirs: Option<PathBuf>,
 }
 
 /// A target's address, and usually a target and one of its units.

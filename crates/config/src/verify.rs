@@ -1,12 +1,17 @@
 //! The raw form into a [`Config`]: general options, portals and LUNs; targets have a file of their own.
 
-use super::problems::{Collector, Fault};
+use super::checks::{cores, count, limit, refuse, required, unique};
+use super::machine::Machine;
+use super::model::*;
+use super::problems::{Collector, Fault, suggest};
 use super::raw::*;
-use super::scalar;
-use super::targets;
-use super::*;
+use super::url::{Url, UrlError};
+use super::{access_files, aoe, limits, scalar, targets};
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:3260";
 /// Block sizes that are served.
@@ -15,54 +20,6 @@ const BLOCK_MAX: u64 = 65536;
 /// Characters of a unit serial number and of the product identification (SPC-4 sections 7.8.15 and 6.6.2).
 const SERIAL_MAX: usize = 32;
 const PRODUCT_MAX: usize = 16;
-
-/// What a configuration is verified against.
-pub(super) struct Machine {
-    /// Cores that this process may run on.
-    pub(super) cores: Vec<usize>,
-    /// Identifies this machine, the same at every start (machine-id(5)). Containers and images may have none.
-    pub(super) id: Option<String>,
-    /// Identifies this process: no two daemons serve the same memory.
-    pub(super) process: String,
-    /// Relative paths start here; absolute.
-    pub(super) base: PathBuf,
-    /// Who may do what over TCP, where the files that say so are not read again.
-    pub(super) access: Option<Arc<AdminAccess>>,
-}
-
-impl Machine {
-    /// This one. `base`: the folder of the configuration file.
-    pub(super) fn here(base: Option<&Path>) -> Machine {
-        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-        let base = base.map_or(here.clone(), |base| here.join(base));
-        let id = machine_id(&std::fs::read_to_string("/etc/machine-id").unwrap_or_default());
-        Machine { cores: usable_cores(), id, process: process_id().to_owned(), base, access: None }
-    }
-}
-
-/// What is in a machine-id file, unless the machine has yet to get one (machine-id(5)).
-pub(super) fn machine_id(file: &str) -> Option<String> {
-    let id = file.trim();
-    (!id.is_empty() && id != "uninitialized").then(|| id.into())
-}
-
-/// The same as long as this process lives.
-fn process_id() -> &'static str {
-    static ID: OnceLock<String> = OnceLock::new();
-    ID.get_or_init(|| {
-        let mut random = [0; 16];
-        getrandom::fill(&mut random).expect("the system gives random bytes");
-        random.iter().map(|byte| format!("{byte:02x}")).collect()
-    })
-}
-
-/// Cores that this process may run on.
-pub(super) fn usable_cores() -> Vec<usize> {
-    match rustix::thread::sched_getaffinity(None) {
-        Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect(),
-        Err(_) => (0..std::thread::available_parallelism().map_or(1, |n| n.get())).collect(),
-    }
-}
 
 /// The configuration, complete if `problems` stays empty.
 pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Config> {
@@ -83,7 +40,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
     };
     let admin_access = match &machine.access {
         Some(access) => Some(access.clone()),
-        None => access::access(raw, &machine.base, problems).map(Arc::new),
+        None => access_files::access(raw, &machine.base, problems).map(Arc::new),
     };
     let state_dir = match &raw.state_dir {
         None => Some(None),
@@ -158,7 +115,7 @@ fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
 /// Where a configuration listens that does not say.
 pub(super) fn complete_portals(raw: &mut Raw) {
     if raw.portals.is_empty() {
-        raw.portals = vec![options::portal(DEFAULT_ADDRESS)];
+        raw.portals = vec![RawPortal::at(DEFAULT_ADDRESS)];
     }
 }
 
@@ -174,17 +131,6 @@ fn time(text: &Text, default: u64, most: Duration, problems: &mut Collector<'_>)
     }
 }
 
-/// A number from 1.
-pub(super) fn count(text: &Text, default: usize, most: u64, problems: &mut Collector<'_>) -> Option<usize> {
-    match text {
-        None => Some(default),
-        Some(at) => {
-            let number = problems.check(&at.place, scalar::number(&at.value, 1, most))?;
-            usize::try_from(number).ok()
-        }
-    }
-}
-
 fn poll(text: &Text, problems: &mut Collector<'_>) -> Option<Poll> {
     let Some(at) = text else { return Some(Poll::Adaptive) };
     let poll = match at.value.as_str() {
@@ -197,13 +143,6 @@ fn poll(text: &Text, problems: &mut Collector<'_>) -> Option<Poll> {
         }
     };
     problems.check(&at.place, poll)
-}
-
-pub(super) fn cores(text: &Text, usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<usize>> {
-    match text {
-        None => Some(usable.to_vec()),
-        Some(at) => problems.check(&at.place, scalar::core_list(&at.value, usable)),
-    }
 }
 
 fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<Portal>> {
@@ -508,53 +447,6 @@ fn derived_serial(name: &str, store: &StoreSpec, machine: &Machine) -> Result<St
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     Ok(format!("{hash:016x}"))
-}
-
-/// The value of an option that must be there.
-pub(super) fn required<'a, T>(
-    option: &'a Option<At<T>>,
-    place: &Place,
-    name: &str,
-    problems: &mut Collector<'_>,
-) -> Option<&'a At<T>> {
-    if option.is_none() {
-        problems.add(&place.inner(name), Fault::new("this is missing", format!("add `{name} = ...`")));
-    }
-    option.as_ref()
-}
-
-/// Notes an option that must not be there.
-pub(super) fn refuse<T>(option: &Option<At<T>>, what: &str, problems: &mut Collector<'_>) {
-    if let Some(at) = option {
-        problems.add(&at.place, Fault::new(what, "remove this"));
-    }
-}
-
-/// Notes a key that was there before; both places are named.
-pub(super) fn unique<K: Ord>(
-    seen: &mut BTreeMap<K, Place>,
-    key: K,
-    place: &Place,
-    what: &str,
-    problems: &mut Collector<'_>,
-) {
-    if let Some(first) = seen.get(&key) {
-        let fault = format!("this {what} is already used by {}", problems.locate(first));
-        problems.add(place, Fault::new(fault, "change one of them"));
-        return;
-    }
-    seen.insert(key, place.clone());
-}
-
-/// Notes where a list grows beyond its limit.
-pub(super) fn limit<'a>(
-    mut places: impl Iterator<Item = &'a Place>,
-    most: usize,
-    problems: &mut Collector<'_>,
-) {
-    if let Some(place) = places.nth(most) {
-        problems.add(place, Fault::new("there are too many of these", format!("use at most {most}")));
-    }
 }
 
 /// The option's own place, or that of the table which lacks it.

@@ -2,10 +2,14 @@
 //! lacks, `lunette check` finds before the daemon does.
 
 use super::groups::matches;
+use super::memory;
+use super::model::*;
 use super::problems::{Collector, Fault};
 use super::raw::*;
-use super::*;
+use super::scalar::format_size;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 /// What a configuration asks of the machine that is to serve it; a fault says what is not here, or not for this user.
 pub trait Host {

@@ -1,0 +1,84 @@
+//! A configuration that was read and verified, with what is questionable about it.
+
+use super::access::AdminAccess;
+use super::access_files::{Origin, Unusable};
+use super::machine::Machine;
+use super::model::Config;
+use super::problems::{Collector, Problem, Problems};
+use super::raw::Raw;
+use super::show::{self, Secrets};
+use super::warnings::{self, Host};
+use super::{file, verify};
+use std::path::Path;
+use std::sync::Arc;
+
+impl Config {
+    /// Reads and verifies a file's text; `path` names it in faults, and relative paths in it start at its folder.
+    pub fn from_toml(text: &str, path: &Path) -> Result<Config, Problems> {
+        let mut problems = Collector::new(Some((path, text)));
+        let raw = file::read(text, &mut problems);
+        let machine = Machine::here(path.parent());
+        let config = raw.and_then(|mut raw| verify::verify(&mut raw, &machine, &mut problems));
+        problems.finish(config)
+    }
+}
+
+/// A verified configuration, what it comes from, and what is questionable about it.
+pub struct Checked {
+    /// The configuration.
+    pub config: Config,
+    /// The text of the file; without one, of a file that says the same.
+    pub text: String,
+    /// All of it as a file, without secrets: also what the command line said beside the file.
+    pub shown: String,
+    /// What no start fails for, and yet is hardly meant.
+    pub warnings: Vec<Problem>,
+    /// Where its certificate and key are named.
+    identity: Origin,
+}
+
+impl Checked {
+    /// `host`: the machine that lacks what warnings are of, too.
+    pub(super) fn new(
+        config: Config,
+        raw: &Raw,
+        machine: &Machine,
+        file: Option<(&Path, &str)>,
+        host: Option<&dyn Host>,
+    ) -> Checked {
+        let mut questions = Collector::new(file);
+        warnings::lasting(raw, &config, &mut questions);
+        if let Some(host) = host {
+            warnings::absent(raw, &config, host, &mut questions);
+        }
+        let shown = show::file(raw, &config, &machine.base, Secrets::Hidden);
+        let text = match file {
+            Some((_, text)) => text.to_owned(),
+            None => show::file(raw, &config, &machine.base, Secrets::Kept),
+        };
+        let identity = Origin::of(raw, file.map(|(path, _)| path));
+        Checked { config, text, shown, warnings: questions.warnings(), identity }
+    }
+
+    /// What whoever serves the admin interface makes of its certificate and key, if they can be used.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn access<T>(
+        &self,
+        made: impl FnOnce(&Arc<AdminAccess>) -> Result<T, Unusable>,
+    ) -> Result<T, Problems> {
+        made(&self.config.admin_access).map_err(|unusable| self.identity.problems(&self.text, &unusable))
+    }
+
+    /// Reads and verifies a file, also against a machine: what it names may not be there.
+    pub fn from_file(path: &Path, host: &dyn Host) -> Result<Checked, Problems> {
+        let text = file::load(path)?;
+        let mut problems = Collector::new(Some((path, &text)));
+        let machine = Machine::here(path.parent());
+        let mut raw = file::read(&text, &mut problems);
+        let config = raw.as_mut().and_then(|raw| verify::verify(raw, &machine, &mut problems));
+        let (config, raw) = problems.finish(config.zip(raw))?;
+        Ok(Checked::new(config, &raw, &machine, Some((path, &text)), Some(host)))
+    }
+}

@@ -1,0 +1,53 @@
+//! The machine that a configuration is verified against.
+
+use super::access::AdminAccess;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+/// What a configuration is verified against.
+pub(super) struct Machine {
+    /// Cores that this process may run on.
+    pub(super) cores: Vec<usize>,
+    /// Identifies this machine, the same at every start (machine-id(5)). Containers and images may have none.
+    pub(super) id: Option<String>,
+    /// Identifies this process: no two daemons serve the same memory.
+    pub(super) process: String,
+    /// Relative paths start here; absolute.
+    pub(super) base: PathBuf,
+    /// Who may do what over TCP, where the files that say so are not read again.
+    pub(super) access: Option<Arc<AdminAccess>>,
+}
+
+impl Machine {
+    /// This one. `base`: the folder of the configuration file.
+    pub(super) fn here(base: Option<&Path>) -> Machine {
+        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        let base = base.map_or(here.clone(), |base| here.join(base));
+        let id = machine_id(&std::fs::read_to_string("/etc/machine-id").unwrap_or_default());
+        Machine { cores: usable_cores(), id, process: process_id().to_owned(), base, access: None }
+    }
+}
+
+/// What is in a machine-id file, unless the machine has yet to get one (machine-id(5)).
+pub(super) fn machine_id(file: &str) -> Option<String> {
+    let id = file.trim();
+    (!id.is_empty() && id != "uninitialized").then(|| id.into())
+}
+
+/// The same as long as this process lives.
+fn process_id() -> &'static str {
+    static ID: OnceLock<String> = OnceLock::new();
+    ID.get_or_init(|| {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).expect("the system gives random bytes");
+        random.iter().map(|byte| format!("{byte:02x}")).collect()
+    })
+}
+
+/// Cores that this process may run on.
+pub(super) fn usable_cores() -> Vec<usize> {
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect(),
+        Err(_) => (0..std::thread::available_parallelism().map_or(1, |n| n.get())).collect(),
+    }
+}
