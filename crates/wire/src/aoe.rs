@@ -6,6 +6,7 @@
 //! [`Directive`]s or MAC addresses. A refused one ends with the sense data of a [`Refusal`].
 
 use crate::iwarp::{Layout, layout};
+use crate::scsi::Field;
 use crate::{Cdb, Sense, SenseData, SenseKey};
 use std::fmt;
 use std::str::FromStr;
@@ -478,6 +479,9 @@ impl OrderKind {
     }
 }
 
+/// The length of the argument in the vendor's CDBs.
+const ARGUMENT_BYTES: Field<u32> = Field::at(4);
+
 /// A command that is not ATA, on its way to the unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Order {
@@ -498,8 +502,8 @@ impl Order {
 
     /// Out of a CDB, if it is one.
     pub fn from_cdb(cdb: &Cdb) -> Option<Order> {
-        let kind = OrderKind::from_codes(Command(cdb.u8(1)), cdb.u8(2))?;
-        (cdb.opcode() == Order::OPCODE).then(|| Order { kind, argument_bytes: cdb.u32(4) })
+        let kind = OrderKind::from_codes(Command(cdb.byte(1)), cdb.byte(2))?;
+        (cdb.opcode() == Order::OPCODE).then(|| Order { kind, argument_bytes: cdb.get(ARGUMENT_BYTES) })
     }
 }
 
@@ -552,9 +556,9 @@ impl Query {
 
     /// Out of a CDB, if it is one.
     pub fn from_cdb(cdb: &Cdb) -> Option<Query> {
-        let codes = (Command(cdb.u8(1)), cdb.u8(2));
+        let codes = (Command(cdb.byte(1)), cdb.byte(2));
         let kind = QueryKind::ALL.into_iter().find(|kind| kind.codes() == codes)?;
-        (cdb.opcode() == Order::OPCODE).then(|| Query { kind, argument_bytes: cdb.u32(4) })
+        (cdb.opcode() == Order::OPCODE).then(|| Query { kind, argument_bytes: cdb.get(ARGUMENT_BYTES) })
     }
 }
 

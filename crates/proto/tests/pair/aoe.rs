@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 use wire::aoe::{Address, Mac, Order, OrderKind, Query, QueryKind};
+use wire::scsi::capacity::unmap_list;
+use wire::scsi::command::{Read16, ReadCapacity16, SynchronizeCache16, Unmap, Verify16, Write16};
+use wire::scsi::{Command as _, opcode};
 use wire::{Cdb, Places, SenseKey, Span};
 
 /// Sectors of the disk: so few that commands meet.
@@ -22,13 +25,12 @@ const SECTORS: usize = 256;
 const COMMAND_SECTORS: usize = 40;
 const ROOM: usize = COMMAND_SECTORS * SECTOR + 64;
 
-const READ: u8 = 0x88;
-const WRITE: u8 = 0x8a;
-const SYNCHRONIZE_CACHE: u8 = 0x91;
-const READ_CAPACITY: u8 = 0x9e;
-const UNMAP: u8 = 0x42;
-const VERIFY: u8 = 0x8f;
-const FUA: u8 = 0x08;
+const READ: u8 = opcode::READ_16;
+const WRITE: u8 = opcode::WRITE_16;
+const SYNCHRONIZE_CACHE: u8 = opcode::SYNCHRONIZE_CACHE_16;
+const READ_CAPACITY: u8 = opcode::SERVICE_ACTION_IN_16;
+const UNMAP: u8 = opcode::UNMAP;
+const VERIFY: u8 = opcode::VERIFY_16;
 
 /// Somebody who reads and writes, and knows what must be where.
 struct User {
@@ -128,40 +130,38 @@ impl User {
 
     fn submit(&mut self, opcode: u8, sectors: Range<usize>) -> Option<TaskId> {
         let room = (0..64).find(|room| self.in_flight.values().all(|other| other.room != *room))?;
-        let mut cdb = [0; 16];
-        cdb[0] = opcode;
-        cdb[2..10].copy_from_slice(&(sectors.start as u64).to_be_bytes());
-        cdb[10..14].copy_from_slice(&(sectors.len() as u32).to_be_bytes());
+        let (lba, blocks) = (sectors.start as u64, sectors.len() as u32);
         let (mut read, mut write) = (Places::EMPTY, Places::EMPTY);
         let number = self.writes + 1;
-        match opcode {
-            READ => read = places(room, sectors.len() * SECTOR),
+        let cdb = match opcode {
+            READ => {
+                read = places(room, sectors.len() * SECTOR);
+                Read16::new(lba, blocks).to_cdb()
+            }
             WRITE => {
                 write = places(room, sectors.len() * SECTOR);
-                cdb[1] = if self.random.below(4) == 0 { FUA } else { 0 };
+                let fua = self.random.below(4) == 0;
                 let bytes: Vec<u8> = sectors.clone().flat_map(|sector| contents(number, sector)).collect();
                 let half = write.iter().next()?.len as usize;
                 self.rig.host(room * ROOM, half).copy_from_slice(&bytes[..half]);
                 let rest = bytes.len() - half;
                 self.rig.host(room * ROOM + half + 64, rest).copy_from_slice(&bytes[half..]);
+                Write16 { fua, ..Write16::new(lba, blocks) }.to_cdb()
             }
             UNMAP => {
-                let mut list = [0; 24];
-                (list[1], list[3]) = (22, 16);
-                list[8..16].copy_from_slice(&(sectors.start as u64).to_be_bytes());
-                list[16..20].copy_from_slice(&(sectors.len() as u32).to_be_bytes());
-                cdb = [0; 16];
-                (cdb[0], cdb[8]) = (UNMAP, 24);
+                let list = unmap_list(lba, blocks);
                 self.rig.host(room * ROOM, 24).copy_from_slice(&list);
                 write = Places::one(Span { buffer: HOST, offset: (room * ROOM) as u64, len: 24 });
+                Unmap::new(24).to_cdb()
             }
             READ_CAPACITY => {
-                (cdb[1], cdb[13]) = (0x10, 32);
                 read = places(room, 32);
+                ReadCapacity16::new(32).to_cdb()
             }
-            _ => {}
-        }
-        let cdb = Cdb::from_bytes(&cdb)?;
+            SYNCHRONIZE_CACHE => SynchronizeCache16::new(lba, blocks).to_cdb(),
+            VERIFY => Verify16::new(lba, blocks).to_cdb(),
+            other => panic!("{other:#x}"),
+        };
         let request = Request { lun: 0, attribute: Attribute::Simple, cdb, read, write };
         let task = self.rig.initiator.submit(request)?;
         self.writes += u64::from(opcode == WRITE);

@@ -19,6 +19,7 @@ use std::time::Duration;
 use wire::iscsi::{BHS_BYTES, BasicHeader, Opcode, Pdu, ScsiCommand, ScsiResponse};
 use wire::iser::Header;
 use wire::iwarp::{Layout, StartFrame};
+use wire::scsi::command::Read10;
 use wire::srp::{Descriptor, RejectReason};
 
 const ISER: &str = include_str!("../siw/iser.txt");
@@ -44,11 +45,11 @@ struct Asked {
 
 impl Asked {
     fn lba(&self) -> u32 {
-        u32::from_be_bytes(self.cdb[2..6].try_into().unwrap())
+        Read10::read(&self.cdb).lba
     }
 
     fn len(&self) -> u32 {
-        u32::from(u16::from_be_bytes(self.cdb[7..9].try_into().unwrap())) * 512
+        u32::from(Read10::read(&self.cdb).blocks) * 512
     }
 }
 

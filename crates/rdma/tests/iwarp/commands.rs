@@ -13,6 +13,7 @@ use reactor::io::Io;
 use reactor::memory::Region;
 use reactor::uring::Uring;
 use reactor::wake::Waker;
+use wire::scsi::command::Read12;
 use wire::{Cdb, Places};
 
 const DISK_BYTES: u64 = 8 << 20;
@@ -61,11 +62,11 @@ pub(crate) fn close<M: Initiator>(rig: Pair<M>) -> (Uring, Vec<M::Event>, Disk) 
 
 /// A command to the disk.
 pub(crate) fn command(opcode: u8, disk: u32, places: Places) -> Request {
+    // The operation code is the device's; the fields are where READ(12) has them.
     let mut cdb = [0; 16];
+    Read12::new(disk, places.len()).write(&mut cdb);
     cdb[0] = opcode;
-    cdb[2..6].copy_from_slice(&disk.to_be_bytes());
-    cdb[6..10].copy_from_slice(&places.len().to_be_bytes());
-    let cdb = Cdb::from_bytes(&cdb).unwrap();
+    let cdb = Cdb::from(&cdb);
     let (read, write) = if opcode == READ { (places, Places::EMPTY) } else { (Places::EMPTY, places) };
     Request { lun: 0, attribute: Attribute::Simple, cdb, read, write }
 }

@@ -8,6 +8,7 @@ use reactor::memory::Region;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::Places;
+use wire::scsi::command::Read12;
 
 pub(crate) const READ: u8 = 0x88;
 pub(crate) const WRITE: u8 = 0x8a;
@@ -38,7 +39,8 @@ impl Disk {
 
     fn go_on(&mut self, target: &mut impl Target, now: Time, task: TaskId) {
         let Some((command, at)) = self.running.get_mut(&task) else { return };
-        let (disk, len, is_read) = (command.cdb.u32(2), command.cdb.u32(6), command.cdb.opcode() == READ);
+        let (disk, len, is_read) =
+            (command.cdb.get(Read12::LBA), command.cdb.get(Read12::BLOCKS), command.cdb.opcode() == READ);
         let (read_bytes, write_bytes) = if is_read { (len.into(), 0) } else { (0, len.into()) };
         let ending = Ending { status: 0, sense: None, read_bytes, write_bytes };
         let piece = (len - *at).min(PIECE);

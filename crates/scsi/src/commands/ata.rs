@@ -5,7 +5,7 @@ pub(crate) mod identify;
 pub(crate) mod smart;
 
 use crate::vocabulary::command::{Ending, Status};
-use wire::ata::{Registers, StatusReturn, error, status};
+use wire::ata::{PassThrough, Registers, StatusReturn, error, status};
 use wire::scsi::code;
 use wire::{SenseData, SenseKey};
 
@@ -13,7 +13,7 @@ use wire::{SenseData, SenseKey};
 pub(crate) const TRIM_SECTORS_MAX: u16 = 4;
 
 /// Where ATA PASS-THROUGH (16) has COUNT.
-pub(crate) const COUNT_BYTE: u16 = 5;
+pub(crate) const COUNT_BYTE: u16 = PassThrough::COUNT.byte();
 
 /// The end of a command that went well, and returns registers.
 pub(crate) fn returned(end: &StatusReturn) -> Ending {

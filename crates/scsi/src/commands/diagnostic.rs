@@ -7,17 +7,19 @@ use crate::commands::step::Env;
 use crate::vocabulary::command::Ending;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
+use wire::scsi::command::{ReadDefectData10, ReadDefectData12, ReceiveDiagnosticResults, SendDiagnostic};
+use wire::scsi::parameters::{DefectList10, DefectList12};
 
 /// SEND DIAGNOSTIC: the default self-test, and the self-tests in the background and foreground; all find whether the
 /// unit is ready. There are no diagnostic pages to send.
 pub(crate) fn send<P: From<Ending>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    let (code, default_test) = (cdb.u8(1) >> 5, cdb.u8(1) & 0x04 != 0);
+    let (code, default_test) = (cdb.get(SendDiagnostic::CODE), cdb.get(SendDiagnostic::SELF_TEST));
     if matches!(code, 3 | 7) || (code != 0 && default_test) {
-        return Err(Check::cdb_bit(1, 7).into());
+        return Err(Check::cdb_field(SendDiagnostic::CODE).into());
     }
-    if cdb.u16(3) != 0 {
-        return Err(Check::cdb_byte(3).into());
+    if cdb.get(SendDiagnostic::LIST_BYTES) != 0 {
+        return Err(Check::cdb_field(SendDiagnostic::LIST_BYTES).into());
     }
     let tests = default_test || matches!(code, 1 | 2 | 5 | 6);
     match admission.view.not_ready().filter(|_| tests) {
@@ -29,10 +31,10 @@ pub(crate) fn send<P: From<Ending>>(admission: &Admission<'_>) -> Result<P, Fail
 /// RECEIVE DIAGNOSTIC RESULTS: the page that lists the pages.
 pub(crate) fn receive<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    if cdb.u8(1) & 0x01 != 0 && cdb.u8(2) != 0 {
-        return Err(Check::cdb_byte(2).into());
+    if cdb.get(ReceiveDiagnosticResults::VALID) && cdb.get(ReceiveDiagnosticResults::PAGE) != 0 {
+        return Err(Check::cdb_field(ReceiveDiagnosticResults::PAGE).into());
     }
-    Ok(P::from(Answer::new(*cdb, u32::from(cdb.u16(3)), build_pages)))
+    Ok(P::from(Answer::new(*cdb, cdb.get(ReceiveDiagnosticResults::ALLOCATION).into(), build_pages)))
 }
 
 fn build_pages(_: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
@@ -43,22 +45,24 @@ fn build_pages(_: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failu
 /// READ DEFECT DATA(10): there are none, in whatever format.
 pub(crate) fn defects10<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    Ok(P::from(Answer::new(*cdb, u32::from(cdb.u16(7)), build10)))
+    Ok(P::from(Answer::new(*cdb, cdb.get(ReadDefectData10::ALLOCATION).into(), build10)))
 }
 
 /// READ DEFECT DATA(12).
 pub(crate) fn defects12<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    Ok(P::from(Answer::new(*cdb, cdb.u32(6), build12)))
+    Ok(P::from(Answer::new(*cdb, cdb.get(ReadDefectData12::ALLOCATION), build12)))
 }
 
 fn build10(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    data.extend_from_slice(&[0, cdb.u8(2) & 0x1f, 0, 0]);
+    let ReadDefectData10 { primary, grown, format, .. } = ReadDefectData10::read(cdb.as_bytes());
+    data.extend_from_slice(&DefectList10 { primary, grown, format, list_bytes: 0 }.to_bytes());
     Ok(())
 }
 
 fn build12(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    data.extend_from_slice(&[0, cdb.u8(1) & 0x1f, 0, 0, 0, 0, 0, 0]);
+    let ReadDefectData12 { primary, grown, format, .. } = ReadDefectData12::read(cdb.as_bytes());
+    data.extend_from_slice(&DefectList12 { primary, grown, format, list_bytes: 0 }.to_bytes());
     Ok(())
 }
 

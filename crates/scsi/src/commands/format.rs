@@ -5,6 +5,7 @@ use crate::commands::admission::Admission;
 use crate::commands::erase::{Erase, List, Method};
 use crate::vocabulary::modes::EraseKind;
 use crate::vocabulary::sense::{Check, Failure};
+use wire::scsi::command::FormatUnit;
 
 /// Length of the short parameter list header, and of the long one.
 const HEADER_BYTES: [u32; 2] = [4, 8];
@@ -12,30 +13,27 @@ const HEADER_BYTES: [u32; 2] = [4, 8];
 /// Length of an initialization pattern descriptor without a pattern.
 const DESCRIPTOR_BYTES: u32 = 4;
 
-/// FMTDATA.
-const DATA: u8 = 0x10;
-
 /// FORMAT UNIT.
 pub(crate) fn begin<P: From<Box<Erase>>>(admission: &Admission<'_>) -> Result<P, Failure> {
-    let flags = admission.cdb().u8(1);
-    // FMTPINFO; DEFECT LIST FORMAT.
-    if flags & 0xc0 != 0 {
-        return Err(Check::cdb_bit(1, 7).into());
+    let asked = FormatUnit::read(admission.cdb().as_bytes());
+    if asked.protection != 0 {
+        return Err(Check::cdb_field(FormatUnit::PROTECTION).into());
     }
-    if flags & 0x07 != 0 {
-        return Err(Check::cdb_bit(1, 2).into());
+    if asked.defect_format != 0 {
+        return Err(Check::cdb_field(FormatUnit::DEFECT_FORMAT).into());
     }
-    let long = flags & 0x20 != 0;
-    let list = if flags & DATA != 0 {
+    let long = asked.long_list;
+    let list = if asked.has_data {
         let header = header_bytes(long);
         if admission.request.write_bytes < header {
             return Err(Check::PARAMETER_LENGTH.into());
         }
         let bytes = admission.request.write_bytes.min(header.saturating_add(DESCRIPTOR_BYTES));
         List::Format { bytes, long }
-    } else if flags & 0x28 != 0 {
-        // LONGLIST and CMPLST belong to a parameter list.
-        return Err(Check::cdb_bit(1, if long { 5 } else { 3 }).into());
+    } else if long || asked.complete_list {
+        // Both belong to a parameter list.
+        let field = if long { FormatUnit::LONG_LIST } else { FormatUnit::COMPLETE_LIST };
+        return Err(Check::cdb_field(field).into());
     } else {
         List::None
     };

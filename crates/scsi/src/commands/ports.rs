@@ -6,18 +6,23 @@ use crate::commands::step::Env;
 use crate::state::unit::Port;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
+use wire::scsi::command::{ReportSupportedFunctions, ReportTargetPortGroups};
 use wire::scsi::parameters::{GroupPort, PortGroup};
 
 /// ATS, ATSS, CTSS, LURS and TRS: ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, target resets.
 const FUNCTIONS: u8 = 0x80 | 0x40 | 0x10 | 0x08 | 0x02;
 
+/// PARAMETER DATA FORMAT: with an extended header, whose format is this and whose implicit transition time is none.
+const EXTENDED: u8 = 1;
+const EXTENDED_HEADER: [u8; 4] = [EXTENDED << 4, 0, 0, 0];
+
 /// REPORT TARGET PORT GROUPS.
 pub(crate) fn groups<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    if cdb.u8(1) >> 5 > 1 {
-        return Err(Check::cdb_bit(1, 7).into());
+    if cdb.get(ReportTargetPortGroups::FORMAT) > EXTENDED {
+        return Err(Check::cdb_field(ReportTargetPortGroups::FORMAT).into());
     }
-    Ok(P::from(Answer::new(*cdb, cdb.u32(6), build_groups)))
+    Ok(P::from(Answer::new(*cdb, cdb.get(ReportTargetPortGroups::ALLOCATION), build_groups)))
 }
 
 fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
@@ -34,8 +39,8 @@ fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
             body.extend_from_slice(&GroupPort { relative_id: port.relative_id }.to_bytes());
         }
     }
-    // The extended header has an implicit transition time, of which there is none.
-    let extended: &[u8] = if cdb.u8(1) >> 5 == 1 { &[0x10, 0, 0, 0] } else { &[] };
+    let extended: &[u8] =
+        if cdb.get(ReportTargetPortGroups::FORMAT) == EXTENDED { &EXTENDED_HEADER } else { &[] };
     let len = body.len().saturating_add(extended.len());
     data.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
     data.extend_from_slice(extended);
@@ -46,15 +51,16 @@ fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
 /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
 pub(crate) fn functions<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    if cdb.u32(6) < 4 {
-        return Err(Check::cdb_byte(6).into());
+    let allocation = cdb.get(ReportSupportedFunctions::ALLOCATION);
+    if allocation < 4 {
+        return Err(Check::cdb_field(ReportSupportedFunctions::ALLOCATION).into());
     }
-    Ok(P::from(Answer::new(*cdb, cdb.u32(6), build_functions)))
+    Ok(P::from(Answer::new(*cdb, allocation, build_functions)))
 }
 
 /// REPD asks for the extended form, without timeouts.
 fn build_functions(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    if cdb.u8(2) & 0x80 == 0 {
+    if !cdb.get(ReportSupportedFunctions::EXTENDED) {
         data.extend_from_slice(&[FUNCTIONS, 0, 0, 0]);
     } else {
         data.extend_from_slice(&[FUNCTIONS, 0, 0, 0x0c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

@@ -9,6 +9,7 @@ use crate::vocabulary::command::Ending;
 use crate::vocabulary::command::ReservationClass;
 use crate::vocabulary::sense::{Check, Failure};
 use crate::vocabulary::storage::MediaOp;
+use wire::scsi::command::{PreventAllowMediumRemoval, StartStopUnit};
 
 /// TEST UNIT READY: that it was admitted is the answer.
 pub(crate) fn test_unit_ready<P: From<Ending>>(_: &Admission<'_>) -> Result<P, Failure> {
@@ -18,30 +19,30 @@ pub(crate) fn test_unit_ready<P: From<Ending>>(_: &Admission<'_>) -> Result<P, F
 /// START STOP UNIT. There is no spindle: power conditions are taken and change nothing. A removable unit without
 /// LOEJ stays ready, as its medium stays in place.
 pub(crate) fn start_stop<P: From<Ending> + From<StartStop>>(admission: &Admission<'_>) -> Result<P, Failure> {
-    let flags = admission.cdb().u8(4);
-    let (start, load_eject) = (flags & 0x01 != 0, flags & 0x02 != 0);
-    if flags >> 4 != 0 {
+    let asked = StartStopUnit::read(admission.cdb().as_bytes());
+    let StartStopUnit { start, load_eject, .. } = asked;
+    if asked.power != 0 {
         return Ok(P::from(Ending::GOOD));
     }
     let unit = &admission.view.unit;
     if load_eject && !unit.removable {
-        return Err(Check::cdb_bit(4, 1).into());
+        return Err(Check::cdb_field(StartStopUnit::LOAD_EJECT).into());
     }
     if (load_eject || !start) && admission.nexus.access.conflicts(ReservationClass::Write) {
         return Err(Failure::CONFLICT);
     }
     let policy = &admission.view.policy;
-    let flush = !start && flags & 0x04 == 0 && policy.failed.is_none() && !policy.ejected;
+    let flush = !start && !asked.no_flush && policy.failed.is_none() && !policy.ejected;
     let asks_home = load_eject || !unit.removable;
     Ok(P::from(StartStop { start, load_eject, flush, asks_home }))
 }
 
 /// PREVENT ALLOW MEDIUM REMOVAL.
 pub(crate) fn prevent_allow<P: From<Prevent>>(admission: &Admission<'_>) -> Result<P, Failure> {
-    let prevent = match admission.cdb().u8(4) & 0x03 {
+    let prevent = match admission.cdb().get(PreventAllowMediumRemoval::PREVENT) {
         0 => false,
         1 => true,
-        _ => return Err(Check::cdb_bit(4, 1).into()),
+        _ => return Err(Check::cdb_field(PreventAllowMediumRemoval::PREVENT).into()),
     };
     if prevent && admission.nexus.access.conflicts(ReservationClass::Write) {
         return Err(Failure::CONFLICT);

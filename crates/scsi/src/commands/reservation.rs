@@ -9,6 +9,7 @@ use crate::state::reservation::{ReserveOut, Table};
 use crate::state::unit::Unit;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
+use wire::scsi::Field;
 use wire::scsi::command::{self, PersistentReserveIn};
 use wire::scsi::opcode::service_action::persistent_reserve_in;
 
@@ -56,32 +57,34 @@ fn check_method(admission: &Admission<'_>) -> Result<(), Failure> {
 
 /// RESERVE(6).
 pub(crate) fn reserve6<P: From<ReserveRelease>>(admission: &Admission<'_>) -> Result<P, Failure> {
-    reserve_release(admission, 0x11, false)
+    reserve_release(admission, &[command::Reserve6::THIRD_PARTY, command::Reserve6::EXTENT], false)
 }
 
 /// RESERVE(10).
 pub(crate) fn reserve10<P: From<ReserveRelease>>(admission: &Admission<'_>) -> Result<P, Failure> {
-    reserve_release(admission, 0x13, false)
+    use command::Reserve10;
+    reserve_release(admission, &[Reserve10::THIRD_PARTY, Reserve10::LONG_ID, Reserve10::EXTENT], false)
 }
 
 /// RELEASE(6).
 pub(crate) fn release6<P: From<ReserveRelease>>(admission: &Admission<'_>) -> Result<P, Failure> {
-    reserve_release(admission, 0x11, true)
+    reserve_release(admission, &[command::Release6::THIRD_PARTY, command::Release6::EXTENT], true)
 }
 
 /// RELEASE(10).
 pub(crate) fn release10<P: From<ReserveRelease>>(admission: &Admission<'_>) -> Result<P, Failure> {
-    reserve_release(admission, 0x13, true)
+    use command::Release10;
+    reserve_release(admission, &[Release10::THIRD_PARTY, Release10::LONG_ID, Release10::EXTENT], true)
 }
 
 /// Of the options, all obsolete: extents, third parties and their long identifiers.
 fn reserve_release<P: From<ReserveRelease>>(
     admission: &Admission<'_>,
-    options: u8,
+    options: &[Field<bool>],
     release: bool,
 ) -> Result<P, Failure> {
-    if admission.cdb().u8(1) & options != 0 {
-        return Err(Check::cdb_byte(1).into());
+    if let Some(option) = options.iter().find(|option| admission.cdb().get(**option)) {
+        return Err(Check::cdb_byte(option.byte()).into());
     }
     Ok(P::from(ReserveRelease { release }))
 }

@@ -7,6 +7,7 @@ use crate::commands::step::Env;
 use crate::vocabulary::modes::EraseKind;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
+use wire::scsi::command::Sanitize;
 
 /// Length of the header before an initialization pattern.
 const HEADER_BYTES: u16 = 4;
@@ -16,7 +17,7 @@ pub(crate) fn overwrite<P: From<Box<Erase>>>(admission: &Admission<'_>) -> Resul
     let len = check_cdb(admission.cdb())?;
     let longest = admission.block_bytes().saturating_add(u32::from(HEADER_BYTES));
     if len <= HEADER_BYTES || u32::from(len) > longest {
-        return Err(Check::cdb_byte(7).into());
+        return Err(Check::cdb_field(Sanitize::LIST_BYTES).into());
     }
     if admission.request.write_bytes < u32::from(len) {
         return Err(Check::PARAMETER_LENGTH.into());
@@ -40,23 +41,23 @@ pub(crate) fn exit_failure_mode<P: From<Box<Erase>>>(admission: &Admission<'_>) 
 
 /// Returns the parameter list length. Reserved bits must be zero: what SANITIZE destroys is gone.
 fn check_cdb(cdb: &Cdb) -> Result<u16, Check> {
-    if cdb.u8(1) & 0x40 != 0 {
-        return Err(Check::cdb_bit(1, 6));
+    if cdb.get(Sanitize::NO_ZONE_RESET) {
+        return Err(Check::cdb_field(Sanitize::NO_ZONE_RESET));
     }
-    match (2..7).find(|at| cdb.u8(usize::from(*at)) != 0) {
-        Some(at) => Err(Check::cdb_byte(at)),
-        None => Ok(cdb.u16(7)),
+    let reserved = cdb.get(Sanitize::RESERVED).into_iter().zip(Sanitize::RESERVED.byte()..);
+    match reserved.into_iter().find(|(byte, _)| *byte != 0) {
+        Some((_, at)) => Err(Check::cdb_byte(at)),
+        None => Ok(cdb.get(Sanitize::LIST_BYTES)),
     }
 }
 
 fn check_no_parameters(admission: &Admission<'_>) -> Result<(), Check> {
-    if check_cdb(admission.cdb())? == 0 { Ok(()) } else { Err(Check::cdb_byte(7)) }
+    if check_cdb(admission.cdb())? == 0 { Ok(()) } else { Err(Check::cdb_field(Sanitize::LIST_BYTES)) }
 }
 
 fn begin<P: From<Box<Erase>>>(admission: &Admission<'_>, method: Method, list: List) -> P {
-    let flags = admission.cdb().u8(1);
-    let kind = EraseKind::Sanitize { unrestricted: flags & 0x20 != 0 };
-    P::from(Box::new(Erase::new(kind, method, list, flags & 0x80 != 0)))
+    let Sanitize { immediate, unrestricted, .. } = Sanitize::read(admission.cdb().as_bytes());
+    P::from(Box::new(Erase::new(EraseKind::Sanitize { unrestricted }, method, list, immediate)))
 }
 
 /// Reads the parameter list of OVERWRITE and fills the buffer with blocks of its pattern.

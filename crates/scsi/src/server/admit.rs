@@ -8,6 +8,7 @@ use crate::state::readiness::Precondition;
 use crate::state::unit::View;
 use crate::vocabulary::command::{Attribute, Ending, Request};
 use crate::vocabulary::sense::{Check, Failure};
+use wire::scsi::command::naca;
 use wire::scsi::opcode;
 
 impl View {
@@ -28,7 +29,7 @@ impl View {
         nexus.sync(&self.policy);
         // Only of these is it known that to make their program changes nothing: COPY OPERATION ABORT has its effect there.
         let is_plain = matches!(
-            request.cdb.u8(0),
+            request.cdb.opcode(),
             opcode::READ_6
                 | opcode::WRITE_6
                 | opcode::READ_10
@@ -66,9 +67,9 @@ impl View {
 
 /// NormACA is zero: the NACA bit and the ACA attribute are refused (SAM-5 section 5.2.3).
 fn check_aca(request: &Request<'_>, command: &Command) -> Result<(), Check> {
-    let control = command.usage.len().saturating_sub(1);
-    if request.cdb.u8(control) & 0x04 != 0 {
-        return Err(Check::cdb_bit(u16::try_from(control).unwrap_or(0), 2));
+    let naca = naca(command.usage.len());
+    if request.cdb.get(naca) {
+        return Err(Check::cdb_field(naca));
     }
     if request.attribute == Attribute::Aca {
         return Err(Check::INVALID_MESSAGE);

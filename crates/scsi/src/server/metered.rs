@@ -6,6 +6,7 @@ use crate::vocabulary::command::Request;
 use crate::vocabulary::storage::CHUNK_BYTES;
 use wire::Cdb;
 use wire::ata::{Command, PassThrough, SECTOR_BYTES};
+use wire::scsi::command::{Read6, Read10, Read12, Read16};
 use wire::scsi::opcode;
 use wire::scsi::opcode::service_action::extended_copy;
 
@@ -47,14 +48,15 @@ impl View {
 
     /// Bytes of the blocks that a CDB names, of those whose number of blocks has its usual place.
     fn bytes_of(&self, cdb: &Cdb) -> u32 {
-        let blocks = match cdb.opcode() >> 5 {
-            0 => match cdb.u8(4) {
+        // Those of one length have the same fields.
+        let blocks = match opcode::cdb_bytes(cdb.opcode()) {
+            Some(6) => match cdb.get(Read6::BLOCKS) {
                 0 => 256,
                 blocks => u32::from(blocks),
             },
-            4 => cdb.u32(10),
-            5 => cdb.u32(6),
-            _ => u32::from(cdb.u16(7)),
+            Some(16) => cdb.get(Read16::BLOCKS),
+            Some(12) => cdb.get(Read12::BLOCKS),
+            _ => u32::from(cdb.get(Read10::BLOCKS)),
         };
         let bytes = u64::from(blocks).saturating_mul(u64::from(self.policy.block_bytes));
         let bytes = bytes.min(self.policy.traits.size_bytes).min(u64::from(TRANSFER_BYTES_MAX));

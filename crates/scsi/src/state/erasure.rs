@@ -6,6 +6,8 @@ use crate::state::policy::Erasure;
 use crate::vocabulary::modes::EraseKind;
 use crate::vocabulary::sense::Check;
 use std::sync::Arc;
+use wire::scsi::cdb::SERVICE_ACTION;
+use wire::scsi::command::Sanitize;
 
 impl Draft {
     /// All other commands end first, so that none of them writes behind the operation.
@@ -15,7 +17,7 @@ impl Draft {
             (
                 Some(Erasure::Failed { kind: EraseKind::Sanitize { unrestricted: false } }),
                 EraseKind::Sanitize { unrestricted: true },
-            ) => return HomeReply::Check(Check::cdb_bit(1, 5)),
+            ) => return HomeReply::Check(Check::cdb_field(Sanitize::UNRESTRICTED)),
             (Some(Erasure::Failed { kind: EraseKind::Sanitize { .. } }), EraseKind::Format) => {
                 return HomeReply::Check(Check::SANITIZE_FAILED);
             }
@@ -37,7 +39,7 @@ impl Draft {
         match &self.policy.erasure {
             Some(Erasure::Running { kind, .. }) => HomeReply::Check(Check::erasing(*kind)),
             Some(Erasure::Failed { kind: EraseKind::Sanitize { unrestricted: false } }) => {
-                HomeReply::Check(Check::cdb_bit(1, 4))
+                HomeReply::Check(Check::cdb_field(SERVICE_ACTION))
             }
             Some(Erasure::Failed { kind: EraseKind::Sanitize { unrestricted: true } }) => {
                 self.policy.erasure = None;

@@ -32,7 +32,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use store::lane::Backend;
-use wire::{Cdb, Places, SenseKey};
+use wire::scsi::Command as _;
+use wire::scsi::command::{Read10, Write10};
+use wire::{Places, SenseKey};
 
 /// Apart from what else a seed decides.
 const SALT: u64 = 0x6775_6573_7400_0000;
@@ -493,10 +495,8 @@ impl Guest {
         if let Some(number) = writes {
             fill(self.kernel.arena(), &place, number);
         }
-        let mut cdb = [0; 10];
-        cdb[0] = if writes.is_some() { 0x2a } else { 0x28 };
-        (cdb[5], cdb[8]) = (block as u8, 1);
-        let cdb = Cdb::from_bytes(&cdb).expect("it is short");
+        let cdb =
+            if writes.is_some() { Write10::new(block, 1).to_cdb() } else { Read10::new(block, 1).to_cdb() };
         let (read, write) = if writes.is_some() { (Places::EMPTY, place) } else { (place, Places::EMPTY) };
         let request = Request { lun: u64::from(LUN) << 48, attribute: Attribute::Simple, cdb, read, write };
         let task = self.link.as_mut().and_then(|link| link.machine.submit(request));

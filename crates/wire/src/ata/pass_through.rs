@@ -29,7 +29,7 @@ impl Protocol {
         const DMA: u8 = 6;
         const UDMA_IN: u8 = 10;
         const UDMA_OUT: u8 = 11;
-        let is_in = cdb.u8(2) & PassThrough::FROM_DEVICE != 0;
+        let is_in = cdb.get(PassThrough::FROM_DEVICE);
         match cdb.get(PassThrough::PROTOCOL) {
             DMA if is_in => Some(Protocol::PioIn),
             DMA => Some(Protocol::PioOut),
@@ -65,13 +65,21 @@ impl PassThrough {
     /// COUNT.
     pub const COUNT: Field<u16> = Field::at(5);
     const CDB_BYTES: usize = 16;
-    const EXTEND: u8 = 0x01;
-    /// CK_COND, in byte 2.
-    pub const CK_COND: u8 = 0x20;
-    /// T_DIR, in byte 2: from the device.
-    const FROM_DEVICE: u8 = 0x08;
-    /// BYT_BLOK: a length in blocks; T_LENGTH: it is COUNT. Blocks have 512 bytes, since T_TYPE is zero.
-    const BY_COUNT: u8 = 0x06;
+    const EXTEND: Field<bool> = Field::bits(1, 0x01);
+    /// CK_COND.
+    pub const CHECK_CONDITION: Field<bool> = Field::bits(2, 0x20);
+    /// T_DIR: from the device.
+    pub const FROM_DEVICE: Field<bool> = Field::bits(2, 0x08);
+    /// BYT_BLOK: lengths are in blocks, which have 512 bytes whatever T_TYPE says.
+    pub const IN_BLOCKS: Field<bool> = Field::bits(2, 0x04);
+    /// T_LENGTH: where the length is.
+    pub const LENGTH: Field<u8> = Field::bits(2, 0x03);
+    /// T_LENGTH: nothing is moved.
+    pub const NO_LENGTH: u8 = 0;
+    /// T_LENGTH: the length is FEATURES.
+    pub const LENGTH_IN_FEATURE: u8 = 1;
+    /// T_LENGTH: the length is COUNT.
+    pub const LENGTH_IN_COUNT: u8 = 2;
 
     /// The command with these registers.
     pub fn new(registers: Registers) -> PassThrough {
@@ -96,18 +104,20 @@ impl PassThrough {
     /// The CDB.
     pub fn to_cdb(&self) -> Option<Cdb> {
         let Registers { extend, feature, count, lba, device, command } = self.registers;
-        let moves = match self.protocol {
-            Protocol::NonData => 0,
-            Protocol::PioIn => PassThrough::FROM_DEVICE | PassThrough::BY_COUNT,
-            Protocol::PioOut => PassThrough::BY_COUNT,
-        };
-        let check = if self.check_condition { PassThrough::CK_COND } else { 0 };
-        let protocol = self.protocol.bits() << 1 | if extend { PassThrough::EXTEND } else { 0 };
-        let [feature_high, feature_low] = feature.to_be_bytes();
+        let moves = self.protocol != Protocol::NonData;
         let fields = Fields { count, lba, device, last: command }.encode(extend);
         let mut bytes = [0; PassThrough::CDB_BYTES];
-        let head = [PassThrough::OPCODE, protocol, check | moves, feature_high, feature_low];
-        bytes.iter_mut().zip(head.into_iter().chain(fields)).for_each(|(slot, byte)| *slot = byte);
+        let registers = bytes.iter_mut().skip(usize::from(PassThrough::COUNT.byte()));
+        registers.zip(fields).for_each(|(slot, byte)| *slot = byte);
+        Field::at(0).set(&mut bytes, PassThrough::OPCODE);
+        PassThrough::PROTOCOL.set(&mut bytes, self.protocol.bits());
+        PassThrough::EXTEND.set(&mut bytes, extend);
+        PassThrough::CHECK_CONDITION.set(&mut bytes, self.check_condition);
+        PassThrough::FROM_DEVICE.set(&mut bytes, self.protocol == Protocol::PioIn);
+        PassThrough::IN_BLOCKS.set(&mut bytes, moves);
+        let length = if moves { PassThrough::LENGTH_IN_COUNT } else { PassThrough::NO_LENGTH };
+        PassThrough::LENGTH.set(&mut bytes, length);
+        PassThrough::FEATURE.set(&mut bytes, feature);
         Cdb::from_bytes(&bytes)
     }
 
@@ -118,24 +128,24 @@ impl PassThrough {
         }
         Some(PassThrough {
             protocol: Protocol::of(cdb)?,
-            check_condition: cdb.u8(2) & PassThrough::CK_COND != 0,
+            check_condition: cdb.get(PassThrough::CHECK_CONDITION),
             registers: PassThrough::registers(cdb),
         })
     }
 
     /// The registers in a CDB, whatever its protocol.
     pub fn registers(cdb: &Cdb) -> Registers {
-        let extend = cdb.u8(1) & PassThrough::EXTEND != 0;
-        let fields = std::array::from_fn(|at| cdb.u8(at.saturating_add(5)));
+        let extend = cdb.get(PassThrough::EXTEND);
+        let fields = std::array::from_fn(|at| cdb.byte(at.saturating_add(5)));
         let Fields { count, lba, device, last: command } = Fields::decode(fields, extend);
-        let feature = if extend { cdb.get(PassThrough::FEATURE) } else { cdb.u8(4).into() };
+        let feature = if extend { cdb.get(PassThrough::FEATURE) } else { cdb.byte(4).into() };
         Registers { extend, feature, count, lba, device, command }
     }
 
     /// Those in a CDB of ATA PASS-THROUGH (12), whose commands have 28-bit LBAs (SAT-3 section 12.2.2).
     pub fn short_registers(cdb: &Cdb) -> Registers {
         let [feature, count, lba_0, lba_8, lba_16, device, command] =
-            std::array::from_fn(|at| cdb.u8(at.saturating_add(3)));
+            std::array::from_fn(|at| cdb.byte(at.saturating_add(3)));
         let fields = [0, count, 0, lba_0, 0, lba_8, 0, lba_16, device, command];
         let Fields { count, lba, device, last: command } = Fields::decode(fields, false);
         Registers { extend: false, feature: feature.into(), count, lba, device, command }

@@ -48,8 +48,10 @@ impl Cdb {
     }
 
     /// The operation code.
+    #[inline]
     pub fn opcode(&self) -> u8 {
-        self.u8(0)
+        let [opcode, ..] = self.bytes;
+        opcode
     }
 
     /// A field of it, zero past the end.
@@ -64,32 +66,9 @@ impl Cdb {
         self.get(SERVICE_ACTION)
     }
 
-    /// Byte `at`, zero past the end.
-    pub fn u8(&self, at: usize) -> u8 {
+    /// Byte `at`, zero past the end, for layouts that are not fields.
+    pub(crate) fn byte(&self, at: usize) -> u8 {
         self.bytes.get(at).copied().unwrap_or(0)
-    }
-
-    /// Big-endian 16 bits at `at`.
-    pub fn u16(&self, at: usize) -> u16 {
-        u16::from_be_bytes(self.array(at))
-    }
-
-    /// Big-endian 32 bits at `at`.
-    pub fn u32(&self, at: usize) -> u32 {
-        u32::from_be_bytes(self.array(at))
-    }
-
-    /// Big-endian 64 bits at `at`.
-    pub fn u64(&self, at: usize) -> u64 {
-        u64::from_be_bytes(self.array(at))
-    }
-
-    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        let mut out = [0; N];
-        for (slot, byte) in out.iter_mut().zip(self.bytes.iter().skip(at)) {
-            *slot = *byte;
-        }
-        out
     }
 }
 

@@ -7,6 +7,7 @@ pub use block::*;
 pub use primary::*;
 
 use super::Cdb;
+use super::field::Field;
 
 /// A command with a CDB of its own.
 pub trait Command: Copy {
@@ -73,8 +74,10 @@ macro_rules! action {
 
 pub(crate) use {action, commands};
 
-/// CONTROL is the last byte of a CDB of fixed length: NACA in it (SAM-5 section 5.2).
-pub const NACA: u8 = 0x04;
+/// NACA, in CONTROL: the last byte of a CDB of this fixed length (SAM-5 section 5.2).
+pub fn naca(cdb_bytes: usize) -> Field<bool> {
+    Field::bits(u16::try_from(cdb_bytes.saturating_sub(1)).unwrap_or(0), 0x04)
+}
 
 #[cfg(test)]
 mod tests {

@@ -104,6 +104,34 @@ layout! {
 }
 
 layout! {
+    /// The header of READ DEFECT DATA(10) data (SBC-3 section 5.17.2).
+    DefectList10 [4] {
+        /// PLISTV.
+        primary PRIMARY: bool = 1 & 0x10,
+        /// GLISTV.
+        grown GROWN: bool = 1 & 0x08,
+        /// DEFECT LIST FORMAT.
+        format FORMAT: u8 = 1 & 0x07,
+        /// DEFECT LIST LENGTH.
+        list_bytes LIST_BYTES: u16 = 2,
+    }
+}
+
+layout! {
+    /// The header of READ DEFECT DATA(12) data (SBC-3 section 5.18.2).
+    DefectList12 [8] {
+        /// PLISTV.
+        primary PRIMARY: bool = 1 & 0x10,
+        /// GLISTV.
+        grown GROWN: bool = 1 & 0x08,
+        /// DEFECT LIST FORMAT.
+        format FORMAT: u8 = 1 & 0x07,
+        /// DEFECT LIST LENGTH.
+        list_bytes LIST_BYTES: u32 = 4,
+    }
+}
+
+layout! {
     /// A target port group descriptor of REPORT TARGET PORT GROUPS, before its ports (SPC-4 section 6.37).
     PortGroup [8] {
         /// PREF.

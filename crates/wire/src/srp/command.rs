@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(head.sol_not, Command::SUCCESS_SOLICITED | Command::FAILURE_SOLICITED);
         let unit = CommandUnit::split(&bytes).unwrap();
         assert_eq!((unit.cdb.opcode(), unit.cdb.as_bytes().len()), (0x2a, 20));
-        assert_eq!(unit.cdb.u32(16), 0xadad_adad);
+        assert_eq!(unit.cdb.as_bytes()[16..20], [0xad; 4]);
         let list = [Direct::new(0x2000, 6, 1000), Direct::new(0x3000, 7, 24)];
         let table = Table { table: Direct::new(0x1000, 5, 32), len: 1024, list: &list };
         assert_eq!((unit.data_out, unit.data_out.data_bytes()), (Descriptor::Indirect(table), 1024));

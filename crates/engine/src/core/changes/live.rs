@@ -368,7 +368,7 @@ fn what_a_lun_takes_is_known_from_when_it_is_thin_and_to_be_warned_of() {
     assert!(daemon.units()[0].thin);
     reports(&mut x, 0);
     // THRESHOLD EXPONENT of the Logical Block Provisioning page (SBC-3 section 6.6.4).
-    let page = x.read(0, &[0x12, 1, 0xb2, 0, 255, 0], 255).expect("an answer").data;
+    let page = x.read(0, Inquiry::page(vpd::page::PROVISIONING, 255), 255).expect("an answer").data;
     assert_eq!(page[4], 11, "a threshold set has a megabyte");
     // Log page 0Ch: parameters come when it is known.
     while x.read(0, &[0x4d, 0, 0x4c, 0, 0, 0, 0, 0, 255, 0], 255).expect("an answer").data.len() <= 4 {

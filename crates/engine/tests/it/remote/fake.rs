@@ -7,6 +7,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use wire::scsi::capacity::Capacity16;
+use wire::scsi::command::{Inquiry, Read16};
 use wire::scsi::mode::{Caching, Header6};
 use wire::scsi::status::{CHECK_CONDITION, GOOD};
 use wire::scsi::{opcode, vpd};
@@ -206,11 +207,11 @@ impl Connection {
         let state = self.state.clone();
         let mut state = state.lock().expect("nobody panics with it");
         let answer = match (state.attention, cdb[0]) {
-            (Some(code), opcode) if opcode != 0x12 => {
+            (Some(code), other) if other != opcode::INQUIRY => {
                 state.attention = None;
                 Answer::sense(6, code)
             }
-            (_, 0x8a) => self.write(&mut state, pdu, expected)?,
+            (_, opcode::WRITE_16) => self.write(&mut state, pdu, expected)?,
             _ => state.answer(cdb),
         };
         let is_good = answer.status == GOOD;
@@ -260,14 +261,13 @@ impl Connection {
 impl State {
     /// Offset and length of READ(16) and WRITE(16).
     fn place(&self, cdb: &[u8]) -> (usize, usize) {
-        let lba = u64::from_be_bytes(*cdb[2..].first_chunk().expect("an LBA")) as usize;
-        let blocks = u32::from_be_bytes(*cdb[10..].first_chunk().expect("a length")) as usize;
-        (lba * self.block_bytes, blocks * self.block_bytes)
+        let Read16 { lba, blocks, .. } = Read16::read(cdb);
+        (lba as usize * self.block_bytes, blocks as usize * self.block_bytes)
     }
 
     fn answer(&mut self, cdb: &[u8]) -> Answer {
         match cdb[0] {
-            opcode::INQUIRY if cdb[1] & 1 == 1 => self.page(cdb[2]),
+            opcode::INQUIRY if Inquiry::read(cdb).vital => self.page(Inquiry::read(cdb).page),
             opcode::INQUIRY => {
                 let mut data = vec![0; 36];
                 (data[2], data[3], data[4]) = (6, 2, 31);

@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use wire::scsi::capacity::Capacity16;
+use wire::scsi::command::{Inquiry, Read16};
 use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD};
 use wire::scsi::{opcode, vpd};
 
@@ -264,8 +265,8 @@ impl Shared {
 
     fn scsi(&self, state: &mut State, command: &Command) -> Option<([u8; HEADER], Vec<u8>)> {
         let cdb = &command.header[32..48];
-        // The LBA of CDBs of 16 bytes that have one; all is within 32 bits.
-        let at = word(cdb, 6) as usize * BLOCK;
+        // CDBs of 16 bytes have their LBA in one place.
+        let at = || Read16::read(cdb).lba as usize * BLOCK;
         let done = |data: Vec<u8>| Some((GOOD, data));
         let ending = match cdb[0] {
             opcode::TEST_UNIT_READY | opcode::SYNCHRONIZE_CACHE_16 => done(Vec::new()),
@@ -276,7 +277,7 @@ impl Shared {
             }
             opcode::READ_16 => {
                 let bytes = word(&command.header, 20) as usize;
-                done(state.medium[at..at + bytes].to_vec())
+                done(state.medium[at()..][..bytes].to_vec())
             }
             opcode::WRITE_16 | opcode::COMPARE_AND_WRITE => {
                 // COMPARE AND WRITE finds what it wants.
@@ -288,7 +289,7 @@ impl Shared {
                 };
                 let is_it = |wanted: &Vec<u8>| data.windows(wanted.len()).any(|part| part == wanted);
                 if state.keeps.as_ref().is_some_and(is_it) {
-                    (state.keeps, state.kept) = (None, Some((at, data.to_vec())));
+                    (state.keeps, state.kept) = (None, Some((at(), data.to_vec())));
                     None
                 } else if state.alarm.as_ref().is_some_and(is_it) {
                     (state.alarm, state.refused) = (None, state.refused + 1);
@@ -297,7 +298,7 @@ impl Shared {
                     state.refused += 1;
                     Some((BUSY, Vec::new()))
                 } else {
-                    state.medium[at..at + data.len()].copy_from_slice(data);
+                    state.medium[at()..][..data.len()].copy_from_slice(data);
                     done(Vec::new())
                 }
             }
@@ -310,8 +311,9 @@ impl Shared {
 
     fn inquiry(&self, cdb: &[u8]) -> Vec<u8> {
         let page = |code: u8, body: &[u8]| [&[0, code, 0, body.len() as u8], body].concat();
-        match (cdb[1] & 1, cdb[2]) {
-            (0, _) => [&b"\0\0\x06\x12\x1f\0\0\x02"[..], self.vendor, b"Disk            1.00"].concat(),
+        let Inquiry { vital, page: code, .. } = Inquiry::read(cdb);
+        match (vital, code) {
+            (false, _) => [&b"\0\0\x06\x12\x1f\0\0\x02"[..], self.vendor, b"Disk            1.00"].concat(),
             (_, vpd::page::SUPPORTED) => page(vpd::page::SUPPORTED, &[0x00, 0x83, 0x86, 0xb0]),
             (_, vpd::page::IDENTIFICATION) => {
                 page(vpd::page::IDENTIFICATION, &[1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0, 1])

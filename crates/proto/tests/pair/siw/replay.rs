@@ -11,6 +11,7 @@ use proto::services::{Command, Down, Ending, Session, TaskId, Up};
 use proto::stream::StreamMachine;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use wire::scsi::command::Read10;
 use wire::{BufferId, Places, Span};
 
 /// What is sent and too long for the queue pair, and receives.
@@ -200,8 +201,8 @@ impl<M: MessageMachine<Event = Up> + Transport> Replay<M> {
 
     /// Reads and writes; all else ends well and without data.
     fn begin(&mut self, command: Command) {
-        let (task, len) = (command.task, u32::from(command.cdb.u16(7)) * 512);
-        let at = Places::one(place(command.cdb.u32(2), len));
+        let (task, len) = (command.task, u32::from(command.cdb.get(Read10::BLOCKS)) * 512);
+        let at = Places::one(place(command.cdb.get(Read10::LBA), len));
         self.running.insert(task, command);
         match command.cdb.opcode() {
             READ => {

@@ -7,6 +7,7 @@ use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::Random;
 use proto::message::{Access, MessageMachine};
 use proto::services::{Down, FunctionId, FunctionResponse, Up};
+use wire::scsi::command::Read12;
 use wire::srp::{LoginRequest, TaskFunction};
 
 const RESET: u64 = 99;
@@ -33,7 +34,7 @@ fn numbers(rig: &mut Rig<Wild>) -> Vec<u64> {
     let mut numbers = Vec::new();
     for up in std::mem::take(&mut rig.ups) {
         match up {
-            Up::Command(command) => numbers.push(u64::from(command.cdb.u32(2))),
+            Up::Command(command) => numbers.push(u64::from(command.cdb.get(Read12::LBA))),
             Up::Function { id, .. } => {
                 numbers.push(RESET);
                 rig.down(Down::FunctionDone { id, response: FunctionResponse::Complete });

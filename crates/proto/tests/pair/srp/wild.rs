@@ -4,6 +4,7 @@ use super::rig::{GUID, PORT};
 use proto::message::{Advertised, Answer, Message, MessageMachine, Post, Receives, WorkId};
 use proto::time::Time;
 use std::collections::VecDeque;
+use wire::scsi::command::Read12;
 use wire::srp::{
     Command, Direct, IndirectHead, Layout, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, Response,
     TaskFunction, TaskManagement,
@@ -188,9 +189,8 @@ pub(super) fn command(tag: u64, cdb: &[u8; 16], data_out: &Shape, data_in: &Shap
 /// A command to the device, and to tests without one: what to do, where on the disk, how many bytes.
 pub(super) fn cdb(opcode: u8, disk: u32, len: u32) -> [u8; 16] {
     let mut cdb = [0; 16];
+    Read12::new(disk, len).write(&mut cdb);
     cdb[0] = opcode;
-    cdb[2..6].copy_from_slice(&disk.to_be_bytes());
-    cdb[6..10].copy_from_slice(&len.to_be_bytes());
     cdb
 }
 

@@ -4,6 +4,7 @@ use super::DISK;
 use proto::services::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, Up};
 use proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use wire::scsi::command::Read12;
 use wire::{Places, Sense, Span};
 
 pub(crate) const TEST_UNIT_READY: u8 = 0x00;
@@ -117,7 +118,7 @@ impl Device {
 
     fn go_on<T: Transport>(&mut self, task: TaskId, target: &mut T, now: Time) {
         let Some(Running { command, at, lends }) = self.running.get_mut(&task) else { return };
-        let (disk, len) = (command.cdb.u32(2), command.cdb.u32(6));
+        let (disk, len) = (command.cdb.get(Read12::LBA), command.cdb.get(Read12::BLOCKS));
         let place = |at: u32, len: u32| {
             Places::one(Span { buffer: DISK, offset: u64::from(disk) + u64::from(at), len })
         };

@@ -27,6 +27,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use wire::scsi::command::Read12;
 use wire::{BufferId, Cdb, Places, Span};
 
 pub(crate) const TARGET: &str = "iqn.2026-11.io.lunette:disk";
@@ -384,10 +385,9 @@ pub(crate) fn host(at: u32, len: u32) -> Places {
 
 /// A command to the device: what to do, where on the disk, how many bytes the device has for it.
 pub(crate) fn command(opcode: u8, disk: u32, len: u32, read: Places, write: Places) -> Request {
+    // The operation code is the device's; the fields are where READ(12) has them.
     let mut cdb = [0; 16];
+    Read12::new(disk, len).write(&mut cdb);
     cdb[0] = opcode;
-    cdb[2..6].copy_from_slice(&disk.to_be_bytes());
-    cdb[6..10].copy_from_slice(&len.to_be_bytes());
-    let cdb = Cdb::from_bytes(&cdb).unwrap();
-    Request { lun: 0, attribute: Attribute::Simple, cdb, read, write }
+    Request { lun: 0, attribute: Attribute::Simple, cdb: Cdb::from(&cdb), read, write }
 }

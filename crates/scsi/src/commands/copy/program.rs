@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wire::SenseKey;
 use wire::scsi::code;
+use wire::scsi::command::{CopyOperationAbort, ExtendedCopyLid4};
 
 /// The longest parameter list, in bytes: more than any that is in order.
 const LIST_BYTES_MAX: u32 = 64 * 1024;
@@ -29,7 +30,8 @@ pub(crate) fn extended_copy4<P: From<Box<ExtendedCopy>>>(admission: &Admission<'
 
 /// COPY OPERATION ABORT.
 pub(crate) fn abort<P: From<Ending>>(admission: &Admission<'_>) -> Result<P, Failure> {
-    let running = admission.nexus.copies.running(admission.cdb().u32(2)).ok_or(Check::cdb_byte(2))?;
+    let running = admission.nexus.copies.running(admission.cdb().get(CopyOperationAbort::LIST_ID));
+    let running = running.ok_or(Check::cdb_field(CopyOperationAbort::LIST_ID))?;
     running.is_aborted.store(true, Ordering::Relaxed);
     Ok(P::from(Ending::GOOD))
 }
@@ -38,11 +40,11 @@ fn extended_copy<P: From<Box<ExtendedCopy>>>(
     admission: &Admission<'_>,
     format: Format,
 ) -> Result<P, Failure> {
-    let len = admission.cdb().u32(10);
+    let len = admission.cdb().get(ExtendedCopyLid4::LIST_BYTES);
     if len > LIST_BYTES_MAX || admission.request.write_bytes < len {
         return Err(Check::PARAMETER_LENGTH.into());
     }
-    let service_action = admission.cdb().u8(1) & 0x1f;
+    let service_action = admission.cdb().service_action();
     Ok(P::from(Box::new(ExtendedCopy::new(format, len, service_action))))
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn receive<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, F
 
 /// What is known under a list identifier; INVALID FIELD IN CDB when there is nothing.
 fn known(env: &Env<'_>, list_id: u32) -> Result<Known, Failure> {
-    Ok(env.nexus.copies.known(list_id).ok_or(Check::cdb_byte(2))?)
+    Ok(env.nexus.copies.known(list_id).ok_or(Check::cdb_field(ReceiveCopyResults::LIST_ID))?)
 }
 
 /// COPY STATUS. Once the end of an operation that went well is reported, it is forgotten.
@@ -57,7 +57,7 @@ fn copy_status(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), F
 fn receive_data(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     let known = known(env, cdb.get(ReceiveCopyResults::LIST_ID).into())?;
     if known.outcome.is_none() {
-        return Err(Check::cdb_byte(2).into());
+        return Err(Check::cdb_field(ReceiveCopyResults::LIST_ID).into());
     }
     data.extend_from_slice(&[0; 4]);
     Ok(())
@@ -83,7 +83,7 @@ fn operating_parameters(_: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<
 fn failed_segment_details(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     let list_id = u32::from(cdb.get(ReceiveCopyResults::LIST_ID));
     let sense = match known(env, list_id)?.outcome {
-        None => return Err(Check::cdb_byte(2).into()),
+        None => return Err(Check::cdb_field(ReceiveCopyResults::LIST_ID).into()),
         Some(outcome) => sense(env, outcome),
     };
     let Some(sense) = sense else {

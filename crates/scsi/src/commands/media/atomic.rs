@@ -5,17 +5,18 @@ use crate::commands::admission::Admission;
 use crate::commands::step::{Env, Event, Step};
 use crate::vocabulary::sense::{Check, Failure};
 use crate::vocabulary::storage::MediaOp;
+use wire::scsi::command::{self, OrWrite16};
 
 /// COMPARE AND WRITE: twice the blocks of data-out, first what is compared, then what is written.
 pub(crate) fn compare_and_write<P: From<CompareAndWrite>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;
-    let blocks = cdb.u8(13);
-    let (range, len) = admission.transfer(cdb.u64(2), u32::from(blocks), 13)?;
+    let (lba, blocks) = (cdb.get(command::CompareAndWrite::LBA), cdb.get(command::CompareAndWrite::BLOCKS));
+    let (range, len) = admission.transfer(lba, blocks.into(), command::CompareAndWrite::BLOCKS.byte())?;
     let total = len.saturating_mul(2);
     admission.blocks_out(total)?;
     if blocks > admission.view.compare_blocks_max() || admission.request.write_bytes != total {
-        return Err(Check::cdb_byte(13).into());
+        return Err(Check::cdb_field(command::CompareAndWrite::BLOCKS).into());
     }
     let durable = admission.is_forced();
     Ok(P::from(CompareAndWrite { offset: range.offset, len, durable }))
@@ -26,7 +27,8 @@ pub(crate) fn compare_and_write<P: From<CompareAndWrite>>(admission: &Admission<
 pub(crate) fn or_write<P: From<OrWrite>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;
-    let (range, total) = admission.transfer(cdb.u64(2), cdb.u32(10), 10)?;
+    let (lba, blocks) = (cdb.get(OrWrite16::LBA), cdb.get(OrWrite16::BLOCKS));
+    let (range, total) = admission.transfer(lba, blocks, OrWrite16::BLOCKS.byte())?;
     let chunks = Chunks::new(range.offset, admission.blocks_out(total)?);
     Ok(P::from(OrWrite { chunks, total, durable: admission.is_forced() }))
 }

@@ -38,12 +38,12 @@ fn verify<P: From<Verify>>(
 ) -> Result<P, Failure> {
     admission.check_protect()?;
     let (range, len) = admission.transfer(lba, blocks, length_byte)?;
-    let (against, taken) = match admission.cdb().u8(1) >> 1 & 0x03 {
+    let (against, taken) = match admission.cdb().get(Verify10::BYTE_CHECK) {
         0 => (Against::Nothing, 0),
         1 => (Against::Data, len),
         3 if len > 0 => (Against::Block, admission.block_bytes()),
         3 => (Against::Nothing, 0),
-        _ => return Err(Check::cdb_bit(1, 2).into()),
+        _ => return Err(Check::cdb_field(Verify10::BYTE_CHECK).into()),
     };
     if admission.blocks_out(taken)? < taken {
         return Err(Check::cdb_byte(length_byte).into());

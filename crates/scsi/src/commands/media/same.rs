@@ -6,6 +6,7 @@ use crate::commands::step::{Env, Event, Step};
 use crate::state::limits::{Range, SAME_BYTES_MAX};
 use crate::vocabulary::sense::{Check, Failure};
 use crate::vocabulary::storage::MediaOp;
+use wire::scsi::command::{WriteSame10, WriteSame16};
 
 /// Bytes of task buffer that are filled with copies of one block.
 pub(crate) const TILE_BYTES: u32 = 64 * 1024;
@@ -13,13 +14,15 @@ pub(crate) const TILE_BYTES: u32 = 64 * 1024;
 /// WRITE SAME(10).
 pub(crate) fn write_same10<P: From<WriteSame>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    write_same(admission, u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), 7, false)
+    let (lba, blocks) = (cdb.get(WriteSame10::LBA), cdb.get(WriteSame10::BLOCKS));
+    write_same(admission, lba.into(), blocks.into(), WriteSame10::BLOCKS.byte(), false)
 }
 
 /// WRITE SAME(16), where NDOB stands for a block of zeros.
 pub(crate) fn write_same16<P: From<WriteSame>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    write_same(admission, cdb.u64(2), cdb.u32(10), 10, cdb.u8(1) & 0x01 != 0)
+    let (lba, blocks) = (cdb.get(WriteSame16::LBA), cdb.get(WriteSame16::BLOCKS));
+    write_same(admission, lba, blocks, WriteSame16::BLOCKS.byte(), cdb.get(WriteSame16::NO_DATA))
 }
 
 fn write_same<P: From<WriteSame>>(
@@ -30,12 +33,13 @@ fn write_same<P: From<WriteSame>>(
     no_data: bool,
 ) -> Result<P, Failure> {
     admission.check_protect()?;
-    let unmap = admission.cdb().u8(1) & 0x08 != 0;
-    if admission.cdb().u8(1) & 0x10 != 0 {
-        return Err(Check::cdb_bit(1, 4).into());
+    // Both lengths have the same flags.
+    let unmap = admission.cdb().get(WriteSame16::UNMAP);
+    if admission.cdb().get(WriteSame16::ANCHOR) {
+        return Err(Check::cdb_field(WriteSame16::ANCHOR).into());
     }
     if unmap && !admission.view.is_thin() {
-        return Err(Check::cdb_bit(1, 3).into());
+        return Err(Check::cdb_field(WriteSame16::UNMAP).into());
     }
     let range = admission.view.range_to_end(lba, u64::from(blocks))?;
     if range.len > u64::from(SAME_BYTES_MAX) {

@@ -6,32 +6,37 @@ use crate::commands::step::{Env, Event, Step};
 use crate::vocabulary::command::Ending;
 use crate::vocabulary::sense::Failure;
 use crate::vocabulary::storage::MediaOp;
+use wire::scsi::command::{PreFetch10, PreFetch16, SynchronizeCache10, SynchronizeCache16};
 
 /// SYNCHRONIZE CACHE(10). The whole medium is flushed, and IMMED is answered when it is: both are more than asked.
 pub(crate) fn synchronize_cache10<P: From<Flush>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    admission.view.range_to_end(u64::from(cdb.u32(2)), u64::from(cdb.u16(7)))?;
+    admission
+        .view
+        .range_to_end(cdb.get(SynchronizeCache10::LBA).into(), cdb.get(SynchronizeCache10::BLOCKS).into())?;
     Ok(P::from(Flush { taken: 0 }))
 }
 
 /// SYNCHRONIZE CACHE(16).
 pub(crate) fn synchronize_cache16<P: From<Flush>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    admission.view.range_to_end(cdb.u64(2), u64::from(cdb.u32(10)))?;
+    admission
+        .view
+        .range_to_end(cdb.get(SynchronizeCache16::LBA), cdb.get(SynchronizeCache16::BLOCKS).into())?;
     Ok(P::from(Flush { taken: 0 }))
 }
 
 /// PRE-FETCH(10): GOOD means that not all blocks are in a cache of ours, which is true: there is none.
 pub(crate) fn prefetch10<P: From<Ending>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    admission.view.range_to_end(u64::from(cdb.u32(2)), u64::from(cdb.u16(7)))?;
+    admission.view.range_to_end(cdb.get(PreFetch10::LBA).into(), cdb.get(PreFetch10::BLOCKS).into())?;
     Ok(P::from(Ending::GOOD))
 }
 
 /// PRE-FETCH(16).
 pub(crate) fn prefetch16<P: From<Ending>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    admission.view.range_to_end(cdb.u64(2), u64::from(cdb.u32(10)))?;
+    admission.view.range_to_end(cdb.get(PreFetch16::LBA), cdb.get(PreFetch16::BLOCKS).into())?;
     Ok(P::from(Ending::GOOD))
 }
 

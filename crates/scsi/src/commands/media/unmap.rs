@@ -7,19 +7,20 @@ use crate::state::limits::{UNMAP_BYTES_MAX, UNMAP_DESCRIPTORS_MAX};
 use crate::state::unit::View;
 use crate::vocabulary::sense::{Check, Failure};
 use crate::vocabulary::storage::MediaOp;
+use wire::scsi::capacity::{UnmapDescriptor, UnmapHeader};
+use wire::scsi::command;
 
-const HEADER_BYTES: usize = 8;
-const DESCRIPTOR_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 8;
 
 /// UNMAP.
 pub(crate) fn begin<P: From<Unmap>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    if cdb.u8(1) & 0x01 != 0 {
-        return Err(Check::cdb_bit(1, 0).into());
+    if cdb.get(command::Unmap::ANCHOR) {
+        return Err(Check::cdb_field(command::Unmap::ANCHOR).into());
     }
-    let len = u32::from(cdb.u16(7));
-    let too_short = len > 0 && usize::from(cdb.u16(7)) < HEADER_BYTES;
+    let len = cdb.get(command::Unmap::LIST_BYTES);
+    let too_short = len > 0 && usize::from(len) < UnmapHeader::BYTES;
+    let len = u32::from(len);
     if too_short || admission.request.write_bytes < len {
         return Err(Check::PARAMETER_LENGTH.into());
     }
@@ -102,7 +103,7 @@ impl Unmap {
     fn ranges<'e>(&self, env: &'e Env<'_>) -> impl Iterator<Item = (u64, u32)> + use<'e> {
         let list = usize::try_from(self.len).ok().and_then(|len| env.buffer.get(..len)).unwrap_or_default();
         let (body, range_bytes, range): (_, _, Range) = match self.list {
-            List::Descriptors => (announced(list), DESCRIPTOR_BYTES, descriptor),
+            List::Descriptors => (announced(list), UnmapDescriptor::BYTES, descriptor),
             List::Entries => (list, ENTRY_BYTES, entry),
         };
         body.chunks_exact(range_bytes).filter_map(range)
@@ -114,15 +115,13 @@ type Range = fn(&[u8]) -> Option<(u64, u32)>;
 
 /// The descriptors that the header announces, as far as they are there.
 fn announced(list: &[u8]) -> &[u8] {
-    let announced = list.get(2..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_be_bytes);
-    let body = list.get(HEADER_BYTES..).unwrap_or_default();
+    let announced = UnmapHeader::read(list).descriptor_bytes;
+    let body = list.get(UnmapHeader::BYTES..).unwrap_or_default();
     body.get(..usize::from(announced).min(body.len())).unwrap_or_default()
 }
 
 fn descriptor(bytes: &[u8]) -> Option<(u64, u32)> {
-    let (lba, rest) = bytes.split_first_chunk::<8>()?;
-    let (blocks, _) = rest.split_first_chunk::<4>()?;
-    Some((u64::from_be_bytes(*lba), u32::from_be_bytes(*blocks)))
+    Some((UnmapDescriptor::LBA.get(bytes)?, UnmapDescriptor::BLOCKS.get(bytes)?))
 }
 
 /// Six bytes of LBA and two of length, from the lowest.

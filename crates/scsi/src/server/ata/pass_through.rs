@@ -10,14 +10,6 @@ use crate::vocabulary::command::{Ending, Status};
 use crate::vocabulary::sense::{Check, Failure};
 use wire::ata::{self, Protocol, Registers, SECTOR_BYTES, StatusReturn, Transfer};
 
-// Bits of byte 2. Blocks have 512 bytes, whatever T_TYPE says.
-const T_DIR: u8 = 0x08;
-const BYT_BLOK: u8 = 0x04;
-const T_LENGTH: u8 = 0x03;
-// T_LENGTH: where the length is. With 3 it is what the transport says.
-const IN_FEATURE: u8 = 1;
-const IN_COUNT: u8 = 2;
-
 /// ATA PASS-THROUGH (12).
 pub(crate) fn begin12(admission: &Admission<'_>) -> Result<Program, Failure> {
     translate(admission, ata::PassThrough::short_registers(admission.cdb()))
@@ -32,7 +24,7 @@ fn translate(admission: &Admission<'_>, registers: Registers) -> Result<Program,
     check_transfer(admission, &registers)?;
     let program = begin(admission, &registers)
         .unwrap_or_else(|failure| Program::End(failure.ending(&admission.view.policy.modes)));
-    let check_condition = admission.cdb().u8(2) & ata::PassThrough::CK_COND != 0;
+    let check_condition = admission.cdb().get(ata::PassThrough::CHECK_CONDITION);
     let exec = Exec::new(program);
     Ok(Program::PassThrough(Box::new(PassThrough { exec, registers, check_condition, ending: None })))
 }
@@ -40,23 +32,24 @@ fn translate(admission: &Admission<'_>, registers: Registers) -> Result<Program,
 /// What the CDB says of the data must fit together, be enough for the command, and all of it must be asked for.
 fn check_transfer(admission: &Admission<'_>, registers: &Registers) -> Result<(), Check> {
     let (cdb, request) = (admission.cdb(), admission.request);
-    let flags = cdb.u8(2);
-    let (is_moved, is_in) = (flags & T_LENGTH != 0, flags & T_DIR != 0);
-    let fits = match Protocol::of(cdb).ok_or(Check::cdb_bit(1, 4))? {
+    let length = cdb.get(ata::PassThrough::LENGTH);
+    let (is_moved, is_in) = (length != ata::PassThrough::NO_LENGTH, cdb.get(ata::PassThrough::FROM_DEVICE));
+    let fits = match Protocol::of(cdb).ok_or_else(|| Check::cdb_field(ata::PassThrough::PROTOCOL))? {
         Protocol::NonData => !is_moved,
         Protocol::PioIn => is_moved && is_in,
         Protocol::PioOut => is_moved && !is_in,
     };
     if !fits {
-        return Err(Check::cdb_bit(2, 3));
+        return Err(Check::cdb_field(ata::PassThrough::FROM_DEVICE));
     }
     let ready = if is_in { request.read_bytes } else { request.write_bytes };
-    let bytes_of =
-        |length: u16| u32::from(length).saturating_mul(if flags & BYT_BLOK == 0 { 1 } else { SECTOR_BYTES });
-    let said = match flags & T_LENGTH {
-        0 => 0,
-        IN_FEATURE => bytes_of(registers.feature),
-        IN_COUNT => bytes_of(registers.count),
+    let one = if cdb.get(ata::PassThrough::IN_BLOCKS) { SECTOR_BYTES } else { 1 };
+    let bytes_of = |length: u16| u32::from(length).saturating_mul(one);
+    let said = match length {
+        ata::PassThrough::NO_LENGTH => 0,
+        ata::PassThrough::LENGTH_IN_FEATURE => bytes_of(registers.feature),
+        ata::PassThrough::LENGTH_IN_COUNT => bytes_of(registers.count),
+        // It is what the transport says.
         _ => ready,
     };
     // What is unknown the device aborts, whatever it would move.
@@ -66,7 +59,7 @@ fn check_transfer(admission: &Admission<'_>, registers: &Registers) -> Result<()
             transfer @ Transfer::In(_) => is_in && transfer.bytes() <= said.min(ready),
             transfer @ Transfer::Out(_) => !is_in && transfer.bytes() <= said.min(ready),
         };
-    if fits { Ok(()) } else { Err(Check::cdb_bit(2, 1)) }
+    if fits { Ok(()) } else { Err(Check::cdb_field(ata::PassThrough::LENGTH)) }
 }
 
 /// A command that was passed through: its end is reported as CK_COND asks.
@@ -141,7 +134,11 @@ mod tests {
     /// The first nexus that speaks ATA.
     const ATA: usize = 2;
     const ABORTED: (u8, u8) = (error::ABRT, status::DRDY | status::ERR);
-    const CK_COND: u8 = ata::PassThrough::CK_COND;
+    // Bits of byte 2.
+    const CK_COND: u8 = 0x20;
+    const T_DIR: u8 = 0x08;
+    const BYT_BLOK: u8 = 0x04;
+    const IN_COUNT: u8 = ata::PassThrough::LENGTH_IN_COUNT;
     // In byte 1: PROTOCOL is in bits 1 to 4 (SAT-3 table 104).
     const EXTEND: u8 = 0x01;
     const NON_DATA: u8 = 3;
@@ -354,7 +351,7 @@ mod tests {
             let cdb = if is_long { [&[0x85], &tail[..]].concat() } else { [&[0xa1], &tail[..11]].concat() };
             let mut bench = Bench::of(unit(), 1 << 20);
             bench.add_ata();
-            let asks = Cdb::from_bytes(&cdb).unwrap().u8(2) & CK_COND != 0;
+            let asks = Cdb::from_bytes(&cdb).unwrap().get(ata::PassThrough::CHECK_CONDITION);
             let ending = bench.run(0, raw(&cdb), &out, read_bytes).ending;
             prop_assert_eq!(ending.status == Status::CheckCondition, ending.sense.is_some());
             prop_assert!(!asks || ending.status != Status::Good);

@@ -5,6 +5,7 @@ use super::{Kind, NexusName, Registration, Reservation, ReserveOut, Table, Targe
 use crate::state::attention::UnitAttention;
 use crate::state::home::{NexusIdentity, Who};
 use crate::vocabulary::sense::Check;
+use wire::scsi::command::PersistentReserveOut;
 
 /// What goes with a change of the table.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -221,7 +222,7 @@ impl Change {
             .partition(|registration| is_victim(registration) && !(takes_over && registration == sender));
         self.table.registrations = left;
         if takes_over {
-            let kind = kind.ok_or(Check::cdb_byte(2))?;
+            let kind = kind.ok_or(Check::cdb_byte(PersistentReserveOut::KIND.byte()))?;
             if self.table.reservation.as_ref().is_some_and(|held| held.kind != kind) {
                 self.notify_registered(UnitAttention::ReservationsReleased);
             }

@@ -96,7 +96,7 @@ impl ReserveOut {
                 all_target_ports: basic.all_target_ports,
                 keep: basic.keep,
             }),
-            RESERVE => Action::Reserve(kind.ok_or(Check::cdb_byte(2))?),
+            RESERVE => Action::Reserve(kind.ok_or(Check::cdb_byte(PersistentReserveOut::KIND.byte()))?),
             RELEASE => Action::Release(kind),
             CLEAR => Action::Clear,
             PREEMPT => Action::Preempt { kind, abort: false },

@@ -1,8 +1,24 @@
 //! Commands of block devices (SBC-3 clause 5; WRITE ATOMIC(16): SBC-4 section 5.48).
 
 use super::commands;
-use crate::scsi::field::{Field, Value};
+use crate::scsi::field::{Field, Value, layout};
 use crate::scsi::{Cdb, Command, opcode};
+
+layout! {
+    /// What the service actions of SANITIZE have in common.
+    Sanitize [10] {
+        /// IMMED.
+        immediate IMMEDIATE: bool = 1 & 0x80,
+        /// ZNR, of zoned devices.
+        no_zone_reset NO_ZONE_RESET: bool = 1 & 0x40,
+        /// AUSE.
+        unrestricted UNRESTRICTED: bool = 1 & 0x20,
+        /// Reserved bytes.
+        reserved RESERVED: [u8; 5] = 2,
+        /// PARAMETER LIST LENGTH.
+        list_bytes LIST_BYTES: u16 = 7,
+    }
+}
 
 commands! {
     /// READ(10).

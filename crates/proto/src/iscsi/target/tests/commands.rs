@@ -158,7 +158,7 @@ fn a_bidirectional_command_has_two_lengths_and_two_residuals() {
     driver.send(&header, &[]);
     let command = driver.command();
     assert_eq!((command.read_bytes, command.write_bytes, command.cdb.as_bytes().len()), (50, 100, 32));
-    assert_eq!(command.cdb.u8(31), 31);
+    assert_eq!(command.cdb.as_bytes()[31], 31);
     driver.end(command.task, Ending { read_bytes: 60, write_bytes: 90, ..GOOD });
     let (response, _) = driver.one::<ScsiResponse>();
     let flags = FINAL | ScsiResponse::UNDERFLOW | ScsiResponse::BIDIRECTIONAL_READ_OVERFLOW;
