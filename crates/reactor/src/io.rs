@@ -1,5 +1,6 @@
 //! What a core may ask of the kernel.
 
+use crate::memory::Region;
 use crate::packet::Line;
 use proto::stream::Segment;
 use proto::time::{Stamp, Time};
@@ -166,6 +167,11 @@ pub trait Io {
     /// Whether a file has something at a place in it, and up to where the same holds, from a kernel that knows at once. `None`:
     /// a thread has to find out, as lseek may block.
     fn extent_now(&mut self, _file: Handle, _at: u64) -> Option<Result<(bool, u64), Errno>> {
+        None
+    }
+
+    /// The same of memory, and for how many bytes that holds ([`Region::extent`]).
+    fn memory_extent_now(&mut self, _memory: &Region, _at: u64) -> Option<(bool, u64)> {
         None
     }
 

@@ -114,8 +114,19 @@ struct Asked {
     began: Time,
     sent: Time,
     copies: u32,
+    /// The target has left the segment since: what answers it may only remember that it was done.
+    is_old: bool,
     /// As the reservations know it.
     access: u64,
+}
+
+impl Asked {
+    fn writes(&self) -> Option<(Range, WriteId)> {
+        match self.kind {
+            Kind::Write(range, id) | Kind::Durable(range, id) => Some((range, id)),
+            Kind::Query | Kind::Identify | Kind::Read(_) | Kind::Flush => None,
+        }
+    }
 }
 
 /// The initiator.
@@ -179,6 +190,27 @@ impl Ata {
     pub(crate) fn restarted(&mut self, now: Time) {
         self.checks.registers.borrow_mut().knows(self.checks.index, now);
         self.settle(now, |one| one.until = now).expect("they were not refused");
+    }
+
+    /// The target is not on the segment any more, and says so: nothing that it was sent takes effect any more.
+    ///
+    /// # Errors
+    /// Never: what is written was not refused.
+    pub(crate) fn is_left(&mut self) -> Result<(), String> {
+        let now = self.net.borrow().now;
+        self.settle(now, |one| one.until = now)?;
+        self.asked.iter_mut().for_each(|asked| asked.is_old = true);
+        let mut registers = self.checks.registers.borrow_mut();
+        let mut writes = self.asked.iter().filter_map(Asked::writes);
+        writes.try_for_each(|(range, id)| registers.end_write(now, range, id, Fate::Unsure))
+    }
+
+    /// It is again: what it is sent once more takes effect.
+    pub(crate) fn is_joined(&mut self) {
+        let (now, by) = (self.net.borrow().now, self.checks.index);
+        let mut registers = self.checks.registers.borrow_mut();
+        let writes = self.asked.iter().filter_map(Asked::writes);
+        writes.for_each(|(range, id)| registers.begin_again(now, by, range, id));
     }
 
     /// Its turn.
@@ -287,10 +319,7 @@ impl Ata {
 
     /// Whether some of these blocks are being written, or a copy may still come that would look like a newer write of them.
     fn is_written(&self, range: Range) -> bool {
-        let asked = self.asked.iter().filter_map(|asked| match asked.kind {
-            Kind::Write(range, _) | Kind::Durable(range, _) => Some(range),
-            Kind::Query | Kind::Identify | Kind::Read(_) | Kind::Flush => None,
-        });
+        let asked = self.asked.iter().filter_map(|asked| Some(asked.writes()?.0));
         asked.chain(self.lingering.iter().map(|one| one.range)).any(|other| other.overlaps(range))
     }
 
@@ -324,7 +353,8 @@ impl Ata {
             }
         };
         let tags = vec![Tag { number: tag, station: 0 }];
-        self.asked.push(Asked { tags, unit, kind, frame, began: now, sent: now, copies: 0, access });
+        let (sent, copies, is_old) = (now, 0, false);
+        self.asked.push(Asked { tags, unit, kind, frame, began: now, sent, copies, is_old, access });
     }
 
     fn receive(&mut self, station: usize, frame: &[u8]) -> Result<(), String> {
@@ -389,8 +419,8 @@ impl Ata {
             Kind::Write(range, id) | Kind::Durable(range, id) => {
                 self.blocks += u64::from(range.blocks);
                 let fate = match asked.kind {
-                    Kind::Durable(..) if is_good => Fate::Durable,
-                    _ if is_good => Fate::Done,
+                    Kind::Durable(..) if is_good && !asked.is_old => Fate::Durable,
+                    _ if is_good && !asked.is_old => Fate::Done,
                     // An earlier copy may have been done.
                     _ => Fate::Unsure,
                 };

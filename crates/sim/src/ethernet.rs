@@ -1,14 +1,16 @@
 //! An Ethernet segment: frames that are lost, come twice, late, or in another order. What decides that has a seed of its own.
 
 use crate::initiator::Habits;
-use crate::net::{Event, Net, Waits};
+use crate::net::{Event, Net, Shared, Waits};
 use fastrand::Rng;
 use proto::time::{Stamp, Time};
 use reactor::io::Handle;
 use reactor::memory::Arena;
 use reactor::packet::{self, Arrival, Condition, Field, Setup, Shape, Unsent, Width};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use wire::aoe::Mac;
@@ -24,6 +26,16 @@ const FIRST_HANDLE: i32 = 1 << 24;
 /// Bytes of the two addresses.
 const MAC_BYTES: usize = 6;
 
+thread_local! {
+    /// The world that runs on this thread, in which an interface is opened again that was pulled out.
+    static WORLD: RefCell<Weak<RefCell<Net>>> = const { RefCell::new(Weak::new()) };
+}
+
+/// The world that runs on this thread begins.
+pub(crate) fn begin(net: &Shared) {
+    WORLD.set(Rc::downgrade(net));
+}
+
 /// How the frames of a segment fare: odds in 1000.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hazards {
@@ -32,14 +44,17 @@ pub(crate) struct Hazards {
     late: u32,
     /// For a while all are lost.
     breaks: u32,
+    /// The target's interface is pulled out, and put in again some time later.
+    pulls: u32,
     /// Frames that a line takes between two turns of its core.
     room: usize,
 }
 
 impl Hazards {
-    pub(crate) const NONE: Hazards = Hazards { lost: 0, twice: 0, late: 0, breaks: 0, room: usize::MAX };
+    pub(crate) const NONE: Hazards =
+        Hazards { lost: 0, twice: 0, late: 0, breaks: 0, pulls: 0, room: usize::MAX };
     #[cfg(test)]
-    pub(crate) const SOME: Hazards = Hazards { lost: 20, twice: 100, late: 100, breaks: 0, room: usize::MAX };
+    pub(crate) const SOME: Hazards = Hazards { lost: 20, twice: 100, late: 100, ..Hazards::NONE };
 }
 
 /// What a seed makes of a segment.
@@ -66,18 +81,23 @@ impl Segment {
 /// Whether there is one in the world of this seed.
 pub(crate) fn draw(seed: u64) -> Option<Segment> {
     let mut rng = Rng::with_seed(seed ^ SALT);
-    (rng.u32(0..4) == 0).then(|| Segment {
-        mtu: [1500, 9000][rng.usize(0..2)],
-        hazards: Hazards {
-            lost: [0, 5, 50][rng.usize(0..3)],
-            twice: [0, 50, 500][rng.usize(0..3)],
-            late: [0, 50, 500][rng.usize(0..3)],
-            breaks: [0, 0, 1][rng.usize(0..3)],
-            room: [usize::MAX, 64, 2][rng.usize(0..3)],
-        },
-        initiators: rng.usize(1..=3),
-        seed: rng.u64(..),
-        wanders: rng.u32(0..3) == 0,
+    (rng.u32(0..4) == 0).then(|| {
+        let mut segment = Segment {
+            mtu: [1500, 9000][rng.usize(0..2)],
+            hazards: Hazards {
+                lost: [0, 5, 50][rng.usize(0..3)],
+                twice: [0, 50, 500][rng.usize(0..3)],
+                late: [0, 50, 500][rng.usize(0..3)],
+                breaks: [0, 0, 1][rng.usize(0..3)],
+                pulls: 0,
+                room: [usize::MAX, 64, 2][rng.usize(0..3)],
+            },
+            initiators: rng.usize(1..=3),
+            seed: rng.u64(..),
+            wanders: rng.u32(0..3) == 0,
+        };
+        segment.hazards.pulls = [0, 0, 1][rng.usize(0..3)];
+        segment
     })
 }
 
@@ -91,6 +111,8 @@ pub(crate) struct Ethernet {
     flights: BTreeMap<u64, Flight>,
     flown: u64,
     broken_until: Time,
+    /// Whose interface was pulled out, and until when.
+    pulled: Option<(Mac, Time)>,
 }
 
 #[derive(Debug)]
@@ -127,6 +149,10 @@ struct Frames {
     drops: u32,
     leave: Vec<Vec<u8>>,
     leave_max: usize,
+    /// The interface was pulled out.
+    is_out: bool,
+    /// The target has said that it does not serve the interface any more.
+    is_left: bool,
 }
 
 /// A core's end of an interface.
@@ -144,6 +170,13 @@ impl Queue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same, for who serves the interface.
+    fn served(&self) -> MutexGuard<'_, Frames> {
+        let frames = self.frames();
+        assert!(!frames.is_left, "an interface is used that is not served any more");
+        frames
+    }
+
     /// Takes the oldest frame that has come.
     pub(crate) fn take(&self) -> Option<Vec<u8>> {
         self.frames().came.pop_front().map(|(_, frame)| frame)
@@ -158,8 +191,14 @@ impl Queue {
 impl packet::Line for Line {
     type Batch = ();
 
-    fn open(_setup: &Setup<'_>, _count: usize) -> io::Result<Vec<Line>> {
-        Err(io::Error::other("interfaces of this world are not opened again"))
+    fn open(setup: &Setup<'_>, count: usize) -> io::Result<Vec<Line>> {
+        let net = WORLD.with_borrow(Weak::upgrade).expect("a world runs on this thread");
+        let net = &mut *net.borrow_mut();
+        let ethernet = net.ethernet.as_mut().expect("an interface was opened before");
+        match ethernet.pulled {
+            Some((mac, until)) if until <= net.now => Ok(ethernet.open(mac, setup, count)),
+            _ => Err(io::Error::other("there is no such network interface")),
+        }
     }
 
     fn handle(&self) -> Handle {
@@ -179,7 +218,7 @@ impl packet::Line for Line {
     }
 
     fn receive(&mut self, arena: &mut Arena, slot: Span) -> Arrival {
-        let Some((came, frame)) = self.queue.frames().came.pop_front() else { return Arrival::Nothing };
+        let Some((came, frame)) = self.queue.served().came.pop_front() else { return Arrival::Nothing };
         let len = frame.len() as u32;
         if len > slot.len {
             return Arrival::Cut;
@@ -200,7 +239,10 @@ impl packet::Line for Line {
         arena: &mut Arena,
         frames: impl Iterator<Item = Span>,
     ) -> Result<usize, Unsent> {
-        let queue = &mut *self.queue.frames();
+        let queue = &mut *self.queue.served();
+        if queue.is_out {
+            return Ok(frames.count());
+        }
         let room = queue.leave_max - queue.leave.len();
         let before = queue.leave.len();
         queue.leave.extend(frames.take(room).map(|frame| arena.bytes(frame).to_vec()));
@@ -211,7 +253,7 @@ impl packet::Line for Line {
     }
 
     fn outdated(&self) -> Option<String> {
-        None
+        self.queue.frames().is_out.then(|| "the network interface was removed".to_owned())
     }
 
     fn drops(&self) -> u32 {
@@ -219,7 +261,7 @@ impl packet::Line for Line {
     }
 
     fn trouble(&self) -> io::Result<()> {
-        Ok(())
+        self.outdated().map_or(Ok(()), |reason| Err(io::Error::other(reason)))
     }
 }
 
@@ -233,14 +275,17 @@ impl Ethernet {
             flights: BTreeMap::new(),
             flown: 0,
             broken_until: Time(0),
+            pulled: None,
         }
     }
 
-    /// Opens an interface for each of these cores, whose host is their number.
+    /// Opens an interface, perhaps once more, for each of these cores, whose host is their number.
     pub(crate) fn open(&mut self, mac: Mac, setup: &Setup<'_>, cores: usize) -> Vec<Line> {
-        let (station, room) = (self.stations.len() as i32, self.hazards.room);
+        self.pulled = None;
+        let known = self.stations.iter().position(|station| station.mac == mac);
+        let (station, room) = (known.unwrap_or(self.stations.len()), self.hazards.room);
         let line = |core: usize| {
-            let handle = Handle(FIRST_HANDLE + (station << 8) + core as i32);
+            let handle = Handle(FIRST_HANDLE + ((station as i32) << 8) + core as i32);
             let queue = Queue::new(setup.frames as usize, room);
             let shape = Shape { header: setup.header, frames: setup.frames, slots: setup.slots };
             Line { handle, mac, mtu: self.mtu, shape, queue }
@@ -249,7 +294,11 @@ impl Ethernet {
         let port = |(host, line): (usize, &Line)| Port { host, queue: line.queue.clone(), watcher: None };
         let ports = lines.iter().enumerate().map(port).collect();
         let (filter, spread) = (setup.filter.to_vec(), setup.spread.to_vec());
-        self.stations.push(Station { mac, filter, spread, ports });
+        let new = Station { mac, filter, spread, ports };
+        match self.stations.get_mut(station) {
+            Some(station) => *station = new,
+            None => self.stations.push(new),
+        }
         lines
     }
 
@@ -270,6 +319,31 @@ impl Ethernet {
         for port in self.stations.iter().flat_map(|station| &station.ports) {
             port.queue.frames().came.clear();
         }
+    }
+
+    /// The same, and that was said: whoever uses it all the same must not.
+    pub(crate) fn leave(&mut self, mac: Mac) {
+        let stations = self.stations.iter().filter(|station| station.mac == mac);
+        stations.flat_map(|station| &station.ports).for_each(|port| port.queue.frames().is_left = true);
+        self.kill(mac);
+    }
+
+    /// The interface of a target is pulled out now and then, which those notice who watch it.
+    fn pull(&mut self, now: Time, station: usize) -> Vec<Waits> {
+        let Hazards { pulls, .. } = self.hazards;
+        let Station { mac, ports, filter, .. } = &mut self.stations[station];
+        if filter.is_empty() || ports.is_empty() || pulls == 0 || self.rng.u32(0..1000) >= pulls {
+            return Vec::new();
+        }
+        let away = Duration::from_micros(self.rng.u64(100..20_000));
+        self.pulled = Some((*mac, now.after(away)));
+        let watchers = std::mem::take(ports).into_iter().filter_map(|port| {
+            let mut frames = port.queue.frames();
+            frames.is_out = true;
+            frames.came.clear();
+            port.watcher
+        });
+        watchers.collect()
     }
 
     fn port(&mut self, line: Handle) -> Option<&mut Port> {
@@ -369,6 +443,8 @@ impl Net {
                 ethernet.flights.insert(ethernet.flown, Flight { to: station, frame: frame.to_vec() });
                 events.push((now.after(latency), Event::Land { flight: ethernet.flown }));
             }
+            let watchers = ethernet.pull(now, station).into_iter();
+            events.extend(watchers.map(|(host, request)| (now, Event::Go { host, request })));
         }
         events.into_iter().for_each(|(at, event)| self.at(at, event));
     }

@@ -66,8 +66,6 @@ pub(crate) struct Place {
     pub(crate) blocks: u32,
     /// Units that do nothing but READ, WRITE and SYNCHRONIZE CACHE.
     pub(crate) plain: Rc<[bool]>,
-    /// Units that report which of their blocks are allocated, and whose disks do.
-    pub(crate) thin: Rc<[bool]>,
     /// Units whose disks may fail.
     pub(crate) fragile: Rc<[bool]>,
     /// Nothing goes wrong there, and nothing is slow: no command takes longer than [`CALM`].
@@ -691,21 +689,28 @@ impl Initiator {
         let Some(place) = self.take(bytes) else { return };
         let (mut read, mut write) = (Places::EMPTY, Places::EMPTY);
         let (first, blocks) = (range.first, range.blocks as u16);
-        let (kind, cdb) = if is_flush {
-            (Kind::Flush, Cdb::from(SynchronizeCache10::new(0, 0)))
+        let cdb = if is_flush {
+            Cdb::from(SynchronizeCache10::new(0, 0))
         } else if is_read {
-            self.registers.borrow_mut().begin_read(now);
             read = place;
-            (Kind::Read(range), Read10 { fua: is_durable, ..Read10::new(first, blocks) }.into())
+            Read10 { fua: is_durable, ..Read10::new(first, blocks) }.into()
         } else {
             write = place;
-            let kind = self.fill(now, range, (is_durable, attribute), &place);
-            (kind, Write10 { fua: is_durable, ..Write10::new(first, blocks) }.into())
+            Write10 { fua: is_durable, ..Write10::new(first, blocks) }.into()
         };
         let lun = (range.unit as u64) << 48;
         let request = Request { lun, attribute, cdb, read, write };
         let taken = self.link.as_mut().and_then(|link| link.machine.submit(request));
-        let Some(id) = taken else { return self.give_up(now, kind, &place) };
+        // There is often no room for it, and its data leaves at the end of the turn only.
+        let Some(id) = taken else { return self.give(&place) };
+        let kind = if is_flush {
+            Kind::Flush
+        } else if is_read {
+            self.registers.borrow_mut().begin_read(now);
+            Kind::Read(range)
+        } else {
+            self.fill(now, range, (is_durable, attribute), &place)
+        };
         let words = [7, u64::from(id.slot), range.unit as u64, u64::from(range.first)];
         self.note(&words, || {
             let what = match kind {

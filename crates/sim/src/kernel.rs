@@ -10,7 +10,7 @@ use fastrand::Rng;
 use proto::stream::Segment;
 use proto::time::{Stamp, Time};
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
-use reactor::memory::{Arena, LARGE_BYTES, Loan};
+use reactor::memory::{Arena, LARGE_BYTES, Loan, Region};
 use reactor::neighbours::Neighbours;
 use reactor::wake::Waker;
 use std::cell::RefCell;
@@ -476,6 +476,11 @@ impl Io for Kernel {
 
     fn extent_now(&mut self, file: Handle, at: u64) -> Option<Result<(bool, u64), Errno>> {
         Some(self.find_extent(file, at))
+    }
+
+    /// Memory is the process' own: what of it was written since it was last released, and nobody else decides.
+    fn memory_extent_now(&mut self, memory: &Region, at: u64) -> Option<(bool, u64)> {
+        Some(memory.extent(at))
     }
 
     fn is_ready(&self) -> bool {

@@ -15,8 +15,6 @@ use std::time::Duration;
 pub(crate) const BLOCK_BYTES: u32 = 512;
 /// Bytes that encode which write they are of: its number, and the block.
 pub(crate) const STAMP_BYTES: usize = 16;
-/// A block's candidates are pruned whenever so many more are there.
-const PRUNED_EVERY: usize = 16;
 const NOBODY: usize = usize::MAX;
 /// Of numbers of writes whose blocks have all the same bytes.
 const SAME: u64 = 1 << 63;
@@ -250,18 +248,34 @@ impl Registers {
 
     fn begin(&mut self, now: Time, by: usize, range: Range, kind: u64) -> WriteId {
         let id = self.number(kind, range);
-        for candidates in &mut self.units[range.unit][range.indices()] {
-            candidates.push(Candidate::new(id, by, now));
-        }
+        self.add(now, range, Candidate::new(id, by, now));
         id
+    }
+
+    /// Adds one to each of these blocks; where there is no room for it, those go first that no read may find any more.
+    fn add(&mut self, now: Time, range: Range, one: Candidate) {
+        let mut since = None;
+        for candidates in &mut self.units[range.unit][range.indices()] {
+            if candidates.len() == candidates.capacity() {
+                let since = *since.get_or_insert_with(|| self.reads.iter().copied().min().unwrap_or(now));
+                prune(candidates, since, self.may_lose);
+            }
+            candidates.push(one);
+        }
+    }
+
+    /// A write that has ended without an answer begins once more, if it has.
+    pub(crate) fn begin_again(&mut self, now: Time, by: usize, range: Range, id: WriteId) {
+        let candidates = &self.units[range.unit][range.first as usize];
+        if !candidates.iter().any(|one| one.id == id && one.end == NEVER) {
+            self.add(now, range, Candidate::new(id, by, now));
+        }
     }
 
     /// An initiator's UNMAP begins, after which zeros are read.
     pub(crate) fn begin_zeros(&mut self, now: Time, by: usize, range: Range) -> WriteId {
         let id = self.number(0, range);
-        for candidates in &mut self.units[range.unit][range.indices()] {
-            candidates.push(Candidate { shows: WriteId(0), ..Candidate::new(id, by, now) });
-        }
+        self.add(now, range, Candidate { shows: WriteId(0), ..Candidate::new(id, by, now) });
         id
     }
 
@@ -318,34 +332,29 @@ impl Registers {
         id: WriteId,
         fate: Fate,
     ) -> Result<(), String> {
-        let since = self.reads.iter().copied().min().unwrap_or(now);
         let is_rewrite = self.rewrites.iter().position(|(_, one)| *one == id);
         is_rewrite.map(|at| self.rewrites.swap_remove(at));
         // It need not have undone a loss.
         let fate = if is_rewrite.is_some() && fate != Fate::Refused { Fate::Unsure } else { fate };
         for candidates in &mut self.units[range.unit][range.indices()] {
-            match candidates.iter_mut().rfind(|one| one.id == id) {
-                Some(one) if fate != Fate::Refused => {
-                    one.end = one.end.min(now);
-                    one.is_fenced = false;
-                    // What was answered before a power failure, and comes to its initiator after it, may be lost.
-                    if matches!(fate, Fate::Done | Fate::Durable) && !one.is_left {
-                        one.has_landed(now);
-                    }
-                    one.is_durable |= fate == Fate::Durable;
-                }
-                Some(one) if one.is_sure => {
+            let Some(at) = candidates.iter().rposition(|one| one.id == id) else { continue };
+            let one = &mut candidates[at];
+            if fate == Fate::Refused {
+                if one.is_sure {
                     return Err(format!("write {} of unit {} was refused, and was read", id.0, range.unit));
                 }
-                Some(_) => candidates.retain(|one| one.id != id),
-                None => {}
+                candidates.retain(|one| one.id != id);
+                continue;
             }
+            one.end = one.end.min(now);
+            one.is_fenced = false;
+            one.is_durable |= fate == Fate::Durable;
             if matches!(fate, Fate::Done | Fate::Durable) {
-                put_in_order(candidates, id, now);
-            }
-            // Now and then, as many stay while nothing of them is durable.
-            if candidates.len().is_multiple_of(PRUNED_EVERY) {
-                prune(candidates, since, self.may_lose);
+                // What was answered before a power failure, and comes to its initiator after it, may be lost.
+                if !one.is_left {
+                    one.has_landed(now);
+                }
+                put_in_order(candidates, at, now);
             }
         }
         Ok(())
@@ -405,13 +414,9 @@ impl Registers {
                 at.0, at.1
             ));
         }
-        let since = self.reads.iter().copied().min().unwrap_or(began);
-        for candidates in &mut self.units[unit] {
-            for one in candidates.iter_mut().filter(|one| one.is_sure && !one.is_lost && one.end < began) {
-                one.is_durable = true;
-            }
-            prune(candidates, since, true);
-        }
+        let all = self.units[unit].iter_mut().flatten();
+        all.filter(|one| one.is_sure && !one.is_lost && one.end < began)
+            .for_each(|one| one.is_durable = true);
         Ok(())
     }
 
@@ -630,8 +635,7 @@ fn has_shown(candidates: &mut Vec<Candidate>, id: WriteId, [surely, began, now]:
 }
 
 /// A write was done: what its initiator had ordered before it was done before (SAM-5 section 8.9.3).
-fn put_in_order(candidates: &mut [Candidate], id: WriteId, now: Time) {
-    let Some(at) = candidates.iter().rposition(|one| one.id == id) else { return };
+fn put_in_order(candidates: &mut [Candidate], at: usize, now: Time) {
     let (by, place) = (candidates[at].by, candidates[at].place);
     let is_ordered = |one: &Candidate| one.by == by && one.place == Attribute::Ordered && one.is_sure;
     let ordered = candidates[..=at].iter().rposition(is_ordered);

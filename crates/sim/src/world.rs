@@ -15,7 +15,7 @@ use crate::ata::{self, Ata};
 use crate::attention::Attentions;
 use crate::device::Device;
 use crate::disk::{Disk, Faults, Loss};
-use crate::ethernet::{Ethernet, Hazards};
+use crate::ethernet::{self, Ethernet, Hazards};
 use crate::folder::Folder;
 use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol};
 use crate::kernel::{self, Kernel};
@@ -30,7 +30,7 @@ use chain::{Back, Chain};
 use daemon::Daemon;
 use engine::world::Cores;
 use fastrand::Rng;
-use guest::Guest;
+use guest::{Guest, Interface};
 use opening::Opening;
 use plan::{Kind, Plan, serial};
 use proto::time::Time;
@@ -236,6 +236,7 @@ pub fn run_cut(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure
     let hosts = plan.cores + plan.initiators.len() + 2 + atas + plan.chain.as_ref().map_or(0, Chain::hosts);
     let net = Net::new(rng, Trace::new(keeps_trace), plan.odds, hosts);
     net.borrow_mut().ethernet = plan.ethernet.as_ref().map(Ethernet::new);
+    ethernet::begin(&net);
     let mut world = World::new(plan, cuts, net.clone());
     let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
     let (sum, trace) = net.borrow_mut().trace.end();
@@ -333,11 +334,9 @@ impl World {
         let is_fragile = |kind: &Kind| can_fail && *kind != Kind::Memory || plan.chain.is_some();
         let fragile: Rc<[bool]> = plan.kinds.iter().map(is_fragile).collect();
         let plain = plan.kinds.iter().map(|kind| *kind == Kind::Device).collect();
-        // Where memory is allocated, a thread of the store finds out.
-        let thin = plan.kinds.iter().map(|kind| matches!(kind, Kind::File(_))).collect();
         let is_calm = plan.is_calm();
         let meter = Rc::new(RefCell::new(Meter::new(plan.limited, u64::from(plan.crashes) + 1)));
-        let place = Place { portal, target: TARGET.into(), units, blocks, plain, thin, fragile, is_calm };
+        let place = Place { portal, target: TARGET.into(), units, blocks, plain, fragile, is_calm };
         let initiator = |(index, protocol): (usize, &Protocol)| {
             let host = plan.cores + index;
             let kernel = Kernel::new(host, net.clone(), 64 << 20, None, 0);
@@ -667,6 +666,11 @@ impl World {
             (Who::Rogue, Some(rogue), _) => rogue.turn(),
             (Who::Rogue, None, _) if let Some(guest) = &mut self.guest => {
                 guest.turn(&mut self.front.cores)?;
+                match guest.interface() {
+                    Some(Interface::Left) => self.atas.iter_mut().try_for_each(Ata::is_left)?,
+                    Some(Interface::Joined) => self.atas.iter_mut().for_each(Ata::is_joined),
+                    None => {}
+                }
                 self.front.look_around(&self.net, usize::MAX);
             }
             (Who::Rogue | Who::Back, ..) => unreachable!("host {host} is nobody"),

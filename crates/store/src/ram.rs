@@ -118,6 +118,10 @@ impl RamStore {
         }
     }
 
+    fn found(&self, mapped: bool, len: u64, offset: u64) -> Found {
+        Found::Extent { mapped, len: len.min(self.size - offset) }
+    }
+
     fn stop_lending(&self) {
         if self.lends.load(Ordering::Relaxed) {
             self.lends.store(false, Ordering::Relaxed);
@@ -178,7 +182,7 @@ fn ends(range: Range) -> [Range; 2] {
 impl Ask for RamStore {
     fn extent(&self, offset: u64) -> Outcome {
         let (mapped, len) = self.region.extent(offset);
-        Ok(Found::Extent { mapped, len: len.min(self.size - offset) })
+        Ok(self.found(mapped, len, offset))
     }
 }
 
@@ -365,6 +369,10 @@ impl<I: Io> Lane<I> for RamLane {
             Err(error) => return Submitted::Done(Err(error)),
         };
         if let Op::Extent { offset } = *op {
+            if let Some((mapped, len)) = io.memory_extent_now(&self.store.region, offset) {
+                let outcome = Ok(self.store.found(mapped, len, offset));
+                return self.questions.known(io, self.tags, id, outcome);
+            }
             let store = self.store.clone();
             return self.questions.ask(io, self.tags, id, &self.store.extents, store, offset);
         }

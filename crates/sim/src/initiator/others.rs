@@ -49,9 +49,7 @@ impl Initiator {
             4 => self.write_same(now, many, flag),
             5 => self.write_and_verify(now, many, flag),
             6 => self.verify(now, many),
-            7 if self.place.thin[unit] => {
-                self.ask_allocation(now, Range { blocks: self.place.blocks - first, ..many });
-            }
+            7 => self.ask_allocation(now, Range { blocks: self.place.blocks - first, ..many }),
             _ => self.verify_data(now, one),
         }
     }

@@ -2,18 +2,21 @@
 //! begun when it has gone does not get there, and when its removal is done no core has its store any more. Initiators with other
 //! LUNs of the target notice nothing but that their LUNs have changed. Between these changes others are made: a target and a portal
 //! of the guest's alone come and go, it is let in there or not, or may only read, and the LUN has other properties; whereof nobody else
-//! notices anything. When a change that takes the right to write is done, nothing that had it before is written any more.
+//! notices anything. So does the interface of AoE, where there is one: what was sent to it before does nothing any more when it
+//! has gone, and those who use it go on when it comes back. When a change that takes the right to write is done, nothing that had it before is written any more.
 
 mod slow;
 
-use super::{Plan, TARGET};
+use super::{MAC, Plan, TARGET};
 use crate::attention::Attentions;
 use crate::initiator::carrier::Carrier;
 use crate::initiator::link::Link;
 use crate::initiator::{Aim, Protocol};
 use crate::kernel::Kernel;
 use crate::net::Shared;
-use config::{Config, Group, HugePages, Limits, Lun, Portal, StepOfChange, StoreSpec, Target, diff};
+use config::{
+    AoeInterface, Config, Group, HugePages, Limits, Lun, Portal, StepOfChange, StoreSpec, Target, diff,
+};
 use engine::world::Cores;
 use engine::{Change, Shown};
 use fastrand::Rng;
@@ -109,6 +112,12 @@ pub(crate) struct Guest {
     door: Option<Handle>,
     /// The other target is there, and the guest may log in.
     has_other: bool,
+    /// The interface of AoE, if there is one, and what has just become of it.
+    interfaces: Vec<AoeInterface>,
+    interface: Option<Interface>,
+    /// It goes with this step, and it goes or has gone.
+    leaves: bool,
+    is_away: bool,
     /// What may be written, when no change is under way.
     rights: Rights,
     /// What each block may hold.
@@ -125,6 +134,15 @@ pub(crate) struct Guest {
     /// Writes that were under way when their connection ended, until the next one has logged in.
     lost: Vec<Lost>,
     completions: Vec<io::Completion>,
+}
+
+/// What has become of an interface of AoE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Interface {
+    /// It is not served any more.
+    Left,
+    /// It is served once more.
+    Joined,
 }
 
 /// Who may write to the LUN: whoever uses the first target, and the other.
@@ -192,6 +210,10 @@ impl Guest {
             to: None,
             door: None,
             has_other: false,
+            interfaces: plan.config().aoe,
+            interface: None,
+            leaves: false,
+            is_away: false,
             rights: Rights::default(),
             blocks: Vec::new(),
             writes: 0,
@@ -211,9 +233,14 @@ impl Guest {
         self.changes
     }
 
+    /// What has become of the interface of AoE in its last turn.
+    pub(super) fn interface(&mut self) -> Option<Interface> {
+        self.interface.take()
+    }
+
     /// Whether all that was begun has ended.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.is_changing && self.commands.is_empty()
+        !self.is_changing && !self.is_away && self.commands.is_empty()
     }
 
     /// Whether it has nothing left.
@@ -252,6 +279,7 @@ impl Guest {
     fn change(&mut self, now: Time, cores: &mut Cores<Kernel>) -> Result<(), String> {
         if self.is_changing {
             let Some(is_flushed) = cores.go_on_changing() else { return Ok(()) };
+            self.settle_interface();
             if !self.steps.is_empty() {
                 return self.step(now, cores);
             }
@@ -270,7 +298,11 @@ impl Guest {
             }
             self.change_at = now.after(self.net.borrow_mut().nanos(0, self.manners.change_micros * 1000));
         }
-        if now < self.change_at || self.aim != Aim::Work {
+        if self.aim != Aim::Work {
+            // Who speaks AoE waits for it.
+            return if self.is_away { self.configure(now, cores) } else { Ok(()) };
+        }
+        if now < self.change_at {
             return Ok(());
         }
         if self.net.borrow_mut().rng.bool() {
@@ -339,6 +371,8 @@ impl Guest {
             to.targets.extend((rng.u32(..4) > 0).then_some(other));
         }
         to.logins_max += rng.usize(..3);
+        let stays = self.interfaces.is_empty() || self.aim != Aim::Work || rng.u32(..4) > 0;
+        to.aoe = if stays { self.interfaces.clone() } else { Vec::new() };
         self.steps = diff(cores.config(), &to).into();
         self.to = Some(to);
         if self.steps.is_empty() {
@@ -355,6 +389,13 @@ impl Guest {
     fn step(&mut self, now: Time, cores: &mut Cores<Kernel>) -> Result<(), String> {
         let (Some(step), Some(to)) = (self.steps.pop_front(), &self.to) else { return Ok(()) };
         let (net, door) = (&self.net, &mut self.door);
+        match &step {
+            StepOfChange::RemoveInterface(_) => (self.leaves, self.is_away) = (true, true),
+            StepOfChange::AddInterface(_) => {
+                (self.is_away, self.interface) = (false, Some(Interface::Joined))
+            }
+            _ => {}
+        }
         let begun = cores.begin_step(
             &step,
             to,
@@ -363,10 +404,21 @@ impl Guest {
                 *door = Some(handle);
                 handle
             },
-            |_, _| unreachable!("no interface comes"),
+            |setup, cores| {
+                let mut net = net.borrow_mut();
+                Ok(net.ethernet.as_mut().expect("there was one").open(MAC, setup, cores))
+            },
         );
         self.note(now, self.changes, || format!("the guest's step {}: {step:?}", self.changes));
         begun
+    }
+
+    /// A step is done: if the interface has gone with it, nothing is taken from there any more.
+    fn settle_interface(&mut self) {
+        if std::mem::take(&mut self.leaves) {
+            self.net.borrow_mut().ethernet.iter_mut().for_each(|ethernet| ethernet.leave(MAC));
+            self.interface = Some(Interface::Left);
+        }
     }
 
     /// A change is done: who has gone with it is not listened for any more.

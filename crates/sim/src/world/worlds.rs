@@ -13,6 +13,8 @@ pub enum Worlds {
     Guest,
     /// Initiators of AoE.
     Aoe,
+    /// The same, and the target's interface comes and goes.
+    Interfaces,
     /// A unit that is limited.
     Limits,
     /// Quarrels about a unit, by RESERVE.
@@ -41,6 +43,7 @@ impl Worlds {
             Worlds::Chain => plan.chain.is_some(),
             Worlds::Guest => plan.guest.is_some(),
             Worlds::Aoe => plan.ethernet.is_some(),
+            Worlds::Interfaces => plan.ethernet.is_some() && plan.guest.is_some(),
             Worlds::Limits => plan.limited.is_some(),
             Worlds::Unit => plan.quarrel == Some(Quarrel::Unit),
             Worlds::Block => plan.quarrel == Some(Quarrel::Block),
