@@ -170,7 +170,7 @@ impl Session {
         if self.is_prompt {
             self.transmit();
         }
-        self.take_back();
+        self.reclaim();
         assert!(self.held.len() <= 16, "no more frames than slots");
         assert!(self.above.commands.len() <= 16);
     }
@@ -187,7 +187,7 @@ impl Session {
         self.above.answer(&mut self.target, self.now);
     }
 
-    fn take_back(&mut self) {
+    fn reclaim(&mut self) {
         while let Some(place) = self.target.freed() {
             let at = self.held.iter().position(|held| *held == place).expect("freed once");
             self.held.swap_remove(at);
@@ -203,7 +203,7 @@ impl Session {
         for task in std::mem::take(&mut self.borrowed) {
             self.target.give_back(task);
         }
-        self.take_back();
+        self.reclaim();
         assert!(self.held.is_empty() && self.target.is_idle(), "every frame came back");
         assert!(self.target.poll().is_none());
     }

@@ -17,14 +17,14 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             admin: Some(next()).filter(|text| !text.is_empty()),
             ..ServeOptions::default()
         };
-        judge(Config::from_options(&options));
+        check(Config::from_options(&options));
     } else if let Ok(text) = std::str::from_utf8(data) {
-        judge(Config::from_toml(text, Path::new("lunette.toml")));
+        check(Config::from_toml(text, Path::new("lunette.toml")));
     }
 });
 
 /// What is accepted holds together; what is not says why.
-fn judge(outcome: Result<Config, Problems>) {
+fn check(outcome: Result<Config, Problems>) {
     match outcome {
         Ok(config) => {
             assert!(!config.cores.is_empty() && !config.portals.is_empty() && !config.targets.is_empty());

@@ -452,7 +452,7 @@ impl<I: Io> Core<I> {
 
     fn tick(&mut self, now: Time) {
         self.accept_again(now);
-        self.listen_again();
+        self.relisten();
         let keys = self.watch.look(now, &mut self.connections);
         self.end_stalled(&keys, now);
         self.end_idle_sessions(now);

@@ -1,12 +1,12 @@
 //! The life of stores: they are opened at the start or with the LUN that comes ([`opening`]), late if need be ([`late`]), and remote
-//! ones by the ports that are kept ([`kept_ports`]); while they are served somebody looks whether they have changed, are gone, or
+//! ones by the ports that are kept ([`saved_ports`]); while they are served somebody looks whether they have changed, are gone, or
 //! are back ([`prober`]).
 
 mod failed;
-pub(crate) mod kept_ports;
 mod late;
 pub(crate) mod opening;
 pub(crate) mod prober;
 pub(crate) mod room;
+pub(crate) mod saved_ports;
 
 pub(crate) use opening::Opened;

@@ -13,7 +13,7 @@ use crate::shared::Shared;
 use crate::state::Keeper;
 pub use crate::state::files::{Created, Files};
 use crate::stores::Opened;
-pub use crate::stores::kept_ports::KeptPorts;
+pub use crate::stores::saved_ports::KeptPorts;
 use crate::units::NewUnit;
 use config::{Config, StepOfChange};
 use reactor::io::{Completion, Handle, Io, Wait};

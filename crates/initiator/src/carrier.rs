@@ -106,7 +106,7 @@ impl Carrier {
             lost_after,
         };
         let machine = match earlier {
-            Some(earlier) => earlier.again(config, io.now()),
+            Some(earlier) => earlier.relogin(config, io.now()),
             None => AoeInitiator::new(config, io.now()),
         };
         Ok(Carrier::Aoe(Box::new(machine)))

@@ -230,7 +230,7 @@ impl Live {
             && let Err(error) = new.commit(&self.text)
         {
             let mut refused = unwritable(path, &error);
-            refused.faults.extend(change::take_back(&mut self.daemon, &made.before, &made.taken));
+            refused.faults.extend(change::roll_back(&mut self.daemon, &made.before, &made.taken));
             refused.title = match refused.faults.len() {
                 1 => "the configuration file cannot be written; what was changed was undone",
                 _ => "the configuration file cannot be written, and not all is as it was",
@@ -333,7 +333,7 @@ impl Live {
                 "the daemon ends before the change was made in full; the next start goes by the file"
             }
             false => {
-                faults.extend(change::take_back(&mut self.daemon, before, taken));
+                faults.extend(change::roll_back(&mut self.daemon, before, taken));
                 match faults.len() {
                     1 => "a step failed; those before it were undone",
                     _ => "a step failed; those before it were undone, but not all is as it was",

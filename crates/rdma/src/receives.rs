@@ -77,7 +77,7 @@ impl ReceiveBuffers {
     }
 
     /// The machine is done with a receive, which is returned whole.
-    pub(crate) fn take_back(&mut self, place: Span) -> Span {
+    pub(crate) fn reclaim(&mut self, place: Span) -> Span {
         self.held = self.held.checked_sub(1).expect("a receive is released once");
         Span { len: self.bytes, ..place }
     }
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(buffers.ready(), 6);
         let place = buffers.hand_out(&arena, spans[3].offset);
         assert_eq!((place, buffers.ready()), (spans[3], 5));
-        assert_eq!((buffers.take_back(place), buffers.ready()), (place, 6));
+        assert_eq!((buffers.reclaim(place), buffers.ready()), (place, 6));
         buffers.close(&mut arena);
         assert_eq!(arena.in_use(), 0);
     }

@@ -106,7 +106,7 @@ impl Budget {
         self.has_work = true;
     }
 
-    fn put_off(&mut self, origin: Key, task: Key, rest: Rest) {
+    fn defer(&mut self, origin: Key, task: Key, rest: Rest) {
         match self.waiting.iter_mut().find(|(other, _)| *other == origin) {
             Some((_, tasks)) => tasks.push_back((task, rest)),
             None => {
@@ -167,13 +167,13 @@ mod tests {
     fn a_connection_with_many_tasks_waits_as_long_as_one_with_few() {
         let mut budget = Budget::new();
         for task in 0..100 {
-            budget.put_off(key(1), key(task), Rest::Event(Event::Start));
+            budget.defer(key(1), key(task), Rest::Event(Event::Start));
         }
-        budget.put_off(key(2), key(200), Rest::Event(Event::Start));
-        budget.put_off(key(3), key(300), Rest::Event(Event::Start));
+        budget.defer(key(2), key(200), Rest::Event(Event::Start));
+        budget.defer(key(3), key(300), Rest::Event(Event::Start));
         let order: Vec<u32> = (0..5).filter_map(|_| next(&mut budget)).collect();
         assert_eq!(order, [0, 200, 300, 1, 2]);
-        budget.put_off(key(2), key(201), Rest::Event(Event::Start));
+        budget.defer(key(2), key(201), Rest::Event(Event::Start));
         assert_eq!((next(&mut budget), next(&mut budget)), (Some(3), Some(201)));
     }
 
@@ -181,11 +181,11 @@ mod tests {
     fn what_was_aborted_keeps_no_place() {
         let mut budget = Budget::new();
         for round in 0..1000 {
-            budget.put_off(key(1), key(round), Rest::Event(Event::Start));
+            budget.defer(key(1), key(round), Rest::Event(Event::Start));
             budget.forget(key(1), key(round));
         }
         assert!(budget.is_idle() && budget.spare.len() == CONNECTIONS_AT_START);
-        budget.put_off(key(1), key(5), Rest::Event(Event::Start));
+        budget.defer(key(1), key(5), Rest::Event(Event::Start));
         budget.forget(key(1), key(6));
         budget.forget(key(2), key(5));
         assert_eq!((next(&mut budget), next(&mut budget)), (Some(5), None));
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn what_lanes_do_at_a_stretch_leaves_half_of_each_turn_to_tasks_that_wait() {
         let mut budget = Budget::new();
-        budget.put_off(key(1), key(1), Rest::Event(Event::Start));
+        budget.defer(key(1), key(1), Rest::Event(Event::Start));
         let stretch = TURN_BYTES + SHARE_BYTES;
         let mut worked = 0;
         for _ in 0..100 {

@@ -310,7 +310,7 @@ impl Connection {
     }
 
     /// Whether the initiator should have taken data that was lent.
-    pub(super) fn is_lent_late(&self, now: Time) -> bool {
+    pub(super) fn is_immediate_read_stalled(&self, now: Time) -> bool {
         let send = self.in_flight();
         let lent = self.tasks.iter().flatten().filter_map(|(_, occupant)| match occupant {
             Occupant::ImmediateRead { moving, .. } => Some(*moving),

@@ -51,7 +51,7 @@ impl<I: Io> Core<I> {
     }
 
     /// The data of a READ that had no task has left.
-    pub(super) fn count_lent(&mut self, connection: Key, unit: u32, begun: Time, moving: Moving) {
+    pub(super) fn count_immediate_read(&mut self, connection: Key, unit: u32, begun: Time, moving: Moving) {
         let nanos = nanos(self.io.now(), begun);
         self.count(Some(connection), unit, Direction::Read, moving.bytes().into(), nanos);
     }

@@ -68,7 +68,7 @@ impl<I: Io> Core<I> {
     }
 
     /// The data of a READ that has no task is where it goes to, or will not go any more.
-    pub(super) fn end_lent(&mut self, connection: Key, unit: u32, buffer: Option<Span>) {
+    pub(super) fn end_immediate_read(&mut self, connection: Key, unit: u32, buffer: Option<Span>) {
         if let Some(buffer) = buffer {
             self.return_buffer(connection, unit, &Places::one(buffer), Purpose::Step);
         }
@@ -76,7 +76,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Aborts the READs of a connection whose data was lent by this unit, or by any. Nothing of them can linger.
-    pub(super) fn abort_lent_reads(&mut self, connection: Key, unit: Option<u32>, how: Aborted) {
+    pub(super) fn abort_immediate_reads(&mut self, connection: Key, unit: Option<u32>, how: Aborted) {
         let reads: Vec<_> = self
             .connections
             .get(connection)
@@ -85,7 +85,7 @@ impl<I: Io> Core<I> {
             .collect();
         for (wire, unit, buffer) in reads {
             let is_lent = buffer.is_none();
-            let buffer = self.keep_lent(connection, wire, unit, buffer);
+            let buffer = self.hold_immediate_read(connection, wire, unit, buffer);
             self.report_aborted(Some(connection), wire, how);
             self.count_aborted(Some(connection), unit);
             if let Some(conn) = self.connections.get_mut(connection) {
@@ -94,7 +94,7 @@ impl<I: Io> Core<I> {
             if is_lent {
                 self.note_unsent(unit, connection);
             }
-            self.end_lent(connection, unit, buffer);
+            self.end_immediate_read(connection, unit, buffer);
         }
     }
 

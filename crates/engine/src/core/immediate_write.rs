@@ -13,7 +13,7 @@ use wire::{Places, Span};
 
 /// Writes what was received, where the store takes it at once. So a turn is bounded by what it receives, but not by what
 /// the system clears first.
-pub(super) fn put_at_once<I: Io>(
+pub(super) fn write_immediately<I: Io>(
     lane: &mut dyn Lane<I>,
     io: &mut I,
     budget: &mut Budget,
@@ -49,7 +49,7 @@ impl<I: Io> Core<I> {
             None => conn.stream.as_ref().and_then(|stream| stream.ahead(len)),
         };
         let Some(from) = from else { return false };
-        if !put_at_once(self.units.lane(unit), &mut self.io, &mut self.budget, offset, from) {
+        if !write_immediately(self.units.lane(unit), &mut self.io, &mut self.budget, offset, from) {
             return false;
         }
         conn.answers.expect(true);

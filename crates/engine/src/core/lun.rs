@@ -71,7 +71,7 @@ impl LunState {
     }
 
     /// What was reported last will not be sent: the next flush reports all that is not known to have been received.
-    pub(super) fn take_back(&mut self) {
+    pub(super) fn unreport(&mut self) {
         self.losses = self.received;
     }
 

@@ -40,7 +40,7 @@ impl<I: Io> Core<I> {
     }
 
     /// The data of a READ that needed no task has left.
-    pub(super) fn trace_lent_end(&self, connection: Key, task: TaskId, moving: Moving) {
+    pub(super) fn trace_immediate_read_end(&self, connection: Key, task: TaskId, moving: Moving) {
         if tracing::enabled!(Level::TRACE) {
             self.log_status(connection, task, &Ending { read_bytes: moving.bytes().into(), ..Ending::GOOD });
         }

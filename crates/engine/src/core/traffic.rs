@@ -65,9 +65,9 @@ impl<I: Io> Core<I> {
         match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
             Some(Occupant::Task(task)) => self.pushed(task),
             Some(Occupant::ImmediateRead { unit, begun, moving, buffer }) => {
-                self.trace_lent_end(key, wire, moving);
-                self.count_lent(key, unit, begun, moving);
-                self.end_lent(key, unit, buffer);
+                self.trace_immediate_read_end(key, wire, moving);
+                self.count_immediate_read(key, unit, begun, moving);
+                self.end_immediate_read(key, unit, buffer);
             }
             None => self.give_kept(key, wire),
         }

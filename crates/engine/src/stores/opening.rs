@@ -1,7 +1,7 @@
 //! Opening the stores of LUNs: all at once, so that one that takes its time holds up nothing else.
 
-use super::kept_ports::KeptPorts;
 use super::late::LateStore;
+use super::saved_ports::KeptPorts;
 use crate::host::{IMAGE_REMEDY, image_problem};
 use crate::state::files::System;
 use config::memory::Room;

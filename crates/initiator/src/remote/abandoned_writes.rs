@@ -97,7 +97,7 @@ impl AbandonedWrites {
     }
 
     /// Whether a lane gave up anything that the target may execute yet.
-    pub(super) fn has_given_up(&self, lane: u64) -> bool {
+    pub(super) fn has_abandoned(&self, lane: u64) -> bool {
         self.look(|writes| writes.given_up.iter().any(|write| write.lane == lane)).unwrap_or(false)
     }
 
@@ -148,14 +148,14 @@ mod tests {
         let writes = AbandonedWrites::default();
         writes.add(1, 7, (4096, 4096), Time(5));
         assert_eq!(writes.hinders(1, (4096, 512)), None, "it waits for the same session");
-        assert!(!writes.has_given_up(1) && writes.given_up().is_empty());
+        assert!(!writes.has_abandoned(1) && writes.given_up().is_empty());
         writes.give_up(1, 7);
         for lane in [1, 2] {
             assert_eq!(writes.hinders(lane, (7680, 4096)), Some(Time(5)));
             assert_eq!(writes.hinders(lane, (8192, 512)), None);
             assert_eq!(writes.hinders(lane, (0, 4096)), None);
         }
-        assert!(writes.has_given_up(1) && !writes.has_given_up(2));
+        assert!(writes.has_abandoned(1) && !writes.has_abandoned(2));
         assert_eq!(writes.given_up(), [(4096, 4096)]);
         writes.keep(2, |_| false);
         writes.keep(1, |range| range == (4096, 4096));

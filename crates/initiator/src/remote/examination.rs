@@ -342,20 +342,20 @@ impl RemoteLane {
         }
         self.give_back_overtaken(io.now());
         self.session.open(io.now());
-        if is_arrival && self.session.ends_by_answers() && self.store.abandoned.has_given_up(self.id) {
-            self.report_given_up((0, u64::MAX));
+        if is_arrival && self.session.ends_by_answers() && self.store.abandoned.has_abandoned(self.id) {
+            self.report_abandoned((0, u64::MAX));
         }
         self.count(io);
     }
 
     /// Whether writes of earlier sessions have no answer, and there can be a proof that they have ended.
     fn is_in_doubt(&self) -> bool {
-        self.has_loose() && !self.session.ends_by_answers()
+        self.has_unsettled() && !self.session.ends_by_answers()
     }
 
     /// Nothing shows that the target cannot execute any more what earlier sessions have sent.
     fn unproven(&mut self, now: Time) {
-        self.mark_loose();
+        self.mark_unsettled();
         if self.backoff.is_some() {
             return;
         }

@@ -127,7 +127,7 @@ impl RemoteLane {
         if may_land {
             let place = place_of(op);
             self.hold(index, io.now());
-            self.give_up_at_last(io.now(), place);
+            self.abandon_write(io.now(), place);
         }
         let flight = &mut self.flights[index as usize];
         let buffer = std::mem::take(&mut flight.buffer);
@@ -145,18 +145,18 @@ impl RemoteLane {
     }
 
     /// An operation has ended that the target may execute yet: over AoE it is not sent again.
-    fn give_up_at_last(&mut self, now: Time, place: (u64, u64)) {
+    fn abandon_write(&mut self, now: Time, place: (u64, u64)) {
         if !self.session.ends_by_answers() {
             return;
         }
         self.session.give_up(now, place);
-        self.report_given_up(place);
+        self.report_abandoned(place);
     }
 
     /// Reports that blocks are not ready, once, and what frees them; again when it is something else.
-    pub(super) fn report_given_up(&mut self, place: (u64, u64)) {
+    pub(super) fn report_abandoned(&mut self, place: (u64, u64)) {
         let has_proofs = self.session.can_be_proven(place);
-        if self.store.abandoned.has_given_up(self.id) && (has_proofs || !self.awaits_proofs) {
+        if self.store.abandoned.has_abandoned(self.id) && (has_proofs || !self.awaits_proofs) {
             return;
         }
         self.awaits_proofs = has_proofs;
@@ -173,9 +173,9 @@ impl RemoteLane {
 
     /// Over AoE, some of what was given up has ended.
     pub(super) fn release_proven(&mut self) {
-        let had_any = self.store.abandoned.has_given_up(self.id);
+        let had_any = self.store.abandoned.has_abandoned(self.id);
         self.store.abandoned.keep(self.id, |range| self.session.may_change(range));
-        if had_any && !self.store.abandoned.has_given_up(self.id) {
+        if had_any && !self.store.abandoned.has_abandoned(self.id) {
             tracing::info!(store = %self.store.url, "all abandoned writes have ended: their blocks are ready");
         }
     }
@@ -377,16 +377,16 @@ impl RemoteLane {
     }
 
     /// Whether the target may yet execute a write that an earlier session has sent.
-    pub(super) fn has_loose(&self) -> bool {
+    pub(super) fn has_unsettled(&self) -> bool {
         let may_land = |flight: &Flight| !flight.is_over && flight.may_land;
         let is_unsettled = |cookie: u32| changes(&self.flights[cookie as usize].op);
-        self.store.abandoned.has_given_up(self.id)
+        self.store.abandoned.has_abandoned(self.id)
             || self.flights.iter().any(may_land)
             || self.session.unsettled().any(is_unsettled)
     }
 
     /// They can be, although they are sent again.
-    pub(super) fn mark_loose(&mut self) {
+    pub(super) fn mark_unsettled(&mut self) {
         for cookie in self.session.unsettled() {
             let flight = &mut self.flights[cookie as usize];
             flight.may_land |= changes(&flight.op);

@@ -156,9 +156,9 @@ impl Queue {
 
     /// The commands with data-out that the target may yet execute.
     pub(super) fn unsettled(&self) -> impl Iterator<Item = u32> {
-        let is_loose = |slot: &&Slot| slot.may_land && !slot.command.request.write.is_empty();
+        let is_unsettled = |slot: &&Slot| slot.may_land && !slot.command.request.write.is_empty();
         let slots = self.slots.iter().filter(|slot| slot.state != State::Free && !slot.is_question);
-        slots.filter(is_loose).map(|slot| slot.command.cookie)
+        slots.filter(is_unsettled).map(|slot| slot.command.cookie)
     }
 
     /// Gives the machine as many commands as it takes; unless `is_open`, only questions.
@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn only_writes_without_an_answer_are_loose() {
+    fn only_writes_without_an_answer_are_unsettled() {
         let mut bench = Bench::new(&[true, true]);
         let unsettled = |bench: &Bench| bench.queue.unsettled().collect::<Vec<_>>();
         assert!(unsettled(&bench).is_empty(), "they move no data");

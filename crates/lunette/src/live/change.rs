@@ -107,7 +107,7 @@ fn cut_off(patience: &Patience, cut: &Cut, taken: &mut Taken) -> Result<(), Faul
 }
 
 /// Goes back to what was before; what is not as it was.
-pub(super) fn take_back(daemon: &mut Daemon, to: &Config, taken: &Taken) -> Vec<Fault> {
+pub(super) fn roll_back(daemon: &mut Daemon, to: &Config, taken: &Taken) -> Vec<Fault> {
     let mut faults = taken.faults();
     faults.extend(taken.steps.iter().filter_map(|step| lost(step, to, daemon.config())));
     for step in diff(daemon.config(), to) {

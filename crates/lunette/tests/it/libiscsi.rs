@@ -124,7 +124,7 @@ fn conforms(variant: Variant) {
     });
     let mut faults = Vec::new();
     for (way, verdicts) in [("in one process", together), ("suite by suite", apart)] {
-        faults.extend(judge(variant.name, way, &expected, &verdicts));
+        faults.extend(check_verdicts(variant.name, way, &expected, &verdicts));
     }
     assert!(faults.is_empty(), "{}:\n{}", variant.name, faults.join("\n"));
 }
@@ -148,7 +148,7 @@ fn apart(variant: Variant, suites: &[&str]) -> Verdicts {
 }
 
 /// What is wrong with these verdicts. Prints one line that sums up.
-fn judge(variant: &str, way: &str, expected: &BTreeSet<String>, verdicts: &Verdicts) -> Vec<String> {
+fn check_verdicts(variant: &str, way: &str, expected: &BTreeSet<String>, verdicts: &Verdicts) -> Vec<String> {
     let (mut passed, mut skipped, mut failed, mut wrong, mut writing) = (0, 0, 0, 0, 0);
     let mut faults = Vec::new();
     for (test, verdict) in verdicts {

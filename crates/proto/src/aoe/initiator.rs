@@ -18,7 +18,7 @@
 //! and nobody knows what became of its commands; one that is slow is not. Other than with SCSI's transports,
 //! a new session does not end what the old one has sent: writes without an answer the target may execute
 //! until something proves that they have ended. They are sent again as long as their commands wait, and not
-//! after [`Initiator::give_up`] or [`Initiator::give_up_task`] ([`Initiator::keep`], [`Initiator::again`],
+//! after [`Initiator::give_up`] or [`Initiator::give_up_task`] ([`Initiator::keep`], [`Initiator::relogin`],
 //! [`Initiator::may_change`]).
 //!
 //! ATA PASS-THROUGH (16) goes as it is, and so does what is not ATA: the CDBs of [`wire::aoe::Order`] and
@@ -204,7 +204,7 @@ impl Initiator {
 
     /// A machine that logs in now, in the place of this one, which has ended and has kept its writes ([`Initiator::keep`]). The
     /// lane must be the same.
-    pub fn again(self, config: InitiatorConfig, now: Time) -> Initiator {
+    pub fn relogin(self, config: InitiatorConfig, now: Time) -> Initiator {
         assert!(config.lane == self.config.lane, "answers come to the lane that asked");
         let Initiator { mut pieces, mut abandoned, identity, .. } = self;
         pieces.forget();

@@ -144,7 +144,7 @@ impl StreamMachine for Target {
     type Event = Up;
 
     fn want(&self) -> Want {
-        if self.layer.is_deaf() {
+        if self.layer.ignores_input() {
             return Want::Nothing;
         }
         let digest = self.layer.link.data_digest.then_some(0);

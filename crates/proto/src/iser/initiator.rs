@@ -192,7 +192,7 @@ impl MessageMachine for Initiator {
     }
 
     fn post(&mut self, _now: Time, to: &mut dyn Post) {
-        self.take_back(to);
+        self.reclaim(to);
         if self.takes_more() {
             for place in self.free.drain(..) {
                 to.release(place);

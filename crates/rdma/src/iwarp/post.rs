@@ -116,7 +116,7 @@ impl<P: Provider> Post for Posting<'_, P> {
     }
 
     fn release(&mut self, place: Span) {
-        let place = self.receives.take_back(place);
+        let place = self.receives.reclaim(place);
         let posted = self.pair.post_receive(place, self.arena);
         assert!(posted != Err(Refused::Full), "there was room for it before");
     }

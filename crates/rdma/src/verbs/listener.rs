@@ -23,7 +23,7 @@ pub struct Listener {
 pub enum Arrival {
     /// A peer asks for a connection.
     Asked(Box<Incoming>),
-    /// The device was removed: nobody is heard until [`Listener::listen_again`] succeeds.
+    /// The device was removed: nobody is heard until [`Listener::relisten`] succeeds.
     Removed,
     /// Nothing more now.
     Nothing,
@@ -106,7 +106,7 @@ impl Listener {
     ///
     /// # Errors
     /// As [`Listener::new`]: the device is not back yet.
-    pub fn listen_again(&self) -> Result<(), Error> {
+    pub fn relisten(&self) -> Result<(), Error> {
         forget_removed()?;
         let id = listen(&self.channel, self.address)?;
         *self.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);

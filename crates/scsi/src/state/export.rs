@@ -44,7 +44,7 @@ pub enum Change {
 
 impl Change {
     /// Whether it decides for itself what reservations of others mean to it.
-    pub(crate) fn judges_reservations(&self) -> bool {
+    pub(crate) fn decides_reservations(&self) -> bool {
         match self {
             Change::Reserve { .. } => true,
             Change::Config { .. } | Change::Masks(_) => false,

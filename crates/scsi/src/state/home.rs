@@ -116,7 +116,7 @@ pub enum HomeRequest {
 impl HomeRequest {
     /// Whose command reservations may stop, and of which class it is: it was admitted before it came here, and
     /// another may have reserved the unit since.
-    fn judged(&self) -> Option<(&NexusIdentity, ReservationClass)> {
+    fn subject_to_reservations(&self) -> Option<(&NexusIdentity, ReservationClass)> {
         match self {
             HomeRequest::SetModes { from, .. }
             | HomeRequest::EraseBegin { from, .. }
@@ -129,7 +129,7 @@ impl HomeRequest {
                 Some((from, if *prevent { ReservationClass::Write } else { ReservationClass::Ready }))
             }
             HomeRequest::Export { from, change } => {
-                (!change.judges_reservations()).then_some((from, ReservationClass::Write))
+                (!change.decides_reservations()).then_some((from, ReservationClass::Write))
             }
             HomeRequest::PersistentReserveOut { .. }
             | HomeRequest::Reserve(_)
@@ -324,7 +324,7 @@ impl Home {
 
     /// Decides. What is published must be applied by every core before the reply is given.
     pub fn handle(&mut self, request: HomeRequest) -> (HomeReply, Option<Publish>) {
-        if let Some((from, class)) = request.judged() {
+        if let Some((from, class)) = request.subject_to_reservations() {
             let access = self.policy.reservations.access(from.nexus, &from.transport_id, from.target_port);
             if access.conflicts(class) {
                 return (HomeReply::Conflict, None);

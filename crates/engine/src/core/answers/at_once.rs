@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::core::budget::Budget;
 use crate::core::connection::{Connection, Phase, note_command};
 use crate::core::counting::count_answers;
-use crate::core::immediate_write::put_at_once;
+use crate::core::immediate_write::write_immediately;
 use crate::core::lun::{LunState, find_lun};
 use crate::core::unit::Units;
 use crate::slots::Key;
@@ -97,7 +97,7 @@ fn answer_all<I: Io>(
             let Some(header) = desk.header(Target::HEADER_BYTES) else {
                 return Stop::Awaits(Target::HEADER_BYTES);
             };
-            let Some((plain, number, transfer)) = judge(target, luns, units, header) else {
+            let Some((plain, number, transfer)) = transfer_of(target, luns, units, header) else {
                 return Stop::Other;
             };
             let unit = &mut units[number];
@@ -125,7 +125,7 @@ fn answer_all<I: Io>(
                 return Stop::Other;
             }
         };
-        if !put_at_once(units.lane(number), io, budget, offset, data) {
+        if !write_immediately(units.lane(number), io, budget, offset, data) {
             return Stop::Other;
         }
         target.answer_write(now, &plain, stream.answers(io));
@@ -140,7 +140,7 @@ fn answer_all<I: Io>(
 
 /// What the command with this header moves, and of which unit, if it may be answered as it comes.
 #[inline]
-fn judge<I: Io>(
+fn transfer_of<I: Io>(
     target: &Target,
     luns: &mut [LunState],
     units: &Units<I>,

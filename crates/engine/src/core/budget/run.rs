@@ -13,11 +13,11 @@ impl<I: Io> Core<I> {
     }
 
     /// The task continues when it is its turn.
-    pub(in crate::core) fn put_off(&mut self, key: Key, rest: Rest) {
+    pub(in crate::core) fn defer(&mut self, key: Key, rest: Rest) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         // Its last operation has ended: who aborts it meanwhile need not wait for one.
         task.state = State::Running;
-        self.budget.put_off(task.origin, key, rest);
+        self.budget.defer(task.origin, key, rest);
     }
 
     /// The task is aborted while it waits for its turn.

@@ -235,7 +235,7 @@ impl<I: Io> Core<I> {
         for task in tasks {
             self.abort(task, Some(Aborted::Silently));
         }
-        self.abort_lent_reads(key, None, Aborted::Silently);
+        self.abort_immediate_reads(key, None, Aborted::Silently);
         self.forget_answers(key);
         let ours = |task: &Task| task.aborted && task.origin == key;
         let lingering: Vec<(Key, u32)> =

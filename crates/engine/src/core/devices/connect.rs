@@ -78,7 +78,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Listens again where a device is back, and where something has failed.
-    pub(in crate::core) fn listen_again(&mut self) {
+    pub(in crate::core) fn relisten(&mut self) {
         if let Some(devices) = &mut self.devices.open {
             devices.tick();
         }
@@ -89,7 +89,7 @@ impl<I: Io> Core<I> {
         self.devices.deviceless.retain(|portal| {
             let Some(door) = served.door(*portal) else { return false };
             let Some(listener) = &door.by_device else { return false };
-            let is_back = listener.listen_again().is_ok();
+            let is_back = listener.relisten().is_ok();
             if is_back {
                 tracing::info!("{}: an RDMA device listens again", door.address);
             }

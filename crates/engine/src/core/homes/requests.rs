@@ -160,7 +160,7 @@ impl<I: Io> Core<I> {
             let lending = self.lending(unit, |nexus| who.includes(nexus));
             for (connection, nexus) in lending {
                 cleared.push(nexus);
-                self.abort_lent_reads(connection, Some(unit), *how);
+                self.abort_immediate_reads(connection, Some(unit), *how);
             }
             for (key, nexus) in victims {
                 cleared.push(nexus);
@@ -216,7 +216,7 @@ impl<I: Io> Core<I> {
             let is_here =
                 |lun| luns.iter().any(|state| state.unit == unit && lun::number(lun) == Some(state.number));
             for wire in machine.forget_unread(is_here) {
-                self.keep_lent(key, wire, unit, None);
+                self.hold_immediate_read(key, wire, unit, None);
             }
             self.mark_dirty(key);
         }

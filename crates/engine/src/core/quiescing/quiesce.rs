@@ -30,7 +30,7 @@ impl<I: Io> Core<I> {
 
     /// The same where there is no task: a READ of this unit whose data was lent by the store, or read to this buffer; or a
     /// command whose descriptors were still being read. Returns the buffer that nothing touches.
-    pub(in crate::core) fn keep_lent(
+    pub(in crate::core) fn hold_immediate_read(
         &mut self,
         connection: Key,
         wire: TaskId,

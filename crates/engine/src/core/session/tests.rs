@@ -101,7 +101,7 @@ fn a_flush_is_not_good_while_another_has_yet_to_report_the_loss() {
     assert!(lun.report(1, 10), "the first may be aborted");
     lun.has_reported(1, 11);
     assert!(!lun.report(1, 12));
-    lun.take_back();
+    lun.unreport();
     assert!(lun.report(1, 13) && lun.report(2, 14));
     lun.has_reported(1, 15);
     assert!(lun.report(2, 16), "the second loss has yet to be reported");

@@ -60,7 +60,7 @@ impl<I: Io> Core<I> {
             .iter()
             .filter(|(_, task)| task.moving().is_some_and(|moving| is_late(&task.origin, moving)));
         let mut stalled: Vec<Key> = late.map(|(_, task)| task.origin).collect();
-        stalled.extend(self.those_of(keys, |conn| conn.is_lent_late(now)));
+        stalled.extend(self.those_of(keys, |conn| conn.is_immediate_read_stalled(now)));
         // Frames of AoE wait for room at the interface, and not for a peer.
         stalled.retain(|key| {
             self.connections.get(*key).is_some_and(|conn| !matches!(conn.machine, Transport::Aoe(_)))

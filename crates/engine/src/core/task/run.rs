@@ -219,7 +219,7 @@ impl<I: Io> Core<I> {
                 break;
             }
         }
-        self.put_off(key, Rest::Event(event));
+        self.defer(key, Rest::Event(event));
     }
 
     fn next_step(&mut self, key: Key, event: Event) -> Option<Step> {
@@ -459,7 +459,7 @@ impl<I: Io> Core<I> {
                 self.count_aborted(connection, unit);
             }
         }
-        self.take_back_report(key);
+        self.withdraw_report(key);
         self.forget_connection(key);
         self.recall_request(key);
         if is_unstoppable {

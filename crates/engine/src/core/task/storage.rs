@@ -31,7 +31,7 @@ impl<I: Io> Core<I> {
             return self.push(key, from.slice(0, sendable), at, end);
         }
         if self.is_spent(unit) {
-            self.put_off(key, Rest::Step(Step::ReadPush { offset, len, at, end }));
+            self.defer(key, Rest::Step(Step::ReadPush { offset, len, at, end }));
             return None;
         }
         let task = self.tasks.get_mut(key)?;
@@ -129,7 +129,7 @@ impl<I: Io> Core<I> {
         let task = self.tasks.get_mut(key)?;
         let on = unit.unwrap_or(task.unit);
         if self.is_spent(on) {
-            self.put_off(key, Rest::Step(Step::Media { unit, op }));
+            self.defer(key, Rest::Step(Step::Media { unit, op }));
             return None;
         }
         let task = self.tasks.get_mut(key)?;
@@ -203,12 +203,12 @@ impl<I: Io> Core<I> {
     }
 
     /// A task is aborted: what it was to report of losses its initiator will not see.
-    pub(super) fn take_back_report(&mut self, key: Key) {
+    pub(super) fn withdraw_report(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some((unit, _)) = task.reports.take() else { return };
         let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
         if let Some(lun) = conn.and_then(|conn| conn.luns.iter_mut().find(|lun| lun.unit == unit)) {
-            lun.take_back();
+            lun.unreport();
         }
     }
 

@@ -91,7 +91,7 @@ pub(super) struct Pieces {
     slots: Vec<Slot>,
     free: VecDeque<u8>,
     /// Tags of what is to be sent again, in the order in which it was given up; some may have been answered since.
-    again: VecDeque<u32>,
+    retransmissions: VecDeque<u32>,
     flying: u16,
 }
 
@@ -103,7 +103,7 @@ impl Pieces {
             lane,
             slots: vec![Slot { generation: first_generation, piece: None }; usize::from(count)],
             free: (0..count).collect(),
-            again: VecDeque::with_capacity(usize::from(count)),
+            retransmissions: VecDeque::with_capacity(usize::from(count)),
             flying: 0,
         }
     }
@@ -162,7 +162,7 @@ impl Pieces {
 
     /// No answer is waited for any more. Tags go on where they were.
     pub(super) fn forget(&mut self) {
-        self.again.clear();
+        self.retransmissions.clear();
         self.flying = 0;
         for (number, slot) in (0..=u8::MAX).zip(&mut self.slots) {
             if slot.piece.take().is_some() {
@@ -194,19 +194,23 @@ impl Pieces {
         if piece.is_flying {
             self.flying = self.flying.saturating_sub(1);
         } else {
-            self.again.retain(|other| *other != tag);
+            self.retransmissions.retain(|other| *other != tag);
         }
         Some(piece)
     }
 
     /// Whether anything is to be sent again.
-    pub(super) fn has_again(&self) -> bool {
-        !self.again.is_empty()
+    pub(super) fn has_retransmission(&self) -> bool {
+        !self.retransmissions.is_empty()
     }
 
     /// What is to be sent again, which happens now; `timeout` says how long its answer may take.
-    pub(super) fn again(&mut self, now: Time, timeout: impl Fn(&Piece) -> Duration) -> Option<(u32, Piece)> {
-        let tag = self.again.pop_front()?;
+    pub(super) fn take_retransmission(
+        &mut self,
+        now: Time,
+        timeout: impl Fn(&Piece) -> Duration,
+    ) -> Option<(u32, Piece)> {
+        let tag = self.retransmissions.pop_front()?;
         let piece = self.find_mut(tag)?;
         piece.retries = piece.retries.saturating_add(1);
         (piece.sent_at, piece.timeout, piece.is_flying) = (now, timeout(piece), true);
@@ -236,7 +240,7 @@ impl Pieces {
             self.flying = self.flying.saturating_sub(1);
             if expired(piece) {
                 let [high, low] = slot.generation.to_be_bytes();
-                self.again.push_back(u32::from_be_bytes([self.lane, high, low, number]));
+                self.retransmissions.push_back(u32::from_be_bytes([self.lane, high, low, number]));
             } else {
                 slot.piece = None;
                 self.free.push_back(number);
@@ -308,14 +312,14 @@ mod tests {
         };
         assert_eq!(pieces.expire(at, Piece::deadline, &mut count), Some(Time(0).after(3 * MS)));
         assert_eq!((expired, pieces.flying(), pieces.unanswered()), (1, 1, 2));
-        let (tag, piece) = pieces.again(at, |piece| MS * u32::from(piece.retries)).unwrap();
+        let (tag, piece) = pieces.take_retransmission(at, |piece| MS * u32::from(piece.retries)).unwrap();
         assert_eq!((tag, piece.retries, piece.timeout), (first, 1, MS));
-        assert!(pieces.again(at, |_| MS).is_none());
+        assert!(pieces.take_retransmission(at, |_| MS).is_none());
         pieces.expire(Time(0).after(9 * MS), Piece::deadline, |_| true);
         pieces.release(first);
-        assert_eq!(pieces.again(at, |_| MS).unwrap().0, second);
+        assert_eq!(pieces.take_retransmission(at, |_| MS).unwrap().0, second);
         pieces.expire(Time(0).after(99 * MS), Piece::deadline, |_| false);
-        assert!(pieces.find(second).is_none() && !pieces.has_again());
+        assert!(pieces.find(second).is_none() && !pieces.has_retransmission());
         assert_eq!((pieces.unanswered(), pieces.flying()), (0, 0));
     }
 }

@@ -27,7 +27,7 @@ const _: () = assert!(SECTOR_BYTES == 512);
 impl Initiator {
     /// Whether what is to be sent again may be.
     pub(super) fn may_send_again(&self) -> bool {
-        self.pieces.has_again() && self.has_window(self.pieces.flying())
+        self.pieces.has_retransmission() && self.has_window(self.pieces.flying())
     }
 
     /// Whether the window has room beside so many requests of commands and the abandoned writes; for one, whatever there is
@@ -85,7 +85,8 @@ impl Initiator {
 
     fn send_again(&mut self, now: Time) -> Option<Outgoing<'_>> {
         let pace = &self.pace;
-        let (tag, piece) = self.pieces.again(now, |piece| timeout(pace, piece.kind, piece.retries))?;
+        let (tag, piece) =
+            self.pieces.take_retransmission(now, |piece| timeout(pace, piece.kind, piece.retries))?;
         self.wait_until(piece.deadline());
         self.frame(tag, piece.kind)
     }

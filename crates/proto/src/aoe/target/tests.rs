@@ -50,7 +50,7 @@ impl Session {
 
     /// A frame comes in. Frames that are free again are taken back before.
     fn receive_at(&mut self, now: Time, frame: &[u8]) -> bool {
-        self.take_back();
+        self.reclaim();
         self.frames += 1;
         let place =
             Span { buffer: RING, len: u32::try_from(frame.len()).unwrap(), offset: self.frames << 16 };
@@ -63,7 +63,7 @@ impl Session {
         self.receive_at(NOW, frame)
     }
 
-    fn take_back(&mut self) {
+    fn reclaim(&mut self) {
         while let Some(place) = self.target.freed() {
             let at = self.held.iter().position(|held| *held == place).expect("it was held");
             self.held.swap_remove(at);
@@ -96,7 +96,7 @@ impl Session {
 
     /// Nothing is left behind.
     fn finish(mut self) {
-        self.take_back();
+        self.reclaim();
         assert!(self.held.is_empty() && self.target.is_idle() && !self.target.owes());
         assert!(self.target.poll().is_none());
     }
@@ -177,7 +177,7 @@ fn a_write_is_fetched_from_its_frame() {
     session.target.down(NOW, Down::Fetch { task, at: 500, into: buffer(12) });
     assert_eq!(session.target.copy(), Some((place.slice(536, 12), buffer(12))));
     assert!(matches!(session.target.poll(), Some(Up::Fetched(_))));
-    session.take_back();
+    session.reclaim();
     assert!(session.held.is_empty());
     session.end(task, 0, None);
     let (tag, section, error) = ata_answer(&session.answer().unwrap());
@@ -227,12 +227,12 @@ fn a_borrowed_frame_stays_until_it_is_given_back() {
     }
     session.end(tasks[0], 0, None);
     assert!(session.answer().is_some());
-    session.take_back();
+    session.reclaim();
     assert_eq!(session.held.len(), 2, "its answer has left, but a store still reads it");
     session.target.give_back(tasks[0]);
     session.target.give_back(tasks[0]);
     session.target.give_back(tasks[1]);
-    session.take_back();
+    session.reclaim();
     assert!(session.held.is_empty());
     session.end(tasks[1], 0, None);
     assert!(session.answer().is_some());
@@ -313,7 +313,7 @@ fn an_aborted_task_has_no_answer_and_leaves_nothing() {
         session.target.down(NOW, Down::Abort { task });
         assert_eq!(session.target.copy(), None);
         assert_eq!(session.answer(), None);
-        session.take_back();
+        session.reclaim();
         assert_eq!(session.held.len(), usize::from(stage == 2));
         session.target.give_back(task);
         session.end(task, 0, None);
@@ -367,7 +367,7 @@ fn frames_come_back_after_the_end() {
         }
         assert!(matches!(session.target.poll(), Some(Up::Gone { .. })));
         assert!(session.target.is_over() && session.target.deadline().is_none());
-        session.take_back();
+        session.reclaim();
         assert!(session.held.len() == 1 && !session.target.is_idle());
         session.target.give_back(task);
         session.finish();

@@ -425,7 +425,7 @@ impl Layer {
     }
 
     /// Whether nothing more is taken from the initiator.
-    pub(crate) fn is_deaf(&self) -> bool {
+    pub(crate) fn ignores_input(&self) -> bool {
         match self.phase {
             Phase::Login { .. } => self.granted.is_some(),
             Phase::Full => false,

@@ -34,7 +34,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// The task that a response is about. What came is what was not left over, if it came ([`Initiator::take_back`]).
+    /// The task that a response is about. What came is what was not left over, if it came ([`Initiator::reclaim`]).
     fn answered(&mut self, pdu: &ScsiResponse) -> Option<TaskId> {
         let (id, task) = self.layer.tasks.find(pdu.initiator_task_tag.get())?;
         let expected = task.request.read.len();
@@ -79,7 +79,7 @@ impl Initiator {
     }
 
     /// Nobody may touch the buffers of tasks that have ended; what of them is still on its way is waited for.
-    pub(super) fn take_back(&mut self, to: &mut dyn Post) {
+    pub(super) fn reclaim(&mut self, to: &mut dyn Post) {
         while let Some(id) = self.ended.pop_front() {
             let Some(own) = self.advertised.get_mut(usize::from(id.slot)) else { continue };
             if let Some(ended) = self.layer.tasks.get(id).and_then(|task| task.ended.as_mut()) {

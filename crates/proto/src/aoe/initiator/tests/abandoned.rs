@@ -18,7 +18,7 @@ impl Rig {
         let of = |span: Span| memory[span.offset as usize..][..span.len as usize].to_vec();
         self.machine.keep(|places| places.iter().flat_map(of).collect());
         self.memory = vec![0xee; memory.len()];
-        self.machine = self.machine.again(config, self.now);
+        self.machine = self.machine.relogin(config, self.now);
         self.log_in();
         self
     }

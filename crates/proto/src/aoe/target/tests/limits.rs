@@ -54,10 +54,10 @@ fn a_session_holds_no_more_frames_than_it_may() {
         assert!(session.answer().is_some());
     }
     session.target.limit_frames(4);
-    session.take_back();
+    session.reclaim();
     assert_eq!(fill(&mut session), 3, "a store still reads one");
     session.target.give_back(tasks[0]);
-    session.take_back();
+    session.reclaim();
     assert_eq!(fill(&mut session), 1);
 }
 
