@@ -1,6 +1,7 @@
 //! A unit in memory that runs one command at a time, for tests.
 
 use crate::commands::step::{Env, Event, Step, Units};
+use crate::server::exec::Exec;
 use crate::state::home::{Home, HomeReply, HomeRequest, Publish};
 use crate::state::nexus::{NexusId, NexusUnit, Reach};
 use crate::state::unit::{Incarnation, Port, Protocol, Unit, View};
@@ -266,6 +267,7 @@ impl Bench {
                 buffer: &mut buffer[..window],
             };
             let step = exec.next(&mut env, event);
+            self.assert_is_named(&exec, &step);
             event = match step {
                 Step::Fetch { at, len } => {
                     buffer[..len as usize].copy_from_slice(&out[at as usize..(at + len) as usize]);
@@ -308,6 +310,20 @@ impl Bench {
                 Step::Detach(_) => Event::Detached,
                 Step::End(ending) => return Outcome { ending, data },
             };
+        }
+    }
+
+    /// Whatever a program does that `read_only` prevents it says that it does: a change that sets this waits for it.
+    fn assert_is_named(&self, exec: &Exec, step: &Step) {
+        match step {
+            Step::Media { unit, op } if writes(op) => {
+                let at = unit.unwrap_or(0);
+                assert!(exec.writes(0, &|unit| unit == at) && exec.changes(0, &|unit| unit == at), "{op:?}");
+            }
+            Step::Home(request) if request.changer(&self.view.policy).is_some() => {
+                assert!(exec.changes(0, &|unit| unit == 0), "{request:?}");
+            }
+            _ => {}
         }
     }
 
@@ -364,6 +380,17 @@ impl Bench {
 
     fn map(&mut self, offset: u64, len: u64, mapped: bool) {
         self.mapped[offset as usize / BLOCK..][..len as usize / BLOCK].fill(mapped);
+    }
+}
+
+fn writes(op: &MediaOp) -> bool {
+    match op {
+        MediaOp::Write { .. }
+        | MediaOp::Zero { .. }
+        | MediaOp::Discard { .. }
+        | MediaOp::CompareAndWrite { .. }
+        | MediaOp::OrWrite { .. } => true,
+        MediaOp::Read { .. } | MediaOp::Flush | MediaOp::Compare { .. } | MediaOp::Extent { .. } => false,
     }
 }
 

@@ -352,6 +352,63 @@ impl Exec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::table::{COMMANDS, Command};
+    use crate::testing::{BLOCK, Bench, Outcome, raw, unit};
+    use crate::vocabulary::command::Attribute;
+    use std::sync::Arc;
+    use wire::scsi::opcode;
+
+    /// A unit that has every command.
+    fn bench() -> Bench {
+        let mut bench = Bench::of(unit(), 1 << 20);
+        bench.add_ata();
+        Arc::make_mut(&mut bench.view.policy).traits.cryptographic_erase = true;
+        bench.nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
+        bench
+    }
+
+    fn admit(bench: &mut Bench, cdb: &[u8]) -> Result<Exec, Ending> {
+        let blocks = if cdb[0] == opcode::COMPARE_AND_WRITE { 2 } else { 1 };
+        let write_bytes = blocks * BLOCK as u32;
+        let cdb = raw(cdb);
+        let request = Request { cdb: &cdb, attribute: Attribute::Simple, read_bytes: 0, write_bytes };
+        bench.view.admit(&mut bench.nexuses[0], &request)
+    }
+
+    /// CDBs with these in the last byte of the last field, mostly a length. Commands take one of them.
+    fn cdbs(command: &Command) -> [Vec<u8>; 3] {
+        let mut cdb = vec![0; command.usage.len()];
+        (cdb[0], cdb[1]) = (command.opcode(), command.action.unwrap_or(0));
+        let last = command.usage.iter().rposition(|mask| *mask != 0).unwrap_or(0);
+        [1, 0, 16].map(|length| {
+            let mut cdb = cdb.clone();
+            cdb[last] |= if last > 1 { length } else { 0 };
+            cdb
+        })
+    }
+
+    #[test]
+    fn a_change_to_read_only_waits_for_what_read_only_refuses() {
+        let mut unread = Vec::new();
+        for command in COMMANDS {
+            let mut bench = bench();
+            assert!(command.is_offered(&bench.view), "{command:?}");
+            let taken = cdbs(command).into_iter().find_map(|cdb| Some((admit(&mut bench, &cdb).ok()?, cdb)));
+            let Some((exec, cdb)) = taken else {
+                unread.push(command.opcode());
+                continue;
+            };
+            Arc::make_mut(&mut bench.view.unit).read_only = true;
+            let refused = admit(&mut bench, &cdb).err().map(|ending| Outcome { ending, data: Vec::new() });
+            let is_refused = refused.is_some_and(|refused| refused.sense() == (0x7, 0x2700));
+            assert_eq!(exec.writes(0, &|unit| unit == 0), is_refused, "{cdb:02x?}: {exec:?}");
+            assert!(!exec.writes(0, &|unit| unit == 1) && !exec.changes(0, &|unit| unit == 1), "{exec:?}");
+            assert!(exec.changes(0, &|_| true) || !is_refused, "{exec:?}");
+        }
+        // No copy to abort; and what ATA PASS-THROUGH passes on, all that runs on a `Bench` is held to.
+        let others = [opcode::EXTENDED_COPY, opcode::ATA_PASS_THROUGH_12, opcode::ATA_PASS_THROUGH_16];
+        assert_eq!(unread, others);
+    }
 
     /// Every task in flight holds one: more goes into a box.
     #[test]

@@ -150,7 +150,7 @@ impl HomeRequest {
 
     /// The sender of a request that would change the unit for others as well. Task management is checked
     /// before.
-    fn changer(&self, policy: &Policy) -> Option<&NexusIdentity> {
+    pub(crate) fn changer(&self, policy: &Policy) -> Option<&NexusIdentity> {
         let (from, changes) = match self {
             HomeRequest::PersistentReserveOut { from, .. }
             | HomeRequest::Reserve(from)
