@@ -132,6 +132,9 @@ impl Turns {
 pub enum Wants {
     /// Its store: if that does not open, nothing has changed.
     Store,
+    /// The same; its store was served until an earlier step of this change: a file may have more than its size says, as when the
+    /// daemon starts.
+    KnownStore,
     /// The LUN, on the way back to what was before: if its store does not open, it is not ready until it does, as when the daemon
     /// starts, and a file that has grown stays as it is.
     Lun,

@@ -8,13 +8,14 @@ use crate::limits::Limits;
 use crate::ports::Ports;
 use crate::registry::Registry;
 use config::{AoeInterface, Config, Group, Lun, Portal};
-use offer::News;
 use rdma::verbs::Listener;
 use reactor::io::Handle;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use wire::aoe::Address;
+
+pub(crate) use offer::News;
 
 /// A target as its sessions know it.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use super::task::Task;
 use super::unit::{Unit, Units};
 use super::{Core, kind, mode};
 use crate::message::{Done, Message, Waiter};
-use crate::served::Served;
+use crate::served::{News, Served};
 use crate::slots::Key;
 use crate::transport::Transport;
 use crate::units::NewUnit;
@@ -93,24 +93,21 @@ impl<I: Io> Core<I> {
                 None => self.catch_up_with_served(key),
             }
         }
-        let is_relimited = |conn: &Connection| {
-            let relimited = &served.news.relimited;
-            matches!(conn.machine, Transport::Aoe(_))
-                && conn.luns.iter().any(|lun| relimited.contains(&lun.unit))
-        };
-        for key in self.keys_where(is_relimited) {
+        for key in self.relimited() {
             self.set_limits(key);
         }
         self.let_in();
-        if before.config.aoe != served.config.aoe {
+        if served.news.interfaces {
             ended.extend(self.change_interfaces());
         }
-        if before.exports != served.exports {
+        if served.news.exports {
             self.serve_exports();
         }
         let _ = taken.send(true);
-        self.refuse_hidden();
-        self.restrict_copies();
+        if served.news.concerns_sessions() {
+            self.refuse_hidden();
+            self.restrict_copies();
+        }
         let begun = self.unentitled(&before);
         self.changes.begin(done, 0, ended, begun);
         self.acknowledge_changes();
@@ -118,12 +115,26 @@ impl<I: Io> Core<I> {
 
     /// Sessions that may have something else than by the snapshot before, or may not be there any more.
     fn concerned(&self) -> Vec<Key> {
-        let same = &self.served.news.same;
+        let News { targets, same, .. } = &self.served.news;
+        if !targets {
+            return Vec::new();
+        }
         let is_concerned = |conn: &Connection| {
             let target = conn.facts.target_number();
             target.is_some_and(|number| !same.contains(&number)) && !conn.has_ended()
         };
         self.keys_where(is_concerned)
+    }
+
+    /// Sessions of AoE that use units with another limit.
+    fn relimited(&self) -> Vec<Key> {
+        let units = &self.served.news.relimited;
+        if units.is_empty() {
+            return Vec::new();
+        }
+        self.keys_where(|conn| {
+            matches!(conn.machine, Transport::Aoe(_)) && conn.luns.iter().any(|lun| units.contains(&lun.unit))
+        })
     }
 
     /// Copies that have outlived their commands reach what their sessions do: what they may not use any more ends them.

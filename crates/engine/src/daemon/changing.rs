@@ -75,7 +75,10 @@ impl Daemon {
     pub fn take_step(&mut self, step: &StepOfChange, to: &Config, wants: Wants) -> Result<(), ChangeError> {
         self.has_leaving();
         let plan = self.changes.plan_step(step, to).map_err(ChangeError::Refused)?;
-        let about = if wants == Wants::Store { self.about.of_new() } else { self.about.clone() };
+        let about = match wants {
+            Wants::Store => self.about.of_new(),
+            Wants::KnownStore | Wants::Lun => self.about.clone(),
+        };
         self.change(plan, wants, |lun| opening::open_all(std::slice::from_mut(lun), &about).pop())
     }
 
@@ -111,14 +114,14 @@ impl Daemon {
         }
         let opened = plan.comes().and_then(open);
         if let Some(why) = opened.as_ref().and_then(|opened| opened.failed.as_ref())
-            && wants == Wants::Store
+            && wants != Wants::Lun
         {
             return Err(ChangeError::Refused(why.clone()));
         }
         let door = self.open_door(&mut plan).map_err(|error| ChangeError::Refused(error.to_string()))?;
         let changes = plan.changes(self.changes.served());
         let changed = changes.map(|(unit, _)| unit);
-        let resized = changes.filter(|_| wants == Wants::Store).and_then(|(unit, lun)| self.grows(unit, lun));
+        let resized = changes.filter(|_| wants != Wants::Lun).and_then(|(unit, lun)| self.grows(unit, lun));
         let lines = plan.attaches().map(|new| packet::open(&aoe::setup(new), new.cores.len())).transpose();
         let lines =
             lines.map_err(|error| ChangeError::Refused(format!("AoE on {error}")))?.unwrap_or_default();

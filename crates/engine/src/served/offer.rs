@@ -12,8 +12,23 @@ use std::sync::Arc;
 pub(crate) struct News {
     /// Targets, by their numbers, whose sessions have all that they had by the snapshot before.
     pub(crate) same: BTreeSet<usize>,
+    /// Targets that had sessions, or may have them, are others.
+    pub(crate) targets: bool,
+    /// Interfaces of AoE, or whom they serve.
+    pub(crate) interfaces: bool,
+    /// Units that are reached by AoE.
+    pub(crate) exports: bool,
+    /// Units whose LUN has become `read_only`.
+    pub(crate) protected: BTreeSet<u32>,
     /// Units whose limit is another one, or that have gone.
     pub(crate) relimited: BTreeSet<u32>,
+}
+
+impl News {
+    /// Whether there may be sessions that have something else than by the snapshot before, or that may not be there any more.
+    pub(crate) fn concerns_sessions(&self) -> bool {
+        self.targets || self.interfaces || self.exports
+    }
 }
 
 /// What a target has for its sessions, but for the properties that belong to homes of units.
@@ -56,14 +71,34 @@ type Limited = Option<*const Limit>;
 impl Served {
     /// What it changes. This is found out once, and not by each core.
     pub(super) fn since(&self, before: &Served) -> News {
+        let same = self.same_since(before);
+        let is_other = |served: &Served| served.targets.iter().any(|named| !same.contains(&named.number));
+        News {
+            targets: is_other(self) || is_other(before),
+            interfaces: self.config.aoe != before.config.aoe,
+            exports: self.exports != before.exports,
+            protected: self.protected_since(before),
+            relimited: self.relimited_since(before),
+            same,
+        }
+    }
+
+    fn relimited_since(&self, before: &Served) -> BTreeSet<u32> {
         let limits = |served: &Served| -> BTreeMap<u32, Limited> {
             let each = served.units.iter().enumerate();
             each.map(|(lun, unit)| (*unit, limited(served.limits.of_lun(lun)))).collect()
         };
         let now = limits(self);
         let is_another = |(unit, limit): &(u32, Limited)| now.get(unit) != Some(limit);
-        let relimited = limits(before).into_iter().filter(is_another).map(|(unit, _)| unit).collect();
-        News { same: self.same_since(before), relimited }
+        limits(before).into_iter().filter(is_another).map(|(unit, _)| unit).collect()
+    }
+
+    fn protected_since(&self, before: &Served) -> BTreeSet<u32> {
+        let are = |served: &Served, read_only: bool| -> BTreeSet<u32> {
+            let all = served.config.luns.iter().zip(&served.units);
+            all.filter(|(lun, _)| lun.read_only == read_only).map(|(_, unit)| *unit).collect()
+        };
+        &are(before, false) & &are(self, true)
     }
 
     /// Targets, by their numbers, whose sessions have all that they had by that snapshot.
@@ -167,8 +202,8 @@ chap = { user = 'a', secret = 'a secret of tests' }
         Door { number, address, handle: None, socket: None, by_device: None }
     }
 
-    /// The targets whose sessions a change concerns.
-    fn concerned(from: &str, to: &str) -> Vec<usize> {
+    /// What a change of the configuration changes.
+    fn news(from: &str, to: &str) -> News {
         assert!(BASE.contains(from), "{from}");
         let (base, to) = (config(BASE), config(&BASE.replacen(from, to, 1)));
         let doors = base.portals.iter().enumerate();
@@ -181,8 +216,17 @@ chap = { user = 'a', secret = 'a secret of tests' }
             let prepared = changes.prepare(plan, None, door, Vec::new(), &System).expect("it can be taken");
             changes.begin(prepared);
         }
-        let same = changes.served().same_since(&before);
-        [X, Y, Z, W].into_iter().filter(|number| !same.contains(number)).collect()
+        changes.served().since(&before)
+    }
+
+    /// The targets whose sessions a change concerns.
+    fn concerned(from: &str, to: &str) -> Vec<usize> {
+        let news = news(from, to);
+        let concerned: Vec<usize> =
+            [X, Y, Z, W].into_iter().filter(|number| !news.same.contains(number)).collect();
+        // One that comes has no sessions yet, and is looked at.
+        assert!(news.targets || concerned.is_empty(), "{to}");
+        concerned
     }
 
     #[test]
@@ -211,6 +255,42 @@ chap = { user = 'a', secret = 'a secret of tests' }
         for to in ["initiators = ['iqn.2026-11.i:*']", "queue_depth = 4", "read_only = true"] {
             assert_eq!(concerned("name = 'known'", &format!("name = 'known'\n{to}")), [W], "{to}");
         }
+    }
+
+    #[test]
+    fn what_changes_no_right_of_any_session_has_no_task_judged() {
+        let nothing = [
+            ("portal", "logins_max = 77\nportal"),
+            ("luns = ['c']", "sessions_max = 3\nluns = ['c']"),
+            ("name = 'c', ", "name = 'c', product = 'Other', "),
+            ("a secret of tests", "another of tests"),
+            ("lun = [", "lun = [{ name = 'new', ram = '1M' }, "),
+        ];
+        for (from, to) in nothing {
+            let news = news(from, to);
+            assert!(!news.concerns_sessions() && news.protected.is_empty(), "{to}");
+        }
+        assert!(news("luns = ['c']", "luns = []").concerns_sessions());
+        let interface = "aoe = [{ interface = 'eth0' }]\nportal = [{";
+        let from = BASE.split_once(" }, { name = 'b'").expect("the LUN before").0;
+        let aoe = news(from, &format!("{}, aoe = '1.1'", from.replacen("portal = [{", interface, 1)));
+        assert!(aoe.interfaces && aoe.exports && !aoe.targets);
+    }
+
+    #[test]
+    fn a_lun_that_becomes_read_only_is_protected_and_concerns_nobody_else() {
+        let news = news("name = 'c', ", "name = 'c', read_only = true, ");
+        assert_eq!(Vec::from_iter(news.protected.clone()), [2]);
+        assert!(!news.concerns_sessions() && news.relimited.is_empty());
+    }
+
+    #[test]
+    fn another_limit_of_a_lun_is_that_of_its_unit_and_that_of_a_group_is_not() {
+        let relimited = |from, to| Vec::from_iter(news(from, to).relimited);
+        assert_eq!(relimited("name = 'c', ", "name = 'c', iops_max = 7, "), [2]);
+        assert!(relimited("name = 'c', ", "name = 'c', product = 'Other', ").is_empty());
+        let grouped = ("name = 'known'", "name = 'known'\niops_max = 7");
+        assert!(relimited(grouped.0, grouped.1).is_empty());
     }
 
     #[test]

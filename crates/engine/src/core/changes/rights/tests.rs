@@ -44,7 +44,12 @@ fn a_write_that_hangs_holds_up_each_change_that_takes_a_right_to_it_and_no_other
     let another: Change = |config| config.logins_max += 1;
     let protects_lun: Change = |config| config.luns[1].read_only = true;
     let removes: Change = |config| config.targets.clear();
-    for takes in [[protects, protects_lun], [protects_lun, hides], [hides, removes]] {
+    let removes_portal: Change = |config| {
+        config.portals.clear();
+        config.targets[0].portals.clear();
+    };
+    let all = [[protects, protects_lun], [protects_lun, hides], [hides, removes], [protects, removes_portal]];
+    for takes in all {
         let stores = [HeldStore::new(), HeldStore::new()];
         let (mut daemon, url) = serve(2, &stores, |config| config.targets[0].groups = vec![everyone()]);
         let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
@@ -59,7 +64,8 @@ fn a_write_that_hangs_holds_up_each_change_that_takes_a_right_to_it_and_no_other
         let step = |daemon: &mut Daemon, change: Change| {
             let mut to = daemon.config().clone();
             change(&mut to);
-            daemon.take_step(&config::diff(daemon.config(), &to)[0], &to, Wants::Store)
+            let steps = config::diff(daemon.config(), &to);
+            steps.iter().try_for_each(|step| daemon.take_step(step, &to, Wants::Store))
         };
         step(&mut daemon, another).expect("it waits for no write");
         daemon.wait_at_most(Duration::ZERO);
