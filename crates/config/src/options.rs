@@ -50,6 +50,14 @@ pub struct ServeOptions {
     pub admin_key: Option<String>,
 }
 
+impl ServeOptions {
+    /// Whether they name files that are read again while the daemon runs.
+    pub fn name_files(&self) -> bool {
+        let files = [&self.admin_token_file, &self.admin_certificate, &self.admin_key];
+        self.config.is_some() || files.iter().any(|file| file.is_some())
+    }
+}
+
 impl Config {
     /// The configuration that the command line asks for.
     pub fn from_options(options: &ServeOptions) -> Result<Config, Problems> {
@@ -70,13 +78,13 @@ impl Checked {
     }
 
     /// The same with this as the text of the file. Where the options name none, they are not read again: the text is what
-    /// became of [`Checked::text`]. Who may do what over TCP stays as it is: files that say so are not read again, either.
+    /// became of [`Checked::text`]. With `access`, who may do what over TCP stays so: files that say so are not read again, either.
     pub fn from_text(
         options: &ServeOptions,
         text: &str,
-        access: Arc<AdminAccess>,
+        access: Option<Arc<AdminAccess>>,
     ) -> Result<Checked, Problems> {
-        let machine = |base| Machine { access: Some(access), ..Machine::here(base) };
+        let machine = |base| Machine { access, ..Machine::here(base) };
         match &options.config {
             Some(path) => with_file(options, path, text, &machine(path.parent())),
             None => with_file(&ServeOptions::default(), Path::new(RUNNING), text, &machine(None)),

@@ -601,6 +601,25 @@ fn options_add_srp() {
 }
 
 #[test]
+fn what_the_command_line_says_is_mended_there() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let tokens = folder.path().join("tokens");
+    std::fs::write(&tokens, "ops 0123456789abcdef\n").expect("a file");
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+    let fix = |admin: &str| {
+        let options = ServeOptions {
+            admin: Some(admin.into()),
+            admin_token_file: Some(tokens.display().to_string()),
+            ..ServeOptions::default()
+        };
+        let checked = Checked::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
+        checked.warnings[0].fix.clone()
+    };
+    assert!(fix("0.0.0.0:1").starts_with("add --admin-certificate and --admin-key, or listen on"));
+    assert_eq!(fix("./admin.sock"), "give --admin an address and a port, or leave this out");
+}
+
+#[test]
 fn what_runs_is_shown_as_a_file_that_says_the_same_but_for_secrets() {
     let checked = |change: &dyn Fn(&mut ServeOptions)| {
         let mut options = ServeOptions::default();
@@ -618,7 +637,7 @@ fn what_runs_is_shown_as_a_file_that_says_the_same_but_for_secrets() {
         options.admin = Some("none".into());
         options.poll = Some("never".into());
     });
-    let again = Checked::from_text(&ServeOptions::default(), &from_line.text, Arc::default());
+    let again = Checked::from_text(&ServeOptions::default(), &from_line.text, Some(Arc::default()));
     let again = again.unwrap_or_else(|problems| panic!("{problems}\n{}", from_line.text));
     assert_eq!(again.config, from_line.config, "{}", from_line.text);
     assert_eq!(again.shown, from_line.shown);

@@ -144,7 +144,11 @@ fn admin_access(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
             if let Some(at) = raw.admin_token_file.as_ref().filter(|_| !is_safe) {
                 let what =
                     format!("tokens travel to {address} unencrypted: whoever reads the traffic has them");
-                let fix = "set admin_certificate and admin_key, or listen on a loopback address and reach it through ssh -L";
+                let set = match is_option(&at.place) {
+                    true => "add --admin-certificate and --admin-key",
+                    false => "set admin_certificate and admin_key",
+                };
+                let fix = format!("{set}, or listen on a loopback address and reach it through ssh -L");
                 problems.add(&at.place, Fault::new(what, fix));
             }
             return;
@@ -153,8 +157,17 @@ fn admin_access(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
         AdminPlace::Usual | AdminPlace::At(AdminAddress::Unix(_)) => "this has no effect on a socket",
     };
     for at in [&raw.admin_token_file, &raw.admin_certificate, &raw.admin_key].into_iter().flatten() {
-        problems.add(&at.place, Fault::new(useless, "set admin to an address and a port, or remove this"));
+        let fix = match is_option(&at.place) {
+            true => "give --admin an address and a port, or leave this out",
+            false => "set admin to an address and a port, or remove this",
+        };
+        problems.add(&at.place, Fault::new(useless, fix));
     }
+}
+
+/// Whether it was said on the command line, where others are said, too.
+fn is_option(place: &Place) -> bool {
+    place.offset.is_none()
 }
 
 /// Groups whose members all match one before.

@@ -6,9 +6,10 @@ use crate::manage::encoded;
 use crate::{Failure, place};
 use admin::{Authorities, Insecure};
 use clap::Args;
-use connection::{Place, Timed};
+use connection::{Host, Place, Timed};
 use serde_json::Value;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -50,6 +51,9 @@ pub(crate) struct AdminArguments {
     /// Those of `admin_ca`, once they have been read.
     #[arg(skip)]
     authorities: OnceLock<Authorities>,
+    /// Those of the daemon's host, once its name has been looked up.
+    #[arg(skip)]
+    addresses: OnceLock<Vec<SocketAddr>>,
 }
 
 /// What a daemon answers.
@@ -70,6 +74,7 @@ impl AdminArguments {
             patience: PATIENCE_MEASURING,
             option: "--target-admin",
             authorities: OnceLock::new(),
+            addresses: OnceLock::new(),
         }
     }
 
@@ -189,14 +194,14 @@ impl AdminArguments {
         request: &[u8],
         until: Option<&[u8]>,
     ) -> Result<Vec<u8>, Failure> {
-        let deadline = Instant::now() + self.patience;
         let failed = |error: io::Error| self.failed(place, &error);
         let answer = match place {
             Place::Socket(path) => {
-                Timed::unix(path, deadline).and_then(|stream| converse(stream, request, until))
+                let stream = Timed::unix(path, self.deadline()).map_err(failed)?;
+                converse(stream, request, until)
             }
             Place::Http(host) => {
-                let addresses = host.resolve().map_err(failed)?;
+                let addresses = self.addresses(host).map_err(failed)?;
                 let remote = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback());
                 if let Some(remote) = remote.filter(|_| has_token) {
                     let text = format!(
@@ -206,18 +211,41 @@ impl AdminArguments {
                     );
                     return Err(Failure::wrong_input(text));
                 }
-                Timed::tcp(&addresses, deadline).and_then(|stream| converse(stream, request, until))
+                converse(self.connect(place, addresses)?, request, until)
             }
             Place::Https(host) => {
                 let authorities = self.authorities()?;
-                let addresses = host.resolve().map_err(failed)?;
-                let stream = Timed::tcp(&addresses, deadline).map_err(failed)?;
+                let stream = self.connect(place, self.addresses(host).map_err(failed)?)?;
                 let stream = admin::secure(stream, &host.name, authorities)
                     .map_err(|why| self.insecure(place, why))?;
                 converse(stream, request, until)
             }
         };
         answer.map_err(failed)
+    }
+
+    /// By when an exchange that begins now has ended.
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.patience
+    }
+
+    /// The addresses of the daemon's host. Its name is looked up once: how long that takes nobody can limit.
+    fn addresses(&self, host: &Host) -> io::Result<&[SocketAddr]> {
+        if let Some(addresses) = self.addresses.get() {
+            return Ok(addresses);
+        }
+        let addresses = host.resolve()?;
+        Ok(self.addresses.get_or_init(|| addresses))
+    }
+
+    fn connect(&self, place: &Place, addresses: &[SocketAddr]) -> Result<Timed, Failure> {
+        Timed::tcp(addresses, self.deadline()).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => Failure::failed(format!(
+                "{place}: not connected within {} seconds; check the host and the port, and that no firewall drops what is sent there",
+                self.patience.as_secs()
+            )),
+            _ => self.failed(place, &error),
+        })
     }
 
     /// What proves to a daemon that is not reached by a socket in the file system that it may be changed.
@@ -355,5 +383,27 @@ fn refusal(status: u16, body: &str) -> Failure {
     match status {
         400 | 404 | 422 => Failure::wrong_input(text),
         _ => Failure::failed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
+    use std::net::TcpStream;
+
+    #[test]
+    fn a_host_that_lets_nobody_connect_is_not_said_to_be_overloaded() {
+        let full = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        bind(&full, &SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+        listen(&full, 0).expect("it listens");
+        let address = SocketAddr::try_from(getsockname(&full).expect("an address")).expect("of IPv4");
+        let connected = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
+        let accepted: Vec<TcpStream> = std::iter::from_fn(connected).collect();
+        let mut client = AdminArguments::of_target(&address.to_string(), None);
+        client.patience = Duration::from_millis(200);
+        let failure = client.get("/v1/cpu").map(|_| ()).expect_err("it does not connect").text;
+        assert!(failure.contains("not connected within") && failure.contains("firewall"), "{failure}");
+        drop(accepted);
     }
 }

@@ -74,7 +74,7 @@ impl Live {
 
     /// SIGHUP.
     pub(crate) fn hang_up(&mut self) {
-        if self.options.config.is_none() {
+        if !self.options.name_files() {
             tracing::warn!("SIGHUP is ignored: the daemon was started without a configuration file");
             // A service manager waits for it nevertheless.
             notify::reloading();
@@ -188,19 +188,27 @@ impl Live {
     }
 
     fn reload(&mut self, dry_run: bool) -> Answer {
-        if self.options.config.is_none() {
+        if !self.options.name_files() {
             let fix = "start the daemon with --config FILE";
             let fault = fault("--config", "the daemon was started without a configuration file", fix);
             return Err(refused(Refusal::Conflict, "there is no file to read again", vec![fault]));
         }
         let running = self.desk.access();
-        let (checked, access) = Checked::from_options(&self.options)
-            .and_then(|checked| with_access(checked, &running))
-            .map_err(|problems| invalid(&problems))?;
+        let read = match &self.options.config {
+            Some(_) => Checked::from_options(&self.options),
+            None => Checked::from_text(&self.options, &self.text, None),
+        };
+        let (checked, access) =
+            read.and_then(|checked| with_access(checked, &running)).map_err(|problems| invalid(&problems))?;
         let text = checked.text.clone();
-        let made = self.change(checked, access, dry_run, None)?;
+        let mut made = self.change(checked, access, dry_run, None)?;
         if !dry_run {
             self.text = text;
+        }
+        if self.options.config.is_none() {
+            let warning = "the daemon was started without a configuration file: only the admin interface's tokens, certificate and \
+                           key were read again";
+            made.done.warnings.push(warning.into());
         }
         Ok(made.done)
     }
@@ -213,7 +221,7 @@ impl Live {
             self.check_unchanged(path)?;
         }
         let access = self.desk.access();
-        let checked = Checked::from_text(&self.options, &text, access.rights().clone())
+        let checked = Checked::from_text(&self.options, &text, Some(access.rights().clone()))
             .map_err(|problems| invalid(&problems))?;
         let new = match path.filter(|_| !dry_run && text != self.text) {
             Some(path) => {

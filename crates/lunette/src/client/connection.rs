@@ -1,5 +1,6 @@
 //! Where a daemon's admin interface is, and a connection to it.
 
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::fmt;
@@ -94,10 +95,17 @@ impl Timed {
     /// To a socket in the file system.
     pub(super) fn unix(path: &Path, deadline: Instant) -> io::Result<Timed> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // A daemon that does not accept may have no room for another connection (unix(7)).
-        set_socket_timeout(&socket, Timeout::Send, Some(left(deadline)?))?;
-        connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Timed { socket: Box::new(UnixStream::from(socket)), deadline })
+        let address = SocketAddrUnix::new(path)?;
+        loop {
+            // A daemon that does not accept may have no room for another connection (unix(7)).
+            set_socket_timeout(&socket, Timeout::Send, Some(left(deadline)?))?;
+            match connect(&socket, &address) {
+                // With a timeout no handler of a signal has it restarted (signal(7)).
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(()) => return Ok(Timed { socket: Box::new(UnixStream::from(socket)), deadline }),
+            }
+        }
     }
 
     /// To the first address that answers; each has its share of the time.
@@ -158,7 +166,12 @@ impl Socket for UnixStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{bind, listen};
+    use nix::sys::pthread::{pthread_kill, pthread_self};
+    use nix::sys::signal::Signal;
+    use nix::unistd::{Pid, gettid};
+    use rustix::net::{accept, bind, listen};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, mpsc};
 
     #[test]
     fn who_does_not_accept_or_answer_is_waited_for_until_the_deadline() {
@@ -173,6 +186,46 @@ mod tests {
         assert_eq!(connected().err().map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
         let unanswered = first.read(&mut [0]).expect_err("nobody answers").kind();
         assert!(matches!(unanswered, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{unanswered}");
+    }
+
+    #[test]
+    fn a_signal_that_is_handled_does_not_end_the_wait_for_room() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("admin.sock");
+        let full = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let full = full.expect("a socket");
+        bind(&full, &SocketAddrUnix::new(&path).expect("a path")).expect("a free place");
+        listen(&full, 0).expect("it listens");
+        let connected = || Timed::unix(&path, Instant::now() + Duration::from_secs(60));
+        let first = connected().expect("there is room for one");
+        let handled = Arc::new(AtomicBool::new(false));
+        let registered = signal_hook::flag::register(signal_hook::consts::SIGWINCH, handled.clone());
+        let registered = registered.expect("a handler");
+        let (to, from) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                to.send((gettid(), pthread_self())).expect("somebody waits for it");
+                connected().map(drop)
+            });
+            let (thread, handle) = from.recv().expect("its thread runs");
+            while !sleeps(thread) {
+                std::thread::yield_now();
+            }
+            pthread_kill(handle, Signal::SIGWINCH).expect("it waits");
+            while !handled.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            accept(&full).expect("the first one");
+            second.join().expect("no panic").expect("there is room again");
+        });
+        drop(first);
+        signal_hook::low_level::unregister(registered);
+    }
+
+    /// Whether a thread of this process waits for something (proc_pid_stat(5)).
+    fn sleeps(thread: Pid) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("it runs");
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
     }
 
     #[test]

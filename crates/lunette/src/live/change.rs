@@ -53,18 +53,27 @@ pub(super) fn make(
     to: &Config,
     taken: &mut Taken,
 ) -> Result<(), Fault> {
-    planned.leaving.iter().try_for_each(|step| take(daemon, step, &planned.between, taken))?;
+    let before = daemon.config().clone();
+    planned.leaving.iter().try_for_each(|step| take(daemon, step, &planned.between, Wants::Store, taken))?;
     planned.cuts.iter().try_for_each(|cut| cut_off(daemon.patience(), cut, taken))?;
-    planned.coming.iter().try_for_each(|step| take(daemon, step, to, taken))
+    planned.coming.iter().try_for_each(|step| take(daemon, step, to, wants(&step.step, &before, to), taken))
 }
 
-fn take(daemon: &mut Daemon, step: &Step, to: &Config, taken: &mut Taken) -> Result<(), Fault> {
+/// A LUN that goes and comes again, as one does that becomes writable, has the store that it had.
+fn wants(step: &StepOfChange, before: &Config, to: &Config) -> Wants {
+    let StepOfChange::AddLun(name) = step else { return Wants::Store };
+    let comes = to.luns.iter().find(|lun| lun.name == *name);
+    let is_known = comes.is_some_and(|comes| before.luns.iter().any(|lun| lun.store == comes.store));
+    if is_known { Wants::KnownStore } else { Wants::Store }
+}
+
+fn take(daemon: &mut Daemon, step: &Step, to: &Config, wants: Wants, taken: &mut Taken) -> Result<(), Fault> {
     let Step { step, text } = step;
     if daemon.patience().has_ended() {
         return Err(fault(text, "the daemon ends", "start it again"));
     }
     tracing::info!("configuration: {text}");
-    match daemon.take_step(step, to, Wants::Store) {
+    match daemon.take_step(step, to, wants) {
         Ok(()) => {}
         Err(ChangeError::NotKept(what)) => {
             tracing::error!("configuration: {text}: {what}");

@@ -286,6 +286,28 @@ fn all_that_was_set_is_shown() {
 }
 
 #[test]
+fn a_queue_depth_limits_the_sessions_that_begin_from_then_on() {
+    const TARGET: &str = "iqn.2026-11.io.lunette:disk";
+    let served = Served::with("", "");
+    let mut early = served.session("early");
+    let window = early.window();
+    assert!(window > 16, "{window}");
+    served.must(&["target", "set", TARGET, "queue_depth=16"]);
+    assert_eq!(served.session("late").window(), 16);
+    served.must(&["group", "add", TARGET, "g", "queue_depth=8"]);
+    assert_eq!(served.session("later").window(), 8);
+    served.must(&["group", "set", TARGET, "g", "queue_depth=4"]);
+    let mut last = served.session("last");
+    assert_eq!(last.window(), 4);
+    for session in [&mut early, &mut last] {
+        let before = session.window();
+        session.ready(0).expect("it goes on");
+        assert_eq!(session.window(), before);
+    }
+    served.daemon.stop();
+}
+
+#[test]
 fn over_tcp_the_daemon_is_only_read() {
     let daemon = Daemon::serve(["--admin", "127.0.0.1:0", "--lun", "ram:1M"]);
     let place =

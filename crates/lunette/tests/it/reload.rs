@@ -295,6 +295,31 @@ fn the_usual_socket_is_found_by_commands_and_one_that_is_taken_costs_only_the_in
 }
 
 #[test]
+fn a_disk_that_is_larger_than_its_size_says_is_made_writable_as_it_is() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let disk = folder.path().join("disk");
+    fs::write(&disk, vec![7; 2 << 20]).expect("a file");
+    let lun = format!(
+        "[[lun]]\nname = \"disk\"\nfile = {disk:?}\nsize = \"1M\"\nserial = \"S\"\nread_only = true\n"
+    );
+    let served = Served::with(&lun, ", \"disk\"");
+    let capacity = || {
+        let luns = served.must(&["luns", "--json"]);
+        let luns: serde_json::Value = serde_json::from_str(&luns).expect("JSON");
+        let luns = luns.as_array().cloned().unwrap_or_default();
+        luns.iter()
+            .find(|lun| lun["name"] == "disk")
+            .map(|lun| (lun["size"].clone(), lun["read_only"].clone()))
+    };
+    let before = capacity().expect("it is served");
+    served.must(&["lun", "set", "disk", "read_only=false"]);
+    let after = capacity().expect("it is served");
+    assert_eq!((before.0, serde_json::json!(false)), after);
+    assert_eq!(disk.metadata().expect("a file").len(), 2 << 20);
+    served.daemon.stop();
+}
+
+#[test]
 fn a_daemon_without_a_file_shows_what_runs_and_has_nothing_to_read_again() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let socket = folder.path().join("admin.sock");

@@ -3,6 +3,7 @@
 use super::manage::{Answer, converse};
 use crate::support::daemon::Daemon;
 use crate::support::tools::{Outcome, run, tool};
+use crate::support::wait_until;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -136,6 +137,33 @@ fn a_reload_replaces_the_tokens() {
     assert_eq!(served.request("POST", "/v1/reload", Some(OPS), "").status, 401);
     let again = served.request("POST", "/v1/reload", Some(WEB), "");
     assert_eq!(again.json()["steps"], serde_json::json!([]), "{}", again.body);
+    served.daemon.stop();
+}
+
+#[test]
+fn a_daemon_without_a_file_reads_its_tokens_again_and_keeps_what_was_changed() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let tokens = folder.path().join("tokens");
+    write_private(&tokens, &format!("ops {OPS}\n"));
+    let named = tokens.to_str().expect("a plain path");
+    let daemon =
+        Daemon::serve(["--admin", "127.0.0.1:0", "--admin-token-file", named, "--lun", "ram:1M,name=kept"]);
+    let served = Served { daemon, folder };
+    assert_eq!(served.request("POST", "/v1/luns", Some(OPS), MORE).status, 200);
+    write_private(&tokens, "web short\n");
+    let refused = served.request("POST", "/v1/reload", Some(OPS), "");
+    assert_eq!(refused.status, 422, "{}", refused.body);
+    assert!(refused.body.contains("tokens:1: the token of web is too short"), "{}", refused.body);
+    write_private(&tokens, &format!("web {WEB}\n"));
+    let done = served.request("POST", "/v1/reload", Some(OPS), "").json();
+    assert_eq!(done["steps"], serde_json::json!(["remove token ops, add token web"]), "{done}");
+    assert!(done["warnings"].to_string().contains("only the admin interface's tokens"), "{done}");
+    assert_eq!(served.request("POST", "/v1/reload", Some(OPS), "").status, 401);
+    assert_eq!(served.luns(), 2);
+    write_private(&tokens, &format!("ops {OPS}\n"));
+    served.daemon.signal("HUP");
+    wait_until("the signal is obeyed", || served.daemon.log().contains("admin: reload: done who=\"SIGHUP\""));
+    assert_eq!(served.request("POST", "/v1/reload", Some(OPS), "").status, 200);
     served.daemon.stop();
 }
 
