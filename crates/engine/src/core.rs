@@ -248,10 +248,11 @@ impl<I: Io> Core<I> {
     pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message<I>>) {
         self.agenda.is_unsettled = false;
         let mut work = if self.run_all() | self.run_lines() { Work::Own } else { Work::None };
-        for completion in completions.drain(..) {
+        for &completion in &*completions {
             work = work.max(kind::work(completion.tag));
             self.dispatch(completion);
         }
+        completions.clear();
         if self.take_frames() {
             work = work.max(Work::Frames);
         }
@@ -283,7 +284,7 @@ impl<I: Io> Core<I> {
         self.poller.turned(now, work);
         if std::mem::take(&mut self.agenda.has_sent) {
             // It is work, whether it is reported at once or by a completion: of that a core is not to sleep sooner.
-            self.poller.turned(now, Work::Other);
+            self.poller.sent(now);
             // What has left may have given tasks their next step, and others their buffers.
             self.agenda.is_unsettled = !self.units.used.is_empty()
                 || !self.buffers.starved.is_empty()

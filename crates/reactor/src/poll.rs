@@ -96,6 +96,7 @@ impl Poller {
     }
 
     /// A turn has ended, which found this work.
+    #[inline]
     pub fn turned(&mut self, now: Time, work: Work) {
         match work {
             Work::Frames => self.came(now, SPIN_FOR_FRAMES),
@@ -112,6 +113,13 @@ impl Poller {
         self.turned_at = now;
     }
 
+    /// As another turn at the same time, to which the end of a send came.
+    #[inline]
+    pub fn sent(&mut self, now: Time) {
+        self.came(now, SPIN);
+    }
+
+    #[inline]
     fn came(&mut self, now: Time, patience: Duration) {
         let gap_nanos = now.0.saturating_sub(self.busy_at.0).min(1_000_000);
         self.gap_nanos = (self.gap_nanos * 7 + gap_nanos) / 8;

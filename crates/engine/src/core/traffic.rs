@@ -29,10 +29,9 @@ impl<I: Io> Core<I> {
     /// A send has ended. Whether the connection rests then: there is nothing to feed, and nothing to flush.
     pub(super) fn sent(&mut self, key: Key, result: Result<u32, Errno>) -> bool {
         let (mut rests, mut left, is_sent) = (false, None, result.is_ok());
-        let mut pushed = std::mem::take(&mut self.agenda.pushed);
         if let Some(conn) = self.connections.get_mut(key) {
             if let Some(stream) = &mut conn.stream {
-                conn.machine.sent(stream, &mut self.io, result, &mut pushed);
+                conn.machine.sent(stream, &mut self.io, result, &mut self.agenda.pushed);
                 // What was lent to answers leaves with one batch. After a send that failed the session ends.
                 let lent =
                     if is_sent && stream.has_sent() { conn.answers.leave(&mut conn.pace) } else { None };
@@ -47,10 +46,13 @@ impl<I: Io> Core<I> {
                 conn.mark_dirty(key, &mut self.agenda);
             }
         }
-        for wire in pushed.drain(..) {
-            self.has_pushed(key, wire);
+        if !self.agenda.pushed.is_empty() {
+            let mut pushed = std::mem::take(&mut self.agenda.pushed);
+            for wire in pushed.drain(..) {
+                self.has_pushed(key, wire);
+            }
+            self.agenda.pushed = pushed;
         }
-        self.agenda.pushed = pushed;
         if let Some((lent, is_all)) = left {
             self.end_answered(lent);
             if !is_all {
