@@ -52,6 +52,7 @@ const OWN_DESCRIPTORS: u64 = 128;
 const PORT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running daemon. Dropping it without [`Daemon::stop`] leaves its threads running until the process ends.
+// One field for each thing that a stop has to end, or a change has to reach.
 pub struct Daemon {
     addresses: Vec<SocketAddr>,
     units: Vec<UnitSummary>,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use store::lane::{Lane, OpId, Outcome};
 use wire::Sense;
 
-/// One unit.
+/// One unit on this core: all that the core keeps of it, so that it is added, replaced and removed as one value.
 pub(super) struct Unit<I: Io> {
     /// What all cores know it by.
     number: u32,

@@ -321,7 +321,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Sends what a session owes, and gives back the frames that it is done with. Whether it has to wait for a slot.
+    /// Sends what a session owes, and releases the frames that it no longer uses. Whether it has to wait for a slot.
     pub(in crate::core) fn send_frames(&mut self, key: Key) -> bool {
         let Some(conn) = self.connections.get_mut(key) else { return false };
         let Way::Interface { opening, .. } = conn.facts.way else { return false };

@@ -33,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const RETIRED_MAX: usize = 1;
 
 impl<L: Line> Interface<L> {
-    /// Nothing of a session is sent any more, and it gives back its frames.
+    /// Nothing of a session is sent any more, and its frames are released.
     pub(super) fn end(&mut self, target: &mut Target) {
         while target.transmit().is_some() {}
         while let Some(frame) = target.freed() {

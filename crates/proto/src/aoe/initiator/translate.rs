@@ -201,7 +201,15 @@ fn other(
     if !matches!(cdb.opcode(), opcode::INQUIRY | opcode::REPORT_LUNS | opcode::REQUEST_SENSE) {
         only_unit(request)?;
     }
-    let allocated = match cdb.opcode() {
+    let allocated = make_answer(request, identity, made)?;
+    made.cut(allocated);
+    Ok(Plan::Made)
+}
+
+/// Makes the data-in of a command that IDENTIFY DEVICE data answers, and returns its allocation length.
+fn make_answer(request: &Request, identity: &IdentifyData, made: &mut Made) -> Result<u32, Failure> {
+    let cdb = &request.cdb;
+    Ok(match cdb.opcode() {
         opcode::TEST_UNIT_READY => 0,
         opcode::REQUEST_SENSE => {
             let missing = SenseData::new(SenseKey::IllegalRequest, code::LOGICAL_UNIT_NOT_SUPPORTED);
@@ -234,9 +242,7 @@ fn other(
             answer::report_luns(made);
             cdb.get(ReportLuns::ALLOCATION)
         }
-    };
-    made.cut(allocated);
-    Ok(Plan::Made)
+    })
 }
 
 /// A command with a parameter list of so many bytes as this field says.
