@@ -9,7 +9,7 @@ struct Package {
     program: Option<&'static str>,
 }
 
-const PACKAGES: [Package; 19] = [
+const PACKAGES: [Package; 23] = [
     Package { name: "libiscsi-bin", program: Some("iscsi-test-cu") },
     Package { name: "qemu-utils", program: Some("qemu-img") },
     Package { name: "qemu-block-extra", program: None },
@@ -29,6 +29,10 @@ const PACKAGES: [Package; 19] = [
     Package { name: "iproute2", program: Some("tc") },
     Package { name: "util-linux", program: Some("nsenter") },
     Package { name: "bsdutils", program: Some("script") },
+    Package { name: "ceph-mon", program: Some("ceph-mon") },
+    Package { name: "ceph-osd", program: Some("ceph-osd") },
+    Package { name: "ceph-common", program: Some("rbd") },
+    Package { name: "librbd1", program: None },
 ];
 
 /// What only `cargo xtask bench` needs.

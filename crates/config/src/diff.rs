@@ -166,7 +166,10 @@ fn same_unit(old: &Lun, new: &Lun) -> bool {
             StoreSpec::Ram { huge_pages, .. } => *huge_pages = HugePages::Auto,
             // A file grows where it is.
             StoreSpec::File { size, .. } => *size = None,
-            StoreSpec::Null { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => {}
+            StoreSpec::Null { .. }
+            | StoreSpec::Block { .. }
+            | StoreSpec::Remote { .. }
+            | StoreSpec::Rbd { .. } => {}
         }
         store
     };

@@ -31,6 +31,7 @@ mod private;
 mod problems;
 mod protocol;
 mod raw;
+mod rbd;
 mod redact;
 mod scalar;
 mod secrets;
@@ -54,10 +55,12 @@ pub use place::Place;
 pub use ports::TargetPort;
 pub use problems::{Collector, Fault, Problem, Problems, suggest};
 pub use protocol::Protocol;
+pub use rbd::{ImageFault, RbdImage};
 pub use redact::{redact, redact_all};
 pub use scalar::{format_size, parse_admin, parse_cores, parse_duration, parse_guid, parse_size, show_cores};
 pub use spec::SpecOfLun;
 pub use url::{SecretFiles, Url, UrlError};
+pub use verify::hashed_serial;
 pub use warnings::Host;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The desired state, verified: what the daemon is to serve. Vocabulary alone; how it is read and checked is elsewhere.
 
 use super::access::AdminAccess;
+use super::rbd::RbdImage;
 use super::url::Url;
 use proto::iscsi::chap::Algorithm;
 use std::collections::BTreeSet;
@@ -228,6 +229,13 @@ pub enum StoreSpec {
         /// The block size that it must have; `None`: whatever it has.
         block_bytes: Option<u32>,
     },
+    /// An image of Ceph's block devices.
+    Rbd {
+        /// Which one.
+        image: Box<RbdImage>,
+        /// The unit is named by the image, and not by a serial number of the configuration.
+        names_unit: bool,
+    },
 }
 
 /// Whether a disk in memory uses huge pages.
@@ -251,6 +259,7 @@ impl std::fmt::Display for StoreSpec {
             StoreSpec::File { path, .. } => write!(f, "file:{}", path.display()),
             StoreSpec::Block { path } => write!(f, "block:{}", path.display()),
             StoreSpec::Remote { url, .. } => write!(f, "{url}"),
+            StoreSpec::Rbd { image, .. } => write!(f, "{image}"),
         }
     }
 }

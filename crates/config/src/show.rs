@@ -83,6 +83,10 @@ fn lun(table: &mut Table, raw: &RawLun, store: &StoreSpec, secrets: Secrets) {
         file: _,
         block: _,
         url,
+        rbd,
+        conf: _,
+        client,
+        keyring: _,
         size,
         huge_pages,
         block_size,
@@ -103,6 +107,15 @@ fn lun(table: &mut Table, raw: &RawLun, store: &StoreSpec, secrets: Secrets) {
     match store {
         StoreSpec::File { path, .. } => _ = table.insert("file", item(path.display().to_string())),
         StoreSpec::Block { path } => _ = table.insert("block", item(path.display().to_string())),
+        StoreSpec::Rbd { image, .. } => {
+            text(table, "rbd", rbd);
+            for (key, path) in [("conf", &image.conf), ("keyring", &image.keyring)] {
+                if let Some(path) = path {
+                    table.insert(key, item(path.display().to_string()));
+                }
+            }
+            text(table, "client", client);
+        }
         StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => {}
     }
     if let Some(at) = url {

@@ -8,8 +8,8 @@ use super::scalar;
 use serde_json::{Map, Value as Json};
 
 /// Kinds of store.
-const STORES: [&str; 8] = ["ram", "null", "file", "block", "iscsi", "iser", "srp", "aoe"];
-const OPTIONS: [&str; 17] = [
+const STORES: [&str; 9] = ["ram", "null", "file", "block", "rbd", "iscsi", "iser", "srp", "aoe"];
+const OPTIONS: [&str; 20] = [
     "size",
     "huge",
     "bs",
@@ -27,6 +27,9 @@ const OPTIONS: [&str; 17] = [
     "bytes_per_second_max",
     "bytes_burst",
     "warn_at",
+    "conf",
+    "client",
+    "keyring",
 ];
 
 /// Reads one SPEC into the raw form of a LUN and its number, if it gives one.
@@ -36,7 +39,7 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
     let mut number = None;
     let mut parts = split(text).into_iter();
     let Some((store, rest)) = parts.next().as_deref().and_then(|first| owned_split(first, ':')) else {
-        let fix = "write KIND:ARGUMENT, as ram:1G, null:1T, file:/srv/disk.img,size=10G, block:/dev/sdb \
+        let fix = "write KIND:ARGUMENT, as ram:1G, null:1T, file:/srv/disk.img,size=10G, block:/dev/sdb, rbd:POOL/IMAGE \
                    or iscsi://HOST/TARGET/LUN";
         problems.add(&place, Fault::new("a LUN starts with its store", fix));
         return (lun, number);
@@ -46,6 +49,7 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
         "null" => (Some(&mut lun.null), rest),
         "file" => (Some(&mut lun.file), rest),
         "block" => (Some(&mut lun.block), rest),
+        "rbd" => (Some(&mut lun.rbd), rest),
         "iscsi" | "iser" | "srp" | "aoe" => (Some(&mut lun.url), format!("{store}:{rest}")),
         _ => (None, rest),
     };
@@ -93,12 +97,17 @@ impl SpecOfLun {
             At::new(path.unwrap_or_else(|| at.value.clone()), &at.place)
         };
         let (file, block) = (lun.file.as_ref().map(absolute), lun.block.as_ref().map(absolute));
+        let (conf, keyring) = (lun.conf.as_ref().map(absolute), lun.keyring.as_ref().map(absolute));
         let texts = [
             ("ram", &lun.ram),
             ("null", &lun.null),
             ("file", &file),
             ("block", &block),
             ("url", &lun.url),
+            ("rbd", &lun.rbd),
+            ("conf", &conf),
+            ("client", &lun.client),
+            ("keyring", &keyring),
             ("size", &lun.size),
             ("huge_pages", &lun.huge_pages),
             ("block_size", &lun.block_size),
@@ -156,6 +165,9 @@ fn option(part: &str, spec: &str, place: &Place, lun: &mut RawLun, number: &mut 
         "bytes_per_second_max" => set(&mut lun.limits.bytes_per_second_max, &key, value, place),
         "bytes_burst" => set(&mut lun.limits.bytes_burst, &key, value, place),
         "warn_at" => set(&mut lun.warn_at, &key, value, place),
+        "conf" => set(&mut lun.conf, &key, value, place),
+        "client" => set(&mut lun.client, &key, value, place),
+        "keyring" => set(&mut lun.keyring, &key, value, place),
         "ro" => flag(&mut lun.read_only, &key, value, place),
         "removable" => flag(&mut lun.removable, &key, value, place),
         "wcache" => on_off(&mut lun.write_cache, &key, value, place),
@@ -279,6 +291,13 @@ mod tests {
         {
             assert_eq!(value(&good(url).0.url), Some(url));
         }
+    }
+
+    #[test]
+    fn an_image_is_a_store_with_options_of_its_own() {
+        let (lun, _) = good("rbd:pool/space/disk@snap,conf=/a.conf,client=me,keyring=/k,ro");
+        assert_eq!(value(&lun.rbd), Some("pool/space/disk@snap"));
+        assert_eq!([&lun.conf, &lun.client, &lun.keyring].map(value), ["/a.conf", "me", "/k"].map(Some));
     }
 
     #[test]

@@ -499,7 +499,7 @@ fn the_examples_of_the_manual_are_good() {
     let manual = include_str!("../../../docs/configuration.md");
     let examples: Vec<&str> =
         manual.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(examples.len(), 3);
+    assert_eq!(examples.len(), 4);
     examples.into_iter().for_each(|text| drop(good(text)));
 }
 
@@ -660,5 +660,33 @@ fn what_runs_is_shown_as_a_file_that_says_the_same_but_for_secrets() {
         "keep_alive = \"20\"\n",
     ] {
         assert!(shown.contains(line), "{line} is missing in:\n{shown}");
+    }
+}
+
+#[test]
+fn an_image_and_how_its_cluster_is_reached_are_read_from_a_file() {
+    let lun = |text: &str| {
+        Config::from_toml(
+            &format!("[[lun]]\n{text}\n[[target]]\nname = 'iqn.2026-11.a:x'"),
+            Path::new("/etc/lunette/lunette.toml"),
+        )
+    };
+    let config = lun("rbd = \"p/disk@snap\"\nconf = \"ceph.conf\"\nclient = \"client.me\"\nkeyring = \"/k\"");
+    let StoreSpec::Rbd { image, names_unit } = config.unwrap_or_else(|p| panic!("{p}")).luns.remove(0).store
+    else {
+        panic!("it is an image");
+    };
+    assert_eq!((image.conf, image.keyring), (Some("/etc/lunette/ceph.conf".into()), Some("/k".into())));
+    assert_eq!(
+        (image.client.as_deref(), image.snapshot.as_deref(), names_unit),
+        (Some("me"), Some("snap"), true)
+    );
+    for (text, words) in [
+        ("ram = \"1M\"\nclient = \"me\"", "only an image (rbd) has this"),
+        ("rbd = \"disk\"", "an image is in a pool, and none is named"),
+        ("rbd = \"p/disk\"\nram = \"1M\"", "more than one store"),
+    ] {
+        let problems = lun(text).expect_err(text).to_string();
+        assert!(problems.contains(words), "{problems}");
     }
 }

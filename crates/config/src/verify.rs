@@ -5,6 +5,7 @@ use super::machine::Machine;
 use super::model::*;
 use super::problems::{Collector, Fault, suggest};
 use super::raw::*;
+use super::rbd::{self, RbdImage};
 use super::url::{Url, UrlError};
 use super::{access_files, aoe, limits, scalar, targets};
 use std::collections::BTreeMap;
@@ -343,20 +344,26 @@ fn store(
     block: Option<u64>,
     problems: &mut Collector<'_>,
 ) -> Option<StoreSpec> {
-    let kinds = [&raw.ram, &raw.null, &raw.file, &raw.block, &raw.url];
+    let kinds = [&raw.ram, &raw.null, &raw.file, &raw.block, &raw.url, &raw.rbd];
     let mut given = kinds.into_iter().flatten();
     if given.next().is_none() && !problems.has(&raw.place) {
-        problems
-            .add(&raw.place, Fault::new("the LUN has no store", "add one of ram, null, file, block, url"));
+        problems.add(
+            &raw.place,
+            Fault::new("the LUN has no store", "add one of ram, null, file, block, url, rbd"),
+        );
     }
     for at in given {
         problems.add(
             &at.place,
-            Fault::new("the LUN has more than one store", "keep one of ram, null, file, block, url"),
+            Fault::new("the LUN has more than one store", "keep one of ram, null, file, block, url, rbd"),
         );
     }
     if raw.file.is_none() {
         refuse(&raw.size, "only a file has a size of its own", problems);
+    }
+    if raw.rbd.is_none() {
+        let options = [&raw.conf, &raw.client, &raw.keyring];
+        options.into_iter().for_each(|option| refuse(option, "only an image (rbd) has this", problems));
     }
     if raw.ram.is_none() {
         refuse(&raw.huge_pages, "only a disk in memory chooses its pages", problems);
@@ -376,12 +383,36 @@ fn store(
         let asked = raw.block_size.as_ref().and(block).and_then(|bytes| u32::try_from(bytes).ok());
         return problems.check(&at.place, remote(&at.value, asked, &machine.base));
     }
+    if let Some(at) = &raw.rbd {
+        return image(raw, at, machine, problems);
+    }
     let path = path("file", raw.file.as_ref()?, machine, problems);
     let size = match &raw.size {
         None => Some(None),
         Some(at) => size(at, block, problems).map(Some),
     };
     path.zip(size).map(|(path, size)| StoreSpec::File { path, size })
+}
+
+fn image(
+    raw: &RawLun,
+    at: &At<String>,
+    machine: &Machine,
+    problems: &mut Collector<'_>,
+) -> Option<StoreSpec> {
+    let image = RbdImage::parse(&at.value).map_err(|fault| Fault::new(fault.what, fault.fix));
+    let image = problems.check(&at.place, image);
+    let mut file = |option: &Text| match option {
+        None => Some(None),
+        Some(at) => {
+            let instead = "name a file";
+            problems.check(&at.place, scalar::path(Path::new(&at.value), &machine.base, instead)).map(Some)
+        }
+    };
+    let (conf, keyring) = (file(&raw.conf), file(&raw.keyring));
+    let client = raw.client.as_ref().map(|at| rbd::client(&at.value));
+    let image = Box::new(RbdImage { conf: conf?, client, keyring: keyring?, ..image? });
+    Some(StoreSpec::Rbd { image, names_unit: raw.serial.is_none() })
 }
 
 fn huge_pages(text: &Text, problems: &mut Collector<'_>) -> Option<HugePages> {
@@ -440,13 +471,23 @@ fn derived_serial(name: &str, store: &StoreSpec, machine: &Machine) -> Result<St
     let text = match store {
         StoreSpec::File { path, .. } | StoreSpec::Block { path } => lasting(path.display().to_string())?,
         StoreSpec::Remote { url, .. } => lasting(url.to_string())?,
+        // The unit has another one, of the image, once that is open; by this one it is kept.
+        StoreSpec::Rbd { image, .. } => {
+            let conf = image.conf.as_ref().map(|path| path.display().to_string());
+            lasting(format!("{image}\0{}", conf.unwrap_or_default()))?
+        }
         StoreSpec::Ram { .. } | StoreSpec::Null { .. } => format!("{}\0{name}", machine.process),
     };
+    Ok(hashed_serial(&text))
+}
+
+/// A serial number made of a text.
+pub fn hashed_serial(text: &str) -> String {
     // FNV-1a of 64 bits, which must stay as it is for ever.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    Ok(format!("{hash:016x}"))
+    format!("{hash:016x}")
 }
 
 /// The option's own place, or that of the table which lacks it.

@@ -44,7 +44,7 @@ pub(super) fn absent(raw: &Raw, config: &Config, host: &dyn Host, problems: &mut
             let place = raw.huge_pages.as_ref().map_or(&raw.place, |at| &at.place);
             problems.check(place, host.huge_pages());
         }
-        if let Some(at) = [&raw.file, &raw.block, &raw.url].into_iter().flatten().next() {
+        if let Some(at) = [&raw.file, &raw.block, &raw.url, &raw.rbd].into_iter().flatten().next() {
             problems.check(&at.place, host.store(lun));
         }
     }
@@ -82,7 +82,8 @@ fn memory(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
         StoreSpec::Null { .. }
         | StoreSpec::File { .. }
         | StoreSpec::Block { .. }
-        | StoreSpec::Remote { .. } => None,
+        | StoreSpec::Remote { .. }
+        | StoreSpec::Rbd { .. } => None,
     });
     let disks: Vec<(u64, &At<String>)> = disks.collect();
     let all = disks.iter().fold(0, |all: u64, (size, _)| all.saturating_add(*size));

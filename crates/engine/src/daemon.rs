@@ -48,6 +48,9 @@ const PORT_PATIENCE: Duration = Duration::from_secs(5);
 /// State files, what the system is asked for, and up to 64 clients of the admin interface.
 const OWN_DESCRIPTORS: u64 = 128;
 
+/// What a client of a Ceph cluster opens: its threads' events, and connections to as many monitors and OSDs as it usually has.
+const RADOS_DESCRIPTORS: usize = 64;
+
 /// Between two tries.
 const PORT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -97,6 +100,8 @@ pub struct UnitSummary {
     pub block_bytes: u32,
     /// Thin provisioned: UNMAP is offered.
     pub thin: bool,
+    /// Unit serial number.
+    pub serial: String,
     /// Why the store is not served.
     pub failed: Option<String>,
 }
@@ -455,6 +460,8 @@ fn own_descriptors(config: &Config) -> u64 {
         // Each core's lane has one that wakes it after another's sync, and one for answers about extents.
         StoreSpec::File { .. } | StoreSpec::Block { .. } => 2 + 2 * config.cores.len(),
         StoreSpec::Remote { .. } => config.cores.len(),
+        // Each core's lane has one that wakes it; librados has connections to monitors and OSDs, as many as there are.
+        StoreSpec::Rbd { .. } => RADOS_DESCRIPTORS + config.cores.len(),
     };
     // At each portal one newcomer may wait for its own.
     (config.luns.iter().map(of_lun).sum::<usize>() + config.portals.len()) as u64 + OWN_DESCRIPTORS
@@ -608,9 +615,16 @@ fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
         store: opened.store.describe(),
         size_bytes: traits.size_bytes,
         thin: lun.thin && traits.discards,
+        serial: served_serial(lun, &traits),
         block_bytes: lun.block_bytes,
         failed: opened.failed.clone(),
     }
+}
+
+/// What initiators see: the store's own, if it has one.
+fn served_serial(lun: &Lun, traits: &scsi::storage::Traits) -> String {
+    let own = traits.identity.map(|own| String::from_utf8_lossy(&own.serial).into_owned());
+    own.unwrap_or_else(|| lun.serial.clone())
 }
 
 fn weak(opened: &Opened) -> Weak<dyn Store> {
@@ -651,7 +665,10 @@ fn watch(
     }
     let is_watched = match &lun.store {
         StoreSpec::Null { .. } | StoreSpec::Ram { .. } => opened.failed.is_some() || knows_space(lun),
-        StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
+        StoreSpec::File { .. }
+        | StoreSpec::Block { .. }
+        | StoreSpec::Remote { .. }
+        | StoreSpec::Rbd { .. } => true,
     };
     if !is_watched {
         return Ok(None);

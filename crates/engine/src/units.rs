@@ -67,7 +67,7 @@ impl<I: Io> NewUnit<I> {
             name: lun.name.clone(),
             can_lose: match lun.store {
                 StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
-                StoreSpec::Null { .. } | StoreSpec::Ram { .. } => false,
+                StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Rbd { .. } => false,
             },
             home_core: NewUnit::<I>::home_core(number, config),
             meter: Arc::new(UnitMeter::new(&lun.name, view.clone(), config.cores.len())),
@@ -168,7 +168,10 @@ pub(crate) fn knows_space(lun: &Lun) -> bool {
     let is_known = match lun.store {
         StoreSpec::File { .. } => true,
         StoreSpec::Ram { .. } => lun.warn_at.is_some(),
-        StoreSpec::Null { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => false,
+        StoreSpec::Null { .. }
+        | StoreSpec::Block { .. }
+        | StoreSpec::Remote { .. }
+        | StoreSpec::Rbd { .. } => false,
     };
     lun.thin && is_known
 }
@@ -180,7 +183,9 @@ pub(crate) fn knows_space(lun: &Lun) -> bool {
 fn incarnation<I: Io>(config: &Config, lun: &Lun, files: &dyn Files) -> [u8; 16] {
     let outlives = match lun.store {
         StoreSpec::File { .. } | StoreSpec::Block { .. } => true,
-        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => false,
+        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } | StoreSpec::Rbd { .. } => {
+            false
+        }
     };
     let lost = || match &config.state_dir {
         None => Ok(Vec::new()),

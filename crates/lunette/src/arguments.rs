@@ -89,6 +89,8 @@ SPEC is one of
   null:SIZE              reads as zeros, discards writes
   file:PATH[,size=SIZE]  a file; size= creates it if it does not exist
   block:PATH             a block device
+  rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]
+                         an image on Ceph; conf=PATH, client=NAME and keyring=PATH say how its cluster is reached
   iscsi://HOST/IQN/LUN   a unit of another target, over RDMA with iser://HOST/IQN/LUN or srp://HOST/GUID/LUN,
                          over Ethernet with aoe://IFACE/SHELF.SLOT
                          (docs/command-line.md has the whole URL)

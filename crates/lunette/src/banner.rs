@@ -63,7 +63,7 @@ fn write_aoe(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::R
         }
         match &unit.failed {
             Some(reason) => writeln!(out, "  {address}  {}: NOT READY: {reason}", lun.name)?,
-            None => writeln!(out, "  {address}  {}: {}, serial {}", lun.name, unit.store, lun.serial)?,
+            None => writeln!(out, "  {address}  {}: {}, serial {}", lun.name, unit.store, unit.serial)?,
         }
         writeln!(out, "\n  Linux    modprobe aoe; then it is /dev/etherd/e{address}")?;
     }
@@ -109,7 +109,7 @@ fn write_luns(
             writeln!(out, "NOT READY: {reason}")?;
             continue;
         }
-        write!(out, "{}, {}-byte blocks, serial {}", unit.store, unit.block_bytes, lun.serial)?;
+        write!(out, "{}, {}-byte blocks, serial {}", unit.store, unit.block_bytes, unit.serial)?;
         let traits = [
             (lun.read_only, "read-only"),
             (!lun.write_cache, "no write cache"),
@@ -223,6 +223,7 @@ mod tests {
             size_bytes: 1 << 30,
             block_bytes: lun.block_bytes,
             thin: lun.thin,
+            serial: lun.serial.clone(),
             failed: failed.map(str::to_string),
         };
         let units: Vec<UnitSummary> = config.luns.iter().map(unit).collect();

@@ -63,8 +63,17 @@ const PIPE_CLOSED: u8 = 141;
 const INTERRUPTED: i32 = 130;
 /// How often it is checked whether what was removed, but hangs, has gone.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long the end waits until images on Ceph are closed: their cluster may be out of reach.
+const CLOSING: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
+    let code = run();
+    // What opens them next does not have to wait until the cluster misses this process.
+    store::rbd::wait_closed(CLOSING);
+    code
+}
+
+fn run() -> ExitCode {
     match Arguments::try_parse() {
         Ok(Arguments { command: Command::Serve(options) }) => serve(*options),
         Ok(Arguments { command: Command::Check { file } }) => check(&file),

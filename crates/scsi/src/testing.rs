@@ -133,8 +133,8 @@ impl Units for Vec<View> {
         self.get(number as usize)
     }
 
-    fn find(&self, is_it: &dyn Fn(&Unit) -> bool) -> Option<&View> {
-        self.iter().find(|view| is_it(&view.unit))
+    fn find(&self, is_it: &dyn Fn(&View) -> bool) -> Option<&View> {
+        self.iter().find(|view| is_it(view))
     }
 }
 

@@ -134,6 +134,7 @@ impl Store for FileStore {
             read_only: self.shape.read_only,
             solid_state: self.shape.solid_state,
             cryptographic_erase: false,
+            identity: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Backing stores. A [`lane::Store`] is shared by cores; a [`lane::Lane`] is one core's private way into it.
 //!
-//! [`null`] reads as zeros, [`ram`] is memory, [`mod@file`] is a file or a block device.
-#![forbid(unsafe_code)]
+//! [`null`] reads as zeros, [`ram`] is memory, [`mod@file`] is a file or a block device, [`rbd`] an image on Ceph.
+#![deny(unsafe_code)]
 
 pub mod error;
 pub mod file;
@@ -9,6 +9,7 @@ pub mod image;
 pub mod lane;
 pub mod null;
 pub mod ram;
+pub mod rbd;
 
 mod extents;
 mod granules;

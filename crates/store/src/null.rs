@@ -37,6 +37,7 @@ impl Store for NullStore {
             read_only: false,
             solid_state: true,
             cryptographic_erase: false,
+            identity: None,
         }
     }
 

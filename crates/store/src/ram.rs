@@ -203,6 +203,7 @@ impl Store for RamStore {
             read_only: false,
             solid_state: true,
             cryptographic_erase: false,
+            identity: None,
         }
     }
 

@@ -230,7 +230,7 @@ impl<I: Io> scsi::Units for Units<I> {
         self.get(number).map(|unit| &unit.view)
     }
 
-    fn find(&self, is_it: &dyn Fn(&scsi::unit::Unit) -> bool) -> Option<&View> {
-        self.iter().map(|unit| &unit.view).find(|view| is_it(&view.unit))
+    fn find(&self, is_it: &dyn Fn(&View) -> bool) -> Option<&View> {
+        self.iter().map(|unit| &unit.view).find(|view| is_it(view))
     }
 }

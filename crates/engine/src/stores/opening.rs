@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use store::file::Asked;
 use store::lane::{Backend, Store};
-use store::{Claim, OpenError};
+use store::{Claim, OpenError, rbd};
 
 /// How long the start waits for stores. What has not opened by then is waited for while others are served.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -108,7 +108,8 @@ fn choose_pages(luns: &mut [Lun], room: Option<Room>) {
             StoreSpec::Null { .. }
             | StoreSpec::File { .. }
             | StoreSpec::Block { .. }
-            | StoreSpec::Remote { .. } => {}
+            | StoreSpec::Remote { .. }
+            | StoreSpec::Rbd { .. } => {}
         }
     }
     let all = disks.iter().fold(0, |all: u64, (size, _)| all.saturating_add(*size));
@@ -259,6 +260,11 @@ fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt 
             lun.block_bytes = geometry.block_bytes;
             lun.physical_block_bytes = geometry.physical_block_bytes.max(geometry.block_bytes);
             store
+        }
+        StoreSpec::Rbd { image, names_unit } => {
+            let options =
+                rbd::Options { names_unit: *names_unit, ..rbd::Options::new(lun.block_bytes, lun.read_only) };
+            rbd::open(image, options)?
         }
     })
 }

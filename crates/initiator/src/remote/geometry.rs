@@ -109,6 +109,7 @@ impl Geometry {
                 read_only: modes.write_protected,
                 solid_state: shape.rotation_rate == SOLID_STATE,
                 cryptographic_erase: false,
+                identity: None,
             },
             thin,
             unmap_zeros,

@@ -4,8 +4,7 @@ use super::transfer::End;
 use crate::Failure;
 use bench::contents::content;
 use bench::target::Opened;
-use config::Url;
-use config::parse_size;
+use config::{RbdImage, Url, parse_size};
 use initiator::Options;
 use initiator::remote::{self, RemoteOptions};
 use reactor::uring::Uring;
@@ -16,7 +15,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _}
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::lane::Backend;
-use store::{Claim, OpenError};
+use store::{Claim, OpenError, rbd};
 
 /// What is copied from or to.
 pub(super) struct Medium {
@@ -29,6 +28,7 @@ pub(super) struct Medium {
 /// What the command line names.
 enum Place {
     Url(Box<Url>),
+    Rbd(Box<RbdImage>),
     Ram(u64),
     Null(u64),
     Path(PathBuf),
@@ -76,6 +76,7 @@ pub(super) fn source(text: &str, pieces: u32) -> Result<Medium, Failure> {
     let place = Place::parse(text)?;
     let end = match &place {
         Place::Url(url) => open_url(url, pieces, true)?,
+        Place::Rbd(image) => open_image(image, true)?,
         Place::Ram(size) => open_ram(*size)?,
         Place::Null(size) => open_null(*size),
         Place::Path(path) => open_path(path, None, true)?,
@@ -93,6 +94,7 @@ pub(super) fn destination(text: &str, from: &Medium, pieces: u32) -> Result<Medi
     let size = from.end.store.traits().size_bytes;
     let end = match &place {
         Place::Url(url) => open_url(url, pieces, false)?,
+        Place::Rbd(image) => open_image(image, false)?,
         Place::Ram(size) => open_ram(*size)?,
         Place::Null(size) => open_null(*size),
         Place::Path(path) => open_path(path, Some(size), false)?,
@@ -123,6 +125,11 @@ impl Place {
             });
             parsed.map_err(|fault| Failure::wrong_input(format!("{text}: {fault}")))
         };
+        if let Some(image) = RbdImage::given(text) {
+            let image =
+                image.map_err(|fault| Failure::wrong_input(format!("{}; {}", fault.what, fault.fix)))?;
+            return Ok(Place::Rbd(Box::new(image)));
+        }
         match text.split_once(':') {
             _ if Url::is_meant(text) => {
                 let url = Url::given(text).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
@@ -138,6 +145,7 @@ impl Place {
     fn name(&self) -> String {
         match self {
             Place::Url(url) => url.to_string(),
+            Place::Rbd(image) => image.to_string(),
             Place::Ram(size) => format!("ram:{size}"),
             Place::Null(size) => format!("null:{size}"),
             Place::Path(path) => path.display().to_string(),
@@ -155,7 +163,8 @@ impl Place {
                 (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
                 (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
             },
-            (Place::Url(_) | Place::Ram(_) | Place::Null(_) | Place::Path(_), _) => false,
+            (Place::Rbd(a), Place::Rbd(b)) => a == b,
+            (Place::Url(_) | Place::Rbd(_) | Place::Ram(_) | Place::Null(_) | Place::Path(_), _) => false,
         }
     }
 }
@@ -172,6 +181,11 @@ fn open_url(url: &Url, pieces: u32, read_only: bool) -> Result<End, Failure> {
         is_blank: false,
         store,
     })
+}
+
+fn open_image(image: &RbdImage, read_only: bool) -> Result<End, Failure> {
+    let store = rbd::open(image, rbd::Options::new(1, read_only)).map_err(|error| Failure::failed(&error))?;
+    Ok(End { store, block_bytes: 1, holes_read_zeros: true, is_blank: false })
 }
 
 fn open_ram(size: u64) -> Result<End, Failure> {

@@ -368,7 +368,9 @@ fn store(config: &Config, name: &str) -> String {
 fn path(lun: &Lun) -> Option<&Path> {
     match &lun.store {
         StoreSpec::File { path, .. } | StoreSpec::Block { path } => Some(path),
-        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => None,
+        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } | StoreSpec::Rbd { .. } => {
+            None
+        }
     }
 }
 

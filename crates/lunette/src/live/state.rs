@@ -22,7 +22,8 @@ fn lun(lun: &Lun, unit: Option<&UnitSummary>) -> Value {
         StoreSpec::Null { .. }
         | StoreSpec::File { .. }
         | StoreSpec::Block { .. }
-        | StoreSpec::Remote { .. } => None,
+        | StoreSpec::Remote { .. }
+        | StoreSpec::Rbd { .. } => None,
     };
     let json = json!({
         "name": lun.name,
@@ -30,7 +31,7 @@ fn lun(lun: &Lun, unit: Option<&UnitSummary>) -> Value {
         "size_bytes": unit.map(|unit| unit.size_bytes),
         "block_bytes": unit.map_or(lun.block_bytes, |unit| unit.block_bytes),
         "physical_block_bytes": lun.physical_block_bytes,
-        "serial": lun.serial,
+        "serial": unit.map_or(&lun.serial, |unit| &unit.serial),
         "serial_lasts": lun.serial_lasts,
         "product": lun.product,
         "read_only": lun.read_only,

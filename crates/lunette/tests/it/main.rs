@@ -10,6 +10,7 @@ mod aoe_orders;
 mod aoe_tools;
 mod bench;
 mod ceiling;
+mod ceph;
 mod chain;
 mod cli;
 mod command;

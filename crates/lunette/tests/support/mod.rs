@@ -3,6 +3,8 @@
 
 pub mod aoe;
 pub mod browser;
+#[path = "../../../store/tests/support/ceph.rs"]
+pub mod ceph;
 pub mod conformance;
 pub mod daemon;
 pub mod disk;

@@ -2,7 +2,7 @@
 
 use crate::state::home::{HomeReply, HomeRequest};
 use crate::state::nexus::{NexusUnit, Reach};
-use crate::state::unit::{Unit, View};
+use crate::state::unit::View;
 use crate::vocabulary::command::Ending;
 use crate::vocabulary::storage::{Found, MediaOp, StoreError};
 
@@ -83,7 +83,7 @@ pub trait Units {
     fn view(&self, number: u32) -> Option<&View>;
 
     /// One that this holds for.
-    fn find(&self, is_it: &dyn Fn(&Unit) -> bool) -> Option<&View>;
+    fn find(&self, is_it: &dyn Fn(&View) -> bool) -> Option<&View>;
 }
 
 /// What a program may look at and write while it decides the next step.

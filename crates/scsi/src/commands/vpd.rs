@@ -62,17 +62,17 @@ fn supported(env: &Env<'_>, data: &mut Vec<u8>) {
 
 /// 80h.
 fn serial_number(env: &Env<'_>, data: &mut Vec<u8>) {
-    data.extend_from_slice(env.view.unit.serial.as_bytes());
+    data.extend_from_slice(env.view.serial().as_bytes());
 }
 
 /// 83h: the unit's names, then those of the port that the command came through, then the device's.
 fn identification(env: &Env<'_>, data: &mut Vec<u8>) {
     let unit = &env.view.unit;
-    let naa = naa_bytes(unit);
+    let naa = env.view.naa();
     Designator::of_unit(code_set::BINARY, kind::NAA, naa).write(data);
-    Designator::of_unit(code_set::BINARY, kind::EUI_64, &unit.eui).write(data);
+    Designator::of_unit(code_set::BINARY, kind::EUI_64, env.view.eui()).write(data);
     let product: [u8; 16] = padded(&unit.product);
-    let vendor = [VENDOR.as_bytes(), &product, unit.serial.as_bytes()].concat();
+    let vendor = [VENDOR.as_bytes(), &product, env.view.serial().as_bytes()].concat();
     Designator::of_unit(code_set::ASCII, kind::T10_VENDOR_ID, &vendor).write(data);
     let mut name = String::from("naa.");
     for byte in naa {
@@ -96,12 +96,6 @@ fn identification(env: &Env<'_>, data: &mut Vec<u8>) {
             Designator { association: association::DEVICE, ..name }.write(data);
         }
     }
-}
-
-/// The NAA designator: 8 bytes when locally assigned (3h), 16 when IEEE registered extended (6h).
-pub(crate) fn naa_bytes(unit: &Unit) -> &[u8] {
-    let long = unit.naa.first().is_some_and(|byte| byte >> 4 == 0x6);
-    if long { &unit.naa } else { unit.naa.first_chunk::<8>().map_or(&unit.naa, |short| short) }
 }
 
 /// The name of a target port: a SCSI name string, or SRP's identifier, an EUI-64 based one of 16 bytes (SPC-4 sections

@@ -113,3 +113,50 @@ pub struct View {
     /// The policy.
     pub policy: Arc<Policy>,
 }
+
+impl View {
+    /// Unit serial number: the medium's own, if it has one.
+    pub(crate) fn serial(&self) -> &str {
+        let own = self.policy.traits.identity.as_ref();
+        own.and_then(|own| std::str::from_utf8(&own.serial).ok()).unwrap_or(&self.unit.serial)
+    }
+
+    /// EUI-64 based identifier.
+    pub(crate) fn eui(&self) -> &[u8; 8] {
+        self.policy.traits.identity.as_ref().map_or(&self.unit.eui, |own| &own.eui)
+    }
+
+    /// NAA identifier: 8 bytes when locally assigned (3h), 16 when IEEE registered extended (6h).
+    pub(crate) fn naa(&self) -> &[u8] {
+        let naa = self.policy.traits.identity.as_ref().map_or(&self.unit.naa, |own| &own.naa);
+        let long = naa.first().is_some_and(|byte| byte >> 4 == 0x6);
+        if long { naa } else { naa.first_chunk::<8>().map_or(naa, |short| short) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::state::attention::UnitAttention;
+    use crate::state::home::HomeRequest;
+    use crate::testing::Bench;
+    use crate::vocabulary::storage::{Identity, Traits};
+    use wire::scsi::command::Inquiry;
+    use wire::scsi::vpd::page;
+
+    #[test]
+    fn a_medium_that_comes_with_names_of_its_own_names_the_unit() {
+        let mut bench = Bench::new();
+        let own = Identity { serial: *b"0123456789abcdef", naa: [0x61; 16], eui: [2; 8] };
+        assert_eq!(bench.view.serial(), bench.view.unit.serial);
+        bench.ask(HomeRequest::StoreChanged(Traits { identity: Some(own), ..bench.view.policy.traits }));
+        for nexus in &mut bench.nexuses {
+            assert_eq!(std::mem::take(&mut nexus.attentions), [UnitAttention::InquiryChanged]);
+        }
+        let serial = bench.read(Inquiry::page(page::SERIAL_NUMBER, 255));
+        assert_eq!(&serial.assert_good().data[4..], own.serial);
+        let names = bench.read(Inquiry::page(page::IDENTIFICATION, 255)).data;
+        for name in [&own.naa[..], &own.eui, &own.serial] {
+            assert!(names.windows(name.len()).any(|part| part == name), "{names:02x?}");
+        }
+    }
+}

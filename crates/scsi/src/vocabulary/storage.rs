@@ -199,6 +199,17 @@ pub struct BlockSizes {
     pub physical_bytes: u32,
 }
 
+/// The names of a medium that has some of its own, whatever serves it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Serial number: printable ASCII characters.
+    pub serial: [u8; 16],
+    /// NAA identifier.
+    pub naa: [u8; 16],
+    /// EUI-64 based identifier.
+    pub eui: [u8; 8],
+}
+
 /// What a store can do and what it likes; the true limits behind VPD B0 and B2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Traits {
@@ -222,6 +233,8 @@ pub struct Traits {
     pub solid_state: bool,
     /// Whether all data can be made unreadable at once by throwing away a key.
     pub cryptographic_erase: bool,
+    /// What its unit is called whatever that is configured with.
+    pub identity: Option<Identity>,
 }
 
 impl Traits {
@@ -238,5 +251,6 @@ impl Traits {
         read_only: false,
         solid_state: false,
         cryptographic_erase: false,
+        identity: None,
     };
 }

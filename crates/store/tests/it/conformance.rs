@@ -126,6 +126,37 @@ conformance! {
     compares_up_to_the_first_difference
 }
 
+mod soak {
+    use super::*;
+    use crate::support::ceph::{Ceph, POOL};
+    use config::RbdImage;
+    use store::rbd::{self, Options};
+
+    /// One cluster for all, as it takes seconds to start; each has an image of its own.
+    #[test]
+    fn an_image_on_ceph_is_as_any_store() {
+        let ceph = Ceph::start();
+        let checks: [fn(&mut Setup<reactor::uring::Uring>); 8] = [
+            agrees_with_a_model,
+            refuses_ranges_outside,
+            reads_zeros_at_first,
+            clears_long_ranges,
+            makes_things_durable,
+            keeps_overlapping_operations_apart,
+            leaves_nothing_behind_of_a_cancelled_operation,
+            compares_up_to_the_first_difference,
+        ];
+        for (number, check) in checks.into_iter().enumerate() {
+            let name = format!("disk{number}");
+            ceph.create(&name, SIZE);
+            let image = RbdImage::parse(&format!("{POOL}/{name}")).expect("an image");
+            let image = RbdImage { conf: Some(ceph.conf().into()), ..image };
+            let store = rbd::open(&image, Options::new(512, false)).expect("it opens");
+            check(&mut setup(store, false, ()).expect("a store"));
+        }
+    }
+}
+
 /// Random operations on random bytes, against an array.
 fn agrees_with_a_model<I: Io>(setup: &mut Setup<I>) {
     let mut random = Random::new(7);

@@ -1,12 +1,14 @@
 //! Error messages of stores that do not open.
 
 use crate::support::{Loop, directory, is_root, sparse};
+use config::RbdImage;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use store::Claim;
 use store::OpenError;
 use store::file::{Asked, FileStore};
 use store::lane::Store;
+use store::rbd;
 
 fn refused(opened: Result<std::sync::Arc<FileStore>, OpenError>, words: &[&str]) {
     let error = match opened {
@@ -166,6 +168,25 @@ fn misplaced(store: &FileStore, words: &[&str]) {
     for word in words {
         assert!(problem.contains(word), "{problem:?} does not say {word:?}");
     }
+}
+
+/// Needs librbd, but no cluster.
+#[test]
+fn an_image_whose_cluster_is_not_reached_says_what_is_missing() {
+    let directory = directory();
+    let path = |name: &str| Some(directory.path().join(name));
+    let image = RbdImage::parse("pool/disk").unwrap();
+    let said = |image: &RbdImage, words: &[&str]| {
+        for error in [rbd::examine(image), rbd::open(image, rbd::Options::new(512, true)).map(drop)] {
+            let error = error.expect_err("there is no cluster").to_string();
+            words.iter().for_each(|word| assert!(error.contains(word), "{error:?} does not say {word:?}"));
+        }
+    };
+    said(&RbdImage { conf: path("none.conf"), ..image.clone() }, &["rbd:pool/disk: ", "none.conf", "conf="]);
+    std::fs::write(directory.path().join("ceph.conf"), "[global]\nmon host = 127.0.0.1:1\n").unwrap();
+    let conf = path("ceph.conf");
+    let keyless = RbdImage { conf, keyring: path("none.keyring"), ..image };
+    said(&keyless, &["rbd:pool/disk: ", "keyring="]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What the tests of whole stores share.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod ceph;
 pub mod fake;
 pub mod fuse;
 pub mod rig;

@@ -4,7 +4,6 @@ use crate::commands::admission::Admission;
 use crate::commands::answer::Answer;
 use crate::commands::inquiry::{REVISION, VENDOR};
 use crate::commands::step::Env;
-use crate::commands::vpd::naa_bytes;
 use crate::state::unit::View;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
@@ -28,7 +27,7 @@ pub(crate) fn identify_data(view: &View) -> [u8; IdentifyData::BYTES] {
     let (unit, policy) = (&view.unit, &view.policy);
     let per_physical = policy.physical_block_bytes.checked_div(policy.block_bytes).unwrap_or(1).max(1);
     let identity = IdentifyData {
-        serial: text(&unit.serial),
+        serial: text(view.serial()),
         firmware: text(REVISION),
         model: text(&format!("{} {}", VENDOR.trim_end(), unit.product)),
         sectors: view.blocks(),
@@ -46,7 +45,7 @@ pub(crate) fn identify_data(view: &View) -> [u8; IdentifyData::BYTES] {
         trim_sectors: if view.is_thin() { super::TRIM_SECTORS_MAX } else { 0 },
         trim_zeros: view.is_thin(),
         // A longer name has no room.
-        world_wide_name: naa_bytes(unit).try_into().ok().map(u64::from_be_bytes),
+        world_wide_name: view.naa().try_into().ok().map(u64::from_be_bytes),
         // Those of a process that was killed may wait where the store is.
         nop_waits: !unit.remote,
     };

@@ -2,9 +2,8 @@
 
 use super::{CSCDS_MAX, DESCRIPTOR_BYTES_MAX, SEGMENTS_MAX};
 use crate::commands::step::Env;
-use crate::commands::vpd;
 use crate::state::nexus::Reach;
-use crate::state::unit::Unit;
+use crate::state::unit::View;
 use crate::vocabulary::command::ReservationClass;
 use crate::vocabulary::sense::Check;
 use wire::scsi::code;
@@ -169,9 +168,9 @@ fn parse_cscd(cscd: &[u8; CSCD_BYTES], at: usize, env: &Env<'_>) -> Result<Cscd,
     if cscd.association != association::UNIT {
         return Err(pointing_at(IdentificationCscd::ASSOCIATION.byte()));
     }
-    let names_it = |unit: &Unit| match (cscd.code_set, cscd.designator_type) {
-        (code_set::BINARY, kind::NAA) => vpd::naa_bytes(unit) == name,
-        (code_set::BINARY, kind::EUI_64) => unit.eui == name,
+    let names_it = |view: &View| match (cscd.code_set, cscd.designator_type) {
+        (code_set::BINARY, kind::NAA) => view.naa() == name,
+        (code_set::BINARY, kind::EUI_64) => view.eui() == name,
         _ => false,
     };
     let Some(view) = env.units.find(&names_it) else {

@@ -1,0 +1,167 @@
+//! Images of Ceph's block devices: `rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// How a store on Ceph begins.
+const SCHEME: &str = "rbd:";
+
+/// An image, or a snapshot of one, and how its cluster is reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RbdImage {
+    /// The pool.
+    pub pool: String,
+    /// The namespace in the pool.
+    pub namespace: Option<String>,
+    /// The image's name.
+    pub image: String,
+    /// The snapshot's name: it is read-only.
+    pub snapshot: Option<String>,
+    /// The cluster's configuration; `None`: where Ceph looks for it, as in `/etc/ceph/ceph.conf`.
+    pub conf: Option<PathBuf>,
+    /// The name of the client, without `client.`; `None`: `admin`.
+    pub client: Option<String>,
+    /// The file with the client's key; `None`: as the configuration has it.
+    pub keyring: Option<PathBuf>,
+}
+
+/// What is wrong with the name of an image, and how to write it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ImageFault {
+    /// What is wrong.
+    pub what: String,
+    /// How to write it.
+    pub fix: &'static str,
+}
+
+impl ImageFault {
+    fn new(what: String, fix: &'static str) -> ImageFault {
+        ImageFault { what, fix }
+    }
+}
+
+impl RbdImage {
+    /// Reads `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
+    ///
+    /// # Errors
+    /// What is wrong with it, and how to write it.
+    pub fn parse(text: &str) -> Result<RbdImage, ImageFault> {
+        let fault = |what: &str| {
+            let fix = "write POOL/IMAGE, POOL/NAMESPACE/IMAGE or POOL/IMAGE@SNAPSHOT, such as rbd/disk1";
+            ImageFault::new(format!("`{text}`: {what}"), fix)
+        };
+        let mut parts: Vec<&str> = text.split('/').collect();
+        let last = parts.pop().unwrap_or_default();
+        let (pool, namespace) = match parts[..] {
+            [] => return Err(fault("an image is in a pool, and none is named")),
+            [pool] => (pool, None),
+            [pool, namespace] => (pool, Some(namespace)),
+            _ => return Err(fault("there are too many slashes")),
+        };
+        let (image, snapshot) = match last.split_once('@') {
+            None => (last, None),
+            Some((image, snapshot)) => (image, Some(snapshot)),
+        };
+        let names =
+            [("pool", Some(pool)), ("namespace", namespace), ("image", Some(image)), ("snapshot", snapshot)];
+        for (what, name) in names.into_iter().filter_map(|(what, name)| Some((what, name?))) {
+            if name.is_empty() {
+                return Err(fault(&format!("the name of the {what} is empty")));
+            }
+            if name.contains(['@', '\0']) {
+                return Err(fault(&format!("the name of the {what} has a character that no name has")));
+            }
+        }
+        Ok(RbdImage {
+            pool: pool.into(),
+            namespace: namespace.map(str::to_owned),
+            image: image.into(),
+            snapshot: snapshot.map(str::to_owned),
+            conf: None,
+            client: None,
+            keyring: None,
+        })
+    }
+
+    /// Reads a store as commands have it, `rbd:POOL/IMAGE[,conf=PATH][,client=NAME][,keyring=PATH]`; `None`: it is another kind of
+    /// store.
+    ///
+    /// # Errors
+    /// What is wrong with it, and how to write it.
+    pub fn given(text: &str) -> Option<Result<RbdImage, ImageFault>> {
+        let mut parts = text.strip_prefix(SCHEME)?.split(',');
+        let image = RbdImage::parse(parts.next().unwrap_or_default());
+        Some(image.and_then(|image| parts.try_fold(image, RbdImage::with_option)))
+    }
+
+    fn with_option(mut self, option: &str) -> Result<RbdImage, ImageFault> {
+        let fix = "write conf=PATH, client=NAME or keyring=PATH";
+        match option.split_once('=') {
+            Some((_, "")) => return Err(ImageFault::new(format!("`{option}` has no value"), fix)),
+            Some(("conf", path)) => self.conf = Some(path.into()),
+            Some(("client", name)) => self.client = Some(client(name)),
+            Some(("keyring", path)) => self.keyring = Some(path.into()),
+            _ => return Err(ImageFault::new(format!("`{option}` is not an option of an image"), fix)),
+        }
+        Ok(self)
+    }
+}
+
+/// The name of a client without the kind of its entity, with which Ceph's own tools show it.
+pub(super) fn client(name: &str) -> String {
+    name.strip_prefix("client.").unwrap_or(name).into()
+}
+
+impl fmt::Display for RbdImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}/", self.pool)?;
+        self.namespace.iter().try_for_each(|name| write!(f, "{name}/"))?;
+        f.write_str(&self.image)?;
+        self.snapshot.iter().try_for_each(|name| write!(f, "@{name}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(text: &str) -> String {
+        RbdImage::parse(text).expect_err("it is wrong").what
+    }
+
+    #[test]
+    fn every_form_is_read_and_shown_as_it_was() {
+        for text in ["rbd/disk", "p/n/disk", "p/disk@snap", "p/n/disk.1@a b"] {
+            let image = RbdImage::parse(text).unwrap_or_else(|fault| panic!("{text}: {}", fault.what));
+            assert_eq!(image.to_string(), format!("rbd:{text}"));
+        }
+        let image = RbdImage::parse("p/n/disk@s").expect("it is one");
+        assert_eq!((image.pool.as_str(), image.namespace.as_deref()), ("p", Some("n")));
+        assert_eq!((image.image.as_str(), image.snapshot.as_deref()), ("disk", Some("s")));
+    }
+
+    #[test]
+    fn faults_name_what_is_wrong() {
+        assert!(fault("disk").contains("none is named"));
+        assert!(fault("a/b/c/d").contains("too many slashes"));
+        assert!(fault("/disk").contains("the name of the pool is empty"));
+        assert!(fault("p//disk").contains("the name of the namespace is empty"));
+        assert!(fault("p/").contains("the name of the image is empty"));
+        assert!(fault("p/disk@").contains("the name of the snapshot is empty"));
+        assert!(fault("p/disk@a@b").contains("the name of the snapshot has a character"));
+        assert!(fault("p@x/disk").contains("the name of the pool has a character"));
+    }
+
+    #[test]
+    fn commands_give_options_with_the_image() {
+        assert!(RbdImage::given("/srv/rbd:a").is_none());
+        let image =
+            RbdImage::given("rbd:p/disk,conf=/a/c.conf,client=client.x,keyring=k").expect("it is one");
+        let image = image.expect("it is right");
+        assert_eq!((image.conf, image.keyring), (Some("/a/c.conf".into()), Some("k".into())));
+        assert_eq!(image.client.as_deref(), Some("x"));
+        for wrong in ["rbd:p/disk,size=1G", "rbd:p/disk,conf", "rbd:p/disk,conf=", "rbd:disk"] {
+            assert!(RbdImage::given(wrong).is_some_and(|image| image.is_err()), "{wrong}");
+        }
+    }
+}

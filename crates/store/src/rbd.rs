@@ -1,0 +1,201 @@
+//! Images of Ceph's block devices, by librbd.
+//!
+//! All lanes use one open image. An operation is one or a few calls of librbd, which ends them on threads of its own; the
+//! lane finds them in its mailbox, whose event the core watches. librbd's cache is off: what has ended is on the OSDs.
+//!
+//! A call cannot be recalled, and while the cluster is out of reach it hangs. So an operation that makes no progress for
+//! [`Options::give_up_after`] fails with [`StoreError::Unavailable`], and its call keeps its blocks locked until it has ended: what
+//! lands late lands before anything newer. Until then the store is lost, and is given nothing more to do. librbd sends again what
+//! the OSDs have not answered, so that it ends when they are back.
+//!
+//! An image with the feature exclusive-lock is locked as long as it is open for writing. What a process that was killed has sent
+//! cannot land any more when the next one serves the image: librbd breaks the lock of a client that has died, and has the cluster
+//! refuse what it sent.
+#![expect(clippy::vec_box, reason = "calls stay where they are as they move between lists and librbd")]
+
+mod call;
+mod lane;
+mod open;
+mod sys;
+
+pub use open::{Options, examine, open};
+
+use crate::lane::{Backend, Lane, Store};
+use crate::range::Range;
+use crate::size::Size;
+use call::{Call, Mailbox, Shared, Work};
+use lane::RbdLane;
+use reactor::io::{Io, Tag};
+#[cfg(doc)]
+use scsi::storage::StoreError;
+use scsi::storage::{Identity, Traits};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use sys::Image;
+
+/// How often the cluster is asked whether it is there.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Bytes that such a question reads.
+const PROBE_BYTES: usize = 512;
+
+/// What every librbd compares and writes as one.
+const SECTOR_BYTES: u64 = 512;
+
+/// What UNMAP is advised to align to: the unit in which BlueStore, by default, and the kernel's rbd give space back.
+const DISCARD_BYTES: u32 = 64 << 10;
+
+/// An image: what its lanes share.
+pub struct RbdStore {
+    name: String,
+    /// Until it is closed.
+    image: Option<Image>,
+    shared: Arc<Shared>,
+    size: AtomicU64,
+    /// Bytes of which each piece lies in one object.
+    stripe_unit: u64,
+    /// Whether librbd compares and writes more than a sector as one, as far as is known.
+    swaps_objects: AtomicBool,
+    read_only: bool,
+    identity: Option<Identity>,
+    give_up_after: Duration,
+    probe: Mutex<Probe>,
+    /// The last probe failed, or has not been answered for too long.
+    is_lost: AtomicBool,
+}
+
+/// The question whether the cluster is there: one at a time.
+struct Probe {
+    mail: Arc<Mailbox>,
+    /// When it was asked.
+    asked: Option<Instant>,
+    next: Instant,
+    /// What came of the last one.
+    failed: Option<String>,
+}
+
+impl RbdStore {
+    fn image(&self) -> &Image {
+        self.image.as_ref().expect("it is closed when it is dropped")
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Whether librbd compares and writes a range as one: all of it lies in one object, or, of an older librbd, in one sector.
+    fn swaps(&self, range: Range) -> bool {
+        let unit = if self.swaps_objects.load(Ordering::Relaxed) { self.stripe_unit } else { SECTOR_BYTES };
+        range.offset / unit == range.end().saturating_sub(1) / unit
+    }
+
+    fn is_lost(&self) -> bool {
+        self.shared.has_abandoned() || self.is_lost.load(Ordering::Relaxed)
+    }
+
+    /// Asks whether the cluster is there, and what became of the last question. Does not block.
+    fn probe(&self) -> Result<(), String> {
+        let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let mut arrived = Vec::new();
+        probe.mail.take(&mut arrived);
+        if let Some(call) = arrived.pop() {
+            probe.asked = None;
+            probe.failed =
+                u32::try_from(-call.answer).ok().filter(|number| *number != 0).map(open::error_text);
+        }
+        if probe.asked.is_none() && now >= probe.next {
+            let mut call = Call::new(&probe.mail);
+            call.work = Work::Read { offset: 0 };
+            call.data.resize(PROBE_BYTES.min(usize::try_from(self.size()).unwrap_or(PROBE_BYTES)), 0);
+            if self.image().start(call).is_ok() {
+                (probe.asked, probe.next) = (Some(now), now + PROBE_INTERVAL);
+            }
+        }
+        let silence = probe.asked.map_or(Duration::ZERO, |asked| now.saturating_duration_since(asked));
+        let is_silent = silence >= self.give_up_after;
+        self.is_lost.store(is_silent || probe.failed.is_some(), Ordering::Relaxed);
+        let lost = |problem: &str| Err(format!("{}: {problem}", self.name));
+        match &probe.failed {
+            Some(problem) => lost(problem),
+            None if is_silent || self.shared.has_abandoned() => lost("the cluster does not answer"),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the last question waits for its answer.
+    fn is_asking(&self) -> bool {
+        self.probe.lock().unwrap_or_else(PoisonError::into_inner).asked.is_some()
+    }
+}
+
+impl Store for RbdStore {
+    fn traits(&self) -> Traits {
+        Traits {
+            size_bytes: self.size(),
+            blocks: None,
+            discards: !self.read_only,
+            discard_granularity_bytes: DISCARD_BYTES,
+            atomic_write_bytes_max: 0,
+            compare_write_bytes_max: u32::MAX,
+            volatile_cache: false,
+            read_only: self.read_only,
+            solid_state: true,
+            cryptographic_erase: false,
+            identity: self.identity,
+        }
+    }
+
+    fn refresh(&self) -> Result<Option<Traits>, String> {
+        self.probe()?;
+        // The size is asked of the cluster when the image has changed: that hangs where it is out of reach.
+        if self.is_asking() {
+            return Ok(None);
+        }
+        let size = self.image().size().map_err(|error| {
+            format!("{}: its size cannot be read: {}", self.name, open::error_text(error.unsigned_abs()))
+        })?;
+        Ok((self.size.swap(size, Ordering::Relaxed) != size).then(|| self.traits()))
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, {}", self.name, Size(self.size()))
+    }
+}
+
+impl<I: Io> Backend<I> for RbdStore {
+    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<I>> {
+        Box::new(RbdLane::new(self, tags))
+    }
+}
+
+/// Images that are being closed.
+static CLOSING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+/// Closing waits for the cluster, which may hang, and the last that has the store may be a core.
+impl Drop for RbdStore {
+    fn drop(&mut self) {
+        let count = |change: fn(&mut usize)| {
+            change(&mut CLOSING.0.lock().unwrap_or_else(PoisonError::into_inner));
+            CLOSING.1.notify_all();
+        };
+        let image = self.image.take();
+        count(|closing| *closing += 1);
+        let thread = std::thread::Builder::new().name("rbd-close".into()).spawn(move || {
+            drop(image);
+            count(|closing| *closing -= 1);
+        });
+        if thread.is_err() {
+            // It was closed here, by dropping what the thread was to do.
+            count(|closing| *closing -= 1);
+        }
+    }
+}
+
+/// Waits until the images that are no longer used are closed, for so long at most: then others may open them at once. Of one that is
+/// not, the cluster notices within half a minute.
+pub fn wait_closed(patience: Duration) {
+    let closing = CLOSING.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = CLOSING.1.wait_timeout_while(closing, patience, |closing| *closing > 0);
+}

@@ -1,0 +1,254 @@
+//! Calls of librbd, and what must hold until they have ended, whoever waits for them.
+
+use crate::occupied::Occupied;
+use crate::range::Range;
+use crate::stripes::{Hold, Stripes};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What librbd is to do; the bytes are in [`Call::data`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    Read {
+        offset: u64,
+    },
+    Write {
+        offset: u64,
+    },
+    /// The range reads as zeros; `stays`: it stays allocated.
+    Zero {
+        offset: u64,
+        len: u64,
+        stays: bool,
+    },
+    /// Compares with the first half of the data, and writes the other half if that is equal.
+    CompareAndWrite {
+        offset: u64,
+    },
+    Flush,
+}
+
+/// A call: whoever started it gets it back in its mailbox.
+pub(super) struct Call {
+    pub(super) work: Work,
+    pub(super) data: Vec<u8>,
+    /// Where a comparison found the first difference.
+    pub(super) mismatch: u64,
+    /// What librbd answered: a negative number is an error.
+    pub(super) answer: i64,
+    /// The operation that it belongs to: its place in the lane, and its number in the store.
+    pub(super) slot: usize,
+    pub(super) guard: Option<Guard>,
+    to: Arc<Mailbox>,
+}
+
+impl Call {
+    pub(super) fn new(to: &Arc<Mailbox>) -> Box<Call> {
+        let to = to.clone();
+        Box::new(Call {
+            work: Work::Flush,
+            data: Vec::new(),
+            mismatch: 0,
+            answer: 0,
+            slot: 0,
+            guard: None,
+            to,
+        })
+    }
+
+    /// It has ended.
+    pub(super) fn answered(call: Box<Call>) {
+        let to = call.to.clone();
+        to.post(call);
+    }
+}
+
+/// Where a lane finds the calls that have ended.
+pub(super) struct Mailbox {
+    event: OwnedFd,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    arrived: Vec<Box<Call>>,
+    is_closed: bool,
+}
+
+impl Mailbox {
+    pub(super) fn new() -> io::Result<Arc<Mailbox>> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Mailbox { event, state: Mutex::default() }))
+    }
+
+    /// Readable once a call has arrived, or there is another reason to look.
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    fn post(&self, call: Box<Call>) {
+        let mut state = self.state();
+        if state.is_closed {
+            // Nobody takes it; what it held is released when it is dropped, outside of the lock.
+            drop(state);
+            return drop(call);
+        }
+        let is_first = state.arrived.is_empty();
+        state.arrived.push(call);
+        drop(state);
+        if is_first {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        // Fails only when the counter is full, and then it is readable anyway.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Takes what has arrived, in exchange for an empty list.
+    pub(super) fn take(&self, list: &mut Vec<Box<Call>>) {
+        // Before the calls are taken: one that comes later makes it readable again.
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        std::mem::swap(&mut self.state().arrived, list);
+    }
+
+    /// Nobody looks any more.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        let arrived = std::mem::take(&mut state.arrived);
+        drop(state);
+        drop(arrived);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the operations of all lanes have to agree on. It outlives the store, as long as librbd has calls of it.
+pub(super) struct Shared {
+    pub(super) stripes: Stripes,
+    pub(super) occupied: Occupied,
+    next: AtomicU64,
+    /// Operations that were reported as failed although their calls have not ended.
+    abandoned_count: AtomicUsize,
+    abandoned: Mutex<BTreeSet<u64>>,
+    /// Lanes with operations that wait for those of others.
+    waiting_count: AtomicUsize,
+    waiting: Mutex<Vec<Arc<Mailbox>>>,
+}
+
+impl Shared {
+    pub(super) fn new() -> io::Result<Arc<Shared>> {
+        Ok(Arc::new(Shared {
+            stripes: Stripes::new()?,
+            occupied: Occupied::default(),
+            next: AtomicU64::new(1),
+            abandoned_count: AtomicUsize::new(0),
+            abandoned: Mutex::default(),
+            waiting_count: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+        }))
+    }
+
+    /// Whether there are calls whose operations were reported as failed.
+    pub(super) fn has_abandoned(&self) -> bool {
+        self.abandoned_count.load(Ordering::Acquire) > 0
+    }
+
+    /// An operation is reported as failed before its call has ended.
+    pub(super) fn abandon(&self, number: u64) {
+        self.change_abandoned(|abandoned| abandoned.insert(number));
+    }
+
+    fn change_abandoned(&self, change: impl FnOnce(&mut BTreeSet<u64>) -> bool) {
+        let mut abandoned = self.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut abandoned);
+        self.abandoned_count.store(abandoned.len(), Ordering::Release);
+    }
+
+    /// Wakes a lane when anything is released. Whoever calls this tries again afterwards: it may have been before.
+    pub(super) fn wake_on_release(&self, lane: &Arc<Mailbox>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !waiting.iter().any(|other| Arc::ptr_eq(other, lane)) {
+            waiting.push(lane.clone());
+        }
+        self.waiting_count.store(waiting.len(), Ordering::SeqCst);
+    }
+
+    fn released(&self) {
+        if self.waiting_count.load(Ordering::SeqCst) > 0 {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.drain(..).for_each(|lane| lane.wake());
+            self.waiting_count.store(0, Ordering::SeqCst);
+        }
+    }
+}
+
+/// What an operation holds: until it is dropped nobody else changes its range, and if it only reads, nobody changes it.
+pub(super) struct Guard {
+    shared: Arc<Shared>,
+    number: u64,
+    hold: Hold,
+    /// The whole range of an operation that is done part by part.
+    occupied: Option<Range>,
+}
+
+impl Guard {
+    pub(super) fn new(shared: &Arc<Shared>, hold: Hold) -> Guard {
+        let number = shared.next.fetch_add(1, Ordering::Relaxed);
+        Guard { shared: shared.clone(), number, hold, occupied: None }
+    }
+
+    /// A number that no other operation of the store has.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Takes the whole range of an operation that is done part by part.
+    pub(super) fn occupy(&mut self, range: Range) -> bool {
+        if self.occupied.is_none() && self.shared.occupied.take(range) {
+            self.occupied = Some(range);
+        }
+        self.occupied.is_some()
+    }
+
+    /// Continues to lock. `writes`: the range of an operation that waits for those that are done part by part.
+    pub(super) fn try_lock(&mut self, writes: Option<Range>) -> bool {
+        if !self.shared.stripes.try_lock(&mut self.hold) {
+            return false;
+        }
+        let is_held_off =
+            self.occupied.is_none() && writes.is_some_and(|range| self.shared.occupied.overlaps(range));
+        if is_held_off {
+            self.shared.stripes.unlock(&mut self.hold);
+        }
+        !is_held_off
+    }
+
+    /// Releases what is locked, to lock this next.
+    pub(super) fn relock(&mut self, hold: Hold) {
+        self.shared.stripes.unlock(&mut self.hold);
+        self.hold = hold;
+        self.shared.released();
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.shared.stripes.unlock(&mut self.hold);
+        if let Some(range) = self.occupied.take() {
+            self.shared.occupied.give(range);
+        }
+        if self.shared.has_abandoned() {
+            self.shared.change_abandoned(|abandoned| abandoned.remove(&self.number));
+        }
+        self.shared.released();
+    }
+}

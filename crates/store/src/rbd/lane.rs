@@ -1,0 +1,470 @@
+//! One core's way into an image.
+
+use super::RbdStore;
+use super::call::{Call, Guard, Mailbox, Work};
+use crate::lane::{Lane, Op, OpId, Outcome, Submitted};
+use crate::range::{Range, writes};
+use crate::stripes::{Hold, Mode};
+use proto::time::Time;
+use reactor::io::{Completion, Handle, Io, Tag};
+use rustix::io::Errno;
+use scsi::storage::{Found, StoreError};
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use wire::Places;
+
+/// Operations under way per lane at most; more are refused as busy.
+const FLIGHTS_MAX: usize = 4096;
+
+/// Calls that are kept with their buffers for the next operations.
+const SPARE_MAX: usize = 64;
+
+/// Bytes that one call clears at most: what takes a moment.
+const CLEAR_BYTES: u64 = 64 << 20;
+
+const DONE: Outcome = Ok(Found::Nothing);
+
+pub(super) struct RbdLane {
+    store: Arc<RbdStore>,
+    tags: Tag,
+    /// Made when it is first needed.
+    mail: Option<Arc<Mailbox>>,
+    is_watching: bool,
+    is_closing: bool,
+    flights: Vec<Option<Flight>>,
+    free: Vec<usize>,
+    /// Operations that wait for their range, in the order of their coming.
+    waiting: VecDeque<usize>,
+    /// Calls that librbd has.
+    out: usize,
+    spare: Vec<Box<Call>>,
+    /// Empty: room for calls that arrive, and for an operation that ends where it is submitted.
+    arrived: Vec<Box<Call>>,
+    done: Vec<(OpId, Outcome)>,
+}
+
+/// An operation under way.
+struct Flight {
+    id: OpId,
+    op: Op,
+    range: Range,
+    number: u64,
+    phase: Phase,
+    /// Bytes of a clear that are done.
+    cleared: u64,
+    /// When it last made progress.
+    since: Time,
+    is_cancelled: bool,
+    /// `None`: librbd has it.
+    call: Option<Box<Call>>,
+}
+
+/// What the next call of an operation, or the one under way, does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Read,
+    Put,
+    Clear,
+    /// Compares and writes at once.
+    Swap,
+    Flush,
+}
+
+impl RbdLane {
+    pub(super) fn new(store: Arc<RbdStore>, tags: Tag) -> RbdLane {
+        RbdLane {
+            store,
+            tags,
+            mail: None,
+            is_watching: false,
+            is_closing: false,
+            flights: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            out: 0,
+            spare: Vec::new(),
+            arrived: Vec::new(),
+            done: Vec::with_capacity(1),
+        }
+    }
+
+    /// An operation that is finished without asking the cluster.
+    fn at_once(&self, op: &Op, range: Range) -> Option<Outcome> {
+        if writes(op) && self.store.read_only {
+            return Some(Err(StoreError::ReadOnly));
+        }
+        match *op {
+            Op::Write { atomic: true, .. } => Some(Err(StoreError::Unsupported)),
+            Op::Extent { offset } => {
+                Some(Ok(Found::Extent { mapped: true, len: self.store.size() - offset }))
+            }
+            Op::Flush if self.store.read_only => Some(DONE),
+            Op::Flush => None,
+            _ => (range.len == 0).then_some(DONE),
+        }
+    }
+
+    fn mail(&mut self) -> Option<Arc<Mailbox>> {
+        if self.mail.is_none() {
+            self.mail = Mailbox::new().ok();
+        }
+        self.mail.clone()
+    }
+
+    fn begin(&mut self, now: Time, id: OpId, op: &Op, range: Range) -> Option<usize> {
+        let mail = self.mail()?;
+        if self.free.is_empty() && self.flights.len() == FLIGHTS_MAX {
+            return None;
+        }
+        let phase = match op {
+            Op::Read { .. } | Op::Compare { .. } | Op::OrWrite { .. } | Op::Extent { .. } => Phase::Read,
+            Op::CompareAndWrite { .. } if self.store.swaps(range) => Phase::Swap,
+            Op::CompareAndWrite { .. } => Phase::Read,
+            Op::Write { .. } => Phase::Put,
+            Op::Zero { .. } | Op::Discard { .. } => Phase::Clear,
+            Op::Flush => Phase::Flush,
+        };
+        let mode = if writes(op) { Mode::Exclusive } else { Mode::Shared };
+        let first = if phase == Phase::Clear { range.len.min(CLEAR_BYTES) } else { range.len };
+        let mut call = self.spare.pop().unwrap_or_else(|| Call::new(&mail));
+        let guard = Guard::new(&self.store.shared, Hold::new(mode, range.offset, first));
+        let number = guard.number();
+        call.guard = Some(guard);
+        let op = *op;
+        let call = Some(call);
+        let flight =
+            Flight { id, op, range, number, phase, cleared: 0, since: now, is_cancelled: false, call };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(None);
+            self.flights.len() - 1
+        });
+        self.flights[slot] = Some(flight);
+        Some(slot)
+    }
+
+    /// Starts the next call of an operation if it has its range; otherwise it waits.
+    fn proceed<I: Io>(&mut self, io: &mut I, slot: usize, done: &mut Vec<(OpId, Outcome)>) {
+        if !self.takes_its_range(slot) {
+            // Whatever is released from now on wakes the core.
+            self.mail.iter().for_each(|mail| self.store.shared.wake_on_release(mail));
+            if !self.takes_its_range(slot) {
+                self.watch(io);
+                return self.waiting.push_back(slot);
+            }
+        }
+        let flight = self.flights[slot].as_mut().expect("a waiting operation exists");
+        let Some(mut call) = flight.call.take() else { return };
+        call.slot = slot;
+        flight.prepare(io, &mut call);
+        match self.store.image().start(call) {
+            Ok(()) => {
+                self.out += 1;
+                self.watch(io);
+            }
+            Err(call) => self.finish(slot, Some(call), Err(StoreError::Busy), done),
+        }
+    }
+
+    fn takes_its_range(&mut self, slot: usize) -> bool {
+        let flight = self.flights[slot].as_mut().expect("a waiting operation exists");
+        let (range, is_write) = (flight.range, writes(&flight.op));
+        let is_in_parts = flight.phase == Phase::Clear && range.len > CLEAR_BYTES;
+        let Some(guard) = flight.call.as_mut().and_then(|call| call.guard.as_mut()) else { return true };
+        (!is_in_parts || guard.occupy(range)) && guard.try_lock(is_write.then_some(range))
+    }
+
+    /// Has the core woken when calls end.
+    fn watch<I: Io>(&mut self, io: &mut I) {
+        let Some(mail) = &self.mail else { return };
+        let is_idle = self.out == 0 && self.waiting.is_empty() && self.flights.len() == self.free.len();
+        if !self.is_watching && !self.is_closing && !is_idle {
+            self.is_watching = true;
+            io.watch(Handle(mail.event().as_raw_fd()), self.tags);
+        }
+    }
+
+    /// Takes the calls that have ended.
+    fn receive<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
+        let Some(mail) = &self.mail else { return };
+        let mut arrived = std::mem::take(&mut self.arrived);
+        mail.take(&mut arrived);
+        for call in arrived.drain(..) {
+            self.out -= 1;
+            let slot = call.slot;
+            let number = call.guard.as_ref().map(Guard::number);
+            let flight = self.flights[slot].as_mut().filter(|flight| Some(flight.number) == number);
+            match flight {
+                // Its operation was abandoned: now others may touch its blocks.
+                None => self.keep(call),
+                Some(_) => self.answered(io, slot, call, done),
+            }
+        }
+        self.arrived = arrived;
+    }
+
+    fn answered<I: Io>(&mut self, io: &mut I, slot: usize, call: Box<Call>, done: &mut Vec<(OpId, Outcome)>) {
+        let size = self.store.size();
+        let flight = self.flights[slot].as_mut().expect("a call belongs to an operation");
+        flight.since = io.now();
+        if flight.phase == Phase::Swap && call.answer == -i64::from(Errno::INVAL.raw_os_error()) {
+            // An older librbd does so in one sector only.
+            self.store.swaps_objects.store(false, Ordering::Relaxed);
+            (flight.phase, flight.call) = (Phase::Read, Some(call));
+            return self.proceed(io, slot, done);
+        }
+        match flight.completed(io, call, size) {
+            Step::Next => self.proceed(io, slot, done),
+            Step::Done(call, outcome) => self.finish(slot, Some(call), outcome, done),
+        }
+    }
+
+    /// Reports an operation; its call ends here, or stays with librbd.
+    fn finish(
+        &mut self,
+        slot: usize,
+        call: Option<Box<Call>>,
+        outcome: Outcome,
+        done: &mut Vec<(OpId, Outcome)>,
+    ) {
+        let flight = self.flights[slot].take().expect("a finished operation exists");
+        match call.or(flight.call) {
+            Some(call) => self.keep(call),
+            None => self.store.shared.abandon(flight.number),
+        }
+        self.free.push(slot);
+        done.push((flight.id, outcome));
+    }
+
+    /// A call that has ended: what it held is free.
+    fn keep(&mut self, mut call: Box<Call>) {
+        call.guard = None;
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(call);
+        }
+    }
+}
+
+/// What follows a call.
+enum Step {
+    Next,
+    Done(Box<Call>, Outcome),
+}
+
+impl Flight {
+    /// Fills in the next call.
+    fn prepare<I: Io>(&self, io: &mut I, call: &mut Call) {
+        let offset = self.range.offset;
+        call.work = match self.phase {
+            Phase::Read => {
+                call.data.resize(self.range.len as usize, 0);
+                Work::Read { offset }
+            }
+            Phase::Put => {
+                match &self.op {
+                    Op::Write { from, .. } => copy(io, from, &mut call.data),
+                    Op::CompareAndWrite { write, .. } => copy(io, write, &mut call.data),
+                    // The operand is combined already.
+                    _ => {}
+                }
+                Work::Write { offset }
+            }
+            Phase::Swap => {
+                if let Op::CompareAndWrite { compare, write, .. } = &self.op {
+                    let half = compare.len() as usize;
+                    call.data.resize(2 * half, 0);
+                    let (first, second) = call.data.split_at_mut(half);
+                    io.arena().copy_out(compare, first);
+                    io.arena().copy_out(write, second);
+                }
+                Work::CompareAndWrite { offset }
+            }
+            Phase::Clear => {
+                let stays = matches!(self.op, Op::Zero { unmap: false, .. });
+                let len = (self.range.len - self.cleared).min(CLEAR_BYTES);
+                Work::Zero { offset: offset + self.cleared, len, stays }
+            }
+            Phase::Flush => Work::Flush,
+        };
+    }
+
+    /// Its call has ended.
+    fn completed<I: Io>(&mut self, io: &mut I, mut call: Box<Call>, size: u64) -> Step {
+        if call.answer < 0 {
+            let error = self.error(&call, size);
+            return Step::Done(call, Err(error));
+        }
+        match (self.phase, &self.op) {
+            (Phase::Read, Op::Read { into, .. }) => {
+                if call.answer != i64::try_from(call.data.len()).unwrap_or(i64::MAX) {
+                    let at = self.range.offset;
+                    return Step::Done(call, Err(StoreError::ReadFailed { at }));
+                }
+                io.arena().copy_in(&call.data, into);
+                Step::Done(call, DONE)
+            }
+            (Phase::Read, Op::Compare { with, .. } | Op::CompareAndWrite { compare: with, .. }) => {
+                let operand = io.arena().to_vec(with);
+                if let Some(at) = call.data.iter().zip(&operand).position(|(here, there)| here != there) {
+                    return Step::Done(call, Err(StoreError::Miscompare { at: at as u32 }));
+                }
+                self.put_next(call)
+            }
+            (Phase::Read, Op::OrWrite { from, .. }) => {
+                let operand = io.arena().to_vec(from);
+                call.data.iter_mut().zip(&operand).for_each(|(here, there)| *here |= there);
+                self.put_next(call)
+            }
+            (Phase::Clear, _) => self.clear_next(call),
+            _ => Step::Done(call, DONE),
+        }
+    }
+
+    /// What was read is written next, unless it was only to be compared.
+    fn put_next(&mut self, call: Box<Call>) -> Step {
+        if matches!(self.op, Op::Compare { .. }) {
+            return Step::Done(call, DONE);
+        }
+        if self.is_cancelled {
+            return Step::Done(call, Err(StoreError::Cancelled));
+        }
+        self.phase = Phase::Put;
+        self.call = Some(call);
+        Step::Next
+    }
+
+    fn clear_next(&mut self, mut call: Box<Call>) -> Step {
+        self.cleared += (self.range.len - self.cleared).min(CLEAR_BYTES);
+        let rest = self.range.len - self.cleared;
+        if rest == 0 {
+            return Step::Done(call, DONE);
+        }
+        if self.is_cancelled {
+            return Step::Done(call, Err(StoreError::Cancelled));
+        }
+        let next = Hold::new(Mode::Exclusive, self.range.offset + self.cleared, rest.min(CLEAR_BYTES));
+        if let Some(guard) = &mut call.guard {
+            guard.relock(next);
+        }
+        self.call = Some(call);
+        Step::Next
+    }
+
+    /// How librbd's error is reported.
+    fn error(&self, call: &Call, size: u64) -> StoreError {
+        let number = i32::try_from(call.answer.saturating_neg()).unwrap_or(i32::MAX);
+        match Errno::from_raw_os_error(number) {
+            Errno::ILSEQ if self.phase == Phase::Swap => {
+                StoreError::Miscompare { at: u32::try_from(call.mismatch).unwrap_or(0) }
+            }
+            Errno::NOSPC | Errno::DQUOT => StoreError::NoSpace,
+            Errno::ROFS => StoreError::ReadOnly,
+            Errno::INVAL if self.range.end() > size => StoreError::OutOfRange,
+            Errno::NOMEM | Errno::AGAIN => StoreError::Busy,
+            // The cluster, the image or the right to use it is gone: 108 is also what a client gets that was shut out.
+            Errno::SHUTDOWN
+            | Errno::TIMEDOUT
+            | Errno::NOTCONN
+            | Errno::NOENT
+            | Errno::ACCESS
+            | Errno::PERM => StoreError::Unavailable,
+            _ if writes(&self.op) || self.phase == Phase::Flush => StoreError::WriteFailed,
+            _ => StoreError::ReadFailed { at: self.range.offset },
+        }
+    }
+}
+
+fn copy<I: Io>(io: &mut I, from: &Places, data: &mut Vec<u8>) {
+    data.resize(from.len() as usize, 0);
+    io.arena().copy_out(from, data);
+}
+
+impl<I: Io> Lane<I> for RbdLane {
+    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
+        None
+    }
+
+    fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
+        let range = match Range::of(op, self.store.size()) {
+            Ok(range) => range,
+            Err(error) => return Submitted::Done(Err(error)),
+        };
+        if let Some(outcome) = self.at_once(op, range) {
+            return Submitted::Done(outcome);
+        }
+        // What is lost gets nothing more to do: it would only pile up.
+        if self.store.is_lost() {
+            return Submitted::Done(Err(StoreError::Unavailable));
+        }
+        let Some(slot) = self.begin(io.now(), id, op, range) else {
+            return Submitted::Done(Err(StoreError::Busy));
+        };
+        let mut done = std::mem::take(&mut self.done);
+        self.proceed(io, slot, &mut done);
+        let outcome = done.pop();
+        self.done = done;
+        outcome.map_or(Submitted::Later, |(_, outcome)| Submitted::Done(outcome))
+    }
+
+    fn completed(&mut self, io: &mut I, _completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
+        self.is_watching = false;
+        self.receive(io, done);
+        self.watch(io);
+    }
+
+    fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
+        for _ in 0..self.waiting.len() {
+            let Some(slot) = self.waiting.pop_front() else { break };
+            if self.flights[slot].as_ref().is_some_and(|flight| flight.is_cancelled) {
+                self.finish(slot, None, Err(StoreError::Cancelled), done);
+            } else {
+                self.proceed(io, slot, done);
+            }
+        }
+        // They are woken when something is released.
+        false
+    }
+
+    /// What has not made progress for so long is reported as failed; its call holds its blocks until it has ended.
+    fn tick(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
+        let now = io.now();
+        let is_due = |flight: &Flight| now.since(flight.since) >= self.store.give_up_after;
+        let due: Vec<usize> =
+            (0..self.flights.len()).filter(|slot| self.flights[*slot].as_ref().is_some_and(is_due)).collect();
+        if due.is_empty() {
+            return;
+        }
+        self.waiting.retain(|slot| !due.contains(slot));
+        due.into_iter().for_each(|slot| self.finish(slot, None, Err(StoreError::Unavailable), done));
+    }
+
+    fn cancel(&mut self, _io: &mut I, id: OpId) {
+        if let Some(flight) = self.flights.iter_mut().flatten().find(|flight| flight.id == id) {
+            flight.is_cancelled = true;
+        }
+    }
+
+    fn wants_ticks(&self) -> bool {
+        self.flights.len() > self.free.len()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flights.len() - self.free.len()
+    }
+
+    fn close(&mut self, io: &mut I) -> bool {
+        self.is_closing = true;
+        if self.is_watching {
+            io.unwatch(self.tags);
+        }
+        !self.is_watching
+    }
+}
+
+/// Calls that librbd still has come back to nobody; what they hold is released then.
+impl Drop for RbdLane {
+    fn drop(&mut self) {
+        self.mail.iter().for_each(|mail| mail.close());
+    }
+}

@@ -1,0 +1,284 @@
+//! Opening an image, with words that help when that fails.
+
+use super::call::{Mailbox, Shared};
+use super::sys::{self, Cluster, Image, c_text};
+use super::{Probe, RbdStore};
+use crate::error::OpenError;
+use config::RbdImage;
+use config::names::identity;
+use rustix::io::Errno;
+use scsi::storage::Identity;
+use std::ffi::CStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long connecting waits for a monitor, in seconds; by default that is five minutes.
+const CONNECT_SECONDS: &CStr = c"15";
+
+/// How long an operation waits for the cluster: as for the target of a remote unit.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
+
+/// Options of librbd without which it would acknowledge what is not on the OSDs. Images and pools may have others, which come
+/// first.
+const UNCACHED: [(&CStr, &CStr); 2] = [(c"rbd_cache", c"false"), (c"rbd_persistent_cache_mode", c"disabled")];
+
+/// How an image is used.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Nothing is to be written.
+    pub read_only: bool,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// The unit is named by the image: the same, whatever serves it.
+    pub names_unit: bool,
+    /// How long an operation waits for the cluster.
+    pub give_up_after: Duration,
+}
+
+impl Options {
+    /// For blocks of this size.
+    pub fn new(block_bytes: u32, read_only: bool) -> Options {
+        Options { read_only, block_bytes, names_unit: false, give_up_after: GIVE_UP_AFTER }
+    }
+}
+
+/// Why no image can be opened here, and files that are missing; the cluster is not asked.
+///
+/// # Errors
+/// With the fix.
+pub fn examine(image: &RbdImage) -> Result<(), OpenError> {
+    library(image)?;
+    for (what, path) in [("conf", &image.conf), ("keyring", &image.keyring)] {
+        if let Some(path) = path
+            && let Err(error) = std::fs::File::open(path)
+        {
+            let problem = format!("{}: {error}", path.display());
+            return Err(OpenError::new(image, problem, format!("name a file that can be read with {what}=")));
+        }
+    }
+    Ok(())
+}
+
+/// Opens an image; blocks.
+///
+/// # Errors
+/// When librbd is missing, the cluster is out of reach or refuses, there is no such image, or another client writes to it.
+pub fn open(place: &RbdImage, options: Options) -> Result<Arc<RbdStore>, OpenError> {
+    examine(place)?;
+    let read_only = options.read_only || place.snapshot.is_some();
+    let image = open_image(place, read_only)?;
+    check_uncached(place, &image)?;
+    if !read_only {
+        lock(place, &image)?;
+    }
+    let asked = |what: &'static str| {
+        move |error: i32| fault(place, format!("{what} cannot be read: {}", text(error)), SEE_CEPH)
+    };
+    let size = image.size().map_err(asked("its size"))?;
+    check_size(place, size, options.block_bytes)?;
+    let stripe_unit = image.stripe_unit().map_err(asked("its striping"))?.max(1);
+    let named =
+        options.names_unit.then(|| name(place, &image)).transpose().map_err(asked("its identifier"))?;
+    let no_memory =
+        |error| fault(place, format!("cannot reserve memory: {error}"), "raise the limits (ulimit -v, -n)");
+    let mail = Mailbox::new().map_err(no_memory)?;
+    Ok(Arc::new(RbdStore {
+        name: place.to_string(),
+        image: Some(image),
+        shared: Shared::new().map_err(no_memory)?,
+        size: AtomicU64::new(size),
+        stripe_unit,
+        swaps_objects: AtomicBool::new(true),
+        read_only,
+        identity: named,
+        give_up_after: options.give_up_after,
+        probe: Mutex::new(Probe { mail, asked: None, next: Instant::now(), failed: None }),
+        is_lost: AtomicBool::new(false),
+    }))
+}
+
+const SEE_CEPH: &str = "see the state of the cluster (ceph -s)";
+
+fn library(place: &RbdImage) -> Result<&'static sys::Library, OpenError> {
+    sys::library().map_err(|missing| {
+        let remedy = "install Ceph's client libraries (Debian, Ubuntu: apt install librbd1; Fedora, RHEL: dnf install librbd1)";
+        fault(place, format!("librbd cannot be loaded ({missing})"), remedy)
+    })
+}
+
+fn open_image(place: &RbdImage, read_only: bool) -> Result<Image, OpenError> {
+    let cluster = connect(place)?;
+    let named =
+        |name: &str| c_text(name).map_err(|_| fault(place, "a name has a NUL character", "correct the name"));
+    let namespace = place.namespace.as_deref().map(named).transpose()?;
+    let pool = cluster.pool(&named(&place.pool)?, namespace.as_deref()).map_err(|error| {
+        match Errno::from_raw_os_error(error) {
+            Errno::NOENT => fault(
+                place,
+                format!("there is no pool {}", place.pool),
+                "name one that there is (ceph osd pool ls)",
+            ),
+            _ => fault(place, format!("pool {}: {}", place.pool, text(error)), SEE_CEPH),
+        }
+    })?;
+    let snapshot = place.snapshot.as_deref().map(named).transpose()?;
+    pool.image(&named(&place.image)?, snapshot.as_deref(), read_only).map_err(|error| {
+        let folder = match &place.namespace {
+            Some(namespace) => format!("{}/{namespace}", place.pool),
+            None => place.pool.clone(),
+        };
+        match (Errno::from_raw_os_error(error), &place.snapshot) {
+            (Errno::NOENT, None) => {
+                let remedy = format!(
+                    "make it (rbd create --size 10G {folder}/{}), or name another (rbd ls {folder})",
+                    place.image
+                );
+                fault(place, "there is no such image", &remedy)
+            }
+            (Errno::NOENT, Some(_)) => {
+                let remedy =
+                    format!("name one that there is (rbd ls {folder}; rbd snap ls {folder}/{})", place.image);
+                fault(place, "there is no such image, or it has no such snapshot", &remedy)
+            }
+            (Errno::PERM | Errno::ACCESS, _) => fault(place, text(error), CAPS),
+            _ => fault(place, text(error), SEE_CEPH),
+        }
+    })
+}
+
+const CAPS: &str = "give the client the rights of a writer (ceph auth caps client.NAME mon 'profile rbd' osd 'profile rbd pool=POOL')";
+
+fn connect(place: &RbdImage) -> Result<Cluster, OpenError> {
+    let library = library(place)?;
+    let client = format!("client.{}", place.client.as_deref().unwrap_or("admin"));
+    let failed =
+        |what: &str, error: i32, remedy: &str| fault(place, format!("{what}: {}", text(error)), remedy);
+    let unnamed = |error| failed(&client, error, "correct client=");
+    let cluster = Cluster::new(library, &c_text(client.as_str()).map_err(unnamed)?).map_err(unnamed)?;
+    let conf = place.conf.as_ref().map(|path| c_text(path.as_os_str().as_bytes())).transpose();
+    let conf = conf.map_err(|error| failed("conf", error, "correct conf="))?;
+    cluster.read_file(conf.as_deref()).map_err(|error| {
+        let path =
+            place.conf.as_ref().map_or("/etc/ceph/ceph.conf".into(), |path| path.display().to_string());
+        failed(&path, error, "name the cluster's configuration with conf=")
+    })?;
+    let set = |option: &CStr, value: &CStr| match cluster.set(option, value) {
+        // An older librbd does not know all of them.
+        Err(error) if error != Errno::NOENT.raw_os_error() => {
+            Err(failed(&option.to_string_lossy(), error, SEE_CEPH))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    };
+    if let Some(keyring) = &place.keyring {
+        let path = c_text(keyring.as_os_str().as_bytes())
+            .map_err(|error| failed("keyring", error, "correct keyring="))?;
+        set(c"keyring", &path)?;
+    }
+    for (option, value) in UNCACHED {
+        set(option, value)?;
+    }
+    set(c"client_mount_timeout", CONNECT_SECONDS)?;
+    cluster.connect().map_err(|error| match Errno::from_raw_os_error(error) {
+        Errno::TIMEDOUT => fault(
+            place,
+            "no monitor of the cluster answers",
+            "are the monitors running, and reached from here (mon_host in the cluster's configuration, TCP 3300 and 6789)?",
+        ),
+        Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP => fault(
+            place,
+            format!("the cluster does not admit {client}: {}", text(error)),
+            "name a client with client=, and the file with its key with keyring= (/etc/ceph/ceph.client.NAME.keyring)",
+        ),
+        _ => failed("connecting", error, SEE_CEPH),
+    })?;
+    Ok(cluster)
+}
+
+/// Whether what librbd acknowledges is on the OSDs.
+fn check_uncached(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
+    for (option, wanted) in UNCACHED {
+        let name = option.to_string_lossy();
+        let found = image
+            .option(option)
+            .map_err(|error| fault(place, format!("{name}: {}", text(error)), SEE_CEPH))?;
+        if let Some(found) = found.filter(|found| found.as_bytes() != wanted.to_bytes()) {
+            let problem = format!(
+                "its own configuration, or its pool's, has {name} = {found}: acknowledged writes could be lost"
+            );
+            let remedy =
+                format!("remove it (rbd config image rm POOL/IMAGE {name}; rbd config pool rm POOL {name})");
+            return Err(fault(place, problem, &remedy));
+        }
+    }
+    Ok(())
+}
+
+fn lock(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
+    let has_lock =
+        image.has_lock().map_err(|error| fault(place, format!("its features: {}", text(error)), SEE_CEPH))?;
+    if !has_lock {
+        tracing::warn!(
+            image = %place,
+            "the image has no exclusive lock: nothing prevents other clients from writing to it, nor late writes of a daemon that \
+             was killed; rbd feature enable POOL/IMAGE exclusive-lock"
+        );
+        return Ok(());
+    }
+    image.lock().map_err(|error| match Errno::from_raw_os_error(error) {
+        Errno::ROFS | Errno::BUSY | Errno::TIMEDOUT | Errno::AGAIN => fault(
+            place,
+            "another client has locked it",
+            "end that one (rbd status and rbd lock ls show it), or use it read-only (ro); one that was killed lets go within half a minute",
+        ),
+        Errno::PERM | Errno::ACCESS => fault(place, format!("it cannot be locked: {}", text(error)), CAPS),
+        _ => fault(place, format!("it cannot be locked: {}", text(error)), SEE_CEPH),
+    })
+}
+
+fn check_size(place: &RbdImage, size: u64, block_bytes: u32) -> Result<(), OpenError> {
+    let block = u64::from(block_bytes);
+    if size > 0 && size.is_multiple_of(block) {
+        return Ok(());
+    }
+    let problem = match size {
+        0 => "it is empty".to_owned(),
+        _ => format!("{size} bytes are {} more than whole blocks of {block_bytes}", size % block),
+    };
+    Err(fault(place, problem, "make it larger (rbd resize)"))
+}
+
+/// The names of its unit: of the cluster, the image and the snapshot, so that it has the same wherever it is served.
+fn name(place: &RbdImage, image: &Image) -> Result<Identity, i32> {
+    let snapshot = match &place.snapshot {
+        Some(name) => format!("\0{}", image.snapshot_id(&c_text(name.as_str())?)?),
+        None => String::new(),
+    };
+    let text = format!("{}\0{}{snapshot}", image.cluster().fsid()?, image.id()?);
+    let serial = config::hashed_serial(&text);
+    let names = identity(&serial);
+    let serial = serial.as_bytes().first_chunk().copied().unwrap_or_default();
+    Ok(Identity { serial, naa: names.naa, eui: names.eui })
+}
+
+/// The words of an error's number.
+pub(super) fn error_text(number: u32) -> String {
+    text(i32::try_from(number).unwrap_or(i32::MAX))
+}
+
+fn text(error: i32) -> String {
+    match Errno::from_raw_os_error(error) {
+        // What an OSD answers to a client that is on the blocklist.
+        Errno::SHUTDOWN => {
+            "the cluster has shut this client out, as another one has broken its lock (ceph osd blocklist ls); restart this daemon once \
+             that one has ended"
+                .into()
+        }
+        error => std::io::Error::from(error).to_string(),
+    }
+}
+
+fn fault(place: &RbdImage, problem: impl std::fmt::Display, remedy: &str) -> OpenError {
+    OpenError::new(place, problem, remedy)
+}

@@ -1,0 +1,404 @@
+//! librados and librbd by their C interfaces (`rados/librados.h`, `rbd/librbd.h`), loaded when the first image is opened:
+//! nothing is linked to them, and what does not use Ceph works without them. All `unsafe` of this crate is here.
+//!
+//! A call of librbd cannot be recalled, and hangs as long as its cluster does. So its bytes are its own: a [`Call`] belongs to
+//! librbd from [`Image::start`] until it comes back, whatever happens to whoever started it, and never names the arena.
+#![allow(unsafe_code, reason = "the interfaces are C")]
+
+use super::call::{Call, Work};
+use libloading::os::unix::{Library as Shared, RTLD_NOW};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+const RADOS: &str = "librados.so.2";
+const RBD: &str = "librbd.so.1";
+
+/// `RBD_LOCK_MODE_EXCLUSIVE`.
+const LOCK_EXCLUSIVE: c_uint = 0;
+/// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`: the range stays allocated.
+const ZEROES_THICK: c_int = 1;
+/// `RBD_FEATURE_EXCLUSIVE_LOCK`.
+const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
+/// Options of an image's effective configuration that are asked for at most.
+const OPTIONS_MAX: usize = 1024;
+/// The longest identifier of an image or cluster, with its end.
+const ID_BYTES: usize = 128;
+
+type Handle = *mut c_void;
+type Callback = unsafe extern "C" fn(Handle, *mut c_void);
+
+/// `rbd_config_option_t`.
+#[repr(C)]
+struct ConfigOption {
+    name: *mut c_char,
+    value: *mut c_char,
+    source: c_uint,
+}
+
+macro_rules! functions {
+    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?, in $library:ident;)*) => {
+        /// The functions of both libraries, by their names.
+        pub(super) struct Library {
+            $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl Library {
+            fn load() -> Result<Library, String> {
+                // librbd needs librados, and finds the same one.
+                let (rados, rbd) = (open(RADOS)?, open(RBD)?);
+                let functions = Library {
+                    $($name: {
+                        let shared = match Which::$library { Which::Rados => &rados, Which::Rbd => &rbd };
+                        let name = concat!(stringify!($name), "\0");
+                        // SAFETY: the function of this name has this type in Ceph's headers, whose ABI has the number of
+                        // the file's name; functions were only added to it since.
+                        let found = unsafe {
+                            shared.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>(name.as_bytes())
+                        };
+                        *found.map_err(|error| error.to_string())?
+                    },)*
+                };
+                // They stay: their threads and functions run until the process ends.
+                let _ = (rados.into_raw(), rbd.into_raw());
+                Ok(functions)
+            }
+        }
+    };
+}
+
+enum Which {
+    Rados,
+    Rbd,
+}
+
+functions! {
+    rados_create2: fn(*mut Handle, *const c_char, *const c_char, u64) -> c_int, in Rados;
+    rados_conf_read_file: fn(Handle, *const c_char) -> c_int, in Rados;
+    rados_conf_set: fn(Handle, *const c_char, *const c_char) -> c_int, in Rados;
+    rados_connect: fn(Handle) -> c_int, in Rados;
+    rados_cluster_fsid: fn(Handle, *mut c_char, usize) -> c_int, in Rados;
+    rados_shutdown: fn(Handle), in Rados;
+    rados_ioctx_create: fn(Handle, *const c_char, *mut Handle) -> c_int, in Rados;
+    rados_ioctx_set_namespace: fn(Handle, *const c_char), in Rados;
+    rados_ioctx_destroy: fn(Handle), in Rados;
+    rbd_open: fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int, in Rbd;
+    rbd_open_read_only: fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int, in Rbd;
+    rbd_close: fn(Handle) -> c_int, in Rbd;
+    rbd_get_size: fn(Handle, *mut u64) -> c_int, in Rbd;
+    rbd_get_id: fn(Handle, *mut c_char, usize) -> c_int, in Rbd;
+    rbd_get_features: fn(Handle, *mut u64) -> c_int, in Rbd;
+    rbd_get_stripe_unit: fn(Handle, *mut u64) -> c_int, in Rbd;
+    rbd_snap_get_id: fn(Handle, *const c_char, *mut u64) -> c_int, in Rbd;
+    rbd_lock_acquire: fn(Handle, c_uint) -> c_int, in Rbd;
+    rbd_config_image_list: fn(Handle, *mut ConfigOption, *mut c_int) -> c_int, in Rbd;
+    rbd_config_image_list_cleanup: fn(*mut ConfigOption, c_int), in Rbd;
+    rbd_aio_create_completion: fn(*mut c_void, Callback, *mut Handle) -> c_int, in Rbd;
+    rbd_aio_get_return_value: fn(Handle) -> isize, in Rbd;
+    rbd_aio_release: fn(Handle), in Rbd;
+    rbd_aio_read: fn(Handle, u64, usize, *mut c_char, Handle) -> c_int, in Rbd;
+    rbd_aio_write: fn(Handle, u64, usize, *const c_char, Handle) -> c_int, in Rbd;
+    rbd_aio_write_zeroes: fn(Handle, u64, usize, Handle, c_int, c_int) -> c_int, in Rbd;
+    rbd_aio_compare_and_write: fn(Handle, u64, usize, *const c_char, *const c_char, Handle, *mut u64, c_int) -> isize, in Rbd;
+    rbd_aio_flush: fn(Handle, Handle) -> c_int, in Rbd;
+}
+
+/// The libraries, loaded once; what was missing then stays missing.
+///
+/// # Errors
+/// What is missing, as the loader says it.
+pub(super) fn library() -> Result<&'static Library, &'static str> {
+    static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+    LIBRARY.get_or_init(Library::load).as_ref().map_err(String::as_str)
+}
+
+fn open(library: &str) -> Result<Shared, String> {
+    // SAFETY: the initialisers of these libraries are those that every program that is linked to them runs before `main`.
+    let opened = unsafe { Shared::open(Some(library), RTLD_NOW) };
+    opened.map_err(|error| error.to_string())
+}
+
+/// Zero or more, or the negative number of an error.
+fn checked(result: c_int) -> Result<c_int, i32> {
+    if result < 0 { Err(result.saturating_neg()) } else { Ok(result) }
+}
+
+/// A client of a cluster; not connected at first.
+pub(super) struct Cluster {
+    library: &'static Library,
+    cluster: Handle,
+}
+
+// SAFETY: librados' handles may be used by all threads at the same time (`rados/librados.h`).
+unsafe impl Send for Cluster {}
+// SAFETY: as above.
+unsafe impl Sync for Cluster {}
+
+impl Cluster {
+    /// The client of this name, as `client.admin`.
+    pub(super) fn new(library: &'static Library, client: &CStr) -> Result<Cluster, i32> {
+        let mut cluster = null_mut();
+        // SAFETY: the texts end with 0, and the library writes the handle.
+        checked(unsafe { (library.rados_create2)(&raw mut cluster, c"ceph".as_ptr(), client.as_ptr(), 0) })?;
+        Ok(Cluster { library, cluster })
+    }
+
+    /// Reads a configuration file; `None`: that of Ceph's usual places.
+    pub(super) fn read_file(&self, path: Option<&CStr>) -> Result<(), i32> {
+        let path = path.map_or(std::ptr::null(), CStr::as_ptr);
+        // SAFETY: the handle lives, and the path ends with 0 or is null.
+        checked(unsafe { (self.library.rados_conf_read_file)(self.cluster, path) }).map(drop)
+    }
+
+    /// Sets an option of the configuration.
+    pub(super) fn set(&self, option: &CStr, value: &CStr) -> Result<(), i32> {
+        // SAFETY: the handle lives, and the texts end with 0.
+        checked(unsafe { (self.library.rados_conf_set)(self.cluster, option.as_ptr(), value.as_ptr()) })
+            .map(drop)
+    }
+
+    /// Connects; blocks.
+    pub(super) fn connect(&self) -> Result<(), i32> {
+        // SAFETY: the handle lives.
+        checked(unsafe { (self.library.rados_connect)(self.cluster) }).map(drop)
+    }
+
+    /// The identifier of the cluster.
+    pub(super) fn fsid(&self) -> Result<String, i32> {
+        text(|bytes, len| {
+            // SAFETY: the handle lives, and the library writes `len` bytes at most.
+            unsafe { (self.library.rados_cluster_fsid)(self.cluster, bytes, len) }
+        })
+    }
+
+    /// A pool, and a namespace in it.
+    pub(super) fn pool(self, name: &CStr, namespace: Option<&CStr>) -> Result<Pool, i32> {
+        let mut pool = null_mut();
+        // SAFETY: the handle lives, the name ends with 0, and the library writes the handle.
+        checked(unsafe { (self.library.rados_ioctx_create)(self.cluster, name.as_ptr(), &raw mut pool) })?;
+        if let Some(namespace) = namespace {
+            // SAFETY: the handle was made above, and the name ends with 0.
+            unsafe { (self.library.rados_ioctx_set_namespace)(pool, namespace.as_ptr()) };
+        }
+        Ok(Pool { pool, cluster: self })
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // SAFETY: its pools are gone: each holds its cluster.
+        unsafe { (self.library.rados_shutdown)(self.cluster) }
+    }
+}
+
+/// A pool of a cluster. Dropped before its cluster: fields are, in this order, after the value itself.
+pub(super) struct Pool {
+    pool: Handle,
+    cluster: Cluster,
+}
+
+// SAFETY: as of clusters.
+unsafe impl Send for Pool {}
+// SAFETY: as of clusters.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// Opens an image, or a snapshot of it; blocks.
+    pub(super) fn image(self, name: &CStr, snapshot: Option<&CStr>, read_only: bool) -> Result<Image, i32> {
+        let library = self.cluster.library;
+        let open = if read_only { library.rbd_open_read_only } else { library.rbd_open };
+        let (mut image, snapshot) = (null_mut(), snapshot.map_or(std::ptr::null(), CStr::as_ptr));
+        // SAFETY: the handle lives, the names end with 0 or are null, and the library writes the handle.
+        checked(unsafe { open(self.pool, name.as_ptr(), &raw mut image, snapshot) })?;
+        Ok(Image { image, pool: self })
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: its image is gone: it holds its pool.
+        unsafe { (self.cluster.library.rados_ioctx_destroy)(self.pool) }
+    }
+}
+
+/// An open image. To drop it closes it, which waits for its calls.
+pub(super) struct Image {
+    image: Handle,
+    pool: Pool,
+}
+
+// SAFETY: librbd's images may be used by all threads at the same time (`rbd/librbd.h`).
+unsafe impl Send for Image {}
+// SAFETY: as above.
+unsafe impl Sync for Image {}
+
+impl Image {
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.pool.cluster
+    }
+
+    fn library(&self) -> &'static Library {
+        self.pool.cluster.library
+    }
+
+    fn number(&self, get: unsafe extern "C" fn(Handle, *mut u64) -> c_int) -> Result<u64, i32> {
+        let mut number = 0;
+        // SAFETY: the image is open, and the library writes one number.
+        checked(unsafe { get(self.image, &raw mut number) }).map(|_| number)
+    }
+
+    /// Bytes; asks the cluster only if the image has changed.
+    pub(super) fn size(&self) -> Result<u64, i32> {
+        self.number(self.library().rbd_get_size)
+    }
+
+    /// Bytes of which each piece lies in one object.
+    pub(super) fn stripe_unit(&self) -> Result<u64, i32> {
+        self.number(self.library().rbd_get_stripe_unit)
+    }
+
+    /// The identifier, which no other image of the cluster has.
+    pub(super) fn id(&self) -> Result<String, i32> {
+        text(|bytes, len| {
+            // SAFETY: the image is open, and the library writes `len` bytes at most.
+            unsafe { (self.library().rbd_get_id)(self.image, bytes, len) }
+        })
+    }
+
+    pub(super) fn snapshot_id(&self, name: &CStr) -> Result<u64, i32> {
+        let mut id = 0;
+        // SAFETY: the image is open, the name ends with 0, and the library writes one number.
+        checked(unsafe { (self.library().rbd_snap_get_id)(self.image, name.as_ptr(), &raw mut id) })
+            .map(|_| id)
+    }
+
+    /// Whether it can be locked against other clients.
+    pub(super) fn has_lock(&self) -> Result<bool, i32> {
+        Ok(self.number(self.library().rbd_get_features)? & FEATURE_EXCLUSIVE_LOCK != 0)
+    }
+
+    /// Locks it until it is closed: other clients that are alive are not asked to write. The lock of one that has died is
+    /// broken, and the cluster takes nothing from it any more. Blocks.
+    pub(super) fn lock(&self) -> Result<(), i32> {
+        // SAFETY: the image is open.
+        checked(unsafe { (self.library().rbd_lock_acquire)(self.image, LOCK_EXCLUSIVE) }).map(drop)
+    }
+
+    /// The value of an option as it holds for this image, whose own configuration and whose pool's come before ours.
+    pub(super) fn option(&self, name: &CStr) -> Result<Option<String>, i32> {
+        let mut options: Vec<ConfigOption> = Vec::with_capacity(OPTIONS_MAX);
+        let mut count = OPTIONS_MAX as c_int;
+        // SAFETY: the image is open, and the library writes no more than `count` options, and how many they are.
+        let listed = unsafe {
+            (self.library().rbd_config_image_list)(self.image, options.as_mut_ptr(), &raw mut count)
+        };
+        checked(listed)?;
+        // SAFETY: so many were written.
+        unsafe { options.set_len(count.max(0) as usize) };
+        // SAFETY: names and values end with 0, and live until the list is freed.
+        let found = options.iter().find(|option| unsafe { CStr::from_ptr(option.name) } == name);
+        // SAFETY: as above.
+        let value =
+            found.map(|option| unsafe { CStr::from_ptr(option.value) }.to_string_lossy().into_owned());
+        // SAFETY: the list is as the library made it.
+        unsafe { (self.library().rbd_config_image_list_cleanup)(options.as_mut_ptr(), count) };
+        Ok(value)
+    }
+
+    /// Gives a call to librbd; it comes back by [`Call::answered`], on a thread of librbd.
+    ///
+    /// # Errors
+    /// The call, when librbd did not take it.
+    pub(super) fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
+        let library = self.library();
+        let call = Box::into_raw(call);
+        let mut completion = null_mut();
+        // SAFETY: the library writes the handle; it calls `answered` once, with this call.
+        let made = unsafe { (library.rbd_aio_create_completion)(call.cast(), answered, &raw mut completion) };
+        if made < 0 {
+            // SAFETY: the call was not passed on.
+            return Err(unsafe { Box::from_raw(call) });
+        }
+        // SAFETY: the image is open: it is closed only when it is dropped, which waits for its calls. The call is librbd's now, and
+        // nobody else has its bytes: they live, and stay where they are, until `answered`. That may happen before the
+        // function returns, so the call is not looked at afterwards.
+        let started = unsafe {
+            let Call { work, data, mismatch, .. } = &mut *call;
+            let (image, bytes, len) = (self.image, data.as_mut_ptr().cast::<c_char>(), data.len());
+            match *work {
+                Work::Read { offset } => (library.rbd_aio_read)(image, offset, len, bytes, completion),
+                Work::Write { offset } => (library.rbd_aio_write)(image, offset, len, bytes, completion),
+                Work::Zero { offset, len, stays } => {
+                    let flags = if stays { ZEROES_THICK } else { 0 };
+                    (library.rbd_aio_write_zeroes)(image, offset, len as usize, completion, flags, 0)
+                }
+                Work::CompareAndWrite { offset } => {
+                    let half = len / 2;
+                    let (compare, write) = (bytes, bytes.wrapping_add(half));
+                    let at = &raw mut *mismatch;
+                    (library.rbd_aio_compare_and_write)(
+                        image, offset, half, compare, write, completion, at, 0,
+                    ) as c_int
+                }
+                Work::Flush => (library.rbd_aio_flush)(image, completion),
+            }
+        };
+        if started < 0 {
+            // SAFETY: a call that was refused is not answered: both are ours again.
+            unsafe {
+                (library.rbd_aio_release)(completion);
+                return Err(Box::from_raw(call));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the image any more. Its calls end before this returns.
+        let _ = unsafe { (self.library().rbd_close)(self.image) };
+    }
+}
+
+/// A call has ended.
+unsafe extern "C" fn answered(completion: Handle, call: *mut c_void) {
+    let Ok(library) = library() else { return };
+    // SAFETY: librbd calls this once for each call that it took, with what [`Image::start`] gave it, and has finished with its
+    // bytes; the completion is ours to release.
+    let (mut call, answer) = unsafe {
+        let answer = (library.rbd_aio_get_return_value)(completion);
+        (library.rbd_aio_release)(completion);
+        (Box::from_raw(call.cast::<Call>()), answer)
+    };
+    call.answer = answer as i64;
+    Call::answered(call);
+}
+
+/// A text that the library writes.
+fn text(write: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<String, i32> {
+    let mut bytes = [0u8; ID_BYTES];
+    checked(write(bytes.as_mut_ptr().cast(), bytes.len()))?;
+    let text = CStr::from_bytes_until_nul(&bytes).map_err(|_| libc_name_too_long())?;
+    Ok(text.to_string_lossy().into_owned())
+}
+
+fn libc_name_too_long() -> i32 {
+    rustix::io::Errno::NAMETOOLONG.raw_os_error()
+}
+
+/// A text that ends with 0.
+pub(super) fn c_text(text: impl Into<Vec<u8>>) -> Result<CString, i32> {
+    CString::new(text).map_err(|_| rustix::io::Errno::INVAL.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_missing_is_named() {
+        let missing = open("librbd-that-is-not-there.so.1").expect_err("there is no such library");
+        assert!(missing.contains("librbd-that-is-not-there.so.1"), "{missing}");
+    }
+}

@@ -1,0 +1,173 @@
+//! A Ceph of one monitor and one OSD on loopback, without authentication.
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "every test crate uses its own part of this")]
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The pool in which images are made.
+pub const POOL: &str = "rbd";
+/// How long starting may take on a machine that has much to do.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Ends with its processes when it is dropped.
+pub struct Ceph {
+    folder: TempDir,
+    monitor: Child,
+    osd: Option<Child>,
+}
+
+impl Ceph {
+    /// Starts it, with all data in memory; it is up, and has a pool.
+    pub fn start() -> Ceph {
+        Ceph::on("memstore")
+    }
+
+    /// The same, with data that survives its OSD.
+    pub fn lasting() -> Ceph {
+        Ceph::on("bluestore")
+    }
+
+    fn on(store: &str) -> Ceph {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let fsid = read("/proc/sys/kernel/random/uuid");
+        let port = free_port();
+        std::fs::write(folder.path().join("ceph.conf"), configuration(&folder, &fsid, port, store))
+            .expect("written");
+        for name in ["mon", "osd.0", "run"] {
+            std::fs::create_dir(folder.path().join(name)).expect("made");
+        }
+        let monitors = folder.path().join("monmap");
+        let monitors = monitors.to_str().expect("UTF-8");
+        tool(
+            "monmaptool",
+            &["--create", "--add", "a", &format!("127.0.0.1:{port}"), "--fsid", &fsid, monitors],
+        );
+        let conf = folder.path().join("ceph.conf");
+        let conf = conf.to_str().expect("UTF-8");
+        tool("ceph-mon", &["-c", conf, "-i", "a", "--mkfs", "--monmap", monitors]);
+        let monitor = daemon(&["ceph-mon", "-f", "-c", conf, "-i", "a"]);
+        let mut ceph = Ceph { folder, monitor, osd: None };
+        let uuid = read("/proc/sys/kernel/random/uuid");
+        ceph.command("ceph", &["osd", "new", &uuid]);
+        tool("ceph-osd", &["-c", &ceph.conf(), "-i", "0", "--mkfs", "--osd-uuid", &uuid, "--no-mon-config"]);
+        ceph.start_osd();
+        ceph.command("ceph", &["osd", "pool", "create", POOL, "8", "8", "replicated"]);
+        ceph.command("rbd", &["pool", "init", POOL]);
+        ceph
+    }
+
+    /// The configuration of its clients.
+    pub fn conf(&self) -> String {
+        self.folder.path().join("ceph.conf").to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Makes an image.
+    pub fn create(&self, image: &str, size_bytes: u64) {
+        self.rbd(&["create", "--size", &format!("{size_bytes}B"), &format!("{POOL}/{image}")]);
+    }
+
+    /// Runs `rbd`.
+    pub fn rbd(&self, arguments: &[&str]) -> String {
+        self.command("rbd", arguments)
+    }
+
+    /// Starts the OSD, and waits until it is up.
+    pub fn start_osd(&mut self) {
+        self.osd = Some(daemon(&["ceph-osd", "-f", "-c", &self.conf(), "-i", "0"]));
+        let deadline = Instant::now() + PATIENCE;
+        while !self.command("ceph", &["osd", "stat"]).contains("1 up") {
+            assert!(Instant::now() < deadline, "the OSD does not come up");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Kills the OSD (SIGKILL).
+    pub fn kill_osd(&mut self) {
+        let mut osd = self.osd.take().expect("it runs");
+        osd.kill().and_then(|()| osd.wait()).expect("it ends");
+    }
+
+    /// Stops the OSD where it is (SIGSTOP), or lets it continue (SIGCONT).
+    pub fn signal_osd(&self, signal: &str) {
+        let osd = self.osd.as_ref().expect("it runs").id().to_string();
+        tool("kill", &[&format!("-{signal}"), &osd]);
+    }
+
+    fn command(&self, program: &str, arguments: &[&str]) -> String {
+        tool(program, &[&["-c", &self.conf()], arguments].concat())
+    }
+}
+
+impl Drop for Ceph {
+    fn drop(&mut self) {
+        for child in self.osd.iter_mut().chain([&mut self.monitor]) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn configuration(folder: &TempDir, fsid: &str, port: u16, store: &str) -> String {
+    let folder = folder.path().display();
+    format!(
+        "[global]
+fsid = {fsid}
+mon host = 127.0.0.1:{port}
+public addr = 127.0.0.1
+cluster addr = 127.0.0.1
+auth cluster required = none
+auth service required = none
+auth client required = none
+run dir = {folder}/run
+admin socket = {folder}/run/$cluster-$name.$pid.asok
+log file = {folder}/$name.log
+pid file = {folder}/run/$name.pid
+crash dir = {folder}
+osd pool default size = 1
+osd pool default min size = 1
+mon allow pool size one = true
+osd pool default pg num = 8
+osd crush chooseleaf type = 0
+mon warn on pool no redundancy = false
+setuser =
+setgroup =
+[mon]
+mon data = {folder}/mon
+[osd]
+osd data = {folder}/osd.0
+osd objectstore = {store}
+memstore device bytes = 1073741824
+bluestore block size = 2147483648
+bluefs allocator = avl
+osd memory target = 939524096
+osd op num shards = 2
+"
+    )
+}
+
+/// A daemon that dies with the thread that started it, however that ends.
+fn daemon(command: &[&str]) -> Child {
+    let mut child = Command::new("setpriv");
+    child.args(["--pdeathsig", "KILL", "--"]).args(command);
+    child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    child.spawn().unwrap_or_else(|error| panic!("setpriv (util-linux) is needed by this test: {error}"))
+}
+
+fn tool(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("{program} is needed by this test: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).expect(path).trim().to_owned()
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    listener.local_addr().expect("its address").port()
+}
