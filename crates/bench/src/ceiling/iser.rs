@@ -2,7 +2,7 @@
 
 use super::breach;
 use super::connection::Ends;
-use super::iwarp::{Messages, Remote, Verbs};
+use super::iwarp::{Messages, Remote, WorkQueues};
 use super::output::bytes;
 use super::session::{Data, Datamover, Session};
 use std::io;
@@ -45,7 +45,7 @@ struct Own {
 
 /// A session's way to the initiator while it answers one command.
 struct Mover<'a, 'b, 'c> {
-    verbs: &'a mut Verbs<'b, 'c>,
+    queues: &'a mut WorkQueues<'b, 'c>,
     writes: &'a mut Vec<Write>,
     invalidates: bool,
     own: Own,
@@ -64,7 +64,7 @@ impl Iser {
 }
 
 impl Messages for Iser {
-    fn message(&mut self, message: &[u8], verbs: &mut Verbs<'_, '_>) -> io::Result<()> {
+    fn message(&mut self, message: &[u8], queues: &mut WorkQueues<'_, '_>) -> io::Result<()> {
         let short = || breach("a message that is cut short");
         let header = Header::view(message).ok_or_else(short)?;
         let (head, rest) = message
@@ -82,10 +82,10 @@ impl Messages for Iser {
             _ => Own::default(),
         };
         let (writes, invalidates) = (&mut self.writes, self.invalidates);
-        self.session.pdu(head, data, &mut Mover { verbs, writes, invalidates, own })
+        self.session.pdu(head, data, &mut Mover { queues, writes, invalidates, own })
     }
 
-    fn read(&mut self, place: u32, verbs: &mut Verbs<'_, '_>) -> io::Result<()> {
+    fn read(&mut self, place: u32, queues: &mut WorkQueues<'_, '_>) -> io::Result<()> {
         let write = self.writes.get(bytes(place)).copied();
         let write = write.ok_or_else(|| breach("data that nobody asked for"))?;
         // What the session knows as data that was asked for.
@@ -97,7 +97,7 @@ impl Messages for Iser {
             ..DataOut::default()
         };
         let (writes, invalidates) = (&mut self.writes, self.invalidates);
-        self.session.data_out(&pdu, &mut Mover { verbs, writes, invalidates, own: write.own })
+        self.session.data_out(&pdu, &mut Mover { queues, writes, invalidates, own: write.own })
     }
 
     fn is_over(&self) -> bool {
@@ -110,13 +110,13 @@ impl Datamover for Mover<'_, '_, '_> {
         let stag = self.own.read.or(self.own.write).map(|remote| remote.stag).filter(|_| self.invalidates);
         let padding = &PADDING[..bytes(pad(u32::try_from(data.len()).unwrap_or(0)))];
         let iser = Header::control(None, None);
-        self.verbs.send(&[iser.as_bytes(), header, data, padding], true, stag)
+        self.queues.send(&[iser.as_bytes(), header, data, padding], true, stag)
     }
 
     fn put_data(&mut self, pdu: &DataIn, data: Data<'_>) -> io::Result<()> {
         let to = self.own.read.ok_or_else(|| breach("a read that advertises nothing"))?;
         let offset = to.offset.wrapping_add(pdu.buffer_offset.get().into());
-        self.verbs.write(Remote { offset, ..to }, data)?;
+        self.queues.write(Remote { offset, ..to }, data)?;
         if pdu.flags & DataIn::STATUS == 0 {
             return Ok(());
         }
@@ -146,6 +146,6 @@ impl Datamover for Mover<'_, '_, '_> {
         write.len = len;
         let from = write.own.write.ok_or_else(|| breach("a write that advertises nothing"))?;
         let offset = from.offset.wrapping_add(at.saturating_sub(write.unasked).into());
-        self.verbs.read(place, Remote { offset, ..from }, len)
+        self.queues.read(place, Remote { offset, ..from }, len)
     }
 }

@@ -35,10 +35,10 @@ pub(super) struct Remote {
 /// What is spoken over iWARP.
 pub(super) trait Messages {
     /// Answers a message.
-    fn message(&mut self, message: &[u8], verbs: &mut Verbs<'_, '_>) -> io::Result<()>;
+    fn message(&mut self, message: &[u8], queues: &mut WorkQueues<'_, '_>) -> io::Result<()>;
 
     /// All data of the RDMA Read for this place has come, and was thrown away.
-    fn read(&mut self, place: u32, verbs: &mut Verbs<'_, '_>) -> io::Result<()>;
+    fn read(&mut self, place: u32, queues: &mut WorkQueues<'_, '_>) -> io::Result<()>;
 
     /// Whether nothing more is to be answered.
     fn is_over(&self) -> bool;
@@ -67,7 +67,7 @@ struct Queues {
 }
 
 /// What an upper layer may do.
-pub(super) struct Verbs<'a, 'b> {
+pub(super) struct WorkQueues<'a, 'b> {
     output: &'a mut Output<'b>,
     queues: &'a mut Queues,
 }
@@ -126,10 +126,10 @@ impl Iwarp {
     /// Takes an FPDU; `false`: it is not all there.
     fn fpdu(&mut self, input: &mut Input, output: &mut Output<'_>) -> io::Result<bool> {
         let Some(upper) = &mut self.upper else { return Ok(false) };
-        let mut verbs = Verbs { output, queues: &mut self.queues };
+        let mut queues = WorkQueues { output, queues: &mut self.queues };
         if let Some(place) = self.arriving.take() {
-            verbs.arrived()?;
-            upper.read(place, &mut verbs)?;
+            queues.arrived()?;
+            upper.read(place, &mut queues)?;
             return Ok(true);
         }
         let Some(head) = Head::view(input.came()).copied() else { return Ok(false) };
@@ -151,7 +151,7 @@ impl Iwarp {
         if !(head.opcode().is_send() && head.is_last()) {
             return Err(breach("a Terminate, an RDMA Read, or a message in several FPDUs"));
         }
-        upper.message(message, &mut verbs)?;
+        upper.message(message, &mut queues)?;
         input.pass(whole, 0);
         Ok(true)
     }
@@ -176,7 +176,7 @@ impl Speaks for Iwarp {
     }
 }
 
-impl Verbs<'_, '_> {
+impl WorkQueues<'_, '_> {
     /// Sends a message of a few bytes; with `invalidate`, the initiator's STag is no more once it has come.
     pub(super) fn send(
         &mut self,

@@ -1,7 +1,7 @@
 //! SRP (r16a): data of reads is written by RDMA and the response follows; data of writes is in the command, or read.
 
 use super::connection::Ends;
-use super::iwarp::{Messages, Remote, Verbs};
+use super::iwarp::{Messages, Remote, WorkQueues};
 use super::output::bytes;
 use super::session::Data;
 use super::{breach, unit};
@@ -46,12 +46,12 @@ impl Srp {
         Ok((srp, response.as_bytes().to_vec()))
     }
 
-    fn command(&mut self, unit: &CommandUnit<'_>, verbs: &mut Verbs<'_, '_>) -> io::Result<()> {
+    fn command(&mut self, unit: &CommandUnit<'_>, queues: &mut WorkQueues<'_, '_>) -> io::Result<()> {
         let tag = unit.head.tag;
         match unit.data_out {
             Descriptor::None => {}
-            Descriptor::Immediate { .. } => return good(tag, 0, verbs),
-            Descriptor::Direct(from) => return self.begin_write(tag, &from, verbs),
+            Descriptor::Immediate { .. } => return good(tag, 0, queues),
+            Descriptor::Direct(from) => return self.begin_write(tag, &from, queues),
             Descriptor::Indirect(_) => return Err(breach("a table of buffers")),
         }
         let expected = unit.data_in.data_bytes();
@@ -64,17 +64,17 @@ impl Srp {
             let room = into.map_or(0, |buffer| buffer.len.get());
             let data = Data::Own(answer.data(allocated.min(bytes(room))));
             if let Some(buffer) = into {
-                verbs.write(remote(&buffer), data)?;
+                queues.write(remote(&buffer), data)?;
             }
-            return good(tag, expected.saturating_sub(data.len()), verbs);
+            return good(tag, expected.saturating_sub(data.len()), queues);
         }
         if let Some(buffer) = into {
-            verbs.write(remote(&buffer), Data::Payload(buffer.len.get()))?;
+            queues.write(remote(&buffer), Data::Payload(buffer.len.get()))?;
         }
-        good(tag, 0, verbs)
+        good(tag, 0, queues)
     }
 
-    fn begin_write(&mut self, tag: U64, from: &Direct, verbs: &mut Verbs<'_, '_>) -> io::Result<()> {
+    fn begin_write(&mut self, tag: U64, from: &Direct, queues: &mut WorkQueues<'_, '_>) -> io::Result<()> {
         let place = self.writes.iter().position(Option::is_none).unwrap_or(self.writes.len());
         let number = u32::try_from(place).ok().filter(|place| *place < LIMIT);
         let number = number.ok_or_else(|| breach("more requests than the limit allows"))?;
@@ -82,16 +82,16 @@ impl Srp {
             self.writes.push(None);
         }
         self.writes[place] = Some(tag);
-        verbs.read(number, remote(from), from.len.get())
+        queues.read(number, remote(from), from.len.get())
     }
 }
 
 impl Messages for Srp {
-    fn message(&mut self, message: &[u8], verbs: &mut Verbs<'_, '_>) -> io::Result<()> {
+    fn message(&mut self, message: &[u8], queues: &mut WorkQueues<'_, '_>) -> io::Result<()> {
         match message.first().map(|code| Opcode(*code)) {
             Some(Opcode::COMMAND) => {
                 let unit = CommandUnit::split(message);
-                self.command(&unit.map_err(|fault| breach(&format!("{fault:?}")))?, verbs)
+                self.command(&unit.map_err(|fault| breach(&format!("{fault:?}")))?, queues)
             }
             Some(Opcode::TASK_MANAGEMENT) => {
                 let request = TaskManagement::view(message).ok_or_else(|| breach("a request cut short"))?;
@@ -100,7 +100,7 @@ impl Messages for Srp {
                     resp_data_len: U32::new(Response::RESPONSE_DATA_BYTES),
                     ..response(request.tag)
                 };
-                verbs.send(&[response.as_bytes(), &[0, 0, 0, ResponseCode::NOT_SUPPORTED.0]], false, None)
+                queues.send(&[response.as_bytes(), &[0, 0, 0, ResponseCode::NOT_SUPPORTED.0]], false, None)
             }
             Some(Opcode::INITIATOR_LOGOUT) => {
                 self.is_over = true;
@@ -110,9 +110,9 @@ impl Messages for Srp {
         }
     }
 
-    fn read(&mut self, place: u32, verbs: &mut Verbs<'_, '_>) -> io::Result<()> {
+    fn read(&mut self, place: u32, queues: &mut WorkQueues<'_, '_>) -> io::Result<()> {
         let tag = self.writes.get_mut(bytes(place)).and_then(Option::take).ok_or_else(unasked)?;
-        good(tag, 0, verbs)
+        good(tag, 0, queues)
     }
 
     fn is_over(&self) -> bool {
@@ -133,8 +133,8 @@ fn response(tag: U64) -> Response {
 }
 
 /// GOOD, with what is missing of the data-in.
-fn good(tag: U64, residual: u32, verbs: &mut Verbs<'_, '_>) -> io::Result<()> {
+fn good(tag: U64, residual: u32, queues: &mut WorkQueues<'_, '_>) -> io::Result<()> {
     let flags = if residual > 0 { Response::IN_UNDERFLOW } else { 0 };
     let response = Response { flags, data_in_residual: U32::new(residual), ..response(tag) };
-    verbs.send(&[response.as_bytes()], false, None)
+    queues.send(&[response.as_bytes()], false, None)
 }

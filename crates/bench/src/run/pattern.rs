@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One stream of operations of one job thread over a range of `blocks` blocks.
 pub(super) struct Pattern {
-    pub(super) order: Order,
+    pub(super) order: AccessOrder,
     pub(super) mix: Mix,
     pub(super) blocks: u64,
 }
 
 /// In which order blocks are visited.
-pub(super) enum Order {
+pub(super) enum AccessOrder {
     /// One after the other from here on, then again from the first.
     Sequential(u64),
     /// As `Sequential`, but several threads take turns.
@@ -40,13 +40,13 @@ impl Pattern {
             Mix::Reads(_) => Direction::Write,
         };
         let block = match &mut self.order {
-            Order::Sequential(next) => {
+            AccessOrder::Sequential(next) => {
                 let block = *next;
                 *next = if block + 1 == self.blocks { 0 } else { block + 1 };
                 block
             }
-            Order::Shared(next) => next.fetch_add(1, Ordering::Relaxed) % self.blocks,
-            Order::Random => rng.u64(0..self.blocks),
+            AccessOrder::Shared(next) => next.fetch_add(1, Ordering::Relaxed) % self.blocks,
+            AccessOrder::Random => rng.u64(0..self.blocks),
         };
         (direction, block)
     }
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn sequential_blocks_follow_each_other_and_begin_anew() {
         let mix = Mix::Only(Direction::Write);
-        let mut pattern = Pattern { order: Order::Sequential(2), mix, blocks: 4 };
+        let mut pattern = Pattern { order: AccessOrder::Sequential(2), mix, blocks: 4 };
         let blocks: Vec<u64> = take(&mut pattern, 6).iter().map(|next| next.1).collect();
         assert_eq!(blocks, [2, 3, 0, 1, 2, 3]);
     }
@@ -116,7 +116,7 @@ mod tests {
     fn threads_that_share_a_range_take_each_block_once() {
         let mix = Mix::Only(Direction::Read);
         let cursor = Arc::new(AtomicU64::new(0));
-        let pattern = || Pattern { order: Order::Shared(cursor.clone()), mix, blocks: 8 };
+        let pattern = || Pattern { order: AccessOrder::Shared(cursor.clone()), mix, blocks: 8 };
         let mut blocks: Vec<u64> = Vec::new();
         for mut pattern in [pattern(), pattern()] {
             blocks.extend(take(&mut pattern, 4).iter().map(|next| next.1));
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn random_blocks_cover_the_range_in_the_asked_mix() {
-        let mut pattern = Pattern { order: Order::Random, mix: Mix::Reads(70), blocks: 16 };
+        let mut pattern = Pattern { order: AccessOrder::Random, mix: Mix::Reads(70), blocks: 16 };
         let taken = take(&mut pattern, 10_000);
         assert!((0..16).all(|block| taken.iter().any(|next| next.1 == block)));
         assert!(taken.iter().all(|next| next.1 < 16));

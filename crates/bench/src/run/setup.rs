@@ -3,7 +3,7 @@
 use super::RunError;
 use super::check::{arena_bytes, check, depth, is_random, streams, writes};
 use super::meter::Direction;
-use super::pattern::{Mix, Order, Pattern};
+use super::pattern::{AccessOrder, Mix, Pattern};
 use super::shared::Shared;
 use super::worker::{Slot, State, Worker};
 use crate::job::{Job, Poll, Rw, Style};
@@ -82,9 +82,9 @@ impl Plan {
         let first = (index % self.jobs()) as u64 * target.blocks / u64::from(job.numjobs);
         let pattern = |&(mix, _): &(Mix, u32)| {
             let order = match (job.style, is_random(job.rw)) {
-                (Style::Shared, _) => Order::Shared(target.cursor.clone()),
-                (_, true) => Order::Random,
-                (_, false) => Order::Sequential(first),
+                (Style::Shared, _) => AccessOrder::Shared(target.cursor.clone()),
+                (_, true) => AccessOrder::Random,
+                (_, false) => AccessOrder::Sequential(first),
             };
             Pattern { order, mix, blocks: target.blocks }
         };

@@ -50,12 +50,12 @@ pub(crate) struct Watched {
 /// Keeps a store looked after, once it has begun. Once this is gone its thread ends, at the latest when the store returns.
 pub(crate) struct Watch {
     begun: mpsc::Sender<()>,
-    until: mpsc::Sender<Order>,
+    until: mpsc::Sender<WatchRequest>,
     last_look: mpsc::Receiver<bool>,
 }
 
 /// What is to be done with a store besides looking at it.
-enum Order {
+enum WatchRequest {
     Grow(Growth),
     /// What it takes is to be found from now on.
     Weigh(Room),
@@ -77,7 +77,8 @@ impl Watch {
     pub(crate) fn grow(&self, size_bytes: u64, patience: &Patience) -> Result<(), String> {
         let (done, is_done) = mpsc::channel();
         let is_decided = Arc::new(AtomicBool::new(false));
-        let _ = self.until.send(Order::Grow(Growth { size_bytes, is_decided: is_decided.clone(), done }));
+        let _ =
+            self.until.send(WatchRequest::Grow(Growth { size_bytes, is_decided: is_decided.clone(), done }));
         patience.wait(&is_done).unwrap_or_else(|error| match error {
             RecvTimeoutError::Disconnected => Err("nobody looks after the store".into()),
             RecvTimeoutError::Timeout if is_decided.swap(true, Ordering::SeqCst) => {
@@ -89,7 +90,7 @@ impl Watch {
 
     /// Finds what the store takes from now on.
     pub(crate) fn weigh(&self, space: Arc<Space>) {
-        let _ = self.until.send(Order::Weigh(Room::new(space)));
+        let _ = self.until.send(WatchRequest::Weigh(Room::new(space)));
     }
 
     /// The unit is served from now on.
@@ -112,7 +113,7 @@ pub(crate) fn end(watches: Vec<Watch>) -> bool {
 /// Monitors a store from [`Watch::begin`] on, and notifies `home`, the home core of its unit.
 pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<Watch> {
     let (begun, has_begun) = mpsc::channel();
-    let (until, ended) = mpsc::channel::<Order>();
+    let (until, ended) = mpsc::channel::<WatchRequest>();
     let (last, last_look) = mpsc::channel();
     let thread = std::thread::Builder::new().name(format!("store-{}", watched.unit));
     thread.spawn(move || {
@@ -121,8 +122,8 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
         }
         loop {
             let growth = match ended.recv_timeout(INTERVAL) {
-                Ok(Order::Grow(growth)) => Some(growth),
-                Ok(Order::Weigh(room)) => {
+                Ok(WatchRequest::Grow(growth)) => Some(growth),
+                Ok(WatchRequest::Weigh(room)) => {
                     watched.room.get_or_insert(room);
                     None
                 }
