@@ -54,8 +54,8 @@ impl Units for Views {
         self.0.get(number as usize)
     }
 
-    fn find(&self, is_it: &dyn Fn(&Unit) -> bool) -> Option<&View> {
-        self.0.iter().find(|view| is_it(&view.unit))
+    fn find(&self, is_it: &dyn Fn(&View) -> bool) -> Option<&View> {
+        self.0.iter().find(|view| is_it(view))
     }
 }
 
@@ -280,6 +280,7 @@ fn home(index: u32, options: u8) -> Home {
         read_only: false,
         solid_state: true,
         cryptographic_erase: options & 16 != 0,
+        identity: None,
     };
     Home::new(Arc::new(unit(index, options)), traits)
 }
