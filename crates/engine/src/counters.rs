@@ -217,6 +217,11 @@ impl Counts {
         Failure::all().map(|failure| (failure, self.errors[failure.index()]))
     }
 
+    /// How many were aborted, and so have not ended.
+    pub fn aborted(&self) -> u64 {
+        self.errors[Failure::Aborted.index()]
+    }
+
     /// All of them.
     pub fn commands(&self) -> u64 {
         self.read.commands() + self.write.commands() + self.other

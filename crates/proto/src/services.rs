@@ -104,6 +104,17 @@ pub struct Ending {
     pub write_bytes: u64,
 }
 
+/// How a transport ends a command that it does not hand up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TurnedAway {
+    /// With CHECK CONDITION and this.
+    Sense(Box<Sense>),
+    /// With TASK SET FULL.
+    TaskSetFull,
+    /// Without a status: it was aborted, or its session has ended.
+    Aborted,
+}
+
 /// From a transport to the SCSI side.
 #[derive(Clone, Debug)]
 pub enum Up {
@@ -123,12 +134,12 @@ pub enum Up {
         /// How the transport ends it, with CHECK CONDITION.
         sense: Box<Sense>,
     },
-    /// The transport ends a command that it does not hand up. For the log; nothing is to be done.
+    /// The transport ends a command that it does not hand up. To be logged and counted; nothing else is to be done.
     TurnedAway {
         /// The command.
         command: Box<Command>,
-        /// With CHECK CONDITION and this, or with TASK SET FULL.
-        sense: Option<Box<Sense>>,
+        /// How.
+        how: TurnedAway,
     },
     /// All bytes of the task's last `Push` have left: its places may be used again. With a `Push` that carried the
     /// end, the task is gone.

@@ -1,6 +1,7 @@
 //! One run: cores and initiators, one turn after the other, until all is done and quiet.
 
 mod chain;
+mod counters;
 mod cuts;
 mod daemon;
 mod guest;
@@ -651,7 +652,7 @@ impl World {
             (Who::Core, ..) => {
                 self.count_turn()?;
                 self.front.turn(&self.net, host, self.plan.slowness, self.plan.moves);
-                return Ok(());
+                return counters::check(&self.front.counted(host));
             }
             (Who::Worker, ..) => {
                 self.front.work(&self.net);

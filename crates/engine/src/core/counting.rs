@@ -6,11 +6,12 @@ mod tests;
 
 use super::Core;
 use super::answers::Lent;
+use super::connection::note_command;
 use super::stall::Moving;
 use super::task::Task;
 use crate::counters::{Counters, Failure};
 use crate::slots::Key;
-use proto::services::Command;
+use proto::services::{Command, TurnedAway};
 use proto::time::Time;
 use reactor::io::Io;
 use scsi::Direction;
@@ -85,11 +86,16 @@ impl<I: Io> Core<I> {
         self.count_failure(connection, unit, Failure::Sense(key), 1);
     }
 
-    /// A transport has ended a command that it did not hand up: with sense data, or with TASK SET FULL.
-    pub(super) fn count_turned_away(&mut self, connection: Key, command: &Command, sense: Option<&Sense>) {
-        let lun = self.connections.get(connection).and_then(|conn| conn.unit_of(command.lun));
-        let unit = lun.unwrap_or(super::lun::NO_UNIT);
-        let status = if sense.is_some() { Status::CheckCondition } else { Status::TaskSetFull };
+    /// A transport has ended a command that it did not hand up.
+    pub(super) fn count_turned_away(&mut self, connection: Key, command: &Command, how: &TurnedAway) {
+        let Some(conn) = self.connections.get_mut(connection) else { return };
+        note_command(&mut conn.facts, &mut conn.load.work, command.read_bytes, command.write_bytes);
+        let unit = conn.unit_of(command.lun).unwrap_or(super::lun::NO_UNIT);
+        let (status, sense) = match how {
+            TurnedAway::Sense(sense) => (Status::CheckCondition, Some(&**sense)),
+            TurnedAway::TaskSetFull => (Status::TaskSetFull, None),
+            TurnedAway::Aborted => return self.count_aborted(Some(connection), unit),
+        };
         self.count_refused(Some(connection), unit, Direction::of(&command.cdb), status, sense);
     }
 

@@ -5,6 +5,7 @@ use super::connection::{Connection, Phase};
 use crate::message::{Inspection, Seen, SeenSession, Unended, Way, Which};
 use crate::slots::Key;
 use crate::transport::Transport;
+use crate::world::Counted;
 use proto::time::Time;
 use reactor::io::Io;
 use std::sync::mpsc;
@@ -29,6 +30,18 @@ impl<I: Io> Core<I> {
         };
         let sessions = keys.into_iter().filter_map(|key| self.seen(key, now)).collect();
         let _ = inspection.reply.send(Seen { sessions, next });
+    }
+
+    /// What was counted of each session that is here.
+    pub(crate) fn counted(&self) -> Vec<Counted> {
+        let of = |conn: &Connection| Counted {
+            session: conn.facts.serial,
+            commands: conn.facts.tally.commands,
+            has_copies: matches!(conn.machine, Transport::Aoe(_)),
+            in_flight: conn.in_flight_commands(),
+            counts: conn.facts.counters.read(),
+        };
+        self.connections.iter().filter(|(_, conn)| conn.facts.is_admitted).map(|(_, conn)| of(conn)).collect()
     }
 
     fn seen(&self, key: Key, now: Time) -> Option<SeenSession> {

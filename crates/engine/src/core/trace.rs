@@ -4,7 +4,7 @@
 use super::Core;
 use super::stall::Moving;
 use crate::slots::Key;
-use proto::services::{Command, Function, FunctionResponse, TaskId};
+use proto::services::{Command, Function, FunctionResponse, TaskId, TurnedAway};
 use reactor::io::Io;
 use scsi::Ending;
 use scsi::command::Status;
@@ -49,13 +49,20 @@ impl<I: Io> Core<I> {
     /// A transport ends a task for what its initiator did wrong.
     pub(super) fn trace_fetch_failed(&self, key: Key, sense: &Sense) {
         if is_traced() {
-            self.trace_task_end(key, &by_transport(Some(sense)));
+            self.trace_task_end(key, &by_transport(sense));
         }
     }
 
     /// A transport ends a command that it does not hand up.
-    pub(super) fn trace_turned_away(&self, connection: Key, command: &Command, sense: Option<&Sense>) {
-        self.trace_end(connection, command, &by_transport(sense));
+    pub(super) fn trace_turned_away(&self, connection: Key, command: &Command, how: &TurnedAway) {
+        let ending = match how {
+            TurnedAway::Sense(sense) => by_transport(sense),
+            TurnedAway::TaskSetFull => Ending::of(Status::TaskSetFull),
+            TurnedAway::Aborted => {
+                return self.trace_abort(Some(connection), command.task, Aborted::Silently);
+            }
+        };
+        self.trace_end(connection, command, &ending);
     }
 
     /// A command is aborted.
@@ -123,10 +130,9 @@ pub(super) fn is_traced() -> bool {
     tracing::enabled!(Level::DEBUG)
 }
 
-/// A transport ends a command with this sense data, or with TASK SET FULL.
-fn by_transport(sense: Option<&Sense>) -> Ending {
-    let status = if sense.is_some() { Status::CheckCondition } else { Status::TaskSetFull };
-    Ending { status, sense: sense.copied(), ..Ending::GOOD }
+/// A transport ends a command with this sense data.
+fn by_transport(sense: &Sense) -> Ending {
+    Ending { sense: Some(*sense), ..Ending::of(Status::CheckCondition) }
 }
 
 /// The end of what goes on behind a command that was answered when it began (IMMED): nobody gets this status.

@@ -175,10 +175,10 @@ impl<I: Io> Core<I> {
                     self.fetch_failed(task, &sense);
                 }
             }
-            Up::TurnedAway { command, sense } => {
+            Up::TurnedAway { command, how } => {
                 self.trace_command(key, &command);
-                self.trace_turned_away(key, &command, sense.as_deref());
-                self.count_turned_away(key, &command, sense.as_deref());
+                self.trace_turned_away(key, &command, &how);
+                self.count_turned_away(key, &command, &how);
             }
             Up::Pushed(wire) => self.has_pushed(key, wire),
             Up::Function { id, lun, function } => {

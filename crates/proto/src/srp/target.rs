@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use task::TaskTable;
+use task::{Stage, TaskTable};
 use wire::srp::{AsyncEventRequest, Layout, LogoutReason, Opcode, RejectReason};
 use wire::{Sense, Span};
 
@@ -284,6 +284,7 @@ impl Target {
             return;
         }
         self.phase = Phase::Over;
+        self.abort_all_in(Stage::Tables);
         self.out.clear();
         self.answers.clear();
         self.freed.clear();

@@ -2,7 +2,7 @@
 
 use crate::kernel::Kernel;
 use crate::net::Shared;
-use engine::world::Cores;
+use engine::world::{Counted, Cores};
 use reactor::io::Wait;
 
 pub(super) struct Daemon {
@@ -80,6 +80,11 @@ impl Daemon {
             }
         }
         Ok(())
+    }
+
+    /// What this host, which is one of its cores, has counted.
+    pub(super) fn counted(&self, host: usize) -> Vec<Counted> {
+        self.cores.counted(host - self.first)
     }
 
     /// What each core has, in words.

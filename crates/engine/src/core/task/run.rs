@@ -49,11 +49,11 @@ impl<I: Io> Core<I> {
             services::Attribute::HeadOfQueue => Attribute::HeadOfQueue,
             services::Attribute::Aca => Attribute::Aca,
         };
+        note_command(&mut conn.facts, &mut conn.load.work, command.read_bytes, command.write_bytes);
         let Some(lun) = find_lun(&conn.luns, command.lun) else {
             return self.no_unit(connection, &command, attribute);
         };
         let unit = conn.luns[lun].unit;
-        note_command(&mut conn.facts, &mut conn.load.work, command.read_bytes, command.write_bytes);
         if let Some(line) = &mut conn.luns[lun].line
             && let Some(wait) = line.bars(&self.units[unit].view, &command, attribute, self.io.now())
         {

@@ -5,7 +5,7 @@ use super::layer::{Data, Incoming, Layer, Phase};
 use super::session::CmdSnPosition;
 use super::task::Arrival;
 use super::violation::{Reaction, Violation};
-use crate::services::{Attribute, Command, Up};
+use crate::services::{Attribute, Command, TurnedAway, Up};
 use wire::Cdb;
 use wire::iscsi::{
     Ahs, BHS_BYTES, BasicHeader, LoginResponse, LoginStatus, LogoutRequest, NopOut, Opcode, Pdu, ScsiCommand,
@@ -235,8 +235,10 @@ impl Layer {
                 self.incoming = Incoming::Skip { len, data: Some(data) };
             }
             self.fail(id, Violation::UnexpectedUnsolicited);
-            let sense = self.tasks.get(id).and_then(|task| task.ending?.sense).map(Box::new);
-            self.up.push_back(Up::TurnedAway { command: Box::new(command), sense });
+            if let Some(sense) = self.tasks.get(id).and_then(|task| task.ending?.sense) {
+                let how = TurnedAway::Sense(Box::new(sense));
+                self.up.push_back(Up::TurnedAway { command: Box::new(command), how });
+            }
             return Ok(());
         }
         if len > 0 {

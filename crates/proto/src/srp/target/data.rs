@@ -10,7 +10,7 @@ use super::send::{Answered, Out};
 use super::task::{Stage, Transfer};
 use super::{Phase, Target, Work};
 use crate::message::WorkId;
-use crate::services::{Ending, FunctionId, FunctionResponse, TaskId, Up};
+use crate::services::{Ending, FunctionId, FunctionResponse, TaskId, TurnedAway, Up};
 use wire::srp::ResponseCode;
 use wire::{Places, Span};
 
@@ -97,21 +97,29 @@ impl Target {
     pub(super) fn abort(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id).filter(|task| task.is_live()) else { return };
         let was_entering = task.stage == Stage::Tables;
+        let command = task.command.map(Box::new);
         task.stage = Stage::Over;
         task.lends |= task.fetch.take().is_some() | task.push.take().is_some();
         self.unanswered = self.unanswered.saturating_sub(1);
         self.tasks.forget(id);
         self.settle(id);
         if was_entering {
+            self.up.extend(command.map(|command| Up::TurnedAway { command, how: TurnedAway::Aborted }));
             self.entering.retain(|other| *other != id);
             self.enter();
         }
     }
 
-    /// The responses that are owed are not sent any more. What the layer above has not ended, it aborts.
+    /// The responses that are owed are not sent any more, and what was not handed up never is. What the layer above has not
+    /// ended, it aborts.
     pub(super) fn end_unanswered(&mut self) {
-        let ended = self.tasks.iter().filter(|(_, task)| task.stage == Stage::Ended).map(|(id, _)| id);
-        for id in ended.collect::<Vec<TaskId>>() {
+        self.abort_all_in(Stage::Ended);
+        self.abort_all_in(Stage::Tables);
+    }
+
+    pub(super) fn abort_all_in(&mut self, stage: Stage) {
+        let tasks = self.tasks.iter().filter(|(_, task)| task.stage == stage).map(|(id, _)| id);
+        for id in tasks.collect::<Vec<TaskId>>() {
             self.abort(id);
         }
     }

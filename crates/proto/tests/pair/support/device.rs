@@ -1,7 +1,7 @@
 //! A SCSI side that does what the CDB says.
 
 use super::DISK;
-use proto::services::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, Up};
+use proto::services::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, TurnedAway, Up};
 use proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use wire::scsi::command::Read12;
@@ -89,8 +89,8 @@ impl Device {
                 target.down(now, Down::FunctionDone { id, response });
             }
             Up::Leaving => target.down(now, Down::Close),
-            Up::TurnedAway { command, sense: None } => self.turned_away.push(*command),
-            Up::Refused { .. } | Up::TurnedAway { sense: Some(_), .. } => {}
+            Up::TurnedAway { command, how: TurnedAway::TaskSetFull } => self.turned_away.push(*command),
+            Up::Refused { .. } | Up::TurnedAway { .. } => {}
             Up::Fault { what } => panic!("{what}"),
             Up::Gone { .. } => unreachable!("kept by the pair"),
         }

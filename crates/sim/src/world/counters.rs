@@ -1,0 +1,17 @@
+//! What a daemon counts of its sessions adds up between any two turns of a core.
+
+use engine::world::Counted;
+
+/// Each command that has come to a session is under way, or was counted once, as ended or as aborted.
+pub(super) fn check(sessions: &[Counted]) -> Result<(), String> {
+    let wrong = sessions.iter().find(|of| {
+        let seen = of.counts.commands() + of.counts.aborted() + of.in_flight as u64;
+        seen > of.commands || seen < of.commands && !of.has_copies
+    });
+    let Some(Counted { session, commands, in_flight, counts, .. }) = wrong else { return Ok(()) };
+    Err(format!(
+        "{commands} commands have come to session {session}: {in_flight} are in flight, {} are counted as ended, {} as aborted",
+        counts.commands(),
+        counts.aborted()
+    ))
+}
