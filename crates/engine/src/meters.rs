@@ -5,8 +5,6 @@ use crate::counters::{Count, Counters, Counts};
 use crate::registry::Registry;
 use scsi::View;
 use scsi::reservation::holders::{Holders, Registered};
-use std::cell::LazyCell;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,7 +53,7 @@ impl UnitMeter {
         all
     }
 
-    fn read(&self, initiators: &Initiators<'_>) -> UnitReading {
+    fn read(&self, initiators: Initiators<'_>) -> UnitReading {
         let counts = self.counts();
         // The home's core publishes behind this lock, and is not to wait for what follows.
         let Published { view, was_open, last_error } = self.lock().clone();
@@ -71,7 +69,7 @@ impl UnitMeter {
             counts,
             state,
             last_error: last_error.as_deref().map(str::to_owned),
-            size_bytes: policy.traits.size_bytes,
+            size_bytes: (state != StoreState::Late).then_some(policy.traits.size_bytes),
             used_bytes: unit.space.as_ref().and_then(|space| space.used_bytes()),
             write_cache: policy.modes.write_cache,
             threshold_reached: unit.warn_at.map(|_| policy.threshold_reached),
@@ -95,18 +93,18 @@ impl Published {
     }
 }
 
-/// Initiators by nexus, looked up once a request, where any is asked for: logins take the same lock.
-type Initiators<'a> = LazyCell<BTreeMap<u64, String>, Box<dyn FnOnce() -> BTreeMap<u64, String> + 'a>>;
+/// The initiator of a nexus. Logins take the lock behind which it is looked up.
+type Initiators<'a> = &'a dyn Fn(u64) -> Option<String>;
 
 /// The one that is in force.
-fn reservation(holders: &Holders, initiators: &Initiators<'_>) -> Option<Reservation> {
+fn reservation(holders: &Holders, initiators: Initiators<'_>) -> Option<Reservation> {
     let Holders { persistent, registered, reserved, list } = holders;
     if !list.is_empty() {
         let holders = list.iter().map(ToString::to_string).collect();
         return Some(Reservation { kind: "reserve list of AoE", holders });
     }
     if let Some(nexus) = reserved {
-        let holders = initiators.get(&nexus.0).cloned().into_iter().collect();
+        let holders = initiators(nexus.0).into_iter().collect();
         return Some(Reservation { kind: "RESERVE", holders });
     }
     let holds = registered.iter().filter(|one| one.holds);
@@ -135,8 +133,8 @@ pub struct UnitReading {
     pub state: StoreState,
     /// Why it did not, when that was last so.
     pub last_error: Option<String>,
-    /// Its size now.
-    pub size_bytes: u64,
+    /// Its size now; `None`: its store has not been open yet.
+    pub size_bytes: Option<u64>,
     /// What its store takes, where that is looked at.
     pub used_bytes: Option<u64>,
     /// WCE of its caching mode page now.
@@ -263,8 +261,7 @@ impl Meters {
     /// Those whose name is to be seen.
     pub fn units_that(&self, is_seen: impl Fn(&str) -> bool) -> Vec<UnitReading> {
         let units: Vec<_> = self.lock().iter().filter(|unit| is_seen(&unit.name)).cloned().collect();
-        let initiators: Initiators<'_> = LazyCell::new(Box::new(|| self.registry.initiators()));
-        units.iter().map(|unit| unit.read(&initiators)).collect()
+        units.iter().map(|unit| unit.read(&|nexus| self.registry.initiator(nexus))).collect()
     }
 
     /// Cores.
@@ -308,16 +305,13 @@ mod tests {
         holder.read(0, Reserve6::ZERO, 0).expect("an answer");
         let unit = daemon.meters().lock()[0].clone();
         let asked = Cell::new(0);
-        let initiators: Initiators<'_> = LazyCell::new(Box::new(|| {
+        let initiators = |_| {
             asked.set(asked.get() + 1);
             assert!(unit.published.try_lock().is_ok(), "its home would wait");
-            BTreeMap::new()
-        }));
-        for _ in 0..2 {
-            let reservation = unit.read(&initiators).reservation.expect("it is reserved");
-            assert_eq!((reservation.kind, reservation.holders.len()), ("RESERVE", 0));
-        }
-        assert_eq!(asked.get(), 1, "sessions are looked at once");
+            None
+        };
+        let reservation = unit.read(&initiators).reservation.expect("it is reserved");
+        assert_eq!((reservation.kind, reservation.holders.len(), asked.get()), ("RESERVE", 0, 1));
         drop(holder);
         daemon.stop().expect("every core ends in order");
     }

@@ -233,11 +233,6 @@ impl Registry {
         live.map(|place| (place.serial, place.core)).collect()
     }
 
-    /// The initiators of all nexuses of which a session is there.
-    pub(crate) fn initiators(&self) -> BTreeMap<u64, String> {
-        self.lock().live.iter().map(|(name, place)| (place.nexus, name.initiator.clone())).collect()
-    }
-
     /// The initiator of a nexus, if a session of it is there.
     pub(crate) fn initiator(&self, nexus: u64) -> Option<String> {
         let sessions = self.lock();

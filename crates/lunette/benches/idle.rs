@@ -67,11 +67,13 @@ fn percent_of_a_core(sessions: u64) -> f64 {
     percent
 }
 
-/// Memory beside the arenas, once each session has read from each LUN.
+/// Memory beside the arenas, once each session has read from each LUN, and all is reported that there is to be reported.
 fn small_bytes() -> u64 {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let config = directory.path().join("lunette.toml");
-    let head = "keep_alive = '1h'\npoll = 'never'\n[[portal]]\nlisten = '127.0.0.1:0'\n";
+    let socket = directory.path().join("admin.sock");
+    let head =
+        "admin = './admin.sock'\nkeep_alive = '1h'\npoll = 'never'\n[[portal]]\nlisten = '127.0.0.1:0'\n";
     let luns = "[[lun]]\nram = '1M'\n".repeat(LUNS.into());
     let target =
         format!("[[target]]\nname = 'iqn.2026-11.io.lunette:small'\nsessions_max = {}\n", SESSIONS[0]);
@@ -86,6 +88,12 @@ fn small_bytes() -> u64 {
         initiator
     };
     let sessions: Vec<Initiator> = (0..SESSIONS[0]).map(login).collect();
+    for report in ["luns", "sessions", "status"] {
+        let mut command = Daemon::command();
+        let output =
+            command.args([report, "--json"]).env("LUNETTE_ADMIN", &socket).output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
     std::thread::sleep(REST);
     let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", daemon.pid())).expect("its memory");
     drop(sessions);

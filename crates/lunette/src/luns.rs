@@ -5,7 +5,7 @@ use crate::client::AdminArguments;
 use crate::figures;
 use crate::rates::Load;
 use crate::table::Column::{self, Figures, Words};
-use crate::table::{NONE, Table, size, word};
+use crate::table::{NONE, Shape, Table, size, word};
 use crate::watch::WatchArguments;
 use clap::Args;
 use config::format_size;
@@ -27,17 +27,20 @@ pub(crate) fn list(arguments: &LunsArguments) -> Result<String, Failure> {
     arguments.watch.list(&arguments.admin, ("/v1/luns", "name"), table)
 }
 
-/// Registrations of a LUN that are named, of which more are only counted.
-const REGISTERED: usize = 8;
+/// Initiators that have reserved or registered with a LUN and are named, of which more are only counted.
+const NAMED: usize = 8;
 
 const WHAT: [Column; 5] = [Words("LUN"), Figures("SIZE"), Figures("USED"), Words("STORE"), Words("STATE")];
 
+/// What goes to the details first on a narrow terminal.
+const DISPENSABLE: [&str; 7] = ["USED", "STORE", "R P50", "W P50", "SIZE", "R MB/S", "W MB/S"];
+
 /// A line of facts for each, and below it what else there is to say.
-fn table(luns: &[(Value, Option<Load>)], is_repeated: bool) -> String {
+fn table(luns: &[(Value, Option<Load>)], shape: Shape) -> String {
     if luns.is_empty() {
         return "There are no LUNs.\n".into();
     }
-    let columns = [&WHAT[..], figures::columns(is_repeated)].concat();
+    let columns = [&WHAT[..], figures::columns(shape.is_repeated)].concat();
     let mut table = Table::new(&columns);
     for (lun, load) in luns {
         let what = vec![
@@ -47,10 +50,10 @@ fn table(luns: &[(Value, Option<Load>)], is_repeated: bool) -> String {
             kind(lun),
             state(lun),
         ];
-        let figures = if is_repeated { figures::of_load(load.as_ref()) } else { figures::of_all(lun) };
+        let figures = if shape.is_repeated { figures::of_load(load.as_ref()) } else { figures::of_all(lun) };
         table.add([what, figures].concat(), details(lun));
     }
-    table.text()
+    table.text(shape.width, &DISPENSABLE)
 }
 
 /// Where its data is, as `--lun` has it.
@@ -104,20 +107,24 @@ pub(crate) fn details(lun: &Value) -> String {
 /// Who holds the LUN.
 fn reservation(lun: &Value) -> Option<String> {
     let reservation = Some(&lun["reservation"]).filter(|reservation| reservation.is_object())?;
-    let holders: Vec<String> = reservation["holders"].as_array().into_iter().flatten().map(word).collect();
-    Some(format!("{} reservation of {}", word(&reservation["type"]), holders.join(" and ")))
+    let holders = reservation["holders"].as_array().map(Vec::as_slice).unwrap_or_default();
+    Some(format!("{} reservation of {}", word(&reservation["type"]), some(holders, word)))
 }
 
 /// Who could hold it, and by which keys.
 fn registrations(lun: &Value) -> Option<String> {
     let all = lun["registrations"].as_array().filter(|all| !all.is_empty())?;
     let one = |one: &Value| format!("{} (key {})", word(&one["initiator"]), word(&one["key"]));
-    let named: Vec<String> = all.iter().take(REGISTERED).map(one).collect();
+    Some(format!("registered: {}", some(all, one)))
+}
+
+fn some(all: &[Value], one: impl Fn(&Value) -> String) -> String {
+    let named: Vec<String> = all.iter().take(NAMED).map(one).collect();
     let more = match all.len() - named.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    Some(format!("registered: {}{more}", named.join(" and ")))
+    named.join(" and ") + &more
 }
 
 /// Limits and warnings of a LUN.
@@ -152,14 +159,14 @@ mod tests {
 
     #[test]
     fn a_table_shows_what_a_lun_is_and_what_it_may_do() {
-        let text = table(&[(lun(), None)], false);
+        let text = table(&[(lun(), None)], Shape::default());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
         let row = lines[1].split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(row, "db 10.0 GiB - file - - - - - - - -");
         let details = "file:/srv/db.img, read-only, write cache on, at most 1000 commands a second (50 commands at once), warns at 80%";
         assert_eq!(lines[2].trim(), details);
-        assert!(table(&[(lun(), None)], true).contains("READ/S"));
+        assert!(table(&[(lun(), None)], Shape { is_repeated: true, width: None }).contains("READ/S"));
     }
 
     #[test]
@@ -175,8 +182,12 @@ mod tests {
                         write exclusive reservation of iqn.a:h,i,0x1, \
                         registered: iqn.a:h1 (key 0x1) and iqn.a:h2 (key 0x2)";
         assert!(shown.ends_with(expected), "{shown}");
-        lun["registrations"] = (0..REGISTERED + 3).map(registration).collect();
+        lun["registrations"] = (0..NAMED + 3).map(registration).collect();
         assert!(details(&lun).ends_with(" and iqn.a:h7 (key 0x7) and 3 more"), "{}", details(&lun));
+        let holders: Vec<String> = (0..NAMED + 2).map(|number| format!("h{number}")).collect();
+        lun["reservation"]["holders"] = holders.into();
+        assert!(details(&lun).contains("reservation of h0 and "), "{}", details(&lun));
+        assert!(details(&lun).contains(" and h7 and 2 more, registered"), "{}", details(&lun));
     }
 
     #[test]
@@ -185,7 +196,7 @@ mod tests {
         let mut closed = lun();
         closed["not_opened"] = "No such file\u{1b}[2J".into();
         assert_eq!(trouble(&closed).as_deref(), Some("late: No such file\\x1b[2J"));
-        assert!(table(&[(closed.clone(), None)], false).contains("late: No such file"));
+        assert!(table(&[(closed.clone(), None)], Shape::default()).contains("late: No such file"));
         // It was opened since.
         closed["state"] = "open".into();
         assert_eq!(trouble(&closed), None);

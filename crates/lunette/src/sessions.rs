@@ -6,7 +6,7 @@ use crate::figures;
 use crate::manage::ChangeArguments;
 use crate::rates::Load;
 use crate::table::Column::{self, Figures, Words};
-use crate::table::{Table, number, seconds, word};
+use crate::table::{Shape, Table, number, seconds, word};
 use crate::watch::WatchArguments;
 use clap::Args;
 use serde_json::Value;
@@ -51,21 +51,25 @@ const WHO: [Column; 8] = [
     Figures("IN FLIGHT"),
 ];
 
+/// What goes to the details first on a narrow terminal.
+const DISPENSABLE: [&str; 10] =
+    ["ADDRESS", "TRANSPORT", "CORE", "TARGET", "AGE", "R P50", "W P50", "R MB/S", "W MB/S", "IN FLIGHT"];
+
 /// A line of facts for each, and below it how it was reached and what was negotiated.
-fn table(sessions: &[(Value, Option<Load>)], is_repeated: bool) -> String {
+fn table(sessions: &[(Value, Option<Load>)], shape: Shape) -> String {
     if sessions.is_empty() {
         return "Nobody is connected.\n".into();
     }
-    let columns = [&WHO[..], figures::columns(is_repeated)].concat();
+    let columns = [&WHO[..], figures::columns(shape.is_repeated)].concat();
     let mut table = Table::new(&columns);
     for (session, load) in sessions {
-        let figures = match is_repeated {
+        let figures = match shape.is_repeated {
             true => figures::of_load(load.as_ref()),
             false => figures::of_all(session),
         };
         table.add([who(session), figures].concat(), details(session));
     }
-    table.text()
+    table.text(shape.width, &DISPENSABLE)
 }
 
 /// What a session is a session of.
@@ -123,7 +127,7 @@ mod tests {
             "target": "iqn.a:t", "core": 1, "state": "ending", "age_seconds": 3725.5, "in_flight": 32,
             "commands": 123456, "read_bytes": 5000000, "write_bytes": 0, "keys": { "HeaderDigest": "CRC32C" },
         });
-        let text = table(&[(session, None)], false);
+        let text = table(&[(session, None)], Shape::default());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
         assert!(lines[0].starts_with("SESSION  INITIATOR"), "{text}");

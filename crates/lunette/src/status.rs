@@ -178,7 +178,7 @@ fn cores(cores: &[Value], before: &[Value]) -> String {
         row.push(format!("{} of {}", size(&core["buffers_bytes"]), size(&core["buffers_max_bytes"])));
         table.add(row, String::new());
     }
-    table.text()
+    table.text(None, &[])
 }
 
 /// Parts of a core's time that it was busy, polling and asleep.

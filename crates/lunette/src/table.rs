@@ -15,6 +15,28 @@ pub(crate) enum Column {
     Figures(&'static str),
 }
 
+impl Column {
+    fn title(self) -> &'static str {
+        match self {
+            Column::Words(title) | Column::Figures(title) => title,
+        }
+    }
+}
+
+/// How tables are shown.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Shape {
+    /// It is repeated, with what was done meanwhile.
+    pub(crate) is_repeated: bool,
+    /// Characters that a row may have, which is as long as it becomes without.
+    pub(crate) width: Option<usize>,
+}
+
+/// No text is cut shorter: it would say nothing.
+const SHORTEST: usize = 8;
+/// Between two columns.
+const GAP: usize = 2;
+
 /// Rows below titles, each with a line of details of its own, if it has any.
 pub(crate) struct Table<'a> {
     columns: &'a [Column],
@@ -32,34 +54,64 @@ impl<'a> Table<'a> {
         self.rows.push((row, details));
     }
 
-    /// All lines.
-    pub(crate) fn text(&self) -> String {
-        let titles = self.columns.iter().map(|column| match column {
-            Column::Words(title) | Column::Figures(title) => (*title).to_owned(),
-        });
-        let titles: Vec<String> = titles.collect();
-        let widths: Vec<usize> = (0..titles.len())
-            .map(|column| {
-                let all = self.rows.iter().map(|(row, _)| row).chain([&titles]);
-                all.map(|row| row[column].chars().count()).max().unwrap_or(0)
-            })
-            .collect();
+    /// All lines. Where rows would be wider than they may, the columns with these titles go to the details, one after the other, and
+    /// then the widest words are cut.
+    pub(crate) fn text(&self, width: Option<usize>, dispensable: &[&str]) -> String {
+        let titles: Vec<String> = self.columns.iter().map(|column| column.title().to_owned()).collect();
+        let (shown, widths) = self.fit(width.unwrap_or(usize::MAX), &titles, dispensable);
         let line = |row: &[String]| {
-            let cells =
-                self.columns.iter().zip(row).zip(&widths).map(|((column, text), width)| match column {
-                    Column::Words(_) => format!("{text:<width$}"),
+            let cells = shown.iter().map(|index| {
+                let (width, text) = (widths[*index], &row[*index]);
+                match self.columns[*index] {
+                    Column::Words(_) => format!("{:<width$}", end_of(text, width)),
                     Column::Figures(_) => format!("{text:>width$}"),
-                });
+                }
+            });
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
         };
+        let is_whole =
+            |index: usize, text: &str| shown.contains(&index) && text.chars().count() <= widths[index];
         let mut text = line(&titles);
         for (row, details) in &self.rows {
             text += &line(row);
-            if !details.is_empty() {
-                text += &format!("{:width$}  {details}\n", "", width = widths[0]);
+            let hidden =
+                row.iter().enumerate().filter(|(index, text)| !is_whole(*index, text) && *text != NONE);
+            let hidden = hidden.map(|(index, text)| format!("{} {text}", titles[index]));
+            let all: Vec<String> = hidden.chain((!details.is_empty()).then(|| details.clone())).collect();
+            if !all.is_empty() {
+                text += &format!("{:width$}  {}\n", "", all.join(", "), width = widths[0]);
             }
         }
         text
+    }
+
+    /// The columns that are shown, and how wide each column is.
+    fn fit(&self, most: usize, titles: &Vec<String>, dispensable: &[&str]) -> (Vec<usize>, Vec<usize>) {
+        let all = || self.rows.iter().map(|(row, _)| row).chain([titles]);
+        let width = |column: usize| all().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let mut widths: Vec<usize> = (0..titles.len()).map(width).collect();
+        let mut shown: Vec<usize> = (0..titles.len()).collect();
+        let whole = |shown: &[usize]| shown.iter().map(|index| widths[*index] + GAP).sum::<usize>() - GAP;
+        for title in dispensable {
+            if whole(&shown) <= most {
+                break;
+            }
+            shown.retain(|index| titles[*index] != *title);
+        }
+        let excess = whole(&shown).saturating_sub(most);
+        let words = shown.iter().filter(|index| matches!(self.columns[**index], Column::Words(_)));
+        if let Some(widest) = words.max_by_key(|index| widths[**index]) {
+            widths[*widest] = widths[*widest].saturating_sub(excess).max(widths[*widest].min(SHORTEST));
+        }
+        (shown, widths)
+    }
+}
+
+/// A text of so many characters at most, without its beginning where it is longer: names of one site differ at their ends.
+fn end_of(text: &str, width: usize) -> String {
+    match text.chars().count().checked_sub(width) {
+        None | Some(0) => text.to_owned(),
+        Some(more) => "…".chars().chain(text.chars().skip(more + 1)).collect(),
     }
 }
 
@@ -124,7 +176,26 @@ mod tests {
         table.add(vec!["7".into(), "a long name".into(), "1s".into()], "more".into());
         table.add(vec!["1234567".into(), "b".into(), "1m00s".into()], String::new());
         let expected = " NUMBER  NAME           AGE\n      7  a long name     1s\n         more\n1234567  b            1m00s\n";
-        assert_eq!(table.text(), expected);
+        assert_eq!(table.text(None, &["AGE"]), expected);
+    }
+
+    #[test]
+    fn where_a_row_is_too_wide_columns_become_details_and_then_the_widest_words_are_cut() {
+        let mut table = Table::new(&[Column::Words("NAME"), Column::Words("FROM"), Column::Figures("AGE")]);
+        table.add(vec!["iqn.2026-11.io.lunette:a".into(), "10.0.0.1".into(), "1s".into()], "more".into());
+        table.add(vec!["b".into(), NONE.into(), "1m00s".into()], String::new());
+        let at = |width: usize| table.text(Some(width), &["FROM"]);
+        assert_eq!(at(41), table.text(None, &[]), "all of it fits");
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let without = lines(&at(40));
+        let name = "iqn.2026-11.io.lunette:a";
+        assert_eq!(without[..2], [format!("{:24}    AGE", "NAME"), format!("{name}     1s")]);
+        assert_eq!(without[2].trim(), "FROM 10.0.0.1, more");
+        assert_eq!(without.len(), 4, "what is not known is no detail");
+        let cut = lines(&at(20));
+        assert_eq!(cut[1], "…io.lunette:a     1s", "{cut:#?}");
+        assert_eq!(cut[2].trim(), format!("NAME {name}, FROM 10.0.0.1, more"));
+        assert_eq!(lines(&at(3))[1].split_whitespace().next(), Some("…nette:a"), "no shorter than that");
     }
 
     #[test]

@@ -227,6 +227,11 @@ impl Model {
             history.extend(now[0]);
             history.drain(..history.len().saturating_sub(HISTORY));
         }
+        let is_other = |before: &Reading| before.daemon["pid"] != reading.daemon["pid"];
+        if self.reading.as_ref().is_some_and(is_other) || !self.has_asked_session() {
+            // Another session may have its number after a restart.
+            self.asks = None;
+        }
         self.reading = Some(reading);
         self.lost.clear();
         self.arrange();
@@ -279,9 +284,12 @@ impl Model {
 
     /// The session that is selected, and whose it is.
     fn asked(&self) -> Option<(u64, String)> {
-        let (session, _) = self.sessions.get(self.selected)?;
-        let whose = format!("{}, {}", word(&session["initiator"]), target(session));
-        Some((session["id"].as_u64()?, whose))
+        asked(&self.sessions.get(self.selected)?.0)
+    }
+
+    /// Whether the one is still there of which it was asked.
+    fn has_asked_session(&self) -> bool {
+        self.asks.is_some() && self.sessions.iter().any(|(session, _)| asked(session) == self.asks)
     }
 
     fn press(&mut self, key: KeyEvent) -> Wish {
@@ -310,6 +318,12 @@ impl Model {
         self.arrange();
         Wish::Nothing
     }
+}
+
+/// A session's number, and whose it is.
+fn asked(session: &Value) -> Option<(u64, String)> {
+    let whose = format!("{}, {}", word(&session["initiator"]), target(session));
+    Some((session["id"].as_u64()?, whose))
 }
 
 fn weight((_, load): &Item, sort: Sort) -> f64 {
@@ -371,6 +385,28 @@ mod tests {
         assert_eq!((press(&mut model, 'y'), &model.asks), (Wish::Nothing, &None));
         press(&mut model, 'd');
         assert_eq!(press(&mut model, 'y'), Wish::Disconnect(9));
+    }
+
+    #[test]
+    fn a_session_that_has_gone_is_not_asked_about_any_more() {
+        let read = |pid: u64, sessions: &[(u64, &str)]| Reading {
+            daemon: json!({ "pid": pid }),
+            cores: Vec::new(),
+            luns: (Vec::new(), Instant::now()),
+            sessions: (sessions.iter().map(|(id, name)| session(*id, name).0).collect(), Instant::now()),
+        };
+        let mut model = Model { shown: Shown::Sessions, ..Model::default() };
+        let mut is_asked_behind = |before: Reading, after: Reading| {
+            model.take(before);
+            press(&mut model, 'd');
+            assert!(model.asks.is_some());
+            model.take(after);
+            model.asks.take().is_some()
+        };
+        assert!(is_asked_behind(read(1, &[(1, "a")]), read(1, &[(1, "a"), (2, "b")])));
+        assert!(!is_asked_behind(read(1, &[(1, "a")]), read(1, &[(2, "b")])), "it has ended");
+        assert!(!is_asked_behind(read(1, &[(1, "a")]), read(1, &[(1, "b")])), "it is another one's number");
+        assert!(!is_asked_behind(read(1, &[(1, "a")]), read(2, &[(1, "a")])), "the daemon was restarted");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::client::AdminArguments;
 use crate::rates::{Load, Rates};
+use crate::table::Shape;
 use crate::{Failure, PIPE_CLOSED, print, signals, unprinted};
 use clap::Args;
 use config::parse_duration;
@@ -22,6 +23,9 @@ pub(crate) struct WatchArguments {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
     watch: Option<Duration>,
 }
+
+/// Of a terminal that does not say how large it is.
+const SIZE: (u16, u16) = (80, 24);
 
 /// No more often: rates over less say little.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -50,18 +54,28 @@ impl WatchArguments {
         &self,
         admin: &AdminArguments,
         (path, key): (&str, &'static str),
-        table: impl Fn(&[(Value, Option<Load>)], bool) -> String,
+        table: impl Fn(&[(Value, Option<Load>)], Shape) -> String,
     ) -> Result<String, Failure> {
         let admin = self.admin(admin);
         let mut rates = Rates::new(key);
         self.run(|| {
             let items = rates.read(admin.list(path)?, Instant::now());
             Ok(match (self.json, self.is_repeated()) {
-                (false, is_repeated) => table(&items, is_repeated),
+                (false, _) => table(&items, self.shape()),
                 (true, false) => pretty(&items.into_iter().map(|(item, _)| item).collect()),
                 (true, true) => format!("{}\n", Value::from_iter(items.into_iter().map(with_rates))),
             })
         })
+    }
+
+    /// On a terminal that is repainted, a table fits.
+    fn shape(&self) -> Shape {
+        let width = self.repaints().then(|| usize::from(terminal::size().unwrap_or(SIZE).0));
+        Shape { is_repeated: self.is_repeated(), width }
+    }
+
+    fn repaints(&self) -> bool {
+        self.is_repeated() && io::stdout().is_terminal() && !self.json
     }
 
     /// The report that is made so, or, when it is repeated, nothing once an interrupt has come.
@@ -71,14 +85,14 @@ impl WatchArguments {
             .map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
         // Who asks a wrong place, or may not, need not wait.
         let mut text = report()?;
-        let repaints = io::stdout().is_terminal() && !self.json;
+        let repaints = self.repaints();
         if repaints {
             show(&Clear(ClearType::All).to_string())?;
         }
         let mut due = Instant::now();
         loop {
             show(&match (repaints, self.json) {
-                (true, _) => screen(&text, terminal::size().unwrap_or((80, 24))),
+                (true, _) => screen(&text, terminal::size().unwrap_or(SIZE)),
                 (false, false) => format!("{text}\n"),
                 (false, true) => text,
             })?;
@@ -113,16 +127,38 @@ fn with_rates((mut item, load): (Value, Option<Load>)) -> Value {
     item
 }
 
-/// What stands on the screen instead of what stood there: as much of it as fits, the last line for the cursor.
+/// What stands on the screen instead of what stood there: as many lines as fit, of which longer ones are wrapped, the last line for
+/// the cursor.
 fn screen(text: &str, (columns, rows): (u16, u16)) -> String {
     let end_of_line = Clear(ClearType::UntilNewLine);
-    let lines = text.lines().take(usize::from(rows.saturating_sub(1)));
-    let lines = lines.map(|line| {
-        let line: String = line.chars().take(usize::from(columns)).collect();
-        // First: behind a line that is as wide as the terminal it would clear its last column.
-        format!("{end_of_line}{line}\n")
-    });
+    let rows = usize::from(rows.saturating_sub(1));
+    let mut lines: Vec<String> = text.lines().flat_map(|line| wrapped(line, columns.into())).collect();
+    if lines.len() > rows {
+        let more = lines.len() + 1 - rows.max(1);
+        lines.truncate(rows.saturating_sub(1));
+        let note = format!("... and {more} more lines");
+        lines.extend((rows > 0).then(|| note.chars().take(columns.into()).collect::<String>()));
+    }
+    // First: behind a line that is as wide as the terminal it would clear its last column.
+    let lines = lines.into_iter().map(|line| format!("{end_of_line}{line}\n"));
     format!("{}{}{}", MoveTo(0, 0), lines.collect::<String>(), Clear(ClearType::FromCursorDown))
+}
+
+/// A line in lines of so many characters, which begin below its first word.
+fn wrapped(line: &str, columns: usize) -> Vec<String> {
+    let indent = line.chars().take_while(|c| *c == ' ').count().min(columns / 2);
+    let most = columns.max(indent + 1);
+    let mut lines = Vec::new();
+    let mut rest: Vec<char> = line.chars().collect();
+    while rest.len() > most {
+        let space = rest[indent + 1..=most].iter().rposition(|c| *c == ' ');
+        let end = space.map_or(most, |at| indent + 1 + at);
+        lines.push(rest[..end].iter().collect());
+        let behind = rest[end..].iter().skip_while(|c| **c == ' ');
+        rest = std::iter::repeat_n(' ', indent).chain(behind.copied()).collect();
+    }
+    lines.push(rest.into_iter().collect());
+    lines
 }
 
 /// Prints it; nothing is said about a reader that has gone.
@@ -139,8 +175,22 @@ mod tests {
 
     #[test]
     fn a_screen_is_never_longer_or_wider_than_the_terminal() {
-        let text = screen("a long line\nb\nc\nd\n", (6, 4));
-        assert_eq!(text, "\u{1b}[1;1H\u{1b}[Ka long\n\u{1b}[Kb\n\u{1b}[Kc\n\u{1b}[J");
+        let text = screen("a long line\nb\n", (6, 4));
+        assert_eq!(text, "\u{1b}[1;1H\u{1b}[Ka long\n\u{1b}[Kline\n\u{1b}[Kb\n\u{1b}[J");
+        let text = screen("a\nb\nc\nd\n", (22, 4));
+        assert_eq!(text, "\u{1b}[1;1H\u{1b}[Ka\n\u{1b}[Kb\n\u{1b}[K... and 2 more lines\n\u{1b}[J");
+        for size in [(0, 0), (1, 1), (1, 2), (2, 9)] {
+            screen("   a long line\nb\n", size);
+        }
+    }
+
+    #[test]
+    fn a_line_is_wrapped_below_its_first_word() {
+        assert_eq!(wrapped("  one two three", 15), ["  one two three"]);
+        assert_eq!(wrapped("  one two three", 9), ["  one two", "  three"]);
+        assert_eq!(wrapped("  one two three", 10), ["  one two", "  three"]);
+        assert_eq!(wrapped("  abcdefghij", 7), ["  abcde", "  fghij"]);
+        assert_eq!(wrapped("", 7), [""]);
     }
 
     #[test]

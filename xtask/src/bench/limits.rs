@@ -19,7 +19,7 @@ pub(super) struct Limit {
 /// Where the command's tests count what a session takes.
 const TEN_THOUSAND: &str = "idle::soak::so_it_does_among_ten_thousand";
 
-pub(super) const LIMITS: [Limit; 4] = [
+pub(super) const LIMITS: [Limit; 5] = [
     Limit {
         name: "quiet_p99",
         what: "p99 latency of 100 quiet sessions beside a loud one, of theirs alone",
@@ -40,6 +40,13 @@ pub(super) const LIMITS: [Limit; 4] = [
         command: &["bench", "--locked", "--package", "lunette", "--bench", "idle"],
         words: "10000 idle sessions, % of a core: ",
         at_most: 0.2,
+    },
+    Limit {
+        name: "small_bytes",
+        what: "memory of a daemon with 100 LUNs and 100 sessions beside its arenas, bytes",
+        command: &["bench", "--locked", "--package", "lunette", "--bench", "idle"],
+        words: "100 LUNs and 100 sessions, bytes: ",
+        at_most: 24e6,
     },
     Limit {
         name: "idle_session_bytes",

@@ -44,7 +44,7 @@ const CORE: &[Field] = &[
 const LUN: &[Field] = &[
     ("name", TEXT, "Its name"),
     ("store", TEXT, "Where its data is, as --lun has it"),
-    ("size_bytes", NUMBER_OR_NONE, "Its size"),
+    ("size_bytes", NUMBER_OR_NONE, "Its size; null: its store has not been opened yet"),
     ("block_bytes", NUMBER, "Its logical block size"),
     ("physical_block_bytes", NUMBER, "Its physical block size"),
     ("serial", TEXT, "Unit serial number"),

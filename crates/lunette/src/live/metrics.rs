@@ -102,7 +102,7 @@ impl Scrape {
             }
             Ok(())
         };
-        gauge("lun_size_bytes", "Size of a LUN", &|unit| Some(unit.size_bytes))?;
+        gauge("lun_size_bytes", "Size of a LUN", &|unit| unit.size_bytes)?;
         gauge("lun_used_bytes", "What the store of a thin LUN takes, where that is known", &|unit| {
             unit.used_bytes
         })?;

@@ -28,7 +28,7 @@ fn lun(lun: &Lun, unit: Option<&UnitSummary>) -> Value {
     let json = json!({
         "name": lun.name,
         "store": lun.store.to_string(),
-        "size_bytes": unit.map(|unit| unit.size_bytes),
+        "size_bytes": unit.filter(|unit| unit.failed.is_none()).map(|unit| unit.size_bytes),
         "block_bytes": unit.map_or(lun.block_bytes, |unit| unit.block_bytes),
         "physical_block_bytes": lun.physical_block_bytes,
         "serial": unit.map_or(&lun.serial, |unit| &unit.serial),

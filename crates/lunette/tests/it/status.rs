@@ -66,6 +66,9 @@ fn a_daemon_s_status_says_whether_all_is_well_to_people_and_to_scripts() {
     assert_eq!(document["pid"], served.daemon.pid());
     let luns = served.must(&["luns"]);
     assert!(luns.contains("f.img, late: "), "{luns}");
+    let luns = json(&served.must(&["luns", "--json"]));
+    let late = luns.as_array().expect("a list").iter().find(|lun| lun["name"] == "f").expect("the LUN");
+    assert_eq!((&late["state"], &late["size_bytes"]), (&"late".into(), &Value::Null), "{late}");
     served.daemon.stop();
     let gone = super::reload::ask(&served.folder.path().join("admin.sock"), &["status"]);
     assert_eq!(code(&gone), Some(1), "{}", gone.text);
@@ -90,6 +93,9 @@ fn people_see_who_holds_a_lun_and_what_a_session_has_negotiated() {
     served.daemon.stop();
 }
 
+/// Of a terminal: less than what tables would like.
+const COLUMNS: usize = 64;
+
 /// A command that goes on.
 struct Watching {
     child: Child,
@@ -106,7 +112,12 @@ impl Watching {
     /// The same on a terminal of its own.
     fn on_terminal(served: &Served, arguments: &str) -> Watching {
         let mut command = tool("script");
-        command.args(["-q", "-c", &format!("exec \"$LUNETTE\" {arguments}"), "/dev/null"]);
+        command.args([
+            "-q",
+            "-c",
+            &format!("stty rows 24 cols {COLUMNS}; exec \"$LUNETTE\" {arguments}"),
+            "/dev/null",
+        ]);
         command.env("SHELL", "/bin/sh").env("LUNETTE", Daemon::command().get_program());
         Watching::run(served, &mut command)
     }
@@ -116,6 +127,24 @@ impl Watching {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
         let lines = BufReader::new(child.stdout.take().expect("a pipe"));
         Watching { child, lines }
+    }
+
+    /// What a screen of that terminal shows, from one line on that begins so.
+    fn screen(&mut self, title: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            let line = self.line().replace("\u{1b}[K", "").replace("\u{1b}[2J", "");
+            let line = line.trim_end_matches(['\r', '\n']);
+            // The cursor goes back to the first line of the next one.
+            let next = line.find("\u{1b}[1;1H");
+            if next.is_some() && !lines.is_empty() {
+                return lines;
+            }
+            let line = next.map_or(line, |_| line.rsplit('H').next().unwrap_or_default());
+            if line.starts_with(title) || !lines.is_empty() {
+                lines.push(line.to_owned());
+            }
+        }
     }
 
     fn line(&mut self) -> String {
@@ -129,6 +158,34 @@ impl Watching {
         let status = wait(&mut self.child, Duration::from_secs(30)).expect("it ends");
         assert!(status.success(), "{status}");
     }
+}
+
+#[test]
+fn what_is_watched_fits_on_a_narrow_terminal_and_nothing_of_it_is_lost() {
+    let served = Served::with(FILE, ", \"f\"");
+    let _session = served.session("a-name-that-is-longer-than-its-column");
+    let luns = ["LUN", "STATE", "READ/S", "R P99", "WRITE/S", "W P99"];
+    let cases: [(&str, &[&str], &[&str]); 3] = [
+        ("luns", &luns, &["SIZE 1.00 MiB", "STORE file", "f.img", "write cache on"]),
+        (
+            "sessions",
+            &["SESSION", "INITIATOR", "READ/S", "R P99"],
+            &["ADDRESS 127.0.0.1:", "a-name-that-is-longer-than-its-column", "MaxBurstLength="],
+        ),
+        ("status", &["Lunette"], &["CORE", "session_begun"]),
+    ];
+    for (command, titles, parts) in cases {
+        let mut watching = Watching::on_terminal(&served, &format!("{command} --watch=100ms"));
+        let screen = watching.screen(titles[0]);
+        watching.interrupt();
+        let all = screen.join("\n");
+        assert!(screen.iter().all(|line| line.chars().count() <= COLUMNS), "{all}");
+        assert!(titles.iter().all(|title| screen[0].contains(title)), "{all}");
+        // Wherever it was wrapped, inside a long word too.
+        let text = |of: &str| of.split_whitespace().collect::<String>();
+        assert!(parts.iter().all(|part| text(&all).contains(&text(part))), "{all}");
+    }
+    served.daemon.stop();
 }
 
 #[test]

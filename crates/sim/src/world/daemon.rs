@@ -2,7 +2,7 @@
 
 use crate::kernel::Kernel;
 use crate::net::Shared;
-use engine::world::{Counted, Cores};
+use engine::world::{Cores, Counted};
 use reactor::io::Wait;
 
 pub(super) struct Daemon {

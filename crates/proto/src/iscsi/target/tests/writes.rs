@@ -176,7 +176,9 @@ fn more_than_first_burst_ends_the_task() {
 
 /// The log can say of which command it was.
 fn turned_away(driver: &mut Driver) {
-    let Some(Up::TurnedAway { command, how: TurnedAway::Sense(sense) }) = driver.up() else { panic!("for the log") };
+    let Some(Up::TurnedAway { command, how: TurnedAway::Sense(sense) }) = driver.up() else {
+        panic!("for the log")
+    };
     assert_eq!((command.write_bytes, &sense.as_bytes()[12..14]), (512, &[0x0c, 0x0c][..]));
 }
 
