@@ -84,10 +84,12 @@ impl RbdStore {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Whether librbd compares and writes a range as one: all of it lies in one object, or, of an older librbd, in one sector.
+    /// Whether librbd compares and writes a range as one: all of it lies in one object, or, of an older librbd, in one sector. Where it
+    /// finds a difference, it asserts that as many bytes from there on, counted from the start of the object, lie in one stripe unit:
+    /// they do if two such ranges fit.
     fn swaps(&self, range: Range) -> bool {
         let unit = if self.swaps_objects.load(Ordering::Relaxed) { self.stripe_unit } else { SECTOR_BYTES };
-        range.offset / unit == range.end().saturating_sub(1) / unit
+        range.len <= self.stripe_unit / 2 && range.offset / unit == range.end().saturating_sub(1) / unit
     }
 
     fn is_lost(&self) -> bool {
@@ -176,6 +178,8 @@ static CLOSING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 /// Closing waits for the cluster, which may hang, and the last that has the store may be a core.
 impl Drop for RbdStore {
     fn drop(&mut self) {
+        // An answer that comes now, or was not looked at, holds the mailbox that it lies in.
+        self.probe.get_mut().unwrap_or_else(PoisonError::into_inner).mail.close();
         let count = |change: fn(&mut usize)| {
             change(&mut CLOSING.0.lock().unwrap_or_else(PoisonError::into_inner));
             CLOSING.1.notify_all();

@@ -56,6 +56,11 @@ impl Hold {
         }
     }
 
+    /// Whether all of it is locked.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.taken == self.count
+    }
+
     /// The `nth` stripe in ascending order; a range that wraps around starts at the table's low end.
     fn stripe(&self, nth: u32) -> usize {
         let wrapped = (self.first + self.count).saturating_sub(STRIPES);

@@ -7,7 +7,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What librbd is to do; the bytes are in [`Call::data`].
@@ -36,7 +36,7 @@ pub(super) enum Work {
 pub(super) struct Call {
     pub(super) work: Work,
     pub(super) data: Vec<u8>,
-    /// Where a comparison found the first difference.
+    /// Where librbd says that a comparison found a difference: of what that is an offset depends on its version.
     pub(super) mismatch: u64,
     /// What librbd answered: a negative number is an error.
     pub(super) answer: i64,
@@ -180,9 +180,12 @@ impl Shared {
             waiting.push(lane.clone());
         }
         self.waiting_count.store(waiting.len(), Ordering::SeqCst);
+        // Either whoever releases sees the lane, or the lane sees what was released.
+        fence(Ordering::SeqCst);
     }
 
     fn released(&self) {
+        fence(Ordering::SeqCst);
         if self.waiting_count.load(Ordering::SeqCst) > 0 {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             waiting.drain(..).for_each(|lane| lane.wake());
@@ -219,8 +222,12 @@ impl Guard {
         self.occupied.is_some()
     }
 
-    /// Continues to lock. `writes`: the range of an operation that waits for those that are done part by part.
+    /// Continues to lock. `writes`: the range of an operation that waits for those that are done part by part. What is locked
+    /// stays locked: an operation that reads before it writes asks again, and those that came meanwhile wait for it.
     pub(super) fn try_lock(&mut self, writes: Option<Range>) -> bool {
+        if self.hold.is_whole() {
+            return true;
+        }
         if !self.shared.stripes.try_lock(&mut self.hold) {
             return false;
         }
@@ -228,6 +235,7 @@ impl Guard {
             self.occupied.is_none() && writes.is_some_and(|range| self.shared.occupied.overlaps(range));
         if is_held_off {
             self.shared.stripes.unlock(&mut self.hold);
+            self.shared.released();
         }
         !is_held_off
     }
@@ -250,5 +258,42 @@ impl Drop for Guard {
             self.shared.change_abandoned(|abandoned| abandoned.remove(&self.number));
         }
         self.shared.released();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stripes::Mode;
+
+    const RANGE: Range = Range { offset: 4096, len: 8192 };
+
+    fn writer(shared: &Arc<Shared>) -> Guard {
+        Guard::new(shared, Hold::new(Mode::Exclusive, RANGE.offset, RANGE.len))
+    }
+
+    #[test]
+    fn what_was_read_stays_locked_until_it_is_written() {
+        let shared = Shared::new().unwrap();
+        let (mut writer, mut clear) = (writer(&shared), writer(&shared));
+        assert!(writer.try_lock(Some(RANGE)));
+        assert!(clear.occupy(Range { offset: 0, len: 1 << 30 }));
+        assert!(writer.try_lock(Some(RANGE)), "it goes on between its read and its write");
+        assert!(!clear.try_lock(None), "and the clear waits for it");
+        drop(writer);
+        assert!(clear.try_lock(None));
+    }
+
+    #[test]
+    fn a_write_that_has_not_begun_waits_for_a_clear_and_is_woken_by_its_end() {
+        let shared = Shared::new().unwrap();
+        let (mut writer, mut clear) = (writer(&shared), writer(&shared));
+        assert!(clear.occupy(RANGE) && !writer.try_lock(Some(RANGE)));
+        let lane = Mailbox::new().unwrap();
+        shared.wake_on_release(&lane);
+        let is_woken = || rustix::io::read(lane.event(), &mut [0; 8]).is_ok();
+        assert!(!is_woken());
+        drop(clear);
+        assert!(is_woken() && writer.try_lock(Some(RANGE)));
     }
 }

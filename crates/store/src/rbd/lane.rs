@@ -69,6 +69,8 @@ enum Phase {
     Clear,
     /// Compares and writes at once.
     Swap,
+    /// Reads where that found a difference.
+    Locate,
     Flush,
 }
 
@@ -208,10 +210,10 @@ impl RbdLane {
         let size = self.store.size();
         let flight = self.flights[slot].as_mut().expect("a call belongs to an operation");
         flight.since = io.now();
-        if flight.phase == Phase::Swap && call.answer == -i64::from(Errno::INVAL.raw_os_error()) {
+        if let Some(phase) = flight.instead_of_swap(&call) {
             // An older librbd does so in one sector only.
-            self.store.swaps_objects.store(false, Ordering::Relaxed);
-            (flight.phase, flight.call) = (Phase::Read, Some(call));
+            self.store.swaps_objects.fetch_and(phase != Phase::Read, Ordering::Relaxed);
+            (flight.phase, flight.call) = (phase, Some(call));
             return self.proceed(io, slot, done);
         }
         match flight.completed(io, call, size) {
@@ -257,7 +259,7 @@ impl Flight {
     fn prepare<I: Io>(&self, io: &mut I, call: &mut Call) {
         let offset = self.range.offset;
         call.work = match self.phase {
-            Phase::Read => {
+            Phase::Read | Phase::Locate => {
                 call.data.resize(self.range.len as usize, 0);
                 Work::Read { offset }
             }
@@ -289,22 +291,37 @@ impl Flight {
         };
     }
 
+    /// What is done where librbd could not compare and write, or found a difference.
+    fn instead_of_swap(&self, call: &Call) -> Option<Phase> {
+        let number =
+            i32::try_from(call.answer.saturating_neg()).ok().filter(|_| self.phase == Phase::Swap)?;
+        match Errno::from_raw_os_error(number) {
+            Errno::INVAL => Some(Phase::Read),
+            Errno::ILSEQ => Some(Phase::Locate),
+            _ => None,
+        }
+    }
+
     /// Its call has ended.
     fn completed<I: Io>(&mut self, io: &mut I, mut call: Box<Call>, size: u64) -> Step {
         if call.answer < 0 {
             let error = self.error(&call, size);
             return Step::Done(call, Err(error));
         }
+        let is_read = matches!(self.phase, Phase::Read | Phase::Locate);
+        if is_read && u64::try_from(call.answer) != Ok(call.data.len() as u64) {
+            let at = self.range.offset;
+            return Step::Done(call, Err(StoreError::ReadFailed { at }));
+        }
         match (self.phase, &self.op) {
             (Phase::Read, Op::Read { into, .. }) => {
-                if call.answer != i64::try_from(call.data.len()).unwrap_or(i64::MAX) {
-                    let at = self.range.offset;
-                    return Step::Done(call, Err(StoreError::ReadFailed { at }));
-                }
                 io.arena().copy_in(&call.data, into);
                 Step::Done(call, DONE)
             }
-            (Phase::Read, Op::Compare { with, .. } | Op::CompareAndWrite { compare: with, .. }) => {
+            (
+                Phase::Read | Phase::Locate,
+                Op::Compare { with, .. } | Op::CompareAndWrite { compare: with, .. },
+            ) => {
                 let operand = io.arena().to_vec(with);
                 if let Some(at) = call.data.iter().zip(&operand).position(|(here, there)| here != there) {
                     return Step::Done(call, Err(StoreError::Miscompare { at: at as u32 }));
@@ -329,7 +346,8 @@ impl Flight {
         if self.is_cancelled {
             return Step::Done(call, Err(StoreError::Cancelled));
         }
-        self.phase = Phase::Put;
+        // Another client has made it equal since it was compared: it is compared again.
+        self.phase = if self.phase == Phase::Locate { Phase::Swap } else { Phase::Put };
         self.call = Some(call);
         Step::Next
     }
@@ -355,9 +373,6 @@ impl Flight {
     fn error(&self, call: &Call, size: u64) -> StoreError {
         let number = i32::try_from(call.answer.saturating_neg()).unwrap_or(i32::MAX);
         match Errno::from_raw_os_error(number) {
-            Errno::ILSEQ if self.phase == Phase::Swap => {
-                StoreError::Miscompare { at: u32::try_from(call.mismatch).unwrap_or(0) }
-            }
             Errno::NOSPC | Errno::DQUOT => StoreError::NoSpace,
             Errno::ROFS => StoreError::ReadOnly,
             Errno::INVAL if self.range.end() > size => StoreError::OutOfRange,
@@ -428,6 +443,7 @@ impl<I: Io> Lane<I> for RbdLane {
 
     /// What has not made progress for so long is reported as failed; its call holds its blocks until it has ended.
     fn tick(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
+        self.flush(io, done);
         let now = io.now();
         let is_due = |flight: &Flight| now.since(flight.since) >= self.store.give_up_after;
         let due: Vec<usize> =

@@ -20,9 +20,16 @@ const CONNECT_SECONDS: &CStr = c"15";
 /// How long an operation waits for the cluster: as for the target of a remote unit.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 
-/// Options of librbd without which it would acknowledge what is not on the OSDs. Images and pools may have others, which come
-/// first.
-const UNCACHED: [(&CStr, &CStr); 2] = [(c"rbd_cache", c"false"), (c"rbd_persistent_cache_mode", c"disabled")];
+/// Options of librbd that an image or a pool may have otherwise, which comes first, and what would follow.
+const NEEDED: [(&CStr, &CStr, &str); 3] = [
+    (c"rbd_cache", c"false", LOSES_WRITES),
+    (c"rbd_persistent_cache_mode", c"disabled", LOSES_WRITES),
+    (c"rbd_non_blocking_aio", c"true", "a core could wait for the cluster"),
+];
+const LOSES_WRITES: &str = "acknowledged writes could be lost";
+
+/// Of librados: a call that ended sooner than its request could land after newer ones.
+const OSD_TIMEOUT: (&CStr, &CStr) = (c"rados_osd_op_timeout", c"0");
 
 /// How an image is used.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +76,7 @@ pub fn open(place: &RbdImage, options: Options) -> Result<Arc<RbdStore>, OpenErr
     examine(place)?;
     let read_only = options.read_only || place.snapshot.is_some();
     let image = open_image(place, read_only)?;
-    check_uncached(place, &image)?;
+    check_options(place, &image)?;
     if !read_only {
         lock(place, &image)?;
     }
@@ -176,7 +183,7 @@ fn connect(place: &RbdImage) -> Result<Cluster, OpenError> {
             .map_err(|error| failed("keyring", error, "correct keyring="))?;
         set(c"keyring", &path)?;
     }
-    for (option, value) in UNCACHED {
+    for (option, value) in NEEDED.map(|(option, value, _)| (option, value)).into_iter().chain([OSD_TIMEOUT]) {
         set(option, value)?;
     }
     set(c"client_mount_timeout", CONNECT_SECONDS)?;
@@ -196,17 +203,15 @@ fn connect(place: &RbdImage) -> Result<Cluster, OpenError> {
     Ok(cluster)
 }
 
-/// Whether what librbd acknowledges is on the OSDs.
-fn check_uncached(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
-    for (option, wanted) in UNCACHED {
+/// Whether what librbd acknowledges is on the OSDs, and it blocks no caller.
+fn check_options(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
+    for (option, wanted, otherwise) in NEEDED {
         let name = option.to_string_lossy();
         let found = image
             .option(option)
             .map_err(|error| fault(place, format!("{name}: {}", text(error)), SEE_CEPH))?;
         if let Some(found) = found.filter(|found| found.as_bytes() != wanted.to_bytes()) {
-            let problem = format!(
-                "its own configuration, or its pool's, has {name} = {found}: acknowledged writes could be lost"
-            );
+            let problem = format!("its own configuration, or its pool's, has {name} = {found}: {otherwise}");
             let remedy =
                 format!("remove it (rbd config image rm POOL/IMAGE {name}; rbd config pool rm POOL {name})");
             return Err(fault(place, problem, &remedy));

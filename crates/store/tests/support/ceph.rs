@@ -135,6 +135,8 @@ setuser =
 setgroup =
 [mon]
 mon data = {folder}/mon
+# A monitor refuses to start on a disk that is 95 % full, with some gigabytes left.
+mon data avail crit = 0
 [osd]
 osd data = {folder}/osd.0
 osd objectstore = {store}
