@@ -15,6 +15,7 @@ use std::fmt;
 use std::time::Duration;
 use wire::aoe::{Mac, Order};
 use wire::ata::PassThrough;
+use wire::scsi::opcode;
 use wire::{Cdb, Places, Sense, shown};
 
 /// The most data of one command.
@@ -272,9 +273,7 @@ impl Drop for Client {
 
 /// Whether executing a command a second time changes nothing.
 fn is_repeatable(opcode: u8) -> bool {
-    const COMPARE_AND_WRITE: u8 = 0x89;
-    const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
-    const EXTENDED_COPY: u8 = 0x83;
+    use opcode::{COMPARE_AND_WRITE, EXTENDED_COPY, PERSISTENT_RESERVE_OUT};
     // What a device aborts of these it never executes; and an order may meanwhile have been followed by
     // another's.
     const OF_ATA: [u8; 2] = [PassThrough::OPCODE, Order::OPCODE];

@@ -6,6 +6,7 @@
 pub mod capacity;
 pub mod cdb;
 pub mod command;
+pub mod copy;
 pub mod designator;
 pub mod field;
 pub mod inquiry;

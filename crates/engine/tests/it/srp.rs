@@ -5,6 +5,7 @@ use engine::Daemon;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
+use wire::scsi::opcode::{READ_10, RESERVE_6 as RESERVE, TEST_UNIT_READY, WRITE_10};
 use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT as CONFLICT};
 
 const GUID: u64 = 0x024c_7500_0000_0001;
@@ -19,11 +20,7 @@ const IMMEDIATE_AT: u16 = 68;
 const NONE: u8 = 0;
 const TERMINATED: u8 = 1;
 const MAINTAINED: u8 = 2;
-const TEST_UNIT_READY: u8 = 0x00;
-const RESERVE: u8 = 0x16;
 const ASYNC_EVENT: u8 = 0x82;
-const READ_10: u8 = 0x28;
-const WRITE_10: u8 = 0x2a;
 /// Formats of the descriptors: data-out or data-in by a direct one.
 const OUT_DIRECT: u8 = 0x10;
 const IN_DIRECT: u8 = 0x01;

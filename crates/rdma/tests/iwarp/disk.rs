@@ -10,8 +10,7 @@ use std::sync::Arc;
 use wire::Places;
 use wire::scsi::command::Read12;
 
-pub(crate) const READ: u8 = 0x88;
-pub(crate) const WRITE: u8 = 0x8a;
+pub(crate) use wire::scsi::opcode::{READ_16 as READ, WRITE_16 as WRITE};
 
 /// Bytes of one fetch or push.
 const PIECE: u32 = 96 << 10;

@@ -8,7 +8,10 @@ use crate::vocabulary::command::Ending;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
 use wire::scsi::command::{ReadDefectData10, ReadDefectData12, ReceiveDiagnosticResults, SendDiagnostic};
-use wire::scsi::parameters::{DefectList10, DefectList12};
+use wire::scsi::parameters::{DefectList10, DefectList12, DiagnosticHeader};
+
+/// The page that lists the pages, and the only one.
+const SUPPORTED_PAGES: u8 = 0x00;
 
 /// SEND DIAGNOSTIC: the default self-test, and the self-tests in the background and foreground; all find whether the
 /// unit is ready. There are no diagnostic pages to send.
@@ -28,17 +31,18 @@ pub(crate) fn send<P: From<Ending>>(admission: &Admission<'_>) -> Result<P, Fail
     }
 }
 
-/// RECEIVE DIAGNOSTIC RESULTS: the page that lists the pages.
+/// RECEIVE DIAGNOSTIC RESULTS.
 pub(crate) fn receive<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    if cdb.get(ReceiveDiagnosticResults::VALID) && cdb.get(ReceiveDiagnosticResults::PAGE) != 0 {
+    if cdb.get(ReceiveDiagnosticResults::VALID) && cdb.get(ReceiveDiagnosticResults::PAGE) != SUPPORTED_PAGES {
         return Err(Check::cdb_field(ReceiveDiagnosticResults::PAGE).into());
     }
     Ok(P::from(Answer::new(*cdb, cdb.get(ReceiveDiagnosticResults::ALLOCATION).into(), build_pages)))
 }
 
 fn build_pages(_: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    data.extend_from_slice(&[0x00, 0, 0, 1, 0x00]);
+    data.extend_from_slice(&DiagnosticHeader { code: SUPPORTED_PAGES, following_bytes: 1 }.to_bytes());
+    data.push(SUPPORTED_PAGES);
     Ok(())
 }
 

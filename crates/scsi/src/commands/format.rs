@@ -6,12 +6,7 @@ use crate::commands::erase::{Erase, List, Method};
 use crate::vocabulary::modes::EraseKind;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::scsi::command::FormatUnit;
-
-/// Length of the short parameter list header, and of the long one.
-const HEADER_BYTES: [u32; 2] = [4, 8];
-
-/// Length of an initialization pattern descriptor without a pattern.
-const DESCRIPTOR_BYTES: u32 = 4;
+use wire::scsi::parameters::{FormatLongHeader, FormatOptions, FormatShortHeader, InitializationPattern};
 
 /// FORMAT UNIT.
 pub(crate) fn begin<P: From<Box<Erase>>>(admission: &Admission<'_>) -> Result<P, Failure> {
@@ -24,11 +19,10 @@ pub(crate) fn begin<P: From<Box<Erase>>>(admission: &Admission<'_>) -> Result<P,
     }
     let long = asked.long_list;
     let list = if asked.has_data {
-        let header = header_bytes(long);
-        if admission.request.write_bytes < header {
+        if admission.request.write_bytes < list_bytes(long, false) {
             return Err(Check::PARAMETER_LENGTH.into());
         }
-        let bytes = admission.request.write_bytes.min(header.saturating_add(DESCRIPTOR_BYTES));
+        let bytes = admission.request.write_bytes.min(list_bytes(long, true));
         List::Format { bytes, long }
     } else if long || asked.complete_list {
         // Both belong to a parameter list.
@@ -41,9 +35,11 @@ pub(crate) fn begin<P: From<Box<Erase>>>(admission: &Admission<'_>) -> Result<P,
     Ok(P::from(Box::new(Erase::new(EraseKind::Format, method, list, false))))
 }
 
-fn header_bytes(long: bool) -> u32 {
-    let [short_bytes, long_bytes] = HEADER_BYTES;
-    if long { long_bytes } else { short_bytes }
+/// Length of a parameter list, with an initialization pattern descriptor or without.
+fn list_bytes(long: bool, has_pattern: bool) -> u32 {
+    let header = if long { FormatLongHeader::BYTES } else { FormatShortHeader::BYTES };
+    let pattern = if has_pattern { InitializationPattern::BYTES } else { 0 };
+    u32::try_from(header.saturating_add(pattern)).unwrap_or(u32::MAX)
 }
 
 /// What a parameter list says.
@@ -58,40 +54,51 @@ pub(crate) struct Parameters {
 impl Parameters {
     /// Reads header and initialization pattern descriptor at the start of `list`.
     pub(crate) fn parse(list: &[u8], long: bool) -> Result<Parameters, Check> {
-        let [usage, options, rest @ ..] = list else { return Err(Check::PARAMETER_LENGTH) };
-        if usage & 0x07 != 0 {
-            return Err(Check::parameter_bit(0, 2));
+        let header_bytes = list_bytes(long, false);
+        let split = usize::try_from(header_bytes).ok().and_then(|bytes| list.split_at_checked(bytes));
+        let (header, pattern) = split.ok_or(Check::PARAMETER_LENGTH)?;
+        let options = FormatOptions::read(header);
+        if options.protection_usage != 0 {
+            return Err(Check::parameter_field(FormatOptions::PROTECTION_USAGE));
         }
-        // Without FOV the options DPRY, DCRT, STPF and IP are zero.
-        if options & 0x80 == 0 && options & 0x78 != 0 {
-            return Err(Check::parameter_bit(1, 7));
+        let FormatOptions { disable_primary, disable_certification, stop, has_pattern, immediate, .. } = options;
+        if !options.valid && (disable_primary || disable_certification || stop || has_pattern) {
+            return Err(Check::parameter_field(FormatOptions::VALID));
         }
-        // Defect lists: there are no defects. In a long header, protection information comes before their length.
-        let (protection, defects, rest) = match (long, rest) {
-            (true, [_, protection, a, b, c, d, rest @ ..]) => (*protection, [*a, *b, *c, *d], rest),
-            (false, [a, b, rest @ ..]) => (0, [0, 0, *a, *b], rest),
-            (_, _) => return Err(Check::PARAMETER_LENGTH),
-        };
-        if protection != 0 {
-            return Err(Check::parameter_byte(3));
+        check_lists(header, long)?;
+        if has_pattern {
+            check_pattern(pattern, u16::try_from(header_bytes).unwrap_or(0))?;
         }
-        if defects != [0; 4] {
-            return Err(Check::parameter_byte(if long { 4 } else { 2 }));
-        }
-        let header = header_bytes(long);
-        let mut bytes = header;
-        if options & 0x08 != 0 {
-            let at = u16::try_from(header).unwrap_or(0);
-            match rest {
-                // SI; only the default pattern, which is zeros and has no length.
-                [0, 0, 0, 0, ..] => bytes = header.saturating_add(DESCRIPTOR_BYTES),
-                [0, _, _, _, ..] => return Err(Check::parameter_byte(at.saturating_add(1))),
-                [_, _, _, _, ..] => return Err(Check::parameter_byte(at)),
-                _ => return Err(Check::PARAMETER_LENGTH),
-            }
-        }
-        Ok(Parameters { immediate: options & 0x02 != 0, bytes })
+        Ok(Parameters { immediate, bytes: list_bytes(long, has_pattern) })
     }
+}
+
+/// There are neither defects nor protection information.
+fn check_lists(header: &[u8], long: bool) -> Result<(), Check> {
+    let FormatLongHeader { protection, defect_bytes } = FormatLongHeader::read(header);
+    if long && protection != 0 {
+        return Err(Check::parameter_field(FormatLongHeader::PROTECTION));
+    }
+    if long && defect_bytes != 0 {
+        return Err(Check::parameter_field(FormatLongHeader::DEFECT_BYTES));
+    }
+    if !long && FormatShortHeader::read(header).defect_bytes != 0 {
+        return Err(Check::parameter_field(FormatShortHeader::DEFECT_BYTES));
+    }
+    Ok(())
+}
+
+/// Only the default pattern, which is zeros and has no length. The descriptor is at byte `at` of the list.
+fn check_pattern(descriptor: &[u8], at: u16) -> Result<(), Check> {
+    let fields = descriptor.get(..InitializationPattern::BYTES).map(InitializationPattern::read);
+    let InitializationPattern { options, kind, pattern_bytes } = fields.ok_or(Check::PARAMETER_LENGTH)?;
+    if options != 0 {
+        return Err(Check::parameter_byte(at.saturating_add(InitializationPattern::OPTIONS.byte())));
+    }
+    if kind != 0 || pattern_bytes != 0 {
+        return Err(Check::parameter_byte(at.saturating_add(InitializationPattern::KIND.byte())));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,15 +8,13 @@ use crate::vocabulary::modes::EraseKind;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
 use wire::scsi::command::Sanitize;
-
-/// Length of the header before an initialization pattern.
-const HEADER_BYTES: u16 = 4;
+use wire::scsi::parameters::OverwriteList;
 
 /// OVERWRITE.
 pub(crate) fn overwrite<P: From<Box<Erase>>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let len = check_cdb(admission.cdb())?;
-    let longest = admission.block_bytes().saturating_add(u32::from(HEADER_BYTES));
-    if len <= HEADER_BYTES || u32::from(len) > longest {
+    let pattern_bytes = usize::from(len).saturating_sub(OverwriteList::BYTES);
+    if pattern_bytes == 0 || u32::try_from(pattern_bytes).is_ok_and(|bytes| bytes > admission.block_bytes()) {
         return Err(Check::cdb_field(Sanitize::LIST_BYTES).into());
     }
     if admission.request.write_bytes < u32::from(len) {
@@ -64,23 +62,23 @@ fn begin<P: From<Box<Erase>>>(admission: &Admission<'_>, method: Method, list: L
 pub(crate) fn pattern(env: &mut Env<'_>, list_bytes: u32) -> Result<Method, Check> {
     let list = usize::try_from(list_bytes).ok().and_then(|len| env.buffer.get(..len));
     let list = list.ok_or(Check::PARAMETER_LENGTH)?;
-    let [flags, _, high, low, ref pattern @ ..] = *list else { return Err(Check::PARAMETER_LENGTH) };
-    if flags & 0x60 != 0 {
-        return Err(Check::parameter_bit(0, 6));
+    let OverwriteList { invert, test, passes, pattern_bytes } = OverwriteList::read(list);
+    if test != 0 {
+        return Err(Check::parameter_field(OverwriteList::TEST));
     }
-    if flags & 0x1f == 0 {
-        return Err(Check::parameter_bit(0, 4));
+    if passes == 0 {
+        return Err(Check::parameter_field(OverwriteList::PASSES));
     }
-    let len = usize::from(u16::from_be_bytes([high, low]));
-    let pattern = pattern.get(..len).filter(|pattern| !pattern.is_empty());
-    let pattern = pattern.ok_or(Check::parameter_byte(2))?.to_vec();
+    let pattern = list.get(OverwriteList::BYTES..).and_then(|rest| rest.get(..pattern_bytes.into()));
+    let pattern = pattern.filter(|pattern| !pattern.is_empty());
+    let pattern = pattern.ok_or(Check::parameter_field(OverwriteList::PATTERN_BYTES))?.to_vec();
     let block_bytes = env.view.policy.block_bytes;
     let block = usize::try_from(block_bytes).ok().and_then(|len| env.buffer.get_mut(..len));
     for (slot, byte) in block.ok_or(Check::INTERNAL)?.iter_mut().zip(pattern.iter().cycle()) {
         *slot = *byte;
     }
     let tile = tile(env.buffer, block_bytes);
-    Ok(Method::Overwrite { passes: flags & 0x1f, invert: flags & 0x80 != 0, tile })
+    Ok(Method::Overwrite { passes, invert, tile })
 }
 
 #[cfg(test)]

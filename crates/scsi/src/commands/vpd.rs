@@ -13,7 +13,10 @@ use wire::ata;
 use wire::scsi::command::Inquiry;
 use wire::scsi::designator::{Designator, association, code_set, kind, protocol, scsi_name};
 use wire::scsi::inquiry::padded;
-use wire::scsi::vpd::{self, BlockLimits, Characteristics, ExtendedInquiry, PortHeader, Provisioning, page};
+use wire::scsi::vpd::{
+    self, AtaInformation, BlockLimits, Characteristics, DeviceToHost, ExtendedInquiry, ModePagePolicy,
+    PortHeader, Provisioning, page,
+};
 
 /// Adds a page's body.
 type Page = fn(&Env<'_>, &mut Vec<u8>);
@@ -127,9 +130,9 @@ fn extended_inquiry(env: &Env<'_>, data: &mut Vec<u8>) {
     data.extend_from_slice(vpd::body(&page.to_page()));
 }
 
-/// 87h: one policy for all pages: shared by all nexuses.
+/// 87h.
 fn mode_page_policy(_: &Env<'_>, data: &mut Vec<u8>) {
-    data.extend_from_slice(&[0x3f, 0xff, 0x00, 0x00]);
+    data.extend_from_slice(&ModePagePolicy::SHARED.to_bytes());
 }
 
 /// 88h: the ports by which this initiator may reach the unit.
@@ -144,17 +147,16 @@ fn ports(env: &Env<'_>, data: &mut Vec<u8>) {
     }
 }
 
-/// 89h (SAT-3 section 12.4.2): who translates, the signature of an ATA device as it comes after a reset, and IDENTIFY
-/// DEVICE data.
+/// 89h (SAT-3 section 12.4.2): who translates, the device's signature, and IDENTIFY DEVICE data.
 fn ata_information(env: &Env<'_>, data: &mut Vec<u8>) {
-    let unit = &env.view.unit;
-    data.extend_from_slice(&[0; 4]);
-    data.extend_from_slice(VENDOR.as_bytes());
-    data.extend_from_slice(&padded::<16>(&unit.product));
-    data.extend_from_slice(&padded::<4>(REVISION));
-    // Register - Device to Host: STATUS, ERROR; LBA and COUNT are 1.
-    data.extend_from_slice(&[0x34, 0, ata::status::DRDY, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
-    data.extend_from_slice(&[ata::Command::IdentifyDevice.code(), 0, 0, 0]);
+    let page = AtaInformation {
+        vendor: padded(VENDOR),
+        product: padded(&env.view.unit.product),
+        revision: padded(REVISION),
+        signature: DeviceToHost::signature(ata::status::DRDY).to_bytes(),
+        command: ata::Command::IdentifyDevice.code(),
+    };
+    data.extend_from_slice(vpd::body(&page.to_bytes()));
     data.extend_from_slice(&identify_data(env.view));
 }
 

@@ -8,9 +8,7 @@ use crate::server::table::{COMMANDS, Command};
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
 use wire::scsi::command::ReportSupportedOperationCodes as Asked;
-
-/// COMMAND TIMEOUTS DESCRIPTOR LENGTH.
-const TIMEOUTS_LENGTH: u16 = 0x0a;
+use wire::scsi::parameters::{CommandDescriptor, CommandTimeouts, OneCommand, command_support};
 
 /// REPORT SUPPORTED OPERATION CODES.
 pub(crate) fn begin(admission: &Admission<'_>) -> Result<Program, Failure> {
@@ -19,7 +17,7 @@ pub(crate) fn begin(admission: &Admission<'_>) -> Result<Program, Failure> {
 }
 
 fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    let timeouts = cdb.get(Asked::TIMEOUTS);
+    let has_timeouts = cdb.get(Asked::TIMEOUTS);
     let offered = || COMMANDS.iter().filter(|command| command.is_offered(env.view));
     let same_opcode = || offered().filter(|command| command.opcode() == cdb.get(Asked::REQUESTED_OPCODE));
     let has_actions = same_opcode().any(|command| command.action.is_some());
@@ -27,48 +25,52 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
         same_opcode().find(|command| command.action.map(u16::from) == Some(cdb.get(Asked::REQUESTED_ACTION)))
     };
     match cdb.get(Asked::OPTIONS) {
-        0 => all(offered(), timeouts, data),
+        0 => all(offered(), has_timeouts, data),
         1 if has_actions => return Err(Check::cdb_field(Asked::REQUESTED_OPCODE).into()),
-        1 => one(same_opcode().next(), timeouts, data),
+        1 => one(same_opcode().next(), has_timeouts, data),
         2 if !has_actions && same_opcode().next().is_some() => {
             return Err(Check::cdb_field(Asked::REQUESTED_OPCODE).into());
         }
-        2 => one(exact(), timeouts, data),
-        3 if has_actions => one(exact(), timeouts, data),
-        3 => one(same_opcode().next().filter(|_| cdb.get(Asked::REQUESTED_ACTION) == 0), timeouts, data),
+        2 => one(exact(), has_timeouts, data),
+        3 if has_actions => one(exact(), has_timeouts, data),
+        3 => one(same_opcode().next().filter(|_| cdb.get(Asked::REQUESTED_ACTION) == 0), has_timeouts, data),
         _ => return Err(Check::cdb_field(Asked::OPTIONS).into()),
     }
     Ok(())
 }
 
 /// The list of all commands.
-fn all<'c>(commands: impl Iterator<Item = &'c Command>, timeouts: bool, data: &mut Vec<u8>) {
+fn all<'c>(commands: impl Iterator<Item = &'c Command>, has_timeouts: bool, data: &mut Vec<u8>) {
     let mut body = Vec::new();
     for command in commands {
-        let flags = u8::from(command.action.is_some()) | if timeouts { 0x02 } else { 0 };
-        let [high, low] = u16::from(command.action.unwrap_or(0)).to_be_bytes();
-        let len = u8::try_from(command.usage.len()).unwrap_or(0);
-        body.extend_from_slice(&[command.opcode(), 0, high, low, 0, flags, 0, len]);
-        if timeouts {
-            push_timeouts(command, &mut body);
+        let descriptor = CommandDescriptor {
+            opcode: command.opcode(),
+            service_action: command.action.unwrap_or(0).into(),
+            has_timeouts,
+            has_action: command.action.is_some(),
+            cdb_bytes: u16::try_from(command.usage.len()).unwrap_or(0),
+        };
+        body.extend_from_slice(&descriptor.to_bytes());
+        if has_timeouts {
+            body.extend_from_slice(&timeouts(command));
         }
     }
     data.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_be_bytes());
     data.extend_from_slice(&body);
 }
 
-/// One command: SUPPORT 011b with its CDB usage data, or 001b: not supported.
-fn one(command: Option<&Command>, timeouts: bool, data: &mut Vec<u8>) {
+/// One command with its CDB usage data.
+fn one(command: Option<&Command>, has_timeouts: bool, data: &mut Vec<u8>) {
     let Some(command) = command else {
-        data.extend_from_slice(&[0, 0x01, 0, 0]);
+        data.extend_from_slice(&OneCommand { support: command_support::NONE, ..OneCommand::ZERO }.to_bytes());
         return;
     };
-    let support = 0x03 | if timeouts { 0x80 } else { 0 };
-    data.extend_from_slice(&[0, support]);
-    data.extend_from_slice(&u16::try_from(command.usage.len()).unwrap_or(0).to_be_bytes());
+    let usage_bytes = u16::try_from(command.usage.len()).unwrap_or(0);
+    let head = OneCommand { has_timeouts, support: command_support::STANDARD, usage_bytes };
+    data.extend_from_slice(&head.to_bytes());
     data.extend_from_slice(&usage(command));
-    if timeouts {
-        push_timeouts(command, data);
+    if has_timeouts {
+        data.extend_from_slice(&timeouts(command));
     }
 }
 
@@ -81,10 +83,8 @@ fn usage(command: &Command) -> Vec<u8> {
     usage
 }
 
-fn push_timeouts(command: &Command, data: &mut Vec<u8>) {
-    data.extend_from_slice(&TIMEOUTS_LENGTH.to_be_bytes());
-    data.extend_from_slice(&[0; 6]);
-    data.extend_from_slice(&u32::from(command.seconds).to_be_bytes());
+fn timeouts(command: &Command) -> [u8; CommandTimeouts::BYTES] {
+    CommandTimeouts::recommended(command.seconds.into()).to_bytes()
 }
 
 #[cfg(test)]

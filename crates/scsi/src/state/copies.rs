@@ -97,7 +97,8 @@ pub(crate) struct Known {
     pub(crate) outcome: Option<Outcome>,
     pub(crate) service_action: u8,
     pub(crate) bytes: u64,
-    pub(crate) segments: u64,
+    /// SEGMENTS PROCESSED.
+    pub(crate) segments: u16,
 }
 
 impl Results {
@@ -134,7 +135,7 @@ impl Results {
             outcome: progress.outcome.get().copied(),
             service_action: progress.service_action,
             bytes: progress.bytes.load(Ordering::Relaxed),
-            segments: progress.segments.load(Ordering::Relaxed),
+            segments: u16::try_from(progress.segments.load(Ordering::Relaxed)).unwrap_or(u16::MAX),
         })
     }
 }

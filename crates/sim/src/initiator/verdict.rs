@@ -4,16 +4,17 @@ use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, IL
 use super::{Initiator, Kind, MISCOMPARE_WORD, Task};
 use crate::register::Fate;
 use proto::iscsi::initiator::{Completion, Outcome, Residual};
+use wire::SenseKey;
 use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD, RESERVATION_CONFLICT, TASK_SET_FULL};
 
-const NOT_READY: u8 = 2;
-const MEDIUM_ERROR: u8 = 3;
-const HARDWARE_ERROR: u8 = 4;
-const ILLEGAL_REQUEST: u8 = 5;
-const UNIT_ATTENTION: u8 = 6;
-const DATA_PROTECT: u8 = 7;
-const ABORTED_COMMAND: u8 = 0x0b;
-const MISCOMPARE: u8 = 0x0e;
+const NOT_READY: u8 = SenseKey::NotReady as u8;
+const MEDIUM_ERROR: u8 = SenseKey::MediumError as u8;
+const HARDWARE_ERROR: u8 = SenseKey::HardwareError as u8;
+const ILLEGAL_REQUEST: u8 = SenseKey::IllegalRequest as u8;
+const UNIT_ATTENTION: u8 = SenseKey::UnitAttention as u8;
+const DATA_PROTECT: u8 = SenseKey::DataProtect as u8;
+const ABORTED_COMMAND: u8 = SenseKey::AbortedCommand as u8;
+const MISCOMPARE: u8 = SenseKey::Miscompare as u8;
 
 impl Initiator {
     /// Checks the end of a command; returns what it says of its effect.

@@ -37,6 +37,7 @@ use std::time::Duration;
 use store::lane::Backend;
 use wire::scsi::Command as _;
 use wire::scsi::command::{Read10, Write10};
+use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD, TASK_SET_FULL};
 use wire::{Places, SenseKey};
 
 /// Apart from what else a seed decides.
@@ -51,10 +52,6 @@ const BLOCK_BYTES: u32 = 512;
 const DEPTH: usize = 8;
 /// How long a command may take: others reset all LUNs of the target, which no answer reports.
 const PATIENCE: Duration = Duration::from_secs(3);
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const BUSY: u8 = 8;
-const TASK_SET_FULL: u8 = 0x28;
 /// LOGICAL UNIT NOT SUPPORTED.
 const NOT_SUPPORTED: u16 = 0x2500;
 const WRITE_PROTECTED: u16 = 0x2700;

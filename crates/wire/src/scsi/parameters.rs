@@ -1,6 +1,5 @@
-//! Parameter lists and data of commands on reservations, copies and target ports (SPC-4 clause 6).
+//! Parameter lists and data of commands on reservations, target ports and the medium (SPC-4 clause 6, SBC-3 clause 5).
 
-use super::designator::{code_set, kind};
 use super::field::layout;
 
 layout! {
@@ -132,6 +131,135 @@ layout! {
 }
 
 layout! {
+    /// The start of FORMAT UNIT's parameter list, which has the short or the long header (SBC-3 section 5.3.2).
+    FormatOptions [2] {
+        /// PROTECTION FIELD USAGE.
+        protection_usage PROTECTION_USAGE: u8 = 0 & 0x07,
+        /// FOV: DPRY, DCRT, STPF and IP are valid.
+        valid VALID: bool = 1 & 0x80,
+        /// DPRY.
+        disable_primary DISABLE_PRIMARY: bool = 1 & 0x40,
+        /// DCRT.
+        disable_certification DISABLE_CERTIFICATION: bool = 1 & 0x20,
+        /// STPF.
+        stop STOP: bool = 1 & 0x10,
+        /// IP: an initialization pattern descriptor follows the header.
+        has_pattern HAS_PATTERN: bool = 1 & 0x08,
+        /// IMMED.
+        immediate IMMEDIATE: bool = 1 & 0x02,
+    }
+}
+
+layout! {
+    /// The short header of that list, behind its options.
+    FormatShortHeader [4] {
+        /// DEFECT LIST LENGTH.
+        defect_bytes DEFECT_BYTES: u16 = 2,
+    }
+}
+
+layout! {
+    /// The long header of that list, behind its options.
+    FormatLongHeader [8] {
+        /// P_I_INFORMATION and PROTECTION INTERVAL EXPONENT.
+        protection PROTECTION: u8 = 3,
+        /// DEFECT LIST LENGTH.
+        defect_bytes DEFECT_BYTES: u32 = 4,
+    }
+}
+
+layout! {
+    /// An initialization pattern descriptor of FORMAT UNIT, before its pattern.
+    InitializationPattern [4] {
+        /// SI: blocks that were reassigned are initialized, too; and obsolete bits.
+        options OPTIONS: u8 = 0,
+        /// INITIALIZATION PATTERN TYPE; 0: the device's own, without a pattern.
+        kind KIND: u8 = 1,
+        /// INITIALIZATION PATTERN LENGTH.
+        pattern_bytes PATTERN_BYTES: u16 = 2,
+    }
+}
+
+layout! {
+    /// The parameter list of SANITIZE with OVERWRITE, before its pattern (SBC-4 section 5.30).
+    OverwriteList [4] {
+        /// INVERT: the pattern is inverted between two passes.
+        invert INVERT: bool = 0 & 0x80,
+        /// TEST.
+        test TEST: u8 = 0 & 0x60,
+        /// OVERWRITE COUNT.
+        passes PASSES: u8 = 0 & 0x1f,
+        /// INITIALIZATION PATTERN LENGTH.
+        pattern_bytes PATTERN_BYTES: u16 = 2,
+    }
+}
+
+layout! {
+    /// The header of a diagnostic page (SPC-4 section 7.3.1).
+    DiagnosticHeader [4] {
+        /// PAGE CODE; 00h: supported diagnostic pages.
+        code CODE: u8 = 0,
+        /// PAGE LENGTH: of what follows this field.
+        following_bytes FOLLOWING_BYTES: u16 = 2,
+    }
+}
+
+layout! {
+    /// A command descriptor of REPORT SUPPORTED OPERATION CODES (SPC-4 section 6.35.2).
+    CommandDescriptor [8] {
+        /// OPERATION CODE.
+        opcode OPCODE: u8 = 0,
+        /// SERVICE ACTION.
+        service_action SERVICE_ACTION: u16 = 2,
+        /// CTDP: a command timeouts descriptor follows.
+        has_timeouts HAS_TIMEOUTS: bool = 5 & 0x02,
+        /// SERVACTV: the service action is valid.
+        has_action HAS_ACTION: bool = 5 & 0x01,
+        /// CDB LENGTH.
+        cdb_bytes CDB_BYTES: u16 = 6,
+    }
+}
+
+layout! {
+    /// The data on one command, before its CDB usage data (SPC-4 section 6.35.3).
+    OneCommand [4] {
+        /// CTDP: a command timeouts descriptor follows.
+        has_timeouts HAS_TIMEOUTS: bool = 1 & 0x80,
+        /// SUPPORT ([`command_support`]).
+        support SUPPORT: u8 = 1 & 0x07,
+        /// CDB SIZE.
+        usage_bytes USAGE_BYTES: u16 = 2,
+    }
+}
+
+/// SUPPORT of a command.
+pub mod command_support {
+    /// It is not supported.
+    pub const NONE: u8 = 1;
+    /// It is supported as the standard has it.
+    pub const STANDARD: u8 = 3;
+}
+
+layout! {
+    /// A command timeouts descriptor (SPC-4 section 6.35.4).
+    CommandTimeouts [12] {
+        /// DESCRIPTOR LENGTH: of what follows this field.
+        following_bytes FOLLOWING_BYTES: u16 = 0,
+        /// NOMINAL COMMAND PROCESSING TIMEOUT, in seconds.
+        nominal_seconds NOMINAL_SECONDS: u32 = 4,
+        /// RECOMMENDED COMMAND TIMEOUT, in seconds.
+        recommended_seconds RECOMMENDED_SECONDS: u32 = 8,
+    }
+}
+
+impl CommandTimeouts {
+    /// Without a nominal timeout.
+    pub fn recommended(seconds: u32) -> CommandTimeouts {
+        CommandTimeouts { following_bytes: 10, nominal_seconds: 0, recommended_seconds: seconds }
+    }
+}
+
+layout! {
     /// A target port group descriptor of REPORT TARGET PORT GROUPS, before its ports (SPC-4 section 6.37).
     PortGroup [8] {
         /// PREF.
@@ -155,187 +283,9 @@ layout! {
     }
 }
 
-layout! {
-    /// The header of EXTENDED COPY(LID1)'s parameter list (SPC-4 section 6.5).
-    CopyListLid1 [16] {
-        /// LIST IDENTIFIER.
-        list_id LIST_ID: u8 = 0,
-        /// LIST ID USAGE.
-        usage USAGE: u8 = 1 & 0x18,
-        /// CSCD DESCRIPTOR LIST LENGTH.
-        cscd_bytes CSCD_BYTES: u16 = 2,
-        /// SEGMENT DESCRIPTOR LIST LENGTH.
-        segment_bytes SEGMENT_BYTES: u32 = 8,
-        /// INLINE DATA LENGTH.
-        inline_bytes INLINE_BYTES: u32 = 12,
-    }
-}
-
-layout! {
-    /// The header of EXTENDED COPY(LID4)'s parameter list (SPC-4 section 6.4).
-    CopyListLid4 [48] {
-        /// PARAMETER LIST FORMAT.
-        format FORMAT: u8 = 0,
-        /// LIST ID USAGE.
-        usage USAGE: u8 = 1 & 0x18,
-        /// HEADER CSCD DESCRIPTOR LIST LENGTH.
-        header_cscd_bytes HEADER_CSCD_BYTES: u16 = 2,
-        /// IMMED.
-        immediate IMMEDIATE: bool = 15 & 0x01,
-        /// HEADER CSCD DESCRIPTOR TYPE CODE.
-        header_cscd_type HEADER_CSCD_TYPE: u8 = 16,
-        /// LIST IDENTIFIER.
-        list_id LIST_ID: u32 = 20,
-        /// CSCD DESCRIPTOR LIST LENGTH.
-        cscd_bytes CSCD_BYTES: u16 = 42,
-        /// SEGMENT DESCRIPTOR LIST LENGTH.
-        segment_bytes SEGMENT_BYTES: u16 = 44,
-        /// INLINE DATA LENGTH.
-        inline_bytes INLINE_BYTES: u16 = 46,
-    }
-}
-
-/// DESCRIPTOR TYPE CODE of CSCD and segment descriptors of EXTENDED COPY (SPC-4 table 128).
-pub mod copy_descriptor {
-    /// A block device to block device segment.
-    pub const BLOCK_TO_BLOCK: u8 = 0x02;
-    /// An identification descriptor CSCD.
-    pub const IDENTIFICATION: u8 = 0xe4;
-}
-
-layout! {
-    /// An identification descriptor CSCD descriptor of a block device (SPC-4 section 6.4.5.2).
-    IdentificationCscd [32] {
-        /// DESCRIPTOR TYPE CODE ([`copy_descriptor`]).
-        kind KIND: u8 = 0,
-        /// PERIPHERAL DEVICE TYPE.
-        device_type DEVICE_TYPE: u8 = 1 & 0x1f,
-        /// CODE SET ([`super::designator::code_set`]).
-        code_set CODE_SET: u8 = 4 & 0x0f,
-        /// ASSOCIATION ([`super::designator::association`]).
-        association ASSOCIATION: u8 = 5 & 0x30,
-        /// DESIGNATOR TYPE ([`super::designator::kind`]).
-        designator_type DESIGNATOR_TYPE: u8 = 5 & 0x0f,
-        /// DESIGNATOR LENGTH.
-        designator_bytes DESIGNATOR_BYTES: u8 = 7,
-        /// DESIGNATOR.
-        designator DESIGNATOR: [u8; 20] = 8,
-        /// PAD.
-        pad PAD: bool = 28 & 0x04,
-        /// DISK BLOCK LENGTH, of 24 bits: its high byte and the others.
-        block_bytes_high BLOCK_BYTES_HIGH: u8 = 29,
-        /// The low bytes.
-        block_bytes_low BLOCK_BYTES_LOW: u16 = 30,
-    }
-}
-
-impl IdentificationCscd {
-    /// The logical unit with this NAA designator, and blocks of any length.
-    pub fn of_naa(naa: &[u8]) -> IdentificationCscd {
-        let mut designator = [0; 20];
-        designator.iter_mut().zip(naa).for_each(|(slot, byte)| *slot = *byte);
-        IdentificationCscd {
-            kind: copy_descriptor::IDENTIFICATION,
-            code_set: code_set::BINARY,
-            designator_type: kind::NAA,
-            designator_bytes: u8::try_from(naa.len()).unwrap_or(u8::MAX),
-            designator,
-            ..IdentificationCscd::ZERO
-        }
-    }
-
-    /// DISK BLOCK LENGTH; zero: not given.
-    pub fn block_bytes(&self) -> u32 {
-        u32::from(self.block_bytes_high) << 16 | u32::from(self.block_bytes_low)
-    }
-
-    /// With this DISK BLOCK LENGTH.
-    pub fn with_block_bytes(self, block_bytes: u32) -> IdentificationCscd {
-        let [_, high, low @ ..] = block_bytes.to_be_bytes();
-        IdentificationCscd { block_bytes_high: high, block_bytes_low: u16::from_be_bytes(low), ..self }
-    }
-}
-
-layout! {
-    /// A block device to block device segment descriptor (SPC-4 section 6.4.6).
-    BlockSegment [28] {
-        /// DESCRIPTOR TYPE CODE.
-        kind KIND: u8 = 0,
-        /// DC: the length is in blocks of the destination.
-        in_destination_blocks IN_DESTINATION_BLOCKS: bool = 1 & 0x02,
-        /// DESCRIPTOR LENGTH: of what follows this field.
-        following_bytes FOLLOWING_BYTES: u16 = 2,
-        /// SOURCE CSCD DESCRIPTOR ID.
-        source SOURCE: u16 = 4,
-        /// DESTINATION CSCD DESCRIPTOR ID.
-        destination DESTINATION: u16 = 6,
-        /// BLOCK DEVICE NUMBER OF BLOCKS.
-        blocks BLOCKS: u16 = 10,
-        /// SOURCE BLOCK DEVICE LOGICAL BLOCK ADDRESS.
-        source_lba SOURCE_LBA: u64 = 12,
-        /// DESTINATION BLOCK DEVICE LOGICAL BLOCK ADDRESS.
-        destination_lba DESTINATION_LBA: u64 = 20,
-    }
-}
-
-impl BlockSegment {
-    /// DESCRIPTOR LENGTH.
-    pub const FOLLOWING: u16 = 0x18;
-
-    /// So many blocks of the source, from one CSCD descriptor's unit to another's.
-    pub fn new(source: (u16, u64), destination: (u16, u64), blocks: u16) -> BlockSegment {
-        BlockSegment {
-            kind: copy_descriptor::BLOCK_TO_BLOCK,
-            following_bytes: BlockSegment::FOLLOWING,
-            source: source.0,
-            source_lba: source.1,
-            destination: destination.0,
-            destination_lba: destination.1,
-            blocks,
-            ..BlockSegment::ZERO
-        }
-    }
-}
-
-/// PARAMETER LIST FORMAT of EXTENDED COPY(LID4), and what goes with it.
-pub mod copy_list_format {
-    /// PARAMETER LIST FORMAT.
-    pub const FORMAT: u8 = 0x01;
-    /// HEADER CSCD DESCRIPTOR LIST LENGTH.
-    pub const HEADER_CSCD_BYTES: u16 = 0x20;
-    /// HEADER CSCD DESCRIPTOR TYPE CODE.
-    pub const HEADER_CSCD_TYPE: u8 = 0xff;
-}
-
-impl CopyListLid4 {
-    /// The parameter list with this header, whose lengths and formats it fills in.
-    pub fn with(mut self, cscds: &[IdentificationCscd], segments: &[BlockSegment]) -> Vec<u8> {
-        let cscds: Vec<u8> = cscds.iter().flat_map(|cscd| cscd.to_bytes()).collect();
-        let segments: Vec<u8> = segments.iter().flat_map(|segment| segment.to_bytes()).collect();
-        self.format = copy_list_format::FORMAT;
-        self.header_cscd_bytes = copy_list_format::HEADER_CSCD_BYTES;
-        self.header_cscd_type = copy_list_format::HEADER_CSCD_TYPE;
-        self.cscd_bytes = u16::try_from(cscds.len()).unwrap_or(u16::MAX);
-        self.segment_bytes = u16::try_from(segments.len()).unwrap_or(u16::MAX);
-        [&self.to_bytes()[..], &cscds, &segments].concat()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn descriptors_of_copies_are_laid_out_as_the_standard_has_them() {
-        let cscd = IdentificationCscd::of_naa(&[0x31, 1, 2, 3, 4, 5, 6, 7]).with_block_bytes(0x01_0200);
-        let bytes = cscd.to_bytes();
-        assert_eq!(bytes[..16], [0xe4, 0, 0, 0, 1, 3, 0, 8, 0x31, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!((&bytes[28..], cscd.block_bytes()), (&[0, 1, 2, 0][..], 0x01_0200));
-        assert_eq!(IdentificationCscd::read(&bytes), cscd);
-        let segment = BlockSegment::new((0, 5), (1, 6), 7).to_bytes();
-        assert_eq!(segment[..12], [0x02, 0, 0, 0x18, 0, 0, 0, 1, 0, 0, 0, 7]);
-        assert_eq!((segment[19], segment[27]), (5, 6));
-    }
 
     #[test]
     fn registrations_are_laid_out_as_the_standard_has_them() {

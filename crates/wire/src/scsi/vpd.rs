@@ -196,6 +196,68 @@ pub const THIN: u8 = 2;
 pub const SOLID_STATE: u16 = 1;
 
 layout! {
+    /// A mode page policy descriptor.
+    ModePagePolicy [4] {
+        /// POLICY PAGE CODE; 3Fh: all pages.
+        page PAGE: u8 = 0 & 0x3f,
+        /// POLICY SUBPAGE CODE; FFh: all subpages.
+        subpage SUBPAGE: u8 = 1,
+        /// MLUS: pages are shared by units.
+        multiple_units MULTIPLE_UNITS: bool = 2 & 0x80,
+        /// MODE PAGE POLICY; 0: shared by all nexuses.
+        policy POLICY: u8 = 2 & 0x03,
+    }
+}
+
+impl ModePagePolicy {
+    /// All nexuses share all pages.
+    pub const SHARED: ModePagePolicy =
+        ModePagePolicy { page: 0x3f, subpage: 0xff, multiple_units: false, policy: 0 };
+}
+
+layout! {
+    /// The page of ATA information, before the IDENTIFY DEVICE data (SAT-3 section 12.4.2).
+    AtaInformation [60] {
+        /// SAT VENDOR IDENTIFICATION.
+        vendor VENDOR: [u8; 8] = 8,
+        /// SAT PRODUCT IDENTIFICATION.
+        product PRODUCT: [u8; 16] = 16,
+        /// SAT PRODUCT REVISION LEVEL.
+        revision REVISION: [u8; 4] = 32,
+        /// ATA DEVICE SIGNATURE ([`DeviceToHost`]).
+        signature SIGNATURE: [u8; 20] = 36,
+        /// COMMAND CODE: what has returned the data.
+        command COMMAND: u8 = 56,
+    }
+}
+
+layout! {
+    /// A Register - Device to Host FIS, by which a device's signature is reported.
+    DeviceToHost [20] {
+        /// FIS TYPE ([`DeviceToHost::FIS`]).
+        fis_type FIS_TYPE: u8 = 0,
+        /// STATUS.
+        status STATUS: u8 = 2,
+        /// ERROR; in a signature 1: no fault.
+        error ERROR: u8 = 3,
+        /// LBA (7:0); in a signature 1.
+        lba LBA: u8 = 4,
+        /// COUNT (7:0); in a signature 1.
+        count COUNT: u8 = 12,
+    }
+}
+
+impl DeviceToHost {
+    /// FIS TYPE.
+    pub const FIS: u8 = 0x34;
+
+    /// The signature of an ATA device with this status, as it comes after a reset.
+    pub fn signature(status: u8) -> DeviceToHost {
+        DeviceToHost { fis_type: DeviceToHost::FIS, status, error: 1, lba: 1, count: 1 }
+    }
+}
+
+layout! {
     /// What comes before the names of a port, in the page of SCSI ports, of a target without initiator ports.
     PortHeader [12] {
         /// RELATIVE PORT IDENTIFIER.

@@ -9,13 +9,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use wire::scsi::command::{Inquiry, Read16};
+use wire::scsi::command::{Inquiry, Read16, TestUnitReady};
+use wire::scsi::status::{CHECK_CONDITION, GOOD};
 use wire::scsi::vpd;
 
 const BLOCK: u32 = 512;
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const TEST_UNIT_READY: [u8; 6] = [0; 6];
 const CAPACITY_CHANGED: u16 = 0x2a09;
 const MODE_CHANGED: u16 = 0x2a01;
 const INQUIRY_CHANGED: u16 = 0x3f03;
@@ -77,7 +75,7 @@ fn session(portal: SocketAddr, target: &str, luns: u16) -> Initiator {
 /// What TEST UNIT READY reports, as often as it reports something.
 fn reports(initiator: &mut Initiator, lun: u16) -> Vec<u16> {
     let mut all = Vec::new();
-    while let Some(code) = code(&initiator.read(lun, &TEST_UNIT_READY, 0).expect("an answer")) {
+    while let Some(code) = code(&initiator.read(lun, TestUnitReady {}, 0).expect("an answer")) {
         all.push(code);
     }
     all
@@ -89,7 +87,7 @@ fn code(response: &Response) -> Option<u16> {
 
 /// Whether the target has ended the session.
 fn has_ended(initiator: &mut Initiator) -> bool {
-    initiator.read(0, &TEST_UNIT_READY, 0).is_err()
+    initiator.read(0, TestUnitReady {}, 0).is_err()
 }
 
 #[test]
@@ -127,7 +125,7 @@ fn who_may_no_longer_be_there_is_ended_and_who_may_only_read_is_notified() {
     assert_eq!(code(&write), Some(WRITE_PROTECTED));
     change(&mut daemon, &with(&format!("{host}luns = ['b']"))).expect("it changes");
     assert_eq!(reports(&mut x, 0), [POWER_ON, LUNS_CHANGED], "b is LUN 0");
-    assert_eq!(code(&x.read(1, &TEST_UNIT_READY, 0).expect("an answer")), Some(NOT_SUPPORTED));
+    assert_eq!(code(&x.read(1, TestUnitReady {}, 0).expect("an answer")), Some(NOT_SUPPORTED));
     // A secret is for logins to come.
     let chap = "chap = { user = 'u', secret = '0123456789abcdef' }";
     change(&mut daemon, &with(&format!("{host}luns = ['b']\n{chap}"))).expect("it changes");
@@ -284,9 +282,9 @@ fn whoever_does_not_see_a_lun_any_more_reserves_it_no_longer() {
     let portal = daemon.addresses()[0];
     let (mut x, mut y) = (session(portal, "x", 2), session(portal, "y", 1));
     assert_eq!(x.read(1, &RESERVE, 0).expect("an answer").status, GOOD);
-    assert_eq!(y.read(0, &TEST_UNIT_READY, 0).expect("an answer").status, CONFLICT);
+    assert_eq!(y.read(0, TestUnitReady {}, 0).expect("an answer").status, CONFLICT);
     change(&mut daemon, &BASE.replace("luns = ['a', 'b']", "luns = ['a']")).expect("it changes");
-    while y.read(0, &TEST_UNIT_READY, 0).expect("an answer").status == CONFLICT {
+    while y.read(0, TestUnitReady {}, 0).expect("an answer").status == CONFLICT {
         std::thread::yield_now();
     }
     y.ready(0).expect("nobody has it reserved");

@@ -31,11 +31,9 @@ use std::time::Duration;
 use store::lane::Store;
 use wire::aoe::{Address, Mac};
 use wire::scsi::command::{ReportLuns, TestUnitReady};
+use wire::scsi::status::{CHECK_CONDITION, GOOD};
 
 const BLOCK: u32 = 512;
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const TEST_UNIT_READY: [u8; 6] = [0; 6];
 const REPORT_LUNS: ReportLuns = ReportLuns::new(256);
 /// REPORTED LUNS DATA HAS CHANGED.
 const LUNS_CHANGED: u16 = 0x3f0e;
@@ -68,7 +66,7 @@ fn add(daemon: &mut Daemon, target: &str, number: u16, store: &Arc<HeldStore>) -
 
 /// What TEST UNIT READY reports.
 fn report(initiator: &mut Initiator, lun: u16) -> Option<u16> {
-    code(&initiator.read(lun, &TEST_UNIT_READY, 0).expect("an answer"))
+    code(&initiator.read(lun, TestUnitReady {}, 0).expect("an answer"))
 }
 
 fn code(response: &Response) -> Option<u16> {

@@ -4,10 +4,10 @@ use super::*;
 use crate::testing::initiator::{Initiator, Login, write_cdb};
 use crate::testing::{HeldStore, serve};
 use config::Rate;
+use wire::scsi::command::TestUnitReady;
 
 const SECOND: u64 = 1_000_000_000;
 const BLOCK: u32 = 512;
-const TEST_UNIT_READY: [u8; 6] = [0; 6];
 
 fn limit(iops: u64, bytes: u64) -> Arc<Limit> {
     let rate = |per_second| (per_second > 0).then_some(Rate { per_second, burst: 0 });
@@ -214,7 +214,7 @@ fn commands_that_wait_end_by_abort_reset_and_logout_and_never_write() {
     let (daemon, mut initiator, tags) = held_up(100);
     assert_eq!(initiator.manage(ABORT_TASK, 0, tags[99]).expect("an answer"), 0);
     assert_eq!(initiator.manage(LOGICAL_UNIT_RESET, 0, 0).expect("an answer"), 0);
-    let sense = initiator.read(0, &TEST_UNIT_READY, 0).expect("an answer").sense;
+    let sense = initiator.read(0, TestUnitReady {}, 0).expect("an answer").sense;
     assert_eq!(sense[12], 0x29, "it was reset");
     // No more wait there now, so the next has the place of the first.
     assert_eq!(initiator.read_blocks(0, 60, 1, BLOCK).expect("GOOD"), [0; 512]);

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread::scope;
 use wire::Cdb;
 use wire::scsi::command::{ExtendedCopyLid4, Inquiry, Reserve6, SanitizeBlockErase, TestUnitReady};
-use wire::scsi::parameters::{BlockSegment, CopyListLid4, IdentificationCscd};
+use wire::scsi::copy::{BlockSegment, CopyListLid4, IdentificationCscd};
 use wire::scsi::vpd;
 
 const BLOCK: u32 = 512;

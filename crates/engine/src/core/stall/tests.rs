@@ -5,12 +5,12 @@ use proto::time::Time;
 use std::collections::VecDeque;
 use std::thread::{scope, sleep};
 use std::time::Duration;
+use wire::scsi::command::TestUnitReady;
 
 const ORDERED: u8 = 2;
 const SECOND: u64 = 1_000_000_000;
 const STALL: u64 = 5 * SECOND;
 const PIECE: u32 = 256 << 10;
-const TEST_UNIT_READY: [u8; 6] = [0; 6];
 
 /// It sends what one R2T asks for, again and again, each in much less than `stall_timeout`.
 #[test]
@@ -29,7 +29,7 @@ fn who_sends_a_little_now_and_then_does_not_hold_up_an_ordered_task() {
             });
             assert!(is_over, "its session ends before it has sent all");
         });
-        let tag = other.issue_as(ORDERED, 0, &TEST_UNIT_READY, 0, Vec::new()).expect("it is sent");
+        let tag = other.issue_as(ORDERED, 0, TestUnitReady {}, 0, Vec::new()).expect("it is sent");
         assert_eq!(other.complete(tag).expect("an answer").status, 0);
     });
     daemon.stop().expect("every core ends in order");
@@ -125,7 +125,7 @@ fn a_write_that_announces_much_and_sends_nothing_does_not_hold_up_an_ordered_tas
     while slow.receive().expect("an R2T") != 0x31 {}
     let mut other = Initiator::login(&url, &Login::named("other")).expect("a session");
     other.ready(0).expect("the unit is ready");
-    let tag = other.issue_as(ORDERED, 0, &TEST_UNIT_READY, 0, Vec::new()).expect("it is sent");
+    let tag = other.issue_as(ORDERED, 0, TestUnitReady {}, 0, Vec::new()).expect("it is sent");
     assert_eq!(other.complete(tag).expect("an answer").status, 0);
     daemon.stop().expect("every core ends in order");
 }

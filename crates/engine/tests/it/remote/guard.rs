@@ -9,10 +9,11 @@ use wire::scsi::command::{
     ExtendedCopyLid4, Inquiry, ModeSelect6, PersistentReserveIn, PersistentReserveOut, Read10,
     ReceiveCopyStatusLid4, SanitizeBlockErase, TestUnitReady,
 };
+use wire::scsi::copy::{BlockSegment, CopyListLid4, IdentificationCscd};
 use wire::scsi::designator::{association, designators, kind};
 use wire::scsi::mode::{Control, Header6};
 use wire::scsi::opcode::service_action::{persistent_reserve_in, persistent_reserve_out};
-use wire::scsi::parameters::{BlockSegment, CopyListLid4, IdentificationCscd, ReserveOutList};
+use wire::scsi::parameters::ReserveOutList;
 use wire::scsi::status::{CHECK_CONDITION, GOOD};
 use wire::scsi::vpd;
 

@@ -19,8 +19,7 @@ const STAGING: BufferId = BufferId(2);
 const RECEIVES: BufferId = BufferId(3);
 
 /// READ(10) and WRITE(10) (SBC-3).
-pub(super) const READ: u8 = 0x28;
-pub(super) const WRITE: u8 = 0x2a;
+pub(super) use wire::scsi::opcode::{READ_10 as READ, WRITE_10 as WRITE};
 
 thread_local! {
     /// The STags that the daemon drew, for whose buffers siw has the data.

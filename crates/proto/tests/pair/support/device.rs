@@ -7,9 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use wire::scsi::command::Read12;
 use wire::{Places, Sense, Span};
 
-pub(crate) const TEST_UNIT_READY: u8 = 0x00;
-pub(crate) const READ: u8 = 0x88;
-pub(crate) const WRITE: u8 = 0x8a;
+pub(crate) use wire::scsi::opcode::{READ_16 as READ, TEST_UNIT_READY, WRITE_16 as WRITE};
+
 /// Ends with CHECK CONDITION.
 pub(crate) const BROKEN: u8 = 0xc0;
 /// Never ends.

@@ -7,10 +7,10 @@ use crate::state::unit::View;
 use crate::vocabulary::command::ReservationClass;
 use crate::vocabulary::sense::Check;
 use wire::scsi::code;
-use wire::scsi::designator::{association, code_set, kind};
-use wire::scsi::parameters::{
+use wire::scsi::copy::{
     BlockSegment, CopyListLid1, CopyListLid4, IdentificationCscd, copy_descriptor, copy_list_format,
 };
+use wire::scsi::designator::{association, code_set, kind};
 use wire::{SenseKey, Specific};
 
 /// Which of the two parameter list formats.

@@ -7,10 +7,17 @@ use crate::commands::step::Env;
 use crate::state::copies::{COPIES_MAX, Known, Outcome, Results};
 use crate::vocabulary::sense::{Check, Failure};
 use wire::scsi::command::{ReceiveCopyResults, ReceiveCopyStatusLid4};
+use wire::scsi::copy::copy_descriptor::{BLOCK_TO_BLOCK, IDENTIFICATION};
+use wire::scsi::copy::{
+    CopyFailure, CopyParameters, CopyStatusLid1, CopyStatusLid4, NO_DATA, ThirdPartyGeneral, ThirdPartyHeader,
+    ThirdPartyLimits, copy_manager_status, copy_operation_status, third_party,
+};
 use wire::scsi::opcode::service_action::{extended_copy, receive_copy_results};
-use wire::scsi::parameters::copy_descriptor::{BLOCK_TO_BLOCK, IDENTIFICATION};
-use wire::scsi::{code, opcode};
+use wire::scsi::{code, opcode, status};
 use wire::{Cdb, Sense, SenseKey};
+
+/// Types of CSCD and segment descriptors that are implemented.
+const TYPES: [u8; 2] = [BLOCK_TO_BLOCK, IDENTIFICATION];
 
 /// RECEIVE COPY RESULTS with any of its service actions.
 pub(crate) fn receive<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
@@ -35,18 +42,11 @@ fn copy_status(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), F
     let list_id = u32::from(cdb.get(ReceiveCopyResults::LIST_ID));
     let known = known(env, list_id)?;
     let status = match known.outcome {
-        None => 0x00,
-        Some(Outcome::Good) => 0x01,
-        Some(Outcome::Failed(_) | Outcome::Aborted) => 0x02,
+        None => copy_manager_status::IN_PROGRESS,
+        Some(Outcome::Good) => copy_manager_status::GOOD,
+        Some(Outcome::Failed(_) | Outcome::Aborted) => copy_manager_status::FAILED,
     };
-    let (mut units, mut count) = (0u8, known.bytes);
-    while u32::try_from(count).is_err() {
-        (units, count) = (units.saturating_add(1), count >> 10);
-    }
-    data.extend_from_slice(&[0, 0, 0, 8, status]);
-    push_u16(data, known.segments);
-    data.push(units);
-    data.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
+    data.extend_from_slice(&CopyStatusLid1::new(status, known.segments, known.bytes).to_bytes());
     if known.outcome == Some(Outcome::Good) {
         env.nexus.copies.forget(list_id);
     }
@@ -59,23 +59,22 @@ fn receive_data(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
     if known.outcome.is_none() {
         return Err(Check::cdb_field(ReceiveCopyResults::LIST_ID).into());
     }
-    data.extend_from_slice(&[0; 4]);
+    data.extend_from_slice(&NO_DATA);
     Ok(())
 }
 
-/// OPERATING PARAMETERS: SNLID (an operation need not have an identifier), segments of any length in bytes.
+/// OPERATING PARAMETERS: an operation need not have an identifier, and segments have any length in bytes.
 fn operating_parameters(_: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    data.extend_from_slice(&[0, 0, 0, 42, 0x01, 0, 0, 0]);
-    push_u16(data, CSCDS_MAX);
-    push_u16(data, SEGMENTS_MAX);
-    push_u32(data, DESCRIPTOR_BYTES_MAX);
-    // Maximum segment length, inline data, held data, stream transfer size.
-    data.extend_from_slice(&[0; 16]);
-    push_u32(data, COPIES_MAX);
-    data.push(u8::try_from(Results::RECORDS_MAX).unwrap_or(u8::MAX));
-    // Granularities, reserved.
-    data.extend_from_slice(&[0; 6]);
-    data.extend_from_slice(&[2, BLOCK_TO_BLOCK, IDENTIFICATION]);
+    let parameters = CopyParameters {
+        can_omit_list_id: true,
+        cscds_max: CSCDS_MAX,
+        segments_max: SEGMENTS_MAX,
+        descriptor_bytes_max: DESCRIPTOR_BYTES_MAX.into(),
+        copies_max: COPIES_MAX,
+        identified_copies_max: u8::try_from(Results::RECORDS_MAX).unwrap_or(u8::MAX),
+        ..CopyParameters::ZERO
+    };
+    data.extend(parameters.with_types(&TYPES));
     Ok(())
 }
 
@@ -87,15 +86,10 @@ fn failed_segment_details(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> R
         Some(outcome) => sense(env, outcome),
     };
     let Some(sense) = sense else {
-        data.extend_from_slice(&[0; 4]);
+        data.extend_from_slice(&NO_DATA);
         return Ok(());
     };
-    let sense = sense.as_bytes();
-    push_u32(data, u16::try_from(sense.len().saturating_add(56)).unwrap_or(0));
-    data.resize(56, 0);
-    data.extend_from_slice(&[STATUS_CHECK, 0]);
-    push_u16(data, u16::try_from(sense.len()).unwrap_or(0));
-    data.extend_from_slice(sense);
+    data.extend(CopyFailure::with_sense(status::CHECK_CONDITION, sense.as_bytes()));
     env.nexus.copies.forget(list_id);
     Ok(())
 }
@@ -105,30 +99,27 @@ fn copy_status4(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
     let list_id = cdb.get(ReceiveCopyStatusLid4::LIST_ID);
     let known = known(env, list_id)?;
     let (operation, status) = match known.outcome {
-        None => (0x10, 0),
-        Some(Outcome::Good) => (0x01, 0),
-        Some(Outcome::Failed(_)) => (0x02, STATUS_CHECK),
-        Some(Outcome::Aborted) => (0x60, STATUS_CHECK),
+        None => (copy_operation_status::IN_PROGRESS, status::GOOD),
+        Some(Outcome::Good) => (copy_operation_status::GOOD, status::GOOD),
+        Some(Outcome::Failed(_)) => (copy_operation_status::FAILED, status::CHECK_CONDITION),
+        Some(Outcome::Aborted) => (copy_operation_status::ABORTED, status::CHECK_CONDITION),
+    };
+    let answer = CopyStatusLid4 {
+        service_action: known.service_action,
+        operation,
+        update_delay: CopyStatusLid4::DELAY_NOT_KNOWN,
+        status,
+        count: known.bytes,
+        segments: known.segments,
+        ..CopyStatusLid4::ZERO
     };
     let sense = known.outcome.and_then(|outcome| sense(env, outcome));
-    let sense = sense.as_ref().map_or(&[][..], Sense::as_bytes);
-    push_u32(data, u16::try_from(sense.len().saturating_add(28)).unwrap_or(0));
-    // No operation counter; how long it will take is not known.
-    data.extend_from_slice(&[known.service_action, operation, 0, 0, 0xff, 0xff, 0xff, 0xff, status]);
-    let len = u8::try_from(sense.len()).unwrap_or(0);
-    data.extend_from_slice(&[len, len, 0]);
-    data.extend_from_slice(&known.bytes.to_be_bytes());
-    push_u16(data, known.segments);
-    data.extend_from_slice(&[0; 6]);
-    data.extend_from_slice(sense);
+    data.extend(answer.with_sense(sense.as_ref().map_or(&[], Sense::as_bytes)));
     if known.outcome == Some(Outcome::Good) {
         env.nexus.copies.forget(list_id);
     }
     Ok(())
 }
-
-/// CHECK CONDITION.
-const STATUS_CHECK: u8 = wire::scsi::status::CHECK_CONDITION;
 
 /// The sense data that says why an operation ended.
 fn sense(env: &Env<'_>, outcome: Outcome) -> Option<Sense> {
@@ -160,41 +151,28 @@ const COMMANDS: &[(u8, &[u8])] = &[
 pub(crate) fn third_party_page(_: &Env<'_>, data: &mut Vec<u8>) {
     let mut commands = Vec::new();
     for (code, actions) in COMMANDS {
-        commands.extend([*code, u8::try_from(actions.len()).unwrap_or(0)]);
-        commands.extend_from_slice(actions);
+        commands.push(*code);
+        commands.extend(counted(actions));
     }
-    commands.insert(0, u8::try_from(commands.len()).unwrap_or(0));
-    descriptor(data, 0x0001, &commands);
-
-    let mut limits = vec![0; 4];
-    push_u16(&mut limits, CSCDS_MAX);
-    push_u16(&mut limits, SEGMENTS_MAX);
-    push_u32(&mut limits, DESCRIPTOR_BYTES_MAX);
-    limits.resize(28, 0);
-    descriptor(data, 0x0004, &limits);
-    descriptor(data, 0x0008, &[2, BLOCK_TO_BLOCK, IDENTIFICATION]);
-    descriptor(data, 0x000c, &[0, 0]);
-
-    let mut general = Vec::new();
-    push_u32(&mut general, COPIES_MAX);
-    push_u32(&mut general, u16::try_from(Results::RECORDS_MAX).unwrap_or(u16::MAX));
-    general.resize(32, 0);
-    descriptor(data, 0x8001, &general);
+    let limits = ThirdPartyLimits {
+        cscds_max: CSCDS_MAX,
+        segments_max: SEGMENTS_MAX,
+        descriptor_bytes_max: DESCRIPTOR_BYTES_MAX.into(),
+        ..ThirdPartyLimits::ZERO
+    };
+    let general = ThirdPartyGeneral {
+        copies_max: COPIES_MAX.into(),
+        identified_copies_max: u32::try_from(Results::RECORDS_MAX).unwrap_or(u32::MAX),
+    };
+    let no_ids = 0u16.to_be_bytes();
+    data.extend(ThirdPartyHeader::with_body(third_party::COMMANDS, &counted(&commands)));
+    data.extend(ThirdPartyHeader::with_body(third_party::LIMITS, &limits.to_bytes()));
+    data.extend(ThirdPartyHeader::with_body(third_party::DESCRIPTORS, &counted(&TYPES)));
+    data.extend(ThirdPartyHeader::with_body(third_party::CSCD_IDS, &no_ids));
+    data.extend(ThirdPartyHeader::with_body(third_party::GENERAL, &general.to_bytes()));
 }
 
-/// One third-party copy descriptor, its body padded to whole words.
-fn descriptor(data: &mut Vec<u8>, kind: u16, body: &[u8]) {
-    let len = body.len().next_multiple_of(4);
-    data.extend_from_slice(&kind.to_be_bytes());
-    push_u16(data, u16::try_from(len).unwrap_or(u16::MAX));
-    data.extend_from_slice(body);
-    data.resize(data.len().saturating_add(len).saturating_sub(body.len()), 0);
-}
-
-fn push_u16(data: &mut Vec<u8>, value: impl TryInto<u16>) {
-    data.extend_from_slice(&value.try_into().unwrap_or(u16::MAX).to_be_bytes());
-}
-
-fn push_u32(data: &mut Vec<u8>, value: impl Into<u32>) {
-    data.extend_from_slice(&value.into().to_be_bytes());
+/// A list behind its length.
+fn counted(list: &[u8]) -> Vec<u8> {
+    [&[u8::try_from(list.len()).unwrap_or(u8::MAX)], list].concat()
 }

@@ -14,10 +14,8 @@ use wire::scsi::command::{
     CopyOperationAbort, ExtendedCopyLid1, ExtendedCopyLid4, Inquiry, ReceiveCopyResults,
     ReceiveCopyStatusLid4, Release6, Reserve6,
 };
+use wire::scsi::copy::{BlockSegment, CopyListLid1, CopyListLid4, IdentificationCscd, copy_list_format};
 use wire::scsi::opcode::service_action::extended_copy;
-use wire::scsi::parameters::{
-    BlockSegment, CopyListLid1, CopyListLid4, IdentificationCscd, copy_list_format,
-};
 use wire::scsi::transport_id::iscsi_port;
 
 const BYTES: usize = 1 << 20;

@@ -14,10 +14,9 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{JoinHandle, scope};
 use std::time::Duration;
 use wire::Cdb;
-use wire::scsi::command::Read16;
+use wire::scsi::command::{Read16, TestUnitReady};
 
 const BLOCK: usize = 512;
-const TEST_UNIT_READY: [u8; 6] = [0; 6];
 const ABORT_TASK: u8 = 1;
 const ABORT_TASK_SET: u8 = 2;
 const LOGICAL_UNIT_RESET: u8 = 5;
@@ -405,7 +404,7 @@ fn a_session_that_moves_gets_every_reset_once() {
         for round in 1..=ROUNDS {
             let (mut reports, mut is_answered) = (0, false);
             loop {
-                let is_reported = is_reset_reported(&initiator.read(0, &TEST_UNIT_READY, 0).expect("an end"));
+                let is_reported = is_reset_reported(&initiator.read(0, TestUnitReady {}, 0).expect("an end"));
                 reports += usize::from(is_reported);
                 if is_answered && !is_reported {
                     break;
@@ -456,7 +455,7 @@ fn target_cold_reset_and_the_end_find_sessions_that_move() {
     let (registry, _) = daemon.insides();
     let use_until_ended = |name: &str| {
         let mut initiator = login(&url, name);
-        let is_over = (0..1_000_000).any(|_| initiator.read(0, &TEST_UNIT_READY, 0).is_err());
+        let is_over = (0..1_000_000).any(|_| initiator.read(0, TestUnitReady {}, 0).is_err());
         assert!(is_over, "{name} was not ended");
     };
     let mut daemon = Some(daemon);
