@@ -57,6 +57,7 @@ impl UnitMeter {
         let counts = self.counts();
         // The home's core publishes behind this lock, and is not to wait for what follows.
         let Published { view, was_open, last_error } = self.lock().clone();
+        let serial = view.serial().to_owned();
         let View { unit, policy } = view;
         let holders = policy.reservations.holders();
         let state = match (&policy.failed, was_open) {
@@ -69,6 +70,7 @@ impl UnitMeter {
             counts,
             state,
             last_error: last_error.as_deref().map(str::to_owned),
+            serial,
             size_bytes: (state != StoreState::Late).then_some(policy.traits.size_bytes),
             used_bytes: unit.space.as_ref().and_then(|space| space.used_bytes()),
             write_cache: policy.modes.write_cache,
@@ -133,6 +135,8 @@ pub struct UnitReading {
     pub state: StoreState,
     /// Why it did not, when that was last so.
     pub last_error: Option<String>,
+    /// Its serial number now: a medium that has its own brings it when its store opens.
+    pub serial: String,
     /// Its size now; `None`: its store has not been open yet.
     pub size_bytes: Option<u64>,
     /// What its store takes, where that is looked at.
@@ -294,6 +298,7 @@ mod tests {
     use super::*;
     use crate::testing::initiator::{Initiator, Login};
     use crate::testing::{HeldStore, serve};
+    use scsi::storage::Identity;
     use std::cell::Cell;
     use wire::scsi::command::Reserve6;
 
@@ -313,6 +318,18 @@ mod tests {
         let reservation = unit.read(&initiators).reservation.expect("it is reserved");
         assert_eq!((reservation.kind, reservation.holders.len(), asked.get()), ("RESERVE", 0, 1));
         drop(holder);
+        daemon.stop().expect("every core ends in order");
+    }
+
+    #[test]
+    fn a_unit_is_listed_by_the_serial_number_that_its_medium_brought() {
+        let (daemon, _) = serve(1, &[HeldStore::new()], |_| {});
+        let unit = daemon.meters().lock()[0].clone();
+        let mut view = unit.lock().view.clone();
+        let own = Identity { serial: *b"0123456789abcdef", naa: [0x61; 16], eui: [2; 8] };
+        Arc::make_mut(&mut view.policy).traits.identity = Some(own);
+        unit.publish(view);
+        assert_eq!(daemon.meters().units()[0].serial.as_bytes(), own.serial);
         daemon.stop().expect("every core ends in order");
     }
 

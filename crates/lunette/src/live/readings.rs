@@ -46,6 +46,7 @@ fn lun(unit: &UnitReading) -> Map<String, Value> {
         "stats": stats(&unit.counts),
         "state": state(unit.state),
         "last_error": unit.last_error,
+        "serial": unit.serial,
         "size_bytes": unit.size_bytes,
         "used_bytes": unit.used_bytes,
         "write_cache_enabled": unit.write_cache,

@@ -116,7 +116,7 @@ pub struct View {
 
 impl View {
     /// Unit serial number: the medium's own, if it has one.
-    pub(crate) fn serial(&self) -> &str {
+    pub fn serial(&self) -> &str {
         let own = self.policy.traits.identity.as_ref();
         own.and_then(|own| std::str::from_utf8(&own.serial).ok()).unwrap_or(&self.unit.serial)
     }
