@@ -6,7 +6,7 @@ mod metrics;
 mod page;
 mod sessions;
 
-use crate::desk::{Answer, Desk, Fault, Order, Refusal, Refused};
+use crate::desk::{Answer, Desk, Fault, ChangeRequest, Refusal, Refused};
 use crate::openapi;
 use crate::server::{Deadline, Peer};
 use axum::body::{Body, to_bytes};
@@ -135,7 +135,7 @@ async fn portals(Shared(context): Shared<Context>, RawQuery(query): RawQuery) ->
 }
 
 async fn reload(Shared(context): Shared<Context>, request: Change) -> Response {
-    change(&context.desk, Order::Reload, request).await
+    change(&context.desk, ChangeRequest::Reload, request).await
 }
 
 async fn add_lun(Shared(context): Shared<Context>, request: Change, body: Body) -> Response {
@@ -154,7 +154,7 @@ async fn add_lun(Shared(context): Shared<Context>, request: Change, body: Body) 
             (0..).map(|number| format!("lun{number}")).find(is_free).unwrap_or_default()
         });
     let edit = Edit { subject: Subject::Lun(name), action: Action::Add { settings, shown } };
-    change(&context.desk, Order::Edit(edit), request).await
+    change(&context.desk, ChangeRequest::Edit(edit), request).await
 }
 
 async fn set_lun(
@@ -189,7 +189,7 @@ async fn resize_lun(
         }
     };
     let may_lose_data = settings.get("yes_lose_data").and_then(Value::as_bool).unwrap_or(false);
-    change(&context.desk, Order::Resize { lun: name, size, may_lose_data }, request).await
+    change(&context.desk, ChangeRequest::Resize { lun: name, size, may_lose_data }, request).await
 }
 
 async fn add_target(Shared(context): Shared<Context>, request: Change, body: Body) -> Response {
@@ -254,21 +254,21 @@ async fn add(
         return problem(StatusCode::BAD_REQUEST, "the body is wrong", &[fault]);
     };
     let action = Action::Add { settings, shown: Vec::new() };
-    change(&context.desk, Order::Edit(Edit { subject: subject(name), action }), request).await
+    change(&context.desk, ChangeRequest::Edit(Edit { subject: subject(name), action }), request).await
 }
 
 async fn set(context: &Context, subject: Subject, request: Change, body: Body) -> Response {
     match settings(body).await {
         Ok(settings) => {
             let edit = Edit { subject, action: Action::Set(settings) };
-            change(&context.desk, Order::Edit(edit), request).await
+            change(&context.desk, ChangeRequest::Edit(edit), request).await
         }
         Err(response) => response,
     }
 }
 
 async fn remove(context: &Context, subject: Subject, request: Change) -> Response {
-    change(&context.desk, Order::Edit(Edit { subject, action: Action::Remove }), request).await
+    change(&context.desk, ChangeRequest::Edit(Edit { subject, action: Action::Remove }), request).await
 }
 
 /// The object in a body.
@@ -367,12 +367,12 @@ fn under_way() -> Response {
     (StatusCode::ACCEPTED, answered(&json)).into_response()
 }
 
-async fn change(desk: &Desk, order: Order, request: Change) -> Response {
+async fn change(desk: &Desk, change: ChangeRequest, request: Change) -> Response {
     let dry_run = match request.admit() {
         Ok(dry_run) => dry_run,
         Err(response) => return *response,
     };
-    let Some(answer) = desk.put(order, dry_run, request.expected, &request.peer) else {
+    let Some(answer) = desk.submit(change, dry_run, request.expected, &request.peer) else {
         return crowded();
     };
     match tokio::time::timeout(CHANGE_TIME, answer).await {

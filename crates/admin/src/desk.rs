@@ -19,7 +19,7 @@ pub(crate) const JOBS_MAX: usize = 8;
 
 /// A change that a client asks for.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Order {
+pub enum ChangeRequest {
     /// Read the configuration file again, and apply what is different in it.
     Reload,
     /// Change one thing, in the file if there is one.
@@ -35,25 +35,25 @@ pub enum Order {
     },
 }
 
-impl fmt::Display for Order {
+impl fmt::Display for ChangeRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Order::Reload => f.write_str("reload"),
-            Order::Edit(Edit { subject, action: Action::Add { .. } }) => write!(f, "add {subject}"),
-            Order::Edit(Edit { subject, action: Action::Remove }) => write!(f, "remove {subject}"),
-            Order::Edit(Edit { subject, action: Action::Set(settings) }) => {
+            ChangeRequest::Reload => f.write_str("reload"),
+            ChangeRequest::Edit(Edit { subject, action: Action::Add { .. } }) => write!(f, "add {subject}"),
+            ChangeRequest::Edit(Edit { subject, action: Action::Remove }) => write!(f, "remove {subject}"),
+            ChangeRequest::Edit(Edit { subject, action: Action::Set(settings) }) => {
                 let keys = settings.keys().map(String::as_str).collect::<Vec<_>>();
                 write!(f, "set {} of {subject}", keys.join(", "))
             }
-            Order::Resize { lun, size, .. } => write!(f, "resize LUN {lun} to {size}"),
+            ChangeRequest::Resize { lun, size, .. } => write!(f, "resize LUN {lun} to {size}"),
         }
     }
 }
 
-/// An order, and who waits for what becomes of it.
+/// A change, and who waits for what becomes of it.
 pub struct Job {
     /// What is to be done.
-    pub order: Order,
+    pub change: ChangeRequest,
     /// Only say what would be done.
     pub dry_run: bool,
     /// The configuration that the client has seen last, as [`State`] names it; `None`: whatever it is.
@@ -73,7 +73,7 @@ impl Job {
     }
 }
 
-/// What became of an order.
+/// What became of a change.
 pub type Answer = Result<Done, Refused>;
 
 /// It was done, or would be.
@@ -184,10 +184,10 @@ pub enum Format {
     Prometheus,
 }
 
-/// Where orders are put, and what is published.
+/// Where changes are submitted, and what is published.
 #[derive(Clone)]
 pub struct Desk {
-    put: Arc<dyn Fn(Job) -> bool + Send + Sync>,
+    submit: Arc<dyn Fn(Job) -> bool + Send + Sync>,
     permits: Arc<Semaphore>,
     state: Arc<Mutex<Arc<State>>>,
     access: Arc<Mutex<Access>>,
@@ -213,14 +213,14 @@ const SHARE: u32 = 20;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Desk {
-    /// A desk whose orders go here; `put` returns false when nobody takes them any more, and does not wait.
+    /// A desk whose changes go to `submit`, which returns false when nobody takes them any more, and does not wait.
     pub fn new(
-        put: impl Fn(Job) -> bool + Send + Sync + 'static,
+        submit: impl Fn(Job) -> bool + Send + Sync + 'static,
         sessions: Arc<dyn Sessions>,
         readings: Arc<dyn Readings>,
     ) -> Desk {
         Desk {
-            put: Arc::new(put),
+            submit: Arc::new(submit),
             permits: Arc::new(Semaphore::new(JOBS_MAX)),
             state: Arc::default(),
             access: Arc::default(),
@@ -334,10 +334,10 @@ impl Desk {
         Some(steps.map(|steps| Done { steps, warnings: Vec::new(), version }))
     }
 
-    /// Puts an order on the desk; `None`: too many wait, or nobody takes it.
-    pub(crate) fn put(
+    /// Submits a change; `None`: too many are waiting, or the daemon takes none any more.
+    pub(crate) fn submit(
         &self,
-        order: Order,
+        change: ChangeRequest,
         dry_run: bool,
         expected: Option<String>,
         peer: &Peer,
@@ -345,7 +345,7 @@ impl Desk {
         let permit = self.permits.clone().try_acquire_owned().ok()?;
         let (reply, answer) = oneshot::channel();
         let (who, token) = (peer.to_string(), peer.token().cloned());
-        (self.put)(Job { order, dry_run, expected, who, token, reply, _permit: permit }).then_some(answer)
+        (self.submit)(Job { change, dry_run, expected, who, token, reply, _permit: permit }).then_some(answer)
     }
 }
 

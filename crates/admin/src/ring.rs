@@ -25,7 +25,7 @@ pub(crate) struct Ring {
 struct Inside {
     /// Of the last event.
     number: u64,
-    kept: VecDeque<(u64, Arc<str>)>,
+    events: VecDeque<(u64, Arc<str>)>,
     followers: Vec<Follower>,
 }
 
@@ -55,10 +55,10 @@ impl Ring {
         inside.number += 1;
         let number = inside.number;
         let text: Arc<str> = format!("id: {:x}-{number}\nevent: {kind}\ndata: {data}\n\n", self.start).into();
-        if inside.kept.len() == EVENTS_KEPT {
-            inside.kept.pop_front();
+        if inside.events.len() == EVENTS_KEPT {
+            inside.events.pop_front();
         }
-        inside.kept.push_back((number, text.clone()));
+        inside.events.push_back((number, text.clone()));
         inside.followers.retain(|follower| match follower.queue.try_send(text.clone()) {
             Ok(()) => true,
             Err(TrySendError::Full(_)) => {
@@ -80,7 +80,7 @@ impl Ring {
         let seen = last.map(|last| self.number(last, inside.number));
         let mut before = VecDeque::new();
         if let Some(seen) = seen {
-            let oldest = inside.kept.front().map_or(inside.number + 1, |(number, _)| *number);
+            let oldest = inside.events.front().map_or(inside.number + 1, |(number, _)| *number);
             match seen {
                 Some(seen) if seen + 1 < oldest => {
                     before.push_back(missed(Some(oldest - seen - 1)));
@@ -88,7 +88,7 @@ impl Ring {
                 None if last != Some("0") => before.push_back(missed(None)),
                 Some(_) | None => {}
             }
-            let behind = inside.kept.iter().filter(|(number, _)| *number > seen.unwrap_or(0));
+            let behind = inside.events.iter().filter(|(number, _)| *number > seen.unwrap_or(0));
             before.extend(behind.map(|(_, text)| text.clone()));
         }
         let (sender, queue) = channel(BEHIND_MAX);

@@ -6,7 +6,7 @@ mod tables;
 
 use lists::List;
 use serde_json::{Map, Value as Json};
-use tables::{Tables, merge, put};
+use tables::{Tables, merge, set_key};
 use toml_edit::{DocumentMut, Table};
 
 /// A change of one thing.
@@ -108,7 +108,7 @@ impl Edit {
             (Subject::Target(name), Action::Remove) => {
                 let (mut targets, index) = find_target(document.as_table_mut(), name)?;
                 let kept = targets.remove(index);
-                keep_comment(&mut document, kept);
+                restore_comment(&mut document, kept);
             }
             (Subject::Group { target, name }, Action::Add { settings, .. }) => {
                 let (mut targets, index) = find_target(document.as_table_mut(), target)?;
@@ -260,11 +260,11 @@ fn remove_lun(document: &mut DocumentMut, name: &str) -> Result<(), EditError> {
     // Those behind it keep the names that they have by their position.
     for (later, name) in names.iter().enumerate().skip(index + 1) {
         if luns.name(later).is_none() {
-            put(luns.get_mut(later), "name", name.as_str().into());
+            set_key(luns.get_mut(later), "name", name.as_str().into());
         }
     }
     let kept = luns.remove(index);
-    keep_comment(document, kept);
+    restore_comment(document, kept);
     let Some(mut targets) = Tables::at(document.as_table_mut(), "target") else { return Ok(()) };
     let is_only = targets.len() == 1;
     for target in 0..targets.len() {
@@ -318,7 +318,7 @@ fn find<'a>(tables: Option<Tables<'a>>, name: &str, kind: &str) -> Result<(Table
 }
 
 /// A table's comment that is not its own, when nothing follows that it could stay above.
-fn keep_comment(document: &mut DocumentMut, kept: Option<String>) {
+fn restore_comment(document: &mut DocumentMut, kept: Option<String>) {
     if let Some(kept) = kept {
         let trailing = document.trailing().as_str().unwrap_or_default().to_owned();
         document.set_trailing(trailing + "\n" + &kept);
@@ -328,7 +328,7 @@ fn keep_comment(document: &mut DocumentMut, kept: Option<String>) {
 /// Settings with a name before them.
 fn named(name: &str, settings: &Map<String, Json>) -> Table {
     let mut table = Table::new();
-    put(&mut table, "name", name.into());
+    set_key(&mut table, "name", name.into());
     let rest: Map<String, Json> = settings
         .iter()
         .filter(|(key, _)| *key != "name")

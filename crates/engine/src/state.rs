@@ -43,7 +43,7 @@ impl Keeper {
             Some(held) => held.clone(),
             None => self.read(path)?,
         };
-        let outcome = self.put(path, state);
+        let outcome = self.write(path, state);
         match outcome {
             Ok(()) => _ = self.unsettled.remove(path),
             Err(_) => {
@@ -57,7 +57,7 @@ impl Keeper {
     /// Tries to settle what is not yet settled.
     pub(crate) fn settle(&mut self) {
         for (path, state) in std::mem::take(&mut self.unsettled) {
-            match self.put(&path, &state) {
+            match self.write(&path, &state) {
                 Ok(()) => reactor::limited!(
                     "saved state that is durable now",
                     tracing::Level::WARN,
@@ -78,7 +78,7 @@ impl Keeper {
     }
 
     /// Writes beside, makes durable, renames: a crash leaves the old state or the new one.
-    fn put(&self, path: &Path, state: &[u8]) -> io::Result<()> {
+    fn write(&self, path: &Path, state: &[u8]) -> io::Result<()> {
         let sync_parent = || path.parent().map_or(Ok(()), |parent| self.files.sync_directory(parent));
         if state.is_empty() {
             return match self.files.remove(path) {

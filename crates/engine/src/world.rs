@@ -14,7 +14,7 @@ use crate::shared::Shared;
 use crate::state::Keeper;
 pub use crate::state::files::{Created, Files};
 use crate::stores::Opened;
-pub use crate::stores::saved_ports::KeptPorts;
+pub use crate::stores::saved_ports::SavedPorts;
 use crate::units::NewUnit;
 use config::{Config, StepOfChange};
 use reactor::io::{Completion, Handle, Io, Wait};

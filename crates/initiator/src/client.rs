@@ -281,7 +281,7 @@ fn is_repeatable(opcode: u8) -> bool {
 }
 
 /// What a target of AoE says of itself.
-fn in_words(target: &Target) -> String {
+fn describe(target: &Target) -> String {
     let Target { mac, buffer_count, sectors, config, .. } = target;
     let config = if config.is_empty() { String::new() } else { format!(", config string {}", shown(config)) };
     format!("{mac}, {buffer_count} buffers, {sectors} sectors in a frame{config}")
@@ -296,7 +296,7 @@ pub fn discover(url: &Url, options: &Options) -> Result<Vec<(String, Vec<String>
     let url = Url { target: None, lun: None, ..url.clone() };
     if url.protocol == Protocol::Aoe {
         let found = frames::discover(&url.host).map_err(|error| ConnectError::new(&url, error))?;
-        return Ok(found.iter().map(|target| (target.address.to_string(), vec![in_words(target)])).collect());
+        return Ok(found.iter().map(|target| (target.address.to_string(), vec![describe(target)])).collect());
     }
     if url.protocol == Protocol::Srp {
         let problem = "SRP cannot be asked for targets; ask whoever runs the target for its GUID (`lunette serve` \

@@ -134,7 +134,7 @@ impl Frames {
             machine.bring(&io.arena().to_vec(&places));
         }
         aoe::queue(&mut self.packets, io.arena(), |arena, slot| {
-            machine.transmit(now).map(|Outgoing { frame, made }| aoe::put(arena, &frame, made, slot))
+            machine.transmit(now).map(|Outgoing { frame, made }| aoe::copy_frame(arena, &frame, made, slot))
         });
         match self.packets.flush(io.arena()) {
             Ok(is_left) => self.owes = is_left,
@@ -229,7 +229,7 @@ pub(super) fn discover(interface: &str) -> io::Result<Vec<Target>> {
     let slot = packets.slot().ok_or(io::ErrorKind::OutOfMemory)?;
     let tag = u32::from(lane.number) << 24;
     let query = discover::query(Mac(packets.mac()), Mac::BROADCAST, Address::BROADCAST, tag);
-    let len = aoe::put(io.arena(), &query, &[], slot);
+    let len = aoe::copy_frame(io.arena(), &query, &[], slot);
     packets.queue(slot, len);
     packets.flush(io.arena())?;
     let mut discovery = Discovery::default();

@@ -272,7 +272,7 @@ impl Session {
         if let Some(task) = self.queue.cancel(cookie, finished)
             && let State::Connected(link) = &mut self.state
             && let Some(machine) = link.machine.aoe_machine_mut()
-            && machine.give_up_task(now, task)
+            && machine.abandon_task(now, task)
         {
             self.queue.forgotten(task, finished);
         }
@@ -344,7 +344,7 @@ impl Session {
 
     /// Ends the connection, for a reason that is logged, and reconnects.
     pub fn renew<I: Io>(&mut self, io: &mut I, reason: &str, finished: &mut Vec<Finished>) {
-        self.abandon(io, reason, finished);
+        self.drop_connection(io, reason, finished);
     }
 
     /// Commands that have not ended.
@@ -523,11 +523,11 @@ impl Session {
             self.outage.is_open(&self.url, now);
         }
         self.queue.wake(now);
-        if self.queue.give_up(now, self.options.give_up_after, finished) {
+        if self.queue.expire(now, self.options.give_up_after, finished) {
             let seconds = self.options.give_up_after.as_secs();
-            self.abandon(io, &format!("a command was not answered within {seconds} s"), finished);
+            self.drop_connection(io, &format!("a command was not answered within {seconds} s"), finished);
         }
-        self.give_up_unguarded(now, finished);
+        self.abandon_unguarded(now, finished);
         self.flush(io, finished);
     }
 
@@ -539,7 +539,7 @@ impl Session {
                 link.machine.logout(io.now());
                 self.flush(io, finished);
             }
-            State::Connected(_) => self.abandon(io, "closed", finished),
+            State::Connected(_) => self.drop_connection(io, "closed", finished),
             State::Connecting(_) => {
                 io.unwatch(self.tag(CONNECT));
                 self.state = State::Closed;
@@ -753,7 +753,7 @@ impl Session {
     }
 
     /// Ends a connection that goes wrong.
-    fn abandon<I: Io>(&mut self, io: &mut I, reason: &str, finished: &mut Vec<Finished>) {
+    fn drop_connection<I: Io>(&mut self, io: &mut I, reason: &str, finished: &mut Vec<Finished>) {
         let State::Connected(link) = &mut self.state else { return };
         link.closed(io.now(), reason);
         self.drain_events(io, finished);
@@ -782,7 +782,7 @@ impl Session {
         let now = io.now();
         self.outage.lost(now, self.queue.has_answered());
         self.queue.lost(finished);
-        self.give_up_unguarded(now, finished);
+        self.abandon_unguarded(now, finished);
         if self.is_closing {
             self.state = State::Closed;
         } else {

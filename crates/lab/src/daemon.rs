@@ -12,7 +12,7 @@ const READY: &str = "Ready. Stop with Ctrl-C.";
 /// How long a start, or an end, may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How much of a daemon's last lines is shown.
-const LAST_WORDS: usize = 2000;
+const LAST_OUTPUT: usize = 2000;
 
 /// A daemon that serves; it is ended when this is dropped.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Daemon {
             let lines = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
             lines.map_while(Result::ok).for_each(|line| drop(sender.send(line)));
         });
-        let words = thread::spawn(move || last_words(stderr));
+        let output = thread::spawn(move || last_output(stderr));
         loop {
             match receiver.recv_timeout(PATIENCE) {
                 Ok(line) if line == READY => return Ok(daemon),
@@ -44,8 +44,8 @@ impl Daemon {
                 }
                 Err(_) => {
                     let _ = daemon.child.kill();
-                    let words = words.join().unwrap_or_default();
-                    return Err(format!("{line} does not serve: {}", words.trim()));
+                    let output = output.join().unwrap_or_default();
+                    return Err(format!("{line} does not serve: {}", output.trim()));
                 }
             }
         }
@@ -107,14 +107,14 @@ pub(crate) fn ended(child: &mut Child) -> Result<ExitStatus, String> {
 }
 
 /// The end of what it logs.
-pub(crate) fn last_words(stderr: Option<ChildStderr>) -> String {
+pub(crate) fn last_output(stderr: Option<ChildStderr>) -> String {
     let mut log = String::new();
     for line in stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines()) {
         let Ok(line) = line else { break };
         log.push_str(&line);
         log.push('\n');
-        if log.len() > 2 * LAST_WORDS {
-            let middle = log.ceil_char_boundary(log.len() - LAST_WORDS);
+        if log.len() > 2 * LAST_OUTPUT {
+            let middle = log.ceil_char_boundary(log.len() - LAST_OUTPUT);
             log.drain(..middle);
         }
     }

@@ -1,6 +1,6 @@
 //! SPDK's iscsi_tgt as a child: one daemon for one run, with disks in its huge pages. Its user has built it.
 
-use crate::daemon::{PATIENCE, ended, last_words};
+use crate::daemon::{PATIENCE, ended, last_output};
 use crate::directory::Directory;
 use crate::place::{AT_ONCE, Place};
 use crate::tgt::free_port;
@@ -25,7 +25,7 @@ const MIB: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Spdk {
     child: Child,
-    words: Option<JoinHandle<String>>,
+    output: Option<JoinHandle<String>>,
     portal: SocketAddrV4,
     /// Holds its configuration and the socket of its RPCs.
     _directory: Directory,
@@ -63,7 +63,7 @@ impl Spdk {
         let line = [place.prefix(cores), vec![program.display().to_string()], arguments.into()].concat();
         let mut spdk = Spdk {
             child,
-            words: Some(thread::spawn(move || last_words(stderr))),
+            output: Some(thread::spawn(move || last_output(stderr))),
             portal,
             _directory: directory,
             commands: vec![
@@ -121,8 +121,8 @@ impl Spdk {
     fn fault(&mut self, what: &str) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let words = self.words.take().and_then(|words| words.join().ok()).unwrap_or_default();
-        format!("{what}; its last output: {}", words.trim())
+        let output = self.output.take().and_then(|output| output.join().ok()).unwrap_or_default();
+        format!("{what}; its last output: {}", output.trim())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Debian's tgt as a child: one daemon for one run, with a control socket of its own.
 
-use crate::daemon::{PATIENCE, ended, last_words};
+use crate::daemon::{PATIENCE, ended, last_output};
 use crate::directory::Directory;
 use crate::place::{AT_ONCE, Place};
 use crate::tools::Tools;
@@ -20,7 +20,7 @@ const TRIES: usize = 5;
 #[derive(Debug)]
 pub struct Tgt {
     child: Child,
-    words: Option<JoinHandle<String>>,
+    output: Option<JoinHandle<String>>,
     portal: SocketAddrV4,
     /// The control socket's name, as passed to tgtd and tgtadm, which append a number.
     socket: String,
@@ -67,7 +67,7 @@ impl Tgt {
         let line = [place.prefix(cores), vec!["tgtd".into()], arguments.into()].concat().join(" ");
         let mut tgt = Tgt {
             child,
-            words: Some(thread::spawn(move || last_words(stderr))),
+            output: Some(thread::spawn(move || last_output(stderr))),
             portal,
             tools: place.tools().clone(),
             commands: vec![
@@ -163,8 +163,8 @@ impl Tgt {
     fn fault(&mut self, what: &str) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let words = self.words.take().and_then(|words| words.join().ok()).unwrap_or_default();
-        format!("{what}; tgtd's last output: {}", words.trim())
+        let output = self.output.take().and_then(|output| output.join().ok()).unwrap_or_default();
+        format!("{what}; tgtd's last output: {}", output.trim())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Debian's vblade as a child, and addresses of AoE.
 
-use crate::daemon::{PATIENCE, last_words};
+use crate::daemon::{PATIENCE, last_output};
 use crate::place::{AT_ONCE, Place};
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -65,7 +65,7 @@ impl Vblade {
             let lines = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
             lines.map_while(Result::ok).for_each(|line| drop(sender.send(line)));
         });
-        let words = thread::spawn(move || last_words(stderr));
+        let output = thread::spawn(move || last_output(stderr));
         let mut vblade = Vblade { child, line };
         loop {
             match receiver.recv_timeout(PATIENCE) {
@@ -73,8 +73,8 @@ impl Vblade {
                 Ok(_) => {}
                 Err(_) => {
                     let _ = vblade.child.kill();
-                    let words = words.join().unwrap_or_default();
-                    return Err(format!("{} does not serve: {}", vblade.line, words.trim()));
+                    let output = output.join().unwrap_or_default();
+                    return Err(format!("{} does not serve: {}", vblade.line, output.trim()));
                 }
             }
         }

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &DiscoverArguments) -> Result<String, Failure> {
         .collect();
     Ok(match arguments.json {
         true => format!("{}\n", serde_json::to_string_pretty(&targets).unwrap_or_default()),
-        false => in_words(&targets, &url),
+        false => text(&targets, &url),
     })
 }
 
@@ -71,7 +71,7 @@ fn portal(text: &str) -> Portal {
     }
 }
 
-fn in_words(targets: &[Target], url: &Url) -> String {
+fn text(targets: &[Target], url: &Url) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     if targets.is_empty() {

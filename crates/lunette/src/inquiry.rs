@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
     }
     let text = match arguments.json {
         true => format!("{}\n", serde_json::to_string_pretty(&report).unwrap_or_default()),
-        false => report.in_words(),
+        false => report.text(),
     };
     let Some(reason) = &report.not_ready else { return Ok(text) };
     print(&text).map_err(|error| Failure::failed(unprinted(&error)))?;
@@ -252,7 +252,7 @@ impl<C: FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> Asker<C> {
 }
 
 impl Report {
-    fn in_words(&self) -> String {
+    fn text(&self) -> String {
         let mut rows = Rows::default();
         rows.title(&self.url);
         if let Some(identity) = &self.identity {
@@ -389,7 +389,7 @@ mod tests {
             luns: reports::luns(&bytes("000000100000000000000000000000000001000000000000")),
             ..Report::default()
         };
-        let words = report.in_words();
+        let words = report.text();
         let lines: Vec<String> =
             words.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         for expected in [
@@ -477,7 +477,7 @@ mod tests {
         #[test]
         fn no_bytes_make_a_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let report = decode_all(&bytes);
-            prop_assert!(!report.in_words().contains('\x1b'));
+            prop_assert!(!report.text().contains('\x1b'));
             serde_json::to_string(&report).expect("it is JSON");
         }
 
@@ -485,7 +485,7 @@ mod tests {
         fn no_length_makes_a_decoder_panic(
             bytes in proptest::collection::vec(prop_oneof![Just(0), Just(0xff), Just(1), Just(8)], 0..300)
         ) {
-            decode_all(&bytes).in_words();
+            decode_all(&bytes).text();
         }
     }
 }

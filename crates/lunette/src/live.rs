@@ -1,5 +1,5 @@
 //! A running daemon whose configuration changes: what clients of the admin interface and SIGHUP ask for is done here, one
-//! order after the other, on the thread that owns the daemon.
+//! change after the other, on the thread that owns the daemon.
 
 mod change;
 pub(crate) mod events;
@@ -12,7 +12,7 @@ mod state;
 pub(crate) mod tally;
 
 use crate::notify;
-use admin::{Access, Answer, Desk, Done, Fault, Job, Order, Refusal, Refused, State};
+use admin::{Access, Answer, Desk, Done, Fault, Job, ChangeRequest, Refusal, Refused, State};
 use change::{Taken, promptly};
 use config::{Action, Checked, Config, Edit, EditError, Problems, ServeOptions, StoreSpec, Subject};
 use engine::daemon::NotKept;
@@ -65,10 +65,10 @@ impl Live {
     /// Does what a client asks for.
     pub(crate) fn take(&mut self, job: Job) {
         let answer = match self.desk.access().admits(job.token.as_ref()) {
-            true => self.obey(&job.order, job.dry_run, job.expected.as_deref()),
+            true => self.handle(&job.change, job.dry_run, job.expected.as_deref()),
             false => Err(revoked()),
         };
-        self.audit(&job.who, &job.order, job.dry_run, &answer);
+        self.audit(&job.who, &job.change, job.dry_run, &answer);
         job.answer(answer);
     }
 
@@ -81,8 +81,8 @@ impl Live {
             notify::reloaded(self.config(), true);
             return;
         }
-        let answer = self.obey(&Order::Reload, false, None);
-        self.audit("SIGHUP", &Order::Reload, false, &answer);
+        let answer = self.handle(&ChangeRequest::Reload, false, None);
+        self.audit("SIGHUP", &ChangeRequest::Reload, false, &answer);
         if let Err(refused) = answer {
             for Fault { place, what, fix } in &refused.faults {
                 tracing::error!("{place}: {what}; {fix}");
@@ -106,24 +106,24 @@ impl Live {
     }
 
     /// Who changed what, and the outcome: for the log, and those who follow events.
-    fn audit(&self, who: &str, order: &Order, dry_run: bool, answer: &Answer) {
+    fn audit(&self, who: &str, change: &ChangeRequest, dry_run: bool, answer: &Answer) {
         let dry = if dry_run { " (dry run)" } else { "" };
         let outcome = match answer {
             Ok(Done { steps, .. }) => {
-                tracing::info!(who, steps = steps.len(), "admin: {order}{dry}: done");
+                tracing::info!(who, steps = steps.len(), "admin: {change}{dry}: done");
                 "done"
             }
             Err(Refused { title, faults, .. }) => {
-                tracing::warn!(who, problems = faults.len(), "admin: {order}{dry}: {title}");
+                tracing::warn!(who, problems = faults.len(), "admin: {change}{dry}: {title}");
                 title
             }
         };
-        if !dry_run && *order == Order::Reload {
+        if !dry_run && *change == ChangeRequest::Reload {
             self.tally.reloaded(answer.is_ok());
         }
         if !dry_run {
             let steps = answer.as_ref().map_or(&[][..], |done| &done.steps);
-            let data = events::change(who, &order.to_string(), outcome, steps);
+            let data = events::change(who, &change.to_string(), outcome, steps);
             self.desk.report("change", &events::timed(data));
         }
     }
@@ -148,8 +148,8 @@ impl Live {
         });
     }
 
-    fn obey(&mut self, order: &Order, dry_run: bool, expected: Option<&str>) -> Answer {
-        let answer = self.carry_out(order, dry_run, expected);
+    fn handle(&mut self, change: &ChangeRequest, dry_run: bool, expected: Option<&str>) -> Answer {
+        let answer = self.carry_out(change, dry_run, expected);
         let Some(user) = &self.user else { return answer };
         answer.map_err(|mut refused| {
             // What root has opened at the start it cannot open again.
@@ -165,22 +165,22 @@ impl Live {
         })
     }
 
-    fn carry_out(&mut self, order: &Order, dry_run: bool, expected: Option<&str>) -> Answer {
+    fn carry_out(&mut self, change: &ChangeRequest, dry_run: bool, expected: Option<&str>) -> Answer {
         if expected.is_some_and(|expected| expected != self.version()) {
             let fix = "read it again, and repeat the change if it is still wanted";
             let fault = fault("If-Match", "the configuration has changed since it was read", fix);
             return Err(refused(Refusal::Stale, "somebody else has changed the configuration", vec![fault]));
         }
-        match order {
-            Order::Reload if dry_run => self.reload(dry_run),
-            Order::Reload => {
+        match change {
+            ChangeRequest::Reload if dry_run => self.reload(dry_run),
+            ChangeRequest::Reload => {
                 notify::reloading();
                 let answer = self.reload(dry_run);
                 notify::reloaded(self.config(), answer.is_ok());
                 answer
             }
-            Order::Edit(edit) => self.edit(edit, dry_run, None),
-            Order::Resize { lun, size, may_lose_data } => {
+            ChangeRequest::Edit(edit) => self.edit(edit, dry_run, None),
+            ChangeRequest::Resize { lun, size, may_lose_data } => {
                 let edit = self.resizing(lun, size)?;
                 self.edit(&edit, dry_run, may_lose_data.then_some(lun))
             }
@@ -360,7 +360,7 @@ pub(crate) fn with_access(checked: Checked, running: &Access) -> Result<(Checked
     Ok((checked, access))
 }
 
-/// For an order that came with a token which is gone now.
+/// For a change that came with a token which is gone now.
 fn revoked() -> Refused {
     let fix = "use a token of the daemon's admin_token_file";
     let fault = fault("Authorization", "no such token any more", fix);

@@ -98,7 +98,7 @@ fn run() -> ExitCode {
         Ok(Arguments { command: Command::Report(arguments) }) => tool(|| report::run(&arguments)),
         // Help and version.
         Err(error) if !error.use_stderr() => exit_code(error.print()),
-        Err(error) => fail(one_line(&error, words()), WRONG_INPUT),
+        Err(error) => fail(one_line(&error, arguments()), WRONG_INPUT),
     }
 }
 
@@ -376,14 +376,14 @@ fn complain(text: impl Display) {
 }
 
 /// Our arguments, as they are shown where they are not UTF-8.
-fn words() -> impl Iterator<Item = String> {
+fn arguments() -> impl Iterator<Item = String> {
     std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned())
 }
 
 /// A message in which our arguments are quoted, maybe, without what may be secrets of theirs.
 fn without_secrets(message: impl Display) -> String {
     let mut text = message.to_string();
-    for argument in words() {
+    for argument in arguments() {
         let value = argument.split_once('=').map_or("", |(_, value)| value);
         for quoted in [argument.as_str(), value] {
             let shown = redact(quoted);

@@ -7,10 +7,10 @@ use std::fmt::{self, Write as _};
 /// Asks; returns what is to be printed, or what is missing.
 pub(crate) fn run() -> Result<String, Failure> {
     let devices = survey().map_err(Failure::failed)?;
-    Ok(in_words(&devices))
+    Ok(text(&devices))
 }
 
-fn in_words(devices: &[Result<DeviceFacts, Unknown>]) -> String {
+fn text(devices: &[Result<DeviceFacts, Unknown>]) -> String {
     let mut out = String::new();
     if devices.is_empty() {
         out.push_str(
@@ -151,7 +151,7 @@ rxe0: RoCE, GUID 505400fffe123456
   send with invalidate: yes, fast registration: yes, shared receive queues: 1048576 receives
   lunette serve --rdma: yes
 ";
-        assert_eq!(in_words(&[Ok(rxe())]), expected);
+        assert_eq!(text(&[Ok(rxe())]), expected);
     }
 
     #[test]
@@ -164,15 +164,15 @@ rxe0: RoCE, GUID 505400fffe123456
             send_with_invalidate: false,
             ..rxe()
         };
-        let text = in_words(&[Ok(siw)]);
+        let listed = text(&[Ok(siw)]);
         for expected in [
             "iWARP, GUID 505400fffe123456, firmware 1.2\n",
             "inline data: none\n",
             "send with invalidate: no, fast registration: yes, shared receive queues: no\n",
             "--rdma: where a portal has rdma = \"only\"",
         ] {
-            assert!(text.contains(expected), "{expected} is missing in:\n{text}");
+            assert!(listed.contains(expected), "{expected} is missing in:\n{listed}");
         }
-        assert!(in_words(&[]).contains("no RDMA device"));
+        assert!(text(&[]).contains("no RDMA device"));
     }
 }

@@ -1,6 +1,6 @@
 //! `lunette report`: measures a plan and makes a page of it.
 
-use crate::{Failure, INTERRUPTED, catch_interrupts, words};
+use crate::{Failure, INTERRUPTED, catch_interrupts};
 use bench::result::Sample;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -56,7 +56,10 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
         directory: arguments.output.clone(),
         resume: arguments.resume,
         // As a user would type it: the program's path differs between machines.
-        command: std::iter::once("lunette".to_owned()).chain(words()).collect::<Vec<_>>().join(" "),
+        command: std::iter::once("lunette".to_owned())
+            .chain(crate::arguments())
+            .collect::<Vec<_>>()
+            .join(" "),
         stop: Arc::clone(&stop),
     };
     let program = std::env::current_exe()

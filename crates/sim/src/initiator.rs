@@ -731,7 +731,7 @@ impl Initiator {
     }
 
     /// What could not be sent.
-    fn give_up(&mut self, now: Time, kind: Kind, place: &Places) {
+    fn withdraw(&mut self, now: Time, kind: Kind, place: &Places) {
         self.give(place);
         match kind {
             Kind::Read(_) | Kind::Allocation(_) => self.registers.borrow_mut().end_read(now),

@@ -241,7 +241,7 @@ impl Kernel {
         let is_cut = count > 1 && net.happens(cut);
         let count = if is_cut { net.rng.u32(1..=count) } else { count };
         drop(net);
-        self.put(socket, |arena, bytes| gather(arena, &from, sent, count, bytes));
+        self.send_bytes(socket, |arena, bytes| gather(arena, &from, sent, count, bytes));
         let mut net = self.net.borrow_mut();
         if sent + count < total {
             let at = net.now.after(net.nanos(300, 20_000));
@@ -255,13 +255,13 @@ impl Kernel {
     }
 
     /// Sends bytes, for which there is room, and which are put where they are to lie.
-    fn put(&self, socket: Handle, put: impl FnOnce(&Arena, &mut Vec<u8>)) {
+    fn send_bytes(&self, socket: Handle, append: impl FnOnce(&Arena, &mut Vec<u8>)) {
         let mut net = self.net.borrow_mut();
         if !net.happens(self.lies) {
-            return net.send(socket, |bytes| put(&self.arena, bytes));
+            return net.send(socket, |bytes| append(&self.arena, bytes));
         }
         let mut garbled = Vec::new();
-        put(&self.arena, &mut garbled);
+        append(&self.arena, &mut garbled);
         rogue::garble(&mut net.rng, &mut garbled);
         net.send(socket, |bytes| bytes.append(&mut garbled));
     }
@@ -410,7 +410,7 @@ impl Io for Kernel {
         let count = if net.happens(500) { net.rng.usize(0..=most) } else { most };
         drop(net);
         if count > 0 {
-            self.put(socket, |arena, all| gather_segments(arena, bytes, segments, count, all));
+            self.send_bytes(socket, |arena, all| gather_segments(arena, bytes, segments, count, all));
         }
         Some(Ok(count as u32))
     }

@@ -344,7 +344,7 @@ impl Stage {
         let arena = self.kernel.arena();
         let mut take = |len| if len == 0 { Places::EMPTY } else { arena.take(len).unwrap() };
         let (read, write) = (take(step.read_bytes), take(step.write.len() as u32));
-        put(&mut self.kernel, &write, &step.write);
+        copy_to(&mut self.kernel, &write, &step.write);
         let (lun, cdb) = (u64::from(step.lun) << 48, step.cdb);
         let request = Request { lun, attribute: Attribute::Simple, cdb, read, write };
         let taken = self.submit(request);
@@ -376,7 +376,7 @@ fn exchange(
         kernel.arena().bytes_mut(span).copy_from_slice(&bytes);
         match machine.receive(now, &bytes, span) {
             Some(Put { from: Source::Frame(from), to }) => kernel.arena().copy(from, &to),
-            Some(Put { from: Source::Made(made), to }) => put(kernel, &to, made),
+            Some(Put { from: Source::Made(made), to }) => copy_to(kernel, &to, made),
             None => {}
         }
         kernel.arena().give(&place);
@@ -395,7 +395,7 @@ fn exchange(
     events.extend(std::iter::from_fn(|| machine.poll()));
 }
 
-fn put(kernel: &mut Kernel, to: &Places, bytes: &[u8]) {
+fn copy_to(kernel: &mut Kernel, to: &Places, bytes: &[u8]) {
     let mut rest = bytes;
     for span in to.iter() {
         let (part, behind) = rest.split_at(span.len as usize);

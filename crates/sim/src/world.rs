@@ -241,7 +241,7 @@ pub fn run_cut(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure
     let mut world = World::new(plan, cuts, net.clone());
     let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
     let (sum, trace) = net.borrow_mut().trace.end();
-    match lived.unwrap_or_else(|panic| Err(in_words(&*panic))) {
+    match lived.unwrap_or_else(|panic| Err(panic_message(&*panic))) {
         Ok(()) => {
             let of_atas = world.atas.iter().map(|ata| ata.commands).sum::<u64>();
             let commands = of_atas + world.initiators.iter().map(|initiator| initiator.commands).sum::<u64>();
@@ -256,7 +256,7 @@ pub fn run_cut(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure
     }
 }
 
-fn in_words(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     format!("a panic: {}", text.unwrap_or("it says nothing"))

@@ -161,14 +161,14 @@ pub trait Lane<I: Io> {
 
     /// Reads into places at once, if this store is memory: such a read needs no operation. False: what the places hold is
     /// undefined, and an operation has to read it, and to report what is wrong.
-    fn get(&mut self, _io: &mut I, _offset: u64, _into: &Places) -> bool {
+    fn read_now(&mut self, _io: &mut I, _offset: u64, _into: &Places) -> bool {
         false
     }
 
     /// Writes what is at `from` at once, if this store is memory: such a write needs no operation. Unless it
     /// `may_clear`, not where the system has to clear memory first. Returns how many bytes it cleared;
     /// `None`: an operation has to write it.
-    fn put(&mut self, _io: &mut I, _offset: u64, _from: Places, _may_clear: bool) -> Option<u64> {
+    fn write_now(&mut self, _io: &mut I, _offset: u64, _from: Places, _may_clear: bool) -> Option<u64> {
         None
     }
 

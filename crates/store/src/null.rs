@@ -89,7 +89,7 @@ impl<I: Io> Lane<I> for NullLane {
         self.store.zeros.places(len)
     }
 
-    fn put(&mut self, io: &mut I, offset: u64, from: Places, _may_clear: bool) -> Option<u64> {
+    fn write_now(&mut self, io: &mut I, offset: u64, from: Places, _may_clear: bool) -> Option<u64> {
         let written = self.run(io.arena(), &Op::Write { offset, from, durable: false, atomic: false });
         written.ok().map(|_| 0)
     }

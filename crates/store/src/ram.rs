@@ -332,13 +332,13 @@ impl<I: Io> Lane<I> for RamLane {
         self.store.region.span(offset, len).map(Places::one)
     }
 
-    fn get(&mut self, io: &mut I, offset: u64, into: &Places) -> bool {
+    fn read_now(&mut self, io: &mut I, offset: u64, into: &Places) -> bool {
         let op = Op::Read { offset, into: *into };
         let Ok(range) = Range::of(&op, self.store.size) else { return false };
         matches!(self.store.run(io.arena(), &op, range), Some(Ok(_)))
     }
 
-    fn put(&mut self, io: &mut I, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
+    fn write_now(&mut self, io: &mut I, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
         let op = Op::Write { offset, from, durable: false, atomic: false };
         let range = Range::of(&op, self.store.size).ok()?;
         let fresh = self.store.granules.fresh_bytes(range);

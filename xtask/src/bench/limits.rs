@@ -12,7 +12,7 @@ pub(super) struct Limit {
     /// Arguments of cargo.
     command: &'static [&'static str],
     /// What is printed right before the figure.
-    words: &'static str,
+    label: &'static str,
     pub(super) at_most: f64,
 }
 
@@ -24,28 +24,28 @@ pub(super) const LIMITS: [Limit; 5] = [
         name: "quiet_p99",
         what: "p99 latency of 100 quiet sessions beside a loud one, of theirs alone",
         command: &["bench", "--locked", "--package", "lunette", "--bench", "fairness"],
-        words: "beside a loud session / alone, median of 5: ",
+        label: "beside a loud session / alone, median of 5: ",
         at_most: 3.0,
     },
     Limit {
         name: "idle_cpu_percent",
         what: "CPU of a daemon with 100 idle sessions, adaptive polling, % of a core",
         command: &["bench", "--locked", "--package", "lunette", "--bench", "idle"],
-        words: "100 idle sessions, % of a core: ",
+        label: "100 idle sessions, % of a core: ",
         at_most: 0.2,
     },
     Limit {
         name: "idle_10000_cpu_percent",
         what: "CPU of a daemon with 10,000 idle sessions, adaptive polling, % of a core",
         command: &["bench", "--locked", "--package", "lunette", "--bench", "idle"],
-        words: "10000 idle sessions, % of a core: ",
+        label: "10000 idle sessions, % of a core: ",
         at_most: 0.2,
     },
     Limit {
         name: "small_bytes",
         what: "memory of a daemon with 100 LUNs and 100 sessions beside its arenas, bytes",
         command: &["bench", "--locked", "--package", "lunette", "--bench", "idle"],
-        words: "100 LUNs and 100 sessions, bytes: ",
+        label: "100 LUNs and 100 sessions, bytes: ",
         at_most: 24e6,
     },
     Limit {
@@ -63,7 +63,7 @@ pub(super) const LIMITS: [Limit; 5] = [
             "--exact",
             TEN_THOUSAND,
         ],
-        words: " idle sessions: ",
+        label: " idle sessions: ",
         at_most: 16384.0,
     },
 ];
@@ -81,16 +81,16 @@ pub(super) fn measure(figures: &mut Figures) -> Result {
         let text = String::from_utf8_lossy(&text);
         print!("{text}");
         // Such a program fails when its limit is exceeded; we report that.
-        let figure = figure_after(limit.words, &text)
+        let figure = figure_after(limit.label, &text)
             .ok_or_else(|| format!("`{line}` printed no figure: {}", output.status))?;
         figures.insert(limit.name.into(), figure);
     }
     Ok(())
 }
 
-/// The number that follows these words.
-fn figure_after(words: &str, text: &str) -> Option<f64> {
-    let (_, rest) = text.rsplit_once(words)?;
+/// The number that follows this label.
+fn figure_after(label: &str, text: &str) -> Option<f64> {
+    let (_, rest) = text.rsplit_once(label)?;
     rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?.parse().ok()
 }
 
@@ -103,7 +103,7 @@ mod tests {
         let text = "99 idle sessions: 5 bytes\nwarm-up over, 100 idle sessions: 14210 bytes of memory each\n";
         assert_eq!(figure_after(" idle sessions: ", text), Some(14210.0));
         let text = "beside a loud session / alone, median of 5: 2.71\nbeside hostile peers / alone, median of 5: 1.04\n";
-        assert_eq!(figure_after(LIMITS[0].words, text), Some(2.71));
+        assert_eq!(figure_after(LIMITS[0].label, text), Some(2.71));
         assert_eq!(figure_after("alone: ", text), None);
         assert_eq!(figure_after("median of 5: ", "median of 5: none"), None);
     }

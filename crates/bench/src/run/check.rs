@@ -1,4 +1,4 @@
-//! Whether a job can be run at all, and what its words come to.
+//! Whether a job can be run at all, and what its settings come to.
 
 use super::RunError;
 use super::meter::Direction;
@@ -25,7 +25,7 @@ pub const BUFFERS_BYTES_MAX: u64 = 64 << 30;
 /// # Errors
 /// When no target could run it.
 pub fn check(job: &Job, targets: usize) -> Result<(), RunError> {
-    let faults = amounts(job, targets).into_iter().chain(words(job));
+    let faults = amounts(job, targets).into_iter().chain(settings(job));
     match faults.into_iter().find(|fault| fault.0) {
         Some((_, problem, remedy)) => Err(RunError::new(problem, remedy)),
         None => Ok(()),
@@ -66,7 +66,7 @@ fn amounts(job: &Job, targets: usize) -> [Fault; 7] {
     ]
 }
 
-fn words(job: &Job) -> [Fault; 11] {
+fn settings(job: &Job) -> [Fault; 11] {
     [
         (
             job.rwmixread > 100,

@@ -23,7 +23,7 @@ pub(crate) enum Direction {
 impl Direction {
     pub(crate) const ALL: [Direction; 3] = [Direction::Read, Direction::Write, Direction::Trim];
 
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Direction::Read => "read",
             Direction::Write => "write",

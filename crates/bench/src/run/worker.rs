@@ -395,7 +395,7 @@ impl Worker {
         let at = self.job.offset + block * u64::from(self.job.bs);
         self.state.failures += 1;
         *self.state.report.errors.of_mut(direction) += 1;
-        self.note(format_args!("{} at byte {at} failed: {error}", direction.words()));
+        self.note(format_args!("{} at byte {at} failed: {error}", direction.name()));
         if self.state.failures == FAILURES_MAX {
             let job = self.index;
             self.note(format_args!("job {job} gave up after {FAILURES_MAX} failures in a row"));

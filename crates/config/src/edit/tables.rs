@@ -110,13 +110,13 @@ pub(super) fn merge(table: &mut dyn TableLike, settings: &Map<String, Json>) {
                     merge(table, inner);
                 }
             }
-            json => put(table, key, value(json)),
+            json => set_key(table, key, value(json)),
         }
     }
 }
 
 /// Sets a key; a comment behind its value stays.
-pub(super) fn put(table: &mut dyn TableLike, key: &str, value: Value) {
+pub(super) fn set_key(table: &mut dyn TableLike, key: &str, value: Value) {
     match table.get_mut(key).and_then(Item::as_value_mut) {
         Some(old) => {
             let decor = old.decor().clone();

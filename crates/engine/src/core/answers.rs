@@ -15,14 +15,14 @@ pub(super) struct Answers {
     /// They were all that has come since its last turn ended.
     were_all: bool,
     /// READs whose data, lent by the store, has not left, by unit. All of it leaves with one batch.
-    lent: Vec<Lent>,
+    reads: Vec<UnsentReads>,
     /// That data.
     moving: Option<Moving>,
 }
 
 /// READs of one unit whose data is on its way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lent {
+pub(super) struct UnsentReads {
     pub(super) unit: u32,
     pub(super) commands: u32,
     pub(super) bytes: u64,
@@ -42,12 +42,12 @@ impl Answers {
 
     /// Whether nothing that a store has lent is on its way.
     pub(super) fn have_left(&self) -> bool {
-        self.lent.is_empty()
+        self.reads.is_empty()
     }
 
     /// How many READs that is.
     pub(super) fn unsent(&self) -> usize {
-        self.lent.iter().map(|lent| lent.commands as usize).sum()
+        self.reads.iter().map(|reads| reads.commands as usize).sum()
     }
 
     /// What is on its way.
@@ -62,20 +62,20 @@ impl Answers {
 
     /// What was lent has left: so many commands of a unit have ended, and those of others are left to be asked for.
     #[inline(always)]
-    pub(super) fn leave(&mut self, pace: &mut Pace) -> Option<Lent> {
+    pub(super) fn leave(&mut self, pace: &mut Pace) -> Option<UnsentReads> {
         if let Some(moving) = self.moving.take() {
             pace.end(moving);
         }
-        self.lent.pop()
+        self.reads.pop()
     }
 
     fn lend(&mut self, unit: u32, bytes: u32, now: Time) {
-        match self.lent.last_mut() {
+        match self.reads.last_mut() {
             Some(last) if last.unit == unit => {
                 last.commands += 1;
                 last.bytes += u64::from(bytes);
             }
-            Some(_) | None => self.lent.push(Lent { unit, commands: 1, bytes: bytes.into(), begun: now }),
+            Some(_) | None => self.reads.push(UnsentReads { unit, commands: 1, bytes: bytes.into(), begun: now }),
         }
     }
 }

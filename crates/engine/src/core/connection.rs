@@ -312,11 +312,11 @@ impl Connection {
     /// Whether the initiator should have taken data that was lent.
     pub(super) fn is_immediate_read_stalled(&self, now: Time) -> bool {
         let send = self.in_flight();
-        let lent = self.tasks.iter().flatten().filter_map(|(_, occupant)| match occupant {
+        let reads = self.tasks.iter().flatten().filter_map(|(_, occupant)| match occupant {
             Occupant::ImmediateRead { moving, .. } => Some(*moving),
             Occupant::Task(_) => None,
         });
-        lent.chain(self.answers.moving()).any(|moving| self.pace.is_late(moving, send, now))
+        reads.chain(self.answers.moving()).any(|moving| self.pace.is_late(moving, send, now))
     }
 
     /// Whether data must be copied before it is sent: with a data digest, the bytes that are summed must be the

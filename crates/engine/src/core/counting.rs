@@ -5,7 +5,7 @@
 mod tests;
 
 use super::Core;
-use super::answers::Lent;
+use super::answers::UnsentReads;
 use super::connection::note_command;
 use super::stall::Moving;
 use super::task::Task;
@@ -25,17 +25,17 @@ fn nanos(now: Time, begun: Time) -> u64 {
 
 /// Counts READs that were answered as they came, of a session or of a unit.
 #[inline(always)]
-pub(super) fn count_answers(counters: &Counters, lent: &Lent, now: Time) {
-    counters.read.add(lent.commands.into(), lent.bytes, nanos(now, lent.begun));
+pub(super) fn count_answers(counters: &Counters, reads: &UnsentReads, now: Time) {
+    counters.read.add(reads.commands.into(), reads.bytes, nanos(now, reads.begun));
 }
 
 impl<I: Io> Core<I> {
     /// Data that a store lent to READs of one unit that were answered as they came has left: they have ended.
     #[inline(always)]
-    pub(super) fn end_answered(&mut self, lent: Lent) {
-        let Lent { unit, commands, .. } = lent;
+    pub(super) fn end_answered(&mut self, reads: UnsentReads) {
+        let UnsentReads { unit, commands, .. } = reads;
         let here = &mut self.units[unit];
-        count_answers(&here.counters, &lent, self.io.now());
+        count_answers(&here.counters, &reads, self.io.now());
         // None of them was ordered.
         if here.gate.end(commands) {
             self.report_held(unit);
@@ -43,8 +43,8 @@ impl<I: Io> Core<I> {
     }
 
     /// Data that was lent to READs will not leave, or nobody will know: their session ends.
-    pub(super) fn end_unsent(&mut self, connection: Key, lent: Lent) {
-        let Lent { unit, commands, .. } = lent;
+    pub(super) fn end_unsent(&mut self, connection: Key, reads: UnsentReads) {
+        let UnsentReads { unit, commands, .. } = reads;
         self.count_failure(Some(connection), unit, Failure::Aborted, commands.into());
         if self.units[unit].gate.end(commands) {
             self.report_held(unit);

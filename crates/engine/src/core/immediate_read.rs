@@ -31,8 +31,8 @@ impl<I: Io> Core<I> {
             return false;
         }
         let lane = &mut self.units[unit].lane;
-        let lent = if conn.copies_reads() { None } else { lane.borrow(offset, len) };
-        let (from, buffer) = match lent {
+        let borrowed = if conn.copies_reads() { None } else { lane.borrow(offset, len) };
+        let (from, buffer) = match borrowed {
             Some(from) => (from, None),
             None => match self.read_at_once(connection, unit, offset, len) {
                 Some(buffer) => (Places::one(buffer), Some(buffer)),
@@ -59,7 +59,7 @@ impl<I: Io> Core<I> {
             return None;
         }
         let buffer = self.grant(connection, unit, len, Purpose::Step).ok()?;
-        if !self.units[unit].lane.get(&mut self.io, offset, &buffer) {
+        if !self.units[unit].lane.read_now(&mut self.io, offset, &buffer) {
             self.return_buffer(connection, unit, &buffer, Purpose::Step);
             return None;
         }
@@ -84,14 +84,14 @@ impl<I: Io> Core<I> {
             .flat_map(|conn| conn.immediate_reads(unit))
             .collect();
         for (wire, unit, buffer) in reads {
-            let is_lent = buffer.is_none();
-            let buffer = self.hold_immediate_read(connection, wire, unit, buffer);
+            let is_borrowed = buffer.is_none();
+            let buffer = self.quiesce_transfer(connection, wire, unit, buffer);
             self.report_aborted(Some(connection), wire, how);
             self.count_aborted(Some(connection), unit);
             if let Some(conn) = self.connections.get_mut(connection) {
                 conn.vacate(wire);
             }
-            if is_lent {
+            if is_borrowed {
                 self.note_unsent(unit, connection);
             }
             self.end_immediate_read(connection, unit, buffer);

@@ -21,7 +21,7 @@ pub(super) fn write_immediately<I: Io>(
     from: Span,
 ) -> bool {
     let may_clear = budget.left() > 0;
-    let cleared = lane.put(io, offset, Places::one(from), may_clear);
+    let cleared = lane.write_now(io, offset, Places::one(from), may_clear);
     if let Some(cleared) = cleared {
         budget.charge(u64::from(from.len) + cleared);
     }

@@ -28,7 +28,7 @@ pub(super) struct Pace {
     /// For how long what has moved lasts beyond the last look.
     ahead_nanos: u64,
     /// For how long in all it has kept up with the rate.
-    kept_nanos: u64,
+    on_pace_nanos: u64,
 }
 
 /// Data of one command on its way.
@@ -89,7 +89,7 @@ impl Pace {
     }
 
     fn clock(&self, now: Time) -> Time {
-        Time(now.0.saturating_sub(self.kept_nanos))
+        Time(now.0.saturating_sub(self.on_pace_nanos))
     }
 
     /// Looks how much has moved. What is faster than the rate makes up for a pause of `stall_nanos` at most.
@@ -98,7 +98,7 @@ impl Pace {
         let Some(then) = self.looked_at.replace(now) else { return };
         let ahead = self.ahead_nanos + moved;
         let kept = ahead.min(now.0.saturating_sub(then.0));
-        self.kept_nanos += kept;
+        self.on_pace_nanos += kept;
         self.ahead_nanos = (ahead - kept).min(stall_nanos);
     }
 }

@@ -33,11 +33,11 @@ impl<I: Io> Core<I> {
             if let Some(stream) = &mut conn.stream {
                 conn.machine.sent(stream, &mut self.io, result, &mut self.agenda.pushed);
                 // What was lent to answers leaves with one batch. After a send that failed the session ends.
-                let lent =
+                let reads =
                     if is_sent && stream.has_sent() { conn.answers.leave(&mut conn.pace) } else { None };
-                left = lent.map(|lent| (lent, conn.answers.have_left()));
-                if let Some((lent, _)) = &left {
-                    count_answers(&conn.facts.counters, lent, self.io.now());
+                left = reads.map(|reads| (reads, conn.answers.have_left()));
+                if let Some((reads, _)) = &left {
+                    count_answers(&conn.facts.counters, reads, self.io.now());
                 }
             }
             // Most sends end while the next command is waited for.
@@ -53,8 +53,8 @@ impl<I: Io> Core<I> {
             }
             self.agenda.pushed = pushed;
         }
-        if let Some((lent, is_all)) = left {
-            self.end_answered(lent);
+        if let Some((reads, is_all)) = left {
+            self.end_answered(reads);
             if !is_all {
                 self.end_answers(key);
             }
@@ -71,7 +71,7 @@ impl<I: Io> Core<I> {
                 self.count_immediate_read(key, unit, begun, moving);
                 self.end_immediate_read(key, unit, buffer);
             }
-            None => self.give_kept(key, wire),
+            None => self.release_quiesced(key, wire),
         }
     }
 
@@ -167,7 +167,7 @@ impl<I: Io> Core<I> {
                 match self.connections.get(key).and_then(|conn| conn.task(wire)) {
                     Some(task) => self.fetched(task),
                     // It was ended while this was on its way up.
-                    None => self.give_kept(key, wire),
+                    None => self.release_quiesced(key, wire),
                 }
             }
             Up::FetchFailed { task, sense } => {

@@ -59,7 +59,7 @@ impl Daemon {
             }
             tracing::info!(lun = %name, is_flushed, "what was begun on the removed LUN has ended, and its store is closed");
             let is_in_place = self.released(released);
-            let Err(why) = kept(is_flushed, is_in_place) else { continue };
+            let Err(why) = check_kept(is_flushed, is_in_place) else { continue };
             tracing::error!(lun = %name, "the LUN was removed: {why}");
             self.events.report(|| Event::NotKept { lun: name, why: why.to_string() });
             self.left = self.left.and(Err(why));
@@ -155,7 +155,7 @@ impl Daemon {
         self.units.sort_by_key(|unit| served.find(&unit.name));
         changed.iter().for_each(|unit| self.look_at(*unit));
         let is_in_place = gone.is_none_or(|(unit, serial)| self.goes(unit, serial));
-        match (unended, kept(is_flushed, is_in_place)) {
+        match (unended, check_kept(is_flushed, is_in_place)) {
             (Some(what), Ok(())) => Err(ChangeError::Unended(what)),
             (Some(what), Err(lost)) => Err(ChangeError::Unended(format!("{what}; {lost}"))),
             (None, kept) => kept.map_err(ChangeError::NotKept),
@@ -287,7 +287,7 @@ impl Daemon {
 }
 
 /// Whether what was written to a store that went is where it is looked for.
-fn kept(is_flushed: bool, is_in_place: bool) -> Result<(), NotKept> {
+fn check_kept(is_flushed: bool, is_in_place: bool) -> Result<(), NotKept> {
     match (is_flushed, is_in_place) {
         (false, _) => Err(NotKept::NotFlushed),
         (true, false) => Err(NotKept::Misplaced),

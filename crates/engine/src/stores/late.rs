@@ -130,12 +130,12 @@ impl<I: Io> Lane<I> for LateLane<I> {
         self.lane().borrow(offset, len)
     }
 
-    fn get(&mut self, io: &mut I, offset: u64, into: &Places) -> bool {
-        self.lane().get(io, offset, into)
+    fn read_now(&mut self, io: &mut I, offset: u64, into: &Places) -> bool {
+        self.lane().read_now(io, offset, into)
     }
 
-    fn put(&mut self, io: &mut I, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
-        self.lane().put(io, offset, from, may_clear)
+    fn write_now(&mut self, io: &mut I, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
+        self.lane().write_now(io, offset, from, may_clear)
     }
 
     fn works_at_once(&self) -> bool {

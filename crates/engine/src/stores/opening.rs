@@ -1,7 +1,7 @@
 //! Opening the stores of LUNs: all at once, so that one that takes its time holds up nothing else.
 
 use super::late::LateStore;
-use super::saved_ports::KeptPorts;
+use super::saved_ports::SavedPorts;
 use crate::host::{IMAGE_REMEDY, image_problem};
 use crate::state::files::System;
 use config::memory::Room;
@@ -279,7 +279,7 @@ fn ports(about: &About, url: &Url, serial: &str, options: &Options) -> Result<Ve
         tracing::info!(target = %url, "what a daemon that was killed has sent may still be executed: --state-dir prevents that");
         return Ok(Vec::new());
     };
-    let kept = KeptPorts::new(dir, serial);
+    let kept = SavedPorts::new(dir, serial);
     let fault = |problem, remedy: &str| OpenError {
         what: kept.path().display().to_string(),
         problem,
@@ -291,11 +291,11 @@ fn ports(about: &About, url: &Url, serial: &str, options: &Options) -> Result<Ve
     let name = options.name_for(url);
     let (ports, all) = if about.has_opened(serial) {
         // Another store of this process may be those that are kept.
-        let ports = KeptPorts::choose::<Uring>(&[], name, about.cores);
+        let ports = SavedPorts::choose::<Uring>(&[], name, about.cores);
         (ports.clone(), [earlier, ports].concat())
     } else {
         remote::take_over(url, options, earlier.clone())?;
-        let ports = KeptPorts::choose::<Uring>(&earlier, name, about.cores);
+        let ports = SavedPorts::choose::<Uring>(&earlier, name, about.cores);
         (ports.clone(), ports)
     };
     kept.replace(Box::new(System), &all).map_err(|error| {

@@ -10,14 +10,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The file of a unit: a line for each port.
-pub struct KeptPorts {
+pub struct SavedPorts {
     path: PathBuf,
 }
 
-impl KeptPorts {
+impl SavedPorts {
     /// Those of the unit with this serial number.
-    pub fn new(state_dir: &Path, serial: &str) -> KeptPorts {
-        KeptPorts { path: path_of("initiator-ports", state_dir, serial) }
+    pub fn new(state_dir: &Path, serial: &str) -> SavedPorts {
+        SavedPorts { path: path_of("initiator-ports", state_dir, serial) }
     }
 
     /// Where they are kept.
@@ -76,24 +76,24 @@ mod tests {
     #[test]
     fn ports_of_earlier_processes_are_found_and_used_again() {
         let dir = tempfile::tempdir().unwrap();
-        let kept = KeptPorts::new(dir.path(), "A/1");
+        let kept = SavedPorts::new(dir.path(), "A/1");
         assert_eq!(kept.read(&System), Ok(Vec::new()));
-        let three = KeptPorts::choose::<Uring>(&[], "iqn.2026-11.io.lunette:a", 3);
+        let three = SavedPorts::choose::<Uring>(&[], "iqn.2026-11.io.lunette:a", 3);
         kept.replace(Box::new(System), &three).unwrap();
         assert_eq!(kept.read(&System), Ok(three.clone()));
-        assert_eq!(KeptPorts::new(dir.path(), "A/2").read(&System), Ok(Vec::new()), "another unit");
-        assert_eq!(KeptPorts::choose::<Uring>(&three, "iqn.2026-11.io.lunette:a", 2), three[..2]);
-        let four = KeptPorts::choose::<Uring>(&three, "iqn.2026-11.io.lunette:a", 4);
+        assert_eq!(SavedPorts::new(dir.path(), "A/2").read(&System), Ok(Vec::new()), "another unit");
+        assert_eq!(SavedPorts::choose::<Uring>(&three, "iqn.2026-11.io.lunette:a", 2), three[..2]);
+        let four = SavedPorts::choose::<Uring>(&three, "iqn.2026-11.io.lunette:a", 4);
         assert_eq!(four[..3], three);
         assert!(!three.contains(&four[3]));
-        let other = KeptPorts::choose::<Uring>(&three, "iqn.2026-11.io.lunette:b", 1);
+        let other = SavedPorts::choose::<Uring>(&three, "iqn.2026-11.io.lunette:b", 1);
         assert_eq!(other[0].name, "iqn.2026-11.io.lunette:b");
     }
 
     #[test]
     fn what_is_damaged_is_no_port_that_nobody_used() {
         let dir = tempfile::tempdir().unwrap();
-        let kept = KeptPorts::new(dir.path(), "S");
+        let kept = SavedPorts::new(dir.path(), "S");
         for damaged in ["80000000000 a\n", "+80000000000 a\n", "800000000001\n", "800000000001 \n", "\n"] {
             std::fs::write(kept.path(), damaged).unwrap();
             assert!(kept.read(&System).is_err(), "{damaged:?}");

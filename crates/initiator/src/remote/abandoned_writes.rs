@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Abandoned writes of one lane that nothing has ended; beyond that their blocks are merged.
-const GIVEN_UP_MAX: usize = 1024;
+const ABANDONED_MAX: usize = 1024;
 
-/// Such writes of all lanes: at most the commands of each, and [`GIVEN_UP_MAX`].
+/// Such writes of all lanes: at most the commands of each, and [`ABANDONED_MAX`].
 #[derive(Default)]
 pub(super) struct AbandonedWrites {
     count: AtomicUsize,
@@ -28,7 +28,7 @@ pub(super) struct AbandonedWrites {
 struct Writes {
     /// By lane, and the operation of the lane that ends it.
     waiting: BTreeMap<(u64, u32), Write>,
-    given_up: Vec<Write>,
+    abandoned: Vec<Write>,
 }
 
 #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ struct Write {
 }
 
 impl AbandonedWrites {
-    /// A lane has to wait with a write: until [`AbandonedWrites::release`] or [`AbandonedWrites::give_up`] of that operation.
+    /// A lane has to wait with a write: until [`AbandonedWrites::release`] or [`AbandonedWrites::abandon`] of that operation.
     pub(super) fn add(&self, lane: u64, flight: u32, (offset, len): (u64, u64), since: Time) {
         let write = Write { lane, offset, len, since, is_cancelled: false };
         self.change(|writes| {
@@ -65,12 +65,12 @@ impl AbandonedWrites {
     }
 
     /// A lane's operation has ended, and the target may execute it yet.
-    pub(super) fn give_up(&self, lane: u64, flight: u32) {
-        self.change(|Writes { waiting, given_up }| {
-            given_up.extend(waiting.remove(&(lane, flight)));
-            if given_up.iter().filter(|write| write.lane == lane).count() > GIVEN_UP_MAX {
-                let all = given_up.extract_if(.., |write| write.lane == lane).reduce(Write::and);
-                given_up.extend(all);
+    pub(super) fn abandon(&self, lane: u64, flight: u32) {
+        self.change(|Writes { waiting, abandoned }| {
+            abandoned.extend(waiting.remove(&(lane, flight)));
+            if abandoned.iter().filter(|write| write.lane == lane).count() > ABANDONED_MAX {
+                let all = abandoned.extract_if(.., |write| write.lane == lane).reduce(Write::and);
+                abandoned.extend(all);
             }
         });
     }
@@ -78,14 +78,14 @@ impl AbandonedWrites {
     /// Of what a lane gave up, the target can execute only what is in these ranges any more.
     pub(super) fn keep(&self, lane: u64, may_land: impl Fn((u64, u64)) -> bool) {
         self.change(|writes| {
-            writes.given_up.retain(|write| write.lane != lane || may_land((write.offset, write.len)));
+            writes.abandoned.retain(|write| write.lane != lane || may_land((write.offset, write.len)));
         });
     }
 
     fn change(&self, change: impl FnOnce(&mut Writes)) {
         let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut writes);
-        self.count.store(writes.waiting.len() + writes.given_up.len(), Ordering::SeqCst);
+        self.count.store(writes.waiting.len() + writes.abandoned.len(), Ordering::SeqCst);
     }
 
     /// Looks at them, if there are any.
@@ -98,13 +98,13 @@ impl AbandonedWrites {
 
     /// Whether a lane gave up anything that the target may execute yet.
     pub(super) fn has_abandoned(&self, lane: u64) -> bool {
-        self.look(|writes| writes.given_up.iter().any(|write| write.lane == lane)).unwrap_or(false)
+        self.look(|writes| writes.abandoned.iter().any(|write| write.lane == lane)).unwrap_or(false)
     }
 
     /// The ranges that what any lane gave up may yet change.
-    pub(super) fn given_up(&self) -> Vec<(u64, u64)> {
+    pub(super) fn ranges(&self) -> Vec<(u64, u64)> {
         let ranges =
-            |writes: &Writes| writes.given_up.iter().map(|write| (write.offset, write.len)).collect();
+            |writes: &Writes| writes.abandoned.iter().map(|write| (write.offset, write.len)).collect();
         self.look(ranges).unwrap_or_default()
     }
 
@@ -113,7 +113,7 @@ impl AbandonedWrites {
     pub(super) fn hinders(&self, lane: u64, range: (u64, u64)) -> Option<Time> {
         let first = |writes: &Writes| {
             let others = writes.waiting.values().filter(|write| write.lane != lane || write.is_cancelled);
-            let all = others.chain(&writes.given_up).filter(|write| write.meets(range));
+            let all = others.chain(&writes.abandoned).filter(|write| write.meets(range));
             all.map(|write| write.since).min()
         };
         self.look(first).flatten()
@@ -148,15 +148,15 @@ mod tests {
         let writes = AbandonedWrites::default();
         writes.add(1, 7, (4096, 4096), Time(5));
         assert_eq!(writes.hinders(1, (4096, 512)), None, "it waits for the same session");
-        assert!(!writes.has_abandoned(1) && writes.given_up().is_empty());
-        writes.give_up(1, 7);
+        assert!(!writes.has_abandoned(1) && writes.ranges().is_empty());
+        writes.abandon(1, 7);
         for lane in [1, 2] {
             assert_eq!(writes.hinders(lane, (7680, 4096)), Some(Time(5)));
             assert_eq!(writes.hinders(lane, (8192, 512)), None);
             assert_eq!(writes.hinders(lane, (0, 4096)), None);
         }
         assert!(writes.has_abandoned(1) && !writes.has_abandoned(2));
-        assert_eq!(writes.given_up(), [(4096, 4096)]);
+        assert_eq!(writes.ranges(), [(4096, 4096)]);
         writes.keep(2, |_| false);
         writes.keep(1, |range| range == (4096, 4096));
         assert_eq!(writes.hinders(2, (0, u64::MAX)), Some(Time(5)));
@@ -189,12 +189,12 @@ mod tests {
     #[test]
     fn writes_that_are_kept_apart_are_bounded() {
         let writes = AbandonedWrites::default();
-        for n in 0..10 * GIVEN_UP_MAX as u64 {
+        for n in 0..10 * ABANDONED_MAX as u64 {
             writes.add(1, 7, (n * 1024, 512), Time(n));
-            writes.give_up(1, 7);
+            writes.abandon(1, 7);
             assert_eq!(writes.hinders(2, (0, 512)), Some(Time(0)), "{n}");
             assert!(writes.hinders(2, (n * 1024 + 511, 1)).is_some());
         }
-        assert!(writes.writes.lock().unwrap().given_up.len() <= GIVEN_UP_MAX);
+        assert!(writes.writes.lock().unwrap().abandoned.len() <= ABANDONED_MAX);
     }
 }

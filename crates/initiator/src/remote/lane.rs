@@ -133,7 +133,7 @@ impl RemoteLane {
         let buffer = std::mem::take(&mut flight.buffer);
         flight.is_over = true;
         match (flight.is_held, may_land) {
-            (true, true) => self.store.abandoned.give_up(self.id, index),
+            (true, true) => self.store.abandoned.abandon(self.id, index),
             (true, false) => self.store.abandoned.release(self.id, index),
             (false, _) => {}
         }
@@ -149,7 +149,7 @@ impl RemoteLane {
         if !self.session.ends_by_answers() {
             return;
         }
-        self.session.give_up(now, place);
+        self.session.abandon(now, place);
         self.report_abandoned(place);
     }
 
@@ -396,11 +396,11 @@ impl RemoteLane {
     /// Gives back the writes that were overtaken while they waited: their initiators know best what is to be there. And
     /// all operations on blocks that a write may yet change which was given up since they came.
     pub(super) fn give_back_overtaken(&mut self, now: Time) {
-        let given_up = self.store.abandoned.given_up();
+        let abandoned = self.store.abandoned.ranges();
         for (index, flight) in self.flights.iter_mut().enumerate().filter(|(_, flight)| !flight.is_over) {
             let place = place_of(&flight.op);
             let is_overtaken = || self.store.histories.crosses(&self.history, place, flight.since);
-            if given_up.iter().any(|range| meet(*range, place)) || flight.is_held && is_overtaken() {
+            if abandoned.iter().any(|range| meet(*range, place)) || flight.is_held && is_overtaken() {
                 flight.verdict.get_or_insert(StoreError::Busy);
                 self.session.cancel(now, index as u32, &mut self.finished);
             }
@@ -434,8 +434,8 @@ impl RemoteLane {
         let verdict = flight.verdict;
         if self.lingers(io.now(), index) {
             match self.session.ends_by_answers() {
-                true => self.session.give_up(io.now(), place_of(&flight.op)),
-                false => self.store.abandoned.give_up(self.id, index),
+                true => self.session.abandon(io.now(), place_of(&flight.op)),
+                false => self.store.abandoned.abandon(self.id, index),
             }
             return self.lingering.push(index);
         }

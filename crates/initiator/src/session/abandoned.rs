@@ -12,7 +12,7 @@ impl Session {
     }
 
     /// Commands that write these bytes have ended without an answer: over AoE nothing is sent again for them.
-    pub fn give_up(&mut self, now: Time, range: (u64, u64)) {
+    pub fn abandon(&mut self, now: Time, range: (u64, u64)) {
         let machine = match &mut self.state {
             State::Connected(link) => link.machine.aoe_machine_mut(),
             State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
@@ -20,7 +20,7 @@ impl Session {
             }
         };
         if let Some(machine) = machine {
-            machine.give_up(now, &sectors(range));
+            machine.abandon(now, &sectors(range));
         }
     }
 
@@ -61,10 +61,10 @@ impl Session {
     }
 
     /// Nothing is sent again for what nobody waits for any more.
-    pub(super) fn give_up_unguarded(&mut self, now: Time, finished: &[Finished]) {
+    pub(super) fn abandon_unguarded(&mut self, now: Time, finished: &[Finished]) {
         let is_lost = |one: &Finished| matches!(one.ending, Ending::Lost { may_land: true });
         if !self.is_guarded && finished.iter().any(is_lost) {
-            self.give_up(now, (0, u64::MAX));
+            self.abandon(now, (0, u64::MAX));
         }
     }
 }

@@ -358,7 +358,7 @@ impl Queue {
 
     /// Ends what has waited for `at_most` and is not with the target. True: something that is with it has waited as
     /// long.
-    pub(super) fn give_up(&mut self, now: Time, at_most: Duration, finished: &mut Vec<Finished>) -> bool {
+    pub(super) fn expire(&mut self, now: Time, at_most: Duration, finished: &mut Vec<Finished>) -> bool {
         let mut overdue = false;
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
@@ -547,7 +547,7 @@ mod tests {
         assert_eq!(bench.send(), [0]);
         bench.end(0, status(status::TASK_SET_FULL));
         bench.now = bench.now.after(SECOND * 10);
-        assert!(!bench.queue.give_up(bench.now, SECOND * 10, &mut bench.finished));
+        assert!(!bench.queue.expire(bench.now, SECOND * 10, &mut bench.finished));
         assert_eq!(bench.finished, [Finished { cookie: 0, ending: Ending::Lost { may_land: false } }]);
         assert_eq!(bench.queue.len(), 0);
         bench.queue.wake(bench.now);
@@ -582,21 +582,21 @@ mod tests {
         assert_eq!(bench.finished, [Finished { cookie: 2, ending: Ending::Lost { may_land: true } }]);
         bench.finished.clear();
         let later = bench.now.after(SECOND);
-        assert!(!bench.queue.give_up(later, SECOND, &mut bench.finished));
+        assert!(!bench.queue.expire(later, SECOND, &mut bench.finished));
         let lost = |cookie, may_land| Finished { cookie, ending: Ending::Lost { may_land } };
         assert_eq!(bench.finished, [lost(0, true), lost(1, false)]);
 
         let mut bench = Bench::new(&[true, true]);
         bench.queue.lost(&mut bench.finished);
         bench.queue.begun();
-        bench.queue.give_up(later, SECOND, &mut bench.finished);
+        bench.queue.expire(later, SECOND, &mut bench.finished);
         assert_eq!(bench.finished, [lost(0, true), lost(1, true)], "a login proves nothing");
 
         let mut bench = Bench::new(&[true]);
         bench.queue.lost(&mut bench.finished);
         bench.queue.begun();
         bench.queue.proven();
-        bench.queue.give_up(later, SECOND, &mut bench.finished);
+        bench.queue.expire(later, SECOND, &mut bench.finished);
         assert_eq!(bench.finished, [lost(0, false)]);
     }
 
@@ -673,7 +673,7 @@ mod tests {
     fn what_the_target_has_is_reported_instead_of_abandoned() {
         let mut bench = Bench::new(&[true]);
         let later = bench.now.after(SECOND);
-        assert!(bench.queue.give_up(later, SECOND, &mut bench.finished));
+        assert!(bench.queue.expire(later, SECOND, &mut bench.finished));
         assert!(bench.finished.is_empty());
     }
 

@@ -37,7 +37,7 @@ fn session(network: &Network, daemon: &Daemon, name: &str) -> Initiator {
 }
 
 /// Gives up a write that is stuck in the disk.
-fn give_up(disk: &Disk, session: &mut Initiator) {
+fn abandon_write(disk: &Disk, session: &mut Initiator) {
     disk.keep_from(LBA);
     let cdb = write_cdb(LBA, SECTOR, 512, false);
     let old = session.issue(0, cdb, 0, vec![OLD; SECTOR]).expect("it is sent");
@@ -65,7 +65,7 @@ fn a_write_that_was_given_up_holds_its_blocks_until_the_disk_answers_it() {
     let disk = Disk::start(&network.target, 7, 7);
     let daemon = front(&network, "?give_up_after=1");
     let mut writer = session(&network, &daemon, "writer");
-    give_up(&disk, &mut writer);
+    abandon_write(&disk, &mut writer);
     wait_until("the session is back", || is_written(&mut writer, ELSEWHERE));
     for _ in 0..20 {
         assert!(!is_written(&mut writer, LBA), "the disk may write over it");
@@ -215,7 +215,7 @@ fn a_login_at_a_lunette_with_a_slow_disk_does_not_free_blocks_on_other_cores() {
     let daemon =
         Daemon::serve_within(&network.target, ["--listen", &listen, "--cores", "0,1", "--lun", &unit]);
     let (mut one, mut two) = (session(&network, &daemon, "one"), session(&network, &daemon, "two"));
-    give_up(&disk, &mut one);
+    abandon_write(&disk, &mut one);
     wait_until("it logs in again", || slow.log().contains("reinstates session"));
     for _ in 0..50 {
         assert!(!is_written(&mut two, LBA), "the disk may write over it");

@@ -491,7 +491,7 @@ fn allowed_cores() -> usize {
 
 /// REGISTER with APTPL.
 fn register_for_good(initiator: &mut Initiator) -> u8 {
-    let parameters = ReserveOutList { action_key: 0xaa, keep: true, ..ReserveOutList::ZERO }.to_bytes();
+    let parameters = ReserveOutList { action_key: 0xaa, persist: true, ..ReserveOutList::ZERO }.to_bytes();
     let register = PersistentReserveOut::new(persistent_reserve_out::REGISTER, 0, 24);
     initiator.write(0, register, &parameters).expect("an answer").status
 }

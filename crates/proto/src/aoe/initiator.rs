@@ -18,7 +18,7 @@
 //! and nobody knows what became of its commands; one that is slow is not. Other than with SCSI's transports,
 //! a new session does not end what the old one has sent: writes without an answer the target may execute
 //! until something proves that they have ended. They are sent again as long as their commands wait, and not
-//! after [`Initiator::give_up`] or [`Initiator::give_up_task`] ([`Initiator::keep`], [`Initiator::relogin`],
+//! after [`Initiator::abandon`] or [`Initiator::abandon_task`] ([`Initiator::keep`], [`Initiator::relogin`],
 //! [`Initiator::may_change`]).
 //!
 //! ATA PASS-THROUGH (16) goes as it is, and so does what is not ATA: the CDBs of [`wire::aoe::Order`] and
@@ -223,13 +223,13 @@ impl Initiator {
     /// for those that do not fit into a frame of our interface any more.
     pub fn resume(&mut self, now: Time) {
         self.is_resumed = true;
-        self.abandoned.give_up_longer(now, self.data_room());
+        self.abandoned.abandon_longer(now, self.data_room());
         self.timer = self.timer.into_iter().chain(self.abandoned.expire(now)).min();
     }
 
     /// Commands that write these sectors have ended: what earlier sessions have sent for them is not sent again.
-    pub fn give_up(&mut self, now: Time, sectors: &Range<u64>) {
-        self.abandoned.give_up(now, sectors);
+    pub fn abandon(&mut self, now: Time, sectors: &Range<u64>) {
+        self.abandoned.abandon(now, sectors);
         self.timer = self.timer.into_iter().chain(self.abandoned.expire(now)).min();
         self.unpark();
     }
@@ -237,7 +237,7 @@ impl Initiator {
     /// Nobody waits for a command any more: no frame is sent for it from now on. It has ended, without an event, but what was
     /// sent of it the target may execute yet ([`Initiator::may_change`]). `false`: it has ended already, or nobody but the target
     /// knows what it changes, and it continues.
-    pub fn give_up_task(&mut self, now: Time, id: TaskId) -> bool {
+    pub fn abandon_task(&mut self, now: Time, id: TaskId) -> bool {
         let Some(plan) = self.tasks.get(id).map(|task| task.plan) else { return false };
         match plan {
             Plan::Ata(_) | Plan::Feature(_) | Plan::Order(_) => return false,
@@ -245,14 +245,14 @@ impl Initiator {
             Plan::Made | Plan::Fail(_) => {}
         }
         let changed = self.target_of(id, plan);
-        self.give_up_sent(now, id);
+        self.abandon_sent(now, id);
         self.tasks.release(id);
         for queue in [&mut self.work, &mut self.looks] {
             queue.retain(|other| *other != id);
         }
         self.parked.retain(|other| *other != id);
         if let Some(sectors) = changed {
-            self.give_up(now, &sectors);
+            self.abandon(now, &sectors);
         }
         true
     }

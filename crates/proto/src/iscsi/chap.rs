@@ -130,9 +130,9 @@ impl Challenge {
     }
 
     /// Appends CHAP_I and CHAP_C.
-    pub fn put(&self, out: &mut Vec<u8>) {
-        text::put(out, "CHAP_I", self.identifier);
-        text::put(out, "CHAP_C", Hexadecimal(&self.bytes));
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        text::append(out, "CHAP_I", self.identifier);
+        text::append(out, "CHAP_C", Hexadecimal(&self.bytes));
     }
 }
 
@@ -231,8 +231,8 @@ pub fn answer(
     if own.is_some_and(|own| own.bytes == theirs.bytes) {
         return Err(Failure::Reflected);
     }
-    text::put(out, "CHAP_N", &identity.name);
-    text::put(out, "CHAP_R", Hexadecimal(&algorithm.response(theirs, &identity.secret)));
+    text::append(out, "CHAP_N", &identity.name);
+    text::append(out, "CHAP_R", Hexadecimal(&algorithm.response(theirs, &identity.secret)));
     Ok(())
 }
 

@@ -62,7 +62,7 @@ pub fn pairs(text: &[u8]) -> Result<Vec<(&str, &str)>, TextError> {
 }
 
 /// Appends a pair.
-pub fn put(out: &mut Vec<u8>, key: &str, value: impl Display) {
+pub fn append(out: &mut Vec<u8>, key: &str, value: impl Display) {
     let mut pair = String::with_capacity(key.len().saturating_add(32));
     // Writing into a String cannot fail.
     let _ = write!(pair, "{key}={value}");
@@ -194,8 +194,8 @@ mod tests {
         let odd = b"X#NodeArchitecture=a,b\0iSCSIProtocolLevel=1\0";
         assert_eq!(pairs(odd), Ok(vec![("X#NodeArchitecture", "a,b"), ("iSCSIProtocolLevel", "1")]));
         let mut out = Vec::new();
-        put(&mut out, "A", 1);
-        put(&mut out, "Bc", "No");
+        append(&mut out, "A", 1);
+        append(&mut out, "Bc", "No");
         assert_eq!(out, b"A=1\0Bc=No\0");
     }
 

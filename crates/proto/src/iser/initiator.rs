@@ -47,7 +47,7 @@ struct Own {
     write: Option<Advertised>,
     read: Option<Advertised>,
     /// Its task is not reported before these are free.
-    is_lent: bool,
+    is_advertised: bool,
 }
 
 impl Own {
@@ -158,7 +158,7 @@ impl MessageMachine for Initiator {
     }
 
     fn finished(&mut self, _now: Time, work: WorkId) {
-        if let Some(task) = send::lent(work)
+        if let Some(task) = send::payload_task(work)
             && !self.layer.is_over()
         {
             self.layer.pushed(task);

@@ -243,7 +243,7 @@ fn frame(
     ready: Option<ReadyToReceive>,
     private_data: &[u8],
 ) -> Vec<u8> {
-    let words = depths.map(|depths| words(depths, ready));
+    let words = depths.map(|depths| read_depths(depths, ready));
     let words = words.as_ref().map_or(&[][..], |words| words.as_bytes());
     let len = private_data.len().saturating_add(words.len());
     let enhanced = if depths.is_some() { StartFrame::ENHANCED } else { 0 };
@@ -256,7 +256,7 @@ fn frame(
     [head.as_bytes(), words, private_data].concat()
 }
 
-fn words(depths: Depths, ready: Option<ReadyToReceive>) -> ReadDepths {
+fn read_depths(depths: Depths, ready: Option<ReadyToReceive>) -> ReadDepths {
     let (mut ird, mut ord) = (depths.ird, depths.ord);
     if let Some(ready) = ready {
         ird |= ReadDepths::PEER_TO_PEER;

@@ -308,7 +308,7 @@ impl MessageMachine for Initiator {
         let reject = LoginReject::view(private_data).filter(|it| it.opcode == Opcode::LOGIN_REJECT);
         match reject {
             Some(reject) => {
-                let (reason, words) = (reject.reason.0.get(), reject_words(reject.reason));
+                let (reason, words) = (reject.reason.0.get(), reject_text(reject.reason));
                 self.over(&format!(
                     "login rejected with reason {reason:#010x}, {words} (SRP r16a section 6.4)"
                 ));
@@ -406,7 +406,7 @@ impl MessageMachine for Initiator {
 }
 
 /// What a reason to reject a login means (section 6.4).
-fn reject_words(reason: RejectReason) -> &'static str {
+fn reject_text(reason: RejectReason) -> &'static str {
     match reason {
         RejectReason::UNABLE_TO_ESTABLISH => "the target does not let this initiator in, or cannot",
         RejectReason::INSUFFICIENT_RESOURCES => "the target has no room for another session",

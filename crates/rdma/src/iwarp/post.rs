@@ -75,7 +75,7 @@ impl<P: Provider> Post for Posting<'_, P> {
         let sent = self.note_refusal(sent);
         match sent {
             Ok(()) => self.staging.posted(Some(buffer)),
-            Err(Full) => self.staging.keep(buffer, self.arena),
+            Err(Full) => self.staging.recycle(buffer, self.arena),
         }
         sent
     }
@@ -126,9 +126,9 @@ impl<P: Provider> Post for Posting<'_, P> {
 /// needs to wait for the one before at most, however short memory is.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
-    kept: Option<Places>,
-    /// Those that are lent, each with the number of the Send that it belongs to: these are finished in order.
-    lent: VecDeque<(u64, Places)>,
+    spare: Option<Places>,
+    /// Those of Sends in flight, each with the number of the Send that it belongs to: these are finished in order.
+    in_flight: VecDeque<(u64, Places)>,
     posted: u64,
     sent: u64,
     is_short: bool,
@@ -137,10 +137,10 @@ pub(super) struct Staging {
 impl Staging {
     /// `false`: there is no memory for the first buffer.
     pub(super) fn reserve(&mut self, arena: &mut Arena) -> bool {
-        if self.kept.is_none() && self.lent.is_empty() {
-            self.kept = arena.take(SMALL_BYTES);
+        if self.spare.is_none() && self.in_flight.is_empty() {
+            self.spare = arena.take(SMALL_BYTES);
         }
-        self.kept.is_some() || !self.lent.is_empty()
+        self.spare.is_some() || !self.in_flight.is_empty()
     }
 
     /// The machine posts.
@@ -156,39 +156,39 @@ impl Staging {
     /// A buffer of at least `len` bytes. `None`: there is none now, but after a Send has left, or when memory is free.
     fn take(&mut self, len: u32, arena: &mut Arena) -> Option<Places> {
         let is_scarce = arena.free_bytes() < SCARCE_BYTES && len <= SMALL_BYTES;
-        let taken = match self.kept.take_if(|kept| kept.len() >= len) {
+        let taken = match self.spare.take_if(|spare| spare.len() >= len) {
             None if is_scarce => None,
             None => arena.take(len.max(SMALL_BYTES)),
-            kept => kept,
+            spare => spare,
         };
-        self.is_short = taken.is_none() && self.lent.is_empty();
+        self.is_short = taken.is_none() && self.in_flight.is_empty();
         taken
     }
 
     /// A Send was posted, with this buffer.
     fn posted(&mut self, buffer: Option<Places>) {
         self.posted += 1;
-        self.lent.extend(buffer.map(|buffer| (self.posted, buffer)));
+        self.in_flight.extend(buffer.map(|buffer| (self.posted, buffer)));
     }
 
     /// The oldest Send that was posted is finished.
     pub(super) fn sent(&mut self, arena: &mut Arena) {
         self.sent += 1;
-        if let Some((_, buffer)) = self.lent.pop_front_if(|(of, _)| *of == self.sent) {
-            self.keep(buffer, arena);
+        if let Some((_, buffer)) = self.in_flight.pop_front_if(|(of, _)| *of == self.sent) {
+            self.recycle(buffer, arena);
         }
     }
 
     /// Keeps a buffer for the next header, or gives it back.
-    fn keep(&mut self, buffer: Places, arena: &mut Arena) {
-        match self.kept {
+    fn recycle(&mut self, buffer: Places, arena: &mut Arena) {
+        match self.spare {
             Some(_) => arena.give(&buffer),
-            None => self.kept = Some(buffer),
+            None => self.spare = Some(buffer),
         }
     }
 
     pub(super) fn close(self, arena: &mut Arena) {
-        for buffer in self.kept.into_iter().chain(self.lent.into_iter().map(|(_, buffer)| buffer)) {
+        for buffer in self.spare.into_iter().chain(self.in_flight.into_iter().map(|(_, buffer)| buffer)) {
             arena.give(&buffer);
         }
     }

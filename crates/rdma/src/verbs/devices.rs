@@ -61,7 +61,7 @@ pub enum Happened {
         /// Its name.
         name: String,
         /// What, in words for the log.
-        words: String,
+        text: String,
         /// It works no more.
         has_failed: bool,
     },
@@ -163,9 +163,9 @@ impl Devices {
             false => loop {
                 match used.event() {
                     Ok(None) => {}
-                    Ok(Some(words)) => {
+                    Ok(Some(text)) => {
                         let (name, has_failed) = (used.name.clone(), used.has_failed());
-                        happened.push(Happened::Device { name, words, has_failed });
+                        happened.push(Happened::Device { name, text, has_failed });
                     }
                     Err(error) => break error,
                 }
@@ -200,8 +200,8 @@ impl Devices {
                     return Some(Handle(self.channel.descriptor()));
                 }
                 Err(error) => {
-                    let words = format!("events of connections cannot be read any more: {error}");
-                    happened.push(Happened::Device { name: "RDMA/CM".into(), words, has_failed: true });
+                    let text = format!("events of connections cannot be read any more: {error}");
+                    happened.push(Happened::Device { name: "RDMA/CM".into(), text, has_failed: true });
                     return None;
                 }
             }
@@ -213,8 +213,8 @@ impl Devices {
     fn removed(&mut self, index: usize, unwatched: Option<u32>, happened: &mut Vec<Happened>) {
         let Some(slot) = self.devices.get_mut(index) else { return };
         let Slot::Used(device) = slot else { return };
-        let words = format!("{}: the device was removed", device.name);
-        happened.push(Happened::Device { name: device.name.clone(), words, has_failed: true });
+        let text = format!("{}: the device was removed", device.name);
+        happened.push(Happened::Device { name: device.name.clone(), text, has_failed: true });
         self.removed.push(Arc::downgrade(device));
         let first = first_number(index);
         let watched = (first..first + PER_DEVICE).filter(|number| Some(*number) != unwatched);

@@ -41,7 +41,7 @@ pub fn queue<L: Line>(
 }
 
 /// Copies a frame with its payload to a slot, and behind that what else was made for it; its length.
-pub fn put(arena: &mut Arena, frame: &Frame, made: &[u8], slot: Span) -> u32 {
+pub fn copy_frame(arena: &mut Arena, frame: &Frame, made: &[u8], slot: Span) -> u32 {
     let header = frame.header();
     let mut at = header.len() as u32;
     arena.bytes_mut(slot.slice(0, at)).copy_from_slice(header);

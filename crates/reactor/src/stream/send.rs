@@ -81,7 +81,7 @@ struct Batch {
     /// Room in the last of the sender's buffers.
     room: Option<Span>,
     /// Payload that must stay what it is until the rest was sent.
-    lent: Vec<Span>,
+    loans: Vec<Span>,
     pins: Vec<Pin>,
 }
 
@@ -402,14 +402,14 @@ impl Batch {
 
     /// Keeps the payload of a batch that was not sent as a whole from being reused or unmapped.
     fn keep_payload(&mut self, arena: &mut Arena) {
-        if !self.lent.is_empty() || !self.pins.is_empty() {
+        if !self.loans.is_empty() || !self.pins.is_empty() {
             return;
         }
         for segment in &self.transmit.segments[self.segment..] {
             let Segment::Payload(span) = *segment else { continue };
             if span.buffer == arena.id() {
                 arena.lend(span, Loan::Read);
-                self.lent.push(span);
+                self.loans.push(span);
             } else if !self.pins.iter().any(|pin| pin.covers(span)) {
                 self.pins.extend(Pin::new(span));
             }
@@ -417,10 +417,10 @@ impl Batch {
     }
 
     fn clear(&mut self, arena: &mut Arena) {
-        for span in &self.lent {
+        for span in &self.loans {
             arena.unlend(*span, Loan::Read);
         }
-        self.lent.clear();
+        self.loans.clear();
         self.pins.clear();
         self.transmit.clear();
         self.spans.clear();

@@ -108,12 +108,12 @@ impl LbaStatus {
                 self.count = self.count.saturating_add(1);
             }
         }
-        self.put(env);
+        self.write_descriptor(env);
         true
     }
 
     /// Writes the newest descriptor into the buffer.
-    fn put(&self, env: &mut Env<'_>) {
+    fn write_descriptor(&self, env: &mut Env<'_>) {
         let before = self.count.saturating_sub(1).saturating_mul(DESCRIPTOR_BYTES);
         let at = usize::try_from(before.saturating_add(HEADER_BYTES)).unwrap_or(usize::MAX);
         let descriptor = Descriptor { lba: self.lba, blocks: self.blocks, status: self.status };

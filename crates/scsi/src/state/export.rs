@@ -2,7 +2,7 @@
 //! 3.2 and 3.3). The reserve list is one of the unit's reservations.
 
 use crate::state::home::{Draft, HomeReply, NexusIdentity};
-use crate::state::reservation::keep;
+use crate::state::reservation::saved;
 use crate::vocabulary::sense::Check;
 use std::sync::Arc;
 use wire::SenseKey;
@@ -62,15 +62,15 @@ impl Export {
     }
 
     /// What is kept of this and of the rest.
-    pub(crate) fn keep(&self, rest: Vec<u8>) -> Vec<u8> {
+    pub(crate) fn save(&self, rest: Vec<u8>) -> Vec<u8> {
         if *self == Export::default() {
             return rest;
         }
         let mut bytes = Export::MAGIC.to_vec();
-        keep::push_sized(&mut bytes, &self.config);
-        keep::push_sized(&mut bytes, self.masks.as_bytes());
+        saved::push_sized(&mut bytes, &self.config);
+        saved::push_sized(&mut bytes, self.masks.as_bytes());
         bytes.extend(rest);
-        keep::seal(bytes)
+        saved::seal(bytes)
     }
 
     /// This and the rest of what was kept; `None` when it was not kept so.
@@ -78,9 +78,9 @@ impl Export {
         if !kept.starts_with(Export::MAGIC) {
             return Some((Export::default(), kept));
         }
-        let mut rest = keep::unseal(kept)?.strip_prefix(Export::MAGIC)?;
-        let config = keep::take_sized(&mut rest)?.to_vec();
-        let masks = <[Mac]>::ref_from_bytes(keep::take_sized(&mut rest)?).ok()?.to_vec();
+        let mut rest = saved::unseal(kept)?.strip_prefix(Export::MAGIC)?;
+        let config = saved::take_sized(&mut rest)?.to_vec();
+        let masks = <[Mac]>::ref_from_bytes(saved::take_sized(&mut rest)?).ok()?.to_vec();
         let is_sound = config.len() <= usize::from(CONFIG_BYTES_MAX) && masks.len() <= usize::from(MACS_MAX);
         is_sound.then_some((Export { config, masks }, rest))
     }
@@ -287,7 +287,7 @@ mod tests {
                 prop_assert!(policy.export.masks.len() <= usize::from(MACS_MAX));
                 prop_assert!(policy.export.config.len() <= usize::from(CONFIG_BYTES_MAX));
                 prop_assert!(policy.reservations.list().len() <= usize::from(MACS_MAX));
-                let kept = policy.kept(&unit().ports);
+                let kept = policy.saved(&unit().ports);
                 let again = if kept.is_empty() { Some(Arc::default()) } else { restored(&kept).map(|p| p.export.clone()) };
                 prop_assert_eq!(again, Some(policy.export.clone()));
             }
@@ -338,9 +338,9 @@ mod tests {
     fn kept_bytes_of_any_length_and_count_are_judged() {
         let sealed = |config: usize, masks: usize| {
             let mut bytes = Export::MAGIC.to_vec();
-            keep::push_sized(&mut bytes, &vec![1; config]);
-            keep::push_sized(&mut bytes, &vec![2; masks]);
-            restored(&keep::seal(bytes)).is_some()
+            saved::push_sized(&mut bytes, &vec![1; config]);
+            saved::push_sized(&mut bytes, &vec![2; masks]);
+            restored(&saved::seal(bytes)).is_some()
         };
         let full = 6 * usize::from(MACS_MAX);
         assert!(sealed(1024, full) && sealed(0, 6) && sealed(1, 0));

@@ -402,8 +402,8 @@ impl Home {
         let persist = draft.persist;
         let mut publish = draft.publish()?;
         let ports = &self.unit.ports;
-        let kept = publish.policy.kept(ports);
-        if self.unit.can_keep && (persist || kept != self.policy.kept(ports)) {
+        let kept = publish.policy.saved(ports);
+        if self.unit.can_keep && (persist || kept != self.policy.saved(ports)) {
             publish.persist = Some(kept);
         }
         self.policy = Arc::clone(&publish.policy);

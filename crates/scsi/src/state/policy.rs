@@ -2,7 +2,7 @@
 
 use crate::state::export::Export;
 use crate::state::nexus::NexusId;
-use crate::state::reservation::{Table, keep};
+use crate::state::reservation::{Table, saved};
 use crate::state::unit::{Port, Unit};
 use crate::vocabulary::modes::EraseKind;
 use crate::vocabulary::modes::Modes;
@@ -120,17 +120,17 @@ impl Policy {
 
     /// What must survive a restart, as bytes; none: nothing must. What exports share comes first, if there is any; then
     /// an operation that erases the medium; then the reservations.
-    pub(crate) fn kept(&self, ports: &[Port]) -> Vec<u8> {
-        self.export.keep(self.kept_of_unit(ports))
+    pub(crate) fn saved(&self, ports: &[Port]) -> Vec<u8> {
+        self.export.save(self.saved_of_unit(ports))
     }
 
-    fn kept_of_unit(&self, ports: &[Port]) -> Vec<u8> {
-        let table = self.reservations.kept(ports);
+    fn saved_of_unit(&self, ports: &[Port]) -> Vec<u8> {
+        let table = self.reservations.saved(ports);
         let Some(erasure) = &self.erasure else { return table };
         let mut bytes = Erasure::MAGIC.to_vec();
         bytes.push(erasure.kind().code());
         bytes.extend(table);
-        keep::seal(bytes)
+        saved::seal(bytes)
     }
 
     /// The policy with what was kept in it; `None` when the bytes are not what was kept.
@@ -146,7 +146,7 @@ impl Policy {
 
     fn restore_unit(kept: &[u8], ports: &[Port]) -> Option<(Option<Erasure>, Table)> {
         let rest = if kept.starts_with(Erasure::MAGIC) {
-            keep::unseal(kept)?.strip_prefix(Erasure::MAGIC)?
+            saved::unseal(kept)?.strip_prefix(Erasure::MAGIC)?
         } else if let Some(rest) = kept.strip_prefix(Erasure::MAGIC_UNSEALED) {
             rest
         } else {

@@ -3,7 +3,7 @@
 
 mod apply;
 pub mod holders;
-pub(crate) mod keep;
+pub(crate) mod saved;
 mod list;
 mod report;
 mod reserve_out;
@@ -29,7 +29,7 @@ pub struct Table {
     registrations: Vec<Registration>,
     reservation: Option<Reservation>,
     /// APTPL: registrations and reservation are kept across a restart.
-    is_kept: bool,
+    is_persistent: bool,
     /// Who holds a reservation by RESERVE.
     reserved: Option<NexusId>,
     /// The reserve list of ATA over Ethernet: whose commands are let in. Empty: the unit is not reserved so.
@@ -197,8 +197,8 @@ impl Table {
     }
 
     /// The bytes to keep across a restart; none when nothing is kept.
-    pub(crate) fn kept(&self, ports: &[Port]) -> Vec<u8> {
-        if self.is_kept { self.encode(ports) } else { Vec::new() }
+    pub(crate) fn saved(&self, ports: &[Port]) -> Vec<u8> {
+        if self.is_persistent { self.encode(ports) } else { Vec::new() }
     }
 
     /// The same where the unit has other ports: what was registered by one that is not there any more stays, and is of that port

@@ -62,7 +62,7 @@ impl Initiator {
         if is_durable { Kind::Durable(range, id) } else { Kind::Write(range, id) }
     }
 
-    pub(super) fn put(&mut self, bytes: &[u8], place: &Places) {
+    pub(super) fn fill_place(&mut self, bytes: &[u8], place: &Places) {
         self.kernel.arena().copy_in(bytes, place);
     }
 }

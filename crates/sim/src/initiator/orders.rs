@@ -44,7 +44,7 @@ impl Initiator {
         };
         let list = list(key, action);
         let Some(place) = self.take(list.len() as u32) else { return };
-        self.put(&list, &place);
+        self.fill_place(&list, &place);
         let (lun, attribute) = ((unit as u64) << 48, Attribute::Simple);
         let (cdb, read) = (cdb(action), Places::EMPTY);
         let request = Request { lun, attribute, cdb, read, write: place };
@@ -157,7 +157,7 @@ fn list(key: u64, action: Action) -> Vec<u8> {
         Action::Preempt { victim, .. } => (victim, false),
         Action::Reserve(_) | Action::Release(_) | Action::Clear => (0, false),
     };
-    ReserveOutList { key, action_key: other, keep: aptpl, ..ReserveOutList::ZERO }.to_bytes().to_vec()
+    ReserveOutList { key, action_key: other, persist: aptpl, ..ReserveOutList::ZERO }.to_bytes().to_vec()
 }
 
 /// ADDITIONAL SENSE CODE and its qualifier, of fixed format sense data (SPC-4 section 4.5.3).

@@ -59,7 +59,7 @@ impl Initiator {
         let (compares, mut bytes) = self.registers.borrow().guess(range);
         let (id, writes) = self.registers.borrow_mut().begin_write(now, self.index, range);
         bytes.extend(writes);
-        self.put(&bytes, &place);
+        self.fill_place(&bytes, &place);
         let cdb = CompareAndWrite::new(range.first.into(), 1).into();
         let (kind, compares) = (Kind::Write(range, id), Some(compares));
         self.send(now, Ready { what: "compares and writes", range, kind, compares, cdb, place });
@@ -68,7 +68,7 @@ impl Initiator {
     /// ORWRITE of zeros: it reads and writes, and whatever others write meanwhile must not be undone.
     fn or(&mut self, now: Time, range: Range) {
         let Some(place) = self.take(range.bytes()) else { return };
-        self.put(&vec![0; range.bytes() as usize], &place);
+        self.fill_place(&vec![0; range.bytes() as usize], &place);
         let id = self.registers.borrow_mut().begin_rewrite(range);
         let (kind, cdb) = (Kind::Write(range, id), OrWrite16::new(range.first.into(), range.blocks).into());
         self.send(now, Ready { what: "changes nothing of", range, kind, compares: None, cdb, place });
@@ -77,7 +77,7 @@ impl Initiator {
     fn unmap(&mut self, now: Time, range: Range) {
         let list = unmap_list(range.first.into(), range.blocks);
         let Some(place) = self.take(list.len() as u32) else { return };
-        self.put(&list, &place);
+        self.fill_place(&list, &place);
         let id = self.registers.borrow_mut().begin_zeros(now, self.index, range);
         let (kind, cdb) = (Kind::Write(range, id), Unmap::new(list.len() as u16).into());
         self.send(now, Ready { what: "unmaps", range, kind, compares: None, cdb, place });
@@ -92,7 +92,7 @@ impl Initiator {
         } else {
             self.registers.borrow_mut().begin_same(now, self.index, range)
         };
-        self.put(&bytes, &place);
+        self.fill_place(&bytes, &place);
         let kind = Kind::Write(range, id);
         let cdb = WriteSame10 { unmap: unmaps, ..WriteSame10::new(range.first, range.blocks as u16) }.into();
         self.send(now, Ready { what: "writes the same to", range, kind, compares: None, cdb, place });
@@ -119,7 +119,7 @@ impl Initiator {
     fn verify_data(&mut self, now: Time, range: Range) {
         let Some(place) = self.take(BLOCK_BYTES) else { return };
         let (compares, bytes) = self.registers.borrow().guess(range);
-        self.put(&bytes, &place);
+        self.fill_place(&bytes, &place);
         self.registers.borrow_mut().begin_read(now);
         let cdb = Verify10 { byte_check: 1, ..Verify10::new(range.first, range.blocks as u16) }.into();
         let (kind, compares) = (Kind::Read(range), Some(compares));
@@ -136,7 +136,7 @@ impl Initiator {
         };
         let request = Request { lun, attribute, cdb, read, write };
         let taken = self.link.as_mut().and_then(|link| link.machine.submit(request));
-        let Some(id) = taken else { return self.give_up(now, kind, &place) };
+        let Some(id) = taken else { return self.withdraw(now, kind, &place) };
         let (writes, write) = match kind {
             Kind::Write(_, write) | Kind::Durable(_, write) => (true, write.0),
             Kind::Read(_) | Kind::Flush | Kind::Order(_) | Kind::Allocation(_) => (false, 0),

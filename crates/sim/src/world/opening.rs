@@ -4,7 +4,7 @@ use super::chain::{CALLER, Unit};
 use crate::folder::Folder;
 use crate::kernel::Kernel;
 use crate::net::Shared;
-use engine::world::KeptPorts;
+use engine::world::SavedPorts;
 use initiator::InitiatorPort;
 use initiator::remote::Takeover;
 use reactor::io::{Io as _, Wait};
@@ -77,7 +77,7 @@ impl Opening {
     /// Continues with the next unit; whether it is open.
     fn open(&mut self) -> Result<bool, String> {
         let Some(unit) = self.left.last() else { return Ok(true) };
-        let kept = KeptPorts::new(Path::new("/state"), &unit.serial);
+        let kept = SavedPorts::new(Path::new("/state"), &unit.serial);
         if self.takeover.is_none() {
             let earlier = kept.read(&self.folder)?;
             let (addresses, ports) = (unit.addresses.clone(), earlier.clone());
@@ -92,7 +92,7 @@ impl Opening {
                 return Err(problem);
             }
         }
-        let ports = KeptPorts::choose::<Kernel>(earlier, CALLER, self.cores);
+        let ports = SavedPorts::choose::<Kernel>(earlier, CALLER, self.cores);
         kept.replace(Box::new(self.folder.clone()), &ports).map_err(|error| error.to_string())?;
         self.ports.push(ports);
         self.takeover = None;

@@ -170,7 +170,7 @@ impl Flight {
     }
 
     /// It is not notified of the sync that it runs: that may have lost data.
-    pub(super) fn give_up(&self, store: &FileStore) {
+    pub(super) fn abandon_sync(&self, store: &FileStore) {
         if self.syncs() {
             store.syncs.lost();
             store.syncs.end();

@@ -221,7 +221,7 @@ impl<I: Io> Lane<I> for FileLane {
         None
     }
 
-    fn get(&mut self, io: &mut I, offset: u64, into: &Places) -> bool {
+    fn read_now(&mut self, io: &mut I, offset: u64, into: &Places) -> bool {
         let (store, op) = (&self.store, Op::Read { offset, into: *into });
         let Some(mut hold) = self.takes_at_once(&op, Mode::Shared) else { return false };
         let result = io.read_now(store.handle(), offset, into);
@@ -229,7 +229,7 @@ impl<I: Io> Lane<I> for FileLane {
         result == Some(Ok(into.len()))
     }
 
-    fn put(&mut self, io: &mut I, offset: u64, from: Places, _may_clear: bool) -> Option<u64> {
+    fn write_now(&mut self, io: &mut I, offset: u64, from: Places, _may_clear: bool) -> Option<u64> {
         // In memory a write that is to be durable is as any other.
         let (store, op) = (&self.store, Op::Write { offset, from, durable: false, atomic: false });
         let mut hold = self.takes_at_once(&op, Mode::Exclusive)?;
@@ -329,7 +329,7 @@ impl<I: Io> Lane<I> for FileLane {
 impl Drop for FileLane {
     fn drop(&mut self) {
         for flight in self.flights.iter_mut().flatten() {
-            flight.give_up(&self.store);
+            flight.abandon_sync(&self.store);
             self.store.stripes.unlock(&mut flight.hold);
             flight.leave(&self.store);
         }

@@ -202,14 +202,14 @@ fn step<I: Io>(
         0 | 1 => {
             rig.fill(&one, &data);
             let atomic = setup.traits.atomic_write_bytes_max as usize >= len && random.chance(10);
-            if random.chance(2) && rig.lane.put(&mut rig.io, offset, one, true).is_some() {
+            if random.chance(2) && rig.lane.write_now(&mut rig.io, offset, one, true).is_some() {
                 return here.copy_from_slice(&data);
             }
             assert_eq!(rig.run(Op::Write { offset, from: one, durable, atomic }), done);
             here.copy_from_slice(&data);
         }
         2 => {
-            if random.chance(2) || !rig.lane.get(&mut rig.io, offset, &one) {
+            if random.chance(2) || !rig.lane.read_now(&mut rig.io, offset, &one) {
                 assert_eq!(rig.run(Op::Read { offset, into: one }), done);
             }
             assert!(rig.bytes(&one) == here, "{len} bytes at {offset}");

@@ -22,7 +22,7 @@ fn never_tears<I: Kernel, S: Backend<I> + 'static>(store: &Arc<S>, rounds: u64, 
             let mut reads = 0;
             let into = rig.room(1, len);
             while !over.load(Ordering::Relaxed) || reads < 100 {
-                let is_here = reads % 2 == 0 && rig.lane.get(&mut rig.io, offset, &into);
+                let is_here = reads % 2 == 0 && rig.lane.read_now(&mut rig.io, offset, &into);
                 let bytes = if is_here { rig.bytes(&into) } else { rig.read(offset, len).unwrap() };
                 assert!(bytes.iter().all(|byte| *byte == bytes[0]), "torn");
                 reads += 1;

@@ -306,16 +306,16 @@ fn a_file_in_memory_is_read_and_written_where_it_is_asked_for() {
     let (from, into) = (rig.places(0, 512, &[1000, 24]), rig.places(1, 0, &[24, 1000]));
     let data = Random::new(3).bytes(1024);
     rig.fill(&from, &data);
-    assert_eq!(rig.lane.put(&mut rig.io, SIZE - 1024, from, false), Some(0));
-    assert!(rig.lane.get(&mut rig.io, SIZE - 1024, &into));
+    assert_eq!(rig.lane.write_now(&mut rig.io, SIZE - 1024, from, false), Some(0));
+    assert!(rig.lane.read_now(&mut rig.io, SIZE - 1024, &into));
     assert!(rig.bytes(&into) == data);
     assert_eq!(rig.write(4096, &[7; 4096]), DONE);
     assert_eq!((rig.read(4096, 4096), rig.lane.in_flight()), (Ok(vec![7; 4096]), 0));
 
-    assert!(!rig.lane.get(&mut rig.io, SIZE - 1023, &into), "outside");
-    assert_eq!(rig.lane.put(&mut rig.io, u64::MAX, from, true), None, "outside");
+    assert!(!rig.lane.read_now(&mut rig.io, SIZE - 1023, &into), "outside");
+    assert_eq!(rig.lane.write_now(&mut rig.io, u64::MAX, from, true), None, "outside");
     File::options().write(true).open(&path).unwrap().set_len(SIZE - 512).unwrap();
-    assert!(!rig.lane.get(&mut rig.io, SIZE - 1024, &into), "it was cut");
+    assert!(!rig.lane.read_now(&mut rig.io, SIZE - 1024, &into), "it was cut");
     assert_eq!(
         rig.run(Op::Read { offset: SIZE - 1024, into }),
         Err(StoreError::ReadFailed { at: SIZE - 512 })
@@ -325,16 +325,16 @@ fn a_file_in_memory_is_read_and_written_where_it_is_asked_for() {
     let store = store::open_file(&path, None, 512, Claim::Shared).unwrap();
     let mut rig = Rig::new(Uring::start(), &store);
     let (from, into) = (rig.room(0, 1024), rig.room(1, 1024));
-    assert!(rig.lane.get(&mut rig.io, 4096, &into));
-    assert_eq!(rig.lane.put(&mut rig.io, 4096, from, true), None, "it is only read");
+    assert!(rig.lane.read_now(&mut rig.io, 4096, &into));
+    assert_eq!(rig.lane.write_now(&mut rig.io, 4096, from, true), None, "it is only read");
     assert_eq!(rig.read(4096, 4096), Ok(vec![7; 4096]));
 
     // On a disk it is for the ring.
     let (_directory, _, store) = file(SIZE);
     let mut rig = Rig::new(Uring::start(), &store);
     let (from, into) = (rig.room(0, 1024), rig.room(1, 1024));
-    assert!(!rig.lane.get(&mut rig.io, 0, &into));
-    assert_eq!(rig.lane.put(&mut rig.io, 0, from, true), None);
+    assert!(!rig.lane.read_now(&mut rig.io, 0, &into));
+    assert_eq!(rig.lane.write_now(&mut rig.io, 0, from, true), None);
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn a_write_is_not_lost<S: Backend<FakeIo> + 'static>(store: &Arc<S>) {
         two.turn();
         assert_eq!(two.finished, [], "what is acknowledged must be there");
         let places = two.room(1, 4096);
-        assert_eq!(two.lane.put(&mut two.io, LAST - 8192, places, true), None);
+        assert_eq!(two.lane.write_now(&mut two.io, LAST - 8192, places, true), None);
         let mut outcomes = one.settle();
         outcomes.sort_by_key(|(id, _)| id.0);
         assert_eq!(outcomes, [(clear, DONE), (own, DONE)]);
@@ -161,8 +161,8 @@ fn what_the_system_clears_for_a_first_write_to_memory_is_said_before() {
     let write = |offset| Op::Write { offset, from, durable: false, atomic: false };
     let fresh = |rig: &Rig<FakeIo>, offset| rig.lane.fresh_bytes(&write(offset));
     assert_eq!(fresh(&rig, 0), HUGE_PAGE_BYTES);
-    assert_eq!(rig.lane.put(&mut rig.io, 0, from, false), None);
-    assert_eq!(rig.lane.put(&mut rig.io, 0, from, true), Some(HUGE_PAGE_BYTES));
+    assert_eq!(rig.lane.write_now(&mut rig.io, 0, from, false), None);
+    assert_eq!(rig.lane.write_now(&mut rig.io, 0, from, true), Some(HUGE_PAGE_BYTES));
     assert_eq!((fresh(&rig, 4096), fresh(&rig, HUGE_PAGE_BYTES)), (0, HUGE_PAGE_BYTES));
     rig.write(HUGE_PAGE_BYTES - 2048, &[1; 4096]).unwrap();
     assert_eq!(fresh(&rig, HUGE_PAGE_BYTES), 0);

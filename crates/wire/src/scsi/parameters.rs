@@ -14,7 +14,7 @@ layout! {
         /// ALL_TG_PT.
         all_target_ports ALL_TARGET_PORTS: bool = 20 & 0x04,
         /// APTPL.
-        keep KEEP: bool = 20 & 0x01,
+        persist PERSIST: bool = 20 & 0x01,
     }
 }
 
@@ -28,7 +28,7 @@ layout! {
         /// UNREG.
         unregister UNREGISTER: bool = 17 & 0x02,
         /// APTPL.
-        keep KEEP: bool = 17 & 0x01,
+        persist PERSIST: bool = 17 & 0x01,
         /// RELATIVE TARGET PORT IDENTIFIER.
         target_port TARGET_PORT: u16 = 18,
         /// TRANSPORTID PARAMETER DATA LENGTH.
@@ -76,7 +76,7 @@ layout! {
         /// ALLOW COMMANDS; 1: of those in question only TEST UNIT READY is allowed through every reservation.
         allowed_commands ALLOWED_COMMANDS: u8 = 3 & 0x70,
         /// PTPL_A: registrations persist now.
-        is_kept IS_KEPT: bool = 3 & 0x01,
+        is_persistent IS_PERSISTENT: bool = 3 & 0x01,
         /// PERSISTENT RESERVATION TYPE MASK.
         type_mask TYPE_MASK: u16 = 4,
     }

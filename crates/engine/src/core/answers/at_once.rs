@@ -50,20 +50,20 @@ impl<I: Io> Core<I> {
     /// The session ends: what it was answered need not have left.
     pub(in crate::core) fn forget_answers(&mut self, key: Key) {
         while let Some(conn) = self.connections.get_mut(key)
-            && let Some(lent) = conn.answers.leave(&mut conn.pace)
+            && let Some(reads) = conn.answers.leave(&mut conn.pace)
         {
-            self.note_unsent(lent.unit, key);
-            self.end_unsent(key, lent);
+            self.note_unsent(reads.unit, key);
+            self.end_unsent(key, reads);
         }
     }
 
     /// The commands of a connection that were answered have ended.
     pub(in crate::core) fn end_answers(&mut self, key: Key) {
         while let Some(conn) = self.connections.get_mut(key)
-            && let Some(lent) = conn.answers.leave(&mut conn.pace)
+            && let Some(reads) = conn.answers.leave(&mut conn.pace)
         {
-            count_answers(&conn.facts.counters, &lent, self.io.now());
-            self.end_answered(lent);
+            count_answers(&conn.facts.counters, &reads, self.io.now());
+            self.end_answered(reads);
         }
     }
 }

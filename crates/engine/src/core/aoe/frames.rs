@@ -336,7 +336,7 @@ impl<I: Io> Core<I> {
             interface.packets.release(frame);
         }
         interface.owes |= aoe::queue(&mut interface.packets, self.io.arena(), |arena, slot| {
-            target.transmit().map(|frame| aoe::put(arena, &frame, &[], slot))
+            target.transmit().map(|frame| aoe::copy_frame(arena, &frame, &[], slot))
         });
         let is_crowded = target.owes() && !interface.packets.has_slot();
         if is_crowded && !interface.crowded.contains(&key) {

@@ -151,14 +151,14 @@ impl<I: Io> Core<I> {
         let again = devices.ready(number, &mut happened);
         for happened in happened.drain(..) {
             match happened {
-                Happened::Device { name, words, has_failed: true } => {
-                    tracing::error!("RDMA device {words}");
+                Happened::Device { name, text, has_failed: true } => {
+                    tracing::error!("RDMA device {text}");
                     // One core is notified.
                     for core in 0..self.cores() {
                         self.post(core, Message::DeviceFailed { name: name.clone() });
                     }
                 }
-                Happened::Device { words, has_failed: false, .. } => tracing::info!("RDMA device {words}"),
+                Happened::Device { text, has_failed: false, .. } => tracing::info!("RDMA device {text}"),
                 Happened::Unwatch(number) => self.io.unwatch(watch_tag(number)),
                 Happened::Completed { token } => self.with_channel(token, DeviceChannel::completed),
                 Happened::Connection { token, event } => {

@@ -216,7 +216,7 @@ impl<I: Io> Core<I> {
             let is_here =
                 |lun| luns.iter().any(|state| state.unit == unit && lun::number(lun) == Some(state.number));
             for wire in machine.forget_unread(is_here) {
-                self.hold_immediate_read(key, wire, unit, None);
+                self.quiesce_transfer(key, wire, unit, None);
             }
             self.mark_dirty(key);
         }

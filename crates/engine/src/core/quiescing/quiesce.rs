@@ -13,7 +13,7 @@ use wire::{Places, Span};
 impl<I: Io> Core<I> {
     /// The task has ended: if data of it is in transit by RDMA, its buffer stays lent until the transport
     /// reports that it is free.
-    pub(in crate::core) fn keep_buffer(&mut self, key: Key) {
+    pub(in crate::core) fn quiesce_buffer(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.is_transferring()) else { return };
         let (origin, unit, wire, purpose) = (task.origin, task.unit, task.wire, task.purpose);
         let Some(conn) = self.connections.get_mut(origin).filter(|conn| conn.machine.is_rdma()) else {
@@ -30,7 +30,7 @@ impl<I: Io> Core<I> {
 
     /// The same where there is no task: a READ of this unit whose data was lent by the store, or read to this buffer; or a
     /// command whose descriptors were still being read. Returns the buffer that nothing touches.
-    pub(in crate::core) fn hold_immediate_read(
+    pub(in crate::core) fn quiesce_transfer(
         &mut self,
         connection: Key,
         wire: TaskId,
@@ -46,7 +46,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Nothing touches what this task, which has ended, has left.
-    pub(in crate::core) fn give_kept(&mut self, key: Key, wire: TaskId) {
+    pub(in crate::core) fn release_quiesced(&mut self, key: Key, wire: TaskId) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Some(index) = conn.quiescing.iter().position(|one| one.task == wire) {
             let one = conn.quiescing.swap_remove(index);

@@ -520,7 +520,7 @@ impl<I: Io> Core<I> {
     }
 
     pub(super) fn free_task(&mut self, key: Key) {
-        self.keep_buffer(key);
+        self.quiesce_buffer(key);
         self.stop_moving(key);
         self.forget_connection(key);
         self.give_buffer(key);

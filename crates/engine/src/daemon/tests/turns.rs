@@ -52,17 +52,17 @@ impl Lane<Noting> for Metered {
         self.lane.borrow(offset, len)
     }
 
-    fn get(&mut self, io: &mut Noting, offset: u64, into: &Places) -> bool {
+    fn read_now(&mut self, io: &mut Noting, offset: u64, into: &Places) -> bool {
         self.note(u64::from(into.len()));
-        self.lane.get(io, offset, into)
+        self.lane.read_now(io, offset, into)
     }
 
-    fn put(&mut self, io: &mut Noting, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
+    fn write_now(&mut self, io: &mut Noting, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
         if self.fresh > 0 && !may_clear {
             return None;
         }
         self.note(self.fresh);
-        self.lane.put(io, offset, from, may_clear).map(|_| self.fresh)
+        self.lane.write_now(io, offset, from, may_clear).map(|_| self.fresh)
     }
 
     fn works_at_once(&self) -> bool {

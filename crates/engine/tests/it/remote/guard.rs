@@ -38,7 +38,7 @@ fn a_registration_that_cannot_be_kept_is_not_made() {
     ));
     let mut client = session(&daemon, 0);
     std::fs::remove_dir_all(&state).expect("the state directory goes");
-    let list = |keep| ReserveOutList { action_key: 9, keep, ..ReserveOutList::ZERO }.to_bytes();
+    let list = |persist| ReserveOutList { action_key: 9, persist, ..ReserveOutList::ZERO }.to_bytes();
     let register = PersistentReserveOut::new(persistent_reserve_out::REGISTER, 0, 24);
     let keys = |client: &mut Client| {
         client

@@ -20,7 +20,7 @@ fn two_lanes(target: &Keeper, options: &str) -> (Core, Core, usize) {
 }
 
 /// Gives up a write of the first lane that the target keeps, and logs in again.
-fn give_up(target: &Keeper, one: &mut Core, two: &mut Core, data: &[u8], logins: usize) {
+fn abandon_write(target: &Keeper, one: &mut Core, two: &mut Core, data: &[u8], logins: usize) {
     target.keep(&data[..512]);
     let stale = one.begin_write(0, data);
     assert_eq!(one.end(stale), Err(StoreError::Unavailable));
@@ -61,11 +61,11 @@ fn write(one: &mut Core, two: &mut Core, data: &[u8]) {
 }
 
 #[test]
-fn a_login_does_not_free_the_blocks_of_a_write_that_was_given_up() {
+fn a_login_does_not_free_the_blocks_of_a_write_that_was_abandoned() {
     let target = Keeper::start(true);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
-    give_up(&target, &mut one, &mut two, &old, logins);
+    abandon_write(&target, &mut one, &mut two, &old, logins);
     assert!(is_held_off(&two.write(0, &new)) && is_held_off(&two.read(0)));
     let free = two.begin_write(ELSEWHERE, &new);
     end(&mut two, &mut one, free).expect("other blocks are free");
@@ -81,7 +81,7 @@ fn an_ordered_command_behind_a_stuck_write_holds_nobody_up_for_long() {
     let target = Keeper::start(true);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
-    give_up(&target, &mut one, &mut two, &old, logins);
+    abandon_write(&target, &mut one, &mut two, &old, logins);
     let first = one.begin_write(ELSEWHERE, &new);
     end(&mut one, &mut two, first).expect("it continues without the proof");
     // The question is repeated.
@@ -104,7 +104,7 @@ fn an_earlier_lunette_that_answers_logins_at_once_proves_nothing_by_that() {
     let target = Keeper::earlier_lunette();
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
-    give_up(&target, &mut one, &mut two, &old, logins);
+    abandon_write(&target, &mut one, &mut two, &old, logins);
     let free = one.begin_write(ELSEWHERE, &new);
     end(&mut one, &mut two, free).expect("other blocks are free");
     assert!(is_held_off(&one.write(0, &new)) && is_held_off(&two.write(0, &new)));
@@ -270,7 +270,7 @@ fn blocks_stay_held_while_a_target_can_prove_nothing() {
     let target = Keeper::start(false);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
-    give_up(&target, &mut one, &mut two, &old, logins);
+    abandon_write(&target, &mut one, &mut two, &old, logins);
     while is_held_off(&one.read(ELSEWHERE)) {
         two.turn();
     }

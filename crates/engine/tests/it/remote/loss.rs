@@ -34,7 +34,7 @@ fn write_durable(client: &mut Client) {
 }
 
 /// A write that is held up on its way until the front gives it up.
-fn give_up(cable: &Cable, client: &mut Client, data: &[u8]) {
+fn abandon_write(cable: &Cable, client: &mut Client, data: &[u8]) {
     cable.hold(&data[..512]);
     let reply = client.command(write(0, 8), 0, data).expect("a reply");
     cable.wait_until_held();
@@ -219,7 +219,7 @@ fn what_was_given_up_never_lands_on_what_was_written_later() {
         good(client, read(0, 8), 4096, &[]);
     }
     let mut behind = client(&back);
-    give_up(&cable, &mut one, &early);
+    abandon_write(&cable, &mut one, &early);
     // The write may still come: nobody is served these blocks.
     let mut impatient = Client::connect(&url(&a, 0), &impatient()).expect("a session");
     for client in [&mut two, &mut impatient] {
@@ -299,7 +299,7 @@ fn a_core_without_sessions_goes_on_with_what_it_owes() {
     for client in [&mut one, &mut two] {
         good(client, read(0, 8), 4096, &[]);
     }
-    give_up(&cable, &mut one, &early);
+    abandon_write(&cable, &mut one, &early);
     drop(one);
     cable.let_go();
     cable.reopen();

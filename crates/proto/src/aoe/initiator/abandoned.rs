@@ -115,7 +115,7 @@ impl Abandoned {
     }
 
     /// A write that is not sent again from now on.
-    pub(super) fn add_given_up(
+    pub(super) fn add_abandoned(
         &mut self,
         now: Time,
         tag: u32,
@@ -124,7 +124,7 @@ impl Abandoned {
         sectors: Range<u64>,
     ) {
         self.add(tag, way, is_copied, Section::default(), Vec::new(), sectors);
-        self.requests.last_mut().into_iter().for_each(|request| request.give_up(now));
+        self.requests.last_mut().into_iter().for_each(|request| request.abandon(now));
         self.repeated = self.repeated.saturating_sub(1);
     }
 
@@ -160,17 +160,17 @@ impl Abandoned {
         u16::try_from(self.flying_of(false)).unwrap_or(u16::MAX)
     }
 
-    fn flying_of(&self, is_given_up: bool) -> usize {
-        let is_one = |one: &&Request| one.is_flying && one.is_given_up() == is_given_up;
+    fn flying_of(&self, is_abandoned: bool) -> usize {
+        let is_one = |one: &&Request| one.is_flying && one.is_abandoned() == is_abandoned;
         self.requests.iter().filter(is_one).count()
     }
 
     /// Whether all that were given up and change one of these sectors can be asked for on a way; its end may not be known yet.
     pub(super) fn can_be_asked(&self, sectors: &Range<u64>, (ours, theirs): (Mac, Option<Mac>)) -> bool {
         let is_on_way = |way: (Mac, Mac)| way.0 == ours && theirs.is_none_or(|theirs| way.1 == theirs);
-        let mut given_up =
-            self.requests.iter().filter(|request| request.is_given_up() && request.meets(sectors));
-        given_up.all(|request| request.way.is_some_and(is_on_way))
+        let mut abandoned =
+            self.requests.iter().filter(|request| request.is_abandoned() && request.meets(sectors));
+        abandoned.all(|request| request.way.is_some_and(is_on_way))
     }
 
     /// Whether any of them changes one of these sectors.
@@ -181,23 +181,23 @@ impl Abandoned {
     /// Whether any does that is sent again.
     pub(super) fn repeats(&self, sectors: &Range<u64>) -> bool {
         self.repeated > 0
-            && self.requests.iter().any(|request| !request.is_given_up() && request.meets(sectors))
+            && self.requests.iter().any(|request| !request.is_abandoned() && request.meets(sectors))
     }
 
     /// What changes these sectors is not sent again.
-    pub(super) fn give_up(&mut self, now: Time, sectors: &Range<u64>) {
-        self.give_up_those(now, |request| request.meets(sectors));
+    pub(super) fn abandon(&mut self, now: Time, sectors: &Range<u64>) {
+        self.abandon_where(now, |request| request.meets(sectors));
     }
 
     /// What has more data than that cannot be.
-    pub(super) fn give_up_longer(&mut self, now: Time, room: usize) {
-        self.give_up_those(now, |request| request.data().len() > room);
+    pub(super) fn abandon_longer(&mut self, now: Time, room: usize) {
+        self.abandon_where(now, |request| request.data().len() > room);
     }
 
-    fn give_up_those(&mut self, now: Time, is_one: impl Fn(&Request) -> bool) {
-        let repeated = self.requests.iter_mut().filter(|request| !request.is_given_up());
+    fn abandon_where(&mut self, now: Time, is_one: impl Fn(&Request) -> bool) {
+        let repeated = self.requests.iter_mut().filter(|request| !request.is_abandoned());
         for request in repeated.filter(|request| is_one(request)) {
-            request.give_up(now);
+            request.abandon(now);
             self.repeated = self.repeated.saturating_sub(1);
         }
     }
@@ -256,7 +256,7 @@ impl Abandoned {
         if let Kind::GivenUp { nop: nop @ None } = &mut request.kind {
             *nop = Some(self.nop_tag());
         } else {
-            request.is_copied |= !request.is_given_up();
+            request.is_copied |= !request.is_abandoned();
         }
         self.requests.push(request);
         let request = self.requests.last()?;
@@ -280,7 +280,7 @@ impl Abandoned {
     pub(super) fn answered(&mut self, tag: u32) {
         for request in self.requests.extract_if(.., |request| request.is_of(tag)) {
             self.tags.remove(&request.tag);
-            self.repeated = self.repeated.saturating_sub(u16::from(!request.is_given_up()));
+            self.repeated = self.repeated.saturating_sub(u16::from(!request.is_abandoned()));
             if let Kind::GivenUp { nop: Some(nop) } = request.kind {
                 self.tags.remove(&nop);
             }
@@ -296,13 +296,13 @@ impl Abandoned {
 
 impl Request {
     /// It is not sent again; a NOP is, when no copy of it can be on its way any more.
-    fn give_up(&mut self, now: Time) {
+    fn abandon(&mut self, now: Time) {
         self.kind = Kind::GivenUp { nop: None };
         (self.is_flying, self.timeout) = (false, LONG_TIMEOUT);
         self.deadline = Some(now.after(COPIES_WITHIN));
     }
 
-    fn is_given_up(&self) -> bool {
+    fn is_abandoned(&self) -> bool {
         matches!(self.kind, Kind::GivenUp { .. })
     }
 

@@ -125,11 +125,11 @@ impl Initiator {
     }
 
     /// What was sent for a task is not sent again.
-    pub(super) fn give_up_sent(&mut self, now: Time, id: TaskId) {
+    pub(super) fn abandon_sent(&mut self, now: Time, id: TaskId) {
         let way = (self.config.ours, self.peer.mac);
         for (tag, piece) in self.pieces.drop_task(id) {
             if let Some(sectors) = self.changed(piece.kind) {
-                self.abandoned.add_given_up(now, tag, way, piece.is_copied(), sectors);
+                self.abandoned.add_abandoned(now, tag, way, piece.is_copied(), sectors);
             }
         }
     }

@@ -101,12 +101,12 @@ pub fn answer_query(frame: &[u8], export: &Export<'_>, out: &mut [u8]) -> Option
         Ok(None) => None,
         Ok(Some(command)) => {
             let header = header.answer(export.ours, export.address, ErrorCode::NONE);
-            put(out, [header.as_bytes(), export.argument(command).as_bytes(), export.config])
+            write_frame(out, [header.as_bytes(), export.argument(command).as_bytes(), export.config])
         }
         Err(violation) => match violation.reaction() {
             Reaction::Refuse(error) if !to.is_broadcast() => {
                 let header = header.answer(export.ours, export.address, error);
-                put(out, [header.as_bytes(), &[], &[]])
+                write_frame(out, [header.as_bytes(), &[], &[]])
             }
             Reaction::Refuse(_) | Reaction::Drop => None,
         },
@@ -118,7 +118,7 @@ pub fn answer_query(frame: &[u8], export: &Export<'_>, out: &mut [u8]) -> Option
 pub fn announce(export: &Export<'_>, out: &mut [u8]) -> Option<usize> {
     let all = Header::request(Mac::BROADCAST, export.ours, export.address, Command::CONFIG, 0);
     let header = all.answer(export.ours, export.address, ErrorCode::NONE);
-    put(out, [header.as_bytes(), export.argument(ConfigCommand::READ).as_bytes(), export.config])
+    write_frame(out, [header.as_bytes(), export.argument(ConfigCommand::READ).as_bytes(), export.config])
 }
 
 /// The config command that is to be answered; `None` where a test fails.
@@ -168,7 +168,7 @@ impl Export<'_> {
 const FRAME_BYTES_MIN: usize = 60;
 
 /// Writes a frame of these parts; its length, if there is room.
-fn put(out: &mut [u8], parts: [&[u8]; 3]) -> Option<usize> {
+fn write_frame(out: &mut [u8], parts: [&[u8]; 3]) -> Option<usize> {
     let mut at = 0usize;
     for part in parts {
         let end = at.checked_add(part.len())?;

@@ -145,7 +145,7 @@ impl Layer {
     /// Payload that this task has lent is free again.
     pub(crate) fn pushed(&mut self, id: TaskId) {
         if let Some(task) = self.tasks.get(id) {
-            task.lent = task.lent.saturating_sub(1);
+            task.batches = task.batches.saturating_sub(1);
             self.complete(id);
         }
     }
@@ -315,7 +315,7 @@ impl Layer {
     /// Reports a task that has ended once all of its payload has left.
     fn complete(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
-        if task.lent > 0 {
+        if task.batches > 0 {
             return;
         }
         let Some(completion) = task.ended else { return };

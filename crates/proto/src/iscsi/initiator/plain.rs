@@ -63,7 +63,7 @@ impl Layer {
         }
         let (task, state) = self.tasks.find(pdu.initiator_task_tag.get())?;
         let is_whole = state.received == 0 && pdu.buffer_offset.get() == 0 && state.request.read.len() == len;
-        if !is_whole || pdu.data_sn.get() != state.input_sn || state.lent > 0 {
+        if !is_whole || pdu.data_sn.get() != state.input_sn || state.batches > 0 {
             return None;
         }
         let (place, write_bytes) = (state.request.read, state.taken);
@@ -77,7 +77,7 @@ impl Layer {
             return None;
         }
         let (task, state) = self.tasks.find(pdu.initiator_task_tag.get())?;
-        if pdu.exp_data_sn.get() > state.input_sn || state.lent > 0 {
+        if pdu.exp_data_sn.get() > state.input_sn || state.batches > 0 {
             return None;
         }
         let (read_bytes, write_bytes) = (state.received, state.taken);

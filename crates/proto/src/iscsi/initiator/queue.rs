@@ -105,7 +105,7 @@ impl Layer {
             ..DataOutPdu::default()
         };
         let from = task.request.write.slice(data.at, len);
-        task.lent = task.lent.saturating_add(1);
+        task.batches = task.batches.saturating_add(1);
         if data.at <= task.taken {
             task.taken = task.taken.max(data.at.saturating_add(len));
         }
@@ -140,7 +140,7 @@ impl Layer {
         task.cmd_sn = cmd_sn;
         task.taken = unasked.immediate;
         if unasked.immediate > 0 {
-            task.lent = task.lent.saturating_add(1);
+            task.batches = task.batches.saturating_add(1);
         }
         self.cmd_sn = cmd_sn.wrapping_add(1);
         let request = &task.request;

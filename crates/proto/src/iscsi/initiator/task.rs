@@ -19,7 +19,7 @@ pub(crate) struct Task {
     /// R2Ts not answered yet.
     pub solicited: u16,
     /// Batches on their way that carry its payload.
-    pub lent: u32,
+    pub batches: u32,
     /// It has ended, but is not reported yet.
     pub ended: Option<Completion>,
 }
@@ -67,7 +67,7 @@ impl TaskTable {
             taken: 0,
             input_sn: 0,
             solicited: 0,
-            lent: 0,
+            batches: 0,
             ended: None,
         });
         Some(TaskId { slot: number, generation: slot.generation })

@@ -26,7 +26,7 @@ pub fn text_request(
         }
         seen.push(name);
         let Some(rule) = keys::find(name) else {
-            text::put(&mut out, name, "NotUnderstood");
+            text::append(&mut out, name, "NotUnderstood");
             continue;
         };
         if !rule.allowed_in(Stage::FULL_FEATURE) || rule.senders == Senders::Target {
@@ -60,7 +60,7 @@ fn send_targets(
     let which = match (value, own) {
         ("All", None) => SendTargets::All,
         ("", Some(own)) => SendTargets::One(own),
-        ("All", Some(_)) | ("", None) => return text::put(out, "SendTargets", "Reject"),
+        ("All", Some(_)) | ("", None) => return text::append(out, "SendTargets", "Reject"),
         (name, None) => SendTargets::One(name),
         (name, Some(own)) if name == own => SendTargets::One(own),
         (_, Some(_)) => return,
@@ -68,9 +68,9 @@ fn send_targets(
     for TargetRecord { name, portals } in
         access.send_targets(&negotiated.session.initiator, from, portal, which)
     {
-        text::put(out, "TargetName", name);
+        text::append(out, "TargetName", name);
         for (address, group) in portals {
-            text::put(out, "TargetAddress", format!("{},{group}", shown(address)));
+            text::append(out, "TargetAddress", format!("{},{group}", shown(address)));
         }
     }
 }

@@ -95,23 +95,23 @@ impl InitiatorLogin {
     /// A login that begins.
     pub fn new(plan: Plan) -> InitiatorLogin {
         let mut text = Vec::new();
-        text::put(&mut text, "InitiatorName", &plan.initiator);
+        text::append(&mut text, "InitiatorName", &plan.initiator);
         if let Some(alias) = &plan.alias {
-            text::put(&mut text, "InitiatorAlias", alias);
+            text::append(&mut text, "InitiatorAlias", alias);
         }
         match &plan.target {
             Some(target) => {
-                text::put(&mut text, "SessionType", "Normal");
-                text::put(&mut text, "TargetName", target);
+                text::append(&mut text, "SessionType", "Normal");
+                text::append(&mut text, "TargetName", target);
             }
-            None => text::put(&mut text, "SessionType", "Discovery"),
+            None => text::append(&mut text, "SessionType", "Discovery"),
         }
         let (methods, transit) = match &plan.chap {
             Some(chap) if chap.may_be_left_out() => ("CHAP,None", true),
             Some(_) => ("CHAP", false),
             None => ("None", true),
         };
-        text::put(&mut text, "AuthMethod", methods);
+        text::append(&mut text, "AuthMethod", methods);
         InitiatorLogin {
             plan,
             requests: 0,
@@ -201,7 +201,7 @@ impl InitiatorLogin {
             }
             self.seen.push(name.to_string());
             match rule {
-                None => text::put(&mut self.unsent, name, "NotUnderstood"),
+                None => text::append(&mut self.unsent, name, "NotUnderstood"),
                 Some(rule) if rule.senders == Senders::Initiator => {
                     return Err(format!("{name} from a target"));
                 }
@@ -243,7 +243,7 @@ impl InitiatorLogin {
                 (Some("CHAP"), Some(chap)) => {
                     let list: Vec<String> =
                         chap.algorithms.iter().map(|one| one.number().to_string()).collect();
-                    text::put(&mut self.unsent, "CHAP_A", list.join(","));
+                    text::append(&mut self.unsent, "CHAP_A", list.join(","));
                     self.transit = false;
                     self.step = Step::Challenge;
                 }
@@ -272,7 +272,7 @@ impl InitiatorLogin {
                 chap::answer(algorithm, &theirs, own.as_ref(), &chap.own, &mut self.unsent)
                     .map_err(|failure| failure.to_string())?;
                 if let Some(own) = &own {
-                    own.put(&mut self.unsent);
+                    own.append_to(&mut self.unsent);
                 }
                 self.transit = true;
                 self.step = Step::Proof(algorithm, own);
@@ -300,14 +300,14 @@ impl InitiatorLogin {
         self.transit = true;
         if self.has_rdma() {
             // First, as section 6.3 of RFC 7145 has it.
-            text::put(&mut self.unsent, "RDMAExtensions", "Yes");
-            text::put(&mut self.unsent, "MaxOutstandingUnexpectedPDUs", UNEXPECTED_MAX);
-            text::put(&mut self.unsent, "TaggedBufferForSolicitedDataOnly", "Yes");
+            text::append(&mut self.unsent, "RDMAExtensions", "Yes");
+            text::append(&mut self.unsent, "MaxOutstandingUnexpectedPDUs", UNEXPECTED_MAX);
+            text::append(&mut self.unsent, "TaggedBufferForSolicitedDataOnly", "Yes");
         } else {
-            text::put(&mut self.unsent, "MaxRecvDataSegmentLength", self.plan.offers.max_recv);
+            text::append(&mut self.unsent, "MaxRecvDataSegmentLength", self.plan.offers.max_recv);
         }
         for rule in self.offered().filter(|rule| rule.key != Key::RdmaExtensions) {
-            text::put(&mut self.unsent, rule.name, rule.offer(self.plan.offers.of(rule.key)));
+            text::append(&mut self.unsent, rule.name, rule.offer(self.plan.offers.of(rule.key)));
         }
     }
 

@@ -257,7 +257,7 @@ impl TargetLogin {
                 continue;
             }
             match rule {
-                None => text::put(out, name, "NotUnderstood"),
+                None => text::append(out, name, "NotUnderstood"),
                 Some(rule) if rule.senders == Senders::Target => {
                     return Err(initiator_error(format!("{name} from an initiator")));
                 }
@@ -331,9 +331,9 @@ impl TargetLogin {
         if grant.chap.is_some() && self.stage != Stage::SECURITY {
             return Err(fault(LoginStatus::AUTHENTICATION_FAILURE, "authentication is required"));
         }
-        text::put(out, "TargetPortalGroupTag", grant.group);
+        text::append(out, "TargetPortalGroupTag", grant.group);
         if let (Some(alias), false) = (&grant.alias, self.names.discovery) {
-            text::put(out, "TargetAlias", alias);
+            text::append(out, "TargetAlias", alias);
         }
         self.grant = Some(grant);
         Ok(())
@@ -378,8 +378,8 @@ impl TargetLogin {
                 let mut random = [0; Challenge::RANDOM_BYTES];
                 self.access.random(&mut random);
                 let challenge = Challenge::new(algorithm, &random);
-                text::put(out, "CHAP_A", algorithm.number());
-                challenge.put(out);
+                text::append(out, "CHAP_A", algorithm.number());
+                challenge.append_to(out);
                 self.security = Security::Challenged(algorithm, challenge);
                 Ok(())
             }
@@ -426,7 +426,7 @@ impl TargetLogin {
             ));
         };
         if !matches!(self.security, Security::Proposed) {
-            text::put(out, rule.name, rule.show(method));
+            text::append(out, rule.name, rule.show(method));
         }
         self.security = if allowed == CHAP { Security::Chosen } else { Security::Passed("None") };
         Ok(())
@@ -443,7 +443,7 @@ impl TargetLogin {
         }
         if !self.declared && !self.has_rdma() {
             self.declared = true;
-            text::put(out, "MaxRecvDataSegmentLength", self.offers.max_recv);
+            text::append(out, "MaxRecvDataSegmentLength", self.offers.max_recv);
         }
         Ok(())
     }
@@ -451,7 +451,7 @@ impl TargetLogin {
     fn answer(&mut self, rule: &Rule, value: &str, out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.is_irrelevant(rule) {
             if rule.negotiated() {
-                text::put(out, rule.name, "Irrelevant");
+                text::append(out, rule.name, "Irrelevant");
             }
             return Ok(());
         }
@@ -467,11 +467,11 @@ impl TargetLogin {
                 self.values.set(rule.key, number);
                 // Only to those who know the key: open-iscsi gives up when it meets one that it does not know.
                 if rule.key == Key::MaxOutstandingUnexpectedPdus {
-                    text::put(out, rule.name, UNEXPECTED_MAX);
+                    text::append(out, rule.name, UNEXPECTED_MAX);
                 }
             }
             Kind::Text | Kind::Exchange => {}
-            Kind::Obsolete => text::put(out, rule.name, "Reject"),
+            Kind::Obsolete => text::append(out, rule.name, "Reject"),
             _ if self.proposed.contains(&rule.key) => match rule.settle(ours, value) {
                 Some(Settled::Value(settled)) => self.values.set(rule.key, settled),
                 Some(Settled::Default) | None => {
@@ -483,9 +483,9 @@ impl TargetLogin {
                 match answer.map_err(|_| initiator_error(format!("{} offers an answer", rule.name)))? {
                     Some(agreed) => {
                         self.values.set(rule.key, agreed);
-                        text::put(out, rule.name, rule.show(agreed));
+                        text::append(out, rule.name, rule.show(agreed));
                     }
-                    None => text::put(out, rule.name, "Reject"),
+                    None => text::append(out, rule.name, "Reject"),
                 }
             }
         }
@@ -522,7 +522,7 @@ impl TargetLogin {
             Security::Passed(_) => Ok(true),
             Security::Open if self.credentials().is_none() => Ok(true),
             Security::Open => {
-                text::put(out, "AuthMethod", "CHAP");
+                text::append(out, "AuthMethod", "CHAP");
                 self.security = Security::Proposed;
                 Ok(false)
             }
@@ -546,7 +546,7 @@ impl TargetLogin {
             }
             if !self.proposed.contains(&rule.key) {
                 self.proposed.push(rule.key);
-                text::put(out, rule.name, rule.offer(self.offers.of(rule.key)));
+                text::append(out, rule.name, rule.offer(self.offers.of(rule.key)));
             }
         }
         Ok(exceeded.is_empty())

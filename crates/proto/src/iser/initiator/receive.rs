@@ -62,10 +62,10 @@ impl Initiator {
         if self.layer.tasks.get(id).is_none_or(|task| task.ended.is_none()) {
             return;
         }
-        let Some(own) = self.advertised.get_mut(usize::from(id.slot)).filter(|own| own.is_lent) else {
+        let Some(own) = self.advertised.get_mut(usize::from(id.slot)).filter(|own| own.is_advertised) else {
             return;
         };
-        own.is_lent = false;
+        own.is_advertised = false;
         self.ended.push_back(id);
     }
 

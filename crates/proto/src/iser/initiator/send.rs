@@ -18,17 +18,17 @@ pub(super) struct Unsent {
 /// Work that says nothing when it is finished.
 const CONTROL: WorkId = WorkId(0);
 /// Marks work that lends the payload of a task.
-const LENT: u64 = 1 << 32;
+const PAYLOAD: u64 = 1 << 32;
 
-fn lends(id: TaskId) -> WorkId {
-    WorkId(LENT | (u64::from(id.generation) << 16) | u64::from(id.slot))
+fn payload_work(id: TaskId) -> WorkId {
+    WorkId(PAYLOAD | (u64::from(id.generation) << 16) | u64::from(id.slot))
 }
 
 /// The task whose payload this work has lent.
-pub(super) fn lent(work: WorkId) -> Option<TaskId> {
+pub(super) fn payload_task(work: WorkId) -> Option<TaskId> {
     let [.., a, b, c, d] = work.0.to_be_bytes();
     let task = TaskId { slot: u16::from_be_bytes([c, d]), generation: u16::from_be_bytes([a, b]) };
-    (work.0 & LENT != 0).then_some(task)
+    (work.0 & PAYLOAD != 0).then_some(task)
 }
 
 impl Initiator {
@@ -64,7 +64,7 @@ impl Initiator {
         }
         self.begin(Header::control(None, None));
         self.message.extend_from_slice(pdu.as_bytes());
-        self.offer(Unsent { work: lends(data.task), payload }, to)
+        self.offer(Unsent { work: payload_work(data.task), payload }, to)
     }
 
     /// A command, with its immediate data and what it advertises.
@@ -76,7 +76,7 @@ impl Initiator {
         let pair = |place: Option<crate::message::Advertised>| place.map(|place| (place.stag, place.offset));
         self.begin(Header::control(pair(own.write), pair(own.read)));
         self.message.extend_from_slice(&self.layer.segments);
-        let work = if payload.is_empty() { CONTROL } else { lends(id) };
+        let work = if payload.is_empty() { CONTROL } else { payload_work(id) };
         self.offer(Unsent { work, payload }, to)
     }
 
@@ -95,10 +95,10 @@ impl Initiator {
         }
         let Some(own) = self.advertised.get_mut(slot) else { return Ok(None) };
         let (reads, writes) = (!read.is_empty(), write.len() > unsolicited);
-        if (reads || writes) && !own.is_lent {
-            *own = Own { is_lent: true, ..Own::default() };
+        if (reads || writes) && !own.is_advertised {
+            *own = Own { is_advertised: true, ..Own::default() };
             if let Some(task) = self.layer.tasks.get(id) {
-                task.lent = task.lent.saturating_add(1);
+                task.batches = task.batches.saturating_add(1);
             }
         }
         if reads && own.read.is_none() {

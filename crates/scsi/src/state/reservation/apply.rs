@@ -59,10 +59,10 @@ impl Table {
                 change.preempt(&change.sender(order.key)?, order.action_key, *kind, *abort)?;
                 change.take_list(*abort);
             }
-            Action::Move { to, unregister, keep } => {
+            Action::Move { to, unregister, persist } => {
                 let sender = change.sender(order.key)?;
                 change.move_to(&sender, order.action_key, to, *unregister, ports)?;
-                change.table.is_kept = *keep;
+                change.table.is_persistent = *persist;
             }
         }
         match &order.action {
@@ -71,7 +71,7 @@ impl Table {
                 change.table.generation = change.table.generation.wrapping_add(1);
             }
         }
-        change.effects.persist = self.is_kept || change.table.is_kept;
+        change.effects.persist = self.is_persistent || change.table.is_persistent;
         Ok((change.table, change.effects))
     }
 }
@@ -122,7 +122,7 @@ impl Change {
                 self.set(&other, order.action_key)?;
             }
         }
-        self.table.is_kept = register.keep;
+        self.table.is_persistent = register.persist;
         Ok(())
     }
 

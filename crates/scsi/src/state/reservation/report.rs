@@ -32,7 +32,7 @@ impl Table {
             can_keep: unit.can_keep,
             mask_is_valid: true,
             allowed_commands: 1,
-            is_kept: self.is_kept,
+            is_persistent: self.is_persistent,
             type_mask: Kind::ALL.into_iter().fold(0, |mask, kind| mask | type_bit(kind)),
         };
         data.extend(capabilities.to_bytes());

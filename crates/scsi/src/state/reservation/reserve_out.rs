@@ -38,7 +38,7 @@ pub(super) enum Action {
     Move {
         to: NexusName,
         unregister: bool,
-        keep: bool,
+        persist: bool,
     },
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Register {
     /// ALL_TG_PT.
     pub(super) all_target_ports: bool,
     /// APTPL.
-    pub(super) keep: bool,
+    pub(super) persist: bool,
 }
 
 /// Length of a parameter list without TransportIDs.
@@ -62,9 +62,9 @@ impl ReserveOut {
     pub(super) fn asks_to_keep(&self) -> Option<Check> {
         match &self.action {
             Action::Register(register) => {
-                register.keep.then_some(Check::parameter_field(ReserveOutList::KEEP))
+                register.persist.then_some(Check::parameter_field(ReserveOutList::PERSIST))
             }
-            Action::Move { keep, .. } => keep.then_some(Check::parameter_field(MoveList::KEEP)),
+            Action::Move { persist, .. } => persist.then_some(Check::parameter_field(MoveList::PERSIST)),
             Action::Reserve(_) | Action::Release(_) | Action::Clear | Action::Preempt { .. } => None,
         }
     }
@@ -94,7 +94,7 @@ impl ReserveOut {
                 ignore_key: service_action == REGISTER_AND_IGNORE_EXISTING_KEY,
                 others: if names_initiators { Some(initiators(list)?) } else { None },
                 all_target_ports: basic.all_target_ports,
-                keep: basic.keep,
+                persist: basic.persist,
             }),
             RESERVE => Action::Reserve(kind.ok_or(Check::cdb_byte(PersistentReserveOut::KIND.byte()))?),
             RELEASE => Action::Release(kind),
@@ -148,10 +148,10 @@ fn parse_move(list: &[u8]) -> Result<Action, Check> {
     if initiator.is_device() || !rest.is_empty() {
         return Err(malformed(Malformed::Unknown, list_to_end, ids));
     }
-    let MoveList { unregister, keep, target_port, .. } = MoveList::read(list);
+    let MoveList { unregister, persist, target_port, .. } = MoveList::read(list);
     Ok(Action::Move {
         to: NexusName { initiator, target_port: TargetPort::Here(target_port) },
         unregister,
-        keep,
+        persist,
     })
 }

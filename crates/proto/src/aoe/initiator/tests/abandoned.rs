@@ -99,7 +99,7 @@ fn what_was_given_up_is_never_sent_again_and_only_its_answer_frees_its_sectors()
     let mut rig = rig.lost();
     rig.machine.resume(rig.now);
     assert_eq!(rig.sent().len(), 2);
-    rig.machine.give_up(rig.now, &(5..6));
+    rig.machine.abandon(rig.now, &(5..6));
     assert_eq!(
         rig.wait(Duration::from_secs(3600)),
         (1, 0),
@@ -126,7 +126,7 @@ fn a_target_that_orders_nop_behind_a_write_proves_that_it_is_over_once_no_copy_c
     let mut rig = rig.lost();
     rig.machine.resume(rig.now);
     rig.sent();
-    rig.machine.give_up(rig.now, &EVERYWHERE);
+    rig.machine.abandon(rig.now, &EVERYWHERE);
     assert_eq!(rig.wait(COPIES_WITHIN - Duration::from_millis(1)), (0, 0));
     assert!(rig.machine.may_change(&(4..5)) && rig.machine.may_change(&(20..21)));
     assert_eq!(rig.wait(Duration::from_secs(1)), (0, 2));
@@ -139,7 +139,7 @@ fn a_command_that_nobody_waits_for_is_not_sent_again_and_its_session_goes_on() {
     rig.machine.resume(rig.now);
     let task = rig.submit(write_10(4, 5), 0, 5 * 512);
     let first = rig.sent();
-    assert!(rig.machine.give_up_task(rig.now, task) && !rig.machine.give_up_task(rig.now, task));
+    assert!(rig.machine.abandon_task(rig.now, task) && !rig.machine.abandon_task(rig.now, task));
     assert_eq!(rig.wait(COPIES_WITHIN - Duration::from_millis(1)), (0, 0));
     let answer = rig.disk.answer(&first[0]);
     rig.receive(&answer);
@@ -160,7 +160,7 @@ fn a_command_that_nobody_waits_for_is_over_where_none_of_it_was_sent() {
     let second = rig.submit(write_10(20, 1), 0, 512);
     assert_eq!(rig.sent().len(), 1);
     for task in [second, first] {
-        assert!(rig.machine.give_up_task(rig.now, task));
+        assert!(rig.machine.abandon_task(rig.now, task));
     }
     assert_eq!(rig.wait(Duration::from_secs(3600)), (0, 0));
     assert!(rig.machine.may_change(&(4..5)));
@@ -176,7 +176,7 @@ fn a_nop_that_was_not_sent_has_no_answer() {
     rig.submit(write_10(4, 1), 0, 512);
     let frame = rig.sent().remove(0);
     let mut rig = rig.lost();
-    rig.machine.give_up(rig.now, &EVERYWHERE);
+    rig.machine.abandon(rig.now, &EVERYWHERE);
     rig.machine.resume(rig.now);
     let answer = rig.disk.answer(&frame);
     for number in 0..=u16::MAX {
@@ -193,7 +193,7 @@ fn a_nop_is_asked_again_also_by_a_new_session_until_it_is_answered() {
     rig.submit(write_10(4, 2), 0, 1024);
     let tag = tag(&rig.sent()[0]);
     let mut rig = rig.lost();
-    rig.machine.give_up(rig.now, &EVERYWHERE);
+    rig.machine.abandon(rig.now, &EVERYWHERE);
     rig.now = rig.now.after(Duration::from_secs(4));
     let mut rig = rig.lost();
     assert_eq!(rig.wait(Duration::from_secs(60)), (0, 0), "it may be another disk");
@@ -219,7 +219,7 @@ fn a_nop_from_another_address_proves_nothing() {
     rig.submit(write_10(4, 2), 0, 1024);
     rig.sent();
     let mut rig = rig.lost_to(InitiatorConfig { mtu: 1400, ..CONFIG });
-    rig.machine.give_up(rig.now, &EVERYWHERE);
+    rig.machine.abandon(rig.now, &EVERYWHERE);
     assert!(rig.machine.can_be_proven(&(4..6)));
     rig.machine.peer.mac = Mac([2, 0, 0, 0, 0, 8]);
     assert!(!rig.machine.can_be_proven(&(4..6)) && rig.machine.can_be_proven(&(6..64)));
@@ -254,7 +254,7 @@ fn a_command_waits_for_the_answers_to_what_was_sent_for_its_sectors_before() {
 }
 
 #[test]
-fn a_command_does_not_wait_for_what_was_given_up() {
+fn a_command_does_not_wait_for_what_was_abandoned() {
     let mut rig = Rig::new();
     rig.submit(write_10(4, 2), 0, 1024);
     rig.sent();
@@ -263,14 +263,14 @@ fn a_command_does_not_wait_for_what_was_given_up() {
     rig.sent();
     rig.submit(write_10(5, 1), 0, 512);
     assert!(rig.sent().is_empty());
-    rig.machine.give_up(rig.now, &(4..5));
+    rig.machine.abandon(rig.now, &(4..5));
     rig.run();
     assert_eq!(rig.completion().outcome, GOOD);
     assert!(rig.machine.may_change(&(5..6)), "whoever gave it up knows");
 }
 
 #[test]
-fn what_does_not_fit_into_a_frame_any_more_is_given_up() {
+fn what_does_not_fit_into_a_frame_any_more_is_abandoned() {
     let mut rig = Rig::on_vblade();
     rig.submit(write_10(4, 2), 0, 1024);
     rig.sent();
@@ -294,12 +294,12 @@ fn only_what_is_sent_again_counts_as_that() {
     rig.machine.resume(rig.now);
     assert_eq!(rig.machine.abandoned.repeated(), 2);
     for _ in 0..2 {
-        rig.machine.give_up(rig.now, &(4..5));
+        rig.machine.abandon(rig.now, &(4..5));
         assert_eq!(rig.machine.abandoned.repeated(), 1);
     }
     let task = rig.submit(write_10(8, 1), 0, 512);
     rig.sent();
-    assert!(rig.machine.give_up_task(rig.now, task));
+    assert!(rig.machine.abandon_task(rig.now, task));
     assert_eq!(rig.machine.abandoned.repeated(), 1);
     for (frame, left) in first.iter().zip([1, 0]) {
         let answer = rig.disk.answer(frame);
@@ -335,7 +335,7 @@ fn with_too_many_that_were_given_up_writes_fail_and_reads_go_on() {
         }
         lost += rig.sent().len();
         rig = rig.lost();
-        rig.machine.give_up(rig.now, &EVERYWHERE);
+        rig.machine.abandon(rig.now, &EVERYWHERE);
     }
     rig.submit(write_10(50, 1), 0, 512);
     assert_eq!(rig.sense(), (SenseKey::NotReady, 0x0400));
@@ -420,7 +420,7 @@ fn the_refusal_of_what_was_sent_once_is_an_answer() {
     rig.submit(write_10(4, 1), 0, 512);
     let frame = rig.sent().remove(0);
     let mut rig = rig.lost();
-    rig.machine.give_up(rig.now, &EVERYWHERE);
+    rig.machine.abandon(rig.now, &EVERYWHERE);
     rig.receive(&refusal(&frame));
     assert!(rig.machine.take_proven() && !rig.machine.has_abandoned());
 }

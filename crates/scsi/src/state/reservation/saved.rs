@@ -57,7 +57,7 @@ impl Table {
             && registrations.iter().all(|registration| registration.key != 0)
             && registrations.len() <= Table::REGISTRATIONS_MAX
             && reservation.as_ref().is_none_or(|held| held.kind.is_of_all() == held.holder.is_none());
-        is_sound.then_some(Table { registrations, reservation, is_kept: true, ..Table::default() })
+        is_sound.then_some(Table { registrations, reservation, is_persistent: true, ..Table::default() })
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
             kind,
             holder: (!kind.is_of_all()).then(|| registrations[at].nexus.clone()),
         });
-        Table { registrations, reservation, is_kept: true, ..Table::default() }
+        Table { registrations, reservation, is_persistent: true, ..Table::default() }
     }
 
     #[test]
