@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use wire::aoe::Address;
 
-pub(crate) use offer::News;
+pub(crate) use offer::Delta;
 
 /// A target as its sessions know it.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub(crate) struct Served {
     /// Who may log in.
     pub(crate) access: Arc<Directory>,
     /// What it changes.
-    pub(crate) news: News,
+    pub(crate) delta: Delta,
 }
 
 /// What a snapshot is made of.
@@ -108,7 +108,7 @@ impl Served {
         let addresses = doors.iter().map(|door| door.address).collect();
         let access = Directory::new(config.clone(), targets.clone(), addresses, registry.clone());
         let access = Arc::new(access);
-        let news = News::default();
+        let delta = Delta::default();
         let served = Served {
             epoch,
             config,
@@ -121,9 +121,9 @@ impl Served {
             ledgers,
             limits,
             access,
-            news,
+            delta,
         };
-        Served { news: before.map(|before| served.since(before)).unwrap_or_default(), ..served }
+        Served { delta: before.map(|before| served.since(before)).unwrap_or_default(), ..served }
     }
 
     /// What comes after it.

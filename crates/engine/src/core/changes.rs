@@ -22,7 +22,7 @@ use super::task::Task;
 use super::unit::{Unit, Units};
 use super::{Core, kind, mode};
 use crate::message::{Done, Message, Waiter};
-use crate::served::{News, Served};
+use crate::served::{Delta, Served};
 use crate::slots::Key;
 use crate::transport::Transport;
 use crate::units::NewUnit;
@@ -97,14 +97,14 @@ impl<I: Io> Core<I> {
             self.set_limits(key);
         }
         self.let_in();
-        if served.news.interfaces {
+        if served.delta.interfaces_changed {
             ended.extend(self.change_interfaces());
         }
-        if served.news.exports {
+        if served.delta.exports_changed {
             self.serve_exports();
         }
         let _ = taken.send(true);
-        if served.news.concerns_sessions() {
+        if served.delta.concerns_sessions() {
             self.refuse_hidden();
             self.restrict_copies();
         }
@@ -115,20 +115,20 @@ impl<I: Io> Core<I> {
 
     /// Sessions that may have something else than by the snapshot before, or may not be there any more.
     fn concerned(&self) -> Vec<Key> {
-        let News { targets, same, .. } = &self.served.news;
-        if !targets {
+        let Delta { targets_changed, unchanged, .. } = &self.served.delta;
+        if !targets_changed {
             return Vec::new();
         }
         let is_concerned = |conn: &Connection| {
             let target = conn.facts.target_number();
-            target.is_some_and(|number| !same.contains(&number)) && !conn.has_ended()
+            target.is_some_and(|number| !unchanged.contains(&number)) && !conn.has_ended()
         };
         self.keys_where(is_concerned)
     }
 
     /// Sessions of AoE that use units with another limit.
     fn relimited(&self) -> Vec<Key> {
-        let units = &self.served.news.relimited;
+        let units = &self.served.delta.relimited;
         if units.is_empty() {
             return Vec::new();
         }

@@ -239,8 +239,8 @@ impl Task {
         self.moving().is_some()
     }
 
-    /// Whether it may take long, or what it does is not for this core to end.
-    pub(super) fn is_lengthy(&self) -> bool {
+    /// Whether its session cannot move to another core: it may take long, or what it does is not for this core to end.
+    pub(super) fn blocks_move(&self) -> bool {
         self.aborted
             || self.detached.is_some()
             || matches!(self.state, State::AtHome | State::InLine)

@@ -7,27 +7,27 @@ use scsi::unit::Port;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What a snapshot changes.
+/// What distinguishes a snapshot from the one before.
 #[derive(Default)]
-pub(crate) struct News {
+pub(crate) struct Delta {
     /// Targets, by their numbers, whose sessions have all that they had by the snapshot before.
-    pub(crate) same: BTreeSet<usize>,
-    /// Targets that had sessions, or may have them, are others.
-    pub(crate) targets: bool,
-    /// Interfaces of AoE, or whom they serve.
-    pub(crate) interfaces: bool,
-    /// Units that are reached by AoE.
-    pub(crate) exports: bool,
+    pub(crate) unchanged: BTreeSet<usize>,
+    /// Targets that have or had sessions have changed.
+    pub(crate) targets_changed: bool,
+    /// Interfaces of AoE have changed, or whom they serve.
+    pub(crate) interfaces_changed: bool,
+    /// Other units are reached by AoE, or by other addresses.
+    pub(crate) exports_changed: bool,
     /// Units whose LUN has become `read_only`.
     pub(crate) protected: BTreeSet<u32>,
-    /// Units whose limit is another one, or that have gone.
+    /// Units whose limit has changed, or that have gone.
     pub(crate) relimited: BTreeSet<u32>,
 }
 
-impl News {
-    /// Whether there may be sessions that have something else than by the snapshot before, or that may not be there any more.
+impl Delta {
+    /// Whether it may concern a session: what it is offered, or whether it may stay.
     pub(crate) fn concerns_sessions(&self) -> bool {
-        self.targets || self.interfaces || self.exports
+        self.targets_changed || self.interfaces_changed || self.exports_changed
     }
 }
 
@@ -70,16 +70,16 @@ type Limited = Option<*const Limit>;
 
 impl Served {
     /// What it changes. This is found out once, and not by each core.
-    pub(super) fn since(&self, before: &Served) -> News {
+    pub(super) fn since(&self, before: &Served) -> Delta {
         let same = self.same_since(before);
         let is_other = |served: &Served| served.targets.iter().any(|named| !same.contains(&named.number));
-        News {
-            targets: is_other(self) || is_other(before),
-            interfaces: self.config.aoe != before.config.aoe,
-            exports: self.exports != before.exports,
+        Delta {
+            targets_changed: is_other(self) || is_other(before),
+            interfaces_changed: self.config.aoe != before.config.aoe,
+            exports_changed: self.exports != before.exports,
             protected: self.protected_since(before),
             relimited: self.relimited_since(before),
-            same,
+            unchanged: same,
         }
     }
 
@@ -203,7 +203,7 @@ chap = { user = 'a', secret = 'a secret of tests' }
     }
 
     /// What a change of the configuration changes.
-    fn news(from: &str, to: &str) -> News {
+    fn delta(from: &str, to: &str) -> Delta {
         assert!(BASE.contains(from), "{from}");
         let (base, to) = (config(BASE), config(&BASE.replacen(from, to, 1)));
         let doors = base.portals.iter().enumerate();
@@ -221,11 +221,11 @@ chap = { user = 'a', secret = 'a secret of tests' }
 
     /// The targets whose sessions a change concerns.
     fn concerned(from: &str, to: &str) -> Vec<usize> {
-        let news = news(from, to);
+        let delta = delta(from, to);
         let concerned: Vec<usize> =
-            [X, Y, Z, W].into_iter().filter(|number| !news.same.contains(number)).collect();
+            [X, Y, Z, W].into_iter().filter(|number| !delta.unchanged.contains(number)).collect();
         // One that comes has no sessions yet, and is looked at.
-        assert!(news.targets || concerned.is_empty(), "{to}");
+        assert!(delta.targets_changed || concerned.is_empty(), "{to}");
         concerned
     }
 
@@ -267,26 +267,26 @@ chap = { user = 'a', secret = 'a secret of tests' }
             ("lun = [", "lun = [{ name = 'new', ram = '1M' }, "),
         ];
         for (from, to) in nothing {
-            let news = news(from, to);
-            assert!(!news.concerns_sessions() && news.protected.is_empty(), "{to}");
+            let delta = delta(from, to);
+            assert!(!delta.concerns_sessions() && delta.protected.is_empty(), "{to}");
         }
-        assert!(news("luns = ['c']", "luns = []").concerns_sessions());
+        assert!(delta("luns = ['c']", "luns = []").concerns_sessions());
         let interface = "aoe = [{ interface = 'eth0' }]\nportal = [{";
         let from = BASE.split_once(" }, { name = 'b'").expect("the LUN before").0;
-        let aoe = news(from, &format!("{}, aoe = '1.1'", from.replacen("portal = [{", interface, 1)));
-        assert!(aoe.interfaces && aoe.exports && !aoe.targets);
+        let aoe = delta(from, &format!("{}, aoe = '1.1'", from.replacen("portal = [{", interface, 1)));
+        assert!(aoe.interfaces_changed && aoe.exports_changed && !aoe.targets_changed);
     }
 
     #[test]
     fn a_lun_that_becomes_read_only_is_protected_and_concerns_nobody_else() {
-        let news = news("name = 'c', ", "name = 'c', read_only = true, ");
-        assert_eq!(Vec::from_iter(news.protected.clone()), [2]);
-        assert!(!news.concerns_sessions() && news.relimited.is_empty());
+        let delta = delta("name = 'c', ", "name = 'c', read_only = true, ");
+        assert_eq!(Vec::from_iter(delta.protected.clone()), [2]);
+        assert!(!delta.concerns_sessions() && delta.relimited.is_empty());
     }
 
     #[test]
     fn another_limit_of_a_lun_is_that_of_its_unit_and_that_of_a_group_is_not() {
-        let relimited = |from, to| Vec::from_iter(news(from, to).relimited);
+        let relimited = |from, to| Vec::from_iter(delta(from, to).relimited);
         assert_eq!(relimited("name = 'c', ", "name = 'c', iops_max = 7, "), [2]);
         assert!(relimited("name = 'c', ", "name = 'c', product = 'Other', ").is_empty());
         let grouped = ("name = 'known'", "name = 'known'\niops_max = 7");

@@ -363,7 +363,7 @@ impl MessageMachine for Initiator {
 
     fn owes(&self) -> bool {
         let commands = !self.commands.is_empty() && self.may_send_command();
-        let reports = !self.ended.is_empty() || (!self.answered.is_empty() && !self.tasks.has_ended());
+        let reports = !self.ended.is_empty() || (!self.answered.is_empty() && !self.tasks.has_unreported());
         commands || reports || !self.freed.is_empty() || self.owes_control()
     }
 

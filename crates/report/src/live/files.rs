@@ -141,8 +141,8 @@ fn held(directory: &Path) -> Result<String, String> {
 fn file_system<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
     let around = mounts.lines().filter_map(|line| {
         let (mount, rest) = line.split_once(" - ")?;
-        let point = mount.split(' ').nth(4)?.replace("\\040", " ");
-        path.starts_with(&point).then_some((point.len(), rest.split(' ').next()?))
+        let mount_point = mount.split(' ').nth(4)?.replace("\\040", " ");
+        path.starts_with(&mount_point).then_some((mount_point.len(), rest.split(' ').next()?))
     });
     // Of several that are mounted over one another, the last.
     around.max_by_key(|(length, _)| *length).map(|(_, name)| name)

@@ -24,13 +24,13 @@ impl<I: Io> Core<I> {
     /// Tasks that have begun, and use units in a way that was served `before` and is not served to their sessions any more, whether
     /// these have ended or not: also those that an earlier change waits for, which took another right.
     pub(super) fn unentitled(&self, before: &Served) -> Vec<Key> {
-        let news = &self.served.news;
-        if news.protected.is_empty() && !news.concerns_sessions() {
+        let delta = &self.served.delta;
+        if delta.protected.is_empty() && !delta.concerns_sessions() {
             return Vec::new();
         }
         let is_meant = |task: &Task| {
             // A LUN that is `read_only` refuses everybody what would change its medium, and takes orders such as MODE SELECT.
-            let is_protected = |unit| news.protected.contains(&unit);
+            let is_protected = |unit| delta.protected.contains(&unit);
             task.has_begun()
                 && (task.writes(&is_protected)
                     || (self.is_concerned(task.origin) && self.loses_its_right(before, task)))
@@ -40,11 +40,11 @@ impl<I: Io> Core<I> {
 
     /// Whether a session may have other rights than by the snapshot before. One that has ended keeps those that it had.
     fn is_concerned(&self, session: Key) -> bool {
-        let news = &self.served.news;
+        let delta = &self.served.delta;
         let facts = self.connections.get(session).map(|conn| &conn.facts);
         facts.is_some_and(|facts| match facts.way {
-            Way::Interface { .. } => news.interfaces || news.exports,
-            Way::Portal { .. } => facts.target_number().is_some_and(|number| !news.same.contains(&number)),
+            Way::Interface { .. } => delta.interfaces_changed || delta.exports_changed,
+            Way::Portal { .. } => facts.target_number().is_some_and(|number| !delta.unchanged.contains(&number)),
         })
     }
 

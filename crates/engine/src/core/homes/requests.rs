@@ -149,6 +149,27 @@ impl<I: Io> Core<I> {
         if let (Waiter::Function(asker), false) = (origin.who, publish.aborts.is_empty()) {
             self.forget_unread(unit, asker.nexus);
         }
+        let (mut left, cleared) = self.abort_published(unit, publish, asker);
+        self.notify_published(unit, publish, &cleared);
+        if !publish.aborts.is_empty() {
+            // What was aborted before may still be on its way to the medium as well.
+            let lingering = |task: &Task| task.touches(unit) && task.may_still_write();
+            let before = self.tasks.iter().filter(|(_, task)| lingering(task)).map(|(key, _)| key);
+            left.extend(before.filter(|key| !left.contains(key)).collect::<Vec<_>>());
+        }
+        let publication = Publication { unit, home, tasks: left };
+        if publication.tasks.is_empty() {
+            self.post(home, Message::Applied { unit });
+        } else {
+            self.units.publications.push(publication);
+        }
+        self.let_in();
+        self.open_gate(unit);
+    }
+
+    /// Aborts what this publication aborts, but for the task that asked. Returns the tasks that have yet to end, and the nexuses
+    /// that had any.
+    fn abort_published(&mut self, unit: u32, publish: &Publish, asker: Option<Key>) -> (Vec<Key>, Vec<NexusId>) {
         let mut left = Vec::new();
         let mut cleared = Vec::new();
         for (who, how) in &publish.aborts {
@@ -169,6 +190,11 @@ impl<I: Io> Core<I> {
                 }
             }
         }
+        (left, cleared)
+    }
+
+    /// Establishes the unit attentions of this publication; of COMMANDS CLEARED, those of nexuses that had commands.
+    fn notify_published(&mut self, unit: u32, publish: &Publish, cleared: &[NexusId]) {
         let mut notified = Vec::new();
         for (key, conn) in self.connections.iter_mut() {
             // A session that came from a core that was ahead has been notified already.
@@ -191,20 +217,6 @@ impl<I: Io> Core<I> {
             }
         }
         notified.into_iter().for_each(|key| self.mark_dirty(key));
-        if !publish.aborts.is_empty() {
-            // What was aborted before may still be on its way to the medium as well.
-            let lingering = |task: &Task| task.touches(unit) && task.may_still_write();
-            let before = self.tasks.iter().filter(|(_, task)| lingering(task)).map(|(key, _)| key);
-            left.extend(before.filter(|key| !left.contains(key)).collect::<Vec<_>>());
-        }
-        let publication = Publication { unit, home, tasks: left };
-        if publication.tasks.is_empty() {
-            self.post(home, Message::Applied { unit });
-        } else {
-            self.units.publications.push(publication);
-        }
-        self.let_in();
-        self.open_gate(unit);
     }
 
     /// Commands of this nexus that have come, but are not known here as their descriptors are still being read, are

@@ -76,13 +76,13 @@ impl<I: Io> Core<I> {
             }
             Due::Judge => {
                 let keys = self.keys_where(|conn| conn.phase == Phase::Serving && conn.load.past_work > 0);
-                let lengthy: Vec<Key> = self
+                let blocked: Vec<Key> = self
                     .tasks
                     .iter()
-                    .filter(|(_, task)| task.is_lengthy())
+                    .filter(|(_, task)| task.blocks_move())
                     .map(|(_, task)| task.origin)
                     .collect();
-                let load = |key: &Key| self.session_load(*key, now, &lengthy);
+                let load = |key: &Key| self.session_load(*key, now, &blocked);
                 let sessions: Vec<Session> = keys.iter().map(load).collect();
                 if let Some((index, to)) =
                     self.moves.meter.choose_move(&self.shared.board, self.me, &sessions)
@@ -93,9 +93,9 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn session_load(&self, key: Key, now: Time, lengthy: &[Key]) -> Session {
+    fn session_load(&self, key: Key, now: Time, blocked: &[Key]) -> Session {
         let Some(conn) = self.connections.get(key) else { return Session { work: 0, cores: Vec::new() } };
-        let moves = conn.machine.is_movable() && conn.load.rests_until <= now && !lengthy.contains(&key);
+        let moves = conn.machine.is_movable() && conn.load.rests_until <= now && !blocked.contains(&key);
         let cores = match conn.facts.portal() {
             Some(portal) if moves => self.served.cores_of(portal),
             Some(_) | None => &[],
@@ -110,7 +110,7 @@ impl<I: Io> Core<I> {
         };
         self.connections.get(key).is_some_and(serves)
             && !self.functions.are_of(key)
-            && !self.tasks.iter().any(|(_, task)| task.origin == key && task.is_lengthy())
+            && !self.tasks.iter().any(|(_, task)| task.origin == key && task.blocks_move())
     }
 
     /// Whether an ending must not be reported before its connection is at rest. A failed command may have

@@ -111,7 +111,7 @@ impl Initiator {
 
     /// Reports functions that were answered, once all commands that have ended were reported.
     pub(super) fn report_answers(&mut self) {
-        if !self.answered.is_empty() && !self.tasks.has_ended() {
+        if !self.answered.is_empty() && !self.tasks.has_unreported() {
             self.events.append(&mut self.answered);
         }
     }

@@ -90,7 +90,7 @@ impl TaskTable {
     }
 
     /// Whether there is one that has ended and is not reported yet.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(super) fn has_unreported(&self) -> bool {
         self.slots.iter().any(|slot| slot.task.is_some_and(|task| task.ended.is_some()))
     }
 
