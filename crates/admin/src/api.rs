@@ -1,4 +1,4 @@
-//! What there is to be read and changed, as resources.
+//! The resources of the API.
 
 mod access;
 mod events;
@@ -22,11 +22,11 @@ use serde_json::{Map, Value, json};
 use std::slice;
 use std::time::{Duration, Instant};
 
-/// How long a client waits for a change: commands in flight may take long to end.
+/// How long a client waits for a change, since commands in flight may take long to end.
 const CHANGE_TIME: Duration = Duration::from_secs(120);
 /// Bytes of a request's body.
 const BODY_MAX: usize = 256 << 10;
-/// Entries of a page, without `limit` and at most.
+/// Entries of a page: the default, and the most that `limit` allows.
 const PAGE: usize = 100;
 const PAGE_MAX: usize = 1000;
 
@@ -37,7 +37,7 @@ struct Context {
     start: Instant,
 }
 
-/// All resources: those that [`openapi::OPERATIONS`] lists, and a page that shows them.
+/// All resources that [`openapi::OPERATIONS`] lists, and the page for people.
 pub(crate) fn router(desk: Desk) -> Router {
     let context = Context { desk, start: Instant::now() };
     Router::new()
@@ -76,7 +76,7 @@ async fn cores(Shared(context): Shared<Context>) -> Response {
     answered(&context.desk.cores())
 }
 
-/// What runs, as a file.
+/// The running configuration as a file.
 async fn config(Shared(context): Shared<Context>) -> Response {
     let state = context.desk.state();
     let mut response = Body::from(state.file.clone()).into_response();
@@ -285,7 +285,7 @@ async fn settings(body: Body) -> Result<Map<String, Value>, Response> {
     }
 }
 
-/// Where a new LUN is to be shown.
+/// The target and number of a new LUN.
 fn shown(json: Option<Value>) -> Result<Vec<ShownIn>, Fault> {
     let wrong = || {
         let fix = "write [{\"target\": \"iqn...\", \"group\": null, \"number\": 3}]";
@@ -310,7 +310,7 @@ fn shown(json: Option<Value>) -> Result<Vec<ShownIn>, Fault> {
     }
 }
 
-/// What every change comes with.
+/// What every request for a change has.
 struct Change {
     peer: Peer,
     deadline: Deadline,
@@ -346,7 +346,7 @@ fn expected(headers: &HeaderMap) -> Option<String> {
 }
 
 impl Change {
-    /// Whether it may be made, and only in words. It gets the time that it needs.
+    /// Whether it is a dry run. Its connection gets the time that a change needs.
     fn admit(&self) -> Result<bool, Box<Response>> {
         let dry_run = *self.dry_run.as_ref().map_err(|fault| Box::new(wrong_query(fault)))?;
         self.deadline.extend(CHANGE_TIME + Duration::from_secs(5));
@@ -427,14 +427,14 @@ fn one(found: Option<&Value>, what: &str, version: &str) -> Response {
     response
 }
 
-/// Which part of a list a client wants.
+/// The page of a list that a client requests.
 struct Page {
     limit: usize,
     after: Option<String>,
 }
 
 impl Page {
-    /// Of a query.
+    /// From a query.
     fn of(query: Option<&str>) -> Result<Page, Fault> {
         let mut page = Page { limit: PAGE, after: None };
         for part in query.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
@@ -452,7 +452,7 @@ impl Page {
         Ok(page)
     }
 
-    /// Of a list, from this index on, as it is shown; `key` is what the next page begins behind.
+    /// The page of a list from this index on; the next page starts after its last `key`.
     fn of_list(
         &self,
         all: &[Value],
@@ -466,12 +466,12 @@ impl Page {
     }
 }
 
-/// Those behind the one whose `key` is `after`, at most `limit` of them.
+/// The entries after the one whose `key` is `after`, at most `limit` of them.
 fn page(all: &[Value], key: &str, query: Option<&str>, version: &str) -> Response {
     page_of(all, key, query, version, <[Value]>::to_vec)
 }
 
-/// The same, of which only what is on the page is read.
+/// The same for entries that are read only if they are on the page.
 fn page_of(
     all: &[Value],
     key: &str,
@@ -502,7 +502,7 @@ fn page_of(
     response
 }
 
-/// Without percent encoding (RFC 3986 section 2.1).
+/// Decodes percent encoding (RFC 3986 section 2.1).
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -545,7 +545,7 @@ fn fault(place: &str, what: &str, fix: &str) -> Fault {
     Fault { place: place.into(), what: what.into(), fix: fix.into() }
 }
 
-/// What is wrong (RFC 9457).
+/// A problem document (RFC 9457).
 fn problem(status: StatusCode, title: &str, faults: &[Fault]) -> Response {
     let faults: Vec<Value> = faults
         .iter()

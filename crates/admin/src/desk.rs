@@ -14,13 +14,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-/// Changes that wait to be made, with the one that is being made.
+/// Changes that wait, including the one in progress.
 pub(crate) const JOBS_MAX: usize = 8;
 
-/// A change that a client asks for.
+/// A change that a client requests.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ChangeRequest {
-    /// Read the configuration file again, and apply what is different in it.
+    /// Read the configuration file again, and apply the differences.
     Reload,
     /// Change one thing, in the file if there is one.
     Edit(Edit),
@@ -50,70 +50,70 @@ impl fmt::Display for ChangeRequest {
     }
 }
 
-/// A change, and who waits for what becomes of it.
+/// A change that was requested, and the client that waits for its outcome.
 pub struct Job {
-    /// What is to be done.
+    /// The change.
     pub change: ChangeRequest,
-    /// Only say what would be done.
+    /// Only report what would be done.
     pub dry_run: bool,
-    /// The configuration that the client has seen last, as [`State`] names it; `None`: whatever it is.
+    /// The version of the configuration that the client expects ([`State::version`]); `None`: any.
     pub expected: Option<String>,
-    /// Who asks, in words.
+    /// The client, for the log.
     pub who: String,
-    /// The token that lets them, if they need one. It may be revoked until their turn comes.
+    /// The token that authorizes it, if it needs one. It may be revoked while the change waits.
     pub token: Option<Token>,
     reply: oneshot::Sender<Answer>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Job {
-    /// Lets the client know. It may have gone.
+    /// Answers the client, which may have disconnected.
     pub fn answer(self, answer: Answer) {
         let _ = self.reply.send(answer);
     }
 }
 
-/// What became of a change.
+/// The outcome of a change.
 pub type Answer = Result<Done, Refused>;
 
-/// It was done, or would be.
+/// The change was made, or would be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// What was done to whom, in this order.
+    /// The steps that were taken, in order.
     pub steps: Vec<String>,
-    /// What is questionable about it.
+    /// What is questionable about the configuration.
     pub warnings: Vec<String>,
-    /// What names the configuration that runs now.
+    /// The version of the running configuration.
     pub version: String,
 }
 
-/// It was not done, and nothing has changed but for what the faults name.
+/// The change was not made, and nothing has changed except what the faults name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
     /// Of which kind.
     pub refusal: Refusal,
-    /// In one line.
+    /// A summary in one line.
     pub title: String,
     /// All that is wrong.
     pub faults: Vec<Fault>,
 }
 
-/// Why something is not done.
+/// Why a change was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// What was asked for is wrong in itself.
+    /// The request is invalid in itself.
     Invalid,
-    /// It cannot be done while the daemon runs, or as things are now.
+    /// It cannot be made while the daemon runs, or in the present state.
     Conflict,
-    /// The client has seen another configuration last.
+    /// The client has last seen another version of the configuration.
     Stale,
-    /// The token that the client has asked with is none any more.
+    /// The client's token was revoked meanwhile.
     Revoked,
-    /// There is nothing of that name.
+    /// Nothing has that name.
     NotFound,
-    /// It was tried, failed, and was undone.
+    /// It failed, and was undone.
     Failed,
-    /// It is under way, and takes longer than a client waits.
+    /// It is in progress, and takes longer than a client waits.
     UnderWay,
     /// The daemon does not answer.
     Silent,
@@ -130,12 +130,12 @@ pub struct Fault {
     pub fix: String,
 }
 
-/// What is published of the daemon: clients read it without waiting for whoever changes it.
+/// The published state of the daemon, which clients read without waiting for changes in progress.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// Names this configuration: another one has another.
+    /// The version of this configuration: it changes with each change.
     pub version: String,
-    /// What runs, as a file without secrets.
+    /// The running configuration as a file, without secrets.
     pub file: String,
     /// LUNs.
     pub luns: Vec<Value>,
@@ -145,7 +145,7 @@ pub struct State {
     pub portals: Vec<Value>,
 }
 
-/// The daemon's sessions. Cores are asked, so these functions may wait, and are called on threads that may.
+/// The daemon's sessions. These functions wait for cores, and are called on threads that may block.
 pub trait Sessions: Send + Sync {
     /// All of them, ascending by `id`.
     ///
@@ -153,22 +153,22 @@ pub trait Sessions: Send + Sync {
     /// When a core does not answer.
     fn list(&self) -> Result<Vec<Value>, Refused>;
 
-    /// Ends one for somebody, reports that on the desk, and returns what was done when nothing of it is left.
+    /// Ends one on behalf of a client, publishes an event on the desk, and returns the steps taken once it has ended completely.
     ///
     /// # Errors
-    /// When there is none, or it does not end.
+    /// When there is no such session, or it does not end.
     fn end(&self, id: u64, dry_run: bool, who: &str, desk: &Desk) -> Result<Vec<String>, Refused>;
 }
 
-/// What the daemon counts: it is read without waiting for whoever serves.
+/// The daemon's counters, which are read without waiting for cores.
 pub trait Readings: Send + Sync {
-    /// What there is to be read of these LUNs, besides what is published of them, by their names.
+    /// The counters and present state of these LUNs, by name.
     fn luns(&self, names: &BTreeSet<&str>) -> BTreeMap<String, Map<String, Value>>;
 
     /// Cores.
     fn cores(&self) -> Value;
 
-    /// All of it for Prometheus; with what each session did cores are asked for their sessions, and the answer waits for them.
+    /// All counters for Prometheus. With those of each session, this waits for the cores' lists.
     ///
     /// # Errors
     /// When a core does not answer.
@@ -199,21 +199,21 @@ pub struct Desk {
 
 /// The last list of sessions.
 struct Listed {
-    /// When it was begun: all who came before then may have it.
+    /// When it was requested: clients that have waited since before then may use it.
     begin: Instant,
-    /// When cores may be asked for the next one.
+    /// When the next one may be requested from the cores.
     next: Instant,
-    /// `None`: they were asked for metrics.
+    /// `None`: it was for metrics.
     sessions: Option<Result<Arc<Vec<Value>>, Refused>>,
 }
 
-/// Cores spend no more than one part of so many on what clients want to see of their sessions.
+/// Cores spend at most one part in this many on lists of sessions.
 const SHARE: u32 = 20;
-/// Between two questions at most.
+/// The longest pause between two lists.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Desk {
-    /// A desk whose changes go to `submit`, which returns false when nobody takes them any more, and does not wait.
+    /// A desk whose changes go to `submit`, which does not wait, and returns false when the daemon no longer takes any.
     pub fn new(
         submit: impl Fn(Job) -> bool + Send + Sync + 'static,
         sessions: Arc<dyn Sessions>,
@@ -231,27 +231,27 @@ impl Desk {
         }
     }
 
-    /// Publishes what runs now.
+    /// Publishes the new state.
     pub fn publish(&self, state: State) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
     }
 
-    /// Who may change it over TCP from now on, and what encrypts connections to come.
+    /// Sets who may make changes over TCP from now on, and what encrypts new connections.
     pub fn admit(&self, access: Access) {
         *self.access.lock().unwrap_or_else(PoisonError::into_inner) = access;
     }
 
-    /// Who may change it over TCP.
+    /// Who may make changes over TCP.
     pub fn access(&self) -> Access {
         self.access.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Something happened: whoever follows events gets it, and nobody is waited for.
+    /// Sends an event to the clients that follow, without waiting for them.
     pub fn report(&self, kind: &str, data: &Value) {
         self.ring.push(kind, data);
     }
 
-    /// Follows events, behind the one that a client has seen last; `None`: too many do.
+    /// Follows events from the one after the last that a client has seen; `None`: too many clients follow.
     pub(crate) fn follow(&self, last: Option<&str>) -> Option<Following> {
         self.ring.follow(last)
     }
@@ -261,7 +261,7 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// These LUNs, with what there is to be read of them now.
+    /// These LUNs with their counters and present state.
     pub(crate) fn luns(&self, luns: &[Value]) -> Vec<Value> {
         let mut readings = self.readings.luns(&luns.iter().filter_map(|lun| lun["name"].as_str()).collect());
         let mut read = |mut lun: Value| {
@@ -279,8 +279,8 @@ impl Desk {
         self.readings.cores()
     }
 
-    /// Sessions as they are now, or, for whoever reads on in a list, as they were a moment ago. Cores are not asked so often that
-    /// they would have much to do with it: all clients that wait meanwhile get the same list.
+    /// The sessions, or, for the next pages of a list, the sessions as they were a moment ago. Lists take a bounded share of
+    /// the cores' time: all clients that wait meanwhile get the same one.
     pub(crate) async fn sessions(&self, reads_on: bool) -> Result<Arc<Vec<Value>>, Refused> {
         let asked = Instant::now();
         let mut last = self.listed.clone().lock_owned().await;
@@ -302,7 +302,7 @@ impl Desk {
         listed.await.unwrap_or_else(|_| Err(ending()))
     }
 
-    /// Metrics; those of single sessions no more often than lists of sessions.
+    /// Metrics; with those of each session, no more often than lists of sessions.
     pub(crate) async fn metrics(&self, format: Format, with_sessions: bool) -> Result<String, Refused> {
         if !with_sessions {
             return self.readings.metrics(format, false);
@@ -321,7 +321,7 @@ impl Desk {
         read.await.unwrap_or_else(|_| Err(ending()))
     }
 
-    /// Ends a session; `None`: too many other changes wait.
+    /// Ends a session; `None`: too many changes are waiting.
     pub(crate) async fn end_session(&self, id: u64, dry_run: bool, who: String) -> Option<Answer> {
         let permit = self.permits.clone().try_acquire_owned().ok()?;
         let desk = self.clone();
@@ -349,7 +349,7 @@ impl Desk {
     }
 }
 
-/// When cores may be asked again that have answered since then.
+/// When the next list may be requested, after one that was requested then.
 fn next(begin: Instant) -> Instant {
     Instant::now() + (begin.elapsed() * SHARE).min(PAUSE_MAX)
 }

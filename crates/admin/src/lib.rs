@@ -1,8 +1,8 @@
 //! What a running daemon reports over HTTP, and what it can be asked to change.
 //!
-//! tokio stays in this crate, on one thread. Changes of the configuration it puts on the daemon's [`Desk`], whose owner makes
-//! them. Only sessions are listed and ended from here, on a few more threads, as cores are asked by messages and the answers
-//! are waited for: one list at a time, in a bounded share of the cores' time. What clients can make it do is bounded by the
+//! tokio stays in this crate, on one thread. Changes of the configuration are submitted to the daemon's [`Desk`], whose owner
+//! makes them. Only sessions are listed and ended from here, on a few more threads, since cores answer by messages that have to
+//! be waited for: one list at a time, in a bounded share of the cores' time. What clients can make it do is bounded by the
 //! limits of [`server`] and of the desk.
 #![forbid(unsafe_code)]
 

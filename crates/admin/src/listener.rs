@@ -1,5 +1,4 @@
-//! The place where the admin interface is reached: an address, or a socket in the file system that lives as long as
-//! its daemon.
+//! Where the admin interface listens: an address, or a socket in the file system that exists as long as its daemon runs.
 
 use config::AdminAddress;
 use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
@@ -19,11 +18,11 @@ use std::time::Duration;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
-/// How often, and how far apart, a socket's path is tried to be locked.
+/// How many attempts are made to lock a socket's path, and the pause between them.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why the admin interface cannot be there: what, where, and what to do.
+/// Why the admin interface cannot listen: where, what is wrong, and how to fix it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BindError(String);
 
@@ -35,7 +34,7 @@ impl fmt::Display for BindError {
 
 impl std::error::Error for BindError {}
 
-/// A bound place. Dropping it removes a socket's file.
+/// A bound address or socket. Dropping it removes the socket's file.
 #[derive(Debug)]
 pub struct Listener {
     pub(crate) socket: Socket,
@@ -50,10 +49,10 @@ pub(crate) enum Socket {
 }
 
 impl Listener {
-    /// Takes the place. A socket whose daemon is gone is replaced; one that is served is not.
+    /// Binds it. A socket whose daemon has gone is replaced; one that is still served is not.
     ///
     /// # Errors
-    /// When somebody else has the place, or it cannot be made.
+    /// When it is in use, or cannot be created.
     pub fn bind(address: &AdminAddress) -> Result<Listener, BindError> {
         match address {
             AdminAddress::Unix(path) => bind_unix(path)
@@ -80,10 +79,10 @@ impl Listener {
 const GROUPS: &str = "/etc/group";
 
 impl Listener {
-    /// Lets the users of a group use the socket, too; at an address there is none.
+    /// Lets the users of a group use the socket as well; without effect at an address.
     ///
     /// # Errors
-    /// When there is no such group, or it cannot be given the socket.
+    /// When there is no such group, or the socket's group cannot be changed.
     pub fn admit(&self, group: &str) -> Result<(), BindError> {
         let Some(file) = &self.file else { return Ok(()) };
         let given = group_id(&fs::read_to_string(GROUPS).unwrap_or_default(), group)
@@ -101,10 +100,10 @@ impl Listener {
 }
 
 impl Listener {
-    /// Gives the socket to a user, who may use and remove it then; at an address there is none.
+    /// Makes a user the socket's owner, who may then use and remove it; without effect at an address.
     ///
     /// # Errors
-    /// When only root could do that.
+    /// When that takes root.
     pub fn give_to(&self, uid: u32) -> Result<(), BindError> {
         let Some(file) = self.file.as_ref().filter(|file| file.is_there()) else { return Ok(()) };
         let given =
@@ -118,7 +117,7 @@ impl Listener {
     }
 }
 
-/// A group's number, by its name or as it is.
+/// A group's number, from its name or a number.
 fn group_id(groups: &str, name: &str) -> Option<u32> {
     let listed = groups.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -128,7 +127,7 @@ fn group_id(groups: &str, name: &str) -> Option<u32> {
 }
 
 impl Listener {
-    /// What the banner shows: a path, or a URL with the port that was really bound.
+    /// What the banner shows: a path, or a URL with the port that was bound.
     pub(crate) fn shown(&self, is_encrypted: bool) -> String {
         match &self.socket {
             Socket::Unix(_) => self.shown.clone(),
@@ -159,8 +158,8 @@ fn bind_unix(path: &Path) -> Result<Listener, Fault> {
     Ok(Listener { socket: Socket::Unix(UnixListener::from(socket)), file: Some(file), shown })
 }
 
-/// Holds a socket's path for this process until it is dropped: by a file beside it that nobody else can open. (The
-/// folder itself, everybody who may read it could lock.)
+/// Reserves a socket's path for this process until it is dropped, by locking a file beside it that no other user can open.
+/// (The folder itself could be locked by whoever may read it.)
 fn lock(path: &Path) -> Result<OwnedFd, Fault> {
     const REMEDY: &str = "make the folder, or choose another path with --admin";
     let beside = lock_path(path);
@@ -178,15 +177,15 @@ fn lock(path: &Path) -> Result<OwnedFd, Fault> {
     Err((what, "end that one, or choose another path with --admin"))
 }
 
-/// The file beside a socket by which its path is held.
+/// The lock file of a socket.
 fn lock_path(path: &Path) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lock");
     beside.into()
 }
 
-/// A listening socket at the path, which only its owner may connect to from the first moment on: the file gets the
-/// socket's mode when it is made.
+/// A listening socket at the path, to which nobody but its owner could ever connect: the file is created with the socket's
+/// mode.
 fn bound(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -220,7 +219,7 @@ fn remove_dead(path: &Path) -> Result<(), Fault> {
     fs::remove_file(path).map_err(|error| (format!("a stale socket cannot be removed: {error}"), OTHER))
 }
 
-/// The identity of a socket's file, to recognize when another has replaced it.
+/// Identifies a socket's file, to notice when another has replaced it.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,

@@ -1,10 +1,10 @@
-//! The description of the API (OpenAPI 3.1), made of the list of what there is.
+//! The description of the API (OpenAPI 3.1), generated from the list of operations.
 
 mod schemas;
 
 use serde_json::{Map, Value, json};
 
-/// What can be done at a path.
+/// An operation at a path.
 pub(crate) struct Operation {
     /// The method, in lower case.
     pub(crate) method: &'static str,
@@ -14,24 +14,24 @@ pub(crate) struct Operation {
     pub(crate) id: &'static str,
     /// What it does.
     pub(crate) summary: &'static str,
-    /// What comes in the body of the request, if anything does.
+    /// The body of the request, if it has one.
     pub(crate) body: Option<&'static str>,
-    /// What comes back.
+    /// The answer.
     pub(crate) answer: Answers,
 }
 
-/// What comes back.
+/// The body of an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answers {
     /// An object of this schema.
     One(&'static str),
     /// All of them.
     All(&'static str),
-    /// Such objects by pages.
+    /// A page of them.
     List(&'static str),
-    /// What a change did.
+    /// The outcome of a change.
     Steps,
-    /// Text of Prometheus, or OpenMetrics.
+    /// Metrics as text.
     Metrics,
     /// TOML.
     File,
@@ -57,19 +57,19 @@ const fn change(
 const TOKEN: &str = "token";
 const KEYS: &str = "Keys and values of the configuration file";
 
-/// All that there is.
+/// All operations.
 pub(crate) const OPERATIONS: [Operation; 27] = [
     read("/v1/cpu", "cpu", "CPU times of the daemon and its machine", Answers::One("Cpu")),
     read(
         "/metrics",
         "metrics",
-        "What is counted, for Prometheus; ?sessions=1: of each session, too",
+        "Counters for Prometheus; with ?sessions=1 also those of each session",
         Answers::Metrics,
     ),
-    read("/v1/cores", "cores", "The cores that serve, and what they do", Answers::All("Core")),
+    read("/v1/cores", "cores", "The cores, and how busy they are", Answers::All("Core")),
     read("/v1/openapi.json", "openapi", "This document", Answers::One("Document")),
-    read("/v1/config", "config", "What runs, as a configuration file without secrets", Answers::File),
-    change("post", "/v1/reload", "reload", "Read the file again and apply what is different", None),
+    read("/v1/config", "config", "The running configuration as a file, without secrets", Answers::File),
+    change("post", "/v1/reload", "reload", "Read the configuration file again and apply the differences", None),
     read("/v1/luns", "luns", "All LUNs", Answers::List("Lun")),
     change(
         "post",

@@ -1,4 +1,4 @@
-//! What has happened lately, and who follows it.
+//! Recent events, and the clients that follow them.
 
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Events that are kept for who comes back.
+/// Events that are kept for clients that reconnect.
 pub const EVENTS_KEPT: usize = 1024;
-/// Events that a client may be behind.
+/// Events that a client may fall behind.
 pub(crate) const BEHIND_MAX: usize = 256;
-/// Clients that follow at once.
+/// Clients that may follow at the same time.
 pub(crate) const FOLLOWERS_MAX: usize = 16;
 
-/// The last events, and who follows.
+/// The last events, and the clients that follow.
 pub(crate) struct Ring {
-    /// Names this process: numbers of events begin anew with each.
+    /// Identifies this process, as event numbers start over with each.
     start: u64,
     inside: Mutex<Inside>,
 }
@@ -36,11 +36,11 @@ struct Follower {
 
 /// What a client that follows gets.
 pub(crate) struct Following {
-    /// What it has missed of what is kept no more, as an event; and what is kept behind that it has seen last.
+    /// How much it has missed that is no longer kept, as an event; then what is kept after the last event it has seen.
     pub(crate) before: VecDeque<Arc<str>>,
-    /// What comes.
+    /// What happens from now on.
     pub(crate) queue: Receiver<Arc<str>>,
-    /// It did not take what came: there is no more for it.
+    /// It has fallen behind, and gets nothing more.
     pub(crate) is_behind: Arc<AtomicBool>,
 }
 
@@ -49,7 +49,7 @@ impl Ring {
         Ring { start, inside: Mutex::default() }
     }
 
-    /// Something happened. Nobody is waited for.
+    /// Adds an event, without waiting for any client.
     pub(crate) fn push(&self, kind: &str, data: &Value) {
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
         inside.number += 1;
@@ -69,8 +69,8 @@ impl Ring {
         });
     }
 
-    /// Follows, behind the event that a client has seen last, if it has; all that is kept follows one that is not known.
-    /// `None`: too many do.
+    /// Follows from the event after the last one that a client has seen; if that is unknown, from the oldest that is kept.
+    /// `None`: too many clients follow.
     pub(crate) fn follow(&self, last: Option<&str>) -> Option<Following> {
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
         inside.followers.retain(|follower| !follower.queue.is_closed());
@@ -97,7 +97,7 @@ impl Ring {
         Some(Following { before, queue, is_behind })
     }
 
-    /// The number in an identifier of this process.
+    /// The number in an event's identifier, if that is of this process.
     fn number(&self, id: &str, highest: u64) -> Option<u64> {
         let (start, number) = id.split_once('-')?;
         let is_ours = u64::from_str_radix(start, 16).is_ok_and(|start| start == self.start);
@@ -105,7 +105,7 @@ impl Ring {
     }
 }
 
-/// Without an identifier: who comes back later has still seen the last one that had one.
+/// It has no identifier: a client that reconnects has still last seen the event before it.
 fn missed(events: Option<u64>) -> Arc<str> {
     let events = events.map_or_else(|| "null".to_owned(), |events| events.to_string());
     format!("event: missed\ndata: {{\"events\":{events}}}\n\n").into()

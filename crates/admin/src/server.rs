@@ -24,13 +24,14 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-/// Connections at once. One more ends the one whose time is up first: idle ones lock nobody out, and end nothing that lasts.
+/// Connections at the same time. A further one closes the one whose deadline comes first, so that idle clients lock nobody
+/// out, and streams of events are not closed for them.
 pub const CONNECTIONS_MAX: usize = 64;
 /// How long a connection may take for its request and the answer.
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
-/// Between two connections: clients in a loop get no more than a small share of a core.
+/// The pause between two connections, so that clients in a loop take a small share of a core only.
 const PACE: Duration = Duration::from_millis(5);
-/// After a connection could not be accepted, as when no descriptor is free.
+/// The pause after a connection could not be accepted, for instance because no descriptor was free.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 /// Bytes of a request's head.
 const HEAD_MAX: usize = 8 << 10;
@@ -46,10 +47,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers at a bound place from now on.
+    /// Starts to answer requests.
     ///
     /// # Errors
-    /// When the thread, or what it needs, cannot be had from the kernel.
+    /// When the kernel refuses the thread or what it needs.
     pub fn start(listener: Listener, desk: Desk) -> io::Result<Server> {
         // All sessions that may be ended at once, and a list of them.
         let threads = JOBS_MAX + 1;
@@ -69,7 +70,7 @@ impl Server {
         Ok(Server { running: Some(running), thread: Some(thread), listener: shown })
     }
 
-    /// Where it is: a path, or a URL with the port that was really bound.
+    /// Where it is: a path, or a URL with the port that was bound.
     pub fn place(&self) -> &str {
         &self.listener
     }
@@ -120,16 +121,16 @@ fn serve(runtime: &Runtime, socket: &Socket, desk: Desk) -> io::Result<Task<()>>
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Peer {
-    /// A process of this machine, which the socket's mode lets in.
+    /// A process on this machine that the socket's mode admits.
     Local {
         /// Its user.
         uid: u32,
-        /// Its number, where the kernel knows it.
+        /// Its process ID, if the kernel knows it.
         pid: Option<i32>,
     },
-    /// Whoever reaches the address.
+    /// Anybody who reaches the address.
     Remote(SocketAddr),
-    /// Whoever has a token.
+    /// A holder of a token.
     Holder {
         /// The token.
         token: Token,
@@ -144,7 +145,7 @@ impl Peer {
         Ok(Peer::Local { uid: credentials.uid(), pid: credentials.pid() })
     }
 
-    /// What lets it change what is served, if it needs that.
+    /// The token that authorizes it to change what is served, if it needs one.
     pub(crate) fn token(&self) -> Option<&Token> {
         match self {
             Peer::Holder { token, .. } => Some(token),
@@ -164,7 +165,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// When a connection is ended. Whoever answers its request may put it off.
+/// The deadline of a connection, which the handler of its request may extend.
 #[derive(Clone, Debug)]
 pub(crate) struct Deadline(Arc<Mutex<Instant>>);
 
@@ -177,13 +178,13 @@ impl Deadline {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts it off, until so long from now.
+    /// Extends it to this time from now.
     pub(crate) fn extend(&self, time: Duration) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + time;
     }
 }
 
-/// Accepts connections for ever.
+/// Accepts connections, forever.
 async fn accept<S, F, A>(next: impl Fn() -> F, answer: impl Fn(S, Peer, Deadline) -> A)
 where
     F: Future<Output = io::Result<(S, Peer)>>,
@@ -211,7 +212,7 @@ where
     }
 }
 
-/// Answers one request from another machine, encrypted if there is a certificate. The handshake is on the request's time.
+/// Answers one request over TCP, encrypted if there is a certificate. The handshake counts towards the request's deadline.
 async fn remote(
     stream: TcpStream,
     peer: Peer,

@@ -1,4 +1,4 @@
-//! TLS where the admin interface is reached by an address: the daemon's side, and that of commands.
+//! TLS of the admin interface at an address: the daemon's side and the commands' side.
 
 use config::{AdminAccess, Fault, Identity, Token, Unusable};
 use rustls::crypto::{CryptoProvider, ring};
@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio_rustls::rustls;
 
-/// What is spoken inside (RFC 7301 section 6).
+/// The application protocol (RFC 7301 section 6).
 const PROTOCOL: &[u8] = b"http/1.1";
 
-/// Who may change what is served from an address, and how traffic is encrypted there.
+/// Who may make changes over TCP, and what encrypts connections.
 #[derive(Clone, Default, Debug)]
 pub struct Access {
     pub(crate) rights: Arc<AdminAccess>,
@@ -23,7 +23,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// What a configuration makes of it. With the same certificate, clients may resume their TLS sessions.
+    /// From the configuration. With the same certificate as before, clients may resume their TLS sessions.
     ///
     /// # Errors
     /// When its certificate and key cannot be used.
@@ -36,12 +36,12 @@ impl Access {
         Ok(Access { rights: rights.clone(), tls })
     }
 
-    /// Its configuration.
+    /// Who may make changes.
     pub fn rights(&self) -> &Arc<AdminAccess> {
         &self.rights
     }
 
-    /// Whether who had a token when they asked, or needed none, may have it done now.
+    /// Whether this token is still valid; without one, true.
     pub fn admits(&self, token: Option<&Token>) -> bool {
         token.is_none_or(|token| self.rights.tokens.contains(token))
     }
@@ -87,15 +87,15 @@ fn server(identity: &Identity) -> Result<ServerConfig, Unusable> {
     Ok(config)
 }
 
-/// A daemon that a command has connected to, and that has proved that it is this host.
+/// A connection to a daemon whose host has proved its identity.
 pub type Secured<S> = StreamOwned<ClientConnection, S>;
 
-/// Who is trusted to certify hosts. A host that is secured again by the same resumes its TLS session.
+/// The trusted certificate authorities. A second connection with the same ones resumes the TLS session.
 #[derive(Clone, Debug)]
 pub struct Authorities(Arc<ClientConfig>);
 
 impl Authorities {
-    /// Those in a file, else those that the system trusts.
+    /// Those in a file; without one, those that the system trusts.
     ///
     /// # Errors
     /// When there is none.
@@ -131,7 +131,7 @@ impl Authorities {
     }
 }
 
-/// Lets a host prove at the other end of a connection that it is that host.
+/// Starts TLS on a connection: the host has to prove its identity.
 ///
 /// # Errors
 /// Why it is not trusted, or does not answer.
@@ -147,7 +147,7 @@ pub fn secure<S: Read + Write>(
     Ok(StreamOwned::new(connection, stream))
 }
 
-/// Whether a host may be called so in a certificate: a name, or an address.
+/// Whether a certificate can name this host: by a DNS name or an address.
 pub fn is_host(host: &str) -> bool {
     ServerName::try_from(host).is_ok()
 }
@@ -155,9 +155,9 @@ pub fn is_host(host: &str) -> bool {
 /// Why a connection is not secure.
 #[derive(Debug)]
 pub enum Insecure {
-    /// What answers there does not speak TLS.
+    /// The peer does not speak TLS.
     NoTls,
-    /// Its certificate is not one of this host, or of an authority that is trusted.
+    /// Its certificate is not for this host, or not from a trusted authority.
     Certificate(io::Error),
     /// Something else failed.
     Other(io::Error),

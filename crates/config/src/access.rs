@@ -1,21 +1,21 @@
-//! The admin interface where it is reached by an address: who may change what is served, and what encrypts that.
+//! The admin interface over TCP: who may change what is served, and what encrypts connections.
 
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::path::PathBuf;
 use subtle::ConstantTimeEq as _;
 
-/// Who may change what is served, beside users of the socket, and what encrypts that.
+/// Who may change what is served, besides users of the socket, and what encrypts connections.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct AdminAccess {
-    /// Whoever has one of them; none: nobody.
+    /// The tokens that authorize; none: nobody may.
     pub tokens: Vec<Token>,
-    /// What it proves itself with; `None`: nothing is encrypted.
+    /// Its certificate and key; `None`: connections are not encrypted.
     pub identity: Option<Identity>,
 }
 
 impl AdminAccess {
-    /// Which token this is. How long that takes says nothing about the others.
+    /// The token with these bytes, in time that does not depend on them.
     pub fn find(&self, token: &[u8]) -> Option<&Token> {
         let digest = Sha256::digest(token);
         let same = |known: &&Token| bool::from(known.digest.ct_eq(digest.as_slice()));
@@ -27,7 +27,7 @@ impl AdminAccess {
 /// A token, of which only a digest is kept.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Whose it is, for the log.
+    /// The name of its holder, for the log.
     pub name: String,
     digest: [u8; 32],
 }
@@ -37,7 +37,7 @@ impl Token {
         Token { name, digest: Sha256::digest(token).into() }
     }
 
-    /// Whether they are one, whatever their names.
+    /// Whether both are the same token, whatever their names.
     pub(super) fn is_same(&self, other: &Token) -> bool {
         self.digest == other.digest
     }
@@ -52,18 +52,18 @@ impl fmt::Debug for Token {
 /// A certificate and its key, in PEM.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// The certificate, with those behind it.
+    /// The certificate chain.
     pub certificate: FileRead,
     /// Its private key.
     pub key: FileRead,
 }
 
-/// What was in a file.
+/// The contents of a file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FileRead {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// All of it.
+    /// Its bytes.
     pub bytes: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Files of the admin interface where it is reached by an address: tokens, a certificate and its key.
+//! Files of the admin interface over TCP: tokens, a certificate and its key.
 
 use super::access::{AdminAccess, FileRead, Identity, Token};
 use super::place::Place;
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 /// Characters of a token. It may be tried at the rate at which connections are accepted.
 const TOKEN_MIN: usize = 16;
 const TOKEN_MAX: usize = 256;
-/// Tokens of a file, and bytes of any.
+/// Tokens in a file, and bytes of any of these files.
 const TOKENS_MAX: usize = 256;
 const FILE_MAX: u64 = 256 << 10;
 
-/// Why an identity cannot be used, and which file is to blame.
+/// Why an identity cannot be used, by the file that is wrong.
 #[derive(Debug)]
 pub enum Unusable {
-    /// The certificate, or both: they do not belong together.
+    /// The certificate, or the two do not belong together.
     Certificate(Fault),
     /// The key.
     Key(Fault),
@@ -79,7 +79,7 @@ pub(super) fn access(raw: &Raw, base: &Path, problems: &mut Collector<'_>) -> Op
     Some(AdminAccess { tokens: tokens?, identity: identity? })
 }
 
-/// What to add to the command line or the file, wherever the other one is.
+/// What to add: to the command line or to the file, whichever has the other one.
 fn missing(beside: &Place, option: &str, key: &str) -> String {
     if beside.offset.is_some() { format!("add `{key} = \"path\"`") } else { format!("add {option}") }
 }
@@ -95,7 +95,7 @@ fn key_at(path: &Path, base: &Path) -> Result<FileRead, Fault> {
     Ok(FileRead { bytes: named.read(FILE_MAX)?, path: named.path })
 }
 
-/// The lines `NAME TOKEN` of a file that only its owner may read.
+/// The tokens of a file with lines `NAME TOKEN`, which only its owner may access.
 fn read_tokens(path: &Path, base: &Path) -> Result<Vec<Token>, Fault> {
     let named = Named::open(path, base, "admin_token_file")?;
     named.check_private()?;
@@ -128,10 +128,10 @@ fn read_tokens(path: &Path, base: &Path) -> Result<Vec<Token>, Fault> {
     Ok(tokens)
 }
 
-/// What a command proves itself with: the first token of a file, with or without a name before it.
+/// The token by which a command authenticates: the first in a file, with or without a name before it.
 ///
 /// # Errors
-/// When there is none, or others may read it.
+/// When there is none, or other users may access the file.
 pub fn token_of(path: &Path) -> Result<String, Fault> {
     let named = Named::open(path, Path::new(""), "--admin-token-file")?;
     named.check_private()?;
@@ -152,7 +152,7 @@ pub fn token_of(path: &Path) -> Result<String, Fault> {
     }
 }
 
-/// Neither word is quoted: one of them may be a token where the name should be.
+/// Its error quotes neither word, as the token may be where the name should be.
 fn token(line: &str) -> Result<Token, Fault> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [name, token] = words[..] else {
@@ -160,21 +160,21 @@ fn token(line: &str) -> Result<Token, Fault> {
         let what = format!("expected NAME TOKEN, found {} word{plural}", words.len());
         return Err(Fault::new(what, "write NAME TOKEN"));
     };
-    let name = scalar::label(name).map_err(|fault| Fault::new("the name cannot be one", fault.fix))?;
+    let name = scalar::label(name).map_err(|fault| Fault::new("this is not a name", fault.fix))?;
     if !is_plain(token) || !(TOKEN_MIN..=TOKEN_MAX).contains(&token.len()) {
         let fix = format!(
             "use {TOKEN_MIN} to {TOKEN_MAX} letters, digits, `-`, `.`, `_`, `~`, `+`, `/` and `=`, such as those of openssl \
              rand -hex 32"
         );
         return Err(Fault::new(
-            format!("the token of {name} is too short or long, or has other characters"),
+            format!("the token of {name} is too short or too long, or has characters that are not allowed"),
             fix,
         ));
     }
     Ok(Token::new(name, token))
 }
 
-/// Whether a field of HTTP can have it as it is (RFC 6750 section 2.1).
+/// Whether it can be sent in an HTTP field (RFC 6750 section 2.1).
 fn is_plain(token: &str) -> bool {
     token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte))
 }

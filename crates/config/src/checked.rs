@@ -1,4 +1,4 @@
-//! A configuration that was read and verified, with what is questionable about it.
+//! A configuration that was read and verified, with warnings about it.
 
 use super::access::AdminAccess;
 use super::access_files::{Origin, Unusable};
@@ -23,22 +23,22 @@ impl Config {
     }
 }
 
-/// A verified configuration, what it comes from, and what is questionable about it.
+/// A verified configuration, its text, and warnings about it.
 pub struct Checked {
     /// The configuration.
     pub config: Config,
-    /// The text of the file; without one, of a file that says the same.
+    /// The text of the file; without a file, the text of an equivalent one.
     pub text: String,
-    /// All of it as a file, without secrets: also what the command line said beside the file.
+    /// All of it as a file, without secrets, including what the command line added.
     pub shown: String,
-    /// What no start fails for, and yet is hardly meant.
+    /// What does not prevent a start, but is hardly intended.
     pub warnings: Vec<Problem>,
     /// Where its certificate and key are named.
     identity: Origin,
 }
 
 impl Checked {
-    /// `host`: the machine that lacks what warnings are of, too.
+    /// `host`: the machine, for warnings about what it lacks.
     pub(super) fn new(
         config: Config,
         raw: &Raw,
@@ -60,18 +60,18 @@ impl Checked {
         Checked { config, text, shown, warnings: questions.warnings(), identity }
     }
 
-    /// What whoever serves the admin interface makes of its certificate and key, if they can be used.
+    /// What `make` makes of the access to the admin interface, if its certificate and key can be used.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn access<T>(
         &self,
-        made: impl FnOnce(&Arc<AdminAccess>) -> Result<T, Unusable>,
+        make: impl FnOnce(&Arc<AdminAccess>) -> Result<T, Unusable>,
     ) -> Result<T, Problems> {
-        made(&self.config.admin_access).map_err(|unusable| self.identity.problems(&self.text, &unusable))
+        make(&self.config.admin_access).map_err(|unusable| self.identity.problems(&self.text, &unusable))
     }
 
-    /// Reads and verifies a file, also against a machine: what it names may not be there.
+    /// Reads and verifies a file, also against a machine, which may lack what it names.
     pub fn from_file(path: &Path, host: &dyn Host) -> Result<Checked, Problems> {
         let text = file::load(path)?;
         let mut problems = Collector::new(Some((path, &text)));

@@ -1,4 +1,4 @@
-//! Checks that tables of every kind have in common.
+//! Checks that all kinds of tables share.
 
 use super::place::{At, Place};
 use super::problems::{Collector, Fault};
@@ -6,7 +6,7 @@ use super::raw::Text;
 use super::scalar;
 use std::collections::BTreeMap;
 
-/// A number from 1.
+/// A number, at least 1.
 pub(super) fn count(text: &Text, default: usize, most: u64, problems: &mut Collector<'_>) -> Option<usize> {
     match text {
         None => Some(default),
@@ -17,7 +17,7 @@ pub(super) fn count(text: &Text, default: usize, most: u64, problems: &mut Colle
     }
 }
 
-/// A list of cores, all of which may be used; unless there is one, all of these.
+/// A list of cores, all of which are usable; by default all that are.
 pub(super) fn cores(text: &Text, usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<usize>> {
     match text {
         None => Some(usable.to_vec()),
@@ -25,7 +25,7 @@ pub(super) fn cores(text: &Text, usable: &[usize], problems: &mut Collector<'_>)
     }
 }
 
-/// The value of an option that must be there.
+/// The value of a required option.
 pub(super) fn required<'a, T>(
     option: &'a Option<At<T>>,
     place: &Place,
@@ -38,14 +38,14 @@ pub(super) fn required<'a, T>(
     option.as_ref()
 }
 
-/// Notes an option that must not be there.
+/// Reports an option that is not allowed here.
 pub(super) fn refuse<T>(option: &Option<At<T>>, what: &str, problems: &mut Collector<'_>) {
     if let Some(at) = option {
         problems.add(&at.place, Fault::new(what, "remove this"));
     }
 }
 
-/// Notes a key that was there before; both places are named.
+/// Reports a duplicate key, with both places.
 pub(super) fn unique<K: Ord>(
     seen: &mut BTreeMap<K, Place>,
     key: K,
@@ -61,7 +61,7 @@ pub(super) fn unique<K: Ord>(
     seen.insert(key, place.clone());
 }
 
-/// Notes where a list grows beyond its limit.
+/// Reports where a list exceeds its limit.
 pub(super) fn limit<'a>(
     mut places: impl Iterator<Item = &'a Place>,
     most: usize,

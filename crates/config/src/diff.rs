@@ -4,18 +4,18 @@ use super::model::{AoeInterface, Config, Group, HugePages, Lun, StoreSpec, Targe
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-/// One step. Names are those of the old configuration where something goes, of the new one where something comes.
+/// One step. Names are those of the old configuration for what is removed, of the new one for what is added.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StepOfChange {
     /// This option takes effect only at the next start.
     Restart(&'static str),
     /// Timeouts, limits or polling changed.
     Settings,
-    /// Who may change what is served where it is reached by an address, or what encrypts that.
+    /// Who may make changes over TCP, or what encrypts them.
     AdminAccess,
-    /// End the target's sessions; it goes.
+    /// End the target's sessions and remove it.
     RemoveTarget(String),
-    /// The target shows the LUN to nobody any more.
+    /// The target no longer shows the LUN to anybody.
     Hide {
         /// Target.
         target: String,
@@ -30,15 +30,15 @@ pub enum StepOfChange {
     RemoveLun(String),
     /// Open the LUN's store.
     AddLun(String),
-    /// Properties changed that its sessions can live with.
+    /// Properties of the LUN have changed that its sessions can stay for.
     ChangeLun(String),
     /// Serve AoE on an interface.
     AddInterface(String),
-    /// Who is served on an interface changed: sessions of others end.
+    /// Who is served on an interface has changed: sessions of others end.
     ChangeInterface(String),
     /// Listen.
     AddPortal(SocketAddr),
-    /// Cores, transports or group of a portal changed: for connections to come, but sessions of another group end.
+    /// Cores, transports or group of a portal have changed: for new connections, but sessions of another group end.
     ChangePortal(SocketAddr),
     /// A new target.
     AddTarget(String),

@@ -1,4 +1,4 @@
-//! TOML with positions: a document is read table by table, and every fault is noted with its place: syntax, types,
+//! TOML with positions: a document is read table by table, and every fault is recorded with its place: syntax, types,
 //! unknown keys.
 
 use super::place::{At, Place};
@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 /// Values that one list may have.
 const LIST_MAX: usize = 256;
 
-/// Reads a whole document; what cannot be understood is noted and left out. `None`: it is not TOML at all.
+/// Reads a whole document; what is invalid is recorded and left out. `None`: it is not TOML at all.
 pub fn read_document<T>(
     text: &str,
     problems: &mut Collector<'_>,
@@ -27,7 +27,7 @@ pub fn read_document<T>(
     errors.is_empty().then(|| read_table(document.get_ref(), root, problems, read))
 }
 
-/// A table that is being read: it remembers which keys it was asked for, so that the others are unknown.
+/// A table that is being read: it records which keys were requested, as all others are unknown.
 pub struct Table<'a, 't> {
     entries: &'a DeTable<'t>,
     pub(super) place: Place,
@@ -39,7 +39,7 @@ impl<'a, 't> Table<'a, 't> {
         Table { entries, place, asked: Vec::new() }
     }
 
-    /// Notes every key that nobody asked for.
+    /// Reports every key that was not requested.
     fn finish(self, problems: &mut Collector<'_>) {
         for key in self.entries.keys() {
             let name: &str = key.get_ref();
@@ -143,19 +143,19 @@ impl<'a, 't> Table<'a, 't> {
         array.iter().enumerate().filter_map(entry).collect()
     }
 
-    /// Whether nothing is under a key: it is not there, or an array without values.
+    /// Whether a key is missing, or an empty array.
     pub fn is_empty(&self, key: &str) -> bool {
         let array = |value: &Spanned<DeValue<'_>>| value.get_ref().as_array().map(|array| array.is_empty());
         self.entries.get(key).is_none_or(|value| array(value).unwrap_or(false))
     }
 
-    /// Notes a fault of one key; where the key is not, at the place of the table.
+    /// Reports a fault of one key; if that is missing, at the place of the table.
     pub fn fault(&self, key: &str, fault: Fault, problems: &mut Collector<'_>) {
         let offset = self.entries.get(key).map_or(self.place.offset, |value| Some(value.span().start));
         problems.add(&Place { offset, ..self.place_of(key, 0) }, fault);
     }
 
-    /// Text that must be there.
+    /// Text that is required.
     pub fn required(&mut self, key: &'static str, problems: &mut Collector<'_>) -> String {
         let text = self.one(key, |text| Ok(text.to_string()), problems);
         let is_blank = text.as_ref().is_some_and(|text| text.trim().is_empty());
@@ -165,7 +165,7 @@ impl<'a, 't> Table<'a, 't> {
         text.unwrap_or_default()
     }
 
-    /// A value that its text makes: a string, a number or a switch.
+    /// A scalar as text: a string, a number or a switch.
     pub fn one<T>(
         &mut self,
         key: &'static str,
@@ -176,7 +176,7 @@ impl<'a, 't> Table<'a, 't> {
         scalar(value, &place, "one value", &parse, problems)
     }
 
-    /// Such a value, or an array of them; none twice.
+    /// A scalar, or an array of them without duplicates.
     pub fn list<T: PartialEq>(
         &mut self,
         key: &'static str,

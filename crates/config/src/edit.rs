@@ -1,5 +1,5 @@
-//! Changes of a file's text that leave its comments and its order as they are. Nothing is verified here: what comes of a
-//! change is read like any other file.
+//! Changes of a file's text that preserve its comments and order. Nothing is verified here: the result is read like any other
+//! file.
 
 mod lists;
 mod tables;
@@ -9,10 +9,10 @@ use serde_json::{Map, Value as Json};
 use tables::{Tables, merge, set_key};
 use toml_edit::{DocumentMut, Table};
 
-/// A change of one thing.
+/// A change of one LUN, target or group.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Edit {
-    /// Of what.
+    /// What is changed.
     pub subject: Subject,
     /// How it changes.
     pub action: Action,
@@ -47,16 +47,16 @@ impl std::fmt::Display for Subject {
 /// How something changes. Keys and values are those of the file.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
-    /// It comes.
+    /// Add it.
     Add {
-        /// What it is, without its name.
+        /// Its settings, without the name.
         settings: Map<String, Json>,
         /// For a LUN, where it is shown; none: by the only target, if there is but one.
         shown: Vec<ShownIn>,
     },
-    /// These keys change; those that are null go (RFC 7396).
+    /// Set these keys; those that are null are removed (RFC 7396).
     Set(Map<String, Json>),
-    /// It goes, and what refers to it.
+    /// Remove it, and what refers to it.
     Remove,
 }
 
@@ -71,19 +71,19 @@ pub struct ShownIn {
     pub number: Option<u16>,
 }
 
-/// Why a text cannot be changed so.
+/// Why a text cannot be changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EditError {
-    /// There is no such thing.
+    /// It does not exist.
     NotFound {
-        /// What is not there.
+        /// What does not exist.
         what: String,
-        /// Those that are.
+        /// Those that exist.
         known: Vec<String>,
     },
-    /// It is there.
+    /// It exists already.
     Exists(String),
-    /// The change is none: what is wrong, and how to fix it.
+    /// The change is invalid: what is wrong, and how to fix it.
     Wrong(String, String),
 }
 
@@ -91,7 +91,7 @@ impl Edit {
     /// The text with this change.
     ///
     /// # Errors
-    /// When there is no such thing in it, or there already is, or it is not TOML.
+    /// When that does not exist in it or does already, or it is not TOML.
     pub fn apply(&self, text: &str) -> Result<String, EditError> {
         let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
             wrong(error.message(), "see https://toml.io for the syntax")
@@ -164,7 +164,7 @@ fn set(document: &mut DocumentMut, subject: &Subject, settings: &Map<String, Jso
     Ok(())
 }
 
-/// Without groups everybody may log in: nobody means that who takes away the last one's access.
+/// Without groups everybody may log in, which is not what removing the last group is meant to do.
 fn opens_to_all() -> EditError {
     wrong(
         "without its last group everybody could log in to this target",
@@ -172,7 +172,7 @@ fn opens_to_all() -> EditError {
     )
 }
 
-/// Names of LUNs, also of those that nobody named.
+/// Names of LUNs, including those that were not named explicitly.
 fn lun_names(document: &mut DocumentMut) -> Vec<String> {
     let Some(mut luns) = Tables::at(document.as_table_mut(), "lun") else { return Vec::new() };
     (0..luns.len()).map(|index| luns.name(index).unwrap_or_else(|| format!("lun{index}"))).collect()
@@ -205,7 +205,7 @@ fn add_lun(
     Ok(())
 }
 
-/// Enters a LUN that comes behind these in a list.
+/// Adds a LUN to a list, after these.
 fn show(
     document: &mut DocumentMut,
     names: &[String],
@@ -325,7 +325,7 @@ fn restore_comment(document: &mut DocumentMut, kept: Option<String>) {
     }
 }
 
-/// Settings with a name before them.
+/// Settings with the name first.
 fn named(name: &str, settings: &Map<String, Json>) -> Table {
     let mut table = Table::new();
     set_key(&mut table, "name", name.into());

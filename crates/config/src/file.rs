@@ -27,7 +27,7 @@ pub(super) fn load(path: &Path) -> Result<String, Problems> {
     }
 }
 
-/// Reads the whole file; what cannot be understood is noted and left out. `None`: it is not TOML at all.
+/// Reads the whole file; what is invalid is recorded and left out. `None`: it is not TOML at all.
 pub(super) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Raw> {
     read_document(text, problems, root)
 }

@@ -1,4 +1,4 @@
-//! Whom a group of a target means.
+//! Which initiators a group of a target matches.
 
 use super::model::{Group, Network, Target};
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ impl Group {
 }
 
 impl Network {
-    /// Whether an address is in it; one of IPv4 may be written as IPv6 has it.
+    /// Whether an address is in it; an IPv4 address may be mapped to IPv6.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let bits = |ip: IpAddr| match ip.to_canonical() {
             IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),

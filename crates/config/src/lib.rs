@@ -6,7 +6,7 @@
 //! [`Checked`]. [`diff`] says how to get from one [`Config`] to another. [`Url`] names a unit of a target; what may be
 //! secrets in text that is shown is left out by [`redact`].
 //!
-//! It reads files, and nothing else of the machine; what else the machine has, a [`Host`] says.
+//! It reads files, and nothing else of the machine; a [`Host`] answers what else the machine has.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -5,7 +5,7 @@ use super::problems::{Collector, Fault};
 use super::raw::{Place, RawLimits, RawLun, Text};
 use super::scalar;
 
-/// The highest that is not the same as none.
+/// The highest; more would be the same as no limit.
 const IOPS_MAX: u64 = 100_000_000;
 const BYTES_MAX: u64 = 1 << 40;
 /// A second's worth of the lowest rate of bytes: commands must end before their initiators abort them.

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-/// Memory that there is, and who says so.
+/// Available memory, and where that is known from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Room {
     /// Bytes of it.
     pub bytes: u64,
-    /// The file that says so.
+    /// The file that says it.
     pub said_by: PathBuf,
 }
 
-/// The least of all limits; `None` if nothing is known.
+/// The lowest of all limits; `None` if none is known.
 pub fn room() -> Option<Room> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();

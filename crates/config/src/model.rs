@@ -1,4 +1,4 @@
-//! The desired state, verified: what the daemon is to serve. Vocabulary alone; how it is read and checked is elsewhere.
+//! The desired state, verified: what the daemon is to serve. These are types alone; other modules read and check them.
 
 use super::access::AdminAccess;
 use super::rbd::RbdImage;
@@ -39,27 +39,27 @@ pub struct Config {
     pub state_dir: Option<PathBuf>,
     /// Where the admin interface listens.
     pub admin: AdminPlace,
-    /// The group of users that may use its socket, too.
+    /// The group whose users may use its socket as well.
     pub admin_group: Option<String>,
-    /// Who may change what is served where it is reached by an address, and what encrypts that.
+    /// Who may make changes over TCP, and what encrypts connections.
     pub admin_access: Arc<AdminAccess>,
     /// Backing stores with their units.
     pub luns: Vec<Lun>,
     /// Targets.
     pub targets: Vec<Target>,
-    /// Addresses that are listened on.
+    /// Addresses to listen on.
     pub portals: Vec<Portal>,
     /// Interfaces that serve AoE.
     pub aoe: Vec<AoeInterface>,
     /// How long a connection may take to log in.
     pub login_timeout: Duration,
-    /// Idle time after which a NOP-In asks whether the initiator lives; it has as long to answer.
+    /// Idle time after which a NOP-In ping is sent to the initiator, which has as long to answer.
     pub keep_alive: Duration,
-    /// How long data that an initiator owes, or is to take, may make no progress before its session is ended.
+    /// How long data to or from an initiator may make no progress before its session is ended.
     pub stall_timeout: Duration,
-    /// Connections that may be logging in at once, over all portals.
+    /// Connections that may be logging in at the same time, over all portals.
     pub logins_max: usize,
-    /// Names the SRP target ports, as both id_ext and ioc_guid; `None`: one is made, and kept in the state directory.
+    /// Identifies the SRP target ports, as both id_ext and ioc_guid; `None`: one is generated, and kept in the state directory.
     pub srp_guid: Option<u64>,
 }
 
@@ -77,12 +77,12 @@ pub enum Poll {
 /// Whether there is an admin interface, and where.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub enum AdminPlace {
-    /// Where commands expect it, if that can be had.
+    /// Where commands expect it, if it can listen there.
     #[default]
     Usual,
     /// There is none.
     Nowhere,
-    /// There.
+    /// At this address.
     At(AdminAddress),
 }
 
@@ -104,7 +104,7 @@ pub struct Portal {
     pub cores: Vec<usize>,
     /// Target portal group tag, from 1.
     pub group: u16,
-    /// What is spoken there.
+    /// The protocols that are offered.
     pub transports: Transports,
     /// Whether RDMA devices listen there, for iSER and SRP.
     pub rdma: ByDevice,
@@ -113,9 +113,9 @@ pub struct Portal {
 /// Whether RDMA devices listen at a portal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ByDevice {
-    /// TCP alone listens.
+    /// Only TCP listens.
     No,
-    /// They listen beside TCP.
+    /// They listen as well as TCP.
     Too,
     /// TCP does not listen.
     Only,
@@ -153,7 +153,7 @@ pub struct Transports {
 }
 
 impl Transports {
-    /// What is offered where nothing else is said.
+    /// What is offered by default.
     pub const DEFAULT: Transports = Transports { iscsi: true, iser: true, srp: false };
 
     /// Whether there are targets with iSCSI names to log in to.
@@ -189,9 +189,9 @@ pub struct Lun {
     pub warn_at: Option<u8>,
     /// Removable medium.
     pub removable: bool,
-    /// What it is called on interfaces that serve AoE; `None`: they do not serve it.
+    /// Its address on interfaces that serve AoE; `None`: they do not serve it.
     pub aoe: Option<Address>,
-    /// What all its sessions together may do in a second.
+    /// Limits for all its sessions together.
     pub limits: Limits,
 }
 
@@ -210,7 +210,7 @@ pub enum StoreSpec {
         /// Whether it uses huge pages.
         huge_pages: HugePages,
     },
-    /// A file; made (sparse) when `size` is given and it does not exist.
+    /// A file; created (sparse) when `size` is given and it does not exist.
     File {
         /// Path.
         path: PathBuf,
@@ -233,7 +233,7 @@ pub enum StoreSpec {
     Rbd {
         /// Which one.
         image: Box<RbdImage>,
-        /// The unit is named by the image, and not by a serial number of the configuration.
+        /// The unit's names are derived from the image, not from a serial number of the configuration.
         names_unit: bool,
     },
 }
@@ -304,7 +304,7 @@ pub struct Group {
     pub chap: Option<Chap>,
     /// Commands that a session may have in flight; `None`: as many as the target says.
     pub queue_depth: Option<u16>,
-    /// What all its sessions together may do in a second.
+    /// Limits for all its sessions together.
     pub limits: Limits,
 }
 
@@ -324,7 +324,7 @@ pub struct Chap {
     pub user: String,
     /// Its secret.
     pub secret: Vec<u8>,
-    /// The name and secret with which the target proves itself, if asked.
+    /// The name and secret with which the target authenticates itself, if requested.
     pub mutual: Option<(String, Vec<u8>)>,
     /// Algorithms that are accepted, the best first; empty: all, as the initiator prefers.
     pub algorithms: Vec<Algorithm>,

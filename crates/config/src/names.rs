@@ -1,4 +1,4 @@
-//! World-wide names that follow from what is configured.
+//! World-wide names that are derived from the configuration.
 
 /// World-wide names of a unit.
 pub struct Designators {

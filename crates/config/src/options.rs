@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const DEFAULT_TARGET: &str = "iqn.2026-11.io.lunette:disk";
 const DEFAULT_LUN: &str = "ram:1G";
-/// What messages call the file that does not exist.
+/// The name in messages of the file that does not exist.
 const RUNNING: &str = "running configuration";
 
 /// The options of `lunette serve`, as they were written.
@@ -66,7 +66,7 @@ impl Config {
 }
 
 impl Checked {
-    /// The options of the command line. What this machine lacks, the daemon finds out itself.
+    /// From the options of the command line. What this machine lacks, the daemon finds at its start.
     pub fn from_options(options: &ServeOptions) -> Result<Checked, Problems> {
         match &options.config {
             Some(path) => {
@@ -77,8 +77,9 @@ impl Checked {
         }
     }
 
-    /// The same with this as the text of the file. Where the options name none, they are not read again: the text is what
-    /// became of [`Checked::text`]. With `access`, who may do what over TCP stays so: files that say so are not read again, either.
+    /// The same with another text of the file. If the options name no file, the text, which was [`Checked::text`] once, takes
+    /// the place of all options. With `access` the files of tokens, certificate and key are not read again: who may make
+    /// changes over TCP stays as it is.
     pub fn from_text(
         options: &ServeOptions,
         text: &str,
@@ -134,7 +135,7 @@ fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Checked, Pr
     problems.finish(config.map(|config| Checked::new(config, &raw, machine, None, None)))
 }
 
-/// What may be said beside a file.
+/// Options that are allowed together with a file.
 fn overrides(options: &ServeOptions, raw: &mut Raw) {
     let text = |name: &str, text: &String| At::new(text.clone(), &Place::option(name));
     if let Some(cores) = &options.cores {
@@ -187,13 +188,13 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
     }
 }
 
-/// A path that starts where the command was given.
+/// A path relative to the current directory.
 fn from_here(path: &str) -> String {
     let absolute = std::path::absolute(path).ok().and_then(|path| path.into_os_string().into_string().ok());
     absolute.unwrap_or_else(|| path.to_owned())
 }
 
-/// SRP beside what else the portal with this address offers, or on one of its own.
+/// Adds SRP to the portal with this address, or a portal for it.
 fn add_srp(address: &str, raw: &mut Raw) {
     let place = Place::option("--srp");
     let parsed = scalar::listen(address).ok();

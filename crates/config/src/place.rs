@@ -1,6 +1,6 @@
-//! Places in a configuration, by which messages name them.
+//! Places of options in a configuration, for messages.
 
-/// Where something was said.
+/// Where an option is: in the file or on the command line.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Place {
     /// `target[0].luns[2]` or `--lun`.
@@ -14,13 +14,13 @@ impl Place {
         Place { path: name.into(), offset: None }
     }
 
-    /// A place inside this one, when the file has no text of its own for it.
+    /// A place inside this one that has no text of its own in the file.
     pub(super) fn inner(&self, name: &str) -> Place {
         Place { path: format!("{}.{name}", self.path), offset: self.offset }
     }
 }
 
-/// A value and where it was said.
+/// A value and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct At<T> {
     pub(super) value: T,

@@ -1,4 +1,4 @@
-//! Files that are named in a configuration: secrets, which only their owner may read, and others.
+//! Files that a configuration names: secrets, which only their owner may access, and others.
 
 use super::problems::Fault;
 use super::scalar;

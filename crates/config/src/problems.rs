@@ -12,7 +12,7 @@ pub struct Problem {
     pub file: Option<PathBuf>,
     /// Line and column there, both from 1.
     pub position: Option<(usize, usize)>,
-    /// The option, as `target[0].luns[2]` or `--lun`; empty if the file as a whole is meant.
+    /// The option, such as `target[0].luns[2]` or `--lun`; empty for the file as a whole.
     pub path: String,
     /// What is wrong.
     pub what: String,
@@ -21,7 +21,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A fault whose words quote the file or the command line: what may be secrets in them is left out.
+    /// A fault whose text quotes the file or the command line, without what may be secrets.
     fn quoting(
         file: Option<PathBuf>,
         position: Option<(usize, usize)>,
@@ -66,7 +66,7 @@ impl Problems {
         Problems(vec![Problem { file, position: None, path: String::new(), what, fix: fix.into() }])
     }
 
-    /// A single fault, at a place in a file or of the command line.
+    /// A single fault, at a place in a file or on the command line.
     pub(super) fn of_place(file: Option<(&Path, &str)>, place: &Place, fault: &Fault) -> Problems {
         Problems(vec![Collector::new(file).problem(place, fault)])
     }
@@ -94,13 +94,13 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault of both.
+    /// A fault.
     pub fn new(what: impl Into<String>, fix: impl Into<String>) -> Fault {
         Fault { what: what.into(), fix: fix.into() }
     }
 }
 
-/// Gathers faults while a document is read and verified.
+/// Collects faults while a document is read and verified.
 pub struct Collector<'a> {
     file: Option<(&'a Path, &'a str)>,
     found: Vec<(Place, Fault)>,
@@ -112,12 +112,12 @@ impl<'a> Collector<'a> {
         Collector { file, found: Vec::new() }
     }
 
-    /// Notes a fault.
+    /// Records a fault.
     pub fn add(&mut self, place: &Place, fault: Fault) {
         self.found.push((place.clone(), fault));
     }
 
-    /// The value, or `None` and its fault noted.
+    /// The value; `None`: its fault was recorded.
     pub(super) fn check<T>(&mut self, place: &Place, result: Result<T, Fault>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -128,12 +128,12 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Whether a fault was found at just this place.
+    /// Whether a fault was found at exactly this place.
     pub(super) fn has(&self, place: &Place) -> bool {
         self.found.iter().any(|(at, _)| at == place)
     }
 
-    /// A place in words, for a fault that concerns two of them.
+    /// Describes a place, for a fault that concerns two of them.
     pub(super) fn locate(&self, place: &Place) -> String {
         match self.position(place) {
             Some((line, _)) => format!("{} (line {line})", place.path),

@@ -1,6 +1,6 @@
 //! The protocols of a remote unit, and how its URLs begin.
 
-/// What is spoken with the target.
+/// The protocol of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
     /// iSCSI over TCP.
@@ -16,7 +16,7 @@ pub enum Protocol {
 impl Protocol {
     pub(super) const ALL: [Protocol; 4] = [Protocol::Iscsi, Protocol::Iser, Protocol::Srp, Protocol::Aoe];
 
-    /// How its URLs begin.
+    /// The scheme of its URLs.
     pub fn scheme(self) -> &'static str {
         match self {
             Protocol::Iscsi => "iscsi://",
@@ -26,7 +26,7 @@ impl Protocol {
         }
     }
 
-    /// How the URL of a unit is written.
+    /// The form of a unit's URL.
     pub(super) fn form(self) -> &'static str {
         match self {
             Protocol::Iscsi => "iscsi://HOST/TARGET/LUN",
@@ -41,7 +41,7 @@ impl Protocol {
         Protocol::ALL.into_iter().find_map(|protocol| Some((protocol, text.strip_prefix(protocol.scheme())?)))
     }
 
-    /// Whether a text begins as a URL does, or nearly so.
+    /// Whether a text begins with one of these schemes, in any case, with or without slashes.
     pub(super) fn is_meant(text: &str) -> bool {
         let Some((scheme, _)) = text.split_once(':') else { return false };
         Protocol::ALL.iter().any(|protocol| {

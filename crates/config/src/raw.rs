@@ -1,4 +1,4 @@
-//! The one form that a file and the command line are both read into: text with places, nothing verified.
+//! The form that both a file and the command line are read into: text with places, not verified.
 
 use super::model::ByDevice;
 pub(super) use super::place::{At, Place};
@@ -43,7 +43,7 @@ pub(super) struct RawPortal {
 }
 
 impl RawPortal {
-    /// As `--listen` gives it.
+    /// One of `--listen`.
     pub(super) fn at(address: &str) -> RawPortal {
         let place = Place::option("--listen");
         RawPortal { listen: Some(At::new(address.into(), &place)), place, ..RawPortal::default() }

@@ -1,4 +1,4 @@
-//! What may be shown of text in which there may be URLs with secrets, however malformed.
+//! Redaction of text that may contain URLs with secrets, however malformed.
 
 use super::protocol::Protocol;
 

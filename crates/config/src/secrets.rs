@@ -1,5 +1,5 @@
-//! Names and secrets of CHAP that do not stand in a URL, where everybody who lists processes would read them: from files, and
-//! from the environment variables that libiscsi has for them.
+//! Names and secrets of CHAP that are not in a URL, where everybody who lists processes would see them: from files, and from
+//! the environment variables that libiscsi uses.
 
 use super::private::read_secret;
 use super::protocol::Protocol;

@@ -1,4 +1,4 @@
-//! The raw form as a file, the other way round than [`super::file`]: what runs, with all that the command line said.
+//! The raw form as a file, the reverse of [`super::file`]: the running configuration, including what the command line said.
 
 use super::model::{AdminAddress, AdminPlace, ByDevice, Config, Lun, StoreSpec};
 use super::raw::*;
@@ -6,7 +6,7 @@ use super::redact::redact;
 use std::path::Path;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value};
 
-/// What stands in the place of a secret.
+/// What replaces a secret.
 const HIDDEN: &str = "...";
 
 /// Whether secrets are shown.
@@ -196,7 +196,7 @@ fn lun_list(table: &mut Table, list: &Option<Vec<RawLunRef>>) {
     table.insert("luns", item(array));
 }
 
-/// A LUN in a list: its name alone where its place is its number.
+/// A LUN in a list: only its name where its position is its number.
 fn reference(lun: &str, number: Option<&str>, position: usize) -> Value {
     match number.and_then(|number| number.parse::<i64>().ok()) {
         Some(number) if usize::try_from(number) != Ok(position) => {

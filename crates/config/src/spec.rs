@@ -1,4 +1,4 @@
-//! LUN SPEC: the one-line form of a LUN, as `file:/srv/disk.img,size=10G,bs=4096,ro`.
+//! LUN SPEC: the one-line form of a LUN, such as `file:/srv/disk.img,size=10G,bs=4096,ro`.
 
 use super::model::LUN_NUMBER_MAX;
 use super::problems::{Collector, Fault, Problems, suggest};
@@ -69,7 +69,7 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
     (lun, number)
 }
 
-/// A LUN of the command line in the words of the file.
+/// A LUN of the command line, with the keys of the file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SpecOfLun {
     /// Its name, if it has one.
@@ -84,7 +84,7 @@ impl SpecOfLun {
     /// Reads a SPEC.
     ///
     /// # Errors
-    /// When it is none.
+    /// When it is malformed.
     pub fn parse(text: &str) -> Result<SpecOfLun, Problems> {
         let mut problems = Collector::new(None);
         let (lun, number) = parse(text, &mut problems);
@@ -141,7 +141,7 @@ impl SpecOfLun {
     }
 }
 
-/// A part of a SPEC, unless it may be one of a secret, in which a character was not escaped.
+/// A part of a SPEC as it may be shown: it may be a part of a secret in which a comma was not escaped.
 fn quoted(part: &str, spec: &str) -> String {
     if redact(spec) == spec { format!("`{part}`") } else { "part of this".into() }
 }

@@ -36,7 +36,7 @@ pub struct SecretFiles {
 /// A target's address, and usually a target and one of its units.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Url {
-    /// What is spoken there.
+    /// The protocol.
     pub protocol: Protocol,
     /// Host name or address, without brackets; with AoE the name of our network interface.
     pub host: String,
@@ -141,7 +141,7 @@ impl Url {
         super::names::srp_port(guid.unwrap_or_default())
     }
 
-    /// Asks for digests, over headers and over data, also where the URL does not.
+    /// Requests header and data digests, also where the URL does not.
     ///
     /// # Errors
     /// When what it names has none.
@@ -258,7 +258,7 @@ impl FromStr for Url {
 }
 
 impl Url {
-    /// What is there to be read; [`Url::check`] is to follow.
+    /// Parses it; [`Url::check`] has to follow.
     pub(super) fn parse(text: &str) -> Result<Url, UrlError> {
         let (protocol, rest) = Protocol::of(text).ok_or_else(|| {
             let forms = Protocol::ALL.map(Protocol::form).join(" or ");

@@ -94,7 +94,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
     Some(config)
 }
 
-/// Fills in what every configuration has, and notes what only a person can fill in.
+/// Fills in what every configuration has, and reports what only a person can fill in.
 fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
     let is_aoe_alone = raw.targets.is_empty() && !raw.aoe.is_empty();
     if !is_aoe_alone {
@@ -113,14 +113,14 @@ fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
     }
 }
 
-/// Where a configuration listens that does not say.
+/// Adds the default portal if there is none.
 pub(super) fn complete_portals(raw: &mut Raw) {
     if raw.portals.is_empty() {
         raw.portals = vec![RawPortal::at(DEFAULT_ADDRESS)];
     }
 }
 
-/// A LUN that nobody named.
+/// The name of a LUN without one.
 pub(super) fn default_lun_name(index: usize, place: &Place) -> At<String> {
     At::new(format!("lun{index}"), place)
 }
@@ -218,7 +218,7 @@ fn rdma(portal: &RawPortal, transports: Transports, problems: &mut Collector<'_>
     if carries { at.value } else { ByDevice::No }
 }
 
-/// A portal where TCP does not listen: it offers no iSCSI over that, nor finds a free port by it.
+/// A portal where TCP does not listen: it offers no iSCSI over TCP, and its port cannot be chosen by TCP.
 fn alone(
     place: &Place,
     portal: &RawPortal,
@@ -483,14 +483,14 @@ fn derived_serial(name: &str, store: &StoreSpec, machine: &Machine) -> Result<St
 
 /// A serial number made of a text.
 pub fn hashed_serial(text: &str) -> String {
-    // FNV-1a of 64 bits, which must stay as it is for ever.
+    // FNV-1a of 64 bits, which must never change.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     format!("{hash:016x}")
 }
 
-/// The option's own place, or that of the table which lacks it.
+/// The option's place, or that of the table that lacks it.
 fn place_or<'a>(option: Option<&'a At<String>>, table: &'a Place) -> &'a Place {
     option.map_or(table, |at| &at.place)
 }

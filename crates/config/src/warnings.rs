@@ -1,5 +1,5 @@
-//! What is questionable about a configuration that is right in itself. Some of it every start logs; what this machine
-//! lacks, `lunette check` finds before the daemon does.
+//! Warnings about a configuration that is valid in itself. Some are logged at every start; what this machine lacks,
+//! `lunette check` finds before the daemon does.
 
 use super::groups::matches;
 use super::memory;
@@ -11,9 +11,9 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-/// What a configuration asks of the machine that is to serve it; a fault says what is not here, or not for this user.
+/// What a configuration needs of the machine that is to serve it; a fault says what is missing, or not permitted.
 pub trait Host {
-    /// Whether huge pages can be had.
+    /// Whether huge pages are available.
     fn huge_pages(&self) -> Result<(), Fault>;
     /// Whether a LUN's store can be opened.
     fn store(&self, lun: &Lun) -> Result<(), Fault>;
@@ -23,11 +23,11 @@ pub trait Host {
     fn devices(&self, rdma: ByDevice) -> Result<(), Fault>;
     /// Whether there is such a network interface.
     fn interface(&self, name: &str) -> Result<(), Fault>;
-    /// Whether files can be made in a folder.
+    /// Whether files can be created in a folder.
     fn folder(&self, path: &Path) -> Result<(), Fault>;
 }
 
-/// What no start fails for.
+/// Warnings that do not depend on the machine.
 pub(super) fn lasting(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     memory(raw, config, problems);
     secrets(raw, problems);
@@ -37,7 +37,7 @@ pub(super) fn lasting(raw: &Raw, config: &Config, problems: &mut Collector<'_>) 
     }
 }
 
-/// What is not here, or not for this user.
+/// Warnings about what the machine lacks, or does not permit.
 pub(super) fn absent(raw: &Raw, config: &Config, host: &dyn Host, problems: &mut Collector<'_>) {
     for (raw, lun) in raw.luns.iter().zip(&config.luns) {
         if let StoreSpec::Ram { huge_pages: HugePages::Always, .. } = lun.store {
@@ -70,12 +70,12 @@ pub(super) fn absent(raw: &Raw, config: &Config, host: &dyn Host, problems: &mut
     }
 }
 
-/// A folder that is made if it is not there.
+/// A folder that is created if it does not exist.
 fn writable(host: &dyn Host, path: &Path) -> Result<(), Fault> {
     path.ancestors().find(|path| path.exists()).map_or(Ok(()), |path| host.folder(path))
 }
 
-/// Disks in memory that fill up end the daemon where there is less memory.
+/// Disks in memory that are larger than the memory: once they fill up, the kernel kills the daemon.
 fn memory(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     let disks = raw.luns.iter().zip(&config.luns).filter_map(|(raw, lun)| match lun.store {
         StoreSpec::Ram { size, .. } => Some((size, raw.ram.as_ref()?)),
@@ -104,7 +104,7 @@ fn memory(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     }
 }
 
-/// `1.9 GiB`, of a size that is not round.
+/// A size that need not be round, such as `1.9 GiB`.
 fn rounded(bytes: u64) -> String {
     match bytes {
         0..0x4000_0000 => format!("{} MiB", bytes >> 20),
@@ -137,7 +137,7 @@ fn secrets(raw: &Raw, problems: &mut Collector<'_>) {
     }
 }
 
-/// Tokens and certificates that have no effect, and tokens that everybody on the way may read.
+/// Tokens and certificates without effect, and tokens that are sent unencrypted.
 fn admin_access(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     let useless = match &config.admin {
         AdminPlace::At(AdminAddress::Tcp(address)) => {
@@ -166,7 +166,7 @@ fn admin_access(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     }
 }
 
-/// Whether it was said on the command line, where others are said, too.
+/// Whether it is an option of the command line, where its fix belongs as well.
 fn is_option(place: &Place) -> bool {
     place.offset.is_none()
 }

@@ -1,4 +1,4 @@
-//! Who asks, and whether they may change what is served.
+//! Who sends a request, and whether they may change what is served.
 
 use super::{BODY_MAX, Context, fault, problem};
 use crate::server::Peer;
@@ -12,7 +12,7 @@ use config::AdminAccess;
 use reactor::limited;
 use tracing::Level;
 
-/// Lets everybody read, and users of the socket and whoever has a token change what is served. Handlers find out who it is.
+/// Everybody may read; users of the socket and holders of a token may change what is served. Handlers get the [`Peer`].
 pub(super) async fn admit(
     Shared(context): Shared<Context>,
     Extension(peer): Extension<Peer>,
@@ -32,7 +32,7 @@ pub(super) async fn admit(
     }
 }
 
-/// Whoever asks, if they may; else the answer.
+/// The peer, if it may make this request; else the answer.
 fn identify(access: &AdminAccess, peer: Peer, request: &Request) -> Result<Peer, Box<Response>> {
     let Peer::Remote(address) = peer else { return Ok(peer) };
     let given = request.headers().get(header::AUTHORIZATION);
@@ -76,10 +76,10 @@ fn wrong_token() -> Response {
     challenge(INVALID, problem(StatusCode::UNAUTHORIZED, "the token is wrong", &[fault]))
 }
 
-/// What a token is refused with that is none (RFC 6750 section 3.1).
+/// The error code for a token that is not valid (RFC 6750 section 3.1).
 pub(super) const INVALID: &str = "Bearer realm=\"lunette\", error=\"invalid_token\"";
 
-/// A refusal that says how to get in (RFC 6750 section 3).
+/// A refusal that says how to authenticate (RFC 6750 section 3).
 pub(super) fn challenge(scheme: &'static str, mut response: Response) -> Response {
     response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
     response

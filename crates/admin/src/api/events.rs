@@ -18,9 +18,9 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// A comment shows that the connection is alive when there is nothing else.
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
-/// How long a client may take nothing.
+/// How long a client may read nothing.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How long a client is to wait before it comes back.
+/// How long a client is to wait before it reconnects.
 const RETRY: &str = "retry: 2000\n\n";
 const ALIVE: &str = ":\n\n";
 const DROPPED: &str =
@@ -50,7 +50,7 @@ pub(super) async fn follow(
     (fields, Body::new(stream)).into_response()
 }
 
-/// The body of an answer that does not end until its client has had enough, or has fallen behind.
+/// The body of an answer that ends when its client disconnects or has fallen behind.
 struct Stream {
     following: Following,
     alive: Interval,
@@ -60,7 +60,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// What comes next: pending until something does, `None` at the end.
+    /// The next event; `None` at the end.
     fn next(&mut self, context: &mut task::Context<'_>) -> Poll<Option<Bytes>> {
         if self.is_over {
             return Poll::Ready(None);

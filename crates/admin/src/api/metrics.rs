@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use std::time::Duration;
 
-/// How long a client waits for cores that are asked for their sessions.
+/// How long a client waits for the cores' lists of sessions.
 const LIST_TIME: Duration = Duration::from_secs(30);
 
 pub(super) async fn all(

@@ -6,7 +6,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 const PAGE: &str = include_str!("../page.html");
-/// Stands in it for what allows its own script and style.
+/// Its placeholder for the nonce of its script and style.
 const NONCE: &str = "NONCE";
 
 /// The page, which may run nothing but its own script, and connect to nothing but this interface (CSP Level 3).

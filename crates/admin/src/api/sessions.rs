@@ -1,4 +1,4 @@
-//! Sessions: shown, and ended.
+//! Sessions: listing and ending them.
 
 use super::{Change, Context, Page, answered, crowded, fault, outcome, problem, refused, wrong_query};
 use crate::desk::{Refusal, Refused};
@@ -10,7 +10,7 @@ use axum::response::Response;
 use serde_json::Value;
 use std::time::Duration;
 
-/// How long a client waits for a list: the one that is being made, a pause, and the next one.
+/// How long a client waits for a list: for the one in progress, a pause, and the next one.
 const LIST_TIME: Duration = Duration::from_secs(30);
 
 pub(super) async fn all(

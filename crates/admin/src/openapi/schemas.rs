@@ -1,8 +1,8 @@
-//! What answers look like.
+//! The schemas of answers.
 
 use serde_json::{Map, Value, json};
 
-/// A field, what it may be, and what it says.
+/// A field, its type, and its description.
 type Field = (&'static str, &'static [&'static str], &'static str);
 
 const TEXT: &[&str] = &["string"];
@@ -153,7 +153,7 @@ const PROBLEM: &[Field] = &[
     ("problems", LIST, "Each thing that is wrong: `place`, `what`, `fix`"),
 ];
 
-/// All that have a name.
+/// All named schemas.
 pub(super) fn all() -> Value {
     let named = [
         ("Cpu", CPU),

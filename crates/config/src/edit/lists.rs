@@ -1,4 +1,4 @@
-//! Lists of LUNs: `luns = ["disk", { lun = "other", number = 5 }]`. Nobody's number changes because another one goes.
+//! Lists of LUNs: `luns = ["disk", { lun = "other", number = 5 }]`. No LUN's number changes because another one is removed.
 
 use toml_edit::{Array, InlineTable, Item, TableLike, Value};
 
@@ -6,12 +6,12 @@ use toml_edit::{Array, InlineTable, Item, TableLike, Value};
 pub(super) struct List<'a>(&'a mut Array);
 
 impl<'a> List<'a> {
-    /// That of a table, if it has one.
+    /// The list of a table, if it has one.
     pub(super) fn of(table: &'a mut dyn TableLike) -> Option<List<'a>> {
         table.get_mut("luns").and_then(Item::as_array_mut).map(List)
     }
 
-    /// Enters a LUN; without a number it gets the one above all others.
+    /// Adds a LUN; without a number it gets the next above all others.
     pub(super) fn add(&mut self, lun: &str, number: Option<u16>) {
         let next = self.entries().iter().map(|(_, number)| number + 1).max().unwrap_or(0);
         let number = number.map_or(next, i64::from);
@@ -31,7 +31,7 @@ impl<'a> List<'a> {
         self.0.push_formatted(value);
     }
 
-    /// Takes a LUN out. Those behind it keep their numbers.
+    /// Removes a LUN. Those after it keep their numbers.
     pub(super) fn remove(&mut self, lun: &str) {
         let entries = self.entries();
         for position in (0..entries.len()).rev().filter(|position| entries[*position].0 == lun) {
@@ -68,13 +68,13 @@ impl<'a> List<'a> {
     }
 }
 
-/// Has a table name all LUNs, which it showed by their position.
+/// Makes the list of a table explicit, which had all LUNs by their position.
 pub(super) fn write(table: &mut dyn TableLike, names: &[String]) {
     let list = names.iter().map(String::as_str).collect::<Array>();
     table.insert("luns", Item::Value(list.into()));
 }
 
-/// A LUN's name alone, where its position is its number.
+/// Shortens an entry to the LUN's name where its position is its number.
 fn entry(lun: &str, number: i64, position: usize) -> Value {
     if usize::try_from(number) == Ok(position) {
         return lun.into();

@@ -23,7 +23,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The same; if there are none, in the form of the table that they belong to.
+    /// The same; if there are none, an empty array in the form of the table that it belongs to.
     pub(super) fn at_or_new(table: &'a mut dyn TableLike, key: &str) -> Option<Tables<'a>> {
         if !table.contains_key(key) {
             // An inline table makes an array of it.
@@ -39,7 +39,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// One of them, which there is.
+    /// The one with this index, which must exist.
     pub(super) fn get_mut(&mut self, index: usize) -> &mut dyn TableLike {
         match self {
             Tables::Headed(tables) => tables.get_mut(index).expect("the index was found"),
@@ -49,12 +49,12 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// What one is called.
+    /// The name of one.
     pub(super) fn name(&mut self, index: usize) -> Option<String> {
         self.get_mut(index).get("name").and_then(Item::as_str).map(str::to_owned)
     }
 
-    /// The one that is called so; if there is none, case does not matter, as in names of iSCSI.
+    /// The one with this name; if there is none, case is ignored, as in iSCSI names.
     pub(super) fn named(&mut self, name: &str) -> Option<usize> {
         let mut find = |is_it: fn(&str, &str) -> bool| {
             (0..self.len()).find(|index| self.name(*index).is_some_and(|other| is_it(&other, name)))
@@ -62,7 +62,7 @@ impl<'a> Tables<'a> {
         find(|a, b| a == b).or_else(|| find(str::eq_ignore_ascii_case))
     }
 
-    /// One more, behind all others.
+    /// Appends one.
     pub(super) fn push(&mut self, table: &Table) {
         match self {
             Tables::Headed(tables) => tables.push(table.clone()),
@@ -70,8 +70,8 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// One less. Comments above it that a blank line separates from it stay above the next one; without a next one they
-    /// are returned.
+    /// Removes one. Comments above it that a blank line separates from it stay above the next one; without a next one they are
+    /// returned.
     pub(super) fn remove(&mut self, index: usize) -> Option<String> {
         let tables = match self {
             Tables::Inline(array) => {
@@ -100,7 +100,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Changes the keys of a table; what is null goes (RFC 7396).
+/// Changes the keys of a table; those that are null are removed (RFC 7396).
 pub(super) fn merge(table: &mut dyn TableLike, settings: &Map<String, Json>) {
     for (key, json) in settings {
         match json {
@@ -115,7 +115,7 @@ pub(super) fn merge(table: &mut dyn TableLike, settings: &Map<String, Json>) {
     }
 }
 
-/// Sets a key; a comment behind its value stays.
+/// Sets a key; a comment after its value stays.
 pub(super) fn set_key(table: &mut dyn TableLike, key: &str, value: Value) {
     match table.get_mut(key).and_then(Item::as_value_mut) {
         Some(old) => {
