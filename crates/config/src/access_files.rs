@@ -219,9 +219,9 @@ mod tests {
             (good.clone(), 0o640, "(mode 640); chmod 600 /"),
             (String::new(), 0o600, "tokens has no token; write a line NAME TOKEN"),
             (format!("#\n{TOKEN}\n"), 0o600, "tokens:2: expected NAME TOKEN, found 1 word; write NAME TOKEN"),
-            (format!("{TOKEN}=~ ops\n"), 0o600, "tokens:1: the name cannot be one; use 1 to 64 letters"),
-            ("ops short\n".into(), 0o600, "tokens:1: the token of ops is too short or long"),
-            (format!("ops {TOKEN}\u{e9}\n"), 0o600, "or has other characters; use 16 to 256"),
+            (format!("{TOKEN}=~ ops\n"), 0o600, "tokens:1: this is not a name; use 1 to 64 letters"),
+            ("ops short\n".into(), 0o600, "tokens:1: the token of ops is too short or too long"),
+            (format!("ops {TOKEN}\u{e9}\n"), 0o600, "or has characters that are not allowed; use 16 to 256"),
             (format!("{good}ops {TOKEN}2\n"), 0o600, "tokens:2: ops and ops share a name or a token"),
             (format!("{good}web {TOKEN}\n"), 0o600, "tokens:2: ops and web share a name or a token"),
         ] {

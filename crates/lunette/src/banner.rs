@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 pub(crate) struct Running<'a> {
     /// Bound address of each portal, in the configuration's order.
     pub(crate) addresses: &'a [SocketAddr],
-    /// What became of each LUN, in the configuration's order.
+    /// Each LUN as it was opened, in the configuration's order.
     pub(crate) units: &'a [UnitSummary],
-    /// What others call this machine: what to connect to where a portal listens on all addresses.
+    /// The name of this machine, to connect to where a portal listens on all addresses.
     pub(crate) host: &'a str,
-    /// What names SRP target ports, if there are any.
+    /// The GUID of SRP target ports, if there are any.
     pub(crate) srp_guid: Option<u64>,
     /// Where the admin interface is.
     pub(crate) admin: Option<&'a str>,
@@ -50,7 +50,7 @@ fn write_all(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::R
     write!(out, "\nReady. Stop with Ctrl-C.\n")
 }
 
-/// What is served by frames.
+/// The units that are served by AoE.
 fn write_aoe(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::Result {
     if config.aoe.is_empty() {
         return Ok(());
@@ -122,7 +122,7 @@ fn write_luns(
     Ok(())
 }
 
-/// What holds for a group, in words.
+/// Describes the properties of a group.
 fn rules(group: &Group) -> String {
     let rules = [(group.deny, "refused"), (group.read_only, "read-only"), (group.chap.is_some(), "CHAP")];
     let words: Vec<&str> = rules.iter().filter(|(holds, _)| *holds).map(|(_, word)| *word).collect();
@@ -157,7 +157,7 @@ fn write_connecting(
     writeln!(out, "           Connect-IscsiTarget -NodeAddress {name}")
 }
 
-/// What Linux's ib_srp takes, for each portal through which SRP leads to this target.
+/// The line for Linux's ib_srp, for each portal through which SRP reaches this target.
 fn write_srp(out: &mut String, config: &Config, target: &Target, running: &Running<'_>) -> fmt::Result {
     for (index, address) in addresses(target, running) {
         let Some(guid) = srp_guid(config, target, running, index) else { continue };
@@ -172,7 +172,7 @@ fn write_srp(out: &mut String, config: &Config, target: &Target, running: &Runni
     Ok(())
 }
 
-/// What SRP calls the target, where the portal leads to it.
+/// The target's name in SRP, if the portal leads to it.
 fn srp_guid(config: &Config, target: &Target, running: &Running<'_>, portal: usize) -> Option<u64> {
     let offers_srp = config.portals.get(portal)?.transports.srp;
     let first = config.targets.iter().find(|target| target.portals.contains(&portal))?;
@@ -189,7 +189,7 @@ fn addresses(target: &Target, running: &Running<'_>) -> impl Iterator<Item = (us
     target.portals.iter().filter_map(|portal| Some((*portal, *running.addresses.get(*portal)?)))
 }
 
-/// The lowest number in the first list that shows anything.
+/// The lowest LUN number of the first list that has any.
 fn first_lun(target: &Target) -> u16 {
     let groups = target.groups.iter().filter_map(|group| group.luns.as_ref());
     [&target.luns].into_iter().chain(groups).flatten().map(|(number, _)| *number).next().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Commands that ask a running daemon, over its admin interface: one request over a connection of its own.
+//! The client of a running daemon's admin interface: a separate connection for each request.
 
 mod connection;
 
@@ -14,18 +14,18 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take for an answer: it waits for the end of commands that are in flight.
+/// How long a daemon may take to answer: it waits for commands in flight to end.
 const PATIENCE: Duration = Duration::from_secs(130);
-/// The same for what is asked again and again, where a late answer is of little use.
+/// The same for requests that are repeated, where a late answer is of little use.
 const PATIENCE_REPEATED: Duration = Duration::from_secs(5);
-/// The same for what is asked while something else is measured.
+/// The same for requests during a measurement.
 const PATIENCE_MEASURING: Duration = Duration::from_secs(2);
-/// Bytes of an answer.
+/// The longest answer, in bytes.
 const ANSWER_MAX: u64 = 64 << 20;
 
-/// The variable that names the file with the token, where no option does.
+/// The environment variable that names the file with the token, unless an option does.
 const TOKEN_VARIABLE: &str = "LUNETTE_ADMIN_TOKEN_FILE";
-/// What an answer begins with that refuses to speak without TLS (RFC 8446 section 5.1).
+/// The first byte of a TLS alert, with which a server refuses to talk without TLS (RFC 8446 section 5.1).
 const TLS_ALERT: u8 = 21;
 
 /// Where the daemon is.
@@ -42,28 +42,28 @@ pub(crate) struct AdminArguments {
     /// Certificates (PEM) of the authorities that are trusted to certify an https host [default: the system's]
     #[arg(long, value_name = "FILE")]
     admin_ca: Option<PathBuf>,
-    /// How long the daemon may take for an answer.
+    /// How long the daemon may take to answer.
     #[arg(skip = PATIENCE)]
     patience: Duration,
     /// The option that names the daemon.
     #[arg(skip = "--admin")]
     option: &'static str,
-    /// Those of `admin_ca`, once they have been read.
+    /// The authorities of `admin_ca`, once they have been read.
     #[arg(skip)]
     authorities: OnceLock<Authorities>,
-    /// Those of the daemon's host, once its name has been looked up.
+    /// The addresses of the daemon's host, once its name has been looked up.
     #[arg(skip)]
     addresses: OnceLock<Vec<SocketAddr>>,
 }
 
-/// What a daemon answers.
+/// A daemon's answer.
 pub(crate) struct Answer {
     status: u16,
     body: String,
 }
 
 impl AdminArguments {
-    /// What `--target-admin` says. There HOST:PORT is an address, too.
+    /// The daemon of `--target-admin`, which may also be HOST:PORT.
     pub(crate) fn of_target(name: &str, admin_ca: Option<PathBuf>) -> AdminArguments {
         let is_address = name.contains(':') && !name.contains('/');
         let admin = if is_address { format!("http://{name}") } else { name.into() };
@@ -78,12 +78,12 @@ impl AdminArguments {
         }
     }
 
-    /// The same, for what is asked again and again.
+    /// The same for requests that are repeated.
     pub(crate) fn repeated(&self) -> AdminArguments {
         AdminArguments { patience: PATIENCE_REPEATED, ..self.clone() }
     }
 
-    /// The place to ask at.
+    /// Where the daemon is reached.
     fn place(&self) -> Result<Place, Failure> {
         let variable = || std::env::var(place::VARIABLE).ok().filter(|text| !text.is_empty());
         let usual = || place::to_ask().map(|path| path.display().to_string());
@@ -102,12 +102,12 @@ impl AdminArguments {
         Ok(place)
     }
 
-    /// Asks for a resource.
+    /// Gets a resource.
     pub(crate) fn get(&self, path: &str) -> Result<Answer, Failure> {
         self.ask("GET", path, None)
     }
 
-    /// Asks for a whole list, page by page.
+    /// Gets a whole list, page by page.
     pub(crate) fn list(&self, path: &str) -> Result<Vec<Value>, Failure> {
         let mut all = Vec::new();
         let mut after = String::new();
@@ -128,7 +128,7 @@ impl AdminArguments {
         }
     }
 
-    /// Asks for the cores; a daemon that does not report them has none here.
+    /// Gets the cores; none from a daemon that does not report them.
     pub(crate) fn cores(&self) -> Result<Vec<Value>, Failure> {
         let answer = self.get("/v1/cores")?;
         if answer.status == 404 {
@@ -139,7 +139,7 @@ impl AdminArguments {
         Ok(cores.cloned().unwrap_or_default())
     }
 
-    /// Asks for the events behind this one that the daemon still has, as it sends them. A comment follows them.
+    /// Gets the events after this one that the daemon still has, as server-sent events; a comment ends them.
     pub(crate) fn events(&self, after: &str) -> Result<String, Failure> {
         // Without chunks, which a client of HTTP/1.0 does not know.
         let place = self.place()?;
@@ -147,7 +147,7 @@ impl AdminArguments {
         self.exchange(&place, false, &request, Some(b"\n\n:\n"))?.text()
     }
 
-    /// Asks for a change.
+    /// Requests a change.
     pub(crate) fn change(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer, Failure> {
         self.ask(method, path, body)
     }
@@ -167,7 +167,7 @@ impl AdminArguments {
         self.exchange(&place, token.is_some(), &request, None)
     }
 
-    /// Sends a request, and reads the answer to its end, or until this has come.
+    /// Sends a request, and reads the answer to its end or up to `until`.
     fn exchange(
         &self,
         place: &Place,
@@ -186,7 +186,7 @@ impl AdminArguments {
         })
     }
 
-    /// What is answered to a request. A token in it is sent to this machine only, unless it is encrypted.
+    /// Sends a request and returns the answer. Unencrypted, a token is sent to this machine only.
     fn received(
         &self,
         place: &Place,
@@ -224,12 +224,12 @@ impl AdminArguments {
         answer.map_err(failed)
     }
 
-    /// By when an exchange that begins now has ended.
+    /// The deadline of an exchange that begins now.
     fn deadline(&self) -> Instant {
         Instant::now() + self.patience
     }
 
-    /// The addresses of the daemon's host. Its name is looked up once: how long that takes nobody can limit.
+    /// The addresses of the daemon's host. Its name is looked up once, as lookups have no timeout.
     fn addresses(&self, host: &Host) -> io::Result<&[SocketAddr]> {
         if let Some(addresses) = self.addresses.get() {
             return Ok(addresses);
@@ -248,7 +248,7 @@ impl AdminArguments {
         })
     }
 
-    /// What proves to a daemon that is not reached by a socket in the file system that it may be changed.
+    /// The token that authorizes changes over TCP.
     fn token(&self) -> Result<Option<String>, Failure> {
         let variable = || std::env::var_os(TOKEN_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         let Some(file) = self.admin_token_file.clone().or_else(variable) else { return Ok(None) };
@@ -314,7 +314,7 @@ fn converse(mut stream: impl Read + Write, request: &[u8], until: Option<&[u8]>)
     Ok(answer)
 }
 
-/// Takes apart a whole answer, whose body reaches to its end (RFC 9112 section 6.3).
+/// Parses a whole answer, whose body extends to its end (RFC 9112 section 6.3).
 fn read(answer: &[u8]) -> Option<Answer> {
     let text = std::str::from_utf8(answer).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
@@ -328,10 +328,10 @@ impl Answer {
         self.status == 409
     }
 
-    /// What was asked for.
+    /// The body of an answer that succeeded.
     ///
     /// # Errors
-    /// When it was refused: with all that is wrong, each thing on a line of its own.
+    /// The refusal, with all that is wrong, one line each.
     pub(crate) fn text(self) -> Result<String, Failure> {
         match self.status {
             200 | 201 => Ok(self.body),
@@ -347,7 +347,7 @@ impl Answer {
             .map_err(|error| Failure::failed(format!("the daemon's answer is not understood: {error}")))
     }
 
-    /// What was done, or would be, in words.
+    /// Describes what was done, or would be.
     pub(crate) fn done(self, dry_run: bool) -> Result<String, Failure> {
         let json = self.json()?;
         let texts = |key: &str| {

@@ -1,11 +1,11 @@
-//! Columns of what a LUN or a session does.
+//! Columns with the load of a LUN or a session.
 
 use crate::rates::{Load, Stats, latency, megabytes, short};
 use crate::table::Column::{self, Figures};
 use crate::table::{NONE, number, size};
 use serde_json::Value;
 
-/// Since the daemon, or the session, began.
+/// Columns since the daemon or the session started.
 const ALL: [Column; 7] = [
     Figures("COMMANDS"),
     Figures("READ"),
@@ -16,7 +16,7 @@ const ALL: [Column; 7] = [
     Figures("W P99"),
 ];
 
-/// Since the last time.
+/// Columns since the last reading.
 const LOAD: [Column; 8] = [
     Figures("READ/S"),
     Figures("R MB/S"),
@@ -28,12 +28,12 @@ const LOAD: [Column; 8] = [
     Figures("W P99"),
 ];
 
-/// Of a table that is repeated, or of one that is not.
+/// Columns of a table that is repeated, or not.
 pub(crate) fn columns(is_repeated: bool) -> &'static [Column] {
     if is_repeated { &LOAD } else { &ALL }
 }
 
-/// What was done since the last time.
+/// The figures since the last reading.
 pub(crate) fn of_load(load: Option<&Load>) -> Vec<String> {
     let Some(load) = load else { return LOAD.map(|_| NONE.into()).into() };
     let directions = [&load.stats.read, &load.stats.write].into_iter();
@@ -48,7 +48,7 @@ pub(crate) fn of_load(load: Option<&Load>) -> Vec<String> {
     cells.collect()
 }
 
-/// What was done since the beginning. A session has its sums beside its counters: of all that has come, not only what has ended.
+/// The figures since the start. A session also has sums of all commands that have arrived, including those in flight.
 pub(crate) fn of_all(item: &Value) -> Vec<String> {
     let stats = Stats::of(&item["stats"]);
     let ended = stats.as_ref().map(|stats| stats.read.commands + stats.write.commands + stats.other);
@@ -64,10 +64,10 @@ pub(crate) fn of_all(item: &Value) -> Vec<String> {
     cells
 }
 
-/// What every session begins with is no error.
+/// Errors except the unit attentions that every session begins with.
 const NO_ERROR: &str = "unit_attention";
 
-/// Commands that failed, by reason, if any did.
+/// Commands that failed, by reason, if there are any.
 pub(crate) fn errors(item: &Value) -> Option<String> {
     let by_reason = item["stats"]["errors"].as_object().into_iter().flatten();
     let some: Vec<String> = by_reason

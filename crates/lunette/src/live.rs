@@ -1,4 +1,4 @@
-//! A running daemon whose configuration changes: what clients of the admin interface and SIGHUP ask for is done here, one
+//! A running daemon whose configuration changes: what clients of the admin interface and SIGHUP request is done here, one
 //! change after the other, on the thread that owns the daemon.
 
 mod change;
@@ -30,14 +30,14 @@ pub(crate) struct Live {
     daemon: Daemon,
     options: ServeOptions,
     shown: String,
-    /// What is edited: the text of the file, or of one that says the same.
+    /// The text that is edited: of the file, or of an equivalent one.
     text: String,
-    /// Names the state of this process among those of others, and of this one before.
+    /// Makes versions unique among processes, and among the changes of this one.
     start: u64,
     changes: u64,
     desk: Desk,
     tally: Arc<Tally>,
-    /// Whose rights it has, if it has given up others.
+    /// The user whose rights it has, if it has dropped root's.
     user: Option<String>,
 }
 
@@ -57,12 +57,12 @@ impl Live {
         live
     }
 
-    /// It has the rights of this user alone.
+    /// It has dropped root's rights, and has those of this user.
     pub(crate) fn with_rights_of(self, user: Option<String>) -> Live {
         Live { user, ..self }
     }
 
-    /// Does what a client asks for.
+    /// Handles a client's request.
     pub(crate) fn take(&mut self, job: Job) {
         let answer = match self.desk.access().admits(job.token.as_ref()) {
             true => self.handle(&job.change, job.dry_run, job.expected.as_deref()),
@@ -100,12 +100,12 @@ impl Live {
         self.daemon.patience()
     }
 
-    /// Whether something that has gone has yet to end, and is to be looked after.
+    /// Whether something that was removed has yet to end, and is to be checked.
     pub(crate) fn has_leaving(&mut self) -> bool {
         self.daemon.has_leaving()
     }
 
-    /// Who changed what, and the outcome: for the log, and those who follow events.
+    /// Reports who changed what, and the outcome, in the log and as an event.
     fn audit(&self, who: &str, change: &ChangeRequest, dry_run: bool, answer: &Answer) {
         let dry = if dry_run { " (dry run)" } else { "" };
         let outcome = match answer {
@@ -128,7 +128,7 @@ impl Live {
         }
     }
 
-    /// Ends it in order.
+    /// Shuts it down.
     pub(crate) fn stop(self) -> Result<(), NotKept> {
         self.daemon.stop()
     }
@@ -213,7 +213,7 @@ impl Live {
         Ok(made.done)
     }
 
-    /// Changes one thing: in the file, if there is one, which is replaced once the change was made.
+    /// Changes one LUN, target or group; the file, if there is one, is replaced once the change was made.
     fn edit(&mut self, edit: &Edit, dry_run: bool, may_lose_data: Option<&str>) -> Answer {
         let text = edit.apply(&self.text).map_err(|error| uneditable(&edit.subject, error))?;
         let path = self.options.config.clone();
@@ -257,7 +257,7 @@ impl Live {
         Ok(made.done)
     }
 
-    /// Whoever edits the file by hand has it read again first.
+    /// Refuses where the file was edited by hand and not reloaded.
     fn check_unchanged(&self, path: &Path) -> Result<(), Refused> {
         let now = std::fs::read_to_string(path).map_err(|error| unwritable(path, &error))?;
         if now == self.text {
@@ -289,7 +289,7 @@ impl Live {
         Ok(Edit { subject: Subject::Lun(name.into()), action: Action::Set(settings) })
     }
 
-    /// Goes from what runs to this, in full or not at all. Only the one LUN that may lose data may become smaller.
+    /// Changes to this configuration, in full or not at all. Only the LUN that may lose data may become smaller.
     fn change(
         &mut self,
         checked: Checked,
@@ -329,7 +329,7 @@ impl Live {
         Ok(Made { done, before, taken })
     }
 
-    /// A step has failed: goes back to what was before.
+    /// A step has failed: rolls the change back.
     fn fail(&mut self, failed: Fault, before: &Config, taken: &Taken) -> Refused {
         if taken.is_empty() {
             return refused(Refusal::Failed, "a step failed; nothing has changed", vec![failed]);
@@ -354,13 +354,13 @@ impl Live {
     }
 }
 
-/// A configuration with what it makes of the access to the admin interface, if its certificate can be used.
+/// A configuration with its access to the admin interface, if the certificate can be used.
 pub(crate) fn with_access(checked: Checked, running: &Access) -> Result<(Checked, Access), Problems> {
     let access = checked.access(|rights| running.with(rights))?;
     Ok((checked, access))
 }
 
-/// For a change that came with a token which is gone now.
+/// The refusal of a change whose token was revoked.
 fn revoked() -> Refused {
     let fix = "use a token of the daemon's admin_token_file";
     let fault = fault("Authorization", "no such token any more", fix);
@@ -383,7 +383,7 @@ fn refused(refusal: Refusal, title: &str, faults: Vec<Fault>) -> Refused {
     Refused { refusal, title: title.into(), faults }
 }
 
-/// A configuration that is wrong in itself.
+/// The refusal of an invalid configuration.
 fn invalid(problems: &Problems) -> Refused {
     let faults = problems.iter().map(|problem| {
         // As it is shown, without what follows the place.
@@ -395,7 +395,7 @@ fn invalid(problems: &Problems) -> Refused {
     refused(Refusal::Invalid, "the configuration is wrong; nothing was changed", faults.collect())
 }
 
-/// A change that a text cannot have.
+/// The refusal of an edit that the text does not allow.
 fn uneditable(subject: &Subject, error: EditError) -> Refused {
     match error {
         EditError::NotFound { what, known } => {

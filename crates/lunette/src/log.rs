@@ -1,6 +1,6 @@
-//! The log, on stderr: one line for each event, however it is filled.
+//! The log, on stderr: one line for each event.
 //!
-//! The daemon's lines are written by a thread of their own, which may wait for their reader. It takes them
+//! The daemon's lines are written by a separate thread, which may wait for their reader. It takes them
 //! from a queue that holds so many and counts what it drops: no core waits for a pipe that nobody reads, and
 //! a line that cannot be written ends nothing.
 
@@ -37,7 +37,7 @@ const FIELD_BYTES_MAX: usize = 1024;
 const LINE_BYTES_MAX: usize = 4096;
 /// How long an end waits until its last lines are written.
 const END_WITHIN: Duration = Duration::from_secs(1);
-/// How often somebody looks whether there is room again.
+/// How often it is checked whether lines can be written again.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Logs to stderr at the level of the option, else of `RUST_LOG`, else `info`. Callers wait for the log's
@@ -46,7 +46,7 @@ pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
     start_with(level, io::stderr)
 }
 
-/// The same for a daemon, whose lines the queue takes; so it does what a panic says.
+/// The same for a daemon, whose lines go to the queue, including the message of a panic.
 pub(crate) fn start_queued(level: Option<&str>) -> Result<Arc<Queue>, String> {
     // A separate descriptor: a thread that writes to std's stderr holds a lock while it waits.
     let stderr =
@@ -123,7 +123,7 @@ struct Entry {
     text: Box<[u8]>,
     /// How many were dropped before it.
     dropped: u64,
-    /// Hears when it is written.
+    /// Is notified when it is written.
     done: Option<SyncSender<()>>,
 }
 
@@ -137,7 +137,7 @@ impl Queue {
         Ok(Arc::new(Queue { entries, waiting, dropped: AtomicU64::new(0) }))
     }
 
-    /// Gives it to the thread, unless so many wait already.
+    /// Queues it for the thread, unless so many wait already.
     fn offer(&self, text: &[u8], done: Option<SyncSender<()>>, most: usize) -> bool {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= most {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -152,8 +152,7 @@ impl Queue {
         is_taken
     }
 
-    /// Writes a line as it is; if there is no room for it, it is dropped and counted. Warnings and errors have room where
-    /// others have none.
+    /// Queues a line; if the queue is full, it is dropped and counted. Some places are reserved for warnings and errors.
     fn push(&self, text: &[u8], level: Level) {
         let most = if level <= Level::WARN { LINES_MAX } else { LINES_MAX - WARNINGS_MIN };
         if !self.offer(text, None, most) {
@@ -170,7 +169,7 @@ impl Queue {
         }
     }
 
-    /// Says something in words, whatever is logged.
+    /// Writes a message, at whatever level is logged.
     fn say(&self, text: impl Display) {
         self.push(format!("lunette: {text}\n").as_bytes(), Level::ERROR);
     }
@@ -188,7 +187,7 @@ impl Queue {
         let _ = written.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 
-    /// What std would write to stderr itself, and wait there.
+    /// A panic's message, which std would write to stderr itself, and wait there.
     fn panicked(&self, panic: &PanicHookInfo<'_>) {
         let thread = thread::current();
         let mut text = format!("thread {} ", thread.name().unwrap_or("without a name"));
@@ -235,7 +234,7 @@ impl Write for Line<'_> {
     }
 }
 
-/// Writes what comes in; counts what could not be written, and says so as soon as something can.
+/// Writes queued lines; counts those that could not be written, and reports that as soon as it can.
 fn write_all(entries: Receiver<Entry>, waiting: &AtomicUsize, mut to: impl Write) {
     let mut lost = 0_u64;
     for Entry { text, dropped, done } in entries {
@@ -260,7 +259,7 @@ fn report(lost: u64) -> String {
     text
 }
 
-/// Writes all of it, also to what is not ready: a terminal may have been made so by somebody else who uses it.
+/// Writes all of it, also where writes do not block: another user of the terminal may have set it so.
 fn write(to: &mut impl Write, mut text: &[u8]) -> io::Result<()> {
     while !text.is_empty() {
         match to.write(text) {

@@ -27,15 +27,15 @@ pub(crate) fn list(arguments: &LunsArguments) -> Result<String, Failure> {
     arguments.watch.list(&arguments.admin, ("/v1/luns", "name"), table)
 }
 
-/// Initiators that have reserved or registered with a LUN and are named, of which more are only counted.
+/// How many initiators that hold or are registered with a LUN are named; more are counted.
 const NAMED: usize = 8;
 
 const WHAT: [Column; 5] = [Words("LUN"), Figures("SIZE"), Figures("USED"), Words("STORE"), Words("STATE")];
 
-/// What goes to the details first on a narrow terminal.
+/// Columns that move to the details on a narrow terminal, in this order.
 const DISPENSABLE: [&str; 7] = ["USED", "STORE", "R P50", "W P50", "SIZE", "R MB/S", "W MB/S"];
 
-/// A line of facts for each, and below it what else there is to say.
+/// A row for each LUN, and below it its details.
 fn table(luns: &[(Value, Option<Load>)], shape: Shape) -> String {
     if luns.is_empty() {
         return "There are no LUNs.\n".into();
@@ -61,7 +61,7 @@ fn spec(lun: &Value) -> String {
     word(&lun["store"])
 }
 
-/// The same in a word: ram, file, iscsi.
+/// The kind of store: ram, file, iscsi.
 pub(crate) fn kind(lun: &Value) -> String {
     spec(lun).split(':').next().unwrap_or_default().to_owned()
 }
@@ -69,7 +69,7 @@ pub(crate) fn kind(lun: &Value) -> String {
 /// The state of a store that is served.
 const WELL: &str = "open";
 
-/// How its store is, in a word.
+/// The state of its store, in a word.
 pub(crate) fn state(lun: &Value) -> String {
     match (lun["state"].is_string(), lun["not_opened"].is_string()) {
         (true, _) => word(&lun["state"]),
@@ -78,14 +78,14 @@ pub(crate) fn state(lun: &Value) -> String {
     }
 }
 
-/// What is wrong with a LUN; `None`: nothing is.
+/// What is wrong with a LUN; `None`: nothing.
 pub(crate) fn trouble(lun: &Value) -> Option<String> {
     let state = Some(state(lun)).filter(|state| state != WELL && state != NONE)?;
     let why = lun["last_error"].as_str().or(lun["not_opened"].as_str());
     Some(why.map_or_else(|| state.clone(), |why| format!("{state}: {}", shown(why))))
 }
 
-/// What else there is to say about a LUN.
+/// The details of a LUN.
 pub(crate) fn details(lun: &Value) -> String {
     let mut all = vec![spec(lun)];
     match trouble(lun) {
@@ -111,7 +111,7 @@ fn reservation(lun: &Value) -> Option<String> {
     Some(format!("{} reservation of {}", word(&reservation["type"]), some(holders, word)))
 }
 
-/// Who could hold it, and by which keys.
+/// Who is registered with it, and by which keys.
 fn registrations(lun: &Value) -> Option<String> {
     let all = lun["registrations"].as_array().filter(|all| !all.is_empty())?;
     let one = |one: &Value| format!("{} (key {})", word(&one["initiator"]), word(&one["key"]));

@@ -61,7 +61,7 @@ const WRONG_INPUT: u8 = 2;
 const PIPE_CLOSED: u8 = 141;
 /// Exit status after a second signal, as shells have it for SIGINT.
 const INTERRUPTED: i32 = 130;
-/// How often it is checked whether what was removed, but hangs, has gone.
+/// How often it is checked whether units that were removed but hang have gone.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long the end waits until images on Ceph are closed: their cluster may be out of reach.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -125,7 +125,7 @@ fn check(file: &Path) -> ExitCode {
     exit_code(print(&format!("{}: OK{but}: {}\n", file.display(), parts.join(", "))))
 }
 
-/// Why a command failed: in words, and the exit status.
+/// Why a command failed: its message, and the exit status.
 struct Failure {
     text: String,
     status: u8,
@@ -254,7 +254,7 @@ fn run_daemon(
     Ok(())
 }
 
-/// What is to be served, once it is known to be right; what may be meant otherwise is logged.
+/// The configuration, verified; warnings about it are logged.
 fn wanted(options: &ServeOptions) -> Result<(Checked, Access), Failure> {
     let (checked, access) = Checked::from_options(options).and_then(usable).map_err(|problems| {
         Failure::wrong_input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
@@ -265,7 +265,7 @@ fn wanted(options: &ServeOptions) -> Result<(Checked, Access), Failure> {
     Ok((checked, access))
 }
 
-/// Has the thread that owns the daemon notified of signals.
+/// Notifies the thread that owns the daemon of signals.
 fn forward(mut signals: Caught, patience: Patience, events: mpsc::Sender<Event>) -> Result<(), Failure> {
     spawn("signals", move || {
         loop {
@@ -281,7 +281,7 @@ fn forward(mut signals: Caught, patience: Patience, events: mpsc::Sender<Event>)
     })
 }
 
-/// Does what is asked for until the daemon is to end.
+/// Handles requests until the daemon is to end.
 fn attend(live: &mut Live, received: &mpsc::Receiver<Event>) {
     // What came before the signal that ends it is not begun any more.
     while !live.patience().has_ended() {
@@ -299,7 +299,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Failure>
     started.map(drop).map_err(|error| Failure::failed(format!("a thread cannot be started: {error}")))
 }
 
-/// A flag that an interrupt sets, as does a terminal that is closed; a second one ends the process at once.
+/// A flag that is set by an interrupt, or when the terminal is closed; a second signal ends the process at once.
 fn catch_interrupts() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in interrupts_of_tools()? {
@@ -375,12 +375,12 @@ fn complain(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", without_secrets(text));
 }
 
-/// Our arguments, as they are shown where they are not UTF-8.
+/// Our arguments, with replacement characters where they are not UTF-8.
 fn arguments() -> impl Iterator<Item = String> {
     std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned())
 }
 
-/// A message in which our arguments are quoted, maybe, without what may be secrets of theirs.
+/// A message that may quote our arguments, without what may be secrets in them.
 fn without_secrets(message: impl Display) -> String {
     let mut text = message.to_string();
     for argument in arguments() {

@@ -8,7 +8,7 @@ use config::{SpecOfLun, format_size};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
-/// What every change takes.
+/// Options of every change.
 #[derive(Debug, Args)]
 pub(crate) struct ChangeArguments {
     /// Only show the steps that it would take
@@ -19,7 +19,7 @@ pub(crate) struct ChangeArguments {
 }
 
 impl ChangeArguments {
-    /// Has the daemon do it; says what was done.
+    /// Submits a change to the daemon, and reports what was done.
     pub(crate) fn make(&self, method: &str, path: &str, body: Option<&Value>) -> Result<String, Failure> {
         let path = if self.dry_run { format!("{path}?dry_run=true") } else { path.into() };
         self.admin.change(method, &path, body)?.done(self.dry_run)
@@ -29,7 +29,7 @@ impl ChangeArguments {
 /// `lunette config`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print what runs as a configuration file, without secrets
+    /// Print the running configuration as a file, without secrets
     Show(AdminArguments),
 }
 
@@ -76,7 +76,7 @@ pub(crate) enum LunCommand {
         name: String,
         /// Its new size, such as 20G
         size: String,
-        /// Let it become smaller: what lies behind the new end is lost
+        /// Let it become smaller: data beyond the new end is lost
         #[arg(long)]
         yes_lose_data: bool,
         #[command(flatten)]
@@ -98,7 +98,7 @@ pub(crate) enum TargetCommand {
     Add {
         /// Its name, such as iqn.2026-11.com.example:disk
         name: String,
-        /// What it is, as in the configuration file: luns=disk,other
+        /// Its keys, as in the configuration file: luns=disk,other
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<String>,
         #[command(flatten)]
@@ -126,13 +126,13 @@ pub(crate) enum TargetCommand {
 /// `lunette group`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GroupCommand {
-    /// Add a group behind the others of a target
+    /// Add a group after the others of a target
     Add {
         /// The target's name
         target: String,
         /// The group's name
         name: String,
-        /// What it is, as in the configuration file: initiators=iqn.1993-08.org.debian:01:db chap.user=db
+        /// Its keys, as in the configuration file: initiators=iqn.1993-08.org.debian:01:db chap.user=db
         /// chap.secret_file=/etc/lunette/db
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<String>,
@@ -162,7 +162,7 @@ pub(crate) enum GroupCommand {
     },
 }
 
-/// Has the daemon read its file again.
+/// Has the daemon reload its file.
 pub(crate) fn reload(change: &ChangeArguments) -> Result<String, Failure> {
     change.make("POST", "/v1/reload", None)
 }
@@ -259,10 +259,10 @@ fn list(admin: &AdminArguments, as_json: bool) -> Result<String, Failure> {
 const SWITCHES: [&str; 5] = ["read_only", "write_cache", "thin", "removable", "deny"];
 const NUMBERS: [&str; 4] = ["sessions_max", "queue_depth", "iops_max", "iops_burst"];
 const LISTS: [&str; 5] = ["portals", "luns", "initiators", "networks", "algorithms"];
-/// Keys whose values everybody would read who lists processes.
+/// Keys whose values everybody who lists processes could read.
 const SECRETS: [&str; 2] = ["secret", "mutual_secret"];
 
-/// `KEY=VALUE`, as the file has them; a key inside a table as `chap.user=NAME`.
+/// `KEY=VALUE`, with the keys of the file; a key inside a table is written like `chap.user=NAME`.
 fn settings(words: &[String]) -> Result<Value, Failure> {
     let mut all = Map::new();
     for word in words {
@@ -308,7 +308,7 @@ fn value(key: &str, text: &str) -> Value {
     }
 }
 
-/// The daemon is elsewhere in the file system than we are.
+/// Makes a path absolute, as the daemon's working directory may be another.
 fn absolute(path: &str) -> String {
     let absolute = std::path::absolute(path).ok().and_then(|path| path.to_str().map(str::to_owned));
     absolute.unwrap_or_else(|| path.into())
@@ -320,12 +320,12 @@ fn named(name: &str, words: &[String]) -> Result<Value, Failure> {
     Ok(all)
 }
 
-/// `/v1/` and these parts.
+/// The path `/v1/` with these parts.
 fn path(parts: &[&str]) -> String {
     parts.iter().fold(String::from("/v1"), |path, part| path + "/" + &encoded(part))
 }
 
-/// With percent encoding (RFC 3986 section 2.1).
+/// Encodes for a URL (RFC 3986 section 2.1).
 pub(crate) fn encoded(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -1,5 +1,5 @@
-//! What a service manager that started the daemon gets from it (sd_notify(3)): that it serves, reads its file again or ends,
-//! a line of status, and that all cores turn. Without one nothing here does anything.
+//! Notifications for the service manager that started the daemon (sd_notify(3)): it is ready, reloading or stopping, a line of
+//! status, and that all cores turn. Without a service manager nothing here has an effect.
 
 use config::Config;
 use engine::Turns;
@@ -12,7 +12,7 @@ pub(crate) fn ready(config: &Config) {
     send(&[NotifyState::Ready, NotifyState::Status(&serves(config))]);
 }
 
-/// The configuration file is read again, until [`reloaded`].
+/// A reload begins, which ends with [`reloaded`].
 pub(crate) fn reloading() {
     // The manager must see that this is newer than its request (systemd.service(5), Type=notify-reload).
     match NotifyState::monotonic_usec_now() {
@@ -23,7 +23,7 @@ pub(crate) fn reloading() {
     }
 }
 
-/// The configuration was read again, or refused and left as it was.
+/// A reload was made, or refused.
 pub(crate) fn reloaded(config: &Config, is_accepted: bool) {
     let refused = if is_accepted { "" } else { "; the last reload was refused, see the log" };
     send(&[NotifyState::Ready, NotifyState::Status(&format!("{}{refused}", serves(config)))]);
@@ -34,14 +34,14 @@ pub(crate) fn changed(config: &Config) {
     send(&[NotifyState::Status(&serves(config))]);
 }
 
-/// The end has begun.
+/// The daemon is stopping.
 pub(crate) fn stopping() {
     let status = "stopping: commands finish, stores are flushed, initiators are asked to log out";
     send(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
-/// Feeds the manager's watchdog, if it has one, as long as all cores turn: twice in its time, each of them is asked for a sign
-/// of life, and it is fed when all have given theirs.
+/// Feeds the manager's watchdog, if it has one, as long as all cores turn: twice in its period each core is pinged, and it is
+/// fed when all have answered.
 pub(crate) fn feed_watchdog(turns: Turns) -> io::Result<()> {
     let Some(limit) = sd_notify::watchdog_enabled() else { return Ok(()) };
     let feed = move || {

@@ -1,4 +1,4 @@
-//! What LUNs and sessions do: the difference of two readings of their counters.
+//! The load of LUNs and sessions: the difference of two readings of their counters.
 
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// As the API has them; `None`: it does not.
+    /// From the API; `None`: it does not report them.
     fn of(json: &Value) -> Option<Counts> {
         let bucket = |bucket: &Value| Some((bucket["le_us"].as_u64(), bucket["count"].as_u64()?));
         let buckets = json["latency"]["buckets"].as_array();
@@ -25,8 +25,8 @@ impl Counts {
         })
     }
 
-    /// What was counted after an earlier reading. Counters that are less than they were have begun anew since then, with the
-    /// daemon or the LUN: all that they count came later.
+    /// What was counted since an earlier reading. Counters that are less than before have been reset, with the daemon or the
+    /// LUN: all that they count came later.
     fn since(&self, earlier: &Counts) -> Counts {
         let bounds = |counts: &Counts| counts.buckets.iter().map(|bucket| bucket.0).collect::<Vec<_>>();
         let pairs = || self.buckets.iter().zip(&earlier.buckets);
@@ -62,7 +62,7 @@ impl Counts {
     }
 }
 
-/// What one LUN or session has done.
+/// The counters of one LUN or session.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) read: Counts,
@@ -72,7 +72,7 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    /// As `stats` of the API has them; `None`: it does not.
+    /// From `stats` of the API; `None`: it does not report them.
     pub(crate) fn of(json: &Value) -> Option<Stats> {
         Some(Stats {
             read: Counts::of(&json["read"])?,
@@ -90,7 +90,7 @@ impl Stats {
     }
 }
 
-/// What was done in a time.
+/// What was done in a period.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Load {
     pub(crate) stats: Stats,
@@ -108,12 +108,12 @@ impl Load {
         counts.bytes as f64 / self.seconds
     }
 
-    /// Both directions, and what is neither, a second: what tables are sorted by.
+    /// All commands a second, by which tables are sorted.
     pub(crate) fn commands(&self) -> f64 {
         (self.stats.read.commands + self.stats.write.commands + self.stats.other) as f64 / self.seconds
     }
 
-    /// For other programs.
+    /// As JSON.
     pub(crate) fn json(&self) -> Value {
         let direction = |counts: &Counts| {
             json!({
@@ -132,9 +132,9 @@ impl Load {
     }
 }
 
-/// The counters of a list, read again and again.
+/// The counters of a list that is read repeatedly.
 pub(crate) struct Rates {
-    /// What distinguishes its items.
+    /// The key that identifies its items.
     key: &'static str,
     before: Option<Reading>,
 }
@@ -144,7 +144,7 @@ impl Rates {
         Rates { key, before: None }
     }
 
-    /// A list that was read then: each item with what it has done since the reading before.
+    /// The items of a list, read at this time, each with its load since the previous reading.
     pub(crate) fn read(&mut self, items: Vec<Value>, at: Instant) -> Vec<(Value, Option<Load>)> {
         let now = Reading::of(&items, self.key, at);
         let load = |item: &Value| now.since(self.before.as_ref()?, &item[self.key]);
@@ -172,7 +172,7 @@ impl Reading {
         Reading { at, stats: items.iter().filter_map(of_item).collect() }
     }
 
-    /// What an item has done since an earlier reading; one that was not there then began at nothing.
+    /// The load of an item since an earlier reading; an item that is new since then began at zero.
     fn since(&self, earlier: &Reading, id: &Value) -> Option<Load> {
         let seconds = self.at.saturating_duration_since(earlier.at).as_secs_f64();
         let id = id.to_string();

@@ -24,7 +24,7 @@ pub(crate) struct SessionsArguments {
 /// `lunette disconnect`.
 #[derive(Debug, Args)]
 pub(crate) struct DisconnectArguments {
-    /// Its number, as lunette sessions and the log have it
+    /// Its number, as shown by lunette sessions and in the log
     session: u64,
     #[command(flatten)]
     change: ChangeArguments,
@@ -51,11 +51,11 @@ const WHO: [Column; 8] = [
     Figures("IN FLIGHT"),
 ];
 
-/// What goes to the details first on a narrow terminal.
+/// Columns that move to the details on a narrow terminal, in this order.
 const DISPENSABLE: [&str; 10] =
     ["ADDRESS", "TRANSPORT", "CORE", "TARGET", "AGE", "R P50", "W P50", "R MB/S", "W MB/S", "IN FLIGHT"];
 
-/// A line of facts for each, and below it how it was reached and what was negotiated.
+/// A row for each session, and below it how it was reached and what was negotiated.
 fn table(sessions: &[(Value, Option<Load>)], shape: Shape) -> String {
     if sessions.is_empty() {
         return "Nobody is connected.\n".into();
@@ -72,7 +72,7 @@ fn table(sessions: &[(Value, Option<Load>)], shape: Shape) -> String {
     table.text(shape.width, &DISPENSABLE)
 }
 
-/// What a session is a session of.
+/// The target of a session; of AoE the unit.
 pub(crate) fn target(session: &Value) -> String {
     match (session["target"].is_string(), session["aoe"].is_string()) {
         (true, _) => word(&session["target"]),

@@ -1,5 +1,4 @@
-//! Signals: INT, TERM and QUIT end the daemon in order, HUP has it read its file again; no other that a process can catch
-//! ends it.
+//! Signals: INT, TERM and QUIT shut the daemon down, HUP reloads its file; no other signal that a process can catch ends it.
 
 use crate::{INTERRUPTED, interrupts_of_tools};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -26,7 +25,7 @@ const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
 /// The signals of a daemon, caught from the moment it is made.
 pub(crate) struct Caught {
     signals: Signals,
-    /// Once it is set, the next signal that asks for the end ends the process at once.
+    /// Once it is set, the next signal that requests the end ends the process at once.
     stopping: Arc<AtomicBool>,
 }
 
@@ -61,24 +60,24 @@ pub(crate) fn interrupts() -> io::Result<Receiver<()>> {
     Ok(receiver)
 }
 
-/// What a signal asks for.
+/// What a signal requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
     /// The end.
     End,
-    /// That the configuration file is read again.
+    /// A reload of the configuration file.
     Reload,
 }
 
 impl Caught {
-    /// Waits for a signal that asks for the end. There is nothing to read again.
+    /// Waits for a signal that requests the end, where nothing can be reloaded.
     pub(crate) fn wait(&mut self) {
         while self.next() == Asked::Reload {
             tracing::warn!("SIGHUP is ignored: there is no configuration file");
         }
     }
 
-    /// Waits for a signal that asks for something.
+    /// Waits for a signal that requests something.
     pub(crate) fn next(&mut self) -> Asked {
         for signal in self.signals.forever() {
             match signal {

@@ -21,14 +21,14 @@ pub(crate) struct StatusArguments {
     admin: AdminArguments,
 }
 
-/// Exit status of a daemon that runs, but not all of it is well.
+/// Exit status when the daemon runs, but a LUN is not well.
 const NOT_WELL: u8 = 3;
 /// Events that are shown.
 const EVENTS: usize = 8;
-/// LUNs that are not well, of which more are only counted.
+/// How many LUNs that are not well are named; more are counted.
 const LUNS: usize = 20;
 
-/// Shows how the daemon is.
+/// Shows the daemon's status.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<String, Failure> {
     let admin = arguments.watch.admin(&arguments.admin);
     let mut before = None;
@@ -61,7 +61,7 @@ fn not_well(ill: &[(String, String)]) -> String {
     format!("not well: LUN {}{more}", names.join(", "))
 }
 
-/// What the API says about a daemon at a moment.
+/// A reading of a daemon's state.
 struct Status {
     /// The process.
     daemon: Value,
@@ -166,7 +166,7 @@ const CORES: [Column; 7] = [
     Figures("BUFFERS"),
 ];
 
-/// Cores and what their time went into, since the last time or the start.
+/// How cores spent their time, since the last reading or the start.
 fn cores(cores: &[Value], before: &[Value]) -> String {
     let mut table = Table::new(&CORES);
     for core in cores {
@@ -181,7 +181,7 @@ fn cores(cores: &[Value], before: &[Value]) -> String {
     table.text(None, &[])
 }
 
-/// Parts of a core's time that it was busy, polling and asleep.
+/// The parts of its time that a core was busy, polling and asleep.
 pub(crate) fn parts(core: &Value, before: Option<&Value>) -> [Option<f64>; 3] {
     let times = |core: &Value| ["busy_s", "polling_s", "asleep_s"].map(|key| core[key].as_f64());
     let now = times(core);
@@ -200,7 +200,7 @@ pub(crate) fn percent(part: Option<f64>) -> String {
     part.map_or_else(|| NONE.into(), |part| format!("{:.0}%", part * 100.0))
 }
 
-/// Something that has happened.
+/// An event.
 #[derive(Clone, PartialEq, Debug)]
 struct Event {
     kind: String,
@@ -214,7 +214,7 @@ impl Event {
         json
     }
 
-    /// In a line: when, what, and what is said about it.
+    /// A line: when, what, and its details.
     fn text(&self) -> String {
         let fields = self.data.as_object().into_iter().flatten();
         let fields = fields.filter(|(key, value)| *key != "time" && !value.is_null() && !value.is_array());
@@ -229,7 +229,7 @@ impl Event {
     }
 }
 
-/// The last events, read on from where they were read to.
+/// The last events, read from where the previous reading ended.
 #[derive(Default)]
 struct Events {
     last: Vec<Event>,
@@ -238,8 +238,8 @@ struct Events {
 }
 
 impl Events {
-    /// Too many clients may follow events: then there are none to be shown. A daemon that does not answer at all is found out
-    /// by what else is asked.
+    /// If too many clients follow events, there are none to show. A daemon that does not answer at all is noticed by the other
+    /// requests.
     fn read_on(&mut self, admin: &AdminArguments) {
         if let Ok(text) = admin.events(self.id.as_deref().unwrap_or("0")) {
             self.take(&text);

@@ -1,14 +1,14 @@
-//! Tables of what a daemon reports, and how its figures are written there.
+//! Tables of what a daemon reports, and the format of figures in them.
 
 use config::format_size;
 use serde_json::Value;
 use std::time::Duration;
 use wire::shown;
 
-/// Stands where nothing is known.
+/// The cell for an unknown value.
 pub(crate) const NONE: &str = "-";
 
-/// What a column holds: words begin below its title, figures end below its end.
+/// What a column holds: words are aligned left, figures right.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Column {
     Words(&'static str),
@@ -26,18 +26,18 @@ impl Column {
 /// How tables are shown.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Shape {
-    /// It is repeated, with what was done meanwhile.
+    /// They are repeated, with the load in between.
     pub(crate) is_repeated: bool,
-    /// Characters that a row may have, which is as long as it becomes without.
+    /// Characters that a row may have; `None`: any number.
     pub(crate) width: Option<usize>,
 }
 
-/// No text is cut shorter: it would say nothing.
+/// Texts are not cut shorter than this.
 const SHORTEST: usize = 8;
-/// Between two columns.
+/// Blanks between two columns.
 const GAP: usize = 2;
 
-/// Rows below titles, each with a line of details of its own, if it has any.
+/// Rows below titles, each followed by a line of details, if it has any.
 pub(crate) struct Table<'a> {
     columns: &'a [Column],
     rows: Vec<(Vec<String>, String)>,
@@ -54,8 +54,8 @@ impl<'a> Table<'a> {
         self.rows.push((row, details));
     }
 
-    /// All lines. Where rows would be wider than they may, the columns with these titles go to the details, one after the other, and
-    /// then the widest words are cut.
+    /// All lines. If rows would be too wide, the columns with these titles move to the details, one after the other, and then the
+    /// widest column of words is cut.
     pub(crate) fn text(&self, width: Option<usize>, dispensable: &[&str]) -> String {
         let titles: Vec<String> = self.columns.iter().map(|column| column.title().to_owned()).collect();
         let (shown, widths) = self.fit(width.unwrap_or(usize::MAX), &titles, dispensable);
@@ -107,7 +107,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// A text of so many characters at most, without its beginning where it is longer: names of one site differ at their ends.
+/// A text of at most so many characters: of a longer one the end, since names at one site differ there.
 fn end_of(text: &str, width: usize) -> String {
     match text.chars().count().checked_sub(width) {
         None | Some(0) => text.to_owned(),
@@ -115,7 +115,7 @@ fn end_of(text: &str, width: usize) -> String {
     }
 }
 
-/// Text in an answer, made printable; what is none is empty.
+/// Text in an answer, made printable; empty if it is not text.
 pub(crate) fn word(json: &Value) -> String {
     json.as_str().map(|text| shown(text).to_string()).unwrap_or_default()
 }
@@ -130,7 +130,7 @@ pub(crate) fn size(json: &Value) -> String {
     json.as_u64().map_or_else(|| NONE.into(), rounded)
 }
 
-/// Bytes to three digits: a number that changes all the time is not read to the last one.
+/// Bytes to three digits, since nobody reads more of a number that changes all the time.
 pub(crate) fn rounded(bytes: u64) -> String {
     let mut unit = 0;
     let mut number = bytes as f64;
@@ -148,7 +148,7 @@ pub(crate) fn rounded(bytes: u64) -> String {
 
 const UNITS: [&str; 6] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-/// The two largest units.
+/// A duration in its two largest units.
 pub(crate) fn age(age: Duration) -> String {
     let seconds = age.as_secs();
     match seconds {

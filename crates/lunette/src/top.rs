@@ -32,24 +32,24 @@ pub(crate) struct TopArguments {
     admin: AdminArguments,
 }
 
-/// Between two readings.
+/// The time between two readings.
 const EVERY: Duration = Duration::from_secs(1);
-/// How soon a key, a reading or an interrupt shows.
+/// How soon a key, a reading or an interrupt takes effect.
 const SOON: Duration = Duration::from_millis(50);
-/// Readings of which a core's load is shown.
+/// Readings in the history of a core's load.
 const HISTORY: usize = 200;
 
-/// What a thread of its own has found out.
+/// A message from one of the threads that wait for the daemon.
 enum News {
     Read(Result<Reading, Failure>),
-    /// What came of a change.
+    /// The outcome of a change.
     Changed(String),
 }
 
-/// A list, and when it was answered.
+/// A list, and when it was read.
 type List = (Vec<Value>, Instant);
 
-/// What the API says about a daemon at a moment.
+/// A reading of a daemon's state.
 struct Reading {
     /// The process.
     daemon: Value,
@@ -70,7 +70,7 @@ impl Reading {
     }
 }
 
-/// Shows what goes on, until `q`.
+/// Shows the live display, until `q`.
 pub(crate) fn run(arguments: &TopArguments) -> Result<String, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         let text = "this is no terminal; use lunette luns --watch, or lunette sessions --watch";
@@ -125,7 +125,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<String, Failure> {
     shown.map(|()| String::new()).map_err(failed)
 }
 
-/// The daemon answers once nothing of the session is left, which may take long.
+/// Disconnects a session. The daemon answers once that has ended completely, which may take long.
 fn disconnect(admin: &AdminArguments, session: u64, sender: &Sender<News>) {
     let (admin, answers) = (admin.clone(), sender.clone());
     let ended = move || {
@@ -150,7 +150,7 @@ enum Shown {
     Sessions,
 }
 
-/// What it is sorted by: the largest first, names ascending.
+/// The sort order: the largest first, names ascending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Sort {
     #[default]
@@ -162,7 +162,7 @@ enum Sort {
     Name,
 }
 
-/// What a key asks for.
+/// What a key requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wish {
     Nothing,
@@ -170,10 +170,10 @@ enum Wish {
     Disconnect(u64),
 }
 
-/// A LUN or a session, with what it has done since the reading before.
+/// A LUN or a session, with its load since the previous reading.
 type Item = (Value, Option<Load>);
 
-/// What is on the screen.
+/// The state of the display.
 struct Model {
     reading: Option<Reading>,
     luns: Vec<Item>,
@@ -185,11 +185,11 @@ struct Model {
     sort: Sort,
     /// The row that is selected.
     selected: usize,
-    /// What was selected by a key, which stays so wherever it is sorted to; null: the first row is.
+    /// The item that was selected by a key, which stays selected wherever it is sorted to; null: the first row.
     chosen: Value,
-    /// The session whose end has yet to be confirmed, and whose it is.
+    /// The session whose end has yet to be confirmed, with its initiator.
     asks: Option<(u64, String)>,
-    /// What came of a change, until the next key.
+    /// The outcome of a change, until the next key.
     message: String,
     /// Why the daemon does not answer, until it does.
     lost: String,
@@ -215,7 +215,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Takes what was read.
+    /// Takes a reading.
     fn take(&mut self, mut reading: Reading) {
         let [luns, sessions] = &mut self.rates;
         self.luns = luns.read(std::mem::take(&mut reading.luns.0), reading.luns.1);
@@ -237,7 +237,7 @@ impl Model {
         self.arrange();
     }
 
-    /// Sorts, and keeps what is selected. If it has gone, what stands there now is.
+    /// Sorts, and keeps the selection. If the selected item has gone, the one in its place is selected.
     fn arrange(&mut self) {
         let sort = self.sort;
         for (items, name) in [(&mut self.luns, "name"), (&mut self.sessions, "initiator")] {
@@ -261,7 +261,7 @@ impl Model {
         self.chosen = self.items().get(self.selected).map_or(Value::Null, |(item, _)| item[key].clone());
     }
 
-    /// What is shown.
+    /// The items of the table that is shown.
     fn items(&self) -> &[Item] {
         match self.shown {
             Shown::Luns => &self.luns,
@@ -269,7 +269,7 @@ impl Model {
         }
     }
 
-    /// What distinguishes items.
+    /// The key that identifies items.
     fn key(&self) -> &'static str {
         match self.shown {
             Shown::Luns => "name",
@@ -277,17 +277,17 @@ impl Model {
         }
     }
 
-    /// Shows the other table, from its beginning.
+    /// Shows the other table, from its start.
     fn turn(&mut self, shown: Shown) {
         (self.shown, self.chosen, self.selected) = (shown, Value::Null, 0);
     }
 
-    /// The session that is selected, and whose it is.
+    /// The selected session, with its initiator.
     fn asked(&self) -> Option<(u64, String)> {
         asked(&self.sessions.get(self.selected)?.0)
     }
 
-    /// Whether the one is still there of which it was asked.
+    /// Whether the session that is asked about still exists.
     fn has_asked_session(&self) -> bool {
         self.asks.is_some() && self.sessions.iter().any(|(session, _)| asked(session) == self.asks)
     }
@@ -320,7 +320,7 @@ impl Model {
     }
 }
 
-/// A session's number, and whose it is.
+/// A session's number, with its initiator.
 fn asked(session: &Value) -> Option<(u64, String)> {
     let whose = format!("{}, {}", word(&session["initiator"]), target(session));
     Some((session["id"].as_u64()?, whose))

@@ -1,4 +1,4 @@
-//! Reports that are repeated until an interrupt: repainted on a terminal, one block below the other elsewhere.
+//! Reports that are repeated until an interrupt: repainted on a terminal, otherwise printed one after the other.
 
 use crate::client::AdminArguments;
 use crate::rates::{Load, Rates};
@@ -13,21 +13,21 @@ use std::io::{self, IsTerminal as _};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-/// How a report is wanted.
+/// Options of a report.
 #[derive(Debug, Args)]
 pub(crate) struct WatchArguments {
     /// Print JSON; with --watch a line each time
     #[arg(long)]
     pub(crate) json: bool,
-    /// Repeat it until Ctrl-C, with what was done in between: every second, or as often as this says, such as 5 or 500ms
+    /// Repeat until Ctrl-C, with the load in between: every second, or at this interval, such as 5 or 500ms
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
     watch: Option<Duration>,
 }
 
-/// Of a terminal that does not say how large it is.
+/// Size of a terminal that does not report it.
 const SIZE: (u16, u16) = (80, 24);
 
-/// No more often: rates over less say little.
+/// The shortest interval: rates over less mean little.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -43,12 +43,12 @@ impl WatchArguments {
         self.watch.is_some()
     }
 
-    /// The daemon to ask, again and again if it is repeated.
+    /// The daemon, for repeated requests if the report is repeated.
     pub(crate) fn admin(&self, admin: &AdminArguments) -> AdminArguments {
         if self.is_repeated() { admin.repeated() } else { admin.clone() }
     }
 
-    /// A list of the API as this table, in which each item has what it did meanwhile, once that is known; `key` distinguishes
+    /// A list of the API as this table, each item with its load since the last reading, once that is known; `key` identifies
     /// items.
     pub(crate) fn list(
         &self,
@@ -68,7 +68,7 @@ impl WatchArguments {
         })
     }
 
-    /// On a terminal that is repainted, a table fits.
+    /// On a terminal that is repainted, tables fit its width.
     fn shape(&self) -> Shape {
         let width = self.repaints().then(|| usize::from(terminal::size().unwrap_or(SIZE).0));
         Shape { is_repeated: self.is_repeated(), width }
@@ -78,7 +78,7 @@ impl WatchArguments {
         self.is_repeated() && io::stdout().is_terminal() && !self.json
     }
 
-    /// The report that is made so, or, when it is repeated, nothing once an interrupt has come.
+    /// The report; or, when it is repeated, nothing once an interrupt has come.
     pub(crate) fn run(&self, mut report: impl FnMut() -> Result<String, Failure>) -> Result<String, Failure> {
         let Some(interval) = self.watch else { return report() };
         let interrupts = signals::interrupts()
@@ -117,7 +117,7 @@ impl WatchArguments {
     }
 }
 
-/// JSON for people, too.
+/// JSON that people can read, too.
 pub(crate) fn pretty(json: &Value) -> String {
     format!("{json:#}\n")
 }
@@ -127,8 +127,7 @@ fn with_rates((mut item, load): (Value, Option<Load>)) -> Value {
     item
 }
 
-/// What stands on the screen instead of what stood there: as many lines as fit, of which longer ones are wrapped, the last line for
-/// the cursor.
+/// The text that repaints the screen: as many lines as fit, wrapped where they are too long; the last line is for the cursor.
 fn screen(text: &str, (columns, rows): (u16, u16)) -> String {
     let end_of_line = Clear(ClearType::UntilNewLine);
     let rows = usize::from(rows.saturating_sub(1));
@@ -144,7 +143,7 @@ fn screen(text: &str, (columns, rows): (u16, u16)) -> String {
     format!("{}{}{}", MoveTo(0, 0), lines.collect::<String>(), Clear(ClearType::FromCursorDown))
 }
 
-/// A line in lines of so many characters, which begin below its first word.
+/// Wraps a line at so many characters; the following lines are indented like the first.
 fn wrapped(line: &str, columns: usize) -> Vec<String> {
     let indent = line.chars().take_while(|c| *c == ' ').count().min(columns / 2);
     let most = columns.max(indent + 1);
@@ -161,7 +160,7 @@ fn wrapped(line: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Prints it; nothing is said about a reader that has gone.
+/// Prints it; that its reader has gone is not an error.
 pub(crate) fn show(text: &str) -> Result<(), Failure> {
     print(text).map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure { text: String::new(), status: PIPE_CLOSED },

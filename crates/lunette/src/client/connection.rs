@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where a daemon is asked.
+/// Where a daemon is reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// A socket in the file system.
@@ -30,7 +30,7 @@ pub(super) struct Host {
 }
 
 impl Place {
-    /// What `--admin` says, or what is wrong with it and what to write.
+    /// Parses `--admin`; the error says what is wrong, and what to write.
     pub(super) fn parse(text: &str) -> Result<Place, (&'static str, &'static str)> {
         match text.split_once("://") {
             None => Ok(Place::Socket(text.into())),
@@ -58,7 +58,7 @@ impl Host {
         Ok(Host { name: bare.unwrap_or(name).into(), port })
     }
 
-    /// Its addresses, one at least.
+    /// Its addresses, at least one.
     pub(super) fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let addresses: Vec<SocketAddr> = (self.name.as_str(), self.port).to_socket_addrs()?.collect();
         match addresses.is_empty() {
@@ -85,14 +85,14 @@ impl fmt::Display for Host {
     }
 }
 
-/// A connection that ends when the time for all of an exchange is up.
+/// A connection with a deadline for the whole exchange.
 pub(super) struct Timed {
     socket: Box<dyn Socket>,
     deadline: Instant,
 }
 
 impl Timed {
-    /// To a socket in the file system.
+    /// Connects to a socket in the file system.
     pub(super) fn unix(path: &Path, deadline: Instant) -> io::Result<Timed> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let address = SocketAddrUnix::new(path)?;
@@ -108,7 +108,7 @@ impl Timed {
         }
     }
 
-    /// To the first address that answers; each has its share of the time.
+    /// Connects to the first address that answers; each has its share of the time.
     pub(super) fn tcp(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Timed> {
         let mut last = io::ErrorKind::AddrNotAvailable.into();
         for (address, others) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {

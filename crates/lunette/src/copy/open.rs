@@ -17,15 +17,15 @@ use std::sync::Arc;
 use store::lane::Backend;
 use store::{Claim, OpenError, rbd};
 
-/// What is copied from or to.
+/// One end of a copy.
 pub(super) struct Medium {
-    /// For messages: without secrets.
+    /// Its name in messages, without secrets.
     pub(super) name: String,
     pub(super) end: End,
     place: Place,
 }
 
-/// What the command line names.
+/// An end of a copy as the command line names it.
 enum Place {
     Url(Box<Url>),
     Rbd(Box<RbdImage>),
@@ -35,7 +35,7 @@ enum Place {
 }
 
 impl Medium {
-    /// An image has a disk inside, and its bytes are hardly meant.
+    /// Refuses disk images of other formats: their bytes are hardly what is meant.
     pub(super) fn check_format(&self) -> Result<(), Failure> {
         let Place::Path(path) = &self.place else { return Ok(()) };
         let format = store::image::format(path);
@@ -49,7 +49,7 @@ impl Medium {
         }
     }
 
-    /// What holds data is hardly meant to be overwritten.
+    /// Refuses a destination that holds data, which is hardly meant to be overwritten.
     pub(super) fn check_content(&self) -> Result<(), Failure> {
         if self.end.is_blank {
             return Ok(());
@@ -71,7 +71,7 @@ impl Medium {
     }
 }
 
-/// Opens what is read.
+/// Opens the source.
 pub(super) fn source(text: &str, pieces: u32) -> Result<Medium, Failure> {
     let place = Place::parse(text)?;
     let end = match &place {
@@ -84,7 +84,7 @@ pub(super) fn source(text: &str, pieces: u32) -> Result<Medium, Failure> {
     Ok(Medium { name: place.name(), end, place })
 }
 
-/// Opens what is written: as large as the source at least, and not in use.
+/// Opens the destination, which must be at least as large as the source, and not in use.
 pub(super) fn destination(text: &str, from: &Medium, pieces: u32) -> Result<Medium, Failure> {
     let place = Place::parse(text)?;
     let name = place.name();
@@ -197,7 +197,7 @@ fn open_null(size: u64) -> End {
     End { store: store::open_null(size), block_bytes: 1, holes_read_zeros: true, is_blank: false }
 }
 
-/// `size`: of a file that is made if it does not exist.
+/// `size`: of a file that is created if it does not exist.
 fn open_path(path: &Path, size: Option<u64>, read_only: bool) -> Result<End, Failure> {
     let metadata = match (path.metadata(), size) {
         (Ok(metadata), _) => metadata,
@@ -239,7 +239,7 @@ fn probe_device(path: &Path, read_only: bool) -> Result<u32, Failure> {
     })
 }
 
-/// A store's own remedies are for who serves it.
+/// Without a store's own remedies, which are for serving it.
 fn refused(error: &OpenError) -> Failure {
     Failure::failed(format!("{}: {}", error.what, error.problem))
 }

@@ -1,4 +1,4 @@
-//! How far it is: a bar on a terminal, otherwise a line now and then.
+//! Progress: a bar on a terminal, otherwise a line now and then.
 
 use super::transfer::Progress;
 use config::format_size;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Gone when dropped.
+/// A progress report, which is removed when dropped.
 pub(super) struct Bar {
     what: String,
     /// `None`: no terminal.

@@ -53,7 +53,7 @@ pub(super) struct Options {
     pub(super) sparse: bool,
 }
 
-/// How far it is, in bytes of the source.
+/// Progress, in bytes of the source.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Progress {
     /// The whole.

@@ -1,4 +1,4 @@
-//! The way from what runs to what is wanted, and back.
+//! Making a change step by step, and rolling it back.
 
 use super::fault;
 use super::plan::{Cut, Planned, Step};
@@ -10,15 +10,15 @@ use std::io;
 use std::sync::mpsc;
 use std::thread;
 
-/// What was done of a change.
+/// The steps of a change that were made.
 #[derive(Default)]
 pub(super) struct Taken {
     pub(super) steps: Vec<StepOfChange>,
-    /// Of files from which something was cut off.
+    /// Files that were truncated.
     cuts: Vec<Fault>,
     /// What may not be durable.
     pub(super) warnings: Vec<String>,
-    /// What has yet to end that was to.
+    /// What was to end, and has not yet.
     pub(super) unended: Vec<Fault>,
 }
 
@@ -27,7 +27,7 @@ impl Taken {
         self.steps.is_empty() && self.cuts.is_empty()
     }
 
-    /// What whoever asked for it is to know of a change that was made.
+    /// Warnings about a change that was made.
     pub(super) fn notices(&self) -> Vec<String> {
         let unended = self.unended.iter().map(|Fault { place, what, fix }| {
             format!("{place}: this was done, but not all that it ends has ended: {what}; {fix}")
@@ -35,7 +35,7 @@ impl Taken {
         self.warnings.iter().cloned().chain(unended).collect()
     }
 
-    /// What is wrong with what was done of one that was not made in full.
+    /// Faults of a change that was made in part.
     pub(super) fn faults(&self) -> Vec<Fault> {
         let fix = "restore it from elsewhere";
         let unkept = self.warnings.iter().map(|what| fault("what was written", what, fix));
@@ -43,7 +43,7 @@ impl Taken {
     }
 }
 
-/// Takes all steps, or those before the one that fails.
+/// Makes all steps, or those before the first that fails.
 ///
 /// # Errors
 /// Why that fails.
@@ -59,7 +59,7 @@ pub(super) fn make(
     planned.coming.iter().try_for_each(|step| take(daemon, step, to, wants(&step.step, &before, to), taken))
 }
 
-/// A LUN that goes and comes again, as one does that becomes writable, has the store that it had.
+/// A LUN that is removed and added by one change, such as one that becomes writable, has the store that it had.
 fn wants(step: &StepOfChange, before: &Config, to: &Config) -> Wants {
     let StepOfChange::AddLun(name) = step else { return Wants::Store };
     let comes = to.luns.iter().find(|lun| lun.name == *name);
@@ -93,7 +93,7 @@ fn take(daemon: &mut Daemon, step: &Step, to: &Config, wants: Wants, taken: &mut
     Ok(())
 }
 
-/// Cuts off the file of a LUN that has gone for it.
+/// Truncates the file of a LUN that was removed for that.
 fn cut_off(patience: &Patience, cut: &Cut, taken: &mut Taken) -> Result<(), Fault> {
     tracing::info!("configuration: {cut}");
     let (path, size_bytes) = (cut.path.clone(), cut.size_bytes);
@@ -115,7 +115,7 @@ fn cut_off(patience: &Patience, cut: &Cut, taken: &mut Taken) -> Result<(), Faul
     })
 }
 
-/// Goes back to what was before; what is not as it was.
+/// Rolls a change back. Returns what is not as it was before.
 pub(super) fn roll_back(daemon: &mut Daemon, to: &Config, taken: &Taken) -> Vec<Fault> {
     let mut faults = taken.faults();
     faults.extend(taken.steps.iter().filter_map(|step| lost(step, to, daemon.config())));
@@ -137,7 +137,7 @@ pub(super) fn roll_back(daemon: &mut Daemon, to: &Config, taken: &Taken) -> Vec<
     faults
 }
 
-/// What a step has done that nothing takes back.
+/// What cannot be rolled back of a step.
 fn lost(step: &StepOfChange, before: &Config, now: &Config) -> Option<Fault> {
     let find = |config: &Config, name: &str| config.luns.iter().find(|lun| lun.name == name).cloned();
     match step {
@@ -163,7 +163,7 @@ fn lost(step: &StepOfChange, before: &Config, now: &Config) -> Option<Fault> {
     }
 }
 
-/// Does what may block without end, as a file system that hangs does, but waits no longer than there is patience.
+/// Does what may block forever, as when a file system hangs, but waits no longer than `patience`.
 ///
 /// # Errors
 /// When it has not ended by then, and may end later.

@@ -1,4 +1,4 @@
-//! What happens in the daemon, as clients of the admin interface follow it: without what comes too often.
+//! Events of the daemon for clients of the admin interface, with a limit on those that come too often.
 
 use super::tally::Tally;
 use admin::Desk;
@@ -10,26 +10,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Events that wait to be published. Cores do not wait: what they have no room for is counted.
+/// Events that may wait to be published. Cores do not wait: further ones are counted.
 const QUEUE: usize = 4096;
-/// Sessions that begin or end at once, and then in a second, before they are only counted.
+/// Sessions that may begin or end in a burst, and then per second, before they are only counted.
 const SESSIONS_AT_ONCE: u32 = 200;
 const SESSIONS_PER_SECOND: u32 = 20;
-/// Between two events about errors of one LUN, and between two about what was left out.
+/// The pause between two events about errors of one LUN, and between two about events that were left out.
 const APART: Duration = Duration::from_secs(1);
-/// Steps of a change that its event names, and characters of each: a thousand events are kept.
+/// Steps of a change that its event names, and characters of each, since a thousand events are kept.
 const STEPS_NAMED: usize = 100;
 const STEP_CHARS: usize = 300;
-/// LUNs whose errors are counted at once.
+/// LUNs whose errors are counted at the same time.
 const LUNS_MAX: usize = 16_384;
 
-/// What was reported, and has yet to be published.
+/// An event that has yet to be published.
 pub(crate) struct Happened {
     queue: Receiver<Event>,
     lost: Arc<AtomicU64>,
 }
 
-/// Where cores report to, and where that is read.
+/// The two ends of the queue of events.
 pub(crate) fn channel(tally: &Arc<Tally>) -> (Events, Happened) {
     let (sender, queue): (SyncSender<Event>, _) = sync_channel(QUEUE);
     let lost = Arc::<AtomicU64>::default();
@@ -47,7 +47,7 @@ pub(crate) fn channel(tally: &Arc<Tally>) -> (Events, Happened) {
 }
 
 impl Happened {
-    /// Publishes all until the daemon has ended.
+    /// Publishes all events until the daemon has ended.
     pub(crate) fn publish(self, desk: &Desk) {
         let mut filter = Filter::new(Instant::now());
         loop {
@@ -77,7 +77,7 @@ struct Counted {
     due: Instant,
 }
 
-/// Leaves out what comes too often, and says how much that was.
+/// Leaves out events that come too often, and counts them.
 struct Filter {
     errors: BTreeMap<String, Counted>,
     /// Sessions that may begin or end now, and since when that is so.
@@ -93,7 +93,7 @@ impl Filter {
         Filter { errors: BTreeMap::new(), sessions: SESSIONS_AT_ONCE, since: now, left_out: 0, due: now }
     }
 
-    /// When something is to be published.
+    /// When something is due.
     fn due(&self) -> Option<Instant> {
         let errors = self.errors.values().map(|counted| counted.due);
         errors.chain((self.left_out > 0).then_some(self.due)).min()
@@ -156,13 +156,13 @@ impl Filter {
     }
 }
 
-/// With the time at which it is published.
+/// An event with its time.
 pub(super) fn timed(mut data: Value) -> Value {
     data["time"] = humantime::format_rfc3339_millis(SystemTime::now()).to_string().into();
     data
 }
 
-/// What a change was and did, without the details of a large one.
+/// The event of a change, without the details of a large one.
 pub(super) fn change(who: &str, what: &str, outcome: &str, steps: &[String]) -> Value {
     let named: Vec<String> = steps.iter().take(STEPS_NAMED).map(|step| shortened(step)).collect();
     let more = steps.len() - named.len();

@@ -7,14 +7,14 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
-/// A new text beside the file, which is durable, and gone unless it takes the file's place.
+/// A new text in a file beside it, durable; it is removed unless it replaces the file.
 pub(super) struct Replacement {
     file: PathBuf,
     beside: PathBuf,
 }
 
 impl Replacement {
-    /// Writes a text beside the file that a path leads to, with that one's owner and mode.
+    /// Writes a text beside the file that a path leads to, with the same owner and mode.
     pub(super) fn prepare(path: &Path, text: &str) -> io::Result<Replacement> {
         let file = fs::canonicalize(path)?;
         let found = file.metadata()?;
@@ -34,7 +34,7 @@ impl Replacement {
         Ok(replacement)
     }
 
-    /// Takes the place of the file, if that still has the text `before`.
+    /// Replaces the file, if that still has the text `before`.
     pub(super) fn commit(self, before: &str) -> io::Result<()> {
         if fs::read_to_string(&self.file)? != before {
             return Err(io::Error::other("somebody else has changed it meanwhile"));

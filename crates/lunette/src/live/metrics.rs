@@ -1,4 +1,4 @@
-//! What the daemon counts, for Prometheus: names and meanings are in docs/metrics.md.
+//! The daemon's counters for Prometheus; docs/metrics.md has names and meanings.
 
 use super::readings;
 use super::tally::{Reading, Tally};
@@ -13,13 +13,13 @@ use std::fmt;
 /// A sample's labels.
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 
-/// What one answer shows.
+/// The contents of one answer.
 #[derive(Debug)]
 struct Scrape {
     units: Vec<UnitReading>,
     cores: Vec<CoreReading>,
     tally: Reading,
-    /// Where they are asked for.
+    /// If they were requested.
     sessions: Vec<SessionSummary>,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn text(meters: &Meters, tally: &Tally, sessions: Vec<SessionSummary>
     written
 }
 
-/// Names of the counts of something, and what they are of.
+/// Names of counters, with their values.
 struct Names {
     commands: &'static str,
     bytes: &'static str,
@@ -154,7 +154,7 @@ impl Scrape {
     }
 }
 
-/// Commands that have ended, of those with these labels.
+/// Commands that have ended, with these labels.
 fn counts(encoder: &mut DescriptorEncoder<'_>, names: &Names, all: &[(Labels<'_>, &Counts)]) -> fmt::Result {
     let Names { commands, bytes, duration, errors, of } = names;
     let help = format!("Commands of {of} that have ended");

@@ -1,4 +1,4 @@
-//! What is to be done to get from what runs to what is wanted, in words; and what must not be done.
+//! The plan of a change: its steps, described for people, and what must not be done.
 
 use super::{fault, refused};
 use admin::{Fault, Refusal, Refused};
@@ -11,22 +11,22 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// A change that can be made, as far as that can be seen before.
+/// A change that can be made, as far as is known before.
 pub(super) struct Planned {
-    /// What goes first: also LUNs whose files are cut off.
+    /// What is removed first, including LUNs whose files are truncated.
     pub(super) leaving: Vec<Step>,
-    /// What is served then.
+    /// What is served in between.
     pub(super) between: Config,
     pub(super) cuts: Vec<Cut>,
-    /// What comes; last what grows, which nothing takes back.
+    /// What is added, and last what grows, which cannot be rolled back.
     pub(super) coming: Vec<Step>,
 }
 
 impl Planned {
-    /// From what is served to what is wanted; only one LUN may lose data.
+    /// The plan from what is served to what is wanted; only one LUN may lose data.
     ///
     /// # Errors
-    /// Why that cannot be.
+    /// Why the change cannot be made.
     pub(super) fn of(
         before: Config,
         config: Config,
@@ -57,7 +57,7 @@ impl Planned {
         Ok(Planned { leaving, between, cuts, coming })
     }
 
-    /// All of it in words.
+    /// Describes all steps.
     pub(super) fn texts(&self) -> Vec<String> {
         let text = |step: &Step| step.text.clone();
         let cuts = self.cuts.iter().map(Cut::to_string);
@@ -71,7 +71,7 @@ fn grows(old: &Config, new: &Config, step: &StepOfChange) -> bool {
     find(old, name).zip(find(new, name)).is_some_and(|(old, new)| old.store != new.store)
 }
 
-/// Portals to come where nobody can listen. Where another goes from the port, that is seen when it has.
+/// Portals that cannot listen. If another portal leaves the port first, that is only known then.
 fn taken_portals(new: &Config, steps: &[Step]) -> Vec<Fault> {
     let leaves = |port: u16| {
         let mut all = steps.iter();
@@ -88,7 +88,7 @@ fn taken_portals(new: &Config, steps: &[Step]) -> Vec<Fault> {
     steps.iter().filter_map(taken).collect()
 }
 
-/// One step, and what it does to whom.
+/// One step, and its description.
 pub(super) struct Step {
     /// For the engine.
     pub(super) step: StepOfChange,
@@ -99,7 +99,7 @@ pub(super) struct Step {
 /// The steps from `old` to `new`.
 ///
 /// # Errors
-/// What only a restart can change, or what would lose data that nobody said may be lost.
+/// What only a restart can change, or what would lose data without permission.
 fn plan(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<Fault>> {
     let steps = diff(old, new);
     let comes =
@@ -125,7 +125,7 @@ fn plan(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<Fault>> {
     Ok(steps.into_iter().map(described).collect())
 }
 
-/// The LUNs to come that cannot be opened, as far as that can be seen before anything is changed.
+/// New LUNs that cannot be opened, as far as is known before anything is changed.
 fn missing(old: &Config, new: &Config, steps: &[Step], host: &dyn Host) -> Vec<Fault> {
     // What one has that goes is locked until then.
     let is_ours = |lun: &Lun| old.luns.iter().any(|other| path(other).is_some() && path(other) == path(lun));
@@ -138,8 +138,8 @@ fn missing(old: &Config, new: &Config, steps: &[Step], host: &dyn Host) -> Vec<F
     steps.iter().filter_map(missing).collect()
 }
 
-/// LUNs that go and come again with another file than they have: theirs was deleted, moved or replaced meanwhile, and would be
-/// lost when it is closed.
+/// LUNs that would be reopened with another file: theirs was deleted, moved or replaced meanwhile, and would be lost when it is
+/// closed.
 fn misplaced(old: &Config, leaving: &[Step], coming: &[Step]) -> Vec<Fault> {
     let comes = |name: &str| coming.iter().any(|step| step.step == StepOfChange::AddLun(name.into()));
     let misplaced = |step: &Step| {
@@ -160,7 +160,7 @@ fn misplaced(old: &Config, leaving: &[Step], coming: &[Step]) -> Vec<Fault> {
     leaving.iter().chain(coming).filter_map(misplaced).collect()
 }
 
-/// Whether this process has the file open that a path leads to. Only what was opened by that name is looked at: others may be on
+/// Whether this process has the file open that a path leads to. Only files opened by that name are checked: others may be on
 /// file systems that do not answer.
 fn is_open_here(path: &Path, file: &Metadata) -> bool {
     let (Ok(path), Ok(entries)) = (path.canonicalize(), std::fs::read_dir("/proc/self/fd")) else {
@@ -179,12 +179,12 @@ pub(super) struct Cut {
     pub(super) name: String,
     /// The file.
     pub(super) path: PathBuf,
-    /// Its bytes then.
+    /// Its new size.
     pub(super) size_bytes: u64,
 }
 
 impl Cut {
-    /// Why it is not cut.
+    /// Why it cannot be truncated.
     pub(super) fn fault(&self) -> Fault {
         Fault {
             place: format!("LUN {}", self.name),
@@ -200,7 +200,7 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Files of which something is to be cut off: those of LUNs whose size this changes. What others have by now is not its concern.
+/// Files to be truncated: those of LUNs whose `size` this changes.
 fn cuts(old: &Config, new: &Config) -> Vec<Cut> {
     let changed =
         |lun: &Lun| find(new, &lun.name).map(|after| &after.store).filter(|after| **after != lun.store);
@@ -254,7 +254,7 @@ fn text(step: &StepOfChange, old: &Config, new: &Config) -> String {
     }
 }
 
-/// The names of those that differ.
+/// The names of keys that differ.
 fn differing<'a>(all: impl IntoIterator<Item = (&'a str, bool)>) -> Vec<String> {
     all.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name.to_owned()).collect()
 }
@@ -319,7 +319,7 @@ fn portal(old: &Portal, new: &Portal) -> Vec<String> {
     ])
 }
 
-/// What changes of a target: LUNs by number and name, and the rest by its key.
+/// The differences of a target: LUNs by number and name, the rest by key.
 fn target(old: &Config, before: &Target, new: &Config, after: &Target) -> Vec<String> {
     let lists = |config: &Config, target: &Target| {
         let of = |list: &[(u16, usize)]| {

@@ -1,4 +1,4 @@
-//! What the daemon counts, as JSON.
+//! The daemon's counters, as JSON.
 
 use super::tally::Tally;
 use super::{metrics, sessions};
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wire::SenseKey;
 
-/// What a daemon counts, for clients of the admin interface.
+/// A daemon's counters, for clients of the admin interface.
 pub(crate) struct Readings {
     pub(crate) meters: Meters,
     pub(crate) sessions: engine::Sessions,

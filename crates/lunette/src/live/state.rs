@@ -1,4 +1,4 @@
-//! What is published of the daemon, as JSON.
+//! The published state of the daemon, as JSON.
 
 use config::{ByDevice, Config, Group, HugePages, Limits, Lun, Portal, Rate, StoreSpec, Target, show_cores};
 use engine::daemon::UnitSummary;

@@ -1,9 +1,9 @@
-//! What is counted of a daemon as a whole: who comes and is refused, and what becomes of reloads. Cores count here as well, and do not wait.
+//! Counters of a daemon as a whole: sessions, refused logins, and reloads. Cores count here as well, without waiting.
 
 use engine::{Event, Refusal};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What sessions speak, as [`Event::SessionBegun`] has it.
+/// The transports of sessions, as in [`Event::SessionBegun`].
 const TRANSPORTS: [&str; 4] = ["iSCSI", "iSER", "SRP", "AoE"];
 
 /// Counts since the start.
@@ -20,13 +20,13 @@ pub(crate) struct Tally {
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// Sessions that there are, by what they speak.
+    /// Present sessions, by transport.
     pub(super) sessions: Vec<(&'static str, u64)>,
-    /// Logins, by why they were refused.
+    /// Refused logins, by reason.
     pub(super) refused: Vec<(&'static str, u64)>,
     /// Reloads, by their outcome.
     pub(super) reloads: Vec<(&'static str, u64)>,
-    /// Whether the last one was made, or none was asked for.
+    /// Whether the last one succeeded, or there was none.
     pub(super) last_reload_done: bool,
 }
 
@@ -42,7 +42,7 @@ fn count(counts: &[AtomicU64], place: Option<usize>) {
 }
 
 impl Tally {
-    /// Counts what has happened. Whether it is only to be counted.
+    /// Counts an event. Returns whether it is only to be counted.
     pub(crate) fn take(&self, event: &Event) -> bool {
         match event {
             Event::SessionBegun { transport, .. } => count(&self.begun, place(transport)),
@@ -61,7 +61,7 @@ impl Tally {
         false
     }
 
-    /// A reload was made, or not.
+    /// Counts a reload.
     pub(super) fn reloaded(&self, is_done: bool) {
         let count = if is_done { &self.reloads_done } else { &self.reloads_refused };
         count.fetch_add(1, Ordering::Relaxed);

@@ -14,16 +14,16 @@ use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap}
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Columns of the screen from which on all figures fit.
+/// Width of the screen from which all figures fit.
 const WIDE: u16 = 116;
-/// Rows of the screen from which on what is selected is shown in more detail, and characters of that.
+/// Height of the screen from which the selected row has details, and the length of these.
 const HIGH: u16 = 16;
 const DETAILS: u16 = 480;
-/// A reading that is older shows its age.
+/// The age of a reading from which it is shown.
 const FRESH: Duration = Duration::from_secs(3);
 /// Characters of a core's bar.
 const BAR: usize = 16;
-/// Columns of what is said of a core beside its past.
+/// Width of a core's figures, to the right of which is its history.
 const CORE: u16 = 58;
 
 /// Draws all of it.
@@ -73,8 +73,7 @@ fn count(number: usize, word: &str) -> String {
     format!("{number} {word}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A line for each core, as many as there is room for: how much of its time it was busy, polling and asleep, and how
-/// busy before.
+/// A line for each core, as many as fit: how much of its time it was busy, polling and asleep, and how busy it was before.
 fn cores(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let reported = model.reading.iter().flat_map(|reading| &reading.cores);
     for ((core, (now, history)), area) in reported.zip(&model.cores).zip(area.rows()) {
@@ -103,7 +102,7 @@ fn cores(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     }
 }
 
-/// A column: its title, its width, and whether it is shown on a narrow screen, too.
+/// A column: its title, its width, and whether a narrow screen has it as well.
 type Column = (&'static str, Constraint, bool);
 
 const LUNS: [Column; 4] = [
@@ -141,7 +140,7 @@ fn columns(shown: Shown) -> Vec<Column> {
     [what, &LOAD].concat()
 }
 
-/// What they have of an item.
+/// The cells of an item.
 fn texts(shown: Shown, (item, load): &Item) -> Vec<String> {
     let cells = match shown {
         Shown::Luns => lun(item),
@@ -192,7 +191,7 @@ fn session(session: &Value) -> Vec<String> {
     ]
 }
 
-/// What the columns that are shown do not say about what is selected.
+/// Details of the selected row that no column shows.
 fn details(model: &Model, width: u16) -> Paragraph<'_> {
     let Some(selected) = model.items().get(model.selected) else { return Paragraph::default() };
     let columns = columns(model.shown);

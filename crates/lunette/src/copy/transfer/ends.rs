@@ -13,12 +13,12 @@ use std::time::Duration;
 use store::lane::{LANE_TAGS, Lane, Op, OpId, Outcome, Submitted, WORK_BYTES};
 use wire::Places;
 
-/// Room for what lanes need for themselves. Memory is taken only as it is used.
+/// Bytes for what lanes need themselves. Memory is taken only as it is used.
 const LANES_BYTES: u64 = 16 << 20;
-/// How often lanes look at their deadlines, and watchers are called.
+/// How often lanes check their deadlines, and watchers are called.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Which of the two.
+/// One of the two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
     From,
@@ -98,7 +98,7 @@ impl Ends {
         self.in_flight > 0 || !self.finished.is_empty()
     }
 
-    /// Moves everything on; waits when there is nothing to do, but not for long.
+    /// Advances everything; waits a short while when there is nothing to do.
     pub(super) fn turn(&mut self) {
         let mut is_waiting = self.on_each(|lane, io, done| {
             lane.work(io, WORK_BYTES, done);

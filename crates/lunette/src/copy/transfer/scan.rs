@@ -1,11 +1,11 @@
-//! Goes over the source from its beginning to its end: which piece is next, and whether it holds data.
+//! Scans the source from start to end: which piece is next, and whether it holds data.
 
 /// A mapped range is taken to be this long at least: asking costs more than reading.
 const MAPPED_BYTES_MIN: u64 = 1 << 20;
 /// The longest range that is cleared by one operation: so that progress is seen.
 const HOLE_BYTES_MAX: u64 = 64 << 20;
 
-/// What comes next.
+/// The next piece.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Piece {
     /// Bytes to be read.
@@ -34,7 +34,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// `asks`: unmapped ranges are wanted to be known.
+    /// `asks`: the source is asked which ranges are mapped.
     pub(super) fn new(end: u64, unit: u32, piece_bytes: u32, asks: bool) -> Scan {
         let known_to = if asks { 0 } else { end };
         Scan { at: 0, end, unit: unit.into(), piece_bytes, known_to, is_mapped: true, is_asking: false }
@@ -78,7 +78,7 @@ impl Scan {
         };
     }
 
-    /// The source does not know: all the rest is read.
+    /// The source does not know: all that is left is read.
     pub(super) fn without_extents(&mut self) {
         self.is_asking = false;
         self.is_mapped = true;
