@@ -1,4 +1,4 @@
-//! How what is served changes while it is served: in rounds, each of which every core acknowledges before the next begins.
+//! Changes of what is served, while it is served: in rounds, each of which every core acknowledges before the next begins.
 
 use crate::core::aoe::Ledger;
 use crate::message::{InterfaceMessage, Message};
@@ -16,29 +16,29 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// How long cores may take to say what they wait for.
+/// How long cores may take to report what they wait for.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// A change of what is served.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A LUN comes, and targets show it.
+    /// Add a LUN, and show it to targets.
     Add {
-        /// What it is; no other has its name, serial number or AoE address.
+        /// The LUN; no other has its name, serial number or AoE address.
         lun: Box<Lun>,
         /// Where.
         shown: Vec<Shown>,
     },
-    /// A LUN goes: new commands end with LOGICAL UNIT NOT SUPPORTED, and those that were begun end as they do.
+    /// Remove a LUN: new commands end with LOGICAL UNIT NOT SUPPORTED, and those that have begun end normally.
     Remove {
         /// Its name.
         name: String,
     },
-    /// A LUN goes, and another comes in its place.
+    /// Replace a LUN by another.
     Replace {
-        /// The name of the one that goes.
+        /// The name of the one that is removed.
         name: String,
-        /// What comes.
+        /// The new one.
         lun: Box<Lun>,
     },
 }
@@ -54,7 +54,7 @@ pub struct Shown {
     pub number: u16,
 }
 
-/// What all cores do at a time.
+/// What all cores do at the same time.
 enum Round<I: Io> {
     Add(NewUnit<I>),
     Configure(Arc<[Arc<Unit>]>),
@@ -62,13 +62,13 @@ enum Round<I: Io> {
     Remove(u32),
 }
 
-/// The sockets of an interface that comes, and its number.
+/// The sockets of a new interface, and its number.
 type Lines<I> = (Arc<Segment>, Vec<<I as Io>::Line>);
 
-/// A change under way, and what it changes.
+/// What is served, and the change in progress.
 pub(crate) struct Changes<I: Io = Uring> {
     mail: Vec<Sender<Message<I>>>,
-    /// What is to be served, as it was asked for.
+    /// What is to be served, as configured.
     config: Config,
     served: Arc<Served>,
     /// How many units have had each slot of the cores' tables.
@@ -80,39 +80,39 @@ pub(crate) struct Changes<I: Io = Uring> {
     next_portal: usize,
     next_segment: usize,
     rounds: VecDeque<Round<I>>,
-    /// What the interface that comes is served by, once all cores know it.
+    /// The sockets of a new interface, to be handed out once all cores know it.
     lines: Option<Lines<I>>,
-    /// What has yet to be acknowledged of the round that has begun, in order.
+    /// The acknowledgements that are outstanding, in order.
     awaited: VecDeque<Awaited>,
-    /// What took too long, and was overtaken by what came behind it.
+    /// Those that took too long, and are no longer waited for.
     overtaken: Vec<Awaited>,
-    /// Units that nobody is shown any more, and that have not been released yet.
+    /// Units that nobody is shown any more, but that have not been released yet.
     leaving: Vec<Gone>,
     /// Those that have been, since [`Changes::settle`] was called.
     released: Vec<Released>,
-    /// Every store of a unit that has gone was flushed.
+    /// Every store of a removed unit was flushed.
     is_flushed: bool,
 }
 
-/// What all cores are to acknowledge.
+/// An acknowledgement by all cores.
 struct Awaited {
     what: Act,
     acknowledged: mpsc::Receiver<bool>,
-    /// How many cores have yet to.
+    /// How many cores are outstanding.
     left: usize,
     is_flushed: bool,
 }
 
-/// What cores do in a round.
+/// What cores acknowledge in a round.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Act {
-    /// They take what they serve from now on. Whatever follows relies on it.
+    /// They serve the new snapshot. Whatever follows relies on it.
     Take,
     /// Homes of these units configure them, one request after the other.
     Configure(Vec<u32>),
-    /// Sessions end, and what was begun in them.
+    /// Sessions have ended, with all that was begun in them.
     End,
-    /// A unit ends what was begun, and is released.
+    /// A unit has ended what was begun, and is released.
     Release(u32),
 }
 
@@ -137,21 +137,21 @@ pub(crate) struct Released {
 #[derive(Clone, Copy, Default)]
 struct Slot {
     is_taken: bool,
-    /// Of the one who has it, or of the next.
+    /// The generation of its unit, or of the next one.
     generation: u32,
 }
 
-/// What became of a change.
+/// The progress of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
-    /// Cores are at it.
+    /// It is in progress.
     Waits,
     /// It is done; false: a store could not be flushed.
     Done(bool),
 }
 
 impl<I: Io> Changes<I> {
-    /// Of cores that serve this, with these units, which `config` asked for.
+    /// For cores that serve this, with these units, as configured by `config`.
     pub(crate) fn new(
         mail: &[Sender<Message<I>>],
         served: &Arc<Served>,
@@ -178,12 +178,12 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// What is to be served when all is done that was begun, as it was asked for.
+    /// What is to be served once the change in progress is done, as configured.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The same with what only stores know.
+    /// The same, completed by what only stores know.
     pub(crate) fn served(&self) -> &Arc<Served> {
         &self.served
     }
@@ -193,7 +193,7 @@ impl<I: Io> Changes<I> {
         self.units.get(&number)
     }
 
-    /// What a change makes of what is served.
+    /// Plans a change.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -227,7 +227,7 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// What a step to another configuration makes of what is served.
+    /// Plans a step to another configuration.
     ///
     /// # Errors
     /// When it cannot be taken.
@@ -280,7 +280,7 @@ impl<I: Io> Changes<I> {
         Ok(plan)
     }
 
-    /// Of a configuration in which the LUN named `comes` is another than any before, and the one at `goes` is no more.
+    /// The plan for a configuration in which the LUN named `comes` is new, and the one at `goes` is removed.
     fn plan_of(&self, config: Config, comes: Option<&str>, goes: Option<usize>) -> Plan {
         let mut served = config.clone();
         served.srp_guid = self.served.config.srp_guid;
@@ -294,7 +294,7 @@ impl<I: Io> Changes<I> {
         Plan { config, served, comes, goes, changes: None, doors, opens: None, attaches: None }
     }
 
-    /// What listens at the portals then, as [`StepOfChange::after`] has them.
+    /// The listeners of the portals, as [`StepOfChange::after`] has them.
     fn plan_doors(&self, step: &StepOfChange, plan: &mut Plan) {
         let now = &self.config.portals;
         match step {
@@ -315,8 +315,8 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// Makes ready what a plan takes, with the store of the LUN that comes, what listens at the portal that does, and the sockets of
-    /// the interface that does. Nothing has changed.
+    /// Prepares what a plan needs, with the store of a new LUN, the listener of a new portal, or the sockets of a new interface.
+    /// Nothing has changed yet.
     ///
     /// # Errors
     /// When there are too many LUNs.
@@ -381,8 +381,8 @@ impl<I: Io> Changes<I> {
         Arc::new(Segment { number, interface: interface.clone() })
     }
 
-    /// Units that are others before this is served: by ports that come and what is configured of them, and in any case the one
-    /// that changes; and those that are others after that, by ports that go.
+    /// Units that change before this is served, by new ports and by what is configured of them, always with the one that is
+    /// changed; and those that change after it, by ports that are removed.
     fn configured(&self, served: &Served, ports: &[Vec<Port>], changes: Option<u32>) -> (Units, Units) {
         let (mut early, mut late) = (Vec::new(), Vec::new());
         for ((lun, number), ports) in served.config.luns.iter().zip(&served.units).zip(ports) {
@@ -431,7 +431,7 @@ impl<I: Io> Changes<I> {
         self.rounds.extend(gone.map(Round::Remove));
     }
 
-    /// A unit goes, which is served until now.
+    /// Begins to remove a unit.
     fn leaves(&mut self, unit: u32) {
         self.units.remove(&unit);
         let index = self.served.units.iter().position(|other| *other == unit);
@@ -443,7 +443,7 @@ impl<I: Io> Changes<I> {
         self.served.find(name).ok_or_else(|| format!("there is no LUN {name}"))
     }
 
-    /// Whether no other LUN but this one has anything of it that is a LUN's own.
+    /// Whether no other LUN has its name, serial number or AoE address.
     fn is_new(&self, lun: &Lun, but: Option<usize>) -> Result<(), String> {
         let others = self.served.config.luns.iter().enumerate().filter(|(index, _)| Some(*index) != but);
         for (_, other) in others {
@@ -463,7 +463,7 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// The number of the next unit: the first slot that is free, and how many had it before.
+    /// The number of the next unit: the first free slot, and its generation.
     fn next_number(&self) -> Result<u32, String> {
         let free = self.slots.iter().position(|slot| !slot.is_taken);
         let slot = free.unwrap_or(self.slots.len());
@@ -472,7 +472,7 @@ impl<I: Io> Changes<I> {
         if slot >= 1 << SLOT_BITS { Err("there are too many LUNs".into()) } else { Ok(number) }
     }
 
-    /// Goes on with what cores have acknowledged.
+    /// Continues with what cores have acknowledged.
     pub(crate) fn poll(&mut self) -> Progress {
         loop {
             while let Some(awaited) = self.awaited.front_mut() {
@@ -493,7 +493,7 @@ impl<I: Io> Changes<I> {
         Progress::Done(std::mem::replace(&mut self.is_flushed, true))
     }
 
-    /// The first core of an interface that has come hands its sockets out.
+    /// The first core of a new interface gets its sockets, and hands them out.
     fn attach(&mut self) {
         let Some((segment, lines)) = self.lines.take() else { return };
         let first = segment.interface.cores.first();
@@ -504,9 +504,9 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// Goes on without waiting for what hangs, which is left to end as it does: units and sessions that go. What comes behind
-    /// relies on none of it: a unit is released once nothing is under way there, a home does one request after the other, and what
-    /// sessions have begun holds on to what it needs.
+    /// Continues without waiting for units and sessions that hang, which are left to end in their own time. Later changes do not
+    /// rely on that: a unit is released once nothing is in progress there, a home does one request after the other, and what
+    /// sessions have begun holds what it needs.
     pub(crate) fn hasten(&mut self) -> Progress {
         loop {
             let progress = self.poll();
@@ -521,7 +521,7 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// Waits so long for an acknowledgement, at most. Whether somebody is there to give one.
+    /// Waits for an acknowledgement, at most so long. False: no core is left to give one.
     pub(crate) fn wait(&mut self, at_most: Duration) -> bool {
         let Some(awaited) = self.awaited.front_mut() else { return true };
         let heard = awaited.acknowledged.recv_timeout(at_most);
@@ -529,24 +529,24 @@ impl<I: Io> Changes<I> {
         heard != Err(mpsc::RecvTimeoutError::Disconnected)
     }
 
-    /// Whether cores have yet to take something of what was begun, without which the rest of it does not begin.
+    /// Whether cores have yet to serve a snapshot, before which the rest of the change cannot begin.
     pub(crate) fn is_under_way(&self) -> bool {
         !self.awaited.is_empty() || !self.rounds.is_empty() || self.lines.is_some()
     }
 
-    /// The units that were released since the last call, also those whose end was overtaken.
+    /// The units that were released since the last call, including those that were no longer waited for.
     pub(crate) fn settle(&mut self) -> Vec<Released> {
         let over: Vec<Awaited> = self.overtaken.extract_if(.., |awaited| awaited.is_over()).collect();
         over.iter().for_each(|awaited| self.release(awaited));
         std::mem::take(&mut self.released)
     }
 
-    /// Whether a unit that nobody is shown any more has yet to be released.
+    /// Whether a removed unit has yet to be released.
     pub(crate) fn is_leaving(&self, unit: u32) -> bool {
         self.leaving.iter().any(|gone| gone.unit == unit)
     }
 
-    /// What is waited for, or was overtaken, in words.
+    /// Describes what is outstanding.
     pub(crate) fn waits_for(&mut self) -> Vec<String> {
         let all = self.awaited.iter_mut().chain(&mut self.overtaken);
         let left: Vec<Act> = all.filter_map(|one| (!one.is_over()).then(|| one.what.clone())).collect();
@@ -580,7 +580,7 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// What all have acknowledged: if a unit was released, others may have what it had.
+    /// All have acknowledged it: if a unit was released, its slot is free.
     fn release(&mut self, awaited: &Awaited) {
         let Act::Release(unit) = awaited.what else { return };
         let slot = &mut self.slots[slot(unit)];
@@ -620,7 +620,7 @@ impl<I: Io> Changes<I> {
 }
 
 impl Awaited {
-    /// Whether all have acknowledged it by now.
+    /// Whether all have acknowledged it.
     fn is_over(&mut self) -> bool {
         while self.left > 0 {
             match self.acknowledged.try_recv() {
@@ -639,33 +639,33 @@ impl Awaited {
     }
 }
 
-/// What a change makes of what is served.
+/// A planned change.
 pub(crate) struct Plan {
-    /// As it was asked for.
+    /// The configuration.
     config: Config,
-    /// The same with what only stores know.
+    /// The same, completed by what only stores know.
     served: Config,
-    /// The LUN of it that comes.
+    /// Its new LUN.
     comes: Option<usize>,
-    /// The LUN that goes, among those that are served now.
+    /// The LUN that is removed, among those that are served now.
     goes: Option<usize>,
-    /// The unit whose LUN is configured anew.
+    /// The unit whose LUN is reconfigured.
     changes: Option<u32>,
-    /// What listens at the portals, but for the one that is to be opened.
+    /// The listeners of the portals, except the one that is to be opened.
     doors: Vec<Arc<Door>>,
     /// That one, in the configuration, and its number.
     opens: Option<(usize, usize)>,
-    /// The interface that comes, among those of the configuration.
+    /// The new interface, among those of the configuration.
     attaches: Option<usize>,
 }
 
 impl Plan {
-    /// The LUN that comes, whose store may know more of it.
+    /// The new LUN, which its store may complete.
     pub(crate) fn comes(&mut self) -> Option<&mut Lun> {
         self.comes.and_then(|index| self.served.luns.get_mut(index))
     }
 
-    /// The LUN that is configured anew, with its unit's number.
+    /// The LUN that is reconfigured, with its unit's number.
     pub(crate) fn changes(&self, served: &Served) -> Option<(u32, &Lun)> {
         let number = self.changes?;
         let before = served.units.iter().position(|unit| *unit == number)?;
@@ -673,18 +673,18 @@ impl Plan {
         Some((number, self.served.luns.iter().find(|lun| lun.name == *name)?))
     }
 
-    /// The portal that is to be opened, its number, and what listens there now.
+    /// The portal that is to be opened, its number, and its present listener.
     pub(crate) fn opens(&self) -> Option<(&Portal, usize, Option<&Arc<Door>>)> {
         let (index, number) = self.opens?;
         Some((self.served.portals.get(index)?, number, self.doors.get(index)))
     }
 
-    /// The interface that comes.
+    /// The new interface.
     pub(crate) fn attaches(&self) -> Option<&AoeInterface> {
         self.served.aoe.get(self.attaches?)
     }
 
-    /// What is served then, of which only the machine knows the name of SRP's ports.
+    /// What will be served; only the machine knows the names of its SRP ports.
     pub(crate) fn srp_guid(&mut self) -> &mut Option<u64> {
         &mut self.served.srp_guid
     }
@@ -699,30 +699,30 @@ pub(crate) struct Prepared<I: Io> {
     served: Served,
     unit: Option<NewUnit<I>>,
     lines: Option<Lines<I>>,
-    /// Units that are others before that is served, and after.
+    /// Units that are reconfigured before that is served, and after.
     early: Units,
     late: Units,
-    /// The unit that goes.
+    /// The unit that is removed.
     pub(crate) gone: Option<u32>,
-    /// The one that comes.
+    /// The one that is added.
     pub(crate) come: Option<u32>,
-    /// Whether that can be served, whatever its store says.
+    /// Whether that can be served, whatever its store reports.
     pub(crate) fit: Result<(), String>,
 }
 
 impl<I: Io> Prepared<I> {
-    /// What is served then.
+    /// What will be served.
     pub(crate) fn served(&self) -> &Served {
         &self.served
     }
 
-    /// What counts for the unit that comes, if one does.
+    /// The meter of the new unit, if there is one.
     pub(crate) fn meter(&self) -> Option<Arc<UnitMeter>> {
         self.unit.as_ref().map(|unit| unit.meter.clone())
     }
 }
 
-/// A LUN that stays has what only its store knows.
+/// Copies what only stores know to LUNs that stay.
 fn as_found(lun: &mut Lun, before: &Lun) {
     (lun.block_bytes, lun.physical_block_bytes) = (before.block_bytes, before.physical_block_bytes);
     if let (StoreSpec::Ram { huge_pages, .. }, StoreSpec::Ram { huge_pages: chosen, .. }) =
@@ -732,7 +732,7 @@ fn as_found(lun: &mut Lun, before: &Lun) {
     }
 }
 
-/// Has a target show a LUN.
+/// Adds a LUN to a target.
 fn show(targets: &mut [Target], shown: &Shown, index: usize) -> Result<(), String> {
     let Shown { target: name, group, number } = shown;
     let target = targets.iter_mut().find(|target| target.name == *name);
@@ -754,12 +754,12 @@ fn show(targets: &mut [Target], shown: &Shown, index: usize) -> Result<(), Strin
     }
 }
 
-/// A unit's number is a slot of the cores' tables, and above it how many units had that before: 28 bits, as a completion's
-/// tag has room for.
+/// A unit's number is a slot of the cores' tables, and above it the slot's generation: 28 bits, which fit into a completion's
+/// tag.
 const SLOT_BITS: u32 = 15;
 const GENERATION_MASK: u32 = (1 << 13) - 1;
 
-/// The slot that a unit's number says.
+/// The slot of a unit's number.
 pub(crate) fn slot(number: u32) -> usize {
     (number & ((1 << SLOT_BITS) - 1)) as usize
 }

@@ -1,4 +1,4 @@
-//! The daemon: opens stores, binds portals, starts a thread for each core, and ends them in order.
+//! The daemon: opens stores, binds portals, starts a thread for each core, and shuts all of it down.
 
 mod changing;
 
@@ -45,13 +45,13 @@ const ARENA_BYTES: u64 = 128 << 20;
 /// How long the start waits for addresses that are in use, all portals together: the kernel closes the sockets of a
 /// ring some time after its process was killed.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
-/// State files, what the system is asked for, and up to 64 clients of the admin interface.
+/// Descriptors for state files, for reading from /proc, and for up to 64 clients of the admin interface.
 const OWN_DESCRIPTORS: u64 = 128;
 
 /// What a client of a Ceph cluster opens: its threads' events, and connections to as many monitors and OSDs as it usually has.
 const RADOS_DESCRIPTORS: usize = 64;
 
-/// Between two tries.
+/// The pause between two attempts.
 const PORT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running daemon. Dropping it without [`Daemon::stop`] leaves its threads running until the process ends.
@@ -72,27 +72,27 @@ pub struct Daemon {
     about: About,
     changes: Changes,
     patience: Patience,
-    /// Units that are still to be released.
+    /// Removed units that have yet to be released.
     leaving: Vec<Leaving>,
-    /// What became of those that were, once nobody waited for them any more.
+    /// The outcome of those that were released once nobody waited for them.
     left: Result<(), NotKept>,
     events: Events,
     meters: Meters,
 }
 
-/// A unit that has gone, as far as anybody sees.
+/// A unit that was removed and has yet to be released.
 struct Leaving {
     unit: u32,
     serial: String,
     watch: Option<Watch>,
 }
 
-/// What is served as one unit.
+/// A served unit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnitSummary {
     /// The LUN's name in the configuration.
     pub name: String,
-    /// The store in words.
+    /// Describes the store.
     pub store: String,
     /// Size in bytes; 0 when the store failed.
     pub size_bytes: u64,
@@ -133,27 +133,27 @@ impl Turns {
     }
 }
 
-/// What has to be there of a LUN that comes.
+/// What is required of a new LUN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wants {
-    /// Its store: if that does not open, nothing has changed.
+    /// Its store has to open; otherwise nothing has changed.
     Store,
-    /// The same; its store was served until an earlier step of this change: a file may have more than its size says, as when the
-    /// daemon starts.
+    /// The same, where its store was served until an earlier step of this change: a file may be larger than `size`, as at the
+    /// start of the daemon.
     KnownStore,
-    /// The LUN, on the way back to what was before: if its store does not open, it is not ready until it does, as when the daemon
-    /// starts, and a file that has grown stays as it is.
+    /// Nothing, when a change is rolled back: if its store does not open, it is not ready until it does, as at the start of the
+    /// daemon, and a file that has grown stays as it is.
     Lun,
 }
 
-/// Why a change of what is served was not made, or is not all that it should be.
+/// Why a change was not made, or not completely.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChangeError {
     /// Nothing has changed.
     Refused(String),
-    /// It was made.
+    /// It was made, but not all that was written may be durable.
     NotKept(NotKept),
-    /// It was made, but what it ends has not ended in time, and is left to end as it does.
+    /// It was made, but what it removes has not ended in time, and is left to end in its own time.
     Unended(String),
 }
 
@@ -169,7 +169,7 @@ impl fmt::Display for ChangeError {
 
 impl std::error::Error for ChangeError {}
 
-/// What was written may not be there at the next start; the log names the store.
+/// Why acknowledged data may be missing at the next start; the log names the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotKept {
     /// A store could not be flushed at the end.
@@ -208,8 +208,8 @@ impl Daemon {
         Daemon::start_as(config, Events::default(), Vec::new(), |_| Ok(()))
     }
 
-    /// The same; what happens is reported there, and these sockets listen at the portals that have their addresses. When everything
-    /// else that the configuration names is open as well, and before any core starts, `settle` may give up rights of the process.
+    /// The same, with events reported to `events`, and with these sockets for the portals that have their addresses. Once
+    /// everything else that the configuration names is open, and before any core starts, `settle` may drop privileges.
     ///
     /// # Errors
     /// As [`Daemon::start`]; when a socket listens at no portal; and those of `settle`.
@@ -222,7 +222,7 @@ impl Daemon {
         Daemon::begin(config, events, sockets, settle, opening::open_all)
     }
 
-    /// The same with stores that are opened so.
+    /// The same, with a function that opens stores.
     #[cfg(test)]
     pub(crate) fn start_with(
         config: Config,
@@ -304,17 +304,17 @@ impl Daemon {
         &self.units
     }
 
-    /// What it counts, for another thread.
+    /// Its counters, for other threads.
     pub fn meters(&self) -> Meters {
         self.meters.clone()
     }
 
-    /// A way to its sessions, for another thread.
+    /// Its sessions, for other threads.
     pub fn sessions(&self) -> Sessions {
         Sessions::new(&self.mail, &self.registry)
     }
 
-    /// What names the SRP target ports, as id_ext and ioc_guid, if there are any.
+    /// The GUID of SRP target ports, their id_ext and ioc_guid, if there are any.
     pub fn srp_guid(&self) -> Option<u64> {
         self.srp_guid
     }
@@ -322,7 +322,7 @@ impl Daemon {
     /// Finishes commands in flight, asks initiators to log out, flushes stores, and ends. Blocks until all is done.
     ///
     /// # Errors
-    /// When what was written may not be there at the next start.
+    /// When acknowledged data may be missing at the next start.
     pub fn stop(mut self) -> Result<(), NotKept> {
         let cores = self.begin_stop();
         let mut outcome = Ok(());
@@ -349,17 +349,17 @@ impl Daemon {
         outcome
     }
 
-    /// What waits for turns of its cores.
+    /// The turns of its cores.
     pub fn turns(&self) -> Turns {
         Turns { cores: self.mail.clone() }
     }
 
-    /// The configuration that is served: the one of the start, after all that was changed since.
+    /// The configuration that is served, with all changes since the start.
     pub fn config(&self) -> &Config {
         self.changes.config()
     }
 
-    /// Its changes wait so long at most.
+    /// How long its changes wait at most.
     #[cfg(test)]
     pub(crate) fn wait_at_most(&mut self, limit: std::time::Duration) {
         self.patience.limit = limit;
@@ -371,7 +371,7 @@ impl Daemon {
         (self.registry.clone(), self.mail.clone())
     }
 
-    /// Asks the cores to stop: once.
+    /// Asks the cores to stop, once.
     fn begin_stop(&mut self) -> Vec<JoinHandle<bool>> {
         let cores = std::mem::take(&mut self.cores);
         if !cores.is_empty() {
@@ -388,7 +388,7 @@ impl Drop for Daemon {
     }
 }
 
-/// What cores of this configuration share, and what they serve first.
+/// What the cores of this configuration share, and the first snapshot that they serve.
 pub(crate) fn share<L: Line>(
     config: Config,
     doors: Vec<Door>,
@@ -414,7 +414,8 @@ pub(crate) fn share<L: Line>(
     (Arc::new(shared), served)
 }
 
-/// Makes what the configuration takes for granted; from which descriptor on there are none for connections.
+/// Creates the state directory and raises the limit of descriptors. Returns the descriptor from which on none are for
+/// connections.
 fn prepare(config: &mut Config) -> Result<i32, StartError> {
     if let Some(dir) = &config.state_dir {
         state::make_directory(dir).map_err(|error| {
@@ -452,8 +453,8 @@ fn raise_descriptor_limit(config: &Config) -> Option<u64> {
     limit
 }
 
-/// What the daemon opens while it serves: state files, clients of the admin interface, stores that come late, and sessions with
-/// other targets.
+/// Descriptors that the daemon opens while it serves: state files, clients of the admin interface, stores that open late, and
+/// sessions with other targets.
 fn own_descriptors(config: &Config) -> u64 {
     let of_lun = |lun: &Lun| match lun.store {
         StoreSpec::Null { .. } | StoreSpec::Ram { .. } => 0,
@@ -467,7 +468,7 @@ fn own_descriptors(config: &Config) -> u64 {
     (config.luns.iter().map(of_lun).sum::<usize>() + config.portals.len()) as u64 + OWN_DESCRIPTORS
 }
 
-/// These are kept back from connections, but no more than a quarter of all.
+/// These are reserved, but no more than a quarter of all.
 fn sockets_end(config: &Config, limit: Option<u64>) -> i32 {
     let Some(limit) = limit else { return i32::MAX };
     let kept = own_descriptors(config).min(limit / 4);
@@ -499,7 +500,7 @@ fn open_doors(config: &Config, mut given: Vec<(String, TcpListener)>) -> Result<
     each.map(|(number, (portal, socket))| door(portal, number, socket.map(Arc::new))).collect()
 }
 
-/// What listens at a portal by TCP, if anything does.
+/// The TCP listener of a portal, if it has one.
 fn bind(portal: &Portal, patience: &mut Duration) -> Result<Option<TcpListener>, StartError> {
     if portal.rdma == ByDevice::Only {
         return Ok(None);
@@ -516,7 +517,7 @@ fn bind(portal: &Portal, patience: &mut Duration) -> Result<Option<TcpListener>,
     Ok(Some(listener))
 }
 
-/// A portal with this number, where this listens by TCP.
+/// A portal with this number and TCP listener.
 fn door(portal: &Portal, number: usize, socket: Option<Arc<TcpListener>>) -> Result<Door, StartError> {
     let address = socket.as_ref().map_or(Ok(portal.listen), |socket| bound(socket))?;
     let by_device = listen_by_device(portal, address)?.map(Arc::new);
@@ -524,7 +525,7 @@ fn door(portal: &Portal, number: usize, socket: Option<Arc<TcpListener>>) -> Res
     Ok(Door { number, address, handle, socket, by_device })
 }
 
-/// What listens at a portal from now on: that which did before, as far as it is to go on.
+/// The listeners of a portal: those that it had, as far as they are to stay.
 fn reopen(portal: &Portal, number: usize, before: Option<&Arc<Door>>) -> Result<Door, StartError> {
     let mut patience = Duration::ZERO;
     let Some(before) = before else {
@@ -541,7 +542,7 @@ fn reopen(portal: &Portal, number: usize, before: Option<&Arc<Door>>) -> Result<
     Ok(Door { number, address: before.address, handle, socket, by_device: before.by_device.clone() })
 }
 
-/// Listens on an address, and waits for it as long as there is patience when it is in use.
+/// Listens on an address; while it is in use, waits until the deadline.
 fn listen(
     address: SocketAddr,
     patience: &mut Duration,
@@ -568,7 +569,7 @@ fn listen(
     }
 }
 
-/// Where portals say so RDMA devices listen, also on a port that TCP has.
+/// Has RDMA devices listen at portals that say so, also on a port that TCP has.
 fn listen_by_device(portal: &Portal, address: SocketAddr) -> Result<Option<Listener>, StartError> {
     let by_devices = portal.rdma != ByDevice::No;
     let listener = by_devices.then(|| Listener::new(address)).transpose();
@@ -621,7 +622,7 @@ fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
     }
 }
 
-/// What initiators see: the store's own, if it has one.
+/// The serial number that initiators see: the store's own, if it has one.
 fn served_serial(lun: &Lun, traits: &scsi::storage::Traits) -> String {
     let own = traits.identity.map(|own| String::from_utf8_lossy(&own.serial).into_owned());
     own.unwrap_or_else(|| lun.serial.clone())
@@ -641,16 +642,16 @@ fn start_housekeeper(
     spawn("housekeeper", move || housekeeper.run(&work))
 }
 
-/// Whom the watch of a store reports to.
+/// Where the watch of a store reports to.
 #[derive(Clone, Copy)]
 struct Reports<'a> {
     /// Cores.
     mail: &'a [Sender<Message>],
-    /// Whoever follows what happens.
+    /// Events.
     events: &'a Events,
 }
 
-/// Looks after the store of a unit, if that has to be. Memory that opened stays as it is, but for what it takes.
+/// Watches the store of a unit, if it has to be. Memory that has opened is only watched for the space that it takes.
 fn watch(
     config: &Config,
     lun: &Lun,
@@ -706,8 +707,8 @@ struct Seed {
     sockets: Vec<(usize, Socket)>,
 }
 
-/// A core that panics takes the homes of its units and its sessions with it, and others would wait for it for ever: the
-/// process ends at once, so that initiators go elsewhere or come back to one that was started anew.
+/// A core that panics takes the homes of its units and its sessions with it, and others would wait for it forever: the process
+/// ends at once, so that initiators use other paths or reconnect to one that was restarted.
 struct AlarmBell;
 
 impl Drop for AlarmBell {

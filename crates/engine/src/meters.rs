@@ -1,5 +1,5 @@
-//! What a running daemon counts and knows of its units and cores, for whoever reads it from another thread: nobody who serves is asked
-//! for it, or waits.
+//! Counters and state of a running daemon's units and cores, which other threads read without asking cores or having them
+//! wait.
 
 use crate::counters::{Count, Counters, Counts};
 use crate::registry::Registry;
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is counted of a unit, and what its home published last.
+/// The counters of a unit, and what its home published last.
 #[derive(Debug)]
 pub(crate) struct UnitMeter {
     name: String,
-    /// Each core's, which allocates them: memory is near to whoever uses it first.
+    /// Those of each core, which allocates them: memory is on the node of the thread that uses it first.
     cores: Vec<OnceLock<Arc<Counters>>>,
     /// Changed by its home's core alone, when that publishes.
     published: Mutex<Published>,
@@ -22,9 +22,9 @@ pub(crate) struct UnitMeter {
 #[derive(Clone, Debug)]
 struct Published {
     view: View,
-    /// Its store has been open.
+    /// Its store has been open at some time.
     was_open: bool,
-    /// Why it was not, when that was last so.
+    /// Why it was not open, the last time.
     last_error: Option<Arc<str>>,
 }
 
@@ -36,12 +36,12 @@ impl UnitMeter {
         UnitMeter { name: name.into(), cores, published: Mutex::new(published) }
     }
 
-    /// What this core, which is the calling thread, counts.
+    /// The counters of this core, which has to be the calling thread.
     pub(crate) fn on(&self, core: usize) -> Arc<Counters> {
         self.cores[core].get_or_init(Arc::default).clone()
     }
 
-    /// Its home has published this.
+    /// Takes what its home has published.
     pub(crate) fn publish(&self, view: View) {
         self.lock().take(view);
     }
@@ -95,10 +95,10 @@ impl Published {
     }
 }
 
-/// The initiator of a nexus. Logins take the lock behind which it is looked up.
+/// Looks up the initiator of a nexus, behind a lock that logins take as well.
 type Initiators<'a> = &'a dyn Fn(u64) -> Option<String>;
 
-/// The one that is in force.
+/// The reservation that is in force.
 fn reservation(holders: &Holders, initiators: Initiators<'_>) -> Option<Reservation> {
     let Holders { persistent, registered, reserved, list } = holders;
     if !list.is_empty() {
@@ -118,13 +118,13 @@ fn reservation(holders: &Holders, initiators: Initiators<'_>) -> Option<Reservat
 pub enum StoreState {
     /// It does.
     Open,
-    /// It has not been opened yet since the unit is served.
+    /// It has not opened since the unit was added.
     Late,
-    /// It did, and has failed.
+    /// It did, but has failed.
     Failed,
 }
 
-/// What there is to be read of a unit.
+/// A reading of a unit.
 #[derive(Clone, Debug)]
 pub struct UnitReading {
     /// The LUN's name in the configuration.
@@ -133,17 +133,17 @@ pub struct UnitReading {
     pub counts: Counts,
     /// Whether its store serves.
     pub state: StoreState,
-    /// Why it did not, when that was last so.
+    /// Why it did not, the last time.
     pub last_error: Option<String>,
-    /// Its serial number now: a medium that has its own brings it when its store opens.
+    /// Its serial number now: a medium with its own brings that when its store opens.
     pub serial: String,
-    /// Its size now; `None`: its store has not been open yet.
+    /// Its size now; `None`: its store has not opened yet.
     pub size_bytes: Option<u64>,
-    /// What its store takes, where that is looked at.
+    /// The space that its store takes, where that is watched.
     pub used_bytes: Option<u64>,
     /// WCE of its caching mode page now.
     pub write_cache: bool,
-    /// It takes as much as its threshold says; `None`: no `warn_at` is configured.
+    /// Whether its threshold is reached; `None`: no `warn_at` is configured.
     pub threshold_reached: Option<bool>,
     /// Who has reserved it.
     pub reservation: Option<Reservation>,
@@ -154,22 +154,22 @@ pub struct UnitReading {
 /// A reservation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reservation {
-    /// The type of a persistent one, or what else it is.
+    /// The type of a persistent one, or its kind.
     pub kind: &'static str,
     /// Initiator ports.
     pub holders: Vec<String>,
 }
 
-/// What a core says of itself.
+/// The meter of a core.
 #[derive(Debug, Default)]
 pub(crate) struct CoreMeter {
     /// Nanoseconds that it worked.
     busy: Count,
-    /// And that it spent on turns that found nothing.
+    /// Nanoseconds of turns that found nothing.
     polling: Count,
-    /// What it had spun when it last said so.
+    /// How long it had spun at its last report.
     spun: Count,
-    /// Nanoseconds of sleep that were read: no later reading has less.
+    /// Nanoseconds of sleep that were read: later readings have no less.
     asleep: AtomicU64,
     pub(crate) tasks: Count,
     pub(crate) buffer_bytes: Count,
@@ -187,7 +187,7 @@ impl CoreMeter {
         self.spun.set(spun);
     }
 
-    /// How long it was busy, polled, and slept until now. It says what it did a while after.
+    /// How long it was busy, polled, and slept until now. It reports with some delay.
     fn times(&self, elapsed: Duration) -> [Duration; 3] {
         let (busy, polling) = (self.busy.get(), self.polling.get());
         let asleep = (elapsed.as_nanos() as u64).saturating_sub(busy + polling);
@@ -196,12 +196,12 @@ impl CoreMeter {
     }
 }
 
-/// What there is to be read of a core, since the daemon started.
+/// A reading of a core, since the daemon started.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CoreReading {
     /// Its number.
     pub core: usize,
-    /// How long it worked, or waited for a processor that others had.
+    /// How long it worked, or waited for a processor.
     pub busy: Duration,
     /// How long it looked for work and found none.
     pub polling: Duration,
@@ -211,9 +211,9 @@ pub struct CoreReading {
     pub sessions: usize,
     /// Commands in flight that need more than an answer.
     pub tasks: u64,
-    /// What is in use of its I/O buffers, in bytes.
+    /// Bytes of its I/O buffers in use.
     pub buffer_bytes: u64,
-    /// And what there is.
+    /// Bytes of its I/O buffers.
     pub buffer_max_bytes: u64,
 }
 
@@ -249,7 +249,7 @@ impl Meters {
         }
     }
 
-    /// These units are served; one that comes takes the place of another of its name.
+    /// Keeps the units that are served; a new one replaces another of its name.
     pub(crate) fn change(&self, comes: Option<Arc<UnitMeter>>, is_served: impl Fn(&str) -> bool) {
         let mut units = self.lock();
         let is_new = |unit: &UnitMeter| comes.as_ref().is_some_and(|new| new.name == unit.name);
@@ -262,7 +262,7 @@ impl Meters {
         self.units_that(|_| true)
     }
 
-    /// Those whose name is to be seen.
+    /// The units with certain names.
     pub fn units_that(&self, is_seen: impl Fn(&str) -> bool) -> Vec<UnitReading> {
         let units: Vec<_> = self.lock().iter().filter(|unit| is_seen(&unit.name)).cloned().collect();
         units.iter().map(|unit| unit.read(&|nexus| self.registry.initiator(nexus))).collect()

@@ -1,4 +1,4 @@
-//! What is served at present: an immutable snapshot, of which every core has one until it is given the next.
+//! What is served at present: an immutable snapshot, which every core has until it gets the next.
 
 mod offer;
 
@@ -25,17 +25,17 @@ pub(crate) struct Named {
     pub(crate) name: String,
 }
 
-/// A portal that is listened on.
+/// A portal that listens.
 pub(crate) struct Door {
     /// No other portal has it, or had it before.
     pub(crate) number: usize,
-    /// Where; with the port that it has.
+    /// Its address, with the port that was bound.
     pub(crate) address: SocketAddr,
     /// What accepts connections there, if anything.
     pub(crate) handle: Option<Handle>,
-    /// What keeps that open as long as there is a core that may accept from it.
+    /// Keeps that open as long as a core may accept from it.
     pub(crate) socket: Option<Arc<TcpListener>>,
-    /// What listens there with RDMA devices.
+    /// The listener of RDMA devices.
     pub(crate) by_device: Option<Arc<Listener>>,
 }
 
@@ -66,11 +66,11 @@ pub(crate) struct Served {
     pub(crate) exports: BTreeMap<Address, u32>,
     /// What AoE changes of units that it exports since this snapshot.
     pub(crate) ledgers: Vec<(u32, Arc<Ledger>)>,
-    /// How much may be done.
+    /// Limits.
     pub(crate) limits: Limits,
     /// Who may log in.
     pub(crate) access: Arc<Directory>,
-    /// What it changes.
+    /// What distinguishes it from the snapshot before.
     pub(crate) delta: Delta,
 }
 
@@ -126,7 +126,7 @@ impl Served {
         Served { delta: before.map(|before| served.since(before)).unwrap_or_default(), ..served }
     }
 
-    /// What comes after it.
+    /// The next snapshot.
     pub(crate) fn next(&self, parts: Parts) -> Served {
         let ports = Ports::of(&parts.config, Some(&self.ports));
         Served::of(Some(self), parts, ports, self.access.registry())

@@ -1,18 +1,18 @@
-//! Units that come and go while others are served.
+//! Units that are added and removed while others are served.
 //!
-//! A unit comes before anybody is shown it: each core takes its part (`add_unit`), and then what is served from now on
-//! (`change_served`), by which sessions get their LUNs anew. It goes the other way: nobody is shown it any more, so that commands
-//! to it end with LOGICAL UNIT NOT SUPPORTED; each core ends what was begun, in order, and says so to the unit's home; and
-//! when nothing is under way anywhere, nor at the home itself, that flushes the store, and has all cores release it. Each
-//! step is acknowledged by every core before the next begins ([`crate::changes`]), so cores differ by one at most.
+//! A unit is added before anybody is shown it: each core takes its part (`add_unit`), and then the new snapshot
+//! (`change_served`), by which sessions get their LUNs. Removal is the reverse: nobody is shown the unit any more, so that commands
+//! to it end with LOGICAL UNIT NOT SUPPORTED; each core ends what had begun, and reports that to the unit's home; and when
+//! nothing is in progress anywhere, including the home itself, the home flushes the store and has all cores release the unit.
+//! Each step is acknowledged by every core before the next begins ([`crate::changes`]), so cores differ by one at most.
 //!
-//! Nothing misses a unit that has gone:
-//! - Tasks, data that was lent and buffers name it. A core is quiet when it has none of them, and gets none, as no session
-//!   has such a LUN. One that comes from a core that is behind loses it on the way in ([`super::moves`]).
-//! - A session may end afterwards, and ask the home to forget its nexus: that is answered whether the unit is there or not.
-//! - What a session was sent out of the store's memory for a READ that was aborted is sent to its end: PDUs are whole. Until
-//!   that has left the core is not quiet, nor while RDMA of what has ended is under way.
-//! - A lane may have completions to come that mean nothing (a watch): they find no unit.
+//! Nothing needs a unit that has gone:
+//! - Tasks, borrowed data and buffers refer to it. A core is quiet when it has none of them, and gets none, as no session has
+//!   such a LUN. A session that moves here from a core that is behind loses the LUN on arrival ([`super::moves`]).
+//! - A session may end afterwards, and ask the home to forget its nexus: that is answered whether the unit exists or not.
+//! - Data from the store's memory of a READ that was aborted is sent to the end, as PDUs are whole. Until it has left, the core
+//!   is not quiet, nor while RDMA of commands that have ended is in progress.
+//! - A lane may have outstanding completions that mean nothing (a watch): they find no unit.
 
 use super::connection::Connection;
 use super::homes::HomeUnit;
@@ -33,7 +33,7 @@ use std::sync::{Arc, mpsc};
 use store::lane::{Op, Outcome, Submitted};
 
 impl<I: Io> Units<I> {
-    /// A unit goes.
+    /// Begins to remove a unit.
     fn leave(&mut self, number: u32, done: Done) {
         if let Some(unit) = self.get_mut(number) {
             unit.leaving = Some(Leaving { done, stage: Stage::Ending });
@@ -43,13 +43,13 @@ impl<I: Io> Units<I> {
 }
 
 impl<I: Io> Core<I> {
-    /// A unit comes. Nobody is shown it yet.
+    /// Adds a unit. Nobody is shown it yet.
     pub(super) fn add_unit(&mut self, unit: NewUnit<I>, done: &Done) {
         self.units.insert(Unit::new(unit, self.me));
         let _ = done.send(true);
     }
 
-    /// The units whose homes are here are these from now on, once every core knows.
+    /// Reconfigures the units whose homes are here; done once every core knows.
     pub(super) fn configure(&mut self, units: &[Arc<scsi::Unit>], done: Done) {
         let is_here =
             |unit: &&Arc<scsi::Unit>| self.units.get(unit.index).is_some_and(|unit| unit.home.is_some());
@@ -61,14 +61,14 @@ impl<I: Io> Core<I> {
         self.acknowledge_changes();
     }
 
-    /// A unit was configured anew.
+    /// A unit was reconfigured.
     pub(super) fn configured(&mut self, change: u64) {
         self.changes.configured(change);
         self.acknowledge_changes();
     }
 
-    /// This is served from now on: sessions get their LUNs anew, and those end that may no longer be there. `taken`: so it is;
-    /// `done`: what had to end has ended.
+    /// Serves this from now on: sessions get their LUNs, and those that may not stay are ended. `taken` acknowledges that;
+    /// `done`, that what had to end has ended.
     pub(super) fn change_served(&mut self, served: Arc<Served>, taken: &Done, done: Done) {
         let before = std::mem::replace(&mut self.served, served);
         let served = self.served.clone();
@@ -113,7 +113,7 @@ impl<I: Io> Core<I> {
         self.acknowledge_changes();
     }
 
-    /// Sessions that may have something else than by the snapshot before, or may not be there any more.
+    /// Sessions that may be offered something else than by the snapshot before, or may not stay.
     fn concerned(&self) -> Vec<Key> {
         let Delta { targets_changed, unchanged, .. } = &self.served.delta;
         if !targets_changed {
@@ -126,7 +126,7 @@ impl<I: Io> Core<I> {
         self.keys_where(is_concerned)
     }
 
-    /// Sessions of AoE that use units with another limit.
+    /// Sessions of AoE with units whose limit has changed.
     fn relimited(&self) -> Vec<Key> {
         let units = &self.served.delta.relimited;
         if units.is_empty() {
@@ -137,7 +137,7 @@ impl<I: Io> Core<I> {
         })
     }
 
-    /// Copies that have outlived their commands reach what their sessions do: what they may not use any more ends them.
+    /// Copies that continue after their commands reach what their sessions do: a unit that they may not use any more ends them.
     fn restrict_copies(&mut self) {
         for (_, task) in self.tasks.iter_mut() {
             if let Some(conn) = self.connections.get(task.origin) {
@@ -146,7 +146,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Ends tasks that wait at LUNs which their sessions do not see any more. Of a unit that goes all end as they would have, before
+    /// Ends tasks that wait at LUNs which their sessions are not shown any more. Tasks of a unit that is removed end normally, before
     /// it has gone.
     fn refuse_hidden(&mut self) {
         let is_hidden = |task: &Task| {
@@ -160,8 +160,8 @@ impl<I: Io> Core<I> {
         meant.into_iter().for_each(|key| self.refuse_hidden_unit(key));
     }
 
-    /// Acknowledges changes that are done here: nothing of sessions that were ended for them, or that they took a right from, can take
-    /// effect any more, this core listens where it is to, and units are what they are to be.
+    /// Acknowledges changes that are done here: no command of a session that was ended for them, or that they took a right from, can
+    /// take effect any more, this core listens where it should, and units are reconfigured.
     pub(super) fn acknowledge_changes(&mut self) {
         if self.changes.under_way.is_empty() || (!self.stop.has_begun() && self.still_listens()) {
             return;
@@ -180,7 +180,7 @@ impl<I: Io> Core<I> {
         });
     }
 
-    /// The units that sessions still use which were ended for a change, or may not use them so any more.
+    /// The units that are still used by sessions that were ended for a change, or that lost a right to them.
     pub(super) fn report_awaited(&self, to: &mpsc::Sender<Vec<u32>>) {
         let sessions = self.changes.under_way.iter().flat_map(|change| &change.sessions);
         let sessions = sessions.filter_map(|key| self.connections.get(*key));
@@ -190,13 +190,13 @@ impl<I: Io> Core<I> {
         let _ = to.send(tasks.flat_map(Task::units).collect());
     }
 
-    /// A unit goes, which nobody is shown any more.
+    /// Begins to remove a unit, which nobody is shown any more.
     pub(super) fn remove_unit(&mut self, number: u32, done: Done) {
         self.units.leave(number, done);
         self.settle_leaving();
     }
 
-    /// Goes on with units that leave, as far as what was begun has ended.
+    /// Continues with units that leave, as far as what had begun has ended.
     pub(super) fn settle_leaving(&mut self) {
         for number in self.units.leaving.clone() {
             match self.units.get(number).and_then(|unit| unit.leaving.as_ref()).map(|leaving| leaving.stage) {
@@ -218,7 +218,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Whether nothing of the unit is under way on this core.
+    /// Whether nothing of the unit is in progress on this core.
     fn is_quiet(&mut self, number: u32) -> bool {
         // Tasks that were aborted while they waited are still in line.
         self.open_gate(number);
@@ -247,8 +247,8 @@ impl<I: Io> Core<I> {
         self.settle_leaving();
     }
 
-    /// The home of a unit that leaves, once nothing is under way anywhere: what was acknowledged becomes durable, and the unit
-    /// goes.
+    /// At the home of a unit that leaves, once nothing is in progress anywhere: makes durable what was acknowledged, and releases
+    /// the unit.
     fn flush_leaving(&mut self, number: u32) {
         let cores = self.cores();
         let is_idle = |home: &&mut HomeUnit| home.farewell.quiet == cores && home.is_idle();
@@ -289,13 +289,13 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Nothing is under way anywhere: the unit is released.
+    /// Nothing is in progress anywhere: the unit is released.
     pub(super) fn unit_dropped(&mut self, number: u32, is_flushed: bool) {
         self.set_stage(number, Stage::Closing(is_flushed));
         self.close_unit(number, is_flushed);
     }
 
-    /// Its lane may have to say goodbye to somebody.
+    /// Closes its lane, which may first have to log out.
     fn close_unit(&mut self, number: u32, is_flushed: bool) {
         if !self.units[number].lane.close(&mut self.io) {
             return;

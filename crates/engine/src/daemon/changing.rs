@@ -1,4 +1,4 @@
-//! How a daemon's configuration changes while it serves.
+//! Changes of a running daemon's configuration.
 
 use super::{
     ChangeError, Daemon, Leaving, NotKept, Reports, StartError, UnitSummary, Wants, reopen, start_watch,
@@ -22,10 +22,10 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 use store::lane::Store;
 
-/// How long a core may take to take what is served from now on.
+/// How long a core may take to serve a new snapshot.
 const CORES_WITHIN: Duration = Duration::from_secs(5);
 
-/// What comes with a unit: what is said of it, what looks after its store, and that.
+/// What belongs to a new unit: its summary, the watch of its store, and the store.
 struct Arrival {
     summary: UnitSummary,
     watch: Option<(u32, Watch)>,
@@ -66,12 +66,12 @@ impl Daemon {
         }
     }
 
-    /// Takes one of the steps that [`config::diff`] has from [`Daemon::config`] to another configuration, and returns when it is
-    /// done, or has taken too long. Those of [`config::diff`] back to an earlier one take back what was done of them.
+    /// Makes one of the steps of [`config::diff`] from [`Daemon::config`] to another configuration, and returns when it is done or
+    /// has taken too long. The steps of [`config::diff`] to an earlier configuration roll back.
     ///
     /// # Errors
-    /// When it cannot be taken, and nothing has changed; when not all that a LUN had acknowledged is durable; or when what it ends
-    /// has not ended.
+    /// When it cannot be made, and nothing has changed; when not all that a LUN had acknowledged is durable; or when what it
+    /// removes has not ended.
     pub fn take_step(&mut self, step: &StepOfChange, to: &Config, wants: Wants) -> Result<(), ChangeError> {
         self.has_leaving();
         let plan = self.changes.plan_step(step, to).map_err(ChangeError::Refused)?;
@@ -82,17 +82,17 @@ impl Daemon {
         self.change(plan, wants, |lun| opening::open_all(std::slice::from_mut(lun), &about).pop())
     }
 
-    /// Changes what is served, while it is served, and returns when that is done: when a LUN goes, when all commands that were
-    /// begun have ended, and its store is closed.
+    /// Changes what is served, and returns when that is done: a LUN is removed once all commands that had begun have ended, and
+    /// its store is closed.
     ///
     /// # Errors
-    /// When it cannot be, and nothing has changed; or when not all that a LUN had acknowledged is durable.
+    /// When it cannot be made, and nothing has changed; or when not all that a LUN had acknowledged is durable.
     pub fn apply(&mut self, change: Change) -> Result<(), ChangeError> {
         let about = self.about.clone();
         self.apply_with(change, |lun| opening::open_all(std::slice::from_mut(lun), &about).pop())
     }
 
-    /// The same with a store that is opened so.
+    /// The same, with a function that opens the store.
     pub(crate) fn apply_with(
         &mut self,
         change: Change,
@@ -167,7 +167,7 @@ impl Daemon {
         self.changes.unit(unit).map(|unit| unit.serial.clone())
     }
 
-    /// What comes with a unit, if one does.
+    /// What belongs to the new unit, if there is one.
     fn arrival(
         &self,
         prepared: &Prepared<Uring>,
@@ -188,7 +188,7 @@ impl Daemon {
         Ok(Some(Arrival { summary: summary(lun, &opened), watch, store: (number, weak(&opened)) }))
     }
 
-    /// A unit was configured anew: what is served of it by now; and what its store takes is looked at if that is known now.
+    /// A unit was reconfigured: updates its summary, and watches the space that its store takes, if that is known now.
     fn look_at(&mut self, number: u32) {
         let served = self.changes.served();
         let Some(index) = served.units.iter().position(|unit| *unit == number) else { return };
@@ -209,8 +209,8 @@ impl Daemon {
         }
     }
 
-    /// Waits until what has begun is done, but no longer than there is patience. Whether stores that went were flushed, and what
-    /// has not ended.
+    /// Waits until the change is done, but no longer than `patience`. Returns whether removed stores were flushed, and what has
+    /// not ended.
     fn finish(&mut self) -> (bool, Option<String>) {
         let until = self.patience.begin();
         loop {
@@ -233,7 +233,8 @@ impl Daemon {
         (is_flushed, Some(what))
     }
 
-    /// Leaves to itself what hangs. Whether stores that went meanwhile were flushed; `None`: a core does not take what is served.
+    /// No longer waits for what hangs. Returns whether stores that were removed meanwhile were flushed; `None`: a core does not
+    /// serve the new snapshot.
     fn go_on(&mut self) -> Option<bool> {
         let until = Instant::now() + CORES_WITHIN;
         loop {
@@ -246,7 +247,7 @@ impl Daemon {
         }
     }
 
-    /// A unit has gone: its store is closed, or will be. Whether it is where its path leads, as far as that is known.
+    /// A unit was removed: its store is closed, or will be. Returns whether it is where its path leads, as far as is known.
     fn goes(&mut self, unit: u32, serial: String) -> bool {
         let watch = self.watches.iter().position(|(other, _)| *other == unit);
         let watch = watch.map(|index| self.watches.swap_remove(index).1);
@@ -258,7 +259,7 @@ impl Daemon {
         self.released(vec![leaving])
     }
 
-    /// Nobody uses these stores any more. Whether they are where their paths lead, as far as that is known.
+    /// These stores are not used any more. Returns whether they are where their paths lead, as far as is known.
     fn released(&self, units: Vec<Leaving>) -> bool {
         units.iter().for_each(|unit| self.about.closed(&unit.serial));
         prober::end(units.into_iter().filter_map(|unit| unit.watch).collect())
@@ -276,7 +277,7 @@ impl Daemon {
         Ok(Some(door))
     }
 
-    /// The watch of a unit's file that is to have another size, and that size.
+    /// The watch of a file that is to be resized, and its new size.
     fn grows(&self, unit: u32, lun: &Lun) -> Option<(usize, u64)> {
         let StoreSpec::File { size: Some(size), .. } = lun.store else { return None };
         let before = self.changes.served().find(&lun.name)?;
@@ -286,7 +287,7 @@ impl Daemon {
     }
 }
 
-/// Whether what was written to a store that went is where it is looked for.
+/// Whether what was written to a removed store is where it will be looked for.
 fn check_kept(is_flushed: bool, is_in_place: bool) -> Result<(), NotKept> {
     match (is_flushed, is_in_place) {
         (false, _) => Err(NotKept::NotFlushed),

@@ -1,4 +1,4 @@
-//! What targets have for their sessions, so that whoever takes another snapshot leaves sessions alone that it does not concern.
+//! What targets offer their sessions, so that a new snapshot leaves sessions alone that it does not concern.
 
 use super::Served;
 use crate::limits::Limit;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// What distinguishes a snapshot from the one before.
 #[derive(Default)]
 pub(crate) struct Delta {
-    /// Targets, by their numbers, whose sessions have all that they had by the snapshot before.
+    /// Targets, by number, whose sessions are offered the same as by the snapshot before.
     pub(crate) unchanged: BTreeSet<usize>,
     /// Targets that have or had sessions have changed.
     pub(crate) targets_changed: bool,
@@ -31,20 +31,20 @@ impl Delta {
     }
 }
 
-/// What a target has for its sessions, but for the properties that belong to homes of units.
+/// What a target offers its sessions, except for properties that belong to homes of units.
 #[derive(PartialEq)]
 struct Offer<'a> {
     groups: Vec<Who<'a>>,
-    /// Those of each group that has its own, and of all others: numbers, units and what these are limited by.
+    /// The lists of groups that have their own, and that of all others: numbers, units and their limits.
     luns: Vec<Option<Vec<(u16, u32, Limited)>>>,
-    /// What each group is limited by.
+    /// The limit of each group.
     limits: Vec<Limited>,
-    /// Number and properties of each portal, and the target that SRP finds there.
+    /// Number and properties of each portal, and the target that SRP reaches there.
     portals: Vec<(usize, &'a Portal, Option<usize>)>,
     ports: &'a [Port],
 }
 
-/// Whom a group is for, and what they may do. How they prove who they are matters only at a login.
+/// Whom a group matches, and what its members may do. Authentication matters only at a login.
 #[derive(PartialEq)]
 struct Who<'a> {
     name: &'a str,
@@ -65,11 +65,11 @@ impl<'a> Who<'a> {
     }
 }
 
-/// A limit is the same as long as it goes on with what it has let in.
+/// A limit, which is the same as long as it keeps its account.
 type Limited = Option<*const Limit>;
 
 impl Served {
-    /// What it changes. This is found out once, and not by each core.
+    /// What distinguishes it from the snapshot before. This is found once, and not by each core.
     pub(super) fn since(&self, before: &Served) -> Delta {
         let same = self.same_since(before);
         let is_other = |served: &Served| served.targets.iter().any(|named| !same.contains(&named.number));
@@ -101,7 +101,7 @@ impl Served {
         &are(before, false) & &are(self, true)
     }
 
-    /// Targets, by their numbers, whose sessions have all that they had by that snapshot.
+    /// Targets, by number, whose sessions are offered the same as by that snapshot.
     fn same_since(&self, before: &Served) -> BTreeSet<usize> {
         let numbers = || self.targets.iter().map(|named| named.number);
         let is_same = |number: &usize| {

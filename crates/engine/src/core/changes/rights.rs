@@ -1,5 +1,5 @@
-//! Commands that have begun, and do what a change takes the right to. Of those that come, or wait to begin, none does: each is
-//! admitted by the rights of then. So a change waits for what has begun.
+//! Commands that have begun, and for which a change takes away the right. New commands, and those that wait to begin, are
+//! admitted by the new rights; a change only waits for what has begun.
 
 use crate::core::Core;
 use crate::core::session::group;
@@ -9,7 +9,7 @@ use crate::served::Served;
 use crate::slots::Key;
 use reactor::io::Io;
 
-/// What a session may do with a unit that is served. Each right may go on its own.
+/// What a session may do with a served unit. A change may take away each right on its own.
 #[derive(Clone, Copy)]
 struct Rights {
     is_let_in: bool,
@@ -21,8 +21,8 @@ struct Rights {
 const ALL: Rights = Rights { is_let_in: true, is_shown: true, may_write: true };
 
 impl<I: Io> Core<I> {
-    /// Tasks that have begun, and use units in a way that was served `before` and is not served to their sessions any more, whether
-    /// these have ended or not: also those that an earlier change waits for, which took another right.
+    /// Tasks that have begun, and use units in a way that their sessions, ended or not, were entitled to `before` and are not any
+    /// more; including those that an earlier change waits for, which took another right.
     pub(super) fn unentitled(&self, before: &Served) -> Vec<Key> {
         let delta = &self.served.delta;
         if delta.protected.is_empty() && !delta.concerns_sessions() {
@@ -38,7 +38,7 @@ impl<I: Io> Core<I> {
         self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(key, _)| key).collect()
     }
 
-    /// Whether a session may have other rights than by the snapshot before. One that has ended keeps those that it had.
+    /// Whether a session may have other rights than by the snapshot before. One that has ended keeps its rights.
     fn is_concerned(&self, session: Key) -> bool {
         let delta = &self.served.delta;
         let facts = self.connections.get(session).map(|conn| &conn.facts);
@@ -58,8 +58,8 @@ impl<I: Io> Core<I> {
             || task.changes(&|unit| loses(unit, |rights| rights.may_write))
     }
 
-    /// What a session may do with a unit by what is served. One that goes is not served, and what was begun there ends before it has
-    /// gone.
+    /// What a session may do with a unit by this snapshot. A unit that is removed is not served, and what had begun there ends
+    /// before it has gone.
     fn rights(&self, served: &Served, session: Key, unit: u32) -> Rights {
         let Some(index) = served.units.iter().position(|other| *other == unit) else { return ALL };
         // One that was let in by a change to come is not served here yet.
