@@ -171,43 +171,24 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    /// The options in the configuration's words.
+    /// The options as the configuration has them.
     pub(crate) fn options(self) -> ServeOptions {
-        let Serve {
-            config,
-            listen,
-            srp,
-            rdma,
-            srp_guid,
-            aoe,
-            target,
-            lun,
-            cores,
-            poll,
-            state_dir,
-            admin,
-            admin_token_file,
-            admin_certificate,
-            admin_key,
-            log_level: _,
-            user: _,
-        } = self;
         ServeOptions {
-            config,
-            listen,
-            srp,
-            rdma,
-            srp_guid,
-            aoe,
-            target,
-            lun,
-            cores,
-            poll,
-            state_dir,
-            admin,
-            admin_token_file,
-            admin_certificate,
-            admin_key,
+            config: self.config,
+            listen: self.listen,
+            srp: self.srp,
+            rdma: self.rdma,
+            srp_guid: self.srp_guid,
+            aoe: self.aoe,
+            target: self.target,
+            lun: self.lun,
+            cores: self.cores,
+            poll: self.poll,
+            state_dir: self.state_dir,
+            admin: self.admin,
+            admin_token_file: self.admin_token_file,
+            admin_certificate: self.admin_certificate,
+            admin_key: self.admin_key,
         }
     }
 }

@@ -3,17 +3,19 @@
 
 use proto::services::{FunctionId, TaskId};
 use proto::time::Time;
+use wire::scsi::code;
 
 /// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED.
-pub(crate) const POWER_ON: u16 = 0x2900;
+pub(crate) const POWER_ON: u16 = code::POWER_ON_OR_RESET;
 /// BUS DEVICE RESET FUNCTION OCCURRED.
-pub(crate) const RESET: u16 = 0x2903;
+pub(crate) const RESET: u16 = code::RESET_FUNCTION_OCCURRED;
 /// COMMANDS CLEARED BY ANOTHER INITIATOR.
-pub(crate) const COMMANDS_CLEARED: u16 = 0x2f00;
+pub(crate) const COMMANDS_CLEARED: u16 = code::COMMANDS_CLEARED;
 /// REPORTED LUNS DATA HAS CHANGED.
-pub(crate) const LUNS_CHANGED: u16 = 0x3f0e;
-/// RESERVATIONS PREEMPTED, RESERVATIONS RELEASED, REGISTRATIONS PREEMPTED.
-pub(crate) const RESERVATIONS: [u16; 3] = [0x2a03, 0x2a04, 0x2a05];
+pub(crate) const LUNS_CHANGED: u16 = code::REPORTED_LUNS_DATA_CHANGED;
+/// Those that reservations of others cause.
+pub(crate) const RESERVATIONS: [u16; 3] = 
+    [code::RESERVATIONS_PREEMPTED, code::RESERVATIONS_RELEASED, code::REGISTRATIONS_PREEMPTED];
 
 /// For each initiator, since when it is logged in, and for each unit, since when it is owed a unit attention.
 #[derive(Debug)]

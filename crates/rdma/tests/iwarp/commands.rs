@@ -241,3 +241,22 @@ pub(crate) fn a_connection_that_breaks_at_any_moment_leaves_nothing<M: Initiator
     }
     assert!(hits > 20, "{hits}");
 }
+
+/// The tests that are the same for every protocol over iWARP.
+macro_rules! tests {
+    ($initiator:ty) => {
+        $crate::commands::tests!($initiator:
+            data_moves_both_ways,
+            many_commands_at_once_keep_their_data_apart,
+            what_the_target_reads_is_lent_until_it_has_left,
+            a_connection_that_breaks_at_any_moment_leaves_nothing,
+        );
+    };
+    ($initiator:ty: $( $test:ident, )*) => { $(
+        #[test]
+        fn $test() {
+            $crate::commands::$test::<$initiator>();
+        }
+    )* };
+}
+pub(crate) use tests;

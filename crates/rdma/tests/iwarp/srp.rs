@@ -80,25 +80,7 @@ fn machines(now: Time, refusal: Option<RejectReason>) -> (Initiator, Target) {
     (Initiator::new(INITIATOR, now), target)
 }
 
-#[test]
-fn data_moves_both_ways() {
-    commands::data_moves_both_ways::<Initiator>();
-}
-
-#[test]
-fn many_commands_at_once_keep_their_data_apart() {
-    commands::many_commands_at_once_keep_their_data_apart::<Initiator>();
-}
-
-#[test]
-fn what_the_target_reads_is_lent_until_it_has_left() {
-    commands::what_the_target_reads_is_lent_until_it_has_left::<Initiator>();
-}
-
-#[test]
-fn a_connection_that_breaks_at_any_moment_leaves_nothing() {
-    commands::a_connection_that_breaks_at_any_moment_leaves_nothing::<Initiator>();
-}
+commands::tests!(Initiator);
 
 #[test]
 fn logouts_reach_the_other_side() {

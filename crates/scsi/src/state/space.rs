@@ -127,11 +127,11 @@ mod tests {
     use crate::testing::{Bench, Outcome, unit};
     use std::sync::Arc;
     use wire::scsi::command::{Inquiry, LogSense, ModeSelect6, ModeSense6, TestUnitReady};
-    use wire::scsi::mode;
+    use wire::scsi::{code, mode};
 
     const MIB: u64 = 1 << 20;
     const READY: TestUnitReady = TestUnitReady {};
-    const THRESHOLD: u16 = 0x3807;
+    const THRESHOLD: u16 = code::THIN_PROVISIONING_THRESHOLD_REACHED;
 
     /// A unit of 64 MiB that warns at 80 %, 51 MiB.
     fn bench() -> (Bench, Arc<Space>) {

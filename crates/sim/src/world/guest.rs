@@ -35,7 +35,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use store::lane::Backend;
-use wire::scsi::Command as _;
+use wire::scsi::{Command as _, code};
 use wire::scsi::command::{Read10, Write10};
 use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD, TASK_SET_FULL};
 use wire::{Places, SenseKey};
@@ -53,8 +53,8 @@ const DEPTH: usize = 8;
 /// How long a command may take: others reset all LUNs of the target, which no answer reports.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// LOGICAL UNIT NOT SUPPORTED.
-const NOT_SUPPORTED: u16 = 0x2500;
-const WRITE_PROTECTED: u16 = 0x2700;
+const NOT_SUPPORTED: u16 = code::LOGICAL_UNIT_NOT_SUPPORTED;
+const WRITE_PROTECTED: u16 = code::WRITE_PROTECTED;
 
 /// How it behaves.
 #[derive(Clone, Copy, Debug)]

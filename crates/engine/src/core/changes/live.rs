@@ -9,19 +9,20 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use wire::scsi::code;
 use wire::scsi::command::{Inquiry, Read16, TestUnitReady};
 use wire::scsi::status::{CHECK_CONDITION, GOOD};
 use wire::scsi::vpd;
 
 const BLOCK: u32 = 512;
-const CAPACITY_CHANGED: u16 = 0x2a09;
-const MODE_CHANGED: u16 = 0x2a01;
-const INQUIRY_CHANGED: u16 = 0x3f03;
+const CAPACITY_CHANGED: u16 = code::CAPACITY_DATA_CHANGED;
+const MODE_CHANGED: u16 = code::MODE_PARAMETERS_CHANGED;
+const INQUIRY_CHANGED: u16 = code::INQUIRY_DATA_CHANGED;
 const NOTHING: [u16; 0] = [];
-const LUNS_CHANGED: u16 = 0x3f0e;
-const POWER_ON: u16 = 0x2900;
-const NOT_SUPPORTED: u16 = 0x2500;
-const WRITE_PROTECTED: u16 = 0x2700;
+const LUNS_CHANGED: u16 = code::REPORTED_LUNS_DATA_CHANGED;
+const POWER_ON: u16 = code::POWER_ON_OR_RESET;
+const NOT_SUPPORTED: u16 = code::LOGICAL_UNIT_NOT_SUPPORTED;
+const WRITE_PROTECTED: u16 = code::WRITE_PROTECTED;
 
 const BASE: &str = "
 portal = [{ listen = '127.0.0.1:0' }, { listen = '127.0.0.2:0' }]

@@ -30,17 +30,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use store::lane::Store;
 use wire::aoe::{Address, Mac};
+use wire::scsi::code;
 use wire::scsi::command::{ReportLuns, TestUnitReady};
 use wire::scsi::status::{CHECK_CONDITION, GOOD};
 
 const BLOCK: u32 = 512;
 const REPORT_LUNS: ReportLuns = ReportLuns::new(256);
 /// REPORTED LUNS DATA HAS CHANGED.
-const LUNS_CHANGED: u16 = 0x3f0e;
-const POWER_ON: u16 = 0x2900;
-const NOT_SUPPORTED: u16 = 0x2500;
-const MODE_CHANGED: u16 = 0x2a01;
-const WRITE_PROTECTED: u16 = 0x2700;
+const LUNS_CHANGED: u16 = code::REPORTED_LUNS_DATA_CHANGED;
+const POWER_ON: u16 = code::POWER_ON_OR_RESET;
+const NOT_SUPPORTED: u16 = code::LOGICAL_UNIT_NOT_SUPPORTED;
+const MODE_CHANGED: u16 = code::MODE_PARAMETERS_CHANGED;
+const WRITE_PROTECTED: u16 = code::WRITE_PROTECTED;
 
 fn lun(name: &str, store: &HeldStore) -> Box<Lun> {
     let spec = format!("ram:{}", store.traits().size_bytes);
