@@ -82,7 +82,7 @@ impl Session {
             6 if what == 0xf6 => self.target.down(self.now, Down::Goodbye { within_seconds: 2 }),
             6 => {
                 if let Some(task) = self.borrowed.pop() {
-                    self.target.give_back(task);
+                    self.target.end_borrow(task);
                 }
             }
             _ => {
@@ -201,7 +201,7 @@ impl Session {
         self.above.answer(&mut self.target, self.now);
         assert!(self.above.gone && self.target.is_over());
         for task in std::mem::take(&mut self.borrowed) {
-            self.target.give_back(task);
+            self.target.end_borrow(task);
         }
         self.reclaim();
         assert!(self.held.is_empty() && self.target.is_idle(), "every frame came back");

@@ -421,7 +421,7 @@ impl<I: Io> Changes<I> {
         self.lines = lines;
         self.units.extend(unit.iter().map(|unit| (unit.view.unit.index, unit.view.unit.clone())));
         self.units.extend(early.iter().chain(&late).map(|unit| (unit.index, unit.clone())));
-        gone.iter().for_each(|unit| self.leaves(*unit));
+        gone.iter().for_each(|unit| self.begin_removal(*unit));
         (self.config, self.served) = (config, Arc::new(served));
         let configure = |units: Units| (!units.is_empty()).then(|| Round::Configure(units.into()));
         self.rounds.extend(unit.map(Round::Add));
@@ -432,7 +432,7 @@ impl<I: Io> Changes<I> {
     }
 
     /// Begins to remove a unit.
-    fn leaves(&mut self, unit: u32) {
+    fn begin_removal(&mut self, unit: u32) {
         self.units.remove(&unit);
         let index = self.served.units.iter().position(|other| *other == unit);
         let lun = index.map(|index| &self.served.config.luns[index]);

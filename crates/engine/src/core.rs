@@ -464,7 +464,7 @@ impl<I: Io> Core<I> {
                 self.tick_connection(*key, now);
             }
         }
-        self.watch.give_back(keys);
+        self.watch.restore(keys);
         self.tick_lanes();
         self.balance(now);
         reactor::limited::report();

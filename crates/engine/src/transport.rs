@@ -414,7 +414,7 @@ impl Transport {
         }
     }
 
-    /// The same, and there it stays until [`Transport::give_back`].
+    /// The same, and there it stays until [`Transport::end_borrow`].
     pub(crate) fn borrow(&mut self, task: TaskId) -> Option<Span> {
         match self.aoe_mut() {
             Some(target) => target.borrow(task),
@@ -423,11 +423,11 @@ impl Transport {
     }
 
     /// What was borrowed is not used any more.
-    pub(crate) fn give_back(&mut self, task: TaskId) {
+    pub(crate) fn end_borrow(&mut self, task: TaskId) {
         if let Some(target) = self.aoe_mut() {
-            target.give_back(task);
+            target.end_borrow(task);
         } else if let Some(target) = self.srp_mut() {
-            target.give_back(task);
+            target.end_borrow(task);
         }
     }
 

@@ -229,9 +229,9 @@ impl Stream {
         self.receiver.ahead(len)
     }
 
-    /// The header that was given last is to be given again, to another machine. Nothing was asked for since.
-    pub fn give_again(&mut self, len: u32) {
-        self.receiver.give_again(len);
+    /// The last `len` bytes, a header, become unread again, for another machine. Nothing was asked for since.
+    pub fn rewind(&mut self, len: u32) {
+        self.receiver.rewind(len);
     }
 
     /// The machine is given nothing for now: what was put off to the next turn waits until [`Stream::feed`] is called.

@@ -138,7 +138,7 @@ impl<I: Io> Core<I> {
     fn open(&mut self, key: Key, spoken: Spoken) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let Some(stream) = &mut conn.stream else { return };
-        stream.give_again(OPENING_BYTES);
+        stream.rewind(OPENING_BYTES);
         if spoken != Spoken::Iscsi && conn.machine.is_movable() {
             conn.machine.place();
             let core = conn.facts.portal().map_or(self.me, |portal| self.place(portal));

@@ -78,8 +78,8 @@ impl Watch {
         keys
     }
 
-    /// The tick has looked at them.
-    pub(super) fn give_back(&mut self, keys: Vec<Key>) {
+    /// Takes the list back, for the next tick.
+    pub(super) fn restore(&mut self, keys: Vec<Key>) {
         self.keys = keys;
     }
 }

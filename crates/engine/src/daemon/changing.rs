@@ -109,7 +109,7 @@ impl Daemon {
         wants: Wants,
         open: impl FnOnce(&mut Lun) -> Option<Opened>,
     ) -> Result<(), ChangeError> {
-        if self.go_on().is_none() {
+        if self.skip_hanging().is_none() {
             return Err(ChangeError::Refused("a core has yet to take the change before this one".into()));
         }
         let opened = plan.comes().and_then(open);
@@ -154,7 +154,7 @@ impl Daemon {
         // As the configuration has them.
         self.units.sort_by_key(|unit| served.find(&unit.name));
         changed.iter().for_each(|unit| self.look_at(*unit));
-        let is_in_place = gone.is_none_or(|(unit, serial)| self.goes(unit, serial));
+        let is_in_place = gone.is_none_or(|(unit, serial)| self.unit_removed(unit, serial));
         match (unended, check_kept(is_flushed, is_in_place)) {
             (Some(what), Ok(())) => Err(ChangeError::Unended(what)),
             (Some(what), Err(lost)) => Err(ChangeError::Unended(format!("{what}; {lost}"))),
@@ -221,7 +221,7 @@ impl Daemon {
                 break;
             }
         }
-        let is_flushed = self.go_on().unwrap_or(true);
+        let is_flushed = self.skip_hanging().unwrap_or(true);
         let names = self.changes.waits_for().join(", ");
         let why = match self.patience.has_ended() {
             true => "the daemon ends".to_owned(),
@@ -235,7 +235,7 @@ impl Daemon {
 
     /// No longer waits for what hangs. Returns whether stores that were removed meanwhile were flushed; `None`: a core does not
     /// serve the new snapshot.
-    fn go_on(&mut self) -> Option<bool> {
+    fn skip_hanging(&mut self) -> Option<bool> {
         let until = Instant::now() + CORES_WITHIN;
         loop {
             if let Progress::Done(is_flushed) = self.changes.hasten() {
@@ -248,7 +248,7 @@ impl Daemon {
     }
 
     /// A unit was removed: its store is closed, or will be. Returns whether it is where its path leads, as far as is known.
-    fn goes(&mut self, unit: u32, serial: String) -> bool {
+    fn unit_removed(&mut self, unit: u32, serial: String) -> bool {
         let watch = self.watches.iter().position(|(other, _)| *other == unit);
         let watch = watch.map(|index| self.watches.swap_remove(index).1);
         let leaving = Leaving { unit, serial, watch };

@@ -340,7 +340,7 @@ impl RemoteLane {
             (true, false) => self.unproven(io.now()),
             (false, _) => {}
         }
-        self.give_back_overtaken(io.now());
+        self.cancel_overtaken(io.now());
         self.session.open(io.now());
         if is_arrival && self.session.ends_by_answers() && self.store.abandoned.has_abandoned(self.id) {
             self.report_abandoned((0, u64::MAX));

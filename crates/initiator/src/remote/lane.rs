@@ -393,9 +393,9 @@ impl RemoteLane {
         }
     }
 
-    /// Gives back the writes that were overtaken while they waited: their initiators know best what is to be there. And
-    /// all operations on blocks that a write may yet change which was given up since they came.
-    pub(super) fn give_back_overtaken(&mut self, now: Time) {
+    /// Cancels writes that were overtaken while they waited, as their initiators know best what is to be there; and all
+    /// operations on blocks that a write which was abandoned since they came may yet change.
+    pub(super) fn cancel_overtaken(&mut self, now: Time) {
         let abandoned = self.store.abandoned.ranges();
         for (index, flight) in self.flights.iter_mut().enumerate().filter(|(_, flight)| !flight.is_over) {
             let place = place_of(&flight.op);

@@ -252,7 +252,7 @@ impl MessageMachine for Target {
     fn post(&mut self, _now: Time, to: &mut dyn Post) {
         self.layer.tasks.batch_begins();
         self.place(to);
-        self.give_back(to);
+        self.release_free(to);
         // What is posted next waits for room, or for an RDMA Read; all that was posted is in order.
         let _ = self.send(to);
         if self.layer.paused {

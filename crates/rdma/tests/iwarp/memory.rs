@@ -28,7 +28,7 @@ fn crowded(free: usize) -> (Uring, Vec<Places>) {
     (ring, taken)
 }
 
-fn give_back(ring: &mut Uring, taken: Vec<Places>) {
+fn release(ring: &mut Uring, taken: Vec<Places>) {
     taken.iter().for_each(|places| ring.arena().give(places));
 }
 
@@ -48,7 +48,7 @@ fn an_initiator_waits_for_the_memory_of_its_receives() {
         rig.initiator.channel.wants_more() && !rig.target.channel.wants_more(),
         "the target is not asked"
     );
-    give_back(&mut rig.ring, taken);
+    release(&mut rig.ring, taken);
     rig.run_until(|rig| !rig.initiator.above.is_empty() && rig.target.above.sessions == 1);
     assert!(matches!(rig.initiator.above[..], [Event::Ready(_)]), "{:?}", rig.initiator.above);
     close(rig);
@@ -62,7 +62,7 @@ fn an_initiator_without_memory_gives_up() {
     rig.initiator.channel.tick(rig.ring.now().after(TOO_LONG));
     rig.run_until(|rig| !rig.initiator.above.is_empty());
     assert_eq!(rig.initiator.above, [Event::Gone { reason: NO_MEMORY.to_string() }]);
-    give_back(&mut rig.ring, taken);
+    release(&mut rig.ring, taken);
     close(rig);
 }
 
@@ -79,7 +79,7 @@ fn is_rejected<M: commands::Initiator>() -> String {
     rig.run_until(|rig| rig.is_gone());
     assert_eq!(rig.target.above.gone.as_deref(), Some(NO_MEMORY));
     let reason = rig.reason().unwrap().to_string();
-    give_back(&mut rig.ring, taken);
+    release(&mut rig.ring, taken);
     close(rig);
     reason
 }
@@ -100,7 +100,7 @@ fn works_with_few<M: commands::Initiator>() {
         });
         if rig.is_gone() {
             assert_eq!(modest, 0, "more memory is enough, too");
-            give_back(&mut rig.ring, taken);
+            release(&mut rig.ring, taken);
             close(rig);
             continue;
         }
@@ -110,7 +110,7 @@ fn works_with_few<M: commands::Initiator>() {
             taken.iter().map(|places| u64::from(places.len().next_multiple_of(SMALL_BYTES))).sum();
         let in_stock = rig.ring.arena().in_use() - held;
         fill_queue(&mut rig);
-        give_back(&mut rig.ring, taken);
+        release(&mut rig.ring, taken);
         fill_queue(&mut rig);
         fill_queue(&mut rig);
         let has_grown = rig.ring.arena().in_use() > in_stock;

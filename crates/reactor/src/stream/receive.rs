@@ -257,7 +257,7 @@ impl Receiver {
     }
 
     /// The last `len` bytes are unread again.
-    pub(super) fn give_again(&mut self, len: u32) {
+    pub(super) fn rewind(&mut self, len: u32) {
         assert!(len <= self.start && !self.is_posted(), "only what was just read can be read again");
         self.start -= len;
     }

@@ -93,7 +93,7 @@ impl<I: Io> Core<I> {
         let buffer = std::mem::replace(&mut task.buffer, Places::EMPTY);
         if std::mem::take(&mut task.borrowed) {
             if let Some(conn) = self.connections.get_mut(origin) {
-                conn.machine.give_back(task.wire);
+                conn.machine.end_borrow(task.wire);
                 self.mark_dirty(origin);
             }
             return;

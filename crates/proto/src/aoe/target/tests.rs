@@ -229,9 +229,9 @@ fn a_borrowed_frame_stays_until_it_is_given_back() {
     assert!(session.answer().is_some());
     session.reclaim();
     assert_eq!(session.held.len(), 2, "its answer has left, but a store still reads it");
-    session.target.give_back(tasks[0]);
-    session.target.give_back(tasks[0]);
-    session.target.give_back(tasks[1]);
+    session.target.end_borrow(tasks[0]);
+    session.target.end_borrow(tasks[0]);
+    session.target.end_borrow(tasks[1]);
     session.reclaim();
     assert!(session.held.is_empty());
     session.end(tasks[1], 0, None);
@@ -315,7 +315,7 @@ fn an_aborted_task_has_no_answer_and_leaves_nothing() {
         assert_eq!(session.answer(), None);
         session.reclaim();
         assert_eq!(session.held.len(), usize::from(stage == 2));
-        session.target.give_back(task);
+        session.target.end_borrow(task);
         session.end(task, 0, None);
         assert_eq!(session.answer(), None, "it is no more");
     }
@@ -369,7 +369,7 @@ fn frames_come_back_after_the_end() {
         assert!(session.target.is_over() && session.target.deadline().is_none());
         session.reclaim();
         assert!(session.held.len() == 1 && !session.target.is_idle());
-        session.target.give_back(task);
+        session.target.end_borrow(task);
         session.finish();
     }
 }

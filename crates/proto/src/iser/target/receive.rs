@@ -124,8 +124,8 @@ impl Target {
         }
     }
 
-    /// Gives messages back, before anything is sent that may bring new ones.
-    pub(super) fn give_back(&mut self, to: &mut dyn Post) {
+    /// Releases messages, before anything is sent that may bring new ones.
+    pub(super) fn release_free(&mut self, to: &mut dyn Post) {
         if !self.layer.paused {
             self.free.append(&mut self.unnumbered);
         }

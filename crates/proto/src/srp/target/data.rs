@@ -22,7 +22,7 @@ impl Target {
         self.tasks.get(id)?.immediate(offset)
     }
 
-    /// The same, and there it stays until [`Target::give_back`]. It counts as fetched.
+    /// The same, and there it stays until [`Target::end_borrow`]. It counts as fetched.
     pub fn borrow(&mut self, id: TaskId) -> Option<Span> {
         let data = self.immediate(id)?;
         let task = self.tasks.get(id)?;
@@ -32,7 +32,7 @@ impl Target {
     }
 
     /// Ends what [`Target::borrow`] began, before or after the task's end.
-    pub fn give_back(&mut self, id: TaskId) {
+    pub fn end_borrow(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id).filter(|task| task.borrowed) else { return };
         task.borrowed = false;
         self.settle(id);

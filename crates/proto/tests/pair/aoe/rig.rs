@@ -375,7 +375,7 @@ impl Rig {
         };
         self.target.down(self.now, down);
         if let Has::Borrowed(_) = has {
-            self.target.give_back(task);
+            self.target.end_borrow(task);
         }
     }
 

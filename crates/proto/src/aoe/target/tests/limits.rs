@@ -56,7 +56,7 @@ fn a_session_holds_no_more_frames_than_it_may() {
     session.target.limit_frames(4);
     session.reclaim();
     assert_eq!(fill(&mut session), 3, "a store still reads one");
-    session.target.give_back(tasks[0]);
+    session.target.end_borrow(tasks[0]);
     session.reclaim();
     assert_eq!(fill(&mut session), 1);
 }
