@@ -114,7 +114,7 @@ struct Asked {
     began: Time,
     sent: Time,
     copies: u32,
-    /// The target has left the segment since: what answers it may only remember that it was done.
+    /// The target has left the segment since: an answer may only mean that it was done before.
     is_old: bool,
     /// As the reservations know it.
     access: u64,
@@ -192,11 +192,11 @@ impl Ata {
         self.settle(now, |one| one.until = now).expect("they were not refused");
     }
 
-    /// The target is not on the segment any more, and says so: nothing that it was sent takes effect any more.
+    /// The target has left the segment, and has acknowledged that: nothing that it was sent takes effect any more.
     ///
     /// # Errors
     /// Never: what is written was not refused.
-    pub(crate) fn is_left(&mut self) -> Result<(), String> {
+    pub(crate) fn target_left(&mut self) -> Result<(), String> {
         let now = self.net.borrow().now;
         self.settle(now, |one| one.until = now)?;
         self.asked.iter_mut().for_each(|asked| asked.is_old = true);
@@ -205,8 +205,8 @@ impl Ata {
         writes.try_for_each(|(range, id)| registers.end_write(now, range, id, Fate::Unsure))
     }
 
-    /// It is again: what it is sent once more takes effect.
-    pub(crate) fn is_joined(&mut self) {
+    /// The target has joined the segment again: what is retransmitted to it takes effect.
+    pub(crate) fn target_joined(&mut self) {
         let (now, by) = (self.net.borrow().now, self.checks.index);
         let mut registers = self.checks.registers.borrow_mut();
         let writes = self.asked.iter().filter_map(Asked::writes);

@@ -27,11 +27,11 @@ const FIRST_HANDLE: i32 = 1 << 24;
 const MAC_BYTES: usize = 6;
 
 thread_local! {
-    /// The world that runs on this thread, in which an interface is opened again that was pulled out.
+    /// The world that runs on this thread, for reopening an interface that was pulled out.
     static WORLD: RefCell<Weak<RefCell<Net>>> = const { RefCell::new(Weak::new()) };
 }
 
-/// The world that runs on this thread begins.
+/// Begins a world on this thread.
 pub(crate) fn begin(net: &Shared) {
     WORLD.set(Rc::downgrade(net));
 }
@@ -111,7 +111,7 @@ pub(crate) struct Ethernet {
     flights: BTreeMap<u64, Flight>,
     flown: u64,
     broken_until: Time,
-    /// Whose interface was pulled out, and until when.
+    /// The interface that was pulled out, and until when.
     pulled: Option<(Mac, Time)>,
 }
 
@@ -151,7 +151,7 @@ struct Frames {
     leave_max: usize,
     /// The interface was pulled out.
     is_out: bool,
-    /// The target has said that it does not serve the interface any more.
+    /// The target has acknowledged that it does not serve the interface any more.
     is_left: bool,
 }
 
@@ -170,7 +170,7 @@ impl Queue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, for who serves the interface.
+    /// The same for the target that serves the interface.
     fn served(&self) -> MutexGuard<'_, Frames> {
         let frames = self.frames();
         assert!(!frames.is_left, "an interface is used that is not served any more");
@@ -321,14 +321,14 @@ impl Ethernet {
         }
     }
 
-    /// The same, and that was said: whoever uses it all the same must not.
+    /// The same where that was acknowledged: the target must not use the interface any more.
     pub(crate) fn leave(&mut self, mac: Mac) {
         let stations = self.stations.iter().filter(|station| station.mac == mac);
         stations.flat_map(|station| &station.ports).for_each(|port| port.queue.frames().is_left = true);
         self.kill(mac);
     }
 
-    /// The interface of a target is pulled out now and then, which those notice who watch it.
+    /// Pulls out the interface of a target now and then, which is notified to those that watch it.
     fn pull(&mut self, now: Time, station: usize) -> Vec<Waits> {
         let Hazards { pulls, .. } = self.hazards;
         let Station { mac, ports, filter, .. } = &mut self.stations[station];

@@ -31,7 +31,7 @@ thread_local! {
     static RANDOM: RefCell<Rng> = const { RefCell::new(Rng::with_seed(0)) };
 }
 
-/// The world that runs on this thread begins.
+/// Begins a world on this thread.
 pub(crate) fn seed_random(seed: u64) {
     RANDOM.set(Rng::with_seed(seed));
 }

@@ -668,8 +668,8 @@ impl World {
             (Who::Rogue, None, _) if let Some(guest) = &mut self.guest => {
                 guest.turn(&mut self.front.cores)?;
                 match guest.interface() {
-                    Some(Interface::Left) => self.atas.iter_mut().try_for_each(Ata::is_left)?,
-                    Some(Interface::Joined) => self.atas.iter_mut().for_each(Ata::is_joined),
+                    Some(Interface::Left) => self.atas.iter_mut().try_for_each(Ata::target_left)?,
+                    Some(Interface::Joined) => self.atas.iter_mut().for_each(Ata::target_joined),
                     None => {}
                 }
                 self.front.look_around(&self.net, usize::MAX);

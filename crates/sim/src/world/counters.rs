@@ -1,8 +1,8 @@
-//! What a daemon counts of its sessions adds up between any two turns of a core.
+//! The counters of a daemon's sessions add up between any two turns of a core.
 
 use engine::world::Counted;
 
-/// Each command that has come to a session is under way, or was counted once, as ended or as aborted.
+/// Each command that a session has received is in flight, or was counted once, as ended or as aborted.
 pub(super) fn check(sessions: &[Counted]) -> Result<(), String> {
     let wrong = sessions.iter().find(|of| {
         let seen = of.counts.commands() + of.counts.aborted() + of.in_flight as u64;

@@ -8,9 +8,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use wire::scsi::capacity::Capacity16;
 use wire::scsi::command::{Inquiry, Read16};
+use wire::scsi::designator::{Designator, code_set, kind};
+use wire::scsi::inquiry::{SHORT_BYTES, SPC_4, StandardData};
 use wire::scsi::mode::{Caching, Header6};
 use wire::scsi::status::{CHECK_CONDITION, GOOD};
-use wire::scsi::{opcode, vpd};
+use wire::scsi::vpd::{self, BlockLimits};
+use wire::scsi::{code, opcode};
+use wire::{Sense, SenseData, SenseKey};
 
 const MEDIUM_BYTES: usize = 8 << 20;
 const TAG_NONE: u32 = u32::MAX;
@@ -115,11 +119,8 @@ impl Answer {
         Answer { status: GOOD, wanted: data.len(), data }
     }
 
-    fn sense(key: u8, code: u16) -> Answer {
-        let mut sense = vec![0, 18, 0x70, 0, key, 0, 0, 0, 0, 10];
-        sense.resize(20, 0);
-        sense[14..16].copy_from_slice(&code.to_be_bytes());
-        Answer { status: CHECK_CONDITION, data: sense, wanted: 0 }
+    fn sense(key: SenseKey, code: u16) -> Answer {
+        Answer { status: CHECK_CONDITION, data: sense_data(key, code), wanted: 0 }
     }
 }
 
@@ -209,7 +210,7 @@ impl Connection {
         let answer = match (state.attention, cdb[0]) {
             (Some(code), other) if other != opcode::INQUIRY => {
                 state.attention = None;
-                Answer::sense(6, code)
+                Answer::sense(SenseKey::UnitAttention, code)
             }
             (_, opcode::WRITE_16) => self.write(&mut state, pdu, expected)?,
             _ => state.answer(cdb),
@@ -269,10 +270,8 @@ impl State {
         match cdb[0] {
             opcode::INQUIRY if Inquiry::read(cdb).vital => self.page(Inquiry::read(cdb).page),
             opcode::INQUIRY => {
-                let mut data = vec![0; 36];
-                (data[2], data[3], data[4]) = (6, 2, 31);
-                data[8..32].copy_from_slice(b"LIAR    a disk, it says ");
-                Answer::data(data)
+                let (vendor, product) = (*b"LIAR    ", *b"a disk, it says ");
+                Answer::data(standard_data(StandardData { vendor, product, ..StandardData::ZERO }))
             }
             opcode::MODE_SENSE_6 => Answer::data(mode_data(true)),
             opcode::READ_16 => {
@@ -285,7 +284,7 @@ impl State {
                 let blocks = (MEDIUM_BYTES / self.block_bytes) as u64;
                 Answer::data(Capacity16::new(blocks, self.block_bytes as u32).to_bytes().to_vec())
             }
-            _ => Answer::sense(5, 0x2000),
+            _ => Answer::sense(SenseKey::IllegalRequest, code::INVALID_OPERATION_CODE),
         }
     }
 
@@ -294,12 +293,35 @@ impl State {
             vpd::page::SUPPORTED => {
                 vec![vpd::page::SUPPORTED, vpd::page::IDENTIFICATION, vpd::page::BLOCK_LIMITS]
             }
-            vpd::page::IDENTIFICATION => vec![0x01, 0x03, 0, 8, 0x31, 1, 2, 3, 4, 5, 6, 7],
-            vpd::page::BLOCK_LIMITS => [&[0, self.compare_blocks_max][..], &[0; 58]].concat(),
-            _ => return Answer::sense(5, 0x2400),
+            vpd::page::IDENTIFICATION => naa(&[0x31, 1, 2, 3, 4, 5, 6, 7]),
+            vpd::page::BLOCK_LIMITS => {
+                let compare_and_write_max = self.compare_blocks_max;
+                vpd::body(&BlockLimits { compare_and_write_max, ..BlockLimits::ZERO }.to_page()).to_vec()
+            }
+            _ => return Answer::sense(SenseKey::IllegalRequest, code::INVALID_FIELD_IN_CDB),
         };
-        Answer::data([&[0, code, 0, body.len() as u8][..], &body].concat())
+        Answer::data([&vpd::header(0, code, body.len())[..], &body].concat())
     }
+}
+
+/// Standard INQUIRY data, as short as can be.
+pub fn standard_data(data: StandardData) -> Vec<u8> {
+    let (bytes, len) = StandardData { version: SPC_4, format: 2, ..data }.cut(SHORT_BYTES);
+    bytes[..len].to_vec()
+}
+
+/// The body of the page of device identification, with this alone.
+pub fn naa(designator: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    Designator::of_unit(code_set::BINARY, kind::NAA, designator).write(&mut body);
+    body
+}
+
+/// Sense data, behind its length.
+pub fn sense_data(key: SenseKey, code: u16) -> Vec<u8> {
+    let sense = Sense::fixed(&SenseData::new(key, code));
+    let bytes = sense.as_bytes();
+    [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat()
 }
 
 /// The caching page, as MODE SENSE(6) returns it.

@@ -2,15 +2,19 @@
 //! place of, but not what that has asked for: a write that it is to keep lands when the test says so. Until then ORDERED
 //! commands wait, and all that come later behind them (SAM-5 section 8.9.3).
 
-use super::fake::mode_data;
+use super::fake::{mode_data, naa, sense_data, standard_data};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use wire::scsi::capacity::Capacity16;
+use wire::SenseKey;
 use wire::scsi::command::{Inquiry, Read16};
+use wire::scsi::inquiry::StandardData;
 use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD};
-use wire::scsi::{opcode, vpd};
+use wire::scsi::vpd::page::{BLOCK_LIMITS, EXTENDED_INQUIRY, IDENTIFICATION, SUPPORTED};
+use wire::scsi::vpd::{self, BlockLimits, ExtendedInquiry};
+use wire::scsi::{code, opcode};
 
 const BLOCK: usize = 512;
 const MEDIUM: usize = 4 << 20;
@@ -187,7 +191,7 @@ impl Shared {
                     state.ordered += usize::from(command.is_ordered());
                     if command.is_ordered() && state.ordered_refused > 0 {
                         state.ordered_refused -= 1;
-                        connection.send(&command, ended(&command, CHECK_CONDITION, sense(6, 0x2900)));
+                        connection.send(&command, ended(&command, CHECK_CONDITION, sense_data(SenseKey::UnitAttention, code::POWER_ON_OR_RESET)));
                         continue;
                     }
                     state.waiting.push_back((connection.clone(), command));
@@ -293,7 +297,7 @@ impl Shared {
                     None
                 } else if state.alarm.as_ref().is_some_and(is_it) {
                     (state.alarm, state.refused) = (None, state.refused + 1);
-                    Some((CHECK_CONDITION, sense(6, 0x2a01)))
+                    Some((CHECK_CONDITION, sense_data(SenseKey::UnitAttention, code::MODE_PARAMETERS_CHANGED)))
                 } else if state.refuses.as_ref().is_some_and(is_it) {
                     state.refused += 1;
                     Some((BUSY, Vec::new()))
@@ -302,33 +306,35 @@ impl Shared {
                     done(Vec::new())
                 }
             }
-            // INVALID COMMAND OPERATION CODE.
-            _ => Some((CHECK_CONDITION, sense(5, 0x2000))),
+            _ => {
+                let sense = sense_data(SenseKey::IllegalRequest, code::INVALID_OPERATION_CODE);
+                Some((CHECK_CONDITION, sense))
+            }
         };
         let (status, data) = ending?;
         Some(ended(command, status, data))
     }
 
     fn inquiry(&self, cdb: &[u8]) -> Vec<u8> {
-        let page = |code: u8, body: &[u8]| [&[0, code, 0, body.len() as u8], body].concat();
+        let page = |code: u8, body: &[u8]| [&vpd::header(0, code, body.len())[..], body].concat();
         let Inquiry { vital, page: code, .. } = Inquiry::read(cdb);
         match (vital, code) {
-            (false, _) => [&b"\0\0\x06\x12\x1f\0\0\x02"[..], self.vendor, b"Disk            1.00"].concat(),
-            (_, vpd::page::SUPPORTED) => page(vpd::page::SUPPORTED, &[0x00, 0x83, 0x86, 0xb0]),
-            (_, vpd::page::IDENTIFICATION) => {
-                page(vpd::page::IDENTIFICATION, &[1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0, 1])
+            (false, _) => standard_data(StandardData {
+                hierarchical: true,
+                command_queuing: true,
+                vendor: *self.vendor,
+                product: *b"Disk            ",
+                revision: *b"1.00",
+                ..StandardData::ZERO
+            }),
+            (_, SUPPORTED) => page(code, &[SUPPORTED, IDENTIFICATION, EXTENDED_INQUIRY, BLOCK_LIMITS]),
+            (_, IDENTIFICATION) => page(code, &naa(&[0x30, 0, 0, 0, 0, 0, 0, 1])),
+            (_, EXTENDED_INQUIRY) => {
+                let (head_of_queue, ordered) = (self.ordered, self.ordered);
+                let page = ExtendedInquiry { head_of_queue, ordered, simple: true, ..ExtendedInquiry::ZERO };
+                page.to_page().to_vec()
             }
-            (_, vpd::page::EXTENDED_INQUIRY) => {
-                let mut body = [0; 60];
-                body[1] = if self.ordered { 0x07 } else { 0x01 };
-                page(vpd::page::EXTENDED_INQUIRY, &body)
-            }
-            (_, code) => {
-                let mut body = [0; 60];
-                // MAXIMUM COMPARE AND WRITE LENGTH.
-                body[1] = 8;
-                page(code, &body)
-            }
+            (_, _) => BlockLimits { compare_and_write_max: 8, ..BlockLimits::ZERO }.to_page().to_vec(),
         }
     }
 }
@@ -358,13 +364,6 @@ impl Connection {
 }
 
 /// Sense data behind their length.
-fn sense(key: u8, code: u16) -> Vec<u8> {
-    let mut sense = vec![0, 18, 0x70, 0, key, 0, 0, 0, 0, 10];
-    sense.resize(20, 0);
-    sense[14..16].copy_from_slice(&code.to_be_bytes());
-    sense
-}
-
 /// SCSI Response, or SCSI Data-In with the status.
 fn ended(command: &Command, status: u8, mut data: Vec<u8>) -> ([u8; HEADER], Vec<u8>) {
     let mut header = [0; HEADER];
