@@ -7,6 +7,8 @@ use std::fs;
 
 /// A file that is longer hides two.
 const FILE_LINES_MAX: usize = 800;
+/// A function that is longer does several things.
+const FUNCTION_LINES_MAX: usize = 70;
 /// A page that is longer is none.
 const ARCHITECTURE_LINES_MAX: usize = 150;
 /// Documents that the repository promises.
@@ -65,6 +67,12 @@ fn faults_of(name: &str, text: &str) -> Vec<String> {
     if name == "ARCHITECTURE.md" && lines > ARCHITECTURE_LINES_MAX {
         faults.push(format!("{name}: {lines} lines, more than {ARCHITECTURE_LINES_MAX}"));
     }
+    if name.ends_with(".rs") && name.contains("/src/") && !name.contains("tests") {
+        let long = functions(text).into_iter().filter(|(_, lines)| *lines > FUNCTION_LINES_MAX);
+        faults.extend(long.map(|(number, lines)| {
+            format!("{name}:{number}: a function of {lines} lines, more than {FUNCTION_LINES_MAX}")
+        }));
+    }
     for (number, line) in text.lines().enumerate() {
         let place = || format!("{name}:{}", number + 1);
         if name.ends_with(".rs") && LEFTOVERS.iter().any(|leftover| line.contains(&leftover.concat())) {
@@ -78,6 +86,30 @@ fn faults_of(name: &str, text: &str) -> Vec<String> {
         }
     }
     faults
+}
+
+/// The functions of a formatted file: the line that each begins with, and how many it has.
+fn functions(text: &str) -> Vec<(usize, usize)> {
+    let (mut begun, mut found) = (Vec::new(), Vec::new());
+    for (number, line) in text.lines().enumerate() {
+        let code = line.trim_start();
+        let indent = line.len() - code.len();
+        let head = code.split(" fn ").next().unwrap_or_default();
+        let is_head = |word: &str| {
+            word.starts_with("pub") || word.ends_with(')') || ["const", "async", "unsafe"].contains(&word)
+        };
+        let is_function = code.starts_with("fn ") || code.contains(" fn ") && head.split(' ').all(is_head);
+        if is_function && !code.ends_with(['}', ';']) {
+            begun.push((indent, number));
+        } else if begun.last().is_some_and(|(own, _)| *own == indent) {
+            // One without a body ends with its signature.
+            let has_ended = code == "}" || code.starts_with(')') && code.ends_with(';');
+            if let Some((_, from)) = begun.pop_if(|_| has_ended).filter(|_| code == "}") {
+                found.push((from + 1, number - from + 1));
+            }
+        }
+    }
+    found
 }
 
 /// The imports of a file in `folder` that leave its layer upwards, or do not say which layer they are from. Tests may use
@@ -142,6 +174,19 @@ const HOMES: [[&str; 2]; 3] = [["/ho", "me/"], ["/ro", "ot/"], ["/Us", "ers/"]];
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_function_is_as_long_as_its_lines() {
+        for (lines, faults) in [(FUNCTION_LINES_MAX, 0), (FUNCTION_LINES_MAX + 1, 1)] {
+            let body = "        self.b();\n".repeat(lines - 4);
+            let text = format!(
+                "trait A {{\n    fn b(\n        &self,\n    );\n\n    pub(in crate::a) fn a(\n        &self,\n    ) {{\n{body}    }}\n}}\n"
+            );
+            assert_eq!(functions(&text), [(6, lines)]);
+            assert_eq!(faults_of("crates/a/src/b.rs", &text).len(), faults);
+            assert!(faults_of("crates/a/tests/b.rs", &text).is_empty());
+        }
+    }
 
     #[test]
     fn faults_are_found_with_their_place() {

@@ -384,10 +384,7 @@ impl Ata {
         let now = self.net.borrow().now;
         let short = || format!("an answer of {} bytes", frame.len());
         if let Kind::Query = asked.kind {
-            let argument = ConfigArgument::view(&frame[ARGUMENT..]).ok_or_else(short)?;
-            let sectors = u32::from(argument.sector_count);
-            let is_it = header.refusal().is_none() && sectors == self.segment.frame_blocks;
-            return if is_it { Ok(()) } else { Err(format!("it is answered with {argument:?}")) };
+            return self.check_query(header, ConfigArgument::view(&frame[ARGUMENT..]).ok_or_else(short)?);
         }
         let end = Section::view(&frame[ARGUMENT..]).ok_or_else(short)?.status_return();
         let is_conflict = header.refusal() == Some(ErrorCode::TARGET_IS_RESERVED);
@@ -451,6 +448,12 @@ impl Ata {
             }
             Kind::Flush | Kind::Identify | Kind::Query => Ok(()),
         }
+    }
+
+    fn check_query(&self, header: &Header, argument: &ConfigArgument) -> Result<(), String> {
+        let sectors = u32::from(argument.sector_count);
+        let is_it = header.refusal().is_none() && sectors == self.segment.frame_blocks;
+        if is_it { Ok(()) } else { Err(format!("it is answered with {argument:?}")) }
     }
 
     fn note(&self, words: &[u64], text: impl FnOnce() -> String) {

@@ -14,7 +14,7 @@ pub(crate) const COMMANDS_CLEARED: u16 = code::COMMANDS_CLEARED;
 /// REPORTED LUNS DATA HAS CHANGED.
 pub(crate) const LUNS_CHANGED: u16 = code::REPORTED_LUNS_DATA_CHANGED;
 /// Those that reservations of others cause.
-pub(crate) const RESERVATIONS: [u16; 3] = 
+pub(crate) const RESERVATIONS: [u16; 3] =
     [code::RESERVATIONS_PREEMPTED, code::RESERVATIONS_RELEASED, code::REGISTRATIONS_PREEMPTED];
 
 /// For each initiator, since when it is logged in, and for each unit, since when it is owed a unit attention.

@@ -328,7 +328,11 @@ pub(crate) fn disk_at(disks: &[(Handle, Disk)], file: Handle) -> &Disk {
 pub(crate) fn transfer_error(rng: &mut Rng, writes: bool) -> Errno {
     const READ_ERRORS: [Errno; 6] = [EIO, EIO, EINTR, EAGAIN, ENXIO, ENOMEM];
     const WRITE_ERRORS: [Errno; 8] = [EIO, EIO, ENOSPC, EDQUOT, EINTR, EAGAIN, ESTALE, ENOMEM];
-    if writes { WRITE_ERRORS[rng.usize(0..WRITE_ERRORS.len())] } else { READ_ERRORS[rng.usize(0..READ_ERRORS.len())] }
+    if writes {
+        WRITE_ERRORS[rng.usize(0..WRITE_ERRORS.len())]
+    } else {
+        READ_ERRORS[rng.usize(0..READ_ERRORS.len())]
+    }
 }
 
 fn blocks(at: u64, len: u32) -> std::ops::Range<usize> {

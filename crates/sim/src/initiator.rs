@@ -469,6 +469,24 @@ impl Initiator {
         if words == GOOD_WORD && matches!(task.kind, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..)) {
             self.meter.borrow_mut().ends(now, task.unit)?;
         }
+        self.check_attentions(now, &task, &completion, words)?;
+        self.look_at_reservations(now, &task, words)?;
+        self.note(&[3, u64::from(completion.task.slot), fate as u64], || {
+            format!("command {} ends: {words}", completion.task.slot)
+        });
+        self.end_in_registers(now, &task, &completion, (words, fate))?;
+        self.give(&task.places);
+        Ok(())
+    }
+
+    /// The unit attentions that a command has reported, or should have.
+    fn check_attentions(
+        &self,
+        now: Time,
+        task: &Task,
+        completion: &Completion,
+        words: &str,
+    ) -> Result<(), String> {
         // What other commands still have to say may be what is owed, or an abort has kept it from being said.
         let is_last = !self.tasks.iter().any(|other| other.unit == task.unit);
         let mut attentions = self.attentions.borrow_mut();
@@ -476,7 +494,7 @@ impl Initiator {
             GOOD_WORD if is_last => attentions.done(task.began, self.index, task.unit)?,
             GOOD_WORD | BUSY_WORD | FAILED_WORD | CONFLICT_WORD | ILLEGAL_WORD | MISCOMPARE_WORD => {}
             ATTENTION_WORD => {
-                let code = orders::additional_code(&completion);
+                let code = orders::additional_code(completion);
                 self.note(&[9, u64::from(code)], || {
                     format!("has unit attention {code:04x} of unit {}", task.unit)
                 });
@@ -487,11 +505,17 @@ impl Initiator {
         if matches!(task.kind, Kind::Order(_)) {
             attentions.over(now, self.index, Act::Command(task.id));
         }
-        drop(attentions);
-        self.look_at_reservations(now, &task, words)?;
-        self.note(&[3, u64::from(completion.task.slot), fate as u64], || {
-            format!("command {} ends: {words}", completion.task.slot)
-        });
+        Ok(())
+    }
+
+    /// What a command has done to the blocks, by what it has reported.
+    fn end_in_registers(
+        &mut self,
+        now: Time,
+        task: &Task,
+        completion: &Completion,
+        (words, fate): (&str, Fate),
+    ) -> Result<(), String> {
         let mut registers = self.registers.borrow_mut();
         if let (Kind::Write(range, _), Some(compared), Fate::Done) = (task.kind, task.compares, fate) {
             registers.swapped(now, task.began, range, compared)?;
@@ -521,8 +545,6 @@ impl Initiator {
             Kind::Flush if words == FAILED_WORD => registers.flush_failed(self.index, task.unit),
             Kind::Flush | Kind::Order(_) => {}
         }
-        drop(registers);
-        self.give(&task.places);
         Ok(())
     }
 

@@ -262,6 +262,12 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
     format!("a panic: {}", text.unwrap_or("it says nothing"))
 }
 
+fn rogue(plan: &Plan, net: &Shared) -> Option<Rogue> {
+    let host = plan.cores + plan.initiators.len() + 1;
+    let kernel = || Kernel::new(host, net.clone(), 64 << 20, None, 0);
+    plan.rogue.map(|manners| Rogue::new(host, kernel(), net.clone(), manners))
+}
+
 /// Who speaks AoE.
 fn join(
     plan: &Plan,
@@ -355,15 +361,11 @@ impl World {
             let checks = Checks { index, registers, attentions, reservations, meter };
             Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits, *protocol)
         };
-        let rogue = plan.rogue.map(|manners| {
-            let host = plan.cores + plan.initiators.len() + 1;
-            Rogue::new(host, Kernel::new(host, net.clone(), 64 << 20, None, 0), net.clone(), manners)
-        });
         let atas = join(&plan, cuts, &net, &registers, &reservations, &place);
         let guest = Guest::of(&plan, &net, attentions.clone(), portal);
         World {
             atas,
-            rogue,
+            rogue: rogue(&plan, &net),
             guest,
             initiators: plan.initiators.iter().enumerate().map(initiator).collect(),
             net,

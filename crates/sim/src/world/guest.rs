@@ -35,9 +35,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use store::lane::Backend;
-use wire::scsi::{Command as _, code};
 use wire::scsi::command::{Read10, Write10};
 use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD, TASK_SET_FULL};
+use wire::scsi::{Command as _, code};
 use wire::{Places, SenseKey};
 
 /// Apart from what else a seed decides.
