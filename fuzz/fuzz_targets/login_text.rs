@@ -7,7 +7,7 @@ use proto::iscsi::login::{Offers, TargetLogin};
 use std::sync::Arc;
 use wire::iscsi::{LoginRequest, Pdu};
 
-/// A login that takes more requests than this goes round in circles.
+/// A login that takes more requests than this goes around in circles.
 const REQUESTS_MAX: usize = 64;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -263,7 +263,7 @@ impl Layer<Initiator> for Below {
 struct Wire {
     room: usize,
     works: VecDeque<WorkId>,
-    /// Messages that the machine has not given back.
+    /// Messages that the machine has not returned.
     held: Vec<Span>,
     stags: Vec<u32>,
     /// Of every third buffer that is taken back something has not left.
@@ -336,7 +336,7 @@ impl Post for Wire {
 
     fn release(&mut self, place: Span) {
         let at = self.held.iter().position(|other| *other == place);
-        self.held.swap_remove(at.expect("it was not given back before"));
+        self.held.swap_remove(at.expect("it was not returned before"));
     }
 }
 

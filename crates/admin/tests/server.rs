@@ -239,7 +239,7 @@ fn connections_that_say_nothing_lock_nobody_out_and_are_ended() {
     }
     for mut stream in idle {
         let mut answer = Vec::new();
-        // An end, or a reset: not a wait for ever.
+        // An end, or a reset: not a wait forever.
         let _ = stream.read_to_end(&mut answer);
         assert!(!answer.starts_with(b"HTTP/1.1 200"));
     }

@@ -8,7 +8,7 @@ use reactor::wake::Waker;
 use std::time::{Duration, Instant};
 use store::lane::{Lane, Op, OpId, Outcome, Submitted};
 
-/// Bytes that are looked at where most formats put their marks: at the beginning and at the end.
+/// Bytes that are checked where most formats put their marks: at the beginning and at the end.
 const END_BYTES: u64 = 128 << 10;
 /// Further places, evenly spread, and the bytes looked at in each.
 const SPOTS: u64 = 62;

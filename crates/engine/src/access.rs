@@ -430,7 +430,7 @@ mod tests {
             assert_eq!(more, if is_last { Err(RejectReason::CHANNEL_LIMIT) } else { Ok(true) });
         }
         assert_eq!(why(admit(0xd, here, false)).0, RejectReason::INSUFFICIENT_RESOURCES);
-        assert_eq!(admit(0xb, here, false), Ok(true), "it takes the place of all");
+        assert_eq!(admit(0xb, here, false), Ok(true), "it replaces all");
         let listed = directory.send_targets("iqn.a:i", addresses[0], addresses[1], SendTargets::All);
         let portals: Vec<_> = listed.into_iter().map(|record| record.portals).collect();
         assert_eq!(portals, [[(addresses[1], 1)]], "SRP's portal is not listed");

@@ -112,7 +112,7 @@ fn mode(poll: config::Poll) -> Poll {
     }
 }
 
-/// How often deadlines of connections are looked at.
+/// How often deadlines of connections are checked.
 const TICK: Duration = Duration::from_millis(250);
 /// How long initiators get to log out when the daemon stops.
 const GOODBYE_SECONDS: u16 = 3;

@@ -464,7 +464,7 @@ fn own_descriptors(config: &Config) -> u64 {
         // Each core's lane has one that wakes it; librados has connections to monitors and OSDs, as many as there are.
         StoreSpec::Rbd { .. } => RADOS_DESCRIPTORS + config.cores.len(),
     };
-    // At each portal one newcomer may wait for its own.
+    // At each portal one new connection may wait for its own.
     (config.luns.iter().map(of_lun).sum::<usize>() + config.portals.len()) as u64 + OWN_DESCRIPTORS
 }
 

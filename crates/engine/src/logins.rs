@@ -1,5 +1,5 @@
 //! Connections that nobody vouches for: those that log in, discovery sessions, and those whose session has ended but for its last
-//! word. Each kind is bounded, and a newcomer is never turned away for want of room: it takes the place of another, the oldest
+//! word. Each kind is bounded, and a new connection is never turned away for want of room: it replaces another, the oldest
 //! of those whose network has the most.
 
 use std::cmp::Reverse;
@@ -135,7 +135,7 @@ impl Logins {
 
 impl Waiting {
     /// Those that have not begun a login go first, but for a quarter, which is theirs: otherwise logins that hang would leave
-    /// a newcomer no time to begin one.
+    /// a new connection no time to begin one.
     fn make_room(&mut self, network: IpAddr, max: usize) -> Option<Evicted> {
         let of_network = share(max);
         if self.silent.count_of(network) + self.begun.count_of(network) >= of_network {

@@ -119,7 +119,7 @@ fn number(ports: &mut [(usize, Port)], earlier: &BTreeMap<&str, u16>) {
         taken.insert(port.relative_id);
     }
     for (_, port) in ports.iter_mut().filter(|(_, port)| port.relative_id == NO_PORT) {
-        // FNV-1a of 32 bits, folded, which must stay as it is for ever.
+        // FNV-1a of 32 bits, folded, which must stay as it is forever.
         let hash = port
             .name
             .bytes()
@@ -191,7 +191,7 @@ mod tests {
         let among = numbers(&config(&["a", "disk", "z"]));
         assert!(alone.iter().filter(|(name, _)| name.contains(",t,")).all(|port| among.contains(port)));
         let first = ("iqn.2026-11.a:disk,t,0x0001".to_owned(), 39092);
-        assert!(alone.contains(&first), "the numbers must stay for ever: {alone:?}");
+        assert!(alone.contains(&first), "the numbers must stay forever: {alone:?}");
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub(crate) struct Place {
 pub(crate) struct Entered {
     /// The I_T nexus.
     pub(crate) nexus: u64,
-    /// The sessions that it takes the place of, or others took before it, which must be ended.
+    /// The sessions that it replaces, or that others replaced before it, which must be ended.
     pub(crate) replaced: Vec<Place>,
 }
 
@@ -130,7 +130,7 @@ impl Registry {
         self.lock().live.keys().filter(|other| other.has_ports_of(name)).count()
     }
 
-    /// Enters a session. It takes the place of all that have its ports, unless it is a channel beside others: then it
+    /// Enters a session. It replaces all that have its ports, unless it is a channel beside others: then it
     /// shares their nexus, and waits as they do for those whose place they took.
     ///
     /// # Errors
@@ -334,13 +334,13 @@ mod tests {
         let another = SessionName { initiator: "iqn.y".into(), ..name() };
         let (old, new) = (place(&registry, 1), place(&registry, 2));
         registry.enter(name(), old, 1).expect("room");
-        registry.enter(name(), new, 1).expect("it takes the place of the first");
+        registry.enter(name(), new, 1).expect("it replaces the first");
         registry.leave(&name(), new.serial);
         assert!(!registry.has_room(&another, 1) && registry.has_room(&name(), 1));
         assert_eq!(registry.enter(another.clone(), new, 1), Err(Full), "the first may still write");
         let successors: Vec<Place> = (0..REPLACED_MAX).map(|_| place(&registry, 2)).collect();
         for place in &successors {
-            registry.enter(name(), *place, 1).expect("each takes the place of the one before");
+            registry.enter(name(), *place, 1).expect("each replaces the one before");
         }
         assert_eq!(registry.enter(name(), new, 1), Err(Full), "none of them has ended");
         for place in successors.iter().chain([&old]) {

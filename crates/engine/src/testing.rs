@@ -1,4 +1,4 @@
-//! What tests of sessions share: a small initiator, and units whose writes wait until the test lets them go on.
+//! What tests of sessions share: a small initiator, and units whose writes wait until the test lets them continue.
 
 /// What [`initiator`] has of the tests that it was written for.
 pub(crate) mod daemon {
@@ -243,7 +243,7 @@ impl HeldStore {
         }
     }
 
-    /// Lets all of them go on.
+    /// Lets all of them continue.
     pub(crate) fn release(&self) {
         self.holds.store(false, Ordering::SeqCst);
     }

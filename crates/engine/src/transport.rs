@@ -122,7 +122,7 @@ impl Transport {
         }
     }
 
-    /// It moves to another core, where its first bytes are looked at again.
+    /// It moves to another core, where its first bytes are checked again.
     pub(crate) fn place(&mut self) {
         if let Transport::Opening(opening) = self {
             opening.is_placed = true;
@@ -306,7 +306,7 @@ impl Transport {
         }
     }
 
-    /// Gives its memory back; the stream is quiet.
+    /// Releases its memory; the stream is quiet.
     pub(crate) fn close(self, arena: &mut Arena) {
         match self {
             Transport::Opening(_) | Transport::Iscsi(_) | Transport::Aoe(_) => {}

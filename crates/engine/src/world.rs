@@ -57,7 +57,7 @@ struct Seat<I: Io> {
 pub struct InUse {
     /// Connections of streams.
     pub streams: usize,
-    /// Frames that were received and not given back.
+    /// Frames that were received and not returned.
     pub frames: u32,
     /// Tasks.
     pub tasks: usize,

@@ -223,7 +223,7 @@ impl Carrier {
         }
     }
 
-    /// Gives its memory back; the stream is quiet.
+    /// Releases its memory; the stream is quiet.
     pub(crate) fn close(self, arena: &mut Arena) {
         match self {
             Carrier::Iscsi(_) | Carrier::Aoe(_) => {}

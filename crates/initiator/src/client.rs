@@ -22,7 +22,7 @@ use wire::{Cdb, Places, Sense, shown};
 pub const DATA_BYTES_MAX: u32 = LARGE_BYTES * Places::MAX as u32;
 /// Buffers of a client, most of them for jumbo frames. Memory is taken only as it is used.
 const ARENA_BYTES: u64 = 16 << 20;
-/// How often deadlines are looked at.
+/// How often deadlines are checked.
 const TICK: Duration = Duration::from_millis(50);
 
 /// A session of one unit.

@@ -1,5 +1,5 @@
 //! One session with a target, of one connection at a time. When the connection is lost it is made again, and what was
-//! in flight is sent again where that does no harm. Nothing waits for ever: see [`Options::give_up_after`].
+//! in flight is sent again where that does no harm. Nothing waits forever: see [`Options::give_up_after`].
 //!
 //! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5). That a login has
 //! succeeded does not prove that no command of the old one can touch the medium any more: whoever uses the session finds that
@@ -50,7 +50,7 @@ const ATTEMPT_BITS: u32 = 30;
 /// A command for a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// Returned with what became of it.
+    /// Returned with its outcome.
     pub cookie: u32,
     /// The command.
     pub request: Request,
@@ -186,7 +186,7 @@ enum State {
     Resting(Time),
     Connecting(Time),
     Connected(Box<Link>),
-    /// Ended by us, for ever.
+    /// Ended by us, permanently.
     Closed,
 }
 
@@ -501,7 +501,7 @@ impl Session {
         link.wants_more() || link.machine.wants_more()
     }
 
-    /// Looks at deadlines; to be called several times a second.
+    /// Checks deadlines; to be called several times a second.
     pub fn tick<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
         let now = io.now();
         match &mut self.state {
@@ -765,7 +765,7 @@ impl Session {
         self.settle(io, finished);
     }
 
-    /// Closes a connection that has ended once the kernel is done with its buffers.
+    /// Closes a connection that has ended once the kernel has finished with its buffers.
     fn settle<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
         let State::Connected(link) = &mut self.state else { return };
         let Some((_, cut_at)) = link.gone else { return };

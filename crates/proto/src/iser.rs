@@ -22,7 +22,7 @@ const AHS_BYTES: u32 = 256;
 /// Bytes of a receive: a message with as much of everything as it may have, in whole words.
 const RECEIVE_BYTES: u32 = HEADERS_BYTES + AHS_BYTES + crate::iscsi::keys::RDMA_SEGMENT_MAX + 4;
 
-/// Receives for so many messages, so many of which have come and are not given back.
+/// Receives for so many messages, so many of which have come and are not returned.
 fn receives(messages: u32, held: usize) -> Receives {
     let most = u16::try_from(messages).unwrap_or(RECEIVES_MAX).min(RECEIVES_MAX);
     let count = most.saturating_sub(u16::try_from(held).unwrap_or(RECEIVES_MAX));

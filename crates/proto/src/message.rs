@@ -44,7 +44,7 @@ impl WorkId {
 /// A message that arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// The whole receive that it came in: the machine's until it is given back by [`Post::release`].
+    /// The whole receive that it came in: the machine's until it is returned by [`Post::release`].
     pub place: Span,
     /// Its bytes.
     pub bytes: &'a [u8],

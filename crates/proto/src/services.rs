@@ -234,7 +234,7 @@ pub enum Down {
         /// Seconds.
         within_seconds: u16,
     },
-    /// Answers the login that [`Up::Ready`] was about: what the session takes the place of can take effect no more.
+    /// Answers the login that [`Up::Ready`] was about: nothing of the session that it replaces can take effect any more.
     Admit,
     /// Refuses that login.
     Refuse(Withdrawal),

@@ -76,7 +76,7 @@ impl ReceiveBuffers {
         Span { buffer: arena.id(), len: self.bytes, offset }
     }
 
-    /// The machine is done with a receive, which is returned whole.
+    /// The machine has finished with a receive, which is returned whole.
     pub(crate) fn reclaim(&mut self, place: Span) -> Span {
         self.held = self.held.checked_sub(1).expect("a receive is released once");
         Span { len: self.bytes, ..place }

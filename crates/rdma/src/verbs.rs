@@ -10,7 +10,7 @@
 //!   [`Device`](device::Device) and [`QueuePair`] each own theirs, and hold what they are made of by `Arc`, so that it ends
 //!   after them. The libraries may be called from any thread (libibverbs and librdmacm are thread-safe).
 //! - A device touches memory only where work that was posted names it, and only of the arena: a receive belongs to its
-//!   connection, which gives it back after the queue pair is gone; all other places are lent
+//!   connection, which returns it after the queue pair is gone; all other places are lent
 //!   ([`Arena::lend`](reactor::memory::Arena::lend)) until their work is finished, or the queue pair is gone. A peer
 //!   reaches nothing: the arena is registered for local use only.
 //! - An iWARP device reads into a [`Sink`](sink::Sink) of the connection, which its peer may write. It is copied from, and

@@ -66,7 +66,7 @@ pub trait Io {
     /// Processor time that this core's thread has used, spinning included, or waited for while other threads had its processor.
     fn processor_time(&self) -> Duration;
 
-    /// This core's buffers. A buffer that is part of a request in flight is lent: it can be given back
+    /// This core's buffers. A buffer that is part of a request in flight is lent: it can be released
     /// ([`crate::memory::Arena::give`]), but is reused only after the completion.
     fn arena(&mut self) -> &mut crate::memory::Arena;
 

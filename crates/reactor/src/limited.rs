@@ -1,5 +1,5 @@
 //! Log lines that peers can cause: some at once and one a second in the long run, with a count of what was
-//! left out soon afterwards. So a peer that goes on all day does not fill the disk.
+//! left out soon afterwards. So a peer that keeps at it all day does not fill the disk.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, OnceLock};

@@ -117,7 +117,7 @@ pub(crate) fn segment_bytes(socket: Handle) -> u32 {
 /// Ends a connected socket whose owner goes away without a ring; elsewhere it is [`crate::io::Io::close`].
 pub fn close(socket: Handle) {
     // SAFETY: the handle is an open socket of the caller, who does not use it any more. A request that is still in
-    // flight holds the socket by itself, and its buffers are kept by its ring.
+    // flight holds the socket on its own, and its buffers are kept by its ring.
     unsafe {
         let _ = rustix::net::shutdown(BorrowedFd::borrow_raw(socket.0), rustix::net::Shutdown::Both);
         rustix::io::close(socket.0);

@@ -187,7 +187,7 @@ impl<L: Line> Packets<L> {
         self.sending.pop()
     }
 
-    /// Queues the frame in the first `len` bytes of a slot. With no bytes, the slot is only given back.
+    /// Queues the frame in the first `len` bytes of a slot. With no bytes, the slot is only returned.
     pub fn queue(&mut self, slot: Span, len: u32) {
         assert!(len <= self.slots.room, "a frame of {len} bytes is longer than its slot");
         match len {

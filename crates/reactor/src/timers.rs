@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 /// One alarm per key.
 ///
 /// Deadlines that only move further away, as keep-alive ones do with every PDU, cost next to nothing: an alarm that
-/// is set to a later time still goes off at the earlier one. Whoever it wakes looks at its own deadline and sets the
+/// is set to a later time still goes off at the earlier one. Whoever it wakes checks its own deadline and sets the
 /// alarm again.
 #[derive(Debug, Default)]
 pub struct Timers<K: Copy + Ord> {

@@ -46,7 +46,7 @@ const CONNECT: u64 = 3;
 /// The most blocks of a READ or WRITE, which is then fetched or pushed in three pieces, and what buffers hold.
 const BLOCKS_MAX: u32 = 1200;
 const BUFFERS_BLOCKS: u32 = memory::BUFFERS_BYTES / BLOCK_BYTES;
-/// Ends of commands that are looked at twice.
+/// Ends of commands that are checked twice.
 const GOOD_WORD: &str = "good";
 const BUSY_WORD: &str = "busy";
 const FAILED_WORD: &str = "failure";
@@ -416,7 +416,7 @@ impl Initiator {
                     link.is_ready = true;
                 }
                 self.cut();
-                // RFC 7143 section 6.3.5: the session that it takes the place of has ended.
+                // RFC 7143 section 6.3.5: the session that it replaces has ended.
                 for (range, id) in std::mem::take(&mut self.loose) {
                     self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
                 }

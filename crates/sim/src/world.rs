@@ -689,6 +689,6 @@ impl World {
         if self.turns <= TURNS_MAX {
             return Ok(());
         }
-        Err(format!("the cores had {TURNS_MAX} turns, and go on: somebody spins"))
+        Err(format!("the cores had {TURNS_MAX} turns, and have not finished: one of them spins"))
     }
 }

@@ -162,7 +162,7 @@ impl Questions {
     pub(crate) fn completed<I: Io>(&mut self, io: &mut I, tag: Tag, done: &mut Vec<(OpId, Outcome)>) {
         self.is_watching = false;
         let Some(asker) = &self.asker else { return };
-        // Before the answers are looked at: one that comes later makes it readable again.
+        // Before the answers are checked: one that comes later makes it readable again.
         let _ = rustix::io::read(&asker.event, &mut [0; 8]);
         let before = done.len();
         done.append(&mut asker.state().answered);

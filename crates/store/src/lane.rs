@@ -201,7 +201,7 @@ pub trait Lane<I: Io> {
         0
     }
 
-    /// Looks at deadlines: stores that can be out of reach try again and give up by it. Called four times a second
+    /// Checks deadlines: stores that can be out of reach try again and give up by it. Called four times a second
     /// while the core has connections, also for lanes that nobody uses at the moment.
     fn tick(&mut self, _io: &mut I, _done: &mut Vec<(OpId, Outcome)>) {}
 

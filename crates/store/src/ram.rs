@@ -25,7 +25,7 @@ const CLEAR_AT_ONCE_BYTES: u64 = 256 << 10;
 /// Operations under way per lane; each stands for a task of the device server, which are fewer.
 const PENDING_MAX: usize = 4096;
 
-/// Operations that wait for a long one, and are looked at by one [`Lane::work`].
+/// Operations that wait for a long one, and are checked by one [`Lane::work`].
 const RETRIES_MAX: usize = 16;
 
 /// The page, the unit in which memory is released.
@@ -106,7 +106,7 @@ impl RamStore {
         }
     }
 
-    /// Makes the range read as zeros; `unmap`: and gives its memory back.
+    /// Makes the range read as zeros; `unmap`: and frees its memory.
     fn clear(&self, range: Range, unmap: bool) {
         if unmap {
             ends(range).into_iter().for_each(|end| self.granules.note_written(end));

@@ -19,7 +19,7 @@ pub(super) enum Threads {
     Left,
 }
 
-/// Threads of a target that are looked at ten times a second.
+/// Threads of a target that are sampled ten times a second.
 const THREADS_SAMPLED: usize = 64;
 
 /// What a target had used at a moment.

@@ -26,7 +26,7 @@ const DRAIN: u64 = 30_000_000_000;
 /// A sleeping thread looks around as often as this.
 const LOOK: u64 = 100_000_000;
 
-/// How often a lane may look at its deadlines.
+/// How often a lane may check its deadlines.
 const TICK: u64 = 250_000_000;
 
 /// How often another block is tried when the first is in use, with `verify`.

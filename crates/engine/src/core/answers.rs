@@ -35,7 +35,7 @@ impl Answers {
         self.are_expected
     }
 
-    /// Whether the next command, by what became of the last one, is worth a try.
+    /// Whether the next command, by the outcome of the last one, is worth a try.
     pub(super) fn expect(&mut self, are_expected: bool) {
         self.are_expected = are_expected;
     }

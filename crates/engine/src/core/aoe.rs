@@ -77,7 +77,7 @@ impl<L: Line> Interface<L> {
         self.sessions.len()
     }
 
-    /// Frames that were received and not given back.
+    /// Frames that were received and not returned.
     fn held(&self) -> u32 {
         SLOTS_OF_INTERFACE - self.packets.free()
     }
@@ -152,7 +152,7 @@ impl<L: Line> Ethernet<L> {
         }
     }
 
-    /// Sessions, and frames that were received and not given back.
+    /// Sessions, and frames that were received and not returned.
     pub(super) fn in_use(&self) -> (usize, u32) {
         let openings = || self.interfaces.iter().chain(&self.retired);
         (openings().map(Interface::sessions).sum(), openings().map(Interface::held).sum())

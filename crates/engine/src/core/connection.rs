@@ -65,7 +65,7 @@ pub(super) struct Connection {
 pub(super) struct Login {
     /// The initiator has begun a login, and that is noted.
     pub(super) has_begun: bool,
-    /// Sessions that this one takes the place of, and that are not over yet.
+    /// Sessions that this one replaces, and that have not ended yet.
     pub(super) predecessors: usize,
     /// When a discovery session is ended.
     pub(super) expires: Option<Time>,
@@ -90,7 +90,7 @@ pub(super) struct Closing {
     /// Answers of homes: they have yet to forget what its nexus, which is lost, held, or to do what its task management
     /// functions ask for.
     homes: usize,
-    /// The portal where a newcomer waits for its descriptor.
+    /// The portal where a new connection waits for its descriptor.
     pub(super) makes_room_at: Option<usize>,
     /// Why it is to end, if its machine does not know.
     why: Option<&'static str>,
@@ -160,7 +160,7 @@ pub(super) const COLD_RESET: &str = "an initiator asked for TARGET COLD RESET";
 pub(super) enum Phase {
     /// Logging in, or a discovery session.
     Login,
-    /// Its login is granted, and answered when none of the sessions that it takes the place of can write any more.
+    /// Its login is granted, and answered when none of the sessions that it replaces can write any more.
     Parked,
     /// On its way to that core as soon as nothing is in flight.
     Leaving(usize),
@@ -384,7 +384,7 @@ impl Connection {
         self.tasks.iter().flatten().count() + self.answers.unsent()
     }
 
-    /// Whether nothing of it is under way that could stall, or is work to be counted: all that can happen by itself is that its
+    /// Whether nothing of it is under way that could stall, or is work to be counted: all that can happen on its own is that its
     /// deadline passes.
     pub(super) fn can_only_time_out(&self) -> bool {
         let is_idle = self.is_at_rest() && self.is_vacant() && self.in_flight().is_none();
@@ -392,7 +392,7 @@ impl Connection {
         is_idle && is_counted && self.quiescing.is_empty() && self.login.expires.is_none()
     }
 
-    /// When it is to do something by itself.
+    /// When it is to act on its own.
     pub(super) fn deadline(&self) -> Option<Time> {
         if self.phase == Phase::Closing { self.closing.cut_at } else { self.machine.deadline() }
     }

@@ -49,7 +49,7 @@ mod tests {
         let answers: Vec<_> = asked.iter().map(mpsc::Receiver::try_recv).collect();
         assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), WAITING_MAX);
         assert!(answers[1000 - WAITING_MAX..].iter().all(|answer| matches!(answer, Ok(None))));
-        assert_eq!(other.try_recv().err(), Some(mpsc::TryRecvError::Empty), "that session goes on");
+        assert_eq!(other.try_recv().err(), Some(mpsc::TryRecvError::Empty), "that session continues");
         disconnections.ended(2);
         assert!(matches!(other.try_recv(), Ok(None)));
         assert!(disconnections.0.is_empty());

@@ -8,7 +8,7 @@
 //! It does not:
 //! - Buffers. What waits has one for data that comes unasked, or none: it asks the initiator for nothing. That buffer
 //!   counts apart from those of steps ([`super::buffer::Purpose`]), by connection and by core, and is never waited for:
-//!   where there is none, the task ends with TASK SET FULL. What runs gives its buffer back before it waits for another,
+//!   where there is none, the task ends with TASK SET FULL. What runs returns its buffer before it waits for another,
 //!   so it waits for the ends of other steps only, and none of these waits for a gate. With all other steps
 //!   over, the first of each unit that waits may have what it needs; and whose data moves too slowly is ended ([`super::stall`]).
 //! - Tasks. The ordered one, and all before it, have their places here and in their transport's table since they came,
@@ -42,7 +42,7 @@ pub(super) struct Gate {
     running: u32,
     /// Tasks that wait, oldest first.
     waiting: VecDeque<Key>,
-    /// This core has asked for a turn of its own, and what became of it.
+    /// How far this core is with a turn that it asked for.
     turn: Turn,
 }
 

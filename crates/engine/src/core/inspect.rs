@@ -10,7 +10,7 @@ use proto::time::Time;
 use reactor::io::Io;
 use std::sync::mpsc;
 
-/// Slots of connections that are looked at for one message, so that a core with thousands of sessions is not held up.
+/// Slots of connections that are checked for one message, so that a core with thousands of sessions is not held up.
 const SLOTS_AT_ONCE: u32 = 64;
 
 /// Why a session ends that an administrator has disconnected.

@@ -12,7 +12,7 @@ pub(super) struct Leaving {
 
 #[derive(Clone, Copy)]
 pub(super) enum Stage {
-    /// What was begun goes on.
+    /// What was begun continues.
     Ending,
     /// The home knows that all has ended here.
     Quiet,

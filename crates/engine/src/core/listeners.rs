@@ -7,7 +7,7 @@ use reactor::io::{Handle, Io};
 use std::collections::BTreeMap;
 
 /// A connection whose descriptor is one of those that the daemon keeps for itself. Another connection ends to give it its own,
-/// and one more if that takes too long; where there is none, the newcomer is refused. Until then its portal accepts no more, so
+/// and one more if that takes too long; where there is none, the new connection is refused. Until then its portal accepts no more, so
 /// there is one such connection per portal at most.
 #[derive(Debug)]
 struct Newcomer {

@@ -1,4 +1,4 @@
-//! Sessions: what a login makes of a connection, and what becomes of those that it takes the place of.
+//! Sessions: what a login makes of a connection, and what becomes of those that it replaces.
 
 use super::Core;
 use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase, REINSTATED};
@@ -164,7 +164,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Enters a session among those of its target. It waits for those that it takes the place of.
+    /// Enters a session among those of its target. It waits for those that it replaces.
     fn enter(&mut self, key: Key, target: &Named, facts: &Facts, session: &Session, core: usize) {
         let shared = self.shared.clone();
         let (Some(name), Some(index)) = (session_name(facts), self.served.target(target.number)) else {
@@ -201,7 +201,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Nothing of the sessions that this one takes the place of can write any more: its login is answered, and it is served
+    /// Nothing of the sessions that this one replaces can write any more: its login is answered, and it is served
     /// on this core. What happens to its units from the answer on is for it to know, wherever it is by then.
     fn admit(&mut self, key: Key, core: usize) {
         self.equip(key);
@@ -274,7 +274,7 @@ impl<I: Io> Core<I> {
         self.evict(evicted, None);
     }
 
-    /// Ends a connection so that others may log in; or also that the newcomer at a portal gets its descriptor.
+    /// Ends a connection so that others may log in; or also that the new connection at a portal gets its descriptor.
     pub(super) fn evict(&mut self, evicted: Option<Evicted>, portal: Option<usize>) {
         if let Some(Evicted { core, serial }) = evicted {
             // Through the mailbox even to this core: the connection may be in it, on its way here.
@@ -452,7 +452,7 @@ impl<I: Io> Core<I> {
         self.endings.reinstatements.retain(|(_, waits_on, waits)| (*waits_on, *waits) != (core, parked));
     }
 
-    /// A session that this one takes the place of has ended.
+    /// A session that this one replaces has ended.
     pub(super) fn unpark(&mut self, parked: Key) {
         let Some(conn) = self.connections.get_mut(parked) else { return };
         conn.login.predecessors = conn.login.predecessors.saturating_sub(1);

@@ -1,5 +1,5 @@
 //! What the log says of single commands and task management when it is asked to: at debug what ends with CHECK CONDITION and
-//! what is rare, at trace every command. While nobody asks, each costs one look at the level.
+//! what is rare, at trace every command. While nobody asks, each costs one check of the level.
 
 use super::Core;
 use super::stall::Moving;
@@ -135,7 +135,7 @@ fn by_transport(sense: &Sense) -> Ending {
     Ending { sense: Some(*sense), ..Ending::of(Status::CheckCondition) }
 }
 
-/// The end of what goes on behind a command that was answered when it began (IMMED): nobody gets this status.
+/// The end of what continues behind a command that was answered when it began (IMMED): nobody gets this status.
 #[cold]
 fn log_background_end(command: &Command, ending: &Ending) {
     let Ending { status, sense, .. } = ending;

@@ -47,7 +47,7 @@ impl Watch {
         }
     }
 
-    /// Those that the tick at this time looks at. The list is to be given back.
+    /// Those that the tick at this time looks at. The list is to be returned.
     pub(super) fn look(&mut self, now: Time, connections: &mut Slots<Connection>) -> Vec<Key> {
         let timers = &mut self.timers;
         self.busy.retain(|key| {

@@ -215,7 +215,7 @@ mod tests {
         late.set(Arc::downgrade(&store)).expect("once");
         store.refresh().expect("it opens");
         assert_eq!(file.as_file().metadata().expect("a file").len(), 2 << 20);
-        store.refresh().expect("it is looked at again");
+        store.refresh().expect("it is checked again");
         assert_eq!(store.traits().size_bytes, 2 << 20);
     }
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use store::lane::Store;
 
-/// How often a store is looked at.
+/// How often a store is checked.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long after a line about a failure the next one comes for another reason.
@@ -106,7 +106,7 @@ pub(crate) fn end(watches: Vec<Watch>) -> bool {
     drop(untils);
     let deadline = Instant::now() + LAST_LOOK;
     let left = || deadline.saturating_duration_since(Instant::now());
-    // All are looked at, so that the log names each.
+    // All are checked, so that the log names each.
     last_looks.iter().filter(|last_look| last_look.recv_timeout(left()) == Ok(false)).count() == 0
 }
 

@@ -140,7 +140,7 @@ impl DeviceChannel {
         each!(&self.carried, channel => channel.is_over())
     }
 
-    /// Gives its memory back.
+    /// Releases its memory.
     pub(crate) fn close(self, arena: &mut Arena) {
         each!(self.carried, channel => channel.close(arena));
     }

@@ -1,4 +1,4 @@
-//! Channels of SRP at the daemon, with frames of our own: who goes on beside whom, and what they share.
+//! Channels of SRP at the daemon, with frames of our own: which continue beside which, and what they share.
 
 use config::{Config, ServeOptions};
 use engine::Daemon;
@@ -10,13 +10,13 @@ use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT as CONFLICT
 
 const GUID: u64 = 0x024c_7500_0000_0001;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Multi-channel action of a login: other channels end, or go on.
+/// Multi-channel action of a login: other channels end, or continue.
 const SINGLE: u8 = 0;
 const MULTIPLE: u8 = 1;
 /// Data may be inside commands, from there on.
 const IMMEDIATE: u8 = 0x80;
 const IMMEDIATE_AT: u16 = 68;
-/// What became of others, in the answer: there were none, they ended, they go on.
+/// The outcome for others, in the answer: there were none, they ended, they continue.
 const NONE: u8 = 0;
 const TERMINATED: u8 = 1;
 const MAINTAINED: u8 = 2;
@@ -75,7 +75,7 @@ struct Channel {
 }
 
 impl Channel {
-    /// The channel, and what became of others; or why the login was rejected.
+    /// The channel, and the outcome for others; or why the login was rejected.
     fn login(at: SocketAddr, port: u8, action: u8, guid: u64) -> Result<(Channel, u8), u32> {
         let mut stream = TcpStream::connect(at).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");

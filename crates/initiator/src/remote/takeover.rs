@@ -25,7 +25,7 @@ use wire::Places;
 use wire::scsi::Command as _;
 use wire::scsi::command::TestUnitReady;
 
-/// How often deadlines are looked at.
+/// How often deadlines are checked.
 const TICK: Duration = Duration::from_millis(20);
 /// How long the end of an ORDERED command is waited for: meanwhile it holds up all later ones.
 const ORDER_WITHIN: Duration = Duration::from_secs(1);

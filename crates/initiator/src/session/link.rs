@@ -173,7 +173,7 @@ impl Link {
         }
     }
 
-    /// Whether the kernel is done with it.
+    /// Whether the kernel has finished with it.
     pub(super) fn is_quiet(&mut self) -> bool {
         match &mut self.road {
             Road::Stream { stream, .. } => stream.quiet(),

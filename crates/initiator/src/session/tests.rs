@@ -21,7 +21,7 @@ fn a_session_that_ends_while_it_connects_leaves_no_connection() {
     let (mut completions, mut finished) = (Vec::new(), Vec::new());
     session.start(&mut io);
     session.close(&mut io, &mut finished);
-    assert!(!session.is_closed(), "the kernel has yet to say what became of the connection");
+    assert!(!session.is_closed(), "the kernel has yet to say how the connection has ended");
     while !session.is_closed() {
         io.turn(Wait::Forever, &mut completions);
         completions.drain(..).for_each(|completion| session.completed(&mut io, completion, &mut finished));

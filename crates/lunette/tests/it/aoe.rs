@@ -47,7 +47,7 @@ fn goes_on(network: &Network, load: &mut Load) {
     let passed = network.passed();
     assert!(passed.lost > 0 && passed.repeated > 0 && passed.delayed > 0, "{passed:?}");
     network.set(Faults::CUT);
-    // More frames than the load has commands: some were sent again, in vain.
+    // More frames than the load has commands: some were retransmitted without need.
     wait_until("frames are lost", || network.passed().lost > passed.lost + 2 * DEPTH);
     load.assert_running();
     network.set(Faults::NONE);
@@ -106,7 +106,7 @@ fn scsi_reserves(scsi: &mut Initiator, guest: &mut Guest) {
     let [write_exclusive, exclusive_access] = [1, 3];
     let block = vec![3; SECTOR];
     assert_eq!(reserve_out(scsi, 0, 0, 0, 0, 0xA), GOOD, "REGISTER");
-    guest.write(0, &block).expect("a registration alone keeps nobody out");
+    guest.write(0, &block).expect("a registration alone blocks nobody");
     for kind in [write_exclusive, exclusive_access] {
         assert_eq!(reserve_out(scsi, 0, 1, kind, 0xA, 0), GOOD, "RESERVE");
         let read = if kind == write_exclusive { Ok(block.clone()) } else { Err(TARGET_IS_RESERVED) };

@@ -23,7 +23,7 @@ impl Fixture {
         Self { network, daemon }
     }
 
-    /// Runs a tool on the initiator's host. Each waits for ever by itself.
+    /// Runs a tool on the initiator's host. Each waits forever on its own.
     fn run(&self, name: &str, arguments: &[&str]) -> Outcome {
         run(&mut self.network.initiator.within(tool(name).args(arguments)), Duration::from_secs(60))
     }

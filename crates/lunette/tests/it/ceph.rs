@@ -118,7 +118,7 @@ mod soak {
         wait_until("the log has it", || daemon.log().contains("the cluster does not answer"));
         assert_eq!(readiness(&mut guest, 0), Some(NOT_READY));
         ceph.signal_osd("CONT");
-        wait_until("it comes back by itself", || readiness(&mut guest, 0).is_none());
+        wait_until("it comes back on its own", || readiness(&mut guest, 0).is_none());
         write(&mut guest, 0, 3);
         wait_until("its attentions are reported", || readiness(&mut witness, 0).is_none());
         assert_eq!(read(&mut witness, 0, 0), [3; 4096], "what was given up came later");

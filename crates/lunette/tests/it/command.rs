@@ -324,7 +324,7 @@ fn a_file_serves_one_lun_in_one_daemon() {
 fn a_remote_unit_that_comes_late_has_its_own_block_sizes() {
     const CAPACITY_CHANGED: [u8; 2] = [0x2a, 0x09];
     const BLOCK: usize = 4096;
-    // Nobody listens on a port that was just given back.
+    // Nobody listens on a port that was just released.
     let there = std::net::TcpListener::bind("127.0.0.1:0").and_then(|there| there.local_addr());
     let listen = there.expect("a port").to_string();
     let late = format!("iscsi://{listen}/iqn.2026-11.io.lunette:disk/0");

@@ -40,12 +40,12 @@ impl Scene {
         self.url.portal
     }
 
-    /// The witness still reads what it wrote, a newcomer gets in, and memory is bounded.
+    /// The witness still reads what it wrote, a new connection gets in, and memory is bounded.
     fn is_well(&mut self) {
         let found = self.witness.read_blocks(self.url.lun, 9, 1, 512).expect("the witness is served");
         assert_eq!(found, self.block);
         let mut newcomer = login_when_there_is_room(&self.url);
-        newcomer.ready(self.url.lun).expect("the newcomer is served");
+        newcomer.ready(self.url.lun).expect("the new connection is served");
         newcomer.logout().expect("logout");
         let grown = self.daemon.resident_bytes().saturating_sub(self.resident_bytes);
         assert!(grown < GROWTH_BYTES_MAX, "memory grew by {grown} bytes");
@@ -355,7 +355,7 @@ fn login_when_there_is_room(url: &Url) -> Initiator {
     loop {
         match Initiator::login(url, &Login::named("newcomer")) {
             Ok(initiator) => return initiator,
-            Err(error) if start.elapsed() > PATIENCE => panic!("the newcomer is kept out: {error}"),
+            Err(error) if start.elapsed() > PATIENCE => panic!("the new connection is kept out: {error}"),
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     }

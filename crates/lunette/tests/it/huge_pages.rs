@@ -1,4 +1,4 @@
-//! Disks in memory on huge pages and on small ones: what they hold, what they take, and what UNMAP gives back.
+//! Disks in memory on huge pages and on small ones: what they hold, what they take, and what UNMAP frees.
 
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};

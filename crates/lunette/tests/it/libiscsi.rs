@@ -193,7 +193,7 @@ fn failures(printed: &str) -> BTreeSet<String> {
     printed.lines().filter_map(place).collect()
 }
 
-/// A test's name to what came of it.
+/// A test's name to the outcome.
 type Verdicts = BTreeMap<String, Verdict>;
 
 #[derive(PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! Who may be logging in at once: strangers that fill the places keep nobody out.
+//! Who may be logging in at once: unauthenticated peers that fill the places block nobody.
 
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, Pdu};

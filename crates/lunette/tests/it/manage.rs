@@ -301,7 +301,7 @@ fn a_queue_depth_limits_the_sessions_that_begin_from_then_on() {
     assert_eq!(last.window(), 4);
     for session in [&mut early, &mut last] {
         let before = session.window();
-        session.ready(0).expect("it goes on");
+        session.ready(0).expect("it continues");
         assert_eq!(session.window(), before);
     }
     served.daemon.stop();

@@ -133,7 +133,7 @@ fn the_packaged_unit_reloads_a_daemon_whose_admin_interface_is_elsewhere() {
         reload.args(["-c", &script]).env("MAINPID", daemon.pid().to_string());
         run(reload.env("LUNETTE_ADMIN", admin).env("LUNETTE_ADMIN_TOKEN_FILE", tokens), PATIENCE)
     };
-    // Whose address is known is asked for what came of it: here nobody answers.
+    // A known address is asked for the outcome: here nobody answers.
     let tokens = manager.folder.path().join("tokens");
     fs::write(&tokens, "root 0123456789abcdef0123456789abcdef").expect("a file");
     fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).expect("its mode");

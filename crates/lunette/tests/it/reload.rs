@@ -120,7 +120,7 @@ fn a_lun_that_comes_is_seen_by_a_session_that_was_there_and_one_that_goes_is_not
     let done = served.must(&["reload"]);
     assert!(done.contains("remove LUN more (ram:1048576)") && done.contains("is lost"), "{done}");
     assert_eq!(sense(&mut session, 1), Some(NO_SUCH_UNIT));
-    session.ready(0).expect("the other goes on");
+    session.ready(0).expect("the other continues");
     assert_eq!(numbers(&mut session), [0]);
     let log = served.daemon.stop();
     assert!(log.contains("admin: reload: done who=\"uid 0, pid "), "{log}");
@@ -188,7 +188,7 @@ fn sighup_does_what_reload_does() {
     wait_until("the fault is logged", || {
         served.daemon.log().contains("lunette.toml:1:7: lun: this is an integer")
     });
-    session.ready(1).expect("all goes on");
+    session.ready(1).expect("everything continues");
     served.daemon.stop();
 }
 

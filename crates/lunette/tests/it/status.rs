@@ -96,7 +96,7 @@ fn people_see_who_holds_a_lun_and_what_a_session_has_negotiated() {
 /// Of a terminal: less than what tables would like.
 const COLUMNS: usize = 64;
 
-/// A command that goes on.
+/// A command that continues.
 struct Watching {
     child: Child,
     lines: BufReader<ChildStdout>,

@@ -450,7 +450,7 @@ fn who_is_idle_in_a_handshake_locks_nobody_out() {
     idle[127].write_all(&[22, 3, 1, 2, 0, 1]).expect("it is taken");
     ask(&served, served.place(), &served.file("ca.pem"), &["lun", "list"]).expect_success("it gets in");
     for mut stream in idle {
-        // An end, or a reset: not a wait for ever.
+        // An end, or a reset: not a wait forever.
         let _ = stream.read_to_end(&mut Vec::new());
     }
     served.daemon.stop();

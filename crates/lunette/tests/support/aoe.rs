@@ -169,7 +169,7 @@ impl Guest {
         self.ata(&ata(IDENTIFY, 0, 1, &[]))
     }
 
-    /// An ATA command, which must not fail by itself.
+    /// An ATA command, which must not fail on its own.
     fn ata(&mut self, argument: &[u8]) -> Result<Vec<u8>, u8> {
         let answer = self.ask(ATA, argument);
         match answer.error {

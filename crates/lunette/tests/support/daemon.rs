@@ -166,7 +166,7 @@ impl Daemon {
         super::tools::must(tool("kill").arg(format!("-{name}")).arg(self.pid().to_string()));
     }
 
-    /// Stops each thread of it: a signal only asks for that, and until it is seen a core goes on serving.
+    /// Stops each thread of it: a signal only asks for that, and until it is seen a core continues to serve.
     pub fn freeze(&self) {
         self.signal("STOP");
         let tasks = format!("/proc/{}/task", self.pid());
@@ -188,7 +188,7 @@ impl Daemon {
 
     /// Stops the daemon politely, which must succeed; returns its log.
     pub fn stop(mut self) -> String {
-        assert!(self.is_running(), "the daemon ended by itself:\n{}", self.log());
+        assert!(self.is_running(), "the daemon ended on its own:\n{}", self.log());
         self.signal("TERM");
         let status = self.wait();
         assert!(status.success(), "the daemon ended with {status}:\n{}", self.log());

@@ -16,7 +16,7 @@ const DATA: usize = 36;
 /// Commands that it claims to hold at a time, and sectors of a frame.
 const BUFFERS: u8 = 16;
 const SECTORS_AT_ONCE: u8 = 2;
-/// How often it looks whether it is to end.
+/// How often it checks whether it is to end.
 const TURN: Duration = Duration::from_millis(20);
 
 /// A disk, until it is dropped.
@@ -107,7 +107,7 @@ impl Disk {
         (state.keeps_from, state.is_stuck) = (None, true);
     }
 
-    /// From now on it answers nothing, and a write that it keeps is done by itself so long after its last copy came.
+    /// From now on it answers nothing, and a write that it keeps is done on its own so long after its last copy came.
     pub fn be_late(&self, by: Duration) {
         let mut state = lock(&self.state);
         (state.is_silent, state.lands_after) = (true, Some(by));

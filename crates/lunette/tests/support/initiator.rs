@@ -383,7 +383,7 @@ impl Initiator {
         self.exp_stat_sn
     }
 
-    /// Counts a command that a test has sent by itself.
+    /// Counts a command that a test has sent on its own.
     pub fn skip_cmd_sn(&mut self) {
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
     }

@@ -15,7 +15,7 @@
 //! A login is a config query, which finds the target and reports how much it takes, and IDENTIFY DEVICE.
 //! There is nothing to log out of. A request is sent again with its tag until it is answered. A target that
 //! answers nothing, not even config queries, is lost after [`InitiatorConfig::lost_after`] ([`Event::Gone`]),
-//! and nobody knows what became of its commands; one that is slow is not. Other than with SCSI's transports,
+//! and the outcome of its commands is unknown; one that is slow is not. Other than with SCSI's transports,
 //! a new session does not end what the old one has sent: writes without an answer the target may execute
 //! until something proves that they have ended. They are sent again as long as their commands wait, and not
 //! after [`Initiator::abandon`] or [`Initiator::abandon_task`] ([`Initiator::keep`], [`Initiator::relogin`],

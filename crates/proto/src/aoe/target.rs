@@ -58,7 +58,7 @@ pub struct Config {
 
 impl Config {
     /// How many slots there are: every [`TaskId::slot`] is below. There are more than buffers, since a slot is taken
-    /// until its answer has left and its frame is given back, and initiators count copies as they like.
+    /// until its answer has left and its frame is returned, and initiators count copies as they like.
     pub fn slots(&self) -> u16 {
         self.buffers.saturating_mul(2)
     }
@@ -241,7 +241,7 @@ impl Target {
         }
     }
 
-    /// A fault of ours, which is private to the session, ends it.
+    /// A bug of ours, which is private to the session, ends it.
     fn fault(&mut self, what: &'static str) {
         self.up.push_back(Up::Fault { what });
         self.close(FAULT);

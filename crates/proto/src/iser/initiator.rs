@@ -33,7 +33,7 @@ pub struct Initiator {
     advertised: Vec<Own>,
     /// Commands that have ended, and whose buffers are to be taken back.
     ended: VecDeque<TaskId>,
-    /// Places of messages that are to be given back.
+    /// Places of messages that are to be returned.
     free: Vec<Span>,
     /// The message that is to be sent next, kept for its allocation.
     message: Vec<u8>,
@@ -218,7 +218,7 @@ impl MessageMachine for Initiator {
 }
 
 impl Initiator {
-    /// Messages are given back while not too many answers to the target wait.
+    /// Messages are returned while not too many answers to the target wait.
     fn takes_more(&self) -> bool {
         self.layer.control.len() < CONTROL_MAX
     }

@@ -43,7 +43,7 @@ pub struct Target {
     remote: Vec<Remote>,
     /// Data segments that came and have not been copied to their place.
     held: VecDeque<Held>,
-    /// Places of messages that are to be given back.
+    /// Places of messages that are to be returned.
     free: Vec<Span>,
     /// Those of messages that the window does not bound: they are kept while many answers wait.
     unnumbered: Vec<Span>,

@@ -55,7 +55,7 @@ pub struct InitiatorConfig {
     pub it_iu_bytes: u32,
     /// Data-out that fits may go inside the command, if the target grants it.
     pub immediate: bool,
-    /// Other channels of the same two ports go on beside this one.
+    /// Other channels of the same two ports continue beside this one.
     pub keeps_others: bool,
     /// How long the login may take.
     pub login_within: Duration,

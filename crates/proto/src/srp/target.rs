@@ -43,7 +43,7 @@ pub struct TargetConfig {
     pub max_it_iu_bytes: u32,
     /// Our target port identifier.
     pub target_port: [u8; 16],
-    /// How long a login may wait for what it takes the place of.
+    /// How long a login may wait for the channels that it replaces.
     pub login_within: Duration,
     /// How long a connection may be silent before it is asked for a sign of life, and how long the answer may take.
     pub idle: Duration,
@@ -257,7 +257,7 @@ impl Target {
         self.up.push_back(Up::Leaving);
     }
 
-    /// A fault of ours, which is private to the connection, ends it.
+    /// A bug of ours, which is private to the connection, ends it.
     fn fault(&mut self, what: &'static str) {
         self.up.push_back(Up::Fault { what });
         self.leave(Some(LogoutReason::UNSPECIFIED), FAULT);
@@ -330,7 +330,7 @@ impl MessageMachine for Target {
         self.login(private_data)
     }
 
-    /// What the channel takes the place of has to be over before it is answered.
+    /// The channels that it replaces must have ended before it is answered.
     fn may_accept(&mut self) -> bool {
         if !std::mem::replace(&mut self.is_notified, true) {
             self.report_ready();
@@ -372,7 +372,7 @@ impl MessageMachine for Target {
 
     fn finished(&mut self, now: Time, work: WorkId) {
         match self.phase {
-            // Nothing more is sent, but what was lent is given back.
+            // Nothing more is sent, but what was lent is returned.
             Phase::Full | Phase::Ending(..) | Phase::Leaving(_) => {
                 self.last_heard = now;
                 self.work_done(work);

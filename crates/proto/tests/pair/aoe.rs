@@ -331,7 +331,7 @@ fn a_session_is_lost_when_nobody_answers_and_another_one_goes_on() {
         assert!(reason.contains("3.4") && user.rig.initiator.is_over(), "{reason}");
         user.take();
         assert!(user.rig.events.is_empty());
-        // Nobody knows what became of the others: they are given again.
+        // The outcome of the others is unknown: they are given again.
         let lost = std::mem::take(&mut user.in_flight);
         user.rig.is_cut = false;
         user.rig.again(InitiatorConfig { first_tag: 0x8000, ..INITIATOR });

@@ -458,7 +458,7 @@ fn answered(own: InitiatorChap, answers: &[&str]) -> String {
 fn a_target_cannot_talk_an_initiator_out_of_what_it_insists_on() {
     let (_, own) = chap(&[Algorithm::Sha256], false);
     let insisting = InitiatorChap { is_required: true, ..own.clone() };
-    assert_eq!(answered(own.clone(), &["AuthMethod=None\0"]), "None", "it may go on");
+    assert_eq!(answered(own.clone(), &["AuthMethod=None\0"]), "None", "it may continue");
     assert!(answered(insisting, &["AuthMethod=None\0"]).contains("chose AuthMethod=None"));
     let challenge = "CHAP_A=5\0CHAP_I=1\0CHAP_C=0x000102030405060708090a0b0c0d0e0f\0";
     assert!(answered(own, &["AuthMethod=CHAP\0", challenge]).contains("not offered"));

@@ -179,7 +179,7 @@ impl Staging {
         }
     }
 
-    /// Keeps a buffer for the next header, or gives it back.
+    /// Keeps a buffer for the next header, or returns it.
     fn recycle(&mut self, buffer: Places, arena: &mut Arena) {
         match self.spare {
             Some(_) => arena.give(&buffer),

@@ -18,8 +18,8 @@ const PARTS_AT_START: usize = 4;
 /// One core's I/O buffers: large ones, each of which may be cut into small ones and becomes whole again when they are
 /// all free. Memory is taken from the system when a buffer is first used. Everything takes constant time.
 ///
-/// Places that [`Arena::take`] returned are given back as they are, once. A buffer can be lent (to the kernel): one
-/// that is given back while lent is reused only after the last loan has ended.
+/// What [`Arena::take`] returned is released as it is, once. A buffer can be lent (to the kernel): one
+/// that is released while lent is reused only after the last loan has ended.
 ///
 /// Functions that take spans panic when these are not bytes of buffers that are in use: that is our own broken
 /// invariant.
@@ -142,7 +142,7 @@ impl Arena {
         for span in places.iter() {
             let (block, small) = self.locate(span);
             let entry = &mut self.blocks[block as usize];
-            assert!(entry.given & (1 << small) == 0, "{span:?} is given back twice");
+            assert!(entry.given & (1 << small) == 0, "{span:?} is released twice");
             entry.given |= 1 << small;
             if entry.is_idle(small) {
                 self.free(block, small);
@@ -215,7 +215,7 @@ impl Arena {
     }
 
     /// Where its memory begins, and how many bytes it has: for who registers it with a device. The device is given only
-    /// places that are lent, for writing where it writes, until it is done with them.
+    /// places that are lent, for writing where it writes, until it has finished with them.
     pub fn extent(&self) -> (*mut u8, usize) {
         (self.region.base(), self.region.len() as usize)
     }
@@ -251,7 +251,7 @@ impl Arena {
         *loans -= 1;
         if loan == Loan::Write && !entry.is_cut {
             let part = entry.written.iter().position(|part| *part == within(span));
-            entry.written.swap_remove(part.expect("the part was lent as it is given back"));
+            entry.written.swap_remove(part.expect("the part was lent as it is released"));
         }
         if entry.is_idle(small) && entry.given & (1 << small) != 0 {
             self.free(block, small);
@@ -274,7 +274,7 @@ impl Arena {
         self.free_bytes >= self.in_use()
     }
 
-    /// Bytes of buffers that are taken, or given back but still lent.
+    /// Bytes of buffers that are taken, or released but still lent.
     pub fn in_use(&self) -> u64 {
         self.region.len() - self.free_bytes
     }
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "given back twice")]
+    #[should_panic(expected = "released twice")]
     fn a_lent_buffer_cannot_be_given_back_twice() {
         let mut arena = Arena::new(65_536).unwrap();
         let places = arena.take(100).unwrap();

@@ -15,7 +15,7 @@ const BLOCK_BYTES: u32 = 65536;
 const LEAD_BYTES: u32 = 80;
 
 /// Received frames. Each is copied out as soon as it is examined: the kernel wraps around and stops at the
-/// first that was not given back, so none can be kept.
+/// first that was not returned, so none can be kept.
 #[derive(Debug)]
 pub(super) struct Ring {
     base: *mut u8,
@@ -77,7 +77,7 @@ impl Ring {
             return None;
         }
         let at = self.header();
-        // SAFETY: the header is the kernel's, aligned, and it writes there no more until the frame is given back.
+        // SAFETY: the header is the kernel's, aligned, and it writes there no more until the frame is returned.
         let header = unsafe { at.cast::<libc::tpacket2_hdr>().read() };
         let (begin, there) = (u32::from(header.tp_mac), header.tp_snaplen);
         let is_inside = there <= self.frame_bytes && begin <= self.frame_bytes - there;
@@ -116,7 +116,7 @@ impl Frame {
     /// Copies it.
     ///
     /// # Safety
-    /// There is room for `len` bytes at `to`, which nobody else uses; the frame is whole, and was not given back.
+    /// There is room for `len` bytes at `to`, which nobody else uses; the frame is whole, and was not returned.
     pub(super) unsafe fn copy(&self, to: *mut u8) {
         // SAFETY: the frame's bytes lie in the ring, as `first` checked; the rest is by contract.
         unsafe { ptr::copy_nonoverlapping(self.bytes, to, self.len as usize) }
@@ -125,8 +125,8 @@ impl Frame {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made with this length, and nothing refers to it: frames are looked at and given
-        // back by `Packets::receive` alone.
+        // SAFETY: the mapping was made with this length, and nothing refers to it: frames are read and
+        // returned by `Packets::receive` alone.
         let _ = unsafe { munmap(self.base.cast(), self.bytes) };
     }
 }

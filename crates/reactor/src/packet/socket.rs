@@ -194,7 +194,7 @@ impl Line for Socket {
             let slot = slot.slice(0, len);
             let to = arena.lend(slot, Loan::Write);
             // SAFETY: the slot is the caller's, nobody else has this part of its buffer, and it has room for the frame,
-            // which is given back below.
+            // which is returned below.
             unsafe { frame.copy(to) };
             arena.unlend(slot, Loan::Write);
         }

@@ -189,7 +189,7 @@ impl Sender {
         self.ended.take()
     }
 
-    /// The kernel is done with the send in flight: its buffers are free again.
+    /// The kernel has finished with the send in flight: its buffers are free again.
     pub(super) fn sent(&mut self, arena: &mut Arena) {
         assert!(self.in_flight.take().is_some(), "a send completes once");
         for buffer in self.buffers.drain(..) {

@@ -114,7 +114,7 @@ impl Requests {
         &mut self.table[index as usize]
     }
 
-    /// The request in flight with this tag. All are looked at.
+    /// The request in flight with this tag. All are checked.
     pub(super) fn find(&self, tag: Tag) -> Option<u32> {
         let tagged = self.table.iter().zip(0..).filter(|(request, _)| request.tag == tag);
         let mut tagged = tagged.map(|(_, index)| index);
@@ -128,7 +128,7 @@ impl Requests {
         self.get(index).lend_batch(arena, batch, spans);
     }
 
-    /// The kernel is done with the request: its loans and pins end.
+    /// The kernel has finished with the request: its loans and pins end.
     pub(super) fn finish(&mut self, index: u32, arena: &mut Arena) {
         let request = &mut self.table[index as usize];
         let loan = request.kind.loan();

@@ -284,7 +284,7 @@ fn an_aborted_payload_is_not_written_any_more() {
     let bytes = pdu(Kind::PlacedDigest, &pattern(65_536, 1));
     peer.write_all(&bytes[..20_000]).unwrap();
     rig.run_until(|rig| rig.machine.want.is_some());
-    // The abort: its place is given back at once, though a recv into it may be in flight.
+    // The abort: its place is released at once, though a recv into it may be in flight.
     rig.machine.want = Some((Kind::SkippedDigest, Places::EMPTY, 65_536));
     rig.ring.arena().give(&place);
     peer.write_all(&bytes[20_000..]).unwrap();

@@ -18,7 +18,7 @@ pub(crate) fn failed(env: &Env<'_>, error: StoreError) -> Step {
     Step::End(Check::from_store(error, env.view.policy.block_bytes).ending(&env.view.policy.modes))
 }
 
-/// The ending of a command that cannot go on.
+/// The ending of a command that cannot continue.
 pub(crate) fn refused(env: &Env<'_>, failure: impl Into<Failure>) -> Step {
     Step::End(failure.into().ending(&env.view.policy.modes))
 }

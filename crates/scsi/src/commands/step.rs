@@ -53,7 +53,7 @@ pub enum Step {
     },
     /// Ask the unit's home; when every core has applied what it published: [`Event::Home`].
     Home(Box<HomeRequest>),
-    /// Send the ending now but go on with the program, which nothing can abort from here on (SANITIZE, FORMAT UNIT). Its later
+    /// Send the ending now but continue the program, which nothing can abort from here on (SANITIZE, FORMAT UNIT). Its later
     /// `End` is not sent. Without an ending nothing is sent yet. Then [`Event::Detached`].
     Detach(Option<Ending>),
     /// The command has ended.

@@ -1,4 +1,4 @@
-//! The copy operations of a unit and of a nexus: how many run, how far they are, and what came of them.
+//! The copy operations of a unit and of a nexus: how many run, how far they are, and their outcomes.
 
 use crate::vocabulary::sense::Check;
 use std::collections::{BTreeMap, VecDeque};

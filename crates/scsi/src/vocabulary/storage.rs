@@ -33,7 +33,7 @@ pub enum MediaOp {
     },
     /// Everything written so far becomes durable.
     Flush,
-    /// The range reads as zeros from now on. `unmap`: the space may be given back; otherwise it stays allocated.
+    /// The range reads as zeros from now on. `unmap`: the space may be freed; otherwise it stays allocated.
     Zero {
         /// First byte on the medium.
         offset: u64,

@@ -179,7 +179,7 @@ impl Carrier {
         }
     }
 
-    /// Gives its memory back; the stream is quiet.
+    /// Releases its memory; the stream is quiet.
     pub(crate) fn close(self, kernel: &mut Kernel) {
         match self {
             Carrier::Iscsi(_) => {}

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// How soon it is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How soon it looks at deadlines.
+/// How soon it checks deadlines.
 const TICK: Duration = Duration::from_millis(1);
 
 pub(super) struct Opening {

@@ -268,7 +268,7 @@ impl Flight {
         self.piece = self.plan(store);
     }
 
-    /// Makes the request for what is left of the piece; what came of it, if it has ended already.
+    /// Makes the request for what is left of the piece; the outcome, if it has ended already.
     pub(super) fn issue<I: Io>(&self, io: &mut I, store: &FileStore, tag: Tag) -> Option<Result<u32, Errno>> {
         let piece = &self.piece;
         let file = store.handle();

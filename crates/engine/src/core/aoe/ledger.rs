@@ -30,7 +30,7 @@ pub(crate) struct Ledger(Box<[Bucket]>);
 /// Two lines of a processor's cache.
 #[repr(align(128))]
 struct Bucket {
-    /// The newest of the changes that others have taken the place of.
+    /// The newest of the changes that others have replaced.
     forgotten: AtomicU64,
     changes: [Entry; WAYS],
 }
@@ -49,7 +49,7 @@ struct What(u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Free,
-    /// Its core looks whether it may.
+    /// Its core checks whether it may.
     Tried,
     Begun,
     /// The same, and somebody waits for the end.

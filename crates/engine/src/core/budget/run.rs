@@ -62,7 +62,7 @@ impl<I: Io> Core<I> {
         while self.budget.left > 0
             && let Some((key, rest)) = self.budget.next()
         {
-            // No task is free, or one that moves nothing would be gone on with for ever.
+            // No task is free, or one that moves nothing would be continued forever.
             self.budget.charge(0);
             match rest {
                 Rest::Event(event) => self.run_task(key, event),

@@ -1,4 +1,4 @@
-//! How tasks get buffers, and give them back.
+//! How tasks get buffers, and return them.
 
 use super::{
     FIRST_STEPS_BYTES, FIRST_UNASKED_BYTES, Purpose, Short, UNITS_STEPS_BYTES, UNITS_UNASKED_BYTES,
@@ -119,7 +119,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Windows that are closed for want of room are looked at again.
+    /// Windows that are closed for want of room are checked again.
     pub(in crate::core) fn look_at_windows(&mut self) {
         self.buffers.room_seen = self.io.arena().whole_bytes();
         if self.buffers.narrow.is_empty() {

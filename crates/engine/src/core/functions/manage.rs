@@ -21,14 +21,14 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn function(&mut self, connection: Key, id: FunctionId, lun: u64, asked: Asked) {
         let Some(conn) = self.connections.get(connection) else { return };
         let unit = |state: &LunState| state.unit;
-        // Those that leave as well: what was begun there goes on.
+        // Those that leave as well: what was begun there continues.
         let named = |number: u16| conn.luns.iter().filter(move |state| state.is_or_was(number)).map(unit);
         let units: Vec<u32> = wire::scsi::lun::number(lun).into_iter().flat_map(named).collect();
         let from = conn.nexus;
         if reaches_others(asked) && group(&self.served, &conn.facts).is_some_and(|group| group.read_only) {
             return self.function_done(connection, id, FunctionResponse::NotAuthorized);
         }
-        // A single task is of this channel, whose machine waits by itself.
+        // A single task is of this channel, whose machine waits on its own.
         let is_of_channels = conn.machine.is_srp() && !matches!(asked, Asked::AbortTask(_));
         let asker = Asker { core: self.me, connection, id, nexus: from };
         let mut function = Function {

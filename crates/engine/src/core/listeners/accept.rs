@@ -146,7 +146,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The newcomer at a portal gets the descriptor that has become free; unless something else was faster.
+    /// The new connection at a portal gets the descriptor that has become free; unless something else was faster.
     pub(in crate::core) fn room_made(&mut self, portal: usize) {
         let Some(index) = self.listeners.newcomers.iter().position(|newcomer| newcomer.portal == portal)
         else {

@@ -1,4 +1,4 @@
-//! Ends of sessions, and logins that take the place of others, while a store is slow.
+//! Ends of sessions, and logins that replace others, while a store is slow.
 
 use super::*;
 use crate::Daemon;

@@ -454,7 +454,7 @@ impl<I: Io> Core<I> {
         let unit = task.unit;
         if let Some(how) = how {
             self.report_aborted(connection, wire, how);
-            // One that has no connection was answered, and goes on.
+            // One that has no connection was answered, and continues.
             if connection.is_some() {
                 self.count_aborted(connection, unit);
             }

@@ -29,7 +29,7 @@ struct State {
     rejects_text: bool,
     /// Connections are closed instead of relayed.
     is_closed: bool,
-    /// Who sends this is held up with it, for ever or until it is `None`.
+    /// Who sends this is held up with it, forever or until it is `None`.
     held: Option<Vec<u8>>,
     /// Somebody is held up.
     is_holding: bool,

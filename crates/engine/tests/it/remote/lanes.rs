@@ -1,4 +1,4 @@
-//! Lanes of one unit, each on a core of its own that goes on only when the test says so.
+//! Lanes of one unit, each on a core of its own that continues only when the test says so.
 
 use super::cable::Cable;
 use super::chain::{client, good, pattern, read};

@@ -318,7 +318,7 @@ fn a_compare_and_write_that_lost_its_connection_holds_its_blocks_until_it_is_ove
         one.turn();
     }
     target.cut();
-    assert_eq!(one.end(id), Err(StoreError::Unavailable), "nobody knows what became of it");
+    assert_eq!(one.end(id), Err(StoreError::Unavailable), "its outcome is unknown");
     log_in_again(&target, &mut one, &mut two, logins);
     // The other lane has lost its connection, too.
     while is_held_off(&two.write(ELSEWHERE, &new)) {

@@ -1,4 +1,4 @@
-//! An initiator's session over any transport, which goes on only when the test says so: what the target has sent can be
+//! An initiator's session over any transport, which continues only when the test says so: what the target has sent can be
 //! left unread.
 
 use proto::iscsi::initiator::{self as iscsi, Completion, Initiator as Iscsi, Request};
@@ -37,7 +37,7 @@ pub struct Login<'a> {
     pub target: &'a str,
     /// The initiator's number.
     pub number: u8,
-    /// With SRP: other channels go on beside this one.
+    /// With SRP: other channels continue beside this one.
     pub is_beside: bool,
 }
 

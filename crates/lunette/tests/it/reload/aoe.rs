@@ -135,7 +135,7 @@ fn without_the_right_to_raw_frames_the_change_is_refused_and_all_goes_on() {
     let refused = place.reload(&with("lo"));
     let named = "AoE on lo: raw Ethernet frames need the capability CAP_NET_RAW";
     assert!(refused.text.contains(named) && refused.text.contains("were undone"), "{}", refused.text);
-    session.ready(1).expect("all goes on");
+    session.ready(1).expect("everything continues");
     let shown = ask(&place.0.path().join("admin.sock"), &["config", "show"]).expect_success("what runs");
     assert!(!shown.contains("aoe"), "{shown}");
     session.logout().expect("an answer");

@@ -276,7 +276,7 @@ impl Abandoned {
         self.requests.iter().filter_map(|request| request.deadline).min()
     }
 
-    /// One of them, or its NOP, was answered: the target is done with it.
+    /// One of them, or its NOP, was answered: the target has finished with it.
     pub(super) fn answered(&mut self, tag: u32) {
         for request in self.requests.extract_if(.., |request| request.is_of(tag)) {
             self.tags.remove(&request.tag);

@@ -91,7 +91,7 @@ impl Initiator {
         }
         let is_copied = self.pieces.find(header.tag.get()).is_some_and(Piece::is_copied);
         if answer.is_refusal() && self.may_have_another(is_copied) && self.changed(kind).is_some() {
-            // It is asked again until it says what became of the write, or nobody waits any more.
+            // It is asked again until it reports the outcome of the write, or nobody waits any more.
             (self.last_heard, self.quiet_since) = (now, now);
             return None;
         }

@@ -64,7 +64,7 @@ impl Target {
     pub(super) fn fetch(&mut self, id: TaskId, at: u32, into: Places) {
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
         if task.fetch.is_some() || at != task.fetched {
-            return self.fault("a fetch that does not go on where the last one ended");
+            return self.fault("a fetch that does not continue where the last one ended");
         }
         if at.saturating_add(into.len()) > task.data.len {
             return self.fault("a fetch past the command's data-out");

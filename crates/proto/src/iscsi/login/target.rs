@@ -492,7 +492,7 @@ impl TargetLogin {
         Ok(())
     }
 
-    /// The initiator wants to go on to stage `to`.
+    /// The initiator wants to move on to stage `to`.
     fn transit(&mut self, to: Stage, mut out: Vec<u8>) -> Result<LoginReply, Fault> {
         let ready = match self.stage {
             Stage::SECURITY => self.security_done(&mut out)?,

@@ -145,7 +145,7 @@ impl Layer {
         let end = at.saturating_add(into.len());
         // What has come in messages is ahead of its places.
         if at != task.received && task.held == 0 {
-            return self.fault("a fetch that does not go on where the last one ended");
+            return self.fault("a fetch that does not continue where the last one ended");
         }
         if end > task.write_bytes {
             return self.fault("a fetch past the command's data-out");

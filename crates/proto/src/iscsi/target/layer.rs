@@ -261,7 +261,7 @@ impl Layer {
         self.up.push_back(Up::Gone { reason: reason.to_string() });
     }
 
-    /// Drops the connection for a fault of ours, which is private to it.
+    /// Drops the connection for a bug of ours, which is private to it.
     pub(crate) fn fault(&mut self, what: &'static str) {
         self.up.push_back(Up::Fault { what });
         self.over(FAULT);

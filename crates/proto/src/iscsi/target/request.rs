@@ -66,7 +66,7 @@ impl Layer {
         }
         let response = login_response(pdu, &reply);
         if let Some(negotiated) = reply.done {
-            // It is answered when the session that it takes the place of can write no more (section 6.3.5).
+            // It is answered when the session that it replaces can write no more (section 6.3.5).
             self.up.push_back(Up::Ready(Box::new(negotiated.session.clone())));
             let (text, negotiated) = (reply.text, Box::new(negotiated));
             self.granted = Some(Box::new(Granted { response, text, negotiated }));

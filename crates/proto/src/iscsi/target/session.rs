@@ -33,7 +33,7 @@ pub(crate) struct Session {
     /// Requests of the window that were rejected: they count as not received (section 7.3), and so the gaps that they
     /// leave are our doing.
     rejected: BTreeSet<u32>,
-    /// Commands of the window, ahead of the next one, that an abort has taken the place of (section 7.11).
+    /// Commands of the window, ahead of the next one, that an abort has replaced (section 7.11).
     plugged: BTreeSet<u32>,
 }
 

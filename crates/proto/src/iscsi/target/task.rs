@@ -1,4 +1,4 @@
-//! The task table of one connection: fixed slots, taken and given back in turn.
+//! The task table of one connection: fixed slots, taken and returned in turn.
 
 use crate::services::{Ending, TaskId};
 use wire::Places;
@@ -186,7 +186,7 @@ pub(crate) struct TaskTable {
     slots_max: u16,
     /// Slots to be taken, the last one first: it is the warmest.
     free: Vec<u16>,
-    /// Slots that were given back since the last batch was begun, the oldest first.
+    /// Slots that were returned since the last batch was begun, the oldest first.
     resting: Vec<u16>,
     index: TagIndex,
     /// RDMA Reads under way whose tasks are no more.

@@ -43,7 +43,7 @@ impl Target {
         let transfer = Transfer::new(into);
         let end = at.saturating_add(transfer.len);
         if task.fetch.is_some() || at != task.fetched {
-            return self.transfer_fault(id, "a fetch that does not go on where the last one ended");
+            return self.transfer_fault(id, "a fetch that does not continue where the last one ended");
         }
         if end > task.data_out.len {
             return self.transfer_fault(id, "a fetch past the command's data-out");

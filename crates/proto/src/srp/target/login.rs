@@ -30,7 +30,7 @@ pub struct Applicant {
     pub from: SocketAddr,
     /// And where it goes to.
     pub portal: SocketAddr,
-    /// Other channels of the same two ports are to go on beside this one; otherwise they end.
+    /// Other channels of the same two ports are to continue beside this one; otherwise they end.
     pub keeps_others: bool,
 }
 

@@ -120,7 +120,7 @@ fn a_response_waits_for_the_writes_of_an_earlier_push() {
     raw.quiet();
 }
 
-/// A push that carries the ending gives its places back once, aborted or not.
+/// A push that carries the ending returns its places once, aborted or not.
 #[test]
 fn a_last_push_gives_back_once() {
     for aborted in [false, true] {

@@ -324,7 +324,7 @@ fn a_transfer_that_cannot_be_ends_its_connection_alone() {
     let push = |at, len| move |task| Down::Push { task, at, from: place(at, len), end: None };
     type Verb = Box<dyn Fn(TaskId) -> Down>;
     let wrong: [(Kind, Verb, &str); 4] = [
-        (Kind::Direct, Box::new(fetch(4, 100)), "go on where the last one ended"),
+        (Kind::Direct, Box::new(fetch(4, 100)), "continue where the last one ended"),
         (Kind::Immediate, Box::new(fetch(0, LEN + 1)), "past the command's data-out"),
         (Kind::Direct, Box::new(push(0, 1)), "past the command's data-in"),
         (Kind::Push, Box::new(push(1, LEN)), "past the command's data-in"),

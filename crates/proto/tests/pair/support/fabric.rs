@@ -111,7 +111,7 @@ impl Port {
         self.ready.len()
     }
 
-    /// Messages that the machine has not given back.
+    /// Messages that the machine has not returned.
     pub(crate) fn held(&self) -> usize {
         self.made - self.ready.len()
     }
@@ -131,7 +131,7 @@ impl Port {
         self.reads.len() + self.queue.iter().filter(|op| matches!(op, Op::Read { .. })).count()
     }
 
-    /// Buffers that the other side may touch, or that it has given back and the machine has not taken.
+    /// Buffers that the other side may touch, or that it has returned and the machine has not taken.
     pub(crate) fn advertised(&self) -> usize {
         self.regions.len() + self.returned.len()
     }

@@ -31,7 +31,7 @@ pub(crate) struct Rig<M: MessageMachine, T> {
     /// The SCSI side; without one, what goes up is kept in `ups`.
     pub device: Option<Device>,
     pub ups: Vec<Up>,
-    /// A session that ends is not closed by itself: that, too, is in `ups`.
+    /// A session that ends is not closed on its own: that, too, is in `ups`.
     pub waits: bool,
     pub events: Vec<M::Event>,
     pub target_gone: Option<String>,
@@ -159,7 +159,7 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
         self.drain();
     }
 
-    /// A machine that has ended closes the connection once all has left; its peer hears of it when anything comes through.
+    /// A machine that has ended closes the connection once all has left; its peer notices when anything comes through.
     fn hang_up(&mut self) -> bool {
         if self.silent {
             let reason = "closed by this side";

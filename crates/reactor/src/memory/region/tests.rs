@@ -179,7 +179,7 @@ fn huge_pages_come_and_go_as_extents_say() {
     assert_eq!(region.extent(0), (false, HUGE_PAGE_BYTES));
     let (is_mapped, len) = region.extent(HUGE_PAGE_BYTES);
     assert!(is_mapped && len >= HUGE_PAGE_BYTES, "all of it is taken");
-    // A part of it is given back at once; what is beside it stays.
+    // A part of it is released at once; what is beside it stays.
     region.release(HUGE_PAGE_BYTES + 8192, 65_536);
     assert_eq!(region.extent(HUGE_PAGE_BYTES + 8192), (false, 65_536));
     assert_eq!(read(&region, HUGE_PAGE_BYTES + 5000, 100), [1; 100]);

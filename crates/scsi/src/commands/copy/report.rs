@@ -174,5 +174,5 @@ pub(crate) fn third_party_page(_: &Env<'_>, data: &mut Vec<u8>) {
 
 /// A list behind its length.
 fn counted(list: &[u8]) -> Vec<u8> {
-    [&[u8::try_from(list.len()).unwrap_or(u8::MAX)], list].concat()
+    [&[u8::try_from(list.len()).unwrap_or(u8::MAX)][..], list].concat()
 }

@@ -1,7 +1,7 @@
 //! The reserve list of ATA over Ethernet (AoEr11, reserve/release command), and what it means for SCSI.
 //!
 //! While it is not empty, commands of every nexus that is not on it conflict as with a persistent reservation of type
-//! Exclusive Access. It is set without force only by whom no reservation stops; with force it takes the place of any
+//! Exclusive Access. It is set without force only by whom no reservation stops; with force it replaces any
 //! reservation, and ends the commands of those whom it shuts out, as PREEMPT AND ABORT does.
 
 use super::apply::{Change, who};

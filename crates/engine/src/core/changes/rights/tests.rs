@@ -58,7 +58,7 @@ fn a_write_that_hangs_holds_up_each_change_that_takes_a_right_to_it_and_no_other
         let write = write_cdb(0, 512, BLOCK, false);
         initiator.issue(1, write, 0, vec![1; 512]).expect("it is sent");
         stores[1].wait_for(1);
-        // Its session ends, and it goes on.
+        // Its session ends, and it continues.
         drop(initiator);
         stores[1].wait_for_cancel(1);
         let step = |daemon: &mut Daemon, change: Change| {

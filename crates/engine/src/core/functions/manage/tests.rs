@@ -101,7 +101,7 @@ fn errors_of_who_may_only_read_end_no_commands_of_others() {
     stores[0].wait_for(1);
     let refused = reads.issue(0, write_cdb(0, 512, BLOCK, false), 0, vec![2; 512]).expect("it is sent");
     assert_eq!(reads.complete(refused).expect("an answer").status, CHECK_CONDITION);
-    assert_eq!(stores[0].cancelled(), 0, "the WRITE of the owner goes on");
+    assert_eq!(stores[0].cancelled(), 0, "the WRITE of the owner continues");
     stores[0].release();
     assert_eq!(owns.complete(write).expect("an answer").status, COMPLETE);
     for initiator in [owns, reads] {

@@ -169,7 +169,7 @@ fn a_transfer_that_cannot_be_ends_its_session_alone() {
     let good = Ending { status: 0, sense: None, read_bytes: 512, write_bytes: 0 };
     type Verb = Box<dyn Fn(TaskId) -> Down>;
     let wrong: [(Vec<u8>, Verb, &str); 5] = [
-        (write(1, 5, 1), Box::new(fetch(4, 100)), "go on where the last one ended"),
+        (write(1, 5, 1), Box::new(fetch(4, 100)), "continue where the last one ended"),
         (write(1, 5, 1), Box::new(fetch(0, 513)), "past the command's data-out"),
         (read(1, 5, 1), Box::new(push(0, 513, Some(good))), "past the command's data-in"),
         (read(1, 5, 1), Box::new(push(0, 512, None)), "several frames"),
