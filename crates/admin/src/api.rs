@@ -6,7 +6,7 @@ mod metrics;
 mod page;
 mod sessions;
 
-use crate::desk::{Answer, Desk, Fault, ChangeRequest, Refusal, Refused};
+use crate::desk::{Answer, ChangeRequest, Desk, Fault, Refusal, Refused};
 use crate::openapi;
 use crate::server::{Deadline, Peer};
 use axum::body::{Body, to_bytes};

@@ -14,7 +14,9 @@ mod ring;
 mod server;
 mod tls;
 
-pub use desk::{Answer, Desk, Done, Fault, Format, Job, ChangeRequest, Readings, Refusal, Refused, Sessions, State};
+pub use desk::{
+    Answer, ChangeRequest, Desk, Done, Fault, Format, Job, Readings, Refusal, Refused, Sessions, State,
+};
 pub use listener::{BindError, Listener};
 pub use server::{CONNECTIONS_MAX, Server};
 pub use tls::{Access, Authorities, Insecure, Secured, is_host, secure};

@@ -69,7 +69,13 @@ pub(crate) const OPERATIONS: [Operation; 27] = [
     read("/v1/cores", "cores", "The cores, and how busy they are", Answers::All("Core")),
     read("/v1/openapi.json", "openapi", "This document", Answers::One("Document")),
     read("/v1/config", "config", "The running configuration as a file, without secrets", Answers::File),
-    change("post", "/v1/reload", "reload", "Read the configuration file again and apply the differences", None),
+    change(
+        "post",
+        "/v1/reload",
+        "reload",
+        "Read the configuration file again and apply the differences",
+        None,
+    ),
     read("/v1/luns", "luns", "All LUNs", Answers::List("Lun")),
     change(
         "post",

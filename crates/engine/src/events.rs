@@ -1,5 +1,4 @@
-//! What happens in a daemon that somebody may want to see as it happens. Nothing of it is on the path of a READ or WRITE that
-//! ends well.
+//! Events of a daemon, to be followed as they happen. None is on the path of a READ or WRITE that ends well.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +6,7 @@ use std::time::Duration;
 use wire::iscsi::LoginStatus;
 use wire::srp::RejectReason;
 
-/// Something happened.
+/// An event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A session has logged in, or an initiator of AoE has begun to use a unit.
@@ -27,7 +26,7 @@ pub enum Event {
         transport: &'static str,
         /// Why: "logged out", say.
         reason: String,
-        /// How long it was there.
+        /// How long it lasted.
         age: Duration,
         /// Commands that came, and bytes that they were to read and to write.
         commands: u64,
@@ -36,7 +35,7 @@ pub enum Event {
         /// Bytes that they were to write.
         write_bytes: u64,
     },
-    /// A connection has ended before it was a session.
+    /// A login failed: its connection has ended without a session.
     LoginRefused {
         /// Why.
         why: Refusal,
@@ -48,34 +47,34 @@ pub enum Event {
         /// Why.
         why: String,
     },
-    /// It is back.
+    /// The store is back.
     StoreBack {
         /// The LUN's name.
         lun: String,
     },
-    /// A LUN that was removed while its store hung has gone now, and what was written to it may be lost.
+    /// A LUN that was removed while its store hung is gone now, and what was written to it may be lost.
     NotKept {
         /// Its name.
         lun: String,
         /// Why.
         why: String,
     },
-    /// Somebody took reservations or registrations of a LUN from others.
+    /// An initiator preempted or cleared reservations or registrations of others on a LUN.
     Preempted {
         /// The LUN's name.
         lun: String,
-        /// The initiator that did, if it is still there.
+        /// That initiator, if it still has a session.
         by: Option<String>,
     },
-    /// A thin LUN takes as much as its `warn_at`.
+    /// A thin LUN uses as much space as its `warn_at`.
     ThresholdReached {
         /// The LUN's name.
         lun: String,
-        /// Bytes that it takes.
+        /// Bytes that it uses.
         used_bytes: u64,
         /// Its size.
         size_bytes: u64,
-        /// The part in percent.
+        /// The percentage used.
         percent: u8,
     },
     /// Commands to a LUN ended with an error, on one core, since that was last reported.
@@ -84,15 +83,15 @@ pub enum Event {
         lun: String,
         /// How many.
         count: u64,
-        /// What the last one got.
+        /// The error of the last one.
         last: String,
     },
 }
 
-/// Why a login did not become a session.
+/// Why a login failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// The initiator has not proven who it is.
+    /// The initiator has not authenticated.
     Authentication,
     /// It may not log in.
     Authorization,
@@ -100,7 +99,7 @@ pub enum Refusal {
     NotFound,
     /// There is no room for it.
     NoRoom,
-    /// It asked for something else that cannot be.
+    /// It requested something else that is not possible.
     InitiatorError,
     /// The target cannot serve it now.
     TargetError,
@@ -120,7 +119,7 @@ impl Refusal {
         Refusal::Unfinished,
     ];
 
-    /// In a word, for metrics.
+    /// As a metric's label.
     pub fn name(self) -> &'static str {
         match self {
             Refusal::Authentication => "authentication",
@@ -173,17 +172,17 @@ pub struct Peer {
     pub target: Option<String>,
 }
 
-/// Where events go. Whoever takes them does not wait, and drops what it has no room for.
+/// Where events go. Whatever receives them does not block, and drops what does not fit.
 #[derive(Clone, Default)]
 pub struct Events(Option<Arc<dyn Fn(Event) + Send + Sync>>);
 
 impl Events {
-    /// They are given to this.
+    /// Sends them to this.
     pub fn to(take: impl Fn(Event) + Send + Sync + 'static) -> Events {
         Events(Some(Arc::new(take)))
     }
 
-    /// Reports one, which is made only for somebody who takes it.
+    /// Reports one, which is created only if something receives it.
     pub fn report(&self, event: impl FnOnce() -> Event) {
         if let Some(take) = &self.0 {
             take(event());

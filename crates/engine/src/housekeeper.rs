@@ -1,5 +1,4 @@
-//! The thread that does what blocks: it keeps reservation state in the state directory, and opens network interfaces
-//! again.
+//! The thread for what blocks: it saves reservation state in the state directory, and reopens network interfaces.
 
 use crate::message::{InterfaceMessage, Message};
 use crate::shared::Shared;
@@ -17,12 +16,12 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How soon what could not be settled in the state directory is tried again.
+/// How soon what could not be saved in the state directory is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Something that blocks.
+/// A job that blocks.
 pub(crate) enum Job<L: Line = Socket> {
-    /// Keep (or with empty bytes remove) a unit's reservation state; then [`Message::Persisted`].
+    /// Save (or with empty bytes remove) a unit's reservation state; then send [`Message::Persisted`].
     Persist {
         /// The unit.
         unit: u32,
@@ -30,18 +29,18 @@ pub(crate) enum Job<L: Line = Socket> {
         serial: String,
         /// The bytes.
         state: Vec<u8>,
-        /// What they record has happened: if they cannot be kept now, they are to be kept later.
+        /// What they record has already happened: if they cannot be saved now, they are saved later.
         is_final: bool,
         /// Who gets the answer.
         core: usize,
     },
-    /// Keep that a unit's store has lost what it had acknowledged: what its next process says of the store's cache is to differ from
-    /// what this one said before.
+    /// Record that a unit's store has lost what it had acknowledged: the next process must report another generation of the
+    /// store's cache than this one did.
     KeepLoss {
         /// The unit's serial number, which names the file.
         serial: String,
     },
-    /// Open an interface that was removed, or has changed; then [`InterfaceMessage::Opened`].
+    /// Open an interface that was removed or has changed; then send [`InterfaceMessage::Opened`].
     OpenInterface {
         /// The interface.
         interface: AoeInterface,
@@ -56,11 +55,11 @@ pub(crate) enum Job<L: Line = Socket> {
     Stop,
 }
 
-/// What the housekeeper looks after.
+/// The housekeeper.
 pub(crate) struct Housekeeper<I: Io = Uring> {
     /// Where state is kept.
     state_dir: Option<PathBuf>,
-    /// To the cores.
+    /// The way to the cores.
     cores: Vec<Sender<Message<I>>>,
 }
 
@@ -70,7 +69,7 @@ impl<I: Io> Housekeeper<I> {
         Housekeeper { state_dir: shared.config.state_dir.clone(), cores: mail.to_vec() }
     }
 
-    /// Works until [`Job::Stop`], or until nobody can send jobs any more. Returns whether all that is kept is durable.
+    /// Works until [`Job::Stop`], or until all senders are gone. Returns whether all that it saves is durable.
     pub(crate) fn run(self, jobs: &mpsc::Receiver<Job<I::Line>>) -> bool {
         let mut keeper = Keeper::default();
         let mut settle_at = Instant::now();
@@ -79,7 +78,7 @@ impl<I: Io> Housekeeper<I> {
                 settle_at = Instant::now() + AGAIN;
                 jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                // Also when other units' jobs never cease.
+                // Even when other units' jobs never cease.
                 jobs.recv_timeout(settle_at.saturating_duration_since(Instant::now()))
             };
             match job {
@@ -162,7 +161,7 @@ impl<I: Io> Housekeeper<I> {
     }
 }
 
-/// Gives the home of a unit the state that was kept of it, if there is any.
+/// Restores the saved state of a unit to its home, if there is any.
 ///
 /// # Errors
 /// When it may be there but cannot be read, or is damaged: the unit must not be served, since an initiator that was

@@ -26,9 +26,9 @@ use wire::aoe::{Address, Mac};
 pub(crate) enum Message<I: Io = Uring> {
     /// A logged-in connection moves here.
     Adopt(Box<Migrant>),
-    /// A peer asks for a connection by an RDMA device, which is to be served here.
+    /// A peer requests a connection on an RDMA device; this core is to serve it.
     Arrive {
-        /// The portal that it has come to.
+        /// The portal that it connects to.
         portal: usize,
         /// The peer.
         incoming: Box<rdma::verbs::Incoming>,
@@ -41,7 +41,7 @@ pub(crate) enum Message<I: Io = Uring> {
         /// The core to move to.
         to: usize,
     },
-    /// Break the contract with the machine of the session with this serial number, for each of its tasks.
+    /// Break the machine's contract for each task of the session with this serial number.
     #[cfg(test)]
     Misuse {
         /// Serial number of its connection.
@@ -53,18 +53,18 @@ pub(crate) enum Message<I: Io = Uring> {
         unit: u32,
         /// Whom to answer.
         origin: Origin,
-        /// What is asked.
+        /// The request.
         request: HomeRequest,
     },
     /// The home's answer.
     Answer {
-        /// Who asked.
+        /// The requester.
         origin: Origin,
         /// The answer.
         reply: HomeReply,
     },
-    /// A task was aborted while its request was with the home. If that has not begun it, it is not to be done, and the
-    /// home says so ([`Message::Recalled`]); otherwise it is answered.
+    /// A task was aborted while the home had its request. If the home has not begun it, it drops the request and sends
+    /// [`Message::Recalled`]; otherwise it answers as usual.
     Recall {
         /// The unit.
         unit: u32,
@@ -73,18 +73,18 @@ pub(crate) enum Message<I: Io = Uring> {
         /// The task.
         task: Key,
     },
-    /// The task's request was not begun, and is not done.
+    /// The task's request was dropped before it began.
     Recalled {
         /// The task.
         task: Key,
     },
-    /// Apply this and say [`Message::Applied`] to core `home`.
+    /// Apply this and send [`Message::Applied`] to core `home`.
     Publish {
         /// The unit.
         unit: u32,
         /// What to apply.
         publish: Arc<Publish>,
-        /// Whose request caused it; that task is not aborted by it.
+        /// The request that caused it, whose task it does not abort.
         origin: Origin,
         /// The unit's home.
         home: usize,
@@ -94,28 +94,28 @@ pub(crate) enum Message<I: Io = Uring> {
         /// The unit.
         unit: u32,
     },
-    /// Reservation state that was to be kept is durable (or could not be kept).
+    /// Reservation state is durable, or could not be saved.
     Persisted {
         /// The unit.
         unit: u32,
-        /// Whether it is kept.
+        /// Whether it was saved.
         ok: bool,
     },
     /// Ordered tasks (SAM-5 section 8.9.3): see [`crate::core::gate`].
     Gate {
         /// The unit.
         unit: u32,
-        /// What about it.
+        /// The step.
         gate: GateMessage,
     },
-    /// End the connection with this serial number, which logs in, or is a discovery session: others need its room.
+    /// End the connection with this serial number, which is logging in or has a discovery session, to make room for another.
     MakeRoom {
         /// Its serial number.
         serial: u64,
-        /// The portal to whose core to say [`Message::RoomMade`] when it has ended.
+        /// The portal whose core gets [`Message::RoomMade`] when it has ended.
         portal: Option<usize>,
     },
-    /// A connection has ended for one that waits at this portal, and its descriptor is free.
+    /// A connection has ended to make room for one that waits at this portal: a descriptor is free.
     RoomMade {
         /// The portal.
         portal: usize,
@@ -142,82 +142,82 @@ pub(crate) enum Message<I: Io = Uring> {
         /// The connection.
         parked: Key,
     },
-    /// Say [`Message::Quiet`] when no RDMA of tasks of this nexus that have ended is under way on your connections.
+    /// Send [`Message::Quiet`] once no RDMA is under way on this core's connections for tasks of this nexus that have ended.
     Quieten(Asker),
-    /// None is.
+    /// None is under way there.
     Quiet(Asker),
-    /// The RDMA device with this name works no more.
+    /// The RDMA device with this name has failed.
     DeviceFailed {
         /// Its name.
         name: String,
     },
-    /// TARGET COLD RESET: end all sessions of the target but the one that asked for it, and say [`Message::TargetClosed`]
-    /// when none of their tasks can take effect any more.
+    /// TARGET COLD RESET: end all sessions of the target but the requester's, and send [`Message::TargetClosed`] when none of
+    /// their tasks can take effect any more.
     CloseTarget {
         /// Number of the target.
         target: usize,
-        /// Whose function it is.
+        /// The function to answer.
         asker: Asker,
     },
-    /// None can here.
+    /// None of them can on that core.
     TargetClosed(Asker),
-    /// About a network interface that serves AoE and may have changed: see `core::aoe::reopen`.
+    /// A network interface that serves AoE may have changed: see `core::aoe::reopen`.
     Interface {
         /// Its number.
         number: usize,
-        /// What about it.
+        /// The step.
         message: InterfaceMessage<I::Line>,
     },
     /// Blocks that AoE's commands wait for have been changed: see `core::aoe::order`.
     ChangeEnded,
-    /// Serve this unit, once somebody is shown it.
+    /// Get ready to serve this unit, which no session sees yet.
     AddUnit {
         /// The unit, as it is on this core.
         unit: Box<NewUnit<I>>,
-        /// Whom to say it to.
+        /// Notified when that is done.
         done: Done,
     },
-    /// To the homes of these units: they are these from now on.
+    /// To the homes of these units: their new configuration.
     Configure {
         /// The units, on all cores.
         units: Arc<[Arc<scsi::Unit>]>,
-        /// Whom to say it to.
+        /// Notified when that is done.
         done: Done,
     },
-    /// Serve this from now on.
+    /// Serve this snapshot from now on.
     Serve {
-        /// What.
+        /// The snapshot.
         served: Arc<Served>,
-        /// Whom to say it to.
+        /// Notified when it is served.
         taken: Done,
-        /// Whom to say that nothing of sessions that end for it can take effect any more.
+        /// Notified when no task of the sessions that it ends can take effect any more.
         done: Done,
     },
-    /// Say which units sessions still use that were ended for a change.
+    /// Report the units that are still used by sessions that a change has ended.
     ReportAwaited {
-        /// Whom to say it to.
+        /// Gets the report.
         to: mpsc::Sender<Vec<u32>>,
     },
-    /// End what was begun on the unit, which nobody is shown any more, and release it: see `core::changes`.
+    /// End what is under way on the unit, which no session sees any more, and release it: see `core::changes`.
     RemoveUnit {
         /// The unit.
         unit: u32,
-        /// Whom to say it to.
+        /// Notified when that is done.
         done: Done,
     },
-    /// To the home of a unit that leaves: nothing of it is under way on a core.
+    /// To the home of a unit being removed: a core has nothing under way on it.
     UnitQuiet {
         /// The unit.
         unit: u32,
     },
-    /// To all: nothing of the unit is under way anywhere; release it.
+    /// To all: nothing is under way on the unit anywhere; release it.
     DropUnit {
         /// The unit.
         unit: u32,
         /// Its store was flushed.
         is_flushed: bool,
     },
-    /// Say that this core turns: see [`crate::daemon::Turns`].
+    /// Show that this core is turning: see [`crate::daemon::Turns`].
     Turn(mpsc::Sender<()>),
     /// Report sessions.
     Inspect(Inspection),
@@ -225,16 +225,16 @@ pub(crate) enum Message<I: Io = Uring> {
     Disconnect {
         /// Its serial number.
         serial: u64,
-        /// Whom to say it to when it has ended, or that it is not, and why.
+        /// Notified when it has ended, or why it is not ended.
         done: mpsc::Sender<Option<Unended>>,
     },
-    /// Finish, flush, log out, end.
+    /// Finish, flush, log out and stop.
     Stop,
-    /// A core that stops has no connection and no task left. It serves its units' homes on until all are so far.
+    /// A stopping core has no connection and no task left. It keeps serving its units' homes until all cores are that far.
     Drained,
 }
 
-/// Who waits until all cores have done something; false: not all that was acknowledged is durable.
+/// Notifies whoever waits for all cores; false: not all that was acknowledged is durable.
 pub(crate) type Done = mpsc::Sender<bool>;
 
 /// What an administrator wants to see of a core's sessions.
@@ -246,23 +246,23 @@ pub(crate) struct Inspection {
 /// Which sessions.
 #[derive(Clone, Copy)]
 pub(crate) enum Which {
-    /// Some of all, from this slot of the core's connections on.
+    /// A part of them all, from this slot of the core's connections.
     From(u32),
     /// The one with this serial number.
     Serial(u64),
 }
 
-/// Sessions of a core, and the slot that those behind them begin at.
+/// Some of a core's sessions, and the slot at which the next ones begin.
 pub(crate) struct Seen {
     pub(crate) sessions: Vec<SeenSession>,
     pub(crate) next: Option<u32>,
 }
 
-/// A session as its core has it: what is not a number is shared with that.
+/// A session as its core has it; all but numbers is shared with the core.
 pub(crate) struct SeenSession {
     pub(crate) serial: u64,
     pub(crate) way: Way,
-    /// Of AoE: its interface, and the unit's address there.
+    /// With AoE: its interface, and the unit's address there.
     pub(crate) interface: Option<(String, Address)>,
     pub(crate) session: Arc<proto::services::Session>,
     pub(crate) target: Option<Arc<Named>>,
@@ -281,7 +281,7 @@ pub(crate) struct SeenSession {
 pub(crate) enum Unended {
     /// It is not there.
     NotHere,
-    /// It is one of AoE, which has none.
+    /// It is an initiator of AoE, which has no sessions.
     Sessionless,
 }
 
@@ -293,7 +293,7 @@ pub(crate) enum GateMessage {
         /// Which core.
         core: usize,
     },
-    /// To all: start nothing more on this unit, and say `Held` when nothing runs.
+    /// To all: start nothing more on this unit, and send `Held` when nothing runs.
     Hold,
     /// To the home: nothing runs here.
     Held,
@@ -301,19 +301,19 @@ pub(crate) enum GateMessage {
     Go,
     /// To the home: it has run.
     Leave,
-    /// To all: go on.
+    /// To all: continue.
     Release,
 }
 
-/// Steps of serving a network interface that is to be served from now on, that was removed, or is another now.
+/// Steps of serving a network interface that was added, removed or replaced.
 pub(crate) enum InterfaceMessage<L: Line = Socket> {
-    /// To its first core: look at it.
+    /// To its first core: check it.
     Look,
-    /// To its cores: take and send nothing more there, end its sessions, and say `Closed`.
+    /// To its cores: receive and send nothing more there, end its sessions, and send `Closed`.
     Close,
-    /// To its first core: one of them has.
+    /// To its first core: one of them has done so.
     Closed,
-    /// To its first core: these are the new sockets, one for each core; or there are none.
+    /// To its first core: the new sockets, one for each core, or why there are none.
     Opened(io::Result<Vec<L>>),
     /// To its cores: serve it.
     Serve(Box<L>),
@@ -339,7 +339,7 @@ pub(crate) enum Waiter {
     Function(Asker),
     /// A connection whose nexus is lost.
     Connection(Key),
-    /// Who configures the unit anew, for this change of its core.
+    /// A new configuration of the unit, in this change of its core.
     Configuration(u64),
 }
 

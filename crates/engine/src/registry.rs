@@ -17,7 +17,7 @@ pub(crate) struct Registry {
 #[derive(Debug, Default)]
 struct Sessions {
     live: BTreeMap<SessionName, Place>,
-    /// Those whose place was taken, with the name of their ports, until they have ended.
+    /// Replaced sessions, with the name of their ports, until they have ended.
     replaced: Vec<(SessionName, Place)>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct SessionName {
     pub(crate) target: usize,
     /// Portal group through which it came.
     pub(crate) group: u16,
-    /// Serial number of a channel beside which others may be; otherwise 0.
+    /// Serial number of a channel that allows others beside it; otherwise 0.
     pub(crate) channel: u64,
 }
 
@@ -53,9 +53,9 @@ pub(crate) type ReportedLosses = Vec<(u32, u64)>;
 
 /// Channels of one session.
 pub(crate) const CHANNELS_MAX: usize = 32;
-/// Sessions of the same ports whose place was taken, and that are not over.
+/// Replaced sessions of the same ports that have not ended.
 const REPLACED_MAX: usize = 2 * CHANNELS_MAX;
-/// Sessions that have ended, and of which is remembered what they were reported.
+/// Ended sessions that are remembered for what was reported to them.
 const REPORTED_MAX: usize = 4096;
 
 /// The connection of a session.
@@ -71,13 +71,13 @@ pub(crate) struct Place {
     pub(crate) cid: u16,
     /// It has come to its end, and only waits for what is in flight.
     pub(crate) is_over: bool,
-    /// None of its tasks can take effect any more: it only says so, and closes.
+    /// None of its tasks can take effect any more: it has only to report that, and to close.
     pub(crate) is_settled: bool,
     /// The I_T nexus: the serial number of its first connection.
     pub(crate) nexus: u64,
 }
 
-/// What a session finds when it comes.
+/// What a new session finds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Entered {
     /// The I_T nexus.
@@ -91,7 +91,7 @@ pub(crate) struct Entered {
 pub(crate) struct Full;
 
 impl Registry {
-    /// A number that no other connection has or had.
+    /// A serial number that no other connection has or had.
     pub(crate) fn next_serial(&self) -> u64 {
         self.serials.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -131,11 +131,11 @@ impl Registry {
     }
 
     /// Enters a session. It replaces all that have its ports, unless it is a channel beside others: then it
-    /// shares their nexus, and waits as they do for those whose place they took.
+    /// shares their nexus, and waits as they do for the sessions that they replace.
     ///
     /// # Errors
     /// When the target has `max` others already, or the session [`CHANNELS_MAX`] channels: some may have come in since
-    /// this one was granted its login. Or when [`REPLACED_MAX`] of those whose place was taken are not over.
+    /// this one was granted its login. Or when [`REPLACED_MAX`] replaced sessions have not ended.
     pub(crate) fn enter(&self, name: SessionName, place: Place, max: usize) -> Result<Entered, Full> {
         let mut sessions = self.lock();
         let is_alone = name.channel == 0;
@@ -181,8 +181,8 @@ impl Registry {
         }
     }
 
-    /// Moves the session's connection to another core by `go`; false when it was reinstated, and must not move. Nobody
-    /// learns of the new core before `go` has posted the connection to it.
+    /// Moves the session's connection to another core by `go`; false when it was reinstated, and must not move. The
+    /// new core is published only after `go` has posted the connection to it.
     pub(crate) fn hand_over(&self, name: &SessionName, serial: u64, core: usize, go: impl FnOnce()) -> bool {
         match self.lock().live.get_mut(name).filter(|entry| entry.serial == serial) {
             Some(entry) => {

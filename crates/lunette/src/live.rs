@@ -12,7 +12,7 @@ mod state;
 pub(crate) mod tally;
 
 use crate::notify;
-use admin::{Access, Answer, Desk, Done, Fault, Job, ChangeRequest, Refusal, Refused, State};
+use admin::{Access, Answer, ChangeRequest, Desk, Done, Fault, Job, Refusal, Refused, State};
 use change::{Taken, promptly};
 use config::{Action, Checked, Config, Edit, EditError, Problems, ServeOptions, StoreSpec, Subject};
 use engine::daemon::NotKept;

@@ -75,7 +75,9 @@ impl Answers {
                 last.commands += 1;
                 last.bytes += u64::from(bytes);
             }
-            Some(_) | None => self.reads.push(UnsentReads { unit, commands: 1, bytes: bytes.into(), begun: now }),
+            Some(_) | None => {
+                self.reads.push(UnsentReads { unit, commands: 1, bytes: bytes.into(), begun: now })
+            }
         }
     }
 }

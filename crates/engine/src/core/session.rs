@@ -27,7 +27,7 @@ use wire::scsi::lun;
 /// How long a discovery session may last.
 pub(super) const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
 
-/// Why a login is refused that began before who may log in was changed.
+/// Why a login is refused that began before access was changed.
 const CHANGED: &str = "who may log in was changed meanwhile";
 
 impl Connection {
@@ -44,7 +44,7 @@ impl Connection {
         .collect()
     }
 
-    /// Whether it may not come by this portal any more.
+    /// Whether this portal is closed to it now.
     fn is_barred(&self, portal: &Portal) -> bool {
         let Transports { iscsi, iser, srp } = portal.transports;
         let is_offered = match (self.machine.is_srp(), self.machine.is_rdma()) {
@@ -60,7 +60,7 @@ impl Connection {
         portal.rdma == if self.machine.is_device() { ByDevice::No } else { ByDevice::Only }
     }
 
-    /// Why a session that has logged in may no longer be there, if so.
+    /// Why a session that has logged in must end, if it must.
     pub(super) fn why_not(&self, served: &Served) -> Option<&'static str> {
         let (session, number) = (self.facts.session.as_deref()?, self.facts.target_number()?);
         let Way::Portal { number: portal, from, .. } = self.facts.way else { return None };
@@ -114,7 +114,7 @@ impl Connection {
         }
     }
 
-    /// The session has other LUNs than before.
+    /// The session's LUNs have changed.
     fn luns_changed(&mut self) {
         let attention = UnitAttention::LunsChanged;
         for lun in self.luns.iter_mut().filter(|lun| lun.number != NO_LUN) {
@@ -213,7 +213,7 @@ impl<I: Io> Core<I> {
         self.set_phase(key, Phase::Leaving(core));
     }
 
-    /// A discovery session begins. Anybody may have one, so there are not many, and none stays for long.
+    /// A discovery session begins. Anybody may have one, so they are few and short.
     fn discover(&mut self, key: Key, facts: &Facts, from: SocketAddr) {
         let evicted = self.shared.logins.discovers(facts.serial, from.ip());
         self.evict(evicted, None);
@@ -264,8 +264,8 @@ impl<I: Io> Core<I> {
         self.evict(evicted, None);
     }
 
-    /// The session has ended but for its last PDU, which nobody may have to wait for: it counts no longer among those of its
-    /// target, and another that parts makes room for it if there are too many.
+    /// The session has ended but for its last PDU, for which others need not wait: it no longer counts among those of its
+    /// target, and another closing connection makes room for it if there are too many.
     pub(super) fn parts(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let Way::Portal { from, .. } = conn.facts.way else { return };
@@ -282,8 +282,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Ends the connection with this serial number for others that log in, unless it has become a session of a target, which
-    /// is not over.
+    /// Ends the connection with this serial number for others that log in, unless it has become a target's session that
+    /// has not ended.
     pub(super) fn make_room(&mut self, serial: u64, portal: Option<usize>) {
         let is_meant = |conn: &Connection| {
             let may_go = conn.facts.target.is_none() || matches!(conn.phase, Phase::Parting | Phase::Closing);

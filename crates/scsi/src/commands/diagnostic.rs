@@ -34,7 +34,8 @@ pub(crate) fn send<P: From<Ending>>(admission: &Admission<'_>) -> Result<P, Fail
 /// RECEIVE DIAGNOSTIC RESULTS.
 pub(crate) fn receive<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
-    if cdb.get(ReceiveDiagnosticResults::VALID) && cdb.get(ReceiveDiagnosticResults::PAGE) != SUPPORTED_PAGES {
+    if cdb.get(ReceiveDiagnosticResults::VALID) && cdb.get(ReceiveDiagnosticResults::PAGE) != SUPPORTED_PAGES
+    {
         return Err(Check::cdb_field(ReceiveDiagnosticResults::PAGE).into());
     }
     Ok(P::from(Answer::new(*cdb, cdb.get(ReceiveDiagnosticResults::ALLOCATION).into(), build_pages)))

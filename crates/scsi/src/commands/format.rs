@@ -61,7 +61,8 @@ impl Parameters {
         if options.protection_usage != 0 {
             return Err(Check::parameter_field(FormatOptions::PROTECTION_USAGE));
         }
-        let FormatOptions { disable_primary, disable_certification, stop, has_pattern, immediate, .. } = options;
+        let FormatOptions { disable_primary, disable_certification, stop, has_pattern, immediate, .. } =
+            options;
         if !options.valid && (disable_primary || disable_certification || stop || has_pattern) {
             return Err(Check::parameter_field(FormatOptions::VALID));
         }

@@ -3,10 +3,10 @@
 
 mod apply;
 pub mod holders;
-pub(crate) mod saved;
 mod list;
 mod report;
 mod reserve_out;
+pub(crate) mod saved;
 
 pub use apply::{Effects, Refusal};
 pub use reserve_out::ReserveOut;

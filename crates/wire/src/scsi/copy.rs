@@ -411,11 +411,22 @@ mod tests {
         let status = CopyStatusLid1::new(copy_manager_status::GOOD, 3, 5 << 32);
         assert_eq!(status.to_bytes(), [0, 0, 0, 8, 1, 0, 3, 1, 1, 0x40, 0, 0]);
         let failure = CopyFailure::with_sense(2, b"sense");
-        assert_eq!((failure.len(), &failure[..4], &failure[56..60]), (65, &[0, 0, 0, 61][..], &[2, 0, 0, 5][..]));
-        let status = CopyStatusLid4 { operation: copy_operation_status::ABORTED, count: 7, segments: 1, ..CopyStatusLid4::ZERO };
+        assert_eq!(
+            (failure.len(), &failure[..4], &failure[56..60]),
+            (65, &[0, 0, 0, 61][..], &[2, 0, 0, 5][..])
+        );
+        let status = CopyStatusLid4 {
+            operation: copy_operation_status::ABORTED,
+            count: 7,
+            segments: 1,
+            ..CopyStatusLid4::ZERO
+        };
         let data = status.with_sense(b"sense");
         assert_eq!((data.len(), &data[..6]), (37, &[0, 0, 0, 33, 0, 0x60][..]));
-        assert_eq!((&data[12..16], data[23], data[25], &data[32..]), (&[0, 5, 5, 0][..], 7, 1, &b"sense"[..]));
+        assert_eq!(
+            (&data[12..16], data[23], data[25], &data[32..]),
+            (&[0, 5, 5, 0][..], 7, 1, &b"sense"[..])
+        );
         let parameters = CopyParameters { can_omit_list_id: true, copies_max: 64, ..CopyParameters::ZERO };
         let data = parameters.with_types(&[2, 0xe4]);
         assert_eq!((&data[..5], data[35], &data[43..]), (&[0, 0, 0, 42, 1][..], 64, &[2, 2, 0xe4][..]));

@@ -44,7 +44,9 @@ impl<I: Io> Core<I> {
         let facts = self.connections.get(session).map(|conn| &conn.facts);
         facts.is_some_and(|facts| match facts.way {
             Way::Interface { .. } => delta.interfaces_changed || delta.exports_changed,
-            Way::Portal { .. } => facts.target_number().is_some_and(|number| !delta.unchanged.contains(&number)),
+            Way::Portal { .. } => {
+                facts.target_number().is_some_and(|number| !delta.unchanged.contains(&number))
+            }
         })
     }
 

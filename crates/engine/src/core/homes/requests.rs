@@ -169,7 +169,12 @@ impl<I: Io> Core<I> {
 
     /// Aborts what this publication aborts, but for the task that asked. Returns the tasks that have yet to end, and the nexuses
     /// that had any.
-    fn abort_published(&mut self, unit: u32, publish: &Publish, asker: Option<Key>) -> (Vec<Key>, Vec<NexusId>) {
+    fn abort_published(
+        &mut self,
+        unit: u32,
+        publish: &Publish,
+        asker: Option<Key>,
+    ) -> (Vec<Key>, Vec<NexusId>) {
         let mut left = Vec::new();
         let mut cleared = Vec::new();
         for (who, how) in &publish.aborts {

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use wire::scsi::capacity::Capacity16;
 use wire::SenseKey;
+use wire::scsi::capacity::Capacity16;
 use wire::scsi::command::{Inquiry, Read16};
 use wire::scsi::inquiry::StandardData;
 use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD};
@@ -191,7 +191,14 @@ impl Shared {
                     state.ordered += usize::from(command.is_ordered());
                     if command.is_ordered() && state.ordered_refused > 0 {
                         state.ordered_refused -= 1;
-                        connection.send(&command, ended(&command, CHECK_CONDITION, sense_data(SenseKey::UnitAttention, code::POWER_ON_OR_RESET)));
+                        connection.send(
+                            &command,
+                            ended(
+                                &command,
+                                CHECK_CONDITION,
+                                sense_data(SenseKey::UnitAttention, code::POWER_ON_OR_RESET),
+                            ),
+                        );
                         continue;
                     }
                     state.waiting.push_back((connection.clone(), command));
@@ -297,7 +304,10 @@ impl Shared {
                     None
                 } else if state.alarm.as_ref().is_some_and(is_it) {
                     (state.alarm, state.refused) = (None, state.refused + 1);
-                    Some((CHECK_CONDITION, sense_data(SenseKey::UnitAttention, code::MODE_PARAMETERS_CHANGED)))
+                    Some((
+                        CHECK_CONDITION,
+                        sense_data(SenseKey::UnitAttention, code::MODE_PARAMETERS_CHANGED),
+                    ))
                 } else if state.refuses.as_ref().is_some_and(is_it) {
                     state.refused += 1;
                     Some((BUSY, Vec::new()))

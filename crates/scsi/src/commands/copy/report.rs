@@ -9,8 +9,8 @@ use crate::vocabulary::sense::{Check, Failure};
 use wire::scsi::command::{ReceiveCopyResults, ReceiveCopyStatusLid4};
 use wire::scsi::copy::copy_descriptor::{BLOCK_TO_BLOCK, IDENTIFICATION};
 use wire::scsi::copy::{
-    CopyFailure, CopyParameters, CopyStatusLid1, CopyStatusLid4, NO_DATA, ThirdPartyGeneral, ThirdPartyHeader,
-    ThirdPartyLimits, copy_manager_status, copy_operation_status, third_party,
+    CopyFailure, CopyParameters, CopyStatusLid1, CopyStatusLid4, NO_DATA, ThirdPartyGeneral,
+    ThirdPartyHeader, ThirdPartyLimits, copy_manager_status, copy_operation_status, third_party,
 };
 use wire::scsi::opcode::service_action::{extended_copy, receive_copy_results};
 use wire::scsi::{code, opcode, status};

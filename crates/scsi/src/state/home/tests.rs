@@ -9,10 +9,7 @@ fn with_modes(change: impl FnOnce(&mut Modes)) -> Bench {
     let mut bench = Bench::new();
     let mut modes = bench.view.policy.modes;
     change(&mut modes);
-    bench.ask(HomeRequest::SetModes {
-        from: bench.nexuses[0].identity(),
-        change: ModesChange::all(modes),
-    });
+    bench.ask(HomeRequest::SetModes { from: bench.nexuses[0].identity(), change: ModesChange::all(modes) });
     bench.nexuses[1].attentions.clear();
     bench
 }
@@ -111,9 +108,7 @@ fn what_cannot_be_kept_is_undone() {
     assert!(publish.unwrap().persist.is_some() && bench.home.undo());
     assert!(Arc::ptr_eq(&before, &bench.home.policy()));
     bench.home.handle(request);
-    bench
-        .home
-        .handle(HomeRequest::EraseEnd { ok: true, kind: EraseKind::Sanitize { unrestricted: false } });
+    bench.home.handle(HomeRequest::EraseEnd { ok: true, kind: EraseKind::Sanitize { unrestricted: false } });
     assert!(!bench.home.can_undo() && !bench.home.undo());
 }
 
