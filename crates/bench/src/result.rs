@@ -1,7 +1,7 @@
 //! What a run measured: everything that tables, charts, JSON and CSV show.
 
 use crate::job::Job;
-use config::Url;
+use config::{NbdUrl, Url};
 use serde::{Deserialize, Serialize};
 
 /// One run of one job.
@@ -53,7 +53,7 @@ impl RunResult {
     /// Whether the targets are stores of this process, whose CPU time is then that of both sides.
     pub fn is_local(&self) -> bool {
         let is_known = self.target_cpu.is_some() || self.target_cpu_lost.is_some();
-        !is_known && !self.targets.iter().any(|target| Url::is_meant(target))
+        !is_known && !self.targets.iter().any(|target| Url::is_meant(target) || NbdUrl::is_meant(target))
     }
 
     /// The streams that there are.

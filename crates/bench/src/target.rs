@@ -2,7 +2,7 @@
 
 use crate::job::Job;
 use crate::run;
-use config::{RbdImage, Url};
+use config::{NbdUrl, RbdImage, Url};
 use initiator::remote::{self, RemoteOptions};
 use reactor::uring::Uring;
 use std::fmt;
@@ -87,14 +87,15 @@ impl From<OpenError> for TargetError {
 /// Blocks of targets that have no blocks of their own.
 const BLOCK_BYTES: u32 = 512;
 
-/// Opens `iscsi://...`, `iser://...` or `srp://...` (each lane is then a session of its own), `rbd:POOL/IMAGE`, `ram:SIZE`,
-/// `null:SIZE`, or the path of a file or block device.
+/// Opens `iscsi://...`, `iser://...` or `srp://...` (each lane is then a session of its own), `rbd:POOL/IMAGE`,
+/// `nbd://...`, `ram:SIZE`, `null:SIZE`, or the path of a file or block device.
 ///
 /// # Errors
 /// When there is no such thing, it may not be used, or its blocks are larger than the grain.
 pub fn open(text: &str, options: &TargetOptions) -> Result<Opened, TargetError> {
     let (backend, block_bytes): (Arc<dyn Backend<Uring>>, u32) = match text.split_once(':') {
         _ if Url::is_meant(text) => open_unit(text, options)?,
+        _ if NbdUrl::is_meant(text) => open_export(text, options)?,
         Some(("rbd", _)) => (open_image(text, options)?, BLOCK_BYTES),
         Some(("ram", size)) => (store::open_ram(parse_size(text, size)?)?, BLOCK_BYTES),
         Some(("null", size)) => (store::open_null(parse_size(text, size)?), BLOCK_BYTES),
@@ -125,6 +126,14 @@ fn open_unit(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uri
     };
     let store = remote::open(&url, &options)?;
     let block_bytes = store.geometry().block_bytes;
+    Ok((store, block_bytes))
+}
+
+fn open_export(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uring>>, u32), TargetError> {
+    let url = NbdUrl::parse(text)
+        .map_err(|error| TargetError::new("the URL of an export", error.problem(), error.remedy()))?;
+    let store = store::nbd::open(&url, store::nbd::Options::new(None, options.read_only))?;
+    let block_bytes = store.block_bytes().max(BLOCK_BYTES);
     Ok((store, block_bytes))
 }
 

@@ -169,6 +169,7 @@ fn same_unit(old: &Lun, new: &Lun) -> bool {
             StoreSpec::Null { .. }
             | StoreSpec::Block { .. }
             | StoreSpec::Remote { .. }
+            | StoreSpec::Nbd { .. }
             | StoreSpec::Rbd { .. } => {}
         }
         store

@@ -3,7 +3,7 @@
 //!
 //! `model` is what a [`Config`] consists of. `file` and `options` read the two sources into one `raw` form, `verify` and
 //! `targets` make a [`Config`] of it, `warnings` finds what is questionable about it, and all that together is a
-//! [`Checked`]. [`diff`] says how to get from one [`Config`] to another. [`Url`] names a unit of a target; what may be
+//! [`Checked`]. [`diff`] says how to get from one [`Config`] to another. [`Url`] names a unit of a target, [`NbdUrl`] an export of an NBD server; what may be
 //! secrets in text that is shown is left out by [`redact`].
 //!
 //! It reads files, and nothing else of the machine; a [`Host`] answers what else the machine has.
@@ -24,6 +24,7 @@ mod machine;
 pub mod memory;
 mod model;
 pub mod names;
+mod nbd;
 mod options;
 mod place;
 mod ports;
@@ -50,6 +51,7 @@ pub use diff::{StepOfChange, diff};
 pub use document::{Table, read_document};
 pub use edit::{Action, Edit, EditError, ShownIn, Subject};
 pub use model::*;
+pub use nbd::{NbdServer, NbdTls, NbdUrl};
 pub use options::ServeOptions;
 pub use place::Place;
 pub use ports::TargetPort;

@@ -1,6 +1,7 @@
 //! The desired state, verified: what the daemon is to serve. These are types alone; other modules read and check them.
 
 use super::access::AdminAccess;
+use super::nbd::NbdUrl;
 use super::rbd::RbdImage;
 use super::url::Url;
 use proto::iscsi::chap::Algorithm;
@@ -229,6 +230,11 @@ pub enum StoreSpec {
         /// The block size that it must have; `None`: whatever it has.
         block_bytes: Option<u32>,
     },
+    /// An export of an NBD server.
+    Nbd {
+        /// Which one.
+        url: Box<NbdUrl>,
+    },
     /// An image of Ceph's block devices.
     Rbd {
         /// Which one.
@@ -259,6 +265,7 @@ impl std::fmt::Display for StoreSpec {
             StoreSpec::File { path, .. } => write!(f, "file:{}", path.display()),
             StoreSpec::Block { path } => write!(f, "block:{}", path.display()),
             StoreSpec::Remote { url, .. } => write!(f, "{url}"),
+            StoreSpec::Nbd { url } => write!(f, "{url}"),
             StoreSpec::Rbd { image, .. } => write!(f, "{image}"),
         }
     }

@@ -3,7 +3,7 @@
 use super::protocol::Protocol;
 
 /// Options whose values are no secrets.
-const PUBLIC: [&str; 9] = [
+const PUBLIC: [&str; 12] = [
     "header_digest",
     "data_digest",
     "crc",
@@ -13,6 +13,9 @@ const PUBLIC: [&str; 9] = [
     "give_up_after",
     "secret_file",
     "target_secret_file",
+    "socket",
+    "tls-certificates",
+    "tls-hostname",
 ];
 
 /// Text that is one word, as an argument is, without what may be secrets of a URL: all before the last `@` of a host, and

@@ -116,7 +116,8 @@ fn lun(table: &mut Table, raw: &RawLun, store: &StoreSpec, secrets: Secrets) {
             }
             text(table, "client", client);
         }
-        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => {}
+        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } | StoreSpec::Nbd { .. } => {
+        }
     }
     if let Some(at) = url {
         let shown = match secrets {

@@ -8,7 +8,7 @@ use super::scalar;
 use serde_json::{Map, Value as Json};
 
 /// Kinds of store.
-const STORES: [&str; 9] = ["ram", "null", "file", "block", "rbd", "iscsi", "iser", "srp", "aoe"];
+const STORES: [&str; 10] = ["ram", "null", "file", "block", "rbd", "nbd", "iscsi", "iser", "srp", "aoe"];
 const OPTIONS: [&str; 20] = [
     "size",
     "huge",
@@ -39,8 +39,8 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
     let mut number = None;
     let mut parts = split(text).into_iter();
     let Some((store, rest)) = parts.next().as_deref().and_then(|first| owned_split(first, ':')) else {
-        let fix = "write KIND:ARGUMENT, as ram:1G, null:1T, file:/srv/disk.img,size=10G, block:/dev/sdb, rbd:POOL/IMAGE \
-                   or iscsi://HOST/TARGET/LUN";
+        let fix = "write KIND:ARGUMENT, as ram:1G, null:1T, file:/srv/disk.img,size=10G, block:/dev/sdb, rbd:POOL/IMAGE, \
+                   nbd://HOST/EXPORT or iscsi://HOST/TARGET/LUN";
         problems.add(&place, Fault::new("a LUN starts with its store", fix));
         return (lun, number);
     };
@@ -50,7 +50,9 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
         "file" => (Some(&mut lun.file), rest),
         "block" => (Some(&mut lun.block), rest),
         "rbd" => (Some(&mut lun.rbd), rest),
-        "iscsi" | "iser" | "srp" | "aoe" => (Some(&mut lun.url), format!("{store}:{rest}")),
+        "iscsi" | "iser" | "srp" | "aoe" | "nbd" | "nbds" | "nbd+unix" | "nbds+unix" => {
+            (Some(&mut lun.url), format!("{store}:{rest}"))
+        }
         _ => (None, rest),
     };
     match slot {
@@ -286,9 +288,13 @@ mod tests {
         let url = "iscsi://me%a,b@h:860/iqn.2026-11.io.lunette:a/3?data_digest=crc32c";
         assert_eq!(value(&lun.url), Some(url));
         assert!(lun.read_only.is_some());
-        for url in
-            ["iser://h/iqn.2026-11.io.lunette:a/3", "srp://h/024c750000000001/3?imm=off", "aoe://eth0/1.1"]
-        {
+        for url in [
+            "iser://h/iqn.2026-11.io.lunette:a/3",
+            "srp://h/024c750000000001/3?imm=off",
+            "aoe://eth0/1.1",
+            "nbd://h/disk",
+            "nbd+unix:///disk?socket=/run/s",
+        ] {
             assert_eq!(value(&good(url).0.url), Some(url));
         }
     }

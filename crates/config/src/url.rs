@@ -281,7 +281,9 @@ impl Url {
             return Err(UrlError::new("a host name must not contain %", remedy));
         }
         let (host, port) = match protocol {
-            Protocol::Iscsi | Protocol::Iser | Protocol::Srp => host_and_port(host)?,
+            Protocol::Iscsi | Protocol::Iser | Protocol::Srp => {
+                host_and_port(host, PORT, "iscsi://HOST/TARGET/LUN")?
+            }
             Protocol::Aoe => (interface(host)?, PORT),
         };
         let (target, lun) = target_and_lun(path, protocol)?;
@@ -343,7 +345,8 @@ fn identity(text: &str) -> Result<Credentials, UrlError> {
     Ok(identity)
 }
 
-fn host_and_port(text: &str) -> Result<(String, u16), UrlError> {
+/// A host and its port, or the usual one; `form`: how the whole is written.
+pub(super) fn host_and_port(text: &str, usual: u16, form: &str) -> Result<(String, u16), UrlError> {
     let bad_port = || {
         UrlError::new(
             "the text after the host's : is not a port",
@@ -373,10 +376,10 @@ fn host_and_port(text: &str) -> Result<(String, u16), UrlError> {
         },
     };
     if host.is_empty() {
-        return Err(UrlError::new("the host is missing", "write iscsi://HOST/TARGET/LUN"));
+        return Err(UrlError::new("the host is missing", format!("write {form}")));
     }
     let port = match port {
-        None => PORT,
+        None => usual,
         Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(bad_port)?,
     };
     Ok((host.to_string(), port))
@@ -485,7 +488,7 @@ fn algorithm(value: &str) -> Result<Algorithm, UrlError> {
 }
 
 /// Takes `%xx` for the byte that it names. `what` the text is, which may be a secret.
-fn decode(what: &str, text: &str) -> Result<String, UrlError> {
+pub(super) fn decode(what: &str, text: &str) -> Result<String, UrlError> {
     let fault = || UrlError::new(format!("{what} is not percent-encoded UTF-8"), "write a % as %25");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -3,6 +3,7 @@
 use super::checks::{cores, count, limit, refuse, required, unique};
 use super::machine::Machine;
 use super::model::*;
+use super::nbd::NbdUrl;
 use super::problems::{Collector, Fault, suggest};
 use super::raw::*;
 use super::rbd::{self, RbdImage};
@@ -431,6 +432,10 @@ fn huge_pages(text: &Text, problems: &mut Collector<'_>) -> Option<HugePages> {
 
 fn remote(url: &str, block_bytes: Option<u32>, base: &Path) -> Result<StoreSpec, Fault> {
     let fault = |error: UrlError| Fault::new(error.problem(), error.remedy());
+    if NbdUrl::is_meant(url) {
+        let url = NbdUrl::parse(url).map_err(fault)?;
+        return Ok(StoreSpec::Nbd { url: Box::new(url.at(base)) });
+    }
     let url = Url::given_at(url, base).map_err(fault)?;
     url.check_unit().map_err(fault)?;
     Ok(StoreSpec::Remote { url: Box::new(url), block_bytes })
@@ -471,6 +476,7 @@ fn derived_serial(name: &str, store: &StoreSpec, machine: &Machine) -> Result<St
     let text = match store {
         StoreSpec::File { path, .. } | StoreSpec::Block { path } => lasting(path.display().to_string())?,
         StoreSpec::Remote { url, .. } => lasting(url.to_string())?,
+        StoreSpec::Nbd { url } => lasting(url.to_string())?,
         // The unit has another one, of the image, once that is open; by this one it is kept.
         StoreSpec::Rbd { image, .. } => {
             let conf = image.conf.as_ref().map(|path| path.display().to_string());

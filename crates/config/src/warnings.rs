@@ -83,6 +83,7 @@ fn memory(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
         | StoreSpec::File { .. }
         | StoreSpec::Block { .. }
         | StoreSpec::Remote { .. }
+        | StoreSpec::Nbd { .. }
         | StoreSpec::Rbd { .. } => None,
     });
     let disks: Vec<(u64, &At<String>)> = disks.collect();

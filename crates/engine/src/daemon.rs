@@ -461,6 +461,8 @@ fn own_descriptors(config: &Config) -> u64 {
         // Each core's lane has one that wakes it after another's sync, and one for answers about extents.
         StoreSpec::File { .. } | StoreSpec::Block { .. } => 2 + 2 * config.cores.len(),
         StoreSpec::Remote { .. } => config.cores.len(),
+        // A connection, another one while that is replaced, and what wakes each core's lane.
+        StoreSpec::Nbd { .. } => 2 + config.cores.len(),
         // Each core's lane has one that wakes it; librados has connections to monitors and OSDs, as many as there are.
         StoreSpec::Rbd { .. } => RADOS_DESCRIPTORS + config.cores.len(),
     };
@@ -669,6 +671,7 @@ fn watch(
         StoreSpec::File { .. }
         | StoreSpec::Block { .. }
         | StoreSpec::Remote { .. }
+        | StoreSpec::Nbd { .. }
         | StoreSpec::Rbd { .. } => true,
     };
     if !is_watched {

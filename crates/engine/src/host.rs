@@ -74,7 +74,9 @@ fn store(lun: &Lun) -> Result<(), Fault> {
         StoreSpec::Block { path } => store::file::examine_block(path, claim).map_err(fault),
         StoreSpec::Remote { url, .. } if url.protocol == Protocol::Aoe => interface(&url.host),
         StoreSpec::Rbd { image, .. } => store::rbd::examine(image).map_err(fault),
-        StoreSpec::Remote { .. } | StoreSpec::Null { .. } | StoreSpec::Ram { .. } => Ok(()),
+        StoreSpec::Remote { .. } | StoreSpec::Nbd { .. } | StoreSpec::Null { .. } | StoreSpec::Ram { .. } => {
+            Ok(())
+        }
     }
 }
 

@@ -66,7 +66,10 @@ impl<I: Io> NewUnit<I> {
         let new = NewUnit {
             name: lun.name.clone(),
             can_lose: match lun.store {
-                StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
+                StoreSpec::File { .. }
+                | StoreSpec::Block { .. }
+                | StoreSpec::Remote { .. }
+                | StoreSpec::Nbd { .. } => true,
                 StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Rbd { .. } => false,
             },
             home_core: NewUnit::<I>::home_core(number, config),
@@ -156,7 +159,7 @@ fn unit<I: Io>(
         removable: lun.removable,
         write_cache: lun.write_cache,
         exported: lun.export().is_some(),
-        remote: matches!(lun.store, StoreSpec::Remote { .. }),
+        remote: matches!(lun.store, StoreSpec::Remote { .. } | StoreSpec::Nbd { .. }),
         can_keep: config.state_dir.is_some() && lun.serial_lasts,
         copies: Arc::default(),
         ports,
@@ -171,6 +174,7 @@ pub(crate) fn knows_space(lun: &Lun) -> bool {
         StoreSpec::Null { .. }
         | StoreSpec::Block { .. }
         | StoreSpec::Remote { .. }
+        | StoreSpec::Nbd { .. }
         | StoreSpec::Rbd { .. } => false,
     };
     lun.thin && is_known
@@ -183,9 +187,11 @@ pub(crate) fn knows_space(lun: &Lun) -> bool {
 fn incarnation<I: Io>(config: &Config, lun: &Lun, files: &dyn Files) -> [u8; 16] {
     let outlives = match lun.store {
         StoreSpec::File { .. } | StoreSpec::Block { .. } => true,
-        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } | StoreSpec::Rbd { .. } => {
-            false
-        }
+        StoreSpec::Null { .. }
+        | StoreSpec::Ram { .. }
+        | StoreSpec::Remote { .. }
+        | StoreSpec::Nbd { .. }
+        | StoreSpec::Rbd { .. } => false,
     };
     let lost = || match &config.state_dir {
         None => Ok(Vec::new()),

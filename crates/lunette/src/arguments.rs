@@ -91,6 +91,7 @@ SPEC is one of
   block:PATH             a block device
   rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]
                          an image on Ceph; conf=PATH, client=NAME and keyring=PATH say how its cluster is reached
+  nbd://HOST/EXPORT      an export of an NBD server; over a Unix domain socket nbd+unix:///EXPORT?socket=PATH
   iscsi://HOST/IQN/LUN   a unit of another target, over RDMA with iser://HOST/IQN/LUN or srp://HOST/GUID/LUN,
                          over Ethernet with aoe://IFACE/SHELF.SLOT
                          (docs/command-line.md has the whole URL)

@@ -27,7 +27,7 @@ use std::time::Duration;
 )]
 // One field for each option.
 pub(crate) struct BenchArguments {
-    /// What to measure, one or several at once: an iSCSI URL, a file, a block device, rbd:POOL/IMAGE, ram:SIZE or null:SIZE
+    /// What to measure, one or several at once: an iSCSI or NBD URL, a file, a block device, rbd:POOL/IMAGE, ram:SIZE or null:SIZE
     #[arg(value_name = "TARGET", required = true)]
     targets: Vec<String>,
     /// Order and direction

@@ -27,7 +27,7 @@ const BUFFER_BYTES_MAX: u64 = 1 << 30;
     after_help = "Example: lunette copy disk.img iscsi://storage1/iqn.2026-11.io.lunette:disk/0 --verify"
 )]
 pub(crate) struct CopyArguments {
-    /// The source: an iSCSI URL, a file, a block device, or rbd:POOL/IMAGE
+    /// The source: an iSCSI or NBD URL, a file, a block device, or rbd:POOL/IMAGE
     #[arg(value_name = "SRC")]
     from: String,
     /// The destination: likewise; a file that does not exist is created

@@ -274,8 +274,13 @@ impl Live {
             Some(StoreSpec::File { .. }) => "size",
             Some(StoreSpec::Ram { .. }) => "ram",
             Some(StoreSpec::Null { .. }) => "null",
-            Some(StoreSpec::Block { .. } | StoreSpec::Remote { .. } | StoreSpec::Rbd { .. }) => {
-                let what = "its size is that of its device, or of the unit or image elsewhere";
+            Some(
+                StoreSpec::Block { .. }
+                | StoreSpec::Remote { .. }
+                | StoreSpec::Nbd { .. }
+                | StoreSpec::Rbd { .. },
+            ) => {
+                let what = "its size is that of its device, or of the unit, export or image elsewhere";
                 let fault = fault(&format!("LUN {name}"), what, "resize that");
                 return Err(refused(Refusal::Conflict, "this LUN cannot be resized here", vec![fault]));
             }

@@ -28,6 +28,7 @@ pub mod iscsi;
 pub mod iser;
 pub mod iwarp;
 pub mod message;
+pub mod nbd;
 pub mod services;
 pub mod srp;
 pub mod stream;

@@ -1,16 +1,19 @@
 //! Backing stores. A [`lane::Store`] is shared by cores; a [`lane::Lane`] is one core's private way into it.
 //!
-//! [`null`] reads as zeros, [`ram`] is memory, [`mod@file`] is a file or a block device, [`rbd`] an image on Ceph.
+//! [`null`] reads as zeros, [`ram`] is memory, [`mod@file`] is a file or a block device, [`nbd`] an export of an NBD server,
+//! [`rbd`] an image on Ceph.
 #![deny(unsafe_code)]
 
 pub mod error;
 pub mod file;
 pub mod image;
 pub mod lane;
+pub mod nbd;
 pub mod null;
 pub mod ram;
 pub mod rbd;
 
+mod calls;
 mod extents;
 mod granules;
 mod occupied;

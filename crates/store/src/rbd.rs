@@ -11,24 +11,20 @@
 //! An image with the feature exclusive-lock is locked as long as it is open for writing. What a process that was killed has sent
 //! cannot land any more when the next one serves the image: librbd breaks the lock of a client that has died, and has the cluster
 //! refuse what it sent.
-#![expect(clippy::vec_box, reason = "calls stay where they are as they move between lists and librbd")]
 
-mod call;
-mod lane;
 mod open;
 mod sys;
 
 pub use open::{Options, examine, open};
 
+use crate::calls::{Call, CallLane, Mailbox, Medium, Shared, Work};
 use crate::lane::{Backend, Lane, Store};
 use crate::range::Range;
 use crate::size::Size;
-use call::{Call, Mailbox, Shared, Work};
-use lane::RbdLane;
 use reactor::io::{Io, Tag};
 #[cfg(doc)]
 use scsi::storage::StoreError;
-use scsi::storage::{Identity, Traits};
+use scsi::storage::{Found, Identity, Traits};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -39,6 +35,9 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Bytes that such a question reads.
 const PROBE_BYTES: usize = 512;
+
+/// Bytes that one call clears at most.
+const CLEAR_BYTES: u64 = 64 << 20;
 
 /// What every librbd compares and writes as one.
 const SECTOR_BYTES: u64 = 512;
@@ -80,22 +79,6 @@ impl RbdStore {
         self.image.as_ref().expect("it is closed when it is dropped")
     }
 
-    fn size(&self) -> u64 {
-        self.size.load(Ordering::Relaxed)
-    }
-
-    /// Whether librbd compares and writes a range as one: all of it lies in one object, or, of an older librbd, in one sector. Where it
-    /// finds a difference, it asserts that as many bytes from there on, counted from the start of the object, lie in one stripe unit:
-    /// they do if two such ranges fit.
-    fn swaps(&self, range: Range) -> bool {
-        let unit = if self.swaps_objects.load(Ordering::Relaxed) { self.stripe_unit } else { SECTOR_BYTES };
-        range.len <= self.stripe_unit / 2 && range.offset / unit == range.end().saturating_sub(1) / unit
-    }
-
-    fn is_lost(&self) -> bool {
-        self.shared.has_abandoned() || self.is_lost.load(Ordering::Relaxed)
-    }
-
     /// Asks whether the cluster is there, and what became of the last question. Does not block.
     fn probe(&self) -> Result<(), String> {
         let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,6 +112,53 @@ impl RbdStore {
     /// Whether the last question waits for its answer.
     fn is_asking(&self) -> bool {
         self.probe.lock().unwrap_or_else(PoisonError::into_inner).asked.is_some()
+    }
+}
+
+impl Medium for RbdStore {
+    fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn is_lost(&self) -> bool {
+        self.shared.has_abandoned() || self.is_lost.load(Ordering::Relaxed)
+    }
+
+    fn give_up_after(&self) -> Duration {
+        self.give_up_after
+    }
+
+    fn clear_bytes(&self) -> u64 {
+        CLEAR_BYTES
+    }
+
+    fn extent(&self, offset: u64) -> Option<Found> {
+        Some(Found::Extent { mapped: true, len: self.size() - offset })
+    }
+
+    /// Whether librbd compares and writes a range as one: all of it lies in one object, or, of an older librbd, in one sector. Where it
+    /// finds a difference, it asserts that as many bytes from there on, counted from the start of the object, lie in one stripe unit:
+    /// they do if two such ranges fit.
+    fn swaps(&self, range: Range) -> bool {
+        let unit = if self.swaps_objects.load(Ordering::Relaxed) { self.stripe_unit } else { SECTOR_BYTES };
+        range.len <= self.stripe_unit / 2 && range.offset / unit == range.end().saturating_sub(1) / unit
+    }
+
+    /// An older librbd does so in one sector only.
+    fn swaps_less(&self) {
+        self.swaps_objects.store(false, Ordering::Relaxed);
+    }
+
+    fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
+        self.image().start(call)
     }
 }
 
@@ -168,7 +198,7 @@ impl Store for RbdStore {
 
 impl<I: Io> Backend<I> for RbdStore {
     fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<I>> {
-        Box::new(RbdLane::new(self, tags))
+        Box::new(CallLane::new(self, tags))
     }
 }
 

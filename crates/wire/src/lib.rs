@@ -28,6 +28,7 @@ pub mod ata;
 pub mod iscsi;
 pub mod iser;
 pub mod iwarp;
+pub mod nbd;
 pub mod scsi;
 pub mod shown;
 pub mod span;

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use store::file::Asked;
 use store::lane::{Backend, Store};
-use store::{Claim, OpenError, rbd};
+use store::{Claim, OpenError, nbd, rbd};
 
 /// How long the start waits for stores. What has not opened by then is waited for while others are served.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -109,6 +109,7 @@ fn choose_pages(luns: &mut [Lun], room: Option<Room>) {
             | StoreSpec::File { .. }
             | StoreSpec::Block { .. }
             | StoreSpec::Remote { .. }
+            | StoreSpec::Nbd { .. }
             | StoreSpec::Rbd { .. } => {}
         }
     }
@@ -260,6 +261,13 @@ fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt 
             lun.block_bytes = geometry.block_bytes;
             lun.physical_block_bytes = geometry.physical_block_bytes.max(geometry.block_bytes);
             store
+        }
+        StoreSpec::Nbd { url } => {
+            let losses = losses.clone();
+            nbd::open(
+                url,
+                nbd::Options { losses, ..nbd::Options::new(Some(lun.block_bytes), lun.read_only) },
+            )?
         }
         StoreSpec::Rbd { image, names_unit } => {
             let options =

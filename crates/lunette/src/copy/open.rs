@@ -4,7 +4,7 @@ use super::transfer::End;
 use crate::Failure;
 use bench::contents::content;
 use bench::target::Opened;
-use config::{RbdImage, Url, parse_size};
+use config::{NbdUrl, RbdImage, Url, parse_size};
 use initiator::Options;
 use initiator::remote::{self, RemoteOptions};
 use reactor::uring::Uring;
@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _}
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::lane::Backend;
-use store::{Claim, OpenError, rbd};
+use store::{Claim, OpenError, nbd, rbd};
 
 /// One end of a copy.
 pub(super) struct Medium {
@@ -29,6 +29,7 @@ pub(super) struct Medium {
 enum Place {
     Url(Box<Url>),
     Rbd(Box<RbdImage>),
+    Nbd(Box<NbdUrl>),
     Ram(u64),
     Null(u64),
     Path(PathBuf),
@@ -77,6 +78,7 @@ pub(super) fn source(text: &str, pieces: u32) -> Result<Medium, Failure> {
     let end = match &place {
         Place::Url(url) => open_url(url, pieces, true)?,
         Place::Rbd(image) => open_image(image, true)?,
+        Place::Nbd(url) => open_export(url, true)?,
         Place::Ram(size) => open_ram(*size)?,
         Place::Null(size) => open_null(*size),
         Place::Path(path) => open_path(path, None, true)?,
@@ -95,6 +97,7 @@ pub(super) fn destination(text: &str, from: &Medium, pieces: u32) -> Result<Medi
     let end = match &place {
         Place::Url(url) => open_url(url, pieces, false)?,
         Place::Rbd(image) => open_image(image, false)?,
+        Place::Nbd(url) => open_export(url, false)?,
         Place::Ram(size) => open_ram(*size)?,
         Place::Null(size) => open_null(*size),
         Place::Path(path) => open_path(path, Some(size), false)?,
@@ -131,6 +134,11 @@ impl Place {
             return Ok(Place::Rbd(Box::new(image)));
         }
         match text.split_once(':') {
+            _ if NbdUrl::is_meant(text) => {
+                let url =
+                    NbdUrl::parse(text).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
+                Ok(Place::Nbd(Box::new(url)))
+            }
             _ if Url::is_meant(text) => {
                 let url = Url::given(text).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
                 Ok(Place::Url(Box::new(url)))
@@ -146,6 +154,7 @@ impl Place {
         match self {
             Place::Url(url) => url.to_string(),
             Place::Rbd(image) => image.to_string(),
+            Place::Nbd(url) => url.to_string(),
             Place::Ram(size) => format!("ram:{size}"),
             Place::Null(size) => format!("null:{size}"),
             Place::Path(path) => path.display().to_string(),
@@ -164,7 +173,16 @@ impl Place {
                 (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
             },
             (Place::Rbd(a), Place::Rbd(b)) => a == b,
-            (Place::Url(_) | Place::Rbd(_) | Place::Ram(_) | Place::Null(_) | Place::Path(_), _) => false,
+            (Place::Nbd(a), Place::Nbd(b)) => (&a.server, &a.export) == (&b.server, &b.export),
+            (
+                Place::Url(_)
+                | Place::Rbd(_)
+                | Place::Nbd(_)
+                | Place::Ram(_)
+                | Place::Null(_)
+                | Place::Path(_),
+                _,
+            ) => false,
         }
     }
 }
@@ -186,6 +204,12 @@ fn open_url(url: &Url, pieces: u32, read_only: bool) -> Result<End, Failure> {
 fn open_image(image: &RbdImage, read_only: bool) -> Result<End, Failure> {
     let store = rbd::open(image, rbd::Options::new(1, read_only)).map_err(|error| Failure::failed(&error))?;
     Ok(End { store, block_bytes: 1, holes_read_zeros: true, is_blank: false })
+}
+
+fn open_export(url: &NbdUrl, read_only: bool) -> Result<End, Failure> {
+    let store =
+        nbd::open(url, nbd::Options::new(None, read_only)).map_err(|error| Failure::failed(&error))?;
+    Ok(End { block_bytes: store.block_bytes(), store, holes_read_zeros: true, is_blank: false })
 }
 
 fn open_ram(size: u64) -> Result<End, Failure> {

@@ -368,9 +368,11 @@ fn store(config: &Config, name: &str) -> String {
 fn path(lun: &Lun) -> Option<&Path> {
     match &lun.store {
         StoreSpec::File { path, .. } | StoreSpec::Block { path } => Some(path),
-        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } | StoreSpec::Rbd { .. } => {
-            None
-        }
+        StoreSpec::Null { .. }
+        | StoreSpec::Ram { .. }
+        | StoreSpec::Remote { .. }
+        | StoreSpec::Nbd { .. }
+        | StoreSpec::Rbd { .. } => None,
     }
 }
 

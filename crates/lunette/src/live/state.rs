@@ -23,6 +23,7 @@ fn lun(lun: &Lun, unit: Option<&UnitSummary>) -> Value {
         | StoreSpec::File { .. }
         | StoreSpec::Block { .. }
         | StoreSpec::Remote { .. }
+        | StoreSpec::Nbd { .. }
         | StoreSpec::Rbd { .. } => None,
     };
     let json = json!({

@@ -30,6 +30,7 @@ mod long;
 mod lost;
 mod manage;
 mod metrics;
+mod nbd;
 mod network;
 mod nexus;
 mod notify;

@@ -13,6 +13,8 @@ pub mod fuse;
 pub mod initiator;
 pub mod limits;
 pub mod load;
+#[path = "../../../store/tests/support/nbd.rs"]
+pub mod nbd;
 pub mod net;
 pub mod peer;
 pub mod segment;

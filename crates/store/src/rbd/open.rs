@@ -1,8 +1,8 @@
 //! Opening an image, with words that help when that fails.
 
-use super::call::{Mailbox, Shared};
 use super::sys::{self, Cluster, Image, c_text};
 use super::{Probe, RbdStore};
+use crate::calls::{Mailbox, Shared};
 use crate::error::OpenError;
 use config::RbdImage;
 use config::names::identity;

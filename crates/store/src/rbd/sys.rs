@@ -5,7 +5,7 @@
 //! librbd from [`Image::start`] until it comes back, whatever happens to whoever started it, and never names the arena.
 #![allow(unsafe_code, reason = "the interfaces are C")]
 
-use super::call::{Call, Work};
+use crate::calls::{Call, Work};
 use libloading::os::unix::{Library as Shared, RTLD_NOW};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -327,8 +327,8 @@ impl Image {
             let (image, bytes, len) = (self.image, data.as_mut_ptr().cast::<c_char>(), data.len());
             match *work {
                 Work::Read { offset } => (library.rbd_aio_read)(image, offset, len, bytes, completion),
-                Work::Write { offset } => (library.rbd_aio_write)(image, offset, len, bytes, completion),
-                Work::Zero { offset, len, stays } => {
+                Work::Write { offset, .. } => (library.rbd_aio_write)(image, offset, len, bytes, completion),
+                Work::Zero { offset, len, stays, .. } => {
                     let flags = if stays { ZEROES_THICK } else { 0 };
                     (library.rbd_aio_write_zeroes)(image, offset, len as usize, completion, flags, 0)
                 }
@@ -341,6 +341,8 @@ impl Image {
                     ) as c_int
                 }
                 Work::Flush => (library.rbd_aio_flush)(image, completion),
+                // Nobody asks: all of an image counts as allocated.
+                Work::Extent { .. } => -rustix::io::Errno::NOTSUP.raw_os_error(),
             }
         };
         if started < 0 {

@@ -1,6 +1,7 @@
 //! What every store must do, on every kind of medium.
 
 use crate::support::fake::FakeIo;
+use crate::support::nbd::QemuNbd;
 use crate::support::rig::{PAD_BYTES, Rig};
 use crate::support::{Kernel, Loop, Random, SIZE, directory, is_root, sparse};
 use reactor::io::Io;
@@ -8,8 +9,8 @@ use reactor::memory::Pages;
 use scsi::storage::{Found, StoreError, Traits};
 use std::any::Any;
 use std::sync::Arc;
-use store::Claim;
 use store::lane::{Backend, Op, OpId, Submitted};
+use store::{Claim, nbd};
 use tempfile::TempDir;
 use wire::Places;
 
@@ -86,6 +87,14 @@ fn loop_4096<I: Kernel>() -> Option<Setup<I>> {
     loop_device(4096)
 }
 
+/// Over a Unix domain socket.
+fn export<I: Kernel>() -> Option<Setup<I>> {
+    let directory = directory();
+    let server = QemuNbd::serve(&sparse(&directory, SIZE), &[]);
+    let store = nbd::open(&server.url(), nbd::Options::new(Some(512), false)).unwrap();
+    setup(store, true, (server, directory))
+}
+
 macro_rules! on {
     ($kernel:ty: $($medium:ident as $module:ident),+; $checks:tt) => {
         $(on!(@ $kernel, $medium, $module, $checks);)+
@@ -105,7 +114,7 @@ macro_rules! on {
 macro_rules! conformance {
     ($($check:ident)+) => {
         on!(reactor::uring::Uring: ram as ram, huge_ram as huge_ram, file as file, odd_file as page_cache, tmpfs_file as tmpfs,
-            loop_512 as loop_512, loop_4096 as loop_4096; [$($check)+]);
+            loop_512 as loop_512, loop_4096 as loop_4096, export as export; [$($check)+]);
         on!(super::FakeIo: file as plain_file; [$($check)+]);
     };
 }

@@ -5,6 +5,7 @@ mod cores;
 mod faults;
 mod long;
 mod lost;
+mod nbd;
 mod opening;
 #[path = "../support/mod.rs"]
 mod support;

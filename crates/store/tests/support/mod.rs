@@ -4,6 +4,7 @@
 pub mod ceph;
 pub mod fake;
 pub mod fuse;
+pub mod nbd;
 pub mod rig;
 
 use reactor::memory::Arena;

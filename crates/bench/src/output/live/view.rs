@@ -5,7 +5,7 @@ use crate::job::{Job, Poll};
 use crate::limit::{Other, SATURATED, Users, full_link};
 use crate::output::{describe, grouped, megabytes, micros};
 use crate::result::{CoreLoad, Sample};
-use config::Url;
+use config::{NbdUrl, Url};
 use std::collections::VecDeque;
 
 /// Seconds that rates and loads are the mean of: the kernel counts a core's time in hundredths of a second.
@@ -58,7 +58,7 @@ impl View {
             by_rate: job.is_paced(),
             spins: job.poll != Poll::Never,
             target_elsewhere: false,
-            is_local: !targets.iter().any(|target| Url::is_meant(target)),
+            is_local: !targets.iter().any(|target| Url::is_meant(target) || NbdUrl::is_meant(target)),
             samples: VecDeque::new(),
         }
     }

@@ -1,29 +1,47 @@
-//! Calls of librbd, and what must hold until they have ended, whoever waits for them.
+//! Operations of a store elsewhere as calls that own their bytes, and what must hold until these have ended, whoever waits for
+//! them: [`lane`] makes calls of operations, and a [`Medium`] carries them out.
+//!
+//! A call cannot be recalled, and where what it needs is out of reach it hangs. Were its memory the arena's, then neither the
+//! buffers of an aborted command nor the core's arena could ever be released.
+#![expect(clippy::vec_box, reason = "calls stay where they are as they move between lists and a medium")]
+
+pub(crate) mod lane;
+
+pub(crate) use lane::CallLane;
 
 use crate::occupied::Occupied;
 use crate::range::Range;
-use crate::stripes::{Hold, Stripes};
+use crate::stripes::{Hold, Mode, Stripes};
 use rustix::event::{EventfdFlags, eventfd};
+use scsi::storage::Found;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-/// What librbd is to do; the bytes are in [`Call::data`].
+/// What a medium is to do; the bytes are in [`Call::data`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Work {
+pub(crate) enum Work {
     Read {
         offset: u64,
     },
     Write {
         offset: u64,
+        durable: bool,
     },
     /// The range reads as zeros; `stays`: it stays allocated.
     Zero {
         offset: u64,
         len: u64,
         stays: bool,
+        durable: bool,
+    },
+    /// Finds what is allocated from there on, within so many bytes.
+    Extent {
+        offset: u64,
+        len: u64,
     },
     /// Compares with the first half of the data, and writes the other half if that is equal.
     CompareAndWrite {
@@ -32,43 +50,89 @@ pub(super) enum Work {
     Flush,
 }
 
+/// What carries out the calls of a store's lanes.
+pub(crate) trait Medium: Send + Sync + 'static {
+    /// What its lanes share.
+    fn shared(&self) -> &Arc<Shared>;
+
+    /// Its size in bytes, at present.
+    fn size(&self) -> u64;
+
+    /// Whether nothing is to be written.
+    fn is_read_only(&self) -> bool;
+
+    /// Whether it is out of reach: then it gets nothing more to do, which would only pile up.
+    fn is_lost(&self) -> bool;
+
+    /// How long an operation waits for it.
+    fn give_up_after(&self) -> Duration;
+
+    /// Bytes that one call clears at most: what takes a moment.
+    fn clear_bytes(&self) -> u64;
+
+    /// What is allocated there, if that needs no call.
+    fn extent(&self, offset: u64) -> Option<Found>;
+
+    /// Whether it compares and writes a range as one.
+    fn swaps(&self, _range: Range) -> bool {
+        false
+    }
+
+    /// It turned out that it compares and writes less than it seemed to.
+    fn swaps_less(&self) {}
+
+    /// Begins a call, which comes back to its mailbox; `Err`: it was not taken.
+    fn start(&self, call: Box<Call>) -> Result<(), Box<Call>>;
+
+    /// Nobody waits for the call with this guard any more: what of it has not begun is not to begin.
+    fn withdraw(&self, _number: u64) {}
+}
+
 /// A call: whoever started it gets it back in its mailbox.
-pub(super) struct Call {
-    pub(super) work: Work,
-    pub(super) data: Vec<u8>,
-    /// Where librbd says that a comparison found a difference: of what that is an offset depends on its version.
-    pub(super) mismatch: u64,
-    /// What librbd answered: a negative number is an error.
-    pub(super) answer: i64,
+pub(crate) struct Call {
+    pub(crate) work: Work,
+    pub(crate) data: Vec<u8>,
+    /// Where a medium says that a comparison found a difference: of what that is an offset depends on the medium.
+    pub(crate) mismatch: u64,
+    /// The answer: bytes that were read; a negative number is an error.
+    pub(crate) answer: i64,
+    /// What was found.
+    pub(crate) found: Found,
     /// The operation that it belongs to: its place in the lane, and its number in the store.
-    pub(super) slot: usize,
-    pub(super) guard: Option<Guard>,
+    pub(crate) slot: usize,
+    pub(crate) guard: Option<Guard>,
     to: Arc<Mailbox>,
 }
 
 impl Call {
-    pub(super) fn new(to: &Arc<Mailbox>) -> Box<Call> {
+    pub(crate) fn new(to: &Arc<Mailbox>) -> Box<Call> {
         let to = to.clone();
         Box::new(Call {
             work: Work::Flush,
             data: Vec::new(),
             mismatch: 0,
             answer: 0,
+            found: Found::Nothing,
             slot: 0,
             guard: None,
             to,
         })
     }
 
+    /// Has its lane look at what has changed.
+    pub(crate) fn wake(&self) {
+        self.to.wake();
+    }
+
     /// It has ended.
-    pub(super) fn answered(call: Box<Call>) {
+    pub(crate) fn answered(call: Box<Call>) {
         let to = call.to.clone();
         to.post(call);
     }
 }
 
 /// Where a lane finds the calls that have ended.
-pub(super) struct Mailbox {
+pub(crate) struct Mailbox {
     event: OwnedFd,
     state: Mutex<State>,
 }
@@ -80,13 +144,13 @@ struct State {
 }
 
 impl Mailbox {
-    pub(super) fn new() -> io::Result<Arc<Mailbox>> {
+    pub(crate) fn new() -> io::Result<Arc<Mailbox>> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Arc::new(Mailbox { event, state: Mutex::default() }))
     }
 
     /// Readable once a call has arrived, or there is another reason to look.
-    pub(super) fn event(&self) -> BorrowedFd<'_> {
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
@@ -105,20 +169,21 @@ impl Mailbox {
         }
     }
 
-    fn wake(&self) {
+    /// Has its lane look at what has changed.
+    pub(crate) fn wake(&self) {
         // Fails only when the counter is full, and then it is readable anyway.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
     /// Takes what has arrived, in exchange for an empty list.
-    pub(super) fn take(&self, list: &mut Vec<Box<Call>>) {
+    pub(crate) fn take(&self, list: &mut Vec<Box<Call>>) {
         // Before the calls are taken: one that comes later makes it readable again.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         std::mem::swap(&mut self.state().arrived, list);
     }
 
     /// Nobody looks any more.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
         let arrived = std::mem::take(&mut state.arrived);
@@ -131,10 +196,10 @@ impl Mailbox {
     }
 }
 
-/// What the operations of all lanes have to agree on. It outlives the store, as long as librbd has calls of it.
-pub(super) struct Shared {
-    pub(super) stripes: Stripes,
-    pub(super) occupied: Occupied,
+/// What the operations of all lanes have to agree on. It outlives the store, as long as its medium has calls of it.
+pub(crate) struct Shared {
+    pub(crate) stripes: Stripes,
+    pub(crate) occupied: Occupied,
     next: AtomicU64,
     /// Operations that were reported as failed although their calls have not ended.
     abandoned_count: AtomicUsize,
@@ -145,7 +210,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new() -> io::Result<Arc<Shared>> {
+    pub(crate) fn new() -> io::Result<Arc<Shared>> {
         Ok(Arc::new(Shared {
             stripes: Stripes::new()?,
             occupied: Occupied::default(),
@@ -158,12 +223,12 @@ impl Shared {
     }
 
     /// Whether there are calls whose operations were reported as failed.
-    pub(super) fn has_abandoned(&self) -> bool {
+    pub(crate) fn has_abandoned(&self) -> bool {
         self.abandoned_count.load(Ordering::Acquire) > 0
     }
 
     /// An operation is reported as failed before its call has ended.
-    pub(super) fn abandon(&self, number: u64) {
+    pub(crate) fn abandon(&self, number: u64) {
         self.change_abandoned(|abandoned| abandoned.insert(number));
     }
 
@@ -174,7 +239,7 @@ impl Shared {
     }
 
     /// Wakes a lane when anything is released. Whoever calls this tries again afterwards: it may have been before.
-    pub(super) fn wake_on_release(&self, lane: &Arc<Mailbox>) {
+    pub(crate) fn wake_on_release(&self, lane: &Arc<Mailbox>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if !waiting.iter().any(|other| Arc::ptr_eq(other, lane)) {
             waiting.push(lane.clone());
@@ -195,7 +260,7 @@ impl Shared {
 }
 
 /// What an operation holds: until it is dropped nobody else changes its range, and if it only reads, nobody changes it.
-pub(super) struct Guard {
+pub(crate) struct Guard {
     shared: Arc<Shared>,
     number: u64,
     hold: Hold,
@@ -204,18 +269,26 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(shared: &Arc<Shared>, hold: Hold) -> Guard {
+    pub(crate) fn new(shared: &Arc<Shared>, hold: Hold) -> Guard {
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
         Guard { shared: shared.clone(), number, hold, occupied: None }
     }
 
     /// A number that no other operation of the store has.
-    pub(super) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
+    /// What it holds, as a guard of its own: its operation ends, and what it has begun may not have.
+    pub(crate) fn part(&mut self) -> Guard {
+        let mut part = Guard::new(&self.shared, Hold::new(Mode::Shared, 0, 0));
+        std::mem::swap(&mut part.hold, &mut self.hold);
+        std::mem::swap(&mut part.occupied, &mut self.occupied);
+        part
+    }
+
     /// Takes the whole range of an operation that is done part by part.
-    pub(super) fn occupy(&mut self, range: Range) -> bool {
+    pub(crate) fn occupy(&mut self, range: Range) -> bool {
         if self.occupied.is_none() && self.shared.occupied.take(range) {
             self.occupied = Some(range);
         }
@@ -224,7 +297,7 @@ impl Guard {
 
     /// Continues to lock. `writes`: the range of an operation that waits for those that are done part by part. What is locked
     /// stays locked: an operation that reads before it writes asks again, and those that came meanwhile wait for it.
-    pub(super) fn try_lock(&mut self, writes: Option<Range>) -> bool {
+    pub(crate) fn try_lock(&mut self, writes: Option<Range>) -> bool {
         if self.hold.is_whole() {
             return true;
         }
@@ -241,7 +314,7 @@ impl Guard {
     }
 
     /// Releases what is locked, to lock this next.
-    pub(super) fn relock(&mut self, hold: Hold) {
+    pub(crate) fn relock(&mut self, hold: Hold) {
         self.shared.stripes.unlock(&mut self.hold);
         self.hold = hold;
         self.shared.released();
@@ -264,7 +337,6 @@ impl Drop for Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stripes::Mode;
 
     const RANGE: Range = Range { offset: 4096, len: 8192 };
 
@@ -282,6 +354,18 @@ mod tests {
         assert!(!clear.try_lock(None), "and the clear waits for it");
         drop(writer);
         assert!(clear.try_lock(None));
+    }
+
+    #[test]
+    fn what_is_parted_from_an_operation_stays_locked_when_that_has_ended() {
+        let shared = Shared::new().unwrap();
+        let (mut old, mut new) = (writer(&shared), writer(&shared));
+        assert!(old.try_lock(Some(RANGE)));
+        let part = old.part();
+        drop(old);
+        assert!(!new.try_lock(Some(RANGE)));
+        drop(part);
+        assert!(new.try_lock(Some(RANGE)));
     }
 
     #[test]

@@ -1,7 +1,6 @@
-//! One core's way into an image.
+//! One core's way into a store elsewhere: operations become calls, one after the other.
 
-use super::RbdStore;
-use super::call::{Call, Guard, Mailbox, Work};
+use super::{Call, Guard, Mailbox, Medium, Work};
 use crate::lane::{Lane, Op, OpId, Outcome, Submitted};
 use crate::range::{Range, writes};
 use crate::stripes::{Hold, Mode};
@@ -12,7 +11,6 @@ use scsi::storage::{Found, StoreError};
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use wire::Places;
 
 /// Operations under way per lane at most; more are refused as busy.
@@ -21,13 +19,11 @@ const FLIGHTS_MAX: usize = 4096;
 /// Calls that are kept with their buffers for the next operations.
 const SPARE_MAX: usize = 64;
 
-/// Bytes that one call clears at most: what takes a moment.
-const CLEAR_BYTES: u64 = 64 << 20;
-
 const DONE: Outcome = Ok(Found::Nothing);
 
-pub(super) struct RbdLane {
-    store: Arc<RbdStore>,
+/// A lane that makes calls.
+pub(crate) struct CallLane<M: Medium> {
+    pub(crate) store: Arc<M>,
     tags: Tag,
     /// Made when it is first needed.
     mail: Option<Arc<Mailbox>>,
@@ -37,8 +33,10 @@ pub(super) struct RbdLane {
     free: Vec<usize>,
     /// Operations that wait for their range, in the order of their coming.
     waiting: VecDeque<usize>,
-    /// Calls that librbd has.
+    /// Calls that the medium has.
     out: usize,
+    /// A call was given to it since this was last taken back.
+    pub(crate) has_started: bool,
     spare: Vec<Box<Call>>,
     /// Empty: room for calls that arrive, and for an operation that ends where it is submitted.
     arrived: Vec<Box<Call>>,
@@ -57,7 +55,7 @@ struct Flight {
     /// When it last made progress.
     since: Time,
     is_cancelled: bool,
-    /// `None`: librbd has it.
+    /// `None`: the medium has it.
     call: Option<Box<Call>>,
 }
 
@@ -71,12 +69,13 @@ enum Phase {
     Swap,
     /// Reads where that found a difference.
     Locate,
+    Extent,
     Flush,
 }
 
-impl RbdLane {
-    pub(super) fn new(store: Arc<RbdStore>, tags: Tag) -> RbdLane {
-        RbdLane {
+impl<M: Medium> CallLane<M> {
+    pub(crate) fn new(store: Arc<M>, tags: Tag) -> CallLane<M> {
+        CallLane {
             store,
             tags,
             mail: None,
@@ -86,23 +85,22 @@ impl RbdLane {
             free: Vec::new(),
             waiting: VecDeque::new(),
             out: 0,
+            has_started: false,
             spare: Vec::new(),
             arrived: Vec::new(),
             done: Vec::with_capacity(1),
         }
     }
 
-    /// An operation that is finished without asking the cluster.
+    /// An operation that is finished without a call.
     fn at_once(&self, op: &Op, range: Range) -> Option<Outcome> {
-        if writes(op) && self.store.read_only {
+        if writes(op) && self.store.is_read_only() {
             return Some(Err(StoreError::ReadOnly));
         }
         match *op {
             Op::Write { atomic: true, .. } => Some(Err(StoreError::Unsupported)),
-            Op::Extent { offset } => {
-                Some(Ok(Found::Extent { mapped: true, len: self.store.size() - offset }))
-            }
-            Op::Flush if self.store.read_only => Some(DONE),
+            Op::Extent { offset } => self.store.extent(offset).map(Ok),
+            Op::Flush if self.store.is_read_only() => Some(DONE),
             Op::Flush => None,
             _ => (range.len == 0).then_some(DONE),
         }
@@ -121,7 +119,8 @@ impl RbdLane {
             return None;
         }
         let phase = match op {
-            Op::Read { .. } | Op::Compare { .. } | Op::OrWrite { .. } | Op::Extent { .. } => Phase::Read,
+            Op::Read { .. } | Op::Compare { .. } | Op::OrWrite { .. } => Phase::Read,
+            Op::Extent { .. } => Phase::Extent,
             Op::CompareAndWrite { .. } if self.store.swaps(range) => Phase::Swap,
             Op::CompareAndWrite { .. } => Phase::Read,
             Op::Write { .. } => Phase::Put,
@@ -129,9 +128,9 @@ impl RbdLane {
             Op::Flush => Phase::Flush,
         };
         let mode = if writes(op) { Mode::Exclusive } else { Mode::Shared };
-        let first = if phase == Phase::Clear { range.len.min(CLEAR_BYTES) } else { range.len };
+        let first = if phase == Phase::Clear { range.len.min(self.store.clear_bytes()) } else { range.len };
         let mut call = self.spare.pop().unwrap_or_else(|| Call::new(&mail));
-        let guard = Guard::new(&self.store.shared, Hold::new(mode, range.offset, first));
+        let guard = Guard::new(self.store.shared(), Hold::new(mode, range.offset, first));
         let number = guard.number();
         call.guard = Some(guard);
         let op = *op;
@@ -150,7 +149,7 @@ impl RbdLane {
     fn proceed<I: Io>(&mut self, io: &mut I, slot: usize, done: &mut Vec<(OpId, Outcome)>) {
         if !self.takes_its_range(slot) {
             // Whatever is released from now on wakes the core.
-            self.mail.iter().for_each(|mail| self.store.shared.wake_on_release(mail));
+            self.mail.iter().for_each(|mail| self.store.shared().wake_on_release(mail));
             if !self.takes_its_range(slot) {
                 self.watch(io);
                 return self.waiting.push_back(slot);
@@ -159,10 +158,11 @@ impl RbdLane {
         let flight = self.flights[slot].as_mut().expect("a waiting operation exists");
         let Some(mut call) = flight.call.take() else { return };
         call.slot = slot;
-        flight.prepare(io, &mut call);
-        match self.store.image().start(call) {
+        flight.prepare(io, &mut call, &*self.store);
+        match self.store.start(call) {
             Ok(()) => {
                 self.out += 1;
+                self.has_started = true;
                 self.watch(io);
             }
             Err(call) => self.finish(slot, Some(call), Err(StoreError::Busy), done),
@@ -172,7 +172,7 @@ impl RbdLane {
     fn takes_its_range(&mut self, slot: usize) -> bool {
         let flight = self.flights[slot].as_mut().expect("a waiting operation exists");
         let (range, is_write) = (flight.range, writes(&flight.op));
-        let is_in_parts = flight.phase == Phase::Clear && range.len > CLEAR_BYTES;
+        let is_in_parts = flight.phase == Phase::Clear && range.len > self.store.clear_bytes();
         let Some(guard) = flight.call.as_mut().and_then(|call| call.guard.as_mut()) else { return true };
         (!is_in_parts || guard.occupy(range)) && guard.try_lock(is_write.then_some(range))
     }
@@ -187,8 +187,13 @@ impl RbdLane {
         }
     }
 
+    /// Whether the medium has calls of it.
+    pub(crate) fn awaits_answers(&self) -> bool {
+        self.out > 0
+    }
+
     /// Takes the calls that have ended.
-    fn receive<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
+    pub(crate) fn receive<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         let Some(mail) = &self.mail else { return };
         let mut arrived = std::mem::take(&mut self.arrived);
         mail.take(&mut arrived);
@@ -207,22 +212,23 @@ impl RbdLane {
     }
 
     fn answered<I: Io>(&mut self, io: &mut I, slot: usize, call: Box<Call>, done: &mut Vec<(OpId, Outcome)>) {
-        let size = self.store.size();
+        let (size, clear_bytes) = (self.store.size(), self.store.clear_bytes());
         let flight = self.flights[slot].as_mut().expect("a call belongs to an operation");
         flight.since = io.now();
         if let Some(phase) = flight.instead_of_swap(&call) {
-            // An older librbd does so in one sector only.
-            self.store.swaps_objects.fetch_and(phase != Phase::Read, Ordering::Relaxed);
+            if phase == Phase::Read {
+                self.store.swaps_less();
+            }
             (flight.phase, flight.call) = (phase, Some(call));
             return self.proceed(io, slot, done);
         }
-        match flight.completed(io, call, size) {
+        match flight.completed(io, call, size, clear_bytes) {
             Step::Next => self.proceed(io, slot, done),
             Step::Done(call, outcome) => self.finish(slot, Some(call), outcome, done),
         }
     }
 
-    /// Reports an operation; its call ends here, or stays with librbd.
+    /// Reports an operation; its call ends here, or stays with the medium.
     fn finish(
         &mut self,
         slot: usize,
@@ -233,7 +239,10 @@ impl RbdLane {
         let flight = self.flights[slot].take().expect("a finished operation exists");
         match call.or(flight.call) {
             Some(call) => self.keep(call),
-            None => self.store.shared.abandon(flight.number),
+            None => {
+                self.store.shared().abandon(flight.number);
+                self.store.withdraw(flight.number);
+            }
         }
         self.free.push(slot);
         done.push((flight.id, outcome));
@@ -256,7 +265,7 @@ enum Step {
 
 impl Flight {
     /// Fills in the next call.
-    fn prepare<I: Io>(&self, io: &mut I, call: &mut Call) {
+    fn prepare<I: Io>(&self, io: &mut I, call: &mut Call, medium: &impl Medium) {
         let offset = self.range.offset;
         call.work = match self.phase {
             Phase::Read | Phase::Locate => {
@@ -270,7 +279,7 @@ impl Flight {
                     // The operand is combined already.
                     _ => {}
                 }
-                Work::Write { offset }
+                Work::Write { offset, durable: self.is_durable() }
             }
             Phase::Swap => {
                 if let Op::CompareAndWrite { compare, write, .. } = &self.op {
@@ -284,14 +293,28 @@ impl Flight {
             }
             Phase::Clear => {
                 let stays = matches!(self.op, Op::Zero { unmap: false, .. });
-                let len = (self.range.len - self.cleared).min(CLEAR_BYTES);
-                Work::Zero { offset: offset + self.cleared, len, stays }
+                let len = (self.range.len - self.cleared).min(medium.clear_bytes());
+                Work::Zero { offset: offset + self.cleared, len, stays, durable: self.is_durable() }
             }
+            Phase::Extent => Work::Extent { offset, len: medium.size().saturating_sub(offset) },
             Phase::Flush => Work::Flush,
         };
     }
 
-    /// What is done where librbd could not compare and write, or found a difference.
+    /// Whether what it changes is durable before it ends.
+    fn is_durable(&self) -> bool {
+        match self.op {
+            Op::Write { durable, .. }
+            | Op::Zero { durable, .. }
+            | Op::CompareAndWrite { durable, .. }
+            | Op::OrWrite { durable, .. } => durable,
+            Op::Read { .. } | Op::Flush | Op::Discard { .. } | Op::Compare { .. } | Op::Extent { .. } => {
+                false
+            }
+        }
+    }
+
+    /// What is done where the medium could not compare and write, or found a difference.
     fn instead_of_swap(&self, call: &Call) -> Option<Phase> {
         let number =
             i32::try_from(call.answer.saturating_neg()).ok().filter(|_| self.phase == Phase::Swap)?;
@@ -303,7 +326,7 @@ impl Flight {
     }
 
     /// Its call has ended.
-    fn completed<I: Io>(&mut self, io: &mut I, mut call: Box<Call>, size: u64) -> Step {
+    fn completed<I: Io>(&mut self, io: &mut I, mut call: Box<Call>, size: u64, clear_bytes: u64) -> Step {
         if call.answer < 0 {
             let error = self.error(&call, size);
             return Step::Done(call, Err(error));
@@ -333,7 +356,11 @@ impl Flight {
                 call.data.iter_mut().zip(&operand).for_each(|(here, there)| *here |= there);
                 self.put_next(call)
             }
-            (Phase::Clear, _) => self.clear_next(call),
+            (Phase::Clear, _) => self.clear_next(call, clear_bytes),
+            (Phase::Extent, _) => {
+                let found = call.found;
+                Step::Done(call, Ok(found))
+            }
             _ => Step::Done(call, DONE),
         }
     }
@@ -352,8 +379,8 @@ impl Flight {
         Step::Next
     }
 
-    fn clear_next(&mut self, mut call: Box<Call>) -> Step {
-        self.cleared += (self.range.len - self.cleared).min(CLEAR_BYTES);
+    fn clear_next(&mut self, mut call: Box<Call>, clear_bytes: u64) -> Step {
+        self.cleared += (self.range.len - self.cleared).min(clear_bytes);
         let rest = self.range.len - self.cleared;
         if rest == 0 {
             return Step::Done(call, DONE);
@@ -361,7 +388,7 @@ impl Flight {
         if self.is_cancelled {
             return Step::Done(call, Err(StoreError::Cancelled));
         }
-        let next = Hold::new(Mode::Exclusive, self.range.offset + self.cleared, rest.min(CLEAR_BYTES));
+        let next = Hold::new(Mode::Exclusive, self.range.offset + self.cleared, rest.min(clear_bytes));
         if let Some(guard) = &mut call.guard {
             guard.relock(next);
         }
@@ -369,15 +396,16 @@ impl Flight {
         Step::Next
     }
 
-    /// How librbd's error is reported.
+    /// How the medium's error is reported.
     fn error(&self, call: &Call, size: u64) -> StoreError {
         let number = i32::try_from(call.answer.saturating_neg()).unwrap_or(i32::MAX);
         match Errno::from_raw_os_error(number) {
             Errno::NOSPC | Errno::DQUOT => StoreError::NoSpace,
             Errno::ROFS => StoreError::ReadOnly,
+            Errno::CANCELED => StoreError::Cancelled,
             Errno::INVAL if self.range.end() > size => StoreError::OutOfRange,
             Errno::NOMEM | Errno::AGAIN => StoreError::Busy,
-            // The cluster, the image or the right to use it is gone: 108 is also what a client gets that was shut out.
+            // The medium or the right to use it is gone: 108 is also what a client of Ceph gets that was shut out.
             Errno::SHUTDOWN
             | Errno::TIMEDOUT
             | Errno::NOTCONN
@@ -395,7 +423,7 @@ fn copy<I: Io>(io: &mut I, from: &Places, data: &mut Vec<u8>) {
     io.arena().copy_out(from, data);
 }
 
-impl<I: Io> Lane<I> for RbdLane {
+impl<I: Io, M: Medium> Lane<I> for CallLane<M> {
     fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
         None
     }
@@ -445,7 +473,7 @@ impl<I: Io> Lane<I> for RbdLane {
     fn tick(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         self.flush(io, done);
         let now = io.now();
-        let is_due = |flight: &Flight| now.since(flight.since) >= self.store.give_up_after;
+        let is_due = |flight: &Flight| now.since(flight.since) >= self.store.give_up_after();
         let due: Vec<usize> =
             (0..self.flights.len()).filter(|slot| self.flights[*slot].as_ref().is_some_and(is_due)).collect();
         if due.is_empty() {
@@ -456,8 +484,10 @@ impl<I: Io> Lane<I> for RbdLane {
     }
 
     fn cancel(&mut self, _io: &mut I, id: OpId) {
-        if let Some(flight) = self.flights.iter_mut().flatten().find(|flight| flight.id == id) {
-            flight.is_cancelled = true;
+        let Some(flight) = self.flights.iter_mut().flatten().find(|flight| flight.id == id) else { return };
+        flight.is_cancelled = true;
+        if flight.call.is_none() {
+            self.store.withdraw(flight.number);
         }
     }
 
@@ -478,8 +508,8 @@ impl<I: Io> Lane<I> for RbdLane {
     }
 }
 
-/// Calls that librbd still has come back to nobody; what they hold is released then.
-impl Drop for RbdLane {
+/// Calls that the medium still has come back to nobody; what they hold is released then.
+impl<M: Medium> Drop for CallLane<M> {
     fn drop(&mut self) {
         self.mail.iter().for_each(|mail| mail.close());
     }

@@ -1,0 +1,136 @@
+//! Exports of NBD servers as disks: qemu-nbd, served by daemons, used by initiators of our own.
+
+use crate::support::daemon::Daemon;
+use crate::support::initiator::{Initiator, Login, write_cdb};
+use crate::support::load::Load;
+use crate::support::nbd::QemuNbd;
+use crate::support::tools::{must, run, tool};
+use crate::support::{Noise, wait_until};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+use wire::scsi::command::{ReadCapacity16, TestUnitReady};
+
+const BLOCK: u32 = 512;
+const NOT_READY: u8 = 2;
+const DATA_PROTECT: u8 = 7;
+const CAPACITY_CHANGED: [u8; 2] = [0x2a, 0x09];
+
+fn image(bytes: u64) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path = folder.path().join("disk.img");
+    File::create(&path).and_then(|file| file.set_len(bytes)).expect("an image");
+    (folder, path)
+}
+
+fn login(daemon: &Daemon) -> Initiator {
+    Initiator::login(&daemon.lun(0), &Login::named("guest")).expect("login")
+}
+
+/// The sense key of TEST UNIT READY; `None`: it is ready.
+fn readiness(initiator: &mut Initiator) -> Option<u8> {
+    initiator.read(0, TestUnitReady {}, 0).expect("an answer").sense_key()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+#[test]
+fn an_export_is_a_disk_over_tcp_and_over_a_unix_socket() {
+    for is_tcp in [true, false] {
+        let (_folder, path) = image(64 << 20);
+        let server = if is_tcp { QemuNbd::serve_tcp(&path, &[]) } else { QemuNbd::serve(&path, &[]) };
+        let daemon = Daemon::serve(["--lun", &server.text()]);
+        assert!(daemon.banner().contains(&server.text()), "{}", daemon.banner());
+        let mut guest = login(&daemon);
+        let data = Noise(3).bytes(256 << 10);
+        guest.write_blocks(0, 1000, BLOCK, &data, true).expect("WRITE");
+        assert_eq!(guest.read_blocks(0, 1000, 512, BLOCK).expect("READ"), data);
+        guest.synchronize(0).expect("SYNCHRONIZE CACHE");
+        let stored = std::fs::read(&path).expect("the image");
+        assert!(stored[1000 * BLOCK as usize..][..data.len()] == data);
+        guest.logout().expect("logout");
+        daemon.stop();
+    }
+}
+
+#[test]
+fn an_export_that_is_read_only_is_a_read_only_unit_and_one_that_has_grown_is_noticed() {
+    let (_folder, path) = image(64 << 20);
+    let mut server = QemuNbd::serve(&path, &["--read-only"]);
+    let daemon = Daemon::serve(["--lun", &server.text()]);
+    let mut guest = login(&daemon);
+    wait_until("its attentions are reported", || readiness(&mut guest).is_none());
+    let refused = guest.write(0, write_cdb(8, 4096, BLOCK, false), &[3; 4096]).expect("an answer");
+    assert_eq!(refused.sense_key(), Some(DATA_PROTECT));
+    server.kill();
+    File::options().write(true).open(&path).and_then(|file| file.set_len(96 << 20)).expect("it grows");
+    server.restart();
+    let mut attention = None;
+    wait_until("the growth is reported", || {
+        let sense = guest.read(0, TestUnitReady {}, 0).expect("an answer").sense;
+        attention = sense.get(12..14).map(<[u8]>::to_vec);
+        attention.as_deref() == Some(&CAPACITY_CHANGED[..])
+    });
+    let data = guest.read(0, ReadCapacity16::new(32), 32).expect("an answer").data;
+    let last = data.first_chunk().map(|last| u64::from_be_bytes(*last));
+    assert_eq!(last, Some((96 << 20) / u64::from(BLOCK) - 1));
+    daemon.stop();
+}
+
+#[test]
+fn a_server_that_is_killed_under_load_costs_time_only() {
+    let (_folder, path) = image(64 << 20);
+    let mut server = QemuNbd::serve_tcp(&path, &[]);
+    let daemon = Daemon::serve(["--lun", &server.text()]);
+    let mut load = Load::on(&daemon.lun(0).to_string(), &["--bs", "4K", "--iodepth", "16", "--size", "16M"]);
+    load.get_on();
+    for _ in 0..3 {
+        server.kill();
+        server.restart();
+        load.get_on();
+    }
+    load.stop();
+    assert!(daemon.log().contains("the connection to the NBD server is lost"), "{}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
+fn a_server_that_comes_late_is_waited_for() {
+    let (_folder, path) = image(64 << 20);
+    let mut server = QemuNbd::serve(&path, &[]);
+    server.kill();
+    let daemon = Daemon::serve(["--lun", &server.text()]);
+    assert!(daemon.log().contains("the server is not reached"), "{}", daemon.log());
+    let mut guest = login(&daemon);
+    wait_until("it is not ready", || readiness(&mut guest) == Some(NOT_READY));
+    server.restart();
+    wait_until("it is ready", || readiness(&mut guest).is_none());
+    guest.write_blocks(0, 0, BLOCK, &[1; 4096], false).expect("WRITE");
+    daemon.stop();
+}
+
+#[test]
+fn exports_are_copied_and_measured() {
+    let (folder, path) = image(32 << 20);
+    let server = QemuNbd::serve(&path, &["--shared=2"]);
+    let (source, back) = (folder.path().join("source"), folder.path().join("back"));
+    let mut data = vec![0; 32 << 20];
+    data[5 << 20..6 << 20].copy_from_slice(&Noise(5).bytes(1 << 20));
+    std::fs::write(&source, &data).expect("a file");
+    let lunette = |arguments: &[&str]| run(Daemon::command().args(arguments), Duration::from_secs(120));
+    let url = server.text();
+    let said = lunette(&["copy", text(&source), &url, "--verify"]).expect_success("copy to the export");
+    assert!(said.contains("no byte differs"), "{said}");
+    must(tool("qemu-img").args(["compare", "-f", "raw", "-F", "raw", text(&source), text(&path)]));
+    lunette(&["copy", &url, text(&back)]).expect_success("copy from the export");
+    assert!(std::fs::read(&back).expect("a file") == data);
+    lunette(&["bench", &url, "--rw", "randread", "--runtime", "1s", "--iodepth", "8", "--numjobs", "2"])
+        .expect_success("bench");
+    let refused = lunette(&["copy", &url.replace("/disk?", "/other?"), text(&back)]);
+    assert!(refused.text.contains("the server has no such export"), "{}", refused.text);
+    let same = lunette(&["copy", &url, &url]);
+    assert!(same.text.contains("source and destination are the same"), "{}", same.text);
+}

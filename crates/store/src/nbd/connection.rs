@@ -1,0 +1,454 @@
+//! The connection to a server, which is opened again when it is lost, and the calls that it carries.
+//!
+//! All lanes of a store share it: whichever has something to send, or finds that something has come, does that for all, and never
+//! waits for the socket.
+
+mod live;
+
+use super::Options;
+use super::open;
+use super::socket::Socket;
+use crate::calls::{Call, Guard, Shared, Work};
+use crate::error::OpenError;
+use config::NbdUrl;
+use live::{Live, Received, Sent};
+use proto::nbd::{Answer, Export};
+use rustix::io::Errno;
+use scsi::storage::Found;
+use std::collections::VecDeque;
+use std::io;
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use wire::nbd::error::{EPERM, ESHUTDOWN};
+use wire::nbd::transmission::{READ_ONLY, SEND_WRITE_ZEROES};
+
+/// The pause between two attempts to connect grows from the one to the other.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Receives of one turn: others wait for their core meanwhile.
+const RECEIVES_MAX: usize = 8;
+
+/// What of it lanes watch.
+pub(super) struct Watched {
+    pub(super) socket: Arc<Socket>,
+    /// There is more to send than it has taken.
+    pub(super) wants_room: bool,
+}
+
+/// A connection that survives its server.
+pub(super) struct Connection {
+    url: NbdUrl,
+    pub(super) options: Options,
+    pub(super) shared: Arc<Shared>,
+    /// What the export was when it was last opened.
+    size: AtomicU64,
+    flags: AtomicU16,
+    allocates: AtomicBool,
+    block_preferred: u32,
+    block_minimum: u32,
+    /// There has been no connection for too long.
+    is_down: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    live: Option<Live>,
+    /// Calls that are to be sent.
+    waiting: VecDeque<Box<Call>>,
+    /// What writes hold that the server may yet carry out, though their connection has failed.
+    unsettled: Vec<Guard>,
+    outage: Outage,
+    writes: Writes,
+}
+
+/// While there is no connection.
+struct Outage {
+    since: Option<Instant>,
+    reason: String,
+    next_try: Instant,
+    pause: Duration,
+    is_connecting: bool,
+}
+
+/// Writes that were acknowledged, and how many of them a flush has made durable.
+#[derive(Default)]
+struct Writes {
+    acknowledged: u64,
+    durable: u64,
+}
+
+impl Connection {
+    /// An export that is open. What an earlier process has written to it may not be durable.
+    ///
+    /// # Errors
+    /// When there is no memory for locks.
+    pub(super) fn new(
+        url: NbdUrl,
+        options: Options,
+        socket: Socket,
+        export: Export,
+    ) -> io::Result<Arc<Connection>> {
+        let is_cached = export.flushes() && !export.is_read_only() && !options.read_only;
+        Ok(Arc::new(Connection {
+            url,
+            options,
+            shared: Shared::new()?,
+            size: AtomicU64::new(export.size),
+            flags: AtomicU16::new(export.flags),
+            allocates: AtomicBool::new(export.allocation.is_some()),
+            block_preferred: export.block_preferred,
+            block_minimum: export.block_minimum,
+            is_down: AtomicBool::new(false),
+            state: Mutex::new(State {
+                live: Some(Live::new(socket, export)),
+                waiting: VecDeque::new(),
+                unsettled: Vec::new(),
+                outage: Outage {
+                    since: None,
+                    reason: String::new(),
+                    next_try: Instant::now(),
+                    pause: PAUSE_MIN,
+                    is_connecting: false,
+                },
+                writes: Writes { acknowledged: u64::from(is_cached), durable: 0 },
+            }),
+        }))
+    }
+
+    pub(super) fn url(&self) -> &NbdUrl {
+        &self.url
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn flags(&self) -> u16 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.options.read_only || self.flags() & READ_ONLY != 0
+    }
+
+    pub(super) fn clears(&self) -> bool {
+        self.flags() & SEND_WRITE_ZEROES != 0
+    }
+
+    /// Whether the server says what is allocated.
+    pub(super) fn allocates(&self) -> bool {
+        self.allocates.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn block_preferred(&self) -> u32 {
+        self.block_preferred
+    }
+
+    pub(super) fn block_minimum(&self) -> u32 {
+        self.block_minimum
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.shared.has_abandoned() || self.is_down.load(Ordering::Relaxed)
+    }
+
+    /// Whether writes were acknowledged that nothing has made durable.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.state().writes.is_dirty()
+    }
+
+    /// Whether there is something to do that is due to no operation.
+    pub(super) fn wants_ticks(&self) -> bool {
+        self.state().live.is_none()
+    }
+
+    /// Takes a call, which is sent by the next [`Connection::pump`].
+    pub(super) fn start(&self, call: Box<Call>) {
+        self.state().waiting.push_back(call);
+    }
+
+    /// Nobody waits for this call any more: it is not sent, nor sent again.
+    pub(super) fn withdraw(&self, number: u64) {
+        let mut state = self.state();
+        let is_it = |call: &Call| call.guard.as_ref().is_some_and(|guard| guard.number() == number);
+        if let Some(at) = state.waiting.iter().position(|call| is_it(call)) {
+            return state.waiting.remove(at).into_iter().for_each(|call| fail(call, Errno::CANCELED));
+        }
+        if let Some(sent) = state.live.iter_mut().flat_map(Live::sent_mut).find(|sent| is_it(&sent.call)) {
+            sent.is_withdrawn = true;
+        }
+    }
+
+    /// Receives what has come, and sends what is owed.
+    pub(super) fn pump(&self) -> Option<Watched> {
+        self.state().receive(self);
+        self.send()
+    }
+
+    /// Sends what is owed.
+    pub(super) fn send(&self) -> Option<Watched> {
+        let mut state = self.state();
+        state.send(self);
+        let live = state.live.as_ref()?;
+        Some(Watched { socket: live.socket.clone(), wants_room: live.owes() })
+    }
+
+    /// Looks at deadlines, and tries to connect where there is no connection; to be called several times a second.
+    pub(super) fn tick(self: &Arc<Self>) {
+        let (mut state, now) = (self.state(), Instant::now());
+        state.receive(self);
+        let patience = self.options.give_up_after;
+        // Of one that may still change something it is waited until it has.
+        if state.live.as_ref().is_some_and(|live| live.is_silent(now, patience)) {
+            state.lost(self, "the server does not answer", true);
+        }
+        state.send(self);
+        let lasts = state.outage.since.map(|since| now.saturating_duration_since(since));
+        self.is_down.store(lasts.is_some_and(|lasts| lasts >= patience), Ordering::Relaxed);
+        let outage = &mut state.outage;
+        if outage.since.is_none() || outage.is_connecting || now < outage.next_try {
+            return;
+        }
+        outage.is_connecting = true;
+        let connection = self.clone();
+        let thread = std::thread::Builder::new().name("nbd-connect".into());
+        let started = thread.spawn(move || {
+            let opened = open::connect(&connection.url, &connection.options);
+            connection.opened(opened);
+        });
+        if let Err(error) = started {
+            outage.failed(format!("there is no thread to connect: {error}"));
+        }
+    }
+
+    /// Why the export is not reached, if it has not been for long.
+    pub(super) fn problem(&self) -> Option<String> {
+        if self.is_down.load(Ordering::Relaxed) {
+            return Some(self.state().outage.reason.clone());
+        }
+        self.shared.has_abandoned().then(|| "the server does not answer".to_owned())
+    }
+
+    /// An attempt to connect has ended.
+    fn opened(&self, opened: Result<(Socket, Export), OpenError>) {
+        let mut state = self.state();
+        let (socket, export) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return state.outage.failed(error.problem),
+        };
+        self.size.store(export.size, Ordering::Relaxed);
+        self.flags.store(export.flags, Ordering::Relaxed);
+        self.allocates.store(export.allocation.is_some(), Ordering::Relaxed);
+        self.is_down.store(false, Ordering::Relaxed);
+        state.live = Some(Live::new(socket, export));
+        (state.outage.since, state.outage.is_connecting) = (None, false);
+        reactor::limited!(
+            "connections to NBD servers that are back",
+            tracing::Level::INFO,
+            store = %self.url,
+            "the connection to the NBD server is back"
+        );
+        // Their lanes watch the new socket.
+        state.waiting.iter().for_each(|call| call.wake());
+        state.send(self);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection ends in order where nothing is under way.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.live.iter().for_each(Live::disconnect);
+    }
+}
+
+impl Outage {
+    fn failed(&mut self, reason: String) {
+        (self.reason, self.is_connecting) = (reason, false);
+        self.next_try = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+}
+
+impl Writes {
+    fn is_dirty(&self) -> bool {
+        self.acknowledged > self.durable
+    }
+}
+
+impl State {
+    fn receive(&mut self, of: &Connection) {
+        for _ in 0..RECEIVES_MAX {
+            let Some(live) = &mut self.live else { return };
+            match live.receive() {
+                Received::Nothing => return,
+                Received::Something => {}
+                Received::Violation(violation) => {
+                    reactor::limited!(
+                        "violations of NBD",
+                        tracing::Level::ERROR,
+                        store = %of.url,
+                        "the server breaks the NBD protocol, and is left: {violation}"
+                    );
+                }
+                Received::End { reason, is_settled } => return self.lost(of, &reason, is_settled),
+            }
+            let mut finished = std::mem::take(&mut live.finished);
+            finished.drain(..).for_each(|(sent, outcome)| self.finished(of, sent, outcome));
+            if let Some(live) = &mut self.live {
+                live.finished = finished;
+            }
+        }
+    }
+
+    /// A request has been answered.
+    fn finished(&mut self, of: &Connection, sent: Sent, outcome: Result<Answer, u32>) {
+        let Sent { mut call, flushes, written, is_through, is_withdrawn, .. } = sent;
+        let answer = match outcome {
+            // It was not carried out; the next server is asked.
+            Err(ESHUTDOWN) if !is_withdrawn => {
+                self.live.iter_mut().for_each(|live| live.is_ending = true);
+                return self.waiting.push_front(call);
+            }
+            Err(EPERM) if changes(call.work) => return fail(call, Errno::ROFS),
+            Err(number) => return fail(call, known(number)),
+            Ok(answer) => answer,
+        };
+        if flushes {
+            self.writes.durable = self.writes.durable.max(written);
+        } else if changes(call.work) && !is_through {
+            self.writes.acknowledged += 1;
+            if is_durable(call.work) {
+                // The server cannot do both by one request.
+                return self.request(of, call, true).unwrap_or_else(|call| self.waiting.push_front(call));
+            }
+        }
+        call.answer = match call.work {
+            Work::Read { .. } => i64::try_from(call.data.len()).unwrap_or(i64::MAX),
+            Work::Write { .. }
+            | Work::Zero { .. }
+            | Work::Extent { .. }
+            | Work::CompareAndWrite { .. }
+            | Work::Flush => 0,
+        };
+        call.found = match answer {
+            Answer::Done => Found::Nothing,
+            Answer::Extent { len, is_hole } => Found::Extent { mapped: !is_hole, len: len.into() },
+        };
+        Call::answered(call);
+    }
+
+    /// Requests what a call is to do, or, of one that has been done, that it is made durable; the call, when the connection takes no
+    /// more.
+    fn request(&mut self, of: &Connection, call: Box<Call>, flushes: bool) -> Result<(), Box<Call>> {
+        let Some(live) = &mut self.live else { return Err(call) };
+        match call.work {
+            Work::CompareAndWrite { .. } => fail(call, Errno::INVAL),
+            // All writes were durable.
+            Work::Flush if !live.export.flushes() => Call::answered(call),
+            _ => return live.request(call, flushes, self.writes.acknowledged, of.block_minimum),
+        }
+        Ok(())
+    }
+
+    /// Sends what is owed, as far as the socket takes it.
+    fn send(&mut self, of: &Connection) {
+        loop {
+            while self.live.as_ref().is_some_and(Live::has_room) {
+                let Some(call) = self.waiting.pop_front() else { break };
+                if let Err(call) = self.request(of, call, false) {
+                    self.waiting.push_front(call);
+                    break;
+                }
+            }
+            let Some(live) = self.live.as_mut().filter(|live| live.owes()) else { return };
+            match live.send() {
+                Received::Something => {}
+                Received::Nothing | Received::Violation(_) => return,
+                Received::End { reason, is_settled } => return self.lost(of, &reason, is_settled),
+            }
+        }
+    }
+
+    /// The connection has ended. `is_settled`: the server has ended it, and does nothing more of what was sent.
+    fn lost(&mut self, of: &Connection, reason: &str, is_settled: bool) {
+        let Some(mut live) = self.live.take() else { return };
+        // Lanes that watch it are woken.
+        live.socket.shutdown(Shutdown::Both);
+        let reason = live.fault.take().unwrap_or_else(|| reason.to_owned());
+        let mut count = 0;
+        for Sent { mut call, is_withdrawn, .. } in live.take_sent() {
+            if changes(call.work) && !is_settled {
+                // It may still be carried out, after newer ones: nothing is written there any more.
+                self.unsettled.extend(call.guard.as_mut().map(Guard::part));
+                count += 1;
+                fail(call, Errno::TIMEDOUT);
+            } else if is_withdrawn {
+                fail(call, Errno::CANCELED);
+            } else {
+                self.waiting.push_front(call);
+            }
+        }
+        if count > 0 {
+            tracing::error!(
+                store = %of.url,
+                count,
+                "the server may still carry out writes of a connection that has failed: their blocks stay not ready until this \
+                 daemon is restarted"
+            );
+        }
+        if std::mem::replace(&mut self.writes.durable, self.writes.acknowledged) < self.writes.acknowledged {
+            of.options.losses.fetch_add(1, Ordering::Relaxed);
+            reactor::limited!(
+                "losses of NBD exports",
+                tracing::Level::ERROR,
+                store = %of.url,
+                "writes that were acknowledged and not flushed may be lost: the server may have restarted"
+            );
+        }
+        reactor::limited!(
+            "connections to NBD servers that are lost",
+            tracing::Level::WARN,
+            store = %of.url,
+            reason,
+            "the connection to the NBD server is lost"
+        );
+        let now = Instant::now();
+        let pause = if live.has_answered { PAUSE_MIN } else { self.outage.pause };
+        self.outage = Outage { since: Some(now), reason, next_try: now, pause, is_connecting: false };
+    }
+}
+
+/// Whether it changes the medium.
+fn changes(work: Work) -> bool {
+    match work {
+        Work::Write { .. } | Work::Zero { .. } | Work::CompareAndWrite { .. } => true,
+        Work::Read { .. } | Work::Extent { .. } | Work::Flush => false,
+    }
+}
+
+/// Whether what it changes is durable before it ends.
+fn is_durable(work: Work) -> bool {
+    match work {
+        Work::Write { durable, .. } | Work::Zero { durable, .. } => durable,
+        Work::Read { .. } | Work::Extent { .. } | Work::CompareAndWrite { .. } | Work::Flush => false,
+    }
+}
+
+/// An error of the server. A number that is none counts as EINVAL (section "Error values").
+fn known(number: u32) -> Errno {
+    let number = i32::try_from(number).ok().filter(|number| (1..4096).contains(number));
+    number.map_or(Errno::INVAL, Errno::from_raw_os_error)
+}
+
+fn fail(mut call: Box<Call>, error: Errno) {
+    call.answer = -i64::from(error.raw_os_error());
+    Call::answered(call);
+}

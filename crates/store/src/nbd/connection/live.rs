@@ -1,0 +1,263 @@
+//! A connection as long as it lasts.
+
+use super::{changes, is_durable};
+use crate::calls::{Call, Work};
+use crate::nbd::socket::Socket;
+use proto::nbd::{Answer, Event, Export, Transmission, Violation};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use wire::nbd::{Command, Request, command_flag};
+
+/// Bytes that one receive brings at most.
+const STAGING_BYTES: usize = 256 << 10;
+
+/// With so many bytes to be sent, further requests wait.
+const OUT_BYTES_MAX: usize = 1 << 20;
+
+/// The longest range of which one request asks what is allocated.
+const EXTENT_BYTES_MAX: u64 = 1 << 30;
+
+/// What came of using the socket.
+pub(super) enum Received {
+    /// Nothing more at present.
+    Nothing,
+    Something,
+    /// What the server says is not understood any more.
+    Violation(Violation),
+    /// The connection has ended.
+    End {
+        reason: String,
+        is_settled: bool,
+    },
+}
+
+/// A request without an answer.
+pub(super) struct Sent {
+    pub(super) call: Box<Call>,
+    /// Counts requests, in the order in which they were sent.
+    order: u64,
+    /// It is a flush.
+    pub(super) flushes: bool,
+    /// Writes that had been acknowledged when it was sent.
+    pub(super) written: u64,
+    /// What it changes is durable once it is acknowledged.
+    pub(super) is_through: bool,
+    /// Nobody waits for it.
+    pub(super) is_withdrawn: bool,
+}
+
+pub(super) struct Live {
+    pub(super) socket: Arc<Socket>,
+    pub(super) export: Export,
+    machine: Transmission,
+    sent: Vec<Option<Sent>>,
+    count: u64,
+    out: Vec<u8>,
+    /// Of which so many bytes have left.
+    out_sent: usize,
+    staging: Box<[u8]>,
+    /// Where its unread bytes end; they start at 0.
+    end: usize,
+    /// Requests that were answered; empty between two receives.
+    pub(super) finished: Vec<(Sent, Result<Answer, u32>)>,
+    /// How the server has broken the protocol: what it sends is thrown away until it has ended the connection.
+    pub(super) fault: Option<String>,
+    /// The server ends it soon.
+    pub(super) is_ending: bool,
+    pub(super) has_answered: bool,
+    /// When something came last, or was requested where nothing was owed.
+    heard: Instant,
+}
+
+impl Live {
+    pub(super) fn new(socket: Socket, export: Export) -> Live {
+        Live {
+            socket: Arc::new(socket),
+            export,
+            machine: Transmission::new(&export),
+            sent: Vec::new(),
+            count: 0,
+            out: Vec::new(),
+            out_sent: 0,
+            staging: vec![0; STAGING_BYTES].into(),
+            end: 0,
+            finished: Vec::new(),
+            fault: None,
+            is_ending: false,
+            has_answered: false,
+            heard: Instant::now(),
+        }
+    }
+
+    /// Whether it takes requests.
+    pub(super) fn has_room(&self) -> bool {
+        self.fault.is_none() && !self.is_ending && self.out.len() - self.out_sent < OUT_BYTES_MAX
+    }
+
+    /// Whether there is something to send.
+    pub(super) fn owes(&self) -> bool {
+        self.out_sent < self.out.len()
+    }
+
+    pub(super) fn sent_mut(&mut self) -> impl Iterator<Item = &mut Sent> {
+        self.sent.iter_mut().flatten()
+    }
+
+    /// Requests without an answer, the last one first.
+    pub(super) fn take_sent(&mut self) -> Vec<Sent> {
+        let mut sent: Vec<Sent> = std::mem::take(&mut self.sent).into_iter().flatten().collect();
+        sent.sort_by_key(|sent| std::cmp::Reverse(sent.order));
+        sent
+    }
+
+    /// Whether requests wait for an answer, none of which changes anything, and none has come for so long.
+    pub(super) fn is_silent(&self, now: Instant, patience: Duration) -> bool {
+        self.machine.open() > 0
+            && now.saturating_duration_since(self.heard) >= patience
+            && !self.sent.iter().flatten().any(|sent| changes(sent.call.work))
+    }
+
+    /// Requests what a call is to do, or that what it did is made durable; the call, when there are as many requests as may be.
+    pub(super) fn request(
+        &mut self,
+        call: Box<Call>,
+        flushes: bool,
+        written: u64,
+        block: u32,
+    ) -> Result<(), Box<Call>> {
+        let flushes = flushes || call.work == Work::Flush;
+        let is_through = changes(call.work)
+            && self.export.writes_through()
+            && (is_durable(call.work) || !self.export.flushes());
+        let fua = if is_through { command_flag::FUA } else { 0 };
+        let data_len = u32::try_from(call.data.len()).unwrap_or(u32::MAX);
+        let length = |len: u64| u32::try_from(len).unwrap_or(u32::MAX);
+        let (command, flags, range, zeros) = match call.work {
+            _ if flushes => (Command::Flush, 0, (0, 0), 0),
+            Work::Read { offset } => (Command::Read, 0, (offset, data_len), 0),
+            Work::Write { offset, .. } => (Command::Write, fua, (offset, data_len), 0),
+            Work::Zero { offset, len, stays, .. } if self.export.clears() => {
+                let no_hole = if stays { command_flag::NO_HOLE } else { 0 };
+                (Command::WriteZeroes, fua | no_hole, (offset, length(len)), 0)
+            }
+            Work::Zero { offset, len, .. } => (Command::Write, fua, (offset, length(len)), len as usize),
+            Work::Extent { offset, len } => {
+                let len = length(len.min(EXTENT_BYTES_MAX)).max(block) / block * block;
+                (Command::BlockStatus, 0, (offset, len), 0)
+            }
+            Work::CompareAndWrite { .. } | Work::Flush => return Err(call),
+        };
+        if self.machine.open() == 0 {
+            self.heard = Instant::now();
+        }
+        let Some(slot) = self.machine.begin(command, flags, range, &mut self.out) else { return Err(call) };
+        match command {
+            Command::Write if zeros > 0 => self.out.resize(self.out.len() + zeros, 0),
+            Command::Write => self.out.extend_from_slice(&call.data),
+            Command::Read
+            | Command::Disconnect
+            | Command::Flush
+            | Command::WriteZeroes
+            | Command::BlockStatus => {}
+        }
+        if self.sent.len() <= slot {
+            self.sent.resize_with(slot + 1, || None);
+        }
+        let order = self.count;
+        self.count += 1;
+        self.sent[slot] = Some(Sent { call, order, flushes, written, is_through, is_withdrawn: false });
+        Ok(())
+    }
+
+    /// Sends what the socket takes.
+    pub(super) fn send(&mut self) -> Received {
+        match (&*self.socket).write(&self.out[self.out_sent..]) {
+            Ok(bytes) => {
+                self.out_sent += bytes;
+                if !self.owes() {
+                    self.out.clear();
+                    self.out_sent = 0;
+                }
+                Received::Something
+            }
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Receives once: data goes to its call, and requests that were answered are in `finished`.
+    pub(super) fn receive(&mut self) -> Received {
+        match (&*self.socket).read(&mut self.staging[self.end..]) {
+            Ok(0) => Received::End { reason: "the server has closed it".to_owned(), is_settled: true },
+            Ok(bytes) => {
+                (self.heard, self.end) = (Instant::now(), self.end + bytes);
+                self.take()
+            }
+            Err(error) => failed(&error),
+        }
+    }
+
+    fn take(&mut self) -> Received {
+        if self.fault.is_some() {
+            self.end = 0;
+            return Received::Something;
+        }
+        let mut unread = &self.staging[..self.end];
+        let taken = loop {
+            match self.machine.next(&mut unread) {
+                Ok(Some(Event::Data { slot, at, bytes })) => {
+                    place(&mut self.sent, slot, at, bytes.len()).copy_from_slice(bytes);
+                }
+                Ok(Some(Event::Zeros { slot, at, len })) => {
+                    place(&mut self.sent, slot, at, len as usize).fill(0);
+                }
+                Ok(Some(Event::Ended { slot, outcome })) => {
+                    let sent = self.sent[slot].take().expect("a request ends once");
+                    self.finished.push((sent, outcome));
+                }
+                Ok(None) => break Ok(()),
+                Err(violation) => break Err(violation),
+            }
+        };
+        // What is left is less than the head of a reply.
+        let (start, end) = (self.end - unread.len(), self.end);
+        self.staging.copy_within(start..end, 0);
+        self.end = end - start;
+        self.has_answered |= !self.finished.is_empty();
+        match taken {
+            Ok(()) => Received::Something,
+            Err(violation) => {
+                // Whoever ends a connection has done with what came on it: that is waited for.
+                self.fault = Some(format!("the server breaks the NBD protocol: {violation}"));
+                self.socket.shutdown(Shutdown::Write);
+                Received::Violation(violation)
+            }
+        }
+    }
+
+    /// Says that the connection ends, where nothing is under way on it.
+    pub(super) fn disconnect(&self) {
+        if self.machine.open() == 0 && !self.owes() && self.fault.is_none() {
+            let _ = (&*self.socket).write(&Request::disconnect());
+        }
+    }
+}
+
+/// Where bytes that were read belong; the machine has checked that they do.
+fn place(sent: &mut [Option<Sent>], slot: usize, at: u32, len: usize) -> &mut [u8] {
+    let sent = sent[slot].as_mut().expect("data comes for requests that were sent");
+    &mut sent.call.data[at as usize..][..len]
+}
+
+fn failed(error: &io::Error) -> Received {
+    match error.kind() {
+        ErrorKind::WouldBlock => Received::Nothing,
+        ErrorKind::Interrupted => Received::Something,
+        // The server's end has closed it.
+        kind => Received::End {
+            reason: error.to_string(),
+            is_settled: matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
+        },
+    }
+}
