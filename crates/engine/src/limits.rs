@@ -4,6 +4,10 @@
 //! theoretical arrival time of the generic cell rate algorithm, ITU-T I.371). A command adds what it takes of it, and is due as
 //! soon as that time is no further ahead than a burst may be. So a place is taken by one atomic operation, whether it is for now
 //! or for later, and places of all cores follow each other.
+//!
+//! In that order a session has a share for each command that it has waiting: one with few in flight, or on a core that wakes
+//! late, would have less than others. So each line has a [`Pace`] as well, the rate divided by the lines that take of it, and a
+//! command is due as soon as either says so. What goes ahead of its place so has been counted, and others wait for it.
 
 use config::{Config, Group, Rate};
 use proto::time::Time;
@@ -17,6 +21,7 @@ pub(crate) struct Limit {
     of: config::Limits,
     commands: Option<Bucket>,
     bytes: Option<Bucket>,
+    lines: Lines,
 }
 
 /// A limit of one kind.
@@ -29,8 +34,6 @@ struct Bucket {
     through_at: AtomicU64,
     /// About the most that one command took lately, in ticks.
     largest: AtomicU64,
-    /// About the longest that a core let one wait lately after it was due, in nanoseconds.
-    late: AtomicU64,
 }
 
 /// Parts of a nanosecond: a block of 512 bytes at 10 GB/s takes 51.2 ns. They last for 36 years.
@@ -38,37 +41,52 @@ type Ticks = u64;
 const TICKS_PER_NANO: Ticks = 16;
 const TICKS_PER_SECOND: Ticks = 1_000_000_000 * TICKS_PER_NANO;
 
-/// More is not made up for: a session with few commands waits behind what others take ahead.
-const LATE_MAX: Duration = Duration::from_millis(1);
+/// How far behind its pace a line may fall and still make up for it, and how far ahead of its place a command may go, if it is
+/// not smaller than those before it. It is a burst that every second can bear.
+const SLACK: Duration = Duration::from_millis(10);
 
-/// A command's place among those that a limit lets in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Place {
-    /// When it is due.
-    pub(crate) due: Time,
-    /// What the limit lets in no others for.
-    pub(crate) takes: Duration,
-    /// About the most that one command takes of it.
-    pub(crate) largest: Duration,
-    /// About how late cores let commands in that were due.
-    pub(crate) late: Duration,
+/// How many lines take of a limit: those that did in this period or in the one before, whichever were more.
+#[derive(Default, Debug)]
+struct Lines(AtomicU64);
+
+/// Bits of a count, below those of the period's number.
+const COUNT_BITS: u32 = 16;
+const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// How far a line is in its share of a limit.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Pace {
+    /// When its next command is due by its share.
+    next: Time,
+    /// The last period in which it took of the limit.
+    period: u64,
+}
+
+/// What a command takes of a limit.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    due: Time,
+    takes: Duration,
+    largest: Duration,
 }
 
 impl Limit {
     pub(crate) fn new(of: config::Limits) -> Limit {
-        Limit { of, commands: of.iops.map(Bucket::new), bytes: of.bytes.map(Bucket::new) }
+        let (commands, bytes) = (of.iops.map(Bucket::new), of.bytes.map(Bucket::new));
+        Limit { of, commands, bytes, lines: Lines::default() }
     }
 
-    /// Takes the next place for a command that moves so many bytes.
-    pub(crate) fn take(&self, now: Time, bytes: u32) -> Place {
+    /// Takes the next place for a command of a line that moves so many bytes; returns when it is due.
+    pub(crate) fn take(&self, now: Time, bytes: u32, pace: &mut Pace) -> Time {
         let commands = self.commands.as_ref().map(|bucket| bucket.take(now, 1));
         let bytes = self.bytes.as_ref().filter(|_| bytes > 0).map(|bucket| bucket.take(now, bytes.into()));
-        commands.into_iter().chain(bytes).fold(Place::default(), Place::and)
-    }
-
-    /// A command was let in so long after it was due.
-    pub(crate) fn let_in(&self, late: Duration) {
-        self.commands.iter().chain(&self.bytes).for_each(|bucket| bucket.let_in(late));
+        let Some(place) = commands.into_iter().chain(bytes).reduce(Place::and) else { return now };
+        let lines = self.lines.count(now, pace);
+        let slack = SLACK.saturating_add(place.largest.saturating_sub(place.takes).saturating_mul(lines - 1));
+        let by_share = pace.next.max(before(now, SLACK));
+        pace.next = by_share.min(now.after(SLACK)).after(place.takes.saturating_mul(lines));
+        place.due.min(by_share.max(before(place.due, slack))).max(now)
     }
 
     /// Releases a place that is not used.
@@ -78,14 +96,43 @@ impl Limit {
     }
 }
 
+fn before(time: Time, by: Duration) -> Time {
+    Time(time.0.saturating_sub(by.as_nanos() as u64))
+}
+
+impl Lines {
+    /// Counts the line that has this pace, once in a period.
+    fn count(&self, now: Time, pace: &mut Pace) -> u32 {
+        let period = now.0 / PERIOD.as_nanos() as u64;
+        let counts =
+            |state: u64| (state >> (2 * COUNT_BITS), state >> COUNT_BITS & COUNT_MAX, state & COUNT_MAX);
+        let mut state = self.0.load(Ordering::Relaxed);
+        if pace.period != period {
+            pace.period = period;
+            let join = |state| {
+                let (of, last, this) = counts(state);
+                let (last, this) = match period.saturating_sub(of) {
+                    0 => (last, (this + 1).min(COUNT_MAX)),
+                    1 => (this, 1),
+                    _ => (0, 1),
+                };
+                Some(period.max(of) << (2 * COUNT_BITS) | last << COUNT_BITS | this)
+            };
+            let (Ok(before) | Err(before)) = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, join);
+            state = join(before).unwrap_or(before);
+        }
+        let (_, last, this) = counts(state);
+        last.max(this).max(1) as u32
+    }
+}
+
 impl Place {
     /// Of a command for which both hold.
-    pub(crate) fn and(self, other: Place) -> Place {
+    fn and(self, other: Place) -> Place {
         Place {
             due: self.due.max(other.due),
             takes: self.takes.max(other.takes),
             largest: self.largest.max(other.largest),
-            late: self.late.max(other.late),
         }
     }
 }
@@ -95,13 +142,13 @@ impl Bucket {
         let Rate { per_second, burst } = rate;
         let least = TICKS_PER_SECOND / 1000 * Rate::BURST_MILLIS;
         let burst = least.max(ticks(burst, per_second));
-        let [through_at, largest, late] = [0; 3].map(AtomicU64::new);
-        Bucket { per_second, burst, through_at, largest, late }
+        let [through_at, largest] = [0; 2].map(AtomicU64::new);
+        Bucket { per_second, burst, through_at, largest }
     }
 
     fn take(&self, now: Time, units: u64) -> Place {
-        let (called, takes) = (now, ticks(units, self.per_second));
-        let now = called.0.saturating_mul(TICKS_PER_NANO);
+        let takes = ticks(units, self.per_second);
+        let now = now.0.saturating_mul(TICKS_PER_NANO);
         let next = |through_at: Ticks| Some(through_at.max(now).saturating_add(takes));
         let (Ok(before) | Err(before)) =
             self.through_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
@@ -110,18 +157,8 @@ impl Bucket {
         let largest = self.largest.load(Ordering::Relaxed);
         let largest = takes.max(largest - largest / 256);
         self.largest.store(largest, Ordering::Relaxed);
-        let late = self.late.load(Ordering::Relaxed);
-        self.late.store(late - late / 4096, Ordering::Relaxed);
         let nanos = |ticks: Ticks| Duration::from_nanos(ticks / TICKS_PER_NANO);
-        let late = Duration::from_nanos(late);
-        Place { due: Time(due).max(called), takes: nanos(takes), largest: nanos(largest), late }
-    }
-
-    fn let_in(&self, late: Duration) {
-        let late = late.min(LATE_MAX).as_nanos() as u64;
-        if late > self.late.load(Ordering::Relaxed) {
-            self.late.store(late, Ordering::Relaxed);
-        }
+        Place { due: Time(due), takes: nanos(takes), largest: nanos(largest) }
     }
 
     fn release(&self, units: u64) {
@@ -196,11 +233,11 @@ mod tests {
     /// How many commands of so many bytes are let in within a second and then within another, by who takes the next place when
     /// the last one was used, `late` nanoseconds after it was due at most.
     fn two_seconds(limit: &Limit, bytes: u32, late: u64) -> [u64; 2] {
-        let (mut seconds, mut now) = ([0; 2], Time(SECOND));
+        let (mut seconds, mut now, mut pace) = ([0; 2], Time(SECOND), Pace::default());
         loop {
-            let place = limit.take(now, bytes);
-            if place.due > now {
-                now = Time(place.due.0 + if late == 0 { 0 } else { place.due.0 % late });
+            let due = limit.take(now, bytes, &mut pace);
+            if due > now {
+                now = Time(due.0 + if late == 0 { 0 } else { due.0 % late });
             }
             match now.0 / SECOND {
                 1 => seconds[0] += 1,
@@ -243,14 +280,18 @@ mod tests {
         let [_, second] = two_seconds(&limit(Some((1000, 0)), Some((1 << 20, 0))), 512, 0);
         assert!((950..=1050).contains(&second), "commands: {second}");
         let limit = limit(Some((1000, 0)), Some((4096, 0)));
-        limit.take(Time(SECOND), 1 << 20);
-        assert!(limit.take(Time(SECOND), 0).due <= Time(SECOND), "what moves nothing takes no bytes");
+        limit.take(Time(SECOND), 1 << 20, &mut Pace::default());
+        assert!(
+            limit.take(Time(SECOND), 0, &mut Pace::default()) <= Time(SECOND),
+            "what moves nothing takes no bytes"
+        );
     }
 
     #[test]
     fn a_burst_is_let_in_at_once_after_a_pause_and_the_rate_from_then_on() {
         let limit = limit(Some((1000, 500)), None);
-        let at_once = |now: Time| (0..).take_while(|_| limit.take(now, 0).due <= now).count();
+        let mut pace = Pace::default();
+        let mut at_once = |now: Time| (0..).take_while(|_| limit.take(now, 0, &mut pace) <= now).count();
         assert_eq!(at_once(Time(SECOND)), 501);
         limit.release(0);
         assert_eq!(at_once(Time(SECOND + SECOND / 10)), 100);
@@ -262,17 +303,23 @@ mod tests {
     fn a_place_that_is_released_is_for_others() {
         let limit = limit(Some((10, 0)), None);
         let now = Time(SECOND);
-        let places: Vec<Place> = (0..10).map(|_| limit.take(now, 0)).collect();
+        let take = || limit.take(now, 0, &mut Pace::default());
+        let dues: Vec<Time> = (0..10).map(|_| take()).collect();
         (0..5).for_each(|_| limit.release(0));
-        assert_eq!(limit.take(now, 0).due, places[5].due);
+        assert_eq!(take(), dues[5]);
     }
 
     #[test]
     fn cores_share_one_limit() {
         let limit = limit(Some((1000, 0)), None);
         let dues: Vec<Time> = std::thread::scope(|scope| {
-            let core =
-                || scope.spawn(|| (0..500).map(|_| limit.take(Time(SECOND), 0).due).collect::<Vec<_>>());
+            let core = || {
+                scope.spawn(|| {
+                    (0..500)
+                        .map(|_| limit.commands.as_ref().expect("a limit").take(Time(SECOND), 1).due)
+                        .collect::<Vec<_>>()
+                })
+            };
             let cores: Vec<_> = (0..4).map(|_| core()).collect();
             cores.into_iter().flat_map(|core| core.join().expect("it ends")).collect()
         });

@@ -75,11 +75,11 @@ impl<I: Io> Core<I> {
         let Some(line) = line(&mut self.connections, origin, lun) else { return };
         if !is_there {
             // There was no buffer for its data.
-            wait.place.iter().for_each(|_| line.release(wait.bytes));
+            wait.due.iter().for_each(|_| line.release(wait.bytes));
             return;
         }
-        line.push(key, attribute, wait, now);
-        let due = line.due().unwrap_or_default();
+        line.push(key, attribute, wait);
+        let due = line.first_due(now).unwrap_or_default();
         self.lines.due = if self.lines.listed.is_empty() { due } else { self.lines.due.min(due) };
         if !std::mem::replace(&mut line.is_listed, true) {
             self.lines.listed.push((origin, lun));
@@ -123,18 +123,18 @@ impl<I: Io> Core<I> {
             }
             has_run = true;
         }
-        self.look_at_lines();
+        self.look_at_lines(now);
         has_run
     }
 
     /// Those in which nothing waits are forgotten, and the deadline is that of the others.
-    fn look_at_lines(&mut self) {
+    fn look_at_lines(&mut self, now: Time) {
         let (connections, mut next) = (&mut self.connections, None::<Time>);
         self.lines.listed.retain(|(origin, lun)| {
             let Some(state) = connections.get_mut(*origin).and_then(|conn| conn.luns.get_mut(*lun)) else {
                 return false;
             };
-            let due = state.line.as_ref().and_then(|line| line.due());
+            let due = state.line.as_mut().and_then(|line| line.first_due(now));
             next = next.into_iter().chain(due).min();
             if let (None, Some(line)) = (due, &mut state.line) {
                 line.is_listed = false;

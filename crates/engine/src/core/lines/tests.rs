@@ -20,6 +20,10 @@ struct Session {
     depth: usize,
     bytes: u32,
     late: u64,
+    /// How long it takes from a command that is let in to the next one in its place.
+    round: u64,
+    /// When those come.
+    next: VecDeque<u64>,
     commands: u64,
 }
 
@@ -27,21 +31,34 @@ impl Session {
     fn new(limits: &[&Arc<Limit>], depth: usize, bytes: u32, late: u64) -> Session {
         let mut each = limits.iter().map(|limit| Some(Arc::clone(limit)));
         let line = Line::new([each.next().flatten(), each.next().flatten()]);
-        Session { line, depth, bytes, late, commands: 0 }
+        Session { line, depth, bytes, late, round: 0, next: VecDeque::new(), commands: 0 }
+    }
+
+    fn with_rounds_of(self, round: u64) -> Session {
+        Session { round, ..self }
     }
 
     /// Sends as many commands as it may.
     fn fill(&mut self, now: Time) {
-        while self.line.waiting.len() < self.depth {
+        while self.next.pop_front_if(|next| *next <= now.0).is_some() {}
+        while self.line.waiting.len() + self.next.len() < self.depth {
             match self.line.bar(Some(self.bytes), Attribute::Simple, now) {
-                None => self.commands += 1,
-                Some(wait) => self.line.push(Key { index: 0, generation: 0 }, Attribute::Simple, wait, now),
+                None => self.is_let_in(now),
+                Some(wait) => self.line.push(Key { index: 0, generation: 0 }, Attribute::Simple, wait),
             }
         }
     }
 
-    fn wakes_at(&self) -> u64 {
-        self.line.due().expect("it waits").0 + self.late
+    fn is_let_in(&mut self, now: Time) {
+        self.commands += 1;
+        if self.round > 0 {
+            self.next.push_back(now.0 + self.round);
+        }
+    }
+
+    fn wakes_at(&mut self, now: Time) -> u64 {
+        let due = self.line.first_due(now).map(|due| due.0 + self.late);
+        due.into_iter().chain(self.next.front().copied()).min().expect("it waits or is under way")
     }
 }
 
@@ -50,10 +67,11 @@ fn run(mut sessions: Vec<Session>) -> Vec<u64> {
     let mut now = Time(SECOND);
     sessions.iter_mut().for_each(|session| session.fill(now));
     while now < Time(3 * SECOND) {
-        now = Time(sessions.iter().map(Session::wakes_at).min().expect("there are some").max(now.0));
-        for session in sessions.iter_mut().filter(|session| session.wakes_at() <= now.0) {
+        let wakes: Vec<u64> = sessions.iter_mut().map(|session| session.wakes_at(now)).collect();
+        now = Time((*wakes.iter().min().expect("there are some")).max(now.0));
+        for (session, _) in sessions.iter_mut().zip(wakes).filter(|(_, wakes)| *wakes <= now.0) {
             while session.line.next(now).is_some() {
-                session.commands += 1;
+                session.is_let_in(now);
             }
             session.fill(now);
         }
@@ -75,6 +93,21 @@ fn sessions_have_equal_shares_however_many_commands_each_has_in_flight() {
         let done = run(sessions.into());
         assert_close(done.iter().sum(), 2 * rate);
         done.iter().for_each(|one| assert_close(*one, done.iter().sum::<u64>() / 4));
+    }
+}
+
+#[test]
+fn one_with_few_commands_has_its_share_although_cores_wake_late_and_its_next_ones_take_a_while() {
+    for (rate, late) in [(5000, 100), (5000, 1000), (20_000, 100), (20_000, 500)] {
+        let all = limit(rate, 0);
+        let session = |depth| Session::new(&[&all], depth, 512, late * 1000).with_rounds_of(200_000);
+        let done = run([8, 32, 32, 120].map(session).into());
+        assert_close(done.iter().sum(), 2 * rate);
+        let share = done.iter().sum::<u64>() / 4;
+        assert!(
+            done.iter().all(|one| one.abs_diff(share) * 10 <= share),
+            "{rate} a second, {late} us late: {done:?}"
+        );
     }
 }
 
@@ -131,7 +164,7 @@ fn waiting(all: &Arc<Limit>, commands: &[(Option<u32>, Attribute)], now: Time) -
     all.release(0);
     for (index, (bytes, attribute)) in (0..).zip(commands) {
         let wait = line.bar(*bytes, *attribute, now).expect("it waits");
-        line.push(key(index), *attribute, wait, now);
+        line.push(key(index), *attribute, wait);
     }
     line
 }
@@ -143,11 +176,11 @@ fn what_is_not_limited_passes_but_for_ordered_commands_and_what_is_behind_them()
     assert!(line.bar(None, Attribute::Simple, now).is_none());
     assert!(line.bar(None, Attribute::HeadOfQueue, now).is_none());
     let ordered = line.bar(None, Attribute::Ordered, now).expect("it waits");
-    line.push(key(1), Attribute::Ordered, ordered, now);
+    line.push(key(1), Attribute::Ordered, ordered);
     let behind = line.bar(None, Attribute::Simple, now).expect("it keeps its order");
-    line.push(key(2), Attribute::Simple, behind, now);
+    line.push(key(2), Attribute::Simple, behind);
     assert_eq!(line.next(now), None);
-    let due = line.due().expect("it waits");
+    let due = line.first_due(now).expect("it waits");
     // What is not limited itself waits for nothing but its order.
     assert_eq!([line.next(due), line.next(due), line.next(due)], [Some(key(0)), Some(key(1)), Some(key(2))]);
     assert!(line.bar(None, Attribute::Ordered, now).is_none());
@@ -157,21 +190,20 @@ fn what_is_not_limited_passes_but_for_ordered_commands_and_what_is_behind_them()
 fn a_command_that_is_aborted_leaves_its_place_to_others() {
     let (all, now) = (limit(10, 0), Time(SECOND));
     let mut line = waiting(&all, &[(Some(512), Attribute::Simple); 3], now);
-    let due = line.due();
+    let due = line.first_due(now);
     line.forget(key(0));
     line.forget(key(0));
-    line.take_ahead(now);
-    assert_eq!(line.due(), due);
+    assert_eq!(line.first_due(now), due);
     line.forget(key(2));
     assert_eq!(line.next(due.expect("it waits")), Some(key(1)));
-    assert_eq!((line.due(), line.placed, line.ahead), (None, 0, Duration::ZERO));
+    assert_eq!(line.first_due(now), None);
 }
 
 #[test]
 fn what_waits_goes_by_the_new_limit_when_that_changes() {
     let (slow, fast, now) = (limit(1, 0), limit(1000, 0), Time(SECOND));
     let mut line = waiting(&slow, &[(Some(512), Attribute::Simple); 3], now);
-    assert!(line.due() > Some(Time(SECOND + SECOND / 2)));
+    assert!(line.first_due(now) > Some(Time(SECOND + SECOND / 2)));
     line.change([Some(fast), None]);
     assert_eq!(line.next(now), Some(key(0)));
     line.change([None, None]);
