@@ -16,12 +16,12 @@ pub(crate) struct Counts {
 impl Counts {
     /// From the API; `None`: it does not report them.
     fn of(json: &Value) -> Option<Counts> {
-        let bucket = |bucket: &Value| Some((bucket["le_us"].as_u64(), bucket["count"].as_u64()?));
-        let buckets = json["latency"]["buckets"].as_array();
+        let list = |name: &str| json["latency"][name].as_array().into_iter().flatten();
+        let buckets = list("le_us").zip(list("counts"));
         Some(Counts {
             commands: json["commands"].as_u64()?,
             bytes: json["bytes"].as_u64()?,
-            buckets: buckets.into_iter().flatten().filter_map(bucket).collect(),
+            buckets: buckets.filter_map(|(bound, count)| Some((bound.as_u64(), count.as_u64()?))).collect(),
         })
     }
 
@@ -217,10 +217,9 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     pub(crate) fn direction(commands: u64, buckets: &[u64]) -> Value {
-        let bounds = [json!(100), json!(200), json!(1000), Value::Null];
-        let buckets: Vec<Value> =
-            bounds.iter().zip(buckets).map(|(le, count)| json!({ "le_us": le, "count": count })).collect();
-        json!({ "commands": commands, "bytes": commands * 4096, "latency": { "sum_us": 1, "buckets": buckets } })
+        let bounds = &[Some(100), Some(200), Some(1000), None][..buckets.len()];
+        let latency = json!({ "sum_us": 1, "le_us": bounds, "counts": buckets });
+        json!({ "commands": commands, "bytes": commands * 4096, "latency": latency })
     }
 
     fn lun(name: &str, read: Value) -> Value {

@@ -28,7 +28,7 @@ const CPU: &[Field] = &[
 ];
 
 const STATS: &str = "Commands that have ended since it began to be served: `read` and `write` with `commands`, `bytes` and `latency` \
-                     (`sum_us`; `buckets` with `count` of all up to `le_us`), `other`, and `errors` by reason: a sense key, a status, or `aborted`";
+                     (`sum_us`; `counts` of all that took up to `le_us` each, the last of which is null), `other`, and `errors` by reason: a sense key, a status, or `aborted`";
 
 const CORE: &[Field] = &[
     ("core", NUMBER, "Its number"),

@@ -16,12 +16,14 @@ impl Served {
 /// Commands and bytes of a direction, so many of which failed: they are not in its histogram.
 fn moved(direction: &Value, failed: u64) -> [u64; 2] {
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value} in {direction}"));
-    let buckets = direction["latency"]["buckets"].as_array().expect("a histogram");
-    let counts: Vec<u64> = buckets.iter().map(|bucket| number(&bucket["count"])).collect();
+    let list = |name: &str| direction["latency"][name].as_array().expect("a histogram");
+    let (bounds, counts) = (list("le_us"), list("counts"));
+    let counts: Vec<u64> = counts.iter().map(number).collect();
     assert!(counts.is_sorted(), "{direction}");
-    let bounds = buckets.iter().map(|bucket| bucket["le_us"].as_u64().unwrap_or(u64::MAX));
+    assert_eq!(bounds.len(), counts.len(), "{direction}");
+    assert_eq!(bounds.last(), Some(&Value::Null));
+    let bounds = bounds.iter().map(|bound| bound.as_u64().unwrap_or(u64::MAX));
     assert!(bounds.is_sorted_by(|a, b| a < b), "{direction}");
-    assert_eq!(buckets.last().map(|bucket| &bucket["le_us"]), Some(&Value::Null));
     let commands = number(&direction["commands"]);
     assert_eq!(counts.last().map(|all| all + failed), Some(commands), "{direction}");
     assert!(direction["latency"]["sum_us"].as_f64().is_some_and(|sum| sum >= 0.0), "{direction}");

@@ -170,7 +170,8 @@ fn what_is_opened_on_the_page_shows_all_there_is_to_say_and_stays_open() {
 fn the_page_measures_what_was_done_by_the_time_it_took() {
     let daemon = Daemon::serve(["--lun", "ram:16M", "--admin", "127.0.0.1:0"]);
     let mut browser = opened(&place(&daemon));
-    let counts = |commands: u64| json!({ "commands": commands, "bytes": 0, "latency": { "buckets": [] } });
+    let counts =
+        |commands: u64| json!({ "commands": commands, "bytes": 0, "latency": { "le_us": [], "counts": [] } });
     let list = |time: u64, commands: u64| {
         let stats = json!({ "read": counts(commands), "write": counts(0) });
         json!({ "time": time, "items": [{ "name": "a", "stats": stats }] })
