@@ -452,3 +452,64 @@ fn fail(mut call: Box<Call>, error: Errno) {
     call.answer = -i64::from(error.raw_os_error());
     Call::answered(call);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::Mailbox;
+    use crate::stripes::{Hold, Mode};
+    use std::os::unix::net::UnixStream;
+    use wire::nbd::transmission::{HAS_FLAGS, SEND_FLUSH};
+
+    const LEN: u64 = 4096;
+
+    /// A connection, and its server's end.
+    fn connection() -> (Arc<Connection>, UnixStream) {
+        let url = NbdUrl::parse("nbd+unix:///disk?socket=/nonexistent").unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let export = Export {
+            size: 1 << 20,
+            flags: HAS_FLAGS | SEND_FLUSH,
+            block_minimum: 1,
+            block_preferred: 4096,
+            payload_maximum: 1 << 25,
+            structured: false,
+            allocation: None,
+        };
+        let socket = Socket::Unix(ours);
+        socket.never_block().unwrap();
+        (Connection::new(url, Options::new(Some(512), false), socket, export).unwrap(), theirs)
+    }
+
+    fn guard(of: &Connection) -> Guard {
+        Guard::new(&of.shared, Hold::new(Mode::Exclusive, 0, LEN))
+    }
+
+    #[test]
+    fn after_a_failure_that_proves_nothing_writes_are_not_sent_again_and_their_blocks_stay_locked() {
+        for is_settled in [false, true] {
+            let (connection, _server) = connection();
+            let mail = Mailbox::new().unwrap();
+            let mut call = Call::new(&mail);
+            call.work = Work::Write { offset: 0, durable: false };
+            call.data = vec![1; LEN as usize];
+            let mut held = guard(&connection);
+            assert!(held.try_lock(None));
+            call.guard = Some(held);
+            connection.start(call);
+            connection.send();
+            connection.state().lost(&connection, "connection timed out", is_settled);
+            let (mut answered, mut newer) = (Vec::new(), guard(&connection));
+            mail.take(&mut answered);
+            if is_settled {
+                assert!(answered.is_empty() && connection.state().waiting.len() == 1, "it is sent again");
+            } else {
+                assert_eq!(answered[0].answer, -i64::from(Errno::TIMEDOUT.raw_os_error()));
+                assert!(connection.state().waiting.is_empty());
+            }
+            drop(answered);
+            assert!(!newer.try_lock(None), "nothing newer is written there");
+            assert!(!connection.shared.has_abandoned(), "other blocks are used as before");
+        }
+    }
+}
