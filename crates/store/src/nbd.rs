@@ -11,6 +11,7 @@ mod connection;
 mod lane;
 mod open;
 mod socket;
+mod stream;
 
 pub use open::open;
 

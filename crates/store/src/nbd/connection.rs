@@ -8,6 +8,7 @@ mod live;
 use super::Options;
 use super::open;
 use super::socket::Socket;
+use super::stream::Stream;
 use crate::calls::{Call, Guard, Shared, Work};
 use crate::error::OpenError;
 use config::NbdUrl;
@@ -88,7 +89,7 @@ impl Connection {
     pub(super) fn new(
         url: NbdUrl,
         options: Options,
-        socket: Socket,
+        stream: Stream,
         export: Export,
     ) -> io::Result<Arc<Connection>> {
         let is_cached = export.flushes() && !export.is_read_only() && !options.read_only;
@@ -103,7 +104,7 @@ impl Connection {
             block_minimum: export.block_minimum,
             is_down: AtomicBool::new(false),
             state: Mutex::new(State {
-                live: Some(Live::new(socket, export)),
+                live: Some(Live::new(stream, export)),
                 waiting: VecDeque::new(),
                 unsettled: Vec::new(),
                 outage: Outage {
@@ -233,9 +234,9 @@ impl Connection {
     }
 
     /// An attempt to connect has ended.
-    fn opened(&self, opened: Result<(Socket, Export), OpenError>) {
+    fn opened(&self, opened: Result<(Stream, Export), OpenError>) {
         let mut state = self.state();
-        let (socket, export) = match opened {
+        let (stream, export) = match opened {
             Ok(opened) => opened,
             Err(error) => return state.outage.failed(error.problem),
         };
@@ -243,7 +244,7 @@ impl Connection {
         self.flags.store(export.flags, Ordering::Relaxed);
         self.allocates.store(export.allocation.is_some(), Ordering::Relaxed);
         self.is_down.store(false, Ordering::Relaxed);
-        state.live = Some(Live::new(socket, export));
+        state.live = Some(Live::new(stream, export));
         (state.outage.since, state.outage.is_connecting) = (None, false);
         reactor::limited!(
             "connections to NBD servers that are back",
@@ -265,7 +266,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        state.live.iter().for_each(Live::disconnect);
+        state.live.iter_mut().for_each(Live::disconnect);
     }
 }
 
@@ -285,8 +286,11 @@ impl Writes {
 
 impl State {
     fn receive(&mut self, of: &Connection) {
-        for _ in 0..RECEIVES_MAX {
+        for count in 0.. {
             let Some(live) = &mut self.live else { return };
+            if count >= RECEIVES_MAX && !live.stream.holds_bytes() {
+                return;
+            }
             match live.receive() {
                 Received::Nothing => return,
                 Received::Something => {}
@@ -478,7 +482,7 @@ mod tests {
         };
         let socket = Socket::Unix(ours);
         socket.never_block().unwrap();
-        (Connection::new(url, Options::new(Some(512), false), socket, export).unwrap(), theirs)
+        (Connection::new(url, Options::new(Some(512), false), Stream::plain(socket), export).unwrap(), theirs)
     }
 
     fn guard(of: &Connection) -> Guard {

@@ -2,6 +2,7 @@
 
 use super::connection::Connection;
 use super::socket::Socket;
+use super::stream::Stream;
 use super::{NbdStore, Options};
 use crate::error::OpenError;
 use config::{NbdServer, NbdUrl};
@@ -19,23 +20,17 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// # Errors
 /// When the server is not reached or refuses, or the export cannot be served.
 pub fn open(url: &NbdUrl, options: Options) -> Result<Arc<NbdStore>, OpenError> {
-    let (socket, export) = connect(url, &options)?;
+    let (stream, export) = connect(url, &options)?;
     let no_memory = |error: io::Error| {
         OpenError::new(url, format!("cannot reserve memory: {error}"), "raise the limits (ulimit -v, -n)")
     };
-    let connection = Connection::new(url.clone(), options, socket, export).map_err(no_memory)?;
+    let connection = Connection::new(url.clone(), options, stream, export).map_err(no_memory)?;
     Ok(NbdStore::new(connection))
 }
 
 /// Connects, negotiates the export, and checks whether it can be served. Blocks, for a few seconds at most.
-pub(super) fn connect(url: &NbdUrl, options: &Options) -> Result<(Socket, Export), OpenError> {
+pub(super) fn connect(url: &NbdUrl, options: &Options) -> Result<(Stream, Export), OpenError> {
     let fault = |problem: String, remedy: &str| OpenError::new(url, problem, remedy);
-    if url.tls.is_some() {
-        return Err(fault(
-            "TLS is not supported yet".into(),
-            "write nbd:// or nbd+unix://, and have the server listen where nobody else can connect, or through a tunnel",
-        ));
-    }
     let deadline = Instant::now() + CONNECT_WITHIN;
     let socket = Socket::connect(url, deadline).map_err(|error| {
         let remedy = match url.server {
@@ -44,16 +39,18 @@ pub(super) fn connect(url: &NbdUrl, options: &Options) -> Result<(Socket, Export
         };
         fault(format!("the server is not reached: {error}"), remedy)
     })?;
-    let export = match shake_hands(&socket, url, deadline) {
-        Ok(Ok(export)) => export,
-        Ok(Err(refusal)) => return Err(fault(refusal.to_string(), remedy(&refusal))),
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+    let mut stream = Stream::plain(socket);
+    let export = match shake_hands(&mut stream, url, deadline) {
+        Ok(export) => export,
+        Err(Failed::Refused(refusal)) => return Err(fault(refusal.to_string(), remedy(&refusal))),
+        Err(Failed::Insecure(problem, remedy)) => return Err(fault(problem, &remedy)),
+        Err(Failed::Io(error)) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             return Err(fault(
                 format!("the server has not answered within {} seconds", CONNECT_WITHIN.as_secs()),
                 "does it serve another client, and only one at a time (qemu-nbd --shared=N)?",
             ));
         }
-        Err(error) => {
+        Err(Failed::Io(error)) => {
             return Err(fault(
                 format!("the server ended the handshake: {error}"),
                 "see the server's log; does it admit this machine?",
@@ -61,27 +58,42 @@ pub(super) fn connect(url: &NbdUrl, options: &Options) -> Result<(Socket, Export
         }
     };
     fits(&export, options).map_err(|(problem, remedy)| OpenError::new(url, problem, remedy))?;
-    socket.never_block().map_err(|error| fault(error.to_string(), "report this"))?;
-    Ok((socket, export))
+    stream.socket.never_block().map_err(|error| fault(error.to_string(), "report this"))?;
+    Ok((stream, export))
 }
 
-fn shake_hands(socket: &Socket, url: &NbdUrl, deadline: Instant) -> io::Result<Result<Export, Refusal>> {
-    let mut handshake = match Handshake::new(&url.export, Encryption::Never) {
-        Ok(handshake) => handshake,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
-    let (mut stream, mut bytes) = (socket, Vec::new());
+/// Why a handshake fails.
+enum Failed {
+    Io(io::Error),
+    Refused(Refusal),
+    /// What is wrong with TLS, and how to fix it.
+    Insecure(String, String),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Failed {
+        Failed::Io(error)
+    }
+}
+
+fn shake_hands(stream: &mut Stream, url: &NbdUrl, deadline: Instant) -> Result<Export, Failed> {
+    let encryption = if url.tls.is_some() { Encryption::Required } else { Encryption::Never };
+    let mut handshake = Handshake::new(&url.export, encryption).map_err(Failed::Refused)?;
+    let mut bytes = Vec::new();
     loop {
-        socket.block_until(deadline)?;
+        stream.socket.block_until(deadline)?;
         stream.write_all(handshake.out())?;
         handshake.out().clear();
         bytes.resize(handshake.want(), 0);
         stream.read_exact(&mut bytes)?;
-        match handshake.received(&bytes) {
-            Ok(Step::More) => {}
-            Ok(Step::Done(export)) => return Ok(Ok(export)),
-            Ok(Step::StartTls) => return Ok(Err(Refusal::TlsRequired)),
-            Err(refusal) => return Ok(Err(refusal)),
+        match (handshake.received(&bytes).map_err(Failed::Refused)?, &url.tls) {
+            (Step::More, _) => {}
+            (Step::Done(export), _) => return Ok(export),
+            (Step::StartTls, Some(tls)) => {
+                stream.secure(url, tls).map_err(|(problem, remedy)| Failed::Insecure(problem, remedy))?;
+                handshake.encrypted();
+            }
+            (Step::StartTls, None) => return Err(Failed::Refused(Refusal::TlsRequired)),
         }
     }
 }
@@ -91,7 +103,7 @@ fn remedy(refusal: &Refusal) -> &'static str {
         Refusal::NotNbd => "correct the host, the port or the socket",
         Refusal::TooOld => "use a server of this decade, such as nbdkit or qemu-nbd",
         Refusal::TlsRequired => {
-            "TLS is not supported yet: have the server listen without it where nobody else can connect, or through a tunnel"
+            "write nbds:// or nbds+unix://, and tls-certificates=DIRECTORY if its authority is not one that this system trusts"
         }
         Refusal::NoTls(_) => "write nbd:// or nbd+unix://, if nobody else can read what is sent",
         Refusal::Unknown(_) => "name one that it has (qemu-nbd --list, nbdinfo --list)",

@@ -1,8 +1,10 @@
 //! What is promised of exports of NBD servers when these fail, by a server of our own that does as each test wants.
 
+use crate::support::nbd::QemuNbd;
 use crate::support::rig::Rig;
-use crate::support::{Kernel as _, Random};
+use crate::support::{Kernel as _, Random, directory, sparse};
 use config::NbdUrl;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use reactor::uring::Uring;
 use scsi::storage::{Found, StoreError};
 use std::io::{Read as _, Write as _};
@@ -530,6 +532,55 @@ fn many_operations_of_two_cores_share_one_connection() {
     });
     drop(store);
     serving.join().expect("no panic");
+}
+
+/// A directory with an authority's certificate, and a server's of 127.0.0.1.
+fn certificates() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let authority = {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.distinguished_name.push(DnType::CommonName, "authority of a test");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a certificate")
+    };
+    let mut params = CertificateParams::new(vec!["127.0.0.1".into()]).expect("a name");
+    params.is_ca = IsCa::ExplicitNoCa;
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.signed_by(&key, &authority).expect("a certificate");
+    let files = [
+        ("ca-cert.pem", authority.pem()),
+        ("server-cert.pem", certificate.pem()),
+        ("server-key.pem", key.serialize_pem()),
+    ];
+    files.iter().for_each(|(name, text)| std::fs::write(folder.path().join(name), text).expect("written"));
+    folder
+}
+
+#[test]
+fn an_export_is_read_and_written_by_tls_and_not_without_it() {
+    let (images, trusted, other) = (directory(), certificates(), certificates());
+    let place = trusted.path().display();
+    let object = format!("tls-creds-x509,id=tls0,endpoint=server,verify-peer=no,dir={place}");
+    let options = ["--object", &object, "--tls-creds=tls0", "--shared=4"];
+    let server = QemuNbd::serve_tcp(&sparse(&images, 16 << 20), &options);
+    let by_tls = |folder: &TempDir| {
+        let url = server.text().replace("nbd://", "nbds://");
+        NbdUrl::parse(&format!("{url}?tls-certificates={}", folder.path().display())).expect("a URL")
+    };
+    let refused = |url: &NbdUrl| match nbd::open(url, crate::nbd::options()) {
+        Ok(_) => panic!("it opens"),
+        Err(error) => error.to_string(),
+    };
+    assert!(refused(&server.url()).contains("the server wants TLS; write nbds://"));
+    assert!(refused(&by_tls(&other)).contains("TLS with the server fails"));
+    let store = nbd::open(&by_tls(&trusted), crate::nbd::options()).expect("it opens");
+    let (mut core, mut random) = (Core::on(&store), Random::new(3));
+    for at in [0, 12_345, 1 << 20, 5 << 20] {
+        let data = random.bytes(200_000);
+        assert_eq!(core.0.write(at, &data), DONE);
+        assert!(core.0.read(at, data.len()).expect("a read") == data);
+    }
+    assert_eq!(core.0.run(Op::Flush), DONE);
 }
 
 /// Whether there is more to come.

@@ -3,6 +3,7 @@
 use super::{changes, is_durable};
 use crate::calls::{Call, Work};
 use crate::nbd::socket::Socket;
+use crate::nbd::stream::Stream;
 use proto::nbd::{Answer, Event, Export, Transmission, Violation};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::Shutdown;
@@ -50,6 +51,7 @@ pub(super) struct Sent {
 
 pub(super) struct Live {
     pub(super) socket: Arc<Socket>,
+    pub(super) stream: Stream,
     pub(super) export: Export,
     machine: Transmission,
     sent: Vec<Option<Sent>>,
@@ -72,9 +74,10 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub(super) fn new(socket: Socket, export: Export) -> Live {
+    pub(super) fn new(stream: Stream, export: Export) -> Live {
         Live {
-            socket: Arc::new(socket),
+            socket: stream.socket.clone(),
+            stream,
             export,
             machine: Transmission::new(&export),
             sent: Vec::new(),
@@ -98,7 +101,7 @@ impl Live {
 
     /// Whether there is something to send.
     pub(super) fn owes(&self) -> bool {
-        self.out_sent < self.out.len()
+        self.out_sent < self.out.len() || self.stream.owes()
     }
 
     pub(super) fn sent_mut(&mut self) -> impl Iterator<Item = &mut Sent> {
@@ -173,10 +176,10 @@ impl Live {
 
     /// Sends what the socket takes.
     pub(super) fn send(&mut self) -> Received {
-        match (&*self.socket).write(&self.out[self.out_sent..]) {
+        match self.stream.write(&self.out[self.out_sent..]) {
             Ok(bytes) => {
                 self.out_sent += bytes;
-                if !self.owes() {
+                if self.out_sent == self.out.len() {
                     self.out.clear();
                     self.out_sent = 0;
                 }
@@ -188,7 +191,7 @@ impl Live {
 
     /// Receives once: data goes to its call, and requests that were answered are in `finished`.
     pub(super) fn receive(&mut self) -> Received {
-        match (&*self.socket).read(&mut self.staging[self.end..]) {
+        match self.stream.read(&mut self.staging[self.end..]) {
             Ok(0) => Received::End { reason: "the server has closed it".to_owned(), is_settled: true },
             Ok(bytes) => {
                 (self.heard, self.end) = (Instant::now(), self.end + bytes);
@@ -237,9 +240,9 @@ impl Live {
     }
 
     /// Says that the connection ends, where nothing is under way on it.
-    pub(super) fn disconnect(&self) {
+    pub(super) fn disconnect(&mut self) {
         if self.machine.open() == 0 && !self.owes() && self.fault.is_none() {
-            let _ = (&*self.socket).write(&Request::disconnect());
+            let _ = self.stream.write(&Request::disconnect());
         }
     }
 }

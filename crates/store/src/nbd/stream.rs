@@ -1,0 +1,155 @@
+//! A connection's bytes: its socket, with TLS where the server is known by that.
+
+use super::socket::Socket;
+use config::{NbdServer, NbdTls, NbdUrl};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Files of a directory of certificates, as nbdkit, QEMU and libvirt name them.
+const AUTHORITY: &str = "ca-cert.pem";
+const CERTIFICATE: &str = "client-cert.pem";
+const KEY: &str = "client-key.pem";
+
+/// A socket, and what encrypts it.
+pub(super) struct Stream {
+    pub(super) socket: Arc<Socket>,
+    tls: Option<Box<ClientConnection>>,
+}
+
+impl Stream {
+    pub(super) fn plain(socket: Socket) -> Stream {
+        Stream { socket: Arc::new(socket), tls: None }
+    }
+
+    /// Encrypts it from here on: the server has to prove that it is the one that was meant. Blocks.
+    ///
+    /// # Errors
+    /// What is wrong, and how to fix it.
+    pub(super) fn secure(&mut self, url: &NbdUrl, tls: &NbdTls) -> Result<(), (String, String)> {
+        let name = server_name(url, tls)?;
+        let config = Arc::new(config(tls)?);
+        let fault = |error: String| {
+            let remedy = "does the server's certificate have this name, and is its authority trusted here \
+                          (tls-hostname=, tls-certificates=)?";
+            (format!("TLS with the server fails: {error}"), remedy.to_owned())
+        };
+        let mut connection = ClientConnection::new(config, name).map_err(|error| fault(error.to_string()))?;
+        connection.complete_io(&mut &*self.socket).map_err(|error| fault(error.to_string()))?;
+        self.tls = Some(Box::new(connection));
+        Ok(())
+    }
+
+    /// Whether something is encrypted already, and has not left.
+    pub(super) fn owes(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    }
+
+    /// Whether it may hold bytes that the socket no longer has: it is read until it has none.
+    pub(super) fn holds_bytes(&self) -> bool {
+        self.tls.is_some()
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let Some(tls) = &mut self.tls else { return (&*self.socket).read(into) };
+        loop {
+            match tls.reader().read(into) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                // The transport has ended, and TLS before it or not.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
+                read => return read,
+            }
+            if tls.read_tls(&mut &*self.socket)? == 0 {
+                return Ok(0);
+            }
+            tls.process_new_packets().map_err(io::Error::other)?;
+        }
+    }
+}
+
+impl Write for Stream {
+    /// Takes what there is room for, also where all of it has to wait in the buffers of TLS.
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        let Some(tls) = &mut self.tls else { return (&*self.socket).write(from) };
+        while tls.wants_write() {
+            tls.write_tls(&mut &*self.socket)?;
+        }
+        let taken = tls.writer().write(from)?;
+        while tls.wants_write() {
+            match tls.write_tls(&mut &*self.socket) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn server_name(url: &NbdUrl, tls: &NbdTls) -> Result<ServerName<'static>, (String, String)> {
+    let name = match (&tls.hostname, &url.server) {
+        (Some(name), _) | (None, NbdServer::Tcp(name, _)) => name.clone(),
+        (None, NbdServer::Unix(_)) => {
+            let remedy = "write &tls-hostname=NAME, as the server's certificate has it";
+            return Err((
+                "a Unix domain socket has no name that a certificate could have".into(),
+                remedy.into(),
+            ));
+        }
+    };
+    ServerName::try_from(name).map_err(|error| {
+        (
+            format!("the server's name: {error}"),
+            "write &tls-hostname=NAME, as the server's certificate has it".into(),
+        )
+    })
+}
+
+fn config(tls: &NbdTls) -> Result<ClientConfig, (String, String)> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder =
+        builder.with_safe_default_protocol_versions().expect("the provider has a suite for each version");
+    let Some(folder) = &tls.certificates else {
+        let native = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(native.certs);
+        if roots.is_empty() {
+            let remedy = "install ca-certificates, or name a directory with ca-cert.pem by tls-certificates=";
+            return Err(("this system trusts nobody to certify a server".into(), remedy.into()));
+        }
+        return Ok(builder.with_root_certificates(roots).with_no_client_auth());
+    };
+    let wrong = |path: &Path, error: String| {
+        let remedy = "write it as PEM, readable by this user (tls-certificates= names its directory)";
+        (format!("{}: {error}", path.display()), remedy.to_owned())
+    };
+    let certificates = |file: &str| {
+        let path = folder.join(file);
+        let all = CertificateDer::pem_file_iter(&path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        all.map_err(|error| wrong(&path, error.to_string()))
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(AUTHORITY)? {
+        roots.add(certificate).map_err(|error| wrong(&folder.join(AUTHORITY), error.to_string()))?;
+    }
+    let builder = builder.with_root_certificates(roots);
+    let key = folder.join(KEY);
+    if !key.exists() {
+        return Ok(builder.with_no_client_auth());
+    }
+    // The library's own words may have the key in them.
+    let parsed =
+        PrivateKeyDer::from_pem_file(&key).map_err(|_| wrong(&key, "it is no private key".into()))?;
+    let authenticated = builder.with_client_auth_cert(certificates(CERTIFICATE)?, parsed);
+    authenticated.map_err(|error| wrong(&folder.join(CERTIFICATE), error.to_string()))
+}
