@@ -56,6 +56,8 @@ pub(crate) fn router(desk: Desk) -> Router {
         .route("/v1/targets/{target}/groups", get(groups).post(add_group))
         .route("/v1/targets/{target}/groups/{group}", get(group).patch(set_group).delete(remove_group))
         .route("/v1/portals", get(portals))
+        .route("/v1/portal-groups", get(portal_groups))
+        .route("/v1/portal-groups/{group}", get(portal_group).patch(set_portal_group))
         .route("/v1/events", get(events::follow))
         .route("/v1/sessions", get(sessions::all))
         .route("/v1/sessions/{session}", get(sessions::one).delete(sessions::end))
@@ -132,6 +134,28 @@ async fn portals(Shared(context): Shared<Context>, RawQuery(query): RawQuery) ->
     let state = context.desk.state();
     // Several may have one name, 127.0.0.1:0.
     page(&state.portals, "address", query.as_deref(), &state.version)
+}
+
+async fn portal_groups(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
+    let state = context.desk.state();
+    page(&state.portal_groups, "name", query.as_deref(), &state.version)
+}
+
+async fn portal_group(Shared(context): Shared<Context>, Path(tag): Path<String>) -> Response {
+    let state = context.desk.state();
+    one(find(&state.portal_groups, &tag), &format!("portal group {tag}"), &state.version)
+}
+
+async fn set_portal_group(
+    Shared(context): Shared<Context>,
+    Path(tag): Path<String>,
+    request: Change,
+    body: Body,
+) -> Response {
+    let state = context.desk.state();
+    let found = find(&state.portal_groups, &tag).and_then(|_| tag.parse().ok());
+    let Some(number) = found else { return one(None, &format!("portal group {tag}"), &state.version) };
+    set(&context, Subject::PortalGroup(number), request, body).await
 }
 
 async fn reload(Shared(context): Shared<Context>, request: Change) -> Response {

@@ -143,6 +143,8 @@ pub struct State {
     pub targets: Vec<Value>,
     /// Portals.
     pub portals: Vec<Value>,
+    /// Their groups.
+    pub portal_groups: Vec<Value>,
 }
 
 /// The daemon's sessions. These functions wait for cores, and are called on threads that may block.

@@ -58,7 +58,7 @@ const TOKEN: &str = "token";
 const KEYS: &str = "Keys and values of the configuration file";
 
 /// All operations.
-pub(crate) const OPERATIONS: [Operation; 27] = [
+pub(crate) const OPERATIONS: [Operation; 30] = [
     read("/v1/cpu", "cpu", "CPU times of the daemon and its machine", Answers::One("Cpu")),
     read(
         "/metrics",
@@ -119,6 +119,20 @@ pub(crate) const OPERATIONS: [Operation; 27] = [
     change("patch", "/v1/targets/{target}/groups/{group}", "set_group", "Change keys of a group", Some(KEYS)),
     change("delete", "/v1/targets/{target}/groups/{group}", "remove_group", "Remove a group", None),
     read("/v1/portals", "portals", "All portals with the addresses that are bound", Answers::List("Portal")),
+    read(
+        "/v1/portal-groups",
+        "portal_groups",
+        "Groups of portals, which are target port groups of units",
+        Answers::List("PortalGroup"),
+    ),
+    read("/v1/portal-groups/{group}", "portal_group", "A group of portals", Answers::One("PortalGroup")),
+    change(
+        "patch",
+        "/v1/portal-groups/{group}",
+        "set_portal_group",
+        "Change the asymmetric access state of a portal group, or other keys of its [[portal_group]]",
+        Some(KEYS),
+    ),
     read(
         "/v1/sessions",
         "sessions",

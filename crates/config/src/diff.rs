@@ -36,6 +36,8 @@ pub enum StepOfChange {
     AddInterface(String),
     /// Who is served on an interface has changed: sessions of others end.
     ChangeInterface(String),
+    /// State or preference of a portal group, by its tag, changed, or whether initiators may set it.
+    ChangePortalGroup(u16),
     /// Listen.
     AddPortal(SocketAddr),
     /// Cores, transports or group of a portal have changed: for new connections, but sessions of another group end.
@@ -51,6 +53,7 @@ pub enum StepOfChange {
 pub fn diff(old: &Config, new: &Config) -> Vec<StepOfChange> {
     let mut steps = settings(old, new);
     steps.extend(leaving(old, new));
+    steps.extend(portal_groups(old, new));
     steps.extend(coming(old, new));
     steps
 }
@@ -71,6 +74,11 @@ fn settings(old: &Config, new: &Config) -> Vec<StepOfChange> {
     }
     if old.srp_guid != new.srp_guid {
         steps.push(StepOfChange::Restart("srp_guid"));
+    }
+    // Sessions are known by the numbers of their ports.
+    let renumbered = |tag| old.portal_group(tag).port_ids != new.portal_group(tag).port_ids;
+    if old.portals.iter().any(|portal| renumbered(portal.group)) {
+        steps.push(StepOfChange::Restart("port_ids"));
     }
     let of = |config: &Config| {
         let times = (config.login_timeout, config.keep_alive, config.stall_timeout);
@@ -107,6 +115,15 @@ fn leaving(old: &Config, new: &Config) -> Vec<StepOfChange> {
         steps.push(StepOfChange::RemoveLun(lun.name.clone()));
     }
     steps
+}
+
+/// Groups that become active come first: where one takes over from another there is a path at any time.
+fn portal_groups(old: &Config, new: &Config) -> Vec<StepOfChange> {
+    let all = old.portal_groups.iter().chain(&new.portal_groups).map(|group| group.tag);
+    let all: BTreeSet<u16> = all.filter(|tag| old.portal_group(*tag) != new.portal_group(*tag)).collect();
+    let (first, last): (Vec<u16>, Vec<u16>) =
+        all.into_iter().partition(|tag| new.portal_group(*tag).state.is_active());
+    first.into_iter().chain(last).map(StepOfChange::ChangePortalGroup).collect()
 }
 
 fn coming(old: &Config, new: &Config) -> Vec<StepOfChange> {
@@ -419,7 +436,7 @@ luns = ["b"]
                         visible.insert(name, luns);
                     }
                     Restart(_) | Settings | AdminAccess | RemovePortal(_) | AddPortal(_) | ChangePortal(_) => {}
-                    RemoveInterface(_) | AddInterface(_) | ChangeInterface(_) => {}
+                    RemoveInterface(_) | AddInterface(_) | ChangeInterface(_) | ChangePortalGroup(_) => {}
                 }
             }
             prop_assert_eq!(open, names(&new));

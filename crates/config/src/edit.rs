@@ -25,6 +25,8 @@ pub enum Subject {
     Lun(String),
     /// A target, by its name.
     Target(String),
+    /// A portal group, by its tag.
+    PortalGroup(u16),
     /// A group of a target, by the names of both.
     Group {
         /// The target.
@@ -39,6 +41,7 @@ impl std::fmt::Display for Subject {
         match self {
             Subject::Lun(name) => write!(f, "LUN {name}"),
             Subject::Target(name) => write!(f, "target {name}"),
+            Subject::PortalGroup(tag) => write!(f, "portal group {tag}"),
             Subject::Group { target, name } => write!(f, "group {name} of target {target}"),
         }
     }
@@ -128,6 +131,10 @@ impl Edit {
                 }
                 groups.remove(index);
             }
+            (Subject::PortalGroup(tag), Action::Add { .. } | Action::Remove) => {
+                let fix = format!("set `group = {tag}` in a [[portal]], or change that");
+                return Err(wrong("a portal group is there as long as it has portals", &fix));
+            }
             (subject, Action::Set(settings)) => set(&mut document, subject, settings)?,
         }
         Ok(document.to_string())
@@ -155,12 +162,35 @@ fn set(document: &mut DocumentMut, subject: &Subject, settings: &Map<String, Jso
             }
             merge(targets.get_mut(index), settings);
         }
+        Subject::PortalGroup(tag) => set_portal_group(document, *tag, settings)?,
         Subject::Group { target, name } => {
             let (mut targets, index) = find_target(document.as_table_mut(), target)?;
             let (mut groups, index) = find(Tables::at(targets.get_mut(index), "group"), name, "group")?;
             merge(groups.get_mut(index), settings);
         }
     }
+    Ok(())
+}
+
+/// One of which nothing was said gets a table.
+fn set_portal_group(
+    document: &mut DocumentMut,
+    tag: u16,
+    settings: &Map<String, Json>,
+) -> Result<(), EditError> {
+    if settings.contains_key("group") {
+        return Err(wrong("the tag of a portal group is set by its portals", "leave `group` out"));
+    }
+    let groups = Tables::at_or_new(document.as_table_mut(), "portal_group");
+    let mut groups = groups.ok_or_else(|| not_tables("portal_group"))?;
+    if let Some(index) = groups.with_number("group", tag.into()) {
+        merge(groups.get_mut(index), settings);
+        return Ok(());
+    }
+    let mut table = Table::new();
+    put(&mut table, "group", i64::from(tag).into());
+    merge(&mut table, settings);
+    groups.push(&table);
     Ok(())
 }
 

@@ -48,6 +48,7 @@ fn root(root: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Raw {
         logins_max: root.number("logins_max", problems),
         srp_guid: root.text("srp_guid", problems),
         portals: root.tables("portal", problems, portal),
+        portal_groups: root.tables("portal_group", problems, portal_group),
         aoe: root.tables("aoe", problems, aoe),
         luns: root.tables("lun", problems, lun),
         targets: root.tables("target", problems, target),
@@ -63,6 +64,17 @@ fn portal(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawPortal 
         group: table.number("group", problems),
         transports: table.texts("transports", problems),
         rdma: by_device(table, "rdma", problems),
+    }
+}
+
+fn portal_group(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawPortalGroup {
+    RawPortalGroup {
+        place: table.place.clone(),
+        group: table.number("group", problems),
+        state: table.text("state", problems),
+        preferred: table.switch("preferred", problems),
+        explicit: table.switch("explicit", problems),
+        port_ids: table.text("port_ids", problems),
     }
 }
 

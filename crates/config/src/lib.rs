@@ -27,6 +27,7 @@ pub mod names;
 mod nbd;
 mod options;
 mod place;
+mod portal_groups;
 mod ports;
 mod private;
 mod problems;

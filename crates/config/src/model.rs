@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::aoe::{Address, Mac};
+use wire::scsi::AccessState;
 
 /// Portals of a configuration.
 pub const PORTALS_MAX: usize = 256;
@@ -50,6 +51,8 @@ pub struct Config {
     pub targets: Vec<Target>,
     /// Addresses to listen on.
     pub portals: Vec<Portal>,
+    /// Portal groups that are configured, ascending by tag.
+    pub portal_groups: Vec<PortalGroup>,
     /// Interfaces that serve AoE.
     pub aoe: Vec<AoeInterface>,
     /// How long a connection may take to log in.
@@ -109,6 +112,35 @@ pub struct Portal {
     pub transports: Transports,
     /// Whether RDMA devices listen there, for iSER and SRP.
     pub rdma: ByDevice,
+}
+
+/// Portals of one tag, which are one target port group to initiators.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortalGroup {
+    /// Target portal group tag.
+    pub tag: u16,
+    /// The asymmetric access state of units that are reached through them.
+    pub state: AccessState,
+    /// Initiators should prefer them.
+    pub preferred: bool,
+    /// Initiators may set the state, each for a unit.
+    pub explicit: bool,
+    /// What their ports are numbered by.
+    pub port_ids: PortIds,
+}
+
+/// Relative target port identifiers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortIds {
+    /// The first.
+    pub first: u16,
+    /// The last, which is not below it.
+    pub last: u16,
+}
+
+impl PortIds {
+    /// All that there are.
+    pub const ALL: PortIds = PortIds { first: 1, last: u16::MAX };
 }
 
 /// Whether RDMA devices listen at a portal.

@@ -1,7 +1,7 @@
 //! SCSI target ports that a configuration makes: one for each protocol in each portal group of a target. iSCSI over TCP
 //! and iSER are one protocol here.
 
-use super::model::Config;
+use super::model::{Config, Portal, Target};
 use std::collections::BTreeMap;
 
 /// A target port.
@@ -18,25 +18,33 @@ pub struct TargetPort {
 impl Config {
     /// The target that is reached by SRP through a portal: the first that has it.
     pub fn srp_target(&self, portal: usize) -> Option<usize> {
-        self.targets.iter().position(|target| target.portals.contains(&portal))
+        srp_target(&self.targets, portal)
     }
 
     /// All target ports, by target and group.
     pub fn target_ports(&self) -> Vec<TargetPort> {
-        let mut ports = Vec::new();
-        for (target, settings) in self.targets.iter().enumerate() {
-            let mut groups = BTreeMap::<u16, (bool, bool)>::new();
-            for portal in &settings.portals {
-                let (group, transports) = (self.portals[*portal].group, self.portals[*portal].transports);
-                let (iscsi, srp) = groups.entry(group).or_default();
-                *iscsi |= transports.any_iscsi();
-                *srp |= transports.srp && self.srp_target(*portal) == Some(target);
-            }
-            for (group, (iscsi, srp)) in groups {
-                let is_there = [(false, iscsi), (true, srp)].into_iter().filter(|(_, is_there)| *is_there);
-                ports.extend(is_there.map(|(is_srp, _)| TargetPort { target, group, is_srp }));
-            }
-        }
-        ports
+        target_ports(&self.portals, &self.targets)
     }
+}
+
+fn srp_target(targets: &[Target], portal: usize) -> Option<usize> {
+    targets.iter().position(|target| target.portals.contains(&portal))
+}
+
+pub(super) fn target_ports(portals: &[Portal], targets: &[Target]) -> Vec<TargetPort> {
+    let mut ports = Vec::new();
+    for (target, settings) in targets.iter().enumerate() {
+        let mut groups = BTreeMap::<u16, (bool, bool)>::new();
+        for portal in &settings.portals {
+            let (group, transports) = (portals[*portal].group, portals[*portal].transports);
+            let (iscsi, srp) = groups.entry(group).or_default();
+            *iscsi |= transports.any_iscsi();
+            *srp |= transports.srp && srp_target(targets, *portal) == Some(target);
+        }
+        for (group, (iscsi, srp)) in groups {
+            let is_there = [(false, iscsi), (true, srp)].into_iter().filter(|(_, is_there)| *is_there);
+            ports.extend(is_there.map(|(is_srp, _)| TargetPort { target, group, is_srp }));
+        }
+    }
+    ports
 }

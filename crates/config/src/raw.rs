@@ -26,6 +26,7 @@ pub(super) struct Raw {
     pub(super) logins_max: Text,
     pub(super) srp_guid: Text,
     pub(super) portals: Vec<RawPortal>,
+    pub(super) portal_groups: Vec<RawPortalGroup>,
     pub(super) aoe: Vec<RawAoe>,
     pub(super) luns: Vec<RawLun>,
     pub(super) targets: Vec<RawTarget>,
@@ -48,6 +49,16 @@ impl RawPortal {
         let place = Place::option("--listen");
         RawPortal { listen: Some(At::new(address.into(), &place)), place, ..RawPortal::default() }
     }
+}
+
+#[derive(Default)]
+pub(super) struct RawPortalGroup {
+    pub(super) place: Place,
+    pub(super) group: Text,
+    pub(super) state: Text,
+    pub(super) preferred: Switch,
+    pub(super) explicit: Switch,
+    pub(super) port_ids: Text,
 }
 
 #[derive(Default)]

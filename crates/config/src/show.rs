@@ -45,6 +45,13 @@ pub(super) fn file(raw: &Raw, config: &Config, base: &Path, secrets: Secrets) ->
     number(root, "logins_max", &raw.logins_max);
     text(root, "srp_guid", &raw.srp_guid);
     tables(root, "portal", &raw.portals, portal);
+    tables(root, "portal_group", &raw.portal_groups, |table, group| {
+        number(table, "group", &group.group);
+        text(table, "state", &group.state);
+        switch(table, "preferred", &group.preferred);
+        switch(table, "explicit", &group.explicit);
+        text(table, "port_ids", &group.port_ids);
+    });
     tables(root, "aoe", &raw.aoe, |table, aoe| {
         text(table, "interface", &aoe.interface);
         text(table, "cores", &aoe.cores);

@@ -42,6 +42,11 @@ impl StepOfChange {
                     *lun = found.unwrap_or(lun).clone();
                 }
             }
+            StepOfChange::ChangePortalGroup(tag) => {
+                next.portal_groups.retain(|group| group.tag != *tag);
+                next.portal_groups.extend(to.portal_groups.iter().filter(|group| group.tag == *tag));
+                next.portal_groups.sort_by_key(|group| group.tag);
+            }
             StepOfChange::AddPortal(address) => add_portal(&mut next, to, *address),
             StepOfChange::ChangePortal(address) => {
                 let of = |config: &Config| {

@@ -8,7 +8,7 @@ use super::problems::{Collector, Fault, suggest};
 use super::raw::*;
 use super::rbd::{self, RbdImage};
 use super::url::{Url, UrlError};
-use super::{access_files, aoe, limits, scalar, targets};
+use super::{access_files, aoe, limits, portal_groups, scalar, targets};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,8 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
     let cores = cores(&raw.cores, &machine.cores, problems);
     let usable = cores.as_deref().unwrap_or(&machine.cores);
     let portals = portals(&raw.portals, usable, problems);
+    let portal_groups =
+        portals.as_ref().and_then(|portals| portal_groups::portal_groups(raw, portals, problems));
     let luns = luns(raw, machine, problems);
     let targets = targets::targets(raw, machine, problems);
     let srp_guid = match &raw.srp_guid {
@@ -66,6 +68,9 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
     }
     if let (Some(portals), Some(targets)) = (&portals, &targets) {
         check_srp(&raw.portals, portals, targets, problems);
+        if let Some(groups) = &portal_groups {
+            portal_groups::check_port_ids(raw, groups, portals, targets, problems);
+        }
     }
     let config = Config {
         state_dir: state_dir?,
@@ -77,6 +82,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         luns: luns?,
         targets: targets?,
         portals: portals?,
+        portal_groups: portal_groups?,
         aoe: aoe?,
         login_timeout: login_timeout?,
         keep_alive: keep_alive?,

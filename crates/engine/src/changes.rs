@@ -387,11 +387,11 @@ impl<I: Io> Changes<I> {
         let (mut early, mut late) = (Vec::new(), Vec::new());
         for ((lun, number), ports) in served.config.luns.iter().zip(&served.units).zip(ports) {
             let Some(before) = self.units.get(number) else { continue };
-            let after = units::configured(before, lun, ports.clone());
+            let after = units::configured(before, &served.config, lun, ports.clone());
             let mut all = ports.clone();
             all.extend(before.ports.iter().filter(|port| !ports.contains(port)).cloned());
             all.sort_by_key(|port| port.relative_id);
-            let first = Unit { ports: all, ..after.clone() };
+            let first = units::configured(before, &served.config, lun, all);
             if units::differ(before, &first) || changes == Some(*number) {
                 early.push(Arc::new(first.clone()));
             }

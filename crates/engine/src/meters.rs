@@ -8,6 +8,7 @@ use scsi::reservation::holders::{Holders, Registered};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use wire::scsi::AccessState;
 
 /// The counters of a unit, and what its home published last.
 #[derive(Debug)]
@@ -77,6 +78,7 @@ impl UnitMeter {
             threshold_reached: unit.warn_at.map(|_| policy.threshold_reached),
             reservation: reservation(&holders, initiators),
             registered: holders.registered,
+            groups: policy.groups.states().collect(),
         }
     }
 
@@ -149,6 +151,8 @@ pub struct UnitReading {
     pub reservation: Option<Reservation>,
     /// Who is registered.
     pub registered: Vec<Registered>,
+    /// Its target port groups, by their tags, and the states that they are in.
+    pub groups: Vec<(u16, AccessState)>,
 }
 
 /// A reservation.

@@ -2,7 +2,7 @@
 //! here, and so are all channels of SRP.
 
 use config::names::srp_port;
-use config::{Config, TargetPort};
+use config::{Config, PortIds, TargetPort};
 use scsi::unit::{Port, Protocol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ impl Ports {
         let mut all = named(config);
         let earlier = before.into_iter().flat_map(|ports| ports.of_targets.values().flatten());
         let earlier = earlier.map(|port| (port.name.as_str(), port.relative_id)).collect();
-        number(&mut all, &earlier);
+        number(&mut all, &earlier, |group| config.portal_group(group).port_ids);
         let mut of_targets: BTreeMap<usize, Vec<Port>> = BTreeMap::new();
         all.into_iter().for_each(|(target, port)| of_targets.entry(target).or_default().push(port));
         let mut targets_of_luns = vec![Vec::new(); config.luns.len()];
@@ -110,26 +110,39 @@ fn port(name: String, group: u16, device: &str, protocol: Protocol) -> Port {
     Port { relative_id: NO_PORT, group, name, device: device.to_owned(), protocol }
 }
 
-/// Gives each port the number that its name hashes to, or the next free one: there must not be more than there are
-/// numbers.
-fn number(ports: &mut [(usize, Port)], earlier: &BTreeMap<&str, u16>) {
+/// Gives each port the number that its name hashes to among those of its group, or the next free one: there must not be more
+/// than there are numbers.
+fn number(ports: &mut [(usize, Port)], earlier: &BTreeMap<&str, u16>, of_group: impl Fn(u16) -> PortIds) {
     let mut taken = BTreeSet::new();
     for (_, port) in &mut *ports {
         port.relative_id = earlier.get(port.name.as_str()).copied().unwrap_or(NO_PORT);
         taken.insert(port.relative_id);
     }
-    for (_, port) in ports.iter_mut().filter(|(_, port)| port.relative_id == NO_PORT) {
+    // Whoever has all numbers to choose from comes last.
+    let mut unnumbered: Vec<&mut Port> =
+        ports.iter_mut().map(|(_, port)| port).filter(|port| port.relative_id == NO_PORT).collect();
+    unnumbered.sort_by_key(|port| of_group(port.group) == PortIds::ALL);
+    for port in unnumbered {
         // FNV-1a of 32 bits, folded, which must stay as it is forever.
         let hash = port
             .name
             .bytes()
             .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        let mut id = (hash >> 16) as u16 ^ hash as u16;
-        while id == NO_PORT || !taken.insert(id) {
-            id = id.wrapping_add(1);
-        }
+        let hash = (hash >> 16) as u16 ^ hash as u16;
+        // Ports that keep their numbers may have some of a range that is new.
+        let mut ids = from_hash(of_group(port.group), hash).chain(from_hash(PortIds::ALL, hash));
+        let id = ids.find(|id| taken.insert(*id)).expect("there are numbers enough");
         port.relative_id = id;
     }
+}
+
+/// These numbers, from the one that a hash names.
+fn from_hash(ids: PortIds, hash: u16) -> impl Iterator<Item = u16> {
+    let PortIds { first, last } = ids;
+    let count = u32::from(last - first) + 1;
+    let is_one = (first..=last).contains(&hash);
+    let start = if is_one { u32::from(hash - first) } else { u32::from(hash) % count };
+    (0..count).map(move |number| first + ((start + number) % count) as u16)
 }
 
 #[cfg(test)]
@@ -220,10 +233,28 @@ mod tests {
     }
 
     #[test]
+    fn gateways_with_ranges_of_their_own_have_no_number_in_common() {
+        let gateway = |tag: u16, ids: &str| {
+            let group = format!("\n[[portal_group]]\ngroup = {tag}\nport_ids = '{ids}'");
+            let targets =
+                (0..8).map(|n| format!("\n[[target]]\nname = 'iqn.2026-11.a:{n}'\nluns = ['disk']"));
+            let portals = PORTALS.replace("group = 2", &format!("group = {tag}"));
+            let text = portals + &targets.collect::<String>() + &group;
+            let config = Config::from_toml(&text, Path::new("lunette.toml"));
+            let config = config.unwrap_or_else(|problems| panic!("{problems}"));
+            let ports = ports_of(&config).into_iter().filter(|port| port.group == tag);
+            ports.map(|port| port.relative_id).collect::<Vec<u16>>()
+        };
+        let (one, other) = (gateway(2, "100-107"), gateway(3, "200-299"));
+        assert_eq!(one, (100..108).collect::<Vec<u16>>());
+        assert!(other.len() == 8 && other.iter().all(|id| (200..300).contains(id)), "{other:?}");
+    }
+
+    #[test]
     fn names_of_one_hash_have_different_numbers() {
         let mut ports: Vec<_> =
             (0..3).map(|index| (index, port("same".into(), 1, "device", Protocol::Iscsi))).collect();
-        number(&mut ports, &BTreeMap::new());
+        number(&mut ports, &BTreeMap::new(), |_| PortIds::ALL);
         let ids: Vec<u16> = ports.iter().map(|(_, port)| port.relative_id).collect();
         assert_eq!(ids, [ids[0], ids[0] + 1, ids[0] + 2]);
     }

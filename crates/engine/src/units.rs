@@ -11,7 +11,8 @@ use config::{Config, Lun, StoreSpec};
 use reactor::io::Io;
 use reactor::uring::Uring;
 use scsi::unit::Port;
-use scsi::{Home, HomeRequest, Incarnation, Unit, View};
+use scsi::{Home, HomeRequest, Incarnation, PortGroup, Unit, View};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -103,7 +104,7 @@ impl<I: Io> NewUnit<I> {
 }
 
 /// A unit as its LUN is configured now, reached through these ports.
-pub(crate) fn configured(unit: &Unit, lun: &Lun, ports: Vec<Port>) -> Unit {
+pub(crate) fn configured(unit: &Unit, config: &Config, lun: &Lun, ports: Vec<Port>) -> Unit {
     let space = unit.space.clone().or_else(|| knows_space(lun).then(Arc::default));
     space.iter().for_each(|space| space.set_warn_at(lun.warn_at));
     Unit {
@@ -115,6 +116,7 @@ pub(crate) fn configured(unit: &Unit, lun: &Lun, ports: Vec<Port>) -> Unit {
         removable: lun.removable,
         write_cache: lun.write_cache,
         exported: lun.export().is_some(),
+        groups: groups(config, &ports),
         ports,
         ..unit.clone()
     }
@@ -124,9 +126,20 @@ pub(crate) fn configured(unit: &Unit, lun: &Lun, ports: Vec<Port>) -> Unit {
 pub(crate) fn differ(one: &Unit, other: &Unit) -> bool {
     let of = |unit: &Unit| {
         let shown = (unit.product.clone(), unit.thin, unit.read_only, unit.removable);
-        (shown, unit.write_cache, unit.warn_at, unit.exported, unit.ports.clone())
+        let paths = (unit.ports.clone(), unit.groups.clone());
+        (shown, unit.write_cache, unit.warn_at, unit.exported, paths)
     };
     of(one) != of(other)
+}
+
+/// The groups of these ports.
+fn groups(config: &Config, ports: &[Port]) -> Vec<PortGroup> {
+    let tags: BTreeSet<u16> = ports.iter().map(|port| port.group).collect();
+    let group = |tag| {
+        let config::PortalGroup { tag, state, preferred, explicit, .. } = config.portal_group(tag);
+        PortGroup { tag, state, preferred, explicit }
+    };
+    tags.into_iter().map(group).collect()
 }
 
 fn unit<I: Io>(
@@ -162,6 +175,7 @@ fn unit<I: Io>(
         remote: matches!(lun.store, StoreSpec::Remote { .. } | StoreSpec::Nbd { .. }),
         can_keep: config.state_dir.is_some() && lun.serial_lasts,
         copies: Arc::default(),
+        groups: groups(config, &ports),
         ports,
     }
 }

@@ -8,7 +8,9 @@ use crate::discover::DiscoverArguments;
 use crate::generate::GenerateArguments;
 use crate::inquiry::InquiryArguments;
 use crate::luns::LunsArguments;
-use crate::manage::{ChangeArguments, ConfigCommand, GroupCommand, LunCommand, TargetCommand};
+use crate::manage::{
+    ChangeArguments, ConfigCommand, GroupCommand, LunCommand, PortalGroupCommand, TargetCommand,
+};
 use crate::report::ReportArguments;
 use crate::sessions::{DisconnectArguments, SessionsArguments};
 use crate::status::StatusArguments;
@@ -51,6 +53,9 @@ pub(crate) enum Command {
     /// Add, change or remove groups of targets of the running daemon, and in its file
     #[command(subcommand)]
     Group(Box<GroupCommand>),
+    /// List portal groups of the running daemon, or change the asymmetric access state (ALUA) of one, and in its file
+    #[command(subcommand)]
+    PortalGroup(Box<PortalGroupCommand>),
     /// Show on one screen how the running daemon is: cores, portals, LUNs that are not well, sessions, what happened last
     Status(StatusArguments),
     /// List the LUNs of the running daemon: how their stores are, what they do, and how long that takes

@@ -145,6 +145,7 @@ impl Live {
             luns: state::luns(self.daemon.config(), self.daemon.units()),
             targets: state::targets(self.daemon.config()),
             portals: state::portals(self.daemon.config(), self.daemon.addresses()),
+            portal_groups: state::portal_groups(self.daemon.config()),
         });
     }
 
@@ -425,6 +426,7 @@ fn uneditable(subject: &Subject, error: EditError) -> Refused {
 fn subject_name(subject: &Subject) -> String {
     match subject {
         Subject::Lun(name) | Subject::Target(name) | Subject::Group { name, .. } => name.clone(),
+        Subject::PortalGroup(tag) => tag.to_string(),
     }
 }
 

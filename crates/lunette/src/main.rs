@@ -82,6 +82,7 @@ fn run() -> ExitCode {
         Ok(Arguments { command: Command::Lun(command) }) => tool(|| manage::lun(&command)),
         Ok(Arguments { command: Command::Target(command) }) => tool(|| manage::target(&command)),
         Ok(Arguments { command: Command::Group(command) }) => tool(|| manage::group(&command)),
+        Ok(Arguments { command: Command::PortalGroup(command) }) => tool(|| manage::portal_group(&command)),
         Ok(Arguments { command: Command::Status(arguments) }) => tool(|| status::run(&arguments)),
         Ok(Arguments { command: Command::Luns(arguments) }) => tool(|| luns::list(&arguments)),
         Ok(Arguments { command: Command::Top(arguments) }) => tool(|| top::run(&arguments)),

@@ -123,6 +123,30 @@ pub(crate) enum TargetCommand {
     },
 }
 
+/// `lunette portal-group`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PortalGroupCommand {
+    /// List the portal groups of the running daemon: what state each is configured to be in
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        admin: AdminArguments,
+    },
+    /// Change the asymmetric access state of a portal group, or other keys, as in the configuration file: state=standby; KEY=
+    /// removes one
+    Set {
+        /// Its tag: the `group` of its portals
+        group: u16,
+        /// What changes
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        settings: Vec<String>,
+        #[command(flatten)]
+        change: ChangeArguments,
+    },
+}
+
 /// `lunette group`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GroupCommand {
@@ -218,6 +242,32 @@ pub(crate) fn target(command: &TargetCommand) -> Result<String, Failure> {
     }
 }
 
+/// Lists and changes portal groups.
+pub(crate) fn portal_group(command: &PortalGroupCommand) -> Result<String, Failure> {
+    match command {
+        PortalGroupCommand::List { json, admin } => {
+            let groups = admin.list("/v1/portal-groups")?;
+            if *json {
+                return Ok(format!("{}\n", serde_json::to_string_pretty(&groups).unwrap_or_default()));
+            }
+            Ok(groups.iter().map(portal_group_line).collect())
+        }
+        PortalGroupCommand::Set { group, settings, change } => {
+            let path = path(&["portal-groups", &group.to_string()]);
+            change.make("PATCH", &path, Some(&self::settings(settings)?))
+        }
+    }
+}
+
+fn portal_group_line(group: &Value) -> String {
+    let word = |key: &str| group[key].as_str().unwrap_or_default().to_owned();
+    let portals: Vec<&str> =
+        group["portals"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let switches = ["preferred", "explicit"].into_iter().filter(|key| group[*key] == true);
+    let switches: String = switches.map(|key| format!(", {key}")).collect();
+    format!("portal group {}: {}{switches}, {}\n", word("name"), word("state"), portals.join(" "))
+}
+
 /// Changes groups.
 pub(crate) fn group(command: &GroupCommand) -> Result<String, Failure> {
     match command {
@@ -256,7 +306,8 @@ fn list(admin: &AdminArguments, as_json: bool) -> Result<String, Failure> {
 }
 
 /// Keys whose values are not text.
-const SWITCHES: [&str; 5] = ["read_only", "write_cache", "thin", "removable", "deny"];
+const SWITCHES: [&str; 7] =
+    ["read_only", "write_cache", "thin", "removable", "deny", "preferred", "explicit"];
 const NUMBERS: [&str; 4] = ["sessions_max", "queue_depth", "iops_max", "iops_burst"];
 const LISTS: [&str; 5] = ["portals", "luns", "initiators", "networks", "algorithms"];
 /// Keys whose values everybody who lists processes could read.

@@ -49,6 +49,7 @@ pub use state::export::{self, Export};
 pub use state::home::{self, Damaged, Home, HomeReply, HomeRequest, NexusIdentity, Publish, Who};
 pub use state::nexus::{self, NexusId, NexusUnit, Reach};
 pub use state::policy::{self, Policy};
+pub use state::port_groups::{PortGroup, PortGroups};
 pub use state::space::Space;
 pub use state::unit::{self, Incarnation, Unit, View};
 pub use state::{copies, reservation};

@@ -8,6 +8,7 @@ pub mod home;
 pub(crate) mod limits;
 pub mod nexus;
 pub mod policy;
+pub mod port_groups;
 pub(crate) mod readiness;
 pub mod reservation;
 pub mod space;

@@ -4,6 +4,7 @@ use crate::commands::step::{Env, Event, Step, Units};
 use crate::server::exec::Exec;
 use crate::state::home::{Home, HomeReply, HomeRequest, Publish};
 use crate::state::nexus::{NexusId, NexusUnit, Reach};
+use crate::state::port_groups::PortGroup;
 use crate::state::unit::{Incarnation, Port, Protocol, Unit, View};
 use crate::vocabulary::command::{Attribute, Ending, Request, Status};
 use crate::vocabulary::storage::CHUNK_BYTES;
@@ -49,6 +50,7 @@ pub(crate) fn unit() -> Unit {
         can_keep: true,
         copies: Arc::default(),
         ports: vec![port(1, 1), port(2, 2)],
+        groups: vec![PortGroup::new(1), PortGroup::new(2)],
     }
 }
 

@@ -3,6 +3,7 @@
 //! A layout is declared once, with the standard's names ([`field`]): as a value that is read and written whole, and as
 //! fields that are read one by one, or that sense data points at.
 
+pub mod access_state;
 pub mod capacity;
 pub mod cdb;
 pub mod command;
@@ -20,6 +21,7 @@ pub mod status;
 pub mod transport_id;
 pub mod vpd;
 
+pub use access_state::AccessState;
 pub use cdb::Cdb;
 pub use command::Command;
 pub use field::Field;

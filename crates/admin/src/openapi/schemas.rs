@@ -78,6 +78,7 @@ const LUN: &[Field] = &[
         LIST,
         "Who is registered: `initiator`, `target_port`, `key`, and whether it `holds` the reservation",
     ),
+    ("port_groups", LIST, "Its target port groups, each with `group` and the `state` that it is in"),
 ];
 
 const TARGET: &[Field] = &[
@@ -112,6 +113,16 @@ const PORTAL: &[Field] = &[
     ("cores", TEXT, "Cores that take its connections"),
     ("transports", LIST, "iscsi, iser, srp"),
     ("rdma", &["boolean", "string"], "Whether RDMA devices listen; \"only\": TCP does not"),
+];
+
+const PORTAL_GROUP: &[Field] = &[
+    ("name", TEXT, "Its tag, for paths"),
+    ("group", NUMBER, "Its tag"),
+    ("state", TEXT, "The asymmetric access state that is configured; each LUN has the one that it is in"),
+    ("preferred", SWITCH, "Initiators should prefer it"),
+    ("explicit", SWITCH, "Initiators may set its state, each for a LUN"),
+    ("port_ids", TEXT_OR_NONE, "What its ports are numbered by; null: all numbers"),
+    ("portals", LIST, "Names of its portals"),
 ];
 
 const SESSION: &[Field] = &[
@@ -162,6 +173,7 @@ pub(super) fn all() -> Value {
         ("Target", TARGET),
         ("Group", GROUP),
         ("Portal", PORTAL),
+        ("PortalGroup", PORTAL_GROUP),
         ("Session", SESSION),
         ("Steps", STEPS),
         ("Problem", PROBLEM),

@@ -62,6 +62,11 @@ impl<'a> Tables<'a> {
         find(|a, b| a == b).or_else(|| find(str::eq_ignore_ascii_case))
     }
 
+    /// The one with this number under a key.
+    pub(super) fn with_number(&mut self, key: &str, number: i64) -> Option<usize> {
+        (0..self.len()).find(|index| self.get_mut(*index).get(key).and_then(Item::as_integer) == Some(number))
+    }
+
     /// Appends one.
     pub(super) fn push(&mut self, table: &Table) {
         match self {

@@ -317,4 +317,6 @@ mod rights;
 #[cfg(test)]
 mod live;
 #[cfg(test)]
+mod port_groups;
+#[cfg(test)]
 mod tests;

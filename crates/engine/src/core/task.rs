@@ -61,6 +61,8 @@ pub(super) struct Task {
     pub(super) claim: Option<Claim>,
     /// It was aborted, and lingers until its storage operation or its home has ended.
     pub(super) aborted: bool,
+    /// It may do nothing more to the medium: its target port group is not active any more.
+    deactivated: bool,
     /// Its ending, until the home has ended what QERR ends with it; or, for the log, until its data has left.
     held: Option<Box<Ending>>,
     /// It outlives its command (SANITIZE, FORMAT UNIT, a copy with IMMED); the nexus state that it then works with is its
@@ -148,6 +150,7 @@ impl Task {
             gated: false,
             claim: None,
             aborted: false,
+            deactivated: false,
             held: None,
             detached: None,
         }
@@ -167,6 +170,13 @@ impl Task {
     /// Whether it was aborted, but its storage operation has not come back: it may still touch the medium.
     pub(super) fn may_still_write(&self) -> bool {
         self.aborted && matches!(self.state, State::Storing | State::Reading { .. })
+    }
+
+    /// It may do nothing more to the medium, unless nothing can end it. Whether it still does, by a storage operation that has not
+    /// come back.
+    pub(super) fn deactivate(&mut self) -> bool {
+        self.deactivated = !self.is_unstoppable();
+        self.deactivated && matches!(self.state, State::Storing | State::Reading { .. })
     }
 
     /// Whether it works on this unit: it is for it, or copies from or to it.

@@ -3,7 +3,8 @@
 use super::{fault, refused};
 use admin::{Fault, Refusal, Refused};
 use config::{
-    AdminAccess, ByDevice, Config, Group, Host, Lun, Portal, StepOfChange, StoreSpec, Target, diff,
+    AdminAccess, ByDevice, Config, Group, Host, Lun, Portal, PortalGroup, StepOfChange, StoreSpec, Target,
+    diff,
 };
 use std::fmt;
 use std::fs::Metadata;
@@ -236,6 +237,10 @@ fn text(step: &StepOfChange, old: &Config, new: &Config) -> String {
             let what = both.map_or_else(Vec::new, |(old, new)| properties(old, new));
             format!("change {} of LUN {name}", what.join(", "))
         }
+        StepOfChange::ChangePortalGroup(tag) => {
+            let what = portal_group(old.portal_group(*tag), new.portal_group(*tag));
+            format!("portal group {tag}: {}", what.join(", "))
+        }
         StepOfChange::AddPortal(address) => format!("listen on {address}"),
         StepOfChange::ChangePortal(address) => {
             let of =
@@ -308,6 +313,17 @@ fn properties(old: &Lun, new: &Lun) -> Vec<String> {
         ("limits", old.limits == new.limits),
     ]);
     if named.is_empty() { vec!["properties".into()] } else { named }
+}
+
+fn portal_group(old: PortalGroup, new: PortalGroup) -> Vec<String> {
+    let state = (old.state != new.state)
+        .then(|| format!("change state from {} to {}", old.state.name(), new.state.name()));
+    let others = differing([
+        ("preferred", old.preferred == new.preferred),
+        ("explicit", old.explicit == new.explicit),
+        ("port_ids", old.port_ids == new.port_ids),
+    ]);
+    state.into_iter().chain(others.into_iter().map(|key| format!("change {key}"))).collect()
 }
 
 fn portal(old: &Portal, new: &Portal) -> Vec<String> {

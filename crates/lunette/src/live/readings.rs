@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wire::SenseKey;
+use wire::scsi::AccessState;
 
 /// A daemon's counters, for clients of the admin interface.
 pub(crate) struct Readings {
@@ -53,6 +54,7 @@ fn lun(unit: &UnitReading) -> Map<String, Value> {
         "threshold_reached": unit.threshold_reached,
         "reservation": unit.reservation.as_ref().map(reservation),
         "registrations": registrations.collect::<Vec<_>>(),
+        "port_groups": unit.groups.iter().map(port_group).collect::<Vec<_>>(),
     });
     match json {
         Value::Object(fields) => fields,
@@ -70,6 +72,10 @@ pub(super) fn state(state: StoreState) -> &'static str {
 
 fn reservation(Reservation { kind, holders }: &Reservation) -> Value {
     json!({ "type": kind, "holders": holders })
+}
+
+fn port_group((group, state): &(u16, AccessState)) -> Value {
+    json!({ "group": group, "state": state.name() })
 }
 
 fn core(core: &CoreReading) -> Value {

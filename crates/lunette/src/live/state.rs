@@ -1,9 +1,13 @@
 //! The published state of the daemon, as JSON.
 
-use config::{ByDevice, Config, Group, HugePages, Limits, Lun, Portal, Rate, StoreSpec, Target, show_cores};
+use config::{
+    ByDevice, Config, Group, HugePages, Limits, Lun, PortIds, Portal, PortalGroup, Rate, StoreSpec, Target,
+    show_cores,
+};
 use engine::daemon::UnitSummary;
 use proto::iscsi::chap::Algorithm;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 /// LUNs.
@@ -103,6 +107,27 @@ fn numbered(config: &Config, luns: &[(u16, usize)]) -> Vec<Value> {
 /// Portals with the addresses that are bound.
 pub(super) fn portals(config: &Config, bound: &[SocketAddr]) -> Vec<Value> {
     config.portals.iter().enumerate().map(|(index, portal)| self::portal(portal, bound.get(index))).collect()
+}
+
+/// Groups of portals.
+pub(super) fn portal_groups(config: &Config) -> Vec<Value> {
+    let tags: BTreeSet<u16> = config.portals.iter().map(|portal| portal.group).collect();
+    tags.into_iter().map(|tag| portal_group(config, tag)).collect()
+}
+
+fn portal_group(config: &Config, tag: u16) -> Value {
+    let PortalGroup { state, preferred, explicit, port_ids, .. } = config.portal_group(tag);
+    let portals = config.portals.iter().filter(|portal| portal.group == tag);
+    let PortIds { first, last } = port_ids;
+    json!({
+        "name": tag.to_string(),
+        "group": tag,
+        "state": state.name(),
+        "preferred": preferred,
+        "explicit": explicit,
+        "port_ids": (port_ids != PortIds::ALL).then(|| format!("{first}-{last}")),
+        "portals": portals.map(|portal| portal.listen.to_string()).collect::<Vec<_>>(),
+    })
 }
 
 fn portal(portal: &Portal, bound: Option<&SocketAddr>) -> Value {

@@ -35,6 +35,7 @@ mod network;
 mod nexus;
 mod notify;
 mod page;
+mod paths;
 mod real_input;
 mod reload;
 mod report;

@@ -31,7 +31,7 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
     let transport = unit.port(env.nexus.target_port).map_or(0, transport);
     let mut standard = StandardData {
         removable: unit.removable,
-        target_port_groups: IMPLICIT,
+        target_port_groups: if unit.has_explicit_groups() { IMPLICIT | EXPLICIT } else { IMPLICIT },
         third_party_copy: true,
         multiple_ports: unit.ports.len() > 1,
         product: padded(&unit.product),
@@ -85,8 +85,9 @@ fn common(transport: u16) -> StandardData {
     }
 }
 
-/// TPGS: implicit asymmetric access alone.
+/// TPGS: states change by themselves, or by SET TARGET PORT GROUPS.
 const IMPLICIT: u8 = 1;
+const EXPLICIT: u8 = 2;
 
 #[cfg(test)]
 mod tests {

@@ -102,6 +102,7 @@ pub(crate) fn moved(error: StoreError, by: u32) -> StoreError {
         | StoreError::Unavailable
         | StoreError::Cancelled
         | StoreError::Busy
-        | StoreError::Reserved => error,
+        | StoreError::Reserved
+        | StoreError::Deactivated => error,
     }
 }

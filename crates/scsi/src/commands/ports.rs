@@ -1,13 +1,17 @@
-//! REPORT TARGET PORT GROUPS and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 sections 6.37 and 6.36).
+//! REPORT and SET TARGET PORT GROUPS, and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 sections 6.37, 6.45 and 6.36).
 
 use crate::commands::admission::Admission;
 use crate::commands::answer::Answer;
-use crate::commands::step::Env;
+use crate::commands::media::{failed, refused, taken, unexpected};
+use crate::commands::step::{Env, Event, Step};
+use crate::state::home::{HomeReply, HomeRequest};
+use crate::state::port_groups::PortGroups;
 use crate::state::unit::Port;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
-use wire::scsi::command::{ReportSupportedFunctions, ReportTargetPortGroups};
-use wire::scsi::parameters::{GroupPort, PortGroup};
+use wire::scsi::AccessState;
+use wire::scsi::command::{ReportSupportedFunctions, ReportTargetPortGroups, SetTargetPortGroups};
+use wire::scsi::parameters::{GroupPort, PortGroup, SetPortGroup};
 
 /// ATS, ATSS, CTSS, LURS and TRS: ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, target resets.
 const FUNCTIONS: u8 = 0x80 | 0x40 | 0x10 | 0x08 | 0x02;
@@ -30,11 +34,9 @@ fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
     let mut ports: Vec<&Port> = env.nexus.ports(&env.view.unit).collect();
     ports.sort_by_key(|port| port.group);
     for members in ports.chunk_by(|one, other| one.group == other.group) {
-        let group = members.first().map_or(0, |port| port.group);
+        let tag = members.first().map_or(0, |port| port.group);
         let ports = u8::try_from(members.len()).unwrap_or(u8::MAX);
-        // Active/optimized is the one state that a group is ever in.
-        let group = PortGroup { can_be_optimized: true, group, ports, ..PortGroup::ZERO };
-        body.extend_from_slice(&group.to_bytes());
+        body.extend_from_slice(&descriptor(&env.view.policy.groups, tag, ports).to_bytes());
         for port in members.iter().take(usize::from(ports)) {
             body.extend_from_slice(&GroupPort { relative_id: port.relative_id }.to_bytes());
         }
@@ -46,6 +48,82 @@ fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
     data.extend_from_slice(extended);
     data.extend_from_slice(&body);
     Ok(())
+}
+
+fn descriptor(groups: &PortGroups, tag: u16, ports: u8) -> PortGroup {
+    let group = PortGroup { supported: AccessState::SUPPORTED, group: tag, ports, ..PortGroup::ZERO };
+    match groups.get(tag) {
+        Some(current) => PortGroup {
+            preferred: current.configured.preferred,
+            state: current.state.code(),
+            status: current.status,
+            ..group
+        },
+        None => group,
+    }
+}
+
+/// SET TARGET PORT GROUPS.
+pub(crate) fn set_groups<P: From<SetPortGroups>>(admission: &Admission<'_>) -> Result<P, Failure> {
+    let len = admission.cdb().get(SetTargetPortGroups::LIST_BYTES);
+    let is_whole = usize::try_from(len).is_ok_and(|len| len.checked_rem(SetPortGroup::BYTES) == Some(0));
+    if !is_whole || len > SetPortGroups::LIST_BYTES_MAX || admission.request.write_bytes < len {
+        return Err(Check::PARAMETER_LENGTH.into());
+    }
+    Ok(P::from(SetPortGroups { len }))
+}
+
+/// The program of SET TARGET PORT GROUPS.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SetPortGroups {
+    len: u32,
+}
+
+impl SetPortGroups {
+    /// More descriptors than a unit can have groups with ports of their own.
+    const LIST_BYTES_MAX: u32 = 4096;
+
+    pub(crate) fn buffer_bytes(&self) -> u32 {
+        self.len
+    }
+
+    pub(crate) fn next(&mut self, env: &Env<'_>, event: Event) -> Step {
+        match event {
+            // Of no groups; that is no error (SPC-4 section 6.45).
+            Event::Start if self.len == 0 => taken(0),
+            Event::Start => Step::Fetch { at: 0, len: self.len },
+            Event::Fetched => {
+                let list = usize::try_from(self.len).ok().and_then(|len| env.buffer.get(..len));
+                match states(env, list.unwrap_or_default()) {
+                    Ok(states) => {
+                        let from = env.nexus.identity();
+                        Step::Home(Box::new(HomeRequest::SetAccessStates { from, states }))
+                    }
+                    Err(check) => refused(env, check),
+                }
+            }
+            Event::Home(HomeReply::Done) => taken(self.len),
+            Event::Home(HomeReply::Conflict) => refused(env, Failure::CONFLICT),
+            Event::Home(HomeReply::Check(check)) => refused(env, check),
+            Event::Stored(Err(error)) => failed(env, error),
+            Event::Stored(Ok(_)) | Event::Pushed | Event::Detached => unexpected(env),
+        }
+    }
+}
+
+/// Groups and their states, of a parameter list; only of groups that are reported to the initiator.
+fn states(env: &Env<'_>, list: &[u8]) -> Result<Vec<(u16, AccessState)>, Check> {
+    let mut states = Vec::new();
+    for (at, bytes) in (0u16..).step_by(SetPortGroup::BYTES).zip(list.chunks(SetPortGroup::BYTES)).skip(1) {
+        let SetPortGroup { state, group } = SetPortGroup::read(bytes);
+        let byte = |field: u16| Check::parameter_byte(at.saturating_add(field));
+        let state = AccessState::of_code(state).ok_or_else(|| byte(SetPortGroup::STATE.byte()))?;
+        if !env.nexus.ports(&env.view.unit).any(|port| port.group == group) {
+            return Err(byte(SetPortGroup::GROUP.byte()));
+        }
+        states.push((group, state));
+    }
+    Ok(states)
 }
 
 /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
@@ -69,53 +147,4 @@ fn build_functions(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(),
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::testing::Bench;
-    use wire::scsi::command::{Inquiry, ReportSupportedFunctions, ReportTargetPortGroups};
-
-    #[test]
-    fn groups_hold_their_ports() {
-        let mut bench = Bench::new();
-        let body = [0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2];
-        let data = bench.read(ReportTargetPortGroups::new(256)).assert_good().data.clone();
-        assert_eq!(data, [&[0, 0, 0, 24][..], &body].concat());
-        let data = bench
-            .read(ReportTargetPortGroups { format: 1, ..ReportTargetPortGroups::new(256) })
-            .assert_good()
-            .data
-            .clone();
-        assert_eq!(data, [&[0, 0, 0, 28, 0x10, 0, 0, 0][..], &body].concat());
-    }
-
-    #[test]
-    fn ports_that_are_hidden_from_an_initiator_are_reported_to_others_alone() {
-        let mut bench = Bench::new();
-        let mut pages = || {
-            [0, 1].map(|nexus| {
-                bench.run(nexus, Inquiry::page(0x88, 1024), &[], 1024).assert_good().data.clone()
-            })
-        };
-        let [all, same] = pages();
-        assert!(all == same && all.len() > 4);
-        bench.nexuses[1].hidden_ports = [2].into();
-        let mut pages = || {
-            [0, 1].map(|nexus| {
-                bench.run(nexus, Inquiry::page(0x88, 1024), &[], 1024).assert_good().data.clone()
-            })
-        };
-        let [first, second] = pages();
-        assert!(first == all && all[4..].starts_with(&second[4..]) && second.len() < all.len());
-        let groups = bench.run(1, ReportTargetPortGroups::new(256), &[], 256).assert_good().data.clone();
-        assert_eq!(groups, [0, 0, 0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]);
-    }
-
-    #[test]
-    fn functions_in_both_forms() {
-        let mut bench = Bench::new();
-        let report =
-            |extended, len| ReportSupportedFunctions { extended, ..ReportSupportedFunctions::new(len) };
-        assert_eq!(bench.read(report(false, 4)).assert_good().data, [0xda, 0, 0, 0]);
-        assert_eq!(bench.read(report(true, 16)).assert_good().data.len(), 16);
-        bench.read(report(false, 3)).assert_invalid_field(6);
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 use crate::commands::admission::Admission;
 use crate::commands::answer::Answer;
 use crate::commands::step::Env;
+use crate::state::port_groups::Accepted;
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
 use wire::scsi::command::RequestSense;
@@ -13,11 +14,14 @@ pub(crate) fn begin<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Fai
     Ok(P::from(Answer::new(*cdb, cdb.get(RequestSense::ALLOCATION).into(), build)))
 }
 
-/// A pending unit attention, which is thereby reported; else why the unit is not ready; else NO SENSE.
+/// A pending unit attention, which is thereby reported; else why the port or the unit is not ready; else NO SENSE.
 fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     let check = match env.nexus.take_attention() {
         Some(attention) => attention.check(),
-        None => env.view.not_ready().unwrap_or(Check::NO_SENSE),
+        None => {
+            let inactive = env.view.policy.groups.refusal(env.nexus.target_port, Accepted::WhileActive);
+            inactive.or_else(|| env.view.not_ready()).unwrap_or(Check::NO_SENSE)
+        }
     };
     data.extend_from_slice(check.encode_as(cdb.get(RequestSense::DESCRIPTOR)).as_bytes());
     Ok(())

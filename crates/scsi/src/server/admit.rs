@@ -4,6 +4,7 @@ use crate::commands::admission::Admission;
 use crate::server::exec::{Exec, Program, Transfer};
 use crate::server::table::{self, Command};
 use crate::state::nexus::NexusUnit;
+use crate::state::policy::Policy;
 use crate::state::readiness::Precondition;
 use crate::state::unit::View;
 use crate::vocabulary::command::{Attribute, Ending, Request};
@@ -58,10 +59,23 @@ impl View {
             return Err(attention.check().into());
         }
         if nexus.access.conflicts(command.reservation) {
-            return Err(Failure::CONFLICT);
+            self.check_access(nexus, command)?;
         }
         self.check_precondition(nexus, command.gate)?;
         (command.begin)(&Admission { view: self, nexus, request })
+    }
+}
+
+impl View {
+    /// The state of the target port group, then reservations.
+    #[cold]
+    fn check_access(&self, nexus: &NexusUnit, command: &Command) -> Result<(), Failure> {
+        let Policy { groups, reservations, .. } = &*self.policy;
+        if let Some(check) = groups.refusal(nexus.target_port, command.accepted) {
+            return Err(check.into());
+        }
+        let access = reservations.access(nexus.id, &nexus.transport_id, nexus.target_port);
+        if access.conflicts(command.reservation) { Err(Failure::CONFLICT) } else { Ok(()) }
     }
 }
 

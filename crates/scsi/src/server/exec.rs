@@ -9,6 +9,7 @@ use crate::commands::export::OrderProgram;
 use crate::commands::lba_status::LbaStatus;
 use crate::commands::media::{Chunk, atomic, compare, same, sync, transfer, unmap};
 use crate::commands::mode::ModeSelect;
+use crate::commands::ports::SetPortGroups;
 use crate::commands::power::{Prevent, StartStop};
 use crate::commands::reservation::{PersistentReserveOut, ReserveRelease};
 use crate::commands::step::Env;
@@ -58,6 +59,8 @@ pub(crate) enum Program {
     StartStop(StartStop),
     /// PREVENT ALLOW MEDIUM REMOVAL.
     Prevent(Prevent),
+    /// SET TARGET PORT GROUPS.
+    SetPortGroups(SetPortGroups),
     /// PERSISTENT RESERVE OUT.
     PersistentReserveOut(PersistentReserveOut),
     /// RESERVE and RELEASE.
@@ -100,6 +103,7 @@ made_of! {
     ModeSelect: ModeSelect,
     StartStop: StartStop,
     Prevent: Prevent,
+    SetPortGroups: SetPortGroups,
     PersistentReserveOut: PersistentReserveOut,
     ReserveRelease: ReserveRelease,
     Erase: Box<Erase>,
@@ -198,6 +202,7 @@ impl Exec {
             Program::ModeSelect(program) => program.next(env, event),
             Program::StartStop(program) => program.next(env, event),
             Program::Prevent(program) => program.next(env, event),
+            Program::SetPortGroups(program) => program.next(env, event),
             Program::PersistentReserveOut(program) => program.next(env, event),
             Program::ReserveRelease(program) => program.next(env, event),
             Program::Erase(program) => program.next(env, event),
@@ -227,6 +232,7 @@ impl Exec {
             Program::LbaStatus(program) => program.buffer_bytes(),
             Program::Answer(program) => program.buffer_bytes(),
             Program::ModeSelect(program) => program.buffer_bytes(),
+            Program::SetPortGroups(program) => program.buffer_bytes(),
             Program::PersistentReserveOut(program) => program.buffer_bytes(),
             Program::Erase(program) => program.buffer_bytes(),
             Program::ExtendedCopy(program) => program.buffer_bytes(),
@@ -261,6 +267,7 @@ impl Exec {
             | Program::ModeSelect(_)
             | Program::StartStop(_)
             | Program::Prevent(_)
+            | Program::SetPortGroups(_)
             | Program::PersistentReserveOut(_)
             | Program::ReserveRelease(_)
             | Program::WriteCache(_)
@@ -280,6 +287,7 @@ impl Exec {
             Program::ModeSelect(_)
             | Program::StartStop(_)
             | Program::Prevent(_)
+            | Program::SetPortGroups(_)
             | Program::PersistentReserveOut(_)
             | Program::ReserveRelease(_)
             | Program::WriteCache(_)
@@ -363,6 +371,7 @@ mod tests {
         let mut bench = Bench::of(unit(), 1 << 20);
         bench.add_ata();
         Arc::make_mut(&mut bench.view.policy).traits.cryptographic_erase = true;
+        Arc::make_mut(&mut bench.view.unit).groups[0].explicit = true;
         bench.nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
         bench
     }

@@ -122,7 +122,7 @@ mod tests {
         let long = |head: [u8; 2], rest: &[u8]| [&head[..], rest].concat();
         let range = [255; 12];
         assert_eq!(usage(0xa3, 0x0c), [0xa3, 0x0c, 0x87, 255, 255, 255, 255, 255, 255, 255, 0, 0]);
-        assert_eq!(usage(0xa3, 0x0a), [0xa3, 0x0a, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0]);
+        assert_eq!(usage(0xa3, 0x0a), [0xa3, 0xea, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0]);
         let capacity = [0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0];
         assert_eq!(usage(0x9e, 0x10), long([0x9e, 0x10], &capacity));
         assert_eq!(usage(0x9e, 0x12), [&[0x9e, 0x12][..], &range, &[0, 0]].concat());

@@ -4,6 +4,7 @@ mod commands;
 
 use crate::commands::admission::Admission;
 use crate::server::exec::Program;
+use crate::state::port_groups::Accepted;
 use crate::state::readiness::Precondition;
 use crate::state::unit::View;
 use crate::vocabulary::command::ReservationClass;
@@ -28,6 +29,8 @@ pub(crate) enum Offer {
     Cryptographic,
     /// On units that are exported by ATA over Ethernet.
     Exported,
+    /// On units with target port groups whose states initiators may change.
+    Explicit,
 }
 
 /// Makes the program of one command from its CDB.
@@ -45,6 +48,8 @@ pub(crate) struct Command {
     pub(crate) reservation: ReservationClass,
     /// What must hold.
     pub(crate) gate: Precondition,
+    /// In which states of the target port group.
+    pub(crate) accepted: Accepted,
     /// When it exists.
     pub(crate) offer: Offer,
     /// Recommended command timeout in seconds.
@@ -67,6 +72,7 @@ impl Command {
             Offer::Atomic => view.atomic_blocks_max() > 0,
             Offer::Compare => view.compare_blocks_max() > 0,
             Offer::Exported => view.unit.exported,
+            Offer::Explicit => view.unit.has_explicit_groups(),
             Offer::Cryptographic => view.policy.traits.cryptographic_erase,
         }
     }

@@ -21,6 +21,8 @@ pub enum UnitAttention {
     CapacityChanged,
     /// MODE PARAMETERS CHANGED.
     ModeChanged,
+    /// ASYMMETRIC ACCESS STATE CHANGED.
+    AccessStateChanged,
     /// RESERVATIONS PREEMPTED.
     ReservationsPreempted,
     /// RESERVATIONS RELEASED.
@@ -49,6 +51,7 @@ impl UnitAttention {
             UnitAttention::MediumChanged => code::MEDIUM_MAY_HAVE_CHANGED,
             UnitAttention::CapacityChanged => code::CAPACITY_DATA_CHANGED,
             UnitAttention::ModeChanged => code::MODE_PARAMETERS_CHANGED,
+            UnitAttention::AccessStateChanged => code::ASYMMETRIC_ACCESS_STATE_CHANGED,
             UnitAttention::ReservationsPreempted => code::RESERVATIONS_PREEMPTED,
             UnitAttention::ReservationsReleased => code::RESERVATIONS_RELEASED,
             UnitAttention::RegistrationsPreempted => code::REGISTRATIONS_PREEMPTED,
@@ -71,7 +74,7 @@ impl UnitAttention {
     pub fn is_of_unit(self) -> bool {
         use UnitAttention::*;
         match self {
-            CapacityChanged | InquiryChanged | LunsChanged | ThinThreshold => true,
+            CapacityChanged | InquiryChanged | LunsChanged | ThinThreshold | AccessStateChanged => true,
             PowerOn | Reset | NexusLoss | CommandsCleared | MediumChanged | ModeChanged => false,
             ReservationsPreempted | ReservationsReleased | RegistrationsPreempted => false,
         }
@@ -87,6 +90,7 @@ impl UnitAttention {
             UnitAttention::MediumChanged
             | UnitAttention::CapacityChanged
             | UnitAttention::ModeChanged
+            | UnitAttention::AccessStateChanged
             | UnitAttention::ReservationsPreempted
             | UnitAttention::ReservationsReleased
             | UnitAttention::RegistrationsPreempted

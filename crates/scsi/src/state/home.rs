@@ -7,6 +7,8 @@ use crate::state::attention::UnitAttention;
 use crate::state::export;
 use crate::state::nexus::{NexusId, NexusUnit};
 use crate::state::policy::Policy;
+use crate::state::port_groups::{Accepted, PortGroups};
+use crate::state::reservation::ReserveOut;
 use crate::state::unit::Unit;
 use crate::vocabulary::command::ReservationClass;
 use crate::vocabulary::modes::{EraseKind, Modes, ModesChange};
@@ -15,6 +17,7 @@ use crate::vocabulary::storage::{BlockSizes, Traits};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::aoe::Mac;
+use wire::scsi::AccessState;
 use wire::scsi::transport_id::{TransportId, aoe_mac};
 
 /// Something for a unit's home to decide.
@@ -25,7 +28,7 @@ pub enum HomeRequest {
         /// Who.
         from: NexusIdentity,
         /// The CDB's service action, scope and type, and the parameter list.
-        order: crate::state::reservation::ReserveOut,
+        order: ReserveOut,
     },
     /// RESERVE(6) or RESERVE(10).
     Reserve(NexusIdentity),
@@ -44,6 +47,13 @@ pub enum HomeRequest {
         from: NexusIdentity,
         /// What its pages set.
         change: ModesChange,
+    },
+    /// SET TARGET PORT GROUPS: these groups are to be in these states.
+    SetAccessStates {
+        /// Who.
+        from: NexusIdentity,
+        /// Tags and states.
+        states: Vec<(u16, AccessState)>,
     },
     /// START STOP UNIT.
     StartStop {
@@ -122,6 +132,7 @@ impl HomeRequest {
     fn subject_to_reservations(&self) -> Option<(&NexusIdentity, ReservationClass)> {
         match self {
             HomeRequest::SetModes { from, .. }
+            | HomeRequest::SetAccessStates { from, .. }
             | HomeRequest::EraseBegin { from, .. }
             | HomeRequest::SanitizeExitFailure { from } => Some((from, ReservationClass::Write)),
             HomeRequest::StartStop { from, start, load_eject } => {
@@ -151,6 +162,34 @@ impl HomeRequest {
         }
     }
 
+    /// Who comes by a port whose group must be in such a state: it may have left that since the command was admitted.
+    fn subject_to_access_state(&self) -> Option<(&NexusIdentity, Accepted)> {
+        match self {
+            HomeRequest::PersistentReserveOut { from, .. } | HomeRequest::SetModes { from, .. } => {
+                Some((from, Accepted::InStandby))
+            }
+            HomeRequest::SetAccessStates { from, .. } => Some((from, Accepted::Settled)),
+            HomeRequest::Reserve(from)
+            | HomeRequest::Release(from)
+            | HomeRequest::StartStop { from, .. }
+            | HomeRequest::PreventRemoval { from, .. }
+            | HomeRequest::EraseBegin { from, .. }
+            | HomeRequest::SanitizeExitFailure { from } => Some((from, Accepted::WhileActive)),
+            HomeRequest::Export { .. }
+            | HomeRequest::EraseEnd { .. }
+            | HomeRequest::QueueError { .. }
+            | HomeRequest::AbortTaskSet { .. }
+            | HomeRequest::ClearTaskSet { .. }
+            | HomeRequest::Reset { .. }
+            | HomeRequest::StoreChanged(_)
+            | HomeRequest::SpaceChanged
+            | HomeRequest::StoreReset
+            | HomeRequest::StoreFailed(_)
+            | HomeRequest::NexusLost(_)
+            | HomeRequest::Configure(_) => None,
+        }
+    }
+
     /// The sender of a request that would change the unit for others as well. Task management is checked
     /// before.
     pub(crate) fn changer(&self, policy: &Policy) -> Option<&NexusIdentity> {
@@ -158,6 +197,7 @@ impl HomeRequest {
             HomeRequest::PersistentReserveOut { from, .. }
             | HomeRequest::Reserve(from)
             | HomeRequest::Export { from, .. }
+            | HomeRequest::SetAccessStates { from, .. }
             | HomeRequest::EraseBegin { from, .. }
             | HomeRequest::SanitizeExitFailure { from } => (from, true),
             HomeRequest::SetModes { from, change } => (from, change.of(policy.modes) != policy.modes),
@@ -217,6 +257,9 @@ pub struct Publish {
     pub attentions: Vec<(Who, UnitAttention)>,
     /// Tasks to abort on this unit. Each core answers only when none of them can touch the medium any more.
     pub aborts: Vec<(Who, Aborted)>,
+    /// Ports by which the medium may not be accessed any more. Each core has what was begun there do nothing more to the medium,
+    /// and answers only when that is so.
+    pub deactivated: Vec<u16>,
     /// What must be durable before the reply is given (APTPL, an operation that erases), as bytes for the state directory;
     /// empty bytes: remove what was kept.
     pub persist: Option<Vec<u8>>,
@@ -307,6 +350,7 @@ impl Home {
             reservations: Arc::default(),
             erasure: None,
             export: Arc::default(),
+            groups: Arc::new(unit.port_groups()),
         };
         Home { policy: Arc::new(policy), unit, preventing: BTreeMap::new(), before: None }
     }
@@ -327,6 +371,11 @@ impl Home {
 
     /// Decides. What is published must be applied by every core before the reply is given.
     pub fn handle(&mut self, request: HomeRequest) -> (HomeReply, Option<Publish>) {
+        if let Some((from, accepted)) = request.subject_to_access_state()
+            && let Some(check) = self.policy.groups.refusal(from.target_port, accepted)
+        {
+            return (HomeReply::Check(check), None);
+        }
         if let Some((from, class)) = request.subject_to_reservations() {
             let access = self.policy.reservations.access(from.nexus, &from.transport_id, from.target_port);
             if access.conflicts(class) {
@@ -350,6 +399,7 @@ impl Home {
                 draft.set_modes(from.nexus, change);
                 draft.look_at_space(&self.unit)
             }
+            HomeRequest::SetAccessStates { from, states } => draft.set_access_states(from.nexus, &states),
             HomeRequest::SpaceChanged => draft.look_at_space(&self.unit),
             HomeRequest::StartStop { from, start, load_eject } => {
                 draft.start_stop(from.nexus, start, load_eject)
@@ -449,6 +499,8 @@ pub(crate) struct Draft {
     pub(crate) attentions: Vec<(Who, UnitAttention)>,
     /// Tasks to abort.
     pub(crate) aborts: Vec<(Who, Aborted)>,
+    /// Ports by which the medium may not be accessed any more.
+    deactivated: Vec<u16>,
     /// Reservations are to be kept anew.
     pub(crate) persist: bool,
     /// The unit itself changes.
@@ -462,6 +514,7 @@ impl Draft {
             policy: policy.clone(),
             attentions: Vec::new(),
             aborts: Vec::new(),
+            deactivated: Vec::new(),
             persist: false,
             unit: None,
             is_changed: false,
@@ -484,6 +537,7 @@ impl Draft {
             unit: self.unit,
             attentions: self.attentions,
             aborts: self.aborts,
+            deactivated: self.deactivated,
             persist: None,
         })
     }
@@ -495,6 +549,27 @@ impl Draft {
         }
         self.policy.modes = modes;
         self.attentions.push((Who::Others(from), UnitAttention::ModeChanged));
+        self.changed()
+    }
+
+    fn set_access_states(&mut self, from: NexusId, states: &[(u16, AccessState)]) -> HomeReply {
+        match self.policy.groups.set(states) {
+            Ok(after) => self.change_groups(after, Who::Others(from)),
+            Err(check) => HomeReply::Check(check),
+        }
+    }
+
+    /// SPC-4 section 5.15.2.8 has each nexus notified, but the one that asked for it.
+    fn change_groups(&mut self, after: PortGroups, notified: Who) -> HomeReply {
+        let before = &self.policy.groups;
+        if **before == after {
+            return HomeReply::Done;
+        }
+        if before.differ(&after) {
+            self.attentions.push((notified, UnitAttention::AccessStateChanged));
+        }
+        self.deactivated = before.deactivated(&after);
+        self.policy.groups = Arc::new(after);
         self.changed()
     }
 
@@ -606,7 +681,7 @@ impl Draft {
     fn configure(&mut self, before: &Unit, after: &Arc<Unit>) -> HomeReply {
         let inquiry = |unit: &Unit| {
             let shown = (unit.product.clone(), unit.removable, unit.thin, unit.exported);
-            (shown, unit.ports.len() > 1)
+            (shown, unit.ports.len() > 1, unit.has_explicit_groups())
         };
         if inquiry(before) != inquiry(after) {
             self.attentions.push((Who::Everyone, UnitAttention::InquiryChanged));
@@ -629,6 +704,7 @@ impl Draft {
             let table = self.policy.reservations.with_ports(&before.ports, &after.ports);
             self.policy.reservations = Arc::new(table);
         }
+        self.change_groups(self.policy.groups.configured(after.port_groups()), Who::Everyone);
         self.unit = Some(Arc::clone(after));
         self.changed()
     }

@@ -37,7 +37,7 @@ pub struct NexusUnit {
     pub read_only: bool,
     /// Pending unit attentions, oldest first, each once; at most [`NexusUnit::ATTENTIONS_MAX`].
     pub attentions: VecDeque<UnitAttention>,
-    /// What reservations let this nexus do, computed from the policy of `access_epoch`.
+    /// What reservations and its port's group let this nexus do, computed from the policy of `access_epoch`.
     pub access: Access,
     /// Epoch of the policy that `access` was computed from; 0: none yet.
     pub access_epoch: u64,
@@ -129,12 +129,16 @@ impl NexusUnit {
         self.attentions.pop_front()
     }
 
-    /// Computes what reservations let this nexus do, if the policy is another than last time.
+    /// Computes what reservations and its port's group let this nexus do, if the policy is another than last time.
     pub fn sync(&mut self, policy: &Policy) {
         if self.access_epoch == policy.epoch {
             return;
         }
-        self.access = policy.reservations.access(self.id, &self.transport_id, self.target_port);
+        self.access = if policy.groups.state_of(self.target_port).is_active() {
+            policy.reservations.access(self.id, &self.transport_id, self.target_port)
+        } else {
+            Access::Inactive
+        };
         self.is_masked = self.mac.is_some_and(|mac| !policy.export.may_see(mac));
         self.access_epoch = policy.epoch;
     }

@@ -2,6 +2,7 @@
 
 use crate::state::export::Export;
 use crate::state::nexus::NexusId;
+use crate::state::port_groups::PortGroups;
 use crate::state::reservation::{Table, saved};
 use crate::state::unit::{Port, Unit};
 use crate::vocabulary::modes::EraseKind;
@@ -39,6 +40,8 @@ pub struct Policy {
     pub erasure: Option<Erasure>,
     /// What exports of the unit by ATA over Ethernet share.
     pub export: Arc<Export>,
+    /// Its target port groups.
+    pub groups: Arc<PortGroups>,
 }
 
 impl Modes {

@@ -259,7 +259,7 @@ impl Table {
     }
 }
 
-/// What reservations let a nexus do.
+/// What reservations, and the state of its target port group, let a nexus do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Access {
     /// Everything.
@@ -271,15 +271,17 @@ pub enum Access {
     Control,
     /// Another nexus has a reservation by RESERVE.
     Nothing,
+    /// The target port group is not active. Its state, then reservations, decide on each command.
+    Inactive,
 }
 
 impl Access {
-    /// Whether a command of this class ends with RESERVATION CONFLICT.
+    /// Whether a command of this class does not go without saying: with reservations alone it ends with RESERVATION CONFLICT.
     pub fn conflicts(&self, class: ReservationClass) -> bool {
         match class {
-            ReservationClass::Always => false,
-            ReservationClass::Ready => *self == Access::Nothing,
-            ReservationClass::Read => matches!(self, Access::Control | Access::Nothing),
+            ReservationClass::Always => *self == Access::Inactive,
+            ReservationClass::Ready => matches!(self, Access::Nothing | Access::Inactive),
+            ReservationClass::Read => matches!(self, Access::Control | Access::Nothing | Access::Inactive),
             ReservationClass::Write => *self != Access::Full,
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::state::copies::Copies;
 use crate::state::policy::Policy;
+use crate::state::port_groups::{PortGroup, PortGroups};
 use crate::state::space::Space;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,9 +50,21 @@ pub struct Unit {
     pub copies: Arc<Copies>,
     /// Target ports through which the unit is reached, in ascending order of their identifiers.
     pub ports: Vec<Port>,
+    /// The groups of these ports; one that is missing is as [`PortGroup::new`] has it.
+    pub groups: Vec<PortGroup>,
 }
 
 impl Unit {
+    /// Its target port groups, as they are configured.
+    pub(crate) fn port_groups(&self) -> PortGroups {
+        PortGroups::of(self.ports.iter().map(|port| (port.group, port.relative_id)), &self.groups)
+    }
+
+    /// Whether SET TARGET PORT GROUPS may change the state of any of its groups.
+    pub(crate) fn has_explicit_groups(&self) -> bool {
+        self.groups.iter().any(|group| group.explicit)
+    }
+
     /// The port with this relative identifier; there is none for AoE, which has no ports.
     pub(crate) fn port(&self, relative_id: u16) -> Option<&Port> {
         self.ports.iter().find(|port| port.relative_id == relative_id)
@@ -83,7 +96,7 @@ impl Incarnation {
 pub struct Port {
     /// Relative target port identifier, from 1.
     pub relative_id: u16,
-    /// Target portal group, from 1.
+    /// Target port group: for iSCSI the target portal group tag, from 1.
     pub group: u16,
     /// The name that only it has and that stays: for iSCSI the SCSI name `iqn...,t,0xTPGT`.
     pub name: String,

@@ -31,6 +31,12 @@ impl Check {
     pub const SANITIZING: Check = Check::new(SenseKey::NotReady, code::SANITIZE_IN_PROGRESS);
     /// LOGICAL UNIT NOT READY, CAUSE NOT REPORTABLE: the store is unavailable.
     pub const NOT_READY: Check = Check::new(SenseKey::NotReady, code::NOT_READY);
+    /// LOGICAL UNIT NOT ACCESSIBLE, ASYMMETRIC ACCESS STATE TRANSITION.
+    pub const ACCESS_STATE_TRANSITION: Check = Check::new(SenseKey::NotReady, code::ACCESS_STATE_TRANSITION);
+    /// LOGICAL UNIT NOT ACCESSIBLE, TARGET PORT IN STANDBY STATE.
+    pub const PORT_IN_STANDBY: Check = Check::new(SenseKey::NotReady, code::PORT_IN_STANDBY);
+    /// LOGICAL UNIT NOT ACCESSIBLE, TARGET PORT IN UNAVAILABLE STATE.
+    pub const PORT_UNAVAILABLE: Check = Check::new(SenseKey::NotReady, code::PORT_UNAVAILABLE);
     /// MEDIUM NOT PRESENT (ejected).
     pub const NO_MEDIUM: Check = Check::new(SenseKey::NotReady, code::MEDIUM_NOT_PRESENT);
 
@@ -203,6 +209,7 @@ impl Check {
             StoreError::Cancelled => Failure::Check(Check::ABORTED),
             StoreError::Busy => Failure::Status(Status::Busy),
             StoreError::Reserved => Failure::CONFLICT,
+            StoreError::Deactivated => Failure::Check(Check::ACCESS_STATE_TRANSITION),
         }
     }
 

@@ -169,6 +169,8 @@ pub enum StoreError {
     Busy,
     /// Somebody else has reserved the store.
     Reserved,
+    /// No store's own: since the command began its target port group has left the states that let it access the medium.
+    Deactivated,
 }
 
 /// What is wrong, after the store's name.
@@ -186,6 +188,7 @@ impl fmt::Display for StoreError {
             StoreError::Cancelled => "the operation was cancelled",
             StoreError::Busy => "it is out of resources",
             StoreError::Reserved => "another initiator has reserved it",
+            StoreError::Deactivated => "it is not accessed by this port any more",
         })
     }
 }

@@ -1,8 +1,8 @@
 //! A LUN that comes and goes, or is replaced, while the target serves others; and who uses it. What was begun on it ends, what is
 //! begun when it has gone does not get there, and when its removal is done no core has its store any more. Initiators with other
 //! LUNs of the target notice nothing but that their LUNs have changed. Between these changes others are made: a target and a portal
-//! of the guest's alone come and go, it is let in there or not, or may only read, and the LUN has other properties; whereof nobody else
-//! notices anything. So does the interface of AoE, where there is one: what was sent to it before does nothing any more when it
+//! of the guest's alone come and go, it is let in there or not, or may only read, the portal's group is in another asymmetric access
+//! state, and the LUN has other properties; whereof nobody else notices anything. So does the interface of AoE, where there is one: what was sent to it before does nothing any more when it
 //! has gone, and those who use it go on when it comes back. When a change that takes the right to write is done, nothing that had it before is written any more.
 
 mod slow;
@@ -15,7 +15,8 @@ use crate::initiator::{Aim, Protocol};
 use crate::kernel::Kernel;
 use crate::net::Shared;
 use config::{
-    AoeInterface, Config, Group, HugePages, Limits, Lun, Portal, StepOfChange, StoreSpec, Target, diff,
+    AoeInterface, Config, Group, HugePages, Limits, Lun, PortIds, Portal, PortalGroup, StepOfChange,
+    StoreSpec, Target, diff,
 };
 use engine::world::Cores;
 use engine::{Change, Shown};
@@ -37,7 +38,7 @@ use std::time::Duration;
 use store::lane::Backend;
 use wire::scsi::command::{Read10, Write10};
 use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD, TASK_SET_FULL};
-use wire::scsi::{Command as _, code};
+use wire::scsi::{AccessState, Command as _, code};
 use wire::{Places, SenseKey};
 
 /// Apart from what else a seed decides.
@@ -45,6 +46,8 @@ const SALT: u64 = 0x6775_6573_7400_0000;
 /// The other target, which only the guest uses, and where that is reached.
 const OTHER: &str = "iqn.2026-11.io.lunette:other";
 const SECOND: &str = "10.0.0.1:3261";
+/// The group of that portal, whose asymmetric access state changes.
+const SECOND_GROUP: u16 = 2;
 const CONNECT: u64 = 3;
 const LUN: u16 = 100;
 const BLOCKS: u32 = 32;
@@ -55,6 +58,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// LOGICAL UNIT NOT SUPPORTED.
 const NOT_SUPPORTED: u16 = code::LOGICAL_UNIT_NOT_SUPPORTED;
 const WRITE_PROTECTED: u16 = code::WRITE_PROTECTED;
+/// What a port answers that is not active.
+const INACTIVE: [u16; 3] = [code::ACCESS_STATE_TRANSITION, code::PORT_IN_STANDBY, code::PORT_UNAVAILABLE];
 
 /// How it behaves.
 #[derive(Clone, Copy, Debug)]
@@ -147,11 +152,17 @@ pub(super) enum Interface {
 struct Rights {
     of_first: bool,
     of_other: bool,
+    /// The other's portal is active.
+    is_active: bool,
 }
 
 impl Rights {
     fn of(self, is_other: bool) -> bool {
-        if is_other { self.of_other } else { self.of_first }
+        if is_other { self.of_other && self.is_active } else { self.of_first }
+    }
+
+    fn may_access(self, is_other: bool) -> bool {
+        !is_other || self.is_active
     }
 }
 
@@ -174,6 +185,7 @@ struct Command {
     place: Places,
     /// Changes before it began, and whether the LUN was there and no change under way.
     changes: u64,
+    is_settled: bool,
     is_there: Option<bool>,
 }
 
@@ -339,6 +351,7 @@ impl Guest {
         let mut rng = Rng::with_seed(self.net.borrow_mut().rng.u64(..));
         to.targets.retain(|target| target.name != OTHER);
         to.portals.truncate(1);
+        to.portal_groups.clear();
         let name = name(self.current);
         let lun = to.luns.iter().position(|lun| lun.name == name);
         if let Some(lun) = lun.and_then(|lun| to.luns.get_mut(lun)) {
@@ -348,7 +361,10 @@ impl Guest {
         }
         if rng.u32(..4) > 0 {
             let listen = SECOND.parse().expect("an address");
-            to.portals.push(Portal { listen, group: 2, ..to.portals[0].clone() });
+            to.portals.push(Portal { listen, group: SECOND_GROUP, ..to.portals[0].clone() });
+            let state = AccessState::ALL[rng.usize(..AccessState::ALL.len())];
+            let (preferred, explicit, port_ids) = (rng.bool(), rng.bool(), PortIds::ALL);
+            to.portal_groups.push(PortalGroup { tag: SECOND_GROUP, state, preferred, explicit, port_ids });
             let deny = rng.u32(..4) == 0;
             let group = Group {
                 name: "all".into(),
@@ -436,7 +452,8 @@ impl Guest {
         let of_first = config.luns.iter().any(|lun| lun.name == name && !lun.read_only);
         let mut others = config.targets.iter().filter(|target| target.name == OTHER);
         let may_all = |target: &Target| target.groups.iter().all(|group| !group.deny && !group.read_only);
-        self.rights = Rights { of_first, of_other: of_first && others.any(may_all) };
+        let is_active = config.portal_group(SECOND_GROUP).state.is_active();
+        self.rights = Rights { of_first, of_other: of_first && others.any(may_all), is_active };
         let Some(store) = &self.store else { return };
         let barred = self.under_way().into_iter().filter(|write| !self.rights.of(write.is_other));
         barred.for_each(|write| store.bar(write.number));
@@ -556,13 +573,24 @@ impl Guest {
         // The other target may have yet to show one that is there.
         let is_known = !self.is_changing && (!self.is_other || self.store.is_none());
         let is_there = is_known.then_some(self.store.is_some());
-        let (changes, is_other) = (self.changes, self.is_other);
+        let (changes, is_other, is_settled) = (self.changes, self.is_other, !self.is_changing);
         if let (Some(number), false, Some(store)) =
             (writes, self.is_changing || self.rights.of(is_other), &self.store)
         {
             store.bar(number);
         }
-        self.commands.push(Command { task, began: now, block, is_other, writes, place, changes, is_there });
+        let began = now;
+        self.commands.push(Command {
+            task,
+            began,
+            block,
+            is_other,
+            writes,
+            place,
+            changes,
+            is_settled,
+            is_there,
+        });
     }
 
     /// A command has ended.
@@ -578,9 +606,16 @@ impl Guest {
         let is_same = command.changes == self.changes;
         // Nothing that began with the change before has been changed since.
         let may_write = self.rights.of(command.is_other);
+        let may_access = self.rights.may_access(command.is_other);
+        let is_known = is_same && command.is_settled && !self.is_changing;
         let block = self.blocks.get_mut(command.block as usize).filter(|_| is_same);
         match (status, command.is_there.filter(|_| is_same), command.writes, block) {
             (GOOD, Some(false), ..) => Err("a LUN that has gone does a command".into()),
+            (GOOD, ..) if is_known && !may_access => Err("a port that is not active does a command".into()),
+            (CHECK_CONDITION, ..) if INACTIVE.contains(&code) => match is_known && may_access {
+                true => Err("a port that is active does not do a command".into()),
+                false => Ok(()),
+            },
             (CHECK_CONDITION, Some(true), Some(_), _) if code == WRITE_PROTECTED && may_write => {
                 Err("a LUN that may be written is write protected".into())
             }

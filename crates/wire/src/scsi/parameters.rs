@@ -264,12 +264,14 @@ layout! {
     PortGroup [8] {
         /// PREF.
         preferred PREFERRED: bool = 0 & 0x80,
-        /// ASYMMETRIC ACCESS STATE: 0 is active/optimized.
+        /// ASYMMETRIC ACCESS STATE.
         state STATE: u8 = 0 & 0x0f,
-        /// AO_SUP: active/optimized is supported.
-        can_be_optimized CAN_BE_OPTIMIZED: bool = 1 & 0x01,
+        /// A bit for each state that is supported.
+        supported SUPPORTED: u8 = 1,
         /// TARGET PORT GROUP.
         group GROUP: u16 = 2,
+        /// STATUS CODE.
+        status STATUS: u8 = 5,
         /// TARGET PORT COUNT.
         ports PORTS: u8 = 7,
     }
@@ -280,6 +282,16 @@ layout! {
     GroupPort [4] {
         /// RELATIVE TARGET PORT IDENTIFIER.
         relative_id RELATIVE_ID: u16 = 2,
+    }
+}
+
+layout! {
+    /// A set target port group descriptor of SET TARGET PORT GROUPS (SPC-4 section 6.45).
+    SetPortGroup [4] {
+        /// ASYMMETRIC ACCESS STATE.
+        state STATE: u8 = 0 & 0x0f,
+        /// TARGET PORT GROUP; of a secondary state the relative target port identifier.
+        group GROUP: u16 = 2,
     }
 }
 

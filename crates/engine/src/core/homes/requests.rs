@@ -5,15 +5,18 @@ use crate::core::Core;
 use crate::core::connection::Connection;
 use crate::core::lun::{LunState, NO_LUN};
 use crate::core::task::{State, Task};
+use crate::core::unit::Unit;
 use crate::events::Event;
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
 use reactor::io::Io;
+use reactor::limited;
 use scsi::attention::UnitAttention;
-use scsi::{HomeReply, HomeRequest, NexusId, Publish};
+use scsi::{HomeReply, HomeRequest, NexusId, PortGroups, Publish};
 use std::sync::Arc;
-use wire::scsi::lun;
+use tracing::Level;
+use wire::scsi::{AccessState, lun};
 
 impl<I: Io> Core<I> {
     pub(in crate::core) fn home_request(&mut self, unit: u32, origin: Origin, request: HomeRequest) {
@@ -134,6 +137,9 @@ impl<I: Io> Core<I> {
 
     /// Applies what a unit's home published.
     pub(in crate::core) fn apply(&mut self, unit: u32, publish: &Arc<Publish>, origin: Origin, home: usize) {
+        if self.units[unit].home.is_some() {
+            self.report_states(unit, &publish.policy.groups);
+        }
         self.units[unit].view.policy = publish.policy.clone();
         if let Some(new) = &publish.unit {
             self.units[unit].view.unit = new.clone();
@@ -151,7 +157,7 @@ impl<I: Io> Core<I> {
         }
         let (mut left, cleared) = self.abort_published(unit, publish, asker);
         self.notify_published(unit, publish, &cleared);
-        if !publish.aborts.is_empty() {
+        if !publish.aborts.is_empty() || !publish.deactivated.is_empty() {
             // What was aborted before may still be on its way to the medium as well.
             let lingering = |task: &Task| task.touches(unit) && task.may_still_write();
             let before = self.tasks.iter().filter(|(_, task)| lingering(task)).map(|(key, _)| key);
@@ -194,6 +200,9 @@ impl<I: Io> Core<I> {
                     left.push(key);
                 }
             }
+        }
+        if !publish.deactivated.is_empty() {
+            left.extend(self.deactivate(unit, &publish.deactivated));
         }
         (left, cleared)
     }
@@ -241,6 +250,13 @@ impl<I: Io> Core<I> {
 
     /// An aborted task is really gone.
     pub(in crate::core) fn settled(&mut self, task: Key) {
+        self.let_publications_go(task);
+        self.function_settled(task);
+        self.connection_settled(task);
+    }
+
+    /// What was published has not to wait for this task any more.
+    pub(in crate::core) fn let_publications_go(&mut self, task: Key) {
         for publication in &mut self.units.publications {
             publication.tasks.retain(|key| *key != task);
         }
@@ -255,8 +271,32 @@ impl<I: Io> Core<I> {
         for (home, unit) in applied {
             self.post(home, Message::Applied { unit });
         }
-        self.function_settled(task);
-        self.connection_settled(task);
+    }
+
+    /// Has tasks that came by these ports do nothing more to the medium of a unit. Those of them whose storage operation has yet to
+    /// come back. What waits for something else ends when it wants to access the medium; its initiator is not told before
+    /// that is certain, as it may then send the same by another port.
+    fn deactivate(&mut self, unit: u32, ports: &[u16]) -> Vec<Key> {
+        let is_meant = |task: &Task| {
+            let nexus = self.nexus_of(task).filter(|_| task.touches(unit));
+            nexus.is_some_and(|nexus| ports.contains(&nexus.target_port))
+        };
+        let meant = self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(key, _)| key);
+        let mut meant: Vec<Key> = meant.collect();
+        meant.retain(|key| self.tasks.get_mut(*key).is_some_and(Task::deactivate));
+        meant
+    }
+
+    /// Logs which target port groups of a unit are in another state.
+    fn report_states(&self, unit: u32, after: &PortGroups) {
+        let Unit { name, view, .. } = &self.units[unit];
+        let before: Vec<(u16, AccessState)> = view.policy.groups.states().collect();
+        for (group, state) in after.states().filter(|now| !before.contains(now)) {
+            limited!(
+                "asymmetric access states that changed", 200 at once, Level::INFO,
+                lun = %name, group, "the target port group is {} now", state.name()
+            );
+        }
     }
 }
 

@@ -21,6 +21,9 @@ impl<I: Io> Core<I> {
         at: u32,
         end: Option<Ending>,
     ) -> Option<Event> {
+        if self.is_deactivated(key) {
+            return Some(Event::Stored(Err(StoreError::Deactivated)));
+        }
         let task = self.tasks.get_mut(key)?;
         let sendable = task.command.read_bytes.saturating_sub(at).min(len);
         let conn = task.connection.and_then(|connection| self.connections.get(connection))?;
@@ -47,6 +50,10 @@ impl<I: Io> Core<I> {
             Submitted::Done(outcome) => self.read_done(key, outcome),
             Submitted::Later => None,
         }
+    }
+
+    fn is_deactivated(&self, key: Key) -> bool {
+        self.tasks.get(key).is_some_and(|task| task.deactivated)
     }
 
     fn submit(&mut self, unit: u32, key: Key, op: &Op) -> Submitted {
@@ -126,6 +133,9 @@ impl<I: Io> Core<I> {
     }
 
     pub(super) fn media(&mut self, key: Key, unit: Option<u32>, op: MediaOp) -> Option<Event> {
+        if self.is_deactivated(key) {
+            return Some(Event::Stored(Err(StoreError::Deactivated)));
+        }
         let task = self.tasks.get_mut(key)?;
         let on = unit.unwrap_or(task.unit);
         if self.is_spent(on) {
@@ -218,6 +228,9 @@ impl<I: Io> Core<I> {
         let Some(task) = self.tasks.get(key) else { return };
         if task.aborted {
             return self.free_task(key);
+        }
+        if task.deactivated {
+            self.let_publications_go(key);
         }
         let outcome = self.flushed(key, outcome);
         if let Some(event) = self.read_done(key, outcome) {

@@ -280,7 +280,8 @@ fn check_unit(env: &Env<'_>, index: u32, at: u64, len: u64, writes: bool) -> Res
     let nexus = &*env.nexus;
     let access = view.policy.reservations.access(nexus.id, &nexus.transport_id, nexus.target_port);
     let class = if writes { ReservationClass::Write } else { ReservationClass::Read };
-    if view.not_ready().is_some() || access.conflicts(class) || (writes && !is_writable) {
+    let is_active = view.policy.groups.state_of(nexus.target_port).is_active();
+    if !is_active || view.not_ready().is_some() || access.conflicts(class) || (writes && !is_writable) {
         return Err(Check::COPY_FAILED);
     }
     let end = view.blocks().saturating_mul(u64::from(view.policy.block_bytes));

@@ -8,12 +8,13 @@ use crate::commands::{
 };
 use crate::server::ata::pass_through;
 use crate::server::opcodes;
+use crate::state::port_groups::Accepted;
 use crate::state::readiness::Precondition;
 use crate::vocabulary::command::ReservationClass as Class;
 use wire::scsi::opcode;
 use wire::scsi::opcode::service_action::{
-    extended_copy, maintenance_in, persistent_reserve_in, persistent_reserve_out, receive_copy_results,
-    sanitize as sanitize_action, service_action_in_16,
+    extended_copy, maintenance_in, maintenance_out, persistent_reserve_in, persistent_reserve_out,
+    receive_copy_results, sanitize as sanitize_action, service_action_in_16,
 };
 
 /// Every command.
@@ -57,32 +58,37 @@ pub(crate) static COMMANDS: &[Command] = &[
         Class::Ready,
         power::test_unit_ready,
     ),
-    control(&[opcode::INQUIRY, 0x01, 0xff, 0xff, 0xff, 0], Precondition::Open, Class::Always, inquiry::begin),
-    control(
+    always(control(
+        &[opcode::INQUIRY, 0x01, 0xff, 0xff, 0xff, 0],
+        Precondition::Open,
+        Class::Always,
+        inquiry::begin,
+    )),
+    always(control(
         &[opcode::REPORT_LUNS, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         Precondition::Open,
         Class::Always,
         luns::begin,
-    ),
-    control(
+    )),
+    always(control(
         &[opcode::REQUEST_SENSE, 0x01, 0, 0, 0xff, 0],
         Precondition::Open,
         Class::Always,
         request_sense::begin,
-    ),
-    control(
+    )),
+    in_standby(control(
         &[opcode::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         Precondition::Ready,
         Class::Always,
         capacity::begin10,
-    ),
-    action(
+    )),
+    in_standby(action(
         service_action_in_16::READ_CAPACITY_16,
         &[opcode::SERVICE_ACTION_IN_16, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         Precondition::Ready,
         Class::Always,
         capacity::begin16,
-    ),
+    )),
     action(
         service_action_in_16::GET_LBA_STATUS,
         &wide(opcode::SERVICE_ACTION_IN_16, 0x1f),
@@ -90,36 +96,36 @@ pub(crate) static COMMANDS: &[Command] = &[
         Class::Read,
         lba_status::begin,
     ),
-    control(
+    in_standby(control(
         &[opcode::MODE_SENSE_6, 0x08, 0xff, 0xff, 0xff, 0],
         Precondition::Control,
         Class::Write,
         mode::sense6,
-    ),
-    control(
+    )),
+    in_standby(control(
         &[opcode::MODE_SENSE_10, 0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0],
         Precondition::Control,
         Class::Write,
         mode::sense10,
-    ),
-    control(
+    )),
+    in_standby(control(
         &[opcode::MODE_SELECT_6, 0x11, 0, 0, 0xff, 0],
         Precondition::Control,
         Class::Write,
         mode::select6,
-    ),
-    control(
+    )),
+    in_standby(control(
         &[opcode::MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xff, 0xff, 0],
         Precondition::Control,
         Class::Write,
         mode::select10,
-    ),
-    control(
+    )),
+    in_standby(control(
         &[opcode::LOG_SENSE, 0x01, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0],
         Precondition::Control,
         Class::Always,
         log::sense,
-    ),
+    )),
     control(
         &[opcode::START_STOP_UNIT, 0x01, 0, 0x0f, 0xf7, 0],
         Precondition::Control,
@@ -132,18 +138,18 @@ pub(crate) static COMMANDS: &[Command] = &[
         Class::Ready,
         power::prevent_allow,
     ),
-    control(
+    in_standby(control(
         &[opcode::SEND_DIAGNOSTIC, 0xfc, 0, 0xff, 0xff, 0],
         Precondition::Control,
         Class::Write,
         diagnostic::send,
-    ),
-    control(
+    )),
+    in_standby(control(
         &[opcode::RECEIVE_DIAGNOSTIC_RESULTS, 0x01, 0xff, 0xff, 0xff, 0],
         Precondition::Control,
         Class::Write,
         diagnostic::receive,
-    ),
+    )),
     control(
         &[opcode::READ_DEFECT_DATA_10, 0, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0],
         Precondition::Ready,
@@ -156,27 +162,38 @@ pub(crate) static COMMANDS: &[Command] = &[
         Class::Read,
         diagnostic::defects12,
     ),
-    action(
+    always(action(
         maintenance_in::REPORT_TARGET_PORT_GROUPS,
-        &[opcode::MAINTENANCE_IN, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+        &[opcode::MAINTENANCE_IN, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         Precondition::Control,
         Class::Always,
         ports::groups,
-    ),
-    action(
+    )),
+    in_standby(action(
         maintenance_in::REPORT_SUPPORTED_OPERATION_CODES,
         &[opcode::MAINTENANCE_IN, 0x1f, 0x87, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
         Precondition::Control,
         Class::Write,
         opcodes::begin,
-    ),
-    action(
+    )),
+    in_standby(action(
         maintenance_in::REPORT_SUPPORTED_TASK_MANAGEMENT_FUNCTIONS,
         &[opcode::MAINTENANCE_IN, 0x1f, 0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         Precondition::Control,
         Class::Write,
         ports::functions,
-    ),
+    )),
+    Command {
+        accepted: Accepted::Settled,
+        offer: Offer::Explicit,
+        ..action(
+            maintenance_out::SET_TARGET_PORT_GROUPS,
+            &[opcode::MAINTENANCE_OUT, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+            Precondition::Control,
+            Class::Write,
+            ports::set_groups,
+        )
+    },
     reserves(&[opcode::RESERVE_6, 0x11, 0, 0, 0, 0], reservation::reserve6),
     reserves(&[opcode::RELEASE_6, 0x11, 0, 0, 0, 0], reservation::release6),
     reserves(&[opcode::RESERVE_10, 0x13, 0, 0, 0, 0, 0, 0, 0, 0], reservation::reserve10),
@@ -267,7 +284,8 @@ pub(crate) static COMMANDS: &[Command] = &[
 
 /// A command that is always offered, with the usual timeout.
 const fn control(usage: &'static [u8], gate: Precondition, reservation: Class, begin: Begin) -> Command {
-    Command { usage, action: None, reservation, gate, offer: Offer::Always, seconds: 30, begin }
+    let (accepted, offer) = (Accepted::WhileActive, Offer::Always);
+    Command { usage, action: None, reservation, gate, accepted, offer, seconds: 30, begin }
 }
 
 /// The same with a service action in byte 1.
@@ -304,13 +322,25 @@ const fn reserves(usage: &'static [u8], begin: Begin) -> Command {
 /// PERSISTENT RESERVE IN.
 const fn persistent_in(service_action: u8) -> Command {
     let usage = &[opcode::PERSISTENT_RESERVE_IN, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, 0];
-    action(service_action, usage, Precondition::Control, Class::Always, reservation::persistent_reserve_in)
+    in_standby(action(
+        service_action,
+        usage,
+        Precondition::Control,
+        Class::Always,
+        reservation::persistent_reserve_in,
+    ))
 }
 
 /// PERSISTENT RESERVE OUT.
 const fn persistent_out(service_action: u8) -> Command {
     let usage = &[opcode::PERSISTENT_RESERVE_OUT, 0x1f, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0];
-    action(service_action, usage, Precondition::Control, Class::Always, reservation::persistent_reserve_out)
+    in_standby(action(
+        service_action,
+        usage,
+        Precondition::Control,
+        Class::Always,
+        reservation::persistent_reserve_out,
+    ))
 }
 
 /// EXTENDED COPY: minutes, as it may name many segments.
@@ -340,6 +370,17 @@ const fn sanitizes(service_action: u8, offer: Offer, begin: Begin) -> Command {
 /// ATA PASS-THROUGH: reservations and readiness are checked when the command in it is known.
 const fn passes(usage: &'static [u8], begin: Begin) -> Command {
     Command { offer: Offer::Exported, ..control(usage, Precondition::Control, Class::Always, begin) }
+}
+
+/// Accepted also by ports in standby: what SPC-4 section 5.15.2.4.4 lists, and what an initiator asks for the first time that it
+/// sees a unit, so that its path is ready when it becomes active.
+const fn in_standby(command: Command) -> Command {
+    Command { accepted: Accepted::InStandby, ..command }
+}
+
+/// Accepted in every asymmetric access state.
+const fn always(command: Command) -> Command {
+    Command { accepted: Accepted::Always, ..command }
 }
 
 /// With another recommended timeout.

@@ -139,6 +139,13 @@ commands! {
         allocation ALLOCATION: u32 = 6,
     }
 
+    /// SET TARGET PORT GROUPS.
+    SetTargetPortGroups = MAINTENANCE_OUT / maintenance_out::SET_TARGET_PORT_GROUPS [12]
+    new(list_bytes: u32) {
+        /// PARAMETER LIST LENGTH.
+        list_bytes LIST_BYTES: u32 = 6,
+    }
+
     /// REPORT SUPPORTED OPERATION CODES.
     ReportSupportedOperationCodes = MAINTENANCE_IN / maintenance_in::REPORT_SUPPORTED_OPERATION_CODES [12]
     new(allocation: u32) {

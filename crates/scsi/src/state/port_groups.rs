@@ -1,0 +1,165 @@
+//! Target port groups of a unit, and the asymmetric access states that they are in (SPC-4 section 5.15).
+
+use crate::vocabulary::sense::Check;
+use std::collections::BTreeMap;
+use wire::scsi::AccessState;
+use wire::scsi::access_state::status_code;
+use wire::scsi::parameters::SetPortGroup;
+
+/// A target port group as it is configured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortGroup {
+    /// TARGET PORT GROUP.
+    pub tag: u16,
+    /// The state that it begins in.
+    pub state: AccessState,
+    /// PREF.
+    pub preferred: bool,
+    /// Whether SET TARGET PORT GROUPS may change its state.
+    pub explicit: bool,
+}
+
+impl PortGroup {
+    /// A group of which nothing is configured.
+    pub const fn new(tag: u16) -> PortGroup {
+        PortGroup { tag, state: AccessState::Optimized, preferred: false, explicit: false }
+    }
+}
+
+/// In which asymmetric access states a command is accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Accepted {
+    /// In those that are active: it may access the medium.
+    WhileActive,
+    /// Also in standby (SPC-4 section 5.15.2.4.4).
+    InStandby,
+    /// In all but transitioning: SET TARGET PORT GROUPS.
+    Settled,
+    /// In all.
+    Always,
+}
+
+impl Accepted {
+    /// Why a command is not accepted in this state, if it is not.
+    fn refusal(self, state: AccessState) -> Option<Check> {
+        let is_accepted = match self {
+            Accepted::WhileActive => state.is_active(),
+            Accepted::InStandby => state.is_active() || state == AccessState::Standby,
+            Accepted::Settled => state != AccessState::Transitioning,
+            Accepted::Always => true,
+        };
+        let check = match state {
+            AccessState::Standby => Check::PORT_IN_STANDBY,
+            AccessState::Unavailable => Check::PORT_UNAVAILABLE,
+            AccessState::Optimized | AccessState::NonOptimized | AccessState::Transitioning => {
+                Check::ACCESS_STATE_TRANSITION
+            }
+        };
+        (!is_accepted).then_some(check)
+    }
+}
+
+/// A target port group of a unit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Current {
+    /// As it is configured.
+    pub(crate) configured: PortGroup,
+    /// The state that it is in.
+    pub(crate) state: AccessState,
+    /// STATUS CODE: what put it there.
+    pub(crate) status: u8,
+    /// Its ports, by their relative identifiers.
+    ports: Vec<u16>,
+}
+
+/// The target port groups of a unit: states last until the configuration of theirs changes, or the daemon ends. Resets leave them.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct PortGroups {
+    /// By their tags.
+    all: BTreeMap<u16, Current>,
+}
+
+impl PortGroups {
+    /// Those of these ports, each with the tag of its group, as they are configured.
+    pub(crate) fn of(ports: impl Iterator<Item = (u16, u16)>, groups: &[PortGroup]) -> PortGroups {
+        let mut all = BTreeMap::<u16, Current>::new();
+        for (tag, port) in ports {
+            let is_it = |group: &&PortGroup| group.tag == tag;
+            let configured = groups.iter().find(is_it).copied().unwrap_or(PortGroup::new(tag));
+            let new = || Current {
+                configured,
+                state: configured.state,
+                status: status_code::NONE,
+                ports: Vec::new(),
+            };
+            all.entry(tag).or_insert_with(new).ports.push(port);
+        }
+        PortGroups { all }
+    }
+
+    /// These where they are configured anew: what is configured as before stays in the state that it is in.
+    pub(crate) fn configured(&self, mut after: PortGroups) -> PortGroups {
+        for (tag, group) in &mut after.all {
+            let Some(before) = self.all.get(tag) else { continue };
+            (group.state, group.status) = if before.configured.state == group.configured.state {
+                (before.state, before.status)
+            } else {
+                (group.state, status_code::IMPLICIT)
+            };
+        }
+        after
+    }
+
+    /// The same with these groups in these states (SPC-4 section 6.45).
+    pub(crate) fn set(&self, states: &[(u16, AccessState)]) -> Result<PortGroups, Check> {
+        let mut after = self.clone();
+        // Behind the header, which is as long as a descriptor.
+        let step = SetPortGroup::BYTES;
+        let mut at = step;
+        for (tag, state) in states {
+            let byte = |field: u16| {
+                Check::parameter_byte(u16::try_from(at).unwrap_or(u16::MAX).saturating_add(field))
+            };
+            let group = after.all.get_mut(tag).ok_or_else(|| byte(SetPortGroup::GROUP.byte()))?;
+            if !group.configured.explicit || *state == AccessState::Transitioning {
+                return Err(byte(SetPortGroup::STATE.byte()));
+            }
+            (group.state, group.status) = (*state, status_code::EXPLICIT);
+            at = at.saturating_add(step);
+        }
+        Ok(after)
+    }
+
+    /// A group, by its tag.
+    pub(crate) fn get(&self, tag: u16) -> Option<&Current> {
+        self.all.get(&tag)
+    }
+
+    /// The groups, by their tags, and their states.
+    pub fn states(&self) -> impl Iterator<Item = (u16, AccessState)> {
+        self.all.iter().map(|(tag, group)| (*tag, group.state))
+    }
+
+    /// The state of a port's group. What comes by no port (ATA over Ethernet) is in no group, and accesses the unit at any time.
+    pub(crate) fn state_of(&self, port: u16) -> AccessState {
+        let group = self.all.values().find(|group| group.ports.contains(&port));
+        group.map_or(AccessState::Optimized, |group| group.state)
+    }
+
+    /// Why a command that comes by this port is not accepted, if it is not.
+    pub(crate) fn refusal(&self, port: u16, accepted: Accepted) -> Option<Check> {
+        accepted.refusal(self.state_of(port))
+    }
+
+    /// Ports by which the medium could be accessed, and after the change may not be.
+    pub(crate) fn deactivated(&self, after: &PortGroups) -> Vec<u16> {
+        let ports = self.all.values().filter(|group| group.state.is_active()).flat_map(|group| &group.ports);
+        ports.copied().filter(|port| !after.state_of(*port).is_active()).collect()
+    }
+
+    /// Whether initiators see groups that are in other states, or that are preferred otherwise.
+    pub(crate) fn differ(&self, after: &PortGroups) -> bool {
+        let of = |group: &Current| (group.state, group.configured.preferred);
+        after.all.iter().any(|(tag, group)| self.all.get(tag).is_some_and(|before| of(before) != of(group)))
+    }
+}
