@@ -14,7 +14,7 @@ use axum::extract::{FromRequestParts, Path, RawQuery, State as Shared};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, patch, post};
 use axum::{Extension, Router};
 use config::{Action, Edit, ShownIn, Subject};
 use reactor::cpu;
@@ -56,6 +56,7 @@ pub(crate) fn router(desk: Desk) -> Router {
         .route("/v1/targets/{target}/groups", get(groups).post(add_group))
         .route("/v1/targets/{target}/groups/{group}", get(group).patch(set_group).delete(remove_group))
         .route("/v1/portals", get(portals))
+        .route("/v1/portals/{portal}", patch(set_portal))
         .route("/v1/portal-groups", get(portal_groups))
         .route("/v1/portal-groups/{group}", get(portal_group).patch(set_portal_group))
         .route("/v1/events", get(events::follow))
@@ -134,6 +135,15 @@ async fn portals(Shared(context): Shared<Context>, RawQuery(query): RawQuery) ->
     let state = context.desk.state();
     // Several may have one name, 127.0.0.1:0.
     page(&state.portals, "address", query.as_deref(), &state.version)
+}
+
+async fn set_portal(
+    Shared(context): Shared<Context>,
+    Path(name): Path<String>,
+    request: Change,
+    body: Body,
+) -> Response {
+    set(&context, Subject::Portal(name), request, body).await
 }
 
 async fn portal_groups(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {

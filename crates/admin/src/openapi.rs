@@ -58,7 +58,7 @@ const TOKEN: &str = "token";
 const KEYS: &str = "Keys and values of the configuration file";
 
 /// All operations.
-pub(crate) const OPERATIONS: [Operation; 30] = [
+pub(crate) const OPERATIONS: [Operation; 31] = [
     read("/v1/cpu", "cpu", "CPU times of the daemon and its machine", Answers::One("Cpu")),
     read(
         "/metrics",
@@ -119,6 +119,13 @@ pub(crate) const OPERATIONS: [Operation; 30] = [
     change("patch", "/v1/targets/{target}/groups/{group}", "set_group", "Change keys of a group", Some(KEYS)),
     change("delete", "/v1/targets/{target}/groups/{group}", "remove_group", "Remove a group", None),
     read("/v1/portals", "portals", "All portals with the addresses that are bound", Answers::List("Portal")),
+    change(
+        "patch",
+        "/v1/portals/{portal}",
+        "set_portal",
+        "Change keys of a portal, by its name or address: `drain` has its sessions log out",
+        Some(KEYS),
+    ),
     read(
         "/v1/portal-groups",
         "portal_groups",

@@ -4,10 +4,11 @@
 mod lists;
 mod tables;
 
+use super::scalar;
 use lists::List;
 use serde_json::{Map, Value as Json};
 use tables::{Tables, merge, set_key};
-use toml_edit::{DocumentMut, Table};
+use toml_edit::{DocumentMut, Item, Table};
 
 /// A change of one LUN, target or group.
 #[derive(Clone, PartialEq, Debug)]
@@ -25,6 +26,8 @@ pub enum Subject {
     Lun(String),
     /// A target, by its name.
     Target(String),
+    /// A portal, by its name or address.
+    Portal(String),
     /// A portal group, by its tag.
     PortalGroup(u16),
     /// A group of a target, by the names of both.
@@ -41,6 +44,7 @@ impl std::fmt::Display for Subject {
         match self {
             Subject::Lun(name) => write!(f, "LUN {name}"),
             Subject::Target(name) => write!(f, "target {name}"),
+            Subject::Portal(name) => write!(f, "portal {name}"),
             Subject::PortalGroup(tag) => write!(f, "portal group {tag}"),
             Subject::Group { target, name } => write!(f, "group {name} of target {target}"),
         }
@@ -131,6 +135,9 @@ impl Edit {
                 }
                 groups.remove(index);
             }
+            (Subject::Portal(_), Action::Add { .. } | Action::Remove) => {
+                return Err(wrong("portals are added and removed in the file", "edit it, and reload"));
+            }
             (Subject::PortalGroup(tag), Action::Add { .. } | Action::Remove) => {
                 let fix = format!("set `group = {tag}` in a [[portal]], or change that");
                 return Err(wrong("a portal group is there as long as it has portals", &fix));
@@ -162,6 +169,10 @@ fn set(document: &mut DocumentMut, subject: &Subject, settings: &Map<String, Jso
             }
             merge(targets.get_mut(index), settings);
         }
+        Subject::Portal(name) => {
+            let (mut portals, index) = find_portal(document.as_table_mut(), name)?;
+            merge(portals.get_mut(index), settings);
+        }
         Subject::PortalGroup(tag) => set_portal_group(document, *tag, settings)?,
         Subject::Group { target, name } => {
             let (mut targets, index) = find_target(document.as_table_mut(), target)?;
@@ -170,6 +181,23 @@ fn set(document: &mut DocumentMut, subject: &Subject, settings: &Map<String, Jso
         }
     }
     Ok(())
+}
+
+/// By its name, else by its address.
+fn find_portal<'a>(root: &'a mut Table, name: &str) -> Result<(Tables<'a>, usize), EditError> {
+    let not_found = |known| EditError::NotFound { what: format!("portal {name}"), known };
+    let mut portals = Tables::at(root, "portal").ok_or_else(|| not_found(Vec::new()))?;
+    let address = scalar::listen(name).ok();
+    let mut known = Vec::new();
+    let mut at = portals.named(name);
+    for index in 0..portals.len() {
+        let listen = portals.get_mut(index).get("listen").and_then(Item::as_str).unwrap_or_default();
+        if address.is_some() && scalar::listen(listen).ok() == address {
+            at = at.or(Some(index));
+        }
+        known.push(listen.to_owned());
+    }
+    at.map(|index| (portals, index)).ok_or_else(|| not_found(known))
 }
 
 /// One of which nothing was said gets a table.
@@ -188,7 +216,7 @@ fn set_portal_group(
         return Ok(());
     }
     let mut table = Table::new();
-    put(&mut table, "group", i64::from(tag).into());
+    set_key(&mut table, "group", i64::from(tag).into());
     merge(&mut table, settings);
     groups.push(&table);
     Ok(())

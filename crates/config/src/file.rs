@@ -64,6 +64,8 @@ fn portal(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawPortal 
         group: table.number("group", problems),
         transports: table.texts("transports", problems),
         rdma: by_device(table, "rdma", problems),
+        drain: table.text_or_number("drain", problems),
+        redirect: table.text("redirect", problems),
     }
 }
 

@@ -112,6 +112,10 @@ pub struct Portal {
     pub transports: Transports,
     /// Whether RDMA devices listen there, for iSER and SRP.
     pub rdma: ByDevice,
+    /// It takes no new sessions, and those that are there are asked to log out within this time.
+    pub drain: Option<Duration>,
+    /// Logins by iSCSI names are sent to this address.
+    pub redirect: Option<SocketAddr>,
 }
 
 /// Portals of one tag, which are one target port group to initiators.

@@ -41,6 +41,8 @@ pub(super) struct RawPortal {
     pub(super) group: Text,
     pub(super) transports: Option<Vec<At<String>>>,
     pub(super) rdma: Option<At<ByDevice>>,
+    pub(super) drain: Text,
+    pub(super) redirect: Text,
 }
 
 impl RawPortal {

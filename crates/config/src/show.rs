@@ -78,6 +78,8 @@ fn portal(table: &mut Table, portal: &RawPortal) {
         };
         table.insert("rdma", item(value));
     }
+    text(table, "drain", &portal.drain);
+    text(table, "redirect", &portal.redirect);
 }
 
 fn lun(table: &mut Table, raw: &RawLun, store: &StoreSpec, secrets: Secrets) {

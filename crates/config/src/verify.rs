@@ -90,15 +90,20 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         logins_max: logins_max?,
         srp_guid: srp_guid?,
     };
+    can_number_ports(&config, problems).then_some(config)
+}
+
+/// Whether there are enough relative target port identifiers for all target ports.
+fn can_number_ports(config: &Config, problems: &mut Collector<'_>) -> bool {
     let ports = config.target_ports().len();
-    if ports > usize::from(u16::MAX) {
+    let can = ports <= usize::from(u16::MAX);
+    if !can {
         let place = Place { path: "target".into(), offset: Some(0) };
         let what = format!("{ports} target ports: one for each target, portal group and protocol");
         problems
             .add(&place, Fault::new(what, format!("at most {} can be numbered; set `portals`", u16::MAX)));
-        return None;
     }
-    Some(config)
+    can
 }
 
 /// Fills in what every configuration has, and reports what only a person can fill in.
@@ -179,13 +184,44 @@ fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) ->
         if let (ByDevice::Only, Some(at), Some(transports)) = (rdma, &portal.rdma, &mut transports) {
             alone(&at.place, portal, listen, transports, problems);
         }
-        portals.push(
-            listen.zip(cores).zip(group).zip(transports).map(|(((listen, cores), group), transports)| {
-                Portal { listen, cores, group, transports, rdma }
-            }),
-        );
+        let drain = drain(&portal.drain, problems);
+        let redirect = redirect(&portal.redirect, listen, problems);
+        portals.push(listen.zip(cores).zip(group).zip(transports).zip(drain).zip(redirect).map(
+            |(((((listen, cores), group), transports), drain), redirect)| Portal {
+                listen,
+                cores,
+                group,
+                transports,
+                rdma,
+                drain,
+                redirect,
+            },
+        ));
     }
     portals.into_iter().collect()
+}
+
+fn drain(text: &Text, problems: &mut Collector<'_>) -> Option<Option<Duration>> {
+    let Some(at) = text else { return Some(None) };
+    let (least, most) = (Duration::from_secs(1), Duration::from_secs(3600));
+    problems.check(&at.place, scalar::duration(&at.value, least, most)).map(Some)
+}
+
+/// Where logins are sent: an address that initiators can connect to, and not the portal itself.
+fn redirect(
+    text: &Text,
+    listen: Option<SocketAddr>,
+    problems: &mut Collector<'_>,
+) -> Option<Option<SocketAddr>> {
+    let Some(at) = text else { return Some(None) };
+    let address = problems.check(&at.place, scalar::listen(&at.value))?;
+    if address.ip().is_unspecified() || address.port() == 0 || Some(address) == listen {
+        let what = format!("logins cannot be redirected to `{}`", at.value);
+        let fix = "write the address and port of another portal, here or on another machine";
+        problems.add(&at.place, Fault::new(what, fix));
+        return None;
+    }
+    Some(Some(address))
 }
 
 fn transports(portal: &RawPortal, problems: &mut Collector<'_>) -> Option<Transports> {

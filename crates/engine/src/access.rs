@@ -3,7 +3,7 @@
 use crate::registry::{CHANNELS_MAX, Registry, SessionName};
 use crate::served::Named;
 use config::names::srp_port;
-use config::{Config, Group, Target};
+use config::{Config, Group, Portal, Target};
 use proto::iscsi::login::{Access, ChapCredentials, Grant, Offers, Refusal, SendTargets, Step, TargetRecord};
 use proto::iscsi::target::TargetConfig;
 use proto::srp::target as srp;
@@ -11,6 +11,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use wire::iscsi::Stage;
 use wire::srp::RejectReason;
+
+/// Why a login is refused at a portal that takes no more of them.
+const DRAINED: &str = "the portal is drained";
 
 /// The configuration as protocol machines see it.
 pub(crate) struct Directory {
@@ -78,7 +81,9 @@ impl Directory {
             let group = all[index].group_of(login.initiator, login.from);
             let terms = group.map(|group| (group.deny, group.chap.clone(), group.queue_depth));
             let of_target = (all[index].groups.is_empty(), all[index].queue_depth);
-            Some((directory.config.portals[portal].group, is_reached, of_target, terms))
+            let listens = &directory.config.portals[portal];
+            let portal = (listens.group, listens.drain.is_some(), listens.redirect);
+            Some((portal, is_reached, of_target, terms))
         };
         of(self).is_some_and(|now| Some(now) == of(before))
     }
@@ -126,7 +131,7 @@ impl Directory {
             let listen = *self.addresses.get(*index)?;
             let portal_config = self.config.portals.get(*index)?;
             let group = portal_config.group;
-            if !portal_config.transports.any_iscsi() {
+            if !portal_config.transports.any_iscsi() || portal_config.drain.is_some() {
                 return None;
             }
             if !listen.ip().is_unspecified() {
@@ -163,6 +168,11 @@ impl Access for Directory {
         };
         let target = &self.config.targets[index];
         let matched = self.group_for(target, initiator, from.ip()).map_err(Refusal::Forbidden)?;
+        match portal.and_then(|index| self.config.portals.get(index)) {
+            Some(Portal { redirect: Some(address), .. }) => return Err(Refusal::Moved(*address)),
+            Some(Portal { drain: Some(_), .. }) => return Err(Refusal::Unavailable(DRAINED.into())),
+            Some(_) | None => {}
+        }
         let number = self.targets[index].number;
         let session =
             SessionName { initiator: initiator.to_lowercase(), isid, target: number, group, channel: 0 };
@@ -262,7 +272,10 @@ impl srp::login::Access for Directory {
         if let Some(group) = matched.filter(|group| group.chap.is_some()) {
             return Err(forbidden(format!("group {} asks for CHAP, which SRP does not have", group.name)));
         }
-        let group = self.config.portals[portal].group;
+        let Portal { group, drain, .. } = self.config.portals[portal];
+        if drain.is_some() {
+            return Err(refused(RejectReason::INSUFFICIENT_RESOURCES, DRAINED));
+        }
         let number = self.targets[index].number;
         let ports =
             SessionName { initiator: initiator.clone(), isid: [0; 6], target: number, group, channel: 0 };

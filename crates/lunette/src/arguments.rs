@@ -5,6 +5,7 @@ use crate::bench::BenchArguments;
 use crate::ceiling::CeilingArguments;
 use crate::copy::CopyArguments;
 use crate::discover::DiscoverArguments;
+use crate::drain::DrainArguments;
 use crate::generate::GenerateArguments;
 use crate::inquiry::InquiryArguments;
 use crate::luns::LunsArguments;
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     /// List portal groups of the running daemon, or change the asymmetric access state (ALUA) of one, and in its file
     #[command(subcommand)]
     PortalGroup(Box<PortalGroupCommand>),
+    /// Have the initiators of a portal leave it: no new sessions, and those that are there are asked to log out, then ended
+    Drain(DrainArguments),
     /// Show on one screen how the running daemon is: cores, portals, LUNs that are not well, sessions, what happened last
     Status(StatusArguments),
     /// List the LUNs of the running daemon: how their stores are, what they do, and how long that takes

@@ -425,7 +425,9 @@ fn uneditable(subject: &Subject, error: EditError) -> Refused {
 
 fn subject_name(subject: &Subject) -> String {
     match subject {
-        Subject::Lun(name) | Subject::Target(name) | Subject::Group { name, .. } => name.clone(),
+        Subject::Lun(name) | Subject::Target(name) | Subject::Portal(name) | Subject::Group { name, .. } => {
+            name.clone()
+        }
         Subject::PortalGroup(tag) => tag.to_string(),
     }
 }

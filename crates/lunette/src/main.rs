@@ -9,6 +9,7 @@ mod ceiling;
 mod client;
 mod copy;
 mod discover;
+mod drain;
 mod figures;
 mod generate;
 mod inquiry;
@@ -83,6 +84,7 @@ fn run() -> ExitCode {
         Ok(Arguments { command: Command::Target(command) }) => tool(|| manage::target(&command)),
         Ok(Arguments { command: Command::Group(command) }) => tool(|| manage::group(&command)),
         Ok(Arguments { command: Command::PortalGroup(command) }) => tool(|| manage::portal_group(&command)),
+        Ok(Arguments { command: Command::Drain(arguments) }) => tool(|| drain::run(&arguments)),
         Ok(Arguments { command: Command::Status(arguments) }) => tool(|| status::run(&arguments)),
         Ok(Arguments { command: Command::Luns(arguments) }) => tool(|| luns::list(&arguments)),
         Ok(Arguments { command: Command::Top(arguments) }) => tool(|| top::run(&arguments)),

@@ -19,6 +19,16 @@ pub(crate) struct ChangeArguments {
 }
 
 impl ChangeArguments {
+    /// Whether nothing is changed.
+    pub(crate) fn is_dry_run(&self) -> bool {
+        self.dry_run
+    }
+
+    /// Where the daemon is.
+    pub(crate) fn admin(&self) -> &AdminArguments {
+        &self.admin
+    }
+
     /// Submits a change to the daemon, and reports what was done.
     pub(crate) fn make(&self, method: &str, path: &str, body: Option<&Value>) -> Result<String, Failure> {
         let path = if self.dry_run { format!("{path}?dry_run=true") } else { path.into() };
@@ -372,7 +382,7 @@ fn named(name: &str, words: &[String]) -> Result<Value, Failure> {
 }
 
 /// The path `/v1/` with these parts.
-fn path(parts: &[&str]) -> String {
+pub(crate) fn path(parts: &[&str]) -> String {
     parts.iter().fold(String::from("/v1"), |path, part| path + "/" + &encoded(part))
 }
 

@@ -10,6 +10,7 @@ const TEXT_OR_NONE: &[&str] = &["string", "null"];
 const NUMBER: &[&str] = &["integer"];
 const NUMBER_OR_NONE: &[&str] = &["integer", "null"];
 const SECONDS: &[&str] = &["number"];
+const SECONDS_OR_NONE: &[&str] = &["number", "null"];
 const SWITCH: &[&str] = &["boolean"];
 const LIST: &[&str] = &["array"];
 const LIST_OR_NONE: &[&str] = &["array", "null"];
@@ -113,6 +114,8 @@ const PORTAL: &[Field] = &[
     ("cores", TEXT, "Cores that take its connections"),
     ("transports", LIST, "iscsi, iser, srp"),
     ("rdma", &["boolean", "string"], "Whether RDMA devices listen; \"only\": TCP does not"),
+    ("drain_s", SECONDS_OR_NONE, "It is drained: how long sessions have to log out"),
+    ("redirect", TEXT_OR_NONE, "Where logins are sent"),
 ];
 
 const PORTAL_GROUP: &[Field] = &[

@@ -90,7 +90,10 @@ impl<I: Io> Core<I> {
                     self.dismiss(key, why);
                     ended.push(key);
                 }
-                None => self.catch_up_with_served(key),
+                None => {
+                    self.catch_up_with_served(key);
+                    self.ask_to_leave(key);
+                }
             }
         }
         for key in self.relimited() {
@@ -314,6 +317,8 @@ impl<I: Io> Core<I> {
 
 mod rights;
 
+#[cfg(test)]
+mod drained;
 #[cfg(test)]
 mod live;
 #[cfg(test)]

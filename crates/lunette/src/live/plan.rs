@@ -332,6 +332,8 @@ fn portal(old: &Portal, new: &Portal) -> Vec<String> {
         ("group", old.group == new.group),
         ("transports", old.transports == new.transports),
         ("rdma", old.rdma == new.rdma),
+        ("drain", old.drain == new.drain),
+        ("redirect", old.redirect == new.redirect),
     ])
 }
 

@@ -148,5 +148,7 @@ fn portal(portal: &Portal, bound: Option<&SocketAddr>) -> Value {
             ByDevice::Too => json!(true),
             ByDevice::Only => json!("only"),
         },
+        "drain_s": portal.drain.map(|within| within.as_secs_f64()),
+        "redirect": portal.redirect.map(|address| address.to_string()),
     })
 }

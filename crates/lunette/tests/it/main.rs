@@ -17,6 +17,7 @@ mod command;
 mod copy_and_inquiry;
 mod counters;
 mod device;
+mod drain;
 mod durability;
 mod events;
 mod hostile;

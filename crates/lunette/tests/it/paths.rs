@@ -37,7 +37,7 @@ name = "iqn.2026-11.io.lunette:disk"
 "#;
 
 /// A daemon with two portals, and the unit by each of them.
-fn served() -> (Served, [Url; 2]) {
+pub(crate) fn served() -> (Served, [Url; 2]) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let file = folder.path().join("lunette.toml");
     fs::write(&file, FILE).expect("a file");

@@ -118,6 +118,8 @@ pub enum Refusal {
     TooManySessions,
     /// The target does not serve now, for this reason.
     Unavailable(String),
+    /// It is reached there for the time being.
+    Moved(SocketAddr),
 }
 
 impl Refusal {
@@ -128,6 +130,7 @@ impl Refusal {
             Refusal::Forbidden(_) => LoginStatus::AUTHORIZATION_FAILURE,
             Refusal::TooManySessions => LoginStatus::OUT_OF_RESOURCES,
             Refusal::Unavailable(_) => LoginStatus::SERVICE_UNAVAILABLE,
+            Refusal::Moved(_) => LoginStatus::MOVED_TEMPORARILY,
         }
     }
 }
@@ -139,6 +142,7 @@ impl fmt::Display for Refusal {
             Refusal::Forbidden(reason) => write!(f, "not allowed: {reason}"),
             Refusal::TooManySessions => f.write_str("too many sessions"),
             Refusal::Unavailable(reason) => write!(f, "target unavailable: {reason}"),
+            Refusal::Moved(address) => write!(f, "redirected to {address}"),
         }
     }
 }

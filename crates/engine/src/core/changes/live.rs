@@ -24,7 +24,7 @@ const POWER_ON: u16 = code::POWER_ON_OR_RESET;
 const NOT_SUPPORTED: u16 = code::LOGICAL_UNIT_NOT_SUPPORTED;
 const WRITE_PROTECTED: u16 = code::WRITE_PROTECTED;
 
-const BASE: &str = "
+pub(super) const BASE: &str = "
 portal = [{ listen = '127.0.0.1:0' }, { listen = '127.0.0.2:0' }]
 lun = [{ name = 'a', ram = '1M', serial = 'A' }, { name = 'b', ram = '2M', serial = 'B' }]
 [[target]]
@@ -44,12 +44,12 @@ fn config(text: &str) -> Config {
     config
 }
 
-fn start(text: &str) -> Daemon {
+pub(super) fn start(text: &str) -> Daemon {
     Daemon::start(config(text)).expect("the daemon starts")
 }
 
 /// Takes all steps to another configuration.
-fn change(daemon: &mut Daemon, text: &str) -> Result<(), ChangeError> {
+pub(super) fn change(daemon: &mut Daemon, text: &str) -> Result<(), ChangeError> {
     let to = config(text);
     for step in diff(daemon.config(), &to) {
         daemon.take_step(&step, &to, Wants::Store)?;
@@ -62,12 +62,12 @@ fn url(portal: SocketAddr, target: &str) -> Url {
     Url { portal, target: format!("iqn.2026-11.a:{target}") }
 }
 
-fn login(portal: SocketAddr, target: &str, name: &str) -> std::io::Result<Initiator> {
+pub(super) fn login(portal: SocketAddr, target: &str, name: &str) -> std::io::Result<Initiator> {
     Initiator::login(&url(portal, target), &Login::named(name))
 }
 
 /// A session that is past the unit attentions of a new nexus.
-fn session(portal: SocketAddr, target: &str, luns: u16) -> Initiator {
+pub(super) fn session(portal: SocketAddr, target: &str, luns: u16) -> Initiator {
     let mut initiator = login(portal, target, "host").expect("a session");
     (0..luns).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
     initiator

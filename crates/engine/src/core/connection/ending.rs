@@ -374,6 +374,32 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// Asks the initiator of a session to log out, once, if the portal that it came by is drained. What it does not do in time
+    /// the machine does.
+    pub(in crate::core) fn ask_to_leave(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        let portal = conn.facts.portal().and_then(|number| self.served.portal(number));
+        let within = portal.and_then(|(_, portal)| portal.drain);
+        let Some(within) = within.filter(|_| !conn.facts.is_asked_to_leave) else { return };
+        if !matches!(conn.phase, Phase::Arriving | Phase::Serving | Phase::Draining) {
+            return;
+        }
+        conn.facts.is_asked_to_leave = true;
+        self.stay(key);
+        let within_seconds = u16::try_from(within.as_secs()).unwrap_or(u16::MAX).max(1);
+        if let Some(Peer { serial, initiator, from, portal, target }) = self.peer(key) {
+            limited!(
+                "sessions that are asked to log out", 200 at once, Level::INFO,
+                initiator,
+                %from,
+                portal,
+                target,
+                "session {serial} is asked to log out within {within_seconds} s: its portal is drained"
+            );
+        }
+        self.down(Some(key), Down::Goodbye { within_seconds });
+    }
+
     fn answer_closing(&mut self) {
         self.acknowledge_changes();
         let connections = &self.connections;

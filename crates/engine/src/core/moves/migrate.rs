@@ -283,6 +283,8 @@ impl<I: Io> Core<I> {
             self.gone(key, STOPS);
         } else if self.stop.has_begun() {
             self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
+        } else {
+            self.ask_to_leave(key);
         }
     }
 
@@ -291,6 +293,8 @@ impl<I: Io> Core<I> {
         self.set_phase(key, Phase::Serving);
         if self.stop.has_begun() {
             self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
+        } else {
+            self.ask_to_leave(key);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Access, ChapCredentials, Grant, LOGIN_TEXT_MAX, Link, LoginReply, Names, Negotiated, REQUESTS_MAX, Recv,
-    Step, UNEXPECTED_MAX,
+    Refusal, Step, UNEXPECTED_MAX,
 };
 use crate::iscsi::chap::{self, Algorithm, Challenge, Credentials, Failure};
 use crate::iscsi::keys::{self, Key, Kind, Offers, Place, RDMA_SEGMENT_MAX, Rule, Senders, Settled, Values};
@@ -61,10 +61,21 @@ enum Security {
 struct Fault {
     status: LoginStatus,
     reason: String,
+    /// Keys that go with the status.
+    text: Vec<u8>,
 }
 
 fn fault(status: LoginStatus, reason: impl ToString) -> Fault {
-    Fault { status, reason: reason.to_string() }
+    Fault { status, reason: reason.to_string(), text: Vec::new() }
+}
+
+/// A refusal; one that redirects says where to (section 11.13.5).
+fn refused(refusal: &Refusal) -> Fault {
+    let mut fault = fault(refusal.status(), refusal);
+    if let Refusal::Moved(address) = refusal {
+        text::append(&mut fault.text, "TargetAddress", address);
+    }
+    fault
 }
 
 /// Who asked for what, as far as it was said, for the log. What is no name is not repeated.
@@ -145,7 +156,7 @@ impl TargetLogin {
                 status: fault.status,
                 close: Some(reason),
                 csg: Stage::default(),
-                ..self.reply(Vec::new())
+                ..self.reply(fault.text)
             }
         })
     }
@@ -326,7 +337,7 @@ impl TargetLogin {
         let grant = self
             .access
             .authorize(initiator, target, self.from, self.portal, isid)
-            .map_err(|refusal| fault(refusal.status(), &refusal))?;
+            .map_err(|refusal| refused(&refusal))?;
         self.check_session(grant.session)?;
         if grant.chap.is_some() && self.stage != Stage::SECURITY {
             return Err(fault(LoginStatus::AUTHENTICATION_FAILURE, "authentication is required"));

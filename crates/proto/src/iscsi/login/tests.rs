@@ -42,6 +42,47 @@ impl Access for Door {
     }
 }
 
+/// Sends everybody elsewhere.
+struct Elsewhere(SocketAddr);
+
+impl Access for Elsewhere {
+    fn authorize(
+        &self,
+        _: &str,
+        _: Option<&str>,
+        _: SocketAddr,
+        _: SocketAddr,
+        _: [u8; 6],
+    ) -> Result<Grant, Refusal> {
+        Err(Refusal::Moved(self.0))
+    }
+
+    fn send_targets(&self, _: &str, _: SocketAddr, _: SocketAddr, _: SendTargets<'_>) -> Vec<TargetRecord> {
+        Vec::new()
+    }
+
+    fn random(&self, _: &mut [u8]) {}
+
+    fn new_tsih(&self) -> u16 {
+        5
+    }
+}
+
+#[test]
+fn a_login_that_is_redirected_is_told_where_to() {
+    let here = "127.0.0.1:3260".parse().unwrap();
+    for (elsewhere, text) in
+        [("192.0.2.1:3261", "192.0.2.1:3261"), ("[2001:db8::1]:3260", "[2001:db8::1]:3260")]
+    {
+        let access = Arc::new(Elsewhere(elsewhere.parse().unwrap()));
+        let mut login = TargetLogin::new(access, here, here, Offers::default());
+        let reply = send(&mut login, TO_OPERATIONAL, NAMES);
+        assert_eq!((reply.status, reply.transit), (LoginStatus::MOVED_TEMPORARILY, false));
+        assert_eq!(shown(&reply), format!("TargetAddress={text}"));
+        assert!(reply.close.is_some_and(|reason| reason.contains(text)));
+    }
+}
+
 fn open(chap: bool) -> TargetLogin {
     login_with(chap.then(|| credentials(&[])))
 }
