@@ -17,7 +17,8 @@ fn event(initiator: &mut Initiator) -> String {
 fn sessions_of_a_portal_that_is_drained_are_asked_to_log_out_and_no_others_begin() {
     let mut daemon = super::live::start(BASE);
     let [first, second] = daemon.addresses()[..] else { panic!("two portals") };
-    let (mut stays, mut leaves) = (session(first, "x", 2), session(second, "x", 2));
+    let mut stays = login(first, "x", "stays").expect("a session");
+    let mut leaves = session(second, "x", 2);
     change(&mut daemon, &with("drain = '10m'")).expect("it changes");
     assert_eq!(event(&mut leaves), "asynchronous event 1", "it is asked to log out");
     leaves.ready(0).expect("it is served until it does");
