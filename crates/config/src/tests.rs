@@ -499,7 +499,7 @@ fn the_examples_of_the_manual_are_good() {
     let manual = include_str!("../../../docs/configuration.md");
     let examples: Vec<&str> =
         manual.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(examples.len(), 4);
+    assert_eq!(examples.len(), 6);
     examples.into_iter().for_each(|text| drop(good(text)));
 }
 
