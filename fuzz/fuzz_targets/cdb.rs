@@ -7,8 +7,8 @@ use scsi::home::{HomeReply, HomeRequest};
 use scsi::storage::{Found, MediaOp, StoreError, Traits};
 use scsi::unit::{Port, Protocol};
 use scsi::{
-    Attribute, Ending, Env, Event, Exec, Home, NexusId, NexusUnit, Reach, Request, Status, Step, Unit, Units,
-    View,
+    Attribute, Ending, Env, Event, Exec, Home, NexusId, NexusUnit, PortGroup, Reach, Request, Status, Step,
+    Unit, Units, View,
 };
 use std::sync::Arc;
 use wire::aoe::{Mac, Order, Refusal};
@@ -290,6 +290,7 @@ fn unit(index: u32, options: u8) -> Unit {
     Unit {
         index,
         block_bytes,
+        groups: vec![PortGroup::new(1), PortGroup::new(2)],
         physical_block_bytes: 4096,
         serial: format!("fuzz{index}"),
         product: "disk".into(),
