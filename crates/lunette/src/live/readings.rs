@@ -104,7 +104,7 @@ pub(super) fn stats(counts: &Counts) -> Value {
 }
 
 fn moved(moved: &Moved) -> Value {
-    // Two lists, since a list of objects takes twelve times the memory while an answer is made.
+    // Two lists, since a list of objects took three times the memory while an answer is made.
     let bounds: Vec<Value> = (0..moved.buckets.len()).map(|bucket| bound_us(bucket).into()).collect();
     let count_to = |all: &mut u64, more: &u64| {
         *all += more;

@@ -6,9 +6,9 @@ use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, Response};
 use std::fs;
 use wire::scsi::command::{Inquiry, ReadCapacity16, ReportTargetPortGroups, SetTargetPortGroups};
+use wire::scsi::status::GOOD;
 use wire::scsi::vpd::page;
 
-const GOOD: u8 = 0;
 const STATE_CHANGED: [u8; 2] = [0x2a, 0x06];
 const IN_STANDBY: [u8; 2] = [0x04, 0x0b];
 

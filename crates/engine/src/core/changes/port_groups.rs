@@ -9,16 +9,16 @@ use config::{Config, PortIds, PortalGroup};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::scsi::AccessState::{self, NonOptimized, Optimized, Standby, Unavailable};
+use wire::scsi::code;
 use wire::scsi::command::{Read16, ReportTargetPortGroups, SetTargetPortGroups};
+use wire::scsi::status::{CHECK_CONDITION, GOOD};
 
 const BLOCK: u32 = 512;
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const STATE_CHANGED: u16 = 0x2a06;
-const INQUIRY_CHANGED: u16 = 0x3f03;
-const TRANSITION: u16 = 0x040a;
-const IN_STANDBY: u16 = 0x040b;
-const UNAVAILABLE: u16 = 0x040c;
+const STATE_CHANGED: u16 = code::ASYMMETRIC_ACCESS_STATE_CHANGED;
+const INQUIRY_CHANGED: u16 = code::INQUIRY_DATA_CHANGED;
+const TRANSITION: u16 = code::ACCESS_STATE_TRANSITION;
+const IN_STANDBY: u16 = code::PORT_IN_STANDBY;
+const UNAVAILABLE: u16 = code::PORT_UNAVAILABLE;
 
 /// A daemon on two cores, whose unit is reached by a portal of group 1 and by one of group 2, whose states initiators may set.
 fn served(stores: &[Arc<HeldStore>]) -> (Daemon, [Url; 2]) {
@@ -110,7 +110,7 @@ fn set_target_port_groups_is_answered_when_nothing_of_the_group_can_be_written_a
     let write = writes.issue(0, write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
     stores[0].wait_for(1);
     let tag = asks.issue(0, SetTargetPortGroups::new(8), 0, list(2, Standby)).expect("it is sent");
-    // That it has been published shows by what the other is told.
+    // The unit attention shows that it has been published.
     while read(&mut writes) != Some(STATE_CHANGED) {}
     assert_eq!(read(&mut writes), Some(IN_STANDBY), "nothing new begins");
     assert_eq!(read(&mut asks), None);

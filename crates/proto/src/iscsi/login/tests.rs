@@ -13,7 +13,11 @@ const TO_FULL: u8 = 0x87;
 /// T, from security to operational.
 const TO_OPERATIONAL: u8 = 0x81;
 
-struct Door(Option<ChapCredentials>);
+struct Door {
+    chap: Option<ChapCredentials>,
+    /// Where everybody is sent.
+    elsewhere: Option<SocketAddr>,
+}
 
 impl Access for Door {
     fn authorize(
@@ -24,9 +28,12 @@ impl Access for Door {
         _: SocketAddr,
         _: [u8; 6],
     ) -> Result<Grant, Refusal> {
+        if let Some(elsewhere) = self.elsewhere {
+            return Err(Refusal::Moved(elsewhere));
+        }
         let session = Some((7, 1));
         let alias = Some("Disk".into());
-        Ok(Grant { chap: self.0.clone(), group: 3, alias, session, queue_depth: None })
+        Ok(Grant { chap: self.chap.clone(), group: 3, alias, session, queue_depth: None })
     }
 
     fn send_targets(&self, _: &str, _: SocketAddr, _: SocketAddr, _: SendTargets<'_>) -> Vec<TargetRecord> {
@@ -42,39 +49,13 @@ impl Access for Door {
     }
 }
 
-/// Sends everybody elsewhere.
-struct Elsewhere(SocketAddr);
-
-impl Access for Elsewhere {
-    fn authorize(
-        &self,
-        _: &str,
-        _: Option<&str>,
-        _: SocketAddr,
-        _: SocketAddr,
-        _: [u8; 6],
-    ) -> Result<Grant, Refusal> {
-        Err(Refusal::Moved(self.0))
-    }
-
-    fn send_targets(&self, _: &str, _: SocketAddr, _: SocketAddr, _: SendTargets<'_>) -> Vec<TargetRecord> {
-        Vec::new()
-    }
-
-    fn random(&self, _: &mut [u8]) {}
-
-    fn new_tsih(&self) -> u16 {
-        5
-    }
-}
-
 #[test]
-fn a_login_that_is_redirected_is_told_where_to() {
+fn a_login_that_is_redirected_names_the_other_address() {
     let here = "127.0.0.1:3260".parse().unwrap();
     for (elsewhere, text) in
         [("192.0.2.1:3261", "192.0.2.1:3261"), ("[2001:db8::1]:3260", "[2001:db8::1]:3260")]
     {
-        let access = Arc::new(Elsewhere(elsewhere.parse().unwrap()));
+        let access = Arc::new(Door { chap: None, elsewhere: elsewhere.parse().ok() });
         let mut login = TargetLogin::new(access, here, here, Offers::default());
         let reply = send(&mut login, TO_OPERATIONAL, NAMES);
         assert_eq!((reply.status, reply.transit), (LoginStatus::MOVED_TEMPORARILY, false));
@@ -95,7 +76,7 @@ fn credentials(algorithms: &[Algorithm]) -> ChapCredentials {
 
 fn login_with(chap: Option<ChapCredentials>) -> TargetLogin {
     let address = "127.0.0.1:3260".parse().unwrap();
-    TargetLogin::new(Arc::new(Door(chap)), address, address, Offers::default())
+    TargetLogin::new(Arc::new(Door { chap, elsewhere: None }), address, address, Offers::default())
 }
 
 fn send(login: &mut TargetLogin, flags: u8, text: &str) -> LoginReply {

@@ -7,6 +7,7 @@ use crate::vocabulary::sense::Check;
 use std::sync::Arc;
 use wire::Cdb;
 use wire::scsi::AccessState::{self, NonOptimized, Optimized, Standby, Transitioning, Unavailable};
+use wire::scsi::code;
 use wire::scsi::command::{
     Inquiry, ModeSense6, PersistentReserveIn, Read10, ReadCapacity10, ReadCapacity16, ReportLuns,
     ReportSupportedFunctions, ReportSupportedOperationCodes, ReportTargetPortGroups, RequestSense, Reserve6,
@@ -54,9 +55,9 @@ fn functions_in_both_forms() {
     bench.read(report(false, 3)).assert_invalid_field(6);
 }
 
-const TRANSITION: (u8, u16) = (0x2, 0x040a);
-const IN_STANDBY: (u8, u16) = (0x2, 0x040b);
-const UNAVAILABLE: (u8, u16) = (0x2, 0x040c);
+const TRANSITION: (u8, u16) = (0x2, code::ACCESS_STATE_TRANSITION);
+const IN_STANDBY: (u8, u16) = (0x2, code::PORT_IN_STANDBY);
+const UNAVAILABLE: (u8, u16) = (0x2, code::PORT_UNAVAILABLE);
 
 /// A unit with two groups, of which the first, by whose port all nexuses come, is configured like this.
 fn with_group(state: AccessState, explicit: bool) -> Bench {
@@ -161,7 +162,7 @@ fn initiators_set_the_states_of_groups_that_are_explicit_and_others_are_notified
     assert_eq!(bench.nexuses[0].attentions, []);
     assert_eq!(bench.nexuses[1].attentions, [UnitAttention::AccessStateChanged]);
     assert_eq!(bench.published.take().unwrap().deactivated, [1]);
-    bench.run(1, TestUnitReady {}, &[], 0).assert_check(0x6, 0x2a06);
+    bench.run(1, TestUnitReady {}, &[], 0).assert_check(0x6, code::ASYMMETRIC_ACCESS_STATE_CHANGED);
     bench.run(1, TestUnitReady {}, &[], 0).assert_check(IN_STANDBY.0, IN_STANDBY.1);
     // The state that it has is no change.
     set(&mut bench, 1, &[(1, 0x2)]).assert_good();
@@ -171,7 +172,7 @@ fn initiators_set_the_states_of_groups_that_are_explicit_and_others_are_notified
     assert_eq!(reported(&mut bench)[0], (0x02, 1), "a reset leaves it");
     set(&mut bench, 1, &[(1, 0x1)]).assert_good();
     assert_eq!(bench.published.take().unwrap().deactivated, []);
-    bench.read(TestUnitReady {}).assert_check(0x6, 0x2a06);
+    bench.read(TestUnitReady {}).assert_check(0x6, code::ASYMMETRIC_ACCESS_STATE_CHANGED);
     bench.read(TestUnitReady {}).assert_good();
 }
 
