@@ -75,7 +75,7 @@ impl NbdUrl {
             return Err(UrlError::new("the export's name has a NUL character", "leave it out"));
         }
         let (mut socket, mut tls) = (None, is_tls.then(NbdTls::default));
-        for option in options.split('&').filter(|option| !option.is_empty()) {
+        for (number, option) in (1..).zip(options.split('&').filter(|option| !option.is_empty())) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
             let value = decode("the value of an option", value)?;
             match (key, &mut tls) {
@@ -85,7 +85,7 @@ impl NbdUrl {
                 ("socket", _) if is_unix => socket = Some(PathBuf::from(value)),
                 ("tls-certificates", Some(tls)) => tls.certificates = Some(value.into()),
                 ("tls-hostname", Some(tls)) => tls.hostname = Some(value),
-                _ => return Err(unknown(key)),
+                _ => return Err(unknown(key, number)),
             }
         }
         let server = match (is_unix, socket) {
@@ -120,7 +120,7 @@ impl NbdUrl {
     }
 }
 
-fn unknown(key: &str) -> UrlError {
+fn unknown(key: &str, number: usize) -> UrlError {
     let (problem, remedy) = match key {
         "socket" => ("only nbd+unix has a socket", FORMS),
         "tls-certificates" | "tls-hostname" => {
@@ -129,7 +129,10 @@ fn unknown(key: &str) -> UrlError {
         _ => ("", "the options are socket with nbd+unix, and tls-certificates and tls-hostname with nbds"),
     };
     match problem {
-        "" => UrlError::new("an option is not known for the URL of an NBD export", remedy),
+        "" => UrlError::new(
+            format!("option {number} after the ? is not known for the URL of an NBD export"),
+            remedy,
+        ),
         problem => UrlError::new(format!("{key}: {problem}"), remedy),
     }
 }
@@ -236,7 +239,7 @@ mod tests {
             ("nbd://h/%00", "NUL"),
             ("nbd://h/d?socket=/s", "only nbd+unix has a socket"),
             ("nbd://h/d?tls-hostname=x", "write nbds://"),
-            ("nbd://h/d?x=1", "the options are"),
+            ("nbds://h/d?tls-hostname=h&x=1", "option 2 after the ? is not known"),
             ("nbd+unix:///d", "names no socket"),
             ("nbd+unix:///d?socket=", "socket has no value"),
             ("nbd+unix://h/d?socket=/s", "three slashes"),

@@ -169,8 +169,14 @@ pub mod state {
 pub mod error {
     /// `NBD_EPERM`.
     pub const EPERM: u32 = 1;
+    /// `NBD_EIO`.
+    pub const EIO: u32 = 5;
+    /// `NBD_ENOMEM`.
+    pub const ENOMEM: u32 = 12;
     /// `NBD_EINVAL`.
     pub const EINVAL: u32 = 22;
+    /// `NBD_ENOSPC`.
+    pub const ENOSPC: u32 = 28;
     /// `NBD_ESHUTDOWN`.
     pub const ESHUTDOWN: u32 = 108;
 }

@@ -52,6 +52,8 @@ struct Flight {
     phase: Phase,
     /// Bytes of a clear that are done.
     cleared: u64,
+    /// Bytes of one of its parts; the same for all, whatever the medium becomes meanwhile.
+    part: u64,
     /// When it last made progress.
     since: Time,
     is_cancelled: bool,
@@ -128,15 +130,15 @@ impl<M: Medium> CallLane<M> {
             Op::Flush => Phase::Flush,
         };
         let mode = if writes(op) { Mode::Exclusive } else { Mode::Shared };
-        let first = if phase == Phase::Clear { range.len.min(self.store.clear_bytes()) } else { range.len };
+        let part = if phase == Phase::Clear { self.store.clear_bytes() } else { range.len };
         let mut call = self.spare.pop().unwrap_or_else(|| Call::new(&mail));
-        let guard = Guard::new(self.store.shared(), Hold::new(mode, range.offset, first));
+        let guard = Guard::new(self.store.shared(), Hold::new(mode, range.offset, range.len.min(part)));
         let number = guard.number();
         call.guard = Some(guard);
         let op = *op;
         let call = Some(call);
         let flight =
-            Flight { id, op, range, number, phase, cleared: 0, since: now, is_cancelled: false, call };
+            Flight { id, op, range, number, phase, cleared: 0, part, since: now, is_cancelled: false, call };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.flights.push(None);
             self.flights.len() - 1
@@ -158,7 +160,7 @@ impl<M: Medium> CallLane<M> {
         let flight = self.flights[slot].as_mut().expect("a waiting operation exists");
         let Some(mut call) = flight.call.take() else { return };
         call.slot = slot;
-        flight.prepare(io, &mut call, &*self.store);
+        flight.prepare(io, &mut call, self.store.size());
         match self.store.start(call) {
             Ok(()) => {
                 self.out += 1;
@@ -172,7 +174,7 @@ impl<M: Medium> CallLane<M> {
     fn takes_its_range(&mut self, slot: usize) -> bool {
         let flight = self.flights[slot].as_mut().expect("a waiting operation exists");
         let (range, is_write) = (flight.range, writes(&flight.op));
-        let is_in_parts = flight.phase == Phase::Clear && range.len > self.store.clear_bytes();
+        let is_in_parts = range.len > flight.part;
         let Some(guard) = flight.call.as_mut().and_then(|call| call.guard.as_mut()) else { return true };
         (!is_in_parts || guard.occupy(range)) && guard.try_lock(is_write.then_some(range))
     }
@@ -212,7 +214,7 @@ impl<M: Medium> CallLane<M> {
     }
 
     fn answered<I: Io>(&mut self, io: &mut I, slot: usize, call: Box<Call>, done: &mut Vec<(OpId, Outcome)>) {
-        let (size, clear_bytes) = (self.store.size(), self.store.clear_bytes());
+        let size = self.store.size();
         let flight = self.flights[slot].as_mut().expect("a call belongs to an operation");
         flight.since = io.now();
         if let Some(phase) = flight.instead_of_swap(&call) {
@@ -222,7 +224,7 @@ impl<M: Medium> CallLane<M> {
             (flight.phase, flight.call) = (phase, Some(call));
             return self.proceed(io, slot, done);
         }
-        match flight.completed(io, call, size, clear_bytes) {
+        match flight.completed(io, call, size) {
             Step::Next => self.proceed(io, slot, done),
             Step::Done(call, outcome) => self.finish(slot, Some(call), outcome, done),
         }
@@ -265,7 +267,7 @@ enum Step {
 
 impl Flight {
     /// Fills in the next call.
-    fn prepare<I: Io>(&self, io: &mut I, call: &mut Call, medium: &impl Medium) {
+    fn prepare<I: Io>(&self, io: &mut I, call: &mut Call, size: u64) {
         let offset = self.range.offset;
         call.work = match self.phase {
             Phase::Read | Phase::Locate => {
@@ -293,10 +295,10 @@ impl Flight {
             }
             Phase::Clear => {
                 let stays = matches!(self.op, Op::Zero { unmap: false, .. });
-                let len = (self.range.len - self.cleared).min(medium.clear_bytes());
+                let len = (self.range.len - self.cleared).min(self.part);
                 Work::Zero { offset: offset + self.cleared, len, stays, durable: self.is_durable() }
             }
-            Phase::Extent => Work::Extent { offset, len: medium.size().saturating_sub(offset) },
+            Phase::Extent => Work::Extent { offset, len: size.saturating_sub(offset) },
             Phase::Flush => Work::Flush,
         };
     }
@@ -326,7 +328,7 @@ impl Flight {
     }
 
     /// Its call has ended.
-    fn completed<I: Io>(&mut self, io: &mut I, mut call: Box<Call>, size: u64, clear_bytes: u64) -> Step {
+    fn completed<I: Io>(&mut self, io: &mut I, mut call: Box<Call>, size: u64) -> Step {
         if call.answer < 0 {
             let error = self.error(&call, size);
             return Step::Done(call, Err(error));
@@ -356,7 +358,7 @@ impl Flight {
                 call.data.iter_mut().zip(&operand).for_each(|(here, there)| *here |= there);
                 self.put_next(call)
             }
-            (Phase::Clear, _) => self.clear_next(call, clear_bytes),
+            (Phase::Clear, _) => self.clear_next(call),
             (Phase::Extent, _) => {
                 let found = call.found;
                 Step::Done(call, Ok(found))
@@ -379,8 +381,8 @@ impl Flight {
         Step::Next
     }
 
-    fn clear_next(&mut self, mut call: Box<Call>, clear_bytes: u64) -> Step {
-        self.cleared += (self.range.len - self.cleared).min(clear_bytes);
+    fn clear_next(&mut self, mut call: Box<Call>) -> Step {
+        self.cleared += (self.range.len - self.cleared).min(self.part);
         let rest = self.range.len - self.cleared;
         if rest == 0 {
             return Step::Done(call, DONE);
@@ -388,7 +390,7 @@ impl Flight {
         if self.is_cancelled {
             return Step::Done(call, Err(StoreError::Cancelled));
         }
-        let next = Hold::new(Mode::Exclusive, self.range.offset + self.cleared, rest.min(clear_bytes));
+        let next = Hold::new(Mode::Exclusive, self.range.offset + self.cleared, rest.min(self.part));
         if let Some(guard) = &mut call.guard {
             guard.relock(next);
         }

@@ -15,22 +15,26 @@ use config::NbdUrl;
 use live::{Live, Received, Sent};
 use proto::nbd::{Answer, Export};
 use rustix::io::Errno;
-use scsi::storage::Found;
+use scsi::storage::{CHUNK_BYTES, Found};
 use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use wire::nbd::error::{EPERM, ESHUTDOWN};
+use wire::nbd::error::{EIO, ENOMEM, ENOSPC, EPERM, ESHUTDOWN};
 use wire::nbd::transmission::{READ_ONLY, SEND_WRITE_ZEROES};
 
 /// The pause between two attempts to connect grows from the one to the other.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Receives of one turn: others wait for their core meanwhile.
-const RECEIVES_MAX: usize = 8;
+/// A connection that ends sooner, with nothing answered, continues the outage before it.
+const LASTS_MIN: Duration = PAUSE_MAX;
+
+/// Bytes that one turn receives: others wait for their core meanwhile. A receive counts as a page at least.
+const TURN_BYTES: usize = 2 << 20;
+const RECEIVE_BYTES_MIN: usize = 4096;
 
 /// What of it lanes watch.
 pub(super) struct Watched {
@@ -67,7 +71,8 @@ struct State {
 
 /// While there is no connection.
 struct Outage {
-    since: Option<Instant>,
+    /// When it began: the last one, while there is a connection.
+    since: Instant,
     reason: String,
     next_try: Instant,
     pause: Duration,
@@ -108,7 +113,7 @@ impl Connection {
                 waiting: VecDeque::new(),
                 unsettled: Vec::new(),
                 outage: Outage {
-                    since: None,
+                    since: Instant::now(),
                     reason: String::new(),
                     next_try: Instant::now(),
                     pause: PAUSE_MIN,
@@ -203,14 +208,18 @@ impl Connection {
         state.receive(self);
         let patience = self.options.give_up_after;
         // Of one that may still change something it is waited until it has.
-        if state.live.as_ref().is_some_and(|live| live.is_silent(now, patience)) {
-            state.lost(self, "the server does not answer", true);
+        if let Some(reason) = state.live.as_ref().and_then(|live| live.outlived(now, patience)) {
+            state.live.iter_mut().for_each(Live::disconnect);
+            state.lost(self, reason, true);
         }
         state.send(self);
-        let lasts = state.outage.since.map(|since| now.saturating_duration_since(since));
-        self.is_down.store(lasts.is_some_and(|lasts| lasts >= patience), Ordering::Relaxed);
+        if state.live.is_some() {
+            return;
+        }
         let outage = &mut state.outage;
-        if outage.since.is_none() || outage.is_connecting || now < outage.next_try {
+        let lasts = now.saturating_duration_since(outage.since);
+        self.is_down.store(lasts >= patience, Ordering::Relaxed);
+        if outage.is_connecting || now < outage.next_try {
             return;
         }
         outage.is_connecting = true;
@@ -245,7 +254,7 @@ impl Connection {
         self.allocates.store(export.allocation.is_some(), Ordering::Relaxed);
         self.is_down.store(false, Ordering::Relaxed);
         state.live = Some(Live::new(stream, export));
-        (state.outage.since, state.outage.is_connecting) = (None, false);
+        state.outage.is_connecting = false;
         reactor::limited!(
             "connections to NBD servers that are back",
             tracing::Level::INFO,
@@ -273,6 +282,11 @@ impl Drop for Connection {
 impl Outage {
     fn failed(&mut self, reason: String) {
         (self.reason, self.is_connecting) = (reason, false);
+        self.wait();
+    }
+
+    /// The next attempt has to wait, and longer each time.
+    fn wait(&mut self) {
         self.next_try = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
@@ -286,14 +300,14 @@ impl Writes {
 
 impl State {
     fn receive(&mut self, of: &Connection) {
-        for count in 0.. {
-            let Some(live) = &mut self.live else { return };
-            if count >= RECEIVES_MAX && !live.stream.holds_bytes() {
+        let mut left = TURN_BYTES;
+        while let Some(live) = &mut self.live {
+            if left == 0 && !live.stream.holds_bytes() {
                 return;
             }
             match live.receive() {
                 Received::Nothing => return,
-                Received::Something => {}
+                Received::Something(bytes) => left = left.saturating_sub(bytes.max(RECEIVE_BYTES_MIN)),
                 Received::Violation(violation) => {
                     reactor::limited!(
                         "violations of NBD",
@@ -321,15 +335,26 @@ impl State {
                 self.live.iter_mut().for_each(|live| live.is_ending = true);
                 return self.waiting.push_front(call);
             }
-            Err(EPERM) if changes(call.work) => return fail(call, Errno::ROFS),
-            Err(number) => return fail(call, known(number)),
+            Err(number) => {
+                self.live.iter_mut().for_each(|live| live.has_answered = true);
+                // It may have been for what others have written, and no flush reports it again.
+                if flushes || is_through && matches!(number, EIO | ENOSPC) {
+                    self.lose(of, "the server has failed to make writes durable that it has acknowledged: they may be lost");
+                }
+                let error = known(number, call.work);
+                return fail(call, error);
+            }
             Ok(answer) => answer,
         };
+        self.live.iter_mut().for_each(|live| live.has_answered = true);
         if flushes {
             self.writes.durable = self.writes.durable.max(written);
         } else if changes(call.work) && !is_through {
             self.writes.acknowledged += 1;
             if is_durable(call.work) {
+                if is_withdrawn {
+                    return fail(call, Errno::CANCELED);
+                }
                 // The server cannot do both by one request.
                 return self.request(of, call, true).unwrap_or_else(|call| self.waiting.push_front(call));
             }
@@ -351,12 +376,20 @@ impl State {
 
     /// Requests what a call is to do, or, of one that has been done, that it is made durable; the call, when the connection takes no
     /// more.
-    fn request(&mut self, of: &Connection, call: Box<Call>, flushes: bool) -> Result<(), Box<Call>> {
+    fn request(&mut self, of: &Connection, mut call: Box<Call>, flushes: bool) -> Result<(), Box<Call>> {
         let Some(live) = &mut self.live else { return Err(call) };
         match call.work {
             Work::CompareAndWrite { .. } => fail(call, Errno::INVAL),
             // All writes were durable.
             Work::Flush if !live.export.flushes() => Call::answered(call),
+            // The server before this one could do more: what is longer than it takes is retried in shorter parts.
+            Work::Zero { len, .. } if !live.export.clears() && len > CHUNK_BYTES.into() => {
+                fail(call, Errno::AGAIN);
+            }
+            Work::Extent { len, .. } if live.export.allocation.is_none() => {
+                call.found = Found::Extent { mapped: true, len };
+                Call::answered(call);
+            }
             _ => return live.request(call, flushes, self.writes.acknowledged, of.block_minimum),
         }
         Ok(())
@@ -374,7 +407,7 @@ impl State {
             }
             let Some(live) = self.live.as_mut().filter(|live| live.owes()) else { return };
             match live.send() {
-                Received::Something => {}
+                Received::Something(_) => {}
                 Received::Nothing | Received::Violation(_) => return,
                 Received::End { reason, is_settled } => return self.lost(of, &reason, is_settled),
             }
@@ -408,15 +441,11 @@ impl State {
                  daemon is restarted"
             );
         }
-        if std::mem::replace(&mut self.writes.durable, self.writes.acknowledged) < self.writes.acknowledged {
-            of.options.losses.fetch_add(1, Ordering::Relaxed);
-            reactor::limited!(
-                "losses of NBD exports",
-                tracing::Level::ERROR,
-                store = %of.url,
-                "writes that were acknowledged and not flushed may be lost: the server may have restarted"
-            );
-        }
+        self.lose(
+            of,
+            "writes that were acknowledged and not flushed may be lost: the server may have restarted",
+        );
+        self.writes.durable = self.writes.acknowledged;
         reactor::limited!(
             "connections to NBD servers that are lost",
             tracing::Level::WARN,
@@ -424,9 +453,21 @@ impl State {
             reason,
             "the connection to the NBD server is lost"
         );
-        let now = Instant::now();
-        let pause = if live.has_answered { PAUSE_MIN } else { self.outage.pause };
-        self.outage = Outage { since: Some(now), reason, next_try: now, pause, is_connecting: false };
+        self.outage.reason = reason;
+        if live.has_answered || live.since.elapsed() >= LASTS_MIN {
+            let now = Instant::now();
+            (self.outage.since, self.outage.next_try, self.outage.pause) = (now, now, PAUSE_MIN);
+        } else {
+            self.outage.wait();
+        }
+    }
+
+    /// What was acknowledged and not flushed may be lost, if there is such.
+    fn lose(&self, of: &Connection, why: &str) {
+        if self.writes.is_dirty() {
+            of.options.losses.fetch_add(1, Ordering::Relaxed);
+            reactor::limited!("losses of NBD exports", tracing::Level::ERROR, store = %of.url, "{why}");
+        }
     }
 }
 
@@ -446,10 +487,17 @@ fn is_durable(work: Work) -> bool {
     }
 }
 
-/// An error of the server. A number that is none counts as EINVAL (section "Error values").
-fn known(number: u32) -> Errno {
-    let number = i32::try_from(number).ok().filter(|number| (1..4096).contains(number));
-    number.map_or(Errno::INVAL, Errno::from_raw_os_error)
+/// An error of the server. What the protocol does not have counts as EINVAL (section "Error values").
+fn known(number: u32, work: Work) -> Errno {
+    match number {
+        EPERM if changes(work) => Errno::ROFS,
+        EPERM => Errno::PERM,
+        EIO => Errno::IO,
+        ENOMEM => Errno::NOMEM,
+        ENOSPC => Errno::NOSPC,
+        ESHUTDOWN => Errno::SHUTDOWN,
+        _ => Errno::INVAL,
+    }
 }
 
 fn fail(mut call: Box<Call>, error: Errno) {
@@ -462,8 +510,10 @@ mod tests {
     use super::*;
     use crate::calls::Mailbox;
     use crate::stripes::{Hold, Mode};
+    use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixStream;
     use wire::nbd::transmission::{HAS_FLAGS, SEND_FLUSH};
+    use wire::nbd::{Layout as _, Request, SIMPLE_REPLY_MAGIC};
 
     const LEN: u64 = 4096;
 
@@ -489,14 +539,53 @@ mod tests {
         Guard::new(&of.shared, Hold::new(Mode::Exclusive, 0, LEN))
     }
 
+    fn write(to: &Arc<Mailbox>, offset: u64, durable: bool) -> Box<Call> {
+        let mut call = Call::new(to);
+        call.work = Work::Write { offset, durable };
+        call.data = vec![1; LEN as usize];
+        call
+    }
+
+    #[test]
+    fn after_a_violation_the_end_is_the_servers_and_not_that_of_our_own_half() {
+        let (connection, mut server) = connection();
+        let mail = Mailbox::new().unwrap();
+        connection.start(write(&mail, 0, true));
+        connection.start(write(&mail, LEN, false));
+        connection.send();
+        let mut request = [0; Request::BYTES + LEN as usize];
+        server.read_exact(&mut request).unwrap();
+        let cookie: [u8; 8] = *request[8..].first_chunk().unwrap();
+        let reply = [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &[0; 4], &cookie, b"this is no reply"].concat();
+        server.write_all(&reply).unwrap();
+        // The flush of what is to be durable is owed, and cannot be sent any more.
+        connection.pump();
+        assert!(connection.state().live.is_some(), "the server may still write what it has");
+        drop(server);
+        connection.pump();
+        let state = connection.state();
+        assert!(state.live.is_none() && state.waiting.len() == 2, "now it is sent again");
+    }
+
+    #[test]
+    fn a_server_that_ends_each_connection_at_once_is_away_and_left_alone_for_longer_each_time() {
+        for has_answered in [false, true] {
+            let (connection, _server) = connection();
+            let mut state = connection.state();
+            let since = state.outage.since;
+            state.live.as_mut().unwrap().has_answered = has_answered;
+            state.lost(&connection, "the server has closed it", true);
+            assert_eq!(state.outage.since == since, !has_answered);
+            assert_eq!(state.outage.pause == PAUSE_MIN, has_answered);
+        }
+    }
+
     #[test]
     fn after_a_failure_that_proves_nothing_writes_are_not_sent_again_and_their_blocks_stay_locked() {
         for is_settled in [false, true] {
             let (connection, _server) = connection();
             let mail = Mailbox::new().unwrap();
-            let mut call = Call::new(&mail);
-            call.work = Work::Write { offset: 0, durable: false };
-            call.data = vec![1; LEN as usize];
+            let mut call = write(&mail, 0, false);
             let mut held = guard(&connection);
             assert!(held.try_lock(None));
             call.guard = Some(held);

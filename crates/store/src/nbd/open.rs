@@ -1,7 +1,7 @@
 //! Connecting to a server and opening its export, with words that help when that fails.
 
 use super::connection::Connection;
-use super::socket::Socket;
+use super::socket::{Socket, Until};
 use super::stream::Stream;
 use super::{NbdStore, Options};
 use crate::error::OpenError;
@@ -44,7 +44,7 @@ pub(super) fn connect(url: &NbdUrl, options: &Options) -> Result<(Stream, Export
         Ok(export) => export,
         Err(Failed::Refused(refusal)) => return Err(fault(refusal.to_string(), remedy(&refusal))),
         Err(Failed::Insecure(problem, remedy)) => return Err(fault(problem, &remedy)),
-        Err(Failed::Io(error)) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+        Err(Failed::Io(error)) if error.kind() == ErrorKind::TimedOut => {
             return Err(fault(
                 format!("the server has not answered within {} seconds", CONNECT_WITHIN.as_secs()),
                 "does it serve another client, and only one at a time (qemu-nbd --shared=N)?",
@@ -81,16 +81,19 @@ fn shake_hands(stream: &mut Stream, url: &NbdUrl, deadline: Instant) -> Result<E
     let mut handshake = Handshake::new(&url.export, encryption).map_err(Failed::Refused)?;
     let mut bytes = Vec::new();
     loop {
-        stream.socket.block_until(deadline)?;
-        stream.write_all(handshake.out())?;
+        let socket = stream.socket.clone();
+        let mut until = Until { inner: &mut *stream, socket: &socket, deadline };
+        until.write_all(handshake.out())?;
         handshake.out().clear();
         bytes.resize(handshake.want(), 0);
-        stream.read_exact(&mut bytes)?;
+        until.read_exact(&mut bytes)?;
         match (handshake.received(&bytes).map_err(Failed::Refused)?, &url.tls) {
             (Step::More, _) => {}
             (Step::Done(export), _) => return Ok(export),
             (Step::StartTls, Some(tls)) => {
-                stream.secure(url, tls).map_err(|(problem, remedy)| Failed::Insecure(problem, remedy))?;
+                stream
+                    .secure(url, tls, deadline)
+                    .map_err(|(problem, remedy)| Failed::Insecure(problem, remedy))?;
                 handshake.encrypted();
             }
             (Step::StartTls, None) => return Err(Failed::Refused(Refusal::TlsRequired)),

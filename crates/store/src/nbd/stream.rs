@@ -1,6 +1,6 @@
 //! A connection's bytes: its socket, with TLS where the server is known by that.
 
-use super::socket::Socket;
+use super::socket::{Socket, Until};
 use config::{NbdServer, NbdTls, NbdUrl};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
@@ -9,11 +9,15 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Files of a directory of certificates, as nbdkit, QEMU and libvirt name them.
 const AUTHORITY: &str = "ca-cert.pem";
 const CERTIFICATE: &str = "client-cert.pem";
 const KEY: &str = "client-key.pem";
+
+/// What is wrong with TLS, and how to fix it.
+pub(super) type Insecure = (String, String);
 
 /// A socket, and what encrypts it.
 pub(super) struct Stream {
@@ -30,7 +34,7 @@ impl Stream {
     ///
     /// # Errors
     /// What is wrong, and how to fix it.
-    pub(super) fn secure(&mut self, url: &NbdUrl, tls: &NbdTls) -> Result<(), (String, String)> {
+    pub(super) fn secure(&mut self, url: &NbdUrl, tls: &NbdTls, deadline: Instant) -> Result<(), Insecure> {
         let name = server_name(url, tls)?;
         let config = Arc::new(config(tls)?);
         let fault = |error: String| {
@@ -39,7 +43,14 @@ impl Stream {
             (format!("TLS with the server fails: {error}"), remedy.to_owned())
         };
         let mut connection = ClientConnection::new(config, name).map_err(|error| fault(error.to_string()))?;
-        connection.complete_io(&mut &*self.socket).map_err(|error| fault(error.to_string()))?;
+        let mut until = Until { inner: &*self.socket, socket: &self.socket, deadline };
+        connection.complete_io(&mut until).map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => (
+                "the server does not continue the handshake of TLS".into(),
+                "does it hang? see its log".into(),
+            ),
+            _ => fault(error.to_string()),
+        })?;
         self.tls = Some(Box::new(connection));
         Ok(())
     }
@@ -49,27 +60,35 @@ impl Stream {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Whether it may hold bytes that the socket no longer has: it is read until it has none.
-    pub(super) fn holds_bytes(&self) -> bool {
-        self.tls.is_some()
+    /// Whether it holds bytes that the socket no longer has, and does not show: it is read until it has none.
+    pub(super) fn holds_bytes(&mut self) -> bool {
+        let state = self.tls.as_mut().map(|tls| tls.process_new_packets());
+        state.is_some_and(|state| state.is_ok_and(|state| state.plaintext_bytes_to_read() > 0))
     }
 }
 
 impl Read for Stream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else { return (&*self.socket).read(into) };
-        loop {
-            match tls.reader().read(into) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // The transport has ended, and TLS before it or not.
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
-                read => return read,
-            }
-            if tls.read_tls(&mut &*self.socket)? == 0 {
-                return Ok(0);
-            }
-            tls.process_new_packets().map_err(io::Error::other)?;
+        if let Some(read) = decrypted(tls, into) {
+            return read;
         }
+        if tls.read_tls(&mut &*self.socket)? == 0 {
+            return Ok(0);
+        }
+        tls.process_new_packets().map_err(io::Error::other)?;
+        // What has come may be nothing to read: how often that is tried is for the caller to say.
+        decrypted(tls, into).unwrap_or_else(|| Err(ErrorKind::Interrupted.into()))
+    }
+}
+
+/// What has been decrypted; `None`: nothing.
+fn decrypted(tls: &mut ClientConnection, into: &mut [u8]) -> Option<io::Result<usize>> {
+    match tls.reader().read(into) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+        // The transport has ended, and TLS before it or not.
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Some(Ok(0)),
+        read => Some(read),
     }
 }
 
@@ -96,7 +115,7 @@ impl Write for Stream {
     }
 }
 
-fn server_name(url: &NbdUrl, tls: &NbdTls) -> Result<ServerName<'static>, (String, String)> {
+fn server_name(url: &NbdUrl, tls: &NbdTls) -> Result<ServerName<'static>, Insecure> {
     let name = match (&tls.hostname, &url.server) {
         (Some(name), _) | (None, NbdServer::Tcp(name, _)) => name.clone(),
         (None, NbdServer::Unix(_)) => {
@@ -115,7 +134,7 @@ fn server_name(url: &NbdUrl, tls: &NbdTls) -> Result<ServerName<'static>, (Strin
     })
 }
 
-fn config(tls: &NbdTls) -> Result<ClientConfig, (String, String)> {
+fn config(tls: &NbdTls) -> Result<ClientConfig, Insecure> {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let builder =
         builder.with_safe_default_protocol_versions().expect("the provider has a suite for each version");
@@ -152,4 +171,46 @@ fn config(tls: &NbdTls) -> Result<ClientConfig, (String, String)> {
         PrivateKeyDer::from_pem_file(&key).map_err(|_| wrong(&key, "it is no private key".into()))?;
     let authenticated = builder.with_client_auth_cert(certificates(CERTIFICATE)?, parsed);
     authenticated.map_err(|error| wrong(&folder.join(CERTIFICATE), error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::{ServerConfig, ServerConnection};
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    #[test]
+    fn bytes_that_the_socket_no_longer_has_are_known_and_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let certified = rcgen::generate_simple_self_signed(vec!["server".into()]).unwrap();
+        std::fs::write(folder.path().join(AUTHORITY), certified.cert.pem()).unwrap();
+        let tls = NbdTls { certificates: Some(folder.path().into()), hostname: Some("server".into()) };
+        let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let config = config.with_single_cert(vec![certified.cert.der().clone()], key).unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut server = ServerConnection::new(Arc::new(config)).unwrap();
+        let serving = std::thread::spawn(move || {
+            server.complete_io(&mut theirs).unwrap();
+            server.writer().write_all(&[7; 1000]).unwrap();
+            while server.wants_write() {
+                server.write_tls(&mut theirs).unwrap();
+            }
+            theirs
+        });
+        let mut stream = Stream::plain(Socket::Unix(ours));
+        let url = NbdUrl::parse("nbds+unix:///?socket=/nonexistent").unwrap();
+        stream.secure(&url, &tls, Instant::now() + Duration::from_secs(60)).unwrap();
+        let _theirs = serving.join().unwrap();
+        let (mut bytes, mut come) = ([0; 100], 0);
+        while come < 1000 {
+            match stream.read(&mut bytes) {
+                Ok(more) => come += more,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Interrupted),
+            }
+            assert!(come == 0 || stream.holds_bytes() == (come < 1000), "{come} have come");
+        }
+    }
 }

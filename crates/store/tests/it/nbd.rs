@@ -25,6 +25,7 @@ const CACHED: u16 = HAS_FLAGS | SEND_FLUSH | SEND_WRITE_ZEROES;
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;
+const DISCONNECT: u16 = 2;
 const FLUSH: u16 = 3;
 const WRITE_ZEROES: u16 = 6;
 const FUA: u16 = 1;
@@ -307,6 +308,9 @@ fn errors_of_the_server_are_reported_as_what_they_are() {
     let errors = [
         (1, StoreError::ReadOnly),
         (5, StoreError::WriteFailed),
+        // Linux's EAGAIN and ECANCELED, which the protocol does not have.
+        (11, StoreError::WriteFailed),
+        (125, StoreError::WriteFailed),
         (12, StoreError::Busy),
         (22, StoreError::WriteFailed),
         (28, StoreError::NoSpace),
@@ -443,6 +447,116 @@ fn a_server_that_breaks_the_protocol_is_left_and_nothing_is_lost_by_it() {
     assert_eq!((again.offset, &again.data), (asked[1].offset, &asked[1].data));
     peer.reply(&again, 0, &[]);
     assert_eq!(core.outcome(pending), DONE);
+}
+
+#[test]
+fn a_connection_that_is_of_no_more_use_is_left_though_the_server_keeps_it() {
+    let server = Server::new();
+    let (store, mut idle) = server.open(CACHED, options());
+    let mut core = Core::on(&store);
+    idle.send(b"this is no reply");
+    let mut peer = core.during(|| server.accept(CACHED, SIZE));
+    // A server that is shut down has not carried it out.
+    let id = core.write(1, 1, false);
+    let asked = peer.asked();
+    peer.reply(&asked, 108, &[]);
+    let mut next = core.during(|| server.accept(CACHED, SIZE));
+    assert_eq!(peer.asked().command, DISCONNECT);
+    let again = next.asked();
+    assert_eq!((again.offset, &again.data), (asked.offset, &asked.data));
+    next.reply(&again, 0, &[]);
+    assert_eq!(core.outcome(id), DONE);
+}
+
+#[test]
+fn what_the_server_has_failed_to_make_durable_is_lost_to_every_lane() {
+    for (durable, error) in [(false, 5), (true, 28)] {
+        let server = Server::new();
+        let (store, mut peer) = server.open(CACHED | SEND_FUA, options());
+        let (mut core, mut other) = (Core::on(&store), Core::on(&store));
+        let kept = core.write(1, 1, false);
+        let asked = peer.asked();
+        peer.reply(&asked, 0, &[]);
+        assert_eq!(core.outcome(kept), DONE);
+        let fails = if durable { other.write(2, 2, true) } else { other.begin(&Op::Flush) };
+        let asked = peer.asked();
+        peer.reply(&asked, error, &[]);
+        assert!(other.outcome(fails).is_err());
+        assert_eq!((core.0.lane.losses(), other.0.lane.losses()), (1, 1));
+    }
+}
+
+#[test]
+fn all_of_a_range_is_cleared_though_the_next_server_clears_more_at_a_time_or_less() {
+    let zeros = |len| Op::Zero { offset: 0, len, unmap: true, durable: false };
+    let server = Server::new();
+    let (store, mut peer) = server.open(HAS_FLAGS | SEND_FLUSH, options());
+    let mut core = Core::on(&store);
+    let id = core.begin(&zeros(SIZE));
+    core.during(|| peer.asked());
+    drop(peer);
+    let mut peer = core.during(|| server.accept(CACHED, SIZE));
+    let mut end = 0;
+    while end < SIZE {
+        let asked = core.during(|| peer.asked());
+        assert_eq!((asked.command, asked.offset), (WRITE_ZEROES, end));
+        end += u64::from(asked.len);
+        peer.reply(&asked, 0, &[]);
+    }
+    assert_eq!(core.outcome(id), DONE);
+
+    let id = core.begin(&zeros(SIZE));
+    assert_eq!(u64::from(peer.asked().len), SIZE);
+    drop(peer);
+    let mut peer = core.during(|| server.accept(HAS_FLAGS | SEND_FLUSH, SIZE));
+    assert_eq!(core.outcome(id), Err(StoreError::Busy), "more than it takes at once");
+    peer.has_nothing();
+}
+
+#[test]
+fn a_durable_write_that_was_cancelled_is_not_flushed() {
+    let server = Server::new();
+    let (store, mut peer) = server.open(CACHED, options());
+    let mut core = Core::on(&store);
+    let id = core.write(1, 1, true);
+    let asked = peer.asked();
+    core.0.lane.cancel(&mut core.0.io, id);
+    peer.reply(&asked, 0, &[]);
+    assert_eq!(core.outcome(id), Err(StoreError::Cancelled));
+    peer.has_nothing();
+}
+
+#[test]
+fn a_server_that_takes_forever_to_open_its_export_is_left() {
+    let refused = |url: &NbdUrl| match nbd::open(url, options()) {
+        Ok(_) => panic!("it opens"),
+        Err(error) => error.to_string(),
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let server = Server::new();
+            let url = server.url();
+            let opening = scope.spawn(move || refused(&url));
+            let (mut stream, _) = server.listener.accept().expect("a connection");
+            stream.write_all(b"NBDMAGICIHAVEOPT\0\x03").expect("it is sent");
+            // The head of an answer of 4096 bytes, and these one by one.
+            let head =
+                [&[0, 3, 0xe8, 0x89, 4, 0x55, 0x65, 0xa9][..], &[0, 0, 0, 8, 128, 0, 0, 1, 0, 0, 16, 0]];
+            stream.write_all(&head.concat()).expect("it is sent");
+            while stream.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let error = opening.join().expect("no panic");
+            assert!(error.contains("has not answered within"), "{error}");
+        });
+        scope.spawn(|| {
+            let server = Server::new();
+            rustix::net::listen(&server.listener, 0).expect("a queue of one");
+            let _waits = UnixStream::connect(&server.path).expect("it has room");
+            let error = refused(&server.url());
+            assert!(error.contains("does not accept connections"), "{error}");
+        });
+    });
 }
 
 #[test]

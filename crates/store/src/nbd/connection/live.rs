@@ -24,14 +24,12 @@ const EXTENT_BYTES_MAX: u64 = 1 << 30;
 pub(super) enum Received {
     /// Nothing more at present.
     Nothing,
-    Something,
+    /// So many bytes.
+    Something(usize),
     /// What the server says is not understood any more.
     Violation(Violation),
     /// The connection has ended.
-    End {
-        reason: String,
-        is_settled: bool,
-    },
+    End { reason: String, is_settled: bool },
 }
 
 /// A request without an answer.
@@ -68,7 +66,9 @@ pub(super) struct Live {
     pub(super) fault: Option<String>,
     /// The server ends it soon.
     pub(super) is_ending: bool,
+    /// A request was carried out, or refused for a reason of its own.
     pub(super) has_answered: bool,
+    pub(super) since: Instant,
     /// When something came last, or was requested where nothing was owed.
     heard: Instant,
 }
@@ -90,6 +90,7 @@ impl Live {
             fault: None,
             is_ending: false,
             has_answered: false,
+            since: Instant::now(),
             heard: Instant::now(),
         }
     }
@@ -99,9 +100,10 @@ impl Live {
         self.fault.is_none() && !self.is_ending && self.out.len() - self.out_sent < OUT_BYTES_MAX
     }
 
-    /// Whether there is something to send.
+    /// Whether there is something to send. Our half of a connection has ended where the server breaks the protocol: an error of
+    /// sending would be taken for the server's end.
     pub(super) fn owes(&self) -> bool {
-        self.out_sent < self.out.len() || self.stream.owes()
+        self.fault.is_none() && (self.out_sent < self.out.len() || self.stream.owes())
     }
 
     pub(super) fn sent_mut(&mut self) -> impl Iterator<Item = &mut Sent> {
@@ -115,11 +117,19 @@ impl Live {
         sent
     }
 
-    /// Whether requests wait for an answer, none of which changes anything, and none has come for so long.
-    pub(super) fn is_silent(&self, now: Instant, patience: Duration) -> bool {
-        self.machine.open() > 0
-            && now.saturating_duration_since(self.heard) >= patience
-            && !self.sent.iter().flatten().any(|sent| changes(sent.call.work))
+    /// Why another connection would serve better, where nothing is unanswered on this one that could change the medium.
+    pub(super) fn outlived(&self, now: Instant, patience: Duration) -> Option<&'static str> {
+        if self.sent.iter().flatten().any(|sent| changes(sent.call.work)) {
+            return None;
+        }
+        let is_idle = self.machine.open() == 0;
+        let is_silent = now.saturating_duration_since(self.heard) >= patience;
+        match self.fault {
+            Some(_) => Some("the server breaks the NBD protocol"),
+            None if is_idle && self.is_ending => Some("the server is being shut down"),
+            None if !is_idle && is_silent => Some("the server does not answer"),
+            None => None,
+        }
     }
 
     /// Requests what a call is to do, or that what it did is made durable; the call, when there are as many requests as may be.
@@ -179,11 +189,12 @@ impl Live {
         match self.stream.write(&self.out[self.out_sent..]) {
             Ok(bytes) => {
                 self.out_sent += bytes;
-                if self.out_sent == self.out.len() {
-                    self.out.clear();
+                // It may never be empty while there is much to write.
+                if self.out_sent >= self.out.len() / 2 {
+                    self.out.drain(..self.out_sent);
                     self.out_sent = 0;
                 }
-                Received::Something
+                Received::Something(bytes)
             }
             Err(error) => failed(&error),
         }
@@ -195,16 +206,17 @@ impl Live {
             Ok(0) => Received::End { reason: "the server has closed it".to_owned(), is_settled: true },
             Ok(bytes) => {
                 (self.heard, self.end) = (Instant::now(), self.end + bytes);
-                self.take()
+                self.take(bytes)
             }
             Err(error) => failed(&error),
         }
     }
 
-    fn take(&mut self) -> Received {
+    /// Takes what is staged, of which so many bytes have just come.
+    fn take(&mut self, bytes: usize) -> Received {
         if self.fault.is_some() {
             self.end = 0;
-            return Received::Something;
+            return Received::Something(bytes);
         }
         let mut unread = &self.staging[..self.end];
         let taken = loop {
@@ -227,9 +239,8 @@ impl Live {
         let (start, end) = (self.end - unread.len(), self.end);
         self.staging.copy_within(start..end, 0);
         self.end = end - start;
-        self.has_answered |= !self.finished.is_empty();
         match taken {
-            Ok(()) => Received::Something,
+            Ok(()) => Received::Something(bytes),
             Err(violation) => {
                 // Whoever ends a connection has done with what came on it: that is waited for.
                 self.fault = Some(format!("the server breaks the NBD protocol: {violation}"));
@@ -256,11 +267,50 @@ fn place(sent: &mut [Option<Sent>], slot: usize, at: u32, len: usize) -> &mut [u
 fn failed(error: &io::Error) -> Received {
     match error.kind() {
         ErrorKind::WouldBlock => Received::Nothing,
-        ErrorKind::Interrupted => Received::Something,
+        ErrorKind::Interrupted => Received::Something(0),
         // The server's end has closed it.
         kind => Received::End {
             reason: error.to_string(),
             is_settled: matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::Mailbox;
+    use std::os::unix::net::UnixStream;
+    use wire::nbd::transmission::{HAS_FLAGS, SEND_FLUSH};
+
+    #[test]
+    fn what_waits_to_be_sent_is_bounded_however_long_the_server_lags_behind() {
+        let (ours, mut server) = UnixStream::pair().unwrap();
+        let export = Export {
+            size: 1 << 30,
+            flags: HAS_FLAGS | SEND_FLUSH,
+            block_minimum: 1,
+            block_preferred: 4096,
+            payload_maximum: 1 << 25,
+            structured: false,
+            allocation: None,
+        };
+        let socket = Socket::Unix(ours);
+        socket.never_block().unwrap();
+        let mut live = Live::new(Stream::plain(socket), export);
+        let mail = Mailbox::new().unwrap();
+        let (mut taken, mut bytes) = (0, vec![0; STAGING_BYTES]);
+        while taken < 32 << 20 {
+            while live.has_room() {
+                let mut call = Call::new(&mail);
+                call.work = Work::Write { offset: 0, durable: false };
+                call.data = vec![1; STAGING_BYTES];
+                assert!(live.request(call, false, 0, 1).is_ok());
+            }
+            live.send();
+            taken += server.read(&mut bytes).unwrap();
+            assert!(live.owes(), "it is never empty");
+            assert!(live.out.len() < 4 * OUT_BYTES_MAX, "after {taken} bytes");
+        }
     }
 }
