@@ -60,7 +60,9 @@ pub use problems::{Collector, Fault, Problem, Problems, suggest};
 pub use protocol::Protocol;
 pub use rbd::{ImageFault, RbdImage};
 pub use redact::{redact, redact_all};
-pub use scalar::{format_size, parse_admin, parse_cores, parse_duration, parse_guid, parse_size, show_cores};
+pub use scalar::{
+    format_size, parse_admin, parse_cores, parse_duration, parse_guid, parse_listen, parse_size, show_cores,
+};
 pub use spec::SpecOfLun;
 pub use url::{SecretFiles, Url, UrlError};
 pub use verify::hashed_serial;

@@ -102,6 +102,8 @@ pub enum AdminAddress {
 /// A listening address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Portal {
+    /// Its name in the file, if it has one.
+    pub name: Option<String>,
     /// Address and port.
     pub listen: SocketAddr,
     /// Cores that take its connections (a subset of [`Config::cores`]), at least one.

@@ -151,6 +151,11 @@ pub fn show_cores(cores: &[usize]) -> String {
     runs.iter().map(show).collect::<Vec<_>>().join(",")
 }
 
+/// An address of a portal; or what is wrong, and how to fix it.
+pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    listen(text).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
+}
+
 /// `10.0.0.1:3260`, `10.0.0.1`, `[::1]:3260`, `::1`.
 pub(super) fn listen(text: &str) -> Result<SocketAddr, Fault> {
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);

@@ -690,3 +690,32 @@ fn an_image_and_how_its_cluster_is_reached_are_read_from_a_file() {
         assert!(problems.contains(words), "{problems}");
     }
 }
+
+#[test]
+fn logins_are_redirected_to_portals_that_take_them() {
+    let with = |keys: &str, other: &str, portals: &str| {
+        format!(
+            "portal = [{{ listen = '192.0.2.1', redirect = '192.0.2.2', {keys} }}, {{ listen = '192.0.2.2', {other} }}]
+             lun = [{{ ram = '1M' }}]
+             [[target]]
+             name = 'iqn.2026-11.a:disk'
+             {portals}"
+        )
+    };
+    let all = "portals = ['192.0.2.1', '192.0.2.2']";
+    for keys in ["", "drain = '30s'"] {
+        assert_eq!(good(&with(keys, "", all)).portals[0].redirect, "192.0.2.2:3260".parse().ok());
+    }
+    for (other, portals, why) in [
+        ("drain = '30s'", all, "which is drained"),
+        ("redirect = '192.0.2.1'", all, "which redirects them as well"),
+        ("transports = ['srp']", all, "which takes none by iSCSI names"),
+        ("", "portals = ['192.0.2.1']", "which does not serve iqn.2026-11.a:disk"),
+    ] {
+        let found = faults(&with("", other, portals));
+        assert!(found.contains(&format!("logins cannot be redirected to `192.0.2.2`, {why}")), "{found}");
+        assert!(found.contains("portal[0].redirect"), "{found}");
+    }
+    let itself = faults(&with("", "", all).replace("redirect = '192.0.2.2'", "redirect = '192.0.2.1'"));
+    assert!(itself.contains("logins cannot be redirected to `192.0.2.1`"), "{itself}");
+}

@@ -68,6 +68,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
     }
     if let (Some(portals), Some(targets)) = (&portals, &targets) {
         check_srp(&raw.portals, portals, targets, problems);
+        check_redirects(&raw.portals, portals, targets, problems);
         if let Some(groups) = &portal_groups {
             portal_groups::check_port_ids(raw, groups, portals, targets, problems);
         }
@@ -188,6 +189,7 @@ fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) ->
         let redirect = redirect(&portal.redirect, listen, problems);
         portals.push(listen.zip(cores).zip(group).zip(transports).zip(drain).zip(redirect).map(
             |(((((listen, cores), group), transports), drain), redirect)| Portal {
+                name: portal.name.as_ref().map(|at| at.value.clone()),
                 listen,
                 cores,
                 group,
@@ -222,6 +224,28 @@ fn redirect(
         return None;
     }
     Some(Some(address))
+}
+
+/// Where logins are sent to another portal of this daemon they must be taken, or initiators would go in a circle, or be refused.
+fn check_redirects(raw: &[RawPortal], portals: &[Portal], targets: &[Target], problems: &mut Collector<'_>) {
+    for (index, (raw, portal)) in raw.iter().zip(portals).enumerate() {
+        let (Some(at), Some(address)) = (&raw.redirect, portal.redirect) else { continue };
+        let Some(to) = portals.iter().position(|other| other.listen == address) else { continue };
+        let Portal { drain, redirect, transports, .. } = &portals[to];
+        let lacks = |target: &&Target| target.portals.contains(&index) && !target.portals.contains(&to);
+        let unserved = targets.iter().find(lacks).map(|target| format!("does not serve {}", target.name));
+        let why = match (drain, redirect) {
+            (Some(_), _) => Some("is drained".to_owned()),
+            (None, Some(_)) => Some("redirects them as well".to_owned()),
+            (None, None) if !transports.any_iscsi() => Some("takes none by iSCSI names".to_owned()),
+            (None, None) => unserved,
+        };
+        if let Some(why) = why {
+            let what = format!("logins cannot be redirected to `{}`, which {why}", at.value);
+            let fix = "write the address of a portal that takes them, or change that one first";
+            problems.add(&at.place, Fault::new(what, fix));
+        }
+    }
 }
 
 fn transports(portal: &RawPortal, problems: &mut Collector<'_>) -> Option<Transports> {

@@ -154,7 +154,8 @@ impl Access for Directory {
         portal: SocketAddr,
         isid: [u8; 6],
     ) -> Result<Grant, Refusal> {
-        let portal = self.portal_of(portal);
+        let local = portal;
+        let portal = self.portal_of(local);
         let group = portal.and_then(|index| self.config.portals.get(index)).map_or(1, |portal| portal.group);
         let Some(name) = target else {
             return Ok(Grant { group, ..Grant::default() });
@@ -169,7 +170,10 @@ impl Access for Directory {
         let target = &self.config.targets[index];
         let matched = self.group_for(target, initiator, from.ip()).map_err(Refusal::Forbidden)?;
         match portal.and_then(|index| self.config.portals.get(index)) {
-            Some(Portal { redirect: Some(address), .. }) => return Err(Refusal::Moved(*address)),
+            // Who is there already would be sent there again and again: the portal listens on all addresses.
+            Some(Portal { redirect: Some(address), .. }) if *address != local => {
+                return Err(Refusal::Moved(*address));
+            }
             Some(Portal { drain: Some(_), .. }) => return Err(Refusal::Unavailable(DRAINED.into())),
             Some(_) | None => {}
         }
@@ -351,6 +355,31 @@ mod tests {
         let disk = "iqn.2026-11.io.lunette:disk".to_owned();
         assert_eq!(listed(v4), [(disk.clone(), vec![(v4, 1)])]);
         assert_eq!(listed(v6), [(disk, vec![(v6, 2)]), ("iqn.2026-11.a:six".into(), vec![(v6, 2)])]);
+    }
+
+    #[test]
+    fn who_was_redirected_to_another_address_of_the_same_portal_is_not_redirected_again() {
+        let login = |keys: &str, to: &str| {
+            let text = format!(
+                "portal = [{{ listen = '0.0.0.0:3260', redirect = '192.0.2.1:3260', {keys} }}]
+                 lun = [{{ ram = '1M' }}]
+                 [[target]]
+                 name = 'iqn.2026-11.a:disk'"
+            );
+            let config = Config::from_toml(&text, std::path::Path::new("lunette.toml"));
+            let config = config.unwrap_or_else(|problems| panic!("{problems}"));
+            let addresses = vec![config.portals[0].listen];
+            let (directory, local) =
+                (directory(config, addresses, Arc::default()), to.parse().expect("an address"));
+            directory.authorize("iqn.a:i", Some("iqn.2026-11.a:disk"), local, local, [0; 6])
+        };
+        let there = "192.0.2.1:3260";
+        for keys in ["", "drain = '30s'"] {
+            let elsewhere = login(keys, "192.0.2.2:3260");
+            assert!(matches!(elsewhere, Err(Refusal::Moved(to)) if to.to_string() == there));
+        }
+        assert!(login("", there).is_ok());
+        assert!(matches!(login("drain = '30s'", there), Err(Refusal::Unavailable(_))));
     }
 
     #[test]

@@ -397,8 +397,8 @@ pub(crate) struct Facts {
     pub(crate) access: Option<Arc<Directory>>,
     /// Its login was answered.
     pub(crate) is_admitted: bool,
-    /// Its initiator was asked to log out.
-    pub(crate) is_asked_to_leave: bool,
+    /// Its initiator was asked to log out by then.
+    pub(crate) leaves_by: Option<Time>,
     /// What it has done.
     pub(crate) tally: Tally,
     /// What its commands did: whoever has it counts.
@@ -437,20 +437,8 @@ impl Facts {
         let group = portal.map_or(0, |(_, portal)| portal.group);
         let (epoch, access) = (served.epoch, Some(served.access.clone()));
         let (session, target, counters) = (None, None, Arc::default());
-        let (is_admitted, is_asked_to_leave) = (false, false);
-        Facts {
-            serial,
-            way,
-            session,
-            target,
-            group,
-            epoch,
-            access,
-            is_admitted,
-            is_asked_to_leave,
-            tally,
-            counters,
-        }
+        let (is_admitted, leaves_by) = (false, None);
+        Facts { serial, way, session, target, group, epoch, access, is_admitted, leaves_by, tally, counters }
     }
 
     /// Who it is, once that is known.

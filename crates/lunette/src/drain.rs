@@ -4,6 +4,7 @@ use crate::Failure;
 use crate::manage::{ChangeArguments, path};
 use clap::Args;
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,7 @@ pub(crate) fn run(arguments: &DrainArguments) -> Result<String, Failure> {
     if *cancel || change.is_dry_run() {
         return Ok(done);
     }
-    match wait(change)? {
+    match wait(portal, change)? {
         0 => Ok(format!("{done}Nobody is there any more.\n")),
         left => Err(Failure::failed(format!(
             "{left} sessions have yet to end: lunette sessions lists them, and the log says what they wait for"
@@ -47,17 +48,16 @@ pub(crate) fn run(arguments: &DrainArguments) -> Result<String, Failure> {
     }
 }
 
-/// Waits for the sessions of portals that are drained; how many are left when they have had their time.
-fn wait(change: &ChangeArguments) -> Result<usize, Failure> {
+/// Waits for the sessions of a portal that is drained; how many are left when they have had their time.
+fn wait(portal: &str, change: &ChangeArguments) -> Result<usize, Failure> {
     let portals = change.admin().list("/v1/portals")?;
-    let drained: Vec<&Value> = portals.iter().filter(|portal| !portal["drain_s"].is_null()).collect();
-    let longest = drained.iter().filter_map(|portal| portal["drain_s"].as_f64()).fold(0.0, f64::max);
-    let until = Instant::now() + Duration::from_secs_f64(longest) + ENDING;
+    let Some(index) = portals.iter().position(|other| is_called(other, portal)) else { return Ok(0) };
+    let within = portals[index]["drain_s"].as_f64().unwrap_or_default();
+    let until = Instant::now() + Duration::from_secs_f64(within) + ENDING;
     loop {
         let sessions = change.admin().list("/v1/sessions")?;
-        let is_there = |session: &&Value| {
-            session["target"].is_string() && drained.iter().any(|portal| is_at(session, portal))
-        };
+        let is_there =
+            |session: &&Value| session["target"].is_string() && portal_of(session, &portals) == Some(index);
         let left = sessions.iter().filter(is_there).count();
         if left == 0 || Instant::now() >= until {
             return Ok(left);
@@ -66,9 +66,50 @@ fn wait(change: &ChangeArguments) -> Result<usize, Failure> {
     }
 }
 
-/// Whether a session came by a portal, which may listen on all addresses.
-fn is_at(session: &Value, portal: &Value) -> bool {
-    let parse = |value: &Value| value.as_str().and_then(|text| text.parse::<std::net::SocketAddr>().ok());
-    let Some((at, listens)) = parse(&session["portal"]).zip(parse(&portal["address"])) else { return false };
-    at == listens || listens.ip().is_unspecified() && at.port() == listens.port()
+/// Whether this is the portal's name, or its address in the file.
+fn is_called(portal: &Value, name: &str) -> bool {
+    let address = config::parse_listen(name).ok();
+    portal["name"] == name || address.is_some_and(|address| portal["listen"] == address.to_string())
+}
+
+/// The portal that a session came by, by its index: the one with its address, or else the one that listens on all addresses of its
+/// family with that port.
+fn portal_of(session: &Value, portals: &[Value]) -> Option<usize> {
+    let parse = |value: &Value| value.as_str()?.parse::<SocketAddr>().ok();
+    let at = parse(&session["portal"])?;
+    let listens = |which: &dyn Fn(SocketAddr) -> bool| {
+        portals.iter().position(|portal| parse(&portal["address"]).is_some_and(which))
+    };
+    let is_wild = |address: SocketAddr| {
+        address.ip().is_unspecified() && address.port() == at.port() && address.is_ipv6() == at.is_ipv6()
+    };
+    listens(&|address| address == at).or_else(|| listens(&is_wild))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_at_the_portal_that_took_its_connection() {
+        let portals = ["0.0.0.0:3260", "[::]:3260", "192.0.2.1:3260", "192.0.2.1:3261"];
+        let portals = portals.map(|address| json!({ "address": address }));
+        for (at, portal) in [
+            ("192.0.2.1:3260", Some(2)),
+            ("192.0.2.2:3260", Some(0)),
+            ("[2001:db8::1]:3260", Some(1)),
+            ("192.0.2.1:3261", Some(3)),
+            ("192.0.2.2:3261", None),
+        ] {
+            assert_eq!(portal_of(&json!({ "portal": at }), &portals), portal, "{at}");
+        }
+        assert_eq!(portal_of(&json!({ "portal": null }), &portals), None, "AoE");
+    }
+
+    #[test]
+    fn a_portal_is_called_by_its_name_or_its_address() {
+        let portal = json!({ "name": "fast", "listen": "192.0.2.1:3260", "address": "192.0.2.1:3260" });
+        assert!(["fast", "192.0.2.1", "192.0.2.1:3260"].iter().all(|name| is_called(&portal, name)));
+        assert!(["slow", "192.0.2.2", "192.0.2.1:3261"].iter().all(|name| !is_called(&portal, name)));
+    }
 }

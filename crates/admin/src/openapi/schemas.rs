@@ -108,7 +108,8 @@ const GROUP: &[Field] = &[
 ];
 
 const PORTAL: &[Field] = &[
-    ("name", TEXT, "The address and port in the file"),
+    ("name", TEXT, "Its name in the file, or the address and port there"),
+    ("listen", TEXT, "The address and port in the file"),
     ("address", TEXT, "The address and port that are bound"),
     ("group", NUMBER, "Target portal group tag"),
     ("cores", TEXT, "Cores that take its connections"),

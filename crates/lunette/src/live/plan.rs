@@ -328,6 +328,7 @@ fn portal_group(old: PortalGroup, new: PortalGroup) -> Vec<String> {
 
 fn portal(old: &Portal, new: &Portal) -> Vec<String> {
     differing([
+        ("name", old.name == new.name),
         ("cores", old.cores == new.cores),
         ("group", old.group == new.group),
         ("transports", old.transports == new.transports),

@@ -138,7 +138,8 @@ fn portal(portal: &Portal, bound: Option<&SocketAddr>) -> Value {
     ];
     let names: Vec<&str> = transports.into_iter().filter_map(|(name, is)| is.then_some(name)).collect();
     json!({
-        "name": portal.listen.to_string(),
+        "name": portal.name.clone().unwrap_or_else(|| portal.listen.to_string()),
+        "listen": portal.listen.to_string(),
         "address": bound.unwrap_or(&portal.listen).to_string(),
         "group": portal.group,
         "cores": show_cores(&portal.cores),

@@ -35,6 +35,23 @@ fn sessions_of_a_portal_that_is_drained_are_asked_to_log_out_and_no_others_begin
 }
 
 #[test]
+fn a_session_that_is_to_be_gone_earlier_is_asked_again() {
+    let mut daemon = super::live::start(BASE);
+    let [_, second] = daemon.addresses()[..] else { panic!("two portals") };
+    let mut lingers = session(second, "x", 2);
+    change(&mut daemon, &with("drain = '30m'")).expect("it changes");
+    assert_eq!(event(&mut lingers), "asynchronous event 1");
+    change(&mut daemon, &with("drain = '29m'")).expect("it changes");
+    assert_eq!(event(&mut lingers), "asynchronous event 1");
+    change(&mut daemon, &with("drain = '1h'")).expect("it changes");
+    lingers.ready(0).expect("it has been asked");
+    change(&mut daemon, &with("drain = '1s'")).expect("it changes");
+    assert_eq!(event(&mut lingers), "asynchronous event 1");
+    while lingers.read(0, &[0; 6], 0).is_ok() {}
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
 fn a_session_that_does_not_log_out_in_time_is_ended() {
     let mut daemon = super::live::start(BASE);
     let [_, second] = daemon.addresses()[..] else { panic!("two portals") };

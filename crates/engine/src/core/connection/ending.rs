@@ -374,17 +374,19 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Asks the initiator of a session to log out, once, if the portal that it came by is drained. What it does not do in time
-    /// the machine does.
+    /// Asks the initiator of a session to log out, if the portal that it came by is drained: once, unless it is to be gone earlier
+    /// than it was asked before. What it does not do in time the machine does.
     pub(in crate::core) fn ask_to_leave(&mut self, key: Key) {
+        let now = self.io.now();
         let Some(conn) = self.connections.get_mut(key) else { return };
         let portal = conn.facts.portal().and_then(|number| self.served.portal(number));
-        let within = portal.and_then(|(_, portal)| portal.drain);
-        let Some(within) = within.filter(|_| !conn.facts.is_asked_to_leave) else { return };
-        if !matches!(conn.phase, Phase::Arriving | Phase::Serving | Phase::Draining) {
+        let Some(within) = portal.and_then(|(_, portal)| portal.drain) else { return };
+        let (by, is_here) =
+            (now.after(within), matches!(conn.phase, Phase::Arriving | Phase::Serving | Phase::Draining));
+        if !is_here || conn.facts.leaves_by.is_some_and(|before| before <= by) {
             return;
         }
-        conn.facts.is_asked_to_leave = true;
+        conn.facts.leaves_by = Some(by);
         self.stay(key);
         let within_seconds = u16::try_from(within.as_secs()).unwrap_or(u16::MAX).max(1);
         if let Some(Peer { serial, initiator, from, portal, target }) = self.peer(key) {
