@@ -143,6 +143,26 @@ fn a_write_whose_data_comes_late_is_refused_and_holds_up_nobody() {
 }
 
 #[test]
+fn a_command_that_has_yet_to_come_to_the_unit_is_subject_to_the_state_that_it_finds() {
+    let (mut daemon, [_, second]) = served(&[HeldStore::new()]);
+    let mut waits = session(&second, "waits");
+    let rate = |iops| config::Limits { iops, bytes: None };
+    let slow = rate(Some(config::Rate { per_second: 1, burst: 0 }));
+    configure(&mut daemon, |config| config.luns[0].limits = slow).expect("it changes");
+    let read = |waits: &mut Initiator| waits.issue(0, Read16::new(0, 1), BLOCK as usize, Vec::new());
+    // The last of them would be let in after a minute. What is not limited is answered when they all wait.
+    let tags: Vec<u32> = (0..60).map(|_| read(&mut waits).expect("it is sent")).collect();
+    waits.read(0, ReportTargetPortGroups::new(64), 64).expect("an answer");
+    for state in [Standby, Optimized] {
+        configure(&mut daemon, |config| config.portal_groups[1].state = state).expect("it changes");
+    }
+    configure(&mut daemon, |config| config.luns[0].limits = rate(None)).expect("it changes");
+    let last = tags.last().expect("there are some");
+    assert_eq!(code(&waits.complete(*last).expect("an answer")), None);
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
 fn a_configured_state_is_reported_as_made_when_what_was_begun_has_ended() {
     let stores = [HeldStore::new()];
     let (mut daemon, [first, second]) = served(&stores);
