@@ -12,7 +12,7 @@
 use config::{Config, Group, Rate};
 use proto::time::Time;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A limit of a LUN, or of a group: of commands, of bytes, or both.
@@ -22,6 +22,25 @@ pub(crate) struct Limit {
     commands: Option<Bucket>,
     bytes: Option<Bucket>,
     lines: Lines,
+    /// Lines whose first command waits for its place: in a slow limit these are more than took of it lately.
+    waiting: AtomicU32,
+}
+
+/// The first command of a line waits for its place of a limit.
+#[derive(Debug)]
+pub(crate) struct Waits(Arc<Limit>);
+
+impl Waits {
+    pub(crate) fn at(limit: &Arc<Limit>) -> Waits {
+        limit.waiting.fetch_add(1, Ordering::Relaxed);
+        Waits(limit.clone())
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A limit of one kind.
@@ -45,7 +64,7 @@ const TICKS_PER_SECOND: Ticks = 1_000_000_000 * TICKS_PER_NANO;
 /// not smaller than those before it. It is a burst that every second can bear.
 const SLACK: Duration = Duration::from_millis(10);
 
-/// How many lines take of a limit: those that did in this period or in the one before, whichever were more.
+/// How many lines took of a limit in this period or in the one before, whichever were more.
 #[derive(Default, Debug)]
 struct Lines(AtomicU64);
 
@@ -74,7 +93,7 @@ struct Place {
 impl Limit {
     pub(crate) fn new(of: config::Limits) -> Limit {
         let (commands, bytes) = (of.iops.map(Bucket::new), of.bytes.map(Bucket::new));
-        Limit { of, commands, bytes, lines: Lines::default() }
+        Limit { of, commands, bytes, lines: Lines::default(), waiting: AtomicU32::new(0) }
     }
 
     /// Takes the next place for a command of a line that moves so many bytes; returns when it is due.
@@ -82,7 +101,7 @@ impl Limit {
         let commands = self.commands.as_ref().map(|bucket| bucket.take(now, 1));
         let bytes = self.bytes.as_ref().filter(|_| bytes > 0).map(|bucket| bucket.take(now, bytes.into()));
         let Some(place) = commands.into_iter().chain(bytes).reduce(Place::and) else { return now };
-        let lines = self.lines.count(now, pace);
+        let lines = self.lines.count(now, pace).max(self.waiting.load(Ordering::Relaxed).saturating_add(1));
         let slack = SLACK.saturating_add(place.largest.saturating_sub(place.takes).saturating_mul(lines - 1));
         let by_share = pace.next.max(before(now, SLACK));
         pace.next = by_share.min(now.after(SLACK)).after(place.takes.saturating_mul(lines));
@@ -307,6 +326,41 @@ mod tests {
         let dues: Vec<Time> = (0..10).map(|_| take()).collect();
         (0..5).for_each(|_| limit.release(0));
         assert_eq!(take(), dues[5]);
+    }
+
+    /// Bytes that each line has in so many seconds, when each always has another command of as many bytes as before.
+    fn shares(limit: &Arc<Limit>, sizes: &[u32], seconds: u64) -> Vec<u64> {
+        let mut shares = vec![0; sizes.len()];
+        let begin = |bytes: &u32| {
+            let mut pace = Pace::default();
+            (limit.take(Time(SECOND), *bytes, &mut pace), pace, Some(Waits::at(limit)))
+        };
+        let mut lines: Vec<_> = sizes.iter().map(begin).collect();
+        loop {
+            let first = (0..lines.len()).min_by_key(|line| lines[*line].0).expect("there are lines");
+            let (due, pace, waits) = &mut lines[first];
+            if *due >= Time((1 + seconds) * SECOND) {
+                return shares;
+            }
+            shares[first] += u64::from(sizes[first]);
+            *waits = None;
+            *due = limit.take(*due, sizes[first], pace);
+            *waits = Some(Waits::at(limit));
+        }
+    }
+
+    #[test]
+    fn lines_that_seldom_have_their_turn_have_equal_shares_beside_one_with_large_commands() {
+        const MIB: u64 = 1 << 20;
+        let limit = Arc::new(limit(None, Some((MIB, 0))));
+        let shares = shares(&limit, &[&[1 << 20][..], &[4096; 99]].concat(), 30);
+        let (least, most) = (shares[1..].iter().min(), shares[1..].iter().max());
+        let (least, most) = least.zip(most).expect("there are lines");
+        assert!(most <= &(2 * least), "{least} to {most}");
+        let all: u64 = shares.iter().sum();
+        // What is large is let in whole, and what is small meanwhile is not held up by it.
+        assert!((27 * MIB..=36 * MIB).contains(&all), "{all}");
+        assert_eq!(limit.waiting.load(Ordering::Relaxed), 0);
     }
 
     #[test]

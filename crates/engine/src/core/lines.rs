@@ -11,7 +11,7 @@
 
 mod run;
 
-use crate::limits::{Limit, Pace};
+use crate::limits::{Limit, Pace, Waits};
 use crate::slots::Key;
 use proto::services::Command;
 use proto::time::Time;
@@ -32,11 +32,18 @@ pub(crate) struct Line {
     /// Oldest first.
     waiting: VecDeque<Waiting>,
     /// When the first is due, once it has its place. All before it have gone, so none overtakes another.
-    due: Option<Time>,
+    due: Option<Due>,
     /// Ordered commands among them.
     ordered: usize,
     /// The core has it among its lines.
     is_listed: bool,
+}
+
+/// When a command is due, and at which limits it waits until then.
+#[derive(Debug)]
+struct Due {
+    at: Time,
+    _waits: [Option<Waits>; 2],
 }
 
 #[derive(Debug)]
@@ -113,7 +120,9 @@ impl Line {
 
     fn push(&mut self, task: Key, attribute: Attribute, wait: Wait) {
         let Wait { bytes, due } = wait;
-        self.due = self.due.or(due);
+        if self.due.is_none() {
+            self.due = due.map(|at| self.due_at(at));
+        }
         self.ordered += usize::from(attribute == Attribute::Ordered);
         self.waiting.push_back(Waiting { task, bytes, attribute });
     }
@@ -122,9 +131,14 @@ impl Line {
     fn first_due(&mut self, now: Time) -> Option<Time> {
         if self.due.is_none() {
             let bytes = self.waiting.front()?.bytes;
-            self.due = Some(self.take(now, bytes));
+            let at = self.take(now, bytes);
+            self.due = Some(self.due_at(at));
         }
-        self.due
+        self.due.as_ref().map(|due| due.at)
+    }
+
+    fn due_at(&self, at: Time) -> Due {
+        Due { at, _waits: [0, 1].map(|limit: usize| self.limits[limit].as_ref().map(Waits::at)) }
     }
 
     /// Lets the first go, if it is due.
