@@ -4,8 +4,9 @@ use crate::Failure;
 use crate::client::AdminArguments;
 use crate::figures;
 use crate::rates::Load;
+use crate::status::OPTIMIZED;
 use crate::table::Column::{self, Figures, Words};
-use crate::table::{NONE, Shape, Table, size, word};
+use crate::table::{NONE, Shape, Table, number, size, word};
 use crate::watch::WatchArguments;
 use clap::Args;
 use config::format_size;
@@ -98,10 +99,20 @@ pub(crate) fn details(lun: &Value) -> String {
     all.extend(write_cache.map(|is_on| format!("write cache {}", if is_on { "on" } else { "off" })));
     all.extend(limits(lun));
     all.extend(is("threshold_reached", true, "which is reached"));
+    all.extend(port_groups(lun));
     all.extend(reservation(lun));
     all.extend(registrations(lun));
     all.extend(figures::errors(lun));
     all.join(", ")
+}
+
+/// Portal groups by which it is not accessed at its best.
+fn port_groups(lun: &Value) -> Vec<String> {
+    let all = lun["port_groups"].as_array().into_iter().flatten();
+    let others = all.filter(|group| group["state"] != OPTIMIZED);
+    others
+        .map(|group| format!("portal group {} {}", number(&group["group"]), word(&group["state"])))
+        .collect()
 }
 
 /// Who holds the LUN.
@@ -167,6 +178,16 @@ mod tests {
         let details = "file:/srv/db.img, read-only, write cache on, at most 1000 commands a second (50 commands at once), warns at 80%";
         assert_eq!(lines[2].trim(), details);
         assert!(table(&[(lun(), None)], Shape { is_repeated: true, width: None }).contains("READ/S"));
+    }
+
+    #[test]
+    fn paths_that_are_not_the_best_are_shown() {
+        let mut lun = lun();
+        let group = |group: u16, state: &str| json!({ "group": group, "state": state });
+        lun["port_groups"] =
+            json!([group(1, "active/optimized"), group(2, "standby"), group(3, "unavailable")]);
+        let shown = details(&lun);
+        assert!(shown.ends_with(", portal group 2 standby, portal group 3 unavailable"), "{shown}");
     }
 
     #[test]

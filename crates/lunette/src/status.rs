@@ -67,6 +67,7 @@ struct Status {
     daemon: Value,
     cores: Vec<Value>,
     portals: Vec<Value>,
+    portal_groups: Vec<Value>,
     luns: Vec<Value>,
     sessions: Vec<Value>,
     /// The last ones, the latest at the end.
@@ -81,6 +82,7 @@ impl Status {
             daemon,
             cores: admin.cores()?,
             portals: admin.list("/v1/portals")?,
+            portal_groups: admin.list("/v1/portal-groups")?,
             luns: admin.list("/v1/luns")?,
             sessions: admin.list("/v1/sessions")?,
             events: events.last.clone(),
@@ -109,6 +111,7 @@ impl Status {
             "uptime_seconds": self.daemon["uptime_seconds"],
             "cores": self.cores,
             "portals": self.portals,
+            "portal_groups": self.portal_groups,
             "luns": { "count": self.luns.len(), "not_well": ill },
             "sessions": { "count": self.sessions.len(), "by_transport": self.by_transport() },
             "events": self.events.iter().map(Event::json).collect::<Vec<_>>(),
@@ -127,6 +130,11 @@ impl Status {
             text += "\n";
         }
         text += &format!("Portals   {}\n", self.portals.iter().map(portal).collect::<Vec<_>>().join(", "));
+        if self.portal_groups.len() > 1 || self.portal_groups.iter().any(|group| group["state"] != OPTIMIZED)
+        {
+            let groups: Vec<String> = self.portal_groups.iter().map(portal_group).collect();
+            text += &format!("Groups    {}\n", groups.join(", "));
+        }
         let by: Vec<String> =
             self.by_transport().iter().map(|(transport, count)| format!("{count} {transport}")).collect();
         let by = if by.is_empty() { String::new() } else { format!(": {}", by.join(", ")) };
@@ -153,7 +161,17 @@ impl Status {
 
 fn portal(portal: &Value) -> String {
     let transports: Vec<String> = portal["transports"].as_array().into_iter().flatten().map(word).collect();
-    format!("{} ({})", word(&portal["address"]), transports.join(" "))
+    let drained = if portal["drain_s"].is_null() { "" } else { ", drained" };
+    let redirect = portal["redirect"].as_str().map_or(String::new(), |to| format!(", to {}", shown(to)));
+    format!("{} ({}{drained}{redirect})", word(&portal["address"]), transports.join(" "))
+}
+
+/// The state of a group of which nothing is configured.
+pub(crate) const OPTIMIZED: &str = "active/optimized";
+
+fn portal_group(group: &Value) -> String {
+    let preferred = if group["preferred"] == true { " (preferred)" } else { "" };
+    format!("{} {}{preferred}", word(&group["name"]), word(&group["state"]))
 }
 
 const CORES: [Column; 7] = [
@@ -279,6 +297,7 @@ mod tests {
             daemon: json!({ "version": "0.1.0", "pid": 7, "uptime_seconds": 61.0 }),
             cores: vec![core(1)],
             portals: vec![json!({ "address": "127.0.0.1:3260", "transports": ["iscsi", "iser"] })],
+            portal_groups: vec![json!({ "name": "1", "state": OPTIMIZED, "preferred": false })],
             luns: vec![lun("a", Value::Null), lun("b", "gone".into())],
             sessions: ["iSCSI", "AoE", "iSCSI"].map(|transport| json!({ "transport": transport })).into(),
             events: Vec::new(),
@@ -294,6 +313,19 @@ mod tests {
             Portals   127.0.0.1:3260 (iscsi iser)\nSessions  3: 1 AoE, 2 iSCSI\n\
             LUNs      2, of which 1 not well\n          b: late: gone\n";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn paths_of_different_worth_are_shown_and_portals_that_are_drained() {
+        let mut status = status();
+        status.portals[0]["drain_s"] = 30.0.into();
+        status.portals[0]["redirect"] = "192.0.2.1:3260".into();
+        status.portal_groups.push(json!({ "name": "2", "state": "standby", "preferred": true }));
+        let expected = "Portals   127.0.0.1:3260 (iscsi iser, drained, to 192.0.2.1:3260)\n\
+                        Groups    1 active/optimized, 2 standby (preferred)\nSessions";
+        assert!(status.text(None).contains(expected), "{}", status.text(None));
+        status.portal_groups.remove(0);
+        assert!(status.text(None).contains("Groups    2 standby"), "{}", status.text(None));
     }
 
     #[test]

@@ -111,7 +111,16 @@ impl Scrape {
         })?;
         gauge("threshold_reached", "Whether a thin LUN takes as much as its warn_at says", &|unit| {
             unit.threshold_reached.map(u64::from)
-        })
+        })?;
+        let help = "Asymmetric access state of a LUN by a portal group, as SPC-4 numbers them";
+        let mut family = begin(encoder, "lun_port_group_state", help, MetricType::Gauge)?;
+        for unit in &self.units {
+            for (group, state) in &unit.groups {
+                let labels = [("lun", unit.name.as_str()), ("group", &group.to_string())];
+                family.encode_family(&labels)?.encode_gauge(&u64::from(state.code()))?;
+            }
+        }
+        Ok(())
     }
 
     fn cores(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

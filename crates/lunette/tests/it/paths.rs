@@ -161,10 +161,20 @@ fn an_initiator_sets_a_state_of_its_lun_that_lasts_until_the_file_has_another() 
         lun["port_groups"][1]["state"].as_str().expect("a state").to_owned()
     };
     assert_eq!(states(&served), "active/optimized");
+    assert!(!served.must(&["luns"]).contains("portal group"));
+    assert!(
+        served.must(&["status"]).contains("Groups    1 active/optimized, 2 standby\n"),
+        "what the file says"
+    );
     served.must(&["lun", "set", "disk", "product=Other"]);
     assert_eq!(states(&served), "active/optimized", "the file says as before of it");
     served.must(&["portal-group", "set", "2", "state=unavailable"]);
     assert_eq!(states(&served), "unavailable");
+    assert!(served.must(&["luns"]).contains(", portal group 2 unavailable"));
+    let metrics = request(&socket(&served), "GET", "/metrics", "", "").body;
+    for sample in ["{lun=\"disk\",group=\"1\"} 0", "{lun=\"disk\",group=\"2\"} 3"] {
+        assert!(metrics.contains(&format!("\nlunette_lun_port_group_state{sample}\n")), "{metrics}");
+    }
     served.daemon.stop();
 }
 
