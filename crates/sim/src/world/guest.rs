@@ -6,6 +6,7 @@
 //! has gone, and those who use it go on when it comes back. When a change that takes the right to write is done, nothing that had it before is written any more.
 
 mod slow;
+mod states;
 
 use super::{MAC, Plan, TARGET};
 use crate::attention::Attentions;
@@ -29,6 +30,7 @@ use reactor::crc::crc32c;
 use reactor::io::{self, Handle, Io, Tag, Wait};
 use reactor::memory::Arena;
 use slow::Slow;
+use states::{Order, States};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -122,12 +124,15 @@ pub(crate) struct Guest {
     is_away: bool,
     /// What may be written, when no change is under way.
     rights: Rights,
+    states: States,
     /// What each block may hold.
     blocks: Vec<Vec<u64>>,
     writes: u64,
     link: Option<Link>,
     /// It is with the other target.
     is_other: bool,
+    /// It goes there when nothing of it is under way: the other target's sessions do not reinstate those of the first.
+    wants_other: bool,
     links: u64,
     is_connecting: bool,
     /// The connection ends.
@@ -183,8 +188,12 @@ struct Command {
     /// What it writes, if it does.
     writes: Option<u64>,
     place: Places,
+    /// It is about states of groups.
+    order: Option<Order>,
     /// Changes before it began, and whether the LUN was there and no change under way.
     changes: u64,
+    /// The same of commands that set states.
+    era: u64,
     is_settled: bool,
     is_there: Option<bool>,
 }
@@ -224,10 +233,12 @@ impl Guest {
             leaves: false,
             is_away: false,
             rights: Rights::default(),
+            states: States::default(),
             blocks: Vec::new(),
             writes: 0,
             link: None,
             is_other: false,
+            wants_other: false,
             links: 0,
             is_connecting: false,
             is_ending: false,
@@ -306,12 +317,15 @@ impl Guest {
                 return Err("a LUN has gone, and somebody has its store".into());
             }
             self.change_at = now.after(self.net.borrow_mut().nanos(0, self.manners.change_micros * 1000));
+            // It would stay with the first target otherwise, which never goes.
+            self.wants_other = self.has_other && !self.is_other && self.net.borrow_mut().rng.u32(..4) == 0;
         }
         if self.aim != Aim::Work {
             // Who speaks AoE waits for it.
-            return if self.is_away { self.configure(now, cores) } else { Ok(()) };
+            let may_begin = self.is_away && !self.states.is_being_set();
+            return if may_begin { self.configure(now, cores) } else { Ok(()) };
         }
-        if now < self.change_at {
+        if now < self.change_at || self.states.is_being_set() {
             return Ok(());
         }
         if self.net.borrow_mut().rng.bool() {
@@ -452,8 +466,14 @@ impl Guest {
         let of_first = config.luns.iter().any(|lun| lun.name == name && !lun.read_only);
         let mut others = config.targets.iter().filter(|target| target.name == OTHER);
         let may_all = |target: &Target| target.groups.iter().all(|group| !group.deny && !group.read_only);
-        let is_active = config.portal_group(SECOND_GROUP).state.is_active();
+        self.states.configured(config, self.current, self.has_other);
+        let is_active = self.states.is_active() != Some(false);
         self.rights = Rights { of_first, of_other: of_first && others.any(may_all), is_active };
+        self.bar();
+    }
+
+    /// What is under way is not done any more where that may not be written.
+    fn bar(&self) {
         let Some(store) = &self.store else { return };
         let barred = self.under_way().into_iter().filter(|write| !self.rights.of(write.is_other));
         barred.for_each(|write| store.bar(write.number));
@@ -471,8 +491,8 @@ impl Guest {
 
     fn connect(&mut self) {
         self.links += 1;
-        self.is_connecting = true;
-        self.is_other = self.has_other && self.net.borrow_mut().rng.bool();
+        (self.is_connecting, self.wants_other) = (true, false);
+        self.is_other = self.has_other && self.net.borrow_mut().rng.u32(..4) > 0;
         let portal = if self.is_other { SECOND.parse().expect("an address") } else { self.portal };
         self.kernel.connect(portal, Tag(self.links << 2 | CONNECT));
     }
@@ -518,9 +538,9 @@ impl Guest {
             self.end();
         }
         let is_ready = self.link.as_ref().is_some_and(|link| link.is_ready) && !self.is_ending;
-        if is_ready && self.aim == Aim::Leave {
+        if is_ready && (self.aim == Aim::Leave || self.wants_other && self.commands.is_empty()) {
             self.end();
-        } else if is_ready && self.aim == Aim::Work && self.commands.len() < DEPTH {
+        } else if is_ready && !self.wants_other && self.aim == Aim::Work && self.commands.len() < DEPTH {
             self.ask(now);
         }
         let Some(link) = &mut self.link else { return Ok(()) };
@@ -531,7 +551,11 @@ impl Guest {
             self.link.take().into_iter().for_each(|link| link.close(&mut self.kernel));
             for command in std::mem::take(&mut self.commands) {
                 self.kernel.arena().give(&command.place);
-                let Command { block, is_other, writes, .. } = command;
+                let Command { block, is_other, writes, order, .. } = command;
+                if matches!(order, Some(Order::Set(_))) {
+                    self.states.lose();
+                    self.rights.is_active = true;
+                }
                 self.lost.extend(writes.map(|number| Lost { block, number, is_other }));
             }
         }
@@ -546,8 +570,66 @@ impl Guest {
         }
     }
 
+    /// Sets the state of the group of the second portal, or has states reported.
+    fn order(&mut self, now: Time) {
+        let state = AccessState::ALL[self.net.borrow_mut().rng.usize(..AccessState::ALL.len())];
+        let is_report = self.is_changing || self.states.is_being_set() || self.net.borrow_mut().rng.bool();
+        let order = if is_report { Order::Report } else { Order::Set(state) };
+        let bytes = if is_report { states::REPORT_BYTES } else { states::LIST_BYTES };
+        let Some(place) = self.kernel.arena().take(bytes) else { return };
+        let (read, write) = match order {
+            Order::Report => (place, Places::EMPTY),
+            Order::Set(state) => {
+                let list = states::list(state);
+                let mut rest = &list[..];
+                for span in place.iter() {
+                    let bytes = self.kernel.arena().bytes_mut(span);
+                    let (these, others) = rest.split_at(bytes.len());
+                    bytes.copy_from_slice(these);
+                    rest = others;
+                }
+                (Places::EMPTY, place)
+            }
+        };
+        let lun = u64::from(LUN) << 48;
+        let request = Request { lun, attribute: Attribute::Simple, cdb: order.cdb(), read, write };
+        let task = self.link.as_mut().and_then(|link| link.machine.submit(request));
+        let Some(task) = task else { return self.kernel.arena().give(&place) };
+        if !is_report {
+            self.states.begin();
+            // As with a change: what was refused may still be on its way.
+            self.rights.is_active = true;
+            self.store.iter().for_each(|store| store.admit_all());
+            self.bar();
+        }
+        self.note(now, self.states.era, || format!("the guest: {order:?}"));
+        self.commands.push(Command { order: Some(order), ..self.command(task, now, place) });
+    }
+
+    /// One that is sent now.
+    fn command(&self, task: TaskId, began: Time, place: Places) -> Command {
+        // The other target may have yet to show one that is there.
+        let is_known = !self.is_changing && (!self.is_other || self.store.is_none());
+        Command {
+            task,
+            began,
+            block: BLOCKS,
+            is_other: self.is_other,
+            writes: None,
+            place,
+            order: None,
+            changes: self.changes,
+            era: self.states.era,
+            is_settled: !self.is_changing,
+            is_there: is_known.then_some(self.store.is_some()),
+        }
+    }
+
     /// Reads or writes a block, of which nothing is under way.
     fn ask(&mut self, now: Time) {
+        if self.net.borrow_mut().rng.u32(..12) == 0 {
+            return self.order(now);
+        }
         let (block, writes) = {
             let rng = &mut self.net.borrow_mut().rng;
             (rng.u32(0..BLOCKS), rng.bool())
@@ -570,27 +652,35 @@ impl Guest {
         if let (Some(number), Some(may_be)) = (writes, self.blocks.get_mut(block as usize)) {
             may_be.push(number);
         }
-        // The other target may have yet to show one that is there.
-        let is_known = !self.is_changing && (!self.is_other || self.store.is_none());
-        let is_there = is_known.then_some(self.store.is_some());
-        let (changes, is_other, is_settled) = (self.changes, self.is_other, !self.is_changing);
+        let is_other = self.is_other;
         if let (Some(number), false, Some(store)) =
             (writes, self.is_changing || self.rights.of(is_other), &self.store)
         {
             store.bar(number);
         }
-        let began = now;
-        self.commands.push(Command {
-            task,
-            began,
-            block,
-            is_other,
-            writes,
-            place,
-            changes,
-            is_settled,
-            is_there,
-        });
+        self.commands.push(Command { block, writes, ..self.command(task, now, place) });
+    }
+
+    /// A command about states has ended.
+    fn order_ended(&mut self, command: &Command, order: Order, outcome: &Outcome) -> Result<(), String> {
+        let reported = states::reported(self.kernel.arena(), &command.place);
+        let is_known = command.changes == self.changes && command.is_settled && !self.is_changing;
+        let Outcome::Status { status, sense } = outcome else {
+            if order != Order::Report {
+                self.states.lose();
+            }
+            return Ok(());
+        };
+        let (key, code) = sense.as_ref().map_or((None, 0), |sense| (sense.key(), sense.code()));
+        if order == Order::Report {
+            let is_same = is_known && command.era == self.states.era && !self.states.is_being_set();
+            let is_there = self.store.is_some() && *status == GOOD && is_same;
+            return if is_there { self.states.check(&reported) } else { Ok(()) };
+        }
+        self.states.ended(order, *status, key, code)?;
+        self.rights.is_active = self.states.is_active() != Some(false);
+        self.bar();
+        Ok(())
     }
 
     /// A command has ended.
@@ -599,6 +689,11 @@ impl Guest {
             return Err("a command of the guest ended twice".into());
         };
         let command = self.commands.swap_remove(at);
+        if let Some(order) = command.order {
+            let outcome = self.order_ended(&command, order, &completion.outcome);
+            self.kernel.arena().give(&command.place);
+            return outcome;
+        }
         let found = number(self.kernel.arena(), &command.place);
         self.kernel.arena().give(&command.place);
         let Outcome::Status { status, sense } = completion.outcome else { return Ok(()) };
@@ -607,7 +702,9 @@ impl Guest {
         // Nothing that began with the change before has been changed since.
         let may_write = self.rights.of(command.is_other);
         let may_access = self.rights.may_access(command.is_other);
-        let is_known = is_same && command.is_settled && !self.is_changing;
+        let is_of_state = self.states.is_active().is_some() && command.era == self.states.era;
+        let is_known =
+            is_same && command.is_settled && !self.is_changing && (!command.is_other || is_of_state);
         let block = self.blocks.get_mut(command.block as usize).filter(|_| is_same);
         match (status, command.is_there.filter(|_| is_same), command.writes, block) {
             (GOOD, Some(false), ..) => Err("a LUN that has gone does a command".into()),

@@ -1,0 +1,168 @@
+//! The asymmetric access state that the group of the second portal is in on the guest's LUN: the configuration sets it, and so does the
+//! guest, where it may; and every path reports the same (SPC-4 section 5.15).
+
+use super::{INACTIVE, LUN, NOT_SUPPORTED, OTHER, SECOND_GROUP, WRITE_PROTECTED, name};
+use config::{Config, PortalGroup};
+use reactor::memory::Arena;
+use wire::scsi::command::{ReportTargetPortGroups, SetTargetPortGroups};
+use wire::scsi::parameters::{PortGroup, SetPortGroup};
+use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD, TASK_SET_FULL};
+use wire::scsi::{AccessState, Command as _, code};
+use wire::{Cdb, Places, SenseKey};
+
+/// The group of the portal that is always there, and active.
+const FIRST_GROUP: u16 = 1;
+/// A list that sets one group, and what is read of groups.
+pub(super) const LIST_BYTES: u32 = 8;
+pub(super) const REPORT_BYTES: u32 = 64;
+
+/// A command of the guest that is about states.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Order {
+    /// SET TARGET PORT GROUPS.
+    Set(AccessState),
+    /// REPORT TARGET PORT GROUPS.
+    Report,
+}
+
+impl Order {
+    pub(super) fn cdb(self) -> Cdb {
+        match self {
+            Order::Set(_) => SetTargetPortGroups::new(LIST_BYTES).to_cdb(),
+            Order::Report => ReportTargetPortGroups::new(REPORT_BYTES).to_cdb(),
+        }
+    }
+}
+
+/// The parameter list that sets the group's state.
+pub(super) fn list(state: AccessState) -> Vec<u8> {
+    let group = SetPortGroup { state: state.code(), group: SECOND_GROUP };
+    [&[0; 4][..], &group.to_bytes()].concat()
+}
+
+/// What is known of the group.
+#[derive(Default)]
+pub(super) struct States {
+    /// The change by which the LUN came.
+    lun: u64,
+    /// The group, if the LUN has it.
+    group: Option<PortalGroup>,
+    /// The guest may know of it, by whatever path.
+    is_shown: bool,
+    /// Its state; `None`: what became of a command that sets it is not known.
+    state: Option<AccessState>,
+    is_being_set: bool,
+    /// How often commands that set it have begun and ended.
+    pub(super) era: u64,
+}
+
+impl States {
+    /// A change is done. What is configured as before stays as it is.
+    pub(super) fn configured(&mut self, config: &Config, lun: u64, is_shown: bool) {
+        let index = config.luns.iter().position(|other| other.name == name(lun));
+        let other = config.targets.iter().find(|target| target.name == OTHER);
+        let shows = |index| other.is_some_and(|target| target.luns.contains(&(LUN, index)));
+        let group = index.is_some_and(shows).then(|| config.portal_group(SECOND_GROUP));
+        let stays = self.group.zip(group).is_some_and(|(before, now)| before.state == now.state);
+        if self.lun != lun || !stays && self.state.is_some() {
+            self.state = Some(group.map_or(AccessState::default(), |group| group.state));
+        }
+        (self.lun, self.group, self.is_shown) = (lun, group, is_shown);
+    }
+
+    /// Whether the portal is active, as far as is known.
+    pub(super) fn is_active(&self) -> Option<bool> {
+        self.state.filter(|_| !self.is_being_set).map(AccessState::is_active)
+    }
+
+    /// Whether a command that sets the state is under way.
+    pub(super) fn is_being_set(&self) -> bool {
+        self.is_being_set
+    }
+
+    pub(super) fn begin(&mut self) {
+        (self.is_being_set, self.era) = (true, self.era + 1);
+    }
+
+    /// A command that sets the state has ended: it is this by now, or it is not known.
+    fn end(&mut self, state: Option<AccessState>) {
+        (self.is_being_set, self.state, self.era) = (false, state, self.era + 1);
+    }
+
+    /// What has become of one that was under way will not be known.
+    pub(super) fn lose(&mut self) {
+        self.end(None);
+    }
+
+    /// A command about states has ended, with this sense data, while no change of the configuration was under way.
+    pub(super) fn ended(
+        &mut self,
+        order: Order,
+        status: u8,
+        key: Option<SenseKey>,
+        code: u16,
+    ) -> Result<(), String> {
+        let is_refused = status == CHECK_CONDITION && key != Some(SenseKey::AbortedCommand);
+        let is_undone = is_refused || matches!(status, BUSY | TASK_SET_FULL);
+        let before = self.state;
+        if let Order::Set(state) = order {
+            match status {
+                GOOD => self.end(before.map(|_| state)),
+                _ if is_undone => self.end(before),
+                _ => self.lose(),
+            }
+        }
+        let may_be_set = |state| {
+            let is_explicit = self.group.is_some_and(|group| group.explicit);
+            is_explicit && self.is_shown && state != AccessState::Transitioning
+        };
+        let unsettable = [code::INVALID_FIELD_IN_PARAMETER_LIST, code::INVALID_FIELD_IN_CDB];
+        match (status, order) {
+            (GOOD, Order::Set(state)) if !may_be_set(state) => Err("a state is set that may not be".into()),
+            (GOOD | BUSY | TASK_SET_FULL, _) => Ok(()),
+            (CHECK_CONDITION, Order::Set(state)) if unsettable.contains(&code) => match may_be_set(state) {
+                true => Err("a state is not set that may be".into()),
+                false => Ok(()),
+            },
+            (CHECK_CONDITION, Order::Set(_)) if code == WRITE_PROTECTED => Ok(()),
+            (CHECK_CONDITION, Order::Set(_)) if INACTIVE.contains(&code) => match before {
+                Some(AccessState::Transitioning) | None => Ok(()),
+                Some(state) => Err(format!("a port that is {} does not set a state", state.name())),
+            },
+            (CHECK_CONDITION, _) if code == NOT_SUPPORTED => Ok(()),
+            (CHECK_CONDITION, _)
+                if matches!(key, Some(SenseKey::UnitAttention | SenseKey::AbortedCommand)) =>
+            {
+                Ok(())
+            }
+            _ => Err(format!("{order:?} of the guest ended with status {status:#04x}, {code:04x}")),
+        }
+    }
+
+    /// Whether groups are in these states, when nothing has changed them meanwhile.
+    pub(super) fn check(&self, reported: &[(u16, Option<AccessState>)]) -> Result<(), String> {
+        let state = self.group.filter(|_| self.is_shown).and(self.state);
+        let is_known = self.state.is_some() || !self.is_shown || self.group.is_none();
+        let first = (FIRST_GROUP, Some(AccessState::Optimized));
+        let expected: Vec<_> =
+            [first].into_iter().chain(state.map(|state| (SECOND_GROUP, Some(state)))).collect();
+        match !is_known || reported == expected {
+            true => Ok(()),
+            false => Err(format!("groups are reported to be {reported:?}, and are {expected:?}")),
+        }
+    }
+}
+
+/// What REPORT TARGET PORT GROUPS has read: groups and their states.
+pub(super) fn reported(arena: &Arena, place: &Places) -> Vec<(u16, Option<AccessState>)> {
+    let data: Vec<u8> = place.iter().flat_map(|span| arena.bytes(span).to_vec()).collect();
+    let len = data.first_chunk().map_or(0, |len| u32::from_be_bytes(*len) as usize);
+    let mut rest = data.get(4..4 + len).unwrap_or_default();
+    let mut groups = Vec::new();
+    while rest.len() >= PortGroup::BYTES {
+        let group = PortGroup::read(rest);
+        groups.push((group.group, AccessState::of_code(group.state)));
+        rest = rest.get(PortGroup::BYTES + 4 * usize::from(group.ports)..).unwrap_or_default();
+    }
+    groups
+}
