@@ -9,10 +9,12 @@ struct Package {
     program: Option<&'static str>,
 }
 
-const PACKAGES: [Package; 23] = [
+const PACKAGES: [Package; 25] = [
     Package { name: "libiscsi-bin", program: Some("iscsi-test-cu") },
     Package { name: "qemu-utils", program: Some("qemu-img") },
     Package { name: "qemu-block-extra", program: None },
+    Package { name: "qemu-system-common", program: Some("qemu-storage-daemon") },
+    Package { name: "nbdkit", program: Some("nbdkit") },
     Package { name: "e2fsprogs", program: Some("mke2fs") },
     Package { name: "mount", program: Some("losetup") },
     Package { name: "procps", program: Some("kill") },

@@ -3,7 +3,7 @@
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login, write_cdb};
 use crate::support::load::Load;
-use crate::support::nbd::QemuNbd;
+use crate::support::nbd::NbdServer;
 use crate::support::tools::{must, run, tool};
 use crate::support::{Noise, wait_until};
 use std::fs::File;
@@ -41,7 +41,7 @@ fn text(path: &Path) -> &str {
 fn an_export_is_a_disk_over_tcp_and_over_a_unix_socket() {
     for is_tcp in [true, false] {
         let (_folder, path) = image(64 << 20);
-        let server = if is_tcp { QemuNbd::serve_tcp(&path, &[]) } else { QemuNbd::serve(&path, &[]) };
+        let server = if is_tcp { NbdServer::qemu_tcp(&path, &[]) } else { NbdServer::qemu(&path, &[]) };
         let daemon = Daemon::serve(["--lun", &server.text()]);
         assert!(daemon.banner().contains(&server.text()), "{}", daemon.banner());
         let mut guest = login(&daemon);
@@ -59,7 +59,7 @@ fn an_export_is_a_disk_over_tcp_and_over_a_unix_socket() {
 #[test]
 fn an_export_that_is_read_only_is_a_read_only_unit_and_one_that_has_grown_is_noticed() {
     let (_folder, path) = image(64 << 20);
-    let mut server = QemuNbd::serve(&path, &["--read-only"]);
+    let mut server = NbdServer::qemu(&path, &["--read-only"]);
     let daemon = Daemon::serve(["--lun", &server.text()]);
     let mut guest = login(&daemon);
     wait_until("its attentions are reported", || readiness(&mut guest).is_none());
@@ -83,7 +83,7 @@ fn an_export_that_is_read_only_is_a_read_only_unit_and_one_that_has_grown_is_not
 #[test]
 fn a_server_that_is_killed_under_load_costs_time_only() {
     let (_folder, path) = image(64 << 20);
-    let mut server = QemuNbd::serve_tcp(&path, &[]);
+    let mut server = NbdServer::qemu_tcp(&path, &[]);
     let daemon = Daemon::serve(["--lun", &server.text()]);
     let mut load = Load::on(&daemon.lun(0).to_string(), &["--bs", "4K", "--iodepth", "16", "--size", "16M"]);
     load.get_on();
@@ -100,7 +100,7 @@ fn a_server_that_is_killed_under_load_costs_time_only() {
 #[test]
 fn a_server_that_comes_late_is_waited_for() {
     let (_folder, path) = image(64 << 20);
-    let mut server = QemuNbd::serve(&path, &[]);
+    let mut server = NbdServer::qemu(&path, &[]);
     server.kill();
     let daemon = Daemon::serve(["--lun", &server.text()]);
     assert!(daemon.log().contains("the server is not reached"), "{}", daemon.log());
@@ -115,7 +115,7 @@ fn a_server_that_comes_late_is_waited_for() {
 #[test]
 fn exports_are_copied_and_measured() {
     let (folder, path) = image(32 << 20);
-    let server = QemuNbd::serve(&path, &["--shared=2"]);
+    let server = NbdServer::qemu(&path, &["--shared=2"]);
     let (source, back) = (folder.path().join("source"), folder.path().join("back"));
     let mut data = vec![0; 32 << 20];
     data[5 << 20..6 << 20].copy_from_slice(&Noise(5).bytes(1 << 20));

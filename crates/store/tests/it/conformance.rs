@@ -1,13 +1,14 @@
 //! What every store must do, on every kind of medium.
 
 use crate::support::fake::FakeIo;
-use crate::support::nbd::QemuNbd;
+use crate::support::nbd::NbdServer;
 use crate::support::rig::{PAD_BYTES, Rig};
 use crate::support::{Kernel, Loop, Random, SIZE, directory, is_root, sparse};
 use reactor::io::Io;
 use reactor::memory::Pages;
 use scsi::storage::{Found, StoreError, Traits};
 use std::any::Any;
+use std::path::Path;
 use std::sync::Arc;
 use store::lane::{Backend, Op, OpId, Submitted};
 use store::{Claim, nbd};
@@ -87,12 +88,23 @@ fn loop_4096<I: Kernel>() -> Option<Setup<I>> {
     loop_device(4096)
 }
 
-/// Over a Unix domain socket.
-fn export<I: Kernel>() -> Option<Setup<I>> {
+fn export_of<I: Kernel>(serve: impl FnOnce(&Path) -> NbdServer) -> Option<Setup<I>> {
     let directory = directory();
-    let server = QemuNbd::serve(&sparse(&directory, SIZE), &[]);
+    let server = serve(&sparse(&directory, SIZE));
     let store = nbd::open(&server.url(), nbd::Options::new(Some(512), false)).unwrap();
     setup(store, true, (server, directory))
+}
+
+fn qemu_nbd<I: Kernel>() -> Option<Setup<I>> {
+    export_of(|image| NbdServer::qemu(image, &[]))
+}
+
+fn storage_daemon<I: Kernel>() -> Option<Setup<I>> {
+    export_of(NbdServer::storage_daemon)
+}
+
+fn nbdkit<I: Kernel>() -> Option<Setup<I>> {
+    export_of(|image| NbdServer::nbdkit(&["file", image.to_str().unwrap()]))
 }
 
 macro_rules! on {
@@ -114,7 +126,8 @@ macro_rules! on {
 macro_rules! conformance {
     ($($check:ident)+) => {
         on!(reactor::uring::Uring: ram as ram, huge_ram as huge_ram, file as file, odd_file as page_cache, tmpfs_file as tmpfs,
-            loop_512 as loop_512, loop_4096 as loop_4096, export as export; [$($check)+]);
+            loop_512 as loop_512, loop_4096 as loop_4096,
+            qemu_nbd as qemu_nbd, storage_daemon as storage_daemon, nbdkit as nbdkit; [$($check)+]);
         on!(super::FakeIo: file as plain_file; [$($check)+]);
     };
 }

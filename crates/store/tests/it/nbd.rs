@@ -1,6 +1,6 @@
 //! What is promised of exports of NBD servers when these fail, by a server of our own that does as each test wants.
 
-use crate::support::nbd::QemuNbd;
+use crate::support::nbd::NbdServer;
 use crate::support::rig::Rig;
 use crate::support::{Kernel as _, Random, directory, sparse};
 use config::NbdUrl;
@@ -676,7 +676,7 @@ fn an_export_is_read_and_written_by_tls_and_not_without_it() {
     let place = trusted.path().display();
     let object = format!("tls-creds-x509,id=tls0,endpoint=server,verify-peer=no,dir={place}");
     let options = ["--object", &object, "--tls-creds=tls0", "--shared=4"];
-    let server = QemuNbd::serve_tcp(&sparse(&images, 16 << 20), &options);
+    let server = NbdServer::qemu_tcp(&sparse(&images, 16 << 20), &options);
     let by_tls = |folder: &TempDir| {
         let url = server.text().replace("nbd://", "nbds://");
         NbdUrl::parse(&format!("{url}?tls-certificates={}", folder.path().display())).expect("a URL")

@@ -1,4 +1,4 @@
-//! qemu-nbd on a Unix domain socket or on loopback.
+//! NBD servers that others wrote, on a Unix domain socket or on loopback.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "every test crate uses its own part of this")]
 
 use config::NbdUrl;
@@ -15,41 +15,67 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const EXPORT: &str = "disk";
 
 /// A server of one export; it is killed when it is dropped.
-pub struct QemuNbd {
+pub struct NbdServer {
     folder: TempDir,
+    program: &'static str,
     arguments: Vec<String>,
     port: Option<u16>,
     child: Child,
 }
 
-impl QemuNbd {
-    /// Serves a raw image, as these options say.
-    pub fn serve(image: &Path, options: &[&str]) -> QemuNbd {
-        QemuNbd::start(image, options, None)
+impl NbdServer {
+    /// qemu-nbd with a raw image, as these options say.
+    pub fn qemu(image: &Path, options: &[&str]) -> NbdServer {
+        NbdServer::start("qemu-nbd", None, |socket| {
+            [vec![format!("--socket={socket}")], qemu_arguments(image, options)].concat()
+        })
     }
 
     /// The same over TCP.
-    pub fn serve_tcp(image: &Path, options: &[&str]) -> QemuNbd {
+    pub fn qemu_tcp(image: &Path, options: &[&str]) -> NbdServer {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let port = listener.local_addr().expect("its address").port();
         drop(listener);
-        QemuNbd::start(image, options, Some(port))
+        NbdServer::start("qemu-nbd", Some(port), |_| {
+            let place = vec!["--bind=127.0.0.1".to_owned(), format!("--port={port}")];
+            [place, qemu_arguments(image, options)].concat()
+        })
     }
 
-    fn start(image: &Path, options: &[&str], port: Option<u16>) -> QemuNbd {
+    /// qemu-storage-daemon with a raw image.
+    pub fn storage_daemon(image: &Path) -> NbdServer {
+        NbdServer::start("qemu-storage-daemon", None, |socket| {
+            let file = format!("driver=file,node-name=file,filename={},discard=unmap", text(image));
+            [
+                ["--blockdev", &file],
+                ["--blockdev", "driver=raw,node-name=disk,file=file,discard=unmap"],
+                ["--nbd-server", &format!("addr.type=unix,addr.path={socket}")],
+                ["--export", &format!("type=nbd,id=export,node-name=disk,name={EXPORT},writable=on")],
+            ]
+            .concat()
+            .into_iter()
+            .map(String::from)
+            .collect()
+        })
+    }
+
+    /// nbdkit with this plugin, its parameters and filters.
+    pub fn nbdkit(arguments: &[&str]) -> NbdServer {
+        NbdServer::start("nbdkit", None, |socket| {
+            let place = ["--foreground".to_owned(), format!("--unix={socket}")];
+            place.into_iter().chain(arguments.iter().map(|argument| (*argument).to_owned())).collect()
+        })
+    }
+
+    fn start(
+        program: &'static str,
+        port: Option<u16>,
+        arguments: impl FnOnce(&str) -> Vec<String>,
+    ) -> NbdServer {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let mut arguments: Vec<String> =
-            ["--persistent", "--format=raw", "--discard=unmap", "--export-name", EXPORT]
-                .map(String::from)
-                .into();
-        match port {
-            Some(port) => arguments.extend(["--bind=127.0.0.1".into(), format!("--port={port}")]),
-            None => arguments.push(format!("--socket={}", folder.path().join("socket").display())),
-        }
-        arguments.extend(options.iter().map(|option| (*option).to_owned()));
-        arguments.push(image.to_str().expect("UTF-8").to_owned());
-        let child = launch(&folder, &arguments);
-        QemuNbd { folder, arguments, port, child }
+        let arguments = arguments(text(&folder.path().join("socket")));
+        let child = launch(&folder, program, &arguments);
+        NbdServer { folder, program, arguments, port, child }
     }
 
     /// Where it is.
@@ -72,7 +98,9 @@ impl QemuNbd {
 
     /// Starts it again.
     pub fn restart(&mut self) {
-        self.child = launch(&self.folder, &self.arguments);
+        // Some do not replace a socket that another process has left.
+        let _ = std::fs::remove_file(self.folder.path().join("socket"));
+        self.child = launch(&self.folder, self.program, &self.arguments);
     }
 
     /// Stops it where it is (STOP), or lets it continue (CONT).
@@ -82,27 +110,39 @@ impl QemuNbd {
     }
 }
 
-impl Drop for QemuNbd {
+impl Drop for NbdServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
+fn qemu_arguments(image: &Path, options: &[&str]) -> Vec<String> {
+    let usual = ["--persistent", "--format=raw", "--discard=unmap", "--export-name", EXPORT];
+    usual.iter().chain(options).copied().chain([text(image)]).map(String::from).collect()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
 /// Starts it so that it dies with the thread that started it, and waits until it listens.
-fn launch(folder: &TempDir, arguments: &[String]) -> Child {
+fn launch(folder: &TempDir, program: &str, arguments: &[String]) -> Child {
     let ready = folder.path().join("pid");
     let _ = std::fs::remove_file(&ready);
+    let option = if program == "qemu-nbd" { "--pid-file" } else { "--pidfile" };
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--", "qemu-nbd"]).arg(format!("--pid-file={}", ready.display()));
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
-    let mut child = command
-        .spawn()
-        .unwrap_or_else(|error| panic!("setpriv (util-linux) and qemu-nbd (qemu-utils) are needed: {error}"));
+    command.args(["--pdeathsig", "KILL", "--", program, option]).arg(&ready).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap_or_else(|error| {
+        panic!(
+            "setpriv (util-linux) and {program} (qemu-utils, qemu-system-common or nbdkit) are needed: {error}"
+        )
+    });
     let start = Instant::now();
     while !ready.exists() {
         let ended = child.try_wait().expect("a child can be waited for");
-        assert!(ended.is_none() && start.elapsed() < PATIENCE, "qemu-nbd does not serve: {ended:?}");
+        assert!(ended.is_none() && start.elapsed() < PATIENCE, "{program} does not serve: {ended:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
     child
