@@ -2,7 +2,9 @@
 
 use crate::support::conformance::{self, Claim, READ_ONLY, claim};
 use crate::support::daemon::Daemon;
+use crate::support::nbd::NbdServer;
 use crate::support::tools::{LoopDevice, run, tail, tool};
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::Mutex;
@@ -22,6 +24,7 @@ enum Medium {
     Ram,
     File,
     Block,
+    Nbd,
 }
 
 /// A way in which the unit is configured and reached.
@@ -79,6 +82,11 @@ mod soak {
     #[test]
     fn block_4096() {
         conforms(Variant { name: "block-4096", medium: Medium::Block, block_bytes: 4096, ..PLAIN });
+    }
+
+    #[test]
+    fn nbd_512() {
+        conforms(Variant { name: "nbd-512", medium: Medium::Nbd, ..PLAIN });
     }
 
     #[test]
@@ -209,7 +217,8 @@ enum Verdict {
 struct Mounted {
     variant: Variant,
     spec: String,
-    _device: Option<LoopDevice>,
+    /// What is behind it.
+    _medium: Box<dyn Any>,
     directory: TempDir,
 }
 
@@ -218,17 +227,25 @@ impl Mounted {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let image = directory.path().join("image");
         let options = format!(",bs={}{}", variant.block_bytes, variant.options);
-        let (spec, device) = match variant.medium {
-            Medium::Ram => (format!("ram:{UNIT_BYTES}{options}"), None),
-            Medium::File => (format!("file:{},size={UNIT_BYTES}{options}", image.display()), None),
+        let sparse = || {
+            let file = std::fs::File::create(&image).expect("an image file");
+            file.set_len(UNIT_BYTES).expect("a sparse image");
+        };
+        let (spec, medium): (String, Box<dyn Any>) = match variant.medium {
+            Medium::Ram => (format!("ram:{UNIT_BYTES}{options}"), Box::new(())),
+            Medium::File => (format!("file:{},size={UNIT_BYTES}{options}", image.display()), Box::new(())),
             Medium::Block => {
-                let file = std::fs::File::create(&image).expect("an image file");
-                file.set_len(UNIT_BYTES).expect("a sparse image");
+                sparse();
                 let device = LoopDevice::over(&image, variant.block_bytes);
-                (format!("block:{}{options}", device.path.display()), Some(device))
+                (format!("block:{}{options}", device.path.display()), Box::new(device))
+            }
+            Medium::Nbd => {
+                sparse();
+                let server = NbdServer::qemu(&image, &[]);
+                (format!("{}{options}", server.text()), Box::new(server))
             }
         };
-        Self { variant, spec, _device: device, directory }
+        Self { variant, spec, _medium: medium, directory }
     }
 
     /// Runs suites in one process against one fresh daemon.

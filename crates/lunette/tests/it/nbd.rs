@@ -1,4 +1,4 @@
-//! Exports of NBD servers as disks: qemu-nbd, served by daemons, used by initiators of our own.
+//! Exports of NBD servers as disks: qemu-nbd, qemu-storage-daemon and nbdkit, served by daemons, used by initiators of our own.
 
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login, write_cdb};
@@ -7,6 +7,7 @@ use crate::support::nbd::NbdServer;
 use crate::support::tools::{must, run, tool};
 use crate::support::{Noise, wait_until};
 use std::fs::File;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -16,6 +17,8 @@ const BLOCK: u32 = 512;
 const NOT_READY: u8 = 2;
 const DATA_PROTECT: u8 = 7;
 const CAPACITY_CHANGED: [u8; 2] = [0x2a, 0x09];
+const SPACE_ALLOCATION_FAILED: [u8; 2] = [0x27, 0x07];
+const LOAD: [&str; 6] = ["--bs", "4K", "--iodepth", "16", "--size", "16M"];
 
 fn image(bytes: u64) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary directory");
@@ -80,12 +83,10 @@ fn an_export_that_is_read_only_is_a_read_only_unit_and_one_that_has_grown_is_not
     daemon.stop();
 }
 
-#[test]
-fn a_server_that_is_killed_under_load_costs_time_only() {
-    let (_folder, path) = image(64 << 20);
-    let mut server = NbdServer::qemu_tcp(&path, &[]);
+/// Verified load on the unit of a server that is killed under it.
+fn costs_time_only(mut server: NbdServer) {
     let daemon = Daemon::serve(["--lun", &server.text()]);
-    let mut load = Load::on(&daemon.lun(0).to_string(), &["--bs", "4K", "--iodepth", "16", "--size", "16M"]);
+    let mut load = Load::on(&daemon.lun(0).to_string(), &LOAD);
     load.get_on();
     for _ in 0..3 {
         server.kill();
@@ -94,6 +95,93 @@ fn a_server_that_is_killed_under_load_costs_time_only() {
     }
     load.stop();
     assert!(daemon.log().contains("the connection to the NBD server is lost"), "{}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
+fn qemu_nbd_killed_under_load_costs_time_only() {
+    let (_folder, path) = image(64 << 20);
+    costs_time_only(NbdServer::qemu_tcp(&path, &[]));
+}
+
+#[test]
+fn qemu_storage_daemon_killed_under_load_costs_time_only() {
+    let (_folder, path) = image(64 << 20);
+    costs_time_only(NbdServer::storage_daemon(&path));
+}
+
+#[test]
+fn nbdkit_killed_under_load_costs_time_only() {
+    let (_folder, path) = image(64 << 20);
+    costs_time_only(NbdServer::nbdkit(&["file", text(&path)]));
+}
+
+#[test]
+fn a_daemon_that_is_killed_under_load_costs_time_only() {
+    let (_folder, path) = image(64 << 20);
+    // One client at a time: what the killed one has sent is carried out before the next one is served.
+    let server = NbdServer::qemu(&path, &[]);
+    let serve = |listen: &str| {
+        // The kernel lets go of a killed daemon's ring, and with it of its listening socket, in its own time.
+        wait_until("its address is free", || TcpListener::bind(listen).is_ok());
+        Daemon::start(Daemon::command().args(["serve", "--listen", listen, "--lun", &server.text()]))
+    };
+    let mut daemon = serve("127.0.0.1:0");
+    let unit = daemon.lun(0);
+    let mut load = Load::on(&unit.to_string(), &LOAD);
+    for _ in 0..3 {
+        load.get_on();
+        daemon.kill9();
+        daemon = serve(&unit.portal.to_string());
+    }
+    load.get_on();
+    load.stop();
+    daemon.stop();
+}
+
+/// nbdkit, which fails writes by this error while a file exists.
+fn failing(error: &str) -> (TempDir, PathBuf, NbdServer) {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let trigger = folder.path().join("fails");
+    let server = NbdServer::nbdkit(&[
+        "--filter=error",
+        "memory",
+        "64M",
+        &format!("error={error}"),
+        "error-pwrite-rate=100%",
+        &format!("error-file={}", text(&trigger)),
+    ]);
+    (folder, trigger, server)
+}
+
+#[test]
+fn a_server_that_is_full_says_so_and_takes_writes_again_once_it_has_space() {
+    let (_folder, full, server) = failing("ENOSPC");
+    let daemon = Daemon::serve(["--lun", &server.text()]);
+    let mut guest = login(&daemon);
+    guest.write_blocks(0, 8, BLOCK, &[1; 4096], false).expect("WRITE");
+    File::create(&full).expect("a file");
+    let refused = guest.write(0, write_cdb(8, 4096, BLOCK, false), &[2; 4096]).expect("an answer");
+    assert_eq!(refused.sense_key(), Some(DATA_PROTECT));
+    assert_eq!(refused.sense.get(12..14), Some(&SPACE_ALLOCATION_FAILED[..]));
+    assert_eq!(guest.read_blocks(0, 8, 8, BLOCK).expect("READ"), [1; 4096]);
+    guest.synchronize(0).expect("what was acknowledged is not lost by that");
+    std::fs::remove_file(&full).expect("the file");
+    guest.write_blocks(0, 8, BLOCK, &[3; 4096], false).expect("WRITE");
+    daemon.stop();
+}
+
+#[test]
+fn a_server_that_is_shut_down_is_left_and_waited_for() {
+    let (_folder, ends, server) = failing("ESHUTDOWN");
+    let daemon = Daemon::serve(["--lun", &server.text()]);
+    let mut load = Load::on(&daemon.lun(0).to_string(), &LOAD);
+    load.get_on();
+    File::create(&ends).expect("a file");
+    wait_until("it is left", || daemon.log().contains("the server is being shut down"));
+    std::fs::remove_file(&ends).expect("the file");
+    load.get_on();
+    load.stop();
     daemon.stop();
 }
 
