@@ -3,6 +3,7 @@
 
 mod capacity;
 mod data;
+mod export;
 mod modes;
 mod pages;
 mod reports;
@@ -15,7 +16,7 @@ pub(crate) use rows::Rows;
 use crate::{Failure, print, unprinted};
 use capacity::Capacity;
 use clap::Args;
-use config::Url;
+use config::{NbdUrl, Url};
 use initiator::client::{CommandError, Reply};
 use initiator::{Client, Options};
 use modes::Modes;
@@ -42,7 +43,8 @@ const WITHIN: Duration = Duration::from_secs(20);
 #[derive(Debug, Args)]
 #[command(after_help = "Example: lunette inquiry iscsi://storage1/iqn.2026-11.io.lunette:disk/0")]
 pub(crate) struct InquiryArguments {
-    /// The unit: iscsi://[USER%SECRET@]HOST[:PORT]/IQN/LUN, the same with iser://, or srp://HOST[:PORT]/GUID/LUN
+    /// The unit: iscsi://[USER%SECRET@]HOST[:PORT]/IQN/LUN, the same with iser://, or srp://HOST[:PORT]/GUID/LUN; or an export of
+    /// an NBD server: nbd://HOST[:PORT]/EXPORT
     url: String,
     /// Print JSON
     #[arg(long)]
@@ -87,6 +89,9 @@ struct Answer {
 
 /// Queries the unit; returns what to print, or what is wrong.
 pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
+    if NbdUrl::is_meant(&arguments.url) {
+        return inquire_export(arguments);
+    }
     let url = Url::given(&arguments.url).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
     url.check_unit().map_err(|error| {
         Failure::wrong_input(format!("{url}: {error}: `lunette discover iscsi://HOST` lists targets"))
@@ -102,13 +107,24 @@ pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
     if arguments.raw {
         report.raw = asker.answers;
     }
-    let text = match arguments.json {
-        true => format!("{}\n", serde_json::to_string_pretty(&report).unwrap_or_default()),
-        false => report.text(),
-    };
+    let text = if arguments.json { json(&report) } else { report.text() };
     let Some(reason) = &report.not_ready else { return Ok(text) };
     print(&text).map_err(|error| Failure::failed(unprinted(&error)))?;
     Err(Failure::failed(format!("{url}: the unit is not ready: {reason}")))
+}
+
+fn inquire_export(arguments: &InquiryArguments) -> Result<String, Failure> {
+    let url = NbdUrl::parse(&arguments.url).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
+    if arguments.raw {
+        let why = "--raw shows the answers of SCSI units, and an NBD export is none: leave it out";
+        return Err(Failure::wrong_input(why.to_owned()));
+    }
+    let report = export::ask(&url).map_err(|error| Failure::failed(&error))?;
+    Ok(if arguments.json { json(&report) } else { report.text() })
+}
+
+fn json(report: &impl Serialize) -> String {
+    format!("{}\n", serde_json::to_string_pretty(report).unwrap_or_default())
 }
 
 struct Asker<C> {

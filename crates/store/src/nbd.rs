@@ -13,7 +13,7 @@ mod open;
 mod socket;
 mod stream;
 
-pub use open::open;
+pub use open::{inspect, open};
 
 use crate::calls::{Call, Medium, Shared};
 use crate::lane::{Backend, Lane, Store};

@@ -201,6 +201,25 @@ fn a_server_that_comes_late_is_waited_for() {
 }
 
 #[test]
+fn inquiry_shows_what_a_server_says_about_an_export() {
+    let (_folder, path) = image(32 << 20);
+    let server = NbdServer::qemu(&path, &["--shared=2", "--read-only"]);
+    let inquiry = |more: &[&str]| {
+        run(Daemon::command().args(["inquiry", &server.text()]).args(more), Duration::from_secs(60))
+    };
+    let said = inquiry(&[]).expect_success("inquiry");
+    let lines: Vec<Vec<&str>> = said.lines().map(|line| line.split_whitespace().collect()).collect();
+    for expected in ["capacity 32 MiB (33554432 bytes)", "read-only yes", "block status yes"] {
+        assert!(lines.iter().any(|line| line.join(" ") == expected), "{expected} is missing in:\n{said}");
+    }
+    let document = inquiry(&["--json"]).expect_success("inquiry --json");
+    let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
+    assert_eq!((&document["size_bytes"], &document["read_only"]), (&(32 << 20).into(), &true.into()));
+    let refused = inquiry(&["--raw"]);
+    assert!(refused.text.contains("an NBD export is none: leave it out"), "{}", refused.text);
+}
+
+#[test]
 fn exports_are_copied_and_measured() {
     let (folder, path) = image(32 << 20);
     let server = NbdServer::qemu(&path, &["--shared=2"]);

@@ -11,6 +11,7 @@ use scsi::storage::CHUNK_BYTES;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use wire::nbd::Request;
 
 /// How long connecting and the handshake may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -28,8 +29,27 @@ pub fn open(url: &NbdUrl, options: Options) -> Result<Arc<NbdStore>, OpenError> 
     Ok(NbdStore::new(connection))
 }
 
+/// What a server says about an export, whether or not it can be served. Blocks, for a few seconds at most.
+///
+/// # Errors
+/// When the server is not reached or refuses.
+pub fn inspect(url: &NbdUrl) -> Result<Export, OpenError> {
+    let (mut stream, export) = negotiate(url)?;
+    // A server that has gone meanwhile has said all the same.
+    let _ = stream.write_all(&Request::disconnect());
+    Ok(export)
+}
+
 /// Connects, negotiates the export, and checks whether it can be served. Blocks, for a few seconds at most.
 pub(super) fn connect(url: &NbdUrl, options: &Options) -> Result<(Stream, Export), OpenError> {
+    let (stream, export) = negotiate(url)?;
+    fits(&export, options).map_err(|(problem, remedy)| OpenError::new(url, problem, remedy))?;
+    let blocks = |error: io::Error| OpenError::new(url, error.to_string(), "report this");
+    stream.socket.never_block().map_err(blocks)?;
+    Ok((stream, export))
+}
+
+fn negotiate(url: &NbdUrl) -> Result<(Stream, Export), OpenError> {
     let fault = |problem: String, remedy: &str| OpenError::new(url, problem, remedy);
     let deadline = Instant::now() + CONNECT_WITHIN;
     let socket = Socket::connect(url, deadline).map_err(|error| {
@@ -57,8 +77,6 @@ pub(super) fn connect(url: &NbdUrl, options: &Options) -> Result<(Stream, Export
             ));
         }
     };
-    fits(&export, options).map_err(|(problem, remedy)| OpenError::new(url, problem, remedy))?;
-    stream.socket.never_block().map_err(|error| fault(error.to_string(), "report this"))?;
     Ok((stream, export))
 }
 
