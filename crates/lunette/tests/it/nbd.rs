@@ -119,7 +119,6 @@ fn nbdkit_killed_under_load_costs_time_only() {
 #[test]
 fn a_daemon_that_is_killed_under_load_costs_time_only() {
     let (_folder, path) = image(64 << 20);
-    // One client at a time: what the killed one has sent is carried out before the next one is served.
     let server = NbdServer::qemu(&path, &[]);
     let serve = |listen: &str| {
         // The kernel lets go of a killed daemon's ring, and with it of its listening socket, in its own time.
