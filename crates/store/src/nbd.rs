@@ -9,6 +9,7 @@
 
 mod connection;
 mod lane;
+mod lingering;
 mod open;
 mod socket;
 mod stream;
@@ -72,6 +73,12 @@ impl NbdStore {
     /// The smallest block that the server takes, in bytes.
     pub fn block_bytes(&self) -> u32 {
         self.connection.block_minimum()
+    }
+}
+
+impl Drop for NbdStore {
+    fn drop(&mut self) {
+        lingering::keep(&self.connection);
     }
 }
 

@@ -117,6 +117,28 @@ fn nbdkit_killed_under_load_costs_time_only() {
 }
 
 #[test]
+fn a_server_that_hangs_under_load_costs_time_only() {
+    let (_folder, path) = image(64 << 20);
+    let server = NbdServer::qemu(&path, &[]);
+    let daemon = Daemon::serve(["--lun", &server.text()]);
+    let mut guest = login(&daemon);
+    guest.ready(0).expect("its attentions are reported");
+    let mut load = Load::on(&daemon.lun(0).to_string(), &LOAD);
+    load.get_on();
+    server.signal("STOP");
+    // Behind what the load writes: the load's part of the disk has 16 MiB.
+    let data = Noise(9).bytes(4096);
+    let tag =
+        guest.issue(0, write_cdb(65_536, data.len(), BLOCK, true), 0, data.clone()).expect("it is sent");
+    server.signal("CONT");
+    assert_eq!(guest.complete(tag).expect("an answer").sense_key(), None);
+    assert_eq!(guest.read_blocks(0, 65_536, 8, BLOCK).expect("READ"), data);
+    load.get_on();
+    load.stop();
+    daemon.stop();
+}
+
+#[test]
 fn a_daemon_that_is_killed_under_load_costs_time_only() {
     let (_folder, path) = image(64 << 20);
     let server = NbdServer::qemu(&path, &[]);

@@ -166,6 +166,11 @@ impl Connection {
         self.state().writes.is_dirty()
     }
 
+    /// Whether the server may still carry out something that changes the export.
+    pub(super) fn may_change(&self) -> bool {
+        self.state().live.as_ref().is_some_and(Live::may_change)
+    }
+
     /// Whether there is something to do that is due to no operation.
     pub(super) fn wants_ticks(&self) -> bool {
         self.state().live.is_none()

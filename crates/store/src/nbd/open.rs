@@ -3,7 +3,7 @@
 use super::connection::Connection;
 use super::socket::{Socket, Until};
 use super::stream::Stream;
-use super::{NbdStore, Options};
+use super::{NbdStore, Options, lingering};
 use crate::error::OpenError;
 use config::{NbdServer, NbdUrl};
 use proto::nbd::{Encryption, Export, Handshake, Refusal, Step};
@@ -21,6 +21,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// # Errors
 /// When the server is not reached or refuses, or the export cannot be served.
 pub fn open(url: &NbdUrl, options: Options) -> Result<Arc<NbdStore>, OpenError> {
+    if lingering::has(url) && !options.read_only {
+        let problem = "the server has not answered writes of an earlier use of this export, which could land over newer ones";
+        return Err(OpenError::new(url, problem, "wait until it does, or restart the server"));
+    }
     let (stream, export) = connect(url, &options)?;
     let no_memory = |error: io::Error| {
         OpenError::new(url, format!("cannot reserve memory: {error}"), "raise the limits (ulimit -v, -n)")

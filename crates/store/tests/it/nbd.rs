@@ -404,6 +404,35 @@ fn a_server_that_hangs_keeps_the_blocks_of_what_it_was_sent_until_it_answers() {
 }
 
 #[test]
+fn an_export_is_not_opened_again_while_its_server_may_still_write_what_it_was_sent_before() {
+    for answers in [true, false] {
+        let server = Server::new();
+        let (store, mut peer) = server.open(CACHED, Options { give_up_after: SHORT, ..options() });
+        let mut core = Core::on(&store);
+        let old = core.write(5, 1, false);
+        let asked = peer.asked();
+        assert_eq!(core.outcome(old), Err(StoreError::Unavailable));
+        drop((core, store));
+        let url = server.url();
+        let is_waited_for = || match nbd::open(&url, options()) {
+            Ok(_) => false,
+            Err(error) if error.to_string().contains("has not answered writes of an earlier use") => true,
+            Err(error) => panic!("{error}"),
+        };
+        assert!(is_waited_for());
+        std::thread::scope(|scope| {
+            scope.spawn(|| while is_waited_for() {});
+            if answers {
+                peer.reply(&asked, 0, &[]);
+            } else {
+                drop(peer);
+            }
+            server.accept(CACHED, SIZE);
+        });
+    }
+}
+
+#[test]
 fn what_was_cancelled_or_given_up_is_not_sent_when_the_server_is_back() {
     let server = Server::new();
     let (store, mut peer) = server.open(CACHED, options());

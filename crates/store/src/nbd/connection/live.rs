@@ -117,9 +117,14 @@ impl Live {
         sent
     }
 
+    /// Whether something is unanswered that changes the medium.
+    pub(super) fn may_change(&self) -> bool {
+        self.sent.iter().flatten().any(|sent| changes(sent.call.work))
+    }
+
     /// Why another connection would serve better, where nothing is unanswered on this one that could change the medium.
     pub(super) fn outlived(&self, now: Instant, patience: Duration) -> Option<&'static str> {
-        if self.sent.iter().flatten().any(|sent| changes(sent.call.work)) {
+        if self.may_change() {
             return None;
         }
         let is_idle = self.machine.open() == 0;
