@@ -18,6 +18,7 @@ use axum::routing::{get, patch, post};
 use axum::{Extension, Router};
 use config::{Action, Edit, ShownIn, Subject};
 use reactor::cpu;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::slice;
 use std::time::{Duration, Instant};
@@ -461,6 +462,13 @@ fn one(found: Option<&Value>, what: &str, version: &str) -> Response {
     response
 }
 
+/// A page of a list.
+#[derive(Serialize)]
+struct List<'a, T> {
+    items: T,
+    next: Option<&'a Value>,
+}
+
 /// The page of a list that a client requests.
 struct Page {
     limit: usize,
@@ -487,31 +495,31 @@ impl Page {
     }
 
     /// The page of a list from this index on; the next page starts after its last `key`.
-    fn of_list(
+    fn of_list<'a, T: Serialize>(
         &self,
-        all: &[Value],
+        all: &'a [Value],
         begin: usize,
         key: &str,
-        show: impl FnOnce(&[Value]) -> Vec<Value>,
+        show: impl FnOnce(&'a [Value]) -> T,
     ) -> Response {
         let items = &all[begin..(begin + self.limit).min(all.len())];
         let next = items.last().filter(|_| begin + items.len() < all.len()).map(|last| &last[key]);
-        answered(&json!({ "items": show(items), "next": next }))
+        answered(&List { items: show(items), next })
     }
 }
 
 /// The entries after the one whose `key` is `after`, at most `limit` of them.
 fn page(all: &[Value], key: &str, query: Option<&str>, version: &str) -> Response {
-    page_of(all, key, query, version, <[Value]>::to_vec)
+    page_of(all, key, query, version, |items| items)
 }
 
 /// The same for entries that are read only if they are on the page.
-fn page_of(
-    all: &[Value],
+fn page_of<'a, T: Serialize>(
+    all: &'a [Value],
     key: &str,
     query: Option<&str>,
     version: &str,
-    read: impl FnOnce(&[Value]) -> Vec<Value>,
+    read: impl FnOnce(&'a [Value]) -> T,
 ) -> Response {
     let page = match Page::of(query) {
         Ok(page) => page,
@@ -562,9 +570,13 @@ fn tag(headers: &mut HeaderMap, version: &str) {
     }
 }
 
-fn answered(json: &Value) -> Response {
+/// Written as it is read: an intermediate [`Value`] of a list is many times its text.
+fn answered(json: &impl Serialize) -> Response {
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
-    (headers, Body::from(json.to_string())).into_response()
+    match serde_json::to_string(json) {
+        Ok(text) => (headers, Body::from(text)).into_response(),
+        Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), &[]),
+    }
 }
 
 async fn nothing_here() -> Response {

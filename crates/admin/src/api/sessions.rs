@@ -34,7 +34,7 @@ pub(super) async fn all(
     match context.desk.sessions(after.is_some()).await {
         Ok(sessions) => {
             let begin = sessions.partition_point(|session| session["id"].as_u64() <= after);
-            page.of_list(&sessions, begin, "id", <[_]>::to_vec)
+            page.of_list(&sessions, begin, "id", |items| items)
         }
         Err(why) => refused(&why),
     }
