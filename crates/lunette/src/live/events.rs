@@ -25,13 +25,14 @@ const LUNS_MAX: usize = 16_384;
 
 /// An event that has yet to be published.
 pub(crate) struct Happened {
-    queue: Receiver<Event>,
+    queue: Receiver<Box<Event>>,
     lost: Arc<AtomicU64>,
 }
 
 /// The two ends of the queue of events.
 pub(crate) fn channel(tally: &Arc<Tally>) -> (Events, Happened) {
-    let (sender, queue): (SyncSender<Event>, _) = sync_channel(QUEUE);
+    // Boxed, since the queue has memory for all that may wait from the start.
+    let (sender, queue): (SyncSender<Box<Event>>, _) = sync_channel(QUEUE);
     let lost = Arc::<AtomicU64>::default();
     let count = lost.clone();
     let tally = tally.clone();
@@ -39,7 +40,7 @@ pub(crate) fn channel(tally: &Arc<Tally>) -> (Events, Happened) {
         if tally.take(&event) {
             return;
         }
-        if sender.try_send(event).is_err() {
+        if sender.try_send(Box::new(event)).is_err() {
             count.fetch_add(1, Ordering::Relaxed);
         }
     });
@@ -59,7 +60,7 @@ impl Happened {
             let now = Instant::now();
             let mut report = |kind: &str, data: Value| desk.report(kind, &timed(data));
             match event {
-                Ok(event) => filter.take(event, now, &mut report),
+                Ok(event) => filter.take(*event, now, &mut report),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
