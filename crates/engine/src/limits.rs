@@ -22,24 +22,62 @@ pub(crate) struct Limit {
     commands: Option<Bucket>,
     bytes: Option<Bucket>,
     lines: Lines,
-    /// Lines whose first command waits for its place: in a slow limit these are more than took of it lately.
+    /// Shares that wait for their place: in a slow limit these are more than took of it lately.
     waiting: AtomicU32,
 }
 
-/// The first command of a line waits for its place of a limit.
+/// What a session has of a limit. Its LUNs share one of their group's limit, so that who has more LUNs has no more of it.
 #[derive(Debug)]
-pub(crate) struct Waits(Arc<Limit>);
+pub(crate) struct Share {
+    limit: Arc<Limit>,
+    pace: Pace,
+    /// Its LUNs of which a command waits for its place.
+    waiting: AtomicU32,
+}
+
+impl Share {
+    pub(crate) fn of(limit: Arc<Limit>) -> Arc<Share> {
+        Arc::new(Share { limit, pace: Pace::default(), waiting: AtomicU32::new(0) })
+    }
+
+    pub(crate) fn is_of(&self, limit: &Arc<Limit>) -> bool {
+        Arc::ptr_eq(&self.limit, limit)
+    }
+
+    /// Takes the next place for a command that moves so many bytes; returns when it is due.
+    pub(crate) fn take(&self, now: Time, bytes: u32) -> Time {
+        self.limit.take(now, bytes, &self.pace)
+    }
+
+    /// Releases a place that is not used.
+    pub(crate) fn release(&self, bytes: u32) {
+        self.limit.release(bytes);
+    }
+
+    /// Whether a command waits for its place.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// A command waits for its place.
+#[derive(Debug)]
+pub(crate) struct Waits(Arc<Share>);
 
 impl Waits {
-    pub(crate) fn at(limit: &Arc<Limit>) -> Waits {
-        limit.waiting.fetch_add(1, Ordering::Relaxed);
-        Waits(limit.clone())
+    pub(crate) fn at(share: &Arc<Share>) -> Waits {
+        if share.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
+            share.limit.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        Waits(share.clone())
     }
 }
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.0.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.limit.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -73,13 +111,13 @@ const COUNT_BITS: u32 = 16;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// How far a line is in its share of a limit.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Pace {
-    /// When its next command is due by its share.
-    next: Time,
+/// How far a session is in its share of a limit. One core at a time uses it.
+#[derive(Default, Debug)]
+struct Pace {
+    /// When its next command is due by its share, as [`Time`].
+    next: AtomicU64,
     /// The last period in which it took of the limit.
-    period: u64,
+    period: AtomicU64,
 }
 
 /// What a command takes of a limit.
@@ -96,20 +134,21 @@ impl Limit {
         Limit { of, commands, bytes, lines: Lines::default(), waiting: AtomicU32::new(0) }
     }
 
-    /// Takes the next place for a command of a line that moves so many bytes; returns when it is due.
-    pub(crate) fn take(&self, now: Time, bytes: u32, pace: &mut Pace) -> Time {
+    /// The same at this pace.
+    fn take(&self, now: Time, bytes: u32, pace: &Pace) -> Time {
         let commands = self.commands.as_ref().map(|bucket| bucket.take(now, 1));
         let bytes = self.bytes.as_ref().filter(|_| bytes > 0).map(|bucket| bucket.take(now, bytes.into()));
         let Some(place) = commands.into_iter().chain(bytes).reduce(Place::and) else { return now };
         let lines = self.lines.count(now, pace).max(self.waiting.load(Ordering::Relaxed).saturating_add(1));
         let slack = SLACK.saturating_add(place.largest.saturating_sub(place.takes).saturating_mul(lines - 1));
-        let by_share = pace.next.max(before(now, SLACK));
-        pace.next = by_share.min(now.after(SLACK)).after(place.takes.saturating_mul(lines));
+        let by_share = Time(pace.next.load(Ordering::Relaxed)).max(before(now, SLACK));
+        let next = by_share.min(now.after(SLACK)).after(place.takes.saturating_mul(lines));
+        pace.next.store(next.0, Ordering::Relaxed);
         place.due.min(by_share.max(before(place.due, slack))).max(now)
     }
 
     /// Releases a place that is not used.
-    pub(crate) fn release(&self, bytes: u32) {
+    fn release(&self, bytes: u32) {
         self.commands.iter().for_each(|bucket| bucket.release(1));
         self.bytes.iter().for_each(|bucket| bucket.release(bytes.into()));
     }
@@ -121,13 +160,12 @@ fn before(time: Time, by: Duration) -> Time {
 
 impl Lines {
     /// Counts the line that has this pace, once in a period.
-    fn count(&self, now: Time, pace: &mut Pace) -> u32 {
+    fn count(&self, now: Time, pace: &Pace) -> u32 {
         let period = now.0 / PERIOD.as_nanos() as u64;
         let counts =
             |state: u64| (state >> (2 * COUNT_BITS), state >> COUNT_BITS & COUNT_MAX, state & COUNT_MAX);
         let mut state = self.0.load(Ordering::Relaxed);
-        if pace.period != period {
-            pace.period = period;
+        if pace.period.swap(period, Ordering::Relaxed) != period {
             let join = |state| {
                 let (of, last, this) = counts(state);
                 let (last, this) = match period.saturating_sub(of) {
@@ -252,9 +290,9 @@ mod tests {
     /// How many commands of so many bytes are let in within a second and then within another, by who takes the next place when
     /// the last one was used, `late` nanoseconds after it was due at most.
     fn two_seconds(limit: &Limit, bytes: u32, late: u64) -> [u64; 2] {
-        let (mut seconds, mut now, mut pace) = ([0; 2], Time(SECOND), Pace::default());
+        let (mut seconds, mut now, pace) = ([0; 2], Time(SECOND), Pace::default());
         loop {
-            let due = limit.take(now, bytes, &mut pace);
+            let due = limit.take(now, bytes, &pace);
             if due > now {
                 now = Time(due.0 + if late == 0 { 0 } else { due.0 % late });
             }
@@ -299,9 +337,9 @@ mod tests {
         let [_, second] = two_seconds(&limit(Some((1000, 0)), Some((1 << 20, 0))), 512, 0);
         assert!((950..=1050).contains(&second), "commands: {second}");
         let limit = limit(Some((1000, 0)), Some((4096, 0)));
-        limit.take(Time(SECOND), 1 << 20, &mut Pace::default());
+        limit.take(Time(SECOND), 1 << 20, &Pace::default());
         assert!(
-            limit.take(Time(SECOND), 0, &mut Pace::default()) <= Time(SECOND),
+            limit.take(Time(SECOND), 0, &Pace::default()) <= Time(SECOND),
             "what moves nothing takes no bytes"
         );
     }
@@ -309,8 +347,8 @@ mod tests {
     #[test]
     fn a_burst_is_let_in_at_once_after_a_pause_and_the_rate_from_then_on() {
         let limit = limit(Some((1000, 500)), None);
-        let mut pace = Pace::default();
-        let mut at_once = |now: Time| (0..).take_while(|_| limit.take(now, 0, &mut pace) <= now).count();
+        let pace = Pace::default();
+        let at_once = |now: Time| (0..).take_while(|_| limit.take(now, 0, &pace) <= now).count();
         assert_eq!(at_once(Time(SECOND)), 501);
         limit.release(0);
         assert_eq!(at_once(Time(SECOND + SECOND / 10)), 100);
@@ -322,7 +360,7 @@ mod tests {
     fn a_place_that_is_released_is_for_others() {
         let limit = limit(Some((10, 0)), None);
         let now = Time(SECOND);
-        let take = || limit.take(now, 0, &mut Pace::default());
+        let take = || limit.take(now, 0, &Pace::default());
         let dues: Vec<Time> = (0..10).map(|_| take()).collect();
         (0..5).for_each(|_| limit.release(0));
         assert_eq!(take(), dues[5]);
@@ -332,20 +370,20 @@ mod tests {
     fn shares(limit: &Arc<Limit>, sizes: &[u32], seconds: u64) -> Vec<u64> {
         let mut shares = vec![0; sizes.len()];
         let begin = |bytes: &u32| {
-            let mut pace = Pace::default();
-            (limit.take(Time(SECOND), *bytes, &mut pace), pace, Some(Waits::at(limit)))
+            let share = Share::of(limit.clone());
+            (share.take(Time(SECOND), *bytes), Some(Waits::at(&share)), share)
         };
         let mut lines: Vec<_> = sizes.iter().map(begin).collect();
         loop {
             let first = (0..lines.len()).min_by_key(|line| lines[*line].0).expect("there are lines");
-            let (due, pace, waits) = &mut lines[first];
+            let (due, waits, share) = &mut lines[first];
             if *due >= Time((1 + seconds) * SECOND) {
                 return shares;
             }
             shares[first] += u64::from(sizes[first]);
             *waits = None;
-            *due = limit.take(*due, sizes[first], pace);
-            *waits = Some(Waits::at(limit));
+            *due = share.take(*due, sizes[first]);
+            *waits = Some(Waits::at(share));
         }
     }
 

@@ -7,11 +7,12 @@
 //! its order: an ordered command goes behind all that waits, and everything behind an ordered one that waits.
 //!
 //! The first in a line takes a place at once, which says when it is due; the next takes one when it has gone. So lines of all
-//! cores take turns, whoever has how many commands. A core has one deadline for all its lines.
+//! cores take turns, whoever has how many commands. Of the limit of a group a session has one place at a time: its lines take
+//! turns there, too, whoever has how many LUNs. A core has one deadline for all its lines.
 
 mod run;
 
-use crate::limits::{Limit, Pace, Waits};
+use crate::limits::{Share, Waits};
 use crate::slots::Key;
 use proto::services::Command;
 use proto::time::Time;
@@ -26,9 +27,8 @@ pub(super) const NAP: Duration = Duration::from_micros(50);
 /// Limits of a LUN of a session, and what waits for them.
 #[derive(Debug)]
 pub(crate) struct Line {
-    /// That of the LUN, and that of the group.
-    limits: [Option<Arc<Limit>>; 2],
-    paces: [Pace; 2],
+    /// Of the limit of the LUN, and, with the session's other LUNs, of that of the group.
+    shares: [Option<Arc<Share>>; 2],
     /// Oldest first.
     waiting: VecDeque<Waiting>,
     /// When the first is due, once it has its place. All before it have gone, so none overtakes another.
@@ -39,9 +39,9 @@ pub(crate) struct Line {
     is_listed: bool,
 }
 
-/// When a command is due, and at which limits it waits until then.
+/// When a command is due, and where the session waits until then: not for a group's limit, while it is the LUN's that is slower.
 #[derive(Debug)]
-struct Due {
+pub(super) struct Due {
     at: Time,
     _waits: [Option<Waits>; 2],
 }
@@ -57,7 +57,7 @@ struct Waiting {
 /// How a command waits: the first has its place.
 pub(super) struct Wait {
     bytes: Option<u32>,
-    due: Option<Time>,
+    due: Option<Due>,
 }
 
 /// A core's lines in which something waits.
@@ -77,9 +77,8 @@ impl Lines {
 }
 
 impl Line {
-    fn new(limits: [Option<Arc<Limit>>; 2]) -> Line {
-        let (paces, waiting) = ([Pace::default(); 2], VecDeque::new());
-        Line { limits, paces, waiting, due: None, ordered: 0, is_listed: false }
+    fn new(shares: [Option<Arc<Share>>; 2]) -> Line {
+        Line { shares, waiting: VecDeque::new(), due: None, ordered: 0, is_listed: false }
     }
 
     /// Whether a command that has come has to wait, and how. If not, it has been counted.
@@ -99,46 +98,54 @@ impl Line {
         let is_empty = self.waiting.is_empty();
         match bytes {
             None if self.ordered == 0 && (is_empty || attribute != Attribute::Ordered) => None,
-            Some(bytes) if is_empty => {
+            Some(bytes) if is_empty && !self.is_behind_another() => {
                 let due = self.take(now, Some(bytes));
-                (due > now).then_some(Wait { bytes: Some(bytes), due: Some(due) })
+                (due.at > now).then_some(Wait { bytes: Some(bytes), due: Some(due) })
             }
             bytes => Some(Wait { bytes, due: None }),
         }
     }
 
-    /// Takes a place; returns when it is due.
-    fn take(&mut self, now: Time, bytes: Option<u32>) -> Time {
-        let Some(bytes) = bytes else { return now };
-        let each = self.limits.iter().flatten().zip(&mut self.paces);
-        each.map(|(limit, pace)| limit.take(now, bytes, pace)).fold(now, Time::max)
+    /// Whether another of the session's LUNs waits for the group's limit. Asked only while this one has no place.
+    fn is_behind_another(&self) -> bool {
+        self.shares[1].as_ref().is_some_and(|share| share.is_waiting())
+    }
+
+    /// Takes a place.
+    fn take(&self, now: Time, bytes: Option<u32>) -> Due {
+        let [of_lun, of_group] = self.shares.each_ref().map(|share| share.as_ref().zip(bytes));
+        let due =
+            |share: Option<(&Arc<Share>, u32)>| share.map_or(now, |(share, bytes)| share.take(now, bytes));
+        let (by_lun, by_group) = (due(of_lun), due(of_group));
+        let at = by_lun.max(by_group);
+        let waits = |share: Option<(&Arc<Share>, u32)>| share.map(|(share, _)| Waits::at(share));
+        let at_group = of_group.filter(|_| at > now && by_group == at);
+        Due { at, _waits: [waits(of_lun.filter(|_| at > now)), waits(at_group)] }
     }
 
     fn release(&self, bytes: Option<u32>) {
-        bytes.iter().for_each(|bytes| self.limits.iter().flatten().for_each(|limit| limit.release(*bytes)));
+        bytes.iter().for_each(|bytes| self.shares.iter().flatten().for_each(|share| share.release(*bytes)));
     }
 
     fn push(&mut self, task: Key, attribute: Attribute, wait: Wait) {
         let Wait { bytes, due } = wait;
         if self.due.is_none() {
-            self.due = due.map(|at| self.due_at(at));
+            self.due = due;
         }
         self.ordered += usize::from(attribute == Attribute::Ordered);
         self.waiting.push_back(Waiting { task, bytes, attribute });
     }
 
-    /// When the first is due, if there is one.
+    /// When the first is due, if there is one and it is not behind one of another LUN.
     fn first_due(&mut self, now: Time) -> Option<Time> {
         if self.due.is_none() {
             let bytes = self.waiting.front()?.bytes;
-            let at = self.take(now, bytes);
-            self.due = Some(self.due_at(at));
+            if bytes.is_some() && self.is_behind_another() {
+                return None;
+            }
+            self.due = Some(self.take(now, bytes));
         }
         self.due.as_ref().map(|due| due.at)
-    }
-
-    fn due_at(&self, at: Time) -> Due {
-        Due { at, _waits: [0, 1].map(|limit: usize| self.limits[limit].as_ref().map(Waits::at)) }
     }
 
     /// Lets the first go, if it is due.
@@ -165,13 +172,13 @@ impl Line {
     }
 
     /// Other limits hold from now on, for what waits as well.
-    fn change(&mut self, limits: [Option<Arc<Limit>>; 2]) {
+    fn change(&mut self, shares: [Option<Arc<Share>>; 2]) {
         if self.due.take().is_some()
             && let Some(first) = self.waiting.front()
         {
             self.release(first.bytes);
         }
-        (self.limits, self.paces) = (limits, Default::default());
+        self.shares = shares;
     }
 
     /// Whether something waits.
@@ -180,7 +187,7 @@ impl Line {
     }
 
     fn is_limited(&self) -> bool {
-        self.limits.iter().any(Option::is_some)
+        self.shares.iter().any(Option::is_some)
     }
 }
 

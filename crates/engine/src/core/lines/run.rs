@@ -6,7 +6,7 @@ use crate::core::connection::Connection;
 use crate::core::lun::LunState;
 use crate::core::session::group;
 use crate::core::task::{State, Task};
-use crate::limits::Limit;
+use crate::limits::{Limit, Share};
 use crate::served::Served;
 use crate::slots::{Key, Slots};
 use proto::time::Time;
@@ -14,16 +14,20 @@ use reactor::io::Io;
 use std::sync::Arc;
 
 impl LunState {
-    /// These limits hold for it from now on.
-    fn limit(&mut self, limits: [Option<Arc<Limit>>; 2]) {
+    /// The limit of the LUN, and the share of that of the group, from now on.
+    fn limit(&mut self, of_lun: Option<Arc<Limit>>, of_group: Option<Arc<Share>>) {
+        let before = self.line.as_ref().and_then(|line| line.shares[0].clone());
+        let of_lun = of_lun
+            .map(|limit| before.filter(|share| share.is_of(&limit)).unwrap_or_else(|| Share::of(limit)));
+        let shares = [of_lun, of_group];
         let is_same = |line: &Line| {
-            let mut each = line.limits.iter().zip(&limits);
+            let mut each = line.shares.iter().zip(&shares);
             each.all(|(old, new)| old.as_ref().map(Arc::as_ptr) == new.as_ref().map(Arc::as_ptr))
         };
         match &mut self.line {
             Some(line) if is_same(line) => {}
-            Some(line) => line.change(limits),
-            None if limits.iter().any(Option::is_some) => self.line = Some(Box::new(Line::new(limits))),
+            Some(line) => line.change(shares),
+            None if shares.iter().any(Option::is_some) => self.line = Some(Box::new(Line::new(shares))),
             None => {}
         }
         self.drop_line();
@@ -55,11 +59,15 @@ impl<I: Io> Core<I> {
         let target = conn.facts.target_number().and_then(|number| self.served.target(number));
         let of_group = target.zip(group(&self.served, &conn.facts));
         let of_group = of_group.and_then(|(target, group)| limits.of_group(config, target, group));
+        let of_group = of_group.map(|limit| {
+            let mut shares = conn.luns.iter().filter_map(|lun| lun.line.as_ref()?.shares[1].as_ref());
+            shares.find(|share| share.is_of(&limit)).cloned().unwrap_or_else(|| Share::of(limit))
+        });
         for lun in &mut conn.luns {
             let index = self.served.units.iter().position(|unit| *unit == lun.unit);
             // Of a unit that goes nothing has to wait any more.
             let of_lun = index.and_then(|index| self.served.limits.of_lun(index));
-            lun.limit([of_lun, of_group.clone().filter(|_| index.is_some())]);
+            lun.limit(of_lun, of_group.clone().filter(|_| index.is_some()));
         }
         self.lines.due = Time(0);
     }
@@ -79,8 +87,13 @@ impl<I: Io> Core<I> {
             return;
         }
         line.push(key, attribute, wait);
-        let due = line.first_due(now).unwrap_or_default();
-        self.lines.due = if self.lines.listed.is_empty() { due } else { self.lines.due.min(due) };
+        // One behind another LUN's is looked at when that goes.
+        let due = line.first_due(now);
+        if self.lines.listed.is_empty() {
+            self.lines.due = due.unwrap_or_default();
+        } else {
+            self.lines.due = due.unwrap_or(self.lines.due).min(self.lines.due);
+        }
         if !std::mem::replace(&mut line.is_listed, true) {
             self.lines.listed.push((origin, lun));
         }
@@ -136,11 +149,12 @@ impl<I: Io> Core<I> {
             };
             let due = state.line.as_mut().and_then(|line| line.first_due(now));
             next = next.into_iter().chain(due).min();
-            if let (None, Some(line)) = (due, &mut state.line) {
+            let holds_any = state.line.as_ref().is_some_and(|line| line.holds_any());
+            if let (false, Some(line)) = (holds_any, &mut state.line) {
                 line.is_listed = false;
                 state.drop_line();
             }
-            due.is_some()
+            holds_any
         });
         // Who has had the first turn has the last one next time.
         if !self.lines.listed.is_empty() {

@@ -1,6 +1,7 @@
 //! Lines whose clock is the test's, and commands that wait in those of a daemon.
 
 use super::*;
+use crate::limits::Limit;
 use crate::testing::initiator::{Initiator, Login, write_cdb};
 use crate::testing::{HeldStore, serve};
 use config::Rate;
@@ -29,8 +30,16 @@ struct Session {
 
 impl Session {
     fn new(limits: &[&Arc<Limit>], depth: usize, bytes: u32, late: u64) -> Session {
-        let mut each = limits.iter().map(|limit| Some(Arc::clone(limit)));
-        let line = Line::new([each.next().flatten(), each.next().flatten()]);
+        Session::of_shares(
+            &limits.iter().map(|limit| Share::of(Arc::clone(limit))).collect::<Vec<_>>(),
+            depth,
+            bytes,
+            late,
+        )
+    }
+
+    fn of_shares(shares: &[Arc<Share>], depth: usize, bytes: u32, late: u64) -> Session {
+        let line = Line::new([shares.first().cloned(), shares.get(1).cloned()]);
         Session { line, depth, bytes, late, round: 0, next: VecDeque::new(), commands: 0 }
     }
 
@@ -58,7 +67,7 @@ impl Session {
 
     fn wakes_at(&mut self, now: Time) -> u64 {
         let due = self.line.first_due(now).map(|due| due.0 + self.late);
-        due.into_iter().chain(self.next.front().copied()).min().expect("it waits or is under way")
+        due.into_iter().chain(self.next.front().copied()).min().unwrap_or(u64::MAX)
     }
 }
 
@@ -69,12 +78,20 @@ fn run(mut sessions: Vec<Session>) -> Vec<u64> {
     while now < Time(3 * SECOND) {
         let wakes: Vec<u64> = sessions.iter_mut().map(|session| session.wakes_at(now)).collect();
         now = Time((*wakes.iter().min().expect("there are some")).max(now.0));
-        for (session, _) in sessions.iter_mut().zip(wakes).filter(|(_, wakes)| *wakes <= now.0) {
-            while session.line.next(now).is_some() {
-                session.is_let_in(now);
+        // Those behind another LUN's are on that one's core.
+        let is_awake = |at: &usize| wakes[*at] <= now.0 || wakes[*at] == u64::MAX;
+        let awake: Vec<usize> = (0..sessions.len()).filter(is_awake).collect();
+        // As a core does it, in turns.
+        let mut has_gone = true;
+        while std::mem::take(&mut has_gone) {
+            for at in &awake {
+                if sessions[*at].line.next(now).is_some() {
+                    sessions[*at].is_let_in(now);
+                    has_gone = true;
+                }
             }
-            session.fill(now);
         }
+        awake.iter().for_each(|at| sessions[*at].fill(now));
     }
     sessions.iter().map(|session| session.commands).collect()
 }
@@ -153,15 +170,48 @@ fn the_limit_of_a_group_holds_beside_that_of_a_lun() {
     assert_close(done.iter().sum(), 20_000);
 }
 
+#[test]
+fn who_uses_ten_luns_has_no_more_of_the_limit_of_a_group_than_who_uses_one() {
+    for rate in [50, 200, 5000, 50_000] {
+        let all = limit(rate, 0);
+        let of_group = |share: &Arc<Share>, depth| {
+            let mut session = Session::new(&[], depth, 4096, 0);
+            session.line = Line::new([None, Some(share.clone())]);
+            session
+        };
+        let many = Share::of(all.clone());
+        let sessions = (0..10).map(|_| of_group(&many, 32)).chain([of_group(&Share::of(all.clone()), 128)]);
+        let done = run(sessions.collect());
+        let (many, one) = (&done[..10], done[10]);
+        assert_close(done.iter().sum(), 2 * rate);
+        assert!(one.abs_diff(rate) <= 1.max(rate / 20), "{rate} a second: {done:?}");
+        // Its LUNs take turns.
+        assert!(
+            many.iter().all(|lun| lun.abs_diff(rate / 10) <= 4.max(rate / 20)),
+            "{rate} a second: {done:?}"
+        );
+    }
+}
+
+#[test]
+fn a_lun_that_waits_for_its_own_limit_does_not_hold_up_another_at_the_limit_of_their_group() {
+    let (slow, all) = (limit(1, 0), Share::of(limit(1000, 0)));
+    let slow = Session::of_shares(&[Share::of(slow), all.clone()], 32, 4096, 0);
+    let mut other = Session::new(&[], 32, 4096, 0);
+    other.line = Line::new([None, Some(all)]);
+    let done = run(vec![slow, other]);
+    assert_close(done[1], 2000);
+}
+
 fn key(index: u32) -> Key {
     Key { index, generation: 0 }
 }
 
 /// A line with these in it, the first of which has its place.
 fn waiting(all: &Arc<Limit>, commands: &[(Option<u32>, Attribute)], now: Time) -> Line {
-    let mut line = Line::new([Some(all.clone()), None]);
+    let mut line = Line::new([Some(Share::of(all.clone())), None]);
     while line.bar(Some(0), Attribute::Simple, now).is_none() {}
-    all.release(0);
+    line.release(Some(0));
     for (index, (bytes, attribute)) in (0..).zip(commands) {
         let wait = line.bar(*bytes, *attribute, now).expect("it waits");
         line.push(key(index), *attribute, wait);
@@ -204,7 +254,7 @@ fn what_waits_goes_by_the_new_limit_when_that_changes() {
     let (slow, fast, now) = (limit(1, 0), limit(1000, 0), Time(SECOND));
     let mut line = waiting(&slow, &[(Some(512), Attribute::Simple); 3], now);
     assert!(line.first_due(now) > Some(Time(SECOND + SECOND / 2)));
-    line.change([Some(fast), None]);
+    line.change([Some(Share::of(fast)), None]);
     assert_eq!(line.next(now), Some(key(0)));
     line.change([None, None]);
     assert_eq!([line.next(now), line.next(now)], [Some(key(1)), Some(key(2))]);
