@@ -64,6 +64,9 @@ const SCENARIOS: &[Scenario] = &[
     scenario("aoe_jumbo", include_str!("../../vm/aoe_jumbo.sh")).aoe(9000),
     // The daemon in the guest: LUNs come and grow, and thin ones reach their limits, under Linux's iSCSI initiator and sg3_utils.
     verbs::LIVE,
+    // The daemon in the guest, with two portals as paths of different worth: dm-multipath with ALUA follows their states, by the
+    // administrator's command and by SET TARGET PORT GROUPS, and a portal is drained under a load.
+    verbs::ALUA,
     // The daemon in the guest, on RoCE in software: iSER, and the data is read over TCP then.
     verbs::ISER,
     // The same with SRP.

@@ -21,6 +21,8 @@ pub(super) const SRP: Scenario = inside!("verbs_srp", "../../vm/verbs_srp.sh");
 pub(super) const TABLES: Scenario = inside!("verbs_tables", "../../vm/verbs_tables.sh");
 pub(super) const SIW: Scenario = inside!("verbs_siw", "../../vm/verbs_siw.sh");
 pub(super) const OUTAGE: Scenario = inside!("verbs_outage", "../../vm/verbs_outage.sh");
+/// Two portals as paths of different worth, without a device.
+pub(super) const ALUA: Scenario = inside!("alua", "../../vm/alua.sh");
 /// Without a device.
 pub(super) const LIVE: Scenario = inside!("live", "../../vm/live.sh");
 pub(super) const LIST: Scenario = inside!("verbs_list", "../../vm/verbs_list.sh");

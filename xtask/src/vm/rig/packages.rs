@@ -7,13 +7,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// What holds the programs of the guest; the libraries that they need are found by their dependencies.
-const PROGRAMS: [&str; 13] = [
+const PROGRAMS: [&str; 14] = [
     "busybox-static",
     "kmod",
     "open-iscsi",
     "e2fsprogs",
     "iproute2",
     "dmsetup",
+    "multipath-tools",
     "fio",
     "hdparm",
     "smartmontools",

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The modules, to which those come that they need; those for CRC32C are requested by algorithm, which
 /// nothing else lists.
-const MODULES: [&str; 19] = [
+const MODULES: [&str; 21] = [
     "virtio_pci",
     "virtio_net",
     "sd_mod",
@@ -22,6 +22,8 @@ const MODULES: [&str; 19] = [
     "ib_srp",
     "dm_multipath",
     "dm_round_robin",
+    "dm_service_time",
+    "scsi_dh_alua",
     "tcp_diag",
     "aoe",
     "crc32_generic",
@@ -32,7 +34,7 @@ const MODULES: [&str; 19] = [
 ];
 
 /// Programs that need libraries, where they are in their packages and in the guest.
-const PROGRAMS: [(&str, &str); 14] = [
+const PROGRAMS: [(&str, &str); 18] = [
     ("bin/kmod", "sbin/modprobe"),
     ("sbin/iscsid", "sbin/iscsid"),
     ("sbin/iscsiadm", "sbin/iscsiadm"),
@@ -41,11 +43,15 @@ const PROGRAMS: [(&str, &str); 14] = [
     ("usr/bin/rdma", "sbin/rdma"),
     ("bin/ss", "sbin/ss"),
     ("sbin/dmsetup", "sbin/dmsetup"),
+    ("sbin/multipath", "sbin/multipath"),
+    ("sbin/multipathd", "sbin/multipathd"),
     ("usr/bin/fio", "sbin/fio"),
     ("sbin/hdparm", "sbin/hdparm"),
     ("usr/sbin/smartctl", "sbin/smartctl"),
     ("usr/bin/sg_logs", "sbin/sg_logs"),
     ("usr/bin/sg_modes", "sbin/sg_modes"),
+    ("usr/bin/sg_rtpg", "sbin/sg_rtpg"),
+    ("usr/bin/sg_stpg", "sbin/sg_stpg"),
     ("usr/bin/sg_turs", "sbin/sg_turs"),
 ];
 
@@ -53,12 +59,15 @@ const PROGRAMS: [(&str, &str); 14] = [
 const LOADER: (&str, &str) = ("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "lib64/ld-linux-x86-64.so.2");
 
 /// Other files.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 8] = [
     ("bin/busybox", "bin/busybox"),
     ("etc/iscsi/iscsid.conf", "etc/iscsi/iscsid.conf"),
     ("etc/mke2fs.conf", "etc/mke2fs.conf"),
     ("etc/libibverbs.d/rxe.driver", "etc/libibverbs.d/rxe.driver"),
     ("etc/libibverbs.d/siw.driver", "etc/libibverbs.d/siw.driver"),
+    ("lib/multipath/libprioconst.so", "lib/multipath/libprioconst.so"),
+    ("lib/multipath/libprioalua.so", "lib/multipath/libprioalua.so"),
+    ("lib/multipath/libchecktur.so", "lib/multipath/libchecktur.so"),
 ];
 
 /// Libraries that are loaded by name, or by what is not in a package.
@@ -68,8 +77,8 @@ const LOADED: [&str; 4] = ["libibverbs.so.1", "librdmacm.so.1", "libgcc_s.so.1",
 const PROVIDERS: &str = "usr/lib/x86_64-linux-gnu/libibverbs";
 
 /// Where the packages have libraries; in the guest all are in the first.
-const LIBRARIES: [&str; 3] =
-    ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/ceph"];
+const LIBRARIES: [&str; 4] =
+    ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/ceph", "lib"];
 
 /// Where something is mounted, or written while the guest runs.
 const FOLDERS: [&str; 9] = [
