@@ -359,6 +359,7 @@ impl<I: Io> Core<I> {
         let is_used = |place| tasks.iter().any(|(_, task)| task.origin == key && task.lun == place);
         let is_lost = |unit: &u32| !luns.iter().any(|(_, index)| served.units[*index] == *unit);
         let lost: Vec<u32> = hidden.into_iter().filter(is_lost).collect();
+        let transport_id: Arc<[u8]> = session.transport_id.as_slice().into();
         (conn.reach, conn.lun_list) = (Vec::with_capacity(luns.len()), Vec::with_capacity(luns.len()));
         // Not one more: most sessions have one LUN.
         conn.luns.reserve_exact(luns.len().saturating_sub(conn.luns.len()));
@@ -374,7 +375,7 @@ impl<I: Io> Core<I> {
                 lun.nexus.change_access(read_only, &hidden);
                 continue;
             }
-            let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
+            let mut nexus = NexusUnit::new(conn.nexus, transport_id.clone(), port, read_only);
             if is_first && conn.nexus.0 != conn.facts.serial {
                 // The nexus was there before this channel of it.
                 nexus.attentions.clear();

@@ -228,7 +228,7 @@ pub struct NexusIdentity {
     /// The I_T nexus.
     pub nexus: NexusId,
     /// The initiator port as a TransportID.
-    pub transport_id: Vec<u8>,
+    pub transport_id: Arc<[u8]>,
     /// The target port's relative identifier.
     pub target_port: u16,
     /// It may only read, and so changes nothing for others.

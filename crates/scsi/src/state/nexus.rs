@@ -19,8 +19,8 @@ pub struct NexusId(pub u64);
 pub struct NexusUnit {
     /// The I_T nexus.
     pub id: NexusId,
-    /// The initiator port as a TransportID (SPC-4 section 7.6.4).
-    pub transport_id: Vec<u8>,
+    /// The initiator port as a TransportID (SPC-4 section 7.6.4), which all nexuses of a session share.
+    pub transport_id: Arc<[u8]>,
     /// The target port's relative identifier.
     pub target_port: u16,
     /// Other ports of the unit, whose targets do not show it to the initiator: they are not reported to it. In ascending order.
@@ -61,7 +61,13 @@ impl NexusUnit {
     pub const ATTENTIONS_MAX: usize = 16;
 
     /// A new nexus, which has yet to be notified that the unit was powered on.
-    pub fn new(id: NexusId, transport_id: Vec<u8>, target_port: u16, read_only: bool) -> NexusUnit {
+    pub fn new(
+        id: NexusId,
+        transport_id: impl Into<Arc<[u8]>>,
+        target_port: u16,
+        read_only: bool,
+    ) -> NexusUnit {
+        let transport_id = transport_id.into();
         let mac = aoe_mac(&transport_id);
         NexusUnit {
             id,

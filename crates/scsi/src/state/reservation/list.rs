@@ -98,7 +98,8 @@ mod tests {
     fn bench() -> Bench {
         let mut bench = Bench::with_ata();
         for (at, nexus) in bench.nexuses.iter_mut().take(2).enumerate() {
-            nexus.transport_id = wire::scsi::transport_id::iscsi_port("iqn.2026-11.example:host", at as u64);
+            nexus.transport_id =
+                wire::scsi::transport_id::iscsi_port("iqn.2026-11.example:host", at as u64).into();
         }
         bench
     }

@@ -44,7 +44,7 @@ fn bench() -> Bench {
     let third = NexusId(3);
     bench.nexuses.push(crate::state::nexus::NexusUnit::new(third, Vec::new(), 1, false));
     for (at, nexus) in bench.nexuses.iter_mut().enumerate() {
-        nexus.transport_id = transport_id(at);
+        nexus.transport_id = transport_id(at).into();
         nexus.attentions.clear();
     }
     bench
