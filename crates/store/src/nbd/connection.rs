@@ -168,7 +168,13 @@ impl Connection {
 
     /// Whether the server may still carry out something that changes the export.
     pub(super) fn may_change(&self) -> bool {
-        self.state().live.as_ref().is_some_and(Live::may_change)
+        let state = self.state();
+        !state.unsettled.is_empty() || state.live.as_ref().is_some_and(Live::may_change)
+    }
+
+    /// Whether part of that was sent on a connection that has failed, so that it is never known when that has ended.
+    pub(super) fn is_unsettled(&self) -> bool {
+        !self.state().unsettled.is_empty()
     }
 
     /// Whether there is something to do that is due to no operation.
@@ -514,6 +520,7 @@ fn fail(mut call: Box<Call>, error: Errno) {
 mod tests {
     use super::*;
     use crate::calls::Mailbox;
+    use crate::nbd::NbdStore;
     use crate::stripes::{Hold, Mode};
     use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixStream;
@@ -524,7 +531,12 @@ mod tests {
 
     /// A connection, and its server's end.
     fn connection() -> (Arc<Connection>, UnixStream) {
-        let url = NbdUrl::parse("nbd+unix:///disk?socket=/nonexistent").unwrap();
+        connection_to("disk")
+    }
+
+    /// The same to an export of this name.
+    fn connection_to(export: &str) -> (Arc<Connection>, UnixStream) {
+        let url = NbdUrl::parse(&format!("nbd+unix:///{export}?socket=/nonexistent")).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         let export = Export {
             size: 1 << 20,
@@ -608,6 +620,37 @@ mod tests {
             drop(answered);
             assert!(!newer.try_lock(None), "nothing newer is written there");
             assert!(!connection.shared.has_abandoned(), "other blocks are used as before");
+        }
+    }
+
+    #[test]
+    fn an_export_is_not_opened_again_after_a_failure_that_proves_nothing() {
+        for fails_first in [true, false] {
+            let (connection, _server) = connection_to(if fails_first { "failed" } else { "fails-later" });
+            let url = connection.url().clone();
+            let mail = Mailbox::new().unwrap();
+            let mut call = write(&mail, 0, false);
+            call.guard = Some(guard(&connection));
+            connection.start(call);
+            connection.send();
+            let store = NbdStore::new(connection.clone());
+            let fail = || connection.state().lost(&connection, "connection timed out", false);
+            if fails_first {
+                fail();
+                drop(store);
+            } else {
+                drop(store);
+                let error = open::open(&url, Options::new(None, false)).err().unwrap().to_string();
+                assert!(error.contains("wait until it does"), "{error}");
+                fail();
+            }
+            while Arc::strong_count(&connection) > 1 {
+                std::thread::yield_now();
+            }
+            let open = |read_only| open::open(&url, Options::new(None, read_only)).err().unwrap().to_string();
+            let error = open(false);
+            assert!(error.contains("restart this daemon"), "{error}");
+            assert!(open(true).contains("the server is not reached"), "nothing is overwritten by reading");
         }
     }
 }

@@ -1,7 +1,9 @@
-//! Connections that nobody uses any more, while their server may still carry out what it was sent: until it has answered, or has ended
-//! them, the export is not opened again, since that could land over what is newer.
+//! Exports whose server may still carry out what it was sent on a connection that nobody uses any more. They are not opened again until
+//! it has answered, or has ended that connection, since that could overwrite what is newer. Where the connection has failed, neither is
+//! ever known, and the export stays closed for as long as this process runs.
 
 use super::connection::Connection;
+use crate::error::OpenError;
 use config::NbdUrl;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -10,37 +12,75 @@ use std::time::Duration;
 /// The pause between two looks at such a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-static LINGERING: Mutex<Vec<NbdUrl>> = Mutex::new(Vec::new());
+static LINGERING: Mutex<Vec<Lingering>> = Mutex::new(Vec::new());
+
+/// An export that is not opened again.
+struct Lingering {
+    url: NbdUrl,
+    /// Nothing is waited for any more.
+    is_permanent: bool,
+}
 
 /// Keeps a connection whose store is closed for as long as it may do harm.
 pub(super) fn keep(connection: &Arc<Connection>) {
     if !connection.may_change() {
         return;
     }
-    lingering().push(connection.url().clone());
-    let connection = connection.clone();
+    let is_permanent = connection.is_unsettled();
+    lingering().push(Lingering { url: connection.url().clone(), is_permanent });
+    if is_permanent {
+        return;
+    }
+    let kept = connection.clone();
     let thread = thread::Builder::new().name("nbd-linger".into()).spawn(move || {
-        while connection.may_change() {
+        while kept.may_change() && !kept.is_unsettled() {
             thread::sleep(PAUSE);
-            connection.pump();
+            kept.pump();
         }
-        let mut lingering = lingering();
-        if let Some(at) = lingering.iter().position(|url| url == connection.url()) {
-            lingering.swap_remove(at);
-        }
+        ended(kept.url(), kept.is_unsettled());
     });
     if let Err(error) = thread {
+        ended(connection.url(), true);
         tracing::error!(
-            "there is no thread to wait for an NBD server: {error}; its export opens when this daemon is restarted"
+            store = %connection.url(),
+            %error,
+            "there is no thread to wait for the NBD server: its export is not opened again until this daemon is restarted"
         );
     }
 }
 
-/// Whether there is such a connection to an export.
-pub(super) fn has(url: &NbdUrl) -> bool {
-    lingering().iter().any(|other| (&other.server, &other.export) == (&url.server, &url.export))
+/// A connection is not waited for any more; its export may be opened again, or never.
+fn ended(url: &NbdUrl, is_permanent: bool) {
+    let mut lingering = lingering();
+    let Some(at) = lingering.iter().position(|one| !one.is_permanent && one.url == *url) else { return };
+    if is_permanent {
+        lingering[at].is_permanent = true;
+    } else {
+        lingering.swap_remove(at);
+    }
 }
 
-fn lingering() -> MutexGuard<'static, Vec<NbdUrl>> {
+/// # Errors
+/// When an export may not be opened for writing.
+pub(super) fn check(url: &NbdUrl) -> Result<(), OpenError> {
+    let lingering = lingering();
+    let is_it = |one: &&Lingering| (&one.url.server, &one.url.export) == (&url.server, &url.export);
+    let Some(one) = lingering.iter().filter(is_it).max_by_key(|one| one.is_permanent) else { return Ok(()) };
+    let (problem, remedy) = if one.is_permanent {
+        (
+            "the server may still carry out writes of an earlier use of this export, whose connection failed before it had answered \
+             them: they could overwrite newer ones",
+            "restart this daemon, once the server has ended that connection or was restarted",
+        )
+    } else {
+        (
+            "the server has not answered writes of an earlier use of this export, which could overwrite newer ones",
+            "wait until it does, or restart the server",
+        )
+    };
+    Err(OpenError::new(url, problem, remedy))
+}
+
+fn lingering() -> MutexGuard<'static, Vec<Lingering>> {
     LINGERING.lock().unwrap_or_else(PoisonError::into_inner)
 }

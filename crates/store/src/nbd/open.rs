@@ -21,9 +21,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// # Errors
 /// When the server is not reached or refuses, or the export cannot be served.
 pub fn open(url: &NbdUrl, options: Options) -> Result<Arc<NbdStore>, OpenError> {
-    if lingering::has(url) && !options.read_only {
-        let problem = "the server has not answered writes of an earlier use of this export, which could land over newer ones";
-        return Err(OpenError::new(url, problem, "wait until it does, or restart the server"));
+    if !options.read_only {
+        lingering::check(url)?;
     }
     let (stream, export) = connect(url, &options)?;
     let no_memory = |error: io::Error| {
