@@ -6,7 +6,7 @@
 //! or for later, and places of all cores follow each other.
 //!
 //! In that order a session has a share for each command that it has waiting: one with few in flight, or on a core that wakes
-//! late, would have less than others. So each line has a [`Pace`] as well, the rate divided by the lines that take of it, and a
+//! late, would have less than others. So each [`Share`] has a pace as well, the rate divided by the shares that take of it, and a
 //! command is due as soon as either says so. What goes ahead of its place so has been counted, and others wait for it.
 
 use config::{Config, Group, Rate};
@@ -102,7 +102,7 @@ const TICKS_PER_SECOND: Ticks = 1_000_000_000 * TICKS_PER_NANO;
 /// not smaller than those before it. It is a burst that every second can bear.
 const SLACK: Duration = Duration::from_millis(10);
 
-/// How many lines took of a limit in this period or in the one before, whichever were more.
+/// How many shares took of a limit in this period or in the one before, whichever were more.
 #[derive(Default, Debug)]
 struct Lines(AtomicU64);
 
@@ -134,7 +134,7 @@ impl Limit {
         Limit { of, commands, bytes, lines: Lines::default(), waiting: AtomicU32::new(0) }
     }
 
-    /// The same at this pace.
+    /// Takes the next place for a command that moves so many bytes, at this pace; returns when it is due.
     fn take(&self, now: Time, bytes: u32, pace: &Pace) -> Time {
         let commands = self.commands.as_ref().map(|bucket| bucket.take(now, 1));
         let bytes = self.bytes.as_ref().filter(|_| bytes > 0).map(|bucket| bucket.take(now, bytes.into()));

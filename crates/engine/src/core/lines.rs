@@ -8,7 +8,7 @@
 //!
 //! The first in a line takes a place at once, which says when it is due; the next takes one when it has gone. So lines of all
 //! cores take turns, whoever has how many commands. Of the limit of a group a session has one place at a time: its lines take
-//! turns there, too, whoever has how many LUNs. A core has one deadline for all its lines.
+//! turns there, a command each, whoever has how many LUNs. A core has one deadline for all its lines.
 
 mod run;
 
@@ -39,7 +39,8 @@ pub(crate) struct Line {
     is_listed: bool,
 }
 
-/// When a command is due, and where the session waits until then: not for a group's limit, while it is the LUN's that is slower.
+/// When a command is due, and where the session waits until then: not for a group's limit while it is the LUN's that is slower,
+/// since others of its LUNs would be behind it.
 #[derive(Debug)]
 pub(super) struct Due {
     at: Time,

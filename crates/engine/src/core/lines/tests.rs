@@ -320,3 +320,72 @@ fn commands_that_wait_go_by_the_limit_that_is_configured_meanwhile() {
     initiator.logout().expect("an answer");
     daemon.stop().expect("every core ends in order");
 }
+
+/// A session whose group lets one command in at once and others a second each later; and a WRITE of LUN 0 that has the next
+/// place, and one of LUN 1 behind it.
+fn held_up_by_group() -> (crate::Daemon, Initiator, [u32; 2]) {
+    let (daemon, url) = serve(1, &[HeldStore::new(), HeldStore::new()], |config| {
+        config.targets[0].groups = vec![config::Group {
+            name: "all".into(),
+            initiators: Vec::new(),
+            networks: Vec::new(),
+            deny: false,
+            read_only: false,
+            luns: None,
+            chap: None,
+            queue_depth: None,
+            limits: config::Limits { iops: Some(Rate { per_second: 1, burst: 0 }), bytes: None },
+        }];
+    });
+    let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
+    (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+    initiator.write_blocks(0, 0, BLOCK, &[9; 512], false).expect("GOOD");
+    let tags = [0, 1].map(|lun| {
+        initiator.issue(lun, write_cdb(1, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent")
+    });
+    (daemon, initiator, tags)
+}
+
+#[test]
+fn who_is_behind_another_lun_has_its_turn_when_that_is_aborted() {
+    const ABORT_TASK: u8 = 1;
+    let (daemon, mut initiator, [first, behind]) = held_up_by_group();
+    assert_eq!(initiator.manage(ABORT_TASK, 0, first).expect("an answer"), 0);
+    assert_eq!(initiator.complete(behind).expect("an answer").status, 0);
+    // Both LUNs take turns from then on.
+    assert_eq!(initiator.read_blocks(0, 1, 1, BLOCK).expect("GOOD"), [0; 512]);
+    assert_eq!(initiator.read_blocks(1, 1, 1, BLOCK).expect("GOOD"), [1; 512]);
+    initiator.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn who_is_behind_another_lun_has_its_turn_when_that_is_not_shown_any_more() {
+    let (mut daemon, mut initiator, [first, behind]) = held_up_by_group();
+    let mut config = daemon.config().clone();
+    config.targets[0].luns.remove(0);
+    let (target, lun) = (config.targets[0].name.clone(), config.luns[0].name.clone());
+    let step = config::StepOfChange::Hide { target, lun };
+    daemon.take_step(&step, &config, crate::daemon::Wants::Store).expect("it changes");
+    initiator.complete(first).expect("an answer");
+    // It comes to its unit now, which reports that the session's LUNs have changed.
+    let sense = initiator.complete(behind).expect("an answer").sense;
+    assert_eq!(sense[12..14], [0x3F, 0x0E]);
+    initiator.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn who_is_behind_another_lun_goes_when_the_group_is_not_limited_any_more() {
+    let (mut daemon, mut initiator, tags) = held_up_by_group();
+    let mut config = daemon.config().clone();
+    config.targets[0].groups[0].limits = config::Limits::default();
+    let step = config::StepOfChange::ChangeTarget(config.targets[0].name.clone());
+    daemon.take_step(&step, &config, crate::daemon::Wants::Store).expect("it changes");
+    for tag in tags {
+        assert_eq!(initiator.complete(tag).expect("an answer").status, 0);
+    }
+    assert_eq!(initiator.read_blocks(1, 1, 1, BLOCK).expect("GOOD"), [1; 512]);
+    initiator.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
