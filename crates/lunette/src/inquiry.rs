@@ -116,7 +116,7 @@ pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
 fn inquire_export(arguments: &InquiryArguments) -> Result<String, Failure> {
     let url = NbdUrl::parse(&arguments.url).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
     if arguments.raw {
-        let why = "--raw shows the answers of SCSI units, and an NBD export is none: leave it out";
+        let why = "--raw shows the answers of SCSI units, and an NBD export is not one: leave it out";
         return Err(Failure::wrong_input(why.to_owned()));
     }
     let report = export::ask(&url).map_err(|error| Failure::failed(&error))?;

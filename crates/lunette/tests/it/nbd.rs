@@ -126,6 +126,7 @@ fn a_server_that_hangs_under_load_costs_time_only() {
     let mut load = Load::on(&daemon.lun(0).to_string(), &LOAD);
     load.get_on();
     server.signal("STOP");
+    load.stand_still();
     // Behind what the load writes: the load's part of the disk has 16 MiB.
     let data = Noise(9).bytes(4096);
     let tag =
@@ -237,7 +238,7 @@ fn inquiry_shows_what_a_server_says_about_an_export() {
     let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
     assert_eq!((&document["size_bytes"], &document["read_only"]), (&(32 << 20).into(), &true.into()));
     let refused = inquiry(&["--raw"]);
-    assert!(refused.text.contains("an NBD export is none: leave it out"), "{}", refused.text);
+    assert!(refused.text.contains("an NBD export is not one: leave it out"), "{}", refused.text);
 }
 
 #[test]

@@ -53,18 +53,33 @@ impl Load {
         read_text(&self.directory.path().join("output"))
     }
 
-    /// How many seconds in which operations ended it has reported.
-    fn seconds_at_work(&self) -> usize {
-        self.output().lines().filter(|line| line.contains(" IOPS, ") && !line.contains(": 0 IOPS, ")).count()
+    /// How many seconds it has reported in which operations ended, and in which none did.
+    fn seconds(&self) -> (usize, usize) {
+        let output = self.output();
+        let seconds = output.lines().filter(|line| line.contains(" IOPS, "));
+        let (idle, busy): (Vec<&str>, Vec<&str>) = seconds.partition(|line| line.contains(": 0 IOPS, "));
+        (busy.len(), idle.len())
     }
 
     /// Waits until it has got on from here.
     pub fn get_on(&mut self) {
-        let (before, start) = (self.seconds_at_work(), Instant::now());
+        let before = self.seconds().0;
         // The first of them may have begun earlier.
-        while self.seconds_at_work() < before + 2 {
+        self.wait_until("is stuck", |(busy, _)| busy >= before + 2);
+    }
+
+    /// Waits until no operation ends any more.
+    pub fn stand_still(&mut self) {
+        let before = self.seconds().1;
+        // The first of them may have begun earlier.
+        self.wait_until("continues", |(_, idle)| idle >= before + 2);
+    }
+
+    fn wait_until(&mut self, otherwise: &str, holds: impl Fn((usize, usize)) -> bool) {
+        let start = Instant::now();
+        while !holds(self.seconds()) {
             self.assert_running();
-            assert!(start.elapsed() < PATIENCE, "the load is stuck:\n{}", tail(&self.output()));
+            assert!(start.elapsed() < PATIENCE, "the load {otherwise}:\n{}", tail(&self.output()));
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::nbd::Request;
 
-/// How long connecting and the handshake may take.
+/// How long connecting and the handshake may take, once the host's name is resolved.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Opens an export; blocks.
@@ -32,7 +32,8 @@ pub fn open(url: &NbdUrl, options: Options) -> Result<Arc<NbdStore>, OpenError> 
     Ok(NbdStore::new(connection))
 }
 
-/// What a server says about an export, whether or not it can be served. Blocks, for a few seconds at most.
+/// What a server says about an export, whether or not it can be served. Blocks: for a few seconds at most once the host's
+/// name is resolved.
 ///
 /// # Errors
 /// When the server is not reached or refuses.
@@ -43,7 +44,8 @@ pub fn inspect(url: &NbdUrl) -> Result<Export, OpenError> {
     Ok(export)
 }
 
-/// Connects, negotiates the export, and checks whether it can be served. Blocks, for a few seconds at most.
+/// Connects, negotiates the export, and checks whether it can be served. Blocks: for a few seconds at most once the host's
+/// name is resolved.
 pub(super) fn connect(url: &NbdUrl, options: &Options) -> Result<(Stream, Export), OpenError> {
     let (stream, export) = negotiate(url)?;
     fits(&export, options).map_err(|(problem, remedy)| OpenError::new(url, problem, remedy))?;

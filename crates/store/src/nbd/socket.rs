@@ -25,7 +25,8 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Connects to the server of an export. Blocks, until the deadline at most.
+    /// Connects to the server of an export. Blocks until the deadline at most, and before that while its name is
+    /// resolved, which has no deadline.
     ///
     /// # Errors
     /// When the server is not reached.
