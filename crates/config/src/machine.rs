@@ -1,6 +1,9 @@
 //! The machine that a configuration is verified against.
 
 use super::access::AdminAccess;
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -12,6 +15,8 @@ pub(super) struct Machine {
     pub(super) id: Option<String>,
     /// Identifies this process: no two daemons serve the same memory.
     pub(super) process: String,
+    /// Addresses of its network interfaces.
+    pub(super) addresses: Vec<IpAddr>,
     /// Relative paths start here; absolute.
     pub(super) base: PathBuf,
     /// Who may do what over TCP, where the files that say so are not read again.
@@ -24,7 +29,13 @@ impl Machine {
         let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
         let base = base.map_or(here.clone(), |base| here.join(base));
         let id = machine_id(&std::fs::read_to_string("/etc/machine-id").unwrap_or_default());
-        Machine { cores: usable_cores(), id, process: process_id().to_owned(), base, access: None }
+        let (cores, process) = (usable_cores(), process_id().to_owned());
+        Machine { cores, id, process, addresses: addresses(), base, access: None }
+    }
+
+    /// Whether connections to an address come to this machine.
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        address.is_loopback() || self.addresses.contains(&address)
     }
 }
 
@@ -42,6 +53,16 @@ fn process_id() -> &'static str {
         getrandom::fill(&mut random).expect("the system gives random bytes");
         random.iter().map(|byte| format!("{byte:02x}")).collect()
     })
+}
+
+/// Addresses of this machine's network interfaces.
+fn addresses() -> Vec<IpAddr> {
+    let address = |address: SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|v4| v4.ip().into());
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
+    };
+    let interfaces = getifaddrs().into_iter().flatten();
+    interfaces.filter_map(|interface| interface.address.and_then(address)).collect()
 }
 
 /// Cores that this process may run on.

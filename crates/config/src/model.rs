@@ -120,6 +120,18 @@ pub struct Portal {
     pub redirect: Option<SocketAddr>,
 }
 
+/// The portal that connections to a local address come to, by its index among the portals' addresses: the one with that address, or
+/// else the one that listens on all addresses of its family with that port. `[::]` takes no IPv4 connections (IPV6_V6ONLY).
+pub fn portal_of(addresses: &[SocketAddr], local: SocketAddr) -> Option<usize> {
+    let is_wild = |address: &SocketAddr| {
+        address.ip().is_unspecified()
+            && address.port() == local.port()
+            && address.is_ipv6() == local.is_ipv6()
+    };
+    let exact = addresses.iter().position(|address| *address == local);
+    exact.or_else(|| addresses.iter().position(is_wild))
+}
+
 /// Portals of one tag, which are one target port group to initiators.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortalGroup {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 fn machine() -> Machine {
     let (id, process) = (Some("test".into()), "first start".into());
-    Machine { cores: vec![0, 1, 2, 3], id, process, base: "/etc/lunette".into(), access: None }
+    let addresses = ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().expect("an address")).into();
+    Machine { cores: vec![0, 1, 2, 3], id, process, base: "/etc/lunette".into(), access: None, addresses }
 }
 
 fn parse(text: &str) -> Result<Config, Problems> {
@@ -709,7 +710,7 @@ fn logins_are_redirected_to_portals_that_take_them() {
     for (other, portals, why) in [
         ("drain = '30s'", all, "which is drained"),
         ("redirect = '192.0.2.1'", all, "which redirects them as well"),
-        ("transports = ['srp']", all, "which takes none by iSCSI names"),
+        ("transports = ['srp']", all, "which takes no iSCSI logins"),
         ("", "portals = ['192.0.2.1']", "which does not serve iqn.2026-11.a:disk"),
     ] {
         let found = faults(&with("", other, portals));
@@ -718,4 +719,49 @@ fn logins_are_redirected_to_portals_that_take_them() {
     }
     let itself = faults(&with("", "", all).replace("redirect = '192.0.2.2'", "redirect = '192.0.2.1'"));
     assert!(itself.contains("logins cannot be redirected to `192.0.2.1`"), "{itself}");
+}
+
+#[test]
+fn a_redirect_to_an_address_of_this_machine_is_one_to_the_portal_that_listens_there() {
+    let with = |portals: &[&str]| {
+        let portals = portals.join("}, {");
+        format!(
+            "portal = [{{ {portals} }}]
+             lun = [{{ ram = '1M' }}]
+             [[target]]
+             name = 'iqn.2026-11.a:disk'"
+        )
+    };
+    let wild = "listen = '0.0.0.0:3261'";
+    let (drained, back) = (format!("{wild}, drain = '30s'"), format!("{wild}, redirect = '192.0.2.1:3260'"));
+    for (portals, why) in [
+        (["listen = '0.0.0.0', redirect = '192.0.2.1:3261'", &back], "which redirects them as well"),
+        (["listen = '0.0.0.0', redirect = '192.0.2.1:3261'", &drained], "which is drained"),
+        (["listen = '0.0.0.0', redirect = '127.0.0.1:3261'", &drained], "which is drained"),
+        (
+            ["listen = '[::]', redirect = '[2001:db8::1]', drain = '30s'", wild],
+            "which is an address of this portal, and that is drained",
+        ),
+    ] {
+        let found = faults(&with(&portals));
+        assert!(found.contains("logins cannot be redirected to ") && found.contains(why), "{found}");
+        assert!(found.contains("portal[0].redirect"), "{found}");
+    }
+    for portals in [
+        // Another machine's portals have the same ports.
+        ["listen = '0.0.0.0', redirect = '192.0.2.2:3260', drain = '30s'", &drained],
+        ["listen = '0.0.0.0', redirect = '192.0.2.2:3261'", &drained],
+        // `[::]` takes no IPv4 connections.
+        ["listen = '[::]:3261', redirect = '192.0.2.1:3261', drain = '30s'", "listen = '192.0.2.9:3261'"],
+        // The portal with the exact address takes its connections.
+        ["listen = '0.0.0.0', redirect = '192.0.2.1:3260', drain = '30s'", "listen = '192.0.2.1:3260'"],
+        // Logins are taken at the address that others of the portal are redirected to.
+        ["listen = '0.0.0.0', redirect = '192.0.2.1:3260'", wild],
+        [
+            "listen = '0.0.0.0', redirect = '192.0.2.1:3261'",
+            "listen = '0.0.0.0:3261', redirect = '192.0.2.1:3261'",
+        ],
+    ] {
+        good(&with(&portals));
+    }
 }

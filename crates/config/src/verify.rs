@@ -68,7 +68,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
     }
     if let (Some(portals), Some(targets)) = (&portals, &targets) {
         check_srp(&raw.portals, portals, targets, problems);
-        check_redirects(&raw.portals, portals, targets, problems);
+        check_redirects(&raw.portals, portals, targets, machine, problems);
         if let Some(groups) = &portal_groups {
             portal_groups::check_port_ids(raw, groups, portals, targets, problems);
         }
@@ -226,23 +226,39 @@ fn redirect(
     Some(Some(address))
 }
 
-/// Where logins are sent to another portal of this daemon they must be taken, or initiators would go in a circle, or be refused.
-fn check_redirects(raw: &[RawPortal], portals: &[Portal], targets: &[Target], problems: &mut Collector<'_>) {
+/// Where logins are sent to a portal of this daemon they must be taken, or initiators would go in a circle, or be refused.
+fn check_redirects(
+    raw: &[RawPortal],
+    portals: &[Portal],
+    targets: &[Target],
+    machine: &Machine,
+    problems: &mut Collector<'_>,
+) {
+    let addresses: Vec<SocketAddr> = portals.iter().map(|portal| portal.listen).collect();
     for (index, (raw, portal)) in raw.iter().zip(portals).enumerate() {
         let (Some(at), Some(address)) = (&raw.redirect, portal.redirect) else { continue };
-        let Some(to) = portals.iter().position(|other| other.listen == address) else { continue };
+        // A portal that listens on all addresses has none of another machine.
+        let is_here = |to: &usize| addresses[*to] == address || machine.has(address.ip());
+        let Some(to) = portal_of(&addresses, address).filter(is_here) else { continue };
         let Portal { drain, redirect, transports, .. } = &portals[to];
         let lacks = |target: &&Target| target.portals.contains(&index) && !target.portals.contains(&to);
         let unserved = targets.iter().find(lacks).map(|target| format!("does not serve {}", target.name));
         let why = match (drain, redirect) {
+            (Some(_), _) if to == index => {
+                Some("is an address of this portal, and that is drained".to_owned())
+            }
             (Some(_), _) => Some("is drained".to_owned()),
-            (None, Some(_)) => Some("redirects them as well".to_owned()),
-            (None, None) if !transports.any_iscsi() => Some("takes none by iSCSI names".to_owned()),
-            (None, None) => unserved,
+            (None, Some(next)) if *next != address => Some("redirects them as well".to_owned()),
+            (None, _) if !transports.any_iscsi() => Some("takes no iSCSI logins".to_owned()),
+            (None, _) => unserved,
         };
         if let Some(why) = why {
             let what = format!("logins cannot be redirected to `{}`, which {why}", at.value);
-            let fix = "write the address of a portal that takes them, or change that one first";
+            let fix = if to == index {
+                "write the address of another portal, here or on another machine, or remove `redirect`"
+            } else {
+                "write the address of a portal that takes them, or change that one first"
+            };
             problems.add(&at.place, Fault::new(what, fix));
         }
     }

@@ -54,17 +54,9 @@ impl Directory {
         &self.registry
     }
 
-    /// Index of the portal that owns a local address: the exact one, or a wildcard of its family with that port.
+    /// Index of the portal that owns a local address.
     fn portal_of(&self, local: SocketAddr) -> Option<usize> {
-        let exact = self.addresses.iter().position(|address| *address == local);
-        exact.or_else(|| {
-            let wild = |address: &SocketAddr| {
-                address.ip().is_unspecified()
-                    && address.port() == local.port()
-                    && of_one_family(address, &local)
-            };
-            self.addresses.iter().position(wild)
-        })
+        config::portal_of(&self.addresses, local)
     }
 
     /// Whether a login that was granted by what held `before` is granted in the same way now.
@@ -170,7 +162,8 @@ impl Access for Directory {
         let target = &self.config.targets[index];
         let matched = self.group_for(target, initiator, from.ip()).map_err(Refusal::Forbidden)?;
         match portal.and_then(|index| self.config.portals.get(index)) {
-            // Who is there already would be sent there again and again: the portal listens on all addresses.
+            // A portal that listens on all addresses may redirect to one of its own: an initiator that has come there would be
+            // redirected again and again.
             Some(Portal { redirect: Some(address), .. }) if *address != local => {
                 return Err(Refusal::Moved(*address));
             }
@@ -379,7 +372,8 @@ mod tests {
             assert!(matches!(elsewhere, Err(Refusal::Moved(to)) if to.to_string() == there));
         }
         assert!(login("", there).is_ok());
-        assert!(matches!(login("drain = '30s'", there), Err(Refusal::Unavailable(_))));
+        let since = login("drain = '30s'", there);
+        assert!(matches!(since, Err(Refusal::Unavailable(_))), "the machine has that address only since");
     }
 
     #[test]
