@@ -60,7 +60,7 @@ name = "iqn.2026-11.io.lunette:disk"
 END
 serve_as --config /tmp/lunette.toml --admin "$LUNETTE_ADMIN"
 
-# A path that has gone is given up soon, since there is another one.
+# A path that has gone is abandoned soon, since there is another one.
 cat >>/etc/iscsi/iscsid.conf <<END
 node.session.timeo.replacement_timeout = 1
 END

@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &DrainArguments) -> Result<String, Failure> {
 /// Waits for the sessions of a portal that is drained; how many are left when they have had their time.
 fn wait(portal: &str, change: &ChangeArguments) -> Result<usize, Failure> {
     let portals = change.admin().list("/v1/portals")?;
-    let Some(index) = portals.iter().position(|other| is_called(other, portal)) else { return Ok(0) };
+    let index = place(portal, &portals)?;
     let within = portals[index]["drain_s"].as_f64().unwrap_or_default();
     let until = Instant::now() + Duration::from_secs_f64(within) + ENDING;
     loop {
@@ -66,24 +66,28 @@ fn wait(portal: &str, change: &ChangeArguments) -> Result<usize, Failure> {
     }
 }
 
+/// Where a portal that was just drained is in the list.
+fn place(portal: &str, portals: &[Value]) -> Result<usize, Failure> {
+    let index = portals.iter().position(|other| is_called(other, portal));
+    index.ok_or_else(|| {
+        Failure::failed(format!(
+            "portal {portal} was drained, but the daemon does not list it, so who is still there is unknown: lunette sessions lists \
+             all sessions, each with its portal"
+        ))
+    })
+}
+
 /// Whether this is the portal's name, or its address in the file.
 fn is_called(portal: &Value, name: &str) -> bool {
     let address = config::parse_listen(name).ok();
     portal["name"] == name || address.is_some_and(|address| portal["listen"] == address.to_string())
 }
 
-/// The portal that a session came by, by its index: the one with its address, or else the one that listens on all addresses of its
-/// family with that port.
+/// The portal that a session came by, by its index.
 fn portal_of(session: &Value, portals: &[Value]) -> Option<usize> {
     let parse = |value: &Value| value.as_str()?.parse::<SocketAddr>().ok();
-    let at = parse(&session["portal"])?;
-    let listens = |which: &dyn Fn(SocketAddr) -> bool| {
-        portals.iter().position(|portal| parse(&portal["address"]).is_some_and(which))
-    };
-    let is_wild = |address: SocketAddr| {
-        address.ip().is_unspecified() && address.port() == at.port() && address.is_ipv6() == at.is_ipv6()
-    };
-    listens(&|address| address == at).or_else(|| listens(&is_wild))
+    let addresses: Option<Vec<_>> = portals.iter().map(|portal| parse(&portal["address"])).collect();
+    config::portal_of(&addresses?, parse(&session["portal"])?)
 }
 
 #[cfg(test)]
@@ -111,5 +115,17 @@ mod tests {
         let portal = json!({ "name": "fast", "listen": "192.0.2.1:3260", "address": "192.0.2.1:3260" });
         assert!(["fast", "192.0.2.1", "192.0.2.1:3260"].iter().all(|name| is_called(&portal, name)));
         assert!(["slow", "192.0.2.2", "192.0.2.1:3261"].iter().all(|name| !is_called(&portal, name)));
+    }
+
+    #[test]
+    fn nothing_is_said_of_who_is_at_a_portal_that_is_not_listed() {
+        let portals = [json!({ "name": "fast", "listen": "192.0.2.1:3260" })];
+        assert_eq!(place("fast", &portals).ok(), Some(0));
+        let failure = place("slow", &portals).expect_err("it is not there");
+        let found = (
+            failure.text.starts_with("portal slow was drained, but the daemon does not list it"),
+            failure.status,
+        );
+        assert_eq!(found, (true, 1), "{}", failure.text);
     }
 }

@@ -172,8 +172,8 @@ impl Task {
         self.aborted && matches!(self.state, State::Storing | State::Reading { .. })
     }
 
-    /// It may do nothing more to the medium, unless nothing can end it, or has yet to be admitted. Whether it still does, by a storage
-    /// operation that has not come back.
+    /// It may do nothing more to the medium, unless nothing can end it, or it has yet to be admitted. Whether it still does, by a
+    /// storage operation that has not come back.
     pub(super) fn deactivate(&mut self) -> bool {
         self.deactivated = self.exec.is_some() && !self.is_unstoppable();
         self.deactivated && matches!(self.state, State::Storing | State::Reading { .. })
