@@ -314,8 +314,8 @@ impl Registers {
             return Ok(());
         }
         let before = self.swapped.insert((range.unit, range.first, compared.0), began);
-        // So does what is lost.
-        if before.is_none_or(|before| before <= self.gone) {
+        // So does what is lost, whichever of the two ended first.
+        if before.is_none_or(|before| before.min(began) <= self.gone) {
             return Ok(());
         }
         Err(format!("write {} of {range:?} was compared and replaced twice", compared.0))

@@ -210,6 +210,20 @@ fn a_session_with_a_target_that_was_killed_is_owed_nothing() {
 }
 
 #[test]
+fn what_replaced_a_block_and_is_lost_may_end_after_what_replaced_it_again() {
+    for (began, is_fault) in [(30, false), (51, true)] {
+        let mut registers = Registers::new(1, 1, 8, true);
+        let (first, _) = registers.begin_write(Time(10), 0, RANGE);
+        registers.end_write(Time(20), RANGE, first, Fate::Done).unwrap();
+        let (one, _) = registers.begin_write(Time(30), 0, RANGE);
+        let (lost, left) = (stamp(one, 0, 3), stamp(first, 0, 3));
+        registers.lose(Time(40), &Loss { unit: 0, block: 3, lost, left, is_gone: true }).unwrap();
+        registers.swapped(Time(60), Time(50), RANGE, first).unwrap();
+        assert_eq!(registers.swapped(Time(70), Time(began), RANGE, first).is_err(), is_fault);
+    }
+}
+
+#[test]
 fn a_block_is_compared_and_replaced_once_and_zeros_are_of_anybody() {
     let mut registers = Registers::new(1, 1, 8, false);
     let (first, _) = registers.begin_write(Time(10), 0, RANGE);
