@@ -21,7 +21,7 @@ pub(crate) struct Limit {
     of: config::Limits,
     commands: Option<Bucket>,
     bytes: Option<Bucket>,
-    lines: Lines,
+    shares: Shares,
     /// Shares that wait for their place: in a slow limit these are more than took of it lately.
     waiting: AtomicU32,
 }
@@ -104,7 +104,7 @@ const SLACK: Duration = Duration::from_millis(10);
 
 /// How many shares took of a limit in this period or in the one before, whichever were more.
 #[derive(Default, Debug)]
-struct Lines(AtomicU64);
+struct Shares(AtomicU64);
 
 /// Bits of a count, below those of the period's number.
 const COUNT_BITS: u32 = 16;
@@ -131,7 +131,7 @@ struct Place {
 impl Limit {
     pub(crate) fn new(of: config::Limits) -> Limit {
         let (commands, bytes) = (of.iops.map(Bucket::new), of.bytes.map(Bucket::new));
-        Limit { of, commands, bytes, lines: Lines::default(), waiting: AtomicU32::new(0) }
+        Limit { of, commands, bytes, shares: Shares::default(), waiting: AtomicU32::new(0) }
     }
 
     /// Takes the next place for a command that moves so many bytes, at this pace; returns when it is due.
@@ -139,10 +139,11 @@ impl Limit {
         let commands = self.commands.as_ref().map(|bucket| bucket.take(now, 1));
         let bytes = self.bytes.as_ref().filter(|_| bytes > 0).map(|bucket| bucket.take(now, bytes.into()));
         let Some(place) = commands.into_iter().chain(bytes).reduce(Place::and) else { return now };
-        let lines = self.lines.count(now, pace).max(self.waiting.load(Ordering::Relaxed).saturating_add(1));
-        let slack = SLACK.saturating_add(place.largest.saturating_sub(place.takes).saturating_mul(lines - 1));
+        let shares = self.shares.count(now, pace).max(self.waiting.load(Ordering::Relaxed).saturating_add(1));
+        let slack =
+            SLACK.saturating_add(place.largest.saturating_sub(place.takes).saturating_mul(shares - 1));
         let by_share = Time(pace.next.load(Ordering::Relaxed)).max(before(now, SLACK));
-        let next = by_share.min(now.after(SLACK)).after(place.takes.saturating_mul(lines));
+        let next = by_share.min(now.after(SLACK)).after(place.takes.saturating_mul(shares));
         pace.next.store(next.0, Ordering::Relaxed);
         place.due.min(by_share.max(before(place.due, slack))).max(now)
     }
@@ -158,8 +159,8 @@ fn before(time: Time, by: Duration) -> Time {
     Time(time.0.saturating_sub(by.as_nanos() as u64))
 }
 
-impl Lines {
-    /// Counts the line that has this pace, once in a period.
+impl Shares {
+    /// Counts the share that has this pace, once in a period.
     fn count(&self, now: Time, pace: &Pace) -> u32 {
         let period = now.0 / PERIOD.as_nanos() as u64;
         let counts =

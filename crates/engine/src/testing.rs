@@ -19,7 +19,7 @@ pub(crate) mod peer;
 
 use crate::stores::Opened;
 use crate::{Daemon, Events};
-use config::{Config, ServeOptions};
+use config::{Config, Group, Limits, ServeOptions};
 use daemon::Url;
 use reactor::io::{Completion, Tag};
 use reactor::uring::Uring;
@@ -68,6 +68,21 @@ pub(crate) fn serve_reporting(
         .expect("the daemon starts");
     let portal = daemon.addresses()[0];
     (daemon, Url { portal, target })
+}
+
+/// A group of all initiators.
+pub(crate) fn everyone() -> Group {
+    Group {
+        name: "all".into(),
+        initiators: Vec::new(),
+        networks: Vec::new(),
+        deny: false,
+        read_only: false,
+        luns: None,
+        chap: None,
+        queue_depth: None,
+        limits: Limits::default(),
+    }
 }
 
 /// A session whose WRITEs carry no data, and that sends what it is asked for when it likes.

@@ -537,9 +537,15 @@ mod tests {
     /// The same to an export of this name.
     fn connection_to(export: &str) -> (Arc<Connection>, UnixStream) {
         let url = NbdUrl::parse(&format!("nbd+unix:///{export}?socket=/nonexistent")).unwrap();
+        let (stream, export, theirs) = plain(1 << 20);
+        (Connection::new(url, Options::new(Some(512), false), stream, export).unwrap(), theirs)
+    }
+
+    /// An end of a connection, an export of so many bytes that has no more than it must, and the server's end.
+    pub(super) fn plain(size: u64) -> (Stream, Export, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let export = Export {
-            size: 1 << 20,
+            size,
             flags: HAS_FLAGS | SEND_FLUSH,
             block_minimum: 1,
             block_preferred: 4096,
@@ -549,7 +555,7 @@ mod tests {
         };
         let socket = Socket::Unix(ours);
         socket.never_block().unwrap();
-        (Connection::new(url, Options::new(Some(512), false), Stream::plain(socket), export).unwrap(), theirs)
+        (Stream::plain(socket), export, theirs)
     }
 
     fn guard(of: &Connection) -> Guard {

@@ -10,11 +10,11 @@ use crate::state::files::System;
 use crate::stores::Opened;
 use crate::testing::daemon::Url;
 use crate::testing::initiator::{Initiator, Login, Response, write_cdb};
-use crate::testing::{HeldStore, serve, serve_reporting};
+use crate::testing::{HeldStore, everyone, serve, serve_reporting};
 use crate::transport::Transport;
 use crate::units::NewUnit;
 use crate::{Change, Daemon, Event, Events, Shown, Wants};
-use config::{ByDevice, Config, Group, Limits, Lun, Portal, ServeOptions, StepOfChange};
+use config::{ByDevice, Config, Lun, Portal, ServeOptions, StepOfChange};
 use proto::aoe::target as aoe;
 use proto::services::Session;
 use reactor::io::{Io, Wait};
@@ -429,21 +429,6 @@ fn a_portal_goes_once_nothing_of_its_sessions_can_be_written_any_more_and_others
     while goes.receive().is_ok() {}
     stays.logout().expect("nothing was said to it");
     daemon.stop().expect("every core ends in order");
-}
-
-/// A group of all initiators.
-pub(super) fn everyone() -> Group {
-    Group {
-        name: "all".into(),
-        initiators: Vec::new(),
-        networks: Vec::new(),
-        deny: false,
-        read_only: false,
-        luns: None,
-        chap: None,
-        queue_depth: None,
-        limits: Limits::default(),
-    }
 }
 
 const ABORT_TASK: u8 = 1;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::Limit;
 use crate::testing::initiator::{Initiator, Login, write_cdb};
-use crate::testing::{HeldStore, serve};
+use crate::testing::{HeldStore, everyone, serve};
 use config::Rate;
 use wire::scsi::command::TestUnitReady;
 
@@ -325,17 +325,8 @@ fn commands_that_wait_go_by_the_limit_that_is_configured_meanwhile() {
 /// place, and one of LUN 1 behind it.
 fn held_up_by_group() -> (crate::Daemon, Initiator, [u32; 2]) {
     let (daemon, url) = serve(1, &[HeldStore::new(), HeldStore::new()], |config| {
-        config.targets[0].groups = vec![config::Group {
-            name: "all".into(),
-            initiators: Vec::new(),
-            networks: Vec::new(),
-            deny: false,
-            read_only: false,
-            luns: None,
-            chap: None,
-            queue_depth: None,
-            limits: config::Limits { iops: Some(Rate { per_second: 1, burst: 0 }), bytes: None },
-        }];
+        let limits = config::Limits { iops: Some(Rate { per_second: 1, burst: 0 }), bytes: None };
+        config.targets[0].groups = vec![config::Group { limits, ..everyone() }];
     });
     let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
     (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));

@@ -285,24 +285,12 @@ fn failed(error: &io::Error) -> Received {
 mod tests {
     use super::*;
     use crate::calls::Mailbox;
-    use std::os::unix::net::UnixStream;
-    use wire::nbd::transmission::{HAS_FLAGS, SEND_FLUSH};
+    use crate::nbd::connection::tests::plain;
 
     #[test]
     fn what_waits_to_be_sent_is_bounded_however_long_the_server_lags_behind() {
-        let (ours, mut server) = UnixStream::pair().unwrap();
-        let export = Export {
-            size: 1 << 30,
-            flags: HAS_FLAGS | SEND_FLUSH,
-            block_minimum: 1,
-            block_preferred: 4096,
-            payload_maximum: 1 << 25,
-            structured: false,
-            allocation: None,
-        };
-        let socket = Socket::Unix(ours);
-        socket.never_block().unwrap();
-        let mut live = Live::new(Stream::plain(socket), export);
+        let (stream, export, mut server) = plain(1 << 30);
+        let mut live = Live::new(stream, export);
         let mail = Mailbox::new().unwrap();
         let (mut taken, mut bytes) = (0, vec![0; STAGING_BYTES]);
         while taken < 32 << 20 {

@@ -1,8 +1,8 @@
 //! What has begun, and hangs, holds up what takes the right to it.
 
-use crate::core::changes::tests::{everyone, unended};
+use crate::core::changes::tests::unended;
 use crate::testing::initiator::{Initiator, Login, Pdu, write_cdb};
-use crate::testing::{HeldStore, serve};
+use crate::testing::{HeldStore, everyone, serve};
 use crate::{Daemon, Wants};
 use config::Config;
 use std::time::Duration;
