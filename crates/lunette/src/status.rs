@@ -9,6 +9,7 @@ use crate::watch::{self, WatchArguments, pretty};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use wire::scsi::AccessState;
 use wire::shown;
 
 /// `lunette status`.
@@ -167,7 +168,7 @@ fn portal(portal: &Value) -> String {
 }
 
 /// The state of a group of which nothing is configured.
-pub(crate) const OPTIMIZED: &str = "active/optimized";
+pub(crate) const OPTIMIZED: &str = AccessState::Optimized.name();
 
 fn portal_group(group: &Value) -> String {
     let preferred = if group["preferred"] == true { " (preferred)" } else { "" };

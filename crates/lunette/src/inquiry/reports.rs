@@ -3,7 +3,7 @@
 use super::data::{part, u8_at, u16_at, u32_at};
 use super::rows::Rows;
 use serde::Serialize;
-use wire::scsi::{lun, opcode};
+use wire::scsi::{AccessState, lun, opcode};
 
 /// A target port group.
 #[derive(Serialize, Debug, PartialEq)]
@@ -30,15 +30,12 @@ pub(super) fn groups(data: &[u8]) -> Option<Vec<Group>> {
 }
 
 fn state(code: u8) -> &'static str {
-    match code {
-        0x0 => "active/optimized",
-        0x1 => "active/non-optimized",
-        0x2 => "standby",
-        0x3 => "unavailable",
-        0x4 => "logical block dependent",
-        0xe => "offline",
-        0xf => "transitioning",
-        _ => "reserved",
+    match (AccessState::of_code(code), code) {
+        (Some(state), _) => state.name(),
+        // A target may have what ours has not.
+        (None, 0x4) => "logical block dependent",
+        (None, 0xe) => "offline",
+        (None, _) => "reserved",
     }
 }
 
