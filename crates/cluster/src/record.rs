@@ -1,0 +1,198 @@
+//! The object of a unit: what all its gateways share. It is replaced as a whole, by whoever has read the version that it replaces.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What the object of a unit holds.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Counts claims: under one epoch one gateway at most writes to the medium.
+    pub epoch: u64,
+    /// The gateway that has claimed the unit last, until it releases it.
+    pub active: Option<Holder>,
+    /// Changed by the active gateway as long as it lives.
+    pub beat: u64,
+    /// Clients of earlier holders that have yet to be shut out before a gateway may become active.
+    pub fence: Vec<String>,
+    /// The gateway that is to become active next, if one was requested.
+    pub next: Option<String>,
+    /// The target ports of each gateway, by the gateway's name.
+    pub gateways: BTreeMap<String, Vec<Port>>,
+    /// The unit's own state: reservations, mode parameters.
+    #[serde(with = "hex")]
+    pub kept: Vec<u8>,
+}
+
+/// A gateway, and the client by which it has the medium.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Holder {
+    /// The gateway's name.
+    pub gateway: String,
+    /// What the cluster shuts out to keep the gateway from the medium.
+    pub client: String,
+}
+
+/// A target port of a gateway.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Port {
+    /// Relative target port identifier.
+    pub id: u16,
+    /// Target port group.
+    pub group: u16,
+    /// The port's own name.
+    pub name: String,
+}
+
+/// Why an object cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Damaged {
+    /// A later version of this program has written it, in this format.
+    Newer(u32),
+    /// It is something else.
+    Other(String),
+}
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Damaged::Newer(format) => {
+                write!(f, "it has format {format} of a newer version; update this gateway")
+            }
+            Damaged::Other(why) => {
+                write!(
+                    f,
+                    "it is not a unit's state ({why}); is the name of the cluster used by something else?"
+                )
+            }
+        }
+    }
+}
+
+/// The format that this version writes.
+const FORMAT: u32 = 1;
+
+/// What is there of every format.
+#[derive(Serialize, Deserialize)]
+struct Format {
+    lunette_unit: u32,
+}
+
+#[derive(Serialize)]
+struct Sealed<'a> {
+    #[serde(flatten)]
+    format: Format,
+    #[serde(flatten)]
+    record: &'a Record,
+}
+
+impl Record {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let sealed = Sealed { format: Format { lunette_unit: FORMAT }, record: self };
+        serde_json::to_vec(&sealed).unwrap_or_else(|error| panic!("text keys and numbers alone: {error}"))
+    }
+
+    /// The record of these bytes.
+    ///
+    /// # Errors
+    /// When they are something else.
+    pub fn decode(bytes: &[u8]) -> Result<Record, Damaged> {
+        let other = |error: serde_json::Error| Damaged::Other(error.to_string());
+        match serde_json::from_slice(bytes).map_err(other)? {
+            Format { lunette_unit: FORMAT } => serde_json::from_slice(bytes).map_err(other),
+            Format { lunette_unit: format } => Err(Damaged::Newer(format)),
+        }
+    }
+
+    /// Another gateway with a port of the same group or number as one of these, and what they have in common.
+    pub(crate) fn clash(&self, gateway: &str, ports: &[Port]) -> Option<String> {
+        let others = self.gateways.iter().filter(|(name, _)| *name != gateway);
+        let mut pairs = others
+            .flat_map(|(name, theirs)| theirs.iter().map(move |port| (name, port)))
+            .flat_map(|(name, theirs)| ports.iter().map(move |ours| (name, theirs, ours)));
+        pairs.find_map(|(name, theirs, ours)| {
+            if theirs.group == ours.group {
+                let group = ours.group;
+                Some(format!("target port group {group} is gateway {name}'s as well; give each gateway groups of its own (`group` in [[portal]])"))
+            } else if theirs.id == ours.id {
+                let id = ours.id;
+                Some(format!("relative target port identifier {id} is gateway {name}'s as well; give each gateway's groups a range of their own (`port_ids` in [[portal_group]])"))
+            } else {
+                None
+            }
+        })
+    }
+}
+
+/// Bytes as text, two digits each.
+mod hex {
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+    use std::fmt::Write;
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        let mut text = String::with_capacity(bytes.len().saturating_mul(2));
+        for byte in bytes {
+            let _ = write!(text, "{byte:02x}");
+        }
+        to.serialize_str(&text)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(from)?;
+        let digits = text.as_bytes().chunks(2);
+        let byte = |pair: &[u8]| match std::str::from_utf8(pair) {
+            Ok(pair) if pair.len() == 2 => u8::from_str_radix(pair, 16).ok(),
+            _ => None,
+        };
+        digits.map(byte).collect::<Option<_>>().ok_or_else(|| D::Error::custom("no hexadecimal digits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(id: u16, group: u16) -> Port {
+        Port { id, group, name: format!("iqn.2026-11.a:x,t,0x{group:04x}") }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let record = Record {
+            epoch: 7,
+            active: Some(Holder { gateway: "a".into(), client: "127.0.0.1:0/7".into() }),
+            beat: 3,
+            fence: vec!["127.0.0.1:0/6".into()],
+            next: Some("b".into()),
+            gateways: [("a".into(), vec![port(1, 1)])].into(),
+            kept: vec![0, 0x7f, 0xff],
+        };
+        assert_eq!(Record::decode(&record.encode()), Ok(record));
+    }
+
+    #[test]
+    fn what_is_newer_or_something_else_is_not_taken_for_a_state() {
+        assert_eq!(Record::decode(br#"{"lunette_unit":2,"more":[]}"#), Err(Damaged::Newer(2)));
+        for other in ["", "{}", r#"{"lunette_unit":1}"#, "\u{0}"] {
+            assert!(matches!(Record::decode(other.as_bytes()), Err(Damaged::Other(_))), "{other}");
+        }
+        let odd = String::from_utf8(Record::default().encode())
+            .expect("text")
+            .replace("\"kept\":\"\"", "\"kept\":\"0\"");
+        assert!(Record::decode(odd.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn groups_and_numbers_that_two_gateways_have_are_found() {
+        let record =
+            Record { gateways: [("a".into(), vec![port(1, 1), port(2, 2)])].into(), ..Record::default() };
+        assert_eq!(record.clash("a", &[port(1, 1)]), None);
+        assert_eq!(record.clash("b", &[port(11, 11)]), None);
+        assert!(record.clash("b", &[port(11, 2)]).is_some_and(|why| why.contains("group 2 is gateway a's")));
+        assert!(
+            record.clash("b", &[port(2, 3)]).is_some_and(|why| why.contains("identifier 2 is gateway a's"))
+        );
+    }
+}
