@@ -7,18 +7,18 @@
 //! is opened. Every other command ends with GOOD: data that is asked for comes from one fixed buffer, or from all over a
 //! memory as large as a disk ([`CeilingOptions::payload_bytes`]); data that comes is forgotten.
 
+mod batch;
 mod connection;
 mod iscsi;
 mod iser;
 mod iwarp;
 mod login;
-mod output;
 mod session;
 mod srp;
 mod unit;
 
+use batch::Payload;
 use connection::Ends;
-use output::Payload;
 use reactor::{net, topology};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -141,7 +141,7 @@ struct Served {
 fn accept(listener: &TcpListener, options: &CeilingOptions, stop: &AtomicBool) {
     let mut connections: Vec<Served> = Vec::new();
     let mut cores = options.cores.iter().copied().cycle();
-    let payload = output::payload(options.payload_bytes);
+    let payload = batch::payload(options.payload_bytes);
     while !stop.load(Ordering::SeqCst) {
         match listener.accept() {
             Ok((socket, peer)) => {

@@ -4,10 +4,11 @@ use super::access::AdminAccess;
 use super::access_files::{Origin, Unusable};
 use super::machine::Machine;
 use super::model::Config;
+use super::preflight::Preflight;
 use super::problems::{Collector, Problem, Problems};
 use super::raw::Raw;
 use super::show::{self, Secrets};
-use super::warnings::{self, Host};
+use super::warnings;
 use super::{file, verify};
 use std::path::Path;
 use std::sync::Arc;
@@ -38,18 +39,18 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// `host`: the machine, for warnings about what it lacks.
+    /// `preflight`: the machine, for warnings about what it lacks.
     pub(super) fn new(
         config: Config,
         raw: &Raw,
         machine: &Machine,
         file: Option<(&Path, &str)>,
-        host: Option<&dyn Host>,
+        preflight: Option<&dyn Preflight>,
     ) -> Checked {
         let mut questions = Collector::new(file);
         warnings::lasting(raw, &config, &mut questions);
-        if let Some(host) = host {
-            warnings::absent(raw, &config, host, &mut questions);
+        if let Some(preflight) = preflight {
+            warnings::absent(raw, &config, preflight, &mut questions);
         }
         let shown = show::file(raw, &config, &machine.base, Secrets::Hidden);
         let text = match file {
@@ -72,13 +73,13 @@ impl Checked {
     }
 
     /// Reads and verifies a file, also against a machine, which may lack what it names.
-    pub fn from_file(path: &Path, host: &dyn Host) -> Result<Checked, Problems> {
+    pub fn from_file(path: &Path, preflight: &dyn Preflight) -> Result<Checked, Problems> {
         let text = file::load(path)?;
         let mut problems = Collector::new(Some((path, &text)));
         let machine = Machine::here(path.parent());
         let mut raw = file::read(&text, &mut problems);
         let config = raw.as_mut().and_then(|raw| verify::verify(raw, &machine, &mut problems));
         let (config, raw) = problems.finish(config.zip(raw))?;
-        Ok(Checked::new(config, &raw, &machine, Some((path, &text)), Some(host)))
+        Ok(Checked::new(config, &raw, &machine, Some((path, &text)), Some(preflight)))
     }
 }

@@ -81,7 +81,7 @@ impl<'a, 't> Table<'a, 't> {
         }
     }
 
-    pub(super) fn switch(&mut self, key: &'static str, problems: &mut Collector<'_>) -> Option<At<bool>> {
+    pub(super) fn boolean(&mut self, key: &'static str, problems: &mut Collector<'_>) -> Option<At<bool>> {
         let (place, value) = self.take(key)?;
         match value.as_bool() {
             Some(on) => Some(At::new(on, &place)),

@@ -6,7 +6,7 @@
 //! [`Checked`]. [`diff`] says how to get from one [`Config`] to another. [`Url`] names a unit of a target, [`NbdUrl`] an export of an NBD server; what may be
 //! secrets in text that is shown is left out by [`redact`].
 //!
-//! It reads files, and nothing else of the machine; a [`Host`] answers what else the machine has.
+//! It reads files, and nothing else of the machine; [`Preflight`] checks what else the machine has.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -29,6 +29,7 @@ mod options;
 mod place;
 mod portal_groups;
 mod ports;
+mod preflight;
 mod private;
 mod problems;
 mod protocol;
@@ -56,6 +57,7 @@ pub use nbd::{NbdServer, NbdTls, NbdUrl};
 pub use options::ServeOptions;
 pub use place::Place;
 pub use ports::TargetPort;
+pub use preflight::Preflight;
 pub use problems::{Collector, Fault, Problem, Problems, suggest};
 pub use protocol::Protocol;
 pub use rbd::{ImageFault, RbdImage};
@@ -66,7 +68,6 @@ pub use scalar::{
 pub use spec::SpecOfLun;
 pub use url::{SecretFiles, Url, UrlError};
 pub use verify::hashed_serial;
-pub use warnings::Host;
 
 #[cfg(test)]
 mod tests;

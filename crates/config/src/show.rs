@@ -48,8 +48,8 @@ pub(super) fn file(raw: &Raw, config: &Config, base: &Path, secrets: Secrets) ->
     tables(root, "portal_group", &raw.portal_groups, |table, group| {
         number(table, "group", &group.group);
         text(table, "state", &group.state);
-        switch(table, "preferred", &group.preferred);
-        switch(table, "explicit", &group.explicit);
+        boolean(table, "preferred", &group.preferred);
+        boolean(table, "explicit", &group.explicit);
         text(table, "port_ids", &group.port_ids);
     });
     tables(root, "aoe", &raw.aoe, |table, aoe| {
@@ -141,11 +141,11 @@ fn lun(table: &mut Table, raw: &RawLun, store: &StoreSpec, secrets: Secrets) {
     text(table, "physical_block_size", physical_block_size);
     text(table, "serial", serial);
     text(table, "product", product);
-    switch(table, "read_only", read_only);
-    switch(table, "write_cache", write_cache);
-    switch(table, "thin", thin);
+    boolean(table, "read_only", read_only);
+    boolean(table, "write_cache", write_cache);
+    boolean(table, "thin", thin);
     text(table, "warn_at", warn_at);
-    switch(table, "removable", removable);
+    boolean(table, "removable", removable);
     text(table, "aoe", aoe);
     self::limits(table, limits);
 }
@@ -168,8 +168,8 @@ fn target(table: &mut Table, target: &RawTarget, base: &Path, secrets: Secrets) 
         text(table, "name", &group.name);
         texts(table, "initiators", &group.initiators);
         texts(table, "networks", &group.networks);
-        switch(table, "deny", &group.deny);
-        switch(table, "read_only", &group.read_only);
+        boolean(table, "deny", &group.deny);
+        boolean(table, "read_only", &group.read_only);
         lun_list(table, &group.luns);
         number(table, "queue_depth", &group.queue_depth);
         limits(table, &group.limits);
@@ -254,7 +254,7 @@ fn number(table: &mut Table, key: &str, at: &Text) {
     }
 }
 
-fn switch(table: &mut Table, key: &str, at: &Switch) {
+fn boolean(table: &mut Table, key: &str, at: &Switch) {
     if let Some(at) = at {
         table.insert(key, item(at.value));
     }

@@ -157,8 +157,8 @@ impl Url {
         match key {
             "header_digest" => self.header_digest = digest(key, &value)?,
             "data_digest" => self.data_digest = digest(key, &value)?,
-            "crc" => self.crc = switch(key, &value)?,
-            "imm" => self.immediate = switch(key, &value)?,
+            "crc" => self.crc = boolean(key, &value)?,
+            "imm" => self.immediate = boolean(key, &value)?,
             "initiator_name" => self.initiator_name = Some(iscsi_name(&value)?),
             "give_up_after" => self.give_up_after = Some(seconds(&value)?),
             "chap" => self.chap = Some(algorithm(&value)?),
@@ -465,7 +465,7 @@ fn digest(key: &str, value: &str) -> Result<bool, UrlError> {
     }
 }
 
-fn switch(key: &str, value: &str) -> Result<bool, UrlError> {
+fn boolean(key: &str, value: &str) -> Result<bool, UrlError> {
     match value {
         "on" => Ok(true),
         "off" => Ok(false),

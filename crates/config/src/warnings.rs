@@ -4,28 +4,12 @@
 use super::groups::matches;
 use super::memory;
 use super::model::*;
+use super::preflight::Preflight;
 use super::problems::{Collector, Fault};
 use super::raw::*;
 use super::scalar::format_size;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-
-/// What a configuration needs of the machine that is to serve it; a fault says what is missing, or not permitted.
-pub trait Host {
-    /// Whether huge pages are available.
-    fn huge_pages(&self) -> Result<(), Fault>;
-    /// Whether a LUN's store can be opened.
-    fn store(&self, lun: &Lun) -> Result<(), Fault>;
-    /// Whether the address can be listened on, by TCP unless RDMA devices alone listen there.
-    fn address(&self, listen: SocketAddr, rdma: ByDevice) -> Result<(), Fault>;
-    /// Whether there is an RDMA device that listens at a portal which is meant for them.
-    fn devices(&self, rdma: ByDevice) -> Result<(), Fault>;
-    /// Whether there is such a network interface.
-    fn interface(&self, name: &str) -> Result<(), Fault>;
-    /// Whether files can be created in a folder.
-    fn folder(&self, path: &Path) -> Result<(), Fault>;
-}
 
 /// Warnings that do not depend on the machine.
 pub(super) fn lasting(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
@@ -38,41 +22,41 @@ pub(super) fn lasting(raw: &Raw, config: &Config, problems: &mut Collector<'_>) 
 }
 
 /// Warnings about what the machine lacks, or does not permit.
-pub(super) fn absent(raw: &Raw, config: &Config, host: &dyn Host, problems: &mut Collector<'_>) {
+pub(super) fn absent(raw: &Raw, config: &Config, preflight: &dyn Preflight, problems: &mut Collector<'_>) {
     for (raw, lun) in raw.luns.iter().zip(&config.luns) {
         if let StoreSpec::Ram { huge_pages: HugePages::Always, .. } = lun.store {
             let place = raw.huge_pages.as_ref().map_or(&raw.place, |at| &at.place);
-            problems.check(place, host.huge_pages());
+            problems.check(place, preflight.huge_pages());
         }
         if let Some(at) = [&raw.file, &raw.block, &raw.url, &raw.rbd].into_iter().flatten().next() {
-            problems.check(&at.place, host.store(lun));
+            problems.check(&at.place, preflight.store(lun));
         }
     }
     for (raw, portal) in raw.portals.iter().zip(&config.portals) {
         let place = raw.listen.as_ref().map_or(&raw.place, |at| &at.place);
-        problems.check(place, host.address(portal.listen, portal.rdma));
-        problems.check(raw.rdma.as_ref().map_or(&raw.place, |at| &at.place), host.devices(portal.rdma));
+        problems.check(place, preflight.address(portal.listen, portal.rdma));
+        problems.check(raw.rdma.as_ref().map_or(&raw.place, |at| &at.place), preflight.devices(portal.rdma));
     }
     for (raw, interface) in raw.aoe.iter().zip(&config.aoe) {
-        problems.check(&raw.place, host.interface(&interface.name));
+        problems.check(&raw.place, preflight.interface(&interface.name));
     }
     if let (Some(at), Some(folder)) = (&raw.state_dir, &config.state_dir) {
-        problems.check(&at.place, writable(host, folder));
+        problems.check(&at.place, writable(preflight, folder));
     }
     match (&raw.admin, &config.admin) {
         (Some(at), AdminPlace::At(AdminAddress::Tcp(listen))) => {
-            problems.check(&at.place, host.address(*listen, ByDevice::No));
+            problems.check(&at.place, preflight.address(*listen, ByDevice::No));
         }
         (Some(at), AdminPlace::At(AdminAddress::Unix(path))) => {
-            problems.check(&at.place, path.parent().map_or(Ok(()), |path| host.folder(path)));
+            problems.check(&at.place, path.parent().map_or(Ok(()), |path| preflight.folder(path)));
         }
         (_, AdminPlace::Usual | AdminPlace::Nowhere) | (None, AdminPlace::At(_)) => {}
     }
 }
 
 /// A folder that is created if it does not exist.
-fn writable(host: &dyn Host, path: &Path) -> Result<(), Fault> {
-    path.ancestors().find(|path| path.exists()).map_or(Ok(()), |path| host.folder(path))
+fn writable(preflight: &dyn Preflight, path: &Path) -> Result<(), Fault> {
+    path.ancestors().find(|path| path.exists()).map_or(Ok(()), |path| preflight.folder(path))
 }
 
 /// Disks in memory that are larger than the memory: once they fill up, the kernel kills the daemon.

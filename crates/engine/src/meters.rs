@@ -1,14 +1,12 @@
-//! Counters and state of a running daemon's units and cores, which other threads read without asking cores or having them
-//! wait.
+//! The meters of a running daemon's units and cores, which other threads read without asking cores or having them wait.
 
 use crate::counters::{Count, Counters, Counts};
+use crate::readings::{CoreReading, Initiators, StoreState, UnitReading, reservation};
 use crate::registry::Registry;
 use scsi::View;
-use scsi::reservation::holders::{Holders, Registered};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use wire::scsi::AccessState;
 
 /// The counters of a unit, and what its home published last.
 #[derive(Debug)]
@@ -97,73 +95,6 @@ impl Published {
     }
 }
 
-/// Looks up the initiator of a nexus, behind a lock that logins take as well.
-type Initiators<'a> = &'a dyn Fn(u64) -> Option<String>;
-
-/// The reservation that is in force.
-fn reservation(holders: &Holders, initiators: Initiators<'_>) -> Option<Reservation> {
-    let Holders { persistent, registered, reserved, list } = holders;
-    if !list.is_empty() {
-        let holders = list.iter().map(ToString::to_string).collect();
-        return Some(Reservation { kind: "reserve list of AoE", holders });
-    }
-    if let Some(nexus) = reserved {
-        let holders = initiators(nexus.0).into_iter().collect();
-        return Some(Reservation { kind: "RESERVE", holders });
-    }
-    let holds = registered.iter().filter(|one| one.holds);
-    persistent.map(|kind| Reservation { kind, holders: holds.map(|one| one.initiator.clone()).collect() })
-}
-
-/// Whether a unit's store serves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum StoreState {
-    /// It does.
-    Open,
-    /// It has not opened since the unit was added.
-    Late,
-    /// It did, but has failed.
-    Failed,
-}
-
-/// A reading of a unit.
-#[derive(Clone, Debug)]
-pub struct UnitReading {
-    /// The LUN's name in the configuration.
-    pub name: String,
-    /// Commands.
-    pub counts: Counts,
-    /// Whether its store serves.
-    pub state: StoreState,
-    /// Why it did not, the last time.
-    pub last_error: Option<String>,
-    /// Its serial number now: a medium with its own brings that when its store opens.
-    pub serial: String,
-    /// Its size now; `None`: its store has not opened yet.
-    pub size_bytes: Option<u64>,
-    /// The space that its store takes, where that is watched.
-    pub used_bytes: Option<u64>,
-    /// WCE of its caching mode page now.
-    pub write_cache: bool,
-    /// Whether its threshold is reached; `None`: no `warn_at` is configured.
-    pub threshold_reached: Option<bool>,
-    /// Who has reserved it.
-    pub reservation: Option<Reservation>,
-    /// Who is registered.
-    pub registered: Vec<Registered>,
-    /// Its target port groups, by their tags, and the states that they are in.
-    pub groups: Vec<(u16, AccessState)>,
-}
-
-/// A reservation.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Reservation {
-    /// The type of a persistent one, or its kind.
-    pub kind: &'static str,
-    /// Initiator ports.
-    pub holders: Vec<String>,
-}
-
 /// The meter of a core.
 #[derive(Debug, Default)]
 pub(crate) struct CoreMeter {
@@ -198,27 +129,6 @@ impl CoreMeter {
         let before = self.asleep.fetch_max(asleep, Ordering::Relaxed);
         [busy, polling, asleep.max(before)].map(Duration::from_nanos)
     }
-}
-
-/// A reading of a core, since the daemon started.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct CoreReading {
-    /// Its number.
-    pub core: usize,
-    /// How long it worked, or waited for a processor.
-    pub busy: Duration,
-    /// How long it looked for work and found none.
-    pub polling: Duration,
-    /// How long it slept.
-    pub asleep: Duration,
-    /// Sessions of targets that it serves.
-    pub sessions: usize,
-    /// Commands in flight that need more than an answer.
-    pub tasks: u64,
-    /// Bytes of its I/O buffers in use.
-    pub buffer_bytes: u64,
-    /// Bytes of its I/O buffers.
-    pub buffer_max_bytes: u64,
 }
 
 /// The meters of a daemon, for any thread.

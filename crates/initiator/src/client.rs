@@ -106,7 +106,7 @@ impl Client {
         let session = Session::new::<Uring>(url.clone(), addresses, options, Tag(0));
         let mut client = Client {
             io: io.map_err(|error| fault(&format!("cannot open an io_uring: {error}")))?,
-            session: session.silent(),
+            session: session.unlogged(),
             completions: Vec::new(),
             finished: Vec::new(),
         };

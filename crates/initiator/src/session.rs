@@ -236,7 +236,7 @@ impl Session {
     }
 
     /// The same, but whoever uses it reports failures: the log has none.
-    pub fn silent(mut self) -> Session {
+    pub fn unlogged(mut self) -> Session {
         self.outage.silence();
         self
     }

@@ -106,7 +106,7 @@ fn run() -> ExitCode {
 }
 
 fn check(file: &Path) -> ExitCode {
-    let checked = Checked::from_file(file, &engine::Host).and_then(usable);
+    let checked = Checked::from_file(file, &engine::Preflight).and_then(usable);
     let Checked { config, warnings, .. } = match checked {
         Ok((checked, _)) => checked,
         Err(problems) => return refuse(&problems),

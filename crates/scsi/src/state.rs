@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod copies;
+mod encoding;
 mod erasure;
 pub mod export;
 pub mod home;

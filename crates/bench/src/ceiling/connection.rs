@@ -1,8 +1,8 @@
 //! The loop of a connection: receive, answer all that came, send.
 
+use super::batch::{Batch, Payload, again};
 use super::iscsi::Iscsi;
 use super::iwarp::Iwarp;
-use super::output::{Output, Payload, again};
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
 use wire::iwarp::StartFrame;
@@ -22,7 +22,7 @@ pub(super) struct Input {
 /// What a connection speaks.
 pub(super) trait Speaks {
     /// Answers everything that is complete.
-    fn answer(&mut self, input: &mut Input, output: &mut Output<'_>) -> io::Result<()>;
+    fn answer(&mut self, input: &mut Input, batch: &mut Batch<'_>) -> io::Result<()>;
 
     /// Whether nothing more is to be answered.
     fn is_over(&self) -> bool;
@@ -53,10 +53,10 @@ pub(super) fn serve(socket: &TcpStream, ends: Ends, payload: Payload) -> io::Res
 }
 
 fn speak(socket: &TcpStream, mut input: Input, payload: Payload, mut speaker: impl Speaks) -> io::Result<()> {
-    let mut output = Output::new(socket, payload);
+    let mut batch = Batch::new(socket, payload);
     loop {
-        let answered = speaker.answer(&mut input, &mut output);
-        output.send()?;
+        let answered = speaker.answer(&mut input, &mut batch);
+        batch.send()?;
         answered?;
         if speaker.is_over() || !input.receive(socket)? {
             return Ok(());

@@ -1,7 +1,7 @@
 //! iSCSI over TCP: PDUs out of a stream, and Data-In with the status in it.
 
+use super::batch::{Batch, bytes};
 use super::connection::{Ends, Input, Speaks};
-use super::output::{Output, bytes};
 use super::session::{Data, Datamover, Session};
 use std::io;
 use wire::iscsi::{BHS_BYTES, BasicHeader, DataIn, Opcode, ReadyToTransfer, pad};
@@ -26,10 +26,10 @@ impl Iscsi {
 }
 
 impl Speaks for Iscsi {
-    fn answer(&mut self, input: &mut Input, output: &mut Output<'_>) -> io::Result<()> {
+    fn answer(&mut self, input: &mut Input, batch: &mut Batch<'_>) -> io::Result<()> {
         while !self.session.is_over() && input.skip() {
             if let Some(head) = self.head.take() {
-                self.session.pdu(&head, &[], output)?;
+                self.session.pdu(&head, &[], batch)?;
                 continue;
             }
             let Some((head, rest)) = input.came().split_first_chunk::<BHS_BYTES>() else { break };
@@ -44,12 +44,12 @@ impl Speaks for Iscsi {
                 if body > 0 {
                     self.head = Some(*head);
                 } else {
-                    self.session.pdu(head, &[], output)?;
+                    self.session.pdu(head, &[], batch)?;
                 }
                 input.pass(BHS_BYTES, body);
             } else {
                 let Some(data) = rest.get(..body) else { break };
-                self.session.pdu(head, &data[ahs..][..bytes(len)], output)?;
+                self.session.pdu(head, &data[ahs..][..bytes(len)], batch)?;
                 input.pass(BHS_BYTES + body, 0);
             }
         }
@@ -61,7 +61,7 @@ impl Speaks for Iscsi {
     }
 }
 
-impl Datamover for Output<'_> {
+impl Datamover for Batch<'_> {
     fn send_control(&mut self, header: &[u8], data: &[u8]) -> io::Result<()> {
         let padding = &PADDING[..data.len().wrapping_neg() & 3];
         self.add(&[header, data, padding], 0)

@@ -1,9 +1,9 @@
 //! iSER (RFC 7145): Data-In is an RDMA Write with the response behind it, an R2T is an RDMA Read.
 
+use super::batch::bytes;
 use super::breach;
 use super::connection::Ends;
 use super::iwarp::{Messages, Remote, WorkQueues};
-use super::output::bytes;
 use super::session::{Data, Datamover, Session};
 use std::io;
 use wire::iscsi::{

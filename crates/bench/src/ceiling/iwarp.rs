@@ -1,10 +1,10 @@
 //! iWARP, as little of it as our own initiator needs: long FPDUs, without CRCs and markers. What asks for more is turned
 //! away. The frames on the wire are those of Lunette.
 
+use super::batch::{Batch, bytes};
 use super::breach;
 use super::connection::{Ends, Input, Speaks};
 use super::iser::Iser;
-use super::output::{Output, bytes};
 use super::session::Data;
 use super::srp::Srp;
 use std::collections::VecDeque;
@@ -68,7 +68,7 @@ struct Queues {
 
 /// What an upper layer may do.
 pub(super) struct WorkQueues<'a, 'b> {
-    output: &'a mut Output<'b>,
+    batch: &'a mut Batch<'b>,
     queues: &'a mut Queues,
 }
 
@@ -78,7 +78,7 @@ impl Iwarp {
     }
 
     /// Answers the request for a connection (RFC 5044 section 7.1.1, RFC 6581 section 9); `false`: it is not all there.
-    fn start(&mut self, input: &mut Input, output: &mut Output<'_>) -> io::Result<bool> {
+    fn start(&mut self, input: &mut Input, batch: &mut Batch<'_>) -> io::Result<bool> {
         let came = input.came();
         let Some(frame) = StartFrame::view(came).copied() else { return Ok(false) };
         let end = StartFrame::BYTES + usize::from(frame.private_data_length.get());
@@ -108,7 +108,7 @@ impl Iwarp {
         let len = u16::try_from(ReadDepths::BYTES + answer.len()).unwrap_or(u16::MAX);
         let private_data_length = U16::new(len);
         let reply = StartFrame { key: StartFrame::REPLY, flags, revision: REVISION, private_data_length };
-        output.add(&[reply.as_bytes(), depths.as_bytes(), &answer], 0)?;
+        batch.add(&[reply.as_bytes(), depths.as_bytes(), &answer], 0)?;
         input.pass(end, 0);
         Ok(true)
     }
@@ -124,9 +124,9 @@ impl Iwarp {
     }
 
     /// Takes an FPDU; `false`: it is not all there.
-    fn fpdu(&mut self, input: &mut Input, output: &mut Output<'_>) -> io::Result<bool> {
+    fn fpdu(&mut self, input: &mut Input, batch: &mut Batch<'_>) -> io::Result<bool> {
         let Some(upper) = &mut self.upper else { return Ok(false) };
-        let mut queues = WorkQueues { output, queues: &mut self.queues };
+        let mut queues = WorkQueues { batch, queues: &mut self.queues };
         if let Some(place) = self.arriving.take() {
             queues.arrived()?;
             upper.read(place, &mut queues)?;
@@ -158,11 +158,11 @@ impl Iwarp {
 }
 
 impl Speaks for Iwarp {
-    fn answer(&mut self, input: &mut Input, output: &mut Output<'_>) -> io::Result<()> {
+    fn answer(&mut self, input: &mut Input, batch: &mut Batch<'_>) -> io::Result<()> {
         while !self.is_over() && input.skip() {
             let is_done = match self.upper {
-                Some(_) => self.fpdu(input, output)?,
-                None => self.start(input, output)?,
+                Some(_) => self.fpdu(input, batch)?,
+                None => self.start(input, batch)?,
             };
             if !is_done {
                 break;
@@ -192,9 +192,9 @@ impl WorkQueues<'_, '_> {
             msn: U32::new(self.queues.sends),
             ..untagged(opcode, message.iter().map(|part| part.len()).sum())
         };
-        self.output.add(&[header.as_bytes()], 0)?;
-        self.output.add(message, 0)?;
-        self.output.add(&[padding(header.head), &CRC], 0)
+        self.batch.add(&[header.as_bytes()], 0)?;
+        self.batch.add(message, 0)?;
+        self.batch.add(&[padding(header.head), &CRC], 0)
     }
 
     /// RDMA Write.
@@ -208,11 +208,11 @@ impl WorkQueues<'_, '_> {
             let offset = U64::new(to.offset.wrapping_add(at.into()));
             let header = Tagged { head, stag: U32::new(to.stag), offset };
             match data {
-                Data::Payload(_) => self.output.add(&[header.as_bytes()], len)?,
+                Data::Payload(_) => self.batch.add(&[header.as_bytes()], len)?,
                 // What a unit says of itself is short.
-                Data::Own(data) => self.output.add(&[header.as_bytes(), data], 0)?,
+                Data::Own(data) => self.batch.add(&[header.as_bytes(), data], 0)?,
             }
-            self.output.add(&[padding(head), &CRC], 0)?;
+            self.batch.add(&[padding(head), &CRC], 0)?;
             at += len;
         }
         Ok(())
@@ -248,7 +248,7 @@ impl WorkQueues<'_, '_> {
                 msn: U32::new(self.queues.read_requests),
                 ..untagged(Opcode::READ_REQUEST, ReadRequest::BYTES)
             };
-            self.output.add(&[header.as_bytes(), request.as_bytes(), padding(header.head), &CRC], 0)?;
+            self.batch.add(&[header.as_bytes(), request.as_bytes(), padding(header.head), &CRC], 0)?;
         }
         Ok(())
     }

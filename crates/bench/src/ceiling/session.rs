@@ -1,8 +1,8 @@
 //! Answers to PDUs: the least that keeps an initiator going (RFC 7143), whatever carries them.
 
+use super::batch::{PAYLOAD_BYTES, bytes};
 use super::connection::Ends;
 use super::login::login;
-use super::output::{PAYLOAD_BYTES, bytes};
 use super::{breach, unit};
 use proto::iscsi::login::{LoginReply, Negotiated, TargetLogin};
 use std::io;

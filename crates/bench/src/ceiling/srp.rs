@@ -1,8 +1,8 @@
 //! SRP (r16a): data of reads is written by RDMA and the response follows; data of writes is in the command, or read.
 
+use super::batch::bytes;
 use super::connection::Ends;
 use super::iwarp::{Messages, Remote, WorkQueues};
-use super::output::bytes;
 use super::session::Data;
 use super::{breach, unit};
 use std::io;

@@ -2,7 +2,7 @@
 
 use super::late::LateStore;
 use super::saved_ports::SavedPorts;
-use crate::host::{IMAGE_REMEDY, image_problem};
+use crate::preflight::{IMAGE_REMEDY, image_problem};
 use crate::state::files::System;
 use config::memory::Room;
 use config::{Config, HugePages, Lun, Protocol, StoreSpec, Url};

@@ -122,7 +122,7 @@ impl Takeover {
         self.visits += 1;
         let (url, options) = (self.url.clone(), self.options.clone());
         let session = Session::new::<I>(url, self.addresses.clone(), options, Tag(tags));
-        let mut session = session.of_port(port).silent();
+        let mut session = session.of_port(port).unlogged();
         session.start(io);
         Visit { session, tags, untried: self.addresses.len().saturating_sub(1), step: Step::LogIn }
     }

@@ -3,8 +3,8 @@
 use super::{fault, refused};
 use admin::{Fault, Refusal, Refused};
 use config::{
-    AdminAccess, ByDevice, Config, Group, Host, Lun, Portal, PortalGroup, StepOfChange, StoreSpec, Target,
-    diff,
+    AdminAccess, ByDevice, Config, Group, Lun, Portal, PortalGroup, Preflight, StepOfChange, StoreSpec,
+    Target, diff,
 };
 use std::fmt;
 use std::fs::Metadata;
@@ -51,7 +51,7 @@ impl Planned {
         };
         let (leaving, mut coming) = (planned(&before, &between)?, planned(&between, &config)?);
         coming.sort_by_key(|step| grows(&between, &config, &step.step));
-        let missing = missing(&before, &config, &coming, &engine::Host);
+        let missing = missing(&before, &config, &coming, &engine::Preflight);
         unless(missing, "a LUN cannot be opened; nothing was changed")?;
         unless(taken_portals(&config, &coming), "a portal cannot be opened; nothing was changed")?;
         unless(misplaced(&before, &leaving, &coming), "data would be lost; nothing was changed")?;
@@ -127,13 +127,13 @@ fn plan(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<Fault>> {
 }
 
 /// New LUNs that cannot be opened, as far as is known before anything is changed.
-fn missing(old: &Config, new: &Config, steps: &[Step], host: &dyn Host) -> Vec<Fault> {
+fn missing(old: &Config, new: &Config, steps: &[Step], preflight: &dyn Preflight) -> Vec<Fault> {
     // What one has that goes is locked until then.
     let is_ours = |lun: &Lun| old.luns.iter().any(|other| path(other).is_some() && path(other) == path(lun));
     let missing = |step: &Step| {
         let StepOfChange::AddLun(name) = &step.step else { return None };
         let lun = find(new, name).filter(|lun| !is_ours(lun))?;
-        let fault = host.store(lun).err()?;
+        let fault = preflight.store(lun).err()?;
         Some(Fault { place: step.text.clone(), what: fault.what, fix: fault.fix })
     };
     steps.iter().filter_map(missing).collect()

@@ -3,7 +3,9 @@
 use super::tally::Tally;
 use super::{metrics, sessions};
 use admin::{Format, Refused};
-use engine::{CoreReading, Counts, Failure, Meters, Moved, Reservation, StoreState, UnitReading, bound_us};
+use engine::{
+    CoreReading, Counts, Failure, Meters, Moved, ReservationReading, StoreState, UnitReading, bound_us,
+};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -70,7 +72,7 @@ pub(super) fn state(state: StoreState) -> &'static str {
     }
 }
 
-fn reservation(Reservation { kind, holders }: &Reservation) -> Value {
+fn reservation(ReservationReading { kind, holders }: &ReservationReading) -> Value {
     json!({ "type": kind, "holders": holders })
 }
 

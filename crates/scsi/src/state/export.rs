@@ -1,8 +1,8 @@
 //! What all exports of a unit by ATA over Ethernet share: the configuration string and the MAC mask list (AoEr11 sections
 //! 3.2 and 3.3). The reserve list is one of the unit's reservations.
 
+use crate::state::encoding;
 use crate::state::home::{Draft, HomeReply, NexusIdentity};
-use crate::state::reservation::saved;
 use crate::vocabulary::sense::Check;
 use std::sync::Arc;
 use wire::SenseKey;
@@ -67,10 +67,10 @@ impl Export {
             return rest;
         }
         let mut bytes = Export::MAGIC.to_vec();
-        saved::push_sized(&mut bytes, &self.config);
-        saved::push_sized(&mut bytes, self.masks.as_bytes());
+        encoding::push_sized(&mut bytes, &self.config);
+        encoding::push_sized(&mut bytes, self.masks.as_bytes());
         bytes.extend(rest);
-        saved::seal(bytes)
+        encoding::seal(bytes)
     }
 
     /// This and the rest of what was kept; `None` when it was not kept so.
@@ -78,9 +78,9 @@ impl Export {
         if !kept.starts_with(Export::MAGIC) {
             return Some((Export::default(), kept));
         }
-        let mut rest = saved::unseal(kept)?.strip_prefix(Export::MAGIC)?;
-        let config = saved::take_sized(&mut rest)?.to_vec();
-        let masks = <[Mac]>::ref_from_bytes(saved::take_sized(&mut rest)?).ok()?.to_vec();
+        let mut rest = encoding::unseal(kept)?.strip_prefix(Export::MAGIC)?;
+        let config = encoding::take_sized(&mut rest)?.to_vec();
+        let masks = <[Mac]>::ref_from_bytes(encoding::take_sized(&mut rest)?).ok()?.to_vec();
         let is_sound = config.len() <= usize::from(CONFIG_BYTES_MAX) && masks.len() <= usize::from(MACS_MAX);
         is_sound.then_some((Export { config, masks }, rest))
     }
@@ -338,9 +338,9 @@ mod tests {
     fn kept_bytes_of_any_length_and_count_are_judged() {
         let sealed = |config: usize, masks: usize| {
             let mut bytes = Export::MAGIC.to_vec();
-            saved::push_sized(&mut bytes, &vec![1; config]);
-            saved::push_sized(&mut bytes, &vec![2; masks]);
-            restored(&saved::seal(bytes)).is_some()
+            encoding::push_sized(&mut bytes, &vec![1; config]);
+            encoding::push_sized(&mut bytes, &vec![2; masks]);
+            restored(&encoding::seal(bytes)).is_some()
         };
         let full = 6 * usize::from(MACS_MAX);
         assert!(sealed(1024, full) && sealed(0, 6) && sealed(1, 0));

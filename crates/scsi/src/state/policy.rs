@@ -1,9 +1,10 @@
 //! What every core knows of a unit: an immutable snapshot, replaced as a whole and published by the unit's home.
 
+use crate::state::encoding;
 use crate::state::export::Export;
 use crate::state::nexus::NexusId;
 use crate::state::port_groups::PortGroups;
-use crate::state::reservation::{Table, saved};
+use crate::state::reservation::Table;
 use crate::state::unit::{Port, Unit};
 use crate::vocabulary::modes::EraseKind;
 use crate::vocabulary::modes::Modes;
@@ -133,7 +134,7 @@ impl Policy {
         let mut bytes = Erasure::MAGIC.to_vec();
         bytes.push(erasure.kind().code());
         bytes.extend(table);
-        saved::seal(bytes)
+        encoding::seal(bytes)
     }
 
     /// The policy with what was kept in it; `None` when the bytes are not what was kept.
@@ -149,7 +150,7 @@ impl Policy {
 
     fn restore_unit(kept: &[u8], ports: &[Port]) -> Option<(Option<Erasure>, Table)> {
         let rest = if kept.starts_with(Erasure::MAGIC) {
-            saved::unseal(kept)?.strip_prefix(Erasure::MAGIC)?
+            encoding::unseal(kept)?.strip_prefix(Erasure::MAGIC)?
         } else if let Some(rest) = kept.strip_prefix(Erasure::MAGIC_UNSEALED) {
             rest
         } else {

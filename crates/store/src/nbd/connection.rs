@@ -3,7 +3,7 @@
 //! All lanes of a store share it: whichever has something to send, or finds that something has come, does that for all, and never
 //! waits for the socket.
 
-mod live;
+mod link;
 
 use super::Options;
 use super::open;
@@ -12,7 +12,7 @@ use super::stream::Stream;
 use crate::calls::{Call, Guard, Shared, Work};
 use crate::error::OpenError;
 use config::NbdUrl;
-use live::{Live, Received, Sent};
+use link::{Link, Received, Sent};
 use proto::nbd::{Answer, Export};
 use rustix::io::Errno;
 use scsi::storage::{CHUNK_BYTES, Found};
@@ -60,7 +60,7 @@ pub(super) struct Connection {
 }
 
 struct State {
-    live: Option<Live>,
+    link: Option<Link>,
     /// Calls that are to be sent.
     waiting: VecDeque<Box<Call>>,
     /// What writes hold that the server may yet carry out, though their connection has failed.
@@ -109,7 +109,7 @@ impl Connection {
             block_minimum: export.block_minimum,
             is_down: AtomicBool::new(false),
             state: Mutex::new(State {
-                live: Some(Live::new(stream, export)),
+                link: Some(Link::new(stream, export)),
                 waiting: VecDeque::new(),
                 unsettled: Vec::new(),
                 outage: Outage {
@@ -169,7 +169,7 @@ impl Connection {
     /// Whether the server may still carry out something that changes the export.
     pub(super) fn may_change(&self) -> bool {
         let state = self.state();
-        !state.unsettled.is_empty() || state.live.as_ref().is_some_and(Live::may_change)
+        !state.unsettled.is_empty() || state.link.as_ref().is_some_and(Link::may_change)
     }
 
     /// Whether part of that was sent on a connection that has failed, so that it is never known when that has ended.
@@ -179,7 +179,7 @@ impl Connection {
 
     /// Whether there is something to do that is due to no operation.
     pub(super) fn wants_ticks(&self) -> bool {
-        self.state().live.is_none()
+        self.state().link.is_none()
     }
 
     /// Takes a call, which is sent by the next [`Connection::pump`].
@@ -194,7 +194,7 @@ impl Connection {
         if let Some(at) = state.waiting.iter().position(|call| is_it(call)) {
             return state.waiting.remove(at).into_iter().for_each(|call| fail(call, Errno::CANCELED));
         }
-        if let Some(sent) = state.live.iter_mut().flat_map(Live::sent_mut).find(|sent| is_it(&sent.call)) {
+        if let Some(sent) = state.link.iter_mut().flat_map(Link::sent_mut).find(|sent| is_it(&sent.call)) {
             sent.is_withdrawn = true;
         }
     }
@@ -209,8 +209,8 @@ impl Connection {
     pub(super) fn send(&self) -> Option<Watched> {
         let mut state = self.state();
         state.send(self);
-        let live = state.live.as_ref()?;
-        Some(Watched { socket: live.socket.clone(), wants_room: live.owes() })
+        let link = state.link.as_ref()?;
+        Some(Watched { socket: link.socket.clone(), wants_room: link.owes() })
     }
 
     /// Looks at deadlines, and tries to connect where there is no connection; to be called several times a second.
@@ -219,12 +219,12 @@ impl Connection {
         state.receive(self);
         let patience = self.options.give_up_after;
         // Of one that may still change something it is waited until it has.
-        if let Some(reason) = state.live.as_ref().and_then(|live| live.outlived(now, patience)) {
-            state.live.iter_mut().for_each(Live::disconnect);
+        if let Some(reason) = state.link.as_ref().and_then(|link| link.outlived(now, patience)) {
+            state.link.iter_mut().for_each(Link::disconnect);
             state.lost(self, reason, true);
         }
         state.send(self);
-        if state.live.is_some() {
+        if state.link.is_some() {
             return;
         }
         let outage = &mut state.outage;
@@ -264,7 +264,7 @@ impl Connection {
         self.flags.store(export.flags, Ordering::Relaxed);
         self.allocates.store(export.allocation.is_some(), Ordering::Relaxed);
         self.is_down.store(false, Ordering::Relaxed);
-        state.live = Some(Live::new(stream, export));
+        state.link = Some(Link::new(stream, export));
         state.outage.is_connecting = false;
         reactor::limited!(
             "connections to NBD servers that are back",
@@ -286,7 +286,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        state.live.iter_mut().for_each(Live::disconnect);
+        state.link.iter_mut().for_each(Link::disconnect);
     }
 }
 
@@ -312,11 +312,11 @@ impl Writes {
 impl State {
     fn receive(&mut self, of: &Connection) {
         let mut left = TURN_BYTES;
-        while let Some(live) = &mut self.live {
-            if left == 0 && !live.stream.holds_bytes() {
+        while let Some(link) = &mut self.link {
+            if left == 0 && !link.stream.holds_bytes() {
                 return;
             }
-            match live.receive() {
+            match link.receive() {
                 Received::Nothing => return,
                 Received::Something(bytes) => left = left.saturating_sub(bytes.max(RECEIVE_BYTES_MIN)),
                 Received::Violation(violation) => {
@@ -329,10 +329,10 @@ impl State {
                 }
                 Received::End { reason, is_settled } => return self.lost(of, &reason, is_settled),
             }
-            let mut finished = std::mem::take(&mut live.finished);
+            let mut finished = std::mem::take(&mut link.finished);
             finished.drain(..).for_each(|(sent, outcome)| self.finished(of, sent, outcome));
-            if let Some(live) = &mut self.live {
-                live.finished = finished;
+            if let Some(link) = &mut self.link {
+                link.finished = finished;
             }
         }
     }
@@ -343,11 +343,11 @@ impl State {
         let answer = match outcome {
             // It was not carried out; the next server is asked.
             Err(ESHUTDOWN) if !is_withdrawn => {
-                self.live.iter_mut().for_each(|live| live.is_ending = true);
+                self.link.iter_mut().for_each(|link| link.is_ending = true);
                 return self.waiting.push_front(call);
             }
             Err(number) => {
-                self.live.iter_mut().for_each(|live| live.has_answered = true);
+                self.link.iter_mut().for_each(|link| link.has_answered = true);
                 // It may have been for what others have written, and no flush reports it again.
                 if flushes || is_through && matches!(number, EIO | ENOSPC) {
                     self.lose(of, "the server has failed to make writes durable that it has acknowledged: they may be lost");
@@ -357,7 +357,7 @@ impl State {
             }
             Ok(answer) => answer,
         };
-        self.live.iter_mut().for_each(|live| live.has_answered = true);
+        self.link.iter_mut().for_each(|link| link.has_answered = true);
         if flushes {
             self.writes.durable = self.writes.durable.max(written);
         } else if changes(call.work) && !is_through {
@@ -388,20 +388,20 @@ impl State {
     /// Requests what a call is to do, or, of one that has been done, that it is made durable; the call, when the connection takes no
     /// more.
     fn request(&mut self, of: &Connection, mut call: Box<Call>, flushes: bool) -> Result<(), Box<Call>> {
-        let Some(live) = &mut self.live else { return Err(call) };
+        let Some(link) = &mut self.link else { return Err(call) };
         match call.work {
             Work::CompareAndWrite { .. } => fail(call, Errno::INVAL),
             // All writes were durable.
-            Work::Flush if !live.export.flushes() => Call::answered(call),
+            Work::Flush if !link.export.flushes() => Call::answered(call),
             // The server before this one could do more: what is longer than it takes is retried in shorter parts.
-            Work::Zero { len, .. } if !live.export.clears() && len > CHUNK_BYTES.into() => {
+            Work::Zero { len, .. } if !link.export.clears() && len > CHUNK_BYTES.into() => {
                 fail(call, Errno::AGAIN);
             }
-            Work::Extent { len, .. } if live.export.allocation.is_none() => {
+            Work::Extent { len, .. } if link.export.allocation.is_none() => {
                 call.found = Found::Extent { mapped: true, len };
                 Call::answered(call);
             }
-            _ => return live.request(call, flushes, self.writes.acknowledged, of.block_minimum),
+            _ => return link.request(call, flushes, self.writes.acknowledged, of.block_minimum),
         }
         Ok(())
     }
@@ -409,15 +409,15 @@ impl State {
     /// Sends what is owed, as far as the socket takes it.
     fn send(&mut self, of: &Connection) {
         loop {
-            while self.live.as_ref().is_some_and(Live::has_room) {
+            while self.link.as_ref().is_some_and(Link::has_room) {
                 let Some(call) = self.waiting.pop_front() else { break };
                 if let Err(call) = self.request(of, call, false) {
                     self.waiting.push_front(call);
                     break;
                 }
             }
-            let Some(live) = self.live.as_mut().filter(|live| live.owes()) else { return };
-            match live.send() {
+            let Some(link) = self.link.as_mut().filter(|link| link.owes()) else { return };
+            match link.send() {
                 Received::Something(_) => {}
                 Received::Nothing | Received::Violation(_) => return,
                 Received::End { reason, is_settled } => return self.lost(of, &reason, is_settled),
@@ -427,12 +427,12 @@ impl State {
 
     /// The connection has ended. `is_settled`: the server has ended it, and does nothing more of what was sent.
     fn lost(&mut self, of: &Connection, reason: &str, is_settled: bool) {
-        let Some(mut live) = self.live.take() else { return };
+        let Some(mut link) = self.link.take() else { return };
         // Lanes that watch it are woken.
-        live.socket.shutdown(Shutdown::Both);
-        let reason = live.fault.take().unwrap_or_else(|| reason.to_owned());
+        link.socket.shutdown(Shutdown::Both);
+        let reason = link.fault.take().unwrap_or_else(|| reason.to_owned());
         let mut count = 0;
-        for Sent { mut call, is_withdrawn, .. } in live.take_sent() {
+        for Sent { mut call, is_withdrawn, .. } in link.take_sent() {
             if changes(call.work) && !is_settled {
                 // It may still be carried out, after newer ones: nothing is written there any more.
                 self.unsettled.extend(call.guard.as_mut().map(Guard::part));
@@ -465,7 +465,7 @@ impl State {
             "the connection to the NBD server is lost"
         );
         self.outage.reason = reason;
-        if live.has_answered || live.since.elapsed() >= LASTS_MIN {
+        if link.has_answered || link.since.elapsed() >= LASTS_MIN {
             let now = Instant::now();
             (self.outage.since, self.outage.next_try, self.outage.pause) = (now, now, PAUSE_MIN);
         } else {
@@ -583,11 +583,11 @@ mod tests {
         server.write_all(&reply).unwrap();
         // The flush of what is to be durable is owed, and cannot be sent any more.
         connection.pump();
-        assert!(connection.state().live.is_some(), "the server may still write what it has");
+        assert!(connection.state().link.is_some(), "the server may still write what it has");
         drop(server);
         connection.pump();
         let state = connection.state();
-        assert!(state.live.is_none() && state.waiting.len() == 2, "now it is sent again");
+        assert!(state.link.is_none() && state.waiting.len() == 2, "now it is sent again");
     }
 
     #[test]
@@ -596,7 +596,7 @@ mod tests {
             let (connection, _server) = connection();
             let mut state = connection.state();
             let since = state.outage.since;
-            state.live.as_mut().unwrap().has_answered = has_answered;
+            state.link.as_mut().unwrap().has_answered = has_answered;
             state.lost(&connection, "the server has closed it", true);
             assert_eq!(state.outage.since == since, !has_answered);
             assert_eq!(state.outage.pause == PAUSE_MIN, has_answered);

@@ -38,7 +38,7 @@ impl Initiator {
         match kind {
             Kind::Query => {
                 let found = discover::found(frame)?;
-                self.settle(now, tag);
+                self.request_answered(now, tag);
                 self.found(&found, is_login)
             }
             Kind::Order { task, .. } => self.ordered(now, task, header, frame, place),
@@ -101,7 +101,7 @@ impl Initiator {
         if is_cut && matches!(kind, Kind::Move { .. }) {
             return None;
         }
-        self.settle(now, header.tag.get());
+        self.request_answered(now, header.tag.get());
         match kind {
             // Asked again, it would answer the same: nobody but the target knows how much there is.
             Kind::Ata(id) if is_cut => {
@@ -158,7 +158,7 @@ impl Initiator {
     }
 
     /// A request was answered.
-    fn settle(&mut self, now: Time, tag: u32) {
+    fn request_answered(&mut self, now: Time, tag: u32) {
         let Some(Piece { kind, sent_at, timeout, retries, .. }) = self.pieces.release(tag) else { return };
         (self.last_heard, self.quiet_since) = (now, now);
         // Queries are not answered by the device, and say nothing about its load.
@@ -319,7 +319,7 @@ impl Initiator {
             return None;
         }
         let (answer, to) = (asked.answer(header, frame), task.request.read);
-        self.settle(now, header.tag.get());
+        self.request_answered(now, header.tag.get());
         match answer {
             Answered::Failed(failure) => {
                 self.end(id, Some(failure));

@@ -1,6 +1,7 @@
 //! Registrations and reservation as bytes, to be kept across a restart (APTPL; SPC-4 section 5.13.5).
 
 use super::{Kind, NexusName, Registration, Reservation, Table, TargetPort, TransportId};
+use crate::state::encoding::{push_sized, push_u16, seal, take, take_sized, unseal};
 use crate::state::unit::Port;
 
 /// First bytes: what it is, and the version of the format. Target ports are named, since their relative identifiers
@@ -98,54 +99,6 @@ fn take_numbered(rest: &mut &[u8], ports: &[Port]) -> Option<TargetPort> {
     Some(if is_here { TargetPort::Here(id) } else { gone() })
 }
 
-/// The bytes with a checksum behind them.
-pub(crate) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
-    let sum = crc32(&bytes);
-    bytes.extend_from_slice(&sum.to_be_bytes());
-    bytes
-}
-
-/// What [`seal`] was given; `None` when it was not these bytes.
-pub(crate) fn unseal(sealed: &[u8]) -> Option<&[u8]> {
-    let (body, sum) = sealed.split_last_chunk()?;
-    (u32::from_be_bytes(*sum) == crc32(body)).then_some(body)
-}
-
-pub(crate) fn push_sized(bytes: &mut Vec<u8>, value: &[u8]) {
-    push_u16(bytes, u16::try_from(value.len()).unwrap_or(u16::MAX));
-    bytes.extend_from_slice(value);
-}
-
-pub(crate) fn take_sized<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let len = u16::from_be_bytes(take(rest)?);
-    let (value, left) = rest.split_at_checked(usize::from(len))?;
-    *rest = left;
-    Some(value)
-}
-
-fn push_u16(bytes: &mut Vec<u8>, value: u16) {
-    bytes.extend_from_slice(&value.to_be_bytes());
-}
-
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (first, left) = rest.split_first_chunk()?;
-    *rest = left;
-    Some(*first)
-}
-
-/// CRC-32 (IEEE 802.3), bit by bit: a few kilobytes at most.
-fn crc32(bytes: &[u8]) -> u32 {
-    let mut sum = u32::MAX;
-    for byte in bytes {
-        sum ^= u32::from(*byte);
-        for _ in 0..8 {
-            let carry = sum & 1 != 0;
-            sum = (sum >> 1) ^ if carry { 0xedb8_8320 } else { 0 };
-        }
-    }
-    !sum
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Access;
@@ -170,7 +123,6 @@ mod tests {
 
     #[test]
     fn what_is_kept_comes_back() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
         for kind in Kind::ALL {
             let table = table(3, Some((kind, 1)));
             let running = Table { generation: 7, ..table.clone() };

@@ -47,7 +47,7 @@ pub(super) struct Sent {
     pub(super) is_withdrawn: bool,
 }
 
-pub(super) struct Live {
+pub(super) struct Link {
     pub(super) socket: Arc<Socket>,
     pub(super) stream: Stream,
     pub(super) export: Export,
@@ -73,9 +73,9 @@ pub(super) struct Live {
     heard: Instant,
 }
 
-impl Live {
-    pub(super) fn new(stream: Stream, export: Export) -> Live {
-        Live {
+impl Link {
+    pub(super) fn new(stream: Stream, export: Export) -> Link {
+        Link {
             socket: stream.socket.clone(),
             stream,
             export,
@@ -290,20 +290,20 @@ mod tests {
     #[test]
     fn what_waits_to_be_sent_is_bounded_however_long_the_server_lags_behind() {
         let (stream, export, mut server) = plain(1 << 30);
-        let mut live = Live::new(stream, export);
+        let mut link = Link::new(stream, export);
         let mail = Mailbox::new().unwrap();
         let (mut taken, mut bytes) = (0, vec![0; STAGING_BYTES]);
         while taken < 32 << 20 {
-            while live.has_room() {
+            while link.has_room() {
                 let mut call = Call::new(&mail);
                 call.work = Work::Write { offset: 0, durable: false };
                 call.data = vec![1; STAGING_BYTES];
-                assert!(live.request(call, false, 0, 1).is_ok());
+                assert!(link.request(call, false, 0, 1).is_ok());
             }
-            live.send();
+            link.send();
             taken += server.read(&mut bytes).unwrap();
-            assert!(live.owes(), "it is never empty");
-            assert!(live.out.len() < 4 * OUT_BYTES_MAX, "after {taken} bytes");
+            assert!(link.owes(), "it is never empty");
+            assert!(link.out.len() < 4 * OUT_BYTES_MAX, "after {taken} bytes");
         }
     }
 }

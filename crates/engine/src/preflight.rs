@@ -1,4 +1,4 @@
-//! What this machine has for a configuration.
+//! Whether this machine has what a configuration needs.
 
 use config::{ByDevice, Fault, Lun, Protocol, StoreSpec};
 use rdma::verbs::{DeviceFacts, Transport};
@@ -20,9 +20,9 @@ pub(crate) const IMAGE_REMEDY: &str = "make a raw one of it: qemu-img convert -O
 
 /// This machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Host;
+pub struct Preflight;
 
-impl config::Host for Host {
+impl config::Preflight for Preflight {
     fn huge_pages(&self) -> Result<(), Fault> {
         huge_pages(std::fs::read_to_string(HUGE_PAGES).ok().as_deref())
     }

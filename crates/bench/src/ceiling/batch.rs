@@ -14,7 +14,7 @@ const PAYLOADS_MAX: usize = 512;
 const PADDING_BYTES: usize = 3;
 
 /// A batch on its way to a socket.
-pub(super) struct Output<'a> {
+pub(super) struct Batch<'a> {
     socket: &'a TcpStream,
     /// Headers, and the few data that are not payload.
     heads: Vec<u8>,
@@ -35,9 +35,9 @@ pub(super) fn payload(bytes_min: usize) -> Payload {
     vec![0x5a; bytes_min.max(bytes(PAYLOAD_BYTES) + PADDING_BYTES)].into()
 }
 
-impl<'a> Output<'a> {
-    pub(super) fn new(socket: &'a TcpStream, payload: Payload) -> Output<'a> {
-        Output { socket, heads: Vec::new(), pieces: Vec::new(), bytes: 0, payload, next: 0 }
+impl<'a> Batch<'a> {
+    pub(super) fn new(socket: &'a TcpStream, payload: Payload) -> Batch<'a> {
+        Batch { socket, heads: Vec::new(), pieces: Vec::new(), bytes: 0, payload, next: 0 }
     }
 
     /// Some bytes, and then `payload` bytes of the payload, at most [`PAYLOAD_BYTES`] and what fills its words.

@@ -1,0 +1,61 @@
+//! How state is kept as bytes: values with their lengths, and a checksum behind all.
+
+/// The bytes with a checksum behind them.
+pub(super) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = crc32(&bytes);
+    bytes.extend_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+/// What [`seal`] was given; `None` when it was not these bytes.
+pub(super) fn unseal(sealed: &[u8]) -> Option<&[u8]> {
+    let (body, sum) = sealed.split_last_chunk()?;
+    (u32::from_be_bytes(*sum) == crc32(body)).then_some(body)
+}
+
+/// A value with its length before it.
+pub(super) fn push_sized(bytes: &mut Vec<u8>, value: &[u8]) {
+    push_u16(bytes, u16::try_from(value.len()).unwrap_or(u16::MAX));
+    bytes.extend_from_slice(value);
+}
+
+/// Takes what [`push_sized`] was given; `None` when the bytes end before it does.
+pub(super) fn take_sized<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = u16::from_be_bytes(take(rest)?);
+    let (value, left) = rest.split_at_checked(usize::from(len))?;
+    *rest = left;
+    Some(value)
+}
+
+pub(super) fn push_u16(bytes: &mut Vec<u8>, value: u16) {
+    bytes.extend_from_slice(&value.to_be_bytes());
+}
+
+pub(super) fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, left) = rest.split_first_chunk()?;
+    *rest = left;
+    Some(*first)
+}
+
+/// CRC-32 (IEEE 802.3), bit by bit: a few kilobytes at most.
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut sum = u32::MAX;
+    for byte in bytes {
+        sum ^= u32::from(*byte);
+        for _ in 0..8 {
+            let carry = sum & 1 != 0;
+            sum = (sum >> 1) ^ if carry { 0xedb8_8320 } else { 0 };
+        }
+    }
+    !sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_is_that_of_ieee_802_3() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+}
