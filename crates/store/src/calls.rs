@@ -81,6 +81,11 @@ pub(crate) trait Medium: Send + Sync + 'static {
     /// It turned out that it compares and writes less than it seemed to.
     fn swaps_less(&self) {}
 
+    /// Whether the answer of a call counts: not once the medium has shut out who made it.
+    fn accepts(&self, _call: &Call) -> bool {
+        true
+    }
+
     /// Begins a call, which comes back to its mailbox; `Err`: it was not taken.
     fn start(&self, call: Box<Call>) -> Result<(), Box<Call>>;
 
@@ -98,6 +103,8 @@ pub(crate) struct Call {
     pub(crate) answer: i64,
     /// What was found.
     pub(crate) found: Found,
+    /// Which of its medium's clients, one after the other, made it.
+    pub(crate) client: u64,
     /// The operation that it belongs to: its place in the lane, and its number in the store.
     pub(crate) slot: usize,
     pub(crate) guard: Option<Guard>,
@@ -113,6 +120,7 @@ impl Call {
             mismatch: 0,
             answer: 0,
             found: Found::Nothing,
+            client: 0,
             slot: 0,
             guard: None,
             to,

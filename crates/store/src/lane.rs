@@ -141,6 +141,34 @@ pub trait Store: Send + Sync {
     fn describe(&self) -> String;
 }
 
+/// A store that daemons share, of which one at a time writes to it. Everything blocks, for a bounded time.
+pub trait Failover: Send + Sync {
+    /// The address of the client that it is to its cluster, as a blocklist has it; `None`: not known.
+    fn client(&self) -> Option<String>;
+
+    /// Has the cluster refuse what the clients at these addresses send, and takes the lock, also of one of these; then operations are
+    /// accepted. What any of them has sent cannot land over what is written from then on.
+    ///
+    /// # Errors
+    /// When somebody else has the lock, alive or not, or the cluster does not answer.
+    fn promote(&self, fence: &[String]) -> Result<(), String>;
+
+    /// Accepts no more operations, and releases the lock once those under way have ended.
+    ///
+    /// # Errors
+    /// When the lock could not be released: it is accepting none all the same.
+    fn demote(&self) -> Result<(), String>;
+
+    /// Whether the cluster refuses what this client sends. Then no operation of it is reported as done any more.
+    fn is_fenced(&self) -> bool;
+
+    /// Opens it again as another client, without the lock.
+    ///
+    /// # Errors
+    /// Why it does not open.
+    fn reopen(&self) -> Result<(), String>;
+}
+
 /// Opens lanes of a store for cores whose kernel is `I`.
 pub trait Backend<I: Io>: Store {
     /// A core's way into the store. `tags`: the first of [`LANE_TAGS`] consecutive completion tags that belong to

@@ -1,7 +1,7 @@
 //! Backing stores. A [`lane::Store`] is shared by cores; a [`lane::Lane`] is one core's private way into it.
 //!
 //! [`null`] reads as zeros, [`ram`] is memory, [`mod@file`] is a file or a block device, [`nbd`] an export of an NBD server,
-//! [`rbd`] an image on Ceph.
+//! [`rbd`] an image on Ceph. [`rados`] is where daemons that share one keep what they share.
 #![deny(unsafe_code)]
 
 pub mod error;
@@ -10,9 +10,11 @@ pub mod image;
 pub mod lane;
 pub mod nbd;
 pub mod null;
+pub mod rados;
 pub mod ram;
 pub mod rbd;
 
+mod bounded;
 mod calls;
 mod extents;
 mod granules;

@@ -11,9 +11,12 @@
 //! An image with the feature exclusive-lock is locked as long as it is open for writing. What a process that was killed has sent
 //! cannot land any more when the next one serves the image: librbd breaks the lock of a client that has died, and has the cluster
 //! refuse what it sent.
+//!
+//! An image that gateways share is opened without the lock, and locked and released as whoever decides that wants it ([`roles`]).
 
-mod open;
-mod sys;
+pub(crate) mod open;
+mod roles;
+pub(crate) mod sys;
 
 pub use open::{Options, examine, open};
 
@@ -21,12 +24,15 @@ use crate::calls::{Call, CallLane, Mailbox, Medium, Shared, Work};
 use crate::lane::{Backend, Lane, Store};
 use crate::range::Range;
 use crate::size::Size;
+use config::RbdImage;
 use reactor::io::{Io, Tag};
+use roles::Roles;
+use rustix::io::Errno;
 #[cfg(doc)]
 use scsi::storage::StoreError;
 use scsi::storage::{Found, Identity, Traits};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::{Duration, Instant};
 use sys::Image;
 
@@ -48,8 +54,13 @@ const DISCARD_BYTES: u32 = 64 << 10;
 /// An image: what its lanes share.
 pub struct RbdStore {
     name: String,
-    /// Until it is closed.
-    image: Option<Image>,
+    place: RbdImage,
+    options: Options,
+    /// Read for each call, which is little beside what librbd does for it, and written when the client becomes another one.
+    open: RwLock<Client>,
+    roles: Roles,
+    /// For threads that do what may hang.
+    itself: Weak<RbdStore>,
     shared: Arc<Shared>,
     size: AtomicU64,
     /// Bytes of which each piece lies in one object.
@@ -57,11 +68,19 @@ pub struct RbdStore {
     /// Whether librbd compares and writes more than a sector as one, as far as is known.
     swaps_objects: AtomicBool,
     read_only: bool,
-    identity: Option<Identity>,
-    give_up_after: Duration,
+    /// What its unit may be named by: no other image has it.
+    id: Option<Identity>,
     probe: Mutex<Probe>,
     /// The last probe failed, or has not been answered for too long.
     is_lost: AtomicBool,
+}
+
+/// What this process is to the cluster, until it is another client.
+struct Client {
+    /// Until it is closed.
+    image: Option<Arc<Image>>,
+    number: u64,
+    address: String,
 }
 
 /// The question whether the cluster is there: one at a time.
@@ -75,8 +94,16 @@ struct Probe {
 }
 
 impl RbdStore {
-    fn image(&self) -> &Image {
-        self.image.as_ref().expect("it is closed when it is dropped")
+    fn open(&self) -> RwLockReadGuard<'_, Client> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open_mut(&self) -> RwLockWriteGuard<'_, Client> {
+        self.open.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn image(&self) -> Arc<Image> {
+        self.open().image()
     }
 
     /// Asks whether the cluster is there, and what became of the last question. Does not block.
@@ -85,7 +112,9 @@ impl RbdStore {
         let now = Instant::now();
         let mut arrived = Vec::new();
         probe.mail.take(&mut arrived);
-        if let Some(call) = arrived.pop() {
+        let open = self.open();
+        for call in arrived.into_iter().filter(|call| call.client == open.number) {
+            self.notice_fence(&call);
             probe.asked = None;
             probe.failed =
                 u32::try_from(-call.answer).ok().filter(|number| *number != 0).map(open::error_text);
@@ -94,12 +123,12 @@ impl RbdStore {
             let mut call = Call::new(&probe.mail);
             call.work = Work::Read { offset: 0 };
             call.data.resize(PROBE_BYTES.min(usize::try_from(self.size()).unwrap_or(PROBE_BYTES)), 0);
-            if self.image().start(call).is_ok() {
+            if open.start(call).is_ok() {
                 (probe.asked, probe.next) = (Some(now), now + PROBE_INTERVAL);
             }
         }
         let silence = probe.asked.map_or(Duration::ZERO, |asked| now.saturating_duration_since(asked));
-        let is_silent = silence >= self.give_up_after;
+        let is_silent = silence >= self.options.give_up_after;
         self.is_lost.store(is_silent || probe.failed.is_some(), Ordering::Relaxed);
         let lost = |problem: &str| Err(format!("{}: {problem}", self.name));
         match &probe.failed {
@@ -109,9 +138,27 @@ impl RbdStore {
         }
     }
 
+    fn notice_fence(&self, call: &Call) {
+        if call.answer == -i64::from(Errno::SHUTDOWN.raw_os_error()) {
+            self.roles.fence();
+        }
+    }
+
     /// Whether the last question waits for its answer.
     fn is_asking(&self) -> bool {
         self.probe.lock().unwrap_or_else(PoisonError::into_inner).asked.is_some()
+    }
+}
+
+impl Client {
+    fn image(&self) -> Arc<Image> {
+        self.image.clone().expect("it is closed when its store is dropped")
+    }
+
+    /// Gives a call to librbd.
+    fn start(&self, mut call: Box<Call>) -> Result<(), Box<Call>> {
+        call.client = self.number;
+        self.image.as_ref().expect("it is closed when its store is dropped").start(call)
     }
 }
 
@@ -129,11 +176,11 @@ impl Medium for RbdStore {
     }
 
     fn is_lost(&self) -> bool {
-        self.shared.has_abandoned() || self.is_lost.load(Ordering::Relaxed)
+        !self.roles.accepts() || self.shared.has_abandoned() || self.is_lost.load(Ordering::Relaxed)
     }
 
     fn give_up_after(&self) -> Duration {
-        self.give_up_after
+        self.options.give_up_after
     }
 
     fn clear_bytes(&self) -> u64 {
@@ -157,8 +204,24 @@ impl Medium for RbdStore {
         self.swaps_objects.store(false, Ordering::Relaxed);
     }
 
+    /// Not what a client did that was shut out since, nor where it has lost its lock, which librbd reports as a read-only file system:
+    /// nothing is written to an image that was opened read-only.
+    fn accepts(&self, call: &Call) -> bool {
+        let open = self.open();
+        if call.client == open.number {
+            self.notice_fence(call);
+        }
+        let has_lost_its_lock = call.answer == -i64::from(Errno::ROFS.raw_os_error());
+        call.client == open.number && !self.roles.is_fenced() && !has_lost_its_lock
+    }
+
     fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
-        self.image().start(call)
+        let open = self.open();
+        // Whoever demotes it waits until nobody has it open in this way.
+        if !self.roles.accepts() {
+            return Err(call);
+        }
+        open.start(call)
     }
 }
 
@@ -175,12 +238,17 @@ impl Store for RbdStore {
             read_only: self.read_only,
             solid_state: true,
             cryptographic_erase: false,
-            identity: self.identity,
+            identity: self.id.filter(|_| self.options.names_unit),
         }
     }
 
     fn refresh(&self) -> Result<Option<Traits>, String> {
-        self.probe()?;
+        let answer = self.probe();
+        // Nobody needs it now, and those that decide who does look after it.
+        if self.options.standby && !self.roles.accepts() {
+            return Ok(None);
+        }
+        answer?;
         // The size is asked of the cluster when the image has changed: that hangs where it is out of reach.
         if self.is_asking() {
             return Ok(None);
@@ -210,20 +278,25 @@ impl Drop for RbdStore {
     fn drop(&mut self) {
         // An answer that comes now, or was not looked at, holds the mailbox that it lies in.
         self.probe.get_mut().unwrap_or_else(PoisonError::into_inner).mail.close();
-        let count = |change: fn(&mut usize)| {
-            change(&mut CLOSING.0.lock().unwrap_or_else(PoisonError::into_inner));
-            CLOSING.1.notify_all();
-        };
-        let image = self.image.take();
-        count(|closing| *closing += 1);
-        let thread = std::thread::Builder::new().name("rbd-close".into()).spawn(move || {
-            drop(image);
-            count(|closing| *closing -= 1);
-        });
-        if thread.is_err() {
-            // It was closed here, by dropping what the thread was to do.
-            count(|closing| *closing -= 1);
-        }
+        let image = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).image.take();
+        close(image);
+    }
+}
+
+/// Closes an image on a thread.
+fn close(image: Option<Arc<Image>>) {
+    let count = |change: fn(&mut usize)| {
+        change(&mut CLOSING.0.lock().unwrap_or_else(PoisonError::into_inner));
+        CLOSING.1.notify_all();
+    };
+    count(|closing| *closing += 1);
+    let thread = std::thread::Builder::new().name("rbd-close".into()).spawn(move || {
+        drop(image);
+        count(|closing| *closing -= 1);
+    });
+    if thread.is_err() {
+        // It was closed here, by dropping what the thread was to do.
+        count(|closing| *closing -= 1);
     }
 }
 

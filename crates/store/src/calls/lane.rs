@@ -167,7 +167,10 @@ impl<M: Medium> CallLane<M> {
                 self.has_started = true;
                 self.watch(io);
             }
-            Err(call) => self.finish(slot, Some(call), Err(StoreError::Busy), done),
+            Err(call) => {
+                let error = if self.store.is_lost() { StoreError::Unavailable } else { StoreError::Busy };
+                self.finish(slot, Some(call), Err(error), done);
+            }
         }
     }
 
@@ -214,6 +217,9 @@ impl<M: Medium> CallLane<M> {
     }
 
     fn answered<I: Io>(&mut self, io: &mut I, slot: usize, call: Box<Call>, done: &mut Vec<(OpId, Outcome)>) {
+        if !self.store.accepts(&call) {
+            return self.finish(slot, Some(call), Err(StoreError::Unavailable), done);
+        }
         let size = self.store.size();
         let flight = self.flights[slot].as_mut().expect("a call belongs to an operation");
         flight.since = io.now();

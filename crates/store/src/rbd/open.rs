@@ -1,17 +1,18 @@
 //! Opening an image, with words that help when that fails.
 
-use super::sys::{self, Cluster, Image, c_text};
-use super::{Probe, RbdStore};
+use super::roles::Roles;
+use super::sys::{self, Cluster, Image, Pool, c_text};
+use super::{Client, Probe, RbdStore};
 use crate::calls::{Mailbox, Shared};
 use crate::error::OpenError;
 use config::RbdImage;
 use config::names::identity;
 use rustix::io::Errno;
 use scsi::storage::Identity;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 /// How long connecting waits for a monitor, in seconds; by default that is five minutes.
@@ -21,12 +22,18 @@ const CONNECT_SECONDS: &CStr = c"15";
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 
 /// Options of librbd that an image or a pool may have otherwise, which comes first, and what would follow.
-const NEEDED: [(&CStr, &CStr, &str); 3] = [
+const NEEDED: [(&CStr, &CStr, &str); 4] = [
     (c"rbd_cache", c"false", LOSES_WRITES),
     (c"rbd_persistent_cache_mode", c"disabled", LOSES_WRITES),
     (c"rbd_non_blocking_aio", c"true", "a core could wait for the cluster"),
+    (c"rbd_blocklist_on_break_lock", c"true", LANDS_LATE),
 ];
 const LOSES_WRITES: &str = "acknowledged writes could be lost";
+const LANDS_LATE: &str = "writes of a client whose lock was broken could overwrite newer ones";
+
+/// How long a client stays shut out, which is a year: one that was paused must not write when it continues. librbd has it an hour;
+/// what Ceph 16 sends for `rbd_blocklist_expire_seconds` is refused by its own monitors.
+pub(super) const BLOCKLIST_SECONDS: u32 = 31_536_000;
 
 /// Of librados: a call that ended sooner than its request could land after newer ones.
 const OSD_TIMEOUT: (&CStr, &CStr) = (c"rados_osd_op_timeout", c"0");
@@ -42,12 +49,14 @@ pub struct Options {
     pub names_unit: bool,
     /// How long an operation waits for the cluster.
     pub give_up_after: Duration,
+    /// It is opened without the lock, and accepts no operations until it is promoted (see [`crate::lane::Failover`]).
+    pub standby: bool,
 }
 
 impl Options {
     /// For blocks of this size.
     pub fn new(block_bytes: u32, read_only: bool) -> Options {
-        Options { read_only, block_bytes, names_unit: false, give_up_after: GIVE_UP_AFTER }
+        Options { read_only, block_bytes, names_unit: false, give_up_after: GIVE_UP_AFTER, standby: false }
     }
 }
 
@@ -75,9 +84,8 @@ pub fn examine(image: &RbdImage) -> Result<(), OpenError> {
 pub fn open(place: &RbdImage, options: Options) -> Result<Arc<RbdStore>, OpenError> {
     examine(place)?;
     let read_only = options.read_only || place.snapshot.is_some();
-    let image = open_image(place, read_only)?;
-    check_options(place, &image)?;
-    if !read_only {
+    let (image, client) = open_client(place, options)?;
+    if !read_only && !options.standby {
         lock(place, &image)?;
     }
     let asked = |what: &'static str| {
@@ -86,27 +94,31 @@ pub fn open(place: &RbdImage, options: Options) -> Result<Arc<RbdStore>, OpenErr
     let size = image.size().map_err(asked("its size"))?;
     check_size(place, size, options.block_bytes)?;
     let stripe_unit = image.stripe_unit().map_err(asked("its striping"))?.max(1);
-    let named =
-        options.names_unit.then(|| name(place, &image)).transpose().map_err(asked("its identifier"))?;
+    let is_named = options.names_unit || options.standby;
+    let id = is_named.then(|| name(place, &image)).transpose().map_err(asked("its identifier"))?;
     let no_memory =
         |error| fault(place, format!("cannot reserve memory: {error}"), "raise the limits (ulimit -v, -n)");
     let mail = Mailbox::new().map_err(no_memory)?;
-    Ok(Arc::new(RbdStore {
+    let shared = Shared::new().map_err(no_memory)?;
+    Ok(Arc::new_cyclic(|itself| RbdStore {
+        itself: itself.clone(),
         name: place.to_string(),
-        image: Some(image),
-        shared: Shared::new().map_err(no_memory)?,
+        place: place.clone(),
+        options,
+        open: RwLock::new(Client { image: Some(Arc::new(image)), number: 0, address: client }),
+        roles: Roles::new(!options.standby),
+        shared,
         size: AtomicU64::new(size),
         stripe_unit,
         swaps_objects: AtomicBool::new(true),
         read_only,
-        identity: named,
-        give_up_after: options.give_up_after,
+        id,
         probe: Mutex::new(Probe { mail, asked: None, next: Instant::now(), failed: None }),
         is_lost: AtomicBool::new(false),
     }))
 }
 
-const SEE_CEPH: &str = "see the state of the cluster (ceph -s)";
+pub(super) const SEE_CEPH: &str = "see the state of the cluster (ceph -s)";
 
 fn library(place: &RbdImage) -> Result<&'static sys::Library, OpenError> {
     sys::library().map_err(|missing| {
@@ -115,12 +127,26 @@ fn library(place: &RbdImage) -> Result<&'static sys::Library, OpenError> {
     })
 }
 
-fn open_image(place: &RbdImage, read_only: bool) -> Result<Image, OpenError> {
-    let cluster = connect(place)?;
-    let named =
-        |name: &str| c_text(name).map_err(|_| fault(place, "a name has a NUL character", "correct the name"));
-    let namespace = place.namespace.as_deref().map(named).transpose()?;
-    let pool = cluster.pool(&named(&place.pool)?, namespace.as_deref()).map_err(|error| {
+/// The image as a new client has it, which it is safe to use, and the client's address; it is not locked.
+pub(super) fn open_client(place: &RbdImage, options: Options) -> Result<(Image, String), OpenError> {
+    let read_only = options.read_only || place.snapshot.is_some();
+    let image = open_image(place, read_only)?;
+    check_options(place, &image)?;
+    if options.standby && !read_only && !has_lock(place, &image)? {
+        let remedy = "let it have one (rbd feature enable POOL/IMAGE exclusive-lock)";
+        return Err(fault(place, "it has no exclusive lock, and is shared by gateways", remedy));
+    }
+    let client = image
+        .cluster()
+        .address()
+        .map_err(|error| fault(place, format!("its client's address: {}", text(error)), SEE_CEPH))?;
+    Ok((image, client))
+}
+
+/// The pool in which an image lies.
+pub(crate) fn find_pool(place: &RbdImage, cluster: Cluster) -> Result<Pool, OpenError> {
+    let namespace = place.namespace.as_deref().map(|name| c_name(place, name)).transpose()?;
+    cluster.pool(&c_name(place, &place.pool)?, namespace.as_deref()).map_err(|error| {
         match Errno::from_raw_os_error(error) {
             Errno::NOENT => fault(
                 place,
@@ -129,9 +155,18 @@ fn open_image(place: &RbdImage, read_only: bool) -> Result<Image, OpenError> {
             ),
             _ => fault(place, format!("pool {}: {}", place.pool, text(error)), SEE_CEPH),
         }
-    })?;
-    let snapshot = place.snapshot.as_deref().map(named).transpose()?;
-    pool.image(&named(&place.image)?, snapshot.as_deref(), read_only).map_err(|error| {
+    })
+}
+
+fn c_name(place: &RbdImage, name: &str) -> Result<CString, OpenError> {
+    c_text(name).map_err(|_| fault(place, "a name has a NUL character", "correct the name"))
+}
+
+fn open_image(place: &RbdImage, read_only: bool) -> Result<Image, OpenError> {
+    let needed = NEEDED.map(|(option, value, _)| (option, value));
+    let pool = find_pool(place, connect(place, &[&needed[..], &[OSD_TIMEOUT]].concat())?)?;
+    let snapshot = place.snapshot.as_deref().map(|name| c_name(place, name)).transpose()?;
+    pool.image(&c_name(place, &place.image)?, snapshot.as_deref(), read_only).map_err(|error| {
         let folder = match &place.namespace {
             Some(namespace) => format!("{}/{namespace}", place.pool),
             None => place.pool.clone(),
@@ -157,7 +192,8 @@ fn open_image(place: &RbdImage, read_only: bool) -> Result<Image, OpenError> {
 
 const CAPS: &str = "give the client the rights of a writer (ceph auth caps client.NAME mon 'profile rbd' osd 'profile rbd pool=POOL')";
 
-fn connect(place: &RbdImage) -> Result<Cluster, OpenError> {
+/// A client of the cluster, with these options.
+pub(crate) fn connect(place: &RbdImage, options: &[(&CStr, &CStr)]) -> Result<Cluster, OpenError> {
     let library = library(place)?;
     let client = format!("client.{}", place.client.as_deref().unwrap_or("admin"));
     let failed =
@@ -183,9 +219,7 @@ fn connect(place: &RbdImage) -> Result<Cluster, OpenError> {
             .map_err(|error| failed("keyring", error, "correct keyring="))?;
         set(c"keyring", &path)?;
     }
-    for (option, value) in NEEDED.map(|(option, value, _)| (option, value)).into_iter().chain([OSD_TIMEOUT]) {
-        set(option, value)?;
-    }
+    options.iter().try_for_each(|(option, value)| set(option, value))?;
     set(c"client_mount_timeout", CONNECT_SECONDS)?;
     cluster.connect().map_err(|error| match Errno::from_raw_os_error(error) {
         Errno::TIMEDOUT => fault(
@@ -220,10 +254,12 @@ fn check_options(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
     Ok(())
 }
 
+fn has_lock(place: &RbdImage, image: &Image) -> Result<bool, OpenError> {
+    image.has_lock().map_err(|error| fault(place, format!("its features: {}", text(error)), SEE_CEPH))
+}
+
 fn lock(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
-    let has_lock =
-        image.has_lock().map_err(|error| fault(place, format!("its features: {}", text(error)), SEE_CEPH))?;
-    if !has_lock {
+    if !has_lock(place, image)? {
         tracing::warn!(
             image = %place,
             "the image has no exclusive lock: nothing prevents other clients from writing to it, nor late writes of a daemon that \
@@ -231,6 +267,8 @@ fn lock(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
         );
         return Ok(());
     }
+    let lock_error = |error| fault(place, format!("it cannot be locked: {}", text(error)), SEE_CEPH);
+    let before = image.lock_owner().map_err(lock_error)?;
     image.lock().map_err(|error| match Errno::from_raw_os_error(error) {
         Errno::ROFS | Errno::BUSY | Errno::TIMEDOUT | Errno::AGAIN => fault(
             place,
@@ -238,8 +276,10 @@ fn lock(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
             "end that one (rbd status and rbd lock ls show it), or use it read-only (ro); one that was killed lets go within half a minute",
         ),
         Errno::PERM | Errno::ACCESS => fault(place, format!("it cannot be locked: {}", text(error)), CAPS),
-        _ => fault(place, format!("it cannot be locked: {}", text(error)), SEE_CEPH),
-    })
+        _ => lock_error(error),
+    })?;
+    // Its owner has died, as far as the cluster knows, and librbd has shut it out.
+    before.map_or(Ok(()), |owner| image.cluster().blocklist(&owner, BLOCKLIST_SECONDS)).map_err(lock_error)
 }
 
 fn check_size(place: &RbdImage, size: u64, block_bytes: u32) -> Result<(), OpenError> {
@@ -255,7 +295,7 @@ fn check_size(place: &RbdImage, size: u64, block_bytes: u32) -> Result<(), OpenE
 }
 
 /// The names of its unit: of the cluster, the image and the snapshot, so that it has the same wherever it is served.
-fn name(place: &RbdImage, image: &Image) -> Result<Identity, i32> {
+pub(super) fn name(place: &RbdImage, image: &Image) -> Result<Identity, i32> {
     let snapshot = match &place.snapshot {
         Some(name) => format!("\0{}", image.snapshot_id(&c_text(name.as_str())?)?),
         None => String::new(),
@@ -268,22 +308,23 @@ fn name(place: &RbdImage, image: &Image) -> Result<Identity, i32> {
 }
 
 /// The words of an error's number.
-pub(super) fn error_text(number: u32) -> String {
+pub(crate) fn error_text(number: u32) -> String {
     text(i32::try_from(number).unwrap_or(i32::MAX))
 }
 
-fn text(error: i32) -> String {
+pub(super) fn text(error: i32) -> String {
     match Errno::from_raw_os_error(error) {
         // What an OSD answers to a client that is on the blocklist.
         Errno::SHUTDOWN => {
-            "the cluster has shut this client out, as another one has broken its lock (ceph osd blocklist ls); restart this daemon once \
-             that one has ended"
+            "the cluster has shut this client out, as another one has broken its lock (ceph osd blocklist ls); once that one has ended, \
+             remove the LUN and add it again, or restart this daemon: what initiators have in their caches may be older than what the \
+             other one wrote"
                 .into()
         }
         error => std::io::Error::from(error).to_string(),
     }
 }
 
-fn fault(place: &RbdImage, problem: impl std::fmt::Display, remedy: &str) -> OpenError {
+pub(super) fn fault(place: &RbdImage, problem: impl std::fmt::Display, remedy: &str) -> OpenError {
     OpenError::new(place, problem, remedy)
 }

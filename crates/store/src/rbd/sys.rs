@@ -5,6 +5,10 @@
 //! librbd from [`Image::start`] until it comes back, whatever happens to whoever started it, and never names the arena.
 #![allow(unsafe_code, reason = "the interfaces are C")]
 
+mod objects;
+
+pub(crate) use objects::Watch;
+
 use crate::calls::{Call, Work};
 use libloading::os::unix::{Library as Shared, RTLD_NOW};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -27,6 +31,10 @@ const ID_BYTES: usize = 128;
 
 type Handle = *mut c_void;
 type Callback = unsafe extern "C" fn(Handle, *mut c_void);
+/// `rados_watchcb2_t`.
+type NoticeCallback = unsafe extern "C" fn(*mut c_void, u64, u64, u64, *mut c_void, usize);
+/// `rados_watcherrcb_t`.
+type LossCallback = unsafe extern "C" fn(*mut c_void, u64, c_int);
 
 /// `rbd_config_option_t`.
 #[repr(C)]
@@ -39,7 +47,7 @@ struct ConfigOption {
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?, in $library:ident;)*) => {
         /// The functions of both libraries, by their names.
-        pub(super) struct Library {
+        pub(crate) struct Library {
             $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
@@ -79,9 +87,30 @@ functions! {
     rados_connect: fn(Handle) -> c_int, in Rados;
     rados_cluster_fsid: fn(Handle, *mut c_char, usize) -> c_int, in Rados;
     rados_shutdown: fn(Handle), in Rados;
+    rados_getaddrs: fn(Handle, *mut *mut c_char) -> c_int, in Rados;
+    rados_buffer_free: fn(*mut c_char), in Rados;
+    rados_blocklist_add: fn(Handle, *mut c_char, u32) -> c_int, in Rados;
+    rados_wait_for_latest_osdmap: fn(Handle) -> c_int, in Rados;
     rados_ioctx_create: fn(Handle, *const c_char, *mut Handle) -> c_int, in Rados;
     rados_ioctx_set_namespace: fn(Handle, *const c_char), in Rados;
     rados_ioctx_destroy: fn(Handle), in Rados;
+    rados_aio_create_completion2: fn(*mut c_void, Option<Callback>, *mut Handle) -> c_int, in Rados;
+    rados_aio_wait_for_complete: fn(Handle) -> c_int, in Rados;
+    rados_aio_get_return_value: fn(Handle) -> c_int, in Rados;
+    rados_aio_get_version: fn(Handle) -> u64, in Rados;
+    rados_aio_release: fn(Handle), in Rados;
+    rados_aio_read: fn(Handle, *const c_char, Handle, *mut c_char, usize, u64) -> c_int, in Rados;
+    rados_create_write_op: fn() -> Handle, in Rados;
+    rados_write_op_create: fn(Handle, c_int, *const c_char), in Rados;
+    rados_write_op_assert_version: fn(Handle, u64), in Rados;
+    rados_write_op_write_full: fn(Handle, *const c_char, usize), in Rados;
+    rados_aio_write_op_operate: fn(Handle, Handle, Handle, *const c_char, *mut c_void, c_int) -> c_int, in Rados;
+    rados_release_write_op: fn(Handle), in Rados;
+    rados_watch3: fn(Handle, *const c_char, *mut u64, NoticeCallback, LossCallback, u32, *mut c_void) -> c_int, in Rados;
+    rados_unwatch2: fn(Handle, u64) -> c_int, in Rados;
+    rados_watch_flush: fn(Handle) -> c_int, in Rados;
+    rados_notify2: fn(Handle, *const c_char, *const c_char, c_int, u64, *mut *mut c_char, *mut usize) -> c_int, in Rados;
+    rados_notify_ack: fn(Handle, *const c_char, u64, u64, *const c_char, c_int) -> c_int, in Rados;
     rbd_open: fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int, in Rbd;
     rbd_open_read_only: fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int, in Rbd;
     rbd_close: fn(Handle) -> c_int, in Rbd;
@@ -91,6 +120,12 @@ functions! {
     rbd_get_stripe_unit: fn(Handle, *mut u64) -> c_int, in Rbd;
     rbd_snap_get_id: fn(Handle, *const c_char, *mut u64) -> c_int, in Rbd;
     rbd_lock_acquire: fn(Handle, c_uint) -> c_int, in Rbd;
+    rbd_lock_release: fn(Handle) -> c_int, in Rbd;
+    rbd_is_exclusive_lock_owner: fn(Handle, *mut c_int) -> c_int, in Rbd;
+    rbd_lock_get_owners: fn(Handle, *mut c_uint, *mut *mut c_char, *mut usize) -> c_int, in Rbd;
+    rbd_lock_get_owners_cleanup: fn(*mut *mut c_char, usize), in Rbd;
+    rbd_lock_break: fn(Handle, c_uint, *const c_char) -> c_int, in Rbd;
+    rbd_flush: fn(Handle) -> c_int, in Rbd;
     rbd_config_image_list: fn(Handle, *mut ConfigOption, *mut c_int) -> c_int, in Rbd;
     rbd_config_image_list_cleanup: fn(*mut ConfigOption, c_int), in Rbd;
     rbd_aio_create_completion: fn(*mut c_void, Callback, *mut Handle) -> c_int, in Rbd;
@@ -107,7 +142,7 @@ functions! {
 ///
 /// # Errors
 /// What is missing, as the loader says it.
-pub(super) fn library() -> Result<&'static Library, &'static str> {
+pub(crate) fn library() -> Result<&'static Library, &'static str> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     LIBRARY.get_or_init(Library::load).as_ref().map_err(String::as_str)
 }
@@ -124,7 +159,7 @@ fn checked(result: c_int) -> Result<c_int, i32> {
 }
 
 /// A client of a cluster; not connected at first.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     library: &'static Library,
     cluster: Handle,
 }
@@ -136,7 +171,7 @@ unsafe impl Sync for Cluster {}
 
 impl Cluster {
     /// The client of this name, as `client.admin`.
-    pub(super) fn new(library: &'static Library, client: &CStr) -> Result<Cluster, i32> {
+    pub(crate) fn new(library: &'static Library, client: &CStr) -> Result<Cluster, i32> {
         let mut cluster = null_mut();
         // SAFETY: the texts end with 0, and the library writes the handle.
         checked(unsafe { (library.rados_create2)(&raw mut cluster, c"ceph".as_ptr(), client.as_ptr(), 0) })?;
@@ -144,35 +179,60 @@ impl Cluster {
     }
 
     /// Reads a configuration file; `None`: that of Ceph's usual places.
-    pub(super) fn read_file(&self, path: Option<&CStr>) -> Result<(), i32> {
+    pub(crate) fn read_file(&self, path: Option<&CStr>) -> Result<(), i32> {
         let path = path.map_or(std::ptr::null(), CStr::as_ptr);
         // SAFETY: the handle lives, and the path ends with 0 or is null.
         checked(unsafe { (self.library.rados_conf_read_file)(self.cluster, path) }).map(drop)
     }
 
     /// Sets an option of the configuration.
-    pub(super) fn set(&self, option: &CStr, value: &CStr) -> Result<(), i32> {
+    pub(crate) fn set(&self, option: &CStr, value: &CStr) -> Result<(), i32> {
         // SAFETY: the handle lives, and the texts end with 0.
         checked(unsafe { (self.library.rados_conf_set)(self.cluster, option.as_ptr(), value.as_ptr()) })
             .map(drop)
     }
 
     /// Connects; blocks.
-    pub(super) fn connect(&self) -> Result<(), i32> {
+    pub(crate) fn connect(&self) -> Result<(), i32> {
         // SAFETY: the handle lives.
         checked(unsafe { (self.library.rados_connect)(self.cluster) }).map(drop)
     }
 
     /// The identifier of the cluster.
-    pub(super) fn fsid(&self) -> Result<String, i32> {
+    pub(crate) fn fsid(&self) -> Result<String, i32> {
         text(|bytes, len| {
             // SAFETY: the handle lives, and the library writes `len` bytes at most.
             unsafe { (self.library.rados_cluster_fsid)(self.cluster, bytes, len) }
         })
     }
 
+    /// This client's address, as a blocklist has it.
+    pub(crate) fn address(&self) -> Result<String, i32> {
+        let mut address = null_mut();
+        // SAFETY: the handle lives, and the library writes a text that it allocated.
+        checked(unsafe { (self.library.rados_getaddrs)(self.cluster, &raw mut address) })?;
+        // SAFETY: the text ends with 0, and is freed below.
+        let owned = unsafe { CStr::from_ptr(address) }.to_string_lossy().into_owned();
+        // SAFETY: it is as the library made it.
+        unsafe { (self.library.rados_buffer_free)(address) };
+        Ok(owned)
+    }
+
+    /// Has the OSDs refuse what the client of this address sends; blocks until the monitors have agreed.
+    pub(crate) fn blocklist(&self, client: &CStr, seconds: u32) -> Result<(), i32> {
+        let client = client.as_ptr().cast_mut();
+        // SAFETY: the handle lives; the text ends with 0, and the library only reads it.
+        checked(unsafe { (self.library.rados_blocklist_add)(self.cluster, client, seconds) }).map(drop)
+    }
+
+    /// Waits until this client has the monitors' latest map of the OSDs.
+    pub(crate) fn wait_for_latest_map(&self) -> Result<(), i32> {
+        // SAFETY: the handle lives.
+        checked(unsafe { (self.library.rados_wait_for_latest_osdmap)(self.cluster) }).map(drop)
+    }
+
     /// A pool, and a namespace in it.
-    pub(super) fn pool(self, name: &CStr, namespace: Option<&CStr>) -> Result<Pool, i32> {
+    pub(crate) fn pool(self, name: &CStr, namespace: Option<&CStr>) -> Result<Pool, i32> {
         let mut pool = null_mut();
         // SAFETY: the handle lives, the name ends with 0, and the library writes the handle.
         checked(unsafe { (self.library.rados_ioctx_create)(self.cluster, name.as_ptr(), &raw mut pool) })?;
@@ -192,7 +252,7 @@ impl Drop for Cluster {
 }
 
 /// A pool of a cluster. Dropped before its cluster: fields are, in this order, after the value itself.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     pool: Handle,
     cluster: Cluster,
 }
@@ -204,7 +264,7 @@ unsafe impl Sync for Pool {}
 
 impl Pool {
     /// Opens an image, or a snapshot of it; blocks.
-    pub(super) fn image(self, name: &CStr, snapshot: Option<&CStr>, read_only: bool) -> Result<Image, i32> {
+    pub(crate) fn image(self, name: &CStr, snapshot: Option<&CStr>, read_only: bool) -> Result<Image, i32> {
         let library = self.cluster.library;
         let open = if read_only { library.rbd_open_read_only } else { library.rbd_open };
         let (mut image, snapshot) = (null_mut(), snapshot.map_or(std::ptr::null(), CStr::as_ptr));
@@ -222,7 +282,7 @@ impl Drop for Pool {
 }
 
 /// An open image. To drop it closes it, which waits for its calls.
-pub(super) struct Image {
+pub(crate) struct Image {
     image: Handle,
     pool: Pool,
 }
@@ -233,7 +293,7 @@ unsafe impl Send for Image {}
 unsafe impl Sync for Image {}
 
 impl Image {
-    pub(super) fn cluster(&self) -> &Cluster {
+    pub(crate) fn cluster(&self) -> &Cluster {
         &self.pool.cluster
     }
 
@@ -248,24 +308,24 @@ impl Image {
     }
 
     /// Bytes; asks the cluster only if the image has changed.
-    pub(super) fn size(&self) -> Result<u64, i32> {
+    pub(crate) fn size(&self) -> Result<u64, i32> {
         self.number(self.library().rbd_get_size)
     }
 
     /// Bytes of which each piece lies in one object.
-    pub(super) fn stripe_unit(&self) -> Result<u64, i32> {
+    pub(crate) fn stripe_unit(&self) -> Result<u64, i32> {
         self.number(self.library().rbd_get_stripe_unit)
     }
 
     /// The identifier, which no other image of the cluster has.
-    pub(super) fn id(&self) -> Result<String, i32> {
+    pub(crate) fn id(&self) -> Result<String, i32> {
         text(|bytes, len| {
             // SAFETY: the image is open, and the library writes `len` bytes at most.
             unsafe { (self.library().rbd_get_id)(self.image, bytes, len) }
         })
     }
 
-    pub(super) fn snapshot_id(&self, name: &CStr) -> Result<u64, i32> {
+    pub(crate) fn snapshot_id(&self, name: &CStr) -> Result<u64, i32> {
         let mut id = 0;
         // SAFETY: the image is open, the name ends with 0, and the library writes one number.
         checked(unsafe { (self.library().rbd_snap_get_id)(self.image, name.as_ptr(), &raw mut id) })
@@ -273,19 +333,67 @@ impl Image {
     }
 
     /// Whether it can be locked against other clients.
-    pub(super) fn has_lock(&self) -> Result<bool, i32> {
+    pub(crate) fn has_lock(&self) -> Result<bool, i32> {
         Ok(self.number(self.library().rbd_get_features)? & FEATURE_EXCLUSIVE_LOCK != 0)
     }
 
     /// Locks it until it is closed: other clients that are alive are not asked to write. The lock of one that has died is
     /// broken, and the cluster takes nothing from it any more. Blocks.
-    pub(super) fn lock(&self) -> Result<(), i32> {
+    pub(crate) fn lock(&self) -> Result<(), i32> {
         // SAFETY: the image is open.
         checked(unsafe { (self.library().rbd_lock_acquire)(self.image, LOCK_EXCLUSIVE) }).map(drop)
     }
 
+    /// Releases the lock, after what was begun has ended. Blocks.
+    pub(crate) fn unlock(&self) -> Result<(), i32> {
+        // SAFETY: the image is open.
+        checked(unsafe { (self.library().rbd_lock_release)(self.image) }).map(drop)
+    }
+
+    /// Whether this client has the lock. Blocks.
+    pub(crate) fn owns_lock(&self) -> Result<bool, i32> {
+        let mut owns = 0;
+        // SAFETY: the image is open, and the library writes one number.
+        checked(unsafe { (self.library().rbd_is_exclusive_lock_owner)(self.image, &raw mut owns) })?;
+        Ok(owns != 0)
+    }
+
+    /// The address of the client that has the lock. Blocks.
+    pub(crate) fn lock_owner(&self) -> Result<Option<CString>, i32> {
+        let (mut mode, mut owner, mut count) = (LOCK_EXCLUSIVE, null_mut(), 1);
+        // SAFETY: the image is open, and the library writes no more than `count` texts, and how many they are.
+        let found = unsafe {
+            (self.library().rbd_lock_get_owners)(self.image, &raw mut mode, &raw mut owner, &raw mut count)
+        };
+        match checked(found) {
+            Err(error) if error == rustix::io::Errno::NOENT.raw_os_error() => return Ok(None),
+            result => result?,
+        };
+        if count == 0 {
+            return Ok(None);
+        }
+        // SAFETY: the text ends with 0, and is freed below.
+        let owned = unsafe { CStr::from_ptr(owner) }.to_owned();
+        // SAFETY: the list is as the library made it.
+        unsafe { (self.library().rbd_lock_get_owners_cleanup)(&raw mut owner, count) };
+        Ok(Some(owned))
+    }
+
+    /// Breaks the lock of a client that has it, after the cluster has been made to take nothing from it any more. Blocks.
+    pub(crate) fn break_lock(&self, owner: &CStr) -> Result<(), i32> {
+        // SAFETY: the image is open, and the text ends with 0.
+        checked(unsafe { (self.library().rbd_lock_break)(self.image, LOCK_EXCLUSIVE, owner.as_ptr()) })
+            .map(drop)
+    }
+
+    /// Waits for the writes that were begun.
+    pub(crate) fn flush(&self) -> Result<(), i32> {
+        // SAFETY: the image is open.
+        checked(unsafe { (self.library().rbd_flush)(self.image) }).map(drop)
+    }
+
     /// The value of an option as it holds for this image, whose own configuration and whose pool's come before ours.
-    pub(super) fn option(&self, name: &CStr) -> Result<Option<String>, i32> {
+    pub(crate) fn option(&self, name: &CStr) -> Result<Option<String>, i32> {
         let mut options: Vec<ConfigOption> = Vec::with_capacity(OPTIONS_MAX);
         let mut count = OPTIONS_MAX as c_int;
         // SAFETY: the image is open, and the library writes no more than `count` options, and how many they are.
@@ -309,7 +417,7 @@ impl Image {
     ///
     /// # Errors
     /// The call, when librbd did not take it.
-    pub(super) fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
+    pub(crate) fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
         let library = self.library();
         let call = Box::into_raw(call);
         let mut completion = null_mut();
@@ -390,7 +498,7 @@ fn libc_name_too_long() -> i32 {
 }
 
 /// A text that ends with 0.
-pub(super) fn c_text(text: impl Into<Vec<u8>>) -> Result<CString, i32> {
+pub(crate) fn c_text(text: impl Into<Vec<u8>>) -> Result<CString, i32> {
     CString::new(text).map_err(|_| rustix::io::Errno::INVAL.raw_os_error())
 }
 

@@ -3,6 +3,7 @@
 mod conformance;
 mod cores;
 mod faults;
+mod gateways;
 mod long;
 mod lost;
 mod nbd;

@@ -73,6 +73,11 @@ impl Ceph {
         self.command("rbd", arguments)
     }
 
+    /// Runs `ceph`.
+    pub fn ceph(&self, arguments: &[&str]) -> String {
+        self.command("ceph", arguments)
+    }
+
     /// Starts the OSD, and waits until it is up.
     pub fn start_osd(&mut self) {
         self.osd = Some(daemon(&["ceph-osd", "-f", "-c", &self.conf(), "-i", "0"]));

@@ -1,0 +1,67 @@
+//! What may hang as long as its cluster does, waited for with patience.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// Runs what may hang on threads: so many at a time at most.
+pub(crate) struct Bounded {
+    patience: Duration,
+    threads_max: usize,
+    running: Arc<AtomicUsize>,
+}
+
+impl Bounded {
+    pub(crate) fn new(patience: Duration, threads_max: usize) -> Bounded {
+        Bounded { patience, threads_max, running: Arc::default() }
+    }
+
+    /// The result, or `None` when it takes too long, or so much hangs already that it was not begun. What was begun continues.
+    pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        if self.running.fetch_add(1, Ordering::Relaxed) >= self.threads_max {
+            self.running.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        let ended = OnDrop(self.running.clone());
+        let (done, result) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("ceph".into());
+        // Where there is no thread, this drops the work, and with it the sender.
+        let _ = thread.spawn(move || {
+            let result = work();
+            drop(ended);
+            let _ = done.send(result);
+        });
+        result.recv_timeout(self.patience).ok()
+    }
+}
+
+struct OnDrop(Arc<AtomicUsize>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hangs_is_not_waited_for_and_does_not_pile_up() {
+        let bounded = Bounded::new(Duration::from_millis(1), 1);
+        let (release, hangs) = mpsc::channel::<()>();
+        let (ended, end) = mpsc::channel::<()>();
+        let hung = bounded.run(move || {
+            let _ = hangs.recv();
+            ended
+        });
+        assert!(hung.is_none());
+        assert_eq!(bounded.run(|| 7), None);
+        drop(release);
+        // It is dropped, unsent, after its thread has counted itself out.
+        assert!(end.recv().is_err());
+        let patient = Bounded { patience: Duration::from_secs(60), ..bounded };
+        assert_eq!(patient.run(|| 7), Some(7));
+    }
+}

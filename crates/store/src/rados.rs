@@ -1,0 +1,256 @@
+//! A pool of objects, in which daemons that share an image keep what they have to agree on: an object is replaced by whoever knows its
+//! version, and whoever watches it is notified.
+//!
+//! Everything blocks, for [`PATIENCE`] at most. What is not answered until then may still happen, but never to an object that was
+//! replaced meanwhile.
+
+use crate::bounded::Bounded;
+use crate::error::OpenError;
+use crate::rbd::open::{connect, error_text, find_pool};
+use crate::rbd::sys::{self, c_text};
+use config::RbdImage;
+use rustix::io::Errno;
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// How long an operation waits for the cluster.
+pub const PATIENCE: Duration = Duration::from_secs(12);
+
+/// Operations that hang at most. What follows fails at once.
+const HANGING_MAX: usize = 16;
+
+/// Options of librados: operations end when nothing answers them for so many seconds.
+const OPTIONS: [(&CStr, &CStr); 2] = [(c"rados_osd_op_timeout", c"10"), (c"rados_mon_op_timeout", c"10")];
+
+/// Bytes of an object.
+const OBJECT_BYTES_MAX: usize = 1 << 20;
+
+/// The cluster gives up the watch of a client that it has not heard of for so long.
+const WATCH_SECONDS: u32 = 30;
+
+/// How long a notice waits for those who watch.
+pub const NOTIFY_SECONDS_MAX: u64 = 8;
+
+/// How often a watch that was lost is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A pool, by a client of its own. To drop it closes it, on a thread.
+pub struct Pool {
+    /// Until it is closed.
+    pool: Option<Arc<sys::Pool>>,
+    client: String,
+    bounded: Arc<Bounded>,
+}
+
+/// Why an operation has failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PoolError {
+    /// The object has another version than the expected one, or exists already.
+    Conflict,
+    /// The cluster has shut this client out.
+    Fenced,
+    /// Anything else; the operation may still happen.
+    Failed(String),
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PoolError::Conflict => "another version is there",
+            PoolError::Fenced => "the cluster has shut this client out",
+            PoolError::Failed(problem) => problem,
+        })
+    }
+}
+
+impl std::error::Error for PoolError {}
+
+impl Pool {
+    /// Connects to the pool in which an image lies, by the same configuration and the same rights; blocks.
+    ///
+    /// # Errors
+    /// When the libraries are missing, the cluster is out of reach or refuses, or there is no such pool.
+    pub fn open(place: &RbdImage) -> Result<Pool, OpenError> {
+        let pool = find_pool(place, connect(place, &OPTIONS)?)?;
+        let client = pool.cluster().address().map_err(|error| {
+            OpenError::new(place, format!("its client's address: {}", text(error)), "see ceph -s")
+        })?;
+        let bounded = Arc::new(Bounded::new(PATIENCE, HANGING_MAX));
+        Ok(Pool { pool: Some(Arc::new(pool)), client, bounded })
+    }
+
+    /// The address of its client, as a blocklist has it.
+    pub fn client(&self) -> &str {
+        &self.client
+    }
+
+    /// Reads an object, and its version; `None`: there is none.
+    ///
+    /// # Errors
+    /// When the cluster refuses, or does not answer.
+    pub fn read(&self, object: &str) -> Result<Option<(u64, Vec<u8>)>, PoolError> {
+        match self.run(object, |pool, object| pool.read(object, OBJECT_BYTES_MAX + 1)) {
+            Err(error) if error == Errno::NOENT.raw_os_error() => Ok(None),
+            Ok((_, bytes)) if bytes.len() > OBJECT_BYTES_MAX => {
+                Err(PoolError::Failed(format!("{object}: it is larger than {OBJECT_BYTES_MAX} bytes")))
+            }
+            result => result.map(Some).map_err(|error| failed(object, error)),
+        }
+    }
+
+    /// Replaces an object whose version is the expected one, or creates it; returns its new version.
+    ///
+    /// # Errors
+    /// [`PoolError::Conflict`] when its version is another one, or it exists already; when the cluster refuses, or does not answer.
+    pub fn replace(&self, object: &str, expected: Option<u64>, bytes: &[u8]) -> Result<u64, PoolError> {
+        if bytes.len() > OBJECT_BYTES_MAX {
+            let problem = format!("{object}: {} bytes are more than {OBJECT_BYTES_MAX}", bytes.len());
+            return Err(PoolError::Failed(problem));
+        }
+        let bytes = bytes.to_vec();
+        let replaced = self.run(object, move |pool, object| pool.replace(object, expected, &bytes));
+        replaced.map_err(|error| match Errno::from_raw_os_error(error) {
+            // The version is larger, smaller, there is none, there is one.
+            Errno::RANGE | Errno::OVERFLOW | Errno::NOENT | Errno::EXIST => PoolError::Conflict,
+            _ => failed(object, error),
+        })
+    }
+
+    /// Notifies those who watch an object; waits until all have noticed, or this time has passed: whole seconds, of
+    /// which there are 1 to [`NOTIFY_SECONDS_MAX`].
+    ///
+    /// # Errors
+    /// When the cluster refuses, or does not answer.
+    pub fn notify(&self, object: &str, timeout: Duration) -> Result<(), PoolError> {
+        let timeout_ms = timeout.as_secs().clamp(1, NOTIFY_SECONDS_MAX) * 1000;
+        match self.run(object, move |pool, object| pool.notify(object, timeout_ms)) {
+            // Somebody has not noticed: that is for the caller to find out.
+            Err(error) if error == Errno::TIMEDOUT.raw_os_error() => Ok(()),
+            result => result.map_err(|error| failed(object, error)),
+        }
+    }
+
+    /// Watches an object, which must exist: `hint` is called when somebody notifies of it, and when that may have been missed. It is
+    /// called on a thread of librados, and must not block. A watch that is lost is replaced, as long as this client is not shut out.
+    ///
+    /// # Errors
+    /// When the cluster refuses, or does not answer.
+    pub fn watch(&self, object: &str, hint: Box<dyn Fn() + Send + Sync>) -> Result<Watch, PoolError> {
+        let (events, inbox) = mpsc::channel();
+        let (pool, name) = (self.pool().clone(), c_name(object).map_err(|error| failed(object, error))?);
+        let watcher = Watcher { pool, object: name, hint: hint.into(), events: events.clone() };
+        let begun = self.bounded.run(move || {
+            let watch = watcher.watch()?;
+            // Without the thread the watch is ended where it was begun.
+            let thread = std::thread::Builder::new().name("ceph-watch".into());
+            thread
+                .spawn(move || watcher.keep(watch, &inbox))
+                .map(drop)
+                .map_err(|_| Errno::AGAIN.raw_os_error())
+        });
+        begun.unwrap_or(Err(NO_ANSWER)).map_err(|error| failed(object, error))?;
+        Ok(Watch { events })
+    }
+
+    fn pool(&self) -> &Arc<sys::Pool> {
+        self.pool.as_ref().expect("it is closed when it is dropped")
+    }
+
+    fn run<T: Send + 'static>(
+        &self,
+        object: &str,
+        work: impl FnOnce(&sys::Pool, &CStr) -> Result<T, i32> + Send + 'static,
+    ) -> Result<T, i32> {
+        let (pool, object) = (self.pool().clone(), c_name(object)?);
+        self.bounded.run(move || work(&pool, &object)).unwrap_or(Err(NO_ANSWER))
+    }
+}
+
+/// Closing may wait for the cluster.
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let pool = self.pool.take();
+        let _ = std::thread::Builder::new().name("ceph-close".into()).spawn(move || drop(pool));
+    }
+}
+
+/// What nobody has answered in time.
+const NO_ANSWER: i32 = Errno::TIME.raw_os_error();
+
+fn c_name(object: &str) -> Result<CString, i32> {
+    c_text(object)
+}
+
+fn failed(object: &str, error: i32) -> PoolError {
+    match Errno::from_raw_os_error(error) {
+        Errno::SHUTDOWN => PoolError::Fenced,
+        Errno::TIME | Errno::TIMEDOUT => PoolError::Failed(format!("{object}: the cluster does not answer")),
+        _ => PoolError::Failed(format!("{object}: {}", text(error))),
+    }
+}
+
+fn text(error: i32) -> String {
+    error_text(error.unsigned_abs())
+}
+
+/// A watch of an object. To drop it ends it, on its thread.
+pub struct Watch {
+    events: mpsc::Sender<Event>,
+}
+
+enum Event {
+    Lost(i32),
+    End,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // Its thread may have ended, as there was nothing left to watch.
+        let _ = self.events.send(Event::End);
+    }
+}
+
+/// Keeps an object watched.
+struct Watcher {
+    pool: Arc<sys::Pool>,
+    object: CString,
+    hint: Arc<dyn Fn() + Send + Sync>,
+    events: mpsc::Sender<Event>,
+}
+
+impl Watcher {
+    fn watch(&self) -> Result<sys::Watch, i32> {
+        let (hint, events) = (self.hint.clone(), self.events.clone());
+        let lose = move |error| {
+            let _ = events.send(Event::Lost(error));
+        };
+        sys::Watch::new(&self.pool, &self.object, WATCH_SECONDS, Box::new(move || hint()), Box::new(lose))
+    }
+
+    fn keep(self, first: sys::Watch, inbox: &mpsc::Receiver<Event>) {
+        let mut watch = Some(first);
+        loop {
+            let event = match watch {
+                Some(_) => inbox.recv().unwrap_or(Event::End),
+                None => match inbox.recv_timeout(RETRY_INTERVAL) {
+                    Err(mpsc::RecvTimeoutError::Timeout) => Event::Lost(0),
+                    event => event.unwrap_or(Event::End),
+                },
+            };
+            let Event::Lost(error) = event else { return };
+            drop(watch.take());
+            let is_fenced = |error: i32| error == Errno::SHUTDOWN.raw_os_error();
+            let next = if is_fenced(error) { Err(error) } else { self.watch() };
+            if let Err(error) = next
+                && is_fenced(error)
+            {
+                return (self.hint)();
+            }
+            watch = next.ok();
+            // Something may have been missed.
+            (self.hint)();
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Objects of a pool: read, replaced as long as nobody else has, watched, and their watchers notified.
+
+use super::{Handle, Library, Pool, checked};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+
+/// `LIBRADOS_CREATE_EXCLUSIVE`.
+const CREATE_EXCLUSIVE: c_int = 1;
+
+impl Pool {
+    /// The client.
+    pub(crate) fn cluster(&self) -> &super::Cluster {
+        &self.cluster
+    }
+
+    fn library(&self) -> &'static Library {
+        self.cluster.library
+    }
+
+    /// Reads up to so many bytes of an object, and its version; blocks.
+    pub(crate) fn read(&self, object: &CStr, bytes_max: usize) -> Result<(u64, Vec<u8>), i32> {
+        let mut bytes = vec![0; bytes_max];
+        let into = bytes.as_mut_ptr().cast::<c_char>();
+        let (len, version) = self.operate(|completion| {
+            // SAFETY: the handles live, the name ends with 0, and the bytes stay until the operation has ended, which is waited for.
+            unsafe {
+                (self.library().rados_aio_read)(self.pool, object.as_ptr(), completion, into, bytes_max, 0)
+            }
+        })?;
+        bytes.truncate(len as usize);
+        Ok((version, bytes))
+    }
+
+    /// Replaces all of an object if this is its version, or creates it if it has none; returns its new version. Blocks.
+    pub(crate) fn replace(&self, object: &CStr, expected: Option<u64>, bytes: &[u8]) -> Result<u64, i32> {
+        let library = self.library();
+        // SAFETY: it has no conditions; it is released below.
+        let operation = unsafe { (library.rados_create_write_op)() };
+        // SAFETY: the operation was made above; the library copies the bytes.
+        unsafe {
+            match expected {
+                None => (library.rados_write_op_create)(operation, CREATE_EXCLUSIVE, null()),
+                Some(version) => (library.rados_write_op_assert_version)(operation, version),
+            }
+            (library.rados_write_op_write_full)(operation, bytes.as_ptr().cast(), bytes.len());
+        }
+        let replaced = self.operate(|completion| {
+            // SAFETY: the handles live, the name ends with 0, and the operation stays until it has ended, which is waited for.
+            unsafe {
+                (library.rados_aio_write_op_operate)(
+                    operation,
+                    self.pool,
+                    completion,
+                    object.as_ptr(),
+                    null_mut(),
+                    0,
+                )
+            }
+        });
+        // SAFETY: it has ended, or was not begun.
+        unsafe { (library.rados_release_write_op)(operation) };
+        replaced.map(|(_, version)| version)
+    }
+
+    /// Starts an operation and waits for its end: what it returned, and the object's version.
+    fn operate(&self, start: impl FnOnce(Handle) -> c_int) -> Result<(c_int, u64), i32> {
+        let (library, mut completion) = (self.library(), null_mut());
+        // SAFETY: the library writes the handle; it is released below.
+        checked(unsafe { (library.rados_aio_create_completion2)(null_mut(), None, &raw mut completion) })?;
+        let result = checked(start(completion)).and_then(|_| {
+            // SAFETY: the operation has begun, and its completion is ours.
+            let (returned, version) = unsafe {
+                (library.rados_aio_wait_for_complete)(completion);
+                let returned = (library.rados_aio_get_return_value)(completion);
+                (returned, (library.rados_aio_get_version)(completion))
+            };
+            checked(returned).map(|returned| (returned, version))
+        });
+        // SAFETY: it is ours; it has ended, or was not begun.
+        unsafe { (library.rados_aio_release)(completion) };
+        result
+    }
+
+    /// Notifies the watchers of an object, and waits until all have acknowledged that or the time has passed; blocks.
+    pub(crate) fn notify(&self, object: &CStr, timeout_ms: u64) -> Result<(), i32> {
+        let (mut reply, mut len) = (null_mut(), 0);
+        let library = self.library();
+        // SAFETY: the handle lives, the name ends with 0, and the library writes a buffer that it allocated.
+        let notified = unsafe {
+            (library.rados_notify2)(
+                self.pool,
+                object.as_ptr(),
+                null(),
+                0,
+                timeout_ms,
+                &raw mut reply,
+                &raw mut len,
+            )
+        };
+        // SAFETY: the buffer is as the library made it, or null.
+        unsafe { (library.rados_buffer_free)(reply) };
+        checked(notified).map(drop)
+    }
+}
+
+/// What is done about notices, and about the loss of the watch, on a thread of the library: it must not block.
+struct Context {
+    pool: Arc<Pool>,
+    object: std::ffi::CString,
+    on_notice: Box<dyn Fn() + Send + Sync>,
+    on_loss: Box<dyn Fn(i32) + Send + Sync>,
+}
+
+/// A watch of an object. To drop it ends it; that blocks.
+pub(crate) struct Watch {
+    cookie: u64,
+    context: *mut Context,
+}
+
+// SAFETY: librados' handles may be used by all threads at the same time, and what is called is `Sync`.
+unsafe impl Send for Watch {}
+
+impl Watch {
+    /// Watches an object, which must exist; blocks. The cluster gives the watch up when it does not hear of this client for so long.
+    pub(crate) fn new(
+        pool: &Arc<Pool>,
+        object: &CStr,
+        timeout_seconds: u32,
+        on_notice: Box<dyn Fn() + Send + Sync>,
+        on_loss: Box<dyn Fn(i32) + Send + Sync>,
+    ) -> Result<Watch, i32> {
+        let context = Context { pool: pool.clone(), object: object.to_owned(), on_notice, on_loss };
+        let context = Box::into_raw(Box::new(context));
+        let mut cookie = 0;
+        let watch = pool.library().rados_watch3;
+        // SAFETY: the handle lives, the name ends with 0, and the context lives until the watch has ended.
+        let watched = unsafe {
+            let (object, cookie) = (object.as_ptr(), &raw mut cookie);
+            watch(pool.pool, object, cookie, noticed, lost, timeout_seconds, context.cast())
+        };
+        match checked(watched) {
+            Ok(_) => Ok(Watch { cookie, context }),
+            Err(error) => {
+                // SAFETY: a watch that was refused calls nobody, once what it has begun to call has ended.
+                unsafe {
+                    (pool.library().rados_watch_flush)(pool.cluster.cluster);
+                    drop(Box::from_raw(context));
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // SAFETY: the context lives until the watch has ended and what it has begun to call has returned: only then it is freed.
+        unsafe {
+            let pool = (*self.context).pool.clone();
+            let _ = (pool.library().rados_unwatch2)(pool.pool, self.cookie);
+            (pool.library().rados_watch_flush)(pool.cluster.cluster);
+            drop(Box::from_raw(self.context));
+        }
+    }
+}
+
+/// Somebody notifies the watchers.
+unsafe extern "C" fn noticed(
+    context: *mut c_void,
+    notice: u64,
+    cookie: u64,
+    _from: u64,
+    _data: *mut c_void,
+    _len: usize,
+) {
+    // SAFETY: the context lives as long as the watch, which is as [`Watch::new`] gave it.
+    let context = unsafe { &*context.cast::<Context>() };
+    let (pool, object) = (&context.pool, context.object.as_ptr());
+    // SAFETY: the handle lives, the name ends with 0; it does not wait for the answer.
+    unsafe { (pool.library().rados_notify_ack)(pool.pool, object, notice, cookie, null(), 0) };
+    (context.on_notice)();
+}
+
+/// The watch is lost: notices may have been missed.
+unsafe extern "C" fn lost(context: *mut c_void, _cookie: u64, error: c_int) {
+    // SAFETY: as above.
+    let context = unsafe { &*context.cast::<Context>() };
+    (context.on_loss)(error.saturating_neg());
+}
