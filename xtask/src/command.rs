@@ -17,6 +17,8 @@ pub(crate) fn built(path: impl AsRef<Path>) -> PathBuf {
     target.join(path)
 }
 
+/// The profile that tests are built by.
+pub(crate) const DEV: &str = "dev";
 /// The profile that README's first command builds by.
 pub(crate) const RELEASE: &str = "release";
 /// The profile of what is packaged and measured.
@@ -24,8 +26,13 @@ pub(crate) const DIST: &str = "dist";
 
 /// The daemon and all else that the command line does, as it was built by a profile.
 pub(crate) fn lunette(profile: &str) -> PathBuf {
-    let folder = if profile == "dev" { "debug" } else { profile };
-    built(folder).join("lunette")
+    built_by(profile, "lunette")
+}
+
+/// A program as it was built by a profile.
+pub(crate) fn built_by(profile: &str, program: &str) -> PathBuf {
+    let folder = if profile == DEV { "debug" } else { profile };
+    built(folder).join(program)
 }
 
 /// Builds it.

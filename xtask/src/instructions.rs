@@ -1,6 +1,6 @@
 //! Instructions per command: what must not creep.
 
-use crate::command::{RELEASE, Result, build_lunette, cargo, lunette, output, root};
+use crate::command::{RELEASE, Result, built_by, cargo, output, root, succeed};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ pub(crate) struct Options {
     /// Write what was counted as what it may be from now on.
     #[arg(long)]
     update: bool,
-    /// The profile that the daemon is built by. Only what `release` builds is compared; the marks are of `dist`.
+    /// The profile that the engine is built by. Only what `release` builds is compared; the marks are of `dist`.
     #[arg(long, value_name = "NAME", default_value = RELEASE, conflicts_with = "update")]
     profile: String,
 }
@@ -22,11 +22,13 @@ impl Default for Options {
     }
 }
 
+/// The engine without the command around it, which would take longer to build than all that is counted.
+const PROGRAM: &str = "counted";
 /// The file of committed figures.
 const FILE: &str = "xtask/instructions.toml";
 const HEAD: &str = "\
 # Instructions that a core executes in user space for one command on a LUN in memory, or in a file on tmpfs, at queue
-# depth 1 and where 32 come together, counted by callgrind on x86-64 in what `cargo build --release` makes. `cargo xtask
+# depth 1 and where 32 come together, counted by callgrind on x86-64 in the engine that `cargo build --release` makes. `cargo xtask
 # instructions` fails when one is exceeded by more than 3 %; a change may lower them: `cargo xtask instructions --update`.
 ";
 /// By how much a count may exceed its figure, in percent; below it by more, the figure is to be lowered.
@@ -41,9 +43,11 @@ pub(crate) fn run(options: &Options) -> Result {
         println!("the figures in {FILE} are for x86-64: not checked here");
         return Ok(());
     }
-    build_lunette(&options.profile)?;
+    let engine = ["build", "--locked", "--package", "engine", "--bin", PROGRAM, "--profile"];
+    succeed(cargo().args(engine).arg(&options.profile))?;
     let count = ["test", "--locked", "--package", "lunette", "--bench", "instructions"];
-    let counted = parse(&output(cargo().env("LUNETTE_TEST_PROGRAM", lunette(&options.profile)).args(count))?);
+    let program = built_by(&options.profile, PROGRAM);
+    let counted = parse(&output(cargo().env("LUNETTE_COUNTED", program).args(count))?);
     if counted.is_empty() {
         return Err("the count has printed no figures".into());
     }

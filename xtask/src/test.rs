@@ -54,9 +54,7 @@ enum Step {
     Tests,
     /// Fuzz targets, briefly.
     Fuzz,
-    /// The command as it is released, and what drives it by hand.
-    Release,
-    /// Instructions per command.
+    /// Instructions per command, of the engine as it is released.
     Instructions,
     /// Each of Linux's own initiators in a virtual machine, and one outage.
     Vm,
@@ -68,6 +66,8 @@ enum Step {
 enum Soak {
     /// The tests that `cargo xtask test` leaves out, as libiscsi's suite on every kind of unit.
     Tests,
+    /// The command as it is released, and what drives it by hand.
+    Release,
     /// The target's tests in the ways to wait for work that are not the default.
     Polls,
     /// The initiator's tests over what is not the default.
@@ -179,16 +179,13 @@ fn run_step(
             programs.and(examples)
         }
         Step::Fuzz => fuzz::run_all(options.fuzz_seconds),
-        Step::Release => {
+        Step::Instructions => {
             // The last step of the build has use for one core only.
             if options.only.is_empty() || options.only.contains(&Step::Sim) {
                 *simulation = Some(Simulation::start(options.sim_minutes)?);
             }
-            build_lunette(RELEASE)?;
-            let test = ["test", "--locked", "--package", "lunette", "--test", "it", "--", "cli::"];
-            run_tests(cargo().env("LUNETTE_TEST_PROGRAM", lunette(RELEASE)).args(test), summary)
+            instructions::run(&instructions::Options::default())
         }
-        Step::Instructions => instructions::run(&instructions::Options::default()),
         Step::Vm => play(Played::Test),
         Step::Sim => match simulation.take() {
             Some(simulation) => simulation,
@@ -239,6 +236,11 @@ fn soak_step(step: Soak, options: &SoakOptions, summary: &mut Vec<String>) -> Re
             let mut tests = cargo();
             tests.env("RUST_TEST_THREADS", threads().to_string());
             run_tests(tests.args(["test", "--workspace", "--locked", "--no-fail-fast", "--", SOAK]), summary)
+        }
+        Soak::Release => {
+            build_lunette(RELEASE)?;
+            let test = ["test", "--locked", "--package", "lunette", "--test", "it", "--", "cli::"];
+            run_tests(cargo().env("LUNETTE_TEST_PROGRAM", lunette(RELEASE)).args(test), summary)
         }
         Soak::Polls => POLLS.iter().try_for_each(|mode| {
             println!("== --poll {mode}");

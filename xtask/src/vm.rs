@@ -8,7 +8,9 @@ mod rig;
 mod scenario;
 mod verbs;
 
-use crate::command::{RELEASE, Result, administration, build_lunette, command, describe, root, succeed};
+use crate::command::{
+    DEV, RELEASE, Result, administration, build_lunette, command, describe, lunette, root, succeed,
+};
 use crate::packages;
 use daemon::Daemon;
 pub(crate) use scenario::Played;
@@ -33,16 +35,20 @@ pub(crate) struct Options {
     /// How many are played at a time.
     #[arg(long, value_name = "NUMBER", default_value_t = JOBS)]
     jobs: usize,
+    /// The profile that the daemon is built by.
+    #[arg(long, value_name = "NAME", default_value = RELEASE)]
+    profile: String,
     /// Set for the process that lives in a scenario's own namespaces.
     #[arg(long, hide = true)]
     inside: bool,
 }
 
 impl Options {
-    /// All scenarios that this one plays.
+    /// All scenarios that this one plays, with the daemon that it has.
     pub(crate) fn of(player: Played) -> Options {
         let scenarios = Scenario::all().filter(|scenario| scenario.played <= player).collect();
-        Options { scenarios, jobs: JOBS, inside: false }
+        let profile = if player == Played::Test { DEV } else { RELEASE }.to_owned();
+        Options { scenarios, jobs: JOBS, profile, inside: false }
     }
 }
 
@@ -52,7 +58,7 @@ const FOLDER: &str = "target/vm";
 /// Plays the chosen scenarios, by default all that are meant for it; one that fails does not keep the others from it.
 pub(crate) fn run(options: &Options) -> Result {
     if options.inside {
-        return options.scenarios.iter().try_for_each(|scenario| inside(scenario));
+        return options.scenarios.iter().try_for_each(|scenario| inside(scenario, &options.profile));
     }
     let fault = |error: io::Error| format!("{FOLDER}: {error}");
     fs::create_dir_all(folder()).map_err(fault)?;
@@ -60,7 +66,7 @@ pub(crate) fn run(options: &Options) -> Result {
     lock.try_lock().map_err(|_| format!("{FOLDER}: another `cargo xtask vm` is at work here"))?;
     let tun = File::options().read(true).write(true).open("/dev/net/tun");
     tun.map_err(|error| format!("/dev/net/tun: {error} (the guest's network needs a tap)"))?;
-    build_lunette(RELEASE)?;
+    build_lunette(&options.profile)?;
     let start = Instant::now();
     rig::ensure()?;
     println!("virtual machine: ready after {} s", start.elapsed().as_secs());
@@ -69,7 +75,11 @@ pub(crate) fn run(options: &Options) -> Result {
         chosen => chosen.to_vec(),
     };
     let queue = Mutex::new(scenarios.iter());
-    let work = || std::iter::from_fn(|| next(&queue)).filter_map(|scenario| played(scenario).err()).collect();
+    let work = || {
+        std::iter::from_fn(|| next(&queue))
+            .filter_map(|scenario| played(scenario, &options.profile).err())
+            .collect()
+    };
     let failed: Vec<String> = std::thread::scope(|scope| {
         let jobs = options.jobs.clamp(1, scenarios.len());
         let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
@@ -86,9 +96,9 @@ fn next(queue: &Mutex<std::slice::Iter<'_, &'static Scenario>>) -> Option<&'stat
 }
 
 /// Plays a scenario, and says how it ended.
-fn played(scenario: &Scenario) -> Result {
+fn played(scenario: &Scenario, profile: &str) -> Result {
     let start = Instant::now();
-    let outcome = isolated(scenario);
+    let outcome = isolated(scenario, profile);
     let verdict = if outcome.is_ok() { "passed" } else { "failed" };
     println!("== {}: {verdict} after {} s", scenario.name, start.elapsed().as_secs());
     outcome
@@ -106,13 +116,14 @@ fn remove(path: &Path) -> io::Result<()> {
 
 /// Runs a scenario in namespaces of its own: its addresses disturb nobody, and what it started ends with it. What it
 /// prints is shown with its name, since others may run beside it.
-fn isolated(scenario: &Scenario) -> Result {
+fn isolated(scenario: &Scenario, profile: &str) -> Result {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut unshare = command("unshare");
     if !packages::is_root() {
         unshare.arg("--map-root-user");
     }
-    unshare.args(["--net", "--pid", "--fork"]).arg(program).args(["vm", "--inside", scenario.name]);
+    unshare.args(["--net", "--pid", "--fork"]).arg(program);
+    unshare.args(["vm", "--inside", scenario.name, "--profile", profile]);
     let line = describe(&unshare);
     let fault = |error: io::Error| format!("cannot run `{line}`: {error}");
     let (reader, writer) = io::pipe().map_err(fault)?;
@@ -131,7 +142,7 @@ fn isolated(scenario: &Scenario) -> Result {
 }
 
 /// The first process of the new namespaces: when it ends, the kernel ends all others in them.
-fn inside(scenario: &'static Scenario) -> Result {
+fn inside(scenario: &'static Scenario, profile: &str) -> Result {
     if std::process::id() != 1 {
         return Err("--inside is for namespaces that `cargo xtask vm` has made".into());
     }
@@ -153,7 +164,7 @@ fn inside(scenario: &'static Scenario) -> Result {
     let folder = folder().join(scenario.name);
     let made = remove(&folder).and_then(|()| fs::create_dir_all(&folder));
     made.map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut daemon = Daemon::new(scenario, &folder);
+    let mut daemon = Daemon::new(scenario, lunette(profile), &folder);
     daemon.serve()?;
     guest::run(scenario, &folder, &mut daemon)
         .and_then(|()| daemon.stop())

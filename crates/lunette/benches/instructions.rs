@@ -1,6 +1,6 @@
 //! Instructions that the core executes in user space for one command, at queue depth 1 and 32, counted by valgrind's callgrind.
-//! `cargo xtask instructions` compares them with what they may be: of the released daemon, while this program may be built as
-//! tests are.
+//! `cargo xtask instructions` compares them with what they may be, of the engine as it is released: it builds `counted`, and names
+//! it. This program may be built as tests are.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Child;
 use std::time::{Duration, Instant};
-use support::daemon::{Daemon, Url};
+use support::daemon::Url;
 use support::initiator::{Initiator, Login, write_cdb};
 use support::tools::{must, read_text, spawn, tool};
 use tempfile::TempDir;
@@ -28,6 +28,7 @@ const BLOCK_BYTES: u32 = 512;
 /// The LUN in memory, and the one in a file on tmpfs.
 const MEMORY: u16 = 0;
 const TMPFS: u16 = 1;
+const TARGET: &str = "iqn.2026-11.io.lunette:disk";
 
 fn main() {
     let daemon = Counted::serve();
@@ -94,22 +95,29 @@ impl Counted {
     fn serve() -> Counted {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let disk = tempfile::tempdir_in("/dev/shm").expect("a temporary directory in memory");
-        let file = format!("file:{},size=64M", disk.path().join("disk").display());
+        let file = disk.path().join("disk");
         let portal = free_port();
+        let config = directory.path().join("lunette.toml");
+        let text = format!(
+            "cores = '0'\npoll = 'never'\nportal = [{{ listen = '{portal}' }}]\n\
+             lun = [{{ ram = '64M' }}, {{ file = '{}', size = '64M' }}]\n\
+             [[target]]\nname = '{TARGET}'\n",
+            file.display()
+        );
+        std::fs::write(&config, text).expect("a configuration");
         let log = File::create(directory.path().join("log")).expect("a log file");
         let child = spawn(
             tool("valgrind")
                 .args(["--tool=callgrind", "--combine-dumps=no"])
                 .arg(format!("--callgrind-out-file={}", directory.path().join("out").display()))
-                .arg(Daemon::program())
-                .args([
-                    "serve", "--cores", "0", "--poll", "never", "--lun", "ram:64M", "--lun", &file,
-                    "--listen",
-                ])
-                .arg(portal.to_string()),
+                .arg(
+                    std::env::var_os("LUNETTE_COUNTED")
+                        .expect("`cargo xtask instructions` names the program"),
+                )
+                .arg(config),
             &log,
         );
-        let url = Url { portal, target: "iqn.2026-11.io.lunette:disk".into(), lun: 0 };
+        let url = Url { portal, target: TARGET.into(), lun: 0 };
         let mut daemon = Counted { child, url, directory, _disk: disk };
         daemon.wait_until_it_listens();
         daemon

@@ -1,7 +1,7 @@
 //! The daemon that the guest uses.
 
 use super::scenario::Scenario;
-use crate::command::{RELEASE, Result, command, lunette, succeed};
+use crate::command::{Result, command, succeed};
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -21,14 +21,20 @@ const LINES_SHOWN: usize = 20;
 /// `lunette serve` over a file, which outlives it.
 pub(super) struct Daemon {
     scenario: &'static Scenario,
+    program: PathBuf,
     folder: PathBuf,
     child: Option<Child>,
 }
 
 impl Daemon {
     /// One that does not run yet; its medium and its log lie in this folder.
-    pub(super) fn new(scenario: &'static Scenario, folder: &Path) -> Self {
-        Self { scenario, folder: folder.to_path_buf(), child: None }
+    pub(super) fn new(scenario: &'static Scenario, program: PathBuf, folder: &Path) -> Self {
+        Self { scenario, program, folder: folder.to_path_buf(), child: None }
+    }
+
+    /// What is run.
+    pub(super) fn program(&self) -> &Path {
+        &self.program
     }
 
     /// Starts it, and waits until it serves.
@@ -62,7 +68,7 @@ impl Daemon {
     fn command(&self) -> Command {
         let medium = self.folder.join("medium").display().to_string();
         let lun = format!("file:{medium},size={MEDIUM_BYTES}{}", self.scenario.lun);
-        let mut serve = command(lunette(RELEASE));
+        let mut serve = command(&self.program);
         serve.args(["serve", "--listen", "192.0.2.1:3260", "--lun", &lun]).args(self.scenario.serve);
         serve
     }

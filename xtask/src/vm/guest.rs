@@ -26,7 +26,7 @@ const LINES_KEPT: usize = 30;
 /// Boots the guest, has it play the scenario, prints its lines, and does to the daemon what it asks for.
 pub(super) fn run(scenario: &Scenario, folder: &Path, daemon: &mut Daemon) -> Result {
     let fault = |error: io::Error| format!("{}: {error}", folder.display());
-    let initrd = initrd(scenario, folder).map_err(fault)?;
+    let initrd = initrd(scenario, daemon.program(), folder).map_err(fault)?;
     let capture = scenario.is_captured.then(|| capture(folder));
     let guest = Guest::boot(initrd.path(), capture.as_deref())?;
     let mut log = File::create(folder.join("guest.log")).map_err(fault)?;
@@ -94,7 +94,7 @@ fn after(reason: &str, last: &VecDeque<String>) -> String {
 }
 
 /// The root that all scenarios share with this one's script behind it: the kernel unpacks one archive over the other.
-fn initrd(scenario: &Scenario, folder: &Path) -> io::Result<NamedTempFile> {
+fn initrd(scenario: &Scenario, program: &Path, folder: &Path) -> io::Result<NamedTempFile> {
     let scripts = folder.join("scripts");
     fs::create_dir_all(&scripts)?;
     rig::write_executable(&scripts.join("init"), INIT)?;
@@ -102,7 +102,7 @@ fn initrd(scenario: &Scenario, folder: &Path) -> io::Result<NamedTempFile> {
     fs::write(scripts.join("scenario.sh"), scenario.script)?;
     fs::write(scripts.join("limit"), scenario.limit.as_secs().to_string())?;
     fs::write(scripts.join("mtu"), scenario.mtu.to_string())?;
-    verbs::put_daemon(scenario, &scripts)?;
+    verbs::put_daemon(scenario, program, &scripts)?;
     let mut initrd = NamedTempFile::new_in(folder)?;
     io::copy(&mut File::open(rig::root_archive())?, &mut initrd)?;
     rig::archive(&scripts, initrd.as_file().try_clone()?).map_err(io::Error::other)?;

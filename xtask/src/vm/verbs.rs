@@ -2,7 +2,7 @@
 
 use super::rig;
 use super::scenario::{Scenario, scenario};
-use crate::command::{RELEASE, command, lunette, succeed};
+use crate::command::{command, succeed};
 use std::io;
 use std::path::Path;
 
@@ -28,13 +28,13 @@ pub(super) const LIVE: Scenario = inside!("live", "../../vm/live.sh");
 pub(super) const LIST: Scenario = inside!("verbs_list", "../../vm/verbs_list.sh");
 
 /// Puts the daemon into the guest, where the scenario has it there.
-pub(super) fn put_daemon(scenario: &Scenario, below: &Path) -> io::Result<()> {
+pub(super) fn put_daemon(scenario: &Scenario, program: &Path, below: &Path) -> io::Result<()> {
     if !scenario.is_inside {
         return Ok(());
     }
     let folder = below.join(rig::PROGRAMS_FOLDER);
     std::fs::create_dir_all(&folder)?;
     let mut strip = command("strip");
-    strip.arg("-o").arg(folder.join("lunette")).arg(lunette(RELEASE));
+    strip.arg("-o").arg(folder.join("lunette")).arg(program);
     succeed(&mut strip).map_err(io::Error::other)
 }
