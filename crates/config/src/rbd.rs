@@ -6,6 +6,9 @@ use std::path::PathBuf;
 /// How a store on Ceph begins.
 const SCHEME: &str = "rbd:";
 
+/// Where Ceph has the configuration of a cluster, if it is not named.
+const CONF: &str = "/etc/ceph/ceph.conf";
+
 /// An image, or a snapshot of one, and how its cluster is reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RbdImage {
@@ -94,9 +97,33 @@ impl RbdImage {
         Some(image.and_then(|image| parts.try_fold(image, RbdImage::with_option)))
     }
 
+    /// Whether both are one image, as far as their names show: by which client, and with which key, does not matter.
+    pub fn is_same(&self, other: &RbdImage) -> bool {
+        let conf = |image: &RbdImage| {
+            let path = image.conf.clone().unwrap_or_else(|| CONF.into());
+            path.canonicalize().unwrap_or(path)
+        };
+        let name = |image: &RbdImage| {
+            (image.pool.clone(), image.namespace.clone(), image.image.clone(), image.snapshot.clone())
+        };
+        name(self) == name(other) && conf(self) == conf(other)
+    }
+
     fn with_option(mut self, option: &str) -> Result<RbdImage, ImageFault> {
         let fix = "write conf=PATH, client=NAME or keyring=PATH";
+        let is_given = match option.split_once('=') {
+            Some(("conf", _)) => self.conf.is_some(),
+            Some(("client", _)) => self.client.is_some(),
+            Some(("keyring", _)) => self.keyring.is_some(),
+            _ => false,
+        };
         match option.split_once('=') {
+            _ if is_given => {
+                return Err(ImageFault::new(
+                    format!("`{option}` is another value of one option"),
+                    "give it once",
+                ));
+            }
             Some((_, "")) => return Err(ImageFault::new(format!("`{option}` has no value"), fix)),
             Some(("conf", path)) => self.conf = Some(path.into()),
             Some(("client", name)) => self.client = Some(client(name)),
@@ -153,6 +180,18 @@ mod tests {
     }
 
     #[test]
+    fn an_image_is_the_same_whoever_opens_it() {
+        let image = |text: &str| RbdImage::given(text).expect("it is one").expect("it is right");
+        let disk = image("rbd:p/n/disk");
+        for same in ["rbd:p/n/disk,client=x,keyring=k", "rbd:p/n/disk,conf=/etc/ceph/ceph.conf"] {
+            assert!(disk.is_same(&image(same)), "{same}");
+        }
+        for other in ["rbd:p/disk", "rbd:q/n/disk", "rbd:p/n/disk@s", "rbd:p/n/d", "rbd:p/n/disk,conf=/a"] {
+            assert!(!disk.is_same(&image(other)), "{other}");
+        }
+    }
+
+    #[test]
     fn commands_give_options_with_the_image() {
         assert!(RbdImage::given("/srv/rbd:a").is_none());
         let image =
@@ -160,7 +199,13 @@ mod tests {
         let image = image.expect("it is right");
         assert_eq!((image.conf, image.keyring), (Some("/a/c.conf".into()), Some("k".into())));
         assert_eq!(image.client.as_deref(), Some("x"));
-        for wrong in ["rbd:p/disk,size=1G", "rbd:p/disk,conf", "rbd:p/disk,conf=", "rbd:disk"] {
+        for wrong in [
+            "rbd:p/disk,size=1G",
+            "rbd:p/disk,conf",
+            "rbd:p/disk,conf=",
+            "rbd:disk",
+            "rbd:p/disk,client=a,client=b",
+        ] {
             assert!(RbdImage::given(wrong).is_some_and(|image| image.is_err()), "{wrong}");
         }
     }

@@ -14,6 +14,7 @@
 //!
 //! An image that gateways share is opened without the lock, and locked and released as whoever decides that wants it ([`roles`]).
 
+mod extents;
 pub(crate) mod open;
 mod roles;
 pub(crate) mod sys;
@@ -25,6 +26,7 @@ use crate::lane::{Backend, Lane, Store};
 use crate::range::Range;
 use crate::size::Size;
 use config::RbdImage;
+use extents::Extents;
 use reactor::io::{Io, Tag};
 use roles::Roles;
 use rustix::io::Errno;
@@ -59,6 +61,7 @@ pub struct RbdStore {
     /// Read for each call, which is little beside what librbd does for it, and written when the client becomes another one.
     open: RwLock<Client>,
     roles: Roles,
+    extents: Extents,
     /// For threads that do what may hang.
     itself: Weak<RbdStore>,
     shared: Arc<Shared>,
@@ -155,6 +158,12 @@ impl Client {
         self.image.clone().expect("it is closed when its store is dropped")
     }
 
+    /// Has a thread find what is allocated.
+    fn find(&self, extents: &Extents, mut call: Box<Call>) -> Result<(), Box<Call>> {
+        call.client = self.number;
+        extents.start(self.image(), call)
+    }
+
     /// Gives a call to librbd.
     fn start(&self, mut call: Box<Call>) -> Result<(), Box<Call>> {
         call.client = self.number;
@@ -187,8 +196,8 @@ impl Medium for RbdStore {
         CLEAR_BYTES
     }
 
-    fn extent(&self, offset: u64) -> Option<Found> {
-        Some(Found::Extent { mapped: true, len: self.size() - offset })
+    fn extent(&self, _offset: u64) -> Option<Found> {
+        None
     }
 
     /// Whether librbd compares and writes a range as one: all of it lies in one object, or, of an older librbd, in one sector. Where it
@@ -221,7 +230,14 @@ impl Medium for RbdStore {
         if !self.roles.accepts() {
             return Err(call);
         }
-        open.start(call)
+        match call.work {
+            Work::Extent { .. } => open.find(&self.extents, call),
+            Work::Read { .. }
+            | Work::Write { .. }
+            | Work::Zero { .. }
+            | Work::CompareAndWrite { .. }
+            | Work::Flush => open.start(call),
+        }
     }
 }
 

@@ -172,7 +172,7 @@ impl Place {
                 (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
                 (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
             },
-            (Place::Rbd(a), Place::Rbd(b)) => a == b,
+            (Place::Rbd(a), Place::Rbd(b)) => a.is_same(b),
             (Place::Nbd(a), Place::Nbd(b)) => (&a.server, &a.export) == (&b.server, &b.export),
             (
                 Place::Url(_)

@@ -107,6 +107,7 @@ pub fn open(place: &RbdImage, options: Options) -> Result<Arc<RbdStore>, OpenErr
         options,
         open: RwLock::new(Client { image: Some(Arc::new(image)), number: 0, address: client }),
         roles: Roles::new(!options.standby),
+        extents: super::extents::Extents::default(),
         shared,
         size: AtomicU64::new(size),
         stripe_unit,

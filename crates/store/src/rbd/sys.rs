@@ -31,6 +31,8 @@ const ID_BYTES: usize = 128;
 
 type Handle = *mut c_void;
 type Callback = unsafe extern "C" fn(Handle, *mut c_void);
+/// What `rbd_diff_iterate2` calls.
+type ExtentCallback = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 /// `rados_watchcb2_t`.
 type NoticeCallback = unsafe extern "C" fn(*mut c_void, u64, u64, u64, *mut c_void, usize);
 /// `rados_watcherrcb_t`.
@@ -93,6 +95,7 @@ functions! {
     rados_wait_for_latest_osdmap: fn(Handle) -> c_int, in Rados;
     rados_ioctx_create: fn(Handle, *const c_char, *mut Handle) -> c_int, in Rados;
     rados_ioctx_set_namespace: fn(Handle, *const c_char), in Rados;
+    rados_set_pool_full_try: fn(Handle), in Rados;
     rados_ioctx_destroy: fn(Handle), in Rados;
     rados_aio_create_completion2: fn(*mut c_void, Option<Callback>, *mut Handle) -> c_int, in Rados;
     rados_aio_wait_for_complete: fn(Handle) -> c_int, in Rados;
@@ -135,6 +138,7 @@ functions! {
     rbd_aio_write: fn(Handle, u64, usize, *const c_char, Handle) -> c_int, in Rbd;
     rbd_aio_write_zeroes: fn(Handle, u64, usize, Handle, c_int, c_int) -> c_int, in Rbd;
     rbd_aio_compare_and_write: fn(Handle, u64, usize, *const c_char, *const c_char, Handle, *mut u64, c_int) -> isize, in Rbd;
+    rbd_diff_iterate2: fn(Handle, *const c_char, u64, u64, u8, u8, ExtentCallback, *mut c_void) -> c_int, in Rbd;
     rbd_aio_flush: fn(Handle, Handle) -> c_int, in Rbd;
 }
 
@@ -236,6 +240,9 @@ impl Cluster {
         let mut pool = null_mut();
         // SAFETY: the handle lives, the name ends with 0, and the library writes the handle.
         checked(unsafe { (self.library.rados_ioctx_create)(self.cluster, name.as_ptr(), &raw mut pool) })?;
+        // Where a pool is full, operations fail, and are not kept until there is space.
+        // SAFETY: the handle was made above.
+        unsafe { (self.library.rados_set_pool_full_try)(pool) };
         if let Some(namespace) = namespace {
             // SAFETY: the handle was made above, and the name ends with 0.
             unsafe { (self.library.rados_ioctx_set_namespace)(pool, namespace.as_ptr()) };
@@ -413,6 +420,40 @@ impl Image {
         Ok(value)
     }
 
+    /// Finds whether there is anything allocated from there on, and how far that holds, within so many bytes. Blocks.
+    pub(crate) fn extent(&self, offset: u64, len: u64) -> Result<(bool, u64), i32> {
+        let mut extents: Vec<(u64, u64)> = Vec::new();
+        // The OSDs are asked for each object, with those of a parent: an object map could be an older one.
+        // SAFETY: the image is open; `extent_found` gets the list, which lives until this returns.
+        checked(unsafe {
+            (self.library().rbd_diff_iterate2)(
+                self.image,
+                std::ptr::null(),
+                offset,
+                len,
+                1,
+                0,
+                extent_found,
+                (&raw mut extents).cast(),
+            )
+        })?;
+        extents.sort_unstable();
+        let end = offset.saturating_add(len);
+        let mut mapped_to = offset;
+        for (start, len) in extents {
+            if start > mapped_to {
+                let unmapped_to = start.min(end);
+                return Ok(if mapped_to > offset {
+                    (true, mapped_to - offset)
+                } else {
+                    (false, unmapped_to - offset)
+                });
+            }
+            mapped_to = mapped_to.max(start.saturating_add(len)).min(end);
+        }
+        Ok(if mapped_to > offset { (true, mapped_to - offset) } else { (false, len) })
+    }
+
     /// Gives a call to librbd; it comes back by [`Call::answered`], on a thread of librbd.
     ///
     /// # Errors
@@ -449,7 +490,7 @@ impl Image {
                     ) as c_int
                 }
                 Work::Flush => (library.rbd_aio_flush)(image, completion),
-                // Nobody asks: all of an image counts as allocated.
+                // That has no asynchronous call.
                 Work::Extent { .. } => -rustix::io::Errno::NOTSUP.raw_os_error(),
             }
         };
@@ -469,6 +510,15 @@ impl Drop for Image {
         // SAFETY: nobody else has the image any more. Its calls end before this returns.
         let _ = unsafe { (self.library().rbd_close)(self.image) };
     }
+}
+
+/// There is something allocated, or known not to be.
+unsafe extern "C" fn extent_found(offset: u64, len: usize, exists: c_int, extents: *mut c_void) -> c_int {
+    if exists != 0 {
+        // SAFETY: it is the list that [`Image::extent`] gave, which nobody else uses meanwhile.
+        unsafe { &mut *extents.cast::<Vec<(u64, u64)>>() }.push((offset, len as u64));
+    }
+    0
 }
 
 /// A call has ended.

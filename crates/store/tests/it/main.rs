@@ -4,6 +4,7 @@ mod conformance;
 mod cores;
 mod faults;
 mod gateways;
+mod images;
 mod long;
 mod lost;
 mod nbd;

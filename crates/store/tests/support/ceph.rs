@@ -1,7 +1,8 @@
-//! A Ceph of one monitor and one OSD on loopback, without authentication.
+//! A Ceph of one monitor and one OSD on loopback.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "every test crate uses its own part of this")]
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -21,20 +22,28 @@ pub struct Ceph {
 impl Ceph {
     /// Starts it, with all data in memory; it is up, and has a pool.
     pub fn start() -> Ceph {
-        Ceph::on("memstore")
+        Ceph::on("memstore", false)
+    }
+
+    /// The same, whose clients need a key.
+    pub fn guarded() -> Ceph {
+        Ceph::on("memstore", true)
     }
 
     /// The same, with data that survives its OSD.
     pub fn lasting() -> Ceph {
-        Ceph::on("bluestore")
+        Ceph::on("bluestore", false)
     }
 
-    fn on(store: &str) -> Ceph {
+    fn on(store: &str, is_guarded: bool) -> Ceph {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let fsid = read("/proc/sys/kernel/random/uuid");
         let port = free_port();
-        std::fs::write(folder.path().join("ceph.conf"), configuration(&folder, &fsid, port, store))
-            .expect("written");
+        std::fs::write(
+            folder.path().join("ceph.conf"),
+            configuration(&folder, &fsid, port, store, is_guarded),
+        )
+        .expect("written");
         for name in ["mon", "osd.0", "run"] {
             std::fs::create_dir(folder.path().join(name)).expect("made");
         }
@@ -46,11 +55,21 @@ impl Ceph {
         );
         let conf = folder.path().join("ceph.conf");
         let conf = conf.to_str().expect("UTF-8");
-        tool("ceph-mon", &["-c", conf, "-i", "a", "--mkfs", "--monmap", monitors]);
+        let keys = folder.path().join("keys");
+        let keys = keys.to_str().expect("UTF-8");
+        let mut make = vec!["-c", conf, "-i", "a", "--mkfs", "--monmap", monitors];
+        if is_guarded {
+            make_keys(&folder, keys);
+            make.extend(["--keyring", keys]);
+        }
+        tool("ceph-mon", &make);
         let monitor = daemon(&["ceph-mon", "-f", "-c", conf, "-i", "a"]);
         let mut ceph = Ceph { folder, monitor, osd: None };
         let uuid = read("/proc/sys/kernel/random/uuid");
         ceph.command("ceph", &["osd", "new", &uuid]);
+        if is_guarded {
+            ceph.command("ceph", &["auth", "add", "osd.0", "-i", &ceph.path("osd.0/keyring")]);
+        }
         tool("ceph-osd", &["-c", &ceph.conf(), "-i", "0", "--mkfs", "--osd-uuid", &uuid, "--no-mon-config"]);
         ceph.start_osd();
         ceph.command("ceph", &["osd", "pool", "create", POOL, "8", "8", "replicated"]);
@@ -60,7 +79,18 @@ impl Ceph {
 
     /// The configuration of its clients.
     pub fn conf(&self) -> String {
-        self.folder.path().join("ceph.conf").to_str().expect("UTF-8").to_owned()
+        self.path("ceph.conf")
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    /// The file with the key of a new client.
+    pub fn key(&self, client: &str, monitors: &str, osds: &str) -> PathBuf {
+        let (client, file) = (format!("client.{client}"), self.path("client.keyring"));
+        self.ceph(&["auth", "get-or-create", &client, "mon", monitors, "osd", osds, "-o", &file]);
+        file.into()
     }
 
     /// Makes an image.
@@ -100,7 +130,8 @@ impl Ceph {
         tool("kill", &[&format!("-{signal}"), &osd]);
     }
 
-    fn command(&self, program: &str, arguments: &[&str]) -> String {
+    /// Runs one of its tools.
+    pub fn command(&self, program: &str, arguments: &[&str]) -> String {
         tool(program, &[&["-c", &self.conf()], arguments].concat())
     }
 }
@@ -114,7 +145,21 @@ impl Drop for Ceph {
     }
 }
 
-fn configuration(folder: &TempDir, fsid: &str, port: u16, store: &str) -> String {
+/// The keys of the monitor, who administers it, and the OSD.
+fn make_keys(folder: &TempDir, keys: &str) {
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (admin, osd) = (path("client.admin.keyring"), path("osd.0/keyring"));
+    let make = |file: &str, name: &str, caps: &[&str]| {
+        tool("ceph-authtool", &[&[file, "--create-keyring", "--gen-key", "-n", name], caps].concat());
+    };
+    make(keys, "mon.", &["--cap", "mon", "allow *"]);
+    make(&admin, "client.admin", &["--cap", "mon", "allow *", "--cap", "osd", "allow *"]);
+    make(&osd, "osd.0", &["--cap", "mon", "profile osd", "--cap", "osd", "allow *"]);
+    tool("ceph-authtool", &[keys, "--import-keyring", &admin]);
+}
+
+fn configuration(folder: &TempDir, fsid: &str, port: u16, store: &str, is_guarded: bool) -> String {
+    let method = if is_guarded { "cephx" } else { "none" };
     let folder = folder.path().display();
     format!(
         "[global]
@@ -122,9 +167,9 @@ fsid = {fsid}
 mon host = 127.0.0.1:{port}
 public addr = 127.0.0.1
 cluster addr = 127.0.0.1
-auth cluster required = none
-auth service required = none
-auth client required = none
+auth cluster required = {method}
+auth service required = {method}
+auth client required = {method}
 run dir = {folder}/run
 admin socket = {folder}/run/$cluster-$name.$pid.asok
 log file = {folder}/$name.log
@@ -138,6 +183,8 @@ osd crush chooseleaf type = 0
 mon warn on pool no redundancy = false
 setuser =
 setgroup =
+[client.admin]
+keyring = {folder}/client.admin.keyring
 [mon]
 mon data = {folder}/mon
 # A monitor refuses to start on a disk that is 95 % full, with some gigabytes left.
