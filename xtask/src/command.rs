@@ -17,8 +17,8 @@ pub(crate) fn built(path: impl AsRef<Path>) -> PathBuf {
     target.join(path)
 }
 
-/// The profile that tests are built by.
-pub(crate) const DEV: &str = "dev";
+/// The profile that `cargo xtask test` builds tests by.
+pub(crate) const TESTS: &str = "tests";
 /// The profile that README's first command builds by.
 pub(crate) const RELEASE: &str = "release";
 /// The profile of what is packaged and measured.
@@ -31,7 +31,7 @@ pub(crate) fn lunette(profile: &str) -> PathBuf {
 
 /// A program as it was built by a profile.
 pub(crate) fn built_by(profile: &str, program: &str) -> PathBuf {
-    let folder = if profile == DEV { "debug" } else { profile };
+    let folder = if profile == "dev" { "debug" } else { profile };
     built(folder).join(program)
 }
 
@@ -43,6 +43,14 @@ pub(crate) fn build_lunette(profile: &str) -> Result {
 /// The cargo that runs us, started in the repository's root.
 pub(crate) fn cargo() -> Command {
     command(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
+}
+
+/// `cargo test` for all that the profile of tests builds: clippy compiles the crates of this workspace, so that they are linted and
+/// built at once.
+pub(crate) fn cargo_test() -> Command {
+    let mut cargo = cargo();
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").args(["test", "--locked", "--profile", TESTS]);
+    cargo
 }
 
 /// A program that is started in the repository's root and gets no input.

@@ -1,6 +1,6 @@
 //! Instructions per command: what must not creep.
 
-use crate::command::{RELEASE, Result, built_by, cargo, output, root, succeed};
+use crate::command::{RELEASE, Result, built_by, cargo, cargo_test, output, root, succeed};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -43,11 +43,12 @@ pub(crate) fn run(options: &Options) -> Result {
         println!("the figures in {FILE} are for x86-64: not checked here");
         return Ok(());
     }
-    let engine = ["build", "--locked", "--package", "engine", "--bin", PROGRAM, "--profile"];
-    succeed(cargo().args(engine).arg(&options.profile))?;
-    let count = ["test", "--locked", "--package", "lunette", "--bench", "instructions"];
+    // With the simulator's features, which `cargo xtask test` builds first.
+    let packages = ["build", "--locked", "--package", "engine", "--package", "sim"];
+    succeed(cargo().args(packages).args(["--bin", PROGRAM, "--profile", &options.profile]))?;
+    let count = ["--workspace", "--bench", "instructions"];
     let program = built_by(&options.profile, PROGRAM);
-    let counted = parse(&output(cargo().env("LUNETTE_COUNTED", program).args(count))?);
+    let counted = parse(&output(cargo_test().env("LUNETTE_COUNTED", program).args(count))?);
     if counted.is_empty() {
         return Err("the count has printed no figures".into());
     }

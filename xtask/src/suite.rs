@@ -1,7 +1,7 @@
 //! The workspace's tests, with as many of their programs at a time as there are cores. `cargo test` runs one after the other,
 //! and many of them wait more than they work.
 
-use crate::command::{Result, cargo, command, describe, output};
+use crate::command::{Result, cargo_test, command, describe};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 /// A program that holds tests.
 #[derive(Clone)]
-struct Program {
+pub(crate) struct Program {
     path: PathBuf,
     /// Where the source of it is, within its package.
     name: String,
@@ -69,12 +69,27 @@ fn captured(tests: &mut Command) -> (bool, String) {
     }
 }
 
-/// Builds the programs. Those that start daemons and load come first, since they take longest, and then what else waits.
-fn build() -> Result<Vec<Program>> {
-    let build = ["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"];
-    let messages = output(cargo().args(build))?;
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut programs: Vec<Program> = messages.filter_map(|message| program(&message)).collect();
+/// Builds all that is tested with clippy, and denies its warnings. Programs that start daemons and load come first, since they take
+/// longest, and then what else waits.
+pub(crate) fn build() -> Result<Vec<Program>> {
+    let mut build = cargo_test();
+    build.args(["--workspace", "--all-targets", "--no-run", "--message-format=json"]);
+    let line = describe(&build);
+    let built = build.stderr(Stdio::inherit()).output();
+    let built = built.map_err(|error| format!("cannot run `{line}`: {error}"))?;
+    let messages = String::from_utf8_lossy(&built.stdout);
+    let messages: Vec<Value> =
+        messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect();
+    let diagnostics: Vec<&str> =
+        messages.iter().filter_map(|message| message["message"]["rendered"].as_str()).collect();
+    if !built.status.success() || !diagnostics.is_empty() {
+        return Err(format!(
+            "{}`{line}`: {}, and no warnings are allowed",
+            diagnostics.concat(),
+            built.status
+        ));
+    }
+    let mut programs: Vec<Program> = messages.iter().filter_map(program).collect();
     if let Some(place) = programs.iter().position(|program| program.name.starts_with(LONGEST)) {
         let others = LONG.iter().flat_map(|tests| ["--skip", tests]).collect();
         programs.push(Program { chosen: others, ..programs[place].clone() });
@@ -86,7 +101,8 @@ fn build() -> Result<Vec<Program>> {
 
 /// The program of a `compiler-artifact` message of cargo, if it holds tests.
 fn program(message: &Value) -> Option<Program> {
-    if message["profile"]["test"] != true {
+    // Benches are tested by being built.
+    if message["profile"]["test"] != true || message["target"]["kind"][0] == "bench" {
         return None;
     }
     let path = PathBuf::from(message["executable"].as_str()?);

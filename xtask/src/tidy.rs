@@ -73,8 +73,16 @@ fn faults_of(name: &str, text: &str) -> Vec<String> {
             format!("{name}:{number}: a function of {lines} lines, more than {FUNCTION_LINES_MAX}")
         }));
     }
+    let mut is_within = false;
     for (number, line) in text.lines().enumerate() {
         let place = || format!("{name}:{}", number + 1);
+        let code = line.trim_start();
+        if let Some(fence) = code.strip_prefix("//! ```").or_else(|| code.strip_prefix("/// ```")) {
+            is_within = !is_within;
+            if is_within && fence != "text" {
+                faults.push(format!("{}: an example that no test runs", place()));
+            }
+        }
         if name.ends_with(".rs") && LEFTOVERS.iter().any(|leftover| line.contains(&leftover.concat())) {
             faults.push(format!("{}: unfinished", place()));
         }
@@ -199,6 +207,8 @@ mod tests {
             faults_of("a.md", &format!("{}me", HOMES[0].concat())),
             ["a.md:1: a path of somebody's own machine"]
         );
+        let example = "/// ```\n/// 1 + 1\n/// ```\n/// ```text\n/// a frame\n/// ```\n";
+        assert_eq!(faults_of("a.rs", example), ["a.rs:1: an example that no test runs"]);
         let page = "\n".repeat(ARCHITECTURE_LINES_MAX + 1);
         assert_eq!(faults_of("ARCHITECTURE.md", &page).len(), 1);
     }

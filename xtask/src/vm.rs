@@ -9,9 +9,9 @@ mod scenario;
 mod verbs;
 
 use crate::command::{
-    DEV, RELEASE, Result, administration, build_lunette, command, describe, lunette, root, succeed,
+    RELEASE, Result, TESTS, administration, build_lunette, command, describe, lunette, root, succeed,
 };
-use crate::packages;
+use crate::{packages, suite};
 use daemon::Daemon;
 pub(crate) use scenario::Played;
 use scenario::Scenario;
@@ -47,7 +47,7 @@ impl Options {
     /// All scenarios that this one plays, with the daemon that it has.
     pub(crate) fn of(player: Played) -> Options {
         let scenarios = Scenario::all().filter(|scenario| scenario.played <= player).collect();
-        let profile = if player == Played::Test { DEV } else { RELEASE }.to_owned();
+        let profile = if player == Played::Test { TESTS } else { RELEASE }.to_owned();
         Options { scenarios, jobs: JOBS, profile, inside: false }
     }
 }
@@ -66,7 +66,11 @@ pub(crate) fn run(options: &Options) -> Result {
     lock.try_lock().map_err(|_| format!("{FOLDER}: another `cargo xtask vm` is at work here"))?;
     let tun = File::options().read(true).write(true).open("/dev/net/tun");
     tun.map_err(|error| format!("/dev/net/tun: {error} (the guest's network needs a tap)"))?;
-    build_lunette(&options.profile)?;
+    if options.profile == TESTS {
+        suite::build()?;
+    } else {
+        build_lunette(&options.profile)?;
+    }
     let start = Instant::now();
     rig::ensure()?;
     println!("virtual machine: ready after {} s", start.elapsed().as_secs());
