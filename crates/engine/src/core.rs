@@ -244,7 +244,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// One turn: completions, messages, then everything that became ready goes out together.
+    /// One turn: completions, messages, then everything that became ready goes out together. What most turns have nothing of
+    /// is not in line, or each of them would make room for it.
     pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message<I>>) {
         self.agenda.is_unsettled = false;
         let mut work = if self.run_all() | self.run_lines() { Work::Own } else { Work::None };
@@ -253,15 +254,13 @@ impl<I: Io> Core<I> {
             self.dispatch(completion);
         }
         completions.clear();
-        if self.take_frames() {
+        if self.ethernet.has_interfaces() && self.take_frames() {
             work = work.max(Work::Frames);
         }
         self.mailbox.drain(messages);
         if !messages.is_empty() {
             work = Work::Other;
-            for message in messages.drain(..) {
-                self.message(message);
-            }
+            messages.drain(..).for_each(|message| self.message(message));
         }
         loop {
             self.serve_all();
@@ -273,14 +272,15 @@ impl<I: Io> Core<I> {
         }
         let now = self.io.now();
         if now >= self.next_tick {
-            self.next_tick = now.after(TICK);
             self.tick(now);
-            self.say_what_is_in_hand();
-            self.settle_turn();
         }
-        self.end_drain(now);
+        if self.moves.is_late(now) {
+            self.end_drain(now);
+        }
         self.flush_all();
-        self.flush_interfaces();
+        if self.ethernet.has_interfaces() {
+            self.flush_interfaces();
+        }
         self.poller.turned(now, work);
         if std::mem::take(&mut self.agenda.has_sent) {
             // It is work, whether it is reported at once or by a completion: of that a core is not to sleep sooner.
@@ -324,15 +324,23 @@ impl<I: Io> Core<I> {
         }
     }
 
+    #[inline]
     fn dispatch(&mut self, completion: Completion) {
         let tag = completion.tag.0;
-        let index = (tag >> 32) as u32 & 0x0fff_ffff;
+        let key = Key { index: kind::index(tag), generation: tag as u32 };
         match tag >> kind::SHIFT {
+            kind::RECV => self.received(key, completion.result),
+            kind::SEND => _ = self.sent(key, completion.result),
+            _ => self.dispatch_other(completion),
+        }
+    }
+
+    /// What is not of a stream.
+    #[inline(never)]
+    fn dispatch_other(&mut self, completion: Completion) {
+        let index = kind::index(completion.tag.0);
+        match completion.tag.0 >> kind::SHIFT {
             kind::ACCEPT => self.accepted(index as usize, completion.result),
-            kind::RECV => self.received(Key { index, generation: tag as u32 }, completion.result),
-            kind::SEND => {
-                self.sent(Key { index, generation: tag as u32 }, completion.result);
-            }
             // A lane that has gone may have had a watch.
             kind::LANE if self.units.get(index).is_none() => {}
             kind::LANE => {
@@ -407,6 +415,7 @@ impl<I: Io> Core<I> {
         self.shared.loads.len()
     }
 
+    #[inline(never)]
     fn message(&mut self, message: Message<I>) {
         match message {
             Message::Adopt(migrant) => self.adopt(*migrant),
@@ -451,7 +460,9 @@ impl<I: Io> Core<I> {
         }
     }
 
+    #[inline(never)]
     fn tick(&mut self, now: Time) {
+        self.next_tick = now.after(TICK);
         self.accept_again(now);
         self.relisten();
         let keys = self.watch.look(now, &mut self.connections);
@@ -472,6 +483,8 @@ impl<I: Io> Core<I> {
         if self.stop.is_due(now) {
             self.close_all();
         }
+        self.say_what_is_in_hand();
+        self.settle_turn();
     }
 
     fn tick_lanes(&mut self) {

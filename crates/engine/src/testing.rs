@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use store::ram::RamStore;
-use wire::Places;
+use wire::Span;
 
 /// A daemon on so many cores, whether or not the machine has them, whose unit on LUN n is `stores[n]`.
 pub(crate) fn serve(
@@ -305,7 +305,7 @@ impl HeldLane {
 }
 
 impl Lane<Uring> for HeldLane {
-    fn borrow(&mut self, offset: u64, len: u32) -> Option<Places> {
+    fn borrow(&mut self, offset: u64, len: u32) -> Option<Span> {
         self.ram.borrow(offset, len)
     }
 

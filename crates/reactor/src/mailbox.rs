@@ -6,7 +6,8 @@
 
 use crate::wake::Waker;
 use std::io;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 
 /// One core's end of the mesh: it receives here, and posts to every core.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct Mailbox<M> {
 #[derive(Debug)]
 pub struct Sender<M> {
     queue: mpsc::Sender<M>,
+    /// The queue may hold something: most turns find nothing, and need not look there.
+    has_mail: Arc<AtomicBool>,
     waker: Waker,
 }
 
@@ -29,7 +32,7 @@ pub fn mesh<M: Send>(cores: usize) -> io::Result<Vec<Mailbox<M>>> {
     let mut receivers = Vec::with_capacity(cores);
     for _ in 0..cores {
         let (queue, incoming) = mpsc::channel();
-        senders.push(Sender { queue, waker: Waker::new()? });
+        senders.push(Sender { queue, has_mail: Arc::default(), waker: Waker::new()? });
         receivers.push(incoming);
     }
     let mailbox = |(core, incoming)| Mailbox { incoming, senders: senders.clone(), core };
@@ -43,8 +46,13 @@ impl<M: Send> Mailbox<M> {
     }
 
     /// Appends all messages that have arrived.
+    #[inline]
     pub fn drain(&mut self, into: &mut Vec<M>) {
-        into.extend(self.incoming.try_iter());
+        let has_mail = &self.senders[self.core].has_mail;
+        // The exchange (not a store) is before the look into the queue: what is posted behind that sets it again.
+        if has_mail.load(Ordering::Relaxed) && has_mail.swap(false, Ordering::AcqRel) {
+            into.extend(self.incoming.try_iter());
+        }
     }
 
     /// A way to post to a core from elsewhere.
@@ -72,6 +80,8 @@ impl<M: Send> Sender<M> {
     /// Posts a message and wakes the core. A core that has ended drops its messages.
     pub fn post(&self, message: M) {
         if self.queue.send(message).is_ok() {
+            // An exchange, too: whoever sees this one sees those of others before it.
+            self.has_mail.swap(true, Ordering::Release);
             self.waker.wake();
         }
     }
@@ -79,7 +89,7 @@ impl<M: Send> Sender<M> {
 
 impl<M> Clone for Sender<M> {
     fn clone(&self) -> Sender<M> {
-        Sender { queue: self.queue.clone(), waker: self.waker.clone() }
+        Sender { queue: self.queue.clone(), has_mail: self.has_mail.clone(), waker: self.waker.clone() }
     }
 }
 

@@ -277,8 +277,8 @@ impl Stream {
         io: &mut I,
         machine: &mut M,
     ) -> Option<Result<u32, Errno>> {
-        let owes = self.sender.opened().is_some() || machine.owes();
-        if self.receiver.take_filled() && self.end.is_none() && owes {
+        let is_filled = self.receiver.take_filled();
+        if is_filled && self.end.is_none() && (self.sender.opened().is_some() || machine.owes()) {
             let since = *self.gathers_since.get_or_insert(io.now());
             if io.now().since(since) < GATHER_FOR {
                 self.wants_flush = true;

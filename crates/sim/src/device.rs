@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
-use wire::Places;
+use wire::{Places, Span};
 
 /// Operations under way per lane.
 const OPERATIONS_MAX: usize = 4096;
@@ -105,7 +105,7 @@ impl Transfer {
 }
 
 impl<I: Io> Lane<I> for DeviceLane {
-    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
+    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Span> {
         None
     }
 

@@ -4,7 +4,7 @@ use reactor::io::{Completion, Io, Tag};
 use scsi::storage::{Found, StoreError, Traits};
 use std::io;
 use std::sync::Arc;
-use wire::Places;
+use wire::{Places, Span};
 
 /// An operation with its places. As [`scsi::MediaOp`], but the data is named by spans.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -185,7 +185,7 @@ pub const WORK_BYTES: u64 = 2 << 20;
 /// One core's private way into a store.
 pub trait Lane<I: Io> {
     /// The medium's own memory for a range, if this store is memory and the range may be sent from where it lies.
-    fn borrow(&mut self, offset: u64, len: u32) -> Option<Places>;
+    fn borrow(&mut self, offset: u64, len: u32) -> Option<Span>;
 
     /// Reads into places at once, if this store is memory: such a read needs no operation. False: what the places hold is
     /// undefined, and an operation has to read it, and to report what is wrong.

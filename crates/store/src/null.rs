@@ -8,7 +8,7 @@ use reactor::io::{Completion, Io, Tag};
 use reactor::memory::Arena;
 use scsi::storage::{Found, StoreError, Traits};
 use std::sync::Arc;
-use wire::Places;
+use wire::{Places, Span};
 
 /// Zeros, without memory or device behind them.
 pub struct NullStore {
@@ -81,12 +81,12 @@ impl NullLane {
 }
 
 impl<I: Io> Lane<I> for NullLane {
-    fn borrow(&mut self, offset: u64, len: u32) -> Option<Places> {
+    fn borrow(&mut self, offset: u64, len: u32) -> Option<Span> {
         let end = offset.checked_add(u64::from(len))?;
         if end > self.store.size {
             return None;
         }
-        self.store.zeros.places(len)
+        self.store.zeros.span(len)
     }
 
     fn write_now(&mut self, io: &mut I, offset: u64, from: Places, _may_clear: bool) -> Option<u64> {

@@ -14,7 +14,7 @@ use scsi::storage::{Found, StoreError, Traits};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use wire::Places;
+use wire::{Places, Span};
 
 /// The longest atomic write: what one operation surely carries (a 64 KiB span).
 pub(crate) const ATOMIC_BYTES_MAX: u32 = 256 << 10;
@@ -323,13 +323,13 @@ fn long_clear(op: &Op, range: Range) -> Option<bool> {
 }
 
 impl<I: Io> Lane<I> for RamLane {
-    fn borrow(&mut self, offset: u64, len: u32) -> Option<Places> {
+    fn borrow(&mut self, offset: u64, len: u32) -> Option<Span> {
         let end = offset.checked_add(u64::from(len))?;
         if end > self.store.size || !self.store.lends.load(Ordering::Relaxed) {
             return None;
         }
         self.store.region.prefetch(offset, len);
-        self.store.region.span(offset, len).map(Places::one)
+        self.store.region.span(offset, len)
     }
 
     fn read_now(&mut self, io: &mut I, offset: u64, into: &Places) -> bool {

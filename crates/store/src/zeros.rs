@@ -2,13 +2,10 @@
 
 use reactor::memory::{Arena, Region};
 use std::sync::{Arc, OnceLock};
-use wire::Places;
+use wire::{Places, Span};
 
 /// Bytes of zeros; several spans may name the same ones.
-const ZEROS_BYTES: u32 = 256 << 10;
-
-/// The most that [`Zeros::places`] can name.
-pub(crate) const PLACES_BYTES_MAX: u32 = ZEROS_BYTES * Places::MAX as u32;
+pub(crate) const ZEROS_BYTES: u32 = 1 << 20;
 
 /// A region that nobody writes to.
 #[derive(Clone)]
@@ -18,22 +15,13 @@ impl Zeros {
     /// The process's one.
     pub(crate) fn get() -> Zeros {
         static SHARED: OnceLock<Zeros> = OnceLock::new();
-        let map = || Region::map(u64::from(ZEROS_BYTES)).expect("a process has 256 KiB of address space");
+        let map = || Region::map(u64::from(ZEROS_BYTES)).expect("a process has 1 MiB of address space");
         SHARED.get_or_init(|| Zeros(map())).clone()
     }
 
-    /// `len` zeros, if that is not more than [`PLACES_BYTES_MAX`].
-    pub(crate) fn places(&self, len: u32) -> Option<Places> {
-        let mut places = Places::EMPTY;
-        let mut left = len;
-        while left > 0 {
-            let part = left.min(ZEROS_BYTES);
-            if !places.push(self.0.span(0, part)?) {
-                return None;
-            }
-            left -= part;
-        }
-        Some(places)
+    /// `len` zeros, if that is not more than [`ZEROS_BYTES`].
+    pub(crate) fn span(&self, len: u32) -> Option<Span> {
+        self.0.span(0, len)
     }
 
     /// Fills the places.

@@ -9,7 +9,7 @@ use scsi::storage::{Found, Traits};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
-use wire::Places;
+use wire::Span;
 
 /// What a bent store does with an operation.
 pub(crate) enum Fate {
@@ -75,7 +75,7 @@ struct BentLane {
 }
 
 impl Lane<Uring> for BentLane {
-    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
+    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Span> {
         None
     }
 

@@ -158,6 +158,11 @@ impl<L: Line> Ethernet<L> {
         (openings().map(Interface::sessions).sum(), openings().map(Interface::held).sum())
     }
 
+    /// Whether it has any.
+    pub(super) fn has_interfaces(&self) -> bool {
+        !self.interfaces.is_empty()
+    }
+
     /// Serves an interface.
     fn add(&mut self, segment: Arc<Segment>, packets: Packets<L>) {
         self.openings = (self.openings + 1) % kind::NUMBERS;

@@ -35,7 +35,7 @@ impl<I: Io> Core<I> {
         let (from, buffer) = match borrowed {
             Some(from) => (from, None),
             None => match self.read_at_once(connection, unit, offset, len) {
-                Some(buffer) => (Places::one(buffer), Some(buffer)),
+                Some(buffer) => (buffer, Some(buffer)),
                 None => return false,
             },
         };
@@ -43,7 +43,7 @@ impl<I: Io> Core<I> {
         let moving = conn.pace.begin(now, stall_nanos, bytes);
         conn.occupy(command.task, Occupant::ImmediateRead { unit, begun: now, moving, buffer });
         conn.answers.expect(buffer.is_none());
-        let (from, end) = (from.slice(0, bytes), Some(to_wire(ending)));
+        let (from, end) = (Places::one(from.slice(0, bytes)), Some(to_wire(ending)));
         conn.machine.down(now, Down::Push { task: command.task, at: 0, from, end });
         conn.mark_dirty(connection, &mut self.agenda);
         true

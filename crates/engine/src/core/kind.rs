@@ -16,6 +16,11 @@ pub(super) const SHIFT: u32 = 60;
 /// What a tag has room for besides its kind and a generation.
 pub(super) const NUMBERS: u32 = 1 << 28;
 
+/// The number in a tag.
+pub(super) fn index(tag: u64) -> u32 {
+    (tag >> 32) as u32 & (NUMBERS - 1)
+}
+
 /// What it is that has ended; frames are found by looking for them.
 pub(super) fn work(tag: Tag) -> Work {
     match tag.0 >> SHIFT {

@@ -32,4 +32,9 @@ impl Moves {
     pub(super) fn until(&self) -> Option<Time> {
         self.drain.as_ref().map(|drain| drain.until)
     }
+
+    /// Whether that time has come.
+    pub(super) fn is_late(&self, now: Time) -> bool {
+        self.until().is_some_and(|until| until <= now)
+    }
 }

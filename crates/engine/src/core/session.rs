@@ -303,6 +303,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Notes once that the initiator has begun its login: those that have not make room for others first.
+    #[inline(never)]
     pub(super) fn note_login(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Way::Portal { from, .. } = conn.facts.way

@@ -106,11 +106,7 @@ impl<I: Io> Core<I> {
                 channel.hold(!is_fed && conn.phase != Phase::Closing);
             }
             if !is_fed {
-                conn.listed.to_serve = false;
-                if let Some(stream) = &mut conn.stream {
-                    stream.pause();
-                }
-                return self.poll_machine(key);
+                return self.pause(key);
             }
             let is_all = conn.answers.are_expected() && self.answer(key);
             let Some(conn) = self.connections.get_mut(key) else { return };
@@ -133,8 +129,21 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// The machine is given nothing for now.
+    #[inline(never)]
+    fn pause(&mut self, key: Key) {
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.listed.to_serve = false;
+            if let Some(stream) = &mut conn.stream {
+                stream.pause();
+            }
+        }
+        self.poll_machine(key);
+    }
+
     /// The connection has said what it speaks. A connection over RDMA stays on the core where it begins: it is placed
     /// now, all others when they are logged in.
+    #[inline(never)]
     fn open(&mut self, key: Key, spoken: Spoken) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let Some(stream) = &mut conn.stream else { return };
@@ -160,6 +169,7 @@ impl<I: Io> Core<I> {
         }
     }
 
+    #[inline(never)]
     fn up(&mut self, key: Key, up: Up) {
         match up {
             Up::Command(command) => self.command(key, command),
@@ -235,6 +245,12 @@ impl<I: Io> Core<I> {
                 return;
             }
         }
+        self.finish_flush(key, event, waits_for_room);
+    }
+
+    /// The connection was flushed, and there is more to do than to wait for what comes.
+    #[inline(never)]
+    fn finish_flush(&mut self, key: Key, event: Option<Up>, waits_for_room: bool) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let wants_more = conn.stream.as_ref().is_some_and(|stream| stream.wants_more());
         if (wants_more || conn.machine.wants_more() && !waits_for_room)

@@ -3,13 +3,13 @@
 use reactor::io::{Completion, Io};
 use scsi::storage::StoreError;
 use store::lane::{Lane, Op, OpId, Outcome, Submitted};
-use wire::Places;
+use wire::Span;
 
 /// Refuses every operation: the unit is there, but not ready.
 pub(super) struct FailedLane;
 
 impl<I: Io> Lane<I> for FailedLane {
-    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
+    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Span> {
         None
     }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use store::OpenError;
 use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
-use wire::Places;
+use wire::{Places, Span};
 
 /// Opens the store, of this size if it is another than before; blocks.
 type Opener<I> = Box<dyn Fn(Option<u64>) -> Result<Arc<dyn Backend<I>>, OpenError> + Send + Sync>;
@@ -126,7 +126,7 @@ impl<I: Io> LateLane<I> {
 }
 
 impl<I: Io> Lane<I> for LateLane<I> {
-    fn borrow(&mut self, offset: u64, len: u32) -> Option<Places> {
+    fn borrow(&mut self, offset: u64, len: u32) -> Option<Span> {
         self.lane().borrow(offset, len)
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::lane::{Lane, Op, OpId, Outcome, Submitted};
 use wire::scsi::capacity::unmap_list;
-use wire::{Cdb, Places};
+use wire::{Cdb, Places, Span};
 
 /// The longest piece with data.
 pub(super) const PIECE_BYTES_MAX: u32 = 256 << 10;
@@ -609,7 +609,7 @@ impl RemoteLane {
 }
 
 impl<I: Io> Lane<I> for RemoteLane {
-    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
+    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Span> {
         None
     }
 

@@ -19,7 +19,6 @@ pub(super) fn push_header(header: &[u8], digest: Option<fn(&[u8]) -> u32>, batch
 }
 
 /// Appends a payload with its padding and digest.
-#[inline]
 pub(super) fn push_payload(from: Places, len: u32, digest: bool, batch: &mut Transmit) {
     if digest {
         batch.start_sum();
@@ -39,8 +38,9 @@ pub(super) fn push_bytes(data: &[u8], digest: bool, batch: &mut Transmit) {
     push_end(u32::try_from(data.len()).unwrap_or(0), digest, batch);
 }
 
+/// Appends what follows a data segment: its padding and digest.
 #[inline]
-fn push_end(len: u32, digest: bool, batch: &mut Transmit) {
+pub(super) fn push_end(len: u32, digest: bool, batch: &mut Transmit) {
     let padding = usize::try_from(pad(len)).unwrap_or(0);
     batch.push_bytes([0; 3].get(..padding).unwrap_or_default());
     if digest {

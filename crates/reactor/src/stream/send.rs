@@ -147,7 +147,10 @@ impl Sender {
             Some(rest) => rest,
             None if self.open.is_some() || machine.owes() => {
                 let mut batch = self.open.take().unwrap_or_else(|| Batch::begin(io.is_shared()));
-                machine.transmit(io.now(), &mut batch.transmit);
+                // Mostly all of it was answered as it came.
+                if machine.owes() {
+                    machine.transmit(io.now(), &mut batch.transmit);
+                }
                 // Not swapped: a new connection would hand its empty allocation on to all others.
                 self.done.append(&mut batch.transmit.done);
                 batch
@@ -166,7 +169,9 @@ impl Sender {
         {
             self.in_flight = Some(InFlight { since: io.now(), bytes: result.map_or(0, u64::from) });
             self.ended = Some(result);
-            self.end_batch(io.arena(), batch);
+            // Nothing but this is in it.
+            batch.transmit.clear();
+            recycle(batch);
             return Flushed::Well;
         }
         let is_complete = batch.fill(io.arena(), &mut self.buffers);
@@ -219,8 +224,13 @@ impl Sender {
 
     fn end_batch(&mut self, arena: &mut Arena, mut batch: Box<Batch>) {
         batch.clear(arena);
-        BATCHES.with_borrow_mut(|batches| batches.push(batch));
+        recycle(batch);
     }
+}
+
+/// An empty batch is used again.
+fn recycle(batch: Box<Batch>) {
+    BATCHES.with_borrow_mut(|batches| batches.push(batch));
 }
 
 impl Batch {

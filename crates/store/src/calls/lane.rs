@@ -11,7 +11,7 @@ use scsi::storage::{Found, StoreError};
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use wire::Places;
+use wire::{Places, Span};
 
 /// Operations under way per lane at most; more are refused as busy.
 const FLIGHTS_MAX: usize = 4096;
@@ -432,7 +432,7 @@ fn copy<I: Io>(io: &mut I, from: &Places, data: &mut Vec<u8>) {
 }
 
 impl<I: Io, M: Medium> Lane<I> for CallLane<M> {
-    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
+    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Span> {
         None
     }
 

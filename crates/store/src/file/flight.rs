@@ -436,7 +436,7 @@ impl Flight {
         }
         let grain = u64::from(store.shape.grain.offset);
         if at.is_multiple_of(grain) && left >= grain {
-            return straight(How::Zeros, (left - left % grain).min(u64::from(zeros::PLACES_BYTES_MAX)));
+            return straight(How::Zeros, (left - left % grain).min(u64::from(zeros::ZEROS_BYTES)));
         }
         self.through_buffer(store.shape.grain, at, left.min(grain - at % grain))
     }
@@ -498,7 +498,7 @@ impl Flight {
     }
 
     fn zeros(&self, store: &FileStore) -> Places {
-        store.zeros.places(self.piece.len as u32 - self.piece.moved).unwrap_or_default()
+        store.zeros.span(self.piece.len as u32 - self.piece.moved).map(Places::one).unwrap_or_default()
     }
 
     fn is_durable(&self) -> bool {

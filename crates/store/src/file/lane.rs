@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use wire::Places;
+use wire::{Places, Span};
 
 /// Operations under way per lane at most; more are refused as busy.
 const FLIGHTS_MAX: usize = 4096;
@@ -217,7 +217,7 @@ impl FileLane {
 }
 
 impl<I: Io> Lane<I> for FileLane {
-    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
+    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Span> {
         None
     }
 

@@ -9,7 +9,7 @@ use reactor::io::{Completion, Handle, Io, Tag};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use wire::Places;
+use wire::Span;
 
 /// Behind the tag of the calls' mailbox: something has come, and there is room to send.
 const COME: u64 = 1;
@@ -59,7 +59,7 @@ impl NbdLane {
 }
 
 impl<I: Io> Lane<I> for NbdLane {
-    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
+    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Span> {
         None
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use store::Claim;
 use store::lane::{Backend, Op};
 use tempfile::TempDir;
+use wire::Places;
 
 const CORES: u64 = 3;
 
@@ -155,13 +156,13 @@ fn memory_is_lent_until_an_atomic_operation() {
     let mut two = Rig::new(Uring::start(), &store);
     one.write(8192, &[5; 4096]).unwrap();
     let lent = two.lane.borrow(8192, 4096).unwrap();
-    assert_eq!(lent.len(), 4096);
+    assert_eq!(lent.len, 4096);
     // What is lent can be written to another store as it lies there.
     let directory = directory();
     let copy = store::open_file(&sparse(&directory, SIZE), None, 512, Claim::Sole).unwrap();
     let mut three = Rig::new(Uring::start(), &copy);
     for offset in [0, 512, 4097] {
-        three.run(Op::Write { offset, from: lent, durable: false, atomic: false }).unwrap();
+        three.run(Op::Write { offset, from: Places::one(lent), durable: false, atomic: false }).unwrap();
         assert_eq!(three.read(offset, 4096), Ok(vec![5; 4096]));
     }
     one.compare_and_write(0, &[0; 512], &[1; 512]).unwrap();
@@ -172,7 +173,7 @@ fn memory_is_lent_until_an_atomic_operation() {
 fn null_is_zeros_for_everyone() {
     let store = store::open_null(1 << 50);
     let mut rig = Rig::new(Uring::start(), &store);
-    assert_eq!(rig.lane.borrow((1 << 50) - (1 << 20), 1 << 20).map(|places| places.len()), Some(1 << 20));
+    assert_eq!(rig.lane.borrow((1 << 50) - (1 << 20), 1 << 20).map(|span| span.len), Some(1 << 20));
     rig.write(0, &[1; 512]).unwrap();
     assert_eq!(rig.read(0, 262_144), Ok(vec![0; 262_144]));
     assert_eq!(rig.compare_and_write(0, &[0, 0, 1], &[0; 3]), Err(StoreError::Miscompare { at: 2 }));

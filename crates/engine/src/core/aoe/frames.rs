@@ -99,6 +99,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Takes the frames that have come. Whether there were any.
+    #[inline(never)]
     pub(in crate::core) fn take_frames(&mut self) -> bool {
         let mut any = false;
         for index in 0..self.ethernet.interfaces.len() {
@@ -322,6 +323,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Sends what a session owes, and releases the frames that it no longer uses. Whether it has to wait for a slot.
+    #[inline(never)]
     pub(in crate::core) fn send_frames(&mut self, key: Key) -> bool {
         let Some(conn) = self.connections.get_mut(key) else { return false };
         let Way::Interface { opening, .. } = conn.facts.way else { return false };
@@ -346,6 +348,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Hands all frames of this turn to the kernel.
+    #[inline(never)]
     pub(in crate::core) fn flush_interfaces(&mut self) {
         for index in 0..self.ethernet.interfaces.len() {
             let interface = &mut self.ethernet.interfaces[index];

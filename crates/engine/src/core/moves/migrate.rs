@@ -168,12 +168,10 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Gives up a drain that takes too long.
+    /// Abandons a drain that takes too long.
+    #[cold]
     pub(in crate::core) fn end_drain(&mut self, now: Time) {
-        let Some(key) = self.moves.drain.as_ref().filter(|drain| drain.until <= now).map(|drain| drain.key)
-        else {
-            return;
-        };
+        let Some(key) = self.moves.drain.as_ref().map(|drain| drain.key) else { return };
         self.stay(key);
         if let Some(conn) = self.connections.get_mut(key) {
             conn.load.rests_until = now.after(REST);

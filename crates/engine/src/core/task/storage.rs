@@ -31,7 +31,7 @@ impl<I: Io> Core<I> {
         if !conn.copies_reads()
             && let Some(from) = self.units[unit].lane.borrow(offset, len)
         {
-            return self.push(key, from.slice(0, sendable), at, end);
+            return self.push(key, Places::one(from.slice(0, sendable)), at, end);
         }
         if self.is_spent(unit) {
             self.defer(key, Rest::Step(Step::ReadPush { offset, len, at, end }));

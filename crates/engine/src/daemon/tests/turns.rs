@@ -48,7 +48,7 @@ impl Metered {
 }
 
 impl Lane<Noting> for Metered {
-    fn borrow(&mut self, offset: u64, len: u32) -> Option<Places> {
+    fn borrow(&mut self, offset: u64, len: u32) -> Option<Span> {
         self.lane.borrow(offset, len)
     }
 

@@ -8,13 +8,13 @@ use super::layer::Incoming;
 use super::queue::Residual;
 use super::send::data_in;
 use super::validate::{attribute, lengths};
-use crate::iscsi::frame::{PDU_BYTES, PDU_SEGMENTS, push_payload};
+use crate::iscsi::frame::{PDU_BYTES, PDU_SEGMENTS, push_end};
 use crate::services::Attribute;
 use crate::stream::Transmit;
 use crate::time::Time;
 use wire::iscsi::{BHS_BYTES, BasicHeader, FINAL, Opcode, Pdu, ScsiCommand};
 use wire::scsi::status::GOOD;
-use wire::{Cdb, Places};
+use wire::{Cdb, Span};
 use zerocopy::IntoBytes;
 
 /// A simple command that has said all there is to say: what it writes lies behind its header.
@@ -81,13 +81,14 @@ impl Target {
 
     /// Answers a READ with all that it reads, and GOOD.
     #[inline]
-    pub fn answer_read(&mut self, now: Time, plain: &Plain, from: Places, batch: &mut Transmit) {
+    pub fn answer_read(&mut self, now: Time, plain: &Plain, from: Span, batch: &mut Transmit) {
         self.take(now);
         let mut pdu = data_in(FINAL, plain.initiator_task_tag, 0, 0, plain.read_bytes);
         self.layer.end_with(&mut pdu, &Residual::NONE);
         self.layer.number_data_in(&mut pdu);
         batch.push_bytes(pdu.as_bytes());
-        push_payload(from, plain.read_bytes, false, batch);
+        batch.push_payload(from);
+        push_end(plain.read_bytes, false, batch);
     }
 
     /// Answers a WRITE, all of which is written, with GOOD.

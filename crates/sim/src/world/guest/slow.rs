@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::lane::{Backend, Lane, Op, OpId, Outcome as Done, Store, Submitted};
 use store::ram::RamStore;
-use wire::Places;
+use wire::Span;
 
 /// A store in memory, whose operations take some turns of their core.
 pub(super) struct Slow {
@@ -83,7 +83,7 @@ struct SlowLane {
 }
 
 impl Lane<Kernel> for SlowLane {
-    fn borrow(&mut self, offset: u64, len: u32) -> Option<Places> {
+    fn borrow(&mut self, offset: u64, len: u32) -> Option<Span> {
         // Half of all stores lend.
         (self.store.seed & 1 == 0).then(|| self.ram.borrow(offset, len)).flatten()
     }

@@ -148,7 +148,11 @@ impl Driver {
 
     /// Bytes `at .. at + len` of buffer 1.
     pub(crate) fn places(at: u32, len: u32) -> Places {
-        Places::one(Span { buffer: BufferId(1), len, offset: u64::from(at) })
+        Places::one(Driver::span(at, len))
+    }
+
+    pub(crate) fn span(at: u32, len: u32) -> Span {
+        Span { buffer: BufferId(1), len, offset: u64::from(at) }
     }
 
     /// Sends one PDU with the digests agreed on.

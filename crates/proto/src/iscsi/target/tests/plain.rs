@@ -21,7 +21,7 @@ fn at_once(driver: &mut Driver) -> Vec<Got> {
     for (tag, at) in [(7, 100), (9, 200)] {
         let first = plain(driver, &read(tag, tag - 7, 512), 0).unwrap();
         assert_eq!((first.read_bytes, first.write_bytes), (512, 0));
-        driver.target.answer_read(driver.now, &first, Driver::places(at, 512), &mut batch);
+        driver.target.answer_read(driver.now, &first, Driver::span(at, 512), &mut batch);
         if tag == 7 {
             let second = plain(driver, &write(8, 1, 512), 512).unwrap();
             assert_eq!((second.read_bytes, second.write_bytes), (0, 512));
@@ -78,7 +78,7 @@ fn the_window_stays_open_for_what_takes_no_slot() {
     let mut batch = Transmit::default();
     for tag in 0..100 {
         let command = plain(&driver, &read(tag, tag, 512), 0).unwrap();
-        driver.target.answer_read(driver.now, &command, Driver::places(0, 512), &mut batch);
+        driver.target.answer_read(driver.now, &command, Driver::span(0, 512), &mut batch);
         batch.clear();
     }
     driver.send(read(100, 100, 512).as_bytes(), &[]);
