@@ -31,7 +31,7 @@ const NEEDED: [(&CStr, &CStr, &str); 4] = [
 const LOSES_WRITES: &str = "acknowledged writes could be lost";
 const LANDS_LATE: &str = "writes of a client whose lock was broken could overwrite newer ones";
 
-/// How long a client stays shut out, which is a year: one that was paused must not write when it continues. librbd has it an hour;
+/// How long a gateway stays shut out, which is a year: one that was paused must not write when it continues. librbd has it an hour;
 /// what Ceph 16 sends for `rbd_blocklist_expire_seconds` is refused by its own monitors.
 pub(super) const BLOCKLIST_SECONDS: u32 = 31_536_000;
 
@@ -268,8 +268,6 @@ fn lock(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
         );
         return Ok(());
     }
-    let lock_error = |error| fault(place, format!("it cannot be locked: {}", text(error)), SEE_CEPH);
-    let before = image.lock_owner().map_err(lock_error)?;
     image.lock().map_err(|error| match Errno::from_raw_os_error(error) {
         Errno::ROFS | Errno::BUSY | Errno::TIMEDOUT | Errno::AGAIN => fault(
             place,
@@ -277,10 +275,8 @@ fn lock(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
             "end that one (rbd status and rbd lock ls show it), or use it read-only (ro); one that was killed lets go within half a minute",
         ),
         Errno::PERM | Errno::ACCESS => fault(place, format!("it cannot be locked: {}", text(error)), CAPS),
-        _ => lock_error(error),
-    })?;
-    // Its owner has died, as far as the cluster knows, and librbd has shut it out.
-    before.map_or(Ok(()), |owner| image.cluster().blocklist(&owner, BLOCKLIST_SECONDS)).map_err(lock_error)
+        _ => fault(place, format!("it cannot be locked: {}", text(error)), SEE_CEPH),
+    })
 }
 
 fn check_size(place: &RbdImage, size: u64, block_bytes: u32) -> Result<(), OpenError> {

@@ -93,6 +93,22 @@ mod soak {
     }
 
     #[test]
+    fn who_lets_go_of_the_lock_on_request_is_not_shut_out() {
+        let ceph = Ceph::start();
+        ceph.create("disk", 64 * MIB);
+        let image = format!("{POOL}/disk");
+        let mut bench =
+            ceph.start_rbd(&["bench", "--io-type", "write", "--io-total", "64G", "--io-size", "4K", &image]);
+        wait_until("it has the lock", || ceph.rbd(&["lock", "ls", &image]).contains("auto"));
+        let store = open(&ceph, "disk");
+        rig(&store).write(0, &BLOCK).expect("a write");
+        assert!(bench.try_wait().expect("its status").is_none(), "it is alive");
+        let listed = ceph.ceph(&["osd", "blocklist", "ls"]);
+        assert!(!listed.contains("127.0.0.1"), "{listed}");
+        bench.kill().and_then(|()| bench.wait()).expect("it ends");
+    }
+
+    #[test]
     fn what_is_allocated_is_found_object_by_object_also_in_a_parent() {
         let ceph = Ceph::start();
         ceph.create("disk", 512 * MIB);

@@ -103,6 +103,11 @@ impl Ceph {
         self.command("rbd", arguments)
     }
 
+    /// Starts `rbd`; it dies with the thread that started it.
+    pub fn start_rbd(&self, arguments: &[&str]) -> Child {
+        daemon(&[&["rbd", "-c", &self.conf()], arguments].concat())
+    }
+
     /// Runs `ceph`.
     pub fn ceph(&self, arguments: &[&str]) -> String {
         self.command("ceph", arguments)
