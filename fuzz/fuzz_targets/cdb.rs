@@ -306,6 +306,7 @@ fn unit(index: u32, options: u8) -> Unit {
         exported: options & 32 == 0,
         remote: options & 64 != 0,
         can_keep: options & 16 != 0,
+        is_shared: false,
         copies: Arc::default(),
         ports: vec![Port {
             relative_id: 1,

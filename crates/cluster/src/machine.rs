@@ -24,7 +24,7 @@ pub struct Me {
 }
 
 /// Something to be done. A call (`Read`, `Replace`, `Promote`, `Demote`, `Reopen`) is answered by the method of its name, and the next
-/// one comes only then; what the unit's home is asked (`Activate`, `Deactivate`) by [`Machine::applied`].
+/// one comes only then; what the unit's home is asked (`Adopt`, `Activate`, `Deactivate`) by [`Machine::applied`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Read the object.
@@ -45,6 +45,11 @@ pub enum Action {
     Demote,
     /// Use the medium as a new client.
     Reopen,
+    /// The unit is still another gateway's, with this state of the unit by now.
+    Adopt {
+        /// As it was last kept.
+        kept: Vec<u8>,
+    },
     /// The unit's ports become active, with this state of the unit.
     Activate {
         /// As it was last kept.
@@ -145,6 +150,8 @@ pub struct Machine {
     /// What is to be written, whatever the stage.
     plan: Option<Record>,
     keep: Option<Vec<u8>>,
+    /// What the home in standby knows.
+    adopted: Option<Vec<u8>>,
     /// It is to be no candidate, as its daemon ends or is drained.
     withdrawn: bool,
     /// It is to become active although another one lives.
@@ -174,6 +181,7 @@ impl Machine {
             out: VecDeque::new(),
             plan: None,
             keep: None,
+            adopted: None,
             withdrawn: false,
             wanted: false,
             not_before: Duration::ZERO,
@@ -248,6 +256,7 @@ impl Machine {
             } else if self.record().fence.contains(&self.me.client) {
                 self.is_fenced = true;
             } else {
+                self.adopt();
                 self.plan = self.decide(now);
             }
         } else if !self.is_holder() {
@@ -283,6 +292,7 @@ impl Machine {
             Stage::Confirming => {
                 self.stage = Stage::Activating;
                 self.wanted = false;
+                self.adopted = None;
                 self.apply(Action::Activate { kept: self.record().kept.clone() });
             }
             Stage::Releasing => {
@@ -338,7 +348,7 @@ impl Machine {
         }
     }
 
-    /// The home has applied [`Action::Activate`] or [`Action::Deactivate`], on all cores.
+    /// The home has applied [`Action::Adopt`], [`Action::Activate`] or [`Action::Deactivate`], on all cores.
     pub fn applied(&mut self) {
         self.applying = self.applying.saturating_sub(1);
         if self.applying > 0 {
@@ -483,6 +493,16 @@ impl Machine {
         }
         let is_new = record.next != *next || record.gateways != *gateways;
         is_new.then_some(record)
+    }
+
+    /// Has the home know what another gateway has kept.
+    fn adopt(&mut self) {
+        let kept = &self.record().kept;
+        if self.adopted.as_ref() != Some(kept) {
+            let kept = kept.clone();
+            self.adopted = Some(kept.clone());
+            self.apply(Action::Adopt { kept });
+        }
     }
 
     fn see(&mut self, now: Duration, version: Option<u64>, record: Record) {

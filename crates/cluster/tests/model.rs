@@ -265,6 +265,10 @@ impl World {
         let now = Duration::from_millis(self.now);
         while let Some(action) = self.gateways[index].machine.next(now) {
             match action {
+                Action::Adopt { .. } => {
+                    let delay = self.delay();
+                    self.post(index, delay, Event::Applied(None));
+                }
                 Action::Activate { kept } => {
                     let delay = self.delay();
                     self.post(index, delay, Event::Applied(Some(kept)));
@@ -350,7 +354,11 @@ impl World {
                 }
                 Returned::Demoted
             }
-            Action::Reopen | Action::Activate { .. } | Action::Deactivate { .. } | Action::Kept(_) => {
+            Action::Reopen
+            | Action::Adopt { .. }
+            | Action::Activate { .. }
+            | Action::Deactivate { .. }
+            | Action::Kept(_) => {
                 unreachable!("no calls to the cluster")
             }
         };

@@ -72,6 +72,9 @@ fn settings(old: &Config, new: &Config) -> Vec<StepOfChange> {
     if old.admin_group != new.admin_group {
         steps.push(StepOfChange::Restart("admin_group"));
     }
+    if old.cluster != new.cluster {
+        steps.push(StepOfChange::Restart("cluster"));
+    }
     if old.srp_guid != new.srp_guid {
         steps.push(StepOfChange::Restart("srp_guid"));
     }
@@ -191,7 +194,9 @@ fn same_unit(old: &Lun, new: &Lun) -> bool {
         }
         store
     };
-    let fixed = |lun: &Lun| (store(lun), lun.block_bytes, lun.physical_block_bytes, lun.serial.clone());
+    let fixed = |lun: &Lun| {
+        (store(lun), lun.is_shared, lun.block_bytes, lun.physical_block_bytes, lun.serial.clone())
+    };
     // What was opened for reading is opened anew for writing.
     let is_in_memory = matches!(old.store, StoreSpec::Null { .. } | StoreSpec::Ram { .. });
     fixed(old) == fixed(new) && (is_in_memory || !old.read_only || new.read_only)

@@ -47,11 +47,25 @@ fn root(root: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Raw {
         stall_timeout: root.text_or_number("stall_timeout", problems),
         logins_max: root.number("logins_max", problems),
         srp_guid: root.text("srp_guid", problems),
+        cluster: root.table("cluster", problems, cluster),
         portals: root.tables("portal", problems, portal),
         portal_groups: root.tables("portal_group", problems, portal_group),
         aoe: root.tables("aoe", problems, aoe),
         luns: root.tables("lun", problems, lun),
         targets: root.tables("target", problems, target),
+    }
+}
+
+fn cluster(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawCluster {
+    RawCluster {
+        place: table.place.clone(),
+        name: table.text("name", problems),
+        gateway: table.text("gateway", problems),
+        pool: table.text("pool", problems),
+        conf: table.text("conf", problems),
+        client: table.text("client", problems),
+        keyring: table.text("keyring", problems),
+        takeover: table.text_or_number("takeover", problems),
     }
 }
 
@@ -115,6 +129,7 @@ fn lun(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawLun {
         warn_at: table.text("warn_at", problems),
         removable: table.boolean("removable", problems),
         aoe: table.text("aoe", problems),
+        access: table.text("access", problems),
         limits: limits(table, problems),
     }
 }

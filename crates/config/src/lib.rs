@@ -14,6 +14,7 @@ mod access_files;
 mod aoe;
 mod checked;
 mod checks;
+mod cluster;
 mod diff;
 mod document;
 mod edit;

@@ -45,6 +45,8 @@ pub struct Config {
     pub admin_group: Option<String>,
     /// Who may make changes over TCP, and what encrypts connections.
     pub admin_access: Arc<AdminAccess>,
+    /// The gateways that share LUNs; `None`: this daemon shares none.
+    pub cluster: Option<Box<Cluster>>,
     /// Backing stores with their units.
     pub luns: Vec<Lun>,
     /// Targets.
@@ -65,6 +67,19 @@ pub struct Config {
     pub logins_max: usize,
     /// Identifies the SRP target ports, as both id_ext and ioc_guid; `None`: one is generated, and kept in the state directory.
     pub srp_guid: Option<u64>,
+}
+
+/// Gateways that share LUNs, and which of them this one is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cluster {
+    /// The same in each gateway's file.
+    pub name: String,
+    /// The name of this gateway.
+    pub gateway: String,
+    /// The pool where what they share is, and how it is reached; it names no image.
+    pub place: RbdImage,
+    /// Within which another gateway is active when one dies.
+    pub takeover: Duration,
 }
 
 /// How idle cores wait for work.
@@ -244,6 +259,8 @@ pub struct Lun {
     pub aoe: Option<Address>,
     /// Limits for all its sessions together.
     pub limits: Limits,
+    /// The gateways of the cluster share it: one of them is active.
+    pub is_shared: bool,
 }
 
 /// Where a unit's data is stored.

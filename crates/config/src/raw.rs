@@ -25,11 +25,24 @@ pub(super) struct Raw {
     pub(super) stall_timeout: Text,
     pub(super) logins_max: Text,
     pub(super) srp_guid: Text,
+    pub(super) cluster: Option<RawCluster>,
     pub(super) portals: Vec<RawPortal>,
     pub(super) portal_groups: Vec<RawPortalGroup>,
     pub(super) aoe: Vec<RawAoe>,
     pub(super) luns: Vec<RawLun>,
     pub(super) targets: Vec<RawTarget>,
+}
+
+#[derive(Default)]
+pub(super) struct RawCluster {
+    pub(super) place: Place,
+    pub(super) name: Text,
+    pub(super) gateway: Text,
+    pub(super) pool: Text,
+    pub(super) conf: Text,
+    pub(super) client: Text,
+    pub(super) keyring: Text,
+    pub(super) takeover: Text,
 }
 
 #[derive(Default)]
@@ -98,6 +111,7 @@ pub(super) struct RawLun {
     pub(super) warn_at: Text,
     pub(super) removable: Switch,
     pub(super) aoe: Text,
+    pub(super) access: Text,
     pub(super) limits: RawLimits,
 }
 

@@ -1,7 +1,8 @@
 //! The raw form as a file, the reverse of [`super::file`]: the running configuration, including what the command line said.
 
-use super::model::{AdminAddress, AdminPlace, ByDevice, Config, Lun, StoreSpec};
+use super::model::{AdminAddress, AdminPlace, ByDevice, Cluster, Config, Lun, StoreSpec};
 use super::raw::*;
+use super::rbd::RbdImage;
 use super::redact::redact;
 use std::path::Path;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value};
@@ -44,6 +45,11 @@ pub(super) fn file(raw: &Raw, config: &Config, base: &Path, secrets: Secrets) ->
     text(root, "stall_timeout", &raw.stall_timeout);
     number(root, "logins_max", &raw.logins_max);
     text(root, "srp_guid", &raw.srp_guid);
+    if let Some((raw, cluster)) = raw.cluster.as_ref().zip(config.cluster.as_ref()) {
+        let mut inner = Table::new();
+        self::cluster(&mut inner, raw, cluster);
+        root.insert("cluster", Item::Table(inner));
+    }
     tables(root, "portal", &raw.portals, portal);
     tables(root, "portal_group", &raw.portal_groups, |table, group| {
         number(table, "group", &group.group);
@@ -62,6 +68,23 @@ pub(super) fn file(raw: &Raw, config: &Config, base: &Path, secrets: Secrets) ->
     tables(root, "lun", &luns, |table, (raw, lun)| self::lun(table, raw, &lun.store, secrets));
     tables(root, "target", &raw.targets, |table, raw| target(table, raw, base, secrets));
     document.to_string()
+}
+
+fn cluster(table: &mut Table, raw: &RawCluster, cluster: &Cluster) {
+    text(table, "name", &raw.name);
+    text(table, "gateway", &raw.gateway);
+    text(table, "pool", &raw.pool);
+    image_files(table, &cluster.place);
+    text(table, "client", &raw.client);
+    text(table, "takeover", &raw.takeover);
+}
+
+fn image_files(table: &mut Table, place: &RbdImage) {
+    for (key, path) in [("conf", &place.conf), ("keyring", &place.keyring)] {
+        if let Some(path) = path {
+            table.insert(key, item(path.display().to_string()));
+        }
+    }
 }
 
 fn portal(table: &mut Table, portal: &RawPortal) {
@@ -108,6 +131,7 @@ fn lun(table: &mut Table, raw: &RawLun, store: &StoreSpec, secrets: Secrets) {
         warn_at,
         removable,
         aoe,
+        access,
         limits,
     } = raw;
     text(table, "name", name);
@@ -118,11 +142,7 @@ fn lun(table: &mut Table, raw: &RawLun, store: &StoreSpec, secrets: Secrets) {
         StoreSpec::Block { path } => _ = table.insert("block", item(path.display().to_string())),
         StoreSpec::Rbd { image, .. } => {
             text(table, "rbd", rbd);
-            for (key, path) in [("conf", &image.conf), ("keyring", &image.keyring)] {
-                if let Some(path) = path {
-                    table.insert(key, item(path.display().to_string()));
-                }
-            }
+            image_files(table, image);
             text(table, "client", client);
         }
         StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } | StoreSpec::Nbd { .. } => {
@@ -147,6 +167,7 @@ fn lun(table: &mut Table, raw: &RawLun, store: &StoreSpec, secrets: Secrets) {
     text(table, "warn_at", warn_at);
     boolean(table, "removable", removable);
     text(table, "aoe", aoe);
+    text(table, "access", access);
     self::limits(table, limits);
 }
 

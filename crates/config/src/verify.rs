@@ -8,7 +8,7 @@ use super::problems::{Collector, Fault, suggest};
 use super::raw::*;
 use super::rbd::{self, RbdImage};
 use super::url::{Url, UrlError};
-use super::{access_files, aoe, limits, portal_groups, scalar, targets};
+use super::{access_files, aoe, cluster, limits, portal_groups, scalar, targets};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -36,10 +36,8 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         None => Some(AdminPlace::Usual),
         Some(at) => problems.check(&at.place, scalar::admin(&at.value, &machine.base)),
     };
-    let admin_group = match &raw.admin_group {
-        None => Some(None),
-        Some(at) => problems.check(&at.place, scalar::label(&at.value)).map(Some),
-    };
+    let label = |at: &At<String>| problems.check(&at.place, scalar::label(&at.value));
+    let admin_group = raw.admin_group.as_ref().map(label).map_or(Some(None), |group| group.map(Some));
     let admin_access = match &machine.access {
         Some(access) => Some(access.clone()),
         None => access_files::access(raw, &machine.base, problems).map(Arc::new),
@@ -57,6 +55,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
     let portal_groups =
         portals.as_ref().and_then(|portals| portal_groups::portal_groups(raw, portals, problems));
     let luns = luns(raw, machine, problems);
+    let cluster = cluster::cluster(raw, machine, problems);
     let targets = targets::targets(raw, machine, problems);
     let srp_guid = match &raw.srp_guid {
         None => Some(None),
@@ -65,6 +64,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
     let aoe = aoe::interfaces(&raw.aoe, usable, problems);
     if let Some(luns) = &luns {
         aoe::check(raw, luns, problems);
+        cluster::check(raw, luns, portal_groups.as_deref().unwrap_or_default(), problems);
     }
     if let (Some(portals), Some(targets)) = (&portals, &targets) {
         check_srp(&raw.portals, portals, targets, problems);
@@ -80,6 +80,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         admin: admin?,
         admin_group: admin_group?,
         admin_access: admin_access?,
+        cluster: cluster?,
         luns: luns?,
         targets: targets?,
         portals: portals?,
@@ -397,6 +398,7 @@ fn lun(raw: &RawLun, machine: &Machine, problems: &mut Collector<'_>) -> Option<
         removable: on(&raw.removable, false),
         aoe: aoe?,
         limits: limits?,
+        is_shared: raw.access.is_some(),
         name,
         store,
     })

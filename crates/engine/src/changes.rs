@@ -716,6 +716,11 @@ impl<I: Io> Prepared<I> {
         &self.served
     }
 
+    /// The new unit, if there is one.
+    pub(crate) fn unit(&self) -> Option<&Unit> {
+        self.unit.as_ref().map(|unit| &*unit.view.unit)
+    }
+
     /// The meter of the new unit, if there is one.
     pub(crate) fn meter(&self) -> Option<Arc<UnitMeter>> {
         self.unit.as_ref().map(|unit| unit.meter.clone())

@@ -451,6 +451,7 @@ impl<I: Io> Core<I> {
             Message::RemoveUnit { unit, done } => self.remove_unit(unit, done),
             Message::UnitQuiet { unit } => self.unit_quiet(unit),
             Message::DropUnit { unit, is_flushed } => self.unit_dropped(unit, is_flushed),
+            Message::EndSessionsOf { unit } => self.end_sessions_of(unit),
             // Whoever asked may have ended.
             Message::Turn(turned) => _ = turned.send(()),
             Message::Inspect(inspection) => self.inspect(&inspection),

@@ -6,6 +6,7 @@ use crate::balance::Board;
 use crate::changes::Changes;
 use crate::core::{Core, aoe};
 use crate::events::Events;
+use crate::gateways::Gateways;
 use crate::guid;
 use crate::housekeeper::{Housekeeper, Job};
 use crate::logins::Logins;
@@ -71,6 +72,7 @@ pub struct Daemon {
     stores: Vec<(u32, Weak<dyn Store>)>,
     about: About,
     changes: Changes,
+    gateways: Gateways,
     patience: Patience,
     /// Removed units that have yet to be released.
     leaving: Vec<Leaving>,
@@ -267,6 +269,7 @@ impl Daemon {
             watches.extend(watch(&shared.config, lun, unit, opened, fit, reports)?);
         }
         watches.iter().for_each(|(_, watch)| watch.begin());
+        let gateways = Gateways::all(&shared.config, &units, &opened, &mail).map_err(StartError)?;
         let stores = (0..).zip(&opened).map(|(unit, opened)| (unit, weak(opened))).collect();
         let changes = Changes::new(&mail, &served, &units, asked);
         let counted = units.iter().map(|unit| unit.meter.clone()).collect();
@@ -286,6 +289,7 @@ impl Daemon {
             stores,
             about,
             changes,
+            gateways,
             patience: Patience::default(),
             leaving: Vec::new(),
             left: Ok(()),
@@ -324,6 +328,7 @@ impl Daemon {
     /// # Errors
     /// When acknowledged data may be missing at the next start.
     pub fn stop(mut self) -> Result<(), NotKept> {
+        self.gateways.withdraw_all();
         let cores = self.begin_stop();
         let mut outcome = Ok(());
         for core in cores {
@@ -464,7 +469,8 @@ fn own_descriptors(config: &Config) -> u64 {
         // A connection, another one while that is replaced, and what wakes each core's lane.
         StoreSpec::Nbd { .. } => 2 + config.cores.len(),
         // Each core's lane has one that wakes it; librados has connections to monitors and OSDs, as many as there are.
-        StoreSpec::Rbd { .. } => RADOS_DESCRIPTORS + config.cores.len(),
+        // Gateways that share it have another client for what they agree on.
+        StoreSpec::Rbd { .. } => RADOS_DESCRIPTORS * (1 + usize::from(lun.is_shared)) + config.cores.len(),
     };
     // At each portal one new connection may wait for its own.
     (config.luns.iter().map(of_lun).sum::<usize>() + config.portals.len()) as u64 + OWN_DESCRIPTORS

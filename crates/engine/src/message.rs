@@ -217,6 +217,11 @@ pub(crate) enum Message<I: Io = Uring> {
         /// Its store was flushed.
         is_flushed: bool,
     },
+    /// Another gateway serves the unit: end its sessions, which may have waited for long.
+    EndSessionsOf {
+        /// The unit.
+        unit: u32,
+    },
     /// Show that this core is turning: see [`crate::daemon::Turns`].
     Turn(mpsc::Sender<()>),
     /// Report sessions.
@@ -341,6 +346,8 @@ pub(crate) enum Waiter {
     Connection(Key),
     /// A new configuration of the unit, in this change of its core.
     Configuration(u64),
+    /// The thread of this unit, which gateways share.
+    Gateway(u32),
 }
 
 /// A task management function that is not answered yet.

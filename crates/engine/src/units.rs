@@ -4,6 +4,7 @@ use crate::core::aoe::Ledger;
 use crate::housekeeper;
 use crate::meters::UnitMeter;
 use crate::ports::Ports;
+use crate::seat::GatewayEvent;
 use crate::state::files::Files;
 use crate::stores::Opened;
 use config::names::identity;
@@ -15,7 +16,7 @@ use scsi::{Home, HomeRequest, Incarnation, PortGroup, Unit, View};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use store::lane::Backend;
 
 /// Names the time since the machine was started (random(4)).
@@ -37,6 +38,8 @@ pub(crate) struct NewUnit<I: Io = Uring> {
     pub(crate) ledger: Option<Arc<Ledger>>,
     /// What is counted of it.
     pub(crate) meter: Arc<UnitMeter>,
+    /// The way to its thread, if gateways share it.
+    pub(crate) gateway: Option<mpsc::Sender<GatewayEvent>>,
 }
 
 impl<I: Io> NewUnit<I> {
@@ -79,6 +82,7 @@ impl<I: Io> NewUnit<I> {
             store: opened.store.clone(),
             home: Some(home),
             ledger: lun.export().map(|_| Arc::new(Ledger::new())),
+            gateway: opened.seat.as_ref().map(|seat| seat.inbox()),
         };
         (new, fit)
     }
@@ -99,6 +103,7 @@ impl<I: Io> NewUnit<I> {
             home: if core == self.home_core { self.home.take() } else { None },
             ledger: self.ledger.clone(),
             meter: self.meter.clone(),
+            gateway: self.gateway.clone(),
         }
     }
 }
@@ -173,7 +178,8 @@ fn unit<I: Io>(
         write_cache: lun.write_cache,
         exported: lun.export().is_some(),
         remote: matches!(lun.store, StoreSpec::Remote { .. } | StoreSpec::Nbd { .. }),
-        can_keep: config.state_dir.is_some() && lun.serial_lasts,
+        can_keep: lun.is_shared || (config.state_dir.is_some() && lun.serial_lasts),
+        is_shared: lun.is_shared,
         copies: Arc::default(),
         groups: groups(config, &ports),
         ports,
@@ -236,8 +242,8 @@ fn home<I: Io>(
 ) -> (Home, Result<(), String>) {
     let mut home = Home::new(unit.clone(), opened.store.traits());
     let fit = match &config.state_dir {
-        Some(dir) => housekeeper::restore(&mut home, files, dir, &unit.serial),
-        None => Ok(()),
+        Some(dir) if !unit.is_shared => housekeeper::restore(&mut home, files, dir, &unit.serial),
+        Some(_) | None => Ok(()),
     };
     if fit.is_err() {
         // What is there stays as it is until somebody looks: APTPL from an initiator must not replace it.

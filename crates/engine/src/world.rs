@@ -98,7 +98,8 @@ impl<I: Io> Cores<I> {
         lines: impl FnMut(&Setup<'_>, usize) -> io::Result<Vec<I::Line>>,
         mut io: impl FnMut(usize, Waker) -> I,
     ) -> io::Result<Cores<I>> {
-        let opened = |(store, losses)| Opened { store, failed: None, losses, space: Arc::default() };
+        let opened =
+            |(store, losses)| Opened { store, failed: None, losses, space: Arc::default(), seat: None };
         let opened: Vec<Opened<I>> = stores.into_iter().map(opened).collect();
         let (mut units, _) = NewUnit::all(&config, &opened, &*files);
         let incarnations = units.iter().map(|unit| unit.view.unit.incarnation.clone()).collect();
@@ -177,8 +178,13 @@ impl<I: Io> Cores<I> {
     /// # Errors
     /// When it cannot be: nothing has changed.
     pub fn begin_change(&mut self, change: &Change, store: Option<CountedStore<I>>) -> Result<(), String> {
-        let opened =
-            store.map(|(store, losses)| Opened { store, failed: None, losses, space: Arc::default() });
+        let opened = store.map(|(store, losses)| Opened {
+            store,
+            failed: None,
+            losses,
+            space: Arc::default(),
+            seat: None,
+        });
         let plan = self.changes.plan(change)?;
         let prepared = self.changes.prepare(plan, opened.as_ref(), None, Vec::new(), self.keeper.files())?;
         self.changes.begin(prepared);

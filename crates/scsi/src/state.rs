@@ -12,5 +12,6 @@ pub mod policy;
 pub mod port_groups;
 pub(crate) mod readiness;
 pub mod reservation;
+mod shared;
 pub mod space;
 pub mod unit;

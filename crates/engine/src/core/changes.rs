@@ -262,7 +262,7 @@ impl<I: Io> Core<I> {
             Flush::Due => home.farewell.flush = Flush::Begun,
             Flush::Begun => return,
         }
-        if self.units[number].view.policy.failed.is_some() {
+        if !self.units[number].takes_flush() {
             let unit = &mut self.units[number];
             let is_flushed = !unit.lane.is_dirty() || unit.report_flush(Err(StoreError::Unavailable));
             return self.drop_unit(number, is_flushed);

@@ -9,12 +9,13 @@ use super::leaving::Leaving;
 use crate::changes::slot;
 use crate::counters::Counters;
 use crate::meters::UnitMeter;
+use crate::seat::GatewayEvent;
 use crate::slots::Key;
 use crate::units::NewUnit;
 use reactor::io::Io;
 use scsi::{Publish, View};
 use std::ops::{Index, IndexMut};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use store::lane::{Lane, OpId, Outcome};
 use wire::Sense;
 
@@ -55,12 +56,14 @@ pub(super) struct Unit<I: Io> {
     pub(super) meter: Arc<UnitMeter>,
     /// Nobody is shown it any more.
     pub(super) leaving: Option<Leaving>,
+    /// The way to its thread, if gateways share it.
+    pub(super) gateway: Option<mpsc::Sender<GatewayEvent>>,
 }
 
 impl<I: Io> Unit<I> {
     /// A unit as it begins on this core.
     pub(super) fn new(unit: NewUnit<I>, me: usize) -> Unit<I> {
-        let NewUnit { name, can_lose, view, store, home_core, home, ledger, meter } = unit;
+        let NewUnit { name, can_lose, view, store, home_core, home, ledger, meter, gateway } = unit;
         let number = view.unit.index;
         Unit {
             number,
@@ -80,6 +83,7 @@ impl<I: Io> Unit<I> {
             counters: meter.on(me),
             meter,
             leaving: None,
+            gateway,
         }
     }
 
@@ -95,6 +99,12 @@ impl<I: Io> Unit<I> {
 }
 
 impl<I: Io> Unit<I> {
+    /// Whether its store can be flushed: it has not failed, and no other gateway has it by now, for which it was flushed.
+    pub(super) fn takes_flush(&self) -> bool {
+        let policy = &self.view.policy;
+        policy.failed.is_none() && !policy.groups.are_standby()
+    }
+
     /// Reports those operations that are final flushes; returns how many there were.
     pub(super) fn report_flushes(&self, done: &mut Vec<(OpId, Outcome)>, has_flushed: &mut bool) -> usize {
         let flushes = done.drain(..).filter(|(id, _)| *id == kind::FINAL_FLUSH);

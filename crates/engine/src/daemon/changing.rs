@@ -15,6 +15,7 @@ use crate::stores::Opened;
 use crate::stores::opening;
 use crate::stores::prober::{self, Watch};
 use crate::stores::room::Room;
+use crate::units::NewUnit;
 use config::{Config, Lun, StepOfChange, StoreSpec};
 use reactor::packet;
 use reactor::uring::Uring;
@@ -136,6 +137,9 @@ impl Daemon {
         let comes =
             self.arrival(&prepared, opened).map_err(|error| ChangeError::Refused(error.to_string()))?;
         let meter = prepared.meter();
+        if let Some((unit, _)) = &gone {
+            self.gateways.withdraw(*unit);
+        }
         self.changes.begin(prepared);
         let (is_flushed, unended) = self.finish();
         let served = self.changes.served().clone();
@@ -169,7 +173,7 @@ impl Daemon {
 
     /// What belongs to the new unit, if there is one.
     fn arrival(
-        &self,
+        &mut self,
         prepared: &Prepared<Uring>,
         opened: Option<Opened>,
     ) -> Result<Option<Arrival>, StartError> {
@@ -185,6 +189,10 @@ impl Daemon {
             &prepared.fit,
             Reports { mail: &self.mail, events: &self.events },
         )?;
+        let home = NewUnit::<Uring>::home_core(number, &served.config);
+        if let Some(unit) = prepared.unit() {
+            self.gateways.start(lun, unit, &opened, home, &self.mail).map_err(StartError)?;
+        }
         Ok(Some(Arrival { summary: summary(lun, &opened), watch, store: (number, weak(&opened)) }))
     }
 

@@ -234,6 +234,7 @@ impl Target {
                 failed: None,
                 losses: Arc::default(),
                 space: Arc::default(),
+                seat: None,
             }
         };
         let opened: Vec<Opened<Noting>> = stores.iter().map(opened).collect();

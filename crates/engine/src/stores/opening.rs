@@ -3,6 +3,7 @@
 use super::late::LateStore;
 use super::saved_ports::SavedPorts;
 use crate::preflight::{IMAGE_REMEDY, image_problem};
+use crate::seat::Seat;
 use crate::state::files::System;
 use config::memory::Room;
 use config::{Config, HugePages, Lun, Protocol, StoreSpec, Url};
@@ -33,12 +34,15 @@ pub(crate) struct Opened<I: Io = Uring> {
     pub(crate) losses: Arc<AtomicU64>,
     /// What it takes.
     pub(crate) space: Arc<Space>,
+    /// What joins it with its thread, if gateways share its unit.
+    pub(crate) seat: Option<Arc<Seat>>,
 }
 
 impl<I: Io> Clone for Opened<I> {
     fn clone(&self) -> Opened<I> {
         let (store, failed) = (self.store.clone(), self.failed.clone());
-        Opened { store, failed, losses: self.losses.clone(), space: self.space.clone() }
+        let (losses, space, seat) = (self.losses.clone(), self.space.clone(), self.seat.clone());
+        Opened { store, failed, losses, space, seat }
     }
 }
 
@@ -88,13 +92,17 @@ type Pending = mpsc::Receiver<(Lun, Attempt)>;
 /// its own LUNs, and is tried again.
 pub(crate) fn open_all(luns: &mut [Lun], about: &About) -> Vec<Opened> {
     let losses: Arc<[Arc<AtomicU64>]> = luns.iter().map(|_| Arc::default()).collect();
-    let counted = losses.clone();
+    let seats: Arc<[Option<Arc<Seat>>]> = luns.iter().map(Seat::of).collect();
+    let (counted, joined) = (losses.clone(), seats.clone());
     choose_pages(luns, config::memory::room());
     let own = about.clone();
-    let attempts = attempt_all(luns, PATIENCE, move |index, lun| open_store(&own, lun, &counted[index]));
-    let each = luns.iter().zip(attempts).zip(&*losses);
-    let opened =
-        each.map(|((lun, (attempt, pending)), losses)| opened(about, lun, attempt, pending, losses.clone()));
+    let attempts = attempt_all(luns, PATIENCE, move |index, lun| {
+        open_store(&own, lun, &counted[index], joined[index].as_deref())
+    });
+    let each = luns.iter().zip(attempts).zip(losses.iter().zip(&*seats));
+    let opened = each.map(|((lun, (attempt, pending)), (losses, seat))| {
+        opened(about, lun, attempt, pending, losses.clone(), seat.clone())
+    });
     opened.collect()
 }
 
@@ -167,13 +175,14 @@ fn opened(
     attempt: Attempt,
     pending: Option<Pending>,
     losses: Arc<AtomicU64>,
+    seat: Option<Arc<Seat>>,
 ) -> Opened {
     match attempt {
-        Ok(store) => Opened { store, failed: None, losses, space: Arc::default() },
+        Ok(store) => Opened { store, failed: None, losses, space: Arc::default(), seat },
         Err(error) => {
             tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
             let (again, counted, pending) = (lun.clone(), losses.clone(), Mutex::new(pending));
-            let about = about.clone();
+            let (about, joined) = (about.clone(), seat.clone());
             let opener = move |size_bytes: Option<u64>| {
                 let first = pending.lock().unwrap_or_else(PoisonError::into_inner).take();
                 // Nothing was reported to initiators yet, but what AoE serves was decided.
@@ -192,11 +201,11 @@ fn opened(
                 {
                     *block_bytes = Some(again.block_bytes);
                 }
-                open_store(&about, &mut lun, &counted)
+                open_store(&about, &mut lun, &counted, joined.as_deref())
             };
             let store = LateStore::new(lun.store.to_string(), Box::new(opener));
             let (failed, space) = (Some(error.to_string()), Arc::default());
-            Opened { store: Arc::new(store), failed, losses, space }
+            Opened { store: Arc::new(store), failed, losses, space, seat }
         }
     }
 }
@@ -222,7 +231,7 @@ fn warn_if_larger(name: &str, path: &Path, size: Option<u64>, found: u64) {
     }
 }
 
-fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
+fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>, seat: Option<&Seat>) -> Attempt {
     let claim = Claim::to_serve(lun.read_only);
     Ok(match &lun.store {
         StoreSpec::Null { size } => store::open_null(*size),
@@ -270,9 +279,16 @@ fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt 
             )?
         }
         StoreSpec::Rbd { image, names_unit } => {
-            let options =
-                rbd::Options { names_unit: *names_unit, ..rbd::Options::new(lun.block_bytes, lun.read_only) };
-            rbd::open(image, options)?
+            let options = rbd::Options {
+                names_unit: *names_unit,
+                standby: seat.is_some(),
+                ..rbd::Options::new(lun.block_bytes, lun.read_only)
+            };
+            let store = rbd::open(image, options)?;
+            if let Some(seat) = seat {
+                seat.open(store.clone());
+            }
+            store
         }
     })
 }
@@ -381,7 +397,7 @@ mod tests {
         });
         let (attempt, pending) = attempts.pop().expect("two LUNs");
         let about = About { state_dir: None, cores: 1, opened: Arc::default(), takes_larger: true };
-        let opened = opened(&about, &luns[1], attempt, pending, Arc::default());
+        let opened = opened(&about, &luns[1], attempt, pending, Arc::default(), None);
         let error = opened.failed.expect("it hangs");
         assert!(error.contains("lun1: it has not opened in 0 seconds"), "{error}");
         drop(release);

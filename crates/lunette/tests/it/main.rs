@@ -20,6 +20,7 @@ mod device;
 mod drain;
 mod durability;
 mod events;
+mod gateways;
 mod hostile;
 mod huge_pages;
 mod idle;

@@ -120,6 +120,13 @@ pub enum HomeRequest {
     StoreReset,
     /// The store failed permanently.
     StoreFailed(Arc<str>),
+    /// The unit's gateway is active from now on, or another one is.
+    SetRole {
+        /// It is.
+        active: bool,
+        /// What the gateways have kept of the unit by then; `None`: as it is here.
+        kept: Option<Arc<[u8]>>,
+    },
     /// A nexus is no more: its SPC-2 reservation and its prevention of removal end.
     NexusLost(NexusId),
     /// The configuration of the unit changed, or the ports that lead to it: it is this from now on.
@@ -157,6 +164,7 @@ impl HomeRequest {
             | HomeRequest::SpaceChanged
             | HomeRequest::StoreReset
             | HomeRequest::StoreFailed(_)
+            | HomeRequest::SetRole { .. }
             | HomeRequest::NexusLost(_)
             | HomeRequest::Configure(_) => None,
         }
@@ -185,9 +193,15 @@ impl HomeRequest {
             | HomeRequest::SpaceChanged
             | HomeRequest::StoreReset
             | HomeRequest::StoreFailed(_)
+            | HomeRequest::SetRole { .. }
             | HomeRequest::NexusLost(_)
             | HomeRequest::Configure(_) => None,
         }
+    }
+
+    /// Whether a port in standby accepts it, and a gateway in standby cannot do it: it would have to change the unit at all gateways.
+    fn changes_all_gateways(&self) -> bool {
+        matches!(self, HomeRequest::PersistentReserveOut { .. } | HomeRequest::SetModes { .. })
     }
 
     /// The sender of a request that would change the unit for others as well. Task management is checked
@@ -215,6 +229,7 @@ impl HomeRequest {
             | HomeRequest::SpaceChanged
             | HomeRequest::StoreReset
             | HomeRequest::StoreFailed(_)
+            | HomeRequest::SetRole { .. }
             | HomeRequest::NexusLost(_)
             | HomeRequest::Configure(_) => return None,
         };
@@ -376,6 +391,9 @@ impl Home {
         {
             return (HomeReply::Check(check), None);
         }
+        if self.policy.groups.are_standby() && request.changes_all_gateways() {
+            return (HomeReply::Check(Check::PORT_IN_STANDBY), None);
+        }
         if let Some((from, class)) = request.subject_to_reservations() {
             let access = self.policy.reservations.access(from.nexus, &from.transport_id, from.target_port);
             if access.conflicts(class) {
@@ -447,6 +465,7 @@ impl Home {
                 self.preventing.remove(&nexus);
                 draft.nexus_lost(nexus, !self.preventing.is_empty())
             }
+            HomeRequest::SetRole { active, kept } => draft.set_role(active, kept.as_deref(), &self.unit),
             HomeRequest::Configure(unit) => {
                 let before = std::mem::replace(&mut self.unit, unit);
                 draft.configure(&before, &self.unit);
@@ -456,15 +475,20 @@ impl Home {
     }
 
     fn publish(&mut self, draft: Draft) -> Option<Publish> {
-        let persist = draft.persist;
+        let (persist, is_adopted) = (draft.persist, draft.is_adopted);
         let mut publish = draft.publish()?;
-        let ports = &self.unit.ports;
-        let kept = publish.policy.saved(ports);
-        if self.unit.can_keep && (persist || kept != self.policy.saved(ports)) {
+        let kept = self.saved(&publish.policy);
+        let keeps = self.unit.can_keep && !is_adopted && !publish.policy.groups.are_standby();
+        if keeps && (persist || kept != self.saved(&self.policy)) {
             publish.persist = Some(kept);
         }
         self.policy = Arc::clone(&publish.policy);
         Some(publish)
+    }
+
+    fn saved(&self, policy: &Policy) -> Vec<u8> {
+        let ports = &self.unit.ports;
+        if self.unit.is_shared { policy.saved_for_gateways(ports) } else { policy.saved(ports) }
     }
 
     /// PREEMPT AND ABORT lets the medium of whom it preempts go (SPC-4 section 5.13.11.2.7).
@@ -503,6 +527,8 @@ pub(crate) struct Draft {
     deactivated: Vec<u16>,
     /// Reservations are to be kept anew.
     pub(crate) persist: bool,
+    /// What it has is kept already.
+    pub(crate) is_adopted: bool,
     /// The unit itself changes.
     unit: Option<Arc<Unit>>,
     is_changed: bool,
@@ -516,6 +542,7 @@ impl Draft {
             aborts: Vec::new(),
             deactivated: Vec::new(),
             persist: false,
+            is_adopted: false,
             unit: None,
             is_changed: false,
         }
@@ -560,7 +587,7 @@ impl Draft {
     }
 
     /// SPC-4 section 5.15.2.8 has each nexus notified, but the one that asked for it.
-    fn change_groups(&mut self, after: PortGroups, notified: Who) -> HomeReply {
+    pub(crate) fn change_groups(&mut self, after: PortGroups, notified: Who) -> HomeReply {
         let before = &self.policy.groups;
         if **before == after {
             return HomeReply::Done;

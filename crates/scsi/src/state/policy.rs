@@ -125,11 +125,11 @@ impl Policy {
     /// What must survive a restart, as bytes; none: nothing must. What exports share comes first, if there is any; then
     /// an operation that erases the medium; then the reservations.
     pub(crate) fn saved(&self, ports: &[Port]) -> Vec<u8> {
-        self.export.save(self.saved_of_unit(ports))
+        self.export.save(self.saved_of_unit(self.reservations.saved(ports)))
     }
 
-    fn saved_of_unit(&self, ports: &[Port]) -> Vec<u8> {
-        let table = self.reservations.saved(ports);
+    /// These reservations, and an operation that erases the medium.
+    pub(crate) fn saved_of_unit(&self, table: Vec<u8>) -> Vec<u8> {
         let Some(erasure) = &self.erasure else { return table };
         let mut bytes = Erasure::MAGIC.to_vec();
         bytes.push(erasure.kind().code());
@@ -148,7 +148,8 @@ impl Policy {
         Some(Policy { erasure, reservations, export, ..self.clone() })
     }
 
-    fn restore_unit(kept: &[u8], ports: &[Port]) -> Option<(Option<Erasure>, Table)> {
+    /// What [`Policy::saved_of_unit`] was.
+    pub(crate) fn restore_unit(kept: &[u8], ports: &[Port]) -> Option<(Option<Erasure>, Table)> {
         let rest = if kept.starts_with(Erasure::MAGIC) {
             encoding::unseal(kept)?.strip_prefix(Erasure::MAGIC)?
         } else if let Some(rest) = kept.strip_prefix(Erasure::MAGIC_UNSEALED) {

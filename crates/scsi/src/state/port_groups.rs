@@ -77,6 +77,8 @@ pub(crate) struct Current {
 pub struct PortGroups {
     /// By their tags.
     all: BTreeMap<u16, Current>,
+    /// Another gateway is active for the unit: none of these is.
+    is_standby: bool,
 }
 
 impl PortGroups {
@@ -94,11 +96,30 @@ impl PortGroups {
             };
             all.entry(tag).or_insert_with(new).ports.push(port);
         }
-        PortGroups { all }
+        PortGroups { all, is_standby: false }
+    }
+
+    /// These while their gateway is active, or while another one is.
+    pub(crate) fn in_role(&self, active: bool) -> PortGroups {
+        let mut after = PortGroups { is_standby: !active, ..self.clone() };
+        for group in after.all.values_mut() {
+            let state = group.configured.state;
+            let state = if state.is_active() && !active { AccessState::Standby } else { state };
+            if group.state != state {
+                (group.state, group.status) = (state, status_code::IMPLICIT);
+            }
+        }
+        after
+    }
+
+    /// Whether another gateway is active.
+    pub fn are_standby(&self) -> bool {
+        self.is_standby
     }
 
     /// These where they are configured anew: what is configured as before stays in the state that it is in.
-    pub(crate) fn configured(&self, mut after: PortGroups) -> PortGroups {
+    pub(crate) fn configured(&self, after: PortGroups) -> PortGroups {
+        let mut after = after.in_role(!self.is_standby);
         for (tag, group) in &mut after.all {
             let Some(before) = self.all.get(tag) else { continue };
             (group.state, group.status) = if before.configured.state == group.configured.state {

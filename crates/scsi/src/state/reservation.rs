@@ -201,6 +201,21 @@ impl Table {
         if self.is_persistent { self.encode(ports) } else { Vec::new() }
     }
 
+    /// Whether APTPL holds: it is kept also when all power is lost.
+    pub(crate) fn survives_power(&self) -> bool {
+        self.is_persistent
+    }
+
+    /// PRGENERATION.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// A table that another gateway has kept, continued there.
+    pub(crate) fn continued(table: Table, generation: u32, is_persistent: bool) -> Table {
+        Table { generation, is_persistent, ..table }
+    }
+
     /// The same where the unit has other ports: what was registered by one that is not there any more stays, and is of that port
     /// again when it is back.
     pub(crate) fn with_ports(&self, before: &[Port], after: &[Port]) -> Table {

@@ -44,8 +44,10 @@ pub struct Unit {
     pub exported: bool,
     /// Whether its store is elsewhere, where commands of an earlier process may wait that this one does not know of.
     pub remote: bool,
-    /// There is a state directory: what must survive a restart can be kept.
+    /// What must survive a restart can be kept: there is a state directory, or gateways share it.
     pub can_keep: bool,
+    /// Other gateways serve it as well: one of them is active ([`HomeRequest::SetRole`](crate::HomeRequest::SetRole)).
+    pub is_shared: bool,
     /// The copy operations that run on the unit.
     pub copies: Arc<Copies>,
     /// Target ports through which the unit is reached, in ascending order of their identifiers.
@@ -57,7 +59,9 @@ pub struct Unit {
 impl Unit {
     /// Its target port groups, as they are configured.
     pub(crate) fn port_groups(&self) -> PortGroups {
-        PortGroups::of(self.ports.iter().map(|port| (port.group, port.relative_id)), &self.groups)
+        let groups =
+            PortGroups::of(self.ports.iter().map(|port| (port.group, port.relative_id)), &self.groups);
+        if self.is_shared { groups.in_role(false) } else { groups }
     }
 
     /// Whether SET TARGET PORT GROUPS may change the state of any of its groups.

@@ -55,7 +55,7 @@ fn lun(name: &str, store: &HeldStore) -> Box<Lun> {
 fn apply(daemon: &mut Daemon, change: Change, store: &Arc<HeldStore>) -> Result<(), ChangeError> {
     let store = store.clone();
     daemon.apply_with(change, |_| {
-        Some(Opened { store, failed: None, losses: Arc::default(), space: Arc::default() })
+        Some(Opened { store, failed: None, losses: Arc::default(), space: Arc::default(), seat: None })
     })
 }
 
@@ -563,8 +563,13 @@ fn first_of_two(store: &Arc<HeldStore>) -> (Core<Uring>, Mailbox<Message>) {
     let options = ServeOptions { lun: vec![spec], cores: Some("0".into()), ..ServeOptions::default() };
     let mut config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
     config.cores = vec![0, 1];
-    let opened =
-        [Opened { store: store.clone(), failed: None, losses: Arc::default(), space: Arc::default() }];
+    let opened = [Opened {
+        store: store.clone(),
+        failed: None,
+        losses: Arc::default(),
+        space: Arc::default(),
+        seat: None,
+    }];
     let (mut units, _) = NewUnit::all(&config, &opened, &System);
     let address = config.portals[0].listen;
     let door = door(address, None);

@@ -352,6 +352,13 @@ impl<I: Io> Core<I> {
         self.answer_closing();
     }
 
+    /// All sessions that are shown a unit end, as another gateway serves it.
+    pub(in crate::core) fn end_sessions_of(&mut self, unit: u32) {
+        for key in self.keys_where(|conn| conn.luns.iter().any(|lun| lun.unit == unit)) {
+            self.end_for_all(key, "another gateway serves its unit");
+        }
+    }
+
     /// Ends a connection as all others of its target, with an answer to a login that waits for one.
     fn end_for_all(&mut self, key: Key, reason: &str) {
         match self.connections.get(key).map(|conn| conn.phase) {

@@ -9,6 +9,7 @@ use crate::core::unit::Unit;
 use crate::events::Event;
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
+use crate::seat::GatewayEvent;
 use crate::slots::Key;
 use reactor::io::Io;
 use reactor::limited;
@@ -74,7 +75,21 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// All cores have applied the role of a unit that gateways share.
+    pub(in crate::core) fn role_applied(&mut self, unit: u32, reply: &HomeReply) {
+        if let Some(gateway) = self.units.get(unit).and_then(|unit| unit.gateway.as_ref()) {
+            // It may have ended.
+            let _ = gateway.send(GatewayEvent::Applied(*reply == HomeReply::Done));
+        }
+    }
+
     fn persist(&mut self, unit: u32, state: Vec<u8>, is_final: bool) {
+        if let Some(gateway) = &self.units[unit].gateway {
+            if gateway.send(GatewayEvent::Keep(state)).is_err() {
+                self.home_persisted(unit, false);
+            }
+            return;
+        }
         let serial = self.units[unit].view.unit.serial.clone();
         let job = Job::Persist { unit, serial, state, is_final, core: self.me };
         if self.shared.housekeeper.send(job).is_err() {

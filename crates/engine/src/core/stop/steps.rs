@@ -44,7 +44,7 @@ fn flush_stores<I: Io>(
     let (mut open, mut is_flushed) = (0usize, true);
     let losses: Vec<u64> = units.iter_mut().map(|unit| unit.lane.losses()).collect();
     for unit in units.iter_mut().filter(|unit| unit.home_core == me) {
-        if unit.view.policy.failed.is_some() {
+        if !unit.takes_flush() {
             if unit.lane.is_dirty() {
                 is_flushed &= unit.report_flush(Err(StoreError::Unavailable));
             }

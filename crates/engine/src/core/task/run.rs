@@ -326,6 +326,7 @@ impl<I: Io> Core<I> {
             Waiter::Function(asker) => self.function_answered(asker),
             Waiter::Connection(key) => self.home_let_go(key),
             Waiter::Configuration(change) => self.configured(change),
+            Waiter::Gateway(unit) => self.role_applied(unit, &reply),
             Waiter::Task(key) => self.task_answered(key, reply),
         }
     }

@@ -1,0 +1,193 @@
+//! `[cluster]`: the gateways that share LUNs, and the LUNs that they share.
+
+use super::checks::required;
+use super::machine::Machine;
+use super::model::{Cluster, Lun, PortalGroup, StoreSpec};
+use super::problems::{Collector, Fault, suggest};
+use super::raw::{At, Raw, RawCluster, RawLun, Text};
+use super::rbd::{self, RbdImage};
+use super::scalar;
+use std::path::Path;
+use std::time::Duration;
+
+/// Within which another gateway is to be active: shorter, and a slow answer would be taken for a death.
+const TAKEOVER: Duration = Duration::from_secs(10);
+const TAKEOVER_MIN: Duration = Duration::from_secs(5);
+const TAKEOVER_MAX: Duration = Duration::from_secs(120);
+
+/// `Some(None)`: there is none.
+pub(super) fn cluster(
+    raw: &Raw,
+    machine: &Machine,
+    problems: &mut Collector<'_>,
+) -> Option<Option<Box<Cluster>>> {
+    let Some(raw) = &raw.cluster else { return Some(None) };
+    let RawCluster { place, name, gateway, pool, conf, client, keyring, takeover } = raw;
+    let mut label = |key, text| {
+        let at: &At<String> = required(text, place, key, problems)?;
+        problems.check(&at.place, scalar::label(&at.value))
+    };
+    let (name, gateway) = (label("name", name), label("gateway", gateway));
+    let pool = required(pool, place, "pool", problems).and_then(|at| {
+        let instead = "name a pool that has no other use for objects of this name (ceph osd pool ls)";
+        let is_one = !at.value.is_empty() && !at.value.contains(['/', '@', '\0']);
+        let fault = || Fault::new(format!("`{}` is not the name of a pool", at.value), instead);
+        problems.check(&at.place, is_one.then(|| at.value.clone()).ok_or_else(fault))
+    });
+    let mut file = |option: &Text| match option {
+        None => Some(None),
+        Some(at) => {
+            let path = scalar::path(Path::new(&at.value), &machine.base, "name a file");
+            problems.check(&at.place, path).map(Some)
+        }
+    };
+    let (conf, keyring) = (file(conf), file(keyring));
+    let client = client.as_ref().map(|at| rbd::client(&at.value));
+    let takeover = match takeover {
+        None => Some(TAKEOVER),
+        Some(at) => problems.check(&at.place, scalar::duration(&at.value, TAKEOVER_MIN, TAKEOVER_MAX)),
+    };
+    let place = RbdImage {
+        pool: pool?,
+        namespace: None,
+        image: String::new(),
+        snapshot: None,
+        conf: conf?,
+        client,
+        keyring: keyring?,
+    };
+    Some(Some(Box::new(Cluster { name: name?, gateway: gateway?, place, takeover: takeover? })))
+}
+
+/// LUNs that gateways share must be images, and what each must not have that another one would not know of.
+pub(super) fn check(raw: &Raw, luns: &[Lun], groups: &[PortalGroup], problems: &mut Collector<'_>) {
+    for (raw_lun, lun) in raw.luns.iter().zip(luns) {
+        let Some(access) = &raw_lun.access else { continue };
+        if let Some((at, fault)) = fault(raw, raw_lun, access, lun) {
+            problems.add(&at, fault);
+        }
+    }
+    if !luns.iter().any(|lun| lun.is_shared) {
+        return;
+    }
+    for raw in &raw.portal_groups {
+        let tag = raw.group.as_ref().and_then(|at| at.value.parse().ok());
+        let is_explicit = groups.iter().any(|group| Some(group.tag) == tag && group.explicit);
+        if let Some(at) = raw.explicit.as_ref().filter(|_| is_explicit) {
+            let what =
+                "initiators cannot move a LUN with `access` to another gateway by SET TARGET PORT GROUPS yet";
+            problems.add(&at.place, Fault::new(what, "remove this"));
+        }
+    }
+}
+
+fn fault(
+    raw: &Raw,
+    raw_lun: &RawLun,
+    access: &At<String>,
+    lun: &Lun,
+) -> Option<(super::place::Place, Fault)> {
+    let here = |what: &str, fix: &str| Some((access.place.clone(), Fault::new(what, fix)));
+    match access.value.as_str() {
+        "one" => {}
+        "all" => {
+            let what = "access by all gateways at the same time does not exist yet";
+            return here(what, "write \"one\": one gateway is active, and another takes over from it");
+        }
+        other => {
+            let what = format!("`{other}` is not a way to share a LUN");
+            return here(&what, &suggest(other, ["one"]));
+        }
+    }
+    if raw.cluster.is_none() {
+        let what = "gateways share this LUN, and the file does not say which gateway this is";
+        return here(what, "add [cluster] with `name`, `gateway` and `pool`, or remove this");
+    }
+    match &lun.store {
+        StoreSpec::Rbd { image, .. } if image.snapshot.is_none() => {}
+        StoreSpec::Rbd { .. } => {
+            return here("nobody writes to a snapshot, which any gateway may serve", "remove this");
+        }
+        _ => return here("only an image on Ceph (rbd) can be shared by gateways", "remove this"),
+    }
+    if lun.read_only {
+        return here("a read-only LUN needs no gateway that is active alone", "remove this or `read_only`");
+    }
+    let at = raw_lun.aoe.as_ref()?;
+    let what = "ATA over Ethernet has no paths in standby, so gateways cannot share its LUNs";
+    Some((at.place.clone(), Fault::new(what, "remove this or `access`")))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Config, StepOfChange, diff};
+    use std::path::Path;
+    use std::time::Duration;
+
+    const CLUSTER: &str = "[cluster]\nname = 'c'\ngateway = 'a'\npool = 'rbd'\n";
+    const LUN: &str = "[[lun]]\nrbd = 'rbd/disk'\naccess = 'one'\n";
+    const TARGET: &str = "[[target]]\nname = 'iqn.2026-11.a:x'\n";
+
+    fn parse(parts: &[&str]) -> Result<Config, String> {
+        let text = [parts, &[TARGET]].concat().concat();
+        Config::from_toml(&text, Path::new("/etc/lunette.toml")).map_err(|problems| problems.to_string())
+    }
+
+    fn good(parts: &[&str]) -> Config {
+        parse(parts).unwrap_or_else(|problems| panic!("{problems}"))
+    }
+
+    #[test]
+    fn a_cluster_has_a_name_a_gateway_a_pool_and_a_time() {
+        let config = good(&[
+            "[cluster]\nname = 'c'\ngateway = 'a'\npool = 'p'\nconf = 'ceph.conf'\nclient = 'client.l'\ntakeover = '20s'\n",
+            LUN,
+        ]);
+        let cluster = config.cluster.expect("there is one");
+        assert_eq!((cluster.name.as_str(), cluster.gateway.as_str()), ("c", "a"));
+        assert_eq!((cluster.place.pool.as_str(), cluster.place.client.as_deref()), ("p", Some("l")));
+        assert_eq!(cluster.place.conf.as_deref(), Some(Path::new("/etc/ceph.conf")));
+        assert_eq!(cluster.takeover, Duration::from_secs(20));
+        assert!(config.luns[0].is_shared);
+        let plain = good(&["[[lun]]\nram = '1M'\n"]);
+        assert!(plain.cluster.is_none() && !plain.luns[0].is_shared);
+        assert_eq!(good(&[CLUSTER, LUN]).cluster.expect("there is one").takeover, super::TAKEOVER);
+    }
+
+    #[test]
+    fn what_cannot_be_shared_is_refused_with_place_and_fix() {
+        let lun = |text: &str| format!("[[lun]]\n{text}\n");
+        for (parts, what) in [
+            (["", LUN], "add [cluster] with `name`, `gateway` and `pool`"),
+            ([CLUSTER, &LUN.replace("one", "all")], "does not exist yet; write \"one\""),
+            ([CLUSTER, &LUN.replace("one", "two")], "`two` is not a way to share a LUN"),
+            ([CLUSTER, &lun("ram = '1M'\naccess = 'one'")], "only an image on Ceph"),
+            ([CLUSTER, &LUN.replace("disk", "disk@s")], "nobody writes to a snapshot"),
+            ([CLUSTER, &(LUN.to_owned() + "read_only = true\n")], "a read-only LUN"),
+            ([CLUSTER, &(LUN.to_owned() + "aoe = '1.2'\n")], "ATA over Ethernet has no paths in standby"),
+            (
+                [
+                    CLUSTER,
+                    &(LUN.to_owned()
+                        + "[[portal]]\nlisten = '127.0.0.1:0'\n[[portal_group]]\ngroup = 1\nexplicit = true\n"),
+                ],
+                "by SET TARGET PORT GROUPS yet",
+            ),
+            (["[cluster]\nname = 'c'\npool = 'p'\n", LUN], "cluster.gateway: this is missing"),
+            ([&CLUSTER.replace("rbd", "rbd/disk"), LUN], "is not the name of a pool"),
+            ([&(CLUSTER.to_owned() + "takeover = '1s'\n"), LUN], "choose from 5s to 120s"),
+        ] {
+            let problems = parse(&parts).expect_err("it is wrong");
+            assert!(problems.contains(what), "{parts:?}: {problems}");
+        }
+    }
+
+    #[test]
+    fn another_cluster_needs_a_start_and_a_lun_that_is_shared_is_another_unit() {
+        let before = good(&[CLUSTER, LUN]);
+        let other = good(&[&CLUSTER.replace("'a'", "'b'"), LUN]);
+        assert_eq!(diff(&before, &other), [StepOfChange::Restart("cluster")]);
+        let plain = good(&[CLUSTER, &LUN.replace("access = 'one'", "")]);
+        assert!(diff(&before, &plain).contains(&StepOfChange::AddLun("lun0".into())));
+    }
+}

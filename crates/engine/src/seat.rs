@@ -1,0 +1,56 @@
+//! What joins a unit that gateways share with its thread.
+
+use config::Lun;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use store::lane::Failover;
+
+/// What a unit's thread is notified of.
+pub(crate) enum GatewayEvent {
+    /// The home wants this to be kept; a message to its core answers.
+    Keep(Vec<u8>),
+    /// All cores have applied the role that the home was asked for; false: it cannot be.
+    Applied(bool),
+    /// The object may have changed.
+    Noticed,
+    /// Leave the unit to others, and end.
+    Withdraw,
+}
+
+/// What joins a shared unit's store, cores and thread.
+pub(crate) struct Seat {
+    inbox: mpsc::Sender<GatewayEvent>,
+    /// For its thread.
+    events: Mutex<Option<mpsc::Receiver<GatewayEvent>>>,
+    /// The store, once it is open.
+    store: OnceLock<Arc<dyn Failover>>,
+}
+
+impl Seat {
+    /// That of a LUN, if gateways share it.
+    pub(crate) fn of(lun: &Lun) -> Option<Arc<Seat>> {
+        lun.is_shared.then(|| {
+            let (inbox, events) = mpsc::channel();
+            Arc::new(Seat { inbox, events: Mutex::new(Some(events)), store: OnceLock::new() })
+        })
+    }
+
+    /// The way to its thread.
+    pub(crate) fn inbox(&self) -> mpsc::Sender<GatewayEvent> {
+        self.inbox.clone()
+    }
+
+    /// What its thread is notified of: once, for that thread.
+    pub(crate) fn take_events(&self) -> Option<mpsc::Receiver<GatewayEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Its store, once it is open.
+    pub(crate) fn store(&self) -> Option<Arc<dyn Failover>> {
+        self.store.get().cloned()
+    }
+
+    /// Its store is open.
+    pub(crate) fn open(&self, store: Arc<dyn Failover>) {
+        let _ = self.store.set(store);
+    }
+}

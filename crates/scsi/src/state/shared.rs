@@ -1,0 +1,216 @@
+//! Units that several gateways share: one of them is active, the others are in standby, and what all must know of the unit is kept
+//! where all can read it, whatever APTPL says.
+
+use crate::state::attention::UnitAttention;
+use crate::state::encoding;
+use crate::state::home::{Draft, HomeReply, Who};
+use crate::state::policy::Policy;
+use crate::state::reservation::Table;
+use crate::state::unit::{Port, Unit};
+use crate::vocabulary::modes::Modes;
+use crate::vocabulary::sense::Check;
+use std::sync::Arc;
+
+/// First bytes of what is kept; mode parameters, a checksum and what any unit keeps follow.
+const MAGIC: &[u8] = b"LuneShr\x01";
+
+/// In place of a threshold: the one that the unit is configured with.
+const NO_SETS: u32 = u32::MAX;
+
+/// One bit of what is kept for each.
+fn flags(policy: &mut Policy) -> [&mut bool; 10] {
+    let Policy { modes, started, ejected, .. } = policy;
+    [
+        &mut modes.write_cache,
+        &mut modes.software_write_protect,
+        &mut modes.descriptor_sense,
+        &mut modes.task_set_per_nexus,
+        &mut modes.task_aborted_status,
+        &mut modes.provisioning_errors,
+        &mut modes.threshold,
+        started,
+        ejected,
+        &mut policy.threshold_reached,
+    ]
+}
+
+impl Policy {
+    /// What the next gateway must know of the unit.
+    pub(crate) fn saved_for_gateways(&self, ports: &[Port]) -> Vec<u8> {
+        let mut bits = 0u16;
+        for flag in flags(&mut self.clone()) {
+            bits = bits << 1 | u16::from(*flag);
+        }
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&bits.to_be_bytes());
+        bytes.push(self.modes.queue_error);
+        bytes.extend_from_slice(&self.modes.threshold_sets.unwrap_or(NO_SETS).to_be_bytes());
+        bytes.push(u8::from(self.reservations.survives_power()));
+        bytes.extend_from_slice(&self.reservations.generation().to_be_bytes());
+        bytes.extend(self.saved_of_unit(self.reservations.encode(ports)));
+        encoding::seal(bytes)
+    }
+
+    /// The policy with what another gateway has kept; nothing: the unit has not been served yet.
+    fn restored_of_gateways(&self, kept: &[u8], unit: &Unit) -> Option<Policy> {
+        let mut policy = Policy {
+            modes: Modes::initial(unit),
+            started: true,
+            ejected: false,
+            threshold_reached: false,
+            erasure: None,
+            reservations: Arc::default(),
+            ..self.clone()
+        };
+        if kept.is_empty() {
+            return Some(policy);
+        }
+        let mut rest = encoding::unseal(kept)?.strip_prefix(MAGIC)?;
+        let bits = u16::from_be_bytes(encoding::take(&mut rest)?);
+        for (place, flag) in flags(&mut policy).into_iter().rev().enumerate() {
+            *flag = bits >> place & 1 == 1;
+        }
+        let [queue_error] = encoding::take(&mut rest)?;
+        let sets = u32::from_be_bytes(encoding::take(&mut rest)?);
+        let [survives_power] = encoding::take(&mut rest)?;
+        let generation = u32::from_be_bytes(encoding::take(&mut rest)?);
+        policy.modes.queue_error = queue_error;
+        policy.modes.threshold_sets = (sets != NO_SETS).then_some(sets);
+        let (erasure, table) = Policy::restore_unit(rest, &unit.ports)?;
+        policy.erasure = erasure;
+        policy.reservations = Arc::new(Table::continued(table, generation, survives_power == 1));
+        Some(policy)
+    }
+}
+
+impl Draft {
+    /// Another gateway is active from now on, or this one; with what of the unit is kept by then.
+    pub(crate) fn set_role(&mut self, active: bool, kept: Option<&[u8]>, unit: &Unit) -> HomeReply {
+        if let Some(kept) = kept {
+            let Some(policy) = self.policy.restored_of_gateways(kept, unit) else {
+                return HomeReply::Check(Check::INTERNAL);
+            };
+            if policy.modes != self.policy.modes && active {
+                self.attentions.push((Who::Everyone, UnitAttention::ModeChanged));
+            }
+            self.policy = policy;
+        }
+        self.is_adopted = true;
+        self.change_groups(self.policy.groups.in_role(active), Who::Everyone);
+        self.changed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::home::{HomeRequest, Publish};
+    use crate::state::port_groups::PortGroup;
+    use crate::testing::{Bench, Outcome, unit};
+    use crate::vocabulary::modes::ModesChange;
+    use wire::scsi::command::{PersistentReserveIn, PersistentReserveOut, Read16, Reserve6, TestUnitReady};
+    use wire::scsi::{AccessState, code};
+
+    /// A unit of a gateway, in standby.
+    fn gateway() -> Bench {
+        let mut unit = unit();
+        unit.is_shared = true;
+        Bench::of(unit, 1 << 20)
+    }
+
+    /// REGISTER of this key by the first nexus, without APTPL.
+    fn register(bench: &mut Bench, key: u64) -> Outcome {
+        let list = [&[0; 8][..], &key.to_be_bytes(), &[0; 8]].concat();
+        bench.write(PersistentReserveOut::new(0, 0, 24), &list)
+    }
+
+    fn assert_standby(outcome: &Outcome) {
+        outcome.assert_check(2, code::PORT_IN_STANDBY);
+    }
+
+    fn activate(bench: &mut Bench, kept: &[u8]) {
+        bench.ask(HomeRequest::SetRole { active: true, kept: Some(kept.into()) });
+        bench.nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
+    }
+
+    fn kept(publish: Option<Publish>) -> Vec<u8> {
+        publish.expect("it is published").persist.expect("it is kept")
+    }
+
+    fn states(bench: &Bench) -> Vec<AccessState> {
+        bench.view.policy.groups.states().map(|(_, state)| state).collect()
+    }
+
+    #[test]
+    fn a_shared_unit_is_in_standby_until_its_gateway_is_active_and_all_are_notified_of_both() {
+        let mut bench = gateway();
+        assert_eq!(states(&bench), [AccessState::Standby; 2]);
+        assert_standby(&bench.read(TestUnitReady {}));
+        for (active, state) in [(true, AccessState::Optimized), (false, AccessState::Standby)] {
+            bench.ask(HomeRequest::SetRole { active, kept: active.then(Arc::default) });
+            assert_eq!(states(&bench), [state; 2]);
+            assert_eq!(bench.published.as_ref().unwrap().persist, None, "it is kept already");
+            let deactivated = &bench.published.as_ref().unwrap().deactivated;
+            assert_eq!(deactivated.len(), if active { 0 } else { 2 });
+            for nexus in &mut bench.nexuses {
+                assert_eq!(std::mem::take(&mut nexus.attentions), [UnitAttention::AccessStateChanged]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_that_comes_while_another_gateway_is_active_is_in_standby() {
+        let mut bench = gateway();
+        let mut after = bench.view.unit.as_ref().clone();
+        after.groups = vec![PortGroup { preferred: true, ..PortGroup::new(1) }];
+        bench.ask(HomeRequest::Configure(Arc::new(after)));
+        assert_eq!(states(&bench), [AccessState::Standby; 2]);
+        activate(&mut bench, &[]);
+        assert_eq!(states(&bench), [AccessState::Optimized; 2]);
+    }
+
+    #[test]
+    fn registrations_without_aptpl_and_mode_parameters_are_as_they_were_at_the_next_gateway() {
+        let mut first = gateway();
+        activate(&mut first, &[]);
+        register(&mut first, 7).assert_good();
+        let modes = Modes { queue_error: 3, software_write_protect: true, ..first.view.policy.modes };
+        let from = first.nexuses[0].identity();
+        first.ask(HomeRequest::SetModes { from, change: ModesChange::all(modes) });
+        let state = kept(first.published.take());
+
+        let mut next = gateway();
+        activate(&mut next, &state);
+        assert_eq!(next.view.policy.modes, modes);
+        let keys = |bench: &mut Bench| bench.read(PersistentReserveIn::new(0, 255)).data;
+        assert_eq!(keys(&mut next), keys(&mut first));
+        assert_eq!(next.home.policy().saved_for_gateways(&next.view.unit.ports), state);
+        for at in 0..state.len() {
+            let mut damaged = state.clone();
+            damaged[at] ^= 1;
+            let before = next.home.policy();
+            let (reply, publish) =
+                next.home.handle(HomeRequest::SetRole { active: true, kept: Some(damaged.into()) });
+            assert!(matches!(reply, HomeReply::Check(_)) && publish.is_none(), "damaged at {at}");
+            assert!(Arc::ptr_eq(&before, &next.home.policy()));
+        }
+    }
+
+    #[test]
+    fn what_would_change_the_unit_for_all_is_refused_in_standby() {
+        let mut bench = gateway();
+        assert_standby(&register(&mut bench, 7));
+        assert_standby(&bench.read(Read16::new(0, 1)));
+        bench.ask(HomeRequest::Reset { from: None });
+        assert_eq!(bench.published.as_ref().unwrap().persist, None, "what is kept is the other gateway's");
+        bench.read(PersistentReserveIn::new(0, 255));
+        bench.read(PersistentReserveIn::new(0, 255)).assert_good();
+    }
+
+    #[test]
+    fn there_is_no_reserve_which_would_end_with_the_gateway() {
+        let mut bench = gateway();
+        activate(&mut bench, &[]);
+        bench.read(Reserve6::ZERO).assert_check(5, code::INVALID_OPERATION_CODE);
+    }
+}
