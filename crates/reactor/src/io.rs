@@ -94,6 +94,11 @@ pub trait Io {
     /// Whether several sockets have received lately: what one of them sends at once holds up the others.
     fn is_shared(&self) -> bool;
 
+    /// Whether the core spins and receives from this socket by direct calls: no answer to it wakes anybody who sleeps.
+    fn is_hot(&self, _socket: Handle) -> bool {
+        false
+    }
+
     /// Sends all bytes of the spans in order, or fails.
     fn send(&mut self, socket: Handle, from: &[wire::Span], tag: Tag);
 

@@ -29,6 +29,9 @@ const FEED_MAX: u32 = 256;
 /// The longest that answers wait for those to commands that are already here.
 const GATHER_FOR: Duration = Duration::from_micros(100);
 
+/// Header bytes of answers that are enough for a peer to go on with while the rest is worked on: eight of iSCSI's.
+const ENOUGH_BYTES: usize = 8 * 48;
+
 /// The socket of one connection, the bytes that were read ahead, and what is on its way.
 ///
 /// While no data flows, a connection holds one small buffer. A connection that had much data to read keeps a large
@@ -271,14 +274,16 @@ impl Stream {
 
     /// As [`Stream::flush`], but as long as recvs find all that they have room for, what is owed waits for the next turn:
     /// a peer that is woken for each answer sends one command for each. What it returns is of a send that has ended already:
-    /// [`Stream::sent`] is to be called with it, in place of a completion.
+    /// [`Stream::sent`] is to be called with it, in place of a completion. Where nobody sleeps and one recv has brought many
+    /// commands, their answers leave: both ends work at the same time then.
     pub fn gather<I: Io, M: StreamMachine>(
         &mut self,
         io: &mut I,
         machine: &mut M,
     ) -> Option<Result<u32, Errno>> {
         let is_filled = self.receiver.take_filled();
-        if is_filled && self.end.is_none() && (self.sender.opened().is_some() || machine.owes()) {
+        let owes = || self.sender.opened().is_some() || machine.owes();
+        if is_filled && self.end.is_none() && owes() && !self.has_enough(io) {
             let since = *self.gathers_since.get_or_insert(io.now());
             if io.now().since(since) < GATHER_FOR {
                 self.wants_flush = true;
@@ -288,6 +293,12 @@ impl Stream {
         self.gathers_since = None;
         self.flush_when(io, machine, When::Now);
         self.sender.take_ended()
+    }
+
+    /// Whether the peer can go on with the answers to what came by the last recv.
+    fn has_enough<I: Io>(&self, io: &I) -> bool {
+        let answers = || self.sender.opened().map_or(0, |batch| batch.bytes.len());
+        self.gathers_since.is_none() && answers() >= ENOUGH_BYTES && io.is_hot(self.socket)
     }
 
     /// The send has completed. Appends the tasks whose push has left to `pushed`. When it failed, the machine

@@ -329,6 +329,10 @@ impl Io for Uring {
         self.neighbours.are_there(self.now)
     }
 
+    fn is_hot(&self, socket: Handle) -> bool {
+        self.hot.is_hot(socket.0)
+    }
+
     fn random() -> u32 {
         crate::random::bits()
     }

@@ -73,13 +73,18 @@ impl Hot {
         }
     }
 
+    /// Whether the core spins, and this socket is hot.
+    pub(super) fn is_hot(&self, socket: i32) -> bool {
+        self.is_on && self.is_hot[hint(socket)]
+    }
+
     /// Whether a receive is listed. One more than are tried says that they are too many.
     pub(super) fn takes_receive(&self, socket: i32) -> bool {
-        self.is_on && self.receives.len() <= HOT_MAX && self.is_hot[hint(socket)]
+        self.receives.len() <= HOT_MAX && self.is_hot(socket)
     }
 
     pub(super) fn takes_send(&mut self, socket: i32) -> bool {
-        let takes = self.is_on && self.sends_left > 0 && self.is_hot[hint(socket)];
+        let takes = self.sends_left > 0 && self.is_hot(socket);
         self.sends_left -= usize::from(takes);
         takes
     }

@@ -167,8 +167,11 @@ impl Rig {
     }
 
     fn turn(&mut self) {
+        self.turn_waiting(if self.stream.wants_more() { Wait::No } else { Wait::Forever });
+    }
+
+    fn turn_waiting(&mut self, wait: Wait) {
         let mut completions = Vec::new();
-        let wait = if self.stream.wants_more() { Wait::No } else { Wait::Forever };
         self.ring.turn(wait, &mut completions);
         for done in completions {
             match done.tag {
@@ -332,6 +335,40 @@ fn little_is_read_ahead_of_large_bodies() {
     }
     assert_eq!(most, 65_536);
     rig.close();
+}
+
+/// A peer that spins works on these answers while the rest of its commands is worked on. Time stands still between two turns, so
+/// that nothing leaves for having waited; whether the connection is hot depends on the machine's load, and is tried again.
+#[test]
+fn many_answers_of_one_receive_leave_at_once_where_the_core_spins() {
+    const COMMANDS: usize = 100;
+    let mut rig = Rig::new(1 << 20);
+    let burst = pdu(Kind::Skipped, &[0; 1000]).repeat(COMMANDS);
+    let mut peer = rig.peer.try_clone().unwrap();
+    for _ in 0..1000 {
+        peer.write_all(&burst).unwrap();
+        let end = rig.machine.fed.len() + COMMANDS;
+        let (mut waits, mut is_ahead) = (false, false);
+        while rig.machine.fed.len() < end || !rig.stream.has_sent() {
+            let before = rig.machine.fed.len();
+            rig.turn_waiting(Wait::No);
+            while rig.stream.feed(&mut rig.ring, &mut rig.machine) {}
+            let answered = rig.machine.fed.len() - before;
+            (0..answered).for_each(|_| rig.stream.answers(&rig.ring).push_bytes(&[1; 48]));
+            rig.stream.end_turn();
+            let sent = rig.stream.gather(&mut rig.ring, &mut rig.machine);
+            is_ahead |= sent.is_some() && !waits && answered >= 8 && rig.machine.fed.len() < end;
+            waits = sent.is_none() && !rig.stream.has_sent();
+            if let Some(result) = sent {
+                rig.stream.sent(&mut rig.ring, &mut rig.machine, result, &mut rig.pushed);
+            }
+        }
+        peer.read_exact(&mut vec![0; COMMANDS * 48]).unwrap();
+        if is_ahead {
+            return rig.close();
+        }
+    }
+    panic!("answers always waited for the last command");
 }
 
 #[test]
