@@ -141,7 +141,8 @@ impl User {
             WRITE => {
                 write = places(room, sectors.len() * SECTOR);
                 let fua = self.random.below(4) == 0;
-                let bytes: Vec<u8> = sectors.clone().flat_map(|sector| contents(number, sector)).collect();
+                let bytes =
+                    sectors.clone().map(|sector| contents(number, sector)).collect::<Vec<_>>().concat();
                 let half = write.iter().next()?.len as usize;
                 self.rig.host(room * ROOM, half).copy_from_slice(&bytes[..half]);
                 let rest = bytes.len() - half;
