@@ -2,7 +2,7 @@
 //! that are shut out, which its servers hear of one after the other, and gateways that are paused, cut off, killed and started.
 
 use cluster::{Action, Machine, Me, Port, Record, ReplaceError, Role};
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 const TAKEOVER: u64 = 10_000;
@@ -28,8 +28,10 @@ enum Event {
     Effect(Action),
     /// It returns.
     Return(Returned),
-    /// All cores have applied a role.
-    Applied(Option<Vec<u8>>),
+    /// The home does the next thing that it was asked.
+    Home,
+    /// All cores have applied it.
+    Applied,
     /// An initiator asks something.
     Load,
     /// A request leaves the gateway, and arrives.
@@ -61,6 +63,15 @@ struct Request {
     map: u64,
 }
 
+/// What the home is asked, one after the other.
+#[derive(Clone, Debug)]
+enum Ask {
+    Adopt,
+    /// With what is kept, under this claim.
+    Activate(Vec<u8>, u64),
+    Deactivate,
+}
+
 /// A gateway: its process, its client, and its unit's home.
 struct Gateway {
     machine: Machine,
@@ -77,6 +88,8 @@ struct Gateway {
     /// What was acknowledged before it was durable, and what waits for it.
     keeping: Option<u16>,
     in_flight: u32,
+    asked: VecDeque<Ask>,
+    /// Going to standby, once nothing is in flight.
     leaves: bool,
     map: u64,
 }
@@ -162,6 +175,7 @@ impl World {
             kept: BTreeSet::new(),
             keeping: None,
             in_flight: 0,
+            asked: VecDeque::new(),
             leaves: false,
             map: self.map,
         }
@@ -224,15 +238,9 @@ impl World {
                 self.returned(index, returned);
                 self.turn(index);
             }
-            Event::Applied(kept) => {
-                let gateway = &mut self.gateways[index];
-                if let Some(kept) = kept {
-                    gateway.is_active = true;
-                    gateway.kept = ids(&kept);
-                    gateway.epoch = gateway.machine.status().record.epoch;
-                }
-                gateway.machine.applied();
-                self.check_promises(index);
+            Event::Home => self.home(index),
+            Event::Applied => {
+                self.gateways[index].machine.applied();
                 self.turn(index);
             }
             Event::Load => self.load(index),
@@ -265,19 +273,12 @@ impl World {
         let now = Duration::from_millis(self.now);
         while let Some(action) = self.gateways[index].machine.next(now) {
             match action {
-                Action::Adopt { .. } => {
-                    let delay = self.delay();
-                    self.post(index, delay, Event::Applied(None));
-                }
+                Action::Adopt { .. } => self.ask(index, Ask::Adopt),
                 Action::Activate { kept } => {
-                    let delay = self.delay();
-                    self.post(index, delay, Event::Applied(Some(kept)));
+                    let epoch = self.gateways[index].machine.status().record.epoch;
+                    self.ask(index, Ask::Activate(kept, epoch));
                 }
-                Action::Deactivate { lost: _ } => {
-                    let gateway = &mut self.gateways[index];
-                    (gateway.is_active, gateway.leaves) = (false, true);
-                    self.settle(index);
-                }
+                Action::Deactivate { lost: _ } => self.ask(index, Ask::Deactivate),
                 Action::Kept(ok) => {
                     let gateway = &mut self.gateways[index];
                     if let Some(id) = gateway.keeping.take()
@@ -308,13 +309,39 @@ impl World {
         }
     }
 
-    /// A home that has gone to standby has applied that when nothing is in flight.
+    fn ask(&mut self, index: usize, ask: Ask) {
+        self.gateways[index].asked.push_back(ask);
+        let delay = self.delay();
+        self.post(index, delay, Event::Home);
+    }
+
+    fn home(&mut self, index: usize) {
+        let gateway = &mut self.gateways[index];
+        if gateway.leaves {
+            return;
+        }
+        match gateway.asked.pop_front() {
+            None => return,
+            Some(Ask::Deactivate) => {
+                (gateway.is_active, gateway.leaves) = (false, true);
+                return self.settle(index);
+            }
+            Some(Ask::Adopt) => {}
+            Some(Ask::Activate(kept, epoch)) => {
+                (gateway.is_active, gateway.kept, gateway.epoch) = (true, ids(&kept), epoch);
+                self.check_promises(index);
+            }
+        }
+        self.post(index, 0, Event::Applied);
+    }
+
+    /// A home that goes to standby has applied that when nothing is in flight, and does what is next then.
     fn settle(&mut self, index: usize) {
         let gateway = &mut self.gateways[index];
         if gateway.leaves && gateway.in_flight == 0 {
             gateway.leaves = false;
-            let delay = self.delay();
-            self.post(index, delay, Event::Applied(None));
+            self.post(index, 0, Event::Applied);
+            self.post(index, 0, Event::Home);
         }
     }
 
