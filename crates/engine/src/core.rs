@@ -91,7 +91,7 @@ pub(crate) struct Core<I: Io> {
     lines: Lines,
     /// `stall_timeout`.
     stall_nanos: u64,
-    /// What is served changes here, and sessions end or units are configured anew first.
+    /// Changes of what is served that wait here for sessions to end or units to be reconfigured.
     changes: ChangesHere,
     agenda: Agenda,
     poller: Poller,
@@ -165,8 +165,8 @@ impl<I: Io> Core<I> {
         &mut self.io
     }
 
-    /// What of a core's is in use: connections of streams, frames that were received, tasks, and what units keep of connections
-    /// that have ended.
+    /// What this core has in use: connections of streams, frames that were received, tasks, and marks that units keep of
+    /// connections that have ended.
     pub(crate) fn in_use(&self) -> (usize, u32, usize, usize) {
         let (sessions, frames) = self.ethernet.in_use();
         let has_ended = |(key, _): &&(Key, u64)| self.connections.get(*key).is_none();
@@ -174,7 +174,7 @@ impl<I: Io> Core<I> {
         (self.connections.len() - sessions, frames, self.tasks.len(), marks)
     }
 
-    /// Serves until [`Message::Stop`] and the goodbyes have ended. Whether all stores could be flushed then.
+    /// Serves until [`Message::Stop`] and the goodbyes are complete. Returns whether all stores could be flushed.
     pub(crate) fn run(mut self) -> bool {
         self.open_portals();
         let mut completions = Vec::with_capacity(256);
@@ -217,7 +217,7 @@ impl<I: Io> Core<I> {
             return Wait::No;
         }
         let is_begun = self.units.used.is_empty() || self.poller.hurries();
-        debug_assert!(is_begun, "a core is about to sleep that has not begun what its tasks asked for");
+        debug_assert!(is_begun, "a core is about to sleep before it has begun what its tasks requested");
         let now = self.io.now();
         let next = self.moves.until().map_or(self.next_tick, |until| until.min(self.next_tick));
         let until = |time: Time| time.since(now).max(Duration::from_millis(1));
@@ -244,8 +244,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// One turn: completions, messages, then everything that became ready goes out together. What most turns have nothing of
-    /// is not in line, or each of them would make room for it.
+    /// One turn: completions, messages, then everything that became ready goes out together. What most turns have none of is kept
+    /// out of line, so that they do not pay for its stack frame and registers.
     pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message<I>>) {
         self.agenda.is_unsettled = false;
         let mut work = if self.run_all() | self.run_lines() { Work::Own } else { Work::None };
@@ -295,8 +295,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Says what the core has in hand: with each tick, and when a connection has gone, which may have been the last.
-    fn say_what_is_in_hand(&mut self) {
+    /// Reports what the core has in use: with each tick, and when a connection, perhaps the last one, has ended.
+    fn report_usage(&mut self) {
         let meter = &self.shared.meters[self.me];
         meter.worked(self.io.processor_time(), self.poller.spun());
         meter.tasks.set(self.tasks.len() as u64);
@@ -391,7 +391,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// An operation has failed: what its store may have lost by that is to be known after a kill as well.
+    /// An operation has failed: what its store may have lost is recorded, so that it is known after a kill as well.
     fn keep_losses(&mut self) {
         for unit in self.units.iter_mut() {
             if unit.keeps_losses && unit.lane.losses() > 0 {
@@ -452,7 +452,7 @@ impl<I: Io> Core<I> {
             Message::UnitQuiet { unit } => self.unit_quiet(unit),
             Message::DropUnit { unit, is_flushed } => self.unit_dropped(unit, is_flushed),
             Message::EndSessionsOf { unit } => self.end_sessions_of(unit),
-            // Whoever asked may have ended.
+            // The thread that waits for it may have ended.
             Message::Turn(turned) => _ = turned.send(()),
             Message::Inspect(inspection) => self.inspect(&inspection),
             Message::Disconnect { serial, done } => self.disconnect(serial, done),
@@ -484,7 +484,7 @@ impl<I: Io> Core<I> {
         if self.stop.is_due(now) {
             self.close_all();
         }
-        self.say_what_is_in_hand();
+        self.report_usage();
         self.settle_turn();
     }
 

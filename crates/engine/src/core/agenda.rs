@@ -4,27 +4,27 @@ use crate::slots::Key;
 use proto::services::TaskId;
 use store::lane::{OpId, Outcome};
 
-/// What a turn has to do, and what it has found out on its way.
+/// What a turn has to do, and what it has found out so far.
 #[derive(Debug)]
 pub(super) struct Agenda {
     /// Connections whose machines are to be fed.
     pub(super) to_serve: Vec<Key>,
     /// Connections that may owe something at the end of the turn.
     pub(super) to_flush: Vec<Key>,
-    /// Operations that have finished, while they are gone through.
+    /// Scratch list of operations that have finished.
     pub(super) done: Vec<(OpId, Outcome)>,
-    /// Tasks whose data has left, while they are gone through.
+    /// Scratch list of tasks whose data has left.
     pub(super) pushed: Vec<TaskId>,
     /// Sends of this turn have ended in it.
     pub(super) has_sent: bool,
-    /// What it sent at the end of its last turn has left something to be begun: it does not sleep before the next.
+    /// Sends at the end of its last turn have made something ready to begin: it does not sleep before the next.
     pub(super) is_unsettled: bool,
     /// Commands have ended with errors that are to be reported.
     pub(super) has_errors: bool,
 }
 
 impl Agenda {
-    /// Nothing, with room for what is usual.
+    /// An empty agenda, with memory for the usual amount.
     pub(super) fn new() -> Agenda {
         Agenda {
             to_serve: Vec::with_capacity(64),

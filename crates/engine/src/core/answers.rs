@@ -7,14 +7,14 @@ mod at_once;
 use super::stall::{Moving, Pace};
 use proto::time::Time;
 
-/// What a connection has answered so.
+/// What a connection has answered without tasks.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     /// Its last command needed no task: the next one may need no slot.
     are_expected: bool,
-    /// They were all that has come since its last turn ended.
+    /// Nothing else has come since its last turn ended.
     were_all: bool,
-    /// READs whose data, lent by the store, has not left, by unit. All of it leaves with one batch.
+    /// READs whose data, which the store has lent, has not left yet, by unit. All of it leaves with one batch.
     reads: Vec<UnsentReads>,
     /// That data.
     moving: Option<Moving>,
@@ -35,7 +35,7 @@ impl Answers {
         self.are_expected
     }
 
-    /// Whether the next command, by the outcome of the last one, is worth a try.
+    /// Sets whether the next command is worth a try, by the outcome of the last one.
     pub(super) fn expect(&mut self, are_expected: bool) {
         self.are_expected = are_expected;
     }
@@ -55,12 +55,12 @@ impl Answers {
         self.moving
     }
 
-    /// Whether they were all that has come in this turn, which ends: nothing has changed of the room that was there for more.
+    /// Whether nothing else has come in this turn, which ends: the room for more commands is what it was.
     pub(super) fn were_all(&mut self) -> bool {
         std::mem::take(&mut self.were_all)
     }
 
-    /// What was lent has left: so many commands of a unit have ended, and those of others are left to be asked for.
+    /// The data has left. Returns the commands of one unit, which have ended; called until there are none, it returns those of all.
     #[inline(always)]
     pub(super) fn leave(&mut self, pace: &mut Pace) -> Option<UnsentReads> {
         if let Some(moving) = self.moving.take() {

@@ -158,7 +158,7 @@ impl<L: Line> Ethernet<L> {
         (openings().map(Interface::sessions).sum(), openings().map(Interface::held).sum())
     }
 
-    /// Whether it has any.
+    /// Whether it serves any interface.
     pub(super) fn has_interfaces(&self) -> bool {
         !self.interfaces.is_empty()
     }

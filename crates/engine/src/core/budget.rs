@@ -23,7 +23,7 @@ const OPERATION_BYTES: u64 = 4096;
 const CONNECTIONS_AT_START: usize = 8;
 const TASKS_AT_START: usize = 128;
 
-/// How a task goes on that gave way.
+/// How a task that was deferred continues.
 #[derive(Debug)]
 pub(super) enum Rest {
     /// With the result of its last step.
@@ -32,17 +32,17 @@ pub(super) enum Rest {
     Step(Step),
 }
 
-/// What is left of a turn, and who waits for the next.
+/// What is left of a turn, and what waits for the next.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u64,
-    /// What lanes have done beyond their part of earlier turns.
+    /// What lanes have done in excess of their part of earlier turns.
     debt: u64,
-    /// A lane has something long to go on with.
+    /// A lane has a long operation to continue.
     has_work: bool,
-    /// Tasks by the connection that they came on: those whose turn is next come first.
+    /// Tasks by the connection that they came on; the connection that is next is first.
     waiting: VecDeque<(Key, VecDeque<(Key, Rest)>)>,
-    /// Empty queues, to be used again.
+    /// Empty queues, for reuse.
     spare: Vec<VecDeque<(Key, Rest)>>,
 }
 
@@ -74,7 +74,7 @@ impl Budget {
         self.left > self.floor()
     }
 
-    /// Lanes did so much; what was too much they owe.
+    /// Lanes have done so much work; any excess becomes debt.
     fn charge_work(&mut self, cost: u64) {
         let part = cost.min(self.left.saturating_sub(self.floor()));
         self.left -= part;
@@ -96,7 +96,7 @@ impl Budget {
         before - self.left >= SHARE_BYTES || self.left == 0
     }
 
-    /// Nobody waits for the next turn.
+    /// Whether nothing waits for the next turn.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && !self.has_work
     }

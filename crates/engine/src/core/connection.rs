@@ -76,14 +76,14 @@ pub(super) struct Login {
 pub(super) struct Listed {
     pub(super) to_serve: bool,
     pub(super) to_flush: bool,
-    /// Its initiator may send nothing until there is room for data that comes unasked.
+    /// Its initiator may send nothing until there is room for unsolicited data.
     pub(super) is_narrow: bool,
 }
 
 /// What the end of a connection waits for.
 #[derive(Debug, Default)]
 pub(super) struct Closing {
-    /// When a closing connection is cut off, whether or not the peer has taken what was on its way.
+    /// When a closing connection is cut off, even if the peer has not taken what was on its way.
     cut_at: Option<Time>,
     /// Aborted tasks whose storage operation or home has not come back: of a connection that ends, or of AoE.
     pub(super) lingering: Vec<Key>,
@@ -112,7 +112,7 @@ pub(super) struct Load {
     /// What it did since the window of time began, and in the one before.
     pub(super) work: u64,
     pub(super) past_work: u64,
-    /// It has moved, or could not: it is left alone so long.
+    /// It has moved, or could not: it is not moved before then.
     pub(super) rests_until: Time,
 }
 
@@ -232,7 +232,7 @@ impl Connection {
         }
     }
 
-    /// Something happened to it: it is fed, and then may owe something.
+    /// Something happened to it: it is to be fed, and to be flushed afterwards.
     pub(super) fn mark_dirty(&mut self, key: Key, agenda: &mut Agenda) {
         if !std::mem::replace(&mut self.listed.to_serve, true) {
             agenda.to_serve.push(key);
@@ -242,7 +242,7 @@ impl Connection {
         }
     }
 
-    /// Its initiator may send no more than there is room for.
+    /// Limits its initiator's window to the room that is left.
     #[inline(always)]
     pub(super) fn limit_window(&mut self, key: Key, whole_bytes: u64, buffers: &mut Buffers) {
         if self.machine.limit_window(self.share.window(whole_bytes))
@@ -258,7 +258,7 @@ impl Connection {
         find_lun(&self.luns, lun).and_then(|lun| self.luns.get(lun)).map(|lun| lun.unit)
     }
 
-    /// Who is in a slot of the transport.
+    /// What occupies a slot of the transport.
     pub(super) fn occupant(&self, wire: TaskId) -> Option<Occupant> {
         let (generation, occupant) = self.tasks.get(usize::from(wire.slot)).copied().flatten()?;
         (generation == wire.generation).then_some(occupant)
@@ -325,7 +325,7 @@ impl Connection {
         self.machine.sums_payload() || self.machine.is_device()
     }
 
-    /// Whether the initiator owes it the rest of what it has begun to send, or was asked for.
+    /// Whether the initiator still owes data that it has begun to send or that was requested.
     pub(super) fn awaits_data(&self, tasks: &Slots<Task>) -> bool {
         let awaits = |key: Key| tasks.get(key).is_some_and(Task::awaits_data);
         let mut own = self.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task());

@@ -42,7 +42,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Data that was lent to READs will not leave, or nobody will know: their session ends.
+    /// Data that was lent to READs will not leave, or whether it has is unknown: their session ends.
     pub(super) fn end_unsent(&mut self, connection: Key, reads: UnsentReads) {
         let UnsentReads { unit, commands, .. } = reads;
         self.count_failure(Some(connection), unit, Failure::Aborted, commands.into());
@@ -130,7 +130,7 @@ impl<I: Io> Core<I> {
         self.counters(connection, unit).for_each(|counters| counters.ended(direction, bytes, nanos));
     }
 
-    /// Those of a session and of a unit, where they are there.
+    /// Those of a session and of a unit, where these exist.
     #[inline(always)]
     fn counters(&self, connection: Option<Key>, unit: u32) -> impl Iterator<Item = &Counters> {
         let conn = connection.and_then(|connection| self.connections.get(connection));

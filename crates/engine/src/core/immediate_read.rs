@@ -67,7 +67,7 @@ impl<I: Io> Core<I> {
         buffer.iter().next()
     }
 
-    /// The data of a READ that has no task is where it goes to, or will not go any more.
+    /// The data of a READ that has no task has left, or will not leave any more.
     pub(super) fn end_immediate_read(&mut self, connection: Key, unit: u32, buffer: Option<Span>) {
         if let Some(buffer) = buffer {
             self.return_buffer(connection, unit, &Places::one(buffer), Purpose::Step);
@@ -75,7 +75,7 @@ impl<I: Io> Core<I> {
         self.leave_gate(unit, None);
     }
 
-    /// Aborts the READs of a connection whose data was lent by this unit, or by any. Nothing of them can linger.
+    /// Aborts the READs of a connection whose data was lent by this unit, or by any unit. Nothing of them can linger.
     pub(super) fn abort_immediate_reads(&mut self, connection: Key, unit: Option<u32>, how: Aborted) {
         let reads: Vec<_> = self
             .connections

@@ -162,7 +162,7 @@ impl Line {
         Some(waiting)
     }
 
-    /// The task is over: what it has taken others have. Whether it waited here.
+    /// The task has ended: what it had taken of the limit is free for others. Returns whether it waited here.
     fn forget(&mut self, task: Key) -> bool {
         let Some(at) = self.waiting.iter().position(|waiting| waiting.task == task) else { return false };
         let has_place = at == 0 && self.due.take().is_some();

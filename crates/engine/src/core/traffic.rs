@@ -1,4 +1,4 @@
-//! What comes and goes on connections: each is fed, polled and flushed where something happened to it in a turn.
+//! Traffic of connections: each one that something happened to in a turn is fed, polled and flushed.
 
 use super::Core;
 use super::connection::Occupant;
@@ -75,7 +75,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Gives a verb to a task's transport.
+    /// Passes a call down to a task's transport.
     pub(super) fn down(&mut self, connection: Option<Key>, down: Down) {
         let now = self.io.now();
         if let Some(key) = connection
@@ -93,7 +93,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// It counts as one to serve until its machine has nothing more: what happens to it meanwhile is seen at once.
+    /// It stays listed as one to serve until its machine has nothing more, so what happens to it meanwhile is handled at once.
     fn serve(&mut self, key: Key) {
         loop {
             let Some(conn) = self.connections.get_mut(key) else { return };
@@ -141,7 +141,7 @@ impl<I: Io> Core<I> {
         self.poll_machine(key);
     }
 
-    /// The connection has said what it speaks. A connection over RDMA stays on the core where it begins: it is placed
+    /// The protocol of the connection is known. A connection over RDMA stays on the core where it begins: it is placed
     /// now, all others when they are logged in.
     #[inline(never)]
     fn open(&mut self, key: Key, spoken: Spoken) {
@@ -204,7 +204,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Sends what is owed, moves and closes what is due to, at the end of a turn.
+    /// At the end of a turn: sends what is owed, and moves or closes the connections that are due.
     pub(super) fn flush_all(&mut self) {
         let mut index = 0;
         while let Some(key) = self.agenda.to_flush.get(index).copied() {

@@ -1,5 +1,5 @@
-//! Which connections a tick looks at: those with something under way, and those whose deadline has passed. Ten thousand that do
-//! nothing are not gone through several times a second.
+//! Which connections a tick checks: those with something under way, and those whose deadline has passed. Ten thousand idle ones
+//! are not visited several times a second.
 
 use super::connection::Connection;
 use crate::slots::{Key, Slots};
@@ -7,18 +7,18 @@ use proto::time::Time;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The connections that the next tick may have to look at.
+/// The connections that the next tick may have to check.
 #[derive(Debug)]
 pub(super) struct Watch {
     /// Those that have had a turn, until nothing of them is under way.
     busy: Vec<Key>,
     /// When the deadlines of the others pass; since then these may have moved, but only to a later time.
     timers: BinaryHeap<Reverse<(Time, Key)>>,
-    /// Where those that a tick looks at are listed.
+    /// Scratch list of those that a tick checks.
     keys: Vec<Key>,
 }
 
-/// Connections that there is room for from the start.
+/// Connections that memory is reserved for at the start.
 const AT_START: usize = 64;
 
 impl Watch {
@@ -34,7 +34,7 @@ impl Watch {
         }
     }
 
-    /// Goes through all that have something under way, or have had since the last tick.
+    /// Visits all that have something under way, or have had since the last tick.
     pub(super) fn each_busy(
         &self,
         connections: &mut Slots<Connection>,
@@ -47,7 +47,7 @@ impl Watch {
         }
     }
 
-    /// Those that the tick at this time looks at. The list is to be returned.
+    /// Those that the tick at this time checks. The caller returns the list by [`Watch::restore`].
     pub(super) fn look(&mut self, now: Time, connections: &mut Slots<Connection>) -> Vec<Key> {
         let timers = &mut self.timers;
         self.busy.retain(|key| {

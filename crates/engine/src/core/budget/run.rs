@@ -1,4 +1,4 @@
-//! What a core does in a turn for those that gave way in earlier ones.
+//! What a core does in a turn for tasks that were deferred in earlier ones.
 
 use super::{OPERATION_BYTES, Rest, SHARE_BYTES};
 use crate::core::Core;
@@ -51,7 +51,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A turn begins: continues with what gave way in earlier ones. Whether there was any.
+    /// A turn begins: continues what was deferred in earlier ones. Returns whether there was any.
     pub(in crate::core) fn run_all(&mut self) -> bool {
         self.budget.refill();
         if self.budget.is_idle() && self.budget.debt == 0 && self.units.used.is_empty() {

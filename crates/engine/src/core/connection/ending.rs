@@ -290,7 +290,7 @@ impl<I: Io> Core<I> {
         conn.machine.close(self.io.arena());
         self.forget_session(key, conn.facts.way, counts);
         self.release_all_quiescing(key, &conn.quiescing);
-        self.say_what_is_in_hand();
+        self.report_usage();
         if let Some(name) = session_name(&conn.facts) {
             let can_lose = |lun: &&LunState| self.units.get(lun.unit).is_some_and(|unit| unit.can_lose);
             let commands = conn.facts.tally.commands;

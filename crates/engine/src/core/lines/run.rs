@@ -100,7 +100,7 @@ impl<I: Io> Core<I> {
         self.count_in_line(key, true);
     }
 
-    /// The task is over that waits in a line.
+    /// A task that waits in a line has ended.
     pub(in crate::core) fn leave_line(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == State::InLine) else { return };
         if let Some(line) = line(&mut self.connections, task.origin, task.lun) {
@@ -156,7 +156,7 @@ impl<I: Io> Core<I> {
             }
             holds_any
         });
-        // Who has had the first turn has the last one next time.
+        // The line that was first is last next time.
         if !self.lines.listed.is_empty() {
             self.lines.listed.rotate_left(1);
         }

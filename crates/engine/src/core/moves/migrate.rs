@@ -161,7 +161,7 @@ impl<I: Io> Core<I> {
         self.set_phase(key, Phase::Serving);
     }
 
-    /// The session that is to move, if there is one, is served on here.
+    /// Cancels the move of a session, if one is under way: it is served here.
     pub(in crate::core) fn stay_where_it_is(&mut self) {
         if let Some(key) = self.moves.drain.as_ref().map(|drain| drain.key) {
             self.stay(key);
