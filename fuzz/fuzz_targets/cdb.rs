@@ -305,7 +305,7 @@ fn unit(index: u32, options: u8) -> Unit {
         write_cache: true,
         exported: options & 32 == 0,
         remote: options & 64 != 0,
-        can_keep: options & 16 != 0,
+        ptpl_capable: options & 16 != 0,
         is_shared: false,
         copies: Arc::default(),
         ports: vec![Port {

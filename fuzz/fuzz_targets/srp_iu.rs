@@ -159,7 +159,7 @@ impl Layer<Target> for Above {
                 self.lent.swap_remove(at.expect("places come back once"));
             }
             Up::Leaving => self.leaves = true,
-            Up::Ready(_) | Up::Refused { .. } | Up::TurnedAway { .. } => {}
+            Up::Ready(_) | Up::Refused { .. } | Up::Terminated { .. } => {}
             Up::FetchFailed { .. } => unreachable!("RDMA does not fail for one task"),
             Up::Fault { what } => panic!("{what}"),
         }

@@ -104,7 +104,7 @@ impl Above {
                     let response = FunctionResponse::Complete;
                     machine.down(now, Down::FunctionDone { id, response });
                 }
-                Up::Refused { .. } | Up::TurnedAway { .. } => {}
+                Up::Refused { .. } | Up::Terminated { .. } => {}
                 Up::Fault { what } => panic!("{what}"),
                 Up::Gone { .. } => self.gone = true,
             }

@@ -178,7 +178,7 @@ fn unit<I: Io>(
         write_cache: lun.write_cache,
         exported: lun.export().is_some(),
         remote: matches!(lun.store, StoreSpec::Remote { .. } | StoreSpec::Nbd { .. }),
-        can_keep: lun.is_shared || (config.state_dir.is_some() && lun.serial_lasts),
+        ptpl_capable: lun.is_shared || (config.state_dir.is_some() && lun.serial_lasts),
         is_shared: lun.is_shared,
         copies: Arc::default(),
         groups: groups(config, &ports),
@@ -247,7 +247,7 @@ fn home<I: Io>(
     };
     if fit.is_err() {
         // What is there stays as it is until somebody looks: APTPL from an initiator must not replace it.
-        *unit = Arc::new(Unit { can_keep: false, ..Unit::clone(unit) });
+        *unit = Arc::new(Unit { ptpl_capable: false, ..Unit::clone(unit) });
         home = Home::new(unit.clone(), opened.store.traits());
     }
     if let Some(error) = fit.as_ref().err().or(opened.failed.as_ref()) {

@@ -106,7 +106,7 @@ pub struct Ending {
 
 /// How a transport ends a command that it does not hand up.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum TurnedAway {
+pub enum Termination {
     /// With CHECK CONDITION and this.
     Sense(Box<Sense>),
     /// With TASK SET FULL.
@@ -135,11 +135,11 @@ pub enum Up {
         sense: Box<Sense>,
     },
     /// The transport ends a command that it does not hand up. To be logged and counted; nothing else is to be done.
-    TurnedAway {
+    Terminated {
         /// The command.
         command: Box<Command>,
         /// How.
-        how: TurnedAway,
+        how: Termination,
     },
     /// All bytes of the task's last `Push` have left: its places may be used again. With a `Push` that carried the
     /// end, the task is gone.

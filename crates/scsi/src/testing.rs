@@ -47,7 +47,7 @@ pub(crate) fn unit() -> Unit {
         write_cache: true,
         exported: false,
         remote: false,
-        can_keep: true,
+        ptpl_capable: true,
         is_shared: false,
         copies: Arc::default(),
         ports: vec![port(1, 1), port(2, 2)],

@@ -48,7 +48,7 @@ fn many_sessions_share_the_cores_that_are_given() {
 }
 
 #[test]
-fn an_initiator_that_wants_crcs_is_turned_away() {
+fn an_initiator_that_wants_crcs_is_refused() {
     let ceiling = Ceiling::start(CeilingOptions::default()).unwrap();
     let [_, iser, srp] = ceiling.urls(0);
     for url in [iser, srp] {

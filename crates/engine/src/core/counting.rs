@@ -11,7 +11,7 @@ use super::stall::Moving;
 use super::task::Task;
 use crate::counters::{Counters, Failure};
 use crate::slots::Key;
-use proto::services::{Command, TurnedAway};
+use proto::services::{Command, Termination};
 use proto::time::Time;
 use reactor::io::Io;
 use scsi::Direction;
@@ -87,14 +87,14 @@ impl<I: Io> Core<I> {
     }
 
     /// A transport has ended a command that it did not hand up.
-    pub(super) fn count_turned_away(&mut self, connection: Key, command: &Command, how: &TurnedAway) {
+    pub(super) fn count_terminated(&mut self, connection: Key, command: &Command, how: &Termination) {
         let Some(conn) = self.connections.get_mut(connection) else { return };
         note_command(&mut conn.facts, &mut conn.load.work, command.read_bytes, command.write_bytes);
         let unit = conn.unit_of(command.lun).unwrap_or(super::lun::NO_UNIT);
         let (status, sense) = match how {
-            TurnedAway::Sense(sense) => (Status::CheckCondition, Some(&**sense)),
-            TurnedAway::TaskSetFull => (Status::TaskSetFull, None),
-            TurnedAway::Aborted => return self.count_aborted(Some(connection), unit),
+            Termination::Sense(sense) => (Status::CheckCondition, Some(&**sense)),
+            Termination::TaskSetFull => (Status::TaskSetFull, None),
+            Termination::Aborted => return self.count_aborted(Some(connection), unit),
         };
         self.count_refused(Some(connection), unit, Direction::of(&command.cdb), status, sense);
     }

@@ -4,7 +4,7 @@
 use super::Core;
 use super::stall::Moving;
 use crate::slots::Key;
-use proto::services::{Command, Function, FunctionResponse, TaskId, TurnedAway};
+use proto::services::{Command, Function, FunctionResponse, TaskId, Termination};
 use reactor::io::Io;
 use scsi::Ending;
 use scsi::command::Status;
@@ -54,11 +54,11 @@ impl<I: Io> Core<I> {
     }
 
     /// A transport ends a command that it does not hand up.
-    pub(super) fn trace_turned_away(&self, connection: Key, command: &Command, how: &TurnedAway) {
+    pub(super) fn trace_terminated(&self, connection: Key, command: &Command, how: &Termination) {
         let ending = match how {
-            TurnedAway::Sense(sense) => by_transport(sense),
-            TurnedAway::TaskSetFull => Ending::of(Status::TaskSetFull),
-            TurnedAway::Aborted => {
+            Termination::Sense(sense) => by_transport(sense),
+            Termination::TaskSetFull => Ending::of(Status::TaskSetFull),
+            Termination::Aborted => {
                 return self.trace_abort(Some(connection), command.task, Aborted::Silently);
             }
         };

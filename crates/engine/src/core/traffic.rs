@@ -185,10 +185,10 @@ impl<I: Io> Core<I> {
                     self.fetch_failed(task, &sense);
                 }
             }
-            Up::TurnedAway { command, how } => {
+            Up::Terminated { command, how } => {
                 self.trace_command(key, &command);
-                self.trace_turned_away(key, &command, &how);
-                self.count_turned_away(key, &command, &how);
+                self.trace_terminated(key, &command, &how);
+                self.count_terminated(key, &command, &how);
             }
             Up::Pushed(wire) => self.has_pushed(key, wire),
             Up::Function { id, lun, function } => {

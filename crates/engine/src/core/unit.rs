@@ -69,7 +69,7 @@ impl<I: Io> Unit<I> {
             number,
             name,
             can_lose,
-            keeps_losses: can_lose && view.unit.can_keep && !view.unit.remote,
+            keeps_losses: can_lose && view.unit.ptpl_capable && !view.unit.remote,
             view,
             lane: store.lane(kind::lane_tags(number)),
             gate: Gate::default(),

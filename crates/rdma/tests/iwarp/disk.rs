@@ -78,7 +78,7 @@ impl<T: Target> Above<T> for Disk {
             Up::Fetched(task) | Up::Pushed(task) => self.go_on(target, now, task),
             Up::Gone { reason } => self.gone = Some(reason),
             Up::FetchFailed { .. }
-            | Up::TurnedAway { .. }
+            | Up::Terminated { .. }
             | Up::Function { .. }
             | Up::Refused { .. }
             | Up::Fault { .. } => {

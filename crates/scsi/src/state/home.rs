@@ -478,7 +478,7 @@ impl Home {
         let (persist, is_adopted) = (draft.persist, draft.is_adopted);
         let mut publish = draft.publish()?;
         let kept = self.saved(&publish.policy);
-        let keeps = self.unit.can_keep && !is_adopted && !publish.policy.groups.are_standby();
+        let keeps = self.unit.ptpl_capable && !is_adopted && !publish.policy.groups.are_standby();
         if keeps && (persist || kept != self.saved(&self.policy)) {
             publish.persist = Some(kept);
         }

@@ -309,7 +309,7 @@ impl Draft {
         order: &ReserveOut,
         unit: &Unit,
     ) -> HomeReply {
-        if let Some(check) = order.asks_to_keep().filter(|_| !unit.can_keep) {
+        if let Some(check) = order.asks_to_keep().filter(|_| !unit.ptpl_capable) {
             return HomeReply::Check(check);
         }
         let ports: Vec<u16> = unit.ports.iter().map(|port| port.relative_id).collect();

@@ -45,7 +45,7 @@ pub struct Unit {
     /// Whether its store is elsewhere, where commands of an earlier process may wait that this one does not know of.
     pub remote: bool,
     /// What must survive a restart can be kept: there is a state directory, or gateways share it.
-    pub can_keep: bool,
+    pub ptpl_capable: bool,
     /// Other gateways serve it as well: one of them is active ([`HomeRequest::SetRole`](crate::HomeRequest::SetRole)).
     pub is_shared: bool,
     /// The copy operations that run on the unit.

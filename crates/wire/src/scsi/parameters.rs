@@ -70,7 +70,7 @@ layout! {
         /// ATP_C: ALL_TG_PT is supported.
         can_be_all_target_ports CAN_BE_ALL_TARGET_PORTS: bool = 2 & 0x04,
         /// PTPL_C: APTPL is supported.
-        can_keep CAN_KEEP: bool = 2 & 0x01,
+        ptpl_capable PTPL_CAPABLE: bool = 2 & 0x01,
         /// TMV: the type mask is valid.
         mask_is_valid MASK_IS_VALID: bool = 3 & 0x80,
         /// ALLOW COMMANDS; 1: of those in question only TEST UNIT READY is allowed through every reservation.

@@ -5,7 +5,7 @@ use super::layer::{Data, Incoming, Layer, Phase};
 use super::session::CmdSnPosition;
 use super::task::Arrival;
 use super::violation::{Reaction, Violation};
-use crate::services::{Attribute, Command, TurnedAway, Up};
+use crate::services::{Attribute, Command, Termination, Up};
 use wire::Cdb;
 use wire::iscsi::{
     Ahs, BHS_BYTES, BasicHeader, LoginResponse, LoginStatus, LogoutRequest, NopOut, Opcode, Pdu, ScsiCommand,
@@ -236,8 +236,8 @@ impl Layer {
             }
             self.fail(id, Violation::UnexpectedUnsolicited);
             if let Some(sense) = self.tasks.get(id).and_then(|task| task.ending?.sense) {
-                let how = TurnedAway::Sense(Box::new(sense));
-                self.up.push_back(Up::TurnedAway { command: Box::new(command), how });
+                let how = Termination::Sense(Box::new(sense));
+                self.up.push_back(Up::Terminated { command: Box::new(command), how });
             }
             return Ok(());
         }

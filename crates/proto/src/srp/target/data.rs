@@ -10,7 +10,7 @@ use super::send::{Answered, Out};
 use super::task::{Stage, Transfer};
 use super::{Phase, Target, Work};
 use crate::message::WorkId;
-use crate::services::{Ending, FunctionId, FunctionResponse, TaskId, TurnedAway, Up};
+use crate::services::{Ending, FunctionId, FunctionResponse, TaskId, Termination, Up};
 use wire::srp::ResponseCode;
 use wire::{Places, Span};
 
@@ -104,7 +104,7 @@ impl Target {
         self.tasks.forget(id);
         self.settle(id);
         if was_entering {
-            self.up.extend(command.map(|command| Up::TurnedAway { command, how: TurnedAway::Aborted }));
+            self.up.extend(command.map(|command| Up::Terminated { command, how: Termination::Aborted }));
             self.entering.retain(|other| *other != id);
             self.enter();
         }

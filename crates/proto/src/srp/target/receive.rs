@@ -5,7 +5,7 @@ use super::task::Stage;
 use super::violation::{Reaction, Violation};
 use super::{PendingFunction, Phase, Target};
 use crate::message::Message;
-use crate::services::{self, Attribute, Ending, Function, FunctionId, TaskId, TurnedAway, Up};
+use crate::services::{self, Attribute, Ending, Function, FunctionId, TaskId, Termination, Up};
 use wire::Span;
 use wire::scsi::status::TASK_SET_FULL;
 use wire::srp::{
@@ -156,7 +156,7 @@ impl Target {
             task.ending = Some(Ending { status: TASK_SET_FULL, sense: None, read_bytes: 0, write_bytes: 0 });
             self.out.push_back(Out::Response(id));
             if let Some(command) = task.command.map(Box::new) {
-                self.up.push_back(Up::TurnedAway { command, how: TurnedAway::TaskSetFull });
+                self.up.push_back(Up::Terminated { command, how: Termination::TaskSetFull });
             }
         }
     }

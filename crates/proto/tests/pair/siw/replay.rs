@@ -189,7 +189,7 @@ impl<M: MessageMachine<Event = Up> + Transport> Replay<M> {
             Up::Pushed(_) => {}
             Up::Gone { reason } => self.gone = Some(reason),
             Up::FetchFailed { .. }
-            | Up::TurnedAway { .. }
+            | Up::Terminated { .. }
             | Up::Function { .. }
             | Up::Refused { .. }
             | Up::Fault { .. } => {

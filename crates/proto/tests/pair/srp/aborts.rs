@@ -5,7 +5,7 @@ use super::rig::Rig;
 use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::{DISK, HOST};
 use proto::message::Access;
-use proto::services::{Down, Ending, Function, FunctionResponse, TaskId, TurnedAway, Up};
+use proto::services::{Down, Ending, Function, FunctionResponse, TaskId, Termination, Up};
 use wire::scsi::status::TASK_ABORTED;
 use wire::srp::{Direct, LoginRequest, Response, ResponseCode, TaskFunction};
 use wire::{Places, Span};
@@ -47,7 +47,7 @@ struct Above {
     over: bool,
     functions: usize,
     /// Commands that were aborted before they came here.
-    turned_away: usize,
+    terminated: usize,
     /// The session ends.
     leaves: bool,
 }
@@ -88,7 +88,7 @@ impl Above {
                     }
                     rig.down(Down::FunctionDone { id, response: FunctionResponse::Complete });
                 }
-                Up::TurnedAway { how: TurnedAway::Aborted, .. } => self.turned_away += 1,
+                Up::Terminated { how: Termination::Aborted, .. } => self.terminated += 1,
                 Up::Leaving => {
                     self.leaves = true;
                     match self.task {
@@ -221,7 +221,7 @@ fn abort_after(steps: usize, kind: Kind, by: By, seed: u64) {
     let what = format!("{kind:?} {by:?} after {steps} steps: {seen:?}");
     assert_eq!((rig.broken, &rig.target_gone), (None, &None), "{what}");
     assert!(!above.awaits, "places come back: {what}");
-    assert_eq!(usize::from(above.task.is_some()) + above.turned_away, 1, "it is reported once: {what}");
+    assert_eq!(usize::from(above.task.is_some()) + above.terminated, 1, "it is reported once: {what}");
     let tags: Vec<u64> = seen.iter().map(|response| response.tag.get()).collect();
     match by {
         By::End => assert_eq!(tags, [COMMAND], "{what}"),

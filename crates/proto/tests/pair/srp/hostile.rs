@@ -5,7 +5,7 @@ use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::{Device, WRITE};
 use proptest::prelude::*;
 use proto::message::{Advertised, Message, MessageMachine};
-use proto::services::{TurnedAway, Up};
+use proto::services::{Termination, Up};
 use proto::srp::initiator::{Initiator, InitiatorConfig};
 use proto::time::Time;
 use wire::srp::{
@@ -196,7 +196,7 @@ fn bogus_keys_break_the_connection() {
     rig.send(&table(64, 99, vec![], 512));
     rig.run();
     assert_eq!(rig.broken, Some("an RDMA Read of what is not advertised"));
-    assert!(matches!(&rig.ups[..], [Up::TurnedAway { how: TurnedAway::Aborted, .. }]), "{:?}", rig.ups);
+    assert!(matches!(&rig.ups[..], [Up::Terminated { how: Termination::Aborted, .. }]), "{:?}", rig.ups);
 }
 
 /// Functions that the standard does not have are answered so.

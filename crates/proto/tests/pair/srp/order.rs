@@ -6,7 +6,7 @@ use super::shapes::{buffers, table};
 use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::Random;
 use proto::message::{Access, MessageMachine};
-use proto::services::{Down, FunctionId, FunctionResponse, TurnedAway, Up};
+use proto::services::{Down, FunctionId, FunctionResponse, Termination, Up};
 use wire::scsi::command::Read12;
 use wire::srp::{LoginRequest, TaskFunction};
 
@@ -40,7 +40,7 @@ fn numbers_and_aborted(rig: &mut Rig<Wild>) -> (Vec<u64>, Vec<u64>) {
     for up in std::mem::take(&mut rig.ups) {
         match up {
             Up::Command(command) => numbers.push(u64::from(command.cdb.get(Read12::LBA))),
-            Up::TurnedAway { command, how: TurnedAway::Aborted } => {
+            Up::Terminated { command, how: Termination::Aborted } => {
                 aborted.push(u64::from(command.cdb.get(Read12::LBA)));
             }
             Up::Function { id, .. } => {

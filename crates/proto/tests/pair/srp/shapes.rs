@@ -113,8 +113,8 @@ fn more_descriptors_than_there_is_room_for_wait() {
     });
     statuses.sort();
     assert_eq!(statuses, [(16, 0), (17, 0x28)], "there was room for one");
-    let [away] = &rig.device().turned_away[..] else { panic!("the log can say which was turned away") };
-    assert_eq!((away.read_bytes, away.write_bytes), (4, 4));
+    let [terminated] = &rig.device().terminated[..] else { panic!("the log can say which was terminated") };
+    assert_eq!((terminated.read_bytes, terminated.write_bytes), (4, 4));
     assert_eq!(rig.device().running(), 16);
     rig.send(&function(99, TaskFunction::ABORT_TASK, 3));
     rig.run();

@@ -1,7 +1,7 @@
 //! A SCSI side that does what the CDB says.
 
 use super::DISK;
-use proto::services::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, TurnedAway, Up};
+use proto::services::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, Termination, Up};
 use proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use wire::scsi::command::Read12;
@@ -39,7 +39,7 @@ impl Transport for proto::iscsi::target::Target {
 #[derive(Default)]
 pub(crate) struct Device {
     /// Ended by the transport without sense data, as TASK SET FULL.
-    pub(crate) turned_away: Vec<Command>,
+    pub(crate) terminated: Vec<Command>,
     pub session: Option<Session>,
     running: BTreeMap<TaskId, Running>,
     /// Tasks that have ended, and whose places are to come back, where data moves by RDMA.
@@ -88,8 +88,8 @@ impl Device {
                 target.down(now, Down::FunctionDone { id, response });
             }
             Up::Leaving => target.down(now, Down::Close),
-            Up::TurnedAway { command, how: TurnedAway::TaskSetFull } => self.turned_away.push(*command),
-            Up::Refused { .. } | Up::TurnedAway { .. } => {}
+            Up::Terminated { command, how: Termination::TaskSetFull } => self.terminated.push(*command),
+            Up::Refused { .. } | Up::Terminated { .. } => {}
             Up::Fault { what } => panic!("{what}"),
             Up::Gone { .. } => unreachable!("kept by the pair"),
         }

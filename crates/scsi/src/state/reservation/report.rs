@@ -29,7 +29,7 @@ impl Table {
             compatible_reserve: !unit.is_shared,
             can_name_initiators: true,
             can_be_all_target_ports: true,
-            can_keep: unit.can_keep,
+            ptpl_capable: unit.ptpl_capable,
             mask_is_valid: true,
             allowed_commands: 1,
             is_persistent: self.is_persistent,

@@ -519,7 +519,7 @@ fn whom_preempt_and_abort_ends_prevents_no_removal_any_more() {
 #[test]
 fn nothing_is_kept_without_a_place_to_keep_it() {
     let mut bench = bench();
-    Arc::make_mut(&mut bench.view.unit).can_keep = false;
+    Arc::make_mut(&mut bench.view.unit).ptpl_capable = false;
     bench.home = crate::state::home::Home::new(bench.view.unit.clone(), bench.view.policy.traits);
     let outcome = send(&mut bench, 0, IGNORE, 0, &basic(0, FIRST, 1));
     outcome.assert_check(0x5, 0x2600);

@@ -2,7 +2,7 @@
 
 use super::harness::{Driver, GOOD, data_out, unsolicited, write};
 use crate::iscsi::login::Negotiated;
-use crate::services::{Down, Ending, TaskId, TurnedAway, Up};
+use crate::services::{Down, Ending, TaskId, Termination, Up};
 use crate::stream::{StreamMachine, Want};
 use wire::iscsi::{DataOut, Opcode, ReadyToTransfer, RejectReason, ScsiCommand, ScsiResponse};
 use zerocopy::IntoBytes;
@@ -175,8 +175,8 @@ fn more_than_first_burst_ends_the_task() {
 }
 
 /// The log can say of which command it was.
-fn turned_away(driver: &mut Driver) {
-    let Some(Up::TurnedAway { command, how: TurnedAway::Sense(sense) }) = driver.up() else {
+fn terminated(driver: &mut Driver) {
+    let Some(Up::Terminated { command, how: Termination::Sense(sense) }) = driver.up() else {
         panic!("for the log")
     };
     assert_eq!((command.write_bytes, &sense.as_bytes()[12..14]), (512, &[0x0c, 0x0c][..]));
@@ -187,13 +187,13 @@ fn data_that_was_not_agreed_on_never_reaches_the_layer_above() {
     let mut driver = Driver::new(|negotiated| negotiated.immediate_data = false);
     driver.send(write(7, 0, 512).as_bytes(), &[1; 512]);
     driver.refused("unexpected unsolicited data");
-    turned_away(&mut driver);
+    terminated(&mut driver);
     assert!(driver.up().is_none());
     assert_eq!(sense(&mut driver), (0x0c, 0x0c));
     let mut driver = Driver::new(|negotiated| negotiated.initial_r2t = true);
     driver.send(open_write(7, 0, 512).as_bytes(), &[]);
     driver.refused("unexpected unsolicited data");
-    turned_away(&mut driver);
+    terminated(&mut driver);
     driver.quiet();
     driver.send(unsolicited(7, 0, 0, true).as_bytes(), &[1; 512]);
     assert!(driver.up().is_none());
