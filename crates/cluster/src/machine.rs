@@ -161,6 +161,8 @@ pub struct Machine {
     /// Its client was shut out.
     is_fenced: bool,
     fault: Option<String>,
+    /// Why the last attempt to become active failed, until one succeeds: reads and writes of the object go well meanwhile.
+    refused: Option<String>,
 }
 
 impl Machine {
@@ -187,6 +189,7 @@ impl Machine {
             not_before: Duration::ZERO,
             is_fenced: false,
             fault: None,
+            refused: None,
         }
     }
 
@@ -292,7 +295,7 @@ impl Machine {
             Stage::Confirming => {
                 self.stage = Stage::Activating;
                 self.wanted = false;
-                self.adopted = None;
+                (self.refused, self.adopted) = (None, None);
                 self.apply(Action::Activate { kept: self.record().kept.clone() });
             }
             Stage::Releasing => {
@@ -304,7 +307,7 @@ impl Machine {
     }
 
     /// [`Action::Promote`] has returned.
-    pub fn promoted(&mut self, now: Duration, outcome: Result<(), String>) {
+    pub fn promoted(&mut self, outcome: Result<(), String>) {
         self.is_calling = false;
         if self.is_fenced {
             self.stage = Stage::Reopening;
@@ -314,8 +317,8 @@ impl Machine {
             Ok(()) => self.stage = Stage::Confirming,
             Err(why) => {
                 self.stage = Stage::Releasing;
-                self.failed(now, why);
-                self.pause = now;
+                self.refused = Some(why);
+                self.is_stale = true;
             }
         }
     }
@@ -413,7 +416,7 @@ impl Machine {
             | Stage::Releasing => Role::Transitioning,
         };
         let record = self.seen.as_ref().map(|seen| seen.record.clone()).unwrap_or_default();
-        Status { role, record, fault: self.fault.clone() }
+        Status { role, record, fault: self.fault.clone().or_else(|| self.refused.clone()) }
     }
 
     /// In standby: what was planned, or a look at the object.

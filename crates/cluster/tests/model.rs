@@ -418,7 +418,7 @@ impl World {
         match returned {
             Returned::Read(found) => gateway.machine.read(now, Ok(found)),
             Returned::Replaced(outcome) => gateway.machine.replaced(now, outcome),
-            Returned::Promoted(outcome) => gateway.machine.promoted(now, outcome),
+            Returned::Promoted(outcome) => gateway.machine.promoted(outcome),
             Returned::Demoted => gateway.machine.demoted(now, Ok(())),
             Returned::Reopened => {
                 gateway.map = gateway.map.max(self.map);

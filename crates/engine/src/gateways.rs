@@ -225,7 +225,7 @@ impl Gateway {
                     tracing::warn!(lun = %self.lun, "the gateway that served the unit is shut out: {}", fence.join(", "));
                 }
                 let outcome = store.promote(&fence);
-                machine.promoted(began.elapsed(), outcome);
+                machine.promoted(outcome);
             }
             Action::Demote => {
                 let outcome = store.demote();
@@ -326,7 +326,10 @@ impl Gateway {
             }
         }
         if let Some(why) = status.fault.as_ref().filter(|_| status.fault != *fault) {
-            tracing::error!(%lun, "this gateway cannot become active: {why}");
+            match status.role {
+                Role::Active => tracing::error!(%lun, "this gateway cannot show others that it lives: {why}"),
+                _ => tracing::error!(%lun, "this gateway cannot become active: {why}"),
+            }
         }
         self.shown = (status.role, status.fault);
     }
