@@ -237,7 +237,11 @@ impl Gateway {
                 machine.reopened(began.elapsed(), outcome);
             }
             Action::Adopt { kept } => self.ask(false, Some(kept.into())),
-            Action::Activate { kept } => self.ask(true, Some(kept.into())),
+            Action::Activate { kept } => {
+                // Another gateway's hosts may know of a size that this one's home does not.
+                self.request(Waiter::Nobody, HomeRequest::StoreChanged(store.traits()));
+                self.ask(true, Some(kept.into()));
+            }
             Action::Deactivate { lost } => {
                 self.ask(false, None);
                 if lost {
@@ -250,8 +254,11 @@ impl Gateway {
 
     /// Has the home set the unit's role.
     fn ask(&self, active: bool, kept: Option<Arc<[u8]>>) {
-        let origin = Origin { core: self.home, who: Waiter::Gateway(self.unit) };
-        let request = HomeRequest::SetRole { active, kept };
+        self.request(Waiter::Gateway(self.unit), HomeRequest::SetRole { active, kept });
+    }
+
+    fn request(&self, who: Waiter, request: HomeRequest) {
+        let origin = Origin { core: self.home, who };
         self.cores[self.home].post(Message::Home { unit: self.unit, origin, request });
     }
 

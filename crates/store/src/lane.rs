@@ -142,12 +142,13 @@ pub trait Store: Send + Sync {
 }
 
 /// A store that daemons share, of which one at a time writes to it. Everything blocks, for a bounded time.
-pub trait Failover: Send + Sync {
+pub trait Failover: Store {
     /// The address of the client that it is to its cluster, as a blocklist has it; `None`: not known.
     fn client(&self) -> Option<String>;
 
     /// Has the cluster refuse what the clients at these addresses send, and takes the lock, also of one of these; then operations are
-    /// accepted. What any of them has sent cannot land over what is written from then on.
+    /// accepted, and the traits are those that it has by then. What any of the clients has sent cannot land over what is written from
+    /// then on.
     ///
     /// # Errors
     /// When somebody else has the lock, alive or not, or the cluster does not answer.

@@ -201,7 +201,10 @@ impl RbdStore {
             self.break_lock(image, fence)?;
             image.lock().map_err(failed("it cannot be locked"))?;
         }
-        image.cluster().wait_for_latest_map().map_err(failed("the map of its OSDs"))
+        image.cluster().wait_for_latest_map().map_err(failed("the map of its OSDs"))?;
+        // In standby nobody looked whether it was resized.
+        self.size.store(image.size().map_err(failed("its size"))?, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Breaks the lock of one of these.

@@ -154,9 +154,12 @@ fn what_a_hung_gateway_has_in_hand_never_lands_over_what_the_next_one_wrote() {
     let mut rig = rig(&store);
     assert_eq!(rig.write(0, &[2; BLOCK]), Err(StoreError::Unavailable), "it is in standby");
     hung.says("writing");
+    let size = 2 * BLOCKS * STRIDE;
+    ceph.rbd(&["resize", "--size", &format!("{size}B"), &format!("{POOL}/{IMAGE}")]);
     hung.signal("STOP");
 
     store.promote(std::slice::from_ref(&old)).expect("the lock is broken");
+    assert_eq!(store.traits().size_bytes, size, "it was resized meanwhile");
     write_all(&mut rig, 2);
     hung.signal("CONT");
     hung.says("fenced");
