@@ -205,6 +205,10 @@ impl Machine {
         if self.is_calling || now < self.pause {
             return None;
         }
+        if self.withdrawn && matches!(self.stage, Stage::Promoting | Stage::Confirming) {
+            // Its home is about to end; it may have the lock.
+            self.stage = Stage::Demoting;
+        }
         match self.stage {
             Stage::Standby => {
                 if self.is_fenced {

@@ -53,3 +53,16 @@ fn why_it_did_not_become_active_is_shown_until_it_does() {
     rig.machine.applied();
     assert_eq!((rig.machine.status().role, rig.machine.status().fault), (Role::Active, None));
 }
+
+#[test]
+fn one_that_withdraws_while_it_becomes_active_releases_the_unit_without_its_home() {
+    let mut rig = Rig::new();
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    rig.machine.withdraw();
+    rig.machine.promoted(Ok(()));
+    assert_eq!(rig.next(), Some(Action::Demote));
+    rig.machine.demoted(rig.now, Ok(()));
+    assert_eq!(rig.next(), None);
+    assert!(rig.machine.has_withdrawn());
+    assert_eq!(rig.object.expect("it was written").1.active, None);
+}

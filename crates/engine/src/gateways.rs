@@ -115,13 +115,19 @@ impl Gateways {
         }
         let until = Instant::now() + cluster.takeover + LEAVE_WITHIN;
         for (unit, running) in leaving {
-            let left = until.saturating_duration_since(Instant::now());
-            if running.ended.recv_timeout(left) == Err(mpsc::RecvTimeoutError::Timeout) {
-                tracing::error!(
-                    unit,
-                    "the unit was not handed over: another gateway takes over in its own time"
-                );
-            }
+            running.wait(*unit, until);
+        }
+    }
+}
+
+impl Running {
+    /// Waits for the end of a thread that was asked to leave its unit to others. One that has not ended until then must not go on to
+    /// show that this gateway lives: its home is gone, and answers nothing.
+    fn wait(&self, unit: u32, until: Instant) {
+        let left = until.saturating_duration_since(Instant::now());
+        if self.ended.recv_timeout(left) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::error!(unit, "the unit was not handed over: another gateway takes over in its own time");
+            let _ = self.inbox.send(GatewayEvent::End);
         }
     }
 }
@@ -183,7 +189,7 @@ impl Gateway {
                 Ok(GatewayEvent::Noticed) => machine.noticed(),
                 Ok(GatewayEvent::Withdraw) => machine.withdraw(),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                Ok(GatewayEvent::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
             }
         }
     }
@@ -196,7 +202,8 @@ impl Gateway {
             }
             match events.recv_timeout(GLANCE) {
                 Ok(GatewayEvent::Keep(_)) => self.answer(false),
-                Ok(GatewayEvent::Withdraw) | Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+                Ok(GatewayEvent::Withdraw | GatewayEvent::End)
+                | Err(mpsc::RecvTimeoutError::Disconnected) => return None,
                 Ok(GatewayEvent::Applied(_) | GatewayEvent::Noticed) => {}
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
@@ -345,6 +352,18 @@ impl Gateway {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_does_not_end_in_time_is_told_to_end_as_it_is() {
+        let (inbox, events) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let running = Running { inbox, ended };
+        running.wait(0, Instant::now());
+        assert!(matches!(events.try_recv(), Ok(GatewayEvent::End)));
+        end.send(()).expect("it is waited for");
+        running.wait(0, Instant::now());
+        assert!(events.try_recv().is_err(), "it has ended");
+    }
 
     #[test]
     fn an_image_has_one_object_whoever_serves_it() {

@@ -14,6 +14,8 @@ pub(crate) enum GatewayEvent {
     Noticed,
     /// Leave the unit to others, and end.
     Withdraw,
+    /// Nobody waits for that any more, and the unit's home may be gone: end as you are.
+    End,
 }
 
 /// What joins a shared unit's store, cores and thread.
