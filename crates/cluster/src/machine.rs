@@ -160,6 +160,10 @@ pub struct Machine {
     not_before: Duration,
     /// Its client was shut out.
     is_fenced: bool,
+    /// When the object was written last.
+    written: Duration,
+    /// The client by which it left the unit because it could not write the object. It may claim the unit at once where nobody else has.
+    left: Option<String>,
     fault: Option<String>,
     /// Why the last attempt to become active failed, until one succeeds: reads and writes of the object go well meanwhile.
     refused: Option<String>,
@@ -188,6 +192,8 @@ impl Machine {
             wanted: false,
             not_before: Duration::ZERO,
             is_fenced: false,
+            written: Duration::ZERO,
+            left: None,
             fault: None,
             refused: None,
         }
@@ -202,7 +208,16 @@ impl Machine {
             self.keep = None;
             return Some(Action::Kept(false));
         }
-        if self.is_calling || now < self.pause {
+        if self.is_calling {
+            return None;
+        }
+        if self.is_serving() && now.saturating_sub(self.written) >= self.interval.saturating_mul(BEATS) {
+            // It is shut out by now if another one could do that; its initiators must look for that one.
+            self.left = Some(self.me.client.clone());
+            self.lose();
+            return self.next(now);
+        }
+        if now < self.pause {
             return None;
         }
         if self.withdrawn && matches!(self.stage, Stage::Promoting | Stage::Confirming) {
@@ -284,6 +299,7 @@ impl Machine {
             Err(ReplaceError::Failed(why)) => return self.failed(now, why),
         };
         self.fault = None;
+        self.written = now;
         let Some(record) = written else { return };
         if self.keep.as_ref().is_some_and(|keep| self.stage.is_holder() && *keep == record.kept) {
             self.keep = None;
@@ -486,8 +502,9 @@ impl Machine {
         let has_lapsed = seen.quiet >= BEATS_MISSED;
         let is_ours = next.as_ref().is_none_or(|next| *next == me.gateway);
         let is_free = active.is_none() && (is_ours || has_lapsed);
+        let is_left = active.as_ref().is_some_and(|holder| Some(&holder.client) == self.left.as_ref());
         let may_claim = !self.withdrawn && now >= self.not_before;
-        if may_claim && (is_free || has_lapsed) {
+        if may_claim && (is_free || has_lapsed || is_left) {
             record.epoch = epoch.saturating_add(1);
             record.beat = record.beat.wrapping_add(1);
             record.fence.extend(active.iter().map(|holder| holder.client.clone()));
@@ -531,6 +548,11 @@ impl Machine {
         let claimed = self.stage == Stage::Standby || self.record().epoch == self.epoch;
         let is_me = |holder: &Holder| holder.gateway == self.me.gateway && holder.client == self.me.client;
         claimed && self.record().active.as_ref().is_some_and(is_me)
+    }
+
+    /// Whether its home is active, or about to be.
+    fn is_serving(&self) -> bool {
+        matches!(self.stage, Stage::Activating | Stage::Active | Stage::Leaving)
     }
 
     /// The unit is another gateway's, or this one was shut out.

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 const TAKEOVER: u64 = 10_000;
 const BLOCKS: usize = 3;
+/// How long a call waits for a cluster that does not answer.
+const SILENCE: u64 = 3_000;
 
 /// Ways to break what is around the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +51,8 @@ enum Returned {
     Fenced,
     Demoted,
     Reopened,
+    /// It has failed.
+    Cut(Action),
 }
 
 #[derive(Clone, Debug)]
@@ -82,6 +86,8 @@ struct Gateway {
     is_alive: bool,
     /// Until when it is paused or cut off: nothing leaves it and nothing reaches it.
     held_until: u64,
+    /// Until when it does not reach the cluster, but initiators reach it.
+    cut_until: u64,
     is_active: bool,
     epoch: u64,
     kept: BTreeSet<u16>,
@@ -170,6 +176,7 @@ impl World {
             client,
             is_alive: true,
             held_until: 0,
+            cut_until: 0,
             is_active: false,
             epoch: 0,
             kept: BTreeSet::new(),
@@ -233,6 +240,9 @@ impl World {
     fn handle(&mut self, index: usize, event: Event) {
         match event {
             Event::Turn => self.turn(index),
+            Event::Effect(action) if self.gateways[index].cut_until > self.now => {
+                self.post(index, SILENCE, Event::Return(Returned::Cut(action)));
+            }
             Event::Effect(action) => self.effect(index, action),
             Event::Return(returned) => {
                 self.returned(index, returned);
@@ -246,6 +256,13 @@ impl World {
             Event::Load => self.load(index),
             Event::Send(request) => {
                 let map = self.gateways[index].map;
+                let cut = self.gateways[index].cut_until.saturating_sub(self.now);
+                if cut > 0 {
+                    // Nobody waits for it any more when it arrives.
+                    self.post(index, SILENCE, Event::Ended(true));
+                    self.post(index, cut, Event::Arrive(Request { map, life: u64::MAX, ..request }));
+                    return;
+                }
                 let delay = self.delay();
                 self.post(index, delay, Event::Arrive(Request { map, ..request }));
             }
@@ -288,6 +305,9 @@ impl World {
                         self.promised.insert(id);
                     }
                     self.check_promises(index);
+                }
+                Action::Reopen if self.gateways[index].cut_until > self.now => {
+                    self.post(index, SILENCE, Event::Return(Returned::Cut(Action::Reopen)));
                 }
                 Action::Reopen => {
                     let gateway = &mut self.gateways[index];
@@ -424,6 +444,16 @@ impl World {
                 gateway.map = gateway.map.max(self.map);
                 gateway.machine.reopened(now, Ok(gateway.client.clone()));
             }
+            Returned::Cut(action) => {
+                let why = String::from("the cluster does not answer");
+                match action {
+                    Action::Read => gateway.machine.read(now, Err(why)),
+                    Action::Replace { .. } => gateway.machine.replaced(now, Err(ReplaceError::Failed(why))),
+                    Action::Promote { .. } => gateway.machine.promoted(Err(why)),
+                    Action::Demote => gateway.machine.demoted(now, Err(why)),
+                    _ => gateway.machine.reopened(now, Err(why)),
+                }
+            }
             Returned::Fenced => unreachable!("it is a step of promoting"),
         }
     }
@@ -533,6 +563,7 @@ fn trouble(until: u64) -> impl FnMut(&mut World) {
         match world.rng.u32(..6) {
             0 => world.kill(index, Some(long / 2)),
             1 => world.gateways[index].machine.want(),
+            5 => world.gateways[index].cut_until = world.now + long,
             2 => world.gateways[index].machine.noticed(),
             _ => world.gateways[index].held_until = world.now + long,
         }
@@ -606,6 +637,40 @@ fn another_is_active_in_time_when_the_one_that_was_dies_hangs_or_is_cut_off() {
         world.run(fault_at + 90_000, |_| ());
         assert_eq!((world.found.clone(), world.active(), world.claims), (None, others, 2), "seed {seed}");
         assert!(seed % 2 == 0 || world.gateways[victim].clients == 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn one_that_does_not_reach_the_pool_steps_down_by_itself() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, 2 + seed as usize % 7, false, Mutant::None);
+        let cut_at = 20_000 + world.rng.u64(..5_000);
+        world.run(cut_at, |_| ());
+        let cut = world.active()[0];
+        world.gateways[cut].cut_until = cut_at + 60_000;
+        // A call waits for the cluster, and so does a request that came by the ports.
+        world.run(cut_at + TAKEOVER + 2 * SILENCE, |_| ());
+        assert!(!world.gateways[cut].is_active, "seed {seed}");
+        let others = world.active();
+        assert_eq!((world.found.clone(), others.len(), world.claims), (None, 1, 2), "seed {seed}");
+        world.run(cut_at + 90_000, |_| ());
+        assert_eq!((world.found.clone(), world.active(), world.claims), (None, others, 2), "seed {seed}");
+    }
+}
+
+#[test]
+fn when_all_have_lost_the_pool_the_one_that_was_active_is_so_again() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, 2 + seed as usize % 7, false, Mutant::None);
+        world.run(20_000, |_| ());
+        let before = world.active();
+        for gateway in &mut world.gateways {
+            gateway.cut_until = 80_000;
+        }
+        world.run(20_000 + TAKEOVER + 2 * SILENCE, |_| ());
+        assert_eq!((world.found.clone(), world.active()), (None, vec![]), "seed {seed}");
+        world.run(80_000 + TAKEOVER, |_| ());
+        assert_eq!((world.found.clone(), world.active()), (None, before), "seed {seed}");
     }
 }
 

@@ -55,13 +55,16 @@ pub(crate) struct About {
     opened: Arc<Mutex<BTreeSet<String>>>,
     /// Files may have more than their size says.
     takes_larger: bool,
+    /// Within which another gateway takes over, if there are any.
+    takeover: Option<Duration>,
 }
 
 impl About {
     /// A daemon of this configuration.
     pub(crate) fn of(config: &Config) -> About {
         let (state_dir, cores) = (config.state_dir.clone(), config.cores.len());
-        About { state_dir, cores, opened: Arc::default(), takes_larger: true }
+        let takeover = config.cluster.as_ref().map(|cluster| cluster.takeover);
+        About { state_dir, cores, opened: Arc::default(), takes_larger: true, takeover }
     }
 
     /// For a LUN that was not served before: what its size says is what somebody expects who has yet to see its file.
@@ -279,10 +282,14 @@ fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>, seat: Optio
             )?
         }
         StoreSpec::Rbd { image, names_unit } => {
+            let usual = rbd::Options::new(lun.block_bytes, lun.read_only);
+            // What takes longer than that is another gateway's, whose paths hosts shall find.
+            let patience = about.takeover.filter(|_| seat.is_some()).unwrap_or(usual.give_up_after);
             let options = rbd::Options {
                 names_unit: *names_unit,
                 standby: seat.is_some(),
-                ..rbd::Options::new(lun.block_bytes, lun.read_only)
+                give_up_after: usual.give_up_after.min(patience),
+                ..usual
             };
             let store = rbd::open(image, options)?;
             if let Some(seat) = seat {
@@ -396,7 +403,8 @@ mod tests {
             Ok(store::open_null(2 << 20))
         });
         let (attempt, pending) = attempts.pop().expect("two LUNs");
-        let about = About { state_dir: None, cores: 1, opened: Arc::default(), takes_larger: true };
+        let about =
+            About { state_dir: None, cores: 1, opened: Arc::default(), takes_larger: true, takeover: None };
         let opened = opened(&about, &luns[1], attempt, pending, Arc::default(), None);
         let error = opened.failed.expect("it hangs");
         assert!(error.contains("lun1: it has not opened in 0 seconds"), "{error}");
