@@ -211,10 +211,11 @@ impl Transmission {
         loop {
             match self.reading {
                 Reading::Head => {
+                    let before = unread.len();
                     if let Some(event) = self.head(unread)? {
                         return Ok(Some(event));
                     }
-                    if self.reading == Reading::Head {
+                    if unread.len() == before {
                         return Ok(None);
                     }
                 }
@@ -585,6 +586,15 @@ mod tests {
             let (_, ended) = read(&mut machine, &stream, 5).unwrap();
             assert_eq!(ended, Some(Ok(Answer::Extent { len: 1024, is_hole })));
         }
+    }
+
+    /// A server may end the reply by a chunk of its own, and both come together: nothing follows that would bring the rest.
+    #[test]
+    fn what_comes_behind_an_extent_is_not_left_for_later() {
+        let (mut machine, cookie) = asked(EXPORT, Command::BlockStatus);
+        let reply = [status(0, cookie, [5, 4096, 0]), chunk(chunk::NONE, chunk::DONE, cookie, &[])].concat();
+        let (_, ended) = read(&mut machine, &reply, reply.len()).unwrap();
+        assert_eq!(ended, Some(Ok(Answer::Extent { len: 4096, is_hole: false })));
     }
 
     #[test]
