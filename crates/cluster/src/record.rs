@@ -42,6 +42,9 @@ pub struct Port {
     pub group: u16,
     /// The port's own name.
     pub name: String,
+    /// ASYMMETRIC ACCESS STATE of its group while its gateway is active.
+    #[serde(default)]
+    pub state: u8,
 }
 
 /// Why an object cannot be used.
@@ -155,7 +158,7 @@ mod tests {
     use super::*;
 
     fn port(id: u16, group: u16) -> Port {
-        Port { id, group, name: format!("iqn.2026-11.a:x,t,0x{group:04x}") }
+        Port { id, group, name: format!("iqn.2026-11.a:x,t,0x{group:04x}"), state: 0 }
     }
 
     #[test]

@@ -14,7 +14,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
-        let port = Port { id: 1, group: 1, name: "port".into() };
+        let port = Port { id: 1, group: 1, name: "port".into(), state: 0 };
         let me = Me { gateway: "a".into(), client: "client".into(), ports: vec![port] };
         Rig { machine: Machine::new(me, TAKEOVER), object: None, now: Duration::ZERO }
     }

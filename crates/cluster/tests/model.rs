@@ -167,7 +167,7 @@ impl World {
         let me = Me {
             gateway: format!("g{index}"),
             client: client.clone(),
-            ports: vec![Port { id: number, group: number, name: format!("port{index}") }],
+            ports: vec![Port { id: number, group: number, name: format!("port{index}"), state: 0 }],
         };
         Gateway {
             machine: Machine::new(me, Duration::from_millis(TAKEOVER)),

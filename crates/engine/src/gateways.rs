@@ -9,10 +9,12 @@ use cluster::{Action, Machine, Me, Port, Record, ReplaceError, Role};
 use config::{Cluster, Config, Lun, StoreSpec};
 use reactor::mailbox::Sender;
 use scsi::HomeRequest;
+use scsi::unit::OtherPort;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use store::lane::Failover;
 use store::rados::{Pool, PoolError, Watch};
+use wire::scsi::AccessState;
 
 /// How often it is checked whether the image's client was shut out.
 const GLANCE: Duration = Duration::from_millis(250);
@@ -67,10 +69,10 @@ impl Gateways {
         let (Some(cluster), Some(seat)) = (&self.cluster, &opened.seat) else { return Ok(()) };
         let events = seat.take_events();
         let (Some(events), StoreSpec::Rbd { image, .. }) = (events, &lun.store) else { return Ok(()) };
-        let port = |port: &scsi::unit::Port| Port {
-            id: port.relative_id,
-            group: port.group,
-            name: port.name.clone(),
+        let port = |port: &scsi::unit::Port| {
+            let group = unit.groups.iter().find(|group| group.tag == port.group);
+            let state = group.map_or(AccessState::Optimized, |group| group.state);
+            Port { id: port.relative_id, group: port.group, name: port.name.clone(), state: state.code() }
         };
         let gateway = Gateway {
             lun: lun.name.clone(),
@@ -84,6 +86,7 @@ impl Gateways {
             pool: None,
             watch: None,
             shown: (Role::Standby, None),
+            others: Arc::default(),
         };
         let (end, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("gateway-{}", unit.index));
@@ -138,6 +141,25 @@ fn object(cluster: &str, image: &config::RbdImage) -> String {
     format!("lunette.{cluster}.{}/{namespace}{}", image.pool, image.image)
 }
 
+/// The ports of gateways other than this one, and the states that these have them in.
+fn others(record: &Record, gateway: &str) -> Vec<OtherPort> {
+    let state = |name: &str, port: &Port| match &record.active {
+        Some(holder) if holder.gateway != name => AccessState::Standby,
+        Some(_) if record.fence.is_empty() => AccessState::of_code(port.state).unwrap_or_default(),
+        Some(_) => AccessState::Transitioning,
+        None => AccessState::Standby,
+    };
+    let others = record.gateways.iter().filter(|(name, _)| *name != gateway);
+    let ports = others.flat_map(|(name, ports)| ports.iter().map(move |port| (name, port)));
+    let other = |(name, port): (&String, &Port)| OtherPort {
+        relative_id: port.id,
+        group: port.group,
+        name: port.name.clone(),
+        state: state(name, port),
+    };
+    ports.map(other).collect()
+}
+
 /// A unit's thread.
 struct Gateway {
     lun: String,
@@ -153,6 +175,8 @@ struct Gateway {
     watch: Option<Watch>,
     /// What the log had last.
     shown: (Role, Option<String>),
+    /// The ports of other gateways that the home knows.
+    others: Arc<[OtherPort]>,
 }
 
 impl Gateway {
@@ -168,6 +192,7 @@ impl Gateway {
             }
             while let Some(action) = machine.next(began.elapsed()) {
                 self.act(&mut machine, &*store, began, action);
+                self.report_others(&machine.status().record);
             }
             self.show(&machine);
             if machine.has_withdrawn() {
@@ -256,6 +281,15 @@ impl Gateway {
                 }
             }
             Action::Kept(ok) => self.answer(ok),
+        }
+    }
+
+    /// Has the home know the ports of other gateways, and their states.
+    fn report_others(&mut self, record: &Record) {
+        let others = others(record, &self.cluster.gateway);
+        if *self.others != *others {
+            self.others = others.into();
+            self.request(Waiter::Nobody, HomeRequest::SetOthers(self.others.clone()));
         }
     }
 
@@ -363,6 +397,26 @@ mod tests {
         end.send(()).expect("it is waited for");
         running.wait(0, Instant::now());
         assert!(events.try_recv().is_err(), "it has ended");
+    }
+
+    #[test]
+    fn ports_of_other_gateways_are_in_the_state_that_their_gateway_is_in() {
+        let port = |id: u16, state: AccessState| {
+            vec![Port { id, group: id, name: format!("iqn.a:x,t,0x{id:04x}"), state: state.code() }]
+        };
+        let (best, second) = (AccessState::Optimized, AccessState::NonOptimized);
+        let gateways =
+            [("a".into(), port(1, best)), ("b".into(), port(2, second)), ("c".into(), port(3, best))];
+        let active = Some(cluster::Holder { gateway: "b".into(), client: "client".into() });
+        let mut record = Record { gateways: gateways.into(), active, ..Record::default() };
+        let states = |record: &Record| -> Vec<_> {
+            others(record, "a").into_iter().map(|port| (port.relative_id, port.state)).collect()
+        };
+        assert_eq!(states(&record), [(2, second), (3, AccessState::Standby)]);
+        record.fence.push("earlier".into());
+        assert_eq!(states(&record), [(2, AccessState::Transitioning), (3, AccessState::Standby)]);
+        record.active = None;
+        assert_eq!(states(&record), [(2, AccessState::Standby), (3, AccessState::Standby)]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::commands::media::{failed, refused, taken, unexpected};
 use crate::commands::step::{Env, Event, Step};
 use crate::state::home::{HomeReply, HomeRequest};
 use crate::state::port_groups::PortGroups;
-use crate::state::unit::Port;
+use crate::state::unit::{OtherPort, Port};
 use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
 use wire::scsi::AccessState;
@@ -41,6 +41,7 @@ fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
             body.extend_from_slice(&GroupPort { relative_id: port.relative_id }.to_bytes());
         }
     }
+    push_other_groups(env, &mut body);
     let extended: &[u8] =
         if cdb.get(ReportTargetPortGroups::FORMAT) == EXTENDED { &EXTENDED_HEADER } else { &[] };
     let len = body.len().saturating_add(extended.len());
@@ -48,6 +49,27 @@ fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
     data.extend_from_slice(extended);
     data.extend_from_slice(&body);
     Ok(())
+}
+
+/// The groups of other gateways, whose tags no group here has.
+fn push_other_groups(env: &Env<'_>, body: &mut Vec<u8>) {
+    let mut others: Vec<&OtherPort> = env.nexus.other_ports(env.view).collect();
+    others.sort_by_key(|port| port.group);
+    for members in others.chunk_by(|one, other| one.group == other.group) {
+        let Some(first) = members.first() else { continue };
+        let ports = u8::try_from(members.len()).unwrap_or(u8::MAX);
+        let group = PortGroup {
+            supported: AccessState::SUPPORTED,
+            group: first.group,
+            ports,
+            state: first.state.code(),
+            ..PortGroup::ZERO
+        };
+        body.extend_from_slice(&group.to_bytes());
+        for port in members.iter().take(usize::from(ports)) {
+            body.extend_from_slice(&GroupPort { relative_id: port.relative_id }.to_bytes());
+        }
+    }
 }
 
 fn descriptor(groups: &PortGroups, tag: u16, ports: u8) -> PortGroup {

@@ -9,7 +9,7 @@ use crate::state::nexus::{NexusId, NexusUnit};
 use crate::state::policy::Policy;
 use crate::state::port_groups::{Accepted, PortGroups};
 use crate::state::reservation::ReserveOut;
-use crate::state::unit::Unit;
+use crate::state::unit::{OtherPort, PortNames, Unit};
 use crate::vocabulary::command::ReservationClass;
 use crate::vocabulary::modes::{EraseKind, Modes, ModesChange};
 use crate::vocabulary::sense::Check;
@@ -127,6 +127,8 @@ pub enum HomeRequest {
         /// What the gateways have kept of the unit by then; `None`: as it is here.
         kept: Option<Arc<[u8]>>,
     },
+    /// These are the ports of other gateways that serve the unit, from now on.
+    SetOthers(Arc<[OtherPort]>),
     /// A nexus is no more: its SPC-2 reservation and its prevention of removal end.
     NexusLost(NexusId),
     /// The configuration of the unit changed, or the ports that lead to it: it is this from now on.
@@ -165,6 +167,7 @@ impl HomeRequest {
             | HomeRequest::StoreReset
             | HomeRequest::StoreFailed(_)
             | HomeRequest::SetRole { .. }
+            | HomeRequest::SetOthers(_)
             | HomeRequest::NexusLost(_)
             | HomeRequest::Configure(_) => None,
         }
@@ -194,6 +197,7 @@ impl HomeRequest {
             | HomeRequest::StoreReset
             | HomeRequest::StoreFailed(_)
             | HomeRequest::SetRole { .. }
+            | HomeRequest::SetOthers(_)
             | HomeRequest::NexusLost(_)
             | HomeRequest::Configure(_) => None,
         }
@@ -230,6 +234,7 @@ impl HomeRequest {
             | HomeRequest::StoreReset
             | HomeRequest::StoreFailed(_)
             | HomeRequest::SetRole { .. }
+            | HomeRequest::SetOthers(_)
             | HomeRequest::NexusLost(_)
             | HomeRequest::Configure(_) => return None,
         };
@@ -366,6 +371,7 @@ impl Home {
             erasure: None,
             export: Arc::default(),
             groups: Arc::new(unit.port_groups()),
+            others: Arc::default(),
         };
         Home { policy: Arc::new(policy), unit, preventing: BTreeMap::new(), before: None }
     }
@@ -466,6 +472,7 @@ impl Home {
                 draft.nexus_lost(nexus, !self.preventing.is_empty())
             }
             HomeRequest::SetRole { active, kept } => draft.set_role(active, kept.as_deref(), &self.unit),
+            HomeRequest::SetOthers(others) => draft.set_others(others, &self.unit),
             HomeRequest::Configure(unit) => {
                 let before = std::mem::replace(&mut self.unit, unit);
                 draft.configure(&before, &self.unit);
@@ -487,8 +494,11 @@ impl Home {
     }
 
     fn saved(&self, policy: &Policy) -> Vec<u8> {
-        let ports = &self.unit.ports;
-        if self.unit.is_shared { policy.saved_for_gateways(ports) } else { policy.saved(ports) }
+        if self.unit.is_shared {
+            policy.saved_for_gateways(&self.unit)
+        } else {
+            policy.saved(&self.unit.ports)
+        }
     }
 
     /// PREEMPT AND ABORT lets the medium of whom it preempts go (SPC-4 section 5.13.11.2.7).
@@ -728,7 +738,9 @@ impl Draft {
             self.attentions.push((Who::Everyone, UnitAttention::ModeChanged));
         }
         if before.ports != after.ports {
-            let table = self.policy.reservations.with_ports(&before.ports, &after.ports);
+            let others = &self.policy.others;
+            let (before, after) = (PortNames::of(&before.ports, others), PortNames::of(&after.ports, others));
+            let table = self.policy.reservations.with_ports(before, after);
             self.policy.reservations = Arc::new(table);
         }
         self.change_groups(self.policy.groups.configured(after.port_groups()), Who::Everyone);

@@ -4,7 +4,7 @@ use crate::state::attention::UnitAttention;
 use crate::state::home::NexusIdentity;
 use crate::state::policy::Policy;
 use crate::state::reservation::Access;
-use crate::state::unit::{Port, Unit};
+use crate::state::unit::{OtherPort, Port, Unit, View};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use wire::aoe::Mac;
@@ -128,6 +128,15 @@ impl NexusUnit {
     /// The ports of a unit that the initiator may know of.
     pub(crate) fn ports<'a>(&'a self, unit: &'a Unit) -> impl Iterator<Item = &'a Port> {
         unit.ports.iter().filter(|port| self.hidden_ports.binary_search(&port.relative_id).is_err())
+    }
+
+    /// Ports of other gateways that lead to the same unit: those of target devices whose ports here it may know of.
+    pub(crate) fn other_ports<'a>(&'a self, view: &'a View) -> impl Iterator<Item = &'a OtherPort> {
+        let is_of = |other: &OtherPort, port: &Port| {
+            other.name.strip_prefix(&port.device).is_some_and(|rest| rest.starts_with(','))
+        };
+        let is_known = move |other: &&OtherPort| self.ports(&view.unit).any(|port| is_of(other, port));
+        view.policy.others.iter().filter(is_known)
     }
 
     /// Takes the unit attention that is to be reported first.

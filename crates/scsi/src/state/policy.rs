@@ -5,7 +5,7 @@ use crate::state::export::Export;
 use crate::state::nexus::NexusId;
 use crate::state::port_groups::PortGroups;
 use crate::state::reservation::Table;
-use crate::state::unit::{Port, Unit};
+use crate::state::unit::{OtherPort, Port, PortNames, Unit};
 use crate::vocabulary::modes::EraseKind;
 use crate::vocabulary::modes::Modes;
 use crate::vocabulary::storage::Traits;
@@ -43,6 +43,8 @@ pub struct Policy {
     pub export: Arc<Export>,
     /// Its target port groups.
     pub groups: Arc<PortGroups>,
+    /// Ports of other gateways that serve it.
+    pub others: Arc<[OtherPort]>,
 }
 
 impl Modes {
@@ -125,7 +127,7 @@ impl Policy {
     /// What must survive a restart, as bytes; none: nothing must. What exports share comes first, if there is any; then
     /// an operation that erases the medium; then the reservations.
     pub(crate) fn saved(&self, ports: &[Port]) -> Vec<u8> {
-        self.export.save(self.saved_of_unit(self.reservations.saved(ports)))
+        self.export.save(self.saved_of_unit(self.reservations.saved(PortNames::of(ports, &[]))))
     }
 
     /// These reservations, and an operation that erases the medium.
@@ -142,14 +144,14 @@ impl Policy {
         let (export, rest) = Export::restore(kept)?;
         let (erasure, reservations) = match rest {
             [] if export != Export::default() => (None, Table::default()),
-            rest => Policy::restore_unit(rest, ports)?,
+            rest => Policy::restore_unit(rest, PortNames::of(ports, &[]))?,
         };
         let (export, reservations) = (Arc::new(export), Arc::new(reservations));
         Some(Policy { erasure, reservations, export, ..self.clone() })
     }
 
     /// What [`Policy::saved_of_unit`] was.
-    pub(crate) fn restore_unit(kept: &[u8], ports: &[Port]) -> Option<(Option<Erasure>, Table)> {
+    pub(crate) fn restore_unit(kept: &[u8], ports: PortNames<'_>) -> Option<(Option<Erasure>, Table)> {
         let rest = if kept.starts_with(Erasure::MAGIC) {
             encoding::unseal(kept)?.strip_prefix(Erasure::MAGIC)?
         } else if let Some(rest) = kept.strip_prefix(Erasure::MAGIC_UNSEALED) {

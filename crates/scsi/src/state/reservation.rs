@@ -13,7 +13,7 @@ pub use reserve_out::ReserveOut;
 
 use crate::state::home::{Aborted, Draft, HomeReply, NexusIdentity};
 use crate::state::nexus::NexusId;
-use crate::state::unit::{Port, Unit};
+use crate::state::unit::{PortNames, Unit};
 use crate::vocabulary::command::ReservationClass;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -197,7 +197,7 @@ impl Table {
     }
 
     /// The bytes to keep across a restart; none when nothing is kept.
-    pub(crate) fn saved(&self, ports: &[Port]) -> Vec<u8> {
+    pub(crate) fn saved(&self, ports: PortNames<'_>) -> Vec<u8> {
         if self.is_persistent { self.encode(ports) } else { Vec::new() }
     }
 
@@ -218,7 +218,7 @@ impl Table {
 
     /// The same where the unit has other ports: what was registered by one that is not there any more stays, and is of that port
     /// again when it is back.
-    pub(crate) fn with_ports(&self, before: &[Port], after: &[Port]) -> Table {
+    pub(crate) fn with_ports(&self, before: PortNames<'_>, after: PortNames<'_>) -> Table {
         let mut table = self.clone();
         let named = table.registrations.iter_mut().map(|registration| &mut registration.nexus);
         let holder = table.reservation.as_mut().and_then(|held| held.holder.as_mut());
@@ -312,7 +312,7 @@ impl Draft {
         if let Some(check) = order.asks_to_keep().filter(|_| !unit.ptpl_capable) {
             return HomeReply::Check(check);
         }
-        let ports: Vec<u16> = unit.ports.iter().map(|port| port.relative_id).collect();
+        let ports: Vec<u16> = PortNames::of(&unit.ports, &self.policy.others).ids().collect();
         let (table, effects) = match self.policy.reservations.apply(from, order, &ports) {
             Ok(done) => done,
             Err(Refusal::Conflict) => return HomeReply::Conflict,

@@ -6,7 +6,7 @@ use crate::state::encoding;
 use crate::state::home::{Draft, HomeReply, Who};
 use crate::state::policy::Policy;
 use crate::state::reservation::Table;
-use crate::state::unit::{Port, Unit};
+use crate::state::unit::{OtherPort, PortNames, Unit};
 use crate::vocabulary::modes::Modes;
 use crate::vocabulary::sense::Check;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn flags(policy: &mut Policy) -> [&mut bool; 10] {
 
 impl Policy {
     /// What the next gateway must know of the unit.
-    pub(crate) fn saved_for_gateways(&self, ports: &[Port]) -> Vec<u8> {
+    pub(crate) fn saved_for_gateways(&self, unit: &Unit) -> Vec<u8> {
         let mut bits = 0u16;
         for flag in flags(&mut self.clone()) {
             bits = bits << 1 | u16::from(*flag);
@@ -47,7 +47,7 @@ impl Policy {
         bytes.extend_from_slice(&self.modes.threshold_sets.unwrap_or(NO_SETS).to_be_bytes());
         bytes.push(u8::from(self.reservations.survives_power()));
         bytes.extend_from_slice(&self.reservations.generation().to_be_bytes());
-        bytes.extend(self.saved_of_unit(self.reservations.encode(ports)));
+        bytes.extend(self.saved_of_unit(self.reservations.encode(PortNames::of(&unit.ports, &self.others))));
         encoding::seal(bytes)
     }
 
@@ -76,7 +76,7 @@ impl Policy {
         let generation = u32::from_be_bytes(encoding::take(&mut rest)?);
         policy.modes.queue_error = queue_error;
         policy.modes.threshold_sets = (sets != NO_SETS).then_some(sets);
-        let (erasure, table) = Policy::restore_unit(rest, &unit.ports)?;
+        let (erasure, table) = Policy::restore_unit(rest, PortNames::of(&unit.ports, &self.others))?;
         policy.erasure = erasure;
         policy.reservations = Arc::new(Table::continued(table, generation, survives_power == 1));
         Some(policy)
@@ -99,6 +99,23 @@ impl Draft {
         self.change_groups(self.policy.groups.in_role(active), Who::Everyone);
         self.changed()
     }
+
+    /// The ports of other gateways, and the states of their groups, are these from now on.
+    pub(crate) fn set_others(&mut self, others: Arc<[OtherPort]>, unit: &Unit) -> HomeReply {
+        let before = &self.policy.others;
+        if *before == others {
+            return HomeReply::Done;
+        }
+        let is_another =
+            |port: &OtherPort| others.iter().any(|new| new.group == port.group && new.state != port.state);
+        if before.iter().any(is_another) {
+            self.attentions.push((Who::Everyone, UnitAttention::AccessStateChanged));
+        }
+        let names = |others| PortNames::of(&unit.ports, others);
+        let table = self.policy.reservations.with_ports(names(before), names(&others));
+        (self.policy.reservations, self.policy.others) = (Arc::new(table), others);
+        self.changed()
+    }
 }
 
 #[cfg(test)]
@@ -108,7 +125,9 @@ mod tests {
     use crate::state::port_groups::PortGroup;
     use crate::testing::{Bench, Outcome, unit};
     use crate::vocabulary::modes::ModesChange;
-    use wire::scsi::command::{PersistentReserveIn, PersistentReserveOut, Read16, Reserve6, TestUnitReady};
+    use wire::scsi::command::{
+        PersistentReserveIn, PersistentReserveOut, Read16, ReportTargetPortGroups, Reserve6, TestUnitReady,
+    };
     use wire::scsi::{AccessState, code};
 
     /// A unit of a gateway, in standby.
@@ -184,7 +203,7 @@ mod tests {
         assert_eq!(next.view.policy.modes, modes);
         let keys = |bench: &mut Bench| bench.read(PersistentReserveIn::new(0, 255)).data;
         assert_eq!(keys(&mut next), keys(&mut first));
-        assert_eq!(next.home.policy().saved_for_gateways(&next.view.unit.ports), state);
+        assert_eq!(next.home.policy().saved_for_gateways(&next.view.unit), state);
         for at in 0..state.len() {
             let mut damaged = state.clone();
             damaged[at] ^= 1;
@@ -205,6 +224,28 @@ mod tests {
         assert_eq!(bench.published.as_ref().unwrap().persist, None, "what is kept is the other gateway's");
         bench.read(PersistentReserveIn::new(0, 255));
         bench.read(PersistentReserveIn::new(0, 255)).assert_good();
+    }
+
+    #[test]
+    fn the_groups_of_all_gateways_are_reported_and_their_changes() {
+        let mut bench = gateway();
+        let named = |id: u16, device: &str, state| OtherPort {
+            relative_id: id,
+            group: id,
+            name: format!("{device},t,0x{id:04x}"),
+            state,
+        };
+        let device = bench.view.unit.ports[0].device.clone();
+        let other = |state| [named(7, &device, state)];
+        let elsewhere = named(8, "iqn.2026-11.io.lunette:disk2", AccessState::Optimized);
+        let before = [other(AccessState::Optimized).to_vec(), vec![elsewhere]].concat();
+        bench.ask(HomeRequest::SetOthers(before.into()));
+        assert!(bench.nexuses[0].attentions.is_empty(), "it knew none of them");
+        let groups = bench.read(ReportTargetPortGroups::new(256)).data;
+        assert_eq!(groups[3], 36, "no group of a target that it does not know");
+        assert_eq!(groups[28..], [0, 0x8f, 0, 7, 0, 0, 0, 1, 0, 0, 0, 7]);
+        bench.ask(HomeRequest::SetOthers(other(AccessState::Standby).into()));
+        assert_eq!(bench.nexuses[0].attentions, [UnitAttention::AccessStateChanged]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::state::port_groups::{PortGroup, PortGroups};
 use crate::state::space::Space;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use wire::scsi::AccessState;
 
 /// What of a logical unit never changes while it is served: the properties that INQUIRY and its pages report, as a flat list.
 #[derive(Clone, Debug)]
@@ -108,6 +109,53 @@ pub struct Port {
     pub device: String,
     /// What it speaks.
     pub protocol: Protocol,
+}
+
+/// A target port of another gateway that serves the same unit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OtherPort {
+    /// Relative target port identifier: no port of any gateway has the same.
+    pub relative_id: u16,
+    /// Target port group, whose ports are all of that gateway.
+    pub group: u16,
+    /// The name that only it has and that stays.
+    pub name: String,
+    /// The state that its group is in.
+    pub state: AccessState,
+}
+
+/// All target ports by which a unit is reached, by their identifiers and names.
+#[derive(Clone, Copy, Debug)]
+pub struct PortNames<'a> {
+    here: &'a [Port],
+    others: &'a [OtherPort],
+}
+
+impl<'a> PortNames<'a> {
+    /// Those of this gateway, and of others.
+    pub fn of(here: &'a [Port], others: &'a [OtherPort]) -> PortNames<'a> {
+        PortNames { here, others }
+    }
+
+    fn all(self) -> impl Iterator<Item = (u16, &'a str)> {
+        let here = self.here.iter().map(|port| (port.relative_id, port.name.as_str()));
+        here.chain(self.others.iter().map(|port| (port.relative_id, port.name.as_str())))
+    }
+
+    /// Their identifiers.
+    pub(crate) fn ids(self) -> impl Iterator<Item = u16> {
+        self.all().map(|(id, _)| id)
+    }
+
+    /// The name of the port with this identifier.
+    pub(crate) fn name(self, id: u16) -> Option<&'a str> {
+        self.all().find(|(other, _)| *other == id).map(|(_, name)| name)
+    }
+
+    /// The identifier of the port with this name.
+    pub(crate) fn id(self, name: &str) -> Option<u16> {
+        self.all().find(|(_, other)| *other == name).map(|(id, _)| id)
+    }
 }
 
 /// The protocol of a target port.

@@ -2,7 +2,7 @@
 
 use super::{Kind, NexusName, Registration, Reservation, Table, TargetPort, TransportId};
 use crate::state::encoding::{push_sized, push_u16, seal, take, take_sized, unseal};
-use crate::state::unit::Port;
+use crate::state::unit::PortNames;
 
 /// First bytes: what it is, and the version of the format. Target ports are named, since their relative identifiers
 /// are counted anew at every start.
@@ -17,7 +17,7 @@ const NO_HOLDER: u16 = 0xffff;
 
 impl Table {
     /// The bytes to keep. What does not outlive a restart (PRGENERATION, RESERVE) is not among them.
-    pub fn encode(&self, ports: &[Port]) -> Vec<u8> {
+    pub fn encode(&self, ports: PortNames<'_>) -> Vec<u8> {
         let holder = self.reservation.as_ref().and_then(|held| held.holder.as_ref());
         let holder = self.registrations.iter().position(|one| Some(&one.nexus) == holder);
         let mut bytes = MAGIC.to_vec();
@@ -33,7 +33,7 @@ impl Table {
     }
 
     /// The table that was kept as these bytes; `None` when they were not written whole, or by something else.
-    pub fn decode(kept: &[u8], ports: &[Port]) -> Option<Table> {
+    pub fn decode(kept: &[u8], ports: PortNames<'_>) -> Option<Table> {
         let body = unseal(kept)?;
         let (mut rest, target_port): (_, TakePort) = match body.strip_prefix(&MAGIC) {
             Some(rest) => (rest, take_named),
@@ -63,38 +63,39 @@ impl Table {
 }
 
 impl TargetPort {
-    fn name<'a>(&'a self, ports: &'a [Port]) -> &'a str {
+    fn name<'a>(&'a self, ports: PortNames<'a>) -> &'a str {
         match self {
-            TargetPort::Here(id) => {
-                ports.iter().find(|port| port.relative_id == *id).map_or("", |port| port.name.as_str())
-            }
+            TargetPort::Here(id) => ports.name(*id).unwrap_or_default(),
             TargetPort::Gone(name) => name,
         }
     }
 
+    /// The port with this name, of these.
+    pub(super) fn named(name: &str, ports: PortNames<'_>) -> TargetPort {
+        ports.id(name).map_or_else(|| TargetPort::Gone(name.into()), TargetPort::Here)
+    }
+
     /// The same port when these ports are there, and those were before.
-    pub(super) fn among(&self, before: &[Port], after: &[Port]) -> TargetPort {
+    pub(super) fn among(&self, before: PortNames<'_>, after: PortNames<'_>) -> TargetPort {
         let name = self.name(before);
         if name.is_empty() {
             return self.clone();
         }
-        let here = after.iter().find(|port| port.name == name);
-        here.map_or_else(|| TargetPort::Gone(name.into()), |port| TargetPort::Here(port.relative_id))
+        TargetPort::named(name, after)
     }
 }
 
 /// Takes a target port, of the ports that there are now.
-type TakePort = fn(&mut &[u8], &[Port]) -> Option<TargetPort>;
+type TakePort = fn(&mut &[u8], PortNames<'_>) -> Option<TargetPort>;
 
-fn take_named(rest: &mut &[u8], ports: &[Port]) -> Option<TargetPort> {
+fn take_named(rest: &mut &[u8], ports: PortNames<'_>) -> Option<TargetPort> {
     let name = std::str::from_utf8(take_sized(rest)?).ok()?;
-    let here = ports.iter().find(|port| port.name == name);
-    Some(here.map_or_else(|| TargetPort::Gone(name.into()), |port| TargetPort::Here(port.relative_id)))
+    Some(TargetPort::named(name, ports))
 }
 
-fn take_numbered(rest: &mut &[u8], ports: &[Port]) -> Option<TargetPort> {
+fn take_numbered(rest: &mut &[u8], ports: PortNames<'_>) -> Option<TargetPort> {
     let id = u16::from_be_bytes(take(rest)?);
-    let is_here = ports.iter().any(|port| port.relative_id == id);
+    let is_here = ports.name(id).is_some();
     let gone = || TargetPort::Gone(format!("relative target port {id}").into());
     Some(if is_here { TargetPort::Here(id) } else { gone() })
 }
@@ -104,6 +105,7 @@ mod tests {
     use super::super::Access;
     use super::*;
     use crate::state::nexus::NexusId;
+    use crate::state::unit::Port;
     use proptest::prelude::*;
     use wire::scsi::transport_id::iscsi_port;
 
@@ -126,11 +128,23 @@ mod tests {
         for kind in Kind::ALL {
             let table = table(3, Some((kind, 1)));
             let running = Table { generation: 7, ..table.clone() };
-            assert_eq!(Table::decode(&running.encode(&ports()), &ports()), Some(table));
+            assert_eq!(
+                Table::decode(&running.encode(PortNames::of(&ports(), &[])), PortNames::of(&ports(), &[])),
+                Some(table)
+            );
         }
         let full = table(Table::REGISTRATIONS_MAX, None);
-        assert_eq!(Table::decode(&full.encode(&ports()), &ports()), Some(full));
-        assert_eq!(Table::decode(&table(129, None).encode(&ports()), &ports()), None);
+        assert_eq!(
+            Table::decode(&full.encode(PortNames::of(&ports(), &[])), PortNames::of(&ports(), &[])),
+            Some(full)
+        );
+        assert_eq!(
+            Table::decode(
+                &table(129, None).encode(PortNames::of(&ports(), &[])),
+                PortNames::of(&ports(), &[])
+            ),
+            None
+        );
     }
 
     fn ports() -> Vec<Port> {
@@ -140,18 +154,19 @@ mod tests {
     #[test]
     fn a_port_is_known_by_its_name_when_it_has_another_number() {
         let reserved = table(2, Some((Kind::ExclusiveAccess, 0)));
-        let kept = reserved.encode(&ports());
+        let kept = reserved.encode(PortNames::of(&ports(), &[]));
         let [first, second] = &ports()[..] else { panic!("two ports") };
         let shifted = [Port { relative_id: 7, ..first.clone() }, Port { relative_id: 1, ..second.clone() }];
-        let restored = Table::decode(&kept, &shifted).expect("sound");
+        let restored = Table::decode(&kept, PortNames::of(&shifted, &[])).expect("sound");
         let host = iscsi_port("iqn.2026-11.example:h", 0);
         assert_eq!(restored.access(NexusId(1), &host, 7), Access::Full);
         assert_eq!(restored.access(NexusId(1), &host, 1), Access::Control, "another port by now");
         assert_eq!(restored.gone_ports().len(), 0);
-        let gone = Table::decode(&kept, &shifted[1..]).expect("sound");
+        let gone = Table::decode(&kept, PortNames::of(&shifted[1..], &[])).expect("sound");
         assert_eq!(gone.access(NexusId(1), &host, 1), Access::Control, "what was reserved stays so");
         assert_eq!(gone.gone_ports().into_iter().collect::<Vec<_>>(), [first.name.as_str().into()]);
-        let again = Table::decode(&gone.encode(&shifted[1..]), &ports());
+        let again =
+            Table::decode(&gone.encode(PortNames::of(&shifted[1..], &[])), PortNames::of(&ports(), &[]));
         assert_eq!(again, Some(reserved), "the port is back");
     }
 
@@ -162,23 +177,23 @@ mod tests {
         body.extend([3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, id.len() as u8]);
         body.extend(&id);
         let expected = table(1, Some((Kind::ExclusiveAccess, 0)));
-        assert_eq!(Table::decode(&seal(body.clone()), &ports()), Some(expected));
+        assert_eq!(Table::decode(&seal(body.clone()), PortNames::of(&ports(), &[])), Some(expected));
         body[22] = 9;
-        let gone = Table::decode(&seal(body), &ports()).expect("sound");
+        let gone = Table::decode(&seal(body), PortNames::of(&ports(), &[])).expect("sound");
         assert_eq!(gone.gone_ports().into_iter().collect::<Vec<_>>(), ["relative target port 9".into()]);
         assert_eq!(gone.access(NexusId(1), &id, 1), Access::Control);
     }
 
     #[test]
     fn what_is_damaged_is_refused() {
-        let kept = table(2, Some((Kind::WriteExclusive, 0))).encode(&ports());
+        let kept = table(2, Some((Kind::WriteExclusive, 0))).encode(PortNames::of(&ports(), &[]));
         for at in 0..kept.len() {
-            assert_eq!(Table::decode(&kept[..at], &ports()), None);
+            assert_eq!(Table::decode(&kept[..at], PortNames::of(&ports(), &[])), None);
             let mut damaged = kept.clone();
             damaged[at] ^= 0x10;
-            assert_eq!(Table::decode(&damaged, &ports()), None);
+            assert_eq!(Table::decode(&damaged, PortNames::of(&ports(), &[])), None);
         }
-        assert_eq!(Table::decode(b"garbage", &ports()), None);
+        assert_eq!(Table::decode(b"garbage", PortNames::of(&ports(), &[])), None);
     }
 
     proptest! {
@@ -190,8 +205,8 @@ mod tests {
                 1 => drop(body.splice(0..0, MAGIC)),
                 _ => drop(body.splice(0..0, MAGIC_NUMBERED)),
             }
-            if let Some(table) = Table::decode(&seal(body), &ports()) {
-                prop_assert_eq!(Table::decode(&table.encode(&ports()), &ports()), Some(table));
+            if let Some(table) = Table::decode(&seal(body), PortNames::of(&ports(), &[])) {
+                prop_assert_eq!(Table::decode(&table.encode(PortNames::of(&ports(), &[])), PortNames::of(&ports(), &[])), Some(table));
             }
         }
     }
