@@ -41,7 +41,7 @@ const PACKAGES: [Package; 25] = [
 const FIO: Package = Package { name: "fio", program: Some("fio") };
 
 /// What only `cargo xtask vm` needs. The compiler is the one that Debian 12 compiled its kernel with.
-const VM: [Package; 11] = [
+const VM: [Package; 15] = [
     Package { name: "qemu-system-x86", program: Some("qemu-system-x86_64") },
     Package { name: "cpio", program: Some("cpio") },
     Package { name: "kmod", program: Some("modprobe") },
@@ -53,6 +53,10 @@ const VM: [Package; 11] = [
     Package { name: "iproute2", program: Some("ip") },
     Package { name: "util-linux", program: Some("unshare") },
     Package { name: "procps", program: Some("kill") },
+    Package { name: "ceph-mon", program: Some("ceph-mon") },
+    Package { name: "ceph-osd", program: Some("ceph-osd") },
+    Package { name: "ceph-common", program: Some("rbd") },
+    Package { name: "librbd1", program: None },
 ];
 
 /// What only `cargo xtask package` needs.

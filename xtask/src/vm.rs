@@ -3,6 +3,7 @@
 
 mod daemon;
 mod frames;
+mod gateways;
 mod guest;
 mod rig;
 mod scenario;
@@ -13,6 +14,8 @@ use crate::command::{
 };
 use crate::{packages, suite};
 use daemon::Daemon;
+use gateways::Gateways;
+use guest::Host;
 pub(crate) use scenario::Played;
 use scenario::Scenario;
 use std::fs::{self, File};
@@ -126,7 +129,7 @@ fn isolated(scenario: &Scenario, profile: &str) -> Result {
     if !packages::is_root() {
         unshare.arg("--map-root-user");
     }
-    unshare.args(["--net", "--pid", "--fork"]).arg(program);
+    unshare.args(["--net", "--pid", "--mount", "--fork"]).arg(program);
     unshare.args(["vm", "--inside", scenario.name, "--profile", profile]);
     let line = describe(&unshare);
     let fault = |error: io::Error| format!("cannot run `{line}`: {error}");
@@ -168,14 +171,23 @@ fn inside(scenario: &'static Scenario, profile: &str) -> Result {
     let folder = folder().join(scenario.name);
     let made = remove(&folder).and_then(|()| fs::create_dir_all(&folder));
     made.map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut daemon = Daemon::new(scenario, lunette(profile), &folder);
-    daemon.serve()?;
-    guest::run(scenario, &folder, &mut daemon)
-        .and_then(|()| daemon.stop())
-        .map_err(|reason| format!("{reason}\nthe daemon's last lines:\n{}", daemon.last_lines()))?;
+    let program = lunette(profile);
+    if scenario.is_shared {
+        play(scenario, &program, &folder, &mut Gateways::serve(&program, &folder)?)?;
+    } else {
+        let mut daemon = Daemon::of(scenario, &program, &folder);
+        daemon.serve()?;
+        play(scenario, &program, &folder, &mut daemon)?;
+    }
     if scenario.is_captured {
         let frames = frames::write(&guest::capture(&folder))?;
         frames.iter().for_each(|path| println!("frames in {}", path.display()));
     }
     Ok(())
+}
+
+fn play(scenario: &Scenario, program: &Path, folder: &Path, host: &mut dyn Host) -> Result {
+    guest::run(scenario, program, folder, host)
+        .and_then(|()| host.stop())
+        .map_err(|reason| format!("{reason}\nthe daemon's last lines:\n{}", host.last_lines()))
 }

@@ -1,5 +1,6 @@
-//! The daemon that the guest uses.
+//! A daemon that the guest uses.
 
+use super::guest::Host;
 use super::scenario::Scenario;
 use crate::command::{Result, command, succeed};
 use std::fs::{self, File};
@@ -18,23 +19,29 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How many of its log's lines are shown.
 const LINES_SHOWN: usize = 20;
 
-/// `lunette serve` over a file, which outlives it.
+/// `lunette serve`.
 pub(super) struct Daemon {
-    scenario: &'static Scenario,
-    program: PathBuf,
-    folder: PathBuf,
+    /// What starts it.
+    line: Vec<String>,
+    log: PathBuf,
     child: Option<Child>,
 }
 
 impl Daemon {
-    /// One that does not run yet; its medium and its log lie in this folder.
-    pub(super) fn new(scenario: &'static Scenario, program: PathBuf, folder: &Path) -> Self {
-        Self { scenario, program, folder: folder.to_path_buf(), child: None }
+    /// One that does not run yet, started by this line and what it gets to know; its log lies here.
+    pub(super) fn new(line: Vec<String>, log: PathBuf) -> Self {
+        Self { line, log, child: None }
     }
 
-    /// What is run.
-    pub(super) fn program(&self) -> &Path {
-        &self.program
+    /// The one that a scenario begins with, over a file that outlives it; its medium and its log lie in this folder.
+    pub(super) fn of(scenario: &Scenario, program: &Path, folder: &Path) -> Self {
+        let medium = folder.join("medium").display().to_string();
+        let lun = format!("file:{medium},size={MEDIUM_BYTES}{}", scenario.lun);
+        let program = program.display().to_string();
+        let mut line = vec![program, "serve".into(), "--listen".into(), "192.0.2.1:3260".into()];
+        line.extend(["--lun".into(), lun]);
+        line.extend(scenario.serve.iter().map(ToString::to_string));
+        Self::new(line, folder.join("daemon.log"))
     }
 
     /// Starts it, and waits until it serves.
@@ -43,7 +50,7 @@ impl Daemon {
             return Err("the daemon runs already".into());
         }
         let fault = |error: io::Error| format!("lunette serve: {error}");
-        let log = File::options().create(true).append(true).open(self.log()).map_err(fault)?;
+        let log = File::options().create(true).append(true).open(&self.log).map_err(fault)?;
         let child = self.command().stdout(Stdio::piped()).stderr(log).spawn().map_err(fault)?;
         let child = self.child.insert(child);
         let (sender, receiver) = mpsc::channel();
@@ -66,10 +73,8 @@ impl Daemon {
     }
 
     fn command(&self) -> Command {
-        let medium = self.folder.join("medium").display().to_string();
-        let lun = format!("file:{medium},size={MEDIUM_BYTES}{}", self.scenario.lun);
-        let mut serve = command(&self.program);
-        serve.args(["serve", "--listen", "192.0.2.1:3260", "--lun", &lun]).args(self.scenario.serve);
+        let mut serve = command(&self.line[0]);
+        serve.args(&self.line[1..]);
         serve
     }
 
@@ -79,10 +84,16 @@ impl Daemon {
         child.kill().and_then(|()| child.wait()).map(drop).map_err(|error| error.to_string())
     }
 
+    /// Sends it a signal, such as `STOP`.
+    pub(super) fn signal(&self, signal: &str) -> Result {
+        let child = self.child.as_ref().ok_or("the daemon does not run")?;
+        succeed(command("kill").args(["-s", signal, &child.id().to_string()]))
+    }
+
     /// Ends it in order, which has to succeed.
     pub(super) fn stop(&mut self) -> Result {
+        self.signal("TERM")?;
         let mut child = self.child.take().ok_or("the daemon does not run")?;
-        succeed(command("kill").arg(child.id().to_string()))?;
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             match child.try_wait().map_err(|error| error.to_string())? {
@@ -96,13 +107,27 @@ impl Daemon {
 
     /// The end of its log.
     pub(super) fn last_lines(&self) -> String {
-        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
         let mut lines: Vec<&str> = log.lines().rev().take(LINES_SHOWN).collect();
         lines.reverse();
         lines.join("\n")
     }
+}
 
-    fn log(&self) -> PathBuf {
-        self.folder.join("daemon.log")
+impl Host for Daemon {
+    fn act(&mut self, request: &str) -> Result {
+        match request {
+            "kill" => self.kill(),
+            "serve" => self.serve(),
+            _ => Err("there is no such request".into()),
+        }
+    }
+
+    fn stop(&mut self) -> Result {
+        Daemon::stop(self)
+    }
+
+    fn last_lines(&self) -> String {
+        Daemon::last_lines(self)
     }
 }

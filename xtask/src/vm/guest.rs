@@ -1,6 +1,5 @@
 //! The virtual machine while it runs.
 
-use super::daemon::Daemon;
 use super::rig;
 use super::scenario::Scenario;
 use super::verbs;
@@ -23,10 +22,20 @@ const START: Duration = Duration::from_secs(60);
 /// How many of its last lines a failure repeats.
 const LINES_KEPT: usize = 30;
 
-/// Boots the guest, has it play the scenario, prints its lines, and does to the daemon what it asks for.
-pub(super) fn run(scenario: &Scenario, folder: &Path, daemon: &mut Daemon) -> Result {
+/// What serves the guest.
+pub(super) trait Host {
+    /// Does what the guest requests: `kill`.
+    fn act(&mut self, request: &str) -> Result;
+    /// Ends it in order, which has to succeed.
+    fn stop(&mut self) -> Result;
+    /// The end of what it has logged.
+    fn last_lines(&self) -> String;
+}
+
+/// Boots the guest, has it play the scenario, prints its lines, and has the host do what it requests.
+pub(super) fn run(scenario: &Scenario, program: &Path, folder: &Path, host: &mut dyn Host) -> Result {
     let fault = |error: io::Error| format!("{}: {error}", folder.display());
-    let initrd = initrd(scenario, daemon.program(), folder).map_err(fault)?;
+    let initrd = initrd(scenario, program, folder).map_err(fault)?;
     let capture = scenario.is_captured.then(|| capture(folder));
     let guest = Guest::boot(initrd.path(), capture.as_deref())?;
     let mut log = File::create(folder.join("guest.log")).map_err(fault)?;
@@ -40,7 +49,7 @@ pub(super) fn run(scenario: &Scenario, folder: &Path, daemon: &mut Daemon) -> Re
                 return Err(after("the guest ended and did not say how", &last));
             }
         };
-        match Word::parse(&line)? {
+        match Word::parse(&line) {
             None => {
                 println!("{line}");
                 writeln!(log, "{line}").map_err(fault)?;
@@ -49,8 +58,9 @@ pub(super) fn run(scenario: &Scenario, folder: &Path, daemon: &mut Daemon) -> Re
                 }
                 last.push_back(line);
             }
-            Some(Word::Kill) => daemon.kill()?,
-            Some(Word::Serve) => daemon.serve()?,
+            Some(Word::Request(request)) => {
+                host.act(request).map_err(|reason| format!("`host {request}`: {reason}"))?;
+            }
             Some(Word::Passed) => return Ok(()),
             Some(Word::Failed) => return Err(after("the guest's script failed", &last)),
         }
@@ -64,27 +74,22 @@ pub(super) fn capture(folder: &Path) -> PathBuf {
 
 /// What the guest says to us rather than to the reader.
 #[derive(Debug, PartialEq, Eq)]
-enum Word {
-    /// The daemon shall be killed.
-    Kill,
-    /// It shall serve again.
-    Serve,
+enum Word<'a> {
+    /// What serves it shall do something.
+    Request(&'a str),
     /// The script has come to its end.
     Passed,
     /// It has not.
     Failed,
 }
 
-impl Word {
-    fn parse(line: &str) -> Result<Option<Self>> {
-        match line.strip_prefix("host: ") {
-            None => Ok(None),
-            Some("kill") => Ok(Some(Self::Kill)),
-            Some("serve") => Ok(Some(Self::Serve)),
-            Some("passed") => Ok(Some(Self::Passed)),
-            Some("failed") => Ok(Some(Self::Failed)),
-            Some(word) => Err(format!("the guest asks the host for what it does not know: {word}")),
-        }
+impl<'a> Word<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        Some(match line.strip_prefix("host: ")? {
+            "passed" => Self::Passed,
+            "failed" => Self::Failed,
+            request => Self::Request(request),
+        })
     }
 }
 
@@ -178,11 +183,10 @@ mod tests {
 
     #[test]
     fn only_words_of_the_host_are_taken_from_the_guest_s_lines() {
-        assert_eq!(Word::parse("host: kill"), Ok(Some(Word::Kill)));
-        assert_eq!(Word::parse("host: passed"), Ok(Some(Word::Passed)));
-        assert!(Word::parse("host: killed").is_err());
+        assert_eq!(Word::parse("host: kill"), Some(Word::Request("kill")));
+        assert_eq!(Word::parse("host: passed"), Some(Word::Passed));
         for line in ["", "kill", " host: kill", "-- the host: kill"] {
-            assert_eq!(Word::parse(line), Ok(None), "{line}");
+            assert_eq!(Word::parse(line), None, "{line}");
         }
     }
 

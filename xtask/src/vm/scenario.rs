@@ -24,6 +24,8 @@ pub(super) struct Scenario {
     pub is_captured: bool,
     /// The daemon that is used is one in the guest.
     pub is_inside: bool,
+    /// Two gateways that share an image on Ceph serve it, in place of one daemon.
+    pub is_shared: bool,
 }
 
 /// Who plays a scenario. Each includes those before it.
@@ -67,6 +69,12 @@ const SCENARIOS: &[Scenario] = &[
     // The daemon in the guest, with two portals as paths of different worth: dm-multipath with ALUA follows their states, by the
     // administrator's command and by SET TARGET PORT GROUPS, and a portal is drained under a load.
     verbs::ALUA,
+    // Two gateways that share an image on Ceph, under dm-multipath with ALUA: each dies, hangs and is cut off under a file system.
+    Scenario {
+        limit: Duration::from_secs(900),
+        is_shared: true,
+        ..scenario("gateways", include_str!("../../vm/gateways.sh"))
+    },
     // The daemon in the guest, on RoCE in software: iSER, and the data is read over TCP then.
     verbs::ISER,
     // The same with SRP.
@@ -106,6 +114,7 @@ pub(super) const fn scenario(name: &'static str, script: &'static str) -> Scenar
         played: Played::Soak,
         is_captured: false,
         is_inside: false,
+        is_shared: false,
     }
 }
 

@@ -1,7 +1,7 @@
-//! A Ceph of one monitor and one OSD on loopback.
+//! A Ceph of one monitor and one OSD, on loopback by default.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "every test crate uses its own part of this")]
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,37 +22,36 @@ pub struct Ceph {
 impl Ceph {
     /// Starts it, with all data in memory; it is up, and has a pool.
     pub fn start() -> Ceph {
-        Ceph::on("memstore", false)
+        Ceph::on("memstore", false, Ipv4Addr::LOCALHOST)
     }
 
     /// The same, whose clients need a key.
     pub fn guarded() -> Ceph {
-        Ceph::on("memstore", true)
+        Ceph::on("memstore", true, Ipv4Addr::LOCALHOST)
     }
 
     /// The same, with data that survives its OSD.
     pub fn lasting() -> Ceph {
-        Ceph::on("bluestore", false)
+        Ceph::lasting_at(Ipv4Addr::LOCALHOST)
     }
 
-    fn on(store: &str, is_guarded: bool) -> Ceph {
+    /// The same at an address that others reach.
+    pub fn lasting_at(address: Ipv4Addr) -> Ceph {
+        Ceph::on("bluestore", false, address)
+    }
+
+    fn on(store: &str, is_guarded: bool, address: Ipv4Addr) -> Ceph {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let fsid = read("/proc/sys/kernel/random/uuid");
-        let port = free_port();
-        std::fs::write(
-            folder.path().join("ceph.conf"),
-            configuration(&folder, &fsid, port, store, is_guarded),
-        )
-        .expect("written");
+        let monitor = SocketAddrV4::new(address, free_port(address));
+        let text = configuration(&folder, &fsid, monitor, store, is_guarded);
+        std::fs::write(folder.path().join("ceph.conf"), text).expect("written");
         for name in ["mon", "osd.0", "run"] {
             std::fs::create_dir(folder.path().join(name)).expect("made");
         }
         let monitors = folder.path().join("monmap");
         let monitors = monitors.to_str().expect("UTF-8");
-        tool(
-            "monmaptool",
-            &["--create", "--add", "a", &format!("127.0.0.1:{port}"), "--fsid", &fsid, monitors],
-        );
+        tool("monmaptool", &["--create", "--add", "a", &monitor.to_string(), "--fsid", &fsid, monitors]);
         let conf = folder.path().join("ceph.conf");
         let conf = conf.to_str().expect("UTF-8");
         let keys = folder.path().join("keys");
@@ -163,15 +162,22 @@ fn make_keys(folder: &TempDir, keys: &str) {
     tool("ceph-authtool", &[keys, "--import-keyring", &admin]);
 }
 
-fn configuration(folder: &TempDir, fsid: &str, port: u16, store: &str, is_guarded: bool) -> String {
+fn configuration(
+    folder: &TempDir,
+    fsid: &str,
+    monitor: SocketAddrV4,
+    store: &str,
+    is_guarded: bool,
+) -> String {
     let method = if is_guarded { "cephx" } else { "none" };
+    let address = monitor.ip();
     let folder = folder.path().display();
     format!(
         "[global]
 fsid = {fsid}
-mon host = 127.0.0.1:{port}
-public addr = 127.0.0.1
-cluster addr = 127.0.0.1
+mon host = {monitor}
+public addr = {address}
+cluster addr = {address}
 auth cluster required = {method}
 auth service required = {method}
 auth client required = {method}
@@ -226,7 +232,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(path).expect(path).trim().to_owned()
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+fn free_port(address: Ipv4Addr) -> u16 {
+    let listener = TcpListener::bind((address, 0)).expect("a port");
     listener.local_addr().expect("its address").port()
 }

@@ -34,7 +34,7 @@ const MODULES: [&str; 21] = [
 ];
 
 /// Programs that need libraries, where they are in their packages and in the guest.
-const PROGRAMS: [(&str, &str); 18] = [
+const PROGRAMS: [(&str, &str); 19] = [
     ("bin/kmod", "sbin/modprobe"),
     ("sbin/iscsid", "sbin/iscsid"),
     ("sbin/iscsiadm", "sbin/iscsiadm"),
@@ -50,6 +50,7 @@ const PROGRAMS: [(&str, &str); 18] = [
     ("usr/sbin/smartctl", "sbin/smartctl"),
     ("usr/bin/sg_logs", "sbin/sg_logs"),
     ("usr/bin/sg_modes", "sbin/sg_modes"),
+    ("usr/bin/sg_persist", "sbin/sg_persist"),
     ("usr/bin/sg_rtpg", "sbin/sg_rtpg"),
     ("usr/bin/sg_stpg", "sbin/sg_stpg"),
     ("usr/bin/sg_turs", "sbin/sg_turs"),

@@ -1,0 +1,149 @@
+//! Two gateways that share an image on Ceph, each on a network of its own: one link to the guest, one to the cluster.
+
+use super::daemon::Daemon;
+use super::guest::Host;
+use crate::command::{Result, administration, succeed};
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+#[allow(clippy::expect_used, clippy::panic, reason = "a test's")]
+#[path = "../../../crates/store/tests/support/ceph.rs"]
+mod ceph;
+
+use ceph::{Ceph, POOL};
+
+/// Where the cluster is, from everywhere. All is of the range for benchmarks (RFC 2544 appendix C.2.2), which the guest reaches through
+/// the host.
+const CLUSTER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const RANGE: &str = "198.18.0.0/15";
+const GUESTS: &str = "192.0.2.0/24";
+
+const NAMES: [&str; 2] = ["a", "b"];
+const IMAGE: &str = "disk";
+const IMAGE_BYTES: u64 = 256 << 20;
+
+/// The cluster with its gateways.
+pub(super) struct Gateways {
+    ceph: Ceph,
+    gateways: [Daemon; 2],
+}
+
+impl Gateways {
+    /// Starts them; what they log lies in this folder.
+    pub(super) fn serve(program: &Path, folder: &Path) -> Result<Self> {
+        // Names of networks lie there, and those of this scenario alone.
+        succeed(administration("mount").args(["-t", "tmpfs", "tmpfs", "/run"]))?;
+        fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| error.to_string())?;
+        ip(&format!("address add {CLUSTER}/32 dev lo"))?;
+        // What is sent to one that is cut off is lost, as on a network, and not refused.
+        ip(&format!("route add blackhole {RANGE}"))?;
+        let ceph = Ceph::lasting_at(CLUSTER);
+        ceph.create(IMAGE, IMAGE_BYTES);
+        let mut gateways = Self { gateways: NAMES.map(|name| daemon(program, folder, name)), ceph };
+        for (gateway, number) in (1..).zip(NAMES) {
+            link_up(number, gateway)?;
+            let text = configuration(number, gateway, &gateways.ceph.conf());
+            let fault = |error: io::Error| format!("{}: {error}", folder.display());
+            fs::write(folder.join(format!("{number}.toml")), text).map_err(fault)?;
+        }
+        gateways.gateways.iter_mut().try_for_each(Daemon::serve)?;
+        Ok(gateways)
+    }
+
+    fn gateway(&mut self, name: &str) -> Result<&mut Daemon> {
+        let place = NAMES.iter().position(|known| *known == name);
+        place.map(|place| &mut self.gateways[place]).ok_or_else(|| format!("there is no gateway {name}"))
+    }
+}
+
+impl Host for Gateways {
+    fn act(&mut self, request: &str) -> Result {
+        let words: Vec<&str> = request.split(' ').collect();
+        match words[..] {
+            ["kill", "osd"] => self.ceph.kill_osd(),
+            ["serve", "osd"] => self.ceph.start_osd(),
+            ["kill", name] => self.gateway(name)?.kill()?,
+            ["stop", name] => self.gateway(name)?.stop()?,
+            ["serve", name] => self.gateway(name)?.serve()?,
+            ["freeze", name] => self.gateway(name)?.signal("STOP")?,
+            ["continue", name] => self.gateway(name)?.signal("CONT")?,
+            // Guests or cluster, as the links' names have it.
+            ["cut", side, name] => ip(&format!("link set {side}-{name} down"))?,
+            ["mend", side, name] => ip(&format!("link set {side}-{name} up"))?,
+            _ => return Err("there is no such request".into()),
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result {
+        self.gateways.iter_mut().try_for_each(Daemon::stop)
+    }
+
+    fn last_lines(&self) -> String {
+        let logs = NAMES.iter().zip(&self.gateways);
+        logs.map(|(name, gateway)| format!("gateway {name}:\n{}\n", gateway.last_lines())).collect()
+    }
+}
+
+/// Makes the network of a gateway: this machine is 198.18.N.1 to it, and it is 198.18.N.2 to the guest.
+fn link_up(name: &str, number: u8) -> Result {
+    let back = number + 100;
+    [
+        format!("netns add {name}"),
+        format!("-n {name} link set lo up"),
+        format!("link add guests-{name} type veth peer name guests netns {name}"),
+        format!("address add 198.18.{number}.1/30 dev guests-{name}"),
+        format!("link set guests-{name} up"),
+        format!("-n {name} address add 198.18.{number}.2/30 dev guests"),
+        format!("-n {name} link set guests up"),
+        format!("-n {name} route add {GUESTS} via 198.18.{number}.1"),
+        format!("link add cluster-{name} type veth peer name cluster netns {name}"),
+        format!("address add 198.18.{back}.1/30 dev cluster-{name}"),
+        format!("link set cluster-{name} up"),
+        format!("-n {name} address add 198.18.{back}.2/30 dev cluster"),
+        format!("-n {name} link set cluster up"),
+        format!("-n {name} route add {CLUSTER} via 198.18.{back}.1"),
+    ]
+    .iter()
+    .try_for_each(|line| ip(line))
+}
+
+fn ip(line: &str) -> Result {
+    succeed(administration("ip").args(line.split(' ')))
+}
+
+fn daemon(program: &Path, folder: &Path, name: &str) -> Daemon {
+    let file = folder.join(format!("{name}.toml")).display().to_string();
+    let program = program.display().to_string();
+    let line = ["ip", "netns", "exec", name, &program, "serve", "--config", &file];
+    Daemon::new(line.map(String::from).to_vec(), folder.join(format!("{name}.log")))
+}
+
+/// As docs/cluster.md has it.
+fn configuration(name: &str, number: u8, conf: &str) -> String {
+    format!(
+        "admin = \"none\"
+
+[cluster]
+name = \"disks\"
+gateway = \"{name}\"
+pool = \"{POOL}\"
+conf = \"{conf}\"
+
+[[portal]]
+listen = \"198.18.{number}.2:3260\"
+group = {number}
+
+[[lun]]
+name = \"disk\"
+rbd = \"{POOL}/{IMAGE}\"
+conf = \"{conf}\"
+access = \"one\"
+
+[[target]]
+name = \"iqn.2026-11.io.lunette:disk\"
+"
+    )
+}
