@@ -132,7 +132,7 @@ struct Above {
     commands: Vec<(Command, u32)>,
     functions: Vec<proto::services::FunctionId>,
     /// Tasks whose places are in use.
-    lent: Vec<TaskId>,
+    in_flight: Vec<TaskId>,
     /// The session ends, which was not reported yet.
     leaves: bool,
     gone: bool,
@@ -148,15 +148,15 @@ impl Layer<Target> for Above {
         match event {
             Up::Command(command) => {
                 assert!(command.task.slot < DEPTH * 2 && command.unsolicited_bytes == 0);
-                let is_in_use = self.lent.iter().any(|task| task.slot == command.task.slot);
+                let is_in_use = self.in_flight.iter().any(|task| task.slot == command.task.slot);
                 assert!(!is_in_use, "a slot is kept as long as its places");
                 self.commands.push((command, 0));
             }
             Up::Function { id, .. } => self.functions.push(id),
             Up::Gone { .. } => self.gone = true,
             Up::Fetched(task) | Up::Pushed(task) => {
-                let at = self.lent.iter().position(|other| *other == task);
-                self.lent.swap_remove(at.expect("places come back once"));
+                let at = self.in_flight.iter().position(|other| *other == task);
+                self.in_flight.swap_remove(at.expect("places come back once"));
             }
             Up::Leaving => self.leaves = true,
             Up::Ready(_) | Up::Refused { .. } | Up::Terminated { .. } => {}
@@ -191,14 +191,14 @@ impl Layer<Target> for Above {
             0 if moved == 0 => {
                 let len = command.write_bytes.min(300);
                 machine.down(now, Down::Fetch { task, at: 0, into: place(len) });
-                self.lent.push(task);
+                self.in_flight.push(task);
                 self.commands.insert(0, (command, 1));
             }
             4 if moved == 0 => {
                 let from = place(command.read_bytes.min(300));
                 let end = (what & 0x10 != 0).then_some(ending);
                 machine.down(now, Down::Push { task, at: 0, from, end });
-                self.lent.push(task);
+                self.in_flight.push(task);
                 self.commands.insert(0, (command, 1));
             }
             8 => machine.down(now, Down::Abort { task }),

@@ -65,7 +65,7 @@ pub struct Above {
     /// Data-out that has arrived.
     fetched: Vec<(TaskId, u32)>,
     /// Tasks whose places are in use, where data moves by RDMA.
-    lent: Vec<TaskId>,
+    in_flight: Vec<TaskId>,
 }
 
 impl Above {
@@ -90,7 +90,7 @@ impl Above {
                     self.fetched(task, machine, now);
                 }
                 Up::FetchFailed { task, .. } => {
-                    self.lent.retain(|other| *other != task);
+                    self.in_flight.retain(|other| *other != task);
                     self.commands.retain(|command| command.task != task);
                 }
                 Up::Pushed(task) => {
@@ -114,14 +114,14 @@ impl Above {
     /// The places of a task are free.
     fn comes_back<M: Machine>(&mut self, task: TaskId) {
         if M::RDMA {
-            let at = self.lent.iter().position(|other| *other == task);
-            self.lent.swap_remove(at.expect("places come back once"));
+            let at = self.in_flight.iter().position(|other| *other == task);
+            self.in_flight.swap_remove(at.expect("places come back once"));
         }
     }
 
     /// Whether only tasks that are not over have places in use.
     pub fn has_all_back(&self) -> bool {
-        self.lent.iter().all(|task| self.commands.iter().any(|command| command.task == *task))
+        self.in_flight.iter().all(|task| self.commands.iter().any(|command| command.task == *task))
     }
 
     fn begin<M: Machine>(&mut self, command: &Command, machine: &mut M, now: Time) {
@@ -134,7 +134,7 @@ impl Above {
         } else if command.read_bytes > 0 && !refuses {
             let len = command.read_bytes.min(FETCH_BYTES_MAX);
             let end = Some(ending(command));
-            self.lent.extend(M::RDMA.then_some(command.task));
+            self.in_flight.extend(M::RDMA.then_some(command.task));
             machine.down(now, Down::Push { task: command.task, at: 0, from: place(len), end });
         } else if command.unsolicited_bytes > 0 || self.manners & 4 == 0 {
             self.end(command, machine, now);
@@ -147,7 +147,7 @@ impl Above {
         let into = place(left.min(FETCH_BYTES_MAX).max(least));
         self.fetched.retain(|(task, _)| *task != command.task);
         self.fetched.push((command.task, at + into.len()));
-        self.lent.extend(M::RDMA.then_some(command.task));
+        self.in_flight.extend(M::RDMA.then_some(command.task));
         machine.down(now, Down::Fetch { task: command.task, at, into });
     }
 

@@ -32,7 +32,7 @@ const CONNECTION_TIME: Duration = Duration::from_secs(5);
 /// The pause between two connections, so that clients in a loop take a small share of a core only.
 const PACE: Duration = Duration::from_millis(5);
 /// The pause after a connection could not be accepted, for instance because no descriptor was free.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
+const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 /// Bytes of a request's head.
 const HEAD_MAX: usize = 8 << 10;
 /// Header fields of a request.
@@ -206,7 +206,7 @@ where
             }
             Err(error) => {
                 tracing::debug!(%error, "an admin connection could not be accepted");
-                tokio::time::sleep(ACCEPT_AGAIN).await;
+                tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Results for people and for programs, and the live display of a run.
 
 pub mod csv;
+pub mod display;
 pub mod human;
 pub mod json;
-pub mod live;
 
 use crate::job::{Job, Rw, Style};
 use config::format_size;

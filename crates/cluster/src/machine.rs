@@ -48,20 +48,20 @@ pub enum Action {
     /// The unit is still another gateway's, with this state of the unit by now.
     Adopt {
         /// As it was last kept.
-        kept: Vec<u8>,
+        saved: Vec<u8>,
     },
     /// The unit's ports become active, with this state of the unit.
     Activate {
         /// As it was last kept.
-        kept: Vec<u8>,
+        saved: Vec<u8>,
     },
     /// They go to standby; applied when nothing that came by them can reach the medium.
     Deactivate {
         /// The unit is another gateway's already: its sessions have nothing to wait for.
         lost: bool,
     },
-    /// The answer to [`Machine::keep`]: whether it is durable.
-    Kept(bool),
+    /// The answer to [`Machine::save`]: whether it is durable.
+    Saved(bool),
 }
 
 /// Why the object was not replaced.
@@ -149,7 +149,7 @@ pub struct Machine {
     out: VecDeque<Action>,
     /// What is to be written, whatever the stage.
     plan: Option<Record>,
-    keep: Option<Vec<u8>>,
+    save: Option<Vec<u8>>,
     /// What the home in standby knows.
     adopted: Option<Vec<u8>>,
     /// It is to be no candidate, as its daemon ends or is drained.
@@ -186,7 +186,7 @@ impl Machine {
             applying: 0,
             out: VecDeque::new(),
             plan: None,
-            keep: None,
+            save: None,
             adopted: None,
             withdrawn: false,
             wanted: false,
@@ -204,9 +204,9 @@ impl Machine {
         if let Some(action) = self.out.pop_front() {
             return Some(action);
         }
-        if self.keep.is_some() && !self.stage.is_holder() {
-            self.keep = None;
-            return Some(Action::Kept(false));
+        if self.save.is_some() && !self.stage.is_holder() {
+            self.save = None;
+            return Some(Action::Saved(false));
         }
         if self.is_calling {
             return None;
@@ -301,9 +301,9 @@ impl Machine {
         self.fault = None;
         self.written = now;
         let Some(record) = written else { return };
-        if self.keep.as_ref().is_some_and(|keep| self.stage.is_holder() && *keep == record.kept) {
-            self.keep = None;
-            self.out.push_back(Action::Kept(true));
+        if self.save.as_ref().is_some_and(|save| self.stage.is_holder() && *save == record.saved) {
+            self.save = None;
+            self.out.push_back(Action::Saved(true));
         }
         self.see(now, Some(version), record);
         self.due = now.saturating_add(self.interval);
@@ -316,7 +316,7 @@ impl Machine {
                 self.stage = Stage::Activating;
                 self.wanted = false;
                 (self.refused, self.adopted) = (None, None);
-                self.apply(Action::Activate { kept: self.record().kept.clone() });
+                self.apply(Action::Activate { saved: self.record().saved.clone() });
             }
             Stage::Releasing => {
                 self.stage = Stage::Standby;
@@ -385,12 +385,12 @@ impl Machine {
         };
     }
 
-    /// The active unit's state has changed to this, which has to survive this gateway. [`Action::Kept`] answers.
-    pub fn keep(&mut self, state: Vec<u8>) {
+    /// The active unit's state has changed to this, which has to survive this gateway. [`Action::Saved`] answers.
+    pub fn save(&mut self, state: Vec<u8>) {
         if self.stage.is_holder() {
-            self.keep = Some(state);
+            self.save = Some(state);
         } else {
-            self.out.push_back(Action::Kept(false));
+            self.out.push_back(Action::Saved(false));
         }
     }
 
@@ -456,7 +456,7 @@ impl Machine {
             self.apply(Action::Deactivate { lost: false });
             return self.out.pop_front();
         }
-        let is_due = self.is_stale || self.keep.is_some() || now >= self.due;
+        let is_due = self.is_stale || self.save.is_some() || now >= self.due;
         if is_due { self.replace_as_holder(self.record().clone()) } else { None }
     }
 
@@ -466,8 +466,8 @@ impl Machine {
             return self.call(Action::Read);
         }
         record.beat = record.beat.wrapping_add(1);
-        if let Some(keep) = &self.keep {
-            record.kept.clone_from(keep);
+        if let Some(save) = &self.save {
+            record.saved.clone_from(save);
         }
         self.replace(record)
     }
@@ -521,11 +521,11 @@ impl Machine {
 
     /// Has the home know what another gateway has kept.
     fn adopt(&mut self) {
-        let kept = &self.record().kept;
-        if self.adopted.as_ref() != Some(kept) {
-            let kept = kept.clone();
-            self.adopted = Some(kept.clone());
-            self.apply(Action::Adopt { kept });
+        let saved = &self.record().saved;
+        if self.adopted.as_ref() != Some(saved) {
+            let saved = saved.clone();
+            self.adopted = Some(saved.clone());
+            self.apply(Action::Adopt { saved });
         }
     }
 
@@ -557,8 +557,8 @@ impl Machine {
 
     /// The unit is another gateway's, or this one was shut out.
     fn lose(&mut self) {
-        if self.keep.take().is_some() {
-            self.out.push_back(Action::Kept(false));
+        if self.save.take().is_some() {
+            self.out.push_back(Action::Saved(false));
         }
         match self.stage {
             Stage::Activating | Stage::Active | Stage::Leaving => {
@@ -588,7 +588,7 @@ impl Machine {
             fence: Vec::new(),
             next: None,
             gateways: std::collections::BTreeMap::new(),
-            kept: Vec::new(),
+            saved: Vec::new(),
         };
         self.seen.as_ref().map_or(&NONE, |seen| &seen.record)
     }

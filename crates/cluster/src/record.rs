@@ -21,7 +21,7 @@ pub struct Record {
     pub gateways: BTreeMap<String, Vec<Port>>,
     /// The unit's own state: reservations, mode parameters.
     #[serde(with = "hex")]
-    pub kept: Vec<u8>,
+    pub saved: Vec<u8>,
 }
 
 /// A gateway, and the client by which it has the medium.
@@ -170,7 +170,7 @@ mod tests {
             fence: vec!["127.0.0.1:0/6".into()],
             next: Some("b".into()),
             gateways: [("a".into(), vec![port(1, 1)])].into(),
-            kept: vec![0, 0x7f, 0xff],
+            saved: vec![0, 0x7f, 0xff],
         };
         assert_eq!(Record::decode(&record.encode()), Ok(record));
     }
@@ -183,7 +183,7 @@ mod tests {
         }
         let odd = String::from_utf8(Record::default().encode())
             .expect("text")
-            .replace("\"kept\":\"\"", "\"kept\":\"0\"");
+            .replace("\"saved\":\"\"", "\"saved\":\"0\"");
         assert!(Record::decode(odd.as_bytes()).is_err());
     }
 

@@ -90,7 +90,7 @@ struct Gateway {
     cut_until: u64,
     is_active: bool,
     epoch: u64,
-    kept: BTreeSet<u16>,
+    saved: BTreeSet<u16>,
     /// What was acknowledged before it was durable, and what waits for it.
     keeping: Option<u16>,
     in_flight: u32,
@@ -179,7 +179,7 @@ impl World {
             cut_until: 0,
             is_active: false,
             epoch: 0,
-            kept: BTreeSet::new(),
+            saved: BTreeSet::new(),
             keeping: None,
             in_flight: 0,
             asked: VecDeque::new(),
@@ -291,17 +291,17 @@ impl World {
         while let Some(action) = self.gateways[index].machine.next(now) {
             match action {
                 Action::Adopt { .. } => self.ask(index, Ask::Adopt),
-                Action::Activate { kept } => {
+                Action::Activate { saved } => {
                     let epoch = self.gateways[index].machine.status().record.epoch;
-                    self.ask(index, Ask::Activate(kept, epoch));
+                    self.ask(index, Ask::Activate(saved, epoch));
                 }
                 Action::Deactivate { lost: _ } => self.ask(index, Ask::Deactivate),
-                Action::Kept(ok) => {
+                Action::Saved(ok) => {
                     let gateway = &mut self.gateways[index];
                     if let Some(id) = gateway.keeping.take()
                         && ok
                     {
-                        gateway.kept.insert(id);
+                        gateway.saved.insert(id);
                         self.promised.insert(id);
                     }
                     self.check_promises(index);
@@ -347,8 +347,8 @@ impl World {
                 return self.settle(index);
             }
             Some(Ask::Adopt) => {}
-            Some(Ask::Activate(kept, epoch)) => {
-                (gateway.is_active, gateway.kept, gateway.epoch) = (true, ids(&kept), epoch);
+            Some(Ask::Activate(saved, epoch)) => {
+                (gateway.is_active, gateway.saved, gateway.epoch) = (true, ids(&saved), epoch);
                 self.check_promises(index);
             }
         }
@@ -405,7 +405,7 @@ impl World {
             | Action::Adopt { .. }
             | Action::Activate { .. }
             | Action::Deactivate { .. }
-            | Action::Kept(_) => {
+            | Action::Saved(_) => {
                 unreachable!("no calls to the cluster")
             }
         };
@@ -482,12 +482,12 @@ impl World {
         if gateway.keeping.is_none() && self.rng.u32(..5) == 0 {
             let id = self.next_id;
             self.next_id += 1;
-            let all = gateway.kept.iter().copied().chain([id]).flat_map(u16::to_be_bytes).collect();
+            let all = gateway.saved.iter().copied().chain([id]).flat_map(u16::to_be_bytes).collect();
             gateway.keeping = Some(id);
-            gateway.machine.keep(all);
+            gateway.machine.save(all);
             if self.mutant == Mutant::AcknowledgedEarly {
                 self.promised.insert(id);
-                self.gateways[index].kept.insert(id);
+                self.gateways[index].saved.insert(id);
             }
             self.turn(index);
         }
@@ -525,7 +525,7 @@ impl World {
         let newest = self.object.as_ref().map_or(0, |(_, record)| record.epoch);
         let gateway = &self.gateways[index];
         let is_current = gateway.is_active && gateway.epoch == newest;
-        if is_current && let Some(lost) = self.promised.difference(&gateway.kept).next().copied() {
+        if is_current && let Some(lost) = self.promised.difference(&gateway.saved).next().copied() {
             self.find(|| format!("{lost} was acknowledged, and g{index} does not know it"));
         }
     }
@@ -545,8 +545,8 @@ impl World {
     }
 }
 
-fn ids(kept: &[u8]) -> BTreeSet<u16> {
-    kept.chunks(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect()
+fn ids(saved: &[u8]) -> BTreeSet<u16> {
+    saved.chunks(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect()
 }
 
 /// What goes wrong now and then, until a time.

@@ -55,7 +55,7 @@ impl Checked {
         let shown = show::file(raw, &config, &machine.base, Secrets::Hidden);
         let text = match file {
             Some((_, text)) => text.to_owned(),
-            None => show::file(raw, &config, &machine.base, Secrets::Kept),
+            None => show::file(raw, &config, &machine.base, Secrets::Shown),
         };
         let identity = Origin::of(raw, file.map(|(path, _)| path));
         Checked { config, text, shown, warnings: questions.warnings(), identity }

@@ -103,9 +103,9 @@ fn leaving(old: &Config, new: &Config) -> Vec<StepOfChange> {
     }
     for target in &old.targets {
         let Some(after) = find_target(new, &target.name) else { continue };
-        let kept = shown(new, after);
+        let still_shown = shown(new, after);
         for name in shown(old, target) {
-            if !kept.contains(name) || !survives(old, new, name) {
+            if !still_shown.contains(name) || !survives(old, new, name) {
                 steps.push(StepOfChange::Hide { target: target.name.clone(), lun: name.into() });
             }
         }
@@ -247,8 +247,11 @@ fn counted_addresses(config: &Config) -> Vec<(SocketAddr, usize)> {
     all.iter().enumerate().map(|(index, portal)| (portal.listen, before(index, portal.listen))).collect()
 }
 
-fn without(all: &[(SocketAddr, usize)], kept: &[(SocketAddr, usize)]) -> impl Iterator<Item = SocketAddr> {
-    all.iter().filter(|key| !kept.contains(key)).map(|(address, _)| *address)
+fn without(
+    all: &[(SocketAddr, usize)],
+    still_shown: &[(SocketAddr, usize)],
+) -> impl Iterator<Item = SocketAddr> {
+    all.iter().filter(|key| !still_shown.contains(key)).map(|(address, _)| *address)
 }
 
 fn find_lun<'a>(config: &'a Config, name: &str) -> Option<&'a Lun> {

@@ -114,8 +114,8 @@ impl Edit {
             }
             (Subject::Target(name), Action::Remove) => {
                 let (mut targets, index) = find_target(document.as_table_mut(), name)?;
-                let kept = targets.remove(index);
-                restore_comment(&mut document, kept);
+                let comment = targets.remove(index);
+                restore_comment(&mut document, comment);
             }
             (Subject::Group { target, name }, Action::Add { settings, .. }) => {
                 let (mut targets, index) = find_target(document.as_table_mut(), target)?;
@@ -321,8 +321,8 @@ fn remove_lun(document: &mut DocumentMut, name: &str) -> Result<(), EditError> {
             set_key(luns.get_mut(later), "name", name.as_str().into());
         }
     }
-    let kept = luns.remove(index);
-    restore_comment(document, kept);
+    let comment = luns.remove(index);
+    restore_comment(document, comment);
     let Some(mut targets) = Tables::at(document.as_table_mut(), "target") else { return Ok(()) };
     let is_only = targets.len() == 1;
     for target in 0..targets.len() {
@@ -376,10 +376,10 @@ fn find<'a>(tables: Option<Tables<'a>>, name: &str, kind: &str) -> Result<(Table
 }
 
 /// A table's comment that is not its own, when nothing follows that it could stay above.
-fn restore_comment(document: &mut DocumentMut, kept: Option<String>) {
-    if let Some(kept) = kept {
+fn restore_comment(document: &mut DocumentMut, comment: Option<String>) {
+    if let Some(comment) = comment {
         let trailing = document.trailing().as_str().unwrap_or_default().to_owned();
-        document.set_trailing(trailing + "\n" + &kept);
+        document.set_trailing(trailing + "\n" + &comment);
     }
 }
 

@@ -26,8 +26,8 @@ impl Network {
             IpAddr::V6(v6) => (v6.to_bits(), 128),
         };
         let ((net, net_width), (host, host_width)) = (bits(self.address), bits(address));
-        let kept = u32::from(self.prefix).min(128);
-        let mask = if kept == 0 { 0 } else { u128::MAX << (128 - kept) };
+        let bits = u32::from(self.prefix).min(128);
+        let mask = if bits == 0 { 0 } else { u128::MAX << (128 - bits) };
         net_width == host_width && net & mask == host & mask
     }
 }

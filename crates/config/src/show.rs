@@ -14,7 +14,7 @@ const HIDDEN: &str = "...";
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Secrets {
     /// As they were given.
-    Kept,
+    Shown,
     /// Left out, as in messages.
     Hidden,
 }
@@ -150,7 +150,7 @@ fn lun(table: &mut Table, raw: &RawLun, store: &StoreSpec, secrets: Secrets) {
     }
     if let Some(at) = url {
         let shown = match secrets {
-            Secrets::Kept => at.value.clone(),
+            Secrets::Shown => at.value.clone(),
             Secrets::Hidden => redact(&at.value),
         };
         table.insert("url", item(shown));
@@ -205,7 +205,7 @@ fn target(table: &mut Table, target: &RawTarget, base: &Path, secrets: Secrets) 
 fn chap(table: &mut Table, chap: &RawChap, base: &Path, secrets: Secrets) {
     let secret = |table: &mut Table, key, at: &Text| {
         if let Some(at) = at {
-            table.insert(key, item(if secrets == Secrets::Kept { at.value.as_str() } else { HIDDEN }));
+            table.insert(key, item(if secrets == Secrets::Shown { at.value.as_str() } else { HIDDEN }));
         }
     };
     text(table, "user", &chap.user);

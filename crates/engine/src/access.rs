@@ -448,12 +448,12 @@ mod tests {
         let here = "192.0.2.9:9";
         assert_eq!(admit(0xb, here, false), Ok(false));
         let why = |refused: Result<bool, (RejectReason, String)>| refused.expect_err("refused");
-        let (reason, words) = why(admit(0xc, here, false));
-        assert!(reason == RejectReason::UNABLE_TO_ESTABLISH && words.contains("asks for CHAP"), "{words}");
-        let (_, words) = why(admit(0xb00, here, false));
+        let (reason, text) = why(admit(0xc, here, false));
+        assert!(reason == RejectReason::UNABLE_TO_ESTABLISH && text.contains("asks for CHAP"), "{text}");
+        let (_, text) = why(admit(0xb00, here, false));
         let port = srp::login::port_name(&0xb00_u128.to_be_bytes());
         let target = &directory.config.targets[1].name;
-        assert_eq!(words, format!("no group of the target matches (initiator {port}, target {target})"));
+        assert_eq!(text, format!("no group of the target matches (initiator {port}, target {target})"));
         assert!(why(admit(0xb, "203.0.113.1:9", false)).1.starts_with("no group of the target matches"));
         for serial in 1..=CHANNELS_MAX as u64 {
             let initiator = srp::login::port_name(&0xb_u128.to_be_bytes());

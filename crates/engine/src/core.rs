@@ -351,8 +351,8 @@ impl<I: Io> Core<I> {
             }
             kind::DEVICE => self.device_ready(index),
             kind::ASKED => self.asked(index as usize),
-            kind::FRAMES => self.frames_came(index),
-            kind::ROOM => self.room_came(index),
+            kind::FRAMES => self.frames_arrived(index),
+            kind::ROOM => self.send_room_freed(index),
             other => unreachable!("a completion of kind {other}"),
         }
     }
@@ -464,7 +464,7 @@ impl<I: Io> Core<I> {
     #[inline(never)]
     fn tick(&mut self, now: Time) {
         self.next_tick = now.after(TICK);
-        self.accept_again(now);
+        self.retry_accepts(now);
         self.relisten();
         let keys = self.watch.look(now, &mut self.connections);
         self.end_stalled(&keys, now);

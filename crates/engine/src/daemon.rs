@@ -77,7 +77,7 @@ pub struct Daemon {
     /// Removed units that have yet to be released.
     leaving: Vec<Leaving>,
     /// The outcome of those that were released once nobody waited for them.
-    left: Result<(), NotKept>,
+    left: Result<(), NotSaved>,
     events: Events,
     meters: Meters,
 }
@@ -154,7 +154,7 @@ pub enum ChangeError {
     /// Nothing has changed.
     Refused(String),
     /// It was made, but not all that was written may be durable.
-    NotKept(NotKept),
+    NotSaved(NotSaved),
     /// It was made, but what it removes has not ended in time, and is left to end in its own time.
     Unended(String),
 }
@@ -163,7 +163,7 @@ impl fmt::Display for ChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ChangeError::Refused(why) => f.write_str(why),
-            ChangeError::NotKept(what) => what.fmt(f),
+            ChangeError::NotSaved(what) => what.fmt(f),
             ChangeError::Unended(what) => f.write_str(what),
         }
     }
@@ -173,7 +173,7 @@ impl std::error::Error for ChangeError {}
 
 /// Why acknowledged data may be missing at the next start; the log names the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NotKept {
+pub enum NotSaved {
     /// A store could not be flushed at the end.
     NotFlushed,
     /// A store's path does not lead to it any more.
@@ -182,24 +182,24 @@ pub enum NotKept {
     State,
 }
 
-impl fmt::Display for NotKept {
+impl fmt::Display for NotSaved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            NotKept::NotFlushed => {
+            NotSaved::NotFlushed => {
                 "a store could not be flushed: writes that were not made durable before may be lost (see the log)"
             }
-            NotKept::Misplaced => {
+            NotSaved::Misplaced => {
                 "a file or device was deleted or moved while it was served: what was written to it is not at its path (see \
                  the log)"
             }
-            NotKept::State => {
+            NotSaved::State => {
                 "the state directory could not be made durable: a power cut may lose kept reservations (see the log)"
             }
         })
     }
 }
 
-impl std::error::Error for NotKept {}
+impl std::error::Error for NotSaved {}
 
 impl Daemon {
     /// Starts serving a configuration. A store that does not open takes down only its own LUNs.
@@ -327,13 +327,13 @@ impl Daemon {
     ///
     /// # Errors
     /// When acknowledged data may be missing at the next start.
-    pub fn stop(mut self) -> Result<(), NotKept> {
+    pub fn stop(mut self) -> Result<(), NotSaved> {
         self.gateways.withdraw_all();
         let cores = self.begin_stop();
         let mut outcome = Ok(());
         for core in cores {
             if !core.join().unwrap_or(false) {
-                outcome = Err(NotKept::NotFlushed);
+                outcome = Err(NotSaved::NotFlushed);
             }
         }
         self.settle_leaving();
@@ -341,7 +341,7 @@ impl Daemon {
         let watches = std::mem::take(&mut self.watches).into_iter().map(|(_, watch)| watch);
         let leaving = std::mem::take(&mut self.leaving).into_iter().filter_map(|unit| unit.watch);
         if !prober::end(watches.chain(leaving).collect()) {
-            outcome = outcome.and(Err(NotKept::Misplaced));
+            outcome = outcome.and(Err(NotSaved::Misplaced));
         }
         let _ = self.jobs.send(Job::Stop);
         let housekeeper = self.housekeeper.take();
@@ -349,7 +349,7 @@ impl Daemon {
             tracing::error!(
                 "the state directory could not be made durable: a power cut may lose kept reservations"
             );
-            outcome = outcome.and(Err(NotKept::State));
+            outcome = outcome.and(Err(NotSaved::State));
         }
         outcome
     }
@@ -479,8 +479,8 @@ fn own_descriptors(config: &Config) -> u64 {
 /// These are reserved, but no more than a quarter of all.
 fn sockets_end(config: &Config, limit: Option<u64>) -> i32 {
     let Some(limit) = limit else { return i32::MAX };
-    let kept = own_descriptors(config).min(limit / 4);
-    i32::try_from(limit - kept).unwrap_or(i32::MAX)
+    let reserved = own_descriptors(config).min(limit / 4);
+    i32::try_from(limit - reserved).unwrap_or(i32::MAX)
 }
 
 fn open_doors(config: &Config, mut given: Vec<(String, TcpListener)>) -> Result<Vec<Door>, StartError> {

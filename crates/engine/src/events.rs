@@ -53,7 +53,7 @@ pub enum Event {
         lun: String,
     },
     /// A LUN that was removed while its store hung is gone now, and what was written to it may be lost.
-    NotKept {
+    NotSaved {
         /// Its name.
         lun: String,
         /// Why.

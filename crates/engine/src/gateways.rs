@@ -200,7 +200,7 @@ impl Gateway {
             }
             let wait = machine.wake_at().saturating_sub(began.elapsed()).min(GLANCE);
             match events.recv_timeout(wait) {
-                Ok(GatewayEvent::Keep(state)) => machine.keep(state),
+                Ok(GatewayEvent::Keep(state)) => machine.save(state),
                 Ok(GatewayEvent::Applied(true)) => machine.applied(),
                 Ok(GatewayEvent::Applied(false)) => {
                     tracing::error!(
@@ -268,11 +268,11 @@ impl Gateway {
                     store.reopen().and_then(|()| store.client().ok_or_else(|| "it has no client".to_owned()));
                 machine.reopened(began.elapsed(), outcome);
             }
-            Action::Adopt { kept } => self.ask(false, Some(kept.into())),
-            Action::Activate { kept } => {
+            Action::Adopt { saved } => self.ask(false, Some(saved.into())),
+            Action::Activate { saved } => {
                 // Another gateway's hosts may know of a size that this one's home does not.
                 self.request(Waiter::Nobody, HomeRequest::StoreChanged(store.traits()));
-                self.ask(true, Some(kept.into()));
+                self.ask(true, Some(saved.into()));
             }
             Action::Deactivate { lost } => {
                 self.ask(false, None);
@@ -280,7 +280,7 @@ impl Gateway {
                     self.cores.iter().for_each(|core| core.post(Message::EndSessionsOf { unit: self.unit }));
                 }
             }
-            Action::Kept(ok) => self.answer(ok),
+            Action::Saved(ok) => self.answer(ok),
         }
     }
 
@@ -294,8 +294,8 @@ impl Gateway {
     }
 
     /// Has the home set the unit's role.
-    fn ask(&self, active: bool, kept: Option<Arc<[u8]>>) {
-        self.request(Waiter::Gateway(self.unit), HomeRequest::SetRole { active, kept });
+    fn ask(&self, active: bool, saved: Option<Arc<[u8]>>) {
+        self.request(Waiter::Gateway(self.unit), HomeRequest::SetRole { active, saved });
     }
 
     fn request(&self, who: Waiter, request: HomeRequest) {

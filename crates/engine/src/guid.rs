@@ -31,8 +31,8 @@ pub(crate) fn find_or_make(state_dir: Option<&Path>) -> Result<u64, String> {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let guid = make()?;
-            let kept = Keeper::default().replace(&path, format!("{guid:016x}\n").as_bytes(), false);
-            kept.map_err(|error| fault(format!("the GUID of SRP cannot be kept: {error}")))?;
+            let written = Keeper::default().replace(&path, format!("{guid:016x}\n").as_bytes(), false);
+            written.map_err(|error| fault(format!("the GUID of SRP cannot be kept: {error}")))?;
             Ok(guid)
         }
         Err(error) => Err(fault(format!("the GUID of SRP cannot be read: {error}"))),

@@ -17,7 +17,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How soon what could not be saved in the state directory is retried.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// A job that blocks.
 pub(crate) enum Job<L: Line = Socket> {
@@ -75,7 +75,7 @@ impl<I: Io> Housekeeper<I> {
         let mut settle_at = Instant::now();
         loop {
             let job = if keeper.is_settled() {
-                settle_at = Instant::now() + AGAIN;
+                settle_at = Instant::now() + RETRY_EVERY;
                 jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
                 // Even when other units' jobs never cease.
@@ -90,7 +90,7 @@ impl<I: Io> Housekeeper<I> {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     keeper.settle();
-                    settle_at = Instant::now() + AGAIN;
+                    settle_at = Instant::now() + RETRY_EVERY;
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     keeper.settle();

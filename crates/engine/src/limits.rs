@@ -240,19 +240,19 @@ pub(crate) struct Limits {
 impl Limits {
     /// Those of this configuration. What was limited so `before` goes on with what it has let in.
     pub(crate) fn of(config: &Config, before: Option<(&Config, &Limits)>) -> Limits {
-        let kept = |of: config::Limits, find: &dyn Fn(&Config, &Limits) -> Option<Arc<Limit>>| {
+        let unchanged_or_new = |of: config::Limits, find: &dyn Fn(&Config, &Limits) -> Option<Arc<Limit>>| {
             let same = before.and_then(|(config, limits)| find(config, limits));
             of.any().then(|| same.filter(|limit| limit.of == of).unwrap_or_else(|| Arc::new(Limit::new(of))))
         };
         let luns = config.luns.iter().map(|lun| {
-            kept(lun.limits, &|config, limits| {
+            unchanged_or_new(lun.limits, &|config, limits| {
                 let index = config.luns.iter().position(|other| other.name == lun.name)?;
                 limits.luns.get(index)?.clone()
             })
         });
         let groups = config.targets.iter().map(|target| {
             let of_group = |group: &config::Group| {
-                kept(group.limits, &|config, limits| {
+                unchanged_or_new(group.limits, &|config, limits| {
                     let at = config.targets.iter().position(|other| other.name == target.name)?;
                     let groups = &config.targets.get(at)?.groups;
                     let index = groups.iter().position(|other| other.name == group.name)?;

@@ -487,7 +487,7 @@ pub(crate) enum Way {
     /// By frames, which the interface receives.
     Interface {
         /// Number of the interface's opening on its core.
-        opening: u32,
+        opening_number: u32,
         /// The initiator's address.
         from: Mac,
     },

@@ -184,7 +184,7 @@ impl Meters {
 
     /// Cores.
     pub fn cores(&self) -> Vec<CoreReading> {
-        let live = self.registry.live();
+        let live = self.registry.active();
         let elapsed = self.begin.elapsed();
         let read = |(index, (core, meter)): (usize, (&usize, &CoreMeter))| {
             let [busy, polling, asleep] = meter.times(elapsed);

@@ -16,7 +16,7 @@ pub(crate) struct Registry {
 
 #[derive(Debug, Default)]
 struct Sessions {
-    live: BTreeMap<SessionName, Place>,
+    active: BTreeMap<SessionName, Place>,
     /// Replaced sessions, with the name of their ports, until they have ended.
     replaced: Vec<(SessionName, Place)>,
 }
@@ -104,7 +104,7 @@ impl Registry {
 
     /// The session with this name.
     pub(crate) fn find(&self, name: &SessionName) -> Option<Place> {
-        self.lock().live.get(name).copied()
+        self.lock().active.get(name).copied()
     }
 
     /// A handle that no session has.
@@ -122,12 +122,12 @@ impl Registry {
 
     /// Whether a session has this handle.
     fn has_tsih(&self, tsih: u16) -> bool {
-        self.lock().live.values().any(|place| place.tsih == tsih)
+        self.lock().active.values().any(|place| place.tsih == tsih)
     }
 
     /// Channels of the same two ports, of whatever channel `name` is.
     pub(crate) fn channels(&self, name: &SessionName) -> usize {
-        self.lock().live.keys().filter(|other| other.has_ports_of(name)).count()
+        self.lock().active.keys().filter(|other| other.has_ports_of(name)).count()
     }
 
     /// Enters a session. It replaces all that have its ports, unless it is a channel beside others: then it
@@ -140,7 +140,7 @@ impl Registry {
         let mut sessions = self.lock();
         let is_alone = name.channel == 0;
         let is_replaced = |other: &SessionName| is_alone && other.has_ports_of(&name);
-        let channels = sessions.live.keys().filter(|other| other.has_ports_of(&name)).count();
+        let channels = sessions.active.keys().filter(|other| other.has_ports_of(&name)).count();
         let ports = name.ports();
         let is_crowded =
             sessions.replaced.iter().filter(|(other, _)| *other == ports).count() >= REPLACED_MAX;
@@ -148,34 +148,35 @@ impl Registry {
             return Err(Full);
         }
         let displaced: Vec<SessionName> =
-            sessions.live.keys().filter(|other| is_replaced(other)).cloned().collect();
+            sessions.active.keys().filter(|other| is_replaced(other)).cloned().collect();
         for other in displaced {
-            if let Some(old) = sessions.live.remove(&other) {
+            if let Some(old) = sessions.active.remove(&other) {
                 sessions.replaced.push((ports.clone(), old));
             }
         }
         let of_ports = sessions.replaced.iter().filter(|(other, _)| *other == ports);
         let replaced = of_ports.map(|(_, old)| *old).collect();
-        let beside = sessions.live.iter().find(|(other, place)| other.has_ports_of(&name) && !place.is_over);
+        let beside =
+            sessions.active.iter().find(|(other, place)| other.has_ports_of(&name) && !place.is_over);
         let nexus = beside.map_or(place.nexus, |(_, place)| place.nexus);
-        sessions.live.insert(name, Place { nexus, ..place });
+        sessions.active.insert(name, Place { nexus, ..place });
         Ok(Entered { nexus, replaced })
     }
 
     /// The session has come to its end; whether its nexus has, too.
     pub(crate) fn ends(&self, name: &SessionName, serial: u64, nexus: u64) -> bool {
         let mut sessions = self.lock();
-        if let Some(own) = sessions.live.get_mut(name).filter(|place| place.serial == serial) {
+        if let Some(own) = sessions.active.get_mut(name).filter(|place| place.serial == serial) {
             own.is_over = true;
         }
-        !sessions.live.values().any(|place| place.nexus == nexus && !place.is_over)
+        !sessions.active.values().any(|place| place.nexus == nexus && !place.is_over)
     }
 
     /// None of its tasks can take effect any more: another may have its room before it has closed.
     pub(crate) fn settles(&self, name: &SessionName, serial: u64) {
         let mut sessions = self.lock();
-        let Sessions { live, replaced } = &mut *sessions;
-        let places = live.get_mut(name).into_iter().chain(replaced.iter_mut().map(|(_, place)| place));
+        let Sessions { active, replaced } = &mut *sessions;
+        let places = active.get_mut(name).into_iter().chain(replaced.iter_mut().map(|(_, place)| place));
         for place in places.filter(|place| place.serial == serial) {
             place.is_settled = true;
         }
@@ -184,7 +185,7 @@ impl Registry {
     /// Moves the session's connection to another core by `go`; false when it was reinstated, and must not move. The
     /// new core is published only after `go` has posted the connection to it.
     pub(crate) fn hand_over(&self, name: &SessionName, serial: u64, core: usize, go: impl FnOnce()) -> bool {
-        match self.lock().live.get_mut(name).filter(|entry| entry.serial == serial) {
+        match self.lock().active.get_mut(name).filter(|entry| entry.serial == serial) {
             Some(entry) => {
                 entry.core = core;
                 go();
@@ -197,8 +198,8 @@ impl Registry {
     /// The session has ended, unless another has taken its name.
     pub(crate) fn leave(&self, name: &SessionName, serial: u64) {
         let mut sessions = self.lock();
-        if sessions.live.get(name).is_some_and(|place| place.serial == serial) {
-            sessions.live.remove(name);
+        if sessions.active.get(name).is_some_and(|place| place.serial == serial) {
+            sessions.active.remove(name);
         }
         sessions.replaced.retain(|(_, place)| place.serial != serial);
     }
@@ -227,23 +228,23 @@ impl Registry {
     }
 
     /// The serial numbers of all sessions that have not come to their end, and their cores.
-    pub(crate) fn live(&self) -> Vec<(u64, usize)> {
+    pub(crate) fn active(&self) -> Vec<(u64, usize)> {
         let sessions = self.lock();
-        let live = sessions.live.values().filter(|place| !place.is_over);
-        live.map(|place| (place.serial, place.core)).collect()
+        let active = sessions.active.values().filter(|place| !place.is_over);
+        active.map(|place| (place.serial, place.core)).collect()
     }
 
     /// The initiator of a nexus, if a session of it is there.
     pub(crate) fn initiator(&self, nexus: u64) -> Option<String> {
         let sessions = self.lock();
-        let found = sessions.live.iter().find(|(_, place)| place.nexus == nexus);
+        let found = sessions.active.iter().find(|(_, place)| place.nexus == nexus);
         found.map(|(name, _)| name.initiator.clone())
     }
 
     /// All sessions.
     #[cfg(test)]
     pub(crate) fn places(&self) -> Vec<Place> {
-        self.lock().live.values().copied().collect()
+        self.lock().active.values().copied().collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Sessions> {
@@ -253,7 +254,7 @@ impl Registry {
 
 impl Sessions {
     fn has_room(&self, name: &SessionName, max: usize) -> bool {
-        let places = self.live.iter().chain(self.replaced.iter().map(|(ports, place)| (ports, place)));
+        let places = self.active.iter().chain(self.replaced.iter().map(|(ports, place)| (ports, place)));
         let names = places.filter(|(_, place)| !place.is_settled).map(|(name, _)| name);
         let others = names.filter(|other| other.target == name.target && !other.has_ports_of(name));
         others.map(|other| (&other.initiator, other.isid, other.group)).collect::<BTreeSet<_>>().len() < max

@@ -15,7 +15,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// How often a session that moves from core to core is followed to be ended.
 const FOLLOWED_MAX: usize = 100;
 /// How often a core is asked again for a session that the registry still has there.
-const ASKED_AGAIN_MAX: usize = 3;
+const RETRIES_MAX: usize = 3;
 
 /// A session, or an initiator of AoE with one unit: one field for each column of the list.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -98,7 +98,7 @@ impl Sessions {
             }
         }
         // One may have moved from a core that had yet to be asked to one that had been.
-        for (serial, core) in self.registry.live() {
+        for (serial, core) in self.registry.active() {
             if !found.contains_key(&serial) {
                 found.extend(self.follow(serial, core)?.map(|session| (serial, session)));
             }
@@ -137,20 +137,20 @@ impl Sessions {
 
     /// A session that was on this core, and may move on. What has yet to log in is not found.
     fn follow(&self, serial: u64, core: usize) -> Result<Option<SeenSession>, SessionError> {
-        let (mut place, mut asked_again) = (Some(core), 0);
-        while let Some(core) = place.filter(|_| asked_again < ASKED_AGAIN_MAX) {
+        let (mut place, mut retries) = (Some(core), 0);
+        while let Some(core) = place.filter(|_| retries < RETRIES_MAX) {
             if let Some(session) = self.ask(core, Which::Serial(serial))?.sessions.pop() {
                 return Ok(Some(session));
             }
             place = self.place(serial);
             // It may have moved on and back meanwhile.
-            asked_again += usize::from(place == Some(core));
+            retries += usize::from(place == Some(core));
         }
         Ok(None)
     }
 
     fn place(&self, id: u64) -> Option<usize> {
-        self.registry.live().into_iter().find(|(serial, _)| *serial == id).map(|(_, core)| core)
+        self.registry.active().into_iter().find(|(serial, _)| *serial == id).map(|(_, core)| core)
     }
 
     fn ask(&self, core: usize, which: Which) -> Result<Seen, SessionError> {

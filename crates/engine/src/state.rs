@@ -167,7 +167,7 @@ mod tests {
         Keeper::default().read(path)
     }
 
-    fn kept(state: &[u8]) -> (TempDir, PathBuf, Keeper) {
+    fn directory_with(state: &[u8]) -> (TempDir, PathBuf, Keeper) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state");
         let mut keeper = Keeper::new(Box::new(Failing));
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn state_is_replaced_and_removed() {
-        let (_directory, path, mut keeper) = kept(b"one");
+        let (_directory, path, mut keeper) = directory_with(b"one");
         keeper.replace(&path, b"two", false).unwrap();
         assert_eq!(read(&path).unwrap(), b"two");
         keeper.replace(&path, b"", false).unwrap();
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn what_cannot_be_made_durable_is_taken_back() {
         for (old, new) in [(&b"old"[..], &b"new"[..]), (b"old", b""), (b"", b"new")] {
-            let (_directory, path, mut keeper) = kept(old);
+            let (_directory, path, mut keeper) = directory_with(old);
             FAILURES.set(1);
             keeper.replace(&path, new, false).unwrap_err();
             assert_eq!(read(&path).unwrap(), old);
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_taken_back_durably_is_tried_again_until_it_is() {
-        let (_directory, path, mut keeper) = kept(b"old");
+        let (_directory, path, mut keeper) = directory_with(b"old");
         FAILURES.set(3);
         keeper.replace(&path, b"", false).unwrap_err();
         assert_eq!(read(&path).unwrap(), b"old", "at once for who starts anew without a power cut");
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn what_was_acknowledged_is_put_back_however_often_something_else_fails() {
-        let (directory, path, mut keeper) = kept(b"old");
+        let (directory, path, mut keeper) = directory_with(b"old");
         FAILURES.set(2);
         keeper.replace(&path, b"", false).unwrap_err();
         // Somebody takes the directory away, so that nothing can be put back.
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_state_that_cannot_be_taken_back_is_kept_in_the_end() {
-        let (_directory, path, mut keeper) = kept(b"old");
+        let (_directory, path, mut keeper) = directory_with(b"old");
         FAILURES.set(2);
         keeper.replace(&path, b"new", true).unwrap_err();
         keeper.settle();
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_final_state_is_kept_later_even_if_the_old_one_cannot_be_read() {
-        let (directory, _, mut keeper) = kept(b"other");
+        let (directory, _, mut keeper) = directory_with(b"other");
         let path = directory.path().join("unreadable");
         fs::create_dir(&path).unwrap();
         keeper.replace(&path, b"new", false).unwrap_err();

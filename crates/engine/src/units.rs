@@ -221,8 +221,8 @@ fn incarnation<I: Io>(config: &Config, lun: &Lun, files: &dyn Files) -> [u8; 16]
         },
     };
     let name = || -> io::Result<[u8; 16]> {
-        let words = [files.read(Path::new(BOOT_ID))?, lost()?].concat();
-        Ok(identity(&String::from_utf8_lossy(&words)).naa)
+        let bytes = [files.read(Path::new(BOOT_ID))?, lost()?].concat();
+        Ok(identity(&String::from_utf8_lossy(&bytes)).naa)
     };
     if outlives { name().unwrap_or_else(|_| random::<I>()) } else { random::<I>() }
 }

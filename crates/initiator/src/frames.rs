@@ -265,9 +265,9 @@ impl Lane {
                 Err(error) => return Err(error),
             }
         }
-        let words =
+        let text =
             format!("{interface}: {LANES} sessions of this machine are on it, which are all there can be");
-        Err(io::Error::new(io::ErrorKind::AddrInUse, words))
+        Err(io::Error::new(io::ErrorKind::AddrInUse, text))
     }
 
     /// A socket that receives its answers.

@@ -23,7 +23,7 @@ use crate::{Client, Destination, InitiatorPort, Options, resolve};
 use abandoned_writes::AbandonedWrites;
 use config::{Url, format_size};
 use continuity::Continuity;
-use geometry::Modes;
+use geometry::ModeSenseData;
 use lane::RemoteLane;
 use reactor::io::{Io, Tag};
 use reactor::memory::Region;
@@ -203,7 +203,7 @@ impl RemoteStore {
     }
 
     /// The unit says what its mode pages are.
-    fn modes_seen(&self, modes: &Modes) {
+    fn modes_seen(&self, modes: &ModeSenseData) {
         self.volatile_cache.store(modes.write_cache, Ordering::Relaxed);
         self.write_protected.store(modes.write_protected, Ordering::Relaxed);
     }

@@ -93,7 +93,7 @@ fn switch(arguments: &FeatureArguments) -> Result<String, Failure> {
     }
     let FeatureArguments { asked, feature, state } = arguments;
     let mut unit = Unit::connect(&asked.url)?;
-    let (name, words) = match feature {
+    let (name, text) = match feature {
         Feature::WriteCache => ("write-cache", "write cache"),
         Feature::LookAhead => ("look-ahead", "look-ahead"),
         Feature::Smart => ("smart", "SMART"),
@@ -107,7 +107,7 @@ fn switch(arguments: &FeatureArguments) -> Result<String, Failure> {
     };
     if let Some(state) = state {
         if !how_it_is(&mut unit)?.supported {
-            return Err(unit.failed(format!("it does not support switching its {words}")));
+            return Err(unit.failed(format!("it does not support switching its {text}")));
         }
         let set = |code: u8| {
             let registers = Registers::new(Command::SetFeatures, 0, 0);
@@ -127,7 +127,7 @@ fn switch(arguments: &FeatureArguments) -> Result<String, Failure> {
     let output = Switched { url: unit.url(), feature: name, supported: is.supported, enabled: is.enabled };
     Ok(asked.render(&output, |rows| {
         rows.add(
-            words,
+            text,
             match (output.supported, output.enabled) {
                 (false, _) => "cannot be switched",
                 (true, true) => "on",

@@ -6,7 +6,7 @@ use crate::client::{AdminArguments, Answer};
 use crate::{Failure, INTERRUPTED, catch_interrupts};
 use bench::contents::content;
 use bench::job::{Job, Poll, Rw, Style};
-use bench::output::live::{Live, View};
+use bench::output::display::{LiveDisplay, View};
 use bench::result::RunResult;
 use bench::run::{Admin, AdminClient, CpuSource, Watch, check, run as measure, writes};
 use bench::target::{Opened, TargetOptions, open};
@@ -161,7 +161,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<String, Failure> {
         Some(CpuSource::Admin(client)) => client.is_elsewhere(),
         Some(CpuSource::Process(_)) | None => false,
     };
-    let mut live = Live::new(View::new(&job, &names).with_target_elsewhere(is_elsewhere));
+    let mut live = LiveDisplay::new(View::new(&job, &names).with_target_elsewhere(is_elsewhere));
     let measured = measure(&job, &backends, &names, &watch, &mut |sample| live.observe(sample));
     live.clear();
     let result = measured.map_err(Failure::wrong_input)?;

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often it is checked who is still there.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const CHECK_EVERY: Duration = Duration::from_millis(250);
 /// How long the end of a session that did not log out may take.
 const ENDING: Duration = Duration::from_secs(10);
 
@@ -62,7 +62,7 @@ fn wait(portal: &str, change: &ChangeArguments) -> Result<usize, Failure> {
         if left == 0 || Instant::now() >= until {
             return Ok(left);
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(CHECK_EVERY);
     }
 }
 

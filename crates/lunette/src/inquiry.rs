@@ -19,7 +19,7 @@ use clap::Args;
 use config::{NbdUrl, Url};
 use initiator::client::{CommandError, Reply};
 use initiator::{Client, Options};
-use modes::Modes;
+use modes::ModeReport;
 use pages::{Characteristics, Designator, Extended, Limits, Port, Provisioning};
 use reports::{Group, Supported};
 use serde::Serialize;
@@ -68,7 +68,7 @@ struct Report {
     characteristics: Option<Characteristics>,
     provisioning: Option<Provisioning>,
     extended: Option<Extended>,
-    modes: Option<Modes>,
+    modes: Option<ModeReport>,
     ports: Vec<Port>,
     port_groups: Option<Vec<Group>>,
     luns: Option<Vec<String>>,
@@ -405,9 +405,9 @@ mod tests {
             luns: reports::luns(&bytes("000000100000000000000000000000000001000000000000")),
             ..Report::default()
         };
-        let words = report.text();
+        let text = report.text();
         let lines: Vec<String> =
-            words.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         for expected in [
             "vendor IET",
             "product VIRTUAL-DISK",
@@ -425,7 +425,7 @@ mod tests {
             "write-protected no",
             "LUNs 0, 1",
         ] {
-            assert!(lines.iter().any(|line| line == expected), "{expected} is missing in:\n{words}");
+            assert!(lines.iter().any(|line| line == expected), "{expected} is missing in:\n{text}");
         }
     }
 
@@ -476,8 +476,8 @@ mod tests {
             let report =
                 Asker { command, patient: true, until, answers: Vec::new() }.report().expect("a report");
             assert!(report.identity.is_some());
-            let words = report.not_ready.expect("it is not ready");
-            assert!(words.contains(reason), "{words}");
+            let text = report.not_ready.expect("it is not ready");
+            assert!(text.contains(reason), "{text}");
         }
     }
 

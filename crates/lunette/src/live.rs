@@ -15,7 +15,7 @@ use crate::notify;
 use admin::{Access, Answer, ChangeRequest, Desk, Done, Fault, Job, Refusal, Refused, State};
 use change::{Taken, promptly};
 use config::{Action, Checked, Config, Edit, EditError, Problems, ServeOptions, StoreSpec, Subject};
-use engine::daemon::NotKept;
+use engine::daemon::NotSaved;
 use engine::{Daemon, Patience};
 use file::Replacement;
 use plan::Planned;
@@ -129,7 +129,7 @@ impl Live {
     }
 
     /// Shuts it down.
-    pub(crate) fn stop(self) -> Result<(), NotKept> {
+    pub(crate) fn stop(self) -> Result<(), NotSaved> {
         self.daemon.stop()
     }
 

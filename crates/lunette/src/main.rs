@@ -63,7 +63,7 @@ const PIPE_CLOSED: u8 = 141;
 /// Exit status after a second signal, as shells have it for SIGINT.
 const INTERRUPTED: i32 = 130;
 /// How often it is checked whether units that were removed but hang have gone.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long the end waits until images on Ceph are closed: their cluster may be out of reach.
 const CLOSING: Duration = Duration::from_secs(5);
 
@@ -288,7 +288,7 @@ fn forward(mut signals: Caught, patience: Patience, events: mpsc::Sender<Event>)
 fn attend(live: &mut Live, received: &mpsc::Receiver<Event>) {
     // What came before the signal that ends it is not begun any more.
     while !live.patience().has_ended() {
-        match received.recv_timeout(if live.has_leaving() { LOOK_AGAIN } else { Duration::MAX }) {
+        match received.recv_timeout(if live.has_leaving() { CHECK_EVERY } else { Duration::MAX }) {
             Ok(Event::Signal(Asked::Reload)) => live.hang_up(),
             Ok(Event::Job(job)) => live.take(*job),
             Err(RecvTimeoutError::Timeout) => {}

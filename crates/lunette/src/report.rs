@@ -4,7 +4,7 @@ use crate::{Failure, INTERRUPTED, catch_interrupts};
 use bench::result::Sample;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use report::{BUILTIN, LiveBed, Outcome, Plan, Position, Progress, Request, Row, builtin, make};
+use report::{BUILTIN, Outcome, Plan, Position, ProcessBed, Progress, Request, Row, builtin, make};
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
     };
     let program = std::env::current_exe()
         .map_err(|error| Failure::failed(format!("this program cannot be found: {error}")))?;
-    let mut bed = LiveBed::new(&program, &arguments.output, Arc::clone(&stop));
+    let mut bed = ProcessBed::new(&program, &arguments.output, Arc::clone(&stop));
     let mut progress = Shown::new();
     let done = make(&plan, &request, &mut bed, &mut progress);
     progress.bar.finish_and_clear();

@@ -62,8 +62,8 @@ pub struct NoRoom<L: Line = Socket>(pub L);
 
 impl<L: Line> From<NoRoom<L>> for io::Error {
     fn from(_: NoRoom<L>) -> io::Error {
-        let words = "too little memory is left for the frames of a network interface";
-        io::Error::new(io::ErrorKind::OutOfMemory, words)
+        let text = "too little memory is left for the frames of a network interface";
+        io::Error::new(io::ErrorKind::OutOfMemory, text)
     }
 }
 

@@ -5,7 +5,7 @@ use bench::job::Job;
 use bench::result::{RunResult, Sample};
 use serde::{Deserialize, Serialize};
 
-/// Starts targets and measures them. The real one is [`crate::LiveBed`]; tests make results up.
+/// Starts targets and measures them. The real one is [`crate::ProcessBed`]; tests make results up.
 pub trait Bed {
     /// Checks that all rows can run, installs what they need, and returns what a reader must know about that.
     ///

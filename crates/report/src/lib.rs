@@ -4,21 +4,21 @@
 mod bed;
 mod chart;
 mod facts;
-mod live;
 mod matrix;
 mod output;
 mod plan;
+mod processes;
 mod raw;
 mod session;
 mod statistics;
 
 pub use bed::{Bed, Fact, Measured};
-pub use live::LiveBed;
 pub use matrix::{Axis, Row, rows, schedule};
 pub use plan::{
     BUILTIN, Builtin, Direction, Kind, Link, Matrix, Plan, REPETITIONS_MAX, ROWS_MAX, Scheduling, Store,
     Target, Transport, builtin,
 };
+pub use processes::ProcessBed;
 pub use raw::{Folder, Header, Outcome, Record};
 pub use session::{Done, Position, Progress, Request, make};
 pub use statistics::Summary;

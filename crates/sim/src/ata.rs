@@ -210,7 +210,7 @@ impl Ata {
         let (now, by) = (self.net.borrow().now, self.checks.index);
         let mut registers = self.checks.registers.borrow_mut();
         let writes = self.asked.iter().filter_map(Asked::writes);
-        writes.for_each(|(range, id)| registers.begin_again(now, by, range, id));
+        writes.for_each(|(range, id)| registers.begin_retry(now, by, range, id));
     }
 
     /// Its turn.
@@ -228,7 +228,7 @@ impl Ata {
         for at in 0..self.asked.len() {
             let Asked { sent, copies, .. } = self.asked[at];
             if now.since(sent) > PATIENCE * (1 << copies.min(DOUBLINGS_MAX)) {
-                self.ask_again(now, at);
+                self.retransmit(now, at);
             }
         }
         if self.aim == Aim::Work {
@@ -246,7 +246,7 @@ impl Ata {
     }
 
     /// Makes a request again.
-    fn ask_again(&mut self, now: Time, at: usize) {
+    fn retransmit(&mut self, now: Time, at: usize) {
         let (asked, segment) = (&mut self.asked[at], &self.segment);
         (asked.sent, asked.copies) = (now, asked.copies + 1);
         let moves = matches!(asked.kind, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..));

@@ -299,8 +299,8 @@ impl Disk {
 
     /// Power fails: of what is not durable any part may have been written all the same. The rest is lost.
     pub(crate) fn lose_power(&mut self, rng: &mut Rng) -> Vec<Loss> {
-        let kept: Vec<usize> = self.dirty.iter().filter(|_| rng.bool()).collect();
-        self.keep(kept.into_iter());
+        let survivors: Vec<usize> = self.dirty.iter().filter(|_| rng.bool()).collect();
+        self.keep(survivors.into_iter());
         let lost: BTreeSet<usize> = self.dirty.iter().chain(self.lost.iter().copied()).collect();
         let losses = lost.iter().map(|block| self.loss(*block, true)).collect();
         lost.into_iter().for_each(|block| self.mapped.insert(block));

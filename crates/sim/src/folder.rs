@@ -98,9 +98,9 @@ impl State {
     fn lose_power(&mut self) {
         self.boots += 1;
         // File systems keep the order of what is done to names.
-        let kept = self.rng.usize(0..=self.changes.len());
+        let survivors = self.rng.usize(0..=self.changes.len());
         let mut names = std::mem::take(&mut self.durable_names);
-        self.changes.drain(..).take(kept).for_each(|change| apply(&mut names, &change));
+        self.changes.drain(..).take(survivors).for_each(|change| apply(&mut names, &change));
         for file in &mut self.files {
             if file.bytes != file.durable {
                 file.bytes = match self.rng.u32(0..3) {

@@ -465,16 +465,16 @@ impl Initiator {
         }
         self.commands += 1;
         self.blocks += u64::from(task.places.len() / BLOCK_BYTES);
-        let (words, fate) = self.verdict(&task, &completion)?;
-        if words == GOOD_WORD && matches!(task.kind, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..)) {
+        let (outcome, fate) = self.verdict(&task, &completion)?;
+        if outcome == GOOD_WORD && matches!(task.kind, Kind::Read(_) | Kind::Write(..) | Kind::Durable(..)) {
             self.meter.borrow_mut().ends(now, task.unit)?;
         }
-        self.check_attentions(now, &task, &completion, words)?;
-        self.look_at_reservations(now, &task, words)?;
+        self.check_attentions(now, &task, &completion, outcome)?;
+        self.look_at_reservations(now, &task, outcome)?;
         self.note(&[3, u64::from(completion.task.slot), fate as u64], || {
-            format!("command {} ends: {words}", completion.task.slot)
+            format!("command {} ends: {outcome}", completion.task.slot)
         });
-        self.end_in_registers(now, &task, &completion, (words, fate))?;
+        self.end_in_registers(now, &task, &completion, (outcome, fate))?;
         self.give(&task.places);
         Ok(())
     }
@@ -485,12 +485,12 @@ impl Initiator {
         now: Time,
         task: &Task,
         completion: &Completion,
-        words: &str,
+        outcome: &str,
     ) -> Result<(), String> {
         // What other commands still have to say may be what is owed, or an abort has kept it from being said.
         let is_last = !self.tasks.iter().any(|other| other.unit == task.unit);
         let mut attentions = self.attentions.borrow_mut();
-        match words {
+        match outcome {
             GOOD_WORD if is_last => attentions.done(task.began, self.index, task.unit)?,
             GOOD_WORD | BUSY_WORD | FAILED_WORD | CONFLICT_WORD | ILLEGAL_WORD | MISCOMPARE_WORD => {}
             ATTENTION_WORD => {
@@ -514,7 +514,7 @@ impl Initiator {
         now: Time,
         task: &Task,
         completion: &Completion,
-        (words, fate): (&str, Fate),
+        (outcome, fate): (&str, Fate),
     ) -> Result<(), String> {
         let mut registers = self.registers.borrow_mut();
         if let (Kind::Write(range, _), Some(compared), Fate::Done) = (task.kind, task.compares, fate) {
@@ -542,7 +542,7 @@ impl Initiator {
             }
             Kind::Read(_) | Kind::Allocation(_) => registers.end_read(task.began),
             Kind::Flush if fate == Fate::Done => registers.flushed(self.index, task.unit, task.began)?,
-            Kind::Flush if words == FAILED_WORD => registers.flush_failed(self.index, task.unit),
+            Kind::Flush if outcome == FAILED_WORD => registers.flush_failed(self.index, task.unit),
             Kind::Flush | Kind::Order(_) => {}
         }
         Ok(())
@@ -733,8 +733,8 @@ impl Initiator {
         } else {
             self.fill(now, range, (is_durable, attribute), &place)
         };
-        let words = [7, u64::from(id.slot), range.unit as u64, u64::from(range.first)];
-        self.note(&words, || {
+        let outcome = [7, u64::from(id.slot), range.unit as u64, u64::from(range.first)];
+        self.note(&outcome, || {
             let what = match kind {
                 Kind::Read(_) => format!("reads {range:?}"),
                 Kind::Write(_, write) => format!("is write {} of {range:?}", write.0),
@@ -784,10 +784,10 @@ impl Initiator {
         }
     }
 
-    fn note(&self, words: &[u64], text: impl FnOnce() -> String) {
+    fn note(&self, outcome: &[u64], text: impl FnOnce() -> String) {
         let net = &mut *self.net.borrow_mut();
         let now = net.now;
-        let sum = words.iter().fold(self.host as u64, |sum, word| sum.wrapping_mul(31) ^ word);
+        let sum = outcome.iter().fold(self.host as u64, |sum, word| sum.wrapping_mul(31) ^ word);
         net.trace.note(now, &[sum], || format!("initiator {} {}", self.host, text()));
     }
 }

@@ -331,12 +331,12 @@ impl Net {
     }
 
     /// Sends what is put behind other bytes, for which there is room.
-    pub(crate) fn send(&mut self, socket: Handle, put: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn send(&mut self, socket: Handle, write: impl FnOnce(&mut Vec<u8>)) {
         let late = if self.happens(self.odds.late) { 3_000_000 } else { 30_000 };
         let latency = self.nanos(2_000, late);
         let to = self.side(socket.0).and_then(|side| side.peer);
         let mut pipe = to.and_then(|to| self.is(to)).map(|peer| std::mem::take(&mut peer.bytes));
-        let bytes = pipe.get_or_insert_default().add(put);
+        let bytes = pipe.get_or_insert_default().add(write);
         let (now, sum, count) = (self.now, self.trace.sum_of(bytes), bytes.len());
         self.trace.note(now, &[socket.0 as u64, sum], || {
             format!("socket {} sends {count} bytes, {sum:016x}", socket.0)

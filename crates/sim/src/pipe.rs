@@ -17,9 +17,9 @@ impl Pipe {
     }
 
     /// Adds what is put behind the bytes that are there; what that is.
-    pub(crate) fn add(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
+    pub(crate) fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
         let before = self.bytes.len();
-        put(&mut self.bytes);
+        write(&mut self.bytes);
         &self.bytes[before..]
     }
 

@@ -19,7 +19,7 @@ const NOBODY: usize = usize::MAX;
 /// Of numbers of writes whose blocks have all the same bytes.
 const SAME: u64 = 1 << 63;
 /// Of numbers of writes that may take effect again and again until they end.
-const AGAIN: u64 = 1 << 62;
+const REPEATED: u64 = 1 << 62;
 const NEVER: Time = Time(u64::MAX);
 
 /// Names a write; 0 are the zeros that were there at the beginning.
@@ -29,7 +29,7 @@ pub(crate) struct WriteId(pub(crate) u64);
 impl WriteId {
     /// Whether it may take effect again.
     fn is_repeated(self) -> bool {
-        self.0 & AGAIN != 0
+        self.0 & REPEATED != 0
     }
 }
 
@@ -206,7 +206,7 @@ impl Registers {
     fn number(&mut self, kind: u64, range: Range) -> WriteId {
         self.next += 1;
         self.begun_blocks += u64::from(range.blocks);
-        WriteId(self.next | kind | if self.may_repeat { AGAIN } else { 0 })
+        WriteId(self.next | kind | if self.may_repeat { REPEATED } else { 0 })
     }
 
     /// An initiator has a session that it asked for then: what is lost from now on is to be reported to it, unless it is a session
@@ -222,7 +222,7 @@ impl Registers {
 
     /// The same of one that may take effect again and again until it ends.
     pub(crate) fn begin_repeated(&mut self, now: Time, by: usize, range: Range) -> (WriteId, Vec<u8>) {
-        self.begin_stamped(now, by, range, AGAIN)
+        self.begin_stamped(now, by, range, REPEATED)
     }
 
     fn begin_stamped(&mut self, now: Time, by: usize, range: Range, kind: u64) -> (WriteId, Vec<u8>) {
@@ -265,7 +265,7 @@ impl Registers {
     }
 
     /// A write that has ended without an answer begins once more, if it has.
-    pub(crate) fn begin_again(&mut self, now: Time, by: usize, range: Range, id: WriteId) {
+    pub(crate) fn begin_retry(&mut self, now: Time, by: usize, range: Range, id: WriteId) {
         let candidates = &self.units[range.unit][range.first as usize];
         if !candidates.iter().any(|one| one.id == id && one.end == NEVER) {
             self.add(now, range, Candidate::new(id, by, now));
@@ -309,8 +309,8 @@ impl Registers {
         self.found(now, began, range, &bytes.repeat(BLOCK_BYTES as usize / STAMP_BYTES))?;
         // Zeros come often, and what has not ended may come again.
         let candidates = &self.units[range.unit][range.first as usize];
-        let comes_again = candidates.iter().any(|one| one.id == compared && one.end >= began);
-        if compared == WriteId(0) || compared.is_repeated() && comes_again {
+        let may_repeat_it = candidates.iter().any(|one| one.id == compared && one.end >= began);
+        if compared == WriteId(0) || compared.is_repeated() && may_repeat_it {
             return Ok(());
         }
         let before = self.swapped.insert((range.unit, range.first, compared.0), began);
@@ -354,7 +354,7 @@ impl Registers {
                 if !one.is_left {
                     one.has_landed(now);
                 }
-                put_in_order(candidates, at, now);
+                replace_earlier_ordered(candidates, at, now);
             }
         }
         Ok(())
@@ -635,7 +635,7 @@ fn has_shown(candidates: &mut Vec<Candidate>, id: WriteId, [surely, began, now]:
 }
 
 /// A write was done: what its initiator had ordered before it was done before (SAM-5 section 8.9.3).
-fn put_in_order(candidates: &mut [Candidate], at: usize, now: Time) {
+fn replace_earlier_ordered(candidates: &mut [Candidate], at: usize, now: Time) {
     let (by, place) = (candidates[at].by, candidates[at].place);
     let is_ordered = |one: &Candidate| one.by == by && one.place == Attribute::Ordered && one.is_sure;
     let ordered = candidates[..=at].iter().rposition(is_ordered);

@@ -230,16 +230,16 @@ impl Rogue {
             }
         }
         call.is_silent |= self.net.borrow_mut().happens(silences);
-        if let Talk::Real(link, lent) = &mut call.talk
+        if let Talk::Real(link, in_flight) = &mut call.talk
             && !call.is_silent
             && !call.is_over
         {
-            call.is_over = self.talk(link, lent);
+            call.is_over = self.talk(link, in_flight);
         }
     }
 
     /// Whether the connection has ended.
-    fn talk(&mut self, link: &mut Link, lent: &mut Vec<(TaskId, Places, Places)>) -> bool {
+    fn talk(&mut self, link: &mut Link, in_flight: &mut Vec<(TaskId, Places, Places)>) -> bool {
         loop {
             let is_more = link.feed(&mut self.kernel);
             while let Some(event) = link.poll() {
@@ -250,8 +250,8 @@ impl Rogue {
                         return true;
                     }
                     Event::Completed(completion) => {
-                        if let Some(at) = lent.iter().position(|(task, ..)| *task == completion.task) {
-                            let (_, read, write) = lent.swap_remove(at);
+                        if let Some(at) = in_flight.iter().position(|(task, ..)| *task == completion.task) {
+                            let (_, read, write) = in_flight.swap_remove(at);
                             [read, write].iter().for_each(|places| self.kernel.arena().give(places));
                         }
                     }
@@ -265,14 +265,14 @@ impl Rogue {
         let now = self.kernel.now();
         link.tick(now);
         if link.is_ready {
-            self.ask(link, lent);
+            self.ask(link, in_flight);
         }
         link.flush(&mut self.kernel);
         false
     }
 
     /// Begins something that is allowed, or not.
-    fn ask(&mut self, link: &mut Link, lent: &mut Vec<(TaskId, Places, Places)>) {
+    fn ask(&mut self, link: &mut Link, in_flight: &mut Vec<(TaskId, Places, Places)>) {
         let (kind, function, lun, commands) = {
             let rng = &mut self.net.borrow_mut().rng;
             (rng.u32(0..100), rng.u8(..), rng.u64(0..3), rng.usize(0..8))
@@ -280,7 +280,7 @@ impl Rogue {
         match kind {
             0 => link.machine.logout(self.kernel.now()),
             1..4 => {
-                let of = lent.last().map(|(task, ..)| *task);
+                let of = in_flight.last().map(|(task, ..)| *task);
                 link.machine.function(lun << 48, TaskFunction(function & 0xf), of);
                 self.note(link.number, function.into(), || {
                     format!("connection {} function {} of {of:?}", link.number, function & 0xf)
@@ -303,7 +303,7 @@ impl Rogue {
                             link.number, task.slot
                         )
                     });
-                    lent.push((task, read, write));
+                    in_flight.push((task, read, write));
                 }
                 None => [read, write].iter().for_each(|places| self.kernel.arena().give(places)),
             }
@@ -318,9 +318,9 @@ impl Rogue {
     fn close(&mut self, call: Call) {
         match call.talk {
             Talk::Raw(socket, _) => self.kernel.close(socket),
-            Talk::Real(link, lent) => {
+            Talk::Real(link, in_flight) => {
                 link.close(&mut self.kernel);
-                for (_, read, write) in lent {
+                for (_, read, write) in in_flight {
                     [read, write].iter().for_each(|places| self.kernel.arena().give(places));
                 }
             }

@@ -239,7 +239,7 @@ pub fn run_cut(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure
     net.borrow_mut().ethernet = plan.ethernet.as_ref().map(Ethernet::new);
     ethernet::begin(&net);
     let mut world = World::new(plan, cuts, net.clone());
-    let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
+    let lived = catch_unwind(AssertUnwindSafe(|| world.run()));
     let (sum, trace) = net.borrow_mut().trace.end();
     match lived.unwrap_or_else(|panic| Err(panic_message(&*panic))) {
         Ok(()) => {
@@ -455,7 +455,7 @@ impl World {
         self.back.as_mut().map_or_else(String::new, |back| format!("\nbehind it {}", back.status()))
     }
 
-    fn live(&mut self) -> Result<(), String> {
+    fn run(&mut self) -> Result<(), String> {
         self.wake_all();
         self.plan_fault();
         for life in 1..=self.plan.crashes + 1 {

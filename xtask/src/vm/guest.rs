@@ -107,7 +107,7 @@ fn initrd(scenario: &Scenario, program: &Path, folder: &Path) -> io::Result<Name
     fs::write(scripts.join("scenario.sh"), scenario.script)?;
     fs::write(scripts.join("limit"), scenario.limit.as_secs().to_string())?;
     fs::write(scripts.join("mtu"), scenario.mtu.to_string())?;
-    verbs::put_daemon(scenario, program, &scripts)?;
+    verbs::install_daemon(scenario, program, &scripts)?;
     let mut initrd = NamedTempFile::new_in(folder)?;
     io::copy(&mut File::open(rig::root_archive())?, &mut initrd)?;
     rig::archive(&scripts, initrd.as_file().try_clone()?).map_err(io::Error::other)?;

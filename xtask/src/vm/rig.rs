@@ -47,12 +47,12 @@ pub(super) fn ensure() -> Result {
         remove(path).map_err(fault)?;
     }
     // A file that is no longer offered is fetched in the version that new lists have.
-    let kept = folder().join("packages");
+    let packages_folder = folder().join("packages");
     let packages = with_lists(|| {
         let packages = Packages::choose()?;
-        packages.download(&kept).map(|()| packages)
+        packages.download(&packages_folder).map(|()| packages)
     })?;
-    let unpacked = packages.unpack(&kept, &build)?;
+    let unpacked = packages.unpack(&packages_folder, &build)?;
     kernel::uncompress(&unpacked, &vmlinux())?;
     kernel::build_siw(&unpacked)?;
     root::make(&unpacked, &build.join("root"), &root_archive())?;

@@ -28,7 +28,7 @@ pub(super) const LIVE: Scenario = inside!("live", "../../vm/live.sh");
 pub(super) const LIST: Scenario = inside!("verbs_list", "../../vm/verbs_list.sh");
 
 /// Puts the daemon into the guest, where the scenario has it there.
-pub(super) fn put_daemon(scenario: &Scenario, program: &Path, below: &Path) -> io::Result<()> {
+pub(super) fn install_daemon(scenario: &Scenario, program: &Path, below: &Path) -> io::Result<()> {
     if !scenario.is_inside {
         return Ok(());
     }

@@ -78,7 +78,7 @@ impl<'a> Batch<'a> {
             match self.socket.write_vectored(left) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => IoSlice::advance_slices(&mut left, count),
-                Err(error) => again(error)?,
+                Err(error) => retry_or_fail(error)?,
             }
         }
         self.heads.clear();
@@ -89,7 +89,7 @@ impl<'a> Batch<'a> {
 }
 
 /// Whether a call is to be made again: a socket that may not wait for its peer spins.
-pub(super) fn again(error: io::Error) -> io::Result<()> {
+pub(super) fn retry_or_fail(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::WouldBlock => std::hint::spin_loop(),
         io::ErrorKind::Interrupted => {}

@@ -1,6 +1,6 @@
 //! The loop of a connection: receive, answer all that came, send.
 
-use super::batch::{Batch, Payload, again};
+use super::batch::{Batch, Payload, retry_or_fail};
 use super::iscsi::Iscsi;
 use super::iwarp::Iwarp;
 use std::io::{self, Read as _};
@@ -41,12 +41,12 @@ pub(super) struct Ends {
 pub(super) fn serve(socket: &TcpStream, ends: Ends, payload: Payload) -> io::Result<()> {
     let room = vec![0; RECEIVE_BYTES].into_boxed_slice();
     let mut input = Input { room, begin: 0, end: 0, skip: 0 };
-    while input.came().len() < StartFrame::REQUEST.len() {
+    while input.received_at().len() < StartFrame::REQUEST.len() {
         if !input.receive(socket)? {
             return Ok(());
         }
     }
-    match input.came().starts_with(&StartFrame::REQUEST) {
+    match input.received_at().starts_with(&StartFrame::REQUEST) {
         true => speak(socket, input, payload, Iwarp::new(ends)),
         false => speak(socket, input, payload, Iscsi::new(ends)),
     }
@@ -76,13 +76,13 @@ impl Input {
                     self.end += count;
                     return Ok(count > 0);
                 }
-                Err(error) => again(error)?,
+                Err(error) => retry_or_fail(error)?,
             }
         }
     }
 
     /// What came.
-    pub(super) fn came(&self) -> &[u8] {
+    pub(super) fn received_at(&self) -> &[u8] {
         &self.room[self.begin..self.end]
     }
 

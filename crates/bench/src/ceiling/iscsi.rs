@@ -32,7 +32,7 @@ impl Speaks for Iscsi {
                 self.session.pdu(&head, &[], batch)?;
                 continue;
             }
-            let Some((head, rest)) = input.came().split_first_chunk::<BHS_BYTES>() else { break };
+            let Some((head, rest)) = input.received_at().split_first_chunk::<BHS_BYTES>() else { break };
             let Some(basic) = BasicHeader::view(head) else { break };
             let len = basic.data_segment_length.get();
             if len > DATA_BYTES_MAX {

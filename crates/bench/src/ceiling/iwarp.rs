@@ -79,10 +79,10 @@ impl Iwarp {
 
     /// Answers the request for a connection (RFC 5044 section 7.1.1, RFC 6581 section 9); `false`: it is not all there.
     fn start(&mut self, input: &mut Input, batch: &mut Batch<'_>) -> io::Result<bool> {
-        let came = input.came();
-        let Some(frame) = StartFrame::view(came).copied() else { return Ok(false) };
+        let received_at = input.received_at();
+        let Some(frame) = StartFrame::view(received_at).copied() else { return Ok(false) };
         let end = StartFrame::BYTES + usize::from(frame.private_data_length.get());
-        let Some(private_data) = came.get(StartFrame::BYTES..end) else { return Ok(false) };
+        let Some(private_data) = received_at.get(StartFrame::BYTES..end) else { return Ok(false) };
         let asked = ReadDepths::view(private_data).copied().filter(|_| frame.has(StartFrame::ENHANCED));
         let asked = asked.ok_or_else(|| breach("MPA without depths of RDMA Reads"))?;
         let private_data = private_data.get(ReadDepths::BYTES..).unwrap_or_default();
@@ -132,12 +132,12 @@ impl Iwarp {
             upper.read(place, &mut queues)?;
             return Ok(true);
         }
-        let Some(head) = Head::view(input.came()).copied() else { return Ok(false) };
+        let Some(head) = Head::view(input.received_at()).copied() else { return Ok(false) };
         let ulpdu = u32::from(head.ulpdu_length.get());
         let end = bytes(ulpdu + ULPDU_LENGTH_BYTES);
         let whole = bytes(ulpdu + ULPDU_LENGTH_BYTES + pad(ulpdu) + CRC_BYTES);
         if head.is_tagged() {
-            let Some(tagged) = Tagged::view(input.came()).copied() else { return Ok(false) };
+            let Some(tagged) = Tagged::view(input.received_at()).copied() else { return Ok(false) };
             let rest = whole.checked_sub(Tagged::BYTES).ok_or_else(|| breach("an FPDU that is cut short"))?;
             // An RDMA Write is without data: it says that the initiator is ready to receive.
             if tagged.head.opcode() == Opcode::READ_RESPONSE && head.is_last() {
@@ -146,7 +146,7 @@ impl Iwarp {
             input.pass(Tagged::BYTES, rest);
             return Ok(true);
         }
-        let Some(fpdu) = input.came().get(..whole) else { return Ok(false) };
+        let Some(fpdu) = input.received_at().get(..whole) else { return Ok(false) };
         let message = fpdu.get(Untagged::BYTES..end).ok_or_else(|| breach("an FPDU that is cut short"))?;
         if !(head.opcode().is_send() && head.is_last()) {
             return Err(breach("a Terminate, an RDMA Read, or a message in several FPDUs"));

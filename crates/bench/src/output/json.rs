@@ -69,21 +69,21 @@ fn job(result: &RunResult) -> Value {
 fn options(result: &RunResult) -> Value {
     let job = &result.job;
     let mut options = Map::new();
-    let mut put = |name: &str, value: String| options.insert(name.into(), Value::String(value));
-    put("filename", result.targets.join(":"));
-    put("rw", word(&job.rw));
-    put("rwmixread", job.rwmixread.to_string());
-    put("bs", job.bs.to_string());
-    put("iodepth", job.iodepth.to_string());
-    put("numjobs", job.numjobs.to_string());
-    put("runtime", job.runtime.as_secs_f64().to_string());
-    put("ramp_time", job.ramp.as_secs_f64().to_string());
-    put("offset", job.offset.to_string());
-    put("randseed", job.seed.to_string());
-    put("buffer_compress_percentage", job.buffer_compress.to_string());
-    job.size.map(|size| put("size", size.to_string()));
-    job.rate.map(|rate| put("rate", rate.to_string()));
-    job.rate_iops.map(|rate| put("rate_iops", rate.to_string()));
+    let mut set = |name: &str, value: String| options.insert(name.into(), Value::String(value));
+    set("filename", result.targets.join(":"));
+    set("rw", word(&job.rw));
+    set("rwmixread", job.rwmixread.to_string());
+    set("bs", job.bs.to_string());
+    set("iodepth", job.iodepth.to_string());
+    set("numjobs", job.numjobs.to_string());
+    set("runtime", job.runtime.as_secs_f64().to_string());
+    set("ramp_time", job.ramp.as_secs_f64().to_string());
+    set("offset", job.offset.to_string());
+    set("randseed", job.seed.to_string());
+    set("buffer_compress_percentage", job.buffer_compress.to_string());
+    job.size.map(|size| set("size", size.to_string()));
+    job.rate.map(|rate| set("rate", rate.to_string()));
+    job.rate_iops.map(|rate| set("rate_iops", rate.to_string()));
     Value::Object(options)
 }
 

@@ -92,7 +92,7 @@ pub(super) struct State {
     done: Vec<(OpId, Outcome)>,
     in_flight: usize,
     /// Operations finished while they were submitted: their slots can be used again at once.
-    again: bool,
+    has_finished_at_once: bool,
     /// Some slot found no block that is not in use.
     blocked: bool,
     interval: Interval,
@@ -153,7 +153,7 @@ impl State {
             completions: Vec::with_capacity(slots.max(256)),
             done: Vec::with_capacity(slots),
             in_flight: 0,
-            again: false,
+            has_finished_at_once: false,
             blocked: false,
             interval: Interval::new(),
             run: Run { direction: Direction::Read, latency: 0, count: 0 },
@@ -240,7 +240,7 @@ impl Worker {
 
     /// Submits what may be submitted.
     fn fill(&mut self) {
-        self.state.again = false;
+        self.state.has_finished_at_once = false;
         self.state.blocked = false;
         let mut due = self.state.pace.due(self.state.now);
         std::mem::swap(&mut self.state.idle, &mut self.state.starting);
@@ -304,7 +304,7 @@ impl Worker {
             Submitted::Done(outcome) => {
                 self.state.now = self.shared.now();
                 self.finished(OpId(slot), outcome);
-                self.state.again = true;
+                self.state.has_finished_at_once = true;
             }
         }
     }
@@ -315,13 +315,13 @@ impl Worker {
         let waits = self.lane.flush(&mut self.io, &mut self.state.done);
         self.state.poller.hurry(waits || self.state.blocked);
         let wait = self.wait();
-        let mut busy = self.exchange(wait) || self.state.again;
+        let mut busy = self.exchange(wait) || self.state.has_finished_at_once;
         let before = self.state.now;
         self.state.now = self.state.zero.wrapping_add(self.io.now().0).max(before);
         self.state.end = self.shared.end.load(Ordering::Relaxed);
         self.cross_into_measuring();
         busy |= !self.state.done.is_empty();
-        if self.state.again {
+        if self.state.has_finished_at_once {
             self.io.worked();
         }
         if !busy && wait == Wait::No {
@@ -357,7 +357,7 @@ impl Worker {
     fn wait(&mut self) -> Wait {
         let State { now, begin, end, .. } = self.state;
         let next = self.state.pace.next_due().filter(|_| !self.state.idle.is_empty());
-        let can_go_on = self.state.again && next.is_none_or(|next| next <= now);
+        let can_go_on = self.state.has_finished_at_once && next.is_none_or(|next| next <= now);
         if can_go_on || !self.state.done.is_empty() {
             return Wait::No;
         }
@@ -480,7 +480,7 @@ impl Worker {
 
     /// Waits for what is in flight.
     fn drain(&mut self) {
-        self.state.again = false;
+        self.state.has_finished_at_once = false;
         self.state.blocked = false;
         let deadline = self.state.now + DRAIN;
         while self.state.in_flight > 0 && self.state.now < deadline {
@@ -507,7 +507,7 @@ impl Worker {
             && self.state.now < deadline
             && !self.shared.is_stopped()
         {
-            self.state.again = false;
+            self.state.has_finished_at_once = false;
             let ready = self.state.idle.len();
             if ready > 0 {
                 deadline = self.state.now + DRAIN;

@@ -90,14 +90,14 @@ impl<'a> Tables<'a> {
         };
         let prefix = before(tables.get(index)?);
         tables.remove(index);
-        let kept = &prefix[..prefix.rfind("\n\n")? + 1];
-        if kept.trim().is_empty() {
+        let comment = &prefix[..prefix.rfind("\n\n")? + 1];
+        if comment.trim().is_empty() {
             return None;
         }
         match tables.get_mut(index) {
-            None => Some(kept.to_owned()),
+            None => Some(comment.to_owned()),
             Some(next) => {
-                let prefix = format!("{kept}{}", before(next));
+                let prefix = format!("{comment}{}", before(next));
                 next.decor_mut().set_prefix(prefix);
                 None
             }

@@ -1,10 +1,10 @@
 //! ATA over Ethernet: frames come to the core that the interface's fanout gives them to, and go to the session of their
 //! initiator with the unit; there is no login, so the first frame makes it.
 
+mod changes;
 mod counts;
 mod frames;
 mod ledger;
-mod live;
 mod order;
 mod reopen;
 
@@ -28,7 +28,7 @@ pub(crate) use ledger::Ledger;
 struct Interface<L: Line> {
     segment: Arc<Segment>,
     /// The number of the opening: no other of this core has it.
-    opening: u32,
+    opening_number: u32,
     packets: Packets<L>,
     sessions: BTreeMap<(Mac, Address), Key>,
     /// The kernel reports when a frame has arrived.
@@ -84,7 +84,7 @@ impl<L: Line> Interface<L> {
 
     /// Of a watch on it.
     fn tag(&self, kind: u64) -> Tag {
-        Tag(kind << kind::SHIFT | u64::from(self.opening) << 32)
+        Tag(kind << kind::SHIFT | u64::from(self.opening_number) << 32)
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Ethernet<L: Line> {
     /// Earlier openings of interfaces, until nothing is left of their sessions.
     retired: Vec<Interface<L>>,
     /// How many there were.
-    openings: u32,
+    opened_count: u32,
     /// Interfaces that this core looks at for all.
     interface_watches: Vec<InterfaceWatch>,
     /// Interfaces, by their number, that have yet to be notified that this core has released them.
@@ -143,8 +143,8 @@ impl<L: Line> Ethernet<L> {
         Ethernet {
             interfaces: Vec::new(),
             retired: Vec::new(),
-            openings: 0,
-            interface_watches: live::watches(served, core, |_| State::Served),
+            opened_count: 0,
+            interface_watches: changes::watches(served, core, |_| State::Served),
             letting_go: Vec::new(),
             answered: VecDeque::new(),
             waiting_for_slots: Vec::new(),
@@ -154,8 +154,8 @@ impl<L: Line> Ethernet<L> {
 
     /// Sessions, and frames that were received and not returned.
     pub(super) fn in_use(&self) -> (usize, u32) {
-        let openings = || self.interfaces.iter().chain(&self.retired);
-        (openings().map(Interface::sessions).sum(), openings().map(Interface::held).sum())
+        let interfaces = || self.interfaces.iter().chain(&self.retired);
+        (interfaces().map(Interface::sessions).sum(), interfaces().map(Interface::held).sum())
     }
 
     /// Whether it serves any interface.
@@ -165,10 +165,10 @@ impl<L: Line> Ethernet<L> {
 
     /// Serves an interface.
     fn add(&mut self, segment: Arc<Segment>, packets: Packets<L>) {
-        self.openings = (self.openings + 1) % kind::NUMBERS;
+        self.opened_count = (self.opened_count + 1) % kind::NUMBERS;
         self.interfaces.push(Interface {
             segment,
-            opening: self.openings,
+            opening_number: self.opened_count,
             packets,
             sessions: BTreeMap::new(),
             is_watched: false,
@@ -192,9 +192,9 @@ impl<L: Line> Ethernet<L> {
     }
 
     /// The name of a session's interface, and the address of its unit.
-    pub(super) fn place_of(&self, opening: u32, session: Key) -> Option<(String, Address)> {
+    pub(super) fn place_of(&self, opening_number: u32, session: Key) -> Option<(String, Address)> {
         let mut all = self.interfaces.iter().chain(&self.retired);
-        let interface = all.find(|interface| interface.opening == opening)?;
+        let interface = all.find(|interface| interface.opening_number == opening_number)?;
         let mut sessions = interface.sessions.iter();
         sessions
             .find(|(_, key)| **key == session)
@@ -202,9 +202,9 @@ impl<L: Line> Ethernet<L> {
     }
 
     /// An opening of an interface, by its number.
-    fn opening(&mut self, number: u32) -> Option<&mut Interface<L>> {
+    fn interface_by_opening(&mut self, number: u32) -> Option<&mut Interface<L>> {
         let mut all = self.interfaces.iter_mut().chain(&mut self.retired);
-        all.find(|interface| interface.opening == number)
+        all.find(|interface| interface.opening_number == number)
     }
 }
 

@@ -320,8 +320,8 @@ mod rights;
 #[cfg(test)]
 mod drained;
 #[cfg(test)]
-mod live;
-#[cfg(test)]
 mod port_groups;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod while_serving;

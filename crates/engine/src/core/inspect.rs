@@ -48,7 +48,7 @@ impl<I: Io> Core<I> {
         let conn = self.connections.get(key).filter(|conn| conn.facts.is_admitted)?;
         let interface = match conn.facts.way {
             Way::Portal { .. } => None,
-            Way::Interface { opening, .. } => self.ethernet.place_of(opening, key),
+            Way::Interface { opening_number, .. } => self.ethernet.place_of(opening_number, key),
         };
         Some(SeenSession {
             serial: conn.facts.serial,

@@ -51,10 +51,10 @@ impl Listeners {
 
     /// Portals where something is to be tried again, or where a connection should have made room by now.
     fn due(&mut self, now: Time) -> Vec<usize> {
-        let again: Vec<PausedPortal> =
+        let retries: Vec<PausedPortal> =
             self.paused_portals.extract_if(.., |paused| paused.until <= now).collect();
         let late = self.newcomers.iter().filter(|newcomer| newcomer.until <= now);
-        again.iter().map(|paused| paused.portal).chain(late.map(|newcomer| newcomer.portal)).collect()
+        retries.iter().map(|paused| paused.portal).chain(late.map(|newcomer| newcomer.portal)).collect()
     }
 
     /// Portals where this core does not accept any more: those who wait there, to be closed.

@@ -97,9 +97,9 @@ impl Pace {
         let moved = std::mem::take(&mut self.moved_bytes) * NANOS_PER_BYTE;
         let Some(then) = self.looked_at.replace(now) else { return };
         let ahead = self.ahead_nanos + moved;
-        let kept = ahead.min(now.0.saturating_sub(then.0));
-        self.on_pace_nanos += kept;
-        self.ahead_nanos = (ahead - kept).min(stall_nanos);
+        let counted = ahead.min(now.0.saturating_sub(then.0));
+        self.on_pace_nanos += counted;
+        self.ahead_nanos = (ahead - counted).min(stall_nanos);
     }
 }
 

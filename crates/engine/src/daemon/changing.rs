@@ -1,7 +1,7 @@
 //! Changes of a running daemon's configuration.
 
 use super::{
-    ChangeError, Daemon, Leaving, NotKept, Reports, StartError, UnitSummary, Wants, reopen, start_watch,
+    ChangeError, Daemon, Leaving, NotSaved, Reports, StartError, UnitSummary, Wants, reopen, start_watch,
     summary, watch, weak,
 };
 use crate::changes::{Change, Plan, Prepared, Progress, Released};
@@ -60,9 +60,9 @@ impl Daemon {
             }
             tracing::info!(lun = %name, is_flushed, "what was begun on the removed LUN has ended, and its store is closed");
             let is_in_place = self.released(released);
-            let Err(why) = check_kept(is_flushed, is_in_place) else { continue };
+            let Err(why) = check_saved(is_flushed, is_in_place) else { continue };
             tracing::error!(lun = %name, "the LUN was removed: {why}");
-            self.events.report(|| Event::NotKept { lun: name, why: why.to_string() });
+            self.events.report(|| Event::NotSaved { lun: name, why: why.to_string() });
             self.left = self.left.and(Err(why));
         }
     }
@@ -159,10 +159,10 @@ impl Daemon {
         self.units.sort_by_key(|unit| served.find(&unit.name));
         changed.iter().for_each(|unit| self.look_at(*unit));
         let is_in_place = gone.is_none_or(|(unit, serial)| self.unit_removed(unit, serial));
-        match (unended, check_kept(is_flushed, is_in_place)) {
+        match (unended, check_saved(is_flushed, is_in_place)) {
             (Some(what), Ok(())) => Err(ChangeError::Unended(what)),
             (Some(what), Err(lost)) => Err(ChangeError::Unended(format!("{what}; {lost}"))),
-            (None, kept) => kept.map_err(ChangeError::NotKept),
+            (None, kept) => kept.map_err(ChangeError::NotSaved),
         }
     }
 
@@ -296,10 +296,10 @@ impl Daemon {
 }
 
 /// Whether what was written to a removed store is where it will be looked for.
-fn check_kept(is_flushed: bool, is_in_place: bool) -> Result<(), NotKept> {
+fn check_saved(is_flushed: bool, is_in_place: bool) -> Result<(), NotSaved> {
     match (is_flushed, is_in_place) {
-        (false, _) => Err(NotKept::NotFlushed),
-        (true, false) => Err(NotKept::Misplaced),
+        (false, _) => Err(NotSaved::NotFlushed),
+        (true, false) => Err(NotSaved::Misplaced),
         (true, true) => Ok(()),
     }
 }

@@ -184,25 +184,25 @@ fn opened(
         Ok(store) => Opened { store, failed: None, losses, space: Arc::default(), seat },
         Err(error) => {
             tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
-            let (again, counted, pending) = (lun.clone(), losses.clone(), Mutex::new(pending));
+            let (config, counted, pending) = (lun.clone(), losses.clone(), Mutex::new(pending));
             let (about, joined) = (about.clone(), seat.clone());
             let opener = move |size_bytes: Option<u64>| {
                 let first = pending.lock().unwrap_or_else(PoisonError::into_inner).take();
                 // Nothing was reported to initiators yet, but what AoE serves was decided.
-                let is_fit = |found: &Lun| again.aoe.is_none() || found.block_bytes == again.block_bytes;
+                let is_fit = |found: &Lun| config.aoe.is_none() || found.block_bytes == config.block_bytes;
                 if let Some((found, attempt)) = first.and_then(|first| first.recv().ok())
                     && (attempt.is_err() || is_fit(&found))
                 {
                     return attempt;
                 }
-                let mut lun = again.clone();
+                let mut lun = config.clone();
                 if let (StoreSpec::File { size, .. }, Some(_)) = (&mut lun.store, size_bytes) {
                     *size = size_bytes;
                 }
                 if let StoreSpec::Remote { block_bytes, .. } = &mut lun.store
-                    && again.aoe.is_some()
+                    && config.aoe.is_some()
                 {
-                    *block_bytes = Some(again.block_bytes);
+                    *block_bytes = Some(config.block_bytes);
                 }
                 open_store(&about, &mut lun, &counted, joined.as_deref())
             };
@@ -310,13 +310,13 @@ fn ports(about: &About, url: &Url, serial: &str, options: &Options) -> Result<Ve
         tracing::info!(target = %url, "what a daemon that was killed has sent may still be executed: --state-dir prevents that");
         return Ok(Vec::new());
     };
-    let kept = SavedPorts::new(dir, serial);
+    let file = SavedPorts::new(dir, serial);
     let fault = |problem, remedy: &str| OpenError {
-        what: kept.path().display().to_string(),
+        what: file.path().display().to_string(),
         problem,
         remedy: remedy.into(),
     };
-    let earlier = kept.read(&System).map_err(|problem| {
+    let earlier = file.read(&System).map_err(|problem| {
         fault(problem, "restore the file, or remove it once the target is known to be idle")
     })?;
     let name = options.name_for(url);
@@ -329,7 +329,7 @@ fn ports(about: &About, url: &Url, serial: &str, options: &Options) -> Result<Ve
         let ports = SavedPorts::choose::<Uring>(&earlier, name, about.cores);
         (ports.clone(), ports)
     };
-    kept.replace(Box::new(System), &all).map_err(|error| {
+    file.replace(Box::new(System), &all).map_err(|error| {
         let problem = format!("the initiator ports cannot be kept: {error}");
         fault(problem, "is the state directory writable?")
     })?;

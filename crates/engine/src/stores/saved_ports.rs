@@ -50,9 +50,9 @@ impl SavedPorts {
     }
 
     /// Ports of this name for so many lanes: those that were kept, and fresh ones.
-    pub fn choose<I: Io>(kept: &[InitiatorPort], name: &str, lanes: usize) -> Vec<InitiatorPort> {
-        let again = kept.iter().filter(|port| port.name == name).cloned();
-        again.chain(std::iter::repeat_with(|| InitiatorPort::fresh::<I>(name.into()))).take(lanes).collect()
+    pub fn choose<I: Io>(saved: &[InitiatorPort], name: &str, lanes: usize) -> Vec<InitiatorPort> {
+        let known = saved.iter().filter(|port| port.name == name).cloned();
+        known.chain(std::iter::repeat_with(|| InitiatorPort::fresh::<I>(name.into()))).take(lanes).collect()
     }
 }
 
@@ -76,11 +76,11 @@ mod tests {
     #[test]
     fn ports_of_earlier_processes_are_found_and_used_again() {
         let dir = tempfile::tempdir().unwrap();
-        let kept = SavedPorts::new(dir.path(), "A/1");
-        assert_eq!(kept.read(&System), Ok(Vec::new()));
+        let saved = SavedPorts::new(dir.path(), "A/1");
+        assert_eq!(saved.read(&System), Ok(Vec::new()));
         let three = SavedPorts::choose::<Uring>(&[], "iqn.2026-11.io.lunette:a", 3);
-        kept.replace(Box::new(System), &three).unwrap();
-        assert_eq!(kept.read(&System), Ok(three.clone()));
+        saved.replace(Box::new(System), &three).unwrap();
+        assert_eq!(saved.read(&System), Ok(three.clone()));
         assert_eq!(SavedPorts::new(dir.path(), "A/2").read(&System), Ok(Vec::new()), "another unit");
         assert_eq!(SavedPorts::choose::<Uring>(&three, "iqn.2026-11.io.lunette:a", 2), three[..2]);
         let four = SavedPorts::choose::<Uring>(&three, "iqn.2026-11.io.lunette:a", 4);
@@ -93,10 +93,10 @@ mod tests {
     #[test]
     fn what_is_damaged_is_no_port_that_nobody_used() {
         let dir = tempfile::tempdir().unwrap();
-        let kept = SavedPorts::new(dir.path(), "S");
+        let saved = SavedPorts::new(dir.path(), "S");
         for damaged in ["80000000000 a\n", "+80000000000 a\n", "800000000001\n", "800000000001 \n", "\n"] {
-            std::fs::write(kept.path(), damaged).unwrap();
-            assert!(kept.read(&System).is_err(), "{damaged:?}");
+            std::fs::write(saved.path(), damaged).unwrap();
+            assert!(saved.read(&System).is_err(), "{damaged:?}");
         }
     }
 }

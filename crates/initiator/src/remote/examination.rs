@@ -17,7 +17,8 @@
 use super::backoff::Backoff;
 use super::continuity::Arrival;
 use super::geometry::{
-    CAPACITY_BYTES, Modes, PAGE_BYTES, capacity_of, inquiry, inquiry_page, is_disk, mode_sense, read_capacity,
+    CAPACITY_BYTES, ModeSenseData, PAGE_BYTES, capacity_of, inquiry, inquiry_page, is_disk, mode_sense,
+    read_capacity,
 };
 use super::identity::{incarnation, withholds_logins};
 use super::lane::{QUESTION, RemoteLane};
@@ -214,7 +215,7 @@ impl RemoteLane {
             }
             (Question::Modes, Some(data)) => {
                 self.modes_changed = false;
-                self.store.modes_seen(&Modes::of(data));
+                self.store.modes_seen(&ModeSenseData::of(data));
             }
             (Question::Order, Some(_)) if self.examination.is_none() => self.proven(io.now()),
             (Question::Capacity | Question::Modes, None)

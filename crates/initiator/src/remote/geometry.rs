@@ -85,7 +85,7 @@ impl Geometry {
             StandardData::read(&inquiry).command_queuing
         };
         let identity = UnitIdentity::learn(&inquiry, vpd::body(&pages), |code| page(command, code));
-        let modes = Modes::of(&ask(command, mode_sense(), PAGE_BYTES.into()).unwrap_or_default());
+        let modes = ModeSenseData::of(&ask(command, mode_sense(), PAGE_BYTES.into()).unwrap_or_default());
         let Capacity16 { thin, zeros, physical_exponent, .. } = Capacity16::read(&capacity);
         let zeros = zeros || provisioning.zeros == 1;
         let unmap_blocks_max = limits.unmap_blocks_max;
@@ -161,21 +161,21 @@ pub(super) fn is_disk(inquiry: &[u8]) -> Result<(), String> {
 }
 
 /// What mode pages report.
-pub(super) struct Modes {
+pub(super) struct ModeSenseData {
     pub(super) write_cache: bool,
     pub(super) write_protected: bool,
     fua: bool,
 }
 
-impl Modes {
+impl ModeSenseData {
     /// From an answer to MODE SENSE. A unit that does not report it is assumed to have a volatile cache, and
     /// no FUA: that costs time, but no data.
-    pub(super) fn of(data: &[u8]) -> Modes {
+    pub(super) fn of(data: &[u8]) -> ModeSenseData {
         let header = Header6::read(data);
         let at = Header6::BYTES + usize::from(header.descriptor_bytes);
         let page = mode::pages(data.get(at..).unwrap_or_default()).next();
         let caching = page.filter(|page| (page.code, page.subpage) == (mode::page::CACHING, 0));
-        Modes {
+        ModeSenseData {
             write_cache: caching.is_none_or(|page| Caching::read(page.bytes).write_cache),
             write_protected: header.write_protected,
             fua: header.dpo_and_fua,

@@ -68,8 +68,8 @@ enum State {
 /// What to do with a command that has ended on the wire.
 enum Verdict {
     Report(Ending),
-    Again,
-    Later,
+    Retry,
+    Delay,
 }
 
 impl Slot {
@@ -202,18 +202,18 @@ impl Queue {
         let Some(index) = self.find(completion.task) else { return };
         self.slots[index as usize].may_land = false;
         let verdict = match self.verdict_of(index, completion) {
-            Verdict::Again | Verdict::Later if self.slots[index as usize].is_cancelled => {
+            Verdict::Retry | Verdict::Delay if self.slots[index as usize].is_cancelled => {
                 Verdict::Report(Ending::Lost { may_land: false })
             }
             verdict => verdict,
         };
         match verdict {
             Verdict::Report(ending) => self.finish(index, ending, finished),
-            Verdict::Again => {
+            Verdict::Retry => {
                 self.slots[index as usize].state = State::Waiting;
                 self.waiting.push_front(index);
             }
-            Verdict::Later => {
+            Verdict::Delay => {
                 let slot = &mut self.slots[index as usize];
                 let delay = DELAY_MIN.saturating_mul(1 << slot.pauses.min(16)).min(DELAY_MAX);
                 slot.pauses = slot.pauses.saturating_add(1);
@@ -235,7 +235,7 @@ impl Queue {
                 return Verdict::Report(Ending::Good(moved));
             }
             Outcome::Status { status: status @ (status::BUSY | status::TASK_SET_FULL), .. } => {
-                (Verdict::Later, Ending::Status { status, sense: None, moved })
+                (Verdict::Delay, Ending::Status { status, sense: None, moved })
             }
             Outcome::Status { status, sense } => {
                 let ending = Ending::Status { status, sense, moved };
@@ -247,35 +247,35 @@ impl Queue {
                         // A new nexus has one for each thing that happened (SAM-5 section 5.14).
                         is_news |= additional != slot.attention && slot.retries < PROMPT_MAX;
                         slot.attention = additional;
-                        (Verdict::Again, ending)
+                        (Verdict::Retry, ending)
                     }
                     (status::CHECK_CONDITION, Some(SenseKey::NotReady))
                         if additional == code::BECOMING_READY =>
                     {
-                        (Verdict::Later, ending)
+                        (Verdict::Delay, ending)
                     }
                     (status::CHECK_CONDITION, Some(SenseKey::AbortedCommand)) if safe => {
-                        (Verdict::Again, ending)
+                        (Verdict::Retry, ending)
                     }
-                    (status::TASK_ABORTED, _) if safe => (Verdict::Again, ending),
+                    (status::TASK_ABORTED, _) if safe => (Verdict::Retry, ending),
                     _ => return Verdict::Report(ending),
                 }
             }
             Outcome::TargetFailure(_) | Outcome::Rejected(_) | Outcome::Aborted if safe => {
-                (Verdict::Again, Ending::Lost { may_land: false })
+                (Verdict::Retry, Ending::Lost { may_land: false })
             }
             Outcome::TargetFailure(_) | Outcome::Rejected(_) | Outcome::Aborted => {
                 return Verdict::Report(Ending::Lost { may_land: false });
             }
         };
         match verdict {
-            Verdict::Again if slot.retries >= RETRIES_MAX => Verdict::Report(ending),
-            Verdict::Again => {
+            Verdict::Retry if slot.retries >= RETRIES_MAX => Verdict::Report(ending),
+            Verdict::Retry => {
                 slot.retries += 1;
-                if is_news { Verdict::Again } else { Verdict::Later }
+                if is_news { Verdict::Retry } else { Verdict::Delay }
             }
-            Verdict::Later if !slot.command.patient => Verdict::Report(ending),
-            Verdict::Later | Verdict::Report(_) => verdict,
+            Verdict::Delay if !slot.command.patient => Verdict::Report(ending),
+            Verdict::Delay | Verdict::Report(_) => verdict,
         }
     }
 
@@ -316,7 +316,7 @@ impl Queue {
 
     /// The connection is no more: what was sent is sent again on the next one, if that does no harm.
     pub(super) fn lost(&mut self, finished: &mut Vec<Finished>) {
-        let mut again = Vec::new();
+        let mut retries = Vec::new();
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             match slot.state {
@@ -327,13 +327,13 @@ impl Queue {
                 State::Waiting | State::Delayed(_) => {}
                 State::Sent(_) if slot.command.repeatable && !slot.is_cancelled => {
                     slot.state = State::Waiting;
-                    again.push(index as u32);
+                    retries.push(index as u32);
                 }
                 State::Sent(_) => self.lose(index as u32, finished),
             }
         }
-        again.sort_by_key(|index| self.slots[*index as usize].number);
-        again.into_iter().rev().for_each(|index| self.waiting.push_front(index));
+        retries.sort_by_key(|index| self.slots[*index as usize].number);
+        retries.into_iter().rev().for_each(|index| self.waiting.push_front(index));
     }
 
     /// Moves those whose time has come to the ones that wait to be sent.

@@ -82,8 +82,8 @@ pub(super) fn mask(arguments: &MaskArguments) -> Result<String, Failure> {
     if !add.is_empty() || !remove.is_empty() {
         let left: Vec<Mac> = list.iter().chain(&add).filter(|mac| !remove.contains(mac)).copied().collect();
         if !force && !left.is_empty() && !left.contains(&unit.ours()) {
-            let words = "this would lock this interface out; use --add ours as well, or --force";
-            return Err(Failure::wrong_input(format!("{}: {words}", unit.url())));
+            let text = "this would lock this interface out; use --add ours as well, or --force";
+            return Err(Failure::wrong_input(format!("{}: {text}", unit.url())));
         }
         let directives = directives(DirectiveCommand::ADD, &add)
             .chain(directives(DirectiveCommand::DELETE, &remove))
@@ -161,8 +161,8 @@ mod tests {
     fn addresses_have_names() {
         assert_eq!("ours".parse(), Ok(Name::Ours));
         assert_eq!("02:00:00:00:00:01".parse(), Ok(Name::Mac(ONE)));
-        for (wrong, words) in [("02:00", "Ethernet address"), ("ff:ff:ff:ff:ff:ff", "multicast")] {
-            assert!(wrong.parse::<Name>().unwrap_err().contains(words), "{wrong}");
+        for (wrong, text) in [("02:00", "Ethernet address"), ("ff:ff:ff:ff:ff:ff", "multicast")] {
+            assert!(wrong.parse::<Name>().unwrap_err().contains(text), "{wrong}");
         }
     }
 

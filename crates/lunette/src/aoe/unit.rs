@@ -26,8 +26,8 @@ impl Unit {
     pub(super) fn connect(text: &str) -> Result<Unit, Failure> {
         let url = Url::given(text).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
         if url.protocol != Protocol::Aoe {
-            let words = "only ATA over Ethernet has this; write aoe://IFACE/SHELF.SLOT";
-            return Err(Failure::wrong_input(format!("{url}: {words}")));
+            let text = "only ATA over Ethernet has this; write aoe://IFACE/SHELF.SLOT";
+            return Err(Failure::wrong_input(format!("{url}: {text}")));
         }
         url.check_unit().map_err(|error| {
             let list = format!("`lunette discover aoe://{}` lists units", url.host);

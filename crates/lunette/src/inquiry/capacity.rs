@@ -59,9 +59,9 @@ fn short(last: u64, block_bytes: u32) -> Capacity {
 
 impl Capacity {
     pub(super) fn write(&self, rows: &mut Rows) {
-        let in_words = u64::try_from(self.size_bytes).map_or_else(|_| "over 16 EiB".into(), format_size);
+        let rounded = u64::try_from(self.size_bytes).map_or_else(|_| "over 16 EiB".into(), format_size);
         let exact = format!("{} bytes", self.size_bytes);
-        let size = if in_words == exact { exact } else { format!("{in_words} ({exact})") };
+        let size = if rounded == exact { exact } else { format!("{rounded} ({exact})") };
         rows.add("capacity", size);
         rows.add("blocks", format!("{} of {} bytes", self.blocks, self.block_bytes));
         rows.maybe("physical blocks", self.physical_block_bytes, |bytes| format!("{bytes} bytes"));

@@ -7,7 +7,7 @@ use wire::scsi::mode::{self, Caching, Control, Header6, Header10, UNRESTRICTED_R
 
 /// What mode pages report.
 #[derive(Serialize, Debug, PartialEq)]
-pub(crate) struct Modes {
+pub(crate) struct ModeReport {
     /// Of the header: WP and DPOFUA.
     write_protected: Option<bool>,
     dpo_and_fua: Option<bool>,
@@ -31,7 +31,7 @@ struct ModePage {
 }
 
 /// The answer to MODE SENSE(10).
-pub(super) fn decode_10(data: &[u8]) -> Option<Modes> {
+pub(super) fn decode_10(data: &[u8]) -> Option<ModeReport> {
     let data = part(data, 0, usize::from(Header10::FOLLOWING_BYTES.get(data)?) + 2);
     let at = Header10::BYTES + usize::from(Header10::DESCRIPTOR_BYTES.get(data)?);
     let device = (Header10::WRITE_PROTECTED.get(data), Header10::DPO_AND_FUA.get(data));
@@ -39,7 +39,7 @@ pub(super) fn decode_10(data: &[u8]) -> Option<Modes> {
 }
 
 /// The answer to MODE SENSE(6).
-pub(super) fn decode_6(data: &[u8]) -> Option<Modes> {
+pub(super) fn decode_6(data: &[u8]) -> Option<ModeReport> {
     let data = part(data, 0, usize::from(Header6::FOLLOWING_BYTES.get(data)?) + 1);
     let at = Header6::BYTES + usize::from(Header6::DESCRIPTOR_BYTES.get(data)?);
     let device = (Header6::WRITE_PROTECTED.get(data), Header6::DPO_AND_FUA.get(data));
@@ -47,12 +47,12 @@ pub(super) fn decode_6(data: &[u8]) -> Option<Modes> {
 }
 
 /// `device`: WP and DPOFUA.
-fn decode(device: (Option<bool>, Option<bool>), list: &[u8]) -> Modes {
+fn decode(device: (Option<bool>, Option<bool>), list: &[u8]) -> ModeReport {
     let find = |code| mode::pages(list).find(|page| (page.code, page.subpage) == (code, 0));
     let (caching, control) = (find(mode::page::CACHING), find(mode::page::CONTROL));
     let (caching, control) = (caching.map(|page| page.bytes), control.map(|page| page.bytes));
     let is_disk = caching.is_some();
-    Modes {
+    ModeReport {
         write_protected: device.0.filter(|_| is_disk),
         dpo_and_fua: device.1.filter(|_| is_disk),
         write_cache: caching.and_then(|page| Caching::WRITE_CACHE.get(page)),
@@ -78,7 +78,7 @@ fn decode(device: (Option<bool>, Option<bool>), list: &[u8]) -> Modes {
     }
 }
 
-impl Modes {
+impl ModeReport {
     pub(super) fn write(&self, rows: &mut Rows) {
         let on_off = |on: bool| if on { "on" } else { "off" }.to_owned();
         rows.maybe("write cache", self.write_cache, on_off);

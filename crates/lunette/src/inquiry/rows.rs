@@ -29,9 +29,9 @@ impl Rows {
     }
 
     /// A value that may not be there; then there is no line.
-    pub(super) fn maybe<T>(&mut self, label: &str, value: Option<T>, words: impl FnOnce(T) -> String) {
+    pub(super) fn maybe<T>(&mut self, label: &str, value: Option<T>, text: impl FnOnce(T) -> String) {
         if let Some(value) = value {
-            self.add(label, words(value));
+            self.add(label, text(value));
         }
     }
 
@@ -57,8 +57,8 @@ impl Rows {
 }
 
 /// The words that hold, after commas.
-pub(super) fn list<const N: usize>(words: [(bool, &str); N]) -> String {
-    let holding: Vec<&str> = words.iter().filter(|(holds, _)| *holds).map(|(_, word)| *word).collect();
+pub(super) fn list<const N: usize>(flags: [(bool, &str); N]) -> String {
+    let holding: Vec<&str> = flags.iter().filter(|(holds, _)| *holds).map(|(_, word)| *word).collect();
     if holding.is_empty() { "none".into() } else { holding.join(", ") }
 }
 

@@ -75,7 +75,7 @@ fn take(daemon: &mut Daemon, step: &Step, to: &Config, wants: Wants, taken: &mut
     tracing::info!("configuration: {text}");
     match daemon.take_step(step, to, wants) {
         Ok(()) => {}
-        Err(ChangeError::NotKept(what)) => {
+        Err(ChangeError::NotSaved(what)) => {
             tracing::error!("configuration: {text}: {what}");
             taken.warnings.push(format!("{text}: {what}"));
         }
@@ -123,7 +123,7 @@ pub(super) fn roll_back(daemon: &mut Daemon, to: &Config, taken: &Taken) -> Vec<
         tracing::warn!("configuration: undone: {step:?}");
         match daemon.take_step(&step, to, Wants::Lun) {
             Ok(()) => {}
-            Err(ChangeError::NotKept(what)) => {
+            Err(ChangeError::NotSaved(what)) => {
                 faults.push(fault(&format!("{step:?}"), &what.to_string(), "see the log"));
             }
             Err(ChangeError::Unended(what)) => faults.push(fault(&format!("{step:?}"), &what, "see the log")),

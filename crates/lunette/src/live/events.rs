@@ -207,7 +207,7 @@ fn json(event: &Event) -> (&'static str, Value) {
         Event::LoginRefused { why } => ("login_refused", json!({ "why": why.name() })),
         Event::StoreLost { lun, why } => ("store_lost", json!({ "lun": lun, "why": why })),
         Event::StoreBack { lun } => ("store_back", json!({ "lun": lun })),
-        Event::NotKept { lun, why } => ("not_kept", json!({ "lun": lun, "why": why })),
+        Event::NotSaved { lun, why } => ("not_saved", json!({ "lun": lun, "why": why })),
         Event::Preempted { lun, by } => ("preempted", json!({ "lun": lun, "by": by })),
         Event::ThresholdReached { lun, used_bytes, size_bytes, percent } => {
             let data = json!({

@@ -53,7 +53,7 @@ impl Tally {
             }
             Event::StoreLost { .. }
             | Event::StoreBack { .. }
-            | Event::NotKept { .. }
+            | Event::NotSaved { .. }
             | Event::Preempted { .. }
             | Event::ThresholdReached { .. }
             | Event::Errors { .. } => {}

@@ -345,7 +345,7 @@ impl Initiator {
     pub fn owes(&self) -> bool {
         let may_send = self.errand.is_some()
             || self.may_send_abandoned()
-            || self.may_send_again()
+            || self.may_retransmit()
             || self.may_send_more();
         self.phase != Phase::Over && (may_send || !self.looks.is_empty())
     }

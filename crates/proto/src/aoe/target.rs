@@ -81,7 +81,7 @@ pub struct Change {
     /// Sectors; for a list of ranges its number, behind all sectors.
     pub blocks: Range<u64>,
     /// When its frame came in.
-    pub came: Stamp,
+    pub received_at: Stamp,
 }
 
 impl Change {

@@ -107,9 +107,9 @@ pub(super) fn read_frame(bytes: &[u8]) -> Option<Offer> {
         offer.private_data = rest.to_vec();
         return Some(offer);
     }
-    let words = ReadDepths::view(rest)?;
-    let (ird, ord) = (words.ird.get(), words.ord.get());
-    offer.depths = Some(Depths { ird: words.inbound(), ord: words.outbound() });
+    let depths = ReadDepths::view(rest)?;
+    let (ird, ord) = (depths.ird.get(), depths.ord.get());
+    offer.depths = Some(Depths { ird: depths.inbound(), ord: depths.outbound() });
     offer.ready = (ird & ReadDepths::PEER_TO_PEER != 0).then_some(ReadyToReceive {
         by_send: ird & ReadDepths::READY_BY_SEND != 0,
         by_write: ord & ReadDepths::READY_BY_WRITE != 0,
@@ -243,9 +243,9 @@ fn frame(
     ready: Option<ReadyToReceive>,
     private_data: &[u8],
 ) -> Vec<u8> {
-    let words = depths.map(|depths| read_depths(depths, ready));
-    let words = words.as_ref().map_or(&[][..], |words| words.as_bytes());
-    let len = private_data.len().saturating_add(words.len());
+    let depths = depths.map(|depths| read_depths(depths, ready));
+    let depth_bytes = depths.as_ref().map_or(&[][..], |depths| depths.as_bytes());
+    let len = private_data.len().saturating_add(depth_bytes.len());
     let enhanced = if depths.is_some() { StartFrame::ENHANCED } else { 0 };
     let head = StartFrame {
         key,
@@ -253,7 +253,7 @@ fn frame(
         revision,
         private_data_length: U16::new(u16::try_from(len).unwrap_or(0)),
     };
-    [head.as_bytes(), words, private_data].concat()
+    [head.as_bytes(), depth_bytes, private_data].concat()
 }
 
 fn read_depths(depths: Depths, ready: Option<ReadyToReceive>) -> ReadDepths {

@@ -308,9 +308,9 @@ impl MessageMachine for Initiator {
         let reject = LoginReject::view(private_data).filter(|it| it.opcode == Opcode::LOGIN_REJECT);
         match reject {
             Some(reject) => {
-                let (reason, words) = (reject.reason.0.get(), reject_text(reject.reason));
+                let (reason, text) = (reject.reason.0.get(), reject_text(reject.reason));
                 self.over(&format!(
-                    "login rejected with reason {reason:#010x}, {words} (SRP r16a section 6.4)"
+                    "login rejected with reason {reason:#010x}, {text} (SRP r16a section 6.4)"
                 ));
             }
             None => self.over("login rejected without a reason"),
@@ -352,7 +352,7 @@ impl MessageMachine for Initiator {
     fn closed(&mut self, _now: Time, reason: &str) {
         match std::mem::replace(&mut self.phase, Phase::Full) {
             Phase::Over => self.phase = Phase::Over,
-            Phase::Leaving(words) => self.over(&words),
+            Phase::Leaving(text) => self.over(&text),
             Phase::Login { .. } | Phase::Full => self.over(reason),
         }
     }

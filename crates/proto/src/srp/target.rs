@@ -252,8 +252,8 @@ impl Target {
     }
 
     /// The session ends; with a reason, the initiator is logged out (section 6.6) once its tasks can take effect no more.
-    fn leave(&mut self, reason: Option<LogoutReason>, words: &str) {
-        self.end_all(reason, words);
+    fn leave(&mut self, reason: Option<LogoutReason>, text: &str) {
+        self.end_all(reason, text);
         self.up.push_back(Up::Leaving);
     }
 
@@ -264,18 +264,18 @@ impl Target {
     }
 
     /// Nothing else is sent any more.
-    fn end_all(&mut self, reason: Option<LogoutReason>, words: &str) {
+    fn end_all(&mut self, reason: Option<LogoutReason>, text: &str) {
         self.out.clear();
         self.answers.clear();
-        self.phase = Phase::Ending(reason, words.to_string());
+        self.phase = Phase::Ending(reason, text.to_string());
         self.end_unanswered();
     }
 
     /// None of the tasks can take effect any more.
     fn say_last(&mut self) {
-        let Phase::Ending(reason, words) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
+        let Phase::Ending(reason, text) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
         self.out.extend(reason.map(Out::Logout));
-        self.phase = Phase::Leaving(words);
+        self.phase = Phase::Leaving(text);
     }
 
     /// The connection is no more.
@@ -384,7 +384,7 @@ impl MessageMachine for Target {
     fn closed(&mut self, _now: Time, reason: &str) {
         match std::mem::replace(&mut self.phase, Phase::Login) {
             Phase::Over => self.phase = Phase::Over,
-            Phase::Ending(_, words) | Phase::Leaving(words) => self.over(&words),
+            Phase::Ending(_, text) | Phase::Leaving(text) => self.over(&text),
             Phase::Login | Phase::Full => self.over(reason),
         }
     }
@@ -430,9 +430,9 @@ impl MessageMachine for Target {
         match &self.phase {
             Phase::Login => self.over("login took too long"),
             Phase::Over => {}
-            Phase::Ending(_, words) => {
-                let words = words.clone();
-                self.over(&words);
+            Phase::Ending(_, text) => {
+                let text = text.clone();
+                self.over(&text);
             }
             Phase::Leaving(_) => self.out.clear(),
             Phase::Full if self.goodbye.is_some_and(|goodbye| now >= goodbye) => {

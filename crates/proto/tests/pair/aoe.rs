@@ -335,7 +335,7 @@ fn a_session_is_lost_when_nobody_answers_and_another_one_goes_on() {
         // The outcome of the others is unknown: they are given again.
         let lost = std::mem::take(&mut user.in_flight);
         user.rig.is_cut = false;
-        user.rig.again(InitiatorConfig { first_tag: 0x8000, ..INITIATOR });
+        user.rig.reopen(InitiatorConfig { first_tag: 0x8000, ..INITIATOR });
         user.log_in();
         for command in lost.values().filter(|command| [WRITE, UNMAP].contains(&command.opcode)) {
             user.submit(command.opcode, command.sectors.clone()).unwrap();

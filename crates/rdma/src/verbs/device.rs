@@ -200,8 +200,8 @@ impl Device {
             self.fail();
         }
         // SAFETY: the library returns a string of its own, for any number.
-        let words = unsafe { text((self.library.ibv_event_type_str)(kind)) };
-        Ok((kind != IBV_EVENT_COMM_EST).then(|| format!("{}: {words}", self.name)))
+        let text = unsafe { text((self.library.ibv_event_type_str)(kind)) };
+        Ok((kind != IBV_EVENT_COMM_EST).then(|| format!("{}: {text}", self.name)))
     }
 
     /// It works no more.

@@ -228,8 +228,8 @@ impl QueuePair {
                 .to_string();
         }
         // SAFETY: the library returns a string of its own, for any number.
-        let words = unsafe { text((self.device.library.ibv_wc_status_str)(status)) };
-        format!("work failed: {words}")
+        let text = unsafe { text((self.device.library.ibv_wc_status_str)(status)) };
+        format!("work failed: {text}")
     }
 
     /// Arms the event for the next completion; `false`: it was armed already.

@@ -576,7 +576,7 @@ mod tests {
     #[derive(Default)]
     struct Model {
         taken: Vec<Places>,
-        lent: Vec<Span>,
+        loans: Vec<Span>,
     }
 
     impl Model {
@@ -584,7 +584,7 @@ mod tests {
             let end = |span: Span| span.offset + u64::from(span.len).next_multiple_of(4096);
             let same = |other: Span| span.offset < end(other) && other.offset < end(span);
             self.taken.iter().flat_map(|places| places.iter()).any(same)
-                || self.lent.iter().copied().any(same)
+                || self.loans.iter().copied().any(same)
         }
 
         fn run(&mut self, arena: &mut Arena, step: Step) {
@@ -606,10 +606,10 @@ mod tests {
                 Step::Lend(n) if !self.taken.is_empty() => {
                     let span = first(&self.taken[n % self.taken.len()]);
                     arena.lend(span, Loan::Write);
-                    self.lent.push(span);
+                    self.loans.push(span);
                 }
-                Step::Unlend(n) if !self.lent.is_empty() => {
-                    let span = self.lent.swap_remove(n % self.lent.len());
+                Step::Unlend(n) if !self.loans.is_empty() => {
+                    let span = self.loans.swap_remove(n % self.loans.len());
                     arena.unlend(span, Loan::Write);
                 }
                 Step::Give(_) | Step::Lend(_) | Step::Unlend(_) => {}
@@ -626,7 +626,7 @@ mod tests {
                 model.run(&mut arena, step);
             }
             model.taken.iter().for_each(|places| arena.give(places));
-            model.lent.iter().for_each(|span| arena.unlend(*span, Loan::Write));
+            model.loans.iter().for_each(|span| arena.unlend(*span, Loan::Write));
             prop_assert_eq!(arena.in_use(), 0);
             prop_assert_eq!(arena.whole.len(), 16);
             prop_assert_eq!(arena.cut, NONE);

@@ -317,8 +317,8 @@ impl Interface {
         // SAFETY: this request writes a socket address.
         let address = unsafe { ask(libc::SIOCGIFHWADDR)?.ifru_hwaddr };
         if !matches!(address.sa_family, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
-            let words = format!("{name} is not an Ethernet interface");
-            return Err(io::Error::new(io::ErrorKind::Unsupported, words));
+            let text = format!("{name} is not an Ethernet interface");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         let mut mac = [0; 6];
         for (to, from) in mac.iter_mut().zip(address.sa_data) {
@@ -365,8 +365,8 @@ mod tests {
     #[test]
     fn a_refusal_says_what_to_do() {
         let says = |errno: Errno, what: &str| {
-            let words = explain(errno, "eth9").to_string();
-            assert!(words.contains("eth9") && words.contains(what), "{words}");
+            let text = explain(errno, "eth9").to_string();
+            assert!(text.contains("eth9") && text.contains(what), "{text}");
         };
         says(Errno::NODEV, "ip link");
         says(Errno::NXIO, "removed");

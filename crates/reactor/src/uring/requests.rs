@@ -195,15 +195,15 @@ impl Request {
 
     fn lend_batch(&mut self, arena: &mut Arena, mut batch: Box<Batch>, spans: &[Span]) {
         // A send's headers lie in one buffer, between payload from elsewhere: one loan of it is enough.
-        let mut lent: Option<Lent> = None;
+        let mut loan: Option<Lent> = None;
         for span in spans.iter().copied() {
             let base = if span.buffer != arena.id() {
                 pinned(&mut self.pins, span)
-            } else if let Some(address) = lent.as_ref().and_then(|lent| lent.address(span)) {
+            } else if let Some(address) = loan.as_ref().and_then(|loan| loan.address(span)) {
                 address
             } else {
                 batch.spans.push(span);
-                lent.insert(arena.lend_to_read(span)).address(span).expect("the buffer holds the span")
+                loan.insert(arena.lend_to_read(span)).address(span).expect("the buffer holds the span")
             };
             batch.vectors.push(libc::iovec { iov_base: base.cast(), iov_len: span.len as usize });
         }

@@ -112,14 +112,14 @@ pub(super) fn constants(section: &Section<'_>) -> String {
     let Some(first) = rows.first() else { return String::new() };
     let varying = Axis::varying(&rows);
     let common = Axis::ALL.iter().filter(|axis| !varying.contains(axis) && !axis.is_usual(first));
-    let mut words: Vec<String> = common.map(|axis| axis.phrase(first)).collect();
+    let mut parts: Vec<String> = common.map(|axis| axis.phrase(first)).collect();
     if section.matrix.shared {
-        words.push("jobs share one sequential range, one command each".into());
+        parts.push("jobs share one sequential range, one command each".into());
     }
     if section.rows.iter().any(|row| row.row.direction == crate::Direction::RandRw) {
-        words.push(format!("{} % reads", section.matrix.rwmixread));
+        parts.push(format!("{} % reads", section.matrix.rwmixread));
     }
-    words.join(", ")
+    parts.join(", ")
 }
 
 /// What every target reaches of the ceiling over all rows.

@@ -6,10 +6,10 @@ use config::Fault;
 use std::time::Duration;
 
 /// Looks a keyword up in a list of known ones.
-pub(super) fn known<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Fault> {
-    let found = words.iter().find(|(word, _)| *word == text);
+pub(super) fn known<T: Copy>(text: &str, keywords: &[(&str, T)]) -> Result<T, Fault> {
+    let found = keywords.iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
-        let fix = config::suggest(text, words.iter().map(|(word, _)| *word));
+        let fix = config::suggest(text, keywords.iter().map(|(word, _)| *word));
         Fault::new(format!("`{text}` is not known"), fix)
     })
 }
@@ -37,18 +37,18 @@ pub(super) fn poll(text: &str) -> Result<Poll, Fault> {
 }
 
 pub(super) fn transport(text: &str) -> Result<Transport, Fault> {
-    let words = Transport::ALL.map(|transport| (transport.word(), transport));
-    known(text, &words)
+    let keywords = Transport::ALL.map(|transport| (transport.word(), transport));
+    known(text, &keywords)
 }
 
 pub(super) fn digests(text: &str) -> Result<(bool, bool), Fault> {
-    let words = [
+    let keywords = [
         ("none", (false, false)),
         ("header", (true, false)),
         ("data", (false, true)),
         ("both", (true, true)),
     ];
-    known(text, &words)
+    known(text, &keywords)
 }
 
 pub(super) fn switch(text: &str) -> Result<bool, Fault> {

@@ -233,9 +233,9 @@ mod tests {
         bench.read(FORMAT).assert_good();
         bench.read(READ).assert_good();
         begun(&mut bench);
-        let kept = bench.published.take().unwrap().persist.unwrap();
+        let saved = bench.published.take().unwrap().persist.unwrap();
         let mut restored = Home::new(bench.view.unit.clone(), bench.view.policy.traits);
-        assert_eq!(restored.restore(&kept), Ok(()));
+        assert_eq!(restored.restore(&saved), Ok(()));
         bench.view.policy = restored.policy();
         bench.home = restored;
         bench.read(READ).assert_check(0x3, 0x3100);

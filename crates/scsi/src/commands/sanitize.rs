@@ -221,12 +221,12 @@ mod tests {
             let mut bench = bench();
             let from = bench.nexuses[0].identity();
             bench.ask(HomeRequest::EraseBegin { from, kind: EraseKind::Sanitize { unrestricted } });
-            let kept = bench.published.take().unwrap().persist.unwrap();
+            let saved = bench.published.take().unwrap().persist.unwrap();
             let mut restored = Home::new(bench.view.unit.clone(), bench.view.policy.traits);
-            for damaged in [&kept[..kept.len() - 1], &[&kept[..], &[0]].concat(), b"garbage", b""] {
+            for damaged in [&saved[..saved.len() - 1], &[&saved[..], &[0]].concat(), b"garbage", b""] {
                 assert_eq!(restored.restore(damaged), Err(Damaged), "{damaged:?}");
             }
-            assert_eq!(restored.restore(&kept), Ok(()));
+            assert_eq!(restored.restore(&saved), Ok(()));
             bench.view.policy = restored.policy();
             bench.home = restored;
             bench.read(READ).assert_check(0x3, 0x3103);

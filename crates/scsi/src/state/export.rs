@@ -74,11 +74,11 @@ impl Export {
     }
 
     /// This and the rest of what was kept; `None` when it was not kept so.
-    pub(crate) fn restore(kept: &[u8]) -> Option<(Export, &[u8])> {
-        if !kept.starts_with(Export::MAGIC) {
-            return Some((Export::default(), kept));
+    pub(crate) fn restore(saved: &[u8]) -> Option<(Export, &[u8])> {
+        if !saved.starts_with(Export::MAGIC) {
+            return Some((Export::default(), saved));
         }
-        let mut rest = encoding::unseal(kept)?.strip_prefix(Export::MAGIC)?;
+        let mut rest = encoding::unseal(saved)?.strip_prefix(Export::MAGIC)?;
         let config = encoding::take_sized(&mut rest)?.to_vec();
         let masks = <[Mac]>::ref_from_bytes(encoding::take_sized(&mut rest)?).ok()?.to_vec();
         let is_sound = config.len() <= usize::from(CONFIG_BYTES_MAX) && masks.len() <= usize::from(MACS_MAX);
@@ -287,16 +287,16 @@ mod tests {
                 prop_assert!(policy.export.masks.len() <= usize::from(MACS_MAX));
                 prop_assert!(policy.export.config.len() <= usize::from(CONFIG_BYTES_MAX));
                 prop_assert!(policy.reservations.list().len() <= usize::from(MACS_MAX));
-                let kept = policy.saved(&unit().ports);
-                let again = if kept.is_empty() { Some(Arc::default()) } else { restored(&kept).map(|p| p.export.clone()) };
+                let saved = policy.saved(&unit().ports);
+                let again = if saved.is_empty() { Some(Arc::default()) } else { restored(&saved).map(|p| p.export.clone()) };
                 prop_assert_eq!(again, Some(policy.export.clone()));
             }
         }
     }
 
-    fn restored(kept: &[u8]) -> Option<Arc<Policy>> {
+    fn restored(saved: &[u8]) -> Option<Arc<Policy>> {
         let mut home = Home::new(Arc::new(unit()), Traits::NONE);
-        home.restore(kept).ok().map(|()| home.policy())
+        home.restore(saved).ok().map(|()| home.policy())
     }
 
     #[test]
@@ -304,12 +304,12 @@ mod tests {
         let mut bench = Bench::with_ata();
         bench.order(ATA, OrderKind::SetConfig, b"kept").assert_good();
         edit(&mut bench, ATA, &[add(MACS[0])]).assert_good();
-        let kept = bench.published.as_ref().unwrap().persist.clone().unwrap();
+        let saved = bench.published.as_ref().unwrap().persist.clone().unwrap();
         let expected = Export { config: b"kept".to_vec(), masks: vec![MACS[0]] };
-        assert_eq!(*restored(&kept).unwrap().export, expected);
-        for at in 0..kept.len() {
-            assert!(restored(&kept[..at]).is_none(), "cut at {at}");
-            let mut damaged = kept.clone();
+        assert_eq!(*restored(&saved).unwrap().export, expected);
+        for at in 0..saved.len() {
+            assert!(restored(&saved[..at]).is_none(), "cut at {at}");
+            let mut damaged = saved.clone();
             damaged[at] ^= 0x20;
             assert!(restored(&damaged).is_none(), "damaged at {at}");
         }
@@ -328,9 +328,9 @@ mod tests {
         let mut bench = Bench::with_ata();
         let from = bench.nexuses[0].identity();
         bench.ask(HomeRequest::EraseBegin { from, kind: EraseKind::Sanitize { unrestricted: true } });
-        let kept = bench.published.unwrap().persist.unwrap();
-        assert!(kept.starts_with(b"LuneSan\x02"));
-        let policy = restored(&kept).unwrap();
+        let saved = bench.published.unwrap().persist.unwrap();
+        assert!(saved.starts_with(b"LuneSan\x02"));
+        let policy = restored(&saved).unwrap();
         assert!(policy.erasure.is_some() && *policy.export == Export::default());
     }
 

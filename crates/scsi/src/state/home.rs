@@ -125,7 +125,7 @@ pub enum HomeRequest {
         /// It is.
         active: bool,
         /// What the gateways have kept of the unit by then; `None`: as it is here.
-        kept: Option<Arc<[u8]>>,
+        saved: Option<Arc<[u8]>>,
     },
     /// These are the ports of other gateways that serve the unit, from now on.
     SetOthers(Arc<[OtherPort]>),
@@ -380,8 +380,8 @@ impl Home {
     ///
     /// # Errors
     /// When it is not what was kept. The unit must not be served: an initiator that was fenced off could write.
-    pub fn restore(&mut self, kept: &[u8]) -> Result<(), Damaged> {
-        self.policy = Arc::new(self.policy.restored(kept, &self.unit.ports).ok_or(Damaged)?);
+    pub fn restore(&mut self, saved: &[u8]) -> Result<(), Damaged> {
+        self.policy = Arc::new(self.policy.restored(saved, &self.unit.ports).ok_or(Damaged)?);
         Ok(())
     }
 
@@ -471,7 +471,7 @@ impl Home {
                 self.preventing.remove(&nexus);
                 draft.nexus_lost(nexus, !self.preventing.is_empty())
             }
-            HomeRequest::SetRole { active, kept } => draft.set_role(active, kept.as_deref(), &self.unit),
+            HomeRequest::SetRole { active, saved } => draft.set_role(active, saved.as_deref(), &self.unit),
             HomeRequest::SetOthers(others) => draft.set_others(others, &self.unit),
             HomeRequest::Configure(unit) => {
                 let before = std::mem::replace(&mut self.unit, unit);
@@ -484,10 +484,10 @@ impl Home {
     fn publish(&mut self, draft: Draft) -> Option<Publish> {
         let (persist, is_adopted) = (draft.persist, draft.is_adopted);
         let mut publish = draft.publish()?;
-        let kept = self.saved(&publish.policy);
+        let saved = self.saved(&publish.policy);
         let keeps = self.unit.ptpl_capable && !is_adopted && !publish.policy.groups.are_standby();
-        if keeps && (persist || kept != self.saved(&self.policy)) {
-            publish.persist = Some(kept);
+        if keeps && (persist || saved != self.saved(&self.policy)) {
+            publish.persist = Some(saved);
         }
         self.policy = Arc::clone(&publish.policy);
         Some(publish)

@@ -140,8 +140,8 @@ impl Policy {
     }
 
     /// The policy with what was kept in it; `None` when the bytes are not what was kept.
-    pub(crate) fn restored(&self, kept: &[u8], ports: &[Port]) -> Option<Policy> {
-        let (export, rest) = Export::restore(kept)?;
+    pub(crate) fn restored(&self, saved: &[u8], ports: &[Port]) -> Option<Policy> {
+        let (export, rest) = Export::restore(saved)?;
         let (erasure, reservations) = match rest {
             [] if export != Export::default() => (None, Table::default()),
             rest => Policy::restore_unit(rest, PortNames::of(ports, &[]))?,
@@ -151,13 +151,13 @@ impl Policy {
     }
 
     /// What [`Policy::saved_of_unit`] was.
-    pub(crate) fn restore_unit(kept: &[u8], ports: PortNames<'_>) -> Option<(Option<Erasure>, Table)> {
-        let rest = if kept.starts_with(Erasure::MAGIC) {
-            encoding::unseal(kept)?.strip_prefix(Erasure::MAGIC)?
-        } else if let Some(rest) = kept.strip_prefix(Erasure::MAGIC_UNSEALED) {
+    pub(crate) fn restore_unit(saved: &[u8], ports: PortNames<'_>) -> Option<(Option<Erasure>, Table)> {
+        let rest = if saved.starts_with(Erasure::MAGIC) {
+            encoding::unseal(saved)?.strip_prefix(Erasure::MAGIC)?
+        } else if let Some(rest) = saved.strip_prefix(Erasure::MAGIC_UNSEALED) {
             rest
         } else {
-            return Table::decode(kept, ports).map(|table| (None, table));
+            return Table::decode(saved, ports).map(|table| (None, table));
         };
         let (kind, table) = rest.split_first()?;
         let kind = EraseKind::from_code(*kind)?;

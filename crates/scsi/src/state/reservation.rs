@@ -309,7 +309,7 @@ impl Draft {
         order: &ReserveOut,
         unit: &Unit,
     ) -> HomeReply {
-        if let Some(check) = order.asks_to_keep().filter(|_| !unit.ptpl_capable) {
+        if let Some(check) = order.requests_persistence().filter(|_| !unit.ptpl_capable) {
             return HomeReply::Check(check);
         }
         let ports: Vec<u16> = PortNames::of(&unit.ports, &self.policy.others).ids().collect();

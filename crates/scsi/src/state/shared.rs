@@ -52,7 +52,7 @@ impl Policy {
     }
 
     /// The policy with what another gateway has kept; nothing: the unit has not been served yet.
-    fn restored_of_gateways(&self, kept: &[u8], unit: &Unit) -> Option<Policy> {
+    fn restored_of_gateways(&self, saved: &[u8], unit: &Unit) -> Option<Policy> {
         let mut policy = Policy {
             modes: Modes::initial(unit),
             started: true,
@@ -62,10 +62,10 @@ impl Policy {
             reservations: Arc::default(),
             ..self.clone()
         };
-        if kept.is_empty() {
+        if saved.is_empty() {
             return Some(policy);
         }
-        let mut rest = encoding::unseal(kept)?.strip_prefix(MAGIC)?;
+        let mut rest = encoding::unseal(saved)?.strip_prefix(MAGIC)?;
         let bits = u16::from_be_bytes(encoding::take(&mut rest)?);
         for (place, flag) in flags(&mut policy).into_iter().rev().enumerate() {
             *flag = bits >> place & 1 == 1;
@@ -85,9 +85,9 @@ impl Policy {
 
 impl Draft {
     /// Another gateway is active from now on, or this one; with what of the unit is kept by then.
-    pub(crate) fn set_role(&mut self, active: bool, kept: Option<&[u8]>, unit: &Unit) -> HomeReply {
-        if let Some(kept) = kept {
-            let Some(policy) = self.policy.restored_of_gateways(kept, unit) else {
+    pub(crate) fn set_role(&mut self, active: bool, saved: Option<&[u8]>, unit: &Unit) -> HomeReply {
+        if let Some(saved) = saved {
+            let Some(policy) = self.policy.restored_of_gateways(saved, unit) else {
                 return HomeReply::Check(Check::INTERNAL);
             };
             if policy.modes != self.policy.modes && active {
@@ -147,12 +147,12 @@ mod tests {
         outcome.assert_check(2, code::PORT_IN_STANDBY);
     }
 
-    fn activate(bench: &mut Bench, kept: &[u8]) {
-        bench.ask(HomeRequest::SetRole { active: true, kept: Some(kept.into()) });
+    fn activate(bench: &mut Bench, saved: &[u8]) {
+        bench.ask(HomeRequest::SetRole { active: true, saved: Some(saved.into()) });
         bench.nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
     }
 
-    fn kept(publish: Option<Publish>) -> Vec<u8> {
+    fn saved(publish: Option<Publish>) -> Vec<u8> {
         publish.expect("it is published").persist.expect("it is kept")
     }
 
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(states(&bench), [AccessState::Standby; 2]);
         assert_standby(&bench.read(TestUnitReady {}));
         for (active, state) in [(true, AccessState::Optimized), (false, AccessState::Standby)] {
-            bench.ask(HomeRequest::SetRole { active, kept: active.then(Arc::default) });
+            bench.ask(HomeRequest::SetRole { active, saved: active.then(Arc::default) });
             assert_eq!(states(&bench), [state; 2]);
             assert_eq!(bench.published.as_ref().unwrap().persist, None, "it is kept already");
             let deactivated = &bench.published.as_ref().unwrap().deactivated;
@@ -196,7 +196,7 @@ mod tests {
         let modes = Modes { queue_error: 3, software_write_protect: true, ..first.view.policy.modes };
         let from = first.nexuses[0].identity();
         first.ask(HomeRequest::SetModes { from, change: ModesChange::all(modes) });
-        let state = kept(first.published.take());
+        let state = saved(first.published.take());
 
         let mut next = gateway();
         activate(&mut next, &state);
@@ -209,7 +209,7 @@ mod tests {
             damaged[at] ^= 1;
             let before = next.home.policy();
             let (reply, publish) =
-                next.home.handle(HomeRequest::SetRole { active: true, kept: Some(damaged.into()) });
+                next.home.handle(HomeRequest::SetRole { active: true, saved: Some(damaged.into()) });
             assert!(matches!(reply, HomeReply::Check(_)) && publish.is_none(), "damaged at {at}");
             assert!(Arc::ptr_eq(&before, &next.home.policy()));
         }

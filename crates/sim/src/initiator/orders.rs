@@ -70,17 +70,17 @@ impl Initiator {
     }
 
     /// Whether reservations let a command end like this.
-    pub(super) fn look_at_reservations(&self, now: Time, task: &Task, words: &str) -> Result<(), String> {
+    pub(super) fn look_at_reservations(&self, now: Time, task: &Task, outcome: &str) -> Result<(), String> {
         let unit = &mut self.reservations.borrow_mut()[task.unit];
         let Kind::Order(id) = task.kind else {
-            let conflicts = match words {
+            let conflicts = match outcome {
                 GOOD_WORD | FAILED_WORD | MISCOMPARE_WORD => Some(false),
                 CONFLICT_WORD => Some(true),
                 _ => None,
             };
             return unit.accessed(task.access, conflicts);
         };
-        let verdict = match words {
+        let verdict = match outcome {
             GOOD_WORD => Verdict::Good,
             CONFLICT_WORD => Verdict::Conflict,
             ILLEGAL_WORD => Verdict::Check,

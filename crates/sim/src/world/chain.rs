@@ -46,8 +46,8 @@ const ARENA_BYTES: u64 = 128 << 20;
 /// How long it may take to find out what units are.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long it may take the second daemon to keep that a disk has lost something, and if its cores pause.
-const KEPT_WITHIN: Duration = Duration::from_millis(5);
-const KEPT_WITHIN_PAUSES: Duration = Duration::from_millis(50);
+const SAVE_LOSS_WITHIN: Duration = Duration::from_millis(5);
+const SAVE_LOSS_WITHIN_PAUSES: Duration = Duration::from_millis(50);
 /// How often it is killed because of a loss.
 const HUNTS_MAX: u32 = 4;
 /// How long initiators only read and flush where they are calm.
@@ -143,7 +143,7 @@ pub(super) struct Back {
     /// `None`: it is dead.
     daemon: Option<Daemon>,
     /// What its disks have kept while it is dead.
-    kept: Vec<Disk>,
+    disks: Vec<Disk>,
     lives: u32,
     /// What its units were at first.
     geometries: Vec<Geometry>,
@@ -169,7 +169,7 @@ impl Back {
             first,
             chain,
             daemon: None,
-            kept: Vec::new(),
+            disks: Vec::new(),
             lives: 0,
             geometries: Vec::new(),
             noted: Vec::new(),
@@ -211,7 +211,7 @@ impl Back {
         let config = self.config(plan);
         let listener = self.net.borrow_mut().listen(address());
         self.noted = (0..plan.kinds.len()).map(|unit| noted(&self.folder, unit)).collect();
-        let stores = stores(plan, &self.net, std::mem::take(&mut self.kept));
+        let stores = stores(plan, &self.net, std::mem::take(&mut self.disks));
         let (net, first, lives) = (self.net.clone(), self.first, self.lives);
         let kernel = |core, waker| Kernel::new(first + core, net.clone(), ARENA_BYTES, Some(waker), lives);
         let lines = |_: &Setup<'_>, _| Ok(Vec::new());
@@ -241,7 +241,7 @@ impl Back {
         self.folder.crash(loses_power);
         let net = &mut *self.net.borrow_mut();
         net.kill(address());
-        let within = kept_within(net);
+        let within = save_loss_within(net);
         for (_, disk) in &mut net.disks {
             // The kernel says it once, and a process may be killed before it has kept what it heard.
             let is_fresh = disk.is_left().is_some_and(|said| net.now.since(said) < within);
@@ -249,8 +249,8 @@ impl Back {
                 net.forgotten.push(disk.unit);
             }
         }
-        let (kept, losses) = lose(net, loses_power);
-        self.kept = kept;
+        let (disks, losses) = lose(net, loses_power);
+        self.disks = disks;
         net.losses.extend(losses);
         let away = Duration::from_micros(self.chain.rng.u64(0..self.chain.away_micros));
         net.at(net.now.after(away), Event::Back);
@@ -371,7 +371,7 @@ impl Back {
         }
         let net = &mut *self.net.borrow_mut();
         let said = net.disks.iter().find_map(|(_, disk)| disk.said());
-        if let Some(at) = said.map(|said| said.after(kept_within(net))).filter(|at| *at > net.now) {
+        if let Some(at) = said.map(|said| said.after(save_loss_within(net))).filter(|at| *at > net.now) {
             (self.is_hunted, self.hunts) = (true, self.hunts - 1);
             let after = Duration::from_micros(self.chain.rng.u64(1..2_000));
             net.at(at.after(after), Event::Back);
@@ -395,8 +395,8 @@ impl Back {
 }
 
 /// How long it may take the second daemon to keep a loss.
-fn kept_within(net: &Net) -> Duration {
-    if net.odds.pause > 0 { KEPT_WITHIN_PAUSES } else { KEPT_WITHIN }
+fn save_loss_within(net: &Net) -> Duration {
+    if net.odds.pause > 0 { SAVE_LOSS_WITHIN_PAUSES } else { SAVE_LOSS_WITHIN }
 }
 
 impl Chain {

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How soon it is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// How soon it checks deadlines.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -65,7 +65,7 @@ impl Opening {
                 Err(problem) => {
                     let net = &mut *self.net.borrow_mut();
                     net.trace.note(net.now, &[3], || format!("a unit behind is not opened: {problem}"));
-                    break AGAIN;
+                    break RETRY_EVERY;
                 }
             }
         };
@@ -77,9 +77,9 @@ impl Opening {
     /// Continues with the next unit; whether it is open.
     fn open(&mut self) -> Result<bool, String> {
         let Some(unit) = self.left.last() else { return Ok(true) };
-        let kept = SavedPorts::new(Path::new("/state"), &unit.serial);
+        let file = SavedPorts::new(Path::new("/state"), &unit.serial);
         if self.takeover.is_none() {
-            let earlier = kept.read(&self.folder)?;
+            let earlier = file.read(&self.folder)?;
             let (addresses, ports) = (unit.addresses.clone(), earlier.clone());
             self.takeover = Some((Takeover::new(&unit.url, addresses, &unit.options, ports), earlier));
         }
@@ -93,7 +93,7 @@ impl Opening {
             }
         }
         let ports = SavedPorts::choose::<Kernel>(earlier, CALLER, self.cores);
-        kept.replace(Box::new(self.folder.clone()), &ports).map_err(|error| error.to_string())?;
+        file.replace(Box::new(self.folder.clone()), &ports).map_err(|error| error.to_string())?;
         self.ports.push(ports);
         self.takeover = None;
         self.left.pop();

@@ -65,7 +65,7 @@ struct Flight {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Read,
-    Put,
+    Write,
     Clear,
     /// Compares and writes at once.
     Swap,
@@ -125,7 +125,7 @@ impl<M: Medium> CallLane<M> {
             Op::Extent { .. } => Phase::Extent,
             Op::CompareAndWrite { .. } if self.store.swaps(range) => Phase::Swap,
             Op::CompareAndWrite { .. } => Phase::Read,
-            Op::Write { .. } => Phase::Put,
+            Op::Write { .. } => Phase::Write,
             Op::Zero { .. } | Op::Discard { .. } => Phase::Clear,
             Op::Flush => Phase::Flush,
         };
@@ -280,7 +280,7 @@ impl Flight {
                 call.data.resize(self.range.len as usize, 0);
                 Work::Read { offset }
             }
-            Phase::Put => {
+            Phase::Write => {
                 match &self.op {
                     Op::Write { from, .. } => copy(io, from, &mut call.data),
                     Op::CompareAndWrite { write, .. } => copy(io, write, &mut call.data),
@@ -357,12 +357,12 @@ impl Flight {
                 if let Some(at) = call.data.iter().zip(&operand).position(|(here, there)| here != there) {
                     return Step::Done(call, Err(StoreError::Miscompare { at: at as u32 }));
                 }
-                self.put_next(call)
+                self.write_next(call)
             }
             (Phase::Read, Op::OrWrite { from, .. }) => {
                 let operand = io.arena().to_vec(from);
                 call.data.iter_mut().zip(&operand).for_each(|(here, there)| *here |= there);
-                self.put_next(call)
+                self.write_next(call)
             }
             (Phase::Clear, _) => self.clear_next(call),
             (Phase::Extent, _) => {
@@ -374,7 +374,7 @@ impl Flight {
     }
 
     /// What was read is written next, unless it was only to be compared.
-    fn put_next(&mut self, call: Box<Call>) -> Step {
+    fn write_next(&mut self, call: Box<Call>) -> Step {
         if matches!(self.op, Op::Compare { .. }) {
             return Step::Done(call, DONE);
         }
@@ -382,7 +382,7 @@ impl Flight {
             return Step::Done(call, Err(StoreError::Cancelled));
         }
         // Another client has made it equal since it was compared: it is compared again.
-        self.phase = if self.phase == Phase::Locate { Phase::Swap } else { Phase::Put };
+        self.phase = if self.phase == Phase::Locate { Phase::Swap } else { Phase::Write };
         self.call = Some(call);
         Step::Next
     }

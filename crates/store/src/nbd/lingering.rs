@@ -31,13 +31,13 @@ pub(super) fn keep(connection: &Arc<Connection>) {
     if is_permanent {
         return;
     }
-    let kept = connection.clone();
+    let lingering_connection = connection.clone();
     let thread = thread::Builder::new().name("nbd-linger".into()).spawn(move || {
-        while kept.may_change() && !kept.is_unsettled() {
+        while lingering_connection.may_change() && !lingering_connection.is_unsettled() {
             thread::sleep(PAUSE);
-            kept.pump();
+            lingering_connection.pump();
         }
-        ended(kept.url(), kept.is_unsettled());
+        ended(lingering_connection.url(), lingering_connection.is_unsettled());
     });
     if let Err(error) = thread {
         ended(connection.url(), true);

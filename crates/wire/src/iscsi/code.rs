@@ -149,7 +149,7 @@ code! {
 
 impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = match *self {
+        let text = match *self {
             RejectReason::DATA_DIGEST => "data digest error",
             RejectReason::SNACK => "SNACK reject",
             RejectReason::PROTOCOL_ERROR => "protocol error",
@@ -162,7 +162,7 @@ impl fmt::Display for RejectReason {
             RejectReason::WAITING_FOR_LOGOUT => "waiting for logout",
             RejectReason(code) => return write!(f, "reason {code:02x}h"),
         };
-        f.write_str(words)
+        f.write_str(text)
     }
 }
 

@@ -42,13 +42,13 @@ impl<I: Io> Core<I> {
     /// not over: that one counts it.
     pub(super) fn count_dropped(&mut self, index: usize, sight: &Sight) {
         let name = self.ethernet.interfaces[index].name();
-        let openings = self
+        let interfaces = self
             .ethernet
             .interfaces
             .iter()
             .chain(&self.ethernet.retired)
-            .filter(|opening| opening.name() == name);
-        let key = openings.filter_map(|opening| opening.sessions.get(&(sight.from, sight.to))).next();
+            .filter(|interface| interface.name() == name);
+        let key = interfaces.filter_map(|interface| interface.sessions.get(&(sight.from, sight.to))).next();
         let conn = key.and_then(|key| self.connections.get_mut(*key));
         if let Some(target) = conn.and_then(|conn| conn.machine.aoe_mut()) {
             target.count_crowded();

@@ -83,16 +83,16 @@ impl<I: Io> Core<I> {
     }
 
     /// The watch has ended: a frame has come.
-    pub(in crate::core) fn frames_came(&mut self, opening: u32) {
-        if let Some(interface) = self.ethernet.opening(opening) {
+    pub(in crate::core) fn frames_arrived(&mut self, opening_number: u32) {
+        if let Some(interface) = self.ethernet.interface_by_opening(opening_number) {
             (interface.is_watched, interface.is_woken) = (false, true);
         }
         self.settle_retired();
     }
 
     /// The other one is: more can be sent.
-    pub(in crate::core) fn room_came(&mut self, opening: u32) {
-        if let Some(interface) = self.ethernet.opening(opening) {
+    pub(in crate::core) fn send_room_freed(&mut self, opening_number: u32) {
+        if let Some(interface) = self.ethernet.interface_by_opening(opening_number) {
             (interface.awaits_room, interface.owes) = (false, true);
         }
         self.settle_retired();
@@ -105,9 +105,9 @@ impl<I: Io> Core<I> {
         for index in 0..self.ethernet.interfaces.len() {
             self.ethernet.interfaces[index].packets.receive(self.io.arena());
             let before = any;
-            while let Some((frame, came)) = self.ethernet.interfaces[index].packets.stamped_frame() {
+            while let Some((frame, received_at)) = self.ethernet.interfaces[index].packets.stamped_frame() {
                 any = true;
-                if !self.take_frame(index, frame, came) {
+                if !self.take_frame(index, frame, received_at) {
                     self.ethernet.interfaces[index].packets.release(frame);
                 }
             }
@@ -124,7 +124,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Takes one frame. Whether it stays where it is.
-    fn take_frame(&mut self, index: usize, frame: Span, came: Stamp) -> bool {
+    fn take_frame(&mut self, index: usize, frame: Span, received_at: Stamp) -> bool {
         // What is not AoE, or not whole, is nobody's concern on a shared segment.
         let Ok(sight) = target::look(self.io.arena().bytes(frame)) else { return false };
         let served = &self.ethernet.interfaces[index].segment.interface;
@@ -136,7 +136,7 @@ impl<I: Io> Core<I> {
                 self.answer_query(index, &sight, frame);
                 false
             }
-            Kind::Session => self.session_frame(index, &sight, frame, came),
+            Kind::Session => self.session_frame(index, &sight, frame, received_at),
         }
     }
 
@@ -160,7 +160,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn session_frame(&mut self, index: usize, sight: &Sight, frame: Span, came: Stamp) -> bool {
+    fn session_frame(&mut self, index: usize, sight: &Sight, frame: Span, received_at: Stamp) -> bool {
         let Some(key) = self.session(index, sight) else { return false };
         let now = self.io.now();
         let room = self.ethernet.interfaces[index].room();
@@ -180,7 +180,7 @@ impl<I: Io> Core<I> {
         let waits = conn.luns.iter().any(|lun| lun.line.as_ref().is_some_and(|line| line.holds_any()));
         let is_full = waits && self.ethernet.interfaces[index].in_line >= FRAMES_IN_LINE;
         target.limit_frames(if is_full { 0 } else { room });
-        let stays = target.receive(now, came, bytes, frame);
+        let stays = target.receive(now, received_at, bytes, frame);
         conn.framed_at = now;
         self.mark_dirty(key);
         stays
@@ -240,7 +240,7 @@ impl<I: Io> Core<I> {
             "session {serial} has begun"
         );
         let nexus = NexusUnit::new(NexusId(serial), session.transport_id.clone(), ports::NO_PORT, false);
-        let way = Way::Interface { opening: interface.opening, from };
+        let way = Way::Interface { opening_number: interface.opening_number, from };
         let mut facts = Facts::new(serial, way, &self.served, self.io.now());
         facts.session = Some(Arc::new(session));
         facts.is_admitted = true;
@@ -275,8 +275,8 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn count_in_line(&mut self, key: Key, is_there: bool) {
         let Some(task) = self.tasks.get(key).filter(|task| task.command.write_bytes > 0) else { return };
         let way = self.connections.get(task.origin).map(|conn| conn.facts.way);
-        if let Some(Way::Interface { opening, .. }) = way
-            && let Some(interface) = self.ethernet.opening(opening)
+        if let Some(Way::Interface { opening_number, .. }) = way
+            && let Some(interface) = self.ethernet.interface_by_opening(opening_number)
         {
             interface.in_line = if is_there { interface.in_line + 1 } else { interface.in_line - 1 };
         }
@@ -326,14 +326,18 @@ impl<I: Io> Core<I> {
     #[inline(never)]
     pub(in crate::core) fn send_frames(&mut self, key: Key) -> bool {
         let Some(conn) = self.connections.get_mut(key) else { return false };
-        let Way::Interface { opening, .. } = conn.facts.way else { return false };
+        let Way::Interface { opening_number, .. } = conn.facts.way else { return false };
         let Some(target) = conn.machine.aoe_mut() else { return false };
-        if let Some(retired) = self.ethernet.retired.iter_mut().find(|retired| retired.opening == opening) {
+        if let Some(retired) =
+            self.ethernet.retired.iter_mut().find(|retired| retired.opening_number == opening_number)
+        {
             retired.end(target);
             return false;
         }
         let mut interfaces = self.ethernet.interfaces.iter_mut();
-        let Some(interface) = interfaces.find(|interface| interface.opening == opening) else { return false };
+        let Some(interface) = interfaces.find(|interface| interface.opening_number == opening_number) else {
+            return false;
+        };
         while let Some(frame) = target.freed() {
             interface.packets.release(frame);
         }
@@ -378,8 +382,8 @@ impl<I: Io> Core<I> {
 
     /// The session has ended, and its connection is quiet. What it has counted since the last report is logged.
     pub(in crate::core) fn forget_session(&mut self, key: Key, way: Way, counts: Counts) {
-        let Way::Interface { opening, .. } = way else { return };
-        if let Some(interface) = self.ethernet.opening(opening) {
+        let Way::Interface { opening_number, .. } = way else { return };
+        if let Some(interface) = self.ethernet.interface_by_opening(opening_number) {
             let ended = interface.sessions.extract_if(.., |_, session| *session == key);
             for ((from, address), _) in ended {
                 counts::report(counts, from, address, &interface.segment.interface.name);

@@ -39,7 +39,7 @@ struct Entry {
     /// A [`What`].
     what: AtomicU64,
     /// When what has ended came in; its own core alone writes it, before that.
-    came: AtomicU64,
+    received_at: AtomicU64,
 }
 
 /// Blocks, and what becomes of them: all of it changes at once. Zero is nothing.
@@ -102,7 +102,7 @@ impl Entry {
 /// The right to change some blocks, until [`Ledger::end`].
 #[derive(Clone, Copy, Debug)]
 pub(in crate::core) struct Claim {
-    came: Stamp,
+    received_at: Stamp,
     /// Buckets and ways in them.
     entries: [(u16, u8); PIECES_MAX],
     count: u8,
@@ -127,7 +127,7 @@ pub(in crate::core) enum Held {
 
 impl Ledger {
     pub(crate) fn new() -> Ledger {
-        let entry = |_| Entry { what: AtomicU64::new(0), came: AtomicU64::new(0) };
+        let entry = |_| Entry { what: AtomicU64::new(0), received_at: AtomicU64::new(0) };
         let bucket = |_| Bucket { forgotten: AtomicU64::new(0), changes: from_fn(entry) };
         Ledger((0..1 << BUCKETS_LOG2).map(bucket).collect())
     }
@@ -136,10 +136,10 @@ impl Ledger {
     pub(in crate::core) fn begin(
         &self,
         blocks: &Range<u64>,
-        came: Stamp,
+        received_at: Stamp,
         now: impl Fn() -> Stamp,
     ) -> Result<Claim, Held> {
-        let mut claim = Claim { came, entries: [(0, 0); PIECES_MAX], count: 0 };
+        let mut claim = Claim { received_at, entries: [(0, 0); PIECES_MAX], count: 0 };
         let tried = self.enter(blocks, &mut claim).and_then(|()| self.look(blocks, &claim, &now));
         let what = match tried {
             Ok(()) => What::new(blocks, Phase::Begun),
@@ -154,7 +154,7 @@ impl Ledger {
         let mut is_awaited = false;
         for (bucket, way) in claim.entries() {
             let entry = &self.0[bucket].changes[way];
-            entry.came.store(claim.came.0, SeqCst);
+            entry.received_at.store(claim.received_at.0, SeqCst);
             let mut what = entry.what();
             while !entry.replace(what, what.with(Phase::Ended)) {
                 what = entry.what();
@@ -179,11 +179,11 @@ impl Ledger {
             let bucket = &self.0[at];
             for (way, entry) in bucket.changes.iter().enumerate() {
                 if !claim.entries().any(|own| own == (at, way)) {
-                    entry.look(blocks, claim.came, now)?;
+                    entry.look(blocks, claim.received_at, now)?;
                 }
             }
             // After the others: whose place was taken meanwhile is known by this.
-            in_time(claim.came, &bucket.forgotten, now)?;
+            in_time(claim.received_at, &bucket.forgotten, now)?;
         }
         Ok(())
     }
@@ -195,7 +195,7 @@ impl Bucket {
         loop {
             let age = |what: What, entry: &Entry| match what.phase() {
                 Phase::Free => Some(0),
-                Phase::Ended => Some(entry.came.load(SeqCst)),
+                Phase::Ended => Some(entry.received_at.load(SeqCst)),
                 Phase::Tried | Phase::Begun | Phase::Awaited => None,
             };
             let places = self.changes.iter().enumerate();
@@ -205,7 +205,7 @@ impl Bucket {
             // Until it is known what is forgotten here, it is there.
             if entry.replace(what, what.with(Phase::Tried)) {
                 if what.phase() == Phase::Ended {
-                    self.forgotten.fetch_max(entry.came.load(SeqCst), SeqCst);
+                    self.forgotten.fetch_max(entry.received_at.load(SeqCst), SeqCst);
                 }
                 entry.set(What::new(blocks, Phase::Tried));
                 return Some(way);
@@ -216,7 +216,7 @@ impl Bucket {
 
 impl Entry {
     /// Whether it is in the way of a change of these blocks that came in then.
-    fn look(&self, blocks: &Range<u64>, came: Stamp, now: &impl Fn() -> Stamp) -> Result<(), Held> {
+    fn look(&self, blocks: &Range<u64>, received_at: Stamp, now: &impl Fn() -> Stamp) -> Result<(), Held> {
         loop {
             let what = self.what();
             if !what.overlaps(blocks) {
@@ -227,7 +227,7 @@ impl Entry {
                 Phase::Tried => return Err(Held::Crowded),
                 Phase::Awaited => return Err(Held::Busy),
                 Phase::Begun if self.replace(what, what.with(Phase::Awaited)) => return Err(Held::Busy),
-                Phase::Ended => return in_time(came, &self.came, now),
+                Phase::Ended => return in_time(received_at, &self.received_at, now),
                 // It has ended in this moment.
                 Phase::Begun => {}
             }
@@ -237,9 +237,9 @@ impl Entry {
 
 /// Whether what came in then is not older than this. What is newer than now is from before the clock was set back, and says
 /// nothing.
-fn in_time(came: Stamp, newest: &AtomicU64, now: &impl Fn() -> Stamp) -> Result<(), Held> {
+fn in_time(received_at: Stamp, newest: &AtomicU64, now: &impl Fn() -> Stamp) -> Result<(), Held> {
     let newest = Stamp(newest.load(SeqCst));
-    if newest <= came || newest > now() { Ok(()) } else { Err(Held::Late) }
+    if newest <= received_at || newest > now() { Ok(()) } else { Err(Held::Late) }
 }
 
 #[cfg(test)]
@@ -252,13 +252,13 @@ mod tests {
         Stamp(u64::MAX)
     }
 
-    fn begin(ledger: &Ledger, blocks: Range<u64>, came: u64) -> Result<Claim, Held> {
-        ledger.begin(&blocks, Stamp(came), latest)
+    fn begin(ledger: &Ledger, blocks: Range<u64>, received_at: u64) -> Result<Claim, Held> {
+        ledger.begin(&blocks, Stamp(received_at), latest)
     }
 
     /// Changes blocks. Whether somebody waits.
-    fn change(ledger: &Ledger, blocks: Range<u64>, came: u64) -> bool {
-        let claim = begin(ledger, blocks, came).expect("nothing is in its way");
+    fn change(ledger: &Ledger, blocks: Range<u64>, received_at: u64) -> bool {
+        let claim = begin(ledger, blocks, received_at).expect("nothing is in its way");
         ledger.end(&claim)
     }
 
@@ -281,8 +281,8 @@ mod tests {
     fn changes_of_the_same_blocks_wait_for_one_another() {
         let ledger = Ledger::new();
         let first = begin(&ledger, 7..24, 1).expect("nothing is in its way");
-        for came in [0, 1, 2] {
-            assert_eq!(begin(&ledger, 23..25, came).err(), Some(Held::Busy));
+        for received_at in [0, 1, 2] {
+            assert_eq!(begin(&ledger, 23..25, received_at).err(), Some(Held::Busy));
         }
         assert!(!change(&ledger, 24..25, 0));
         assert!(ledger.end(&first), "somebody waits");
@@ -337,15 +337,15 @@ mod tests {
             for _ in 0..50_000 {
                 let start = random(BLOCKS);
                 let blocks = start..(start + 1 + random(17)).min(BLOCKS);
-                let came = clock.fetch_add(1, SeqCst);
+                let received_at = clock.fetch_add(1, SeqCst);
                 if random(256) == 0 {
                     std::thread::yield_now();
                 }
-                let Ok(claim) = begin(&ledger, blocks.clone(), came) else { continue };
+                let Ok(claim) = begin(&ledger, blocks.clone(), received_at) else { continue };
                 let cells = &medium[blocks.start as usize..blocks.end as usize];
                 for (is_changed, newest) in cells {
                     assert!(!is_changed.swap(true, SeqCst), "{blocks:?}");
-                    assert!(newest.swap(came, SeqCst) < came, "{blocks:?}");
+                    assert!(newest.swap(received_at, SeqCst) < received_at, "{blocks:?}");
                 }
                 cells.iter().for_each(|(is_changed, _)| is_changed.store(false, SeqCst));
                 ledger.end(&claim);

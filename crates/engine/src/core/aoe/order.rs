@@ -20,7 +20,7 @@ impl<I: Io> Core<I> {
 
     /// Begins a change.
     pub(in crate::core) fn begin_change(&self, unit: u32, change: &Change) -> Result<Claim, Held> {
-        self.units[unit].ledger().begin(&change.blocks, change.came, || self.io.stamp())
+        self.units[unit].ledger().begin(&change.blocks, change.received_at, || self.io.stamp())
     }
 
     /// A change has ended.

@@ -198,11 +198,12 @@ impl<I: Io> Core<I> {
     /// A session ends: what it answered the next one of its name knows.
     pub(in crate::core) fn note_answered(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
-        let (Way::Interface { opening, .. }, Some(target)) = (conn.facts.way, conn.machine.aoe_mut()) else {
+        let (Way::Interface { opening_number, .. }, Some(target)) = (conn.facts.way, conn.machine.aoe_mut())
+        else {
             return;
         };
         let (written, until) = (target.take_written(), self.io.now().after(COPIES_WITHIN));
-        let Some(interface) = self.ethernet.opening(opening) else { return };
+        let Some(interface) = self.ethernet.interface_by_opening(opening_number) else { return };
         let segment = interface.segment.clone();
         let mut sessions = interface.sessions.iter();
         let Some((&(from, to), _)) = sessions.find(|(_, session)| **session == key) else { return };

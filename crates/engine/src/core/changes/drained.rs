@@ -1,6 +1,6 @@
 //! Portals whose initiators are to leave.
 
-use super::live::{BASE, change, login, session};
+use super::while_serving::{BASE, change, login, session};
 use crate::testing::initiator::Initiator;
 
 /// With these keys of the second portal.
@@ -15,7 +15,7 @@ fn event(initiator: &mut Initiator) -> String {
 
 #[test]
 fn sessions_of_a_portal_that_is_drained_are_asked_to_log_out_and_no_others_begin() {
-    let mut daemon = super::live::start(BASE);
+    let mut daemon = super::while_serving::start(BASE);
     let [first, second] = daemon.addresses()[..] else { panic!("two portals") };
     let mut stays = login(first, "x", "stays").expect("a session");
     let mut leaves = session(second, "x", 2);
@@ -36,7 +36,7 @@ fn sessions_of_a_portal_that_is_drained_are_asked_to_log_out_and_no_others_begin
 
 #[test]
 fn a_session_that_is_to_be_gone_earlier_is_asked_again() {
-    let mut daemon = super::live::start(BASE);
+    let mut daemon = super::while_serving::start(BASE);
     let [_, second] = daemon.addresses()[..] else { panic!("two portals") };
     let mut lingers = session(second, "x", 2);
     change(&mut daemon, &with("drain = '30m'")).expect("it changes");
@@ -53,7 +53,7 @@ fn a_session_that_is_to_be_gone_earlier_is_asked_again() {
 
 #[test]
 fn a_session_that_does_not_log_out_in_time_is_ended() {
-    let mut daemon = super::live::start(BASE);
+    let mut daemon = super::while_serving::start(BASE);
     let [_, second] = daemon.addresses()[..] else { panic!("two portals") };
     let mut lingers = session(second, "x", 2);
     change(&mut daemon, &with("drain = '1s'")).expect("it changes");

@@ -67,8 +67,8 @@ impl<I: Io> Core<I> {
         // One that was let in by a change to come is not served here yet.
         let conn = self.connections.get(session);
         let Some(conn) = conn.filter(|conn| conn.facts.epoch <= served.epoch) else { return ALL };
-        if let Way::Interface { opening, .. } = conn.facts.way {
-            return Rights { is_shown: self.ethernet.lets_in(served, opening, session, unit), ..ALL };
+        if let Way::Interface { opening_number, .. } = conn.facts.way {
+            return Rights { is_shown: self.ethernet.lets_in(served, opening_number, session, unit), ..ALL };
         }
         let target = conn.facts.target_number().and_then(|number| served.target(number));
         let Some(target) = target.map(|index| &served.config.targets[index]) else {

@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::core::connection::{Connection, Phase};
-use crate::daemon::{ChangeError, NotKept, share};
+use crate::daemon::{ChangeError, NotSaved, share};
 use crate::message::{Facts, Message, Origin, Waiter, Way};
 use crate::served::{Door, Parts, Served};
 use crate::slots::Key;
@@ -251,8 +251,8 @@ fn what_a_lun_lost_that_went_when_nobody_waited_any_more_is_reported_and_remembe
         while Arc::strong_count(&stores[1]) > 1 || (is_looked_at && daemon.has_leaving()) {
             std::thread::yield_now();
         }
-        let why = NotKept::NotFlushed;
-        let event = Event::NotKept { lun: "lun1".into(), why: why.to_string() };
+        let why = NotSaved::NotFlushed;
+        let event = Event::NotSaved { lun: "lun1".into(), why: why.to_string() };
         assert_eq!(happened.try_recv().ok(), is_looked_at.then(|| event.clone()));
         assert_eq!(daemon.stop(), Err(why));
         assert_eq!(happened.try_recv().ok(), (!is_looked_at).then_some(event));

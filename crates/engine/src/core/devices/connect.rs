@@ -148,7 +148,7 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn device_ready(&mut self, number: u32) {
         let Some(devices) = &mut self.devices.open else { return };
         let mut happened = std::mem::take(&mut self.devices.happened);
-        let again = devices.ready(number, &mut happened);
+        let rearm = devices.ready(number, &mut happened);
         for happened in happened.drain(..) {
             match happened {
                 Happened::Device { name, text, has_failed: true } => {
@@ -167,7 +167,7 @@ impl<I: Io> Core<I> {
             }
         }
         self.devices.happened = happened;
-        if let Some(descriptor) = again.filter(|_| self.devices.open.is_some()) {
+        if let Some(descriptor) = rearm.filter(|_| self.devices.open.is_some()) {
             watch(&mut self.io, number, descriptor);
         }
     }

@@ -107,7 +107,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Tries again what was refused a while ago, and does not wait for a connection that should have made room by now.
-    pub(in crate::core) fn accept_again(&mut self, now: Time) {
+    pub(in crate::core) fn retry_accepts(&mut self, now: Time) {
         for portal in self.listeners.due(now) {
             self.room_made(portal);
         }

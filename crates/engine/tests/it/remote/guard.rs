@@ -2,7 +2,7 @@
 
 use super::support::{TARGET, serve, serve_toml, url};
 use engine::Daemon;
-use engine::daemon::NotKept;
+use engine::daemon::NotSaved;
 use initiator::{Client, Options};
 use wire::Cdb;
 use wire::scsi::command::{
@@ -51,7 +51,7 @@ fn a_registration_that_cannot_be_kept_is_not_made() {
     assert_eq!(status(&mut client, register, &list(false)), (GOOD, None));
     assert_eq!(keys(&mut client)[7], 8);
     let outcome = daemon.stop();
-    assert_eq!(outcome, Err(NotKept::State), "nobody can say what the directory holds");
+    assert_eq!(outcome, Err(NotSaved::State), "nobody can say what the directory holds");
 }
 
 #[test]

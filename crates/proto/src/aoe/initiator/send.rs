@@ -26,7 +26,7 @@ const _: () = assert!(SECTOR_BYTES == 512);
 
 impl Initiator {
     /// Whether what is to be sent again may be.
-    pub(super) fn may_send_again(&self) -> bool {
+    pub(super) fn may_retransmit(&self) -> bool {
         self.pieces.has_retransmission() && self.has_window(self.pieces.flying())
     }
 
@@ -73,7 +73,7 @@ impl Initiator {
         let kind = match self.errand.take() {
             Some(kind) => kind,
             None if self.may_send_abandoned() => return self.send_abandoned(now),
-            None if self.may_send_again() => return self.send_again(now),
+            None if self.may_retransmit() => return self.retransmit(now),
             None if self.may_send_more() => self.next_piece()?,
             None => return None,
         };
@@ -83,7 +83,7 @@ impl Initiator {
         self.frame(tag, kind)
     }
 
-    fn send_again(&mut self, now: Time) -> Option<Outgoing<'_>> {
+    fn retransmit(&mut self, now: Time) -> Option<Outgoing<'_>> {
         let pace = &self.pace;
         let (tag, piece) =
             self.pieces.take_retransmission(now, |piece| timeout(pace, piece.kind, piece.retries))?;

@@ -11,7 +11,7 @@ impl Target {
     /// What the task changes on the medium, if anything.
     pub fn change(&mut self, id: TaskId) -> Option<Change> {
         let task = self.tasks.get(id).filter(|task| task.stage == Stage::Given)?;
-        Some(Change { blocks: task.changes()?, came: task.came })
+        Some(Change { blocks: task.changes()?, received_at: task.received_at })
     }
 
     /// Where all of the task's data-out lies, if none of it was fetched: there it stays until the next call of this
@@ -152,8 +152,8 @@ impl Target {
 /// again: the store reports a loss once, and an initiator that waits for an answer must have received it.
 fn reported(unreported: &mut Option<Ending>, task: &Task, ending: Ending) -> Ending {
     match ending.status {
-        CHECK_CONDITION if task.is_again => _ = unreported.get_or_insert(ending),
-        GOOD if !task.is_again => return unreported.take().unwrap_or(ending),
+        CHECK_CONDITION if task.is_possible_duplicate => _ = unreported.get_or_insert(ending),
+        GOOD if !task.is_possible_duplicate => return unreported.take().unwrap_or(ending),
         _ => {}
     }
     ending

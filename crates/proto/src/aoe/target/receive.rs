@@ -1,7 +1,7 @@
 //! What comes in: requests.
 
 use super::query::{head, needs_session};
-use super::task::{Answer, Kind, Met, Tags, Task};
+use super::task::{Answer, Kind, Match, Tags, Task};
 use super::violation::{Reaction, Violation};
 use super::{Frame, Phase, REFUSED_EVERY, REPLIES_MAX, Target};
 use crate::services::{Attribute, Command as UpCommand, TaskId, Up};
@@ -27,7 +27,7 @@ struct Request {
 impl Target {
     /// Takes a frame that [`super::look`] found to be for this session: when it came in, all of its bytes, and where they
     /// lie. `false`: it is not needed any more. Otherwise [`Target::freed`] names it later.
-    pub fn receive(&mut self, now: Time, came: Stamp, frame: &[u8], place: Span) -> bool {
+    pub fn receive(&mut self, now: Time, received_at: Stamp, frame: &[u8], place: Span) -> bool {
         if self.phase != Phase::Open {
             return false;
         }
@@ -36,7 +36,7 @@ impl Target {
             return false;
         }
         match self.validate(frame) {
-            Ok(request) => self.request(now, came, &request, frame, place),
+            Ok(request) => self.request(now, received_at, &request, frame, place),
             Err(violation) => {
                 self.react(now, violation, frame);
                 false
@@ -90,7 +90,14 @@ impl Target {
     }
 
     /// Becomes a task, unless it is a copy or there is no room. `true`: the task needs its frame.
-    fn request(&mut self, now: Time, came: Stamp, request: &Request, frame: &[u8], place: Span) -> bool {
+    fn request(
+        &mut self,
+        now: Time,
+        received_at: Stamp,
+        request: &Request,
+        frame: &[u8],
+        place: Span,
+    ) -> bool {
         if let Kind::Ata(section) = request.kind
             && let Some(earlier) = section.nop_tag()
             && self.tasks.may_have(earlier)
@@ -99,11 +106,11 @@ impl Target {
             return false;
         }
         let mut request = *request;
-        let mut task = Task { came, ..self.task(&request, frame, place) };
-        match self.tasks.meet(&task, request.tag) {
-            Met::New => {}
-            Met::Same | Met::Joined(None) => return self.copied(),
-            Met::Joined(Some(answer)) => {
+        let mut task = Task { received_at, ..self.task(&request, frame, place) };
+        match self.tasks.match_earlier(&task, request.tag) {
+            Match::New => {}
+            Match::Same | Match::Joined(None) => return self.copied(),
+            Match::Joined(Some(answer)) => {
                 for write in task.writes() {
                     self.written.remember(now, write, answer);
                 }
@@ -113,7 +120,7 @@ impl Target {
         let write = task.writes().next();
         let answered = write.and_then(|write| self.written.find(now, &write));
         match answered {
-            Some(answer) if !task.kind.stays(&answer) => task.is_again = true,
+            Some(answer) if !task.kind.stays(&answer) => task.is_possible_duplicate = true,
             Some(answer) if !answer.has_data => {
                 self.reply(request.tag, task.kind, answer);
                 return self.copied();

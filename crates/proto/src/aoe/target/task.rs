@@ -237,7 +237,7 @@ pub(super) struct Task {
     pub kind: Kind,
     pub tags: Tags,
     /// When its frame came in.
-    pub came: Stamp,
+    pub received_at: Stamp,
     pub read_bytes: u32,
     /// Its frame, as long as that is needed, and where in it the data-out is.
     pub frame: Option<Span>,
@@ -245,7 +245,7 @@ pub(super) struct Task {
     /// CRC32C of its data-out.
     pub sum: u32,
     /// An earlier one with its tag was answered: it may be a copy, whose answer nobody waits for.
-    pub is_again: bool,
+    pub is_possible_duplicate: bool,
     /// A newer write goes over it: who writes the same once more means it to be the last.
     pub is_overtaken: bool,
     /// Data-out bytes that were brought.
@@ -319,7 +319,7 @@ impl Task {
 
 /// Whether a request is in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Met {
+pub(super) enum Match {
     /// It is, under this tag.
     Same,
     /// The same write is, under another tag, and will be answered under this one, too: so, if it has ended.
@@ -378,7 +378,7 @@ impl TaskTable {
     /// Whether this request, that came now, is in flight already. If its tag is another request's, that one has been
     /// given up, and is not answered under it: its answer would be taken for that of the new one. (Linux's driver uses no
     /// tag twice while it waits; vblade would answer both.)
-    pub(super) fn meet(&mut self, new: &Task, tag: u32) -> Met {
+    pub(super) fn match_earlier(&mut self, new: &Task, tag: u32) -> Match {
         let is_write = new.is_write();
         let (mut original, mut is_reused) = (None, false);
         for other in &self.tags {
@@ -388,7 +388,7 @@ impl TaskTable {
             }
             let Some(task) = self.slots.get(usize::from(other.slot)) else { continue };
             match (is_its_tag, task.is(new)) {
-                (true, true) => return Met::Same,
+                (true, true) => return Match::Same,
                 (true, false) => is_reused = true,
                 // Once an answer has left, a newer write may have come between the two.
                 (false, true) if task.tags.sent == 0 && !task.is_overtaken => original = Some(other.slot),
@@ -398,16 +398,16 @@ impl TaskTable {
         if is_reused {
             self.take_away(tag);
         }
-        let Some(slot) = original else { return Met::New };
-        let Some(task) = self.slots.get_mut(usize::from(slot)) else { return Met::New };
+        let Some(slot) = original else { return Match::New };
+        let Some(task) = self.slots.get_mut(usize::from(slot)) else { return Match::New };
         let answer = (task.stage == Stage::Ended).then_some(task.answer);
-        let given_up = task.tags.join(tag);
-        let is_given_up = |entry: &&mut Tagged| entry.slot == slot && Some(entry.tag) == given_up;
-        match self.tags.iter_mut().find(is_given_up) {
+        let abandoned = task.tags.join(tag);
+        let is_abandoned = |entry: &&mut Tagged| entry.slot == slot && Some(entry.tag) == abandoned;
+        match self.tags.iter_mut().find(is_abandoned) {
             Some(entry) => entry.tag = tag,
             None => self.tags.push(Tagged { tag, slot, sum: new.sum, sectors: new.sectors() }),
         }
-        Met::Joined(answer)
+        Match::Joined(answer)
     }
 
     fn take_away(&mut self, tag: u32) {

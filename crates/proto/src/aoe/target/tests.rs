@@ -198,7 +198,7 @@ fn what_a_task_changes_is_known_until_it_has_ended() {
         session.receive(&request);
         let task = session.command().task;
         changes.push(session.target.change(task).map(|change| {
-            assert_eq!(change.came, Stamp(NOW.0));
+            assert_eq!(change.received_at, Stamp(NOW.0));
             change.blocks
         }));
         session.end(task, 0, None);

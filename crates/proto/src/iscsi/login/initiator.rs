@@ -363,8 +363,8 @@ impl InitiatorLogin {
 fn check(bhs: &LoginResponse, sent: &LoginSend, text: &[u8]) -> Result<(), String> {
     if bhs.status != LoginStatus::SUCCESS {
         let LoginStatus { class, detail } = bhs.status;
-        let words = refusal(bhs.status);
-        return Err(format!("login refused: {words} (status {class:02x}{detail:02x})"));
+        let text = refusal(bhs.status);
+        return Err(format!("login refused: {text} (status {class:02x}{detail:02x})"));
     }
     let transit = bhs.flags & LoginResponse::TRANSIT != 0;
     let cont = bhs.flags & CONTINUE != 0;

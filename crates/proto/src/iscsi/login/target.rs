@@ -306,8 +306,8 @@ impl TargetLogin {
                 Ok(true)
             }
             Some((stage, before)) if *stage != self.stage && before == value => {
-                let again = rule.is_some_and(|rule| rule.kind == Kind::Text);
-                if again { Ok(false) } else { Err(initiator_error(format!("{name} came twice"))) }
+                let may_repeat = rule.is_some_and(|rule| rule.kind == Kind::Text);
+                if may_repeat { Ok(false) } else { Err(initiator_error(format!("{name} came twice"))) }
             }
             Some(_) => Err(initiator_error(format!("{name} came twice"))),
         }

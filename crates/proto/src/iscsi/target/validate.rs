@@ -115,7 +115,7 @@ impl Layer {
                 self.gather(header, len);
                 Ok(())
             }
-            Opcode::LOGIN_REQUEST => Err(Violation::LoginAgain),
+            Opcode::LOGIN_REQUEST => Err(Violation::LoginInFullFeaturePhase),
             Opcode::TEXT_REQUEST => {
                 TextRequest::view(header).map_or(Ok(()), |pdu| self.text_request(pdu, header, len))
             }

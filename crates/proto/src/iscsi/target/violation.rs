@@ -23,7 +23,7 @@ pub enum Violation {
     /// A PDU other than a Login Request before the full feature phase (section 6.3).
     NotLogin,
     /// A Login Request in the full feature phase (section 6.3).
-    LoginAgain,
+    LoginInFullFeaturePhase,
     /// A request that discovery sessions do not have (section 4.3).
     NotInDiscovery,
     /// An opcode that the standard does not define for initiators (section 11.2.1.2).
@@ -105,7 +105,7 @@ impl Violation {
             Violation::AdditionalSegment(_) => (Drop, "malformed additional header segment", "11.2.2"),
             Violation::UnexpectedDataSegment => (Drop, "data segment on a PDU that has none", "7.7"),
             Violation::NotLogin => (Drop, "no login request at login", "6.3"),
-            Violation::LoginAgain => (Drop, "login request after login", "6.3"),
+            Violation::LoginInFullFeaturePhase => (Drop, "login request after login", "6.3"),
             Violation::NotInDiscovery => (Drop, "request that discovery sessions do not have", "4.3"),
             Violation::UnknownOpcode => (Reject(RejectReason::NOT_SUPPORTED), "unknown opcode", "11.2.1.2"),
             Violation::CommandGap => (Drop, "gap in CmdSN", "4.2.2.1"),

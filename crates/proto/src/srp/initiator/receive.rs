@@ -72,8 +72,8 @@ impl Initiator {
             return Ok(());
         }
         let task = Task::of_tag(tag).and_then(|id| self.tasks.get(id).map(|task| (id, task)));
-        let live = task.filter(|(_, task)| task.sent.is_some() && task.ended.is_none());
-        let (id, task) = live.ok_or_else(|| breach("a response to no task"))?;
+        let unfinished = task.filter(|(_, task)| task.sent.is_some() && task.ended.is_none());
+        let (id, task) = unfinished.ok_or_else(|| breach("a response to no task"))?;
         let outcome = match code.filter(|_| response.flags & Response::RESPONSE_VALID != 0) {
             Some(ResponseCode(code)) if code != ResponseCode::COMPLETE.0 => Outcome::TargetFailure(code),
             Some(_) | None => Outcome::Status {
@@ -134,7 +134,7 @@ impl Initiator {
                         && task.sent.is_some_and(|sent| sent < done.before))
             };
             let ended: Vec<TaskId> =
-                self.tasks.live().filter(|(id, task)| covered(*id, task)).map(|(id, _)| id).collect();
+                self.tasks.unfinished().filter(|(id, task)| covered(*id, task)).map(|(id, _)| id).collect();
             for task in ended {
                 self.end(Completion {
                     task,

@@ -82,7 +82,7 @@ impl TaskTable {
     }
 
     /// The tasks that have not ended.
-    pub(super) fn live(&self) -> impl Iterator<Item = (TaskId, &Task)> {
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = (TaskId, &Task)> {
         (0u16..).zip(&self.slots).filter_map(|(number, slot)| {
             let task = slot.task.as_ref().filter(|task| task.ended.is_none())?;
             Some((TaskId { slot: number, generation: slot.generation }, task))

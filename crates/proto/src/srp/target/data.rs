@@ -95,7 +95,7 @@ impl Target {
 
     /// Forgets a task: there is no response.
     pub(super) fn abort(&mut self, id: TaskId) {
-        let Some(task) = self.tasks.get(id).filter(|task| task.is_live()) else { return };
+        let Some(task) = self.tasks.get(id).filter(|task| task.is_awaited()) else { return };
         let was_entering = task.stage == Stage::Tables;
         let command = task.command.map(Box::new);
         task.stage = Stage::Over;

@@ -66,9 +66,9 @@ impl Target {
                 self.granted = Some(Box::new(granted));
                 self.grant()
             }
-            Err((reason, words)) => {
+            Err((reason, text)) => {
                 self.refusal = Some(reason);
-                self.over(&format!("login rejected: {words} (SRP r16a section 6.4)"));
+                self.over(&format!("login rejected: {text} (SRP r16a section 6.4)"));
                 Answer::Reject(reject(tag, reason))
             }
         }
@@ -91,9 +91,9 @@ impl Target {
     fn validate(&mut self, request: &LoginRequest) -> Result<Granted, (RejectReason, String)> {
         let (bytes, flags) = (request.req_it_iu_len.get(), request.req_flags);
         let initiator_port = initiator_port(&request.initiator_port_id, self.from.ip());
-        let keeps_others = self.check(request).map_err(|(reason, words)| {
+        let keeps_others = self.check(request).map_err(|(reason, text)| {
             let (initiator, target) = (port_name(&initiator_port), port_name(&request.target_port_id));
-            (reason, format!("{words} (initiator {initiator}, target port {target})"))
+            (reason, format!("{text} (initiator {initiator}, target port {target})"))
         })?;
         let applicant = Applicant {
             initiator_port,

@@ -232,7 +232,7 @@ impl Task {
     }
 
     /// Whether the initiator still waits for it.
-    pub(super) fn is_live(&self) -> bool {
+    pub(super) fn is_awaited(&self) -> bool {
         self.used && self.stage != Stage::Over
     }
 

@@ -150,7 +150,7 @@ impl Rig {
     }
 
     /// Another session of the same initiator.
-    pub(crate) fn again(&mut self, config: InitiatorConfig) {
+    pub(crate) fn reopen(&mut self, config: InitiatorConfig) {
         self.initiator = Initiator::new(config, self.now);
         self.tags.clear();
         self.events.clear();
@@ -287,11 +287,11 @@ impl Rig {
     fn initiator_hears(&mut self, bytes: Vec<u8>) {
         self.tags.remove(&Header::view(&bytes).unwrap().tag.get());
         let place = self.keep(bytes.clone());
-        let put = self.initiator.receive(self.now, &bytes, place).map(|Put { from, to }| match from {
+        let write = self.initiator.receive(self.now, &bytes, place).map(|Put { from, to }| match from {
             Source::Frame(span) => (bytes[span.offset as usize..][..span.len as usize].to_vec(), to),
             Source::Made(made) => (made.to_vec(), to),
         });
-        if let Some((bytes, to)) = put {
+        if let Some((bytes, to)) = write {
             self.scatter(&bytes, &to);
         }
         self.frames.remove(&place.buffer.0);

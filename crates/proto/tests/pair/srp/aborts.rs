@@ -40,7 +40,7 @@ struct Above {
     /// The task, and how far it has come.
     task: Option<(TaskId, u32)>,
     /// A fetch or push is under way.
-    lent: bool,
+    in_flight: bool,
     /// The end of the task was reported, and its places are to come back.
     awaits: bool,
     /// It has ended for us.
@@ -72,7 +72,7 @@ impl Above {
                     assert_eq!(rig.target.port.reading(), 0, "and nothing is read into them any more");
                 }
                 Up::Fetched(_) | Up::Pushed(_) => {
-                    self.lent = false;
+                    self.in_flight = false;
                     self.go_on(rig, kind);
                 }
                 Up::Function { id, function, .. } => {
@@ -105,7 +105,7 @@ impl Above {
     /// Ends the task unless it has ended.
     fn end(&mut self, rig: &mut Rig<Wild>, down: Down) {
         if !std::mem::replace(&mut self.over, true) {
-            self.awaits = std::mem::take(&mut self.lent);
+            self.awaits = std::mem::take(&mut self.in_flight);
             rig.down(down);
         }
     }
@@ -119,7 +119,7 @@ impl Above {
         }
         let piece = if kind == Kind::Push { LEN } else { LEN / 2 };
         *at += piece;
-        self.lent = true;
+        self.in_flight = true;
         let end = (kind == Kind::Push).then_some(GOOD);
         if writes {
             rig.down(Down::Fetch { task, at: from, into: place(from, piece) });
@@ -127,7 +127,7 @@ impl Above {
             rig.down(Down::Push { task, at: from, from: place(from, piece), end });
         }
         if end.is_some() {
-            (self.over, self.awaits, self.lent) = (true, true, false);
+            (self.over, self.awaits, self.in_flight) = (true, true, false);
         }
     }
 }
@@ -308,7 +308,7 @@ fn what_rdma_has_let_go_of_is_given_back_while_the_session_ends() {
             }
             above.take(&mut rig, kind);
             let what = format!("{kind:?} after {steps} steps");
-            assert!(above.leaves && !above.awaits && !above.lent, "places come back: {what}");
+            assert!(above.leaves && !above.awaits && !above.in_flight, "places come back: {what}");
             assert_eq!((rig.broken, &rig.target_gone), (None, &None), "{what}");
             rig.down(Down::Close);
             rig.run();
@@ -329,7 +329,7 @@ fn a_transfer_that_cannot_be_ends_its_connection_alone() {
         (Kind::Direct, Box::new(push(0, 1)), "past the command's data-in"),
         (Kind::Push, Box::new(push(1, LEN)), "past the command's data-in"),
     ];
-    for (kind, verb, words) in wrong {
+    for (kind, verb, text) in wrong {
         let mut rig = Rig::wild(LoginRequest::IMMEDIATE, 1);
         rig.waits = true;
         let (unit, _) = prepare(&mut rig, kind);
@@ -339,13 +339,13 @@ fn a_transfer_that_cannot_be_ends_its_connection_alone() {
         rig.down(verb(task));
         rig.run();
         let ups = std::mem::take(&mut rig.ups);
-        assert!(matches!(&ups[..], [Up::Fault { what }, Up::Leaving] if what.contains(words)), "{ups:?}");
+        assert!(matches!(&ups[..], [Up::Fault { what }, Up::Leaving] if what.contains(text)), "{ups:?}");
         rig.down(Down::Abort { task });
         rig.run();
         let ups = std::mem::take(&mut rig.ups);
         assert!(matches!(&ups[..], [Up::Pushed(id)] if *id == task), "its places come back once: {ups:?}");
         rig.down(Down::Close);
         rig.run();
-        assert_eq!(rig.target_gone.as_deref(), Some("a fault of this program"), "{words}");
+        assert_eq!(rig.target_gone.as_deref(), Some("a fault of this program"), "{text}");
     }
 }

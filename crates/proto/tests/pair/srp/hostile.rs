@@ -38,15 +38,15 @@ fn table(count: u32, at: u64, list: Vec<Direct>, len: u32) -> Vec<u8> {
 }
 
 /// The target logs the initiator out, and says why on the wire and in the log.
-fn logged_out(mut rig: Rig<Wild>, unit: &[u8], reason: LogoutReason, words: &str) {
+fn logged_out(mut rig: Rig<Wild>, unit: &[u8], reason: LogoutReason, text: &str) {
     rig.send(unit);
     rig.run();
     let last = rig.peer.machine.inbox.pop_back().expect("a logout came");
     let logout = TargetLogout::view(&last).unwrap();
-    assert_eq!((logout.opcode, logout.reason), (Opcode::TARGET_LOGOUT, reason), "{words}");
+    assert_eq!((logout.opcode, logout.reason), (Opcode::TARGET_LOGOUT, reason), "{text}");
     assert!(rig.solicited && logout.sol_not == 1);
     let gone = rig.target_gone.unwrap();
-    assert!(gone.contains(words), "{gone}");
+    assert!(gone.contains(text), "{gone}");
     assert!(rig.peer.machine.closed);
 }
 
@@ -145,15 +145,15 @@ fn tags_and_credits_are_kept_to() {
 }
 
 /// Answered with REQUEST FIELDS INVALID; the connection continues, and no credit is lost.
-fn refused(unit: &[u8], words: &str) {
+fn refused(unit: &[u8], text: &str) {
     let mut rig = logged_in();
     rig.send(unit);
     rig.run();
     let (response, data, _) = rig.peer.machine.response();
-    assert_eq!(wire::srp::Response::code(&data), Some(ResponseCode::FIELDS_INVALID), "{words}");
+    assert_eq!(wire::srp::Response::code(&data), Some(ResponseCode::FIELDS_INVALID), "{text}");
     assert_eq!((response.tag.get(), response.status), (1, 0));
     match rig.ups.pop() {
-        Some(Up::Refused { reason }) => assert!(reason.contains(words), "{reason}"),
+        Some(Up::Refused { reason }) => assert!(reason.contains(text), "{reason}"),
         other => panic!("{other:?}"),
     }
     assert_eq!((rig.peer.machine.limit, rig.broken), (8, None));

@@ -43,7 +43,7 @@ pub(crate) struct Device {
     pub session: Option<Session>,
     running: BTreeMap<TaskId, Running>,
     /// Tasks that have ended, and whose places are to come back, where data moves by RDMA.
-    lent: BTreeSet<TaskId>,
+    in_flight: BTreeSet<TaskId>,
     /// Tasks that were aborted.
     pub aborted: usize,
 }
@@ -63,7 +63,7 @@ impl Device {
 
     /// Whether nothing is lent to tasks that have ended.
     pub(crate) fn has_all_back(&self) -> bool {
-        self.lent.is_empty()
+        self.in_flight.is_empty()
     }
 
     pub(crate) fn up<T: Transport>(&mut self, up: Up, target: &mut T, now: Time) {
@@ -73,7 +73,7 @@ impl Device {
                 target.down(now, Down::Admit);
             }
             Up::Command(command) => {
-                let is_in_use = self.lent.iter().any(|task| task.slot == command.task.slot);
+                let is_in_use = self.in_flight.iter().any(|task| task.slot == command.task.slot);
                 assert!(!is_in_use, "a slot is kept as long as its places");
                 self.running.insert(command.task, Running { command, at: 0, lends: false });
                 self.go_on(command.task, target, now);
@@ -102,7 +102,7 @@ impl Device {
                 assert!(std::mem::take(&mut running.lends), "nothing is lent");
                 self.go_on(task, target, now);
             }
-            None => assert!(self.lent.remove(&task) || !T::RDMA, "places come back once"),
+            None => assert!(self.in_flight.remove(&task) || !T::RDMA, "places come back once"),
         }
     }
 
@@ -110,7 +110,7 @@ impl Device {
     fn over<T: Transport>(&mut self, task: TaskId) -> bool {
         let Some(running) = self.running.remove(&task) else { return false };
         if running.lends && T::RDMA {
-            self.lent.insert(task);
+            self.in_flight.insert(task);
         }
         true
     }

@@ -287,9 +287,9 @@ mod tests {
     fn the_list_outlives_a_reset_but_not_a_restart() {
         let mut bench = bench();
         bench.order(ATA, OrderKind::SetConfig, b"x").assert_good();
-        let kept = bench.published.take().unwrap().persist;
+        let saved = bench.published.take().unwrap().persist;
         assert_eq!(set(&mut bench, ATA, OrderKind::SetReserve, &MACS[..1]), Status::Good);
-        assert!(kept.is_some() && bench.published.take().unwrap().persist.is_none());
+        assert!(saved.is_some() && bench.published.take().unwrap().persist.is_none());
         bench.ask(HomeRequest::Reset { from: None });
         assert_eq!((moves(&mut bench, SCSI), moves(&mut bench, ATA)), (SHUT_OUT, LET_IN));
     }

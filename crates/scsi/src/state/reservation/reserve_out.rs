@@ -59,7 +59,7 @@ const BASIC_BYTES: usize = ReserveOutList::BYTES;
 
 impl ReserveOut {
     /// Where the parameter list asks that registrations outlive a restart (APTPL), if it does.
-    pub(super) fn asks_to_keep(&self) -> Option<Check> {
+    pub(super) fn requests_persistence(&self) -> Option<Check> {
         match &self.action {
             Action::Register(register) => {
                 register.persist.then_some(Check::parameter_field(ReserveOutList::PERSIST))

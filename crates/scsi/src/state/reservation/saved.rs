@@ -33,8 +33,8 @@ impl Table {
     }
 
     /// The table that was kept as these bytes; `None` when they were not written whole, or by something else.
-    pub fn decode(kept: &[u8], ports: PortNames<'_>) -> Option<Table> {
-        let body = unseal(kept)?;
+    pub fn decode(saved: &[u8], ports: PortNames<'_>) -> Option<Table> {
+        let body = unseal(saved)?;
         let (mut rest, target_port): (_, TakePort) = match body.strip_prefix(&MAGIC) {
             Some(rest) => (rest, take_named),
             None => (body.strip_prefix(&MAGIC_NUMBERED)?, take_numbered),
@@ -154,15 +154,15 @@ mod tests {
     #[test]
     fn a_port_is_known_by_its_name_when_it_has_another_number() {
         let reserved = table(2, Some((Kind::ExclusiveAccess, 0)));
-        let kept = reserved.encode(PortNames::of(&ports(), &[]));
+        let saved = reserved.encode(PortNames::of(&ports(), &[]));
         let [first, second] = &ports()[..] else { panic!("two ports") };
         let shifted = [Port { relative_id: 7, ..first.clone() }, Port { relative_id: 1, ..second.clone() }];
-        let restored = Table::decode(&kept, PortNames::of(&shifted, &[])).expect("sound");
+        let restored = Table::decode(&saved, PortNames::of(&shifted, &[])).expect("sound");
         let host = iscsi_port("iqn.2026-11.example:h", 0);
         assert_eq!(restored.access(NexusId(1), &host, 7), Access::Full);
         assert_eq!(restored.access(NexusId(1), &host, 1), Access::Control, "another port by now");
         assert_eq!(restored.gone_ports().len(), 0);
-        let gone = Table::decode(&kept, PortNames::of(&shifted[1..], &[])).expect("sound");
+        let gone = Table::decode(&saved, PortNames::of(&shifted[1..], &[])).expect("sound");
         assert_eq!(gone.access(NexusId(1), &host, 1), Access::Control, "what was reserved stays so");
         assert_eq!(gone.gone_ports().into_iter().collect::<Vec<_>>(), [first.name.as_str().into()]);
         let again =
@@ -186,10 +186,10 @@ mod tests {
 
     #[test]
     fn what_is_damaged_is_refused() {
-        let kept = table(2, Some((Kind::WriteExclusive, 0))).encode(PortNames::of(&ports(), &[]));
-        for at in 0..kept.len() {
-            assert_eq!(Table::decode(&kept[..at], PortNames::of(&ports(), &[])), None);
-            let mut damaged = kept.clone();
+        let saved = table(2, Some((Kind::WriteExclusive, 0))).encode(PortNames::of(&ports(), &[]));
+        for at in 0..saved.len() {
+            assert_eq!(Table::decode(&saved[..at], PortNames::of(&ports(), &[])), None);
+            let mut damaged = saved.clone();
             damaged[at] ^= 0x10;
             assert_eq!(Table::decode(&damaged, PortNames::of(&ports(), &[])), None);
         }

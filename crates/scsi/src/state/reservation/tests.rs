@@ -428,8 +428,8 @@ fn what_is_to_outlive_a_restart_is_kept() {
     send(&mut bench, 0, REGISTER, 0, &basic(0, FIRST, 0x01)).assert_good();
     assert_eq!(input(&mut bench, 2, 255)[3] & 1, 1);
     assert_eq!(order(&mut bench, 0, RESERVE, WRITE_EXCLUSIVE, FIRST, 0), Status::Good);
-    let kept = bench.published.take().unwrap().persist.unwrap();
-    let table = Table::decode(&kept, PortNames::of(&bench.view.unit.ports, &[])).unwrap();
+    let saved = bench.published.take().unwrap().persist.unwrap();
+    let table = Table::decode(&saved, PortNames::of(&bench.view.unit.ports, &[])).unwrap();
     assert_eq!(table.access(NexusId(9), &transport_id(0), 1), Access::Full);
     assert_eq!(table.access(NexusId(9), &transport_id(1), 1), Access::Read);
     assert_eq!(order(&mut bench, 1, IGNORE, 0, 0, SECOND), Status::Good);

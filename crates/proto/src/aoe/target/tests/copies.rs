@@ -42,8 +42,8 @@ fn a_tag_that_is_used_again_has_one_answer() {
     let answer = session.target.transmit().unwrap();
     assert_eq!((answer.task, ata_answer(answer.header()).0), (Some(newest), 1));
     assert!(matches!(session.target.poll(), Some(Up::Pushed(task)) if task == newest));
-    for given_up in &tasks[1..3] {
-        session.end(*given_up, 0, None);
+    for abandoned in &tasks[1..3] {
+        session.end(*abandoned, 0, None);
     }
     session.push(tasks[3], 512);
     assert!(session.target.transmit().is_none());

@@ -96,8 +96,8 @@ fn a_late_copy_of_an_order_changes_nothing() {
         let answer = session.target.transmit().unwrap();
         assert!(matches!(session.target.poll(), Some(Up::Pushed(_))));
         session.receive(&done);
-        let given_up = session.command().task;
-        session.target.down(NOW, Down::Abort { task: given_up });
+        let abandoned = session.command().task;
+        session.target.down(NOW, Down::Abort { task: abandoned });
         for _ in 0..2 {
             session.receive(&done);
             let command = session.command();

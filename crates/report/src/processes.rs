@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// Starts `lunette serve`, or a peer, and measures it.
 #[derive(Debug)]
-pub struct LiveBed {
+pub struct ProcessBed {
     program: PathBuf,
     files: Files,
     packages: Packages,
@@ -46,12 +46,12 @@ struct Started {
     place: Place,
 }
 
-impl LiveBed {
+impl ProcessBed {
     /// `program`: this one, which also serves. Files of LUNs are kept in `directory` while the report is made. Setting
     /// `stop` ends the run in progress.
-    pub fn new(program: &Path, directory: &Path, stop: Arc<AtomicBool>) -> LiveBed {
+    pub fn new(program: &Path, directory: &Path, stop: Arc<AtomicBool>) -> ProcessBed {
         let (files, packages) = (Files::new(directory), Packages::new(directory));
-        LiveBed { program: program.into(), files, packages, stop }
+        ProcessBed { program: program.into(), files, packages, stop }
     }
 
     fn start(&mut self, row: &Row) -> Result<Started, String> {
@@ -213,7 +213,7 @@ fn sizes(row: &Row) -> Vec<u64> {
     (0..row.luns).filter_map(|_| row.target.store.size()).collect()
 }
 
-impl LiveBed {
+impl ProcessBed {
     /// Starts what the row measures, measures it, and ends it.
     fn measure_started(
         &mut self,
@@ -308,7 +308,7 @@ impl LiveBed {
     }
 }
 
-impl Bed for LiveBed {
+impl Bed for ProcessBed {
     fn prepare(&mut self, rows: &[Row]) -> Result<Vec<Fact>, Vec<String>> {
         let mut faults = faults_of_cores(rows);
         let mut facts = Vec::new();

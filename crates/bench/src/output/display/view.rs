@@ -118,7 +118,7 @@ impl View {
     }
 
     fn progress(&self, at: f64, width: usize) -> Line {
-        let (share, words) = match at {
+        let (share, text) = match at {
             at if at < 0.0 => {
                 (1.0 + at / self.ramp.max(f64::MIN_POSITIVE), format!(" ramp, {:.1} s left", -at))
             }
@@ -129,7 +129,7 @@ impl View {
             }
         };
         let mut line = progress(share, width.saturating_sub(24).clamp(4, BAR_MAX));
-        line.push(Paint::Plain, words);
+        line.push(Paint::Plain, text);
         line
     }
 

@@ -20,7 +20,7 @@ const REDRAW: f64 = 0.19;
 const SIZE: (u16, u16) = (24, 80);
 
 /// Shows a run on standard error.
-pub struct Live {
+pub struct LiveDisplay {
     view: View,
     term: Term,
     /// Width of each line of the frame that is on the terminal.
@@ -29,10 +29,10 @@ pub struct Live {
     last: f64,
 }
 
-impl Live {
+impl LiveDisplay {
     /// A display that has not shown anything yet.
-    pub fn new(view: View) -> Live {
-        Live { view, term: Term::buffered_stderr(), shown: Vec::new(), last: f64::NEG_INFINITY }
+    pub fn new(view: View) -> LiveDisplay {
+        LiveDisplay { view, term: Term::buffered_stderr(), shown: Vec::new(), last: f64::NEG_INFINITY }
     }
 
     /// Takes a sample, and shows it if it is time. A terminal that is gone is no reason to end a run.

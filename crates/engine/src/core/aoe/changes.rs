@@ -31,9 +31,17 @@ pub(super) fn watches(
 
 impl<L: Line> Ethernet<L> {
     /// Whether what is served has this unit for a session of an opening.
-    pub(in crate::core) fn lets_in(&self, served: &Served, opening: u32, session: Key, unit: u32) -> bool {
+    pub(in crate::core) fn lets_in(
+        &self,
+        served: &Served,
+        opening_number: u32,
+        session: Key,
+        unit: u32,
+    ) -> bool {
         let mut all = self.interfaces.iter().chain(&self.retired);
-        let Some(interface) = all.find(|interface| interface.opening == opening) else { return false };
+        let Some(interface) = all.find(|interface| interface.opening_number == opening_number) else {
+            return false;
+        };
         let segment = served.segment(interface.segment.number);
         let mut sessions = interface.sessions.iter();
         let place = sessions.find(|(_, key)| **key == session).map(|(place, _)| place);
