@@ -9,6 +9,8 @@ use std::fs;
 const FILE_LINES_MAX: usize = 800;
 /// A function that is longer does several things.
 const FUNCTION_LINES_MAX: usize = 70;
+/// A structure with more says in its documentation why its fields are in one value.
+const FIELDS_MAX: usize = 15;
 /// A page that is longer is none.
 const ARCHITECTURE_LINES_MAX: usize = 150;
 /// Documents that the repository promises.
@@ -67,10 +69,15 @@ fn faults_of(name: &str, text: &str) -> Vec<String> {
     if name == "ARCHITECTURE.md" && lines > ARCHITECTURE_LINES_MAX {
         faults.push(format!("{name}: {lines} lines, more than {ARCHITECTURE_LINES_MAX}"));
     }
-    if name.ends_with(".rs") && name.contains("/src/") && !name.contains("tests") {
+    if name.ends_with(".rs") {
         let long = functions(text).into_iter().filter(|(_, lines)| *lines > FUNCTION_LINES_MAX);
         faults.extend(long.map(|(number, lines)| {
             format!("{name}:{number}: a function of {lines} lines, more than {FUNCTION_LINES_MAX}")
+        }));
+        let wide =
+            structures(text).into_iter().filter(|(_, fields, is_argued)| *fields > FIELDS_MAX && !is_argued);
+        faults.extend(wide.map(|(number, fields, _)| {
+            format!("{name}:{number}: {fields} fields, more than {FIELDS_MAX}: say in a line `/// Its fields ...` why they are one value")
         }));
     }
     let mut is_within = false;
@@ -116,6 +123,34 @@ fn functions(text: &str) -> Vec<(usize, usize)> {
                 found.push((from + 1, number - from + 1));
             }
         }
+    }
+    found
+}
+
+/// The structures of a formatted file: the line that each begins with, how many fields it has, and whether a line of its
+/// documentation argues for them, or a foreign library lays it out.
+fn structures(text: &str) -> Vec<(usize, usize, bool)> {
+    let mut found = Vec::new();
+    let (mut is_argued, mut open) = (false, None::<(usize, usize, usize, bool)>);
+    for (number, line) in text.lines().enumerate() {
+        let code = line.trim_start();
+        let indent = line.len() - code.len();
+        if let Some((from, own, fields, argued)) = &mut open {
+            // A type that is broken over lines is indented further.
+            *fields +=
+                usize::from(indent == *own + 4 && code.contains(": ") && !code.starts_with(['/', '#']));
+            if code == "}" && indent == *own {
+                found.push((*from, *fields, *argued));
+                open = None;
+            }
+        } else if code.ends_with('{') && code.split(' ').take(2).any(|word| word == "struct") {
+            open = Some((number + 1, indent, 0, is_argued));
+        }
+        let is_above = code.starts_with("//") || code.starts_with('#');
+        is_argued = is_above
+            && (is_argued
+                || code.trim_start_matches('/').starts_with(" Its fields ")
+                || code == "#[repr(C)]");
     }
     found
 }
@@ -192,7 +227,23 @@ mod tests {
             );
             assert_eq!(functions(&text), [(6, lines)]);
             assert_eq!(faults_of("crates/a/src/b.rs", &text).len(), faults);
-            assert!(faults_of("crates/a/tests/b.rs", &text).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_structure_of_many_fields_says_why() {
+        let fields = |count: usize| "    /// One: it.\n    pub a: Vec<\n        u8,\n    >,\n".repeat(count);
+        let wide = |above: &str, count| format!("{above}pub(crate) struct A {{\n{}}}\n", fields(count));
+        for (above, count, faults) in [
+            ("", FIELDS_MAX, 0),
+            ("/// An a.\n", FIELDS_MAX + 1, 1),
+            ("/// An a.\n/// Its fields are one each for a key.\n#[derive(Debug)]\n", FIELDS_MAX + 1, 0),
+            ("#[repr(C)]\n", FIELDS_MAX + 1, 0),
+            ("/// Its fields are another's.\nconst B: u8 = 1;\n", FIELDS_MAX + 1, 1),
+        ] {
+            let text = wide(above, count);
+            assert_eq!(structures(&text).iter().map(|(_, fields, _)| *fields).collect::<Vec<_>>(), [count]);
+            assert_eq!(faults_of("crates/a/src/b.rs", &text).len(), faults, "{above}");
         }
     }
 

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// One workload, in fio's words: one field for each key.
+/// One workload, in fio's words.
+/// Its fields are fio's keys, one for each.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Job {

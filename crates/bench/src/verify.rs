@@ -307,7 +307,7 @@ impl Ledger {
         &self.blocks[block as usize]
     }
 
-    fn look(&self, address: u64, unit: &[u8]) -> Unit {
+    fn classify(&self, address: u64, unit: &[u8]) -> Unit {
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|n| unit[at + n]));
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| unit[at + n]));
         if word(0) != MAGIC {
@@ -360,7 +360,7 @@ impl Check<'_> {
             return;
         }
         for unit in bytes.chunks_exact(UNIT) {
-            match self.ledger.look(self.address, unit) {
+            match self.ledger.classify(self.address, unit) {
                 Unit::Version(version) => {
                     let (low, high) = self.seen.versions.unwrap_or((version, version));
                     self.seen.versions = Some((low.min(version), high.max(version)));

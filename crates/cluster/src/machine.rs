@@ -127,6 +127,7 @@ struct Seen {
 }
 
 /// The machine.
+/// Its fields are what one decision, made at each event, is made of.
 #[derive(Debug)]
 pub struct Machine {
     me: Me,

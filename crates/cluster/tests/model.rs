@@ -100,6 +100,7 @@ struct Gateway {
     map: u64,
 }
 
+/// Its fields are the parts of the model and what its invariants count.
 struct World {
     seed: u64,
     rng: fastrand::Rng,

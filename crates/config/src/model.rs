@@ -31,6 +31,7 @@ pub const QUEUE_DEPTH_MAX: u16 = 128;
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// A verified configuration.
+/// Its fields are one for each section or global key of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Core numbers to run on, ascending, at least one.

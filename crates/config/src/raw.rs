@@ -10,6 +10,7 @@ pub(super) type Text = Option<At<String>>;
 pub(super) type Switch = Option<At<bool>>;
 
 /// A whole configuration.
+/// Its fields are one for each section or global key of the file.
 #[derive(Default)]
 pub(super) struct Raw {
     pub(super) cores: Text,
@@ -85,7 +86,8 @@ pub(super) struct RawAoe {
     pub(super) deny: Option<Vec<At<String>>>,
 }
 
-/// `[[lun]]` as written: one field for each key.
+/// `[[lun]]` as written.
+/// Its fields are the keys, one for each.
 #[derive(Default, Debug)]
 pub(super) struct RawLun {
     pub(super) place: Place,

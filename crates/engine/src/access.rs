@@ -219,7 +219,7 @@ impl Access for Directory {
         self.registry.new_tsih()
     }
 
-    fn hears(&self, step: &Step<'_>) {
+    fn log_step(&self, step: &Step<'_>) {
         let Step { from, portal, stage, is_answer, keys } = step;
         let (stage, who) = (stage_name(*stage), if *is_answer { "target" } else { "initiator" });
         tracing::debug!(%from, %portal, keys = %shown_keys(keys), "login: {stage} negotiation, the {who} says");

@@ -70,7 +70,8 @@ use task::Task;
 use unit::{Unit, Units};
 use watch::Watch;
 
-/// A core with its kernel `I`: one field for each of its parts, so that what a turn does takes several of them side by side.
+/// A core with its kernel `I`.
+/// Its fields are the parts of a core: what a turn does takes several of them side by side.
 pub(crate) struct Core<I: Io> {
     me: usize,
     io: I,
@@ -232,7 +233,7 @@ impl<I: Io> Core<I> {
         let timer = if is_timed {
             Some(next)
         } else {
-            self.ethernet.next_look(self.next_tick).map(|look| look.max(next))
+            self.ethernet.next_interface_check(self.next_tick).map(|look| look.max(next))
         };
         let timer = timer.map(until);
         let Some(due) = self.lines.due() else { return self.poller.wait(now, timer) };
@@ -265,7 +266,7 @@ impl<I: Io> Core<I> {
         loop {
             self.serve_all();
             self.settle_turn();
-            self.look_at_windows();
+            self.recheck_windows();
             if self.agenda.to_serve.is_empty() && self.own.is_empty() {
                 break;
             }
@@ -437,11 +438,11 @@ impl<I: Io> Core<I> {
             Message::Reinstate { serial, core, parked } => self.reinstate(serial, core, parked),
             Message::Reinstated { parked } => self.unpark(parked),
             Message::Forsaken { core, parked } => self.forsaken(core, parked),
-            Message::Quieten(asker) => self.quieten(asker),
-            Message::Quiet(asker) => self.function_quiet(asker),
+            Message::Quieten(requester) => self.quieten(requester),
+            Message::Quiet(requester) => self.function_quiet(requester),
             Message::DeviceFailed { name } => self.device_failed(&name),
-            Message::CloseTarget { target, asker } => self.close_target(target, asker),
-            Message::TargetClosed(asker) => self.function_closed(asker),
+            Message::CloseTarget { target, requester } => self.close_target(target, requester),
+            Message::TargetClosed(requester) => self.function_closed(requester),
             Message::Interface { number, message } => self.interface_message(number, message),
             Message::ChangeEnded => self.change_ended(),
             Message::AddUnit { unit, done } => self.add_unit(*unit, &done),
@@ -466,10 +467,10 @@ impl<I: Io> Core<I> {
         self.next_tick = now.after(TICK);
         self.retry_accepts(now);
         self.relisten();
-        let keys = self.watch.look(now, &mut self.connections);
+        let keys = self.watch.take_due(now, &mut self.connections);
         self.end_stalled(&keys, now);
         self.end_idle_sessions(now);
-        self.look_after_interfaces(now);
+        self.check_interfaces(now);
         self.report_counts(now);
         for key in &keys {
             if self.connections.get(*key).is_some_and(|conn| conn.is_due(now)) {

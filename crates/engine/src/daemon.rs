@@ -22,7 +22,7 @@ use crate::state::files::System;
 use crate::stores::Opened;
 use crate::stores::opening::{self, About};
 use crate::stores::prober::{self, Watch, Watched};
-use crate::stores::room::Room;
+use crate::stores::space::SpaceWatch;
 use crate::units::{NewUnit, knows_space};
 use config::{ByDevice, Config, Lun, Portal, StoreSpec};
 use rdma::verbs::Listener;
@@ -56,7 +56,7 @@ const RADOS_DESCRIPTORS: usize = 64;
 const PORT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running daemon. Dropping it without [`Daemon::stop`] leaves its threads running until the process ends.
-// One field for each thing that a stop has to end, or a change has to reach.
+// Its fields are what a stop has to end, or a change has to reach.
 pub struct Daemon {
     addresses: Vec<SocketAddr>,
     units: Vec<UnitSummary>,
@@ -683,8 +683,8 @@ fn watch(
     if !is_watched {
         return Ok(None);
     }
-    let room = knows_space(lun).then(|| Room::new(opened.space.clone()));
-    start_watch(config, lun, unit, opened.store.clone(), opened.failed.clone(), room, reports)
+    let space_watch = knows_space(lun).then(|| SpaceWatch::new(opened.space.clone()));
+    start_watch(config, lun, unit, opened.store.clone(), opened.failed.clone(), space_watch, reports)
 }
 
 fn start_watch(
@@ -693,13 +693,13 @@ fn start_watch(
     unit: u32,
     store: Arc<dyn Store>,
     failed: Option<String>,
-    room: Option<Room>,
+    space_watch: Option<SpaceWatch>,
     Reports { mail, events }: Reports<'_>,
 ) -> Result<Option<(u32, Watch)>, StartError> {
     let home = NewUnit::<Uring>::home_core(unit, config);
     let name = lun.name.clone();
     let (logged, misplaced, resets, events) = (None, None, 0, events.clone());
-    let watched = Watched { name, unit, home, store, failed, logged, resets, misplaced, events, room };
+    let watched = Watched { name, unit, home, store, failed, logged, resets, misplaced, events, space_watch };
     let started = prober::start(watched, mail[home].clone());
     let watch = started.map_err(|error| StartError(format!("a thread for {}: {error}", lun.name)))?;
     Ok(Some((unit, watch)))

@@ -143,9 +143,9 @@ pub(crate) enum Message<I: Io = Uring> {
         parked: Key,
     },
     /// Send [`Message::Quiet`] once no RDMA is under way on this core's connections for tasks of this nexus that have ended.
-    Quieten(Asker),
+    Quieten(Requester),
     /// None is under way there.
-    Quiet(Asker),
+    Quiet(Requester),
     /// The RDMA device with this name has failed.
     DeviceFailed {
         /// Its name.
@@ -157,10 +157,10 @@ pub(crate) enum Message<I: Io = Uring> {
         /// Number of the target.
         target: usize,
         /// The function to answer.
-        asker: Asker,
+        requester: Requester,
     },
     /// None of them can on that core.
-    TargetClosed(Asker),
+    TargetClosed(Requester),
     /// A network interface that serves AoE may have changed: see `core::aoe::reopen`.
     Interface {
         /// Its number.
@@ -313,7 +313,7 @@ pub(crate) enum GateMessage {
 /// Steps of serving a network interface that was added, removed or replaced.
 pub(crate) enum InterfaceMessage<L: Line = Socket> {
     /// To its first core: check it.
-    Look,
+    Check,
     /// To its cores: receive and send nothing more there, end its sessions, and send `Closed`.
     Close,
     /// To its first core: one of them has done so.
@@ -341,7 +341,7 @@ pub(crate) enum Waiter {
     /// A task.
     Task(Key),
     /// A task management function.
-    Function(Asker),
+    Function(Requester),
     /// A connection whose nexus is lost.
     Connection(Key),
     /// A new configuration of the unit, in this change of its core.
@@ -352,7 +352,7 @@ pub(crate) enum Waiter {
 
 /// A task management function that is not answered yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     /// Its core.
     pub(crate) core: usize,
     /// The connection that it came on.

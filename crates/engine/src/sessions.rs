@@ -17,7 +17,8 @@ const FOLLOWED_MAX: usize = 100;
 /// How often a core is asked again for a session that the registry still has there.
 const RETRIES_MAX: usize = 3;
 
-/// A session, or an initiator of AoE with one unit: one field for each column of the list.
+/// A session, or an initiator of AoE with one unit.
+/// Its fields are the columns of the list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionSummary {
     /// What the log calls it; no other session of the daemon has it, or had it before.

@@ -6,7 +6,7 @@ mod failed;
 mod late;
 pub(crate) mod opening;
 pub(crate) mod prober;
-pub(crate) mod room;
 pub(crate) mod saved_ports;
+pub(crate) mod space;
 
 pub(crate) use opening::Opened;

@@ -573,7 +573,7 @@ impl StreamMachine for Opening {
     }
 
     fn header(&mut self, _now: Time, bytes: &[u8]) {
-        self.state = self.look(bytes);
+        self.state = self.spoken_protocol(bytes);
     }
 
     fn body(&mut self, _now: Time, _digest_ok: bool) {}
@@ -614,7 +614,7 @@ impl StreamMachine for Opening {
 }
 
 impl Opening {
-    fn look(&self, bytes: &[u8]) -> State {
+    fn spoken_protocol(&self, bytes: &[u8]) -> State {
         let request = StartFrame::view(bytes).filter(|frame| frame.key == StartFrame::REQUEST);
         let (spoken, is_offered, name) = match request {
             None => (Spoken::Iscsi, self.offered.iscsi, "iSCSI"),

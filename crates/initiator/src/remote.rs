@@ -58,8 +58,8 @@ pub struct RemoteOptions {
     pub losses: Arc<AtomicU64>,
 }
 
-/// A unit of another target: what its lanes share. Each field is shared on its own, by its own means (an atomic, a lock, or
-/// because it never changes).
+/// A unit of another target: what its lanes share.
+/// Its fields are each shared on its own: by an atomic, by a lock, or because it never changes.
 pub struct RemoteStore {
     url: Url,
     addresses: Vec<Destination>,
@@ -123,7 +123,7 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
     let addresses = resolve(url).map_err(|error| fault(error.to_string(), "check the host's name"))?;
     let mut client = Client::connect(url, &options.initiator)
         .map_err(|error| fault(error.problem().to_string(), unreached))?;
-    let geometry = Geometry::learn(|cdb, bytes| client.command(cdb, bytes, &[]))
+    let geometry = Geometry::query(|cdb, bytes| client.command(cdb, bytes, &[]))
         .map_err(|problem| fault(problem, "name a unit that is a disk and ready"))?;
     if let Some(asked) = options.block_bytes.filter(|asked| *asked != geometry.block_bytes) {
         let problem = format!("its blocks have {} bytes, not {asked}", geometry.block_bytes);

@@ -147,7 +147,8 @@ pub enum Refused {
     Lost,
 }
 
-/// A session, and its commands: what it connects to and as whom, which outlives connections, and the connection that it has.
+/// A session, and its commands.
+/// Its fields are what outlives connections (the target, the name, the queue), beside the connection that there is.
 pub struct Session {
     url: Url,
     options: Options,
@@ -574,24 +575,24 @@ impl Session {
             }
             Some(Destination::Interface(interface)) => {
                 let interface = interface.clone();
-                self.meet(io, &interface);
+                self.use_interface(io, &interface);
             }
             None => self.failed(now, "the target has no address"),
         }
     }
 
     /// Begins a session of frames, which has no connection.
-    fn meet<I: Io>(&mut self, io: &mut I, interface: &str) {
+    fn use_interface<I: Io>(&mut self, io: &mut I, interface: &str) {
         let now = io.now();
         let tags = Tags { frames: self.tag(RECV), clock: self.tag(SEND) };
         let lane = self.left.as_ref().map(|left| left.lane.clone());
-        let met = Frames::open(io, interface, tags, lane).and_then(|frames| {
+        let link = Frames::open(io, interface, tags, lane).and_then(|frames| {
             let (config, lost_after) = (self.config()?, self.options.keep_alive);
             let earlier = self.left.take().map(|left| *left.machine);
             let machine = Carrier::aoe(&self.url, &config, &frames, lost_after, earlier, io)?;
             Ok(Link::on_interface(machine, frames))
         });
-        match met {
+        match link {
             Ok(link) => self.state = State::Connected(Box::new(link)),
             Err(error) => self.failed(now, &error.to_string()),
         }

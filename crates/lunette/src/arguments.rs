@@ -121,7 +121,7 @@ Sizes take K, M, G and T. A comma in a path is written `\\,`.";
 #[command(
     after_help = "Example: lunette serve --listen 0.0.0.0 --lun file:/srv/disk.img,size=10G --lun ram:1G,ro"
 )]
-// One field for each option.
+// Its fields are the options of the command line, one for each.
 pub(crate) struct Serve {
     /// Configuration file (TOML); docs/configuration.md explains its options
     #[arg(long, value_name = "FILE")]

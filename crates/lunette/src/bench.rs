@@ -25,7 +25,7 @@ use std::time::Duration;
     group(ArgGroup::new("style").multiple(false).args(["sgp", "bidirectional"])),
     after_help = "Example: lunette bench iscsi://storage1/iqn.2026-11.io.lunette:disk/0 --rw randread --bs 4K --iodepth 32"
 )]
-// One field for each option.
+// Its fields are the options of the command line, one for each.
 pub(crate) struct BenchArguments {
     /// What to measure, one or several at once: an iSCSI or NBD URL, a file, a block device, rbd:POOL/IMAGE, ram:SIZE or null:SIZE
     #[arg(value_name = "TARGET", required = true)]

@@ -54,7 +54,8 @@ pub(crate) struct InquiryArguments {
     raw: bool,
 }
 
-/// What the unit reported: one field for each part of the JSON document.
+/// What the unit reported.
+/// Its fields are the parts of the JSON document.
 #[derive(Serialize, Default)]
 struct Report {
     url: String,

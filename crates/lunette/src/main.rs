@@ -205,7 +205,7 @@ fn run_daemon(
     let signals =
         signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
     if let Some(user) = &mut user {
-        user.look(&checked.config);
+        user.note_existing(&checked.config);
     }
     let listener = place::open(&checked.config).map_err(Failure::failed)?;
     let tally = Arc::<Tally>::default();

@@ -47,7 +47,7 @@ impl User {
     }
 
     /// Sees what exists before the daemon creates anything.
-    pub(crate) fn look(&mut self, config: &Config) {
+    pub(crate) fn note_existing(&mut self, config: &Config) {
         self.had_state = config.state_dir.as_deref().is_none_or(Path::exists);
         self.had_folder = Path::new(place::FOLDER).exists();
     }

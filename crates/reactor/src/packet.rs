@@ -135,8 +135,8 @@ impl<L: Line> Packets<L> {
             match self.line.receive(arena, *slot) {
                 Arrival::Nothing => return false,
                 Arrival::Cut => self.dropped += 1,
-                Arrival::Frame { len, came } => {
-                    self.arrived.push_back((slot.slice(0, len), came));
+                Arrival::Frame { len, stamp } => {
+                    self.arrived.push_back((slot.slice(0, len), stamp));
                     self.receiving.pop();
                 }
             }

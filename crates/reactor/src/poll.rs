@@ -99,11 +99,11 @@ impl Poller {
     #[inline]
     pub fn turned(&mut self, now: Time, work: Work) {
         match work {
-            Work::Frames => self.came(now, SPIN_FOR_FRAMES),
-            Work::Other => self.came(now, SPIN),
+            Work::Frames => self.on_work(now, SPIN_FOR_FRAMES),
+            Work::Other => self.on_work(now, SPIN),
             // No sign of when the next frame comes, whose sender waits for the answer. On streams commands come beside it.
             Work::Own if self.patience == SPIN_FOR_FRAMES => self.busy_at = now,
-            Work::Own => self.came(now, SPIN),
+            Work::Own => self.on_work(now, SPIN),
             // The clock stands still in most turns of a spin; what ends one took time of its own, and is not counted.
             Work::None if self.spins && self.busy_at != self.turned_at => {
                 self.spun += now.since(self.turned_at);
@@ -116,11 +116,11 @@ impl Poller {
     /// As another turn at the same time, to which the end of a send came.
     #[inline]
     pub fn sent(&mut self, now: Time) {
-        self.came(now, SPIN);
+        self.on_work(now, SPIN);
     }
 
     #[inline]
-    fn came(&mut self, now: Time, patience: Duration) {
+    fn on_work(&mut self, now: Time, patience: Duration) {
         let gap_nanos = now.0.saturating_sub(self.busy_at.0).min(1_000_000);
         self.gap_nanos = (self.gap_nanos * 7 + gap_nanos) / 8;
         (self.busy_at, self.patience) = (now, patience);

@@ -48,6 +48,7 @@ const FILLS_AT_START: usize = 256;
 ///
 /// Sockets and files must not be in nonblocking mode: their requests would fail with EAGAIN instead of waiting. (What is
 /// only watched may be.)
+/// Its fields are what one turn of the loop uses, counts and times.
 pub struct Uring {
     // Dropped first; `drop` has drained it, so the kernel holds no address of what follows.
     ring: IoUring,

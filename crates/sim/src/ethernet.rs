@@ -143,7 +143,7 @@ pub(crate) struct Queue(Arc<Mutex<Frames>>);
 
 #[derive(Default, Debug)]
 struct Frames {
-    came: VecDeque<(Stamp, Vec<u8>)>,
+    stamp: VecDeque<(Stamp, Vec<u8>)>,
     /// So many at most.
     came_max: usize,
     drops: u32,
@@ -179,7 +179,7 @@ impl Queue {
 
     /// Takes the oldest frame that has come.
     pub(crate) fn take(&self) -> Option<Vec<u8>> {
-        self.frames().came.pop_front().map(|(_, frame)| frame)
+        self.frames().stamp.pop_front().map(|(_, frame)| frame)
     }
 
     /// Has a frame leave.
@@ -218,7 +218,7 @@ impl packet::Line for Line {
     }
 
     fn receive(&mut self, arena: &mut Arena, slot: Span) -> Arrival {
-        let Some((came, frame)) = self.queue.served().came.pop_front() else { return Arrival::Nothing };
+        let Some((stamp, frame)) = self.queue.served().stamp.pop_front() else { return Arrival::Nothing };
         let len = frame.len() as u32;
         if len > slot.len {
             return Arrival::Cut;
@@ -230,7 +230,7 @@ impl packet::Line for Line {
             arena.copy(span, &Places::one(slot.slice(0, len)));
         }
         arena.give(&scratch);
-        Arrival::Frame { len, came }
+        Arrival::Frame { len, stamp }
     }
 
     fn send(
@@ -317,7 +317,7 @@ impl Ethernet {
             station.ports.clear();
         }
         for port in self.stations.iter().flat_map(|station| &station.ports) {
-            port.queue.frames().came.clear();
+            port.queue.frames().stamp.clear();
         }
     }
 
@@ -340,7 +340,7 @@ impl Ethernet {
         let watchers = std::mem::take(ports).into_iter().filter_map(|port| {
             let mut frames = port.queue.frames();
             frames.is_out = true;
-            frames.came.clear();
+            frames.stamp.clear();
             port.watcher
         });
         watchers.collect()
@@ -456,18 +456,18 @@ impl Net {
         let Flight { to, frame } = ethernet.flights.remove(&flight)?;
         let port = ethernet.stations[to].port(&frame)?;
         let queue = &mut *port.queue.frames();
-        if queue.came.len() >= queue.came_max {
+        if queue.stamp.len() >= queue.came_max {
             queue.drops += 1;
             return None;
         }
-        queue.came.push_back((Stamp(now.0), frame));
+        queue.stamp.push_back((Stamp(now.0), frame));
         port.watcher.take()
     }
 
     /// Whether a frame has come; it is waited for otherwise.
     pub(crate) fn has_frames(&mut self, line: Handle, waits: Waits) -> bool {
         let Some(port) = self.ethernet.as_mut().and_then(|ethernet| ethernet.port(line)) else { return true };
-        let has_frames = !port.queue.frames().came.is_empty();
+        let has_frames = !port.queue.frames().stamp.is_empty();
         port.watcher = (!has_frames).then_some(waits);
         has_frames
     }

@@ -72,7 +72,8 @@ pub(crate) struct Place {
     pub(crate) is_calm: bool,
 }
 
-/// How an initiator behaves: odds in 1000 at each of its turns, one field for each thing that it may do.
+/// How an initiator behaves: odds in 1000 at each of its turns.
+/// Its fields are the things that it may do, one for each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habits {
     pub(crate) depth: u16,
@@ -175,6 +176,7 @@ pub(crate) struct Checks {
 }
 
 /// An initiator: its link, what it has in flight, and the records of the world that it shares with others.
+/// Its fields are its link, what it has in flight, and the records that it shares with others.
 pub(crate) struct Initiator {
     pub(crate) host: usize,
     pub(crate) kernel: Kernel,

@@ -81,7 +81,8 @@ struct Shape {
     solid_state: bool,
 }
 
-/// A disk in a file or on a block device: what its lanes share, each field by its own means.
+/// A disk in a file or on a block device: what its lanes share.
+/// Its fields are each shared between lanes by its own means.
 pub struct FileStore {
     path: PathBuf,
     file: File,

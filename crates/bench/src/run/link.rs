@@ -10,7 +10,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Connections before the load, of which the fastest counts.
-const IDLE_LOOKS: usize = 3;
+const IDLE_HANDSHAKES: usize = 3;
 
 /// Looks at the way to one portal.
 pub(super) struct Link {
@@ -22,13 +22,13 @@ pub(super) struct Link {
 impl Link {
     /// Before there is load; `None` if nobody answers.
     pub(super) fn new(portal: SocketAddr) -> Option<Link> {
-        let looks = (0..IDLE_LOOKS).map_while(|_| handshake_us(portal));
-        let idle_us = looks.reduce(f64::min)?;
+        let handshakes = (0..IDLE_HANDSHAKES).map_while(|_| handshake_us(portal));
+        let idle_us = handshakes.reduce(f64::min)?;
         Some(Link { portal, idle_us, last: Instant::now() })
     }
 
     /// How long it takes now, if it is time to look and the answer comes in time.
-    pub(super) fn look(&mut self) -> Option<LinkWait> {
+    pub(super) fn measure(&mut self) -> Option<LinkWait> {
         if self.last.elapsed() < PERIOD {
             return None;
         }
@@ -55,7 +55,7 @@ mod tests {
         let portal = listener.local_addr().unwrap();
         let mut link = Link::new(portal).unwrap();
         link.last -= PERIOD;
-        let wait = link.look().unwrap();
+        let wait = link.measure().unwrap();
         assert!(wait.idle_us > 0.0 && wait.loaded_us > 0.0, "{wait:?}");
         // Nobody listens at the other end of a connection, and nobody else gets its port meanwhile.
         let client = TcpStream::connect(portal).unwrap();

@@ -132,7 +132,7 @@ impl<'a> Sampler<'a> {
             target_cores: target.map(|target| target / seconds),
             initiator_cores: now.initiator_since(&last).map(|(_, times)| times.sum()).sum::<f64>() / seconds,
             core_use: core_use(&last, now, seconds, self.gauge.is_elsewhere()),
-            link: self.link.as_mut().and_then(Link::look),
+            link: self.link.as_mut().and_then(Link::measure),
         };
         match self.first {
             Some(_) => {

@@ -74,7 +74,8 @@ pub(super) struct Worker {
     pub(super) state: State,
 }
 
-/// What changes from turn to turn, of the one loop that reads and writes all of it.
+/// What changes from turn to turn.
+/// Its fields are read and written by one loop, in every turn.
 pub(super) struct State {
     /// That of each turn, after its completions: they are from then, and so are the submissions that follow.
     now: u64,

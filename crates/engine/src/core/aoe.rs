@@ -99,7 +99,7 @@ pub(super) struct Ethernet<L: Line> {
     /// Interfaces that this core looks at for all.
     interface_watches: Vec<InterfaceWatch>,
     /// Interfaces, by their number, that have yet to be notified that this core has released them.
-    letting_go: Vec<usize>,
+    releasing: Vec<usize>,
     /// What was answered there lately.
     answered: VecDeque<Answered>,
     /// Sockets of interfaces that there was no memory for: tried again with the next tick.
@@ -113,7 +113,7 @@ struct InterfaceWatch {
     /// Its number.
     number: usize,
     state: State,
-    look_at: Time,
+    check_at: Time,
     /// Why it is not served: already reported.
     reason: Option<String>,
 }
@@ -145,7 +145,7 @@ impl<L: Line> Ethernet<L> {
             retired: Vec::new(),
             opened_count: 0,
             interface_watches: changes::watches(served, core, |_| State::Served),
-            letting_go: Vec::new(),
+            releasing: Vec::new(),
             answered: VecDeque::new(),
             waiting_for_slots: Vec::new(),
             overlapping: Vec::new(),

@@ -92,14 +92,14 @@ impl<I: Io> Core<I> {
                 }
                 None => {
                     self.catch_up_with_served(key);
-                    self.ask_to_leave(key);
+                    self.request_logout(key);
                 }
             }
         }
         for key in self.relimited() {
             self.set_limits(key);
         }
-        self.let_in();
+        self.serve_arrivals();
         if served.delta.interfaces_changed {
             ended.extend(self.change_interfaces());
         }

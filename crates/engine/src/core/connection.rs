@@ -10,7 +10,7 @@ use super::lun::{LunState, find_lun};
 use super::quiescing::Quiescing;
 use super::stall::{Moving, Pace};
 use super::task::Task;
-use crate::message::{Asker, Facts};
+use crate::message::{Facts, Requester};
 use crate::served::Named;
 use crate::slots::{Key, Slots};
 use crate::transport::Transport;
@@ -23,8 +23,9 @@ use scsi::nexus::Reach;
 use std::collections::BTreeMap;
 use wire::Span;
 
-/// One connection on its core: one field for each part of the core that keeps something by connection. Only what several of them
-/// need, the machine and the session's LUNs, is not in a value of such a part.
+/// One connection on its core.
+/// Its fields are one for each part of the core that keeps something by connection, and what several of them need: the machine and
+/// the session's LUNs.
 pub(super) struct Connection {
     pub(super) machine: Transport,
     /// `None`: an RDMA device carries it.
@@ -119,7 +120,7 @@ pub(super) struct Load {
 /// What is left on this core of the sessions of a target that TARGET COLD RESET has ended.
 #[derive(Debug)]
 struct ClosingTarget {
-    asker: Asker,
+    requester: Requester,
     /// Their connections.
     connections: Vec<Key>,
 }

@@ -2,14 +2,14 @@
 
 mod manage;
 
-use crate::message::Asker;
+use crate::message::Requester;
 use crate::slots::Key;
 use proto::services::FunctionResponse;
 
 /// A task management function that has not been answered yet.
 #[derive(Debug)]
 struct Function {
-    asker: Asker,
+    requester: Requester,
     /// Aborted tasks that linger on this core.
     tasks: Vec<Key>,
     /// Answers of homes still to come.
@@ -32,7 +32,7 @@ pub(super) struct Functions {
     /// Those that came here.
     open: Vec<Function>,
     /// Those, of whatever core, that wait until no RDMA of their nexus's tasks is under way here.
-    pub(super) askers: Vec<Asker>,
+    pub(super) requesters: Vec<Requester>,
 }
 
 impl Functions {
@@ -45,6 +45,6 @@ impl Functions {
 impl Function {
     /// Whether it came on this connection.
     fn is_of(&self, connection: Key) -> bool {
-        self.asker.connection == connection
+        self.requester.connection == connection
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Pace {
     /// What has moved since the last look.
     moved_bytes: u64,
     /// When that was.
-    looked_at: Option<Time>,
+    measured_at: Option<Time>,
     /// For how long what has moved lasts beyond the last look.
     ahead_nanos: u64,
     /// For how long in all it has kept up with the rate.
@@ -93,9 +93,9 @@ impl Pace {
     }
 
     /// Looks how much has moved. What is faster than the rate makes up for a pause of `stall_nanos` at most.
-    fn look(&mut self, now: Time, stall_nanos: u64) {
+    fn measure(&mut self, now: Time, stall_nanos: u64) {
         let moved = std::mem::take(&mut self.moved_bytes) * NANOS_PER_BYTE;
-        let Some(then) = self.looked_at.replace(now) else { return };
+        let Some(then) = self.measured_at.replace(now) else { return };
         let ahead = self.ahead_nanos + moved;
         let counted = ahead.min(now.0.saturating_sub(then.0));
         self.on_pace_nanos += counted;

@@ -13,8 +13,8 @@ use scsi::nexus::Reach;
 use scsi::{Attribute, Ending, Exec, NexusUnit};
 use wire::Places;
 
-/// One command in flight on this core: where it came from, its program and buffer, and what it holds or owes until it ends. Each
-/// part is another module's (admission, data-out, storage, functions), and each of them has the task as a whole in a slot.
+/// One command in flight on this core: where it came from, its program and buffer, and what it holds or owes until it ends.
+/// Its fields belong to modules (admission, data-out, storage, functions) that each need the task as a whole, in its slot.
 #[derive(Debug)]
 pub(super) struct Task {
     /// The connection it came on.

@@ -19,7 +19,8 @@ use std::sync::{Arc, mpsc};
 use store::lane::{Lane, OpId, Outcome};
 use wire::Sense;
 
-/// One unit on this core: all that the core keeps of it, so that it is added, replaced and removed as one value.
+/// One unit on this core: all that the core keeps of it.
+/// Its fields come and go together: a unit is added, replaced and removed as one value.
 pub(super) struct Unit<I: Io> {
     /// What all cores know it by.
     number: u32,

@@ -48,7 +48,7 @@ impl Watch {
     }
 
     /// Those that the tick at this time checks. The caller returns the list by [`Watch::restore`].
-    pub(super) fn look(&mut self, now: Time, connections: &mut Slots<Connection>) -> Vec<Key> {
+    pub(super) fn take_due(&mut self, now: Time, connections: &mut Slots<Connection>) -> Vec<Key> {
         let timers = &mut self.timers;
         self.busy.retain(|key| {
             let Some(conn) = connections.get_mut(*key) else { return false };

@@ -14,7 +14,7 @@ use crate::state::files::System;
 use crate::stores::Opened;
 use crate::stores::opening;
 use crate::stores::prober::{self, Watch};
-use crate::stores::room::Room;
+use crate::stores::space::SpaceWatch;
 use crate::units::NewUnit;
 use config::{Config, Lun, StepOfChange, StoreSpec};
 use reactor::packet;
@@ -157,7 +157,7 @@ impl Daemon {
         self.srp_guid = served.config.srp_guid;
         // As the configuration has them.
         self.units.sort_by_key(|unit| served.find(&unit.name));
-        changed.iter().for_each(|unit| self.look_at(*unit));
+        changed.iter().for_each(|unit| self.refresh_summary(*unit));
         let is_in_place = gone.is_none_or(|(unit, serial)| self.unit_removed(unit, serial));
         match (unended, check_saved(is_flushed, is_in_place)) {
             (Some(what), Ok(())) => Err(ChangeError::Unended(what)),
@@ -197,7 +197,7 @@ impl Daemon {
     }
 
     /// A unit was reconfigured: updates its summary, and watches the space that its store takes, if that is known now.
-    fn look_at(&mut self, number: u32) {
+    fn refresh_summary(&mut self, number: u32) {
         let served = self.changes.served();
         let Some(index) = served.units.iter().position(|unit| *unit == number) else { return };
         let store = self.stores.iter().find(|(other, _)| *other == number);
@@ -211,7 +211,7 @@ impl Daemon {
             return watch.weigh(space);
         }
         let reports = Reports { mail: &self.mail, events: &self.events };
-        match start_watch(&served.config, lun, number, store, None, Some(Room::new(space)), reports) {
+        match start_watch(&served.config, lun, number, store, None, Some(SpaceWatch::new(space)), reports) {
             Ok(watch) => self.watches.extend(watch.inspect(|(_, watch)| watch.begin())),
             Err(error) => tracing::error!(lun = %lun.name, "its warn_at is not heeded: {error}"),
         }

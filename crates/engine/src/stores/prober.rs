@@ -1,7 +1,7 @@
 //! Looks after stores: whether their size changed, whether they are gone or back, or without their name. Each has a thread of its own, so that
 //! one that hangs hangs that thread and nothing else.
 
-use super::room::Room;
+use super::space::SpaceWatch;
 use crate::events::{Event, Events};
 use crate::message::{Message, Origin, Waiter};
 use crate::patience::Patience;
@@ -44,21 +44,21 @@ pub(crate) struct Watched {
     /// Where it is reported that it is lost, or back.
     pub(crate) events: Events,
     /// What it takes, if the unit is thin and that can be found.
-    pub(crate) room: Option<Room>,
+    pub(crate) space_watch: Option<SpaceWatch>,
 }
 
 /// Keeps a store looked after, once it has begun. Once this is gone its thread ends, at the latest when the store returns.
 pub(crate) struct Watch {
     begun: mpsc::Sender<()>,
     until: mpsc::Sender<WatchRequest>,
-    last_look: mpsc::Receiver<bool>,
+    checked_at: mpsc::Receiver<bool>,
 }
 
 /// What is to be done with a store besides looking at it.
 enum WatchRequest {
     Grow(Growth),
     /// What it takes is to be found from now on.
-    Weigh(Room),
+    Weigh(SpaceWatch),
 }
 
 /// A store that is to become so large, and who waits for what becomes of that.
@@ -90,7 +90,7 @@ impl Watch {
 
     /// Finds what the store takes from now on.
     pub(crate) fn weigh(&self, space: Arc<Space>) {
-        let _ = self.until.send(WatchRequest::Weigh(Room::new(space)));
+        let _ = self.until.send(WatchRequest::Weigh(SpaceWatch::new(space)));
     }
 
     /// The unit is served from now on.
@@ -102,19 +102,19 @@ impl Watch {
 /// Looks at all stores once more. Whether each that was written is where it can be found again, as far as it is known.
 pub(crate) fn end(watches: Vec<Watch>) -> bool {
     let (untils, last_looks): (Vec<_>, Vec<_>) =
-        watches.into_iter().map(|watch| ((watch.begun, watch.until), watch.last_look)).unzip();
+        watches.into_iter().map(|watch| ((watch.begun, watch.until), watch.checked_at)).unzip();
     drop(untils);
     let deadline = Instant::now() + LAST_LOOK;
     let left = || deadline.saturating_duration_since(Instant::now());
     // All are checked, so that the log names each.
-    last_looks.iter().filter(|last_look| last_look.recv_timeout(left()) == Ok(false)).count() == 0
+    last_looks.iter().filter(|checked_at| checked_at.recv_timeout(left()) == Ok(false)).count() == 0
 }
 
 /// Monitors a store from [`Watch::begin`] on, and notifies `home`, the home core of its unit.
 pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<Watch> {
     let (begun, has_begun) = mpsc::channel();
     let (until, ended) = mpsc::channel::<WatchRequest>();
-    let (last, last_look) = mpsc::channel();
+    let (last, checked_at) = mpsc::channel();
     let thread = std::thread::Builder::new().name(format!("store-{}", watched.unit));
     thread.spawn(move || {
         if has_begun.recv().is_err() {
@@ -123,8 +123,8 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
         loop {
             let growth = match ended.recv_timeout(INTERVAL) {
                 Ok(WatchRequest::Grow(growth)) => Some(growth),
-                Ok(WatchRequest::Weigh(room)) => {
-                    watched.room.get_or_insert(room);
+                Ok(WatchRequest::Weigh(space_watch)) => {
+                    watched.space_watch.get_or_insert(space_watch);
                     None
                 }
                 Err(RecvTimeoutError::Timeout) => None,
@@ -133,7 +133,7 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
             let growth = growth.filter(|growth| !growth.is_decided.swap(true, Ordering::SeqCst));
             let grown = growth.as_ref().map(|growth| watched.store.grow(growth.size_bytes));
             let now = Instant::now();
-            let state = watched.reset().into_iter().chain(watched.look(now));
+            let state = watched.reset().into_iter().chain(watched.check(now));
             for request in state.chain(watched.space(now)).collect::<Vec<_>>() {
                 let origin = Origin { core: watched.home, who: Waiter::Nobody };
                 home.post(Message::Home { unit: watched.unit, origin, request });
@@ -148,12 +148,12 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
         drop(watched);
         let _ = last.send(is_in_place);
     })?;
-    Ok(Watch { begun, until, last_look })
+    Ok(Watch { begun, until, checked_at })
 }
 
 impl Watched {
     /// What to report of the store's state to the unit's home, if anything.
-    fn look(&mut self, now: Instant) -> Option<HomeRequest> {
+    fn check(&mut self, now: Instant) -> Option<HomeRequest> {
         let (store, lun) = (&self.store, &self.name);
         match store.refresh() {
             Ok(changed) => {
@@ -189,8 +189,8 @@ impl Watched {
 
     /// The same of what it takes.
     fn space(&mut self, now: Instant) -> Option<HomeRequest> {
-        let room = self.room.as_mut().filter(|_| self.failed.is_none())?;
-        room.look(&self.name, &*self.store, now, &self.events)
+        let space_watch = self.space_watch.as_mut().filter(|_| self.failed.is_none())?;
+        space_watch.measure(&self.name, &*self.store, now, &self.events)
     }
 
     /// The same of resets.
@@ -257,7 +257,7 @@ mod tests {
             resets: 0,
             misplaced: None,
             events: Events::default(),
-            room: None,
+            space_watch: None,
         }
     }
 
@@ -278,17 +278,17 @@ mod tests {
     #[test]
     fn a_store_that_goes_and_comes_back_is_reported_once_each() {
         let (store, mut watched) = watched();
-        assert!(watched.look(Instant::now()).is_none());
+        assert!(watched.check(Instant::now()).is_none());
         *store.0.lock().unwrap() = Err("unplugged".into());
         assert!(
-            matches!(watched.look(Instant::now()), Some(HomeRequest::StoreFailed(why)) if &*why == "unplugged")
+            matches!(watched.check(Instant::now()), Some(HomeRequest::StoreFailed(why)) if &*why == "unplugged")
         );
-        assert!(watched.look(Instant::now()).is_none());
+        assert!(watched.check(Instant::now()).is_none());
         *store.0.lock().unwrap() = Ok(None);
         assert!(
-            matches!(watched.look(Instant::now()), Some(HomeRequest::StoreChanged(traits)) if traits.size_bytes == 7)
+            matches!(watched.check(Instant::now()), Some(HomeRequest::StoreChanged(traits)) if traits.size_bytes == 7)
         );
-        assert!(watched.look(Instant::now()).is_none());
+        assert!(watched.check(Instant::now()).is_none());
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
         let start = Instant::now();
         let mut logs = |reason: &str, after: Duration| {
             *store.0.lock().unwrap() = Err(reason.into());
-            assert!(watched.look(start + after).is_none(), "the unit knows");
+            assert!(watched.check(start + after).is_none(), "the unit knows");
             watched.logged == Some(start + after) && watched.failed.as_deref() == Some(reason)
         };
         let second = Duration::from_secs(1);

@@ -89,23 +89,23 @@ impl AbandonedWrites {
     }
 
     /// Looks at them, if there are any.
-    fn look<T>(&self, look: impl FnOnce(&Writes) -> T) -> Option<T> {
+    fn read<T>(&self, read: impl FnOnce(&Writes) -> T) -> Option<T> {
         if self.count.load(Ordering::SeqCst) == 0 {
             return None;
         }
-        Some(look(&self.writes.lock().unwrap_or_else(PoisonError::into_inner)))
+        Some(read(&self.writes.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Whether a lane gave up anything that the target may execute yet.
     pub(super) fn has_abandoned(&self, lane: u64) -> bool {
-        self.look(|writes| writes.abandoned.iter().any(|write| write.lane == lane)).unwrap_or(false)
+        self.read(|writes| writes.abandoned.iter().any(|write| write.lane == lane)).unwrap_or(false)
     }
 
     /// The ranges that what any lane gave up may yet change.
     pub(super) fn ranges(&self) -> Vec<(u64, u64)> {
         let ranges =
             |writes: &Writes| writes.abandoned.iter().map(|write| (write.offset, write.len)).collect();
-        self.look(ranges).unwrap_or_default()
+        self.read(ranges).unwrap_or_default()
     }
 
     /// Since when a write stands in the way of a lane's operation on this range, if one does: another lane's, or one
@@ -113,16 +113,16 @@ impl AbandonedWrites {
     pub(super) fn hinders(&self, lane: u64, range: (u64, u64)) -> Option<Time> {
         let first = |writes: &Writes| {
             let others = writes.waiting.values().filter(|write| write.lane != lane || write.is_cancelled);
-            let all = others.chain(&writes.abandoned).filter(|write| write.meets(range));
+            let all = others.chain(&writes.abandoned).filter(|write| write.overlaps(range));
             all.map(|write| write.since).min()
         };
-        self.look(first).flatten()
+        self.read(first).flatten()
     }
 }
 
 impl Write {
-    fn meets(&self, range: (u64, u64)) -> bool {
-        meet((self.offset, self.len), range)
+    fn overlaps(&self, range: (u64, u64)) -> bool {
+        overlap((self.offset, self.len), range)
     }
 
     /// Both, and what is between them.
@@ -135,7 +135,7 @@ impl Write {
 }
 
 /// Whether two ranges, each an offset and a length, have bytes in common.
-pub(super) fn meet((one, one_len): (u64, u64), (other, other_len): (u64, u64)) -> bool {
+pub(super) fn overlap((one, one_len): (u64, u64), (other, other_len): (u64, u64)) -> bool {
     other < one.saturating_add(one_len) && one < other.saturating_add(other_len)
 }
 

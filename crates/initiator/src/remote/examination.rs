@@ -135,7 +135,7 @@ impl RemoteLane {
         }
         if self.session.take_proven() {
             self.release_proven();
-            self.let_go(io.now());
+            self.end_settled(io.now());
         }
         self.withdraw(io);
         self.examine(io);

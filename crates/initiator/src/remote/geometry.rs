@@ -61,7 +61,7 @@ impl Geometry {
     ///
     /// # Errors
     /// When it does not answer, or is no disk that can be served.
-    pub fn learn<E: fmt::Display>(
+    pub fn query<E: fmt::Display>(
         mut command: impl FnMut(Cdb, u32) -> Result<Reply, E>,
     ) -> Result<Geometry, String> {
         let command = &mut command;
@@ -84,7 +84,7 @@ impl Geometry {
         } else {
             StandardData::read(&inquiry).command_queuing
         };
-        let identity = UnitIdentity::learn(&inquiry, vpd::body(&pages), |code| page(command, code));
+        let identity = UnitIdentity::query(&inquiry, vpd::body(&pages), |code| page(command, code));
         let modes = ModeSenseData::of(&ask(command, mode_sense(), PAGE_BYTES.into()).unwrap_or_default());
         let Capacity16 { thin, zeros, physical_exponent, .. } = Capacity16::read(&capacity);
         let zeros = zeros || provisioning.zeros == 1;

@@ -30,7 +30,7 @@ const KINDS: [u8; 5] = [kind::NAA, kind::EUI_64, kind::UUID, kind::SCSI_NAME, ki
 
 impl UnitIdentity {
     /// Of INQUIRY data and the best of the pages that the unit has; `page` asks for one.
-    pub(super) fn learn(inquiry: &[u8], pages: &[u8], mut page: impl FnMut(u8) -> Vec<u8>) -> UnitIdentity {
+    pub(super) fn query(inquiry: &[u8], pages: &[u8], mut page: impl FnMut(u8) -> Vec<u8>) -> UnitIdentity {
         let mut ask = |code: u8| if pages.contains(&code) { page(code) } else { Vec::new() };
         let designation = ask(page::IDENTIFICATION);
         let best =
@@ -57,7 +57,7 @@ impl UnitIdentity {
     /// How a unit with these INQUIRY data and this page is named in a message.
     pub(super) fn found(&self, inquiry: &[u8], page: &[u8]) -> UnitIdentity {
         let pages = self.page().filter(|code| PAGE_CODE.get(page) == Some(*code));
-        UnitIdentity::learn(inquiry, pages.as_slice(), |_| page.to_vec())
+        UnitIdentity::query(inquiry, pages.as_slice(), |_| page.to_vec())
     }
 
     /// Whether the unit with these INQUIRY data and this page is the one.
@@ -142,7 +142,7 @@ mod tests {
         let naa = |n| [1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0, n];
         let whole = page(page::IDENTIFICATION, &[&t10[..], &port, &naa(1)].concat());
         let identity =
-            UnitIdentity::learn(INQUIRY, &[0, page::SERIAL_NUMBER, page::IDENTIFICATION], |_| whole.clone());
+            UnitIdentity::query(INQUIRY, &[0, page::SERIAL_NUMBER, page::IDENTIFICATION], |_| whole.clone());
         assert_eq!(
             (identity.page(), identity.to_string().as_str()),
             (Some(page::IDENTIFICATION), "3000000000000001")
@@ -172,22 +172,22 @@ mod tests {
     fn no_unit_forges_a_line_of_the_log() {
         let name = page(page::IDENTIFICATION, b"\x02\x08\0\x0ex\nERROR \x1b[31mX");
         let inquiry = b"\0\0\x06\x12\x5b\0\0\x02AC\nE    Di\x1bk            1.00";
-        let designator = UnitIdentity::learn(inquiry, &[0, page::IDENTIFICATION], |_| name.clone());
+        let designator = UnitIdentity::query(inquiry, &[0, page::IDENTIFICATION], |_| name.clone());
         assert_eq!(designator.to_string(), "x\\x0aERROR \\x1b[31mX");
         let serial =
-            UnitIdentity::learn(inquiry, &[0, page::SERIAL_NUMBER], |_| page(page::SERIAL_NUMBER, b"A\r1"));
+            UnitIdentity::query(inquiry, &[0, page::SERIAL_NUMBER], |_| page(page::SERIAL_NUMBER, b"A\r1"));
         assert_eq!(serial.to_string(), "AC\\x0aE    Di\\x1bk A\\x0d1");
-        assert_eq!(UnitIdentity::learn(inquiry, &[0], |_| Vec::new()).to_string(), "AC\\x0aE    Di\\x1bk");
+        assert_eq!(UnitIdentity::query(inquiry, &[0], |_| Vec::new()).to_string(), "AC\\x0aE    Di\\x1bk");
     }
 
     #[test]
     fn without_a_designator_the_serial_number_and_the_name_identify() {
         let serial = page(page::SERIAL_NUMBER, b"  A-1 ");
-        let identity = UnitIdentity::learn(INQUIRY, &[0, page::SERIAL_NUMBER], |_| serial.clone());
+        let identity = UnitIdentity::query(INQUIRY, &[0, page::SERIAL_NUMBER], |_| serial.clone());
         assert_eq!(identity.to_string(), "ACME    Disk A-1");
         assert!(identity.is_of(INQUIRY, &page(page::SERIAL_NUMBER, b"A-1")));
         assert!(!identity.is_of(INQUIRY, &page(page::SERIAL_NUMBER, b"A-2")));
-        let identity = UnitIdentity::learn(INQUIRY, &[0], |_| Vec::new());
+        let identity = UnitIdentity::query(INQUIRY, &[0], |_| Vec::new());
         assert_eq!(identity.page(), None);
         assert!(identity.is_of(INQUIRY, &[]));
         assert!(!identity.is_of(&[b'x'; 36], &[]));

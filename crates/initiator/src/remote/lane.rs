@@ -1,7 +1,7 @@
 //! One core's session with a remote unit: operations become commands, in pieces that the unit takes.
 
 use super::RemoteStore;
-use super::abandoned_writes::meet;
+use super::abandoned_writes::overlap;
 use super::backoff::Backoff;
 use super::examination::{Asked, Examination};
 use super::request::{self, LBA_STATUS_BYTES, Transfer, UNMAP_BYTES};
@@ -26,6 +26,7 @@ const RANGE_BYTES_MAX: u64 = 64 << 20;
 pub(super) const QUESTION: u32 = u32::MAX;
 
 /// A lane: a session, the operations that it carries out, and what has to be known of the unit before the next one.
+/// Its fields are what each operation goes through, from the session to the outcome.
 pub(super) struct RemoteLane {
     pub(super) store: Arc<RemoteStore>,
     pub(super) id: u64,
@@ -54,7 +55,8 @@ pub(super) struct RemoteLane {
     pub(super) backoff: Option<Backoff>,
 }
 
-/// An operation under way: a slot that is copied as a whole.
+/// An operation under way.
+/// Its fields are copied as a whole, with the slot.
 #[derive(Clone, Copy)]
 struct Flight {
     id: OpId,
@@ -373,7 +375,7 @@ impl RemoteLane {
         self.session.proven();
         self.store.abandoned.keep(self.id, |_| false);
         self.flights.iter_mut().for_each(|flight| flight.may_land = false);
-        self.let_go(now);
+        self.end_settled(now);
     }
 
     /// Whether the target may yet execute a write that an earlier session has sent.
@@ -400,7 +402,7 @@ impl RemoteLane {
         for (index, flight) in self.flights.iter_mut().enumerate().filter(|(_, flight)| !flight.is_over) {
             let place = place_of(&flight.op);
             let is_overtaken = || self.store.histories.crosses(&self.history, place, flight.since);
-            if abandoned.iter().any(|range| meet(*range, place)) || flight.is_held && is_overtaken() {
+            if abandoned.iter().any(|range| overlap(*range, place)) || flight.is_held && is_overtaken() {
                 flight.verdict.get_or_insert(StoreError::Busy);
                 self.session.cancel(now, index as u32, &mut self.finished);
             }
@@ -470,7 +472,7 @@ impl RemoteLane {
     }
 
     /// Ends those that need not wait any more.
-    pub(super) fn let_go(&mut self, now: Time) {
+    pub(super) fn end_settled(&mut self, now: Time) {
         let all = std::mem::take(&mut self.lingering);
         let (lingering, over): (Vec<u32>, Vec<u32>) =
             all.into_iter().partition(|index| self.lingers(now, *index));
@@ -686,7 +688,7 @@ impl<I: Io> Lane<I> for RemoteLane {
     fn tick(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         let now = io.now();
         self.session.tick(io, &mut self.finished);
-        self.let_go(now);
+        self.end_settled(now);
         self.settle(io, done);
         self.probe(io, now);
         self.flush(io, done);

@@ -150,7 +150,7 @@ impl Visit {
         let ended = finished.pop().map(|one| one.ending);
         match (&self.step, ended) {
             (Step::LogIn, _) if self.session.is_ready() => self.ask(io),
-            (Step::LogIn, _) => self.look(io),
+            (Step::LogIn, _) => self.try_next_address(io),
             (Step::Ask(places), Some(ending)) => {
                 let places = *places;
                 let data = match ending {
@@ -193,7 +193,7 @@ impl Visit {
     }
 
     /// Whether there is a session, at one of the addresses.
-    fn look<I: Io>(&mut self, io: &mut I) -> Result<bool, String> {
+    fn try_next_address<I: Io>(&mut self, io: &mut I) -> Result<bool, String> {
         if self.session.failure().is_none() || !self.session.is_closed() {
             return Ok(false);
         }

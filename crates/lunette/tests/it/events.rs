@@ -1,7 +1,7 @@
 //! What happens in a daemon, as a client of its API follows it.
 
 use super::reload::Served;
-use crate::support::initiator::{reserve_out, write_cdb};
+use crate::support::initiator::{Initiator, reserve_out, write_cdb};
 use serde_json::Value;
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -67,6 +67,39 @@ impl Follower {
     }
 }
 
+/// A LUN reaches its threshold, the file of another is cut off and comes back.
+fn fill_and_lose_stores(served: &Served, one: &mut Initiator, follower: &mut Follower) {
+    one.ready(3).expect("the unit is ready");
+    for lba in (0..4096).step_by(128) {
+        one.write_blocks(3, lba, 512, &[1; 65536], false).expect("WRITE");
+    }
+    let reached = follower.until("threshold_reached").data;
+    assert!(reached["lun"] == "thin" && reached["warn_at"] == "50%", "{reached}");
+
+    let file = OpenOptions::new().write(true).open(served.folder.path().join("f.img")).expect("it is there");
+    file.set_len(0).expect("it is cut off");
+    let lost = follower.until("store_lost").data;
+    assert!(
+        lost["lun"] == "f" && lost["why"].as_str().is_some_and(|why| why.contains("it is empty now")),
+        "{lost}"
+    );
+    file.set_len(1 << 20).expect("it is back");
+    assert_eq!(follower.until("store_back").data["lun"], "f");
+}
+
+/// An administrator's changes: one that is made, a reload, and one that is refused.
+fn change(served: &Served, follower: &mut Follower) {
+    served.must(&["lun", "set", "kept", "iops_max=1000"]);
+    let set = follower.until("change").data;
+    assert!(set["what"] == "set iops_max of LUN kept" && set["outcome"] == "done", "{set}");
+    assert!(set["who"].as_str().is_some_and(|who| who.starts_with("uid 0, pid ")), "{set}");
+    served.must(&["reload"]);
+    assert_eq!(follower.until("change").data["what"], "reload");
+    served.ask(&["lun", "remove", "none"]);
+    let refused = follower.until("change").data;
+    assert_eq!(refused["outcome"], "not found; nothing was changed", "{refused}");
+}
+
 #[test]
 fn what_happens_is_followed_as_it_happens_and_who_comes_back_misses_nothing() {
     let served = Served::with(LUNS, LIST);
@@ -103,32 +136,8 @@ fn what_happens_is_followed_as_it_happens_and_who_comes_back_misses_nothing() {
     }
     assert_eq!(count, 5);
 
-    one.ready(3).expect("the unit is ready");
-    for lba in (0..4096).step_by(128) {
-        one.write_blocks(3, lba, 512, &[1; 65536], false).expect("WRITE");
-    }
-    let reached = follower.until("threshold_reached").data;
-    assert!(reached["lun"] == "thin" && reached["warn_at"] == "50%", "{reached}");
-
-    let file = OpenOptions::new().write(true).open(served.folder.path().join("f.img")).expect("it is there");
-    file.set_len(0).expect("it is cut off");
-    let lost = follower.until("store_lost").data;
-    assert!(
-        lost["lun"] == "f" && lost["why"].as_str().is_some_and(|why| why.contains("it is empty now")),
-        "{lost}"
-    );
-    file.set_len(1 << 20).expect("it is back");
-    assert_eq!(follower.until("store_back").data["lun"], "f");
-
-    served.must(&["lun", "set", "kept", "iops_max=1000"]);
-    let set = follower.until("change").data;
-    assert!(set["what"] == "set iops_max of LUN kept" && set["outcome"] == "done", "{set}");
-    assert!(set["who"].as_str().is_some_and(|who| who.starts_with("uid 0, pid ")), "{set}");
-    served.must(&["reload"]);
-    assert_eq!(follower.until("change").data["what"], "reload");
-    served.ask(&["lun", "remove", "none"]);
-    let refused = follower.until("change").data;
-    assert_eq!(refused["outcome"], "not found; nothing was changed", "{refused}");
+    fill_and_lose_stores(&served, &mut one, &mut follower);
+    change(&served, &mut follower);
 
     two.logout().expect("an answer");
     assert_eq!(follower.until("session_ended").data["reason"], "logged out");
@@ -149,10 +158,10 @@ fn what_happens_is_followed_as_it_happens_and_who_comes_back_misses_nothing() {
     assert!(changed["steps"][0].as_str().is_some_and(|step| step.starts_with(&what)), "{changed}");
     assert!(ended.data["write_bytes"].as_u64().is_some_and(|bytes| bytes >= 2 << 20), "{}", ended.data);
 
-    let mut again = Follower::start(&socket, &format!("Last-Event-ID: {}\r\n", begun.id));
+    let mut resumed = Follower::start(&socket, &format!("Last-Event-ID: {}\r\n", begun.id));
     let mut kinds = Vec::new();
     loop {
-        let event = again.next();
+        let event = resumed.next();
         kinds.push(event.kind);
         if event.id == ended.id {
             break;

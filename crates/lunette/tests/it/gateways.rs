@@ -106,9 +106,7 @@ fn a_unit_is_served_by_another_gateway_when_its_own_dies_hangs_or_is_stopped() {
     first.kill9();
     let stall = take_over(&mut by_second, 1024, 7);
     eprintln!("kill -9: another gateway wrote after {stall:?}");
-    for lba in 0..64 {
-        assert_eq!(read(&mut by_second, 8 * lba), [lba as u8 + 1; BYTES]);
-    }
+    (0..64).for_each(|lba| assert_eq!(read(&mut by_second, 8 * lba), [lba as u8 + 1; BYTES]));
     assert_eq!(reserved(&mut by_second, 0)[8..], KEY.to_be_bytes());
     let first = gateway(&ceph, &folder, "a", 1);
     let mut by_first = login(&first);

@@ -121,8 +121,8 @@ pub enum Source<'a> {
     Made(&'a [u8]),
 }
 
-/// The initiator's end of an AoE session. Pace, pieces and abandoned writes are values of their own; the rest is what the
-/// session knows of its target and of the commands that wait for an answer about it.
+/// The initiator's end of an AoE session.
+/// Its fields are what the session knows of its target, beside pace, pieces and abandoned writes, which are values of their own.
 pub struct Initiator {
     config: InitiatorConfig,
     phase: Phase,

@@ -48,7 +48,7 @@ pub trait Access: Send + Sync {
     fn new_tsih(&self) -> u16;
 
     /// Called for each step of a login, for the log.
-    fn hears(&self, step: &Step<'_>) {
+    fn log_step(&self, step: &Step<'_>) {
         let _ = step;
     }
 }

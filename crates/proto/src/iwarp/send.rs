@@ -29,7 +29,8 @@ const WHOLE_BYTES_MAX: u32 = 256 * 1024;
 /// Segments of an FPDU without markers: start of sum, headers, payload, padding, sum.
 const FPDU_SEGMENTS: usize = 4 + Places::MAX;
 
-/// What is to be sent: the queue, the FPDU under way and the numbers of DDP, which advance together with each segment.
+/// What is to be sent.
+/// Its fields advance together, with each segment: the queue, the FPDU under way, the numbers of DDP.
 pub(super) struct Sending {
     /// The start-up frame.
     pub(super) frame: Option<Vec<u8>>,

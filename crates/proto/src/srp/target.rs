@@ -57,8 +57,8 @@ impl TargetConfig {
     }
 }
 
-/// The target's end of one SRP channel: what a login grants, what is in flight and what is to be sent lie side by side, since
-/// each information unit advances all of them.
+/// The target's end of one SRP channel.
+/// Its fields advance together, with each information unit: the login's grant, what is in flight, what is to be sent.
 pub struct Target {
     config: TargetConfig,
     access: Arc<dyn Access>,

@@ -365,6 +365,18 @@ fn crcs_find_flipped_bits() {
     }
 }
 
+/// Events that come in the order of what they answer, each kind by itself.
+const KINDS: [fn(&Event) -> bool; 4] = [
+    |event| matches!(event, Event::Sent { .. } | Event::Written { .. }),
+    |event| matches!(event, Event::Read { .. }),
+    |event| matches!(event, Event::Received { id, .. } if *id != 1000),
+    |event| matches!(event, Event::Gone { .. } | Event::Rejected { .. }),
+];
+
+fn of_kind(kind: fn(&Event) -> bool, events: &[Event]) -> Vec<Event> {
+    events.iter().filter(|event| kind(event)).cloned().collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -424,18 +436,9 @@ proptest! {
         }
         link.run();
         for (side, expected) in [Side::Initiator, Side::Responder].into_iter().zip(&expected) {
-            let is = |kind: fn(&Event) -> bool, events: &[Event]| -> Vec<Event> {
-                events.iter().filter(|event| kind(event)).cloned().collect()
-            };
             let events = link.events(side).clone();
-            let kinds: [fn(&Event) -> bool; 4] = [
-                |event| matches!(event, Event::Sent { .. } | Event::Written { .. }),
-                |event| matches!(event, Event::Read { .. }),
-                |event| matches!(event, Event::Received { id, .. } if *id != 1000),
-                |event| matches!(event, Event::Gone { .. } | Event::Rejected { .. }),
-            ];
-            for kind in kinds {
-                prop_assert_eq!(is(kind, &events), is(kind, expected));
+            for kind in KINDS {
+                prop_assert_eq!(of_kind(kind, &events), of_kind(kind, expected));
             }
         }
         for (from, source, sink, len) in areas {

@@ -8,7 +8,8 @@ use super::{Error, last};
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
-/// A device: one field for each attribute that is reported.
+/// A device.
+/// Its fields are the attributes that are reported.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceFacts {
     /// Its name, as `rxe0`.

@@ -79,7 +79,7 @@ pub enum Arrival {
         /// Its length.
         len: u32,
         /// When it came in.
-        came: Stamp,
+        stamp: Stamp,
     },
     /// A frame that is not whole, or does not fit; it is gone.
     Cut,

@@ -37,7 +37,7 @@ pub(super) struct Frame {
     /// How much of it is there.
     there: u32,
     /// When the kernel put it there.
-    pub(super) came: Stamp,
+    pub(super) stamp: Stamp,
 }
 
 /// The time now, by the clock of [`super::Packets::stamped_frame`].
@@ -82,8 +82,8 @@ impl Ring {
         let (begin, there) = (u32::from(header.tp_mac), header.tp_snaplen);
         let is_inside = there <= self.frame_bytes && begin <= self.frame_bytes - there;
         assert!(is_inside, "the kernel's frames lie inside their places");
-        let came = stamp(Duration::new(header.tp_sec.into(), header.tp_nsec));
-        Some(Frame { bytes: at.wrapping_add(begin as usize), len: header.tp_len, there, came })
+        let stamp = stamp(Duration::new(header.tp_sec.into(), header.tp_nsec));
+        Some(Frame { bytes: at.wrapping_add(begin as usize), len: header.tp_len, there, stamp })
     }
 
     /// The oldest frame is not needed any more.

@@ -187,7 +187,7 @@ impl Line for Socket {
 
     fn receive(&mut self, arena: &mut Arena, slot: Span) -> Arrival {
         let Some(frame) = self.ring.first() else { return Arrival::Nothing };
-        let (len, came) = (frame.len, frame.came);
+        let (len, stamp) = (frame.len, frame.stamp);
         // Longer than the interface's frames were when the slots were made, or cut off.
         let fits = len <= slot.len && frame.is_whole();
         if fits {
@@ -199,7 +199,7 @@ impl Line for Socket {
             arena.unlend(slot, Loan::Write);
         }
         self.ring.advance();
-        if fits { Arrival::Frame { len, came } } else { Arrival::Cut }
+        if fits { Arrival::Frame { len, stamp } } else { Arrival::Cut }
     }
 
     fn send(

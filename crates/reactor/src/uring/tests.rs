@@ -126,6 +126,30 @@ fn recv_hot(ring: &mut Uring, socket: &UnixStream, bytes: u32, tag: u64) -> Plac
     into
 }
 
+/// Writes all of it, in pieces of lengths drawn from a seed, with pauses.
+fn write_in_pieces(socket: &mut UnixStream, mut left: &[u8], seed: u32) {
+    let mut draw = draws(seed);
+    while !left.is_empty() {
+        let (some, rest) = left.split_at((1 + draw(20_000)).min(left.len()));
+        socket.write_all(some).unwrap();
+        left = rest;
+        if draw(3) == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Places that hold these bytes.
+fn filled(ring: &mut Uring, mut bytes: &[u8]) -> Places {
+    let places = ring.arena.take(bytes.len() as u32).unwrap();
+    for span in places.iter() {
+        let (some, rest) = bytes.split_at(span.len as usize);
+        ring.arena.bytes_mut(span).copy_from_slice(some);
+        bytes = rest;
+    }
+    places
+}
+
 #[test]
 fn a_stream_stays_whole_where_a_connection_goes_between_direct_calls_and_the_ring() {
     const BYTES: usize = 8 << 20;
@@ -136,18 +160,7 @@ fn a_stream_stays_whole_where_a_connection_goes_between_direct_calls_and_the_rin
     let (ours, theirs) = UnixStream::pair().unwrap();
     let bytes = pattern(BYTES);
     let (mut reads, mut writes, sent) = (theirs.try_clone().unwrap(), theirs, bytes.clone());
-    let writer = std::thread::spawn(move || {
-        let mut draw = draws(seed ^ 1);
-        let mut left = &sent[..];
-        while !left.is_empty() {
-            let (some, rest) = left.split_at((1 + draw(20_000)).min(left.len()));
-            writes.write_all(some).unwrap();
-            left = rest;
-            if draw(3) == 0 {
-                std::thread::yield_now();
-            }
-        }
-    });
+    let writer = std::thread::spawn(move || write_in_pieces(&mut writes, &sent, seed ^ 1));
     let reader = std::thread::spawn(move || {
         let mut got = vec![0; BYTES];
         reads.read_exact(&mut got).unwrap();
@@ -175,12 +188,7 @@ fn a_stream_stays_whole_where_a_connection_goes_between_direct_calls_and_the_rin
         if from.is_none() && given < BYTES {
             let most = if draw(2) == 0 { 1000 } else { 250_000 };
             let len = (1 + draw(most)).min(BYTES - given);
-            let places = ring.arena.take(len as u32).unwrap();
-            let mut at = given;
-            for span in places.iter() {
-                ring.arena.bytes_mut(span).copy_from_slice(&bytes[at..][..span.len as usize]);
-                at += span.len as usize;
-            }
+            let places = filled(&mut ring, &bytes[given..][..len]);
             let fills = ring.fills.len();
             ring.send(handle(&ours), &Vec::from_iter(places.iter()), send);
             at_once += usize::from(ring.is_ready());

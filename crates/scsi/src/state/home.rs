@@ -421,10 +421,10 @@ impl Home {
         match request {
             HomeRequest::SetModes { from, change } => {
                 draft.set_modes(from.nexus, change);
-                draft.look_at_space(&self.unit)
+                draft.update_threshold(&self.unit)
             }
             HomeRequest::SetAccessStates { from, states } => draft.set_access_states(from.nexus, &states),
-            HomeRequest::SpaceChanged => draft.look_at_space(&self.unit),
+            HomeRequest::SpaceChanged => draft.update_threshold(&self.unit),
             HomeRequest::StartStop { from, start, load_eject } => {
                 draft.start_stop(from.nexus, start, load_eject)
             }
@@ -476,7 +476,7 @@ impl Home {
             HomeRequest::Configure(unit) => {
                 let before = std::mem::replace(&mut self.unit, unit);
                 draft.configure(&before, &self.unit);
-                draft.look_at_space(&self.unit)
+                draft.update_threshold(&self.unit)
             }
         }
     }

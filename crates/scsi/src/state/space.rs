@@ -102,7 +102,7 @@ fn threshold_sets(unit: &Unit, policy: &Policy, modes: &Modes) -> u32 {
 impl Draft {
     /// Every nexus is notified once when the threshold is reached, and again only after less was taken: by half a threshold set,
     /// which is the lower end of its range (SBC-4 figure 8).
-    pub(crate) fn look_at_space(&mut self, unit: &Unit) -> HomeReply {
+    pub(crate) fn update_threshold(&mut self, unit: &Unit) -> HomeReply {
         let Some(used) = self.policy.space(unit).and_then(Space::used_bytes) else { return HomeReply::Done };
         let modes = self.policy.modes;
         let at = u64::from(threshold_sets(unit, &self.policy, &modes)).saturating_mul(SET_BYTES);

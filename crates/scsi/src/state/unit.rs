@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::scsi::AccessState;
 
-/// What of a logical unit never changes while it is served: the properties that INQUIRY and its pages report, as a flat list.
+/// What of a logical unit never changes while it is served.
+/// Its fields are properties that INQUIRY and its pages report, as a flat list.
 #[derive(Clone, Debug)]
 pub struct Unit {
     /// Index among the daemon's units, the same on every core.

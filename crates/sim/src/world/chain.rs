@@ -473,7 +473,7 @@ impl Scout<'_> {
     /// What these units are.
     fn learn(mut self, units: usize) -> Vec<Geometry> {
         let learn = |unit| {
-            let geometry = Geometry::learn(|cdb, bytes| self.command(unit, cdb, bytes));
+            let geometry = Geometry::query(|cdb, bytes| self.command(unit, cdb, bytes));
             geometry.unwrap_or_else(|problem| panic!("unit {unit} of the second daemon: {problem}"))
         };
         let geometries = (0..units).map(learn).collect();

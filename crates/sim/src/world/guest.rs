@@ -88,6 +88,7 @@ pub(super) fn draw(seed: u64, plan: &Plan) -> Option<Manners> {
 }
 
 /// Who makes the LUN come and go, and uses it: the machine and session of a scripted peer, and what is expected of it.
+/// Its fields are a scripted session and what is expected of each step.
 pub(crate) struct Guest {
     pub(crate) kernel: Kernel,
     pub(crate) host: usize,

@@ -33,7 +33,8 @@ pub(super) enum Kind {
     File(u32),
 }
 
-/// What a seed makes of the world: one field for each of its choices.
+/// What a seed makes of the world.
+/// Its fields are the choices that a seed makes, one for each.
 pub(super) struct Plan {
     pub(super) kinds: Vec<Kind>,
     /// How often the target is killed.

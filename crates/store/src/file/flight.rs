@@ -1,7 +1,7 @@
 //! One operation under way: which request comes next, and what its completion means. An operation passes through
 //! phases, a phase through pieces, and a piece is moved by one request, or by as many as the kernel needs.
 
-use super::syncs::{Turn, Wish};
+use super::syncs::{SyncTicket, Turn};
 use super::{FileStore, Grain, Kind};
 use crate::lane::{Op, OpId, Outcome};
 use crate::pool::{BUFFER_BYTES, Buffer};
@@ -79,7 +79,7 @@ pub(super) enum Step {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Syncing {
     No,
-    Wants(Wish),
+    Wants(SyncTicket),
     Runs,
 }
 
@@ -138,15 +138,15 @@ impl Flight {
         };
         flight.relock(store);
         if flight.phase == Phase::Sync {
-            flight.syncing = Syncing::Wants(store.syncs.wish());
+            flight.syncing = Syncing::Wants(store.syncs.ticket());
         }
         flight
     }
 
     /// Whether it is this operation's turn, which is always so until it wants to sync.
     pub(super) fn turn(&mut self, store: &FileStore) -> Turn {
-        let Syncing::Wants(wish) = self.syncing else { return Turn::Begin };
-        let turn = store.syncs.turn(wish);
+        let Syncing::Wants(ticket) = self.syncing else { return Turn::Begin };
+        let turn = store.syncs.turn(ticket);
         if turn == Turn::Begin {
             self.syncing = Syncing::Runs;
         }
@@ -405,7 +405,7 @@ impl Flight {
         self.done = 0;
         self.piece = self.plan(store);
         if self.phase == Phase::Sync {
-            self.syncing = Syncing::Wants(store.syncs.wish());
+            self.syncing = Syncing::Wants(store.syncs.ticket());
             return Step::Sync;
         }
         Step::Issue

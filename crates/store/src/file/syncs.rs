@@ -24,7 +24,7 @@ pub(super) struct Syncs {
 
 /// A wish for a sync that begins after it: the end of the first one that will do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Wish(u64);
+pub(super) struct SyncTicket(u64);
 
 /// What became of a wish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,15 +44,15 @@ impl Syncs {
     }
 
     /// For all that was written up to now.
-    pub(super) fn wish(&self) -> Wish {
+    pub(super) fn ticket(&self) -> SyncTicket {
         let changes = self.changes.load(Ordering::Acquire);
         let runs = changes % 2;
-        Wish(changes + runs + 2)
+        SyncTicket(changes + runs + 2)
     }
 
-    pub(super) fn turn(&self, wish: Wish) -> Turn {
+    pub(super) fn turn(&self, ticket: SyncTicket) -> Turn {
         let changes = self.changes.load(Ordering::Acquire);
-        if changes >= wish.0 {
+        if changes >= ticket.0 {
             return Turn::Over;
         }
         let begin = || {
@@ -116,9 +116,9 @@ mod tests {
     #[test]
     fn one_sync_runs_at_a_time_and_who_comes_meanwhile_waits_for_the_next() {
         let syncs = Syncs::default();
-        let (first, too) = (syncs.wish(), syncs.wish());
+        let (first, too) = (syncs.ticket(), syncs.ticket());
         assert_eq!((syncs.turn(first), syncs.turn(too)), (Turn::Begin, Turn::Wait));
-        let late = syncs.wish();
+        let late = syncs.ticket();
         assert_eq!(syncs.turn(late), Turn::Wait);
         syncs.end();
         assert_eq!((syncs.turn(too), syncs.turn(late)), (Turn::Over, Turn::Begin));
@@ -132,14 +132,14 @@ mod tests {
         assert!(!syncs.is_dirty());
         syncs.wrote();
         assert!(syncs.is_dirty());
-        assert_eq!(syncs.turn(syncs.wish()), Turn::Begin);
+        assert_eq!(syncs.turn(syncs.ticket()), Turn::Begin);
         syncs.end();
         assert!(!syncs.is_dirty());
-        assert_eq!(syncs.turn(syncs.wish()), Turn::Begin);
+        assert_eq!(syncs.turn(syncs.ticket()), Turn::Begin);
         syncs.wrote();
         syncs.end();
         assert!(syncs.is_dirty(), "it came too late for that one");
-        assert_eq!(syncs.turn(syncs.wish()), Turn::Begin);
+        assert_eq!(syncs.turn(syncs.ticket()), Turn::Begin);
         syncs.lost();
         syncs.end();
         assert!(syncs.is_dirty(), "it is lost");

@@ -16,7 +16,8 @@ impl Feature {
     pub const ON: Feature = Feature { supported: true, enabled: true };
 }
 
-/// What a device reports about itself: one field for each word of IDENTIFY DEVICE data that is used.
+/// What a device reports about itself.
+/// Its fields are the words of IDENTIFY DEVICE data that are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IdentifyData {
     /// Serial number: ASCII, padded with spaces ([`text`]).

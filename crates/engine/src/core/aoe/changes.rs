@@ -23,7 +23,7 @@ pub(super) fn watches(
     let watch = |segment: &Arc<Segment>| InterfaceWatch {
         number: segment.number,
         state: state(segment),
-        look_at: Time(0),
+        check_at: Time(0),
         reason: None,
     };
     here.map(watch).collect()

@@ -140,7 +140,7 @@ impl Ledger {
         now: impl Fn() -> Stamp,
     ) -> Result<Claim, Held> {
         let mut claim = Claim { received_at, entries: [(0, 0); PIECES_MAX], count: 0 };
-        let tried = self.enter(blocks, &mut claim).and_then(|()| self.look(blocks, &claim, &now));
+        let tried = self.enter(blocks, &mut claim).and_then(|()| self.check_overlaps(blocks, &claim, &now));
         let what = match tried {
             Ok(()) => What::new(blocks, Phase::Begun),
             Err(_) => What(0),
@@ -174,12 +174,17 @@ impl Ledger {
         Ok(())
     }
 
-    fn look(&self, blocks: &Range<u64>, claim: &Claim, now: &impl Fn() -> Stamp) -> Result<(), Held> {
+    fn check_overlaps(
+        &self,
+        blocks: &Range<u64>,
+        claim: &Claim,
+        now: &impl Fn() -> Stamp,
+    ) -> Result<(), Held> {
         for (at, _) in claim.entries() {
             let bucket = &self.0[at];
             for (way, entry) in bucket.changes.iter().enumerate() {
                 if !claim.entries().any(|own| own == (at, way)) {
-                    entry.look(blocks, claim.received_at, now)?;
+                    entry.check(blocks, claim.received_at, now)?;
                 }
             }
             // After the others: whose place was taken meanwhile is known by this.
@@ -216,7 +221,7 @@ impl Bucket {
 
 impl Entry {
     /// Whether it is in the way of a change of these blocks that came in then.
-    fn look(&self, blocks: &Range<u64>, received_at: Stamp, now: &impl Fn() -> Stamp) -> Result<(), Held> {
+    fn check(&self, blocks: &Range<u64>, received_at: Stamp, now: &impl Fn() -> Stamp) -> Result<(), Held> {
         loop {
             let what = self.what();
             if !what.overlaps(blocks) {

@@ -27,7 +27,7 @@ use tracing::Level;
 use wire::aoe::{Address, Mac};
 
 /// How often a served interface is checked. Its removal is reported by the socket at once.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Earlier openings of an interface that a core keeps for tasks that are still in a store. While there are more, it is not
 /// opened again: a store that hangs costs no more memory, however often the interface changes.
 const RETIRED_MAX: usize = 1;
@@ -43,13 +43,13 @@ impl<L: Line> Interface<L> {
 }
 
 impl<L: Line> Ethernet<L> {
-    /// When [`Core::look_after_interfaces`] is to be called next, if at all; the core's next tick is then.
-    pub(in crate::core) fn next_look(&self, next_tick: Time) -> Option<Time> {
-        let is_away = |keeper: &InterfaceWatch| matches!(keeper.state, State::Closed);
+    /// When [`Core::check_interfaces`] is to be called next, if at all; the core's next tick is then.
+    pub(in crate::core) fn next_interface_check(&self, next_tick: Time) -> Option<Time> {
+        let is_away = |watch: &InterfaceWatch| matches!(watch.state, State::Closed);
         if !self.waiting_for_slots.is_empty() || self.interface_watches.iter().any(is_away) {
             return Some(next_tick);
         }
-        self.interface_watches.iter().map(|keeper| keeper.look_at).min()
+        self.interface_watches.iter().map(|watch| watch.check_at).min()
     }
 
     /// Whether a session of an earlier opening has the name that a frame is for.
@@ -73,7 +73,7 @@ impl<L: Line> Ethernet<L> {
 
 impl<I: Io> Core<I> {
     /// Looks at interfaces, and for those that are not there.
-    pub(in crate::core) fn look_after_interfaces(&mut self, now: Time) {
+    pub(in crate::core) fn check_interfaces(&mut self, now: Time) {
         if self.stop.has_begun() {
             return;
         }
@@ -82,19 +82,19 @@ impl<I: Io> Core<I> {
             self.serve_interface(number, socket);
         }
         for position in 0..self.ethernet.interface_watches.len() {
-            let keeper = &mut self.ethernet.interface_watches[position];
+            let watch = &mut self.ethernet.interface_watches[position];
             // One that is not there is looked for with each tick.
-            if now >= keeper.look_at || matches!(keeper.state, State::Closed) {
-                keeper.look_at = now.after(LOOK_EVERY);
-                self.look(position);
+            if now >= watch.check_at || matches!(watch.state, State::Closed) {
+                watch.check_at = now.after(CHECK_EVERY);
+                self.check_interface(position);
             }
         }
     }
 
     pub(in crate::core) fn interface_message(&mut self, number: usize, message: InterfaceMessage<I::Line>) {
-        let keeper = self.ethernet.interface_watches.iter().position(|keeper| keeper.number == number);
-        match (message, keeper) {
-            (InterfaceMessage::Look, Some(position)) => self.look(position),
+        let watch = self.ethernet.interface_watches.iter().position(|watch| watch.number == number);
+        match (message, watch) {
+            (InterfaceMessage::Check, Some(position)) => self.check_interface(position),
             (InterfaceMessage::Close, _) => self.close_interface(number),
             (InterfaceMessage::Closed, Some(position)) => self.interface_closed(position),
             (InterfaceMessage::Opened(opened), Some(position)) => self.interface_opened(position, opened),
@@ -103,7 +103,7 @@ impl<I: Io> Core<I> {
             (InterfaceMessage::Opened(opened), None) => {
                 opened.into_iter().flatten().for_each(|socket| self.close_line(socket));
             }
-            (InterfaceMessage::Look | InterfaceMessage::Closed, None) => {}
+            (InterfaceMessage::Check | InterfaceMessage::Closed, None) => {}
         }
     }
 
@@ -114,12 +114,12 @@ impl<I: Io> Core<I> {
         let is_outdated = interface.packets.outdated().is_some();
         let segment = interface.segment.clone();
         if is_outdated && let Some(first) = segment.interface.cores.first() {
-            self.notify_interface(segment.number, *first, InterfaceMessage::Look);
+            self.notify_interface(segment.number, *first, InterfaceMessage::Check);
         }
         is_outdated
     }
 
-    fn look(&mut self, position: usize) {
+    fn check_interface(&mut self, position: usize) {
         let number = self.ethernet.interface_watches[position].number;
         let Some(segment) = self.served.segment(number).cloned() else { return };
         match self.ethernet.interface_watches[position].state {
@@ -133,7 +133,7 @@ impl<I: Io> Core<I> {
                     None => waiting_for_slots().and_then(|(_, socket)| socket.outdated()),
                 };
                 if let Some(reason) = outdated {
-                    self.let_go(position, reason);
+                    self.close_on_all_cores(position, reason);
                 }
             }
             State::Closed if !self.stop.has_begun() => {
@@ -148,7 +148,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Has all cores of an interface release it.
-    fn let_go(&mut self, position: usize, reason: String) {
+    fn close_on_all_cores(&mut self, position: usize, reason: String) {
         tracing::warn!("AoE on {reason}; sessions there end, and it is served again as soon as that can be");
         let watch = &mut self.ethernet.interface_watches[position];
         let Some(segment) = self.served.segment(watch.number).cloned() else { return };
@@ -162,7 +162,7 @@ impl<I: Io> Core<I> {
     /// Takes and sends nothing more there.
     fn close_interface(&mut self, number: usize) {
         self.retire_interface(number, "its network interface was removed, or is another now");
-        self.ethernet.letting_go.push(number);
+        self.ethernet.releasing.push(number);
         self.settle_retired();
     }
 
@@ -222,14 +222,14 @@ impl<I: Io> Core<I> {
             let line = retired.packets.close(self.io.arena());
             self.close_line(line);
         }
-        for number in std::mem::take(&mut self.ethernet.letting_go) {
+        for number in std::mem::take(&mut self.ethernet.releasing) {
             let Some(segment) = self.served.segment(number).cloned() else { continue };
             let is_it = |retired: &&Interface<I::Line>| retired.segment.number == number;
             match segment.interface.cores.first() {
                 Some(first) if self.ethernet.retired.iter().filter(is_it).count() <= RETIRED_MAX => {
                     self.notify_interface(number, *first, InterfaceMessage::Closed);
                 }
-                Some(_) | None => self.ethernet.letting_go.push(number),
+                Some(_) | None => self.ethernet.releasing.push(number),
             }
         }
     }
@@ -240,24 +240,24 @@ impl<I: Io> Core<I> {
     }
 
     fn interface_closed(&mut self, position: usize) {
-        let keeper = &mut self.ethernet.interface_watches[position];
-        if let State::Closing(cores) = &mut keeper.state {
+        let watch = &mut self.ethernet.interface_watches[position];
+        if let State::Closing(cores) = &mut watch.state {
             *cores -= 1;
             if *cores == 0 {
-                keeper.state = State::Closed;
-                self.look(position);
+                watch.state = State::Closed;
+                self.check_interface(position);
             }
         }
     }
 
     fn interface_opened(&mut self, position: usize, opened: io::Result<Vec<I::Line>>) {
-        let keeper = &mut self.ethernet.interface_watches[position];
-        let Some(segment) = self.served.segment(keeper.number).cloned() else { return };
+        let watch = &mut self.ethernet.interface_watches[position];
+        let Some(segment) = self.served.segment(watch.number).cloned() else { return };
         let AoeInterface { name, cores, .. } = &segment.interface;
         match opened {
             Ok(sockets) => {
-                let again = if keeper.reason.is_some() { " again" } else { "" };
-                (keeper.state, keeper.reason) = (State::Served, None);
+                let again = if watch.reason.is_some() { " again" } else { "" };
+                (watch.state, watch.reason) = (State::Served, None);
                 if let Some(socket) = sockets.first() {
                     let mac = Mac(socket.mac());
                     tracing::info!(%mac, mtu = socket.mtu(), "AoE on {name}: it is served{again}");
@@ -268,10 +268,10 @@ impl<I: Io> Core<I> {
             }
             Err(error) => {
                 let reason = error.to_string();
-                keeper.state = State::Closed;
-                if keeper.reason.as_ref() != Some(&reason) {
+                watch.state = State::Closed;
+                if watch.reason.as_ref() != Some(&reason) {
                     tracing::warn!("AoE on {reason}; it is served as soon as it can be");
-                    keeper.reason = Some(reason);
+                    watch.reason = Some(reason);
                 }
             }
         }

@@ -120,7 +120,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Windows that are closed for want of room are checked again.
-    pub(in crate::core) fn look_at_windows(&mut self) {
+    pub(in crate::core) fn recheck_windows(&mut self) {
         self.buffers.room_seen = self.io.arena().whole_bytes();
         if self.buffers.narrow.is_empty() {
             return;
@@ -151,11 +151,12 @@ impl<I: Io> Core<I> {
     /// Gives buffers that came back to the tasks that wait for one. Who gets some has the next turn after all others.
     pub(in crate::core) fn feed_starved(&mut self) {
         let mut index = 0;
-        let is_kept_out = self.units.iter().any(|unit| unit.held.is_idle() && unit.held.starving > 0);
+        let is_reserved_for_others =
+            self.units.iter().any(|unit| unit.held.is_idle() && unit.held.starving > 0);
         for _ in 0..self.buffers.starved.len() {
             let Some(origin) = self.buffers.starved.get(index).copied() else { return };
             let mut is_fed = false;
-            while self.feed(origin, is_kept_out) {
+            while self.feed(origin, is_reserved_for_others) {
                 is_fed = true;
             }
             let Some(conn) = self.connections.get_mut(origin) else {
@@ -174,14 +175,14 @@ impl<I: Io> Core<I> {
     }
 
     /// Gives the oldest task of the connection that waits for a buffer one, if it may have it; else the oldest whose unit has
-    /// none: nobody may be kept from a unit by who keeps its connection from another. `is_kept_out`: one such task waits on some
+    /// none: nobody may be kept from a unit by who keeps its connection from another. `is_reserved_for_others`: one such task waits on some
     /// connection.
-    fn feed(&mut self, origin: Key, is_kept_out: bool) -> bool {
+    fn feed(&mut self, origin: Key, is_reserved_for_others: bool) -> bool {
         if self.feed_at(origin, 0) {
             return true;
         }
         // All that wait are gone through only where such a task is there, and there is something to give it.
-        if !is_kept_out
+        if !is_reserved_for_others
             || self.io.arena().whole_bytes() <= left_alone(Purpose::Step, self.buffers.unasked_bytes)
         {
             return false;

@@ -6,7 +6,7 @@ use crate::core::session::session_name;
 use crate::core::task::Task;
 use crate::core::{Core, kind};
 use crate::events::{Event, Events, Refusal};
-use crate::message::{Asker, Facts, Message, Waiter, Way};
+use crate::message::{Facts, Message, Requester, Waiter, Way};
 use crate::slots::Key;
 use crate::transport::Transport;
 use proto::aoe::target::Target;
@@ -260,7 +260,7 @@ impl<I: Io> Core<I> {
     }
 
     /// A home has forgotten what the nexus of a session that has ended held, or has done what its connection asked for before.
-    pub(in crate::core) fn home_let_go(&mut self, key: Key) {
+    pub(in crate::core) fn home_released(&mut self, key: Key) {
         if let Some(conn) = self.connections.get_mut(key) {
             conn.closing.homes -= 1;
         }
@@ -341,14 +341,14 @@ impl<I: Io> Core<I> {
 
     /// All sessions of the target end, but for the one that asked for it: that is answered first, when no task of the
     /// others can take effect any more.
-    pub(in crate::core) fn close_target(&mut self, target: usize, asker: Asker) {
+    pub(in crate::core) fn close_target(&mut self, target: usize, requester: Requester) {
         *self.endings.closings.entry(target).or_default() += 1;
         let mut keys = self.keys_where(|conn| conn.facts.target_number() == Some(target));
-        keys.retain(|key| asker.core != self.me || asker.connection != *key);
+        keys.retain(|key| requester.core != self.me || requester.connection != *key);
         for key in &keys {
             self.end_for_all(*key, COLD_RESET);
         }
-        self.endings.closing_targets.push(ClosingTarget { asker, connections: keys });
+        self.endings.closing_targets.push(ClosingTarget { requester, connections: keys });
         self.answer_closing();
     }
 
@@ -383,7 +383,7 @@ impl<I: Io> Core<I> {
 
     /// Asks the initiator of a session to log out, if the portal that it came by is drained: once, unless it is to be gone earlier
     /// than it was asked before. What it does not do in time the machine does.
-    pub(in crate::core) fn ask_to_leave(&mut self, key: Key) {
+    pub(in crate::core) fn request_logout(&mut self, key: Key) {
         let now = self.io.now();
         let Some(conn) = self.connections.get_mut(key) else { return };
         let portal = conn.facts.portal().and_then(|number| self.served.portal(number));
@@ -416,8 +416,8 @@ impl<I: Io> Core<I> {
         let is_over = |closing: &ClosingTarget| closing.connections.iter().all(is_settled);
         let over: Vec<ClosingTarget> =
             self.endings.closing_targets.extract_if(.., |closing| is_over(closing)).collect();
-        for ClosingTarget { asker, .. } in over {
-            self.post(asker.core, Message::TargetClosed(asker));
+        for ClosingTarget { requester, .. } in over {
+            self.post(requester.core, Message::TargetClosed(requester));
         }
     }
 

@@ -8,7 +8,7 @@ use crate::core::connection::COLD_RESET;
 use crate::core::lun::{LunState, NO_UNIT};
 use crate::core::session::group;
 use crate::core::task::Task;
-use crate::message::{Asker, Message, Waiter};
+use crate::message::{Message, Requester, Waiter};
 use crate::slots::Key;
 use proto::services::Function as Asked;
 use proto::services::{Down, FunctionId, FunctionResponse};
@@ -30,9 +30,9 @@ impl<I: Io> Core<I> {
         }
         // A single task is of this channel, whose machine waits on its own.
         let is_of_channels = conn.machine.is_srp() && !matches!(asked, Asked::AbortTask(_));
-        let asker = Asker { core: self.me, connection, id, nexus: from };
+        let requester = Requester { core: self.me, connection, id, nexus: from };
         let mut function = Function {
-            asker,
+            requester,
             tasks: Vec::new(),
             homes: 0,
             is_awaited: false,
@@ -75,7 +75,7 @@ impl<I: Io> Core<I> {
         };
         function.homes = requests.len();
         for (unit, request) in requests {
-            self.ask_home(unit, Waiter::Function(asker), request);
+            self.ask_home(unit, Waiter::Function(requester), request);
         }
         self.functions.open.push(function);
         self.answer_functions();
@@ -88,7 +88,7 @@ impl<I: Io> Core<I> {
         if let Some(key) = victim {
             self.abort(key, Some(Aborted::Silently));
         }
-        let origin = function.asker.connection;
+        let origin = function.requester.connection;
         let ours = |key: Key, task: &Task| {
             task.aborted
                 && task.origin == origin
@@ -110,20 +110,22 @@ impl<I: Io> Core<I> {
     }
 
     /// A home has answered one of the function's requests.
-    pub(in crate::core) fn function_answered(&mut self, asker: Asker) {
-        if let Some(function) = self.functions.open.iter_mut().find(|function| function.asker == asker) {
+    pub(in crate::core) fn function_answered(&mut self, requester: Requester) {
+        if let Some(function) =
+            self.functions.open.iter_mut().find(|function| function.requester == requester)
+        {
             function.homes -= 1;
             let is_awaited = function.is_awaited;
             self.answer_functions();
             if is_awaited {
-                self.home_let_go(asker.connection);
+                self.home_released(requester.connection);
             }
         }
     }
 
     /// A core has no RDMA of the function's nexus under way.
-    pub(in crate::core) fn function_quiet(&mut self, asker: Asker) {
-        let function = self.functions.open.iter_mut().find(|function| function.asker == asker);
+    pub(in crate::core) fn function_quiet(&mut self, requester: Requester) {
+        let function = self.functions.open.iter_mut().find(|function| function.requester == requester);
         if let Some(unquiet) = function.and_then(|function| function.unquiet.as_mut()) {
             *unquiet -= 1;
             self.answer_functions();
@@ -131,8 +133,8 @@ impl<I: Io> Core<I> {
     }
 
     /// The sessions of a function's target have ended on a core.
-    pub(in crate::core) fn function_closed(&mut self, asker: Asker) {
-        let function = self.functions.open.iter_mut().find(|function| function.asker == asker);
+    pub(in crate::core) fn function_closed(&mut self, requester: Requester) {
+        let function = self.functions.open.iter_mut().find(|function| function.requester == requester);
         if let Some(unclosed) = function.and_then(|function| function.unclosed.as_mut()) {
             *unclosed -= 1;
             self.answer_functions();
@@ -152,43 +154,43 @@ impl<I: Io> Core<I> {
         while let Some(function) = self.functions.open.get(index) {
             let is_decided = function.homes == 0 && function.tasks.is_empty();
             if is_decided && function.unquiet.is_none() {
-                self.ask_quiet(index);
+                self.quiesce_everywhere(index);
             }
             let is_quiet = is_decided && self.functions.open[index].unquiet == Some(0);
             if is_quiet && self.functions.open[index].unclosed.is_none() {
-                self.ask_to_close(index);
+                self.close_target_everywhere(index);
             }
             if !is_quiet || self.functions.open[index].unclosed != Some(0) {
                 index += 1;
                 continue;
             }
             let function = self.functions.open.swap_remove(index);
-            self.function_done(function.asker.connection, function.asker.id, function.response);
+            self.function_done(function.requester.connection, function.requester.id, function.response);
             if function.cold.is_some() {
                 // What is owed, the answer above all, still goes out.
-                self.gone(function.asker.connection, COLD_RESET);
+                self.gone(function.requester.connection, COLD_RESET);
             }
         }
     }
 
     /// TARGET COLD RESET ends the sessions of all initiators, those of units that the asker does not see among them.
-    fn ask_to_close(&mut self, index: usize) {
+    fn close_target_everywhere(&mut self, index: usize) {
         let cores = self.cores();
         let function = &mut self.functions.open[index];
         function.unclosed = Some(cores);
-        let (Some(target), asker) = (function.cold, function.asker) else { return };
+        let (Some(target), requester) = (function.cold, function.requester) else { return };
         for core in 0..cores {
-            self.post(core, Message::CloseTarget { target, asker });
+            self.post(core, Message::CloseTarget { target, requester });
         }
     }
 
-    fn ask_quiet(&mut self, index: usize) {
+    fn quiesce_everywhere(&mut self, index: usize) {
         let cores = self.cores();
         let function = &mut self.functions.open[index];
         function.unquiet = Some(cores);
-        let asker = function.asker;
+        let requester = function.requester;
         for core in 0..cores {
-            self.post(core, Message::Quieten(asker));
+            self.post(core, Message::Quieten(requester));
         }
     }
 

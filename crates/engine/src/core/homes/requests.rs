@@ -163,14 +163,14 @@ impl<I: Io> Core<I> {
         if self.units[unit].home.is_some() {
             self.units[unit].meter.publish(self.units[unit].view.clone());
         }
-        let asker = match origin {
+        let requester = match origin {
             Origin { core, who: Waiter::Task(key) } if core == self.me => Some(key),
             _ => None,
         };
-        if let (Waiter::Function(asker), false) = (origin.who, publish.aborts.is_empty()) {
-            self.forget_unread(unit, asker.nexus);
+        if let (Waiter::Function(requester), false) = (origin.who, publish.aborts.is_empty()) {
+            self.forget_unread(unit, requester.nexus);
         }
-        let (mut left, cleared) = self.abort_published(unit, publish, asker);
+        let (mut left, cleared) = self.abort_published(unit, publish, requester);
         self.notify_published(unit, publish, &cleared);
         if !publish.aborts.is_empty() || !publish.deactivated.is_empty() {
             // What was aborted before may still be on its way to the medium as well.
@@ -184,7 +184,7 @@ impl<I: Io> Core<I> {
         } else {
             self.units.publications.push(publication);
         }
-        self.let_in();
+        self.serve_arrivals();
         self.open_gate(unit);
     }
 
@@ -194,14 +194,14 @@ impl<I: Io> Core<I> {
         &mut self,
         unit: u32,
         publish: &Publish,
-        asker: Option<Key>,
+        requester: Option<Key>,
     ) -> (Vec<Key>, Vec<NexusId>) {
         let mut left = Vec::new();
         let mut cleared = Vec::new();
         for (who, how) in &publish.aborts {
             let ours = |key: Key, task: &Task| {
                 let nexus = self.nexus_of(task).filter(|nexus| task.touches(unit) && who.includes(nexus))?;
-                (Some(key) != asker).then_some((key, nexus.id))
+                (Some(key) != requester).then_some((key, nexus.id))
             };
             let victims: Vec<_> = self.tasks.iter().filter_map(|(key, task)| ours(key, task)).collect();
             let lending = self.lending(unit, |nexus| who.includes(nexus));
@@ -265,13 +265,13 @@ impl<I: Io> Core<I> {
 
     /// An aborted task is really gone.
     pub(in crate::core) fn settled(&mut self, task: Key) {
-        self.let_publications_go(task);
+        self.release_publications(task);
         self.function_settled(task);
         self.connection_settled(task);
     }
 
     /// What was published has not to wait for this task any more.
-    pub(in crate::core) fn let_publications_go(&mut self, task: Key) {
+    pub(in crate::core) fn release_publications(&mut self, task: Key) {
         for publication in &mut self.units.publications {
             publication.tasks.retain(|key| *key != task);
         }

@@ -128,7 +128,7 @@ impl<I: Io> Core<I> {
                 let (origin, lun) = self.lines.listed[index];
                 if let Some(key) = line(&mut self.connections, origin, lun).and_then(|line| line.next(now)) {
                     has_gone = true;
-                    self.let_on(key);
+                    self.forward_to_unit(key);
                 }
             }
             if !has_gone {
@@ -136,12 +136,12 @@ impl<I: Io> Core<I> {
             }
             has_run = true;
         }
-        self.look_at_lines(now);
+        self.prune_lines(now);
         has_run
     }
 
     /// Those in which nothing waits are forgotten, and the deadline is that of the others.
-    fn look_at_lines(&mut self, now: Time) {
+    fn prune_lines(&mut self, now: Time) {
         let (connections, mut next) = (&mut self.connections, None::<Time>);
         self.lines.listed.retain(|(origin, lun)| {
             let Some(state) = connections.get_mut(*origin).and_then(|conn| conn.luns.get_mut(*lun)) else {
@@ -164,7 +164,7 @@ impl<I: Io> Core<I> {
     }
 
     /// The command comes to its unit.
-    fn let_on(&mut self, key: Key) {
+    fn forward_to_unit(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == State::InLine) else { return };
         let (unit, attribute) = (task.unit, task.attribute);
         self.count_in_line(key, false);

@@ -271,7 +271,7 @@ impl<I: Io> Core<I> {
         let why = conn.why_not(&self.served);
         self.catch_up_with_served(key);
         self.catch_up(key);
-        self.let_in();
+        self.serve_arrivals();
         if target.is_some_and(|target| closings < self.endings.closings(&target)) {
             self.gone(key, COLD_RESET);
         } else if let Some(why) = why {
@@ -282,7 +282,7 @@ impl<I: Io> Core<I> {
         } else if self.stop.has_begun() {
             self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
         } else {
-            self.ask_to_leave(key);
+            self.request_logout(key);
         }
     }
 
@@ -292,7 +292,7 @@ impl<I: Io> Core<I> {
         if self.stop.has_begun() {
             self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
         } else {
-            self.ask_to_leave(key);
+            self.request_logout(key);
         }
     }
 
@@ -318,7 +318,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Serves the sessions that came here from cores that were ahead, once this one has caught up.
-    pub(in crate::core) fn let_in(&mut self) {
+    pub(in crate::core) fn serve_arrivals(&mut self) {
         let (units, now) = (&self.units, self.served.epoch);
         let is_ahead = |lun: &LunState| {
             units.get(lun.unit).is_some_and(|unit| lun.nexus.access_epoch > unit.view.policy.epoch)

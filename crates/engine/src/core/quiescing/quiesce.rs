@@ -3,7 +3,7 @@
 use super::Quiescing;
 use crate::core::Core;
 use crate::core::buffer::Purpose;
-use crate::message::{Asker, Message};
+use crate::message::{Message, Requester};
 use crate::slots::Key;
 use proto::services::TaskId;
 use reactor::io::Io;
@@ -69,21 +69,21 @@ impl<I: Io> Core<I> {
 
     /// A function of this nexus must not be answered while RDMA of what it has ended is under way, here or on other
     /// channels: its initiator then takes its buffers back.
-    pub(in crate::core) fn quieten(&mut self, asker: Asker) {
-        self.functions.askers.push(asker);
+    pub(in crate::core) fn quieten(&mut self, requester: Requester) {
+        self.functions.requesters.push(requester);
         self.answer_quiet();
     }
 
     fn answer_quiet(&mut self) {
-        let mut askers = std::mem::take(&mut self.functions.askers);
-        askers.retain(|asker| {
-            let is_busy = self.is_busy(asker.nexus);
+        let mut requesters = std::mem::take(&mut self.functions.requesters);
+        requesters.retain(|requester| {
+            let is_busy = self.is_busy(requester.nexus);
             if !is_busy {
-                self.post(asker.core, Message::Quiet(*asker));
+                self.post(requester.core, Message::Quiet(*requester));
             }
             is_busy
         });
-        self.functions.askers = askers;
+        self.functions.requesters = requesters;
     }
 
     /// Whether RDMA of tasks of this nexus that have ended is under way on this core.

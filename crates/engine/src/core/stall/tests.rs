@@ -45,7 +45,7 @@ fn seconds_until_late(pace: &mut Pace, moving: &mut VecDeque<Moving>, bytes_per_
             bytes -= u64::from(PIECE);
             pace.end(moving.pop_front()?);
         }
-        pace.look(now, STALL);
+        pace.measure(now, STALL);
         if moving.iter().any(|moving| pace.is_late(*moving, None, now)) {
             return Some(second);
         }
@@ -54,7 +54,7 @@ fn seconds_until_late(pace: &mut Pace, moving: &mut VecDeque<Moving>, bytes_per_
 }
 
 fn queue(pace: &mut Pace, pieces: usize) -> VecDeque<Moving> {
-    pace.look(Time(0), STALL);
+    pace.measure(Time(0), STALL);
     (0..pieces).map(|_| pace.begin(Time(0), STALL, PIECE)).collect()
 }
 
@@ -86,7 +86,7 @@ fn data_that_is_held_back_is_late_soon_after_what_was_on_its_way_before_it() {
             let other = pace.begin(now, STALL, PIECE);
             pace.end(other);
         }
-        pace.look(now, STALL);
+        pace.measure(now, STALL);
         pace.is_late(held, None, now)
     });
     assert_eq!(late, Some(16), "5 s, and 41 pieces at 1 MB/s");
@@ -96,11 +96,11 @@ fn data_that_is_held_back_is_late_soon_after_what_was_on_its_way_before_it() {
 fn is_send_of_a_mebibyte_late(millis: u64) -> bool {
     const COMMAND_BYTES: u32 = 64 << 10;
     let mut pace = Pace::default();
-    pace.look(Time(0), SECOND);
+    pace.measure(Time(0), SECOND);
     let moving: Vec<Moving> = (0..16).map(|_| pace.begin(Time(0), SECOND, COMMAND_BYTES)).collect();
     let send = InFlight { since: Time(0), bytes: 16 * u64::from(COMMAND_BYTES) };
     let now = Time(millis * 1_000_000);
-    pace.look(now, SECOND);
+    pace.measure(now, SECOND);
     is_send_late(send, now, SECOND) || moving.iter().any(|moving| pace.is_late(*moving, Some(send), now))
 }
 

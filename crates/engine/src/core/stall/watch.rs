@@ -48,7 +48,7 @@ impl<I: Io> Core<I> {
         let stall_nanos = self.stall_nanos;
         for key in keys {
             if let Some(conn) = self.connections.get_mut(*key) {
-                conn.pace.look(now, stall_nanos);
+                conn.pace.measure(now, stall_nanos);
             }
         }
         let connections = &self.connections;

@@ -323,8 +323,8 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn home_answered(&mut self, origin: Origin, reply: HomeReply) {
         match origin.who {
             Waiter::Nobody => {}
-            Waiter::Function(asker) => self.function_answered(asker),
-            Waiter::Connection(key) => self.home_let_go(key),
+            Waiter::Function(requester) => self.function_answered(requester),
+            Waiter::Connection(key) => self.home_released(key),
             Waiter::Configuration(change) => self.configured(change),
             Waiter::Gateway(unit) => self.role_applied(unit, &reply),
             Waiter::Task(key) => self.task_answered(key, reply),

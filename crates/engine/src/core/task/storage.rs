@@ -230,7 +230,7 @@ impl<I: Io> Core<I> {
             return self.free_task(key);
         }
         if task.deactivated {
-            self.let_publications_go(key);
+            self.release_publications(key);
         }
         let outcome = self.flushed(key, outcome);
         if let Some(event) = self.read_done(key, outcome) {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use wire::iscsi::{LoginRequest, LoginStatus, Stage};
 use wire::shown;
 
-/// The login of one connection, fed with login requests until one reply closes it or ends it. It lives as long as the login: what
-/// lasts is in the grant and the values.
+/// The login of one connection, fed with login requests until one reply closes it or ends it.
+/// Its fields live as long as the login: what lasts is in the grant and the values.
 pub struct TargetLogin {
     access: Arc<dyn Access>,
     from: SocketAddr,
@@ -162,7 +162,7 @@ impl TargetLogin {
     }
 
     fn trace(&self, stage: Stage, is_answer: bool, keys: &[Pair<'_>]) {
-        self.access.hears(&Step { from: self.from, portal: self.portal, stage, is_answer, keys });
+        self.access.log_step(&Step { from: self.from, portal: self.portal, stage, is_answer, keys });
     }
 
     /// Validates the header (sections 6.3 and 11.12).

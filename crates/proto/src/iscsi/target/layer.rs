@@ -31,8 +31,9 @@ const CONTROL_BYTES_MAX: usize = 64 * 1024;
 /// Text of one Login Request: MaxRecvDataSegmentLength before it was declared (section 13.12).
 const LOGIN_TEXT_MAX: u32 = 8192;
 
-/// The iSCSI layer of one connection: RFC 7143's state of a session and of its one connection, which all PDU types read and
-/// advance. What has rules of its own (transfers, functions, immediate data) is a value in it.
+/// The iSCSI layer of one connection.
+/// Its fields are RFC 7143's state of a session and of its one connection, which all types of PDUs read and advance. What has rules
+/// of its own (transfers, functions, immediate data) is a value in it.
 pub(crate) struct Layer {
     pub config: TargetConfig,
     pub(super) access: Arc<dyn Access>,

@@ -45,8 +45,8 @@ impl Push {
     }
 }
 
-/// One command in flight: a slot of a fixed table, copied as a whole. It has the counters that RFC 7143 keeps for each command
-/// in both directions, flat, so that a slot is as small as can be.
+/// One command in flight: a slot of a fixed table, copied as a whole.
+/// Its fields are the counters that RFC 7143 keeps for each command in both directions, flat, so that a slot is as small as can be.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Task {
     pub generation: u16,

@@ -75,6 +75,7 @@ enum Has {
 }
 
 /// Both ends and the network between them, with what the tests count.
+/// Its fields are both ends, the network between them, its odds, and what the tests count.
 pub(crate) struct Rig {
     pub now: Time,
     pub faults: Faults,

@@ -47,6 +47,7 @@ pub(super) struct Sent {
     pub(super) is_withdrawn: bool,
 }
 
+/// Its fields are the two directions of one socket, and the requests between them.
 pub(super) struct Link {
     pub(super) socket: Arc<Socket>,
     pub(super) stream: Stream,

@@ -13,20 +13,20 @@ const PART: u32 = 1000;
 const SLACK_BYTES: u64 = 512 << 10;
 
 /// What a unit's store takes.
-pub(crate) struct Room {
+pub(crate) struct SpaceWatch {
     space: Arc<Space>,
     has_warned: bool,
     /// When it is looked at next.
     next: Option<Instant>,
 }
 
-impl Room {
-    pub(crate) fn new(space: Arc<Space>) -> Room {
-        Room { space, has_warned: false, next: None }
+impl SpaceWatch {
+    pub(crate) fn new(space: Arc<Space>) -> SpaceWatch {
+        SpaceWatch { space, has_warned: false, next: None }
     }
 
     /// Looks what the store takes, and warns once when that is too much. What to report to the unit's home, if it is news.
-    pub(super) fn look(
+    pub(super) fn measure(
         &mut self,
         lun: &str,
         store: &dyn Store,
@@ -92,7 +92,7 @@ mod tests {
         let store = Filling(AtomicU64::new(0));
         let space = Arc::<Space>::default();
         space.set_warn_at(Some(80));
-        let mut room = Room::new(space);
+        let mut space_watch = SpaceWatch::new(space);
         let warnings = Arc::new(AtomicU64::new(0));
         let warned = warnings.clone();
         let events = Events::to(move |event| {
@@ -100,14 +100,14 @@ mod tests {
             warned.fetch_add(1, Ordering::Relaxed);
         });
         let mut now = Instant::now();
-        let mut look = |mebibytes: u64| {
+        let mut measure = |mebibytes: u64| {
             now += Duration::from_secs(60);
             store.0.store(mebibytes << 20, Ordering::Relaxed);
-            (room.look("thin", &store, now, &events).is_some(), room.has_warned)
+            (space_watch.measure("thin", &store, now, &events).is_some(), space_watch.has_warned)
         };
-        assert_eq!([look(0), look(0), look(79)], [(true, false), (false, false), (true, false)]);
-        assert_eq!([look(80), look(90), look(80)], [(true, true); 3]);
-        assert_eq!([look(79), look(80)], [(true, false), (true, true)]);
+        assert_eq!([measure(0), measure(0), measure(79)], [(true, false), (false, false), (true, false)]);
+        assert_eq!([measure(80), measure(90), measure(80)], [(true, true); 3]);
+        assert_eq!([measure(79), measure(80)], [(true, false), (true, true)]);
         assert_eq!(warnings.load(Ordering::Relaxed), 2);
     }
 }
