@@ -1,12 +1,12 @@
 //! Changes of what is served, while it is served: in rounds, each of which every core acknowledges before the next begins.
 
-use crate::core::aoe::Ledger;
+use crate::ledger::Ledger;
 use crate::message::{InterfaceMessage, Message};
 use crate::meters::UnitMeter;
 use crate::served::{Door, Named, Parts, Segment, Served, warn_of_blocks};
 use crate::state::files::Files;
 use crate::stores::Opened;
-use crate::units::{self, NewUnit};
+use crate::units::{self, NewUnit, SLOT_BITS, slot};
 use config::{AoeInterface, Config, Lun, Portal, StepOfChange, StoreSpec, Target};
 use reactor::io::Io;
 use reactor::mailbox::Sender;
@@ -759,12 +759,5 @@ fn show(targets: &mut [Target], shown: &Shown, index: usize) -> Result<(), Strin
     }
 }
 
-/// A unit's number is a slot of the cores' tables, and above it the slot's generation: 28 bits, which fit into a completion's
-/// tag.
-const SLOT_BITS: u32 = 15;
+/// The generation of a unit's number, above its slot: 28 bits in all, which fit into a completion's tag.
 const GENERATION_MASK: u32 = (1 << 13) - 1;
-
-/// The slot of a unit's number.
-pub(crate) fn slot(number: u32) -> usize {
-    (number & ((1 << SLOT_BITS) - 1)) as usize
-}

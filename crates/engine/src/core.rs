@@ -20,7 +20,7 @@ pub(crate) mod gate;
 mod homes;
 mod immediate_read;
 mod immediate_write;
-mod inspect;
+pub(crate) mod inspect;
 mod kind;
 mod leaving;
 mod lines;

@@ -13,6 +13,7 @@ mod events;
 mod gateways;
 mod guid;
 mod housekeeper;
+mod ledger;
 mod limits;
 mod logins;
 mod message;

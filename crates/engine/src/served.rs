@@ -3,7 +3,7 @@
 mod offer;
 
 use crate::access::Directory;
-use crate::core::aoe::Ledger;
+use crate::ledger::Ledger;
 use crate::limits::Limits;
 use crate::ports::Ports;
 use crate::registry::Registry;

@@ -1,7 +1,7 @@
 //! Units as they begin, before they come to the cores.
 
-use crate::core::aoe::Ledger;
 use crate::housekeeper;
+use crate::ledger::Ledger;
 use crate::meters::UnitMeter;
 use crate::ports::Ports;
 use crate::seat::GatewayEvent;
@@ -21,6 +21,15 @@ use store::lane::Backend;
 
 /// Names the time since the machine was started (random(4)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A unit's number is a slot of the cores' tables, and above it the slot's generation: 28 bits, which fit into a completion's
+/// tag.
+pub(crate) const SLOT_BITS: u32 = 15;
+
+/// The slot of a unit's number.
+pub(crate) fn slot(number: u32) -> usize {
+    (number & ((1 << SLOT_BITS) - 1)) as usize
+}
 
 /// A unit that a core is to serve.
 pub(crate) struct NewUnit<I: Io = Uring> {

@@ -4,7 +4,7 @@
 use crate::changes::{Change, Changes, Progress};
 use crate::core::Core;
 use crate::core::aoe::setup;
-use crate::counters::Counts;
+pub use crate::core::inspect::Counted;
 use crate::daemon::{open_interfaces, share};
 use crate::events::Events;
 use crate::housekeeper::{Housekeeper, Job};
@@ -65,21 +65,6 @@ pub struct InUse {
     pub marks: usize,
     /// Bytes of buffers.
     pub buffer_bytes: u64,
-}
-
-/// What was counted of a session.
-#[derive(Clone, Copy, Debug)]
-pub struct Counted {
-    /// Its number.
-    pub session: u64,
-    /// Commands that have come.
-    pub commands: u64,
-    /// Some of them may be copies of others, which are neither answered nor counted (AoE).
-    pub has_copies: bool,
-    /// Those of them that are under way.
-    pub in_flight: usize,
-    /// Those that have ended, or were aborted.
-    pub counts: Counts,
 }
 
 impl<I: Io> Cores<I> {

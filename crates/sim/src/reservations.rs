@@ -215,7 +215,7 @@ struct Way {
 }
 
 #[derive(Debug)]
-struct Order {
+struct ReserveOut {
     id: u64,
     from: usize,
     key: u64,
@@ -240,7 +240,7 @@ struct Access {
 #[derive(Debug)]
 pub(crate) struct Reservations {
     ways: BTreeSet<Way>,
-    orders: Vec<Order>,
+    orders: Vec<ReserveOut>,
     accesses: Vec<Access>,
     next: u64,
     is_used: bool,
@@ -291,7 +291,7 @@ impl Reservations {
         self.turns += 1;
         let victims = self.victims(from, action);
         self.orders.iter_mut().for_each(|order| order.victims.clear());
-        self.orders.push(Order { id: self.next, from, key, action, victims });
+        self.orders.push(ReserveOut { id: self.next, from, key, action, victims });
         let mut fresh: Vec<Way> = self.ways.iter().cloned().collect();
         while let Some(way) = fresh.pop() {
             for order in &self.orders {

@@ -4,7 +4,6 @@
 mod changes;
 mod counts;
 mod frames;
-mod ledger;
 mod order;
 mod reopen;
 
@@ -21,8 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use wire::aoe::{Address, ETHERTYPE, Header, MTU_MIN, Mac, sectors_per_frame};
 
-pub(super) use ledger::Claim;
-pub(crate) use ledger::Ledger;
+pub(super) use crate::ledger::Claim;
 
 /// This core's part of an interface, from its opening until its socket no longer works.
 struct Interface<L: Line> {

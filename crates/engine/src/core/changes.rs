@@ -318,10 +318,4 @@ impl<I: Io> Core<I> {
 mod rights;
 
 #[cfg(test)]
-mod drained;
-#[cfg(test)]
-mod port_groups;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod while_serving;

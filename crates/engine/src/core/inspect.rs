@@ -2,10 +2,10 @@
 
 use super::Core;
 use super::connection::{Connection, Phase};
+use crate::counters::Counts;
 use crate::message::{Inspection, Seen, SeenSession, Unended, Way, Which};
 use crate::slots::Key;
 use crate::transport::Transport;
-use crate::world::Counted;
 use proto::time::Time;
 use reactor::io::Io;
 use std::sync::mpsc;
@@ -15,6 +15,21 @@ const SLOTS_AT_ONCE: u32 = 64;
 
 /// Why a session ends that an administrator has disconnected.
 const DISCONNECTED: &str = "an administrator disconnected it";
+
+/// What was counted of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted {
+    /// Its number.
+    pub session: u64,
+    /// Commands that have come.
+    pub commands: u64,
+    /// Some of them may be copies of others, which are neither answered nor counted (AoE).
+    pub has_copies: bool,
+    /// Those of them that are under way.
+    pub in_flight: usize,
+    /// Those that have ended, or were aborted.
+    pub counts: Counts,
+}
 
 impl<I: Io> Core<I> {
     /// Reports sessions that are here.

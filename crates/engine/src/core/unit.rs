@@ -1,17 +1,16 @@
 //! What a core knows of logical units. All cores know the same units by the same numbers.
 
-use super::aoe::Ledger;
 use super::buffer::Held;
 use super::gate::Gate;
 use super::homes::{HomeUnit, Publication};
 use super::kind;
 use super::leaving::Leaving;
-use crate::changes::slot;
 use crate::counters::Counters;
+use crate::ledger::Ledger;
 use crate::meters::UnitMeter;
 use crate::seat::GatewayEvent;
 use crate::slots::Key;
-use crate::units::NewUnit;
+use crate::units::{NewUnit, slot};
 use reactor::io::Io;
 use scsi::{Publish, View};
 use std::ops::{Index, IndexMut};

@@ -39,7 +39,7 @@ const WITNESS_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long an ORDERED question is waited for at most: while it waits for a write that is stuck, it holds up all later
 /// commands of the task set, also those of other lanes and of other initiators.
-const ORDER_WITHIN: Duration = Duration::from_secs(1);
+const PROBE_WITHIN: Duration = Duration::from_secs(1);
 
 /// An examination.
 pub(super) struct Examination {
@@ -70,7 +70,7 @@ enum Question {
     /// The page that names the unit.
     UnitIdentity(u8),
     /// Whether what was sent before has ended: TEST UNIT READY, which is ORDERED.
-    Order,
+    OrderedProbe,
 }
 
 /// A question under way.
@@ -161,7 +161,7 @@ impl RemoteLane {
             return self.ask(io, Question::Modes);
         }
         if self.session.is_open() && self.backoff.as_mut().is_some_and(|backoff| backoff.is_due(now)) {
-            return self.ask(io, Question::Order);
+            return self.ask(io, Question::OrderedProbe);
         }
         let due = self.store.probe_at.load(Ordering::Relaxed);
         if now.0 < due {
@@ -217,9 +217,9 @@ impl RemoteLane {
                 self.modes_changed = false;
                 self.store.modes_seen(&ModeSenseData::of(data));
             }
-            (Question::Order, Some(_)) if self.examination.is_none() => self.proven(io.now()),
+            (Question::OrderedProbe, Some(_)) if self.examination.is_none() => self.proven(io.now()),
             (Question::Capacity | Question::Modes, None)
-            | (Question::Inquiry | Question::UnitIdentity(_) | Question::Order, Some(_) | None) => {}
+            | (Question::Inquiry | Question::UnitIdentity(_) | Question::OrderedProbe, Some(_) | None) => {}
         }
         let Some(examination) = &mut self.examination else { return };
         if std::mem::take(&mut examination.is_stale) {
@@ -240,7 +240,7 @@ impl RemoteLane {
                 }
             }
             Question::UnitIdentity(_) => return self.identify(io, &data.unwrap_or_default()),
-            Question::Order => {
+            Question::OrderedProbe => {
                 examination.is_proven = data.is_some();
                 return self.arrive(io);
             }
@@ -262,14 +262,16 @@ impl RemoteLane {
 
     /// Continues without a proof that does not come.
     fn withdraw<I: Io>(&mut self, io: &mut I) {
-        let within = ORDER_WITHIN.min(self.store.give_up_after() / 2);
+        let within = PROBE_WITHIN.min(self.store.give_up_after() / 2);
         let is_late = |asked: &&mut Asked| {
-            asked.question == Question::Order && !asked.is_withdrawn && io.now().since(asked.since) >= within
+            asked.question == Question::OrderedProbe
+                && !asked.is_withdrawn
+                && io.now().since(asked.since) >= within
         };
         let Some(asked) = self.asked.as_mut().filter(is_late) else { return };
         asked.is_withdrawn = true;
         self.session.withdraw(&mut self.finished);
-        if matches!(self.examination, Some(Examination { step: Step::Ask(Question::Order), .. })) {
+        if matches!(self.examination, Some(Examination { step: Step::Ask(Question::OrderedProbe), .. })) {
             self.arrive(io);
         }
     }
@@ -305,7 +307,7 @@ impl RemoteLane {
         *is_proven |= withholds_logins(inquiry);
         if !*is_proven && self.store.geometry.ordered && self.backoff.is_none() {
             if let Some(examination) = &mut self.examination {
-                examination.step = Step::Ask(Question::Order);
+                examination.step = Step::Ask(Question::OrderedProbe);
             }
             return;
         }
@@ -402,12 +404,12 @@ impl RemoteLane {
             Question::Modes => (mode_sense(), PAGE_BYTES.into()),
             Question::Inquiry => (inquiry(), PAGE_BYTES.into()),
             Question::UnitIdentity(page) => (inquiry_page(page), PAGE_BYTES.into()),
-            Question::Order => (TestUnitReady {}.to_cdb(), 0),
+            Question::OrderedProbe => (TestUnitReady {}.to_cdb(), 0),
         };
         let places = if bytes == 0 { Some(Places::EMPTY) } else { io.arena().take(bytes) };
         let Some(places) = places else { return };
         let mut request = request::request(self.session.lun_bytes(), cdb, places, Places::EMPTY);
-        if question == Question::Order {
+        if question == Question::OrderedProbe {
             request.attribute = Attribute::Ordered;
         }
         let (point, since) = (self.store.continuity.point(), io.now());

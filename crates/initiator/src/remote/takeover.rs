@@ -28,7 +28,7 @@ use wire::scsi::command::TestUnitReady;
 /// How often deadlines are checked.
 const TICK: Duration = Duration::from_millis(20);
 /// How long the end of an ORDERED command is waited for: meanwhile it holds up all later ones.
-const ORDER_WITHIN: Duration = Duration::from_secs(1);
+const PROBE_WITHIN: Duration = Duration::from_secs(1);
 /// How long the answer to a logout is waited for.
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 /// Buffers for its only command, over iWARP for receives as well.
@@ -62,7 +62,7 @@ enum Step {
     /// INQUIRY is under way, with its data there.
     Ask(Places),
     /// ORDERED commands are sent, since then, until one ends well; whether one is under way.
-    Order {
+    OrderedProbe {
         since: Time,
         is_under_way: bool,
     },
@@ -164,20 +164,20 @@ impl Visit {
                 match ending {
                     Ending::Lost { .. } => self.lost(),
                     _ if withholds_logins(&data) => self.leave(io, finished),
-                    _ => self.order(now, now),
+                    _ => self.probe_ordered(now, now),
                 }
             }
-            (Step::Order { .. }, Some(Ending::Lost { .. })) => self.lost(),
-            (Step::Order { .. }, Some(Ending::Good(_))) => self.leave(io, finished),
-            (Step::Order { since, .. }, Some(Ending::Status { .. })) => {
-                self.step = Step::Order { since: *since, is_under_way: false };
+            (Step::OrderedProbe { .. }, Some(Ending::Lost { .. })) => self.lost(),
+            (Step::OrderedProbe { .. }, Some(Ending::Good(_))) => self.leave(io, finished),
+            (Step::OrderedProbe { since, .. }, Some(Ending::Status { .. })) => {
+                self.step = Step::OrderedProbe { since: *since, is_under_way: false };
                 Ok(false)
             }
-            (Step::Order { since, .. }, None) if now.since(*since) >= ORDER_WITHIN => {
+            (Step::OrderedProbe { since, .. }, None) if now.since(*since) >= PROBE_WITHIN => {
                 Err("it does not prove that what it was sent before this start has ended".into())
             }
             // Paced by whoever gives the turns.
-            (Step::Order { since, is_under_way: false }, None) => self.order(*since, now),
+            (Step::OrderedProbe { since, is_under_way: false }, None) => self.probe_ordered(*since, now),
             (Step::Leave(until), _) => {
                 if self.session.is_closed() {
                     return Ok(true);
@@ -188,7 +188,7 @@ impl Visit {
                 }
                 Ok(false)
             }
-            (Step::Ask(_) | Step::Order { .. }, None) => Ok(false),
+            (Step::Ask(_) | Step::OrderedProbe { .. }, None) => Ok(false),
         }
     }
 
@@ -214,8 +214,8 @@ impl Visit {
         self.submit(io.now(), request)
     }
 
-    fn order(&mut self, since: Time, now: Time) -> Result<bool, String> {
-        self.step = Step::Order { since, is_under_way: true };
+    fn probe_ordered(&mut self, since: Time, now: Time) -> Result<bool, String> {
+        self.step = Step::OrderedProbe { since, is_under_way: true };
         let lun = self.session.lun_bytes();
         let mut request = request::request(lun, TestUnitReady {}.to_cdb(), Places::EMPTY, Places::EMPTY);
         request.attribute = Attribute::Ordered;

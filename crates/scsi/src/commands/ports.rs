@@ -11,14 +11,19 @@ use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
 use wire::scsi::AccessState;
 use wire::scsi::command::{ReportSupportedFunctions, ReportTargetPortGroups, SetTargetPortGroups};
-use wire::scsi::parameters::{GroupPort, PortGroup, SetPortGroup};
+use wire::scsi::parameters::{GroupPort, PortGroup, PortGroupsHeader, SetPortGroup, TaskFunctions};
 
-/// ATS, ATSS, CTSS, LURS and TRS: ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, target resets.
-const FUNCTIONS: u8 = 0x80 | 0x40 | 0x10 | 0x08 | 0x02;
+const FUNCTIONS: TaskFunctions = TaskFunctions {
+    abort_task: true,
+    abort_task_set: true,
+    clear_task_set: true,
+    unit_reset: true,
+    target_reset: true,
+    ..TaskFunctions::ZERO
+};
 
-/// PARAMETER DATA FORMAT: with an extended header, whose format is this and whose implicit transition time is none.
+/// PARAMETER DATA FORMAT: with an extended header.
 const EXTENDED: u8 = 1;
-const EXTENDED_HEADER: [u8; 4] = [EXTENDED << 4, 0, 0, 0];
 
 /// REPORT TARGET PORT GROUPS.
 pub(crate) fn groups<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
@@ -42,8 +47,8 @@ fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
         }
     }
     push_other_groups(env, &mut body);
-    let extended: &[u8] =
-        if cdb.get(ReportTargetPortGroups::FORMAT) == EXTENDED { &EXTENDED_HEADER } else { &[] };
+    let header = PortGroupsHeader { format: EXTENDED, ..PortGroupsHeader::ZERO }.to_bytes();
+    let extended: &[u8] = if cdb.get(ReportTargetPortGroups::FORMAT) == EXTENDED { &header } else { &[] };
     let len = body.len().saturating_add(extended.len());
     data.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
     data.extend_from_slice(extended);
@@ -160,10 +165,13 @@ pub(crate) fn functions<P: From<Answer>>(admission: &Admission<'_>) -> Result<P,
 
 /// REPD asks for the extended form, without timeouts.
 fn build_functions(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    if !cdb.get(ReportSupportedFunctions::EXTENDED) {
-        data.extend_from_slice(&[FUNCTIONS, 0, 0, 0]);
+    if cdb.get(ReportSupportedFunctions::EXTENDED) {
+        let following = TaskFunctions::EXTENDED_BYTES.saturating_sub(TaskFunctions::BYTES);
+        let following_bytes = u8::try_from(following).unwrap_or(u8::MAX);
+        data.extend_from_slice(&TaskFunctions { following_bytes, ..FUNCTIONS }.to_bytes());
+        data.extend(std::iter::repeat_n(0, following));
     } else {
-        data.extend_from_slice(&[FUNCTIONS, 0, 0, 0x0c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        data.extend_from_slice(&FUNCTIONS.to_bytes());
     }
     Ok(())
 }

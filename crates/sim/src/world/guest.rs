@@ -30,7 +30,7 @@ use reactor::crc::crc32c;
 use reactor::io::{self, Handle, Io, Tag, Wait};
 use reactor::memory::Arena;
 use slow::Slow;
-use states::{Order, States};
+use states::{GroupCommand, States};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -190,7 +190,7 @@ struct Command {
     writes: Option<u64>,
     place: Places,
     /// It is about states of groups.
-    order: Option<Order>,
+    order: Option<GroupCommand>,
     /// Changes before it began, and whether the LUN was there and no change under way.
     changes: u64,
     /// The same of commands that set states.
@@ -553,7 +553,7 @@ impl Guest {
             for command in std::mem::take(&mut self.commands) {
                 self.kernel.arena().give(&command.place);
                 let Command { block, is_other, writes, order, .. } = command;
-                if matches!(order, Some(Order::Set(_))) {
+                if matches!(order, Some(GroupCommand::Set(_))) {
                     self.states.lose();
                     self.rights.is_active = true;
                 }
@@ -575,12 +575,12 @@ impl Guest {
     fn order(&mut self, now: Time) {
         let state = AccessState::ALL[self.net.borrow_mut().rng.usize(..AccessState::ALL.len())];
         let is_report = self.is_changing || self.states.is_being_set() || self.net.borrow_mut().rng.bool();
-        let order = if is_report { Order::Report } else { Order::Set(state) };
+        let order = if is_report { GroupCommand::Report } else { GroupCommand::Set(state) };
         let bytes = if is_report { states::REPORT_BYTES } else { states::LIST_BYTES };
         let Some(place) = self.kernel.arena().take(bytes) else { return };
         let (read, write) = match order {
-            Order::Report => (place, Places::EMPTY),
-            Order::Set(state) => {
+            GroupCommand::Report => (place, Places::EMPTY),
+            GroupCommand::Set(state) => {
                 let list = states::list(state);
                 let mut rest = &list[..];
                 for span in place.iter() {
@@ -663,17 +663,22 @@ impl Guest {
     }
 
     /// A command about states has ended.
-    fn order_ended(&mut self, command: &Command, order: Order, outcome: &Outcome) -> Result<(), String> {
+    fn order_ended(
+        &mut self,
+        command: &Command,
+        order: GroupCommand,
+        outcome: &Outcome,
+    ) -> Result<(), String> {
         let reported = states::reported(self.kernel.arena(), &command.place);
         let is_known = command.changes == self.changes && command.is_settled && !self.is_changing;
         let Outcome::Status { status, sense } = outcome else {
-            if order != Order::Report {
+            if order != GroupCommand::Report {
                 self.states.lose();
             }
             return Ok(());
         };
         let (key, code) = sense.as_ref().map_or((None, 0), |sense| (sense.key(), sense.code()));
-        if order == Order::Report {
+        if order == GroupCommand::Report {
             let is_same = is_known && command.era == self.states.era && !self.states.is_being_set();
             let is_there = self.store.is_some() && *status == GOOD && is_same;
             return if is_there { self.states.check(&reported) } else { Ok(()) };

@@ -195,6 +195,44 @@ layout! {
 }
 
 layout! {
+    /// What REPORT TARGET PORT GROUPS puts before its descriptors if the extended header is requested, behind the length (SPC-4
+    /// section 6.37).
+    PortGroupsHeader [4] {
+        /// FORMAT TYPE; 1: this header.
+        format FORMAT: u8 = 0 & 0x70,
+        /// IMPLICIT TRANSITION TIME, in seconds; 0: not known.
+        transition_seconds TRANSITION_SECONDS: u8 = 1,
+    }
+}
+
+layout! {
+    /// What REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS returns without timeouts (SPC-4 section 6.36).
+    TaskFunctions [4] {
+        /// ATS: ABORT TASK.
+        abort_task ABORT_TASK: bool = 0 & 0x80,
+        /// ATSS: ABORT TASK SET.
+        abort_task_set ABORT_TASK_SET: bool = 0 & 0x40,
+        /// CACAS: CLEAR ACA.
+        clear_aca CLEAR_ACA: bool = 0 & 0x20,
+        /// CTSS: CLEAR TASK SET.
+        clear_task_set CLEAR_TASK_SET: bool = 0 & 0x10,
+        /// LURS: LOGICAL UNIT RESET.
+        unit_reset UNIT_RESET: bool = 0 & 0x08,
+        /// QTS: QUERY TASK.
+        query_task QUERY_TASK: bool = 0 & 0x04,
+        /// TRS: target resets.
+        target_reset TARGET_RESET: bool = 0 & 0x02,
+        /// ADDITIONAL LENGTH of the extended data, behind this field.
+        following_bytes FOLLOWING_BYTES: u8 = 3,
+    }
+}
+
+impl TaskFunctions {
+    /// Length of the extended data, with timeouts.
+    pub const EXTENDED_BYTES: usize = 16;
+}
+
+layout! {
     /// The header of a diagnostic page (SPC-4 section 7.3.1).
     DiagnosticHeader [4] {
         /// PAGE CODE; 00h: supported diagnostic pages.

@@ -1,11 +1,11 @@
-//! The order of AoE's commands that change the same, from whatever address, interface or core: see [`super::ledger`].
+//! The order of AoE's commands that change the same, from whatever address, interface or core: see [`crate::ledger`].
 //!
 //! An initiator is in no hurry for a command that is late, since its copy was answered or it will come again: it gets no
 //! answer. Commands that wait hold no claim, so none waits for another that waits.
 
-use super::ledger::{Claim, Held};
 use crate::core::task::{State, Task};
 use crate::core::{Core, Key};
+use crate::ledger::{Claim, Held};
 use crate::message::Message;
 use proto::aoe::target::Change;
 use proto::services::TaskId;

@@ -1,5 +1,9 @@
 //! Units that come and go while their neighbours serve.
 
+mod drained;
+mod port_groups;
+mod while_serving;
+
 use crate::core::Core;
 use crate::core::connection::{Connection, Phase};
 use crate::daemon::{ChangeError, NotSaved, share};

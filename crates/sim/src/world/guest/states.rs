@@ -18,18 +18,18 @@ pub(super) const REPORT_BYTES: u32 = 64;
 
 /// A command of the guest that is about states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(super) enum GroupCommand {
     /// SET TARGET PORT GROUPS.
     Set(AccessState),
     /// REPORT TARGET PORT GROUPS.
     Report,
 }
 
-impl Order {
+impl GroupCommand {
     pub(super) fn cdb(self) -> Cdb {
         match self {
-            Order::Set(_) => SetTargetPortGroups::new(LIST_BYTES).to_cdb(),
-            Order::Report => ReportTargetPortGroups::new(REPORT_BYTES).to_cdb(),
+            GroupCommand::Set(_) => SetTargetPortGroups::new(LIST_BYTES).to_cdb(),
+            GroupCommand::Report => ReportTargetPortGroups::new(REPORT_BYTES).to_cdb(),
         }
     }
 }
@@ -97,7 +97,7 @@ impl States {
     /// A command about states has ended, with this sense data, while no change of the configuration was under way.
     pub(super) fn ended(
         &mut self,
-        order: Order,
+        order: GroupCommand,
         status: u8,
         key: Option<SenseKey>,
         code: u16,
@@ -105,7 +105,7 @@ impl States {
         let is_refused = status == CHECK_CONDITION && key != Some(SenseKey::AbortedCommand);
         let is_undone = is_refused || matches!(status, BUSY | TASK_SET_FULL);
         let before = self.state;
-        if let Order::Set(state) = order {
+        if let GroupCommand::Set(state) = order {
             match status {
                 GOOD => self.end(before.map(|_| state)),
                 _ if is_undone => self.end(before),
@@ -118,14 +118,18 @@ impl States {
         };
         let unsettable = [code::INVALID_FIELD_IN_PARAMETER_LIST, code::INVALID_FIELD_IN_CDB];
         match (status, order) {
-            (GOOD, Order::Set(state)) if !may_be_set(state) => Err("a state is set that may not be".into()),
+            (GOOD, GroupCommand::Set(state)) if !may_be_set(state) => {
+                Err("a state is set that may not be".into())
+            }
             (GOOD | BUSY | TASK_SET_FULL, _) => Ok(()),
-            (CHECK_CONDITION, Order::Set(state)) if unsettable.contains(&code) => match may_be_set(state) {
-                true => Err("a state is not set that may be".into()),
-                false => Ok(()),
-            },
-            (CHECK_CONDITION, Order::Set(_)) if code == WRITE_PROTECTED => Ok(()),
-            (CHECK_CONDITION, Order::Set(_)) if INACTIVE.contains(&code) => match before {
+            (CHECK_CONDITION, GroupCommand::Set(state)) if unsettable.contains(&code) => {
+                match may_be_set(state) {
+                    true => Err("a state is not set that may be".into()),
+                    false => Ok(()),
+                }
+            }
+            (CHECK_CONDITION, GroupCommand::Set(_)) if code == WRITE_PROTECTED => Ok(()),
+            (CHECK_CONDITION, GroupCommand::Set(_)) if INACTIVE.contains(&code) => match before {
                 Some(AccessState::Transitioning) | None => Ok(()),
                 Some(state) => Err(format!("a port that is {} does not set a state", state.name())),
             },

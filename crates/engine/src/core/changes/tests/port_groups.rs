@@ -1,6 +1,6 @@
 //! Target port groups that are in another asymmetric access state: by the configuration, or by SET TARGET PORT GROUPS.
 
-use super::tests::unended;
+use super::unended;
 use crate::testing::daemon::Url;
 use crate::testing::initiator::{Initiator, Login, Pdu, Response, write_cdb};
 use crate::testing::{HeldStore, Slow, serve};

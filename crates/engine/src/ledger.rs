@@ -101,7 +101,7 @@ impl Entry {
 
 /// The right to change some blocks, until [`Ledger::end`].
 #[derive(Clone, Copy, Debug)]
-pub(in crate::core) struct Claim {
+pub(crate) struct Claim {
     received_at: Stamp,
     /// Buckets and ways in them.
     entries: [(u16, u8); PIECES_MAX],
@@ -116,7 +116,7 @@ impl Claim {
 
 /// Why there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::core) enum Held {
+pub(crate) enum Held {
     /// Another change of its blocks has begun, and lasts until its [`Ledger::end`].
     Busy,
     /// A newer one has ended.
@@ -133,7 +133,7 @@ impl Ledger {
     }
 
     /// Begins a change of these blocks, that came in then, if nothing is in its way.
-    pub(in crate::core) fn begin(
+    pub(crate) fn begin(
         &self,
         blocks: &Range<u64>,
         received_at: Stamp,
@@ -150,7 +150,7 @@ impl Ledger {
     }
 
     /// The change has ended, well or not. Whether somebody waits for that.
-    pub(in crate::core) fn end(&self, claim: &Claim) -> bool {
+    pub(crate) fn end(&self, claim: &Claim) -> bool {
         let mut is_awaited = false;
         for (bucket, way) in claim.entries() {
             let entry = &self.0[bucket].changes[way];
