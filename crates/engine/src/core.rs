@@ -236,13 +236,17 @@ impl<I: Io> Core<I> {
             self.ethernet.next_interface_check(self.next_tick).map(|look| look.max(next))
         };
         let timer = timer.map(until);
-        let Some(due) = self.lines.due() else { return self.poller.wait(now, timer) };
+        let Some(due) = self.lines.due() else { return self.idle(now, timer) };
         let nap = due.since(now).max(lines::NAP);
-        if due <= now {
-            Wait::No
-        } else {
-            self.poller.wait(now, Some(timer.map_or(nap, |timer| timer.min(nap))))
-        }
+        if due <= now { Wait::No } else { self.idle(now, Some(timer.map_or(nap, |timer| timer.min(nap)))) }
+    }
+
+    fn idle(&mut self, now: Time, timer: Option<Duration>) -> Wait {
+        let wait = self.poller.wait(now, timer);
+        let waits_for_threads = wait == Wait::No
+            && self.tasks.len() > 0
+            && self.units.iter().any(|unit| unit.lane.waits_for_threads());
+        if waits_for_threads { self.poller.wait_for_threads(now, timer) } else { wait }
     }
 
     /// One turn: completions, messages, then everything that became ready goes out together. What most turns have none of is kept

@@ -78,6 +78,15 @@ impl Poller {
         wait
     }
 
+    /// The same where a spin would keep the processor from threads that do what the core waits for.
+    pub fn wait_for_threads(&mut self, now: Time, timers: Option<Duration>) -> Wait {
+        if self.mode == Poll::Adaptive && !self.hurry {
+            self.spins = false;
+            return timers.map_or(Wait::Forever, Wait::AtMost);
+        }
+        self.wait(now, timers)
+    }
+
     fn choose(&self, now: Time, timers: Option<Duration>) -> Wait {
         if self.hurry {
             return Wait::AtMost(Duration::from_micros(100));
@@ -156,6 +165,7 @@ mod tests {
             poller.turned(now, Work::Other);
         }
         assert_eq!(poller.wait(now, None), Wait::No);
+        assert_eq!(poller.wait_for_threads(now, None), Wait::Forever);
         let later = now.after(Duration::from_millis(1));
         let timer = Duration::from_millis(250);
         assert_eq!(poller.wait(later, Some(timer)), Wait::AtMost(timer));
@@ -219,5 +229,6 @@ mod tests {
     fn never_sleeps_and_always_spins() {
         assert_eq!(Poller::new(Poll::Never).wait(Time(0), None), Wait::Forever);
         assert_eq!(Poller::new(Poll::Always).wait(Time(0), None), Wait::No);
+        assert_eq!(Poller::new(Poll::Always).wait_for_threads(Time(0), None), Wait::No);
     }
 }

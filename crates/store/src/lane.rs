@@ -207,6 +207,11 @@ pub trait Lane<I: Io> {
         false
     }
 
+    /// Whether threads of this process do what it has under way: a core that spins would keep the processor from them.
+    fn waits_for_threads(&self) -> bool {
+        false
+    }
+
     /// Bytes of memory that the system clears for this operation before the store writes to them: who submits it waits for
     /// that as well.
     fn fresh_bytes(&self, _op: &Op) -> u64 {

@@ -170,6 +170,10 @@ impl<I: Io> Lane<I> for LateLane<I> {
         self.lane().cancel(io, id);
     }
 
+    fn waits_for_threads(&self) -> bool {
+        self.lane.as_ref().is_some_and(|lane| lane.waits_for_threads())
+    }
+
     fn wants_ticks(&self) -> bool {
         self.lane.as_ref().is_some_and(|lane| lane.wants_ticks())
     }

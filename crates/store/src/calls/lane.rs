@@ -499,6 +499,10 @@ impl<I: Io, M: Medium> Lane<I> for CallLane<M> {
         }
     }
 
+    fn waits_for_threads(&self) -> bool {
+        self.out > 0
+    }
+
     fn wants_ticks(&self) -> bool {
         self.flights.len() > self.free.len()
     }

@@ -109,6 +109,22 @@ mod soak {
     }
 
     #[test]
+    fn a_lane_waits_for_threads_while_librbd_has_calls_of_it() {
+        let ceph = Ceph::start();
+        ceph.create("disk", 8 * MIB);
+        let mut guest = rig(&open(&ceph, "disk"));
+        guest.write(0, &BLOCK).expect("a write");
+        assert!(!guest.lane.waits_for_threads());
+        ceph.signal_osd("STOP");
+        let into = guest.room(0, BLOCK.len());
+        guest.start(&Op::Read { offset: 0, into });
+        assert!(guest.lane.waits_for_threads());
+        ceph.signal_osd("CONT");
+        guest.settle();
+        assert!(!guest.lane.waits_for_threads());
+    }
+
+    #[test]
     fn what_is_allocated_is_found_object_by_object_also_in_a_parent() {
         let ceph = Ceph::start();
         ceph.create("disk", 512 * MIB);
