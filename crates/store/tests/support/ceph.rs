@@ -204,6 +204,8 @@ mon data avail crit = 0
 osd data = {folder}/osd.0
 osd objectstore = {store}
 memstore device bytes = 1073741824
+# Else each small write copies its object.
+memstore page set = true
 bluestore block size = 2147483648
 bluefs allocator = avl
 osd memory target = 939524096

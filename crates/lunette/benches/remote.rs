@@ -1,0 +1,249 @@
+//! Images on Ceph and exports of NBD servers through the daemon, beside fio's own engines for them and Debian's tgt-rbd, 4K with 32 in
+//! flight: `cargo bench --package lunette --bench remote`. All of a round run right after each other, and ratios are those of a round:
+//! what else the machine does hits each of them. Needs fio and tgt-rbd.
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use reactor::cpu;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode};
+use std::time::Duration;
+use support::ceph::{Ceph, POOL};
+use support::daemon::Daemon;
+use support::nbd::NbdServer;
+use support::tools::{must, run, spawn, tool};
+use support::wait_until;
+use tempfile::TempDir;
+
+const ROUNDS: usize = 5;
+const SECONDS: &str = "3";
+const BYTES: u64 = 192 << 20;
+const PATTERNS: [&str; 2] = ["randread", "randwrite"];
+/// Of fio's engine on the same machine, and of tgt-rbd.
+const FIO_MIN: f64 = 0.9;
+const TGT_MIN: f64 = 2.0;
+const TGT_TARGET: &str = "iqn.2026-11.io.lunette:tgt";
+
+/// What one way made of a pattern in one round.
+#[derive(Clone, Copy)]
+struct Sample {
+    iops: f64,
+    /// Processor time of an operation, of what has the store: fio, our own load generator, or the target.
+    us: f64,
+}
+
+/// What is measured by its name.
+type Way<'a> = (&'a str, Box<dyn Fn(&str) -> Sample + 'a>);
+
+fn main() -> ExitCode {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let images = images(&folder);
+    let exports = exports(&folder);
+    if images && exports { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Whether the goals for images on Ceph are reached.
+fn images(folder: &TempDir) -> bool {
+    let ceph = Ceph::start();
+    let conf = ceph.conf();
+    // As the daemon has it, whatever else is asked of librbd.
+    let text = fs::read_to_string(&conf).expect("its configuration") + "[client]\nrbd cache = false\n";
+    fs::write(&conf, text).expect("written");
+    for image in ["local", "a", "b", "tgt"] {
+        ceph.create(image, BYTES);
+        fill(&["--ioengine=rbd", "--clientname=admin", &pool(), &format!("--rbdname={image}")], &conf);
+    }
+    let [one, other] = [("a", 1), ("b", 2)].map(|(name, group)| gateway(&conf, folder, name, group));
+    let urls = [&one, &other].map(|gateway| gateway.lun(0).to_string());
+    let tgt = Tgt::start(folder, &conf);
+    let fio = ["--ioengine=rbd", "--clientname=admin", &pool(), "--rbdname=local"];
+    let local = format!("rbd:{POOL}/local,conf={conf}");
+    let ways: [Way<'_>; 5] = [
+        ("fio's rbd engine", Box::new(|pattern| by_fio(pattern, &fio, &conf))),
+        ("our load, without a target", Box::new(|pattern| by_us(pattern, &[&local], "32", &[]))),
+        ("one gateway", Box::new(|pattern| by_us(pattern, &[&urls[0]], "32", &[one.pid()]))),
+        (
+            "two gateways, an image each",
+            Box::new(|pattern| by_us(pattern, &[&urls[0], &urls[1]], "16", &[one.pid(), other.pid()])),
+        ),
+        ("tgt-rbd", Box::new(|pattern| by_us(pattern, &[&tgt.url], "32", &[tgt.child.id()]))),
+    ];
+    let are_reached = PATTERNS.map(|pattern| {
+        let samples = measure(pattern, &ways);
+        let gateway = ratio(&samples[2], &samples[4]);
+        println!("{pattern}: one gateway: {gateway:.2} of tgt-rbd");
+        ratio(&samples[2], &samples[0]) >= FIO_MIN && gateway >= TGT_MIN
+    });
+    are_reached == [true; 2]
+}
+
+/// Whether the goal for exports of NBD servers is reached.
+fn exports(folder: &TempDir) -> bool {
+    let image = folder.path().join("image");
+    File::create(&image).and_then(|file| file.set_len(BYTES)).expect("an image");
+    // fio and the daemon have it in turn, and each a connection.
+    let server = NbdServer::qemu(&image, &["--shared=3"]);
+    let url = server.text();
+    let fio = ["--ioengine=nbd", &format!("--uri={url}")];
+    fill(&fio, "");
+    let daemon = Daemon::serve(["--lun", &url]);
+    let lun = daemon.lun(0).to_string();
+    let ways: [Way<'_>; 3] = [
+        ("fio's nbd engine", Box::new(|pattern| by_fio(pattern, &fio, ""))),
+        ("our load, without a target", Box::new(|pattern| by_us(pattern, &[&url], "32", &[]))),
+        ("the daemon", Box::new(|pattern| by_us(pattern, &[&lun], "32", &[daemon.pid()]))),
+    ];
+    let are_reached = PATTERNS.map(|pattern| {
+        let samples = measure(pattern, &ways);
+        ratio(&samples[2], &samples[0]) >= FIO_MIN
+    });
+    are_reached == [true; 2]
+}
+
+/// Each way in turn, round by round; prints and returns what they made of a pattern.
+fn measure(pattern: &str, ways: &[Way<'_>]) -> Vec<Vec<Sample>> {
+    let mut samples = vec![Vec::new(); ways.len()];
+    for _ in 0..ROUNDS {
+        for ((_, way), samples) in ways.iter().zip(&mut samples) {
+            samples.push(way(pattern));
+        }
+    }
+    for ((name, _), of_it) in ways.iter().zip(&samples) {
+        let iops = median(of_it.iter().map(|sample| sample.iops));
+        let us = median(of_it.iter().map(|sample| sample.us));
+        let of_fio = ratio(of_it, &samples[0]);
+        println!("{pattern}: {name}: {iops:.0} IOPS, {of_fio:.2} of fio; {us:.1} us of processor time each");
+    }
+    samples
+}
+
+/// The median of what one way made of another in each round.
+fn ratio(samples: &[Sample], others: &[Sample]) -> f64 {
+    median(samples.iter().zip(others).map(|(sample, other)| sample.iops / other.iops))
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn pool() -> String {
+    format!("--pool={POOL}")
+}
+
+/// fio with an engine, on a cluster of this configuration.
+fn fio(engine: &[&str], conf: &str) -> Command {
+    let mut fio = tool("fio");
+    fio.args(["--name=remote", &format!("--size={BYTES}")]).args(engine).env("CEPH_CONF", conf);
+    fio
+}
+
+/// Writes all of it: reads of what was never written cost less.
+fn fill(engine: &[&str], conf: &str) {
+    must(fio(engine, conf).args(["--rw=write", "--bs=1m", "--iodepth=4"]));
+}
+
+fn by_fio(pattern: &str, engine: &[&str], conf: &str) -> Sample {
+    let mut fio = fio(engine, conf);
+    fio.args(["--bs=4k", "--iodepth=32", "--time_based", "--output-format=json"]);
+    let before = seconds_of_children();
+    let text = must(fio.args([format!("--rw={pattern}"), format!("--runtime={SECONDS}")]));
+    let used = seconds_of_children() - before;
+    let result: Value = serde_json::from_str(&text[text.find('{').expect("JSON")..]).expect("JSON");
+    let job = &result["jobs"][0];
+    let sum = |key: &str| number(&job["read"][key]) + number(&job["write"][key]);
+    Sample { iops: sum("iops"), us: used * 1e6 / sum("total_ios") }
+}
+
+/// Our own load; its processor time is that of these targets, or its own where there are none.
+fn by_us(pattern: &str, targets: &[&str], depth: &str, pids: &[u32]) -> Sample {
+    let of_targets = || pids.iter().map(|pid| cpu::process(*pid).expect("it runs").sum()).sum::<f64>();
+    let used = || if pids.is_empty() { seconds_of_children() } else { of_targets() };
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("result");
+    let mut load = Daemon::command();
+    load.arg("bench").args(targets).args(["--rw", pattern, "--iodepth", depth, "--runtime", SECONDS]);
+    load.args(["--bs", "4K", "--ramp", "0", "--yes"]).arg(format!("--json={}", file.display()));
+    let before = used();
+    must(&mut load);
+    let used = used() - before;
+    let text = fs::read_to_string(&file).expect("a result");
+    let result: Value = serde_json::from_str(&text).expect("JSON");
+    let result = &result["lunette"]["result"];
+    let stream = &result[pattern.trim_start_matches("rand")];
+    Sample { iops: number(&stream["iops"]), us: used * 1e6 / number(&stream["operations"]) }
+}
+
+/// The processor time of what this process has waited for: of programs that have threads of their own.
+fn seconds_of_children() -> f64 {
+    // The kernel counts in hundredths of a second here, whatever its own clock is (proc_pid_stat(5)).
+    let stat = fs::read_to_string("/proc/self/stat").expect("proc");
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(13).take(2);
+    fields.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// A gateway that is the only one of its image.
+fn gateway(conf: &str, folder: &TempDir, name: &str, group: u16) -> Daemon {
+    let text = format!(
+        "admin = \"none\"\n[cluster]\nname = \"c\"\ngateway = \"{name}\"\npool = \"{POOL}\"\nconf = \"{conf}\"\n\
+         [[portal]]\nlisten = \"127.0.0.1:0\"\ngroup = {group}\n\
+         [[lun]]\nname = \"{name}\"\nrbd = \"{POOL}/{name}\"\nconf = \"{conf}\"\naccess = \"one\"\n\
+         [[target]]\nname = \"iqn.2026-11.io.lunette:{name}\"\n"
+    );
+    let file = folder.path().join(format!("{name}.toml"));
+    fs::write(&file, text).expect("a file");
+    let daemon = Daemon::serve_file(&file);
+    wait_until("it is active", || daemon.log().contains("this gateway is active"));
+    daemon
+}
+
+/// tgtd with an image.
+struct Tgt {
+    child: Child,
+    url: String,
+}
+
+impl Tgt {
+    fn start(folder: &TempDir, conf: &str) -> Tgt {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let portal = listener.local_addr().expect("its address");
+        drop(listener);
+        let socket = folder.path().join("tgt");
+        let log = File::create(folder.path().join("tgt.log")).expect("a file");
+        let mut tgtd = tool("tgtd");
+        tgtd.args(["-f", "--iscsi", &format!("portal={portal}")]).env("TGT_IPC_SOCKET", &socket);
+        let tgt = Tgt { child: spawn(&mut tgtd, &log), url: format!("iscsi://{portal}/{TGT_TARGET}/1") };
+        wait_until("tgtd answers", || {
+            let outcome = run(&mut tgtadm(&socket, &["sys", "--op", "show"]), Duration::from_secs(10));
+            outcome.status.is_some_and(|status| status.success())
+        });
+        let (image, options) = (format!("{POOL}/tgt"), format!("conf={conf};id=admin"));
+        let unit = ["logicalunit", "--op", "new", "--tid", "1", "--lun", "1", "--bstype", "rbd"];
+        must(&mut tgtadm(&socket, &["target", "--op", "new", "--tid", "1", "-T", TGT_TARGET]));
+        must(tgtadm(&socket, &unit).args(["--backing-store", &image, "--bsopts", &options]));
+        must(&mut tgtadm(&socket, &["target", "--op", "bind", "--tid", "1", "-I", "ALL"]));
+        tgt
+    }
+}
+
+impl Drop for Tgt {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn tgtadm(socket: &Path, arguments: &[&str]) -> Command {
+    let mut tgtadm = tool("tgtadm");
+    tgtadm.env("TGT_IPC_SOCKET", socket).args(["--lld", "iscsi", "--mode"]).args(arguments);
+    tgtadm
+}
