@@ -1,16 +1,17 @@
 //! Everything that continuous integration checks, in steps (`cargo xtask test`), and what takes longer than developers
 //! wait for (`cargo xtask soak`).
 
-use crate::command::{
-    RELEASE, Result, build_lunette, built_by, cargo, command, describe, exists, lunette, root, succeed,
-};
+mod beside;
+mod times;
+
+use crate::command::{RELEASE, Result, build_lunette, cargo, describe, exists, lunette, succeed};
 use crate::vm::Played;
 use crate::{deb, fuzz, instructions, package, packages, sim, suite, tidy, vm};
+use beside::{Beside, Simulation};
 use clap::ValueEnum;
-use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Read as _};
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::io::{BufRead, BufReader};
+use std::process::Command;
+use times::{Clock, Took};
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -27,6 +28,9 @@ pub(crate) struct Options {
     /// Write how long each step took into CONTRIBUTING.md.
     #[arg(long, conflicts_with = "only")]
     record: bool,
+    /// Set for the process that runs steps beside others, and ends with the one that started it.
+    #[arg(long, hide = true)]
+    beside: bool,
 }
 
 /// Options of `cargo xtask soak`.
@@ -54,13 +58,19 @@ enum Step {
     Tests,
     /// Fuzz targets, briefly.
     Fuzz,
+    /// Kernel and root of the virtual machine.
+    Rig,
     /// Instructions per command, of the engine as it is released.
     Instructions,
     /// Each of Linux's own initiators in a virtual machine, and one outage.
     Vm,
-    /// Whole cores in a simulated world, from fresh seeds; it runs beside the steps after `fuzz`.
+    /// Whole cores in a simulated world, from fresh seeds, beside the two steps before.
     Sim,
 }
+
+/// What has its own process beside `build` and `tests`. Both wait often, for one long unit of the compiler or for time to pass; those of
+/// these steps that need what `build` makes come last.
+const BESIDE: [Step; 5] = [Step::Fuzz, Step::Rig, Step::Instructions, Step::Vm, Step::Sim];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Soak {
@@ -106,68 +116,60 @@ const POLL_TESTS: [&str; 3] = [
 
 /// Runs the chosen steps, all of them by default, up to the first that fails.
 pub(crate) fn run(options: &Options) -> Result {
-    let mut simulation = None;
-    let times = run_steps(&options.only, |step, summary| run_step(step, options, &mut simulation, summary))?;
+    if options.beside {
+        beside::end_with_the_other();
+    }
+    let clock = Clock::start();
+    let (mut simulation, mut beside) = (None, None);
+    let (mut summary, mut times) = run_steps(
+        |step| is_chosen(step, options),
+        |step, summary| {
+            if step == Step::Build && options.only.is_empty() {
+                beside = Some(Beside::start(&BESIDE, options)?);
+            }
+            run_step(step, options, &mut simulation, summary)
+        },
+    )?;
+    if let Some(beside) = beside {
+        beside.finish(&mut summary, &mut times)?;
+    }
+    let all = times::sum_up(&summary, clock);
     if options.record {
-        record(&times)?;
+        times::record(&times, &all)?;
     }
-    let worked = in_all(&times).worked;
-    if worked > MINUTES_MAX * 60 * CORES {
-        return Err(format!(
-            "{worked} s of processor time are more than {MINUTES_MAX} minutes of {CORES} cores: find out which step has grown"
-        ));
-    }
-    Ok(())
+    all.check(MINUTES_MAX * 60 * CORES)
 }
 
 /// The same with the steps that take longer.
 pub(crate) fn soak(options: &SoakOptions) -> Result {
-    run_steps(&options.only, |step, summary| soak_step(step, options, summary)).map(|_| ())
+    let clock = Clock::start();
+    let is_chosen = |step| options.only.is_empty() || options.only.contains(&step);
+    let (summary, _) = run_steps(is_chosen, |step, summary| soak_step(step, options, summary))?;
+    times::sum_up(&summary, clock);
+    Ok(())
 }
 
-/// What a step took, in seconds.
-struct Took {
-    name: String,
-    seconds: u64,
-    /// Of processor time, its programs' included.
-    worked: u64,
+fn is_chosen(step: Step, options: &Options) -> bool {
+    if options.only.is_empty() { !BESIDE.contains(&step) } else { options.only.contains(&step) }
 }
 
-/// The processor time of this process, and of all that it has waited for, in seconds.
-fn processor_seconds() -> u64 {
-    // The kernel counts in hundredths of a second here, whatever its own clock is (proc_pid_stat(5)).
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(4);
-    fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>() / 100
-}
-
-/// Runs steps, and returns what each took.
-fn run_steps<S: ValueEnum + PartialEq + Copy>(
-    only: &[S],
+/// Runs steps; returns the lines that sum up, and what each took.
+fn run_steps<S: ValueEnum + Copy>(
+    is_chosen: impl Fn(S) -> bool,
     mut run: impl FnMut(S, &mut Vec<String>) -> Result,
-) -> Result<Vec<Took>> {
+) -> Result<(Vec<String>, Vec<Took>)> {
     let (mut summary, mut times) = (Vec::new(), Vec::new());
-    let now = || (Instant::now(), processor_seconds());
-    let mut time = |name: String, (start, worked): (Instant, u64)| {
-        let took = Took { name, seconds: start.elapsed().as_secs(), worked: processor_seconds() - worked };
-        println!("== {}: {} s, {} of processor time", took.name, took.seconds, took.worked);
-        times.push(took);
-    };
-    let start = now();
+    let clock = Clock::start();
     packages::ensure()?;
-    time("packages".into(), start);
-    for &step in S::value_variants().iter().filter(|step| only.is_empty() || only.contains(step)) {
+    times.push(clock.stop("packages"));
+    for &step in S::value_variants().iter().filter(|step| is_chosen(**step)) {
         let name = step.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
         println!("== {name}");
-        let start = now();
+        let clock = Clock::start();
         run(step, &mut summary)?;
-        time(name, start);
+        times.push(clock.stop(&name));
     }
-    // Last, because that is where people and machines look for it.
-    summary.iter().for_each(|line| println!("{line}"));
-    let all = in_all(&times);
-    println!("in all: {} min {} s, {} s of processor time", all.seconds / 60, all.seconds % 60, all.worked);
-    Ok(times)
+    Ok((summary, times))
 }
 
 fn run_step(
@@ -197,48 +199,13 @@ fn run_step(
             }
             instructions::run(&instructions::Options::default())
         }
+        Step::Rig => packages::ensure_for_vm().and_then(|()| vm::prepare()),
         Step::Vm => play(Played::Test),
         Step::Sim => match simulation.take() {
             Some(simulation) => simulation,
             None => Simulation::start(options.sim_minutes)?,
         }
         .finish(summary),
-    }
-}
-
-/// The simulator while it runs: ended with what has started it.
-struct Simulation(Child);
-
-impl Simulation {
-    /// Starts it on the engine that is built to count its instructions. Its own tests have overflow checks.
-    fn start(minutes: f64) -> Result<Simulation> {
-        let build = ["build", "--locked", "--release", "--package", "engine", "--package", "sim", "--bins"];
-        succeed(cargo().args(build))?;
-        let mut simulator = command(built_by(RELEASE, "sim"));
-        simulator.args(["--minutes", &minutes.to_string()]).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let child = simulator.spawn().map_err(|error| format!("the simulator cannot be started: {error}"))?;
-        Ok(Simulation(child))
-    }
-
-    fn finish(mut self, summary: &mut Vec<String>) -> Result {
-        let mut said = String::new();
-        let stdout = self.0.stdout.take().ok_or("the simulator has been waited for")?;
-        BufReader::new(stdout).read_to_string(&mut said).map_err(|error| error.to_string())?;
-        print!("{said}");
-        let status = self.0.wait().map_err(|error| error.to_string())?;
-        if !status.success() {
-            return Err(format!("the simulator found a fault ({status}): its seed is above"));
-        }
-        summary.extend(said.lines().last().map(|line| format!("simulation: {line}")));
-        Ok(())
-    }
-}
-
-impl Drop for Simulation {
-    fn drop(&mut self) {
-        // Both fail when it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -281,29 +248,6 @@ fn soak_step(step: Soak, options: &SoakOptions, summary: &mut Vec<String>) -> Re
 
 fn play(player: Played) -> Result {
     packages::ensure_for_vm().and_then(|()| vm::run(&vm::Options::of(player)))
-}
-
-fn in_all(times: &[Took]) -> Took {
-    let sum = |part: fn(&Took) -> u64| times.iter().map(part).sum();
-    Took { name: "in all".into(), seconds: sum(|time| time.seconds), worked: sum(|time| time.worked) }
-}
-
-/// The lines around the table in CONTRIBUTING.md.
-const TABLE: [&str; 2] = ["<!-- times -->\n", "<!-- /times -->"];
-
-/// Writes the table of times.
-fn record(times: &[Took]) -> Result {
-    let path = root().join("CONTRIBUTING.md");
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let parts =
-        text.split_once(TABLE[0]).and_then(|(before, rest)| Some((before, rest.split_once(TABLE[1])?.1)));
-    let (before, after) = parts.ok_or("CONTRIBUTING.md: the lines around the table of times are missing")?;
-    let mut table = String::from("| step | seconds | of processor time |\n|---|---:|---:|\n");
-    for Took { name, seconds, worked } in times.iter().chain([&in_all(times)]) {
-        let _ = writeln!(table, "| {name} | {seconds} | {worked} |");
-    }
-    let text = format!("{before}{}{table}{}{after}", TABLE[0], TABLE[1]);
-    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Tests at a time: they wait more than they work (with 6 a core in place of 3, the command's tests took 80 s for 126).

@@ -63,10 +63,7 @@ pub(crate) fn run(options: &Options) -> Result {
     if options.inside {
         return options.scenarios.iter().try_for_each(|scenario| inside(scenario, &options.profile));
     }
-    let fault = |error: io::Error| format!("{FOLDER}: {error}");
-    fs::create_dir_all(folder()).map_err(fault)?;
-    let lock = File::create(folder().join("lock")).map_err(fault)?;
-    lock.try_lock().map_err(|_| format!("{FOLDER}: another `cargo xtask vm` is at work here"))?;
+    let _lock = lock()?;
     let tun = File::options().read(true).write(true).open("/dev/net/tun");
     tun.map_err(|error| format!("/dev/net/tun: {error} (the guest's network needs a tap)"))?;
     if options.profile == TESTS {
@@ -74,9 +71,7 @@ pub(crate) fn run(options: &Options) -> Result {
     } else {
         build_lunette(&options.profile)?;
     }
-    let start = Instant::now();
     rig::ensure()?;
-    println!("virtual machine: ready after {} s", start.elapsed().as_secs());
     let scenarios = match options.scenarios.as_slice() {
         [] => Options::of(Played::Soak).scenarios,
         chosen => chosen.to_vec(),
@@ -96,6 +91,21 @@ pub(crate) fn run(options: &Options) -> Result {
     });
     println!("{} passed, {} failed", scenarios.len() - failed.len(), failed.len());
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+}
+
+/// Makes kernel and root, so that what is played next finds them.
+pub(crate) fn prepare() -> Result {
+    let _lock = lock()?;
+    rig::ensure()
+}
+
+/// Held by whoever uses the folder.
+fn lock() -> Result<File> {
+    let fault = |error: io::Error| format!("{FOLDER}: {error}");
+    fs::create_dir_all(folder()).map_err(fault)?;
+    let lock = File::create(folder().join("lock")).map_err(fault)?;
+    lock.try_lock().map_err(|_| format!("{FOLDER}: another `cargo xtask vm` is at work here"))?;
+    Ok(lock)
 }
 
 fn next(queue: &Mutex<std::slice::Iter<'_, &'static Scenario>>) -> Option<&'static Scenario> {

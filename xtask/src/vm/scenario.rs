@@ -46,24 +46,28 @@ const SCENARIOS: &[Scenario] = &[
         serve: &["--srp", "192.0.2.3:3260", "--srp-guid", "024c750000000001"],
         ..scenario("multipath", include_str!("../../vm/multipath.sh"))
     },
-    // Linux's iSCSI initiator: a file system is made, filled, checked and read again.
-    scenario("iscsi_tcp", include_str!("../../vm/iscsi_tcp.sh")).tested(),
-    // iSER over siw: the same, and the data is read over TCP then.
-    scenario("iser", include_str!("../../vm/iser.sh")).tested(),
-    // SRP over siw, with data inside commands: the same, and the data is read over TCP then.
-    scenario("srp", include_str!("../../vm/srp.sh")).srp().tested(),
+    // Each of Linux's initiators, one after the other (iSCSI, iSER and SRP over siw, AoE): a file system is made, filled and checked,
+    // and the next one reads it. Then the daemon is killed under a load that verifies what it reads, and started again.
+    Scenario {
+        serve: &["--srp", "192.0.2.1:3260", "--srp-guid", "024c750000000001", "--aoe", "tap0"],
+        lun: ",aoe=1.1",
+        played: Played::Test,
+        limit: Duration::from_secs(600),
+        ..scenario("initiators", include_str!("../../vm/initiators.sh"))
+    },
     // SRP without data inside commands.
     scenario("srp_reads", include_str!("../../vm/srp_reads.sh")).srp(),
-    // The daemon is killed under a load that verifies what it reads, and started again.
-    scenario("outage", include_str!("../../vm/outage.sh")).tested(),
-    // The same over iSER.
+    // The daemon is killed under a load over iSER, and started again.
     scenario("iser_outage", include_str!("../../vm/iser_outage.sh")),
     // The same over SRP.
     scenario("srp_outage", include_str!("../../vm/srp_outage.sh")).srp(),
-    // Linux's AoE initiator: a file system is made, filled and checked, and the data is read over TCP then.
-    scenario("aoe", include_str!("../../vm/aoe.sh")).aoe(1500).tested(),
-    // The same with jumbo frames, but read over AoE again; then the daemon is killed under a load, and started again.
-    scenario("aoe_jumbo", include_str!("../../vm/aoe_jumbo.sh")).aoe(9000),
+    // AoE in jumbo frames: a file system is made, filled and read again; then the daemon is killed under a load, and started again.
+    Scenario {
+        serve: &["--aoe", "tap0"],
+        lun: ",aoe=1.1",
+        mtu: 9000,
+        ..scenario("aoe_jumbo", include_str!("../../vm/aoe_jumbo.sh"))
+    },
     // The daemon in the guest: LUNs come and grow, and thin ones reach their limits, under Linux's iSCSI initiator and sg3_utils.
     verbs::LIVE,
     // The daemon in the guest, with two portals as paths of different worth: dm-multipath with ALUA follows their states, by the
@@ -132,18 +136,9 @@ impl Scenario {
         })
     }
 
-    const fn tested(self) -> Scenario {
-        Scenario { played: Played::Test, ..self }
-    }
-
     /// SRP on the portal of iSCSI and iSER. The name is also in `guest.sh`.
     const fn srp(self) -> Scenario {
         Scenario { serve: &["--srp", "192.0.2.1:3260", "--srp-guid", "024c750000000001"], ..self }
-    }
-
-    /// AoE, too, on a network with this MTU. The address is also in `guest.sh`.
-    const fn aoe(self, mtu: u16) -> Scenario {
-        Scenario { serve: &["--aoe", "tap0"], lun: ",aoe=1.1", mtu, ..self }
     }
 }
 

@@ -12,15 +12,33 @@ said() {
 }
 
 network
-modules sd_mod ext4 aoe iscsi_tcp
+siw
+modules sd_mod ext4 iscsi_tcp ib_iser ib_srp aoe
+
+iscsi_login default
+fill
+iscsi_logout
+
+iscsi_login iser
+read_again
+fill
+iscsi_logout
+
+srp_login
+read_again
+fill
+srp_logout
+
 aoe_login
+read_again
+fill
 # The driver answers one of its questions; hdparm ends as if it had failed.
 step "hdparm -i $disk"
 hdparm -i $disk >/tmp/said || true
 cat /tmp/said
 said 'Model=LUNETTE Virtual Disk, ' 'LBAsects=524288$' 'WriteCache=enabled'
 serial=$(sed -n 's/.*SerialNo=//p' /tmp/said)
-fill
+
 iscsi_login default
 asks smartctl -d sat -x "$disk"
 said 'Model: *LUNETTE Virtual Disk$' "Serial Number: *$serial$" 'Capacity: *268,435,456 bytes' \
@@ -35,4 +53,5 @@ said 'Model Number: *LUNETTE Virtual Disk' "Serial Number: *$serial" 'LBA48  use
 asks hdparm -C "$disk"
 said 'active/idle'
 read_again
+outage 'detected conn error' 2
 iscsi_logout

@@ -1,0 +1,104 @@
+//! What steps take.
+
+use crate::command::{Result, root};
+use std::fmt::Write as _;
+use std::time::Instant;
+
+/// What a step took, in seconds.
+pub(super) struct Took {
+    name: String,
+    seconds: u64,
+    /// Of processor time, its programs' included.
+    worked: u64,
+}
+
+impl Took {
+    /// What [`Clock::stop`] has printed, from a line of it.
+    pub(super) fn parse(line: &str) -> Option<Took> {
+        let (name, times) = line.strip_prefix("== ")?.split_once(": ")?;
+        let (seconds, worked) = times.strip_suffix(" of processor time")?.split_once(" s, ")?;
+        Some(Took { name: name.into(), seconds: seconds.parse().ok()?, worked: worked.parse().ok()? })
+    }
+
+    /// Whether that was not too much work.
+    pub(super) fn check(&self, most: u64) -> Result {
+        if self.worked <= most {
+            return Ok(());
+        }
+        let worked = self.worked;
+        Err(format!("{worked} s of processor time are more than {most}: find out which step has grown"))
+    }
+}
+
+/// What has begun.
+pub(super) struct Clock {
+    start: Instant,
+    worked: u64,
+}
+
+impl Clock {
+    pub(super) fn start() -> Clock {
+        Clock { start: Instant::now(), worked: processor_seconds() }
+    }
+
+    /// Prints what a step took.
+    pub(super) fn stop(&self, name: &str) -> Took {
+        let took = self.read(name);
+        println!("== {}: {} s, {} of processor time", took.name, took.seconds, took.worked);
+        took
+    }
+
+    fn read(&self, name: &str) -> Took {
+        let seconds = self.start.elapsed().as_secs();
+        Took { name: name.into(), seconds, worked: processor_seconds() - self.worked }
+    }
+}
+
+/// The processor time of this process, and of all that it has waited for, in seconds.
+fn processor_seconds() -> u64 {
+    // The kernel counts in hundredths of a second here, whatever its own clock is (proc_pid_stat(5)).
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(4);
+    fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>() / 100
+}
+
+/// Prints the lines that sum up, and what all took. Last, because that is where people and machines look for it.
+pub(super) fn sum_up(summary: &[String], clock: Clock) -> Took {
+    summary.iter().for_each(|line| println!("{line}"));
+    let all = clock.read("in all");
+    println!("in all: {} min {} s, {} s of processor time", all.seconds / 60, all.seconds % 60, all.worked);
+    all
+}
+
+/// The lines around the table in CONTRIBUTING.md.
+const TABLE: [&str; 2] = ["<!-- times -->\n", "<!-- /times -->"];
+
+/// Writes the table of times.
+pub(super) fn record(times: &[Took], all: &Took) -> Result {
+    let path = root().join("CONTRIBUTING.md");
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let parts =
+        text.split_once(TABLE[0]).and_then(|(before, rest)| Some((before, rest.split_once(TABLE[1])?.1)));
+    let (before, after) = parts.ok_or("CONTRIBUTING.md: the lines around the table of times are missing")?;
+    let mut table = String::from("| step | seconds | of processor time |\n|---|---:|---:|\n");
+    for Took { name, seconds, worked } in times.iter().chain([all]) {
+        let _ = writeln!(table, "| {name} | {seconds} | {worked} |");
+    }
+    let text = format!("{before}{}{table}{}{after}", TABLE[0], TABLE[1]);
+    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_step_took_is_read_from_its_line() {
+        let took = Took::parse("== fuzz: 68 s, 67 of processor time").unwrap();
+        assert_eq!((took.name.as_str(), took.seconds, took.worked), ("fuzz", 68, 67));
+        assert!(took.check(67).is_ok() && took.check(66).unwrap_err().contains("67 s"));
+        for line in ["== fuzz", "== aoe: passed after 51 s", "== a: b s, 1 of processor time"] {
+            assert!(Took::parse(line).is_none(), "{line}");
+        }
+    }
+}
