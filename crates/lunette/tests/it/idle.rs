@@ -16,7 +16,7 @@ const COUNTS: &str = "LUNETTE_TEST_IDLE";
 
 #[test]
 fn an_idle_session_costs_less_than_16_kib() {
-    cost_little("idle::an_idle_session_costs_less_than_16_kib", 2000);
+    cost_little("idle::an_idle_session_costs_less_than_16_kib", 1000);
 }
 
 /// Takes half a minute: `cargo xtask soak` runs it.
