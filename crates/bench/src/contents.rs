@@ -16,7 +16,7 @@ const SPOT_BYTES: u64 = 4 << 10;
 /// How long one read may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What was found in words; `None`: both ends and 62 places between them read as zeros.
+/// What was found, as text; `None`: both ends and 62 places between them read as zeros.
 ///
 /// # Errors
 /// When the target cannot be read, with the reason.

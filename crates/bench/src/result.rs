@@ -35,7 +35,7 @@ pub struct RunResult {
     pub series: Vec<Sample>,
     /// Blocks that were not what they should be; `None` without `verify`.
     pub verify: Option<VerifyCounts>,
-    /// The first errors in words, at most 16.
+    /// The first error messages, at most 16.
     pub first_errors: Vec<String>,
 }
 

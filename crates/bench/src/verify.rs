@@ -354,7 +354,7 @@ struct Seen {
 }
 
 impl Check<'_> {
-    /// Looks at the next piece: whole units.
+    /// Checks the next piece: whole units.
     pub fn add(&mut self, bytes: &[u8]) {
         if self.reading.newest == 0 {
             return;

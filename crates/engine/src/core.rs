@@ -396,7 +396,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// An operation has failed: what its store may have lost is recorded, so that it is known after a kill as well.
+    /// An operation has failed: what its store may have lost is recorded, so that it is known also after a kill.
     fn keep_losses(&mut self) {
         for unit in self.units.iter_mut() {
             if unit.keeps_losses && unit.lane.losses() > 0 {

@@ -97,7 +97,7 @@ pub enum Refusal {
     Authorization,
     /// There is no such target.
     NotFound,
-    /// There is no room for it.
+    /// Nothing is free for it.
     NoRoom,
     /// It requested something else that is not possible.
     InitiatorError,

@@ -19,7 +19,7 @@ use wire::scsi::AccessState;
 /// How often it is checked whether the image's client was shut out.
 const GLANCE: Duration = Duration::from_millis(250);
 
-/// How long others may take to notice that they may claim a unit; they look by themselves, too.
+/// How long others may take to notice that they may claim a unit; they poll, too.
 const NOTICE: Duration = Duration::from_secs(1);
 
 /// How long the end of a daemon waits for a unit to be left to others, beyond the time of a takeover.
@@ -338,7 +338,7 @@ impl Gateway {
         Ok(self.pool.insert(pool).clone())
     }
 
-    /// Is notified of changes that others report; without that it looks in its own time.
+    /// Is notified of changes that others report; without that it polls.
     fn watch(&mut self) {
         let inbox = self.seat.inbox();
         let hint = Box::new(move || _ = inbox.send(GatewayEvent::Noticed));

@@ -11,7 +11,7 @@ const FILE: &str = "srp-guid";
 /// The GUID that was kept, or a new one, which is kept where there is a state directory.
 ///
 /// # Errors
-/// In words with the cure, when it may be there but cannot be read, or cannot be kept.
+/// A message with the fix, when it may be there but cannot be read, or cannot be kept.
 pub(crate) fn find_or_make(state_dir: Option<&Path>) -> Result<u64, String> {
     let Some(dir) = state_dir else {
         let guid = make()?;

@@ -42,7 +42,7 @@ struct Entry {
     received_at: AtomicU64,
 }
 
-/// Blocks, and what becomes of them: all of it changes at once. Zero is nothing.
+/// Blocks, and what happens to them: all of it changes at once. Zero is nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct What(u64);
 
@@ -121,7 +121,7 @@ pub(crate) enum Held {
     Busy,
     /// A newer one has ended.
     Late,
-    /// There is no room for it, or others try it in this moment.
+    /// Nothing is free for it, or others try it in this moment.
     Crowded,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Limit {
     waiting: AtomicU32,
 }
 
-/// What a session has of a limit. Its LUNs share one of their group's limit, so that who has more LUNs has no more of it.
+/// What a session has of a limit. Its LUNs share one of their group's limit, so that a session with more LUNs gets no more of it.
 #[derive(Debug)]
 pub(crate) struct Share {
     limit: Arc<Limit>,
@@ -238,7 +238,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Those of this configuration. What was limited so `before` goes on with what it has let in.
+    /// Those of this configuration. What was limited so `before` continues with what it has let in.
     pub(crate) fn of(config: &Config, before: Option<(&Config, &Limits)>) -> Limits {
         let unchanged_or_new = |of: config::Limits, find: &dyn Fn(&Config, &Limits) -> Option<Arc<Limit>>| {
             let same = before.and_then(|(config, limits)| find(config, limits));

@@ -1,5 +1,5 @@
 //! Connections that nobody vouches for: those that log in, discovery sessions, and those whose session has ended but for its last
-//! word. Each kind is bounded, and a new connection is never turned away for want of room: it replaces another, the oldest
+//! word. Each kind is bounded, and a new connection is never turned away for lack of space: it replaces another, the oldest
 //! of those whose network has the most.
 
 use std::cmp::Reverse;
@@ -98,7 +98,7 @@ impl Logins {
         waiting.parting.add(network, serial, seat, self.max())
     }
 
-    /// Which connection goes when there is a want of descriptors: one that parts, else one that has not begun a login, if a
+    /// Which connection goes when descriptors run out: one that parts, else one that has not begun a login, if a
     /// quarter of those that log in have not, as in [`Waiting::make_room`].
     pub(crate) fn takes_one(&self) -> Option<Evicted> {
         let Waiting { silent, begun, discoveries, parting } = &mut *self.lock();

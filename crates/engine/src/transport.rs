@@ -440,7 +440,7 @@ impl Transport {
         }
     }
 
-    /// Whether the initiator has begun a login, in words that the standard has for it.
+    /// Whether the initiator has begun a login, in the form that the standard has for it.
     pub(crate) fn has_begun(&self) -> bool {
         match self {
             Transport::Opening(_) => false,

@@ -1,4 +1,4 @@
-//! The cores of a target for whoever turns them himself, one at a time, over an [`Io`] of his own: no thread, no clock and no
+//! The cores of a target driven by the caller, one at a time, over its own [`Io`]: no thread, no clock and no
 //! socket but what that is. Nothing in a core knows the difference.
 
 use crate::changes::{Change, Changes, Progress};

@@ -1,5 +1,5 @@
 //! What carries an AoE session: a packet socket that receives the answers to its own requests, and a clock, since what
-//! the network loses must be sent again within milliseconds.
+//! the network loses must be resent within milliseconds.
 
 use proto::aoe::discover::{self, Discovery, Target};
 use proto::aoe::initiator::{Initiator, Outgoing, Source};
@@ -58,7 +58,7 @@ impl Frames {
     /// Opens the interface, in the lane of an earlier session if there was one.
     ///
     /// # Errors
-    /// In words that say what to do.
+    /// A message that says what to do.
     pub(crate) fn open<I: Io>(
         io: &mut I,
         interface: &str,
@@ -221,7 +221,7 @@ impl Clock {
 /// The targets that answer a query to all, on an interface. Blocks.
 ///
 /// # Errors
-/// In words that say what to do.
+/// A message that says what to do.
 pub(super) fn discover(interface: &str) -> io::Result<Vec<Target>> {
     let mut io = Arena::new(DISCOVERY_BYTES).and_then(|arena| Uring::new(arena, Waker::new()?))?;
     let lane = Lane::claim(interface, Uring::random())?;

@@ -1,6 +1,6 @@
 //! A store that is a unit of another target. Each lane is a session of its own with it.
 //!
-//! A target that is lost is waited for, and what was in flight is sent again where that does no harm; after
+//! A target that is lost is waited for, and what was in flight is resent where that does no harm; after
 //! [`RemoteOptions::initiator`]'s `give_up_after` operations fail with [`StoreError::Unavailable`].
 
 mod abandoned_writes;

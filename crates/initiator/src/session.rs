@@ -1,9 +1,9 @@
-//! One session with a target, of one connection at a time. When the connection is lost it is made again, and what was
-//! in flight is sent again where that does no harm. Nothing waits forever: see [`Options::give_up_after`].
+//! One session with a target, of one connection at a time. When the connection is lost it is opened again, and what was
+//! in flight is resent where that does no harm. Nothing waits forever: see [`Options::give_up_after`].
 //!
 //! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5). That a login has
-//! succeeded does not prove that no command of the old one can touch the medium any more: whoever uses the session finds that
-//! out, and says so ([`Session::proven`]). Over AoE no login ends them: while their commands wait they are sent again until they
+//! succeeded does not prove that no command of the old one can touch the medium any more: the user of the session finds that
+//! out, and says so ([`Session::proven`]). Over AoE no login ends them: while their commands wait they are resent until they
 //! are answered, and after that the target may execute them until something proves that they have ended
 //! ([`Session::may_change`]).
 
@@ -54,9 +54,9 @@ pub struct Command {
     pub cookie: u32,
     /// The command.
     pub request: Request,
-    /// Whether it may be executed twice: it is sent again when the connection was lost before its answer came.
+    /// Whether it may be executed twice: it is resent when the connection was lost before its answer came.
     pub repeatable: bool,
-    /// Whether it is sent again while the target is busy or the unit is becoming ready; else it ends with that status.
+    /// Whether it is resent while the target is busy or the unit is becoming ready; else it ends with that status.
     pub patient: bool,
     /// Since when it has waited: [`Options::give_up_after`] counts from here.
     pub since: Time,
@@ -236,7 +236,7 @@ impl Session {
         Session { outage: Outage::new(log.clone()), ..self }
     }
 
-    /// The same, but whoever uses it reports failures: the log has none.
+    /// The same, but the caller reports failures: the log has none.
     pub fn unlogged(mut self) -> Session {
         self.outage.silence();
         self
@@ -253,7 +253,7 @@ impl Session {
         if self.queue.push(command, false) { Ok(()) } else { Err(Refused::Full) }
     }
 
-    /// Gives it a command that goes before all others, and is not sent again on another connection.
+    /// Gives it a command that goes before all others, and is not resent on another connection.
     ///
     /// # Errors
     /// When there are too many commands, or nobody is logged in.
@@ -299,7 +299,7 @@ impl Session {
         self.queue.proven();
     }
 
-    /// The commands with data-out, by their cookies, that the target may execute although they are to be sent again.
+    /// The commands with data-out, by their cookies, that the target may execute although they are to be resent.
     pub fn unsettled(&self) -> impl Iterator<Item = u32> {
         self.queue.unsettled()
     }
@@ -334,7 +334,7 @@ impl Session {
         }
     }
 
-    /// Whether there is, or was, a use for a connection: it is made again, kept alive and answers for the target also
+    /// Whether there is, or was, a use for a connection: it is opened again, kept alive and answers for the target also
     /// while no command is there.
     pub fn is_in_use(&self) -> bool {
         match &self.state {
@@ -437,7 +437,7 @@ impl Session {
         self.text.take()
     }
 
-    /// Closes the connection's socket; for whoever goes away without the kernel that the session was made for.
+    /// Closes the connection's socket; for a caller that ends without the kernel that the session was made for.
     pub(crate) fn close_socket(&self) {
         if let State::Connected(link) = &self.state {
             link.socket().into_iter().for_each(self.socket_closer);

@@ -15,7 +15,7 @@ const TRIES: usize = 16;
 /// What a link may send at once, and the time that it holds back what is too fast, before it drops.
 const BURST: &str = "16k";
 const LATENCY: &str = "50ms";
-/// How a target ends when the report is no more.
+/// How a target ends when the report has ended.
 pub const IN_ORDER: &str = "TERM";
 pub(crate) const AT_ONCE: &str = "KILL";
 

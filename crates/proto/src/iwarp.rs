@@ -118,7 +118,7 @@ pub enum Event {
         len: u32,
         /// The peer asked for an event.
         solicited: bool,
-        /// The STag that the peer has invalidated: it is no more registered.
+        /// The STag that the peer has invalidated: it is no longer registered.
         invalidated: Option<u32>,
     },
     /// A Send has left; its places are free.
@@ -142,7 +142,7 @@ pub enum Event {
         /// The STag.
         stag: u32,
     },
-    /// The connection is no more, and all that was posted is void. Always the last event.
+    /// The connection has ended, and all that was posted is void. Always the last event.
     Gone {
         /// Why.
         reason: String,
@@ -278,7 +278,7 @@ impl QueuePair {
         if self.receives.post(id, places) { Ok(()) } else { Err(Refused::Full) }
     }
 
-    /// Sends `header` and then the bytes at `from`, as one message. With `invalidate`, the peer's STag is no more
+    /// Sends `header` and then the bytes at `from`, as one message. With `invalidate`, the peer's STag is invalid
     /// once it has arrived.
     pub fn send(
         &mut self,
@@ -320,7 +320,7 @@ impl QueuePair {
         self.memory.register(places, access).ok_or(Refused::Full)
     }
 
-    /// The STag is no more: `false` when it was not. A peer that still uses it has broken the rules. Bytes of its
+    /// Invalidates the STag; `false` when it was not valid. A peer that still uses it has broken the rules. Bytes of its
     /// places may be on their way to a peer that has read them ([`QueuePair::is_leaving`]), and a receive into them may
     /// be in flight, until that is done.
     pub fn invalidate(&mut self, stag: u32) -> bool {

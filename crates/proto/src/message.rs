@@ -77,7 +77,7 @@ pub struct Full;
 /// What a machine may ask of its queue pair. Work is done in the order in which it was posted, except that an RDMA Read
 /// finishes later than what follows it may.
 pub trait Post {
-    /// Sends `header` and the bytes at `payload` as one message; with `invalidate`, the peer's STag is no more once it
+    /// Sends `header` and the bytes at `payload` as one message; with `invalidate`, the peer's STag is invalid once it
     /// has arrived. The header is copied, also one with text, which is as long as a message may be.
     fn send(
         &mut self,
@@ -181,7 +181,7 @@ pub trait MessageMachine {
         let _ = (now, stag);
     }
 
-    /// The connection is no more, for this reason, and all that was posted is void. Also after
+    /// The connection has ended, for this reason, and all that was posted is void. Also after
     /// [`Self::is_over`]: the layer above is notified of the end only now.
     fn closed(&mut self, now: Time, reason: &str);
 

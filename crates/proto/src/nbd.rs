@@ -1,7 +1,7 @@
 //! The client of the Network Block Device protocol (NetworkBlockDevice/nbd, doc/proto.md): [`Handshake`] negotiates an export, and
 //! [`Transmission`] carries requests to it.
 //!
-//! Neither touches payload: [`Event`] names the request that bytes belong to, and whoever drives the machine moves them.
+//! Neither touches payload: [`Event`] names the request that bytes belong to, and the caller moves them.
 
 mod handshake;
 mod transmission;

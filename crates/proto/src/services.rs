@@ -173,7 +173,7 @@ pub enum Up {
         /// What does not hold: "a fetch past the command's data-out".
         what: &'static str,
     },
-    /// The connection is no more: every task of it has ended, all that was lent is free, nothing more may be sent.
+    /// The connection has ended: every task of it has ended, all that was lent is free, nothing more may be sent.
     Gone {
         /// Why, for the log: "logged out", "connection reset by peer", "header digest mismatch (RFC 7143 ...)".
         reason: String,
@@ -246,7 +246,7 @@ pub enum Down {
 /// Why a login that was granted is refused after all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Withdrawal {
-    /// There is no room for it.
+    /// Nothing is free for it.
     NoRoom,
     /// Its target ends all sessions.
     Unavailable,

@@ -73,7 +73,7 @@ enum Phase {
     Answering(Answer),
     /// Messages go both ways.
     Full,
-    /// The connection is no more, and the machine knows.
+    /// The connection has ended, and the machine knows.
     Over,
 }
 
@@ -331,7 +331,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         }
     }
 
-    /// Whether the connection is no more, and the machine knows.
+    /// Whether the connection has ended, and the machine knows.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over)
     }

@@ -44,7 +44,7 @@ pub enum Event {
         id: u64,
         /// Length in bytes.
         len: u32,
-        /// The STag that the peer has invalidated: it is no more registered.
+        /// The STag that the peer has invalidated: it is no longer registered.
         invalidated: Option<u32>,
     },
     /// A Send has left; its places are free. Sends finish in the order in which they were posted.
@@ -67,7 +67,7 @@ pub enum Event {
         /// The STag.
         stag: u32,
     },
-    /// The connection is no more, and all that was posted is void. Always the last event.
+    /// The connection has ended, and all that was posted is void. Always the last event.
     Gone {
         /// Why.
         reason: String,
@@ -96,7 +96,7 @@ pub trait Provider {
     /// How many bytes of such a header [`Provider::send`] copies; the rest comes in front of the payload.
     fn copied(&self, header: &[u8], payload: &Places) -> usize;
 
-    /// Sends `header` and then the bytes at `from`, as one message. With `invalidate`, the peer's STag is no more once
+    /// Sends `header` and then the bytes at `from`, as one message. With `invalidate`, the peer's STag is invalid once
     /// it has arrived.
     fn send(
         &mut self,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use wire::Places;
 
 /// Returned with the completion of the request it was given with. The engine packs kind, index and generation into
-/// it; `Io` never looks inside.
+/// it; `Io` never inspects it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tag(pub u64);
 
@@ -187,6 +187,6 @@ pub trait Io {
     /// another core wakes this one.
     fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>);
 
-    /// There was work since the last turn that no completion announced: the next one looks at the clock.
+    /// There was work since the last turn that no completion announced: the next one reads the clock.
     fn worked(&mut self) {}
 }

@@ -18,7 +18,7 @@ pub struct Record {
     pub repetition: u32,
     /// The row's place in the plan.
     pub row: usize,
-    /// The row in words.
+    /// The row as text.
     pub label: String,
     /// When it ended (RFC 3339, UTC).
     pub at: String,

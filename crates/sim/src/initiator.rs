@@ -550,7 +550,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// The connection is no more.
+    /// The connection has ended.
     fn lost(&mut self, reason: &str) -> Result<(), String> {
         let now = self.kernel.now();
         let is_left_open = reason == RETURN;

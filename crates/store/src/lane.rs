@@ -102,7 +102,7 @@ pub trait Store: Send + Sync {
     /// What the store can do, at present (its size may change: see [`Store::refresh`]).
     fn traits(&self) -> Traits;
 
-    /// Looks whether the size changed; returns the new traits if so. Called about once a second, off the datapath; may
+    /// Checks whether the size changed; returns the new traits if so. Called about once a second, off the datapath; may
     /// block.
     ///
     /// # Errors
@@ -235,7 +235,7 @@ pub trait Lane<I: Io> {
         0
     }
 
-    /// Checks deadlines: stores that can be out of reach try again and give up by it. Called four times a second
+    /// Checks deadlines: stores that can be out of reach retry and time out by it. Called four times a second
     /// while the core has connections, also for lanes that nobody uses at the moment.
     fn tick(&mut self, _io: &mut I, _done: &mut Vec<(OpId, Outcome)>) {}
 

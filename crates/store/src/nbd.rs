@@ -5,7 +5,7 @@
 //!
 //! A server that does not answer is waited for: its connection is kept, operations fail with [`StoreError::Unavailable`] after
 //! [`Options::give_up_after`], and their calls keep their blocks locked until the server has answered them, or has ended the
-//! connection. Only then are they sent again, on the next one.
+//! connection. Only then are they resent, on the next one.
 
 mod connection;
 mod lane;

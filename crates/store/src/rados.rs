@@ -27,7 +27,7 @@ const OPTIONS: [(&CStr, &CStr); 2] = [(c"rados_osd_op_timeout", c"10"), (c"rados
 /// Bytes of an object.
 const OBJECT_BYTES_MAX: usize = 1 << 20;
 
-/// The cluster gives up the watch of a client that it has not heard of for so long.
+/// The cluster drops the watch of a client that it has not heard of for so long.
 const WATCH_SECONDS: u32 = 30;
 
 /// How long a notice waits for those who watch.

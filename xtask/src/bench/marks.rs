@@ -9,7 +9,7 @@ pub(super) const FILES: [(&str, &str); 2] = [("tmpfs", "fio_tmpfs"), ("disk", "f
 /// A mark: a row of ours against one or several others.
 pub(super) struct Mark {
     pub(super) ours: Side,
-    /// Who it is held against, in words.
+    /// Who it is held against, as text.
     pub(super) name: String,
     /// Each with the factor by which its figure is taken.
     pub(super) against: Vec<(Side, f64)>,

@@ -125,7 +125,7 @@ impl Connection {
         if missing > 0 && !segment.payload.is_empty() {
             return None;
         }
-        // What was sent again is known already.
+        // What was resent is known already.
         let known = usize::try_from(missing.unsigned_abs()).ok()?;
         let new = segment.payload.get(known..).unwrap_or_default();
         direction.next = direction.next.wrapping_add(u32::try_from(new.len()).ok()?);

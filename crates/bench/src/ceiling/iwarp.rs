@@ -177,7 +177,7 @@ impl Speaks for Iwarp {
 }
 
 impl WorkQueues<'_, '_> {
-    /// Sends a message of a few bytes; with `invalidate`, the initiator's STag is no more once it has come.
+    /// Sends a message of a few bytes; with `invalidate`, the initiator's STag is invalid once it has come.
     pub(super) fn send(
         &mut self,
         message: &[&[u8]],

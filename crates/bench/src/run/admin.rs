@@ -10,7 +10,7 @@ pub trait Admin: Debug + Send + Sync {
     /// no run.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// What is wrong, as a message.
     fn get(&self, path: &str) -> Result<String, String>;
 }
 

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Connections before the load, of which the fastest counts.
 const IDLE_HANDSHAKES: usize = 3;
 
-/// Looks at the way to one portal.
+/// Measures the way to one portal.
 pub(super) struct Link {
     portal: SocketAddr,
     idle_us: f64,

@@ -181,7 +181,7 @@ impl Post {
         self.wanted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Looks at what the thread left, if it left something, and makes room for more.
+    /// Takes what the thread left, if anything, so that it can leave more.
     pub(crate) fn collect(&self, look: impl FnOnce(&Interval)) {
         let mut slot = self.slot.lock().expect("nobody panics with it");
         if slot.is_full {

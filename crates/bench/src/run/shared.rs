@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Errors in words that are kept.
+/// Messages of errors that are kept.
 pub(super) const ERRORS_KEPT: usize = 16;
 
 /// Times are nanoseconds since `epoch`.

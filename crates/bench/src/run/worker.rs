@@ -17,7 +17,7 @@ use std::time::Duration;
 use store::lane::{Lane, Op, OpId, Outcome, Submitted, WORK_BYTES};
 use wire::Places;
 
-/// Failures in a row after which a job gives up.
+/// Failures in a row after which a job stops.
 const FAILURES_MAX: u32 = 1000;
 
 /// How long operations may take to finish after the end.

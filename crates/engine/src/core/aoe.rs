@@ -64,7 +64,7 @@ impl<L: Line> Interface<L> {
         }
     }
 
-    /// Frames that each session may hold: fewer, the more others hold, so that whoever comes finds room while a store is
+    /// Frames that each session may hold: fewer, the more others hold, so that whoever comes finds a free one while a store is
     /// slow; and some are left for what is answered at once.
     fn room(&self) -> u16 {
         self.packets.free().saturating_sub(FRAMES_FOR_ALL) as u16
@@ -94,7 +94,7 @@ pub(super) struct Ethernet<L: Line> {
     retired: Vec<Interface<L>>,
     /// How many there were.
     opened_count: u32,
-    /// Interfaces that this core looks at for all.
+    /// Interfaces that this core checks for all.
     interface_watches: Vec<InterfaceWatch>,
     /// Interfaces, by their number, that have yet to be notified that this core has released them.
     releasing: Vec<usize>,

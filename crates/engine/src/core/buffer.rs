@@ -129,7 +129,7 @@ pub(super) struct Buffers {
     unasked_bytes: u64,
     /// Connections with tasks that wait for a buffer, whose turn is next first.
     pub(super) starved: Vec<Key>,
-    /// Connections whose initiators may send nothing for want of room.
+    /// Connections whose initiators may send nothing for lack of space.
     pub(super) narrow: Vec<Key>,
     /// Bytes that were left when they were looked at.
     pub(super) room_seen: u64,

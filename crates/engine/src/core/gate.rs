@@ -20,7 +20,7 @@
 //!   came in, and that was there for it alone; RDMA Reads of data need none, and those of descriptor tables go to the
 //!   command's own.
 //! - Frames of AoE. A WRITE keeps the one that it came in; answers take slots that only what has run can hold. A frame
-//!   that finds no slot is lost, and sent again.
+//!   that finds no slot is lost, and resent.
 //! - Blocks that AoE's commands change ([`super::aoe`]). They are claimed behind the gate, for as long as a task runs; who
 //!   waits for them has claimed none.
 //! - Lanes and homes. What waits was never in a store, nor asked its home for anything.

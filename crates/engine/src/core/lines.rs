@@ -7,8 +7,8 @@
 //! its order: an ordered command goes behind all that waits, and everything behind an ordered one that waits.
 //!
 //! The first in a line takes a place at once, which says when it is due; the next takes one when it has gone. So lines of all
-//! cores take turns, whoever has how many commands. Of the limit of a group a session has one place at a time: its lines take
-//! turns there, a command each, whoever has how many LUNs. A core has one deadline for all its lines.
+//! cores take turns, however many commands each has. Of the limit of a group a session has one place at a time: its lines take
+//! turns there, a command each, however many LUNs it has. A core has one deadline for all its lines.
 
 mod run;
 

@@ -1,4 +1,4 @@
-//! Sessions: what a login makes of a connection, and what becomes of those that it replaces.
+//! Sessions: what a login makes of a connection, and what happens to those that it replaces.
 
 use super::Core;
 use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase, REINSTATED};

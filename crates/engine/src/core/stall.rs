@@ -92,7 +92,7 @@ impl Pace {
         Time(now.0.saturating_sub(self.on_pace_nanos))
     }
 
-    /// Looks how much has moved. What is faster than the rate makes up for a pause of `stall_nanos` at most.
+    /// Measures how much has moved. What is faster than the rate makes up for a pause of `stall_nanos` at most.
     fn measure(&mut self, now: Time, stall_nanos: u64) {
         let moved = std::mem::take(&mut self.moved_bytes) * NANOS_PER_BYTE;
         let Some(then) = self.measured_at.replace(now) else { return };

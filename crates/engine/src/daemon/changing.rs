@@ -34,7 +34,7 @@ struct Arrival {
 }
 
 impl Daemon {
-    /// How long changes wait: for whoever wants them not to.
+    /// How long changes wait: for a caller that wants them not to.
     pub fn patience(&self) -> &Patience {
         &self.patience
     }

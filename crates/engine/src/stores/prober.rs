@@ -1,5 +1,5 @@
-//! Looks after stores: whether their size changed, whether they are gone or back, or without their name. Each has a thread of its own, so that
-//! one that hangs hangs that thread and nothing else.
+//! Watches stores: whether their size changed, whether they are gone or back, or no longer at their path. Each has its own thread, so
+//! that one that hangs holds up nothing else.
 
 use super::space::SpaceWatch;
 use crate::events::{Event, Events};
@@ -61,7 +61,7 @@ enum WatchRequest {
     Weigh(SpaceWatch),
 }
 
-/// A store that is to become so large, and who waits for what becomes of that.
+/// A store that is to become so large, and who waits for what happens to that.
 struct Growth {
     size_bytes: u64,
     /// Whoever sets it first decides whether it is done.
@@ -99,7 +99,7 @@ impl Watch {
     }
 }
 
-/// Looks at all stores once more. Whether each that was written is where it can be found again, as far as it is known.
+/// Checks all stores once more. Whether each that was written is where it can be found again, as far as it is known.
 pub(crate) fn end(watches: Vec<Watch>) -> bool {
     let (untils, last_looks): (Vec<_>, Vec<_>) =
         watches.into_iter().map(|watch| ((watch.begun, watch.until), watch.checked_at)).unzip();

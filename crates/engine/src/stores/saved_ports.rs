@@ -1,4 +1,4 @@
-//! Who the lanes of a remote unit are to its target, kept in the state directory: whoever serves the unit next, after a kill as well,
+//! Who the lanes of a remote unit are to its target, kept in the state directory: whoever serves the unit next, also after a kill,
 //! has the target end what was sent as one of them ([`initiator::remote::take_over`]).
 
 use crate::housekeeper::path_of;
@@ -28,7 +28,7 @@ impl SavedPorts {
     /// All as which something may have been sent that is not over.
     ///
     /// # Errors
-    /// When they may be there but cannot be read, or are damaged, in words.
+    /// When they may be there but cannot be read, or are damaged: a message.
     pub fn read(&self, files: &dyn Files) -> Result<Vec<InitiatorPort>, String> {
         match files.read(&self.path) {
             Ok(bytes) => parse(&bytes).ok_or_else(|| "the kept initiator ports are damaged".into()),

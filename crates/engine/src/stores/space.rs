@@ -25,7 +25,7 @@ impl SpaceWatch {
         SpaceWatch { space, has_warned: false, next: None }
     }
 
-    /// Looks what the store takes, and warns once when that is too much. What to report to the unit's home, if it is news.
+    /// Measures what the store takes, and warns once when that is too much. What to report to the unit's home, if it is news.
     pub(super) fn measure(
         &mut self,
         lun: &str,

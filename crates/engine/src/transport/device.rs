@@ -135,7 +135,7 @@ impl DeviceChannel {
         each!(&mut self.carried, channel => channel.shut_down(now, "closed by this side"));
     }
 
-    /// Whether the connection is no more.
+    /// Whether the connection has ended.
     pub(crate) fn is_over(&self) -> bool {
         each!(&self.carried, channel => channel.is_over())
     }

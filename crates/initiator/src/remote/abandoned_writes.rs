@@ -6,7 +6,7 @@
 //! read must not change later without a write. A successful login is no proof; [`super::examination`] finds
 //! one.
 //!
-//! A write that waits for its session to come back may have been executed, and is sent again; one that nobody
+//! A write that waits for its session to come back may have been executed, and is resent; one that nobody
 //! waits for any more may be in transit. They hold their blocks against other lanes until they have ended.
 
 use proto::time::Time;
@@ -75,7 +75,7 @@ impl AbandonedWrites {
         });
     }
 
-    /// Of what a lane gave up, the target can execute only what is in these ranges any more.
+    /// Of what a lane abandoned, the target can execute only what is in these ranges any more.
     pub(super) fn keep(&self, lane: u64, may_land: impl Fn((u64, u64)) -> bool) {
         self.change(|writes| {
             writes.abandoned.retain(|write| write.lane != lane || may_land((write.offset, write.len)));
@@ -88,7 +88,7 @@ impl AbandonedWrites {
         self.count.store(writes.waiting.len() + writes.abandoned.len(), Ordering::SeqCst);
     }
 
-    /// Looks at them, if there are any.
+    /// Reads them, if there are any.
     fn read<T>(&self, read: impl FnOnce(&Writes) -> T) -> Option<T> {
         if self.count.load(Ordering::SeqCst) == 0 {
             return None;
@@ -96,12 +96,12 @@ impl AbandonedWrites {
         Some(read(&self.writes.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Whether a lane gave up anything that the target may execute yet.
+    /// Whether a lane abandoned anything that the target may execute yet.
     pub(super) fn has_abandoned(&self, lane: u64) -> bool {
         self.read(|writes| writes.abandoned.iter().any(|write| write.lane == lane)).unwrap_or(false)
     }
 
-    /// The ranges that what any lane gave up may yet change.
+    /// The ranges that what any lane abandoned may yet change.
     pub(super) fn ranges(&self) -> Vec<(u64, u64)> {
         let ranges =
             |writes: &Writes| writes.abandoned.iter().map(|write| (write.offset, write.len)).collect();
@@ -109,7 +109,7 @@ impl AbandonedWrites {
     }
 
     /// Since when a write stands in the way of a lane's operation on this range, if one does: another lane's, or one
-    /// that was cancelled or given up.
+    /// that was cancelled or abandoned.
     pub(super) fn hinders(&self, lane: u64, range: (u64, u64)) -> Option<Time> {
         let first = |writes: &Writes| {
             let others = writes.waiting.values().filter(|write| write.lane != lane || write.is_cancelled);

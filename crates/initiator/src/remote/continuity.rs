@@ -88,7 +88,7 @@ impl Continuity {
         }
     }
 
-    /// A write was acknowledged from a volatile cache. The lane looks at the era afterwards: who begins a new one sees
+    /// A write was acknowledged from a volatile cache. The lane checks the era afterwards: who begins a new one sees
     /// this note, or the lane sees that era.
     pub(super) fn note(&self, last: &AtomicU64) {
         let number = self.clock.load(Ordering::SeqCst) + 1;
@@ -174,7 +174,7 @@ impl Continuity {
         self.witnessed.fetch_max(point, Ordering::SeqCst);
     }
 
-    /// A session has opened, or an open one is no more.
+    /// A session has opened, or an open one has ended.
     pub(super) fn count(&self, is_open: bool) {
         match is_open {
             true => self.open.fetch_add(1, Ordering::SeqCst),

@@ -126,7 +126,7 @@ impl RemoteLane {
         }
     }
 
-    /// Looks after the session: whether it is new, and whether it can still be relied on.
+    /// Checks the session: whether it is new, and whether it can still be relied on.
     pub(super) fn watch<I: Io>(&mut self, io: &mut I) {
         if self.session.take_arrival() {
             self.era = self.store.continuity.era();

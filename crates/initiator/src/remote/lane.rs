@@ -35,7 +35,7 @@ pub(super) struct RemoteLane {
     free: Vec<u32>,
     /// Cancelled writes that nothing is sent for, and that the target may execute yet.
     lingering: Vec<u32>,
-    /// The log has it that the target is asked for proofs of what was given up.
+    /// The log has it that the target is asked for proofs of what was abandoned.
     awaits_proofs: bool,
     pub(super) finished: Vec<Finished>,
     pub(super) asked: Option<Asked>,
@@ -146,7 +146,7 @@ impl RemoteLane {
         flight.id
     }
 
-    /// An operation has ended that the target may execute yet: over AoE it is not sent again.
+    /// An operation has ended that the target may execute yet: over AoE it is not resent.
     fn abandon_write(&mut self, now: Time, place: (u64, u64)) {
         if !self.session.ends_by_answers() {
             return;
@@ -173,7 +173,7 @@ impl RemoteLane {
         );
     }
 
-    /// Over AoE, some of what was given up has ended.
+    /// Over AoE, some of what was abandoned has ended.
     pub(super) fn release_proven(&mut self) {
         let had_any = self.store.abandoned.has_abandoned(self.id);
         self.store.abandoned.keep(self.id, |range| self.session.may_change(range));
@@ -250,7 +250,7 @@ impl RemoteLane {
         Ok(self.command(cdb, read, write))
     }
 
-    /// A command that may be sent again.
+    /// A command that may be resent.
     fn command(&self, cdb: Cdb, read: Places, write: Places) -> Command {
         let request = request::request(self.session.lun_bytes(), cdb, read, write);
         Command { cookie: 0, request, repeatable: true, patient: true, since: Time(0) }
@@ -351,7 +351,7 @@ impl RemoteLane {
         look()
     }
 
-    /// A write that may have been executed and is sent again, or on its way without anybody who waits for it: until it
+    /// A write that may have been executed and is resent, or on its way without anybody who waits for it: until it
     /// has ended nobody else comes near.
     fn hold(&mut self, index: u32, now: Time) {
         let flight = &mut self.flights[index as usize];
@@ -387,7 +387,7 @@ impl RemoteLane {
             || self.session.unsettled().any(is_unsettled)
     }
 
-    /// They can be, although they are sent again.
+    /// They can be, although they are resent.
     pub(super) fn mark_unsettled(&mut self) {
         for cookie in self.session.unsettled() {
             let flight = &mut self.flights[cookie as usize];
@@ -409,7 +409,7 @@ impl RemoteLane {
         }
     }
 
-    /// Takes what the session has finished, sends what follows, and looks after the session.
+    /// Takes what the session has finished, sends what follows, and checks the session.
     fn settle<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         loop {
             self.heed(io);

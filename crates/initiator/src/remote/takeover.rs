@@ -5,7 +5,7 @@
 //! and the target ends what the session of that port has under way (RFC 7143 section 6.3.5; SRP: the channels of that port). As in
 //! [`super::examination`], the login alone does not prove that this has ended: a Lunette says that it withholds its answer until
 //! then, and others end an ORDERED command with GOOD. One that was refused, for a unit attention or BUSY, say, was ordered behind nothing,
-//! and is sent again. Who says GOOD to it without support for ORDERED commands is believed: the login is all that such a target offers.
+//! and is resent. Who says GOOD to it without support for ORDERED commands is believed: the login is all that such a target offers.
 
 use super::geometry::{PAGE_BYTES, inquiry};
 use super::identity::withholds_logins;
@@ -176,7 +176,7 @@ impl Visit {
             (Step::OrderedProbe { since, .. }, None) if now.since(*since) >= PROBE_WITHIN => {
                 Err("it does not prove that what it was sent before this start has ended".into())
             }
-            // Paced by whoever gives the turns.
+            // Paced by the caller.
             (Step::OrderedProbe { since, is_under_way: false }, None) => self.probe_ordered(*since, now),
             (Step::Leave(until), _) => {
                 if self.session.is_closed() {

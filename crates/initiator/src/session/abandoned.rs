@@ -11,7 +11,7 @@ impl Session {
         self.aoe_machine().is_some_and(|machine| machine.may_change(&sectors(range)))
     }
 
-    /// Commands that write these bytes have ended without an answer: over AoE nothing is sent again for them.
+    /// Commands that write these bytes have ended without an answer: over AoE nothing is resent for them.
     pub fn abandon(&mut self, now: Time, range: (u64, u64)) {
         let machine = match &mut self.state {
             State::Connected(link) => link.machine.aoe_machine_mut(),
@@ -24,7 +24,7 @@ impl Session {
         }
     }
 
-    /// Over AoE, whether the target can prove that the writes to these bytes which were given up have ended, even if it never had
+    /// Over AoE, whether the target can prove that the writes to these bytes which were abandoned have ended, even if it never had
     /// them.
     pub fn can_be_proven(&self, range: (u64, u64)) -> bool {
         self.aoe_machine().is_some_and(|machine| machine.can_be_proven(&sectors(range)))
@@ -60,7 +60,7 @@ impl Session {
         }
     }
 
-    /// Nothing is sent again for what nobody waits for any more.
+    /// Nothing is resent for what nobody waits for any more.
     pub(super) fn abandon_unguarded(&mut self, now: Time, finished: &[Finished]) {
         let is_lost = |one: &Finished| matches!(one.ending, Ending::Lost { may_land: true });
         if !self.is_guarded && finished.iter().any(is_lost) {

@@ -41,7 +41,7 @@ impl OutageLog {
         is_news
     }
 
-    /// A session is back, or is no more; whether it was the last that was lost.
+    /// A session is back, or has ended; whether it was the last that was lost.
     fn is_over(&self) -> bool {
         let mut logged = self.lock();
         logged.lost = logged.lost.saturating_sub(1);

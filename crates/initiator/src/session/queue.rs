@@ -1,4 +1,4 @@
-//! The commands of a session: which wait, which are on their way, and what becomes of each when it ends.
+//! The commands of a session: which wait, which are on their way, and what happens to each when it ends.
 
 use super::{Attentions, Command, Ending, Finished, Moved};
 use crate::carrier::Carrier;
@@ -12,7 +12,7 @@ use wire::scsi::{code, status};
 
 /// Commands that a session takes, sent or not.
 pub const COMMANDS_MAX: usize = 8192;
-/// How often one command is sent again for a reason that should be over at once, as a unit attention is: the first time at
+/// How often one command is resent for a reason that should be over at once, as a unit attention is: the first time at
 /// once, then after a pause, unless it is a unit attention for another reason than the last.
 const RETRIES_MAX: u8 = 16;
 /// The last of these for which there may be no pause.
@@ -51,9 +51,9 @@ struct Slot {
     retries: u8,
     /// The last unit attention that it ended with; at first 0, which is none.
     attention: u16,
-    /// How often it has waited before it was sent again.
+    /// How often it has waited before it was resent.
     pauses: u8,
-    /// Nobody wants it any more: it is not sent again.
+    /// Nobody wants it any more: it is not resent.
     is_cancelled: bool,
 }
 
@@ -314,7 +314,7 @@ impl Queue {
         }
     }
 
-    /// The connection is no more: what was sent is sent again on the next one, if that does no harm.
+    /// The connection has ended: what was sent is resent on the next one, if that does no harm.
     pub(super) fn lost(&mut self, finished: &mut Vec<Finished>) {
         let mut retries = Vec::new();
         for index in 0..self.slots.len() {
@@ -497,7 +497,7 @@ mod tests {
         assert_eq!(bench.cookies(), [0]);
     }
 
-    /// The first time it is sent again at once, then after pauses that double.
+    /// The first time it is resent at once, then after pauses that double.
     #[test]
     fn a_command_that_is_refused_again_and_again_waits_longer_each_time_and_is_given_up() {
         for refusal in [

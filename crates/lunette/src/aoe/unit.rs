@@ -1,4 +1,4 @@
-//! A session with a unit of an AoE target, and what it answers in words.
+//! A session with a unit of an AoE target, and its answers as text.
 
 use crate::Failure;
 use config::Protocol;

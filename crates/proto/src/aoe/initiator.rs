@@ -10,14 +10,14 @@
 //! 4. sends what it has to send ([`Initiator::transmit`]), copying each frame's header and payload before the next call;
 //!    nothing is lent to a frame that was copied;
 //! 5. calls [`Initiator::tick`] when the [`Initiator::deadline`] has come, which is a few milliseconds ahead while
-//!    anything is unanswered: what was lost is sent again then. Step 4 follows.
+//!    anything is unanswered: what was lost is resent then. Step 4 follows.
 //!
 //! A login is a config query, which finds the target and reports how much it takes, and IDENTIFY DEVICE.
-//! There is nothing to log out of. A request is sent again with its tag until it is answered. A target that
+//! There is nothing to log out of. A request is resent with its tag until it is answered. A target that
 //! answers nothing, not even config queries, is lost after [`InitiatorConfig::lost_after`] ([`Event::Gone`]),
 //! and the outcome of its commands is unknown; one that is slow is not. Other than with SCSI's transports,
 //! a new session does not end what the old one has sent: writes without an answer the target may execute
-//! until something proves that they have ended. They are sent again as long as their commands wait, and not
+//! until something proves that they have ended. They are resent as long as their commands wait, and not
 //! after [`Initiator::abandon`] or [`Initiator::abandon_task`] ([`Initiator::keep`], [`Initiator::relogin`],
 //! [`Initiator::may_change`]).
 //!
@@ -128,14 +128,14 @@ pub struct Initiator {
     phase: Phase,
     pace: Pace,
     pieces: Pieces,
-    /// Writes without an answer that were given up, or are of earlier sessions, and whether the target is known to be the one
+    /// Writes without an answer that were abandoned, or are of earlier sessions, and whether the target is known to be the one
     /// that they were for.
     abandoned: Abandoned,
     is_resumed: bool,
     tasks: TaskTable,
     /// Commands of which there is more to send; some may be over.
     work: VecDeque<TaskId>,
-    /// Commands that wait until writes to the same sectors, which are sent again, are answered.
+    /// Commands that wait until writes to the same sectors, which are resent, are answered.
     parked: Vec<TaskId>,
     /// Commands whose data-out is wanted.
     looks: VecDeque<TaskId>,
@@ -219,7 +219,7 @@ impl Initiator {
         self.keep_unanswered(gather);
     }
 
-    /// The target is the one that earlier sessions were with: from now on their writes without an answer are sent again, but
+    /// The target is the one that earlier sessions were with: from now on their writes without an answer are resent, but
     /// for those that do not fit into a frame of our interface any more.
     pub fn resume(&mut self, now: Time) {
         self.is_resumed = true;
@@ -227,7 +227,7 @@ impl Initiator {
         self.timer = self.timer.into_iter().chain(self.abandoned.expire(now)).min();
     }
 
-    /// Commands that write these sectors have ended: what earlier sessions have sent for them is not sent again.
+    /// Commands that write these sectors have ended: what earlier sessions have sent for them is not resent.
     pub fn abandon(&mut self, now: Time, sectors: &Range<u64>) {
         self.abandoned.abandon(now, sectors);
         self.timer = self.timer.into_iter().chain(self.abandoned.expire(now)).min();
@@ -257,7 +257,7 @@ impl Initiator {
         true
     }
 
-    /// Whether the target may execute any write yet that was given up, or is of an earlier session.
+    /// Whether the target may execute any write yet that was abandoned, or is of an earlier session.
     pub fn has_abandoned(&self) -> bool {
         !self.abandoned.is_empty()
     }
@@ -272,7 +272,7 @@ impl Initiator {
         self.abandoned.take_ended()
     }
 
-    /// Whether the target can prove that the writes to these sectors which were given up have ended, even if it never had them;
+    /// Whether the target can prove that the writes to these sectors which were abandoned have ended, even if it never had them;
     /// as far as is known.
     pub fn can_be_proven(&self, sectors: &Range<u64>) -> bool {
         let theirs = Some(self.peer.mac).filter(|mac| *mac != Mac::BROADCAST);

@@ -162,7 +162,7 @@ impl Target {
         self.held_max = most;
     }
 
-    /// Takes a verb from above. One about a task that is no more is ignored.
+    /// Takes a verb from above. One about a task that has ended is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         if self.phase == Phase::Over {
             return;

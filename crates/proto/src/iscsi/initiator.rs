@@ -158,7 +158,7 @@ pub enum Event {
         /// The opcode of the PDU.
         opcode: Opcode,
     },
-    /// The connection is no more, and with it every command, function and text request.
+    /// The connection has ended, and with it every command, function and text request.
     Gone {
         /// Why.
         reason: String,
@@ -218,7 +218,7 @@ impl Initiator {
     }
 
     /// Sends a task management request; `referenced` is the task that an ABORT TASK is about. `None` when too many
-    /// wait for an answer, nobody is logged in, or the task is no more.
+    /// wait for an answer, nobody is logged in, or the task has ended.
     pub fn function(
         &mut self,
         lun: u64,

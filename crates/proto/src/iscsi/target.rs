@@ -51,7 +51,7 @@ pub struct TargetConfig {
 
 impl TargetConfig {
     /// How many slots there are: every [`slot`](crate::services::TaskId::slot) is below. A slot is not taken again before
-    /// the final batch of its last task has left, so whoever keeps state by slot may keep it until [`Up::Pushed`].
+    /// the final batch of its last task has left, so a layer that keeps state by slot may keep it until [`Up::Pushed`].
     pub fn slots(&self) -> u16 {
         self.queue_depth.saturating_add(IMMEDIATE_MAX).saturating_mul(2)
     }
@@ -120,7 +120,7 @@ impl Target {
         self.layer.refusal
     }
 
-    /// Takes a verb from above. One about a task that is no more is ignored.
+    /// Takes a verb from above. One about a task that has ended is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         self.layer.down(now, down);
     }

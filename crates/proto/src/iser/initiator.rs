@@ -86,7 +86,7 @@ impl Initiator {
     }
 
     /// Sends a task management request; `referenced` is the task that an ABORT TASK is about. `None` when too many
-    /// wait for an answer, nobody is logged in, or the task is no more. Commands that it ends may be reported after it.
+    /// wait for an answer, nobody is logged in, or the task has ended. Commands that it ends may be reported after it.
     pub fn function(
         &mut self,
         lun: u64,

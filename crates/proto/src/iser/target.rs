@@ -4,7 +4,7 @@
 //! follows it in a SCSI Response of its own (RFC 7145 sections 3.3, 7.3.5, 7.3.6).
 //!
 //! Aborts: RDMA that was posted cannot be called back. So an aborted task keeps its slot until all that was posted for it
-//! is finished, and only then are its places given up ([`Up::Pushed`]). What is sent to the initiator waits as well: once it
+//! is finished, and only then are its places released ([`Up::Pushed`]). What is sent to the initiator waits as well: once it
 //! has heard that a task has ended it takes its buffers back, and a read of a buffer that is no longer advertised would end
 //! the connection. So neither a response nor the answer to a task management function nor any other PDU passes an RDMA
 //! Read of a task that it concerns. RDMA Writes need no such care: what is sent after them arrives after them.
@@ -122,7 +122,7 @@ impl Target {
         self.layer.refusal
     }
 
-    /// Takes a verb from above. One about a task that is no more is ignored.
+    /// Takes a verb from above. One about a task that has ended is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         let logs_in = matches!(self.layer.phase, Phase::Login { .. });
         self.layer.down(now, down);

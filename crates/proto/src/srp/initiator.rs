@@ -84,7 +84,7 @@ pub enum Event {
         /// What.
         sense: Sense,
     },
-    /// The connection is no more, and with it every command and function.
+    /// The connection has ended, and with it every command and function.
     Gone {
         /// Why.
         reason: String,
@@ -179,7 +179,7 @@ impl Initiator {
     }
 
     /// Sends a task management request; `referenced` is the task that an ABORT TASK is about. `None` when too many
-    /// wait for an answer, nobody is logged in, or the task is no more.
+    /// wait for an answer, nobody is logged in, or the task has ended.
     pub fn function(
         &mut self,
         lun: u64,

@@ -204,7 +204,7 @@ impl Target {
         self.refusal
     }
 
-    /// Takes a verb from above. One about a task that is no more is ignored.
+    /// Takes a verb from above. One about a task that has ended is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         match (&self.phase, down) {
             (Phase::Ending(..), Down::Close) => self.say_last(),
@@ -278,7 +278,7 @@ impl Target {
         self.phase = Phase::Leaving(text);
     }
 
-    /// The connection is no more.
+    /// The connection has ended.
     fn over(&mut self, reason: &str) {
         if matches!(self.phase, Phase::Over) {
             return;

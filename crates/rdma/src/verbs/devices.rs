@@ -60,7 +60,7 @@ pub enum Happened {
     Device {
         /// Its name.
         name: String,
-        /// What, in words for the log.
+        /// What, as text for the log.
         text: String,
         /// It works no more.
         has_failed: bool,

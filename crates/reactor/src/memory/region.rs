@@ -14,7 +14,7 @@ use wire::{BufferId, Places, Span};
 pub const REGIONS_MAX: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 12;
 
-/// Pages that one [`Region::extent`] looks at.
+/// Pages that one [`Region::extent`] inspects.
 const EXTENT_PAGES_MAX: u64 = 64 * 1024;
 
 /// Bytes compared or combined at a time, on the stack.
@@ -331,7 +331,7 @@ pub(super) fn map_pages(bytes: usize, pages: Pages) -> io::Result<*mut u8> {
     Ok(base)
 }
 
-/// The kernel's page map of this process, opened once: a daemon that has given up root's rights could not open it any more
+/// The kernel's page map of this process, opened once: a daemon that has dropped root's privileges could not open it any more
 /// (prctl(2), PR_SET_DUMPABLE), and opens it before.
 pub fn page_map() -> io::Result<&'static File> {
     static MAP: OnceLock<File> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! ATA over Ethernet: fields that a filter looks at, and frames of a machine in slots of the arena.
+//! ATA over Ethernet: fields that a filter checks, and frames of a machine in slots of the arena.
 
 use super::{Field, Line, Packets, Width};
 use crate::memory::Arena;

@@ -16,7 +16,7 @@ pub trait Line: fmt::Debug + Sized + Send + 'static {
     /// Opens so many, one for each core; each frame comes to one of them.
     ///
     /// # Errors
-    /// In words that say what to do.
+    /// A message that says what to do.
     fn open(setup: &Setup<'_>, count: usize) -> io::Result<Vec<Self>>;
 
     /// To be watched: readable when a frame has come, or there is trouble.

@@ -63,7 +63,7 @@ struct Interface {
 /// Opens so many sockets, one for each core; each frame comes to one of them.
 ///
 /// # Errors
-/// In words that say what to do.
+/// A message that says what to do.
 pub fn open(setup: &Setup<'_>, count: usize) -> io::Result<Vec<Socket>> {
     assert!(setup.filter.len() <= CONDITIONS_MAX && setup.spread.len() <= CONDITIONS_MAX);
     let mut sockets = Vec::with_capacity(count);

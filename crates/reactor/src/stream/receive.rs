@@ -55,7 +55,7 @@ struct Progress {
     trailer: u32,
     /// The sum so far, once it has begun.
     sum: Option<Crc32c>,
-    /// Bytes went into places that were given up before they could be summed.
+    /// Bytes went into places that were released before they could be summed.
     is_unsummed: bool,
     digest: [u8; 4],
 }

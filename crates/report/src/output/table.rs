@@ -26,7 +26,7 @@ impl Table {
     }
 }
 
-/// A figure in words.
+/// A figure as text.
 type Show = fn(&Summary) -> String;
 
 /// A figure, or what it is of the ceiling's.
@@ -106,7 +106,7 @@ pub(super) fn section(section: &Section<'_>) -> Table {
     table
 }
 
-/// What all rows of a section have in common, in words.
+/// What all rows of a section have in common, as text.
 pub(super) fn constants(section: &Section<'_>) -> String {
     let rows: Vec<&Row> = section.rows.iter().map(|one| one.row).collect();
     let Some(first) = rows.first() else { return String::new() };

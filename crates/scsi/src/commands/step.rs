@@ -39,7 +39,7 @@ pub enum Step {
         op: MediaOp,
     },
     /// Send `len` bytes of the task's buffer from `buffer` on as data-in at offset `at`, with the ending behind it if
-    /// there is one (the task is then gone). Cut to what the initiator is ready to receive by whoever runs the step.
+    /// there is one (the task is then gone). Cut to what the initiator is ready to receive by the caller that runs the step.
     /// Then [`Event::Pushed`].
     Push {
         /// Offset in the buffer.

@@ -25,7 +25,7 @@ impl Draft {
         }
         self.policy.erasure = Some(Erasure::Running { progress: Arc::default(), kind });
         self.abort_others(from);
-        // The sender's own as well; the command itself is spared by whoever applies this.
+        // The sender's own as well; the command itself is spared by what applies this.
         self.aborts.push((Who::Only(from), Aborted::WithStatus));
         self.changed()
     }

@@ -129,7 +129,7 @@ pub enum HomeRequest {
     },
     /// These are the ports of other gateways that serve the unit, from now on.
     SetOthers(Arc<[OtherPort]>),
-    /// A nexus is no more: its SPC-2 reservation and its prevention of removal end.
+    /// A nexus has ended: its SPC-2 reservation and its prevention of removal end.
     NexusLost(NexusId),
     /// The configuration of the unit changed, or the ports that lead to it: it is this from now on.
     Configure(Arc<Unit>),

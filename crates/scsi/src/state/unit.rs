@@ -27,7 +27,7 @@ pub struct Unit {
     /// The unit's EUI-64 based identifier.
     pub eui: [u8; 8],
     /// The run of its store's cache, in the vendor specific bytes of INQUIRY: while it is the same, no acknowledged write
-    /// was lost for want of a flush. Another Lunette that serves the unit asks for it after each login.
+    /// was lost because nothing was flushed. Another Lunette that serves the unit asks for it after each login.
     pub incarnation: Incarnation,
     /// Thin provisioned, as far as the store can give space back.
     pub thin: bool,

@@ -121,7 +121,7 @@ impl Check {
     /// SPACE ALLOCATION FAILED WRITE PROTECT.
     pub const NO_SPACE: Check = Check::new(SenseKey::DataProtect, code::SPACE_ALLOCATION_FAILED);
 
-    /// Aborted before it began; to be sent again.
+    /// Aborted before it began; to be resent.
     pub const ABORTED: Check = Check::new(SenseKey::AbortedCommand, code::NO_ADDITIONAL_SENSE);
     /// MISCOMPARE DURING VERIFY OPERATION.
     pub const MISCOMPARE: Check = Check::new(SenseKey::Miscompare, code::MISCOMPARE_DURING_VERIFY);

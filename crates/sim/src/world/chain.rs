@@ -400,7 +400,7 @@ fn save_loss_within(net: &Net) -> Duration {
 }
 
 impl Chain {
-    /// How many cores the target has at most: what is sent again after another core has written there ends with BUSY.
+    /// How many cores the target has at most: what is resent after another core has written there ends with BUSY.
     pub(super) fn cores_max(&self) -> usize {
         if self.trap == Some(Trap::Swap) { 1 } else { usize::MAX }
     }

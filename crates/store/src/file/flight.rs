@@ -19,7 +19,7 @@ const CLEAR_BYTES: u64 = 16 << 20;
 
 const DONE: Outcome = Ok(Found::Nothing);
 
-/// How often a request that was interrupted is made again before the operation fails as busy.
+/// How often a request that was interrupted is retried before the operation fails as busy.
 const RETRIES_MAX: u8 = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -187,7 +187,7 @@ impl Connection {
         self.state().waiting.push_back(call);
     }
 
-    /// Nobody waits for this call any more: it is not sent, nor sent again.
+    /// Nobody waits for this call any more: it is not sent, nor resent.
     pub(super) fn withdraw(&self, number: u64) {
         let mut state = self.state();
         let is_it = |call: &Call| call.guard.as_ref().is_some_and(|guard| guard.number() == number);
@@ -213,7 +213,7 @@ impl Connection {
         Some(Watched { socket: link.socket.clone(), wants_room: link.owes() })
     }
 
-    /// Looks at deadlines, and tries to connect where there is no connection; to be called several times a second.
+    /// Checks deadlines, and tries to connect where there is no connection; to be called several times a second.
     pub(super) fn tick(self: &Arc<Self>) {
         let (mut state, now) = (self.state(), Instant::now());
         state.receive(self);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The pause between two looks at such a connection.
+/// The pause between two checks of such a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
 static LINGERING: Mutex<Vec<Lingering>> = Mutex::new(Vec::new());

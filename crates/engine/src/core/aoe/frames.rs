@@ -176,7 +176,7 @@ impl<I: Io> Core<I> {
         let (Some(target), true) = (conn.machine.aoe_mut(), conn.luns.iter().all(may_see)) else {
             return false;
         };
-        // Its WRITE would wait behind others. It is sent again.
+        // Its WRITE would wait behind others. It is resent.
         let waits = conn.luns.iter().any(|lun| lun.line.as_ref().is_some_and(|line| line.holds_any()));
         let is_full = waits && self.ethernet.interfaces[index].in_line >= FRAMES_IN_LINE;
         target.limit_frames(if is_full { 0 } else { room });

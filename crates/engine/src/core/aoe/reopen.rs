@@ -72,7 +72,7 @@ impl<L: Line> Ethernet<L> {
 }
 
 impl<I: Io> Core<I> {
-    /// Looks at interfaces, and for those that are not there.
+    /// Checks interfaces, and retries those that are missing.
     pub(in crate::core) fn check_interfaces(&mut self, now: Time) {
         if self.stop.has_begun() {
             return;

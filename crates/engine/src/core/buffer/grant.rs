@@ -119,7 +119,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Windows that are closed for want of room are checked again.
+    /// Windows that are closed for lack of space are checked again.
     pub(in crate::core) fn recheck_windows(&mut self) {
         self.buffers.room_seen = self.io.arena().whole_bytes();
         if self.buffers.narrow.is_empty() {

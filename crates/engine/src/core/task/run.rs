@@ -255,7 +255,7 @@ impl<I: Io> Core<I> {
             Step::Home(request) => {
                 let unit = self.tasks.get(key)?.unit;
                 if matches!(*request, HomeRequest::EraseBegin { .. }) {
-                    // Once the home has begun it continues, whatever becomes of its initiator: the unit must not stay as
+                    // Once the home has begun it continues, whatever happens to its initiator: the unit must not stay as
                     // it is while it counts as erased without anyone who does it.
                     self.keep_nexus(key);
                 }

@@ -1,8 +1,8 @@
 //! Writes without an answer whose command has ended, or whose session was lost. No login ends them: the target may execute one
 //! whenever it comes to it, and an answer is what proves that it has.
 //!
-//! - While its command waits, a write is sent again, with its tag, by which a target knows a copy, until it is answered.
-//! - **Once its command has ended, a write is given up, and never sent again**: on another path its initiator may have
+//! - While its command waits, a write is resent, with its tag, by which a target knows a copy, until it is answered.
+//! - **Once its command has ended, a write is abandoned, and never resent**: on another path its initiator may have
 //!   written newer data since. An answer may still come. Where the target orders NOP behind earlier requests
 //!   ([`IdentifyData::proves_by_nop`](wire::ata::IdentifyData::proves_by_nop)) the answer to one proves as much, if it was sent when
 //!   no copy of the write can be on its way any more, between the same two interfaces.
@@ -23,11 +23,11 @@ const NOPS_MAX: usize = 4;
 /// The last byte of a NOP's tag, which no request of a command has ([`super::piece::Pieces`]).
 const NOP_SLOT: u8 = 0xff;
 
-/// All of them. Those that are sent again are counted with the requests in flight to [`super::piece::PIECES_MAX`].
+/// All of them. Those that are resent are counted with the requests in flight to [`super::piece::PIECES_MAX`].
 #[derive(Debug, Default)]
 pub(super) struct Abandoned {
     requests: Vec<Request>,
-    /// How many are sent again. Given up ones may be many for long: without others nobody looks at them for each frame.
+    /// How many are resent. Abandoned ones may be many for long: without others they are not checked for each frame.
     repeated: u16,
     /// Their tags, and those of the NOPs that were sent.
     tags: BTreeSet<u32>,
@@ -58,7 +58,7 @@ struct Request {
 
 #[derive(Debug)]
 enum Kind {
-    /// It is sent again: all that makes its frame but addresses.
+    /// It is resent: all that makes its frame but addresses.
     Repeated { section: Section, data: Vec<u8> },
     /// It is asked for, by a NOP with this tag once one was sent.
     GivenUp { nop: Option<u32> },
@@ -114,7 +114,7 @@ impl Abandoned {
         self.repeated = self.repeated.saturating_add(1);
     }
 
-    /// A write that is not sent again from now on.
+    /// A write that is not resent from now on.
     pub(super) fn add_abandoned(
         &mut self,
         now: Time,
@@ -137,7 +137,7 @@ impl Abandoned {
         self.requests.len() >= ABANDONED_MAX
     }
 
-    /// Those that are sent again.
+    /// Those that are resent.
     pub(super) fn repeated(&self) -> u16 {
         self.repeated
     }
@@ -152,7 +152,7 @@ impl Abandoned {
         self.requests.iter().any(|request| request.tag == tag && request.is_copied)
     }
 
-    /// Those that are sent again, and may be answered yet.
+    /// Those that are resent, and may be answered yet.
     pub(super) fn flying(&self) -> u16 {
         if self.repeated == 0 {
             return 0;
@@ -165,7 +165,7 @@ impl Abandoned {
         self.requests.iter().filter(is_one).count()
     }
 
-    /// Whether all that were given up and change one of these sectors can be asked for on a way; its end may not be known yet.
+    /// Whether all that were abandoned and change one of these sectors can be asked for on a way; its end may not be known yet.
     pub(super) fn can_be_asked(&self, sectors: &Range<u64>, (ours, theirs): (Mac, Option<Mac>)) -> bool {
         let is_on_way = |way: (Mac, Mac)| way.0 == ours && theirs.is_none_or(|theirs| way.1 == theirs);
         let mut abandoned =
@@ -178,13 +178,13 @@ impl Abandoned {
         self.requests.iter().any(|request| request.meets(sectors))
     }
 
-    /// Whether any does that is sent again.
+    /// Whether any does that is resent.
     pub(super) fn repeats(&self, sectors: &Range<u64>) -> bool {
         self.repeated > 0
             && self.requests.iter().any(|request| !request.is_abandoned() && request.meets(sectors))
     }
 
-    /// What changes these sectors is not sent again.
+    /// What changes these sectors is not resent.
     pub(super) fn abandon(&mut self, now: Time, sectors: &Range<u64>) {
         self.abandon_where(now, |request| request.meets(sectors));
     }
@@ -214,7 +214,7 @@ impl Abandoned {
         }
     }
 
-    /// A new session begins: what was on its way is to be sent again.
+    /// A new session begins: what was on its way is to be resent.
     pub(super) fn begin(&mut self) {
         for request in &mut self.requests {
             if std::mem::take(&mut request.is_flying) {
@@ -295,7 +295,7 @@ impl Abandoned {
 }
 
 impl Request {
-    /// It is not sent again; a NOP is, when no copy of it can be on its way any more.
+    /// It is not resent; a NOP is, when no copy of it can be on its way any more.
     fn abandon(&mut self, now: Time) {
         self.kind = Kind::GivenUp { nop: None };
         (self.is_flying, self.timeout) = (false, LONG_TIMEOUT);

@@ -56,7 +56,7 @@ impl Pace {
         self.window
     }
 
-    /// How long the answer to something that was sent again so many times may take.
+    /// How long the answer to something that was resent so many times may take.
     pub(super) fn timeout(&self, retries: u8) -> Duration {
         self.timeout.saturating_mul(1 << retries.min(16)).min(TIMEOUT_MAX)
     }

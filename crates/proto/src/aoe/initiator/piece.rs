@@ -59,9 +59,9 @@ pub(super) struct Piece {
     pub sent_at: Time,
     /// How long its answer may take, since it was sent last.
     pub timeout: Duration,
-    /// How often it was sent again.
+    /// How often it was resent.
     pub retries: u8,
-    /// Its answer is still waited for; otherwise it is to be sent again.
+    /// Its answer is still waited for; otherwise it is to be resent.
     pub is_flying: bool,
 }
 
@@ -71,7 +71,7 @@ impl Piece {
         self.retries > 0
     }
 
-    /// When it is to be sent again, if there is no other sign of life.
+    /// When it is to be resent, if there is no other sign of life.
     pub(super) fn deadline(&self) -> Time {
         self.sent_at.after(self.timeout)
     }
@@ -90,7 +90,7 @@ pub(super) struct Pieces {
     lane: u8,
     slots: Vec<Slot>,
     free: VecDeque<u8>,
-    /// Tags of what is to be sent again, in the order in which it was given up; some may have been answered since.
+    /// Tags of what is to be resent, in the order in which it was abandoned; some may have been answered since.
     retransmissions: VecDeque<u32>,
     flying: u16,
 }
@@ -199,12 +199,12 @@ impl Pieces {
         Some(piece)
     }
 
-    /// Whether anything is to be sent again.
+    /// Whether anything is to be resent.
     pub(super) fn has_retransmission(&self) -> bool {
         !self.retransmissions.is_empty()
     }
 
-    /// What is to be sent again, which happens now; `timeout` says how long its answer may take.
+    /// What is to be resent, which happens now; `timeout` says how long its answer may take.
     pub(super) fn take_retransmission(
         &mut self,
         now: Time,
@@ -220,7 +220,7 @@ impl Pieces {
     }
 
     /// Gives up waiting for those answers whose time has come, as `deadline` has it, and names what it was that they
-    /// should have answered; `expired` says whether that is sent again, or forgotten. Returns when the next one's time
+    /// should have answered; `expired` says whether that is resent, or forgotten. Returns when the next one's time
     /// comes.
     pub(super) fn expire(
         &mut self,

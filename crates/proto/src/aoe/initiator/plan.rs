@@ -32,7 +32,7 @@ pub(super) enum Plan {
     Fail(Failure),
 }
 
-/// What becomes of sectors.
+/// What happens to sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AtaTransfer {
     Read,

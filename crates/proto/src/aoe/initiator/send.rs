@@ -25,7 +25,7 @@ const FRAME_DATA_BYTES: usize = 512;
 const _: () = assert!(SECTOR_BYTES == 512);
 
 impl Initiator {
-    /// Whether what is to be sent again may be.
+    /// Whether what is to be resent may be.
     pub(super) fn may_retransmit(&self) -> bool {
         self.pieces.has_retransmission() && self.has_window(self.pieces.flying())
     }
@@ -124,7 +124,7 @@ impl Initiator {
         }
     }
 
-    /// What was sent for a task is not sent again.
+    /// What was sent for a task is not resent.
     pub(super) fn abandon_sent(&mut self, now: Time, id: TaskId) {
         let way = (self.config.ours, self.peer.mac);
         for (tag, piece) in self.pieces.drop_task(id) {
@@ -307,7 +307,7 @@ fn trim_section(ranges: u16) -> Section {
     Section::request(&Registers { feature: TRIM, ..registers }, true)
 }
 
-/// How long the answer to a request may take that was sent again so many times. A test that does not hold is to end soon.
+/// How long the answer to a request may take that was resent so many times. A test that does not hold is to end soon.
 fn timeout(pace: &Pace, kind: Kind, retries: u8) -> Duration {
     match kind {
         Kind::Query | Kind::Identify(_) | Kind::Move { .. } => pace.timeout(retries),

@@ -190,7 +190,7 @@ impl Tags {
     }
 
     /// Adds a tag. When there are too many, the newest replaces another, which is returned: initiators that
-    /// take a new tag have given up the older ones.
+    /// take a new tag have abandoned the older ones.
     fn join(&mut self, tag: u32) -> Option<u32> {
         if let Some(place) = self.tags.get_mut(self.count) {
             *place = tag;

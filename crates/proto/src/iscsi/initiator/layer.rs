@@ -264,7 +264,7 @@ impl Layer {
         }
     }
 
-    /// The connection is no more.
+    /// The connection has ended.
     pub(crate) fn over(&mut self, reason: &str) {
         if matches!(self.phase, Phase::Over) {
             return;

@@ -380,7 +380,7 @@ fn check(bhs: &LoginResponse, sent: &LoginSend, text: &[u8]) -> Result<(), Strin
     Ok(())
 }
 
-/// A login status in words (section 11.13.5).
+/// A login status as text (section 11.13.5).
 fn refusal(status: LoginStatus) -> &'static str {
     match status {
         LoginStatus::MOVED_TEMPORARILY => "the target has moved for a while",

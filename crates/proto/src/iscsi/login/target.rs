@@ -78,7 +78,7 @@ fn refused(refusal: &Refusal) -> Fault {
     fault
 }
 
-/// Who asked for what, as far as it was said, for the log. What is no name is not repeated.
+/// Who requested what, as far as it is known, for the log. What is no name is not repeated.
 fn who(names: &Names) -> String {
     let target = match names.target.as_deref() {
         _ if names.initiator.is_empty() => return String::new(),
@@ -476,7 +476,7 @@ impl TargetLogin {
                 let number =
                     number.ok_or_else(|| initiator_error(format!("{} is out of bounds", rule.name)))?;
                 self.values.set(rule.key, number);
-                // Only to those who know the key: open-iscsi gives up when it meets one that it does not know.
+                // Only to those who know the key: open-iscsi fails when it meets one that it does not know.
                 if rule.key == Key::MaxOutstandingUnexpectedPdus {
                     text::append(out, rule.name, UNEXPECTED_MAX);
                 }

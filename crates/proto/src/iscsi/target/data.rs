@@ -228,7 +228,7 @@ impl Layer {
         }
     }
 
-    /// The task is no more.
+    /// The task has ended.
     pub(super) fn release(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         if task.immediate {

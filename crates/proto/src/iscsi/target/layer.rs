@@ -2,7 +2,7 @@
 //! and by RDMA. RFC 7145 section 1.2 draws the same line; what is on the other side of it, it calls the datamover.
 //!
 //! A datamover hands in headers ([`Layer::header`]) and text ([`Layer::request`]), asks [`Layer::incoming`]
-//! what becomes of a data segment and reports when that is done ([`Layer::data_done`]), and sends what stands
+//! what happens to a data segment and reports when that is done ([`Layer::data_done`]), and sends what stands
 //! in `out`.
 
 use super::TargetConfig;
@@ -53,7 +53,7 @@ pub(crate) struct Layer {
     pub(crate) depth_max: u16,
     pub(super) connection_id: u16,
     pub(super) stat_sn: u32,
-    /// What becomes of the data segment of the PDU that is coming in.
+    /// What happens to the data segment of the PDU that is coming in.
     pub incoming: Incoming,
     /// Nothing more is taken until answers have left.
     pub paused: bool,
@@ -160,7 +160,7 @@ impl Link {
     }
 }
 
-/// What becomes of a data segment.
+/// What happens to a data segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Incoming {
     /// There is none.
@@ -230,7 +230,7 @@ impl Layer {
         }
     }
 
-    /// Takes a verb from above. One about a task that is no more is ignored.
+    /// Takes a verb from above. One about a task that has ended is ignored.
     pub(crate) fn down(&mut self, now: Time, down: Down) {
         match (&self.phase, down) {
             (Phase::Over, _) => {}
@@ -251,7 +251,7 @@ impl Layer {
         }
     }
 
-    /// The connection is no more.
+    /// The connection has ended.
     pub(crate) fn over(&mut self, reason: &str) {
         if matches!(self.phase, Phase::Over) {
             return;

@@ -40,7 +40,7 @@ pub(crate) struct Control {
 }
 
 impl Layer {
-    /// The response of a task that has ended, numbered, with its sense data in `data`. The task is no more.
+    /// The response of a task that has ended, numbered, with its sense data in `data`. Its slot is free.
     pub(crate) fn response<'a>(
         &mut self,
         id: TaskId,

@@ -106,7 +106,7 @@ impl Session {
         self.window() == 0 && self.free() > 0
     }
 
-    /// Whether the initiator may send none for want of room alone.
+    /// Whether the initiator may send none for lack of space alone.
     pub(crate) fn wants_room(&self) -> bool {
         self.window() == 0 && self.in_flight < self.depth && self.free() == 0
     }
@@ -133,7 +133,7 @@ impl Session {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// MaxCmdSN of the next PDU. It never goes back, whatever becomes of the room; and no window was more than
+    /// MaxCmdSN of the next PDU. It never goes back, whatever happens to the room; and no window was more than
     /// the slots: each command received moves ExpCmdSN up by one and takes at most one of them.
     pub(crate) fn advertise(&mut self) -> u32 {
         let announced = if self.is_announced { self.window() } else { 0 };

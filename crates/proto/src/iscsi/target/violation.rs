@@ -30,8 +30,8 @@ pub enum Violation {
     UnknownOpcode,
     /// A command ahead of ExpCmdSN on the only connection: one before it was lost (sections 4.2.2.1, 7.13).
     CommandGap,
-    /// A command ahead of one that was rejected and has not been sent again (section 7.3). It was right when it was
-    /// sent, and waiting for the other is what there is no room for: so the reason, which lets it be sent again
+    /// A command ahead of one that was rejected and has not been resent (section 7.3). It was right when it was
+    /// sent, and waiting for the other is what there is no room for: so the reason, which lets it be resent
     /// (section 11.17.1).
     BehindRejected,
     /// The reserved task tag where a task needs one (section 11.2.1.8).

@@ -1,4 +1,4 @@
-//! Messages that came in, and what becomes of the buffers that were advertised.
+//! Messages that came in, and what happens to the buffers that were advertised.
 
 use super::{Initiator, Own};
 use crate::iscsi::initiator::layer::Phase;

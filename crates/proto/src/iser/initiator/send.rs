@@ -81,7 +81,7 @@ impl Initiator {
     }
 
     /// Lets the target touch the buffers of a command: all of its data-in, and what does not go unasked of its
-    /// data-out. `None`: the task is no more.
+    /// data-out. `None`: the task has ended.
     fn advertise(&mut self, id: TaskId, to: &mut dyn Post) -> Result<Option<Own>, Full> {
         let Some(task) = self.layer.tasks.get(id).filter(|task| task.ended.is_none()) else {
             return Ok(None);

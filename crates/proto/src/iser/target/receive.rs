@@ -89,7 +89,7 @@ impl Target {
         self.layer.data_done(data, true);
     }
 
-    /// Whether it is known what becomes of it.
+    /// Whether it is known what happens to it.
     pub(super) fn is_placeable(&self, held: &Held) -> bool {
         if self.layer.is_over() {
             return true;

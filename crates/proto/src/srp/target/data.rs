@@ -1,4 +1,4 @@
-//! What the layer above does with tasks, and what becomes of RDMA that was posted for them.
+//! What the layer above does with tasks, and what happens to RDMA that was posted for them.
 //!
 //! RDMA that was posted cannot be called back. So an aborted task keeps its slot until its last transfer is
 //! finished, and only then its places are given up ([`Up::Pushed`]). The initiator reclaims its buffers when

@@ -138,7 +138,7 @@ fn an_order_that_makes_no_frame_is_refused() {
     assert_eq!(rig.refusal(), bad);
 }
 
-/// What is lost is sent again, and a target that is there, but silent about this alone, has answered.
+/// What is lost is resent, and a target that is there, but silent about this alone, has answered.
 #[test]
 fn a_test_that_does_not_hold_ends_and_the_session_goes_on() {
     let mut rig = Rig::new();

@@ -208,7 +208,7 @@ fn an_abort_ahead_of_a_lost_command_is_remembered() {
 #[test]
 fn a_rejected_request_may_be_sent_again() {
     let mut driver = behind_rejected();
-    // Only the first is sent again before a new one comes: the next ones are missing by our doing as well.
+    // Only the first is resent before a new one comes: the next ones are missing by our doing as well.
     driver.send(read(6, 1, 0).as_bytes(), &[]);
     driver.command();
     driver.send(read(5, 3, 0).as_bytes(), &[]);
