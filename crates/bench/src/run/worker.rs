@@ -399,7 +399,7 @@ impl Worker {
         self.note(format_args!("{} at byte {at} failed: {error}", direction.name()));
         if self.state.failures == FAILURES_MAX {
             let job = self.index;
-            self.note(format_args!("job {job} gave up after {FAILURES_MAX} failures in a row"));
+            self.note(format_args!("job {job} stopped after {FAILURES_MAX} failures in a row"));
         }
     }
 

@@ -71,7 +71,7 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
     assert_eq!(guest.read(LBA, 1), Ok(vec![NEW; SECTOR]));
     assert_eq!(disk.sector(8), vec![NEW; SECTOR]);
     let log = daemon.stop();
-    assert!(log.contains("requests found no room"), "what was dropped is logged:\n{log}");
+    assert!(log.contains("requests were dropped"), "what was dropped is logged:\n{log}");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn sessions_whose_store_is_stuck_leave_room_for_others_and_are_logged() {
     let mut quiet = Guest::find(&network.target, 1, 2);
     quiet.write(0, &[NEW; SECTOR]).expect("WRITE SECTORS");
     assert_eq!(quiet.read(0, 1), Ok(vec![NEW; SECTOR]));
-    wait_until("it is logged", || daemon.log().contains("requests found no room"));
+    wait_until("it is logged", || daemon.log().contains("requests were dropped"));
     disk.go_on();
     daemon.stop();
 }

@@ -61,8 +61,8 @@ pub(super) fn report(counts: Counts, from: Mac, address: Address, interface: &st
     let Counts { refused, copies, crowded } = counts;
     if crowded > 0 {
         limited!(
-            "requests without room", Level::WARN, initiator = %from, interface, %address, requests = crowded,
-            "AoE: requests found no room, and are to be made again: the unit's store is slow (also with what was aborted), \
+            "dropped requests", Level::WARN, initiator = %from, interface, %address, requests = crowded,
+            "AoE: requests were dropped, and must be retransmitted: the unit's store is slow (also with what was aborted), \
              or the initiator has more in flight than the buffer count of {BUFFERS}"
         );
     }
@@ -74,7 +74,7 @@ pub(super) fn report(counts: Counts, from: Mac, address: Address, interface: &st
     }
     if copies > 0 {
         limited!(
-            "requests that came again", Level::INFO, initiator = %from, interface, %address, requests = copies,
+            "duplicate requests", Level::INFO, initiator = %from, interface, %address, requests = copies,
             "AoE: requests came more than once: frames were lost, or answers took longer than the initiator waits"
         );
     }

@@ -157,7 +157,7 @@ impl InitiatorLogin {
     /// due. An error says why the connection is to be closed.
     pub fn response(&mut self, bhs: &LoginResponse, text: &[u8]) -> Result<Option<Negotiated>, String> {
         let Some(sent) = self.sent.take() else {
-            return Err("a login response that was not asked for".to_string());
+            return Err("an unexpected login response".to_string());
         };
         self.requests = self.requests.saturating_add(1);
         if self.requests > REQUESTS_MAX {
