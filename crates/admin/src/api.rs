@@ -52,6 +52,7 @@ pub(crate) fn router(desk: Desk) -> Router {
         .route("/v1/luns", get(luns).post(add_lun))
         .route("/v1/luns/{lun}", get(lun).patch(set_lun).delete(remove_lun))
         .route("/v1/luns/{lun}/resize", post(resize_lun))
+        .route("/v1/luns/{lun}/activate", post(activate_lun))
         .route("/v1/targets", get(targets).post(add_target))
         .route("/v1/targets/{target}", get(target).patch(set_target).delete(remove_target))
         .route("/v1/targets/{target}/groups", get(groups).post(add_group))
@@ -225,6 +226,14 @@ async fn resize_lun(
     };
     let may_lose_data = settings.get("yes_lose_data").and_then(Value::as_bool).unwrap_or(false);
     change(&context.desk, ChangeRequest::Resize { lun: name, size, may_lose_data }, request).await
+}
+
+async fn activate_lun(
+    Shared(context): Shared<Context>,
+    Path(name): Path<String>,
+    request: Change,
+) -> Response {
+    change(&context.desk, ChangeRequest::Activate { lun: name }, request).await
 }
 
 async fn add_target(Shared(context): Shared<Context>, request: Change, body: Body) -> Response {

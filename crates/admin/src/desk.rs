@@ -33,6 +33,11 @@ pub enum ChangeRequest {
         /// It may be smaller than before.
         may_lose_data: bool,
     },
+    /// Have this gateway become the active one for a LUN.
+    Activate {
+        /// Its name.
+        lun: String,
+    },
 }
 
 impl fmt::Display for ChangeRequest {
@@ -46,6 +51,7 @@ impl fmt::Display for ChangeRequest {
                 write!(f, "set {} of {subject}", keys.join(", "))
             }
             ChangeRequest::Resize { lun, size, .. } => write!(f, "resize LUN {lun} to {size}"),
+            ChangeRequest::Activate { lun } => write!(f, "activate this gateway for LUN {lun}"),
         }
     }
 }

@@ -58,7 +58,7 @@ const TOKEN: &str = "token";
 const KEYS: &str = "Keys and values of the configuration file";
 
 /// All operations.
-pub(crate) const OPERATIONS: [Operation; 31] = [
+pub(crate) const OPERATIONS: [Operation; 32] = [
     read("/v1/cpu", "cpu", "CPU times of the daemon and its machine", Answers::One("Cpu")),
     read(
         "/metrics",
@@ -102,6 +102,13 @@ pub(crate) const OPERATIONS: [Operation; 31] = [
         "resize_lun",
         "Make a LUN larger",
         Some("`size`; with `yes_lose_data` true it may be smaller than before"),
+    ),
+    change(
+        "post",
+        "/v1/luns/{lun}/activate",
+        "activate_lun",
+        "Have this gateway become the active one for a LUN that several share",
+        None,
     ),
     read("/v1/targets", "targets", "All targets with their groups", Answers::List("Target")),
     change("post", "/v1/targets", "add_target", "Add a target", Some(KEYS)),

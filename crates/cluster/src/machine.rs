@@ -3,97 +3,17 @@
 //! What makes it safe is not the time: a gateway becomes active only after the earlier holder's client is shut out, and after it
 //! has written the object once more since, as the same claim. Time decides only when a holder is taken for dead.
 
-use crate::record::{Holder, Port, Record};
-use std::collections::VecDeque;
+use crate::action::{Action, Me, Outcome, ReplaceError, Role, Status};
+use crate::record::{By, Holder, Member, Next, Record, Reply, Request};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// A holder that does not change the object for so many of its intervals is taken for dead.
 const BEATS_MISSED: u32 = 3;
 /// Intervals of the time within which another gateway is to be active: the last is for shutting out and taking over.
 const BEATS: u32 = 5;
-
-/// Who a gateway is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Me {
-    /// Its name.
-    pub gateway: String,
-    /// The client by which it has the medium.
-    pub client: String,
-    /// Its target ports of the unit.
-    pub ports: Vec<Port>,
-}
-
-/// Something to be done. A call (`Read`, `Replace`, `Promote`, `Demote`, `Reopen`) is answered by the method of its name, and the next
-/// one comes only then; what the unit's home is asked (`Adopt`, `Activate`, `Deactivate`) by [`Machine::applied`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action {
-    /// Read the object.
-    Read,
-    /// Replace the object's version, or create it where there is none.
-    Replace {
-        /// The version that it must have.
-        expected: Option<u64>,
-        /// The new content.
-        record: Box<Record>,
-    },
-    /// Shut these clients out, wait until this gateway's requests carry that, and get the right to write.
-    Promote {
-        /// Clients.
-        fence: Vec<String>,
-    },
-    /// Make durable what was written, and return the right to write.
-    Demote,
-    /// Use the medium as a new client.
-    Reopen,
-    /// The unit is still another gateway's, with this state of the unit by now.
-    Adopt {
-        /// As it was last kept.
-        saved: Vec<u8>,
-    },
-    /// The unit's ports become active, with this state of the unit.
-    Activate {
-        /// As it was last kept.
-        saved: Vec<u8>,
-    },
-    /// They go to standby; applied when nothing that came by them can reach the medium.
-    Deactivate {
-        /// The unit is another gateway's already: its sessions have nothing to wait for.
-        lost: bool,
-    },
-    /// The answer to [`Machine::save`]: whether it is durable.
-    Saved(bool),
-}
-
-/// Why the object was not replaced.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ReplaceError {
-    /// It has another version.
-    Conflict,
-    /// Nobody knows whether it was.
-    Failed(String),
-}
-
-/// What a gateway is for a unit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// Another one is active, or none.
-    Standby,
-    /// It is becoming active, or ceases to be.
-    Transitioning,
-    /// It serves the medium.
-    Active,
-}
-
-/// What people are shown.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Status {
-    /// This gateway's role.
-    pub role: Role,
-    /// The object as it was last seen.
-    pub record: Record,
-    /// Why this gateway cannot become or stay active, if it cannot.
-    pub fault: Option<String>,
-}
+/// Intervals for which a unit stays where it is, whatever initiators want.
+const STAYS: u32 = 6 * BEATS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
@@ -112,6 +32,34 @@ enum Stage {
     /// Another one has claimed the unit, or this gateway was shut out.
     Lost,
     Reopening,
+}
+
+/// What is to survive this gateway.
+#[derive(Debug)]
+struct Save {
+    state: Vec<u8>,
+    /// The answer to the request that is executed, if this state comes of it.
+    outcome: Option<Vec<u8>>,
+}
+
+/// A request of another gateway that the home executes.
+#[derive(Debug)]
+struct Executing {
+    gateway: String,
+    id: u64,
+    /// The answer, once all cores have applied it.
+    applied: Option<Vec<u8>>,
+}
+
+/// A request of this gateway.
+#[derive(Debug)]
+struct Ask {
+    id: u64,
+    body: Vec<u8>,
+    /// It is withdrawn then.
+    until: Duration,
+    /// The object may have it, or may get it yet.
+    is_sent: bool,
 }
 
 /// The object as it was read or written last.
@@ -145,18 +93,28 @@ pub struct Machine {
     /// A call has yet to return, and what it writes, if it does.
     is_calling: bool,
     writing: Option<Record>,
+    /// What that has of what is to be saved, and of what was applied.
+    carries: (bool, bool),
     /// What the home has yet to apply.
     applying: u32,
     out: VecDeque<Action>,
     /// What is to be written, whatever the stage.
     plan: Option<Record>,
-    save: Option<Vec<u8>>,
+    save: Option<Save>,
+    executing: Option<Executing>,
+    asks: VecDeque<Ask>,
     /// What the home in standby knows.
     adopted: Option<Vec<u8>>,
     /// It is to be no candidate, as its daemon ends or is drained.
     withdrawn: bool,
     /// It is to become active although another one lives.
-    wanted: bool,
+    wanted: Option<By>,
+    /// The object had that.
+    is_next: bool,
+    /// This process has written its own entry.
+    is_listed: bool,
+    /// Since when it is active.
+    active_since: Duration,
     /// It does not claim before.
     not_before: Duration,
     /// Its client was shut out.
@@ -166,6 +124,8 @@ pub struct Machine {
     /// The client by which it left the unit because it could not write the object. It may claim the unit at once where nobody else has.
     left: Option<String>,
     fault: Option<String>,
+    /// It has a group or a port identifier that another one has.
+    is_clashing: bool,
     /// Why the last attempt to become active failed, until one succeeds: reads and writes of the object go well meanwhile.
     refused: Option<String>,
 }
@@ -184,18 +144,25 @@ impl Machine {
             pause: Duration::ZERO,
             is_calling: false,
             writing: None,
+            carries: (false, false),
             applying: 0,
             out: VecDeque::new(),
             plan: None,
             save: None,
+            executing: None,
+            asks: VecDeque::new(),
             adopted: None,
             withdrawn: false,
-            wanted: false,
+            wanted: None,
+            is_next: false,
+            is_listed: false,
+            active_since: Duration::ZERO,
             not_before: Duration::ZERO,
             is_fenced: false,
             written: Duration::ZERO,
             left: None,
             fault: None,
+            is_clashing: false,
             refused: None,
         }
     }
@@ -209,10 +176,13 @@ impl Machine {
             self.save = None;
             return Some(Action::Saved(false));
         }
+        if let Some(outcome) = self.asks.front().and_then(|ask| self.outcome(now, ask)) {
+            return self.asks.pop_front().map(|ask| Action::Answer { id: ask.id, outcome });
+        }
         if self.is_calling {
             return None;
         }
-        if self.is_serving() && now.saturating_sub(self.written) >= self.interval.saturating_mul(BEATS) {
+        if self.is_serving() && now.saturating_sub(self.written) >= self.takeover() {
             // It is shut out by now if another one could do that; its initiators must look for that one.
             self.left = Some(self.me.client.clone());
             self.lose();
@@ -238,13 +208,15 @@ impl Machine {
                 self.call(Action::Promote { fence })
             }
             Stage::Confirming => {
-                let confirmed = Record { fence: Vec::new(), ..self.record().clone() };
+                let mut confirmed = Record { fence: Vec::new(), ..self.record().clone() };
+                // Whoever executed what was not applied can do nothing to the medium any more.
+                confirmed.replies.values_mut().for_each(|reply| reply.is_applied = true);
                 self.replace_as_holder(confirmed)
             }
             Stage::Activating | Stage::Active | Stage::Leaving => self.hold(now),
             Stage::Demoting => self.call(Action::Demote),
             Stage::Releasing => {
-                let next = self.record().next.clone().filter(|next| *next != self.me.gateway);
+                let next = self.record().next.clone().filter(|next| next.gateway != self.me.gateway);
                 let free = Record { active: None, next, ..self.record().clone() };
                 self.replace_as_holder(free)
             }
@@ -302,9 +274,18 @@ impl Machine {
         self.fault = None;
         self.written = now;
         let Some(record) = written else { return };
-        if self.save.as_ref().is_some_and(|save| self.stage.is_holder() && *save == record.saved) {
-            self.save = None;
+        let (save, applied) = self.carries;
+        if save && self.save.take().is_some() {
             self.out.push_back(Action::Saved(true));
+        }
+        if applied {
+            self.executing = None;
+        }
+        self.is_listed |= self.is_own(record.members.get(&self.me.gateway));
+        self.is_next |= record.next.as_ref().is_some_and(|next| next.gateway == self.me.gateway);
+        let is_asked = record.requests.contains_key(&self.me.gateway);
+        if let Some(ask) = self.asks.front_mut().filter(|_| !is_asked) {
+            ask.is_sent = false;
         }
         self.see(now, Some(version), record);
         self.due = now.saturating_add(self.interval);
@@ -315,13 +296,14 @@ impl Machine {
             }
             Stage::Confirming => {
                 self.stage = Stage::Activating;
-                self.wanted = false;
+                self.wanted = None;
+                self.active_since = now;
                 (self.refused, self.adopted) = (None, None);
                 self.apply(Action::Activate { saved: self.record().saved.clone() });
             }
             Stage::Releasing => {
                 self.stage = Stage::Standby;
-                self.not_before = now.saturating_add(self.interval.saturating_mul(BEATS));
+                self.not_before = now.saturating_add(self.takeover());
             }
             _ => {}
         }
@@ -386,13 +368,29 @@ impl Machine {
         };
     }
 
-    /// The active unit's state has changed to this, which has to survive this gateway. [`Action::Saved`] answers.
-    pub fn save(&mut self, state: Vec<u8>) {
+    /// The active unit's state has changed to this, which has to survive this gateway; by the request that it executes for another one
+    /// if that has an outcome. [`Action::Saved`] answers.
+    pub fn save(&mut self, state: Vec<u8>, outcome: Option<Vec<u8>>) {
         if self.stage.is_holder() {
-            self.save = Some(state);
+            self.save = Some(Save { state, outcome });
         } else {
             self.out.push_back(Action::Saved(false));
         }
+    }
+
+    /// The home has executed [`Action::Execute`], and all cores have applied what it changed.
+    pub fn executed(&mut self, outcome: Vec<u8>) {
+        if let Some(executing) = &mut self.executing {
+            executing.applied = Some(outcome);
+        }
+    }
+
+    /// The home, in standby, wants the active gateway to execute this. [`Action::Answer`] answers, within three times the time of a
+    /// takeover. No other request ever has this number.
+    pub fn ask(&mut self, now: Duration, id: u64, body: Vec<u8>) {
+        let until = now.saturating_add(self.takeover().saturating_mul(2));
+        self.asks.push_back(Ask { id, body, until, is_sent: false });
+        self.is_stale = true;
     }
 
     /// The object may have changed.
@@ -409,19 +407,33 @@ impl Machine {
     }
 
     /// The gateway becomes active as soon as the one that is agrees, or is taken for dead.
-    pub fn want(&mut self) {
-        (self.wanted, self.withdrawn, self.is_stale) = (true, false, true);
+    pub fn want(&mut self, by: By) {
+        if self.withdrawn || (self.wanted == Some(By::Person) && by == By::Initiator) {
+            return;
+        }
+        (self.wanted, self.is_next, self.is_stale) = (Some(by), false, true);
         self.not_before = Duration::ZERO;
+    }
+
+    /// Nobody wants that any more.
+    pub fn unwant(&mut self) {
+        (self.wanted, self.is_stale) = (None, true);
+    }
+
+    /// Whether it is still to become active by [`Machine::want`], or about to.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.is_some() || self.status().role == Role::Transitioning
     }
 
     /// The gateway leaves the unit to others, and does not claim it again.
     pub fn withdraw(&mut self) {
-        (self.withdrawn, self.wanted) = (true, false);
+        (self.withdrawn, self.wanted) = (true, None);
+        self.is_stale |= !self.asks.is_empty();
     }
 
     /// Whether, after [`Machine::withdraw`], nothing is left of its claim.
     pub fn has_withdrawn(&self) -> bool {
-        self.withdrawn && self.stage == Stage::Standby && !self.is_calling
+        self.withdrawn && self.stage == Stage::Standby && !self.is_calling && self.asks.is_empty()
     }
 
     /// What people are shown.
@@ -437,7 +449,11 @@ impl Machine {
             | Stage::Releasing => Role::Transitioning,
         };
         let record = self.seen.as_ref().map(|seen| seen.record.clone()).unwrap_or_default();
-        Status { role, record, fault: self.fault.clone().or_else(|| self.refused.clone()) }
+        Status {
+            role,
+            record,
+            fault: self.fault.clone().or_else(|| self.refused.clone()).or_else(|| self.namesake()),
+        }
     }
 
     /// In standby: what was planned, or a look at the object.
@@ -451,31 +467,69 @@ impl Machine {
 
     /// As the holder: what is to survive, and that it lives.
     fn hold(&mut self, now: Duration) -> Option<Action> {
-        let other = self.record().next.as_ref().is_some_and(|next| *next != self.me.gateway);
-        if self.stage == Stage::Active && (other || self.withdrawn) {
+        let other = self.record().next.as_ref().filter(|next| next.gateway != self.me.gateway);
+        let stays = now.saturating_sub(self.active_since) < self.interval.saturating_mul(STAYS);
+        let (refuses, leaves) = match other.map(|next| next.by) {
+            Some(By::Initiator) if stays => (true, false),
+            Some(_) => (false, true),
+            None => (false, false),
+        };
+        if self.stage == Stage::Active && (leaves || self.withdrawn) {
             self.stage = Stage::Leaving;
             self.apply(Action::Deactivate { lost: false });
             return self.out.pop_front();
         }
-        let is_due = self.is_stale || self.save.is_some() || now >= self.due;
-        if is_due { self.replace_as_holder(self.record().clone()) } else { None }
+        if self.stage == Stage::Active && self.executing.is_none() && !self.is_stale {
+            let mut requests = self.record().requests.iter();
+            let request = requests.find(|(gateway, _)| **gateway != self.me.gateway);
+            if let Some((gateway, Request { id, body })) = request {
+                let (gateway, id, body) = (gateway.clone(), *id, body.clone());
+                self.executing = Some(Executing { gateway, id, applied: None });
+                return Some(Action::Execute { body });
+            }
+        }
+        let is_applied = self.executing.as_ref().is_some_and(|executing| executing.applied.is_some());
+        let is_due = self.is_stale || self.save.is_some() || is_applied || refuses || now >= self.due;
+        let mut record = self.record().clone();
+        record.next = record.next.filter(|_| !refuses);
+        if is_due { self.replace_as_holder(record) } else { None }
     }
 
-    /// Replaces the object while it is this gateway's, with what is to be kept.
+    /// Replaces the object while it is this gateway's, with what is to be saved.
     fn replace_as_holder(&mut self, mut record: Record) -> Option<Action> {
         if self.is_stale {
             return self.call(Action::Read);
         }
-        record.beat = record.beat.wrapping_add(1);
-        if let Some(save) = &self.save {
-            record.saved.clone_from(save);
+        let is_withdrawn = |executing: &Executing| !record.has(&executing.gateway, executing.id);
+        if self.executing.as_ref().is_some_and(is_withdrawn) {
+            self.executing = self.executing.take().filter(|executing| executing.applied.is_none());
+            if self.save.as_ref().is_some_and(|save| save.outcome.is_some()) {
+                self.save = None;
+                return Some(Action::Saved(false));
+            }
         }
-        self.replace(record)
+        record.beat = record.beat.wrapping_add(1);
+        let (mut saved, mut applied) = (false, false);
+        if let Some(save) = &self.save {
+            record.saved.clone_from(&save.state);
+            saved = true;
+        }
+        if let Some(Executing { gateway, id, applied: outcome }) = &self.executing {
+            applied = outcome.is_some();
+            let saved = self.save.as_ref().and_then(|save| save.outcome.as_ref());
+            if let Some(outcome) = outcome.as_ref().or(saved) {
+                record.reply(gateway, Reply { id: *id, outcome: outcome.clone(), is_applied: applied });
+            }
+        }
+        let action = self.replace(record);
+        self.carries = (saved, applied);
+        action
     }
 
     fn replace(&mut self, record: Record) -> Option<Action> {
         let expected = self.seen.as_ref().and_then(|seen| seen.version);
         self.writing = Some(record.clone());
+        self.carries = (false, false);
         self.call(Action::Replace { expected, record: Box::new(record) })
     }
 
@@ -492,16 +546,21 @@ impl Machine {
     /// In standby: what is to be written, if anything.
     fn decide(&mut self, now: Duration) -> Option<Record> {
         let seen = self.seen.as_ref()?;
-        let Record { epoch, active, next, gateways, .. } = &seen.record;
-        let me = &self.me;
-        self.fault = seen.record.clash(&me.gateway, &me.ports);
-        if self.fault.is_some() {
+        let (before, has_lapsed) = (seen.record.clone(), seen.quiet >= BEATS_MISSED);
+        let Record { epoch, active, next, gateways, members, requests, .. } = &before;
+        let Me { gateway, ports, member, .. } = &self.me;
+        let clash = before.clash(gateway, ports);
+        self.fault = clash.or_else(|| before.other_disk(gateway, &member.disk));
+        self.is_clashing = self.fault.is_some() || self.namesake().is_some();
+        if self.is_clashing {
             return None;
         }
-        let mut record = seen.record.clone();
+        let mut record = before.clone();
+        let is_retracted = self.request(now, &mut record);
+        let me = &self.me;
         record.gateways.insert(me.gateway.clone(), me.ports.clone());
-        let has_lapsed = seen.quiet >= BEATS_MISSED;
-        let is_ours = next.as_ref().is_none_or(|next| *next == me.gateway);
+        record.members.insert(me.gateway.clone(), me.member.clone());
+        let is_ours = next.as_ref().is_none_or(|next| next.gateway == me.gateway);
         let is_free = active.is_none() && (is_ours || has_lapsed);
         let is_left = active.as_ref().is_some_and(|holder| Some(&holder.client) == self.left.as_ref());
         let may_claim = !self.withdrawn && now >= self.not_before;
@@ -511,16 +570,74 @@ impl Machine {
             record.fence.extend(active.iter().map(|holder| holder.client.clone()));
             record.active = Some(Holder { gateway: me.gateway.clone(), client: me.client.clone() });
             record.next = None;
+            record.requests.clear();
             return Some(record);
         }
-        if self.wanted && active.is_some() {
-            record.next = Some(me.gateway.clone());
+        if active.is_some() {
+            let is_mine = next.as_ref().is_some_and(|next| next.gateway == me.gateway);
+            let other = next.as_ref().filter(|_| !is_mine);
+            let yields = (self.is_next && !is_mine) || other.is_some_and(|next| next.by == By::Person);
+            // The holder has declined what an initiator wants, or a person wants something else.
+            self.wanted = self.wanted.filter(|by| *by == By::Person || !yields);
+            let wanted = self.wanted.map(|by| Next { gateway: me.gateway.clone(), by });
+            record.next = wanted.or(other.cloned());
         }
-        let is_new = record.next != *next || record.gateways != *gateways;
-        is_new.then_some(record)
+        let is_known = record.gateways == *gateways && record.members == *members;
+        let is_new = !is_known || record.next != *next || record.requests != *requests;
+        (is_new || is_retracted).then_some(record)
     }
 
-    /// Has the home know what another gateway has kept.
+    /// In standby: has the object have the first request of this gateway, or none that nobody waits for. True: one is withdrawn, and has
+    /// to be seen to be, as the call that sent it may end yet.
+    fn request(&mut self, now: Duration, record: &mut Record) -> bool {
+        let gateway = &self.me.gateway;
+        let Some(ask) = self.asks.front_mut() else {
+            record.requests.remove(gateway);
+            return false;
+        };
+        if record.has_reply(gateway, ask.id) {
+            return false;
+        }
+        if now >= ask.until || self.withdrawn {
+            record.requests.remove(gateway);
+            return ask.is_sent;
+        }
+        ask.is_sent = true;
+        record.requests.insert(gateway.clone(), Request { id: ask.id, body: ask.body.clone() });
+        false
+    }
+
+    /// What a request of this gateway led to, once that is known, or nobody may wait for it any longer.
+    fn outcome(&self, now: Duration, ask: &Ask) -> Option<Outcome> {
+        let reply = self.record().replies.get(&self.me.gateway).filter(|reply| reply.id == ask.id);
+        let is_settled = matches!(self.stage, Stage::Standby | Stage::Active) && self.applying == 0;
+        let is_over = now >= ask.until || self.withdrawn || self.is_clashing;
+        match reply {
+            Some(reply) if reply.is_applied && is_settled => Some(Outcome::Executed(reply.outcome.clone())),
+            // It was dropped by this gateway's claim.
+            None if self.stage == Stage::Active => Some(Outcome::NotExecuted),
+            None if !ask.is_sent && is_over => Some(Outcome::NotExecuted),
+            _ if now >= ask.until.saturating_add(self.takeover()) => Some(Outcome::Unknown),
+            _ => None,
+        }
+    }
+
+    fn takeover(&self) -> Duration {
+        self.interval.saturating_mul(BEATS)
+    }
+
+    /// Another daemon of this gateway's name, which has written its entry over the one of this process.
+    fn namesake(&self) -> Option<String> {
+        let name = &self.me.gateway;
+        let is_other = self.is_listed && !self.is_own(self.record().members.get(name));
+        is_other.then(|| format!("another daemon is gateway {name} as well; give each a name of its own (`gateway` in [cluster])"))
+    }
+
+    fn is_own(&self, member: Option<&Member>) -> bool {
+        member.is_some_and(|member| member.process == self.me.member.process)
+    }
+
+    /// Has the home know what another gateway has saved.
     fn adopt(&mut self) {
         let saved = &self.record().saved;
         if self.adopted.as_ref() != Some(saved) {
@@ -531,10 +648,13 @@ impl Machine {
     }
 
     fn see(&mut self, now: Duration, version: Option<u64>, record: Record) {
+        // The holder shows that it lives in its own time.
+        let holders_interval = record.takeover_of_holder().and_then(|takeover| takeover.checked_div(BEATS));
+        let holders_interval = holders_interval.unwrap_or_default();
         let sign = |record: &Record| (record.epoch, record.beat, record.active.is_some());
         let (quiet, looked) = match &self.seen {
             Some(seen) if sign(&seen.record) != sign(&record) => (0, now),
-            Some(seen) if now.saturating_sub(seen.looked) >= self.interval => {
+            Some(seen) if now.saturating_sub(seen.looked) >= self.interval.max(holders_interval) => {
                 (seen.quiet.saturating_add(1), now)
             }
             Some(seen) => (seen.quiet, seen.looked),
@@ -561,6 +681,7 @@ impl Machine {
         if self.save.take().is_some() {
             self.out.push_back(Action::Saved(false));
         }
+        self.executing = None;
         match self.stage {
             Stage::Activating | Stage::Active | Stage::Leaving => {
                 self.stage = Stage::Lost;
@@ -588,7 +709,10 @@ impl Machine {
             beat: 0,
             fence: Vec::new(),
             next: None,
-            gateways: std::collections::BTreeMap::new(),
+            gateways: BTreeMap::new(),
+            members: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            replies: BTreeMap::new(),
             saved: Vec::new(),
         };
         self.seen.as_ref().map_or(&NONE, |seen| &seen.record)

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 /// What the object of a unit holds.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -16,9 +17,19 @@ pub struct Record {
     /// Clients of earlier holders that have yet to be shut out before a gateway may become active.
     pub fence: Vec<String>,
     /// The gateway that is to become active next, if one was requested.
-    pub next: Option<String>,
+    pub next: Option<Next>,
     /// The target ports of each gateway, by the gateway's name.
     pub gateways: BTreeMap<String, Vec<Port>>,
+    /// What gateways have to agree on, as each of them has it, by their names.
+    #[serde(default)]
+    pub members: BTreeMap<String, Member>,
+    /// What gateways in standby want the active one to execute, by their names: one request each. Whoever claims the unit drops them; the
+    /// gateways that still wait ask again.
+    #[serde(default)]
+    pub requests: BTreeMap<String, Request>,
+    /// The outcome of the last request of each gateway.
+    #[serde(default)]
+    pub replies: BTreeMap<String, Reply>,
     /// The unit's own state: reservations, mode parameters.
     #[serde(with = "hex")]
     pub saved: Vec<u8>,
@@ -33,6 +44,24 @@ pub struct Holder {
     pub client: String,
 }
 
+/// A gateway that is to become active although another one lives.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Next {
+    /// Its name.
+    pub gateway: String,
+    /// Who wants that.
+    pub by: By,
+}
+
+/// Who wants a gateway to become active.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum By {
+    /// A person: the unit moves at once.
+    Person,
+    /// An initiator: it moves if it has stayed where it is for some time, as another one may want the contrary.
+    Initiator,
+}
+
 /// A target port of a gateway.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Port {
@@ -45,6 +74,39 @@ pub struct Port {
     /// ASYMMETRIC ACCESS STATE of its group while its gateway is active.
     #[serde(default)]
     pub state: u8,
+}
+
+/// What a gateway has that others have to know, or to have as well.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// Its process: no other one, before or besides it, is called so.
+    pub process: String,
+    /// Within which it takes over, in milliseconds.
+    pub takeover_ms: u64,
+    /// What hosts rely on: the same at each gateway.
+    pub disk: String,
+}
+
+/// Something that the active gateway is to execute for another one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// Which: no other one has this number.
+    pub id: u64,
+    /// What, as the unit's homes have it.
+    #[serde(with = "hex")]
+    pub body: Vec<u8>,
+}
+
+/// The outcome of a request. It is written at once with the state that it leads to, so that no request is executed twice.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Reply {
+    /// That of the request.
+    pub id: u64,
+    /// What to answer.
+    #[serde(with = "hex")]
+    pub outcome: Vec<u8>,
+    /// All cores of the gateway that executed it have applied it, or that gateway is shut out.
+    pub is_applied: bool,
 }
 
 /// Why an object cannot be used.
@@ -108,6 +170,37 @@ impl Record {
         }
     }
 
+    /// Another gateway that has another disk, and both.
+    pub(crate) fn other_disk(&self, gateway: &str, disk: &str) -> Option<String> {
+        let (other, member) = self.members.iter().find(|(name, one)| *name != gateway && one.disk != disk)?;
+        let theirs = &member.disk;
+        Some(format!(
+            "the disk has {theirs} at gateway {other}, and {disk} here; configure it alike, as hosts rely on that"
+        ))
+    }
+
+    /// Within which its holder takes over.
+    pub(crate) fn takeover_of_holder(&self) -> Option<Duration> {
+        let member = self.members.get(&self.active.as_ref()?.gateway)?;
+        Some(Duration::from_millis(member.takeover_ms))
+    }
+
+    /// Whether it has a request of a gateway, or the reply to it.
+    pub(crate) fn has(&self, gateway: &str, id: u64) -> bool {
+        self.requests.get(gateway).is_some_and(|request| request.id == id) || self.has_reply(gateway, id)
+    }
+
+    /// Whether it has the reply to a request of a gateway.
+    pub(crate) fn has_reply(&self, gateway: &str, id: u64) -> bool {
+        self.replies.get(gateway).is_some_and(|reply| reply.id == id)
+    }
+
+    /// Replaces a request of a gateway by its reply.
+    pub(crate) fn reply(&mut self, gateway: &str, reply: Reply) {
+        self.requests.remove(gateway);
+        self.replies.insert(gateway.to_owned(), reply);
+    }
+
     /// Another gateway with a port of the same group or number as one of these, and what they have in common.
     pub(crate) fn clash(&self, gateway: &str, ports: &[Port]) -> Option<String> {
         let others = self.gateways.iter().filter(|(name, _)| *name != gateway);
@@ -168,8 +261,11 @@ mod tests {
             active: Some(Holder { gateway: "a".into(), client: "127.0.0.1:0/7".into() }),
             beat: 3,
             fence: vec!["127.0.0.1:0/6".into()],
-            next: Some("b".into()),
+            next: Some(Next { gateway: "b".into(), by: By::Initiator }),
             gateways: [("a".into(), vec![port(1, 1)])].into(),
+            members: [("a".into(), Member { process: "p".into(), takeover_ms: 5, disk: "d".into() })].into(),
+            requests: [("b".into(), Request { id: 1, body: vec![1] })].into(),
+            replies: [("b".into(), Reply { id: 0, outcome: vec![2], is_applied: true })].into(),
             saved: vec![0, 0x7f, 0xff],
         };
         assert_eq!(Record::decode(&record.encode()), Ok(record));

@@ -1,6 +1,6 @@
 //! One machine, whose calls end as a test has it.
 
-use cluster::{Action, Machine, Me, Port, Record, Role};
+use cluster::{Action, Holder, Machine, Me, Member, Port, Record, Role};
 use std::time::Duration;
 
 const TAKEOVER: Duration = Duration::from_secs(10);
@@ -12,10 +12,19 @@ struct Rig {
     now: Duration,
 }
 
+fn member(process: &str, takeover: Duration) -> Member {
+    Member { process: process.into(), takeover_ms: takeover.as_millis() as u64, disk: "512".into() }
+}
+
 impl Rig {
     fn new() -> Rig {
         let port = Port { id: 1, group: 1, name: "port".into(), state: 0 };
-        let me = Me { gateway: "a".into(), client: "client".into(), ports: vec![port] };
+        let me = Me {
+            gateway: "a".into(),
+            client: "client".into(),
+            ports: vec![port],
+            member: member("mine", TAKEOVER),
+        };
         Rig { machine: Machine::new(me, TAKEOVER), object: None, now: Duration::ZERO }
     }
 
@@ -65,4 +74,50 @@ fn one_that_withdraws_while_it_becomes_active_releases_the_unit_without_its_home
     assert_eq!(rig.next(), None);
     assert!(rig.machine.has_withdrawn());
     assert_eq!(rig.object.expect("it was written").1.active, None);
+}
+
+/// A rig whose object is another gateway's, which does nothing.
+fn held(takeover: Duration) -> Rig {
+    let mut rig = Rig::new();
+    let active = Some(Holder { gateway: "b".into(), client: "other".into() });
+    let members = [("b".into(), member("theirs", takeover))].into();
+    rig.object = Some((1, Record { epoch: 1, active, members, ..Record::default() }));
+    rig
+}
+
+#[test]
+fn a_holder_that_shows_less_often_that_it_lives_is_given_its_own_time() {
+    let mut rig = held(TAKEOVER);
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    assert!((2 * TAKEOVER / 5..TAKEOVER).contains(&rig.now), "{:?}", rig.now);
+    let mut rig = held(3 * TAKEOVER);
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    assert!((3 * TAKEOVER * 3 / 5..2 * TAKEOVER).contains(&rig.now), "{:?}", rig.now);
+}
+
+#[test]
+fn one_whose_disk_is_another_does_not_become_active() {
+    let mut rig = held(TAKEOVER);
+    let (_, record) = rig.object.as_mut().expect("it is there");
+    record.members.get_mut("b").expect("the other one").disk = "4096".into();
+    assert_eq!(rig.next(), None);
+    let fault = rig.machine.status().fault.expect("it says so");
+    assert!(fault.contains("4096 at gateway b, and 512 here"), "{fault}");
+}
+
+#[test]
+fn a_namesake_is_noticed_by_the_one_that_was_there_before() {
+    let mut rig = Rig::new();
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    rig.machine.promoted(Ok(()));
+    assert!(matches!(rig.next(), Some(Action::Activate { .. })));
+    rig.machine.applied();
+    assert_eq!(rig.machine.status().fault, None);
+    let (_, record) = rig.object.as_mut().expect("it is there");
+    record.members.insert("a".into(), member("another", TAKEOVER));
+    rig.machine.noticed();
+    assert_eq!(rig.next(), None);
+    let status = rig.machine.status();
+    assert_eq!(status.role, Role::Active, "it serves on");
+    assert!(status.fault.is_some_and(|why| why.contains("another daemon is gateway a as well")));
 }

@@ -2,7 +2,7 @@
 
 use super::checks::required;
 use super::machine::Machine;
-use super::model::{Cluster, Lun, PortalGroup, StoreSpec};
+use super::model::{Cluster, Lun, StoreSpec};
 use super::problems::{Collector, Fault, suggest};
 use super::raw::{At, Raw, RawCluster, RawLun, Text};
 use super::rbd::{self, RbdImage};
@@ -60,23 +60,11 @@ pub(super) fn cluster(
 }
 
 /// LUNs that gateways share must be images, and what each must not have that another one would not know of.
-pub(super) fn check(raw: &Raw, luns: &[Lun], groups: &[PortalGroup], problems: &mut Collector<'_>) {
+pub(super) fn check(raw: &Raw, luns: &[Lun], problems: &mut Collector<'_>) {
     for (raw_lun, lun) in raw.luns.iter().zip(luns) {
         let Some(access) = &raw_lun.access else { continue };
         if let Some((at, fault)) = fault(raw, raw_lun, access, lun) {
             problems.add(&at, fault);
-        }
-    }
-    if !luns.iter().any(|lun| lun.is_shared) {
-        return;
-    }
-    for raw in &raw.portal_groups {
-        let tag = raw.group.as_ref().and_then(|at| at.value.parse().ok());
-        let is_explicit = groups.iter().any(|group| Some(group.tag) == tag && group.explicit);
-        if let Some(at) = raw.explicit.as_ref().filter(|_| is_explicit) {
-            let what =
-                "initiators cannot move a LUN with `access` to another gateway by SET TARGET PORT GROUPS yet";
-            problems.add(&at.place, Fault::new(what, "remove this"));
         }
     }
 }
@@ -149,6 +137,8 @@ mod tests {
         assert_eq!(cluster.place.conf.as_deref(), Some(Path::new("/etc/ceph.conf")));
         assert_eq!(cluster.takeover, Duration::from_secs(20));
         assert!(config.luns[0].is_shared);
+        let explicit = "[[portal]]\nlisten = '127.0.0.1:0'\n[[portal_group]]\ngroup = 1\nexplicit = true\n";
+        assert!(good(&[CLUSTER, LUN, explicit]).luns[0].is_shared);
         let plain = good(&["[[lun]]\nram = '1M'\n"]);
         assert!(plain.cluster.is_none() && !plain.luns[0].is_shared);
         assert_eq!(good(&[CLUSTER, LUN]).cluster.expect("there is one").takeover, super::TAKEOVER);
@@ -165,14 +155,6 @@ mod tests {
             ([CLUSTER, &LUN.replace("disk", "disk@s")], "nobody writes to a snapshot"),
             ([CLUSTER, &(LUN.to_owned() + "read_only = true\n")], "a read-only LUN"),
             ([CLUSTER, &(LUN.to_owned() + "aoe = '1.2'\n")], "ATA over Ethernet has no paths in standby"),
-            (
-                [
-                    CLUSTER,
-                    &(LUN.to_owned()
-                        + "[[portal]]\nlisten = '127.0.0.1:0'\n[[portal_group]]\ngroup = 1\nexplicit = true\n"),
-                ],
-                "by SET TARGET PORT GROUPS yet",
-            ),
             (["[cluster]\nname = 'c'\npool = 'p'\n", LUN], "cluster.gateway: this is missing"),
             ([&CLUSTER.replace("rbd", "rbd/disk"), LUN], "is not the name of a pool"),
             ([&(CLUSTER.to_owned() + "takeover = '1s'\n"), LUN], "choose from 5s to 120s"),

@@ -64,7 +64,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
     let aoe = aoe::interfaces(&raw.aoe, usable, problems);
     if let Some(luns) = &luns {
         aoe::check(raw, luns, problems);
-        cluster::check(raw, luns, portal_groups.as_deref().unwrap_or_default(), problems);
+        cluster::check(raw, luns, problems);
     }
     if let (Some(portals), Some(targets)) = (&portals, &targets) {
         check_srp(&raw.portals, portals, targets, problems);

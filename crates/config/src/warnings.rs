@@ -16,6 +16,13 @@ pub(super) fn lasting(raw: &Raw, config: &Config, problems: &mut Collector<'_>) 
     memory(raw, config, problems);
     secrets(raw, problems);
     admin_access(raw, config, problems);
+    if let Some(cluster) = raw.cluster.as_ref().filter(|_| !config.luns.iter().any(|lun| lun.is_shared)) {
+        let what = "no LUN is shared by gateways";
+        problems.add(
+            &cluster.place,
+            Fault::new(what, "write access = \"one\" in those that are, or remove this"),
+        );
+    }
     for (raw, target) in raw.targets.iter().zip(&config.targets) {
         groups(raw, target, problems);
     }
@@ -31,6 +38,10 @@ pub(super) fn absent(raw: &Raw, config: &Config, preflight: &dyn Preflight, prob
         if let Some(at) = [&raw.file, &raw.block, &raw.url, &raw.rbd].into_iter().flatten().next() {
             problems.check(&at.place, preflight.store(lun));
         }
+    }
+    if let (Some(raw), Some(cluster)) = (&raw.cluster, &config.cluster) {
+        let at = [&raw.conf, &raw.keyring].into_iter().flatten().next();
+        problems.check(at.map_or(&raw.place, |at| &at.place), preflight.cluster(cluster));
     }
     for (raw, portal) in raw.portals.iter().zip(&config.portals) {
         let place = raw.listen.as_ref().map_or(&raw.place, |at| &at.place);

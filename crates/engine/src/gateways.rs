@@ -2,15 +2,18 @@
 //! no core does.
 
 use crate::message::{Message, Origin, Waiter};
-use crate::seat::{GatewayEvent, Seat};
+use crate::readings::GatewayReading;
+use crate::seat::{Forward, GatewayEvent, Seat, Wanter};
 use crate::stores::Opened;
 use crate::units::NewUnit;
-use cluster::{Action, Machine, Me, Port, Record, ReplaceError, Role};
+use cluster::{Action, By, Machine, Me, Member, Outcome, Port, Record, ReplaceError, Role};
 use config::{Cluster, Config, Lun, StoreSpec};
 use reactor::mailbox::Sender;
-use scsi::HomeRequest;
+use scsi::sense::Check;
 use scsi::unit::OtherPort;
-use std::sync::{Arc, mpsc};
+use scsi::{HomeReply, HomeRequest};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use store::lane::Failover;
 use store::rados::{Pool, PoolError, Watch};
@@ -21,6 +24,9 @@ const GLANCE: Duration = Duration::from_millis(250);
 
 /// How long others may take to notice that they may claim a unit; they poll, too.
 const NOTICE: Duration = Duration::from_secs(1);
+
+/// Clients that were shut out and that are shown.
+const SHOWN_FENCES: usize = 16;
 
 /// How long the end of a daemon waits for a unit to be left to others, beyond the time of a takeover.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -79,6 +85,7 @@ impl Gateways {
             unit: unit.index,
             object: object(&cluster.name, image),
             ports: unit.ports.iter().map(port).collect(),
+            disk: format!("blocks of {} bytes", unit.block_bytes),
             cluster: cluster.clone(),
             seat: seat.clone(),
             home,
@@ -87,6 +94,10 @@ impl Gateways {
             watch: None,
             shown: (Role::Standby, None),
             others: Arc::default(),
+            forwarded: BTreeMap::new(),
+            is_news: false,
+            wanters: Vec::new(),
+            shut_out: Vec::new(),
         };
         let (end, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("gateway-{}", unit.index));
@@ -97,6 +108,22 @@ impl Gateways {
         started.map_err(|error| format!("a thread for {}: {error}", lun.name))?;
         self.running.push((unit.index, Running { inbox: seat.inbox(), ended }));
         Ok(())
+    }
+
+    /// Has this gateway become the active one for a unit, and returns when it is.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub(crate) fn activate(&self, unit: u32) -> Result<(), String> {
+        let running = self.running.iter().find(|(number, _)| *number == unit);
+        let (Some(cluster), Some((_, running))) = (&self.cluster, running) else {
+            return Err("gateways do not share it".into());
+        };
+        let (outbox, outcome) = mpsc::channel();
+        let _ = running.inbox.send(GatewayEvent::Want(Wanter::Person(outbox)));
+        outcome
+            .recv_timeout(moves_within(cluster) + LEAVE_WITHIN)
+            .unwrap_or_else(|_| Err("it waits for the cluster; see the log".into()))
     }
 
     /// Leaves a unit to other gateways, and returns when that is done, or takes too long.
@@ -141,6 +168,20 @@ fn object(cluster: &str, image: &config::RbdImage) -> String {
     format!("lunette.{cluster}.{}/{namespace}{}", image.pool, image.image)
 }
 
+/// How long a unit may take to move to another gateway: a takeover, should the active one die meanwhile, and its end.
+fn moves_within(cluster: &Cluster) -> Duration {
+    cluster.takeover + LEAVE_WITHIN
+}
+
+/// Whether other gateways wait for what has changed, or their initiators see it.
+fn concerns_others(before: &Record, after: &Record) -> bool {
+    let is_released = after.active.is_none() && before.active.is_some();
+    let exchanged = |record: &Record| (record.requests.clone(), record.replies.clone());
+    let is_known =
+        before.next == after.next && before.saved == after.saved && exchanged(before) == exchanged(after);
+    is_released || !is_known
+}
+
 /// The ports of gateways other than this one, and the states that these have them in.
 fn others(record: &Record, gateway: &str) -> Vec<OtherPort> {
     let state = |name: &str, port: &Port| match &record.active {
@@ -161,11 +202,14 @@ fn others(record: &Record, gateway: &str) -> Vec<OtherPort> {
 }
 
 /// A unit's thread.
+/// Its fields are what it was started with, its connections to the pool, and who waits for what.
 struct Gateway {
     lun: String,
     unit: u32,
     object: String,
     ports: Vec<Port>,
+    /// What hosts rely on at each gateway.
+    disk: String,
     cluster: Box<Cluster>,
     seat: Arc<Seat>,
     /// The core of the unit's home.
@@ -177,30 +221,57 @@ struct Gateway {
     shown: (Role, Option<String>),
     /// The ports of other gateways that the home knows.
     others: Arc<[OtherPort]>,
+    /// Requests of this gateway that the active one is to execute, by their numbers.
+    forwarded: BTreeMap<u64, Forward>,
+    /// Others have yet to be notified of what was written.
+    is_news: bool,
+    /// Who waits until when for this gateway to become active.
+    wanters: Vec<(Instant, Wanter)>,
+    /// Clients that it has had the cluster shut out, and when.
+    shut_out: Vec<(String, Instant)>,
 }
 
 impl Gateway {
     fn run(mut self, events: &mpsc::Receiver<GatewayEvent>) {
-        let Some(store) = self.await_store(events) else { return };
+        if let Some(store) = self.await_store(events) {
+            self.serve(events, &*store);
+        }
+        // Nobody knows whether the active gateway executes them yet.
+        for forward in std::mem::take(&mut self.forwarded).into_values() {
+            self.reply(forward.origin, HomeReply::Check(Check::INTERNAL));
+        }
+        for (_, wanter) in std::mem::take(&mut self.wanters) {
+            self.answer_wanter(wanter, Err("it does not serve the LUN any more".into()));
+        }
+    }
+
+    fn serve(&mut self, events: &mpsc::Receiver<GatewayEvent>, store: &dyn Failover) {
         let began = Instant::now();
         let client = store.client().unwrap_or_default();
-        let me = Me { gateway: self.cluster.gateway.clone(), client, ports: self.ports.clone() };
+        let takeover_ms = u64::try_from(self.cluster.takeover.as_millis()).unwrap_or(u64::MAX);
+        let member = Member { process: client.clone(), takeover_ms, disk: self.disk.clone() };
+        let me = Me { gateway: self.cluster.gateway.clone(), client, ports: self.ports.clone(), member };
         let mut machine = Machine::new(me, self.cluster.takeover);
         loop {
             if store.is_fenced() {
                 machine.fenced();
             }
             while let Some(action) = machine.next(began.elapsed()) {
-                self.act(&mut machine, &*store, began, action);
+                self.act(&mut machine, store, began, action);
                 self.report_others(&machine.status().record);
             }
+            self.notify_others();
+            self.answer_wanters(&mut machine);
             self.show(&machine);
             if machine.has_withdrawn() {
                 return;
             }
             let wait = machine.wake_at().saturating_sub(began.elapsed()).min(GLANCE);
             match events.recv_timeout(wait) {
-                Ok(GatewayEvent::Keep(state)) => machine.save(state),
+                Ok(GatewayEvent::Keep { state, outcome }) => machine.save(state, outcome),
+                Ok(GatewayEvent::Forward(forward)) => self.forward(&mut machine, began, *forward),
+                Ok(GatewayEvent::Executed(outcome)) => machine.executed(outcome),
+                Ok(GatewayEvent::Want(wanter)) => self.want(&mut machine, wanter),
                 Ok(GatewayEvent::Applied(true)) => machine.applied(),
                 Ok(GatewayEvent::Applied(false)) => {
                     tracing::error!(
@@ -226,10 +297,16 @@ impl Gateway {
                 return Some(store);
             }
             match events.recv_timeout(GLANCE) {
-                Ok(GatewayEvent::Keep(_)) => self.answer(false),
+                Ok(GatewayEvent::Keep { .. }) => self.answer(false),
+                Ok(GatewayEvent::Forward(forward)) => {
+                    self.reply(forward.origin, HomeReply::Check(Check::PORT_IN_STANDBY));
+                }
+                Ok(GatewayEvent::Want(wanter)) => {
+                    self.answer_wanter(wanter, Err("its image is not open yet".into()));
+                }
                 Ok(GatewayEvent::Withdraw | GatewayEvent::End)
                 | Err(mpsc::RecvTimeoutError::Disconnected) => return None,
-                Ok(GatewayEvent::Applied(_) | GatewayEvent::Noticed) => {}
+                Ok(GatewayEvent::Applied(_) | GatewayEvent::Executed(_) | GatewayEvent::Noticed) => {}
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }
@@ -244,19 +321,18 @@ impl Gateway {
             Action::Replace { expected, record } => {
                 let before = machine.status().record;
                 let outcome = self.replace(expected, &record);
-                let concerns_others =
-                    record.next != before.next || (record.active.is_none() && before.active.is_some());
-                let is_done = outcome.is_ok();
+                self.is_news |= outcome.is_ok() && concerns_others(&before, &record);
                 machine.replaced(began.elapsed(), outcome);
-                if let Some(pool) = self.pool.as_ref().filter(|_| is_done && concerns_others) {
-                    let _ = pool.notify(&self.object, NOTICE);
-                }
             }
             Action::Promote { fence } => {
                 if !fence.is_empty() {
                     tracing::warn!(lun = %self.lun, "the gateway that served the unit is shut out: {}", fence.join(", "));
                 }
                 let outcome = store.promote(&fence);
+                if outcome.is_ok() {
+                    self.shut_out.extend(fence.into_iter().map(|client| (client, Instant::now())));
+                    self.shut_out.drain(..self.shut_out.len().saturating_sub(SHOWN_FENCES));
+                }
                 machine.promoted(outcome);
             }
             Action::Demote => {
@@ -281,6 +357,87 @@ impl Gateway {
                 }
             }
             Action::Saved(ok) => self.answer(ok),
+            Action::Execute { body } => match HomeRequest::forwarded(&body) {
+                Some(request) => self.request(Waiter::OtherGateway(self.unit), request),
+                None => machine.executed(HomeReply::Check(Check::INTERNAL).encode()),
+            },
+            Action::Answer { id, outcome } => self.forward_ended(machine.status().role, id, &outcome),
+        }
+    }
+
+    /// Has the active gateway execute what the home, in standby, cannot do.
+    fn forward(&mut self, machine: &mut Machine, began: Instant, forward: Forward) {
+        let Ok(id) = getrandom::u64() else {
+            return self.reply(forward.origin, HomeReply::Check(Check::INTERNAL));
+        };
+        machine.ask(began.elapsed(), id, forward.body.clone());
+        self.forwarded.insert(id, forward);
+    }
+
+    /// What the active gateway has done of that.
+    fn forward_ended(&mut self, role: Role, id: u64, outcome: &Outcome) {
+        let Some(Forward { origin, request, .. }) = self.forwarded.remove(&id) else { return };
+        match outcome {
+            Outcome::Executed(reply) => self.reply(origin, HomeReply::decode(reply)),
+            Outcome::NotExecuted if role == Role::Active => {
+                self.cores[self.home].post(Message::Home { unit: self.unit, origin, request });
+            }
+            Outcome::NotExecuted => self.reply(origin, HomeReply::Check(Check::ACCESS_STATE_TRANSITION)),
+            Outcome::Unknown => self.reply(origin, HomeReply::Check(Check::INTERNAL)),
+        }
+    }
+
+    /// This gateway is to become active.
+    fn want(&mut self, machine: &mut Machine, wanter: Wanter) {
+        if machine.status().role != Role::Active {
+            machine.want(match wanter {
+                Wanter::Initiator(_) => By::Initiator,
+                Wanter::Person(_) => By::Person,
+            });
+        }
+        self.wanters.push((Instant::now() + moves_within(&self.cluster), wanter));
+    }
+
+    /// Answers who wants it to become active once it is, or will not be.
+    fn answer_wanters(&mut self, machine: &mut Machine) {
+        let Some(until) = self.wanters.iter().map(|(until, _)| *until).max() else { return };
+        let status = machine.status();
+        let (is_active, is_late) = (status.role == Role::Active, Instant::now() >= until);
+        if machine.is_wanted() && !is_active && !is_late {
+            return;
+        }
+        if is_late && !is_active {
+            machine.unwant();
+        }
+        let active = status.record.active.map_or("none".to_owned(), |holder| holder.gateway);
+        let why =
+            status.fault.unwrap_or_else(|| format!("the active gateway ({active}) has not handed it over"));
+        for (_, wanter) in std::mem::take(&mut self.wanters) {
+            self.answer_wanter(wanter, if is_active { Ok(()) } else { Err(why.clone()) });
+        }
+    }
+
+    fn answer_wanter(&self, wanter: Wanter, outcome: Result<(), String>) {
+        match wanter {
+            Wanter::Initiator(origin) => {
+                let failed = |_| HomeReply::Check(Check::SET_GROUPS_FAILED);
+                self.reply(origin, outcome.map_or_else(failed, |()| HomeReply::Done));
+            }
+            // Nobody may wait for it any more.
+            Wanter::Person(outbox) => _ = outbox.send(outcome),
+        }
+    }
+
+    fn reply(&self, origin: Origin, reply: HomeReply) {
+        self.cores[origin.core].post(Message::Answer { origin, reply });
+    }
+
+    /// Has others look at what was written: at once, and not only in their own time. Whoever waits for this gateway was answered before.
+    fn notify_others(&mut self) {
+        if std::mem::take(&mut self.is_news)
+            && let Some(pool) = &self.pool
+        {
+            let _ = pool.notify(&self.object, NOTICE);
         }
     }
 
@@ -355,9 +512,22 @@ impl Gateway {
         format!("object {} of pool {}: {error}", self.object, self.cluster.place.pool)
     }
 
-    /// Logs what has changed.
+    /// Shows how it is, and logs what has changed.
     fn show(&mut self, machine: &Machine) {
         let status = machine.status();
+        let reading = GatewayReading {
+            name: self.cluster.gateway.clone(),
+            role: match status.role {
+                Role::Active => "active",
+                Role::Standby => "standby",
+                Role::Transitioning => "transitioning",
+            },
+            active: status.record.active.as_ref().map(|holder| holder.gateway.clone()),
+            gateways: status.record.gateways.keys().cloned().collect(),
+            shut_out: self.shut_out.clone(),
+            fault: status.fault.clone(),
+        };
+        *self.seat.reading.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
         let lun = &self.lun;
         let (role, fault) = &self.shown;
         if status.role != *role {
@@ -375,7 +545,7 @@ impl Gateway {
         }
         if let Some(why) = status.fault.as_ref().filter(|_| status.fault != *fault) {
             match status.role {
-                Role::Active => tracing::error!(%lun, "this gateway cannot show others that it lives: {why}"),
+                Role::Active => tracing::error!(%lun, "this gateway is active, but {why}"),
                 _ => tracing::error!(%lun, "this gateway cannot become active: {why}"),
             }
         }

@@ -4,17 +4,17 @@ use crate::access::Directory;
 use crate::core::lun::LunState;
 use crate::counters::Counters;
 use crate::events::Peer;
+pub(crate) use crate::origin::{Origin, Requester, Waiter};
 use crate::served::{Named, Served};
 use crate::slots::Key;
 use crate::transport::Transport;
 use crate::units::NewUnit;
-use proto::services::FunctionId;
 use proto::time::Time;
 use reactor::io::{Handle, Io};
 use reactor::packet::{Line, Socket};
 use reactor::uring::Uring;
 use scsi::nexus::Reach;
-use scsi::{HomeReply, HomeRequest, NexusId, Publish};
+use scsi::{HomeReply, HomeRequest, Publish};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -322,45 +322,6 @@ pub(crate) enum InterfaceMessage<L: Line = Socket> {
     Opened(io::Result<Vec<L>>),
     /// To its cores: serve it.
     Serve(Box<L>),
-}
-
-/// Who waits for a home's answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Origin {
-    /// The core.
-    pub(crate) core: usize,
-    /// Who on that core.
-    pub(crate) who: Waiter,
-}
-
-/// Who on a core waits for a home's answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Waiter {
-    /// Nobody.
-    Nobody,
-    /// A task.
-    Task(Key),
-    /// A task management function.
-    Function(Requester),
-    /// A connection whose nexus is lost.
-    Connection(Key),
-    /// A new configuration of the unit, in this change of its core.
-    Configuration(u64),
-    /// The thread of this unit, which gateways share.
-    Gateway(u32),
-}
-
-/// A task management function that is not answered yet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Requester {
-    /// Its core.
-    pub(crate) core: usize,
-    /// The connection that it came on.
-    pub(crate) connection: Key,
-    /// The transport's name for it.
-    pub(crate) id: FunctionId,
-    /// The nexus of that connection.
-    pub(crate) nexus: NexusId,
 }
 
 /// A connection on its way to another core: a plain value, with nothing in flight.

@@ -1,7 +1,7 @@
 //! The meters of a running daemon's units and cores, which other threads read without asking cores or having them wait.
 
 use crate::counters::{Count, Counters, Counts};
-use crate::readings::{CoreReading, Initiators, StoreState, UnitReading, reservation};
+use crate::readings::{CoreReading, GatewayReading, Initiators, StoreState, UnitReading, reservation};
 use crate::registry::Registry;
 use scsi::View;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +16,8 @@ pub(crate) struct UnitMeter {
     cores: Vec<OnceLock<Arc<Counters>>>,
     /// Changed by its home's core alone, when that publishes.
     published: Mutex<Published>,
+    /// Of its thread, if gateways share it.
+    gateway: Option<Arc<Mutex<Option<GatewayReading>>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -28,11 +30,16 @@ struct Published {
 }
 
 impl UnitMeter {
-    pub(crate) fn new(name: &str, view: View, cores: usize) -> UnitMeter {
+    pub(crate) fn new(
+        name: &str,
+        view: View,
+        cores: usize,
+        gateway: Option<Arc<Mutex<Option<GatewayReading>>>>,
+    ) -> UnitMeter {
         let mut published = Published { view: view.clone(), was_open: false, last_error: None };
         published.take(view);
         let cores = (0..cores).map(|_| OnceLock::new()).collect();
-        UnitMeter { name: name.into(), cores, published: Mutex::new(published) }
+        UnitMeter { name: name.into(), cores, published: Mutex::new(published), gateway }
     }
 
     /// The counters of this core, which has to be the calling thread.
@@ -77,6 +84,10 @@ impl UnitMeter {
             reservation: reservation(&holders, initiators),
             registered: holders.registered,
             groups: policy.groups.states().collect(),
+            gateway: self
+                .gateway
+                .as_ref()
+                .and_then(|gateway| gateway.lock().unwrap_or_else(PoisonError::into_inner).clone()),
         }
     }
 

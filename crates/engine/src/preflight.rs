@@ -1,6 +1,6 @@
 //! Whether this machine has what a configuration needs.
 
-use config::{ByDevice, Fault, Lun, Protocol, StoreSpec};
+use config::{ByDevice, Cluster, Fault, Lun, Protocol, StoreSpec};
 use rdma::verbs::{DeviceFacts, Transport};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
@@ -31,6 +31,10 @@ impl config::Preflight for Preflight {
         store(lun)
     }
 
+    fn cluster(&self, cluster: &Cluster) -> Result<(), Fault> {
+        store::rbd::examine(&cluster.place).map_err(missing)
+    }
+
     fn address(&self, listen: SocketAddr, rdma: ByDevice) -> Result<(), Fault> {
         if rdma == ByDevice::Only { address(listen) } else { port(listen) }
     }
@@ -59,21 +63,24 @@ fn huge_pages(setting: Option<&str>) -> Result<(), Fault> {
     }
 }
 
+fn missing(error: OpenError) -> Fault {
+    Fault::new(format!("{}: {}", error.what, error.problem), error.remedy)
+}
+
 fn store(lun: &Lun) -> Result<(), Fault> {
-    let fault = |error: OpenError| Fault::new(format!("{}: {}", error.what, error.problem), error.remedy);
     let claim = Claim::to_serve(lun.read_only);
     match &lun.store {
         StoreSpec::File { path, size } => {
-            store::file::examine(path, *size, lun.block_bytes, claim).map_err(fault)?;
+            store::file::examine(path, *size, lun.block_bytes, claim).map_err(missing)?;
             match store::image::format(path) {
                 Ok(Some(format)) => Err(Fault::new(image_problem(path, format), IMAGE_REMEDY)),
                 // What cannot be read was found before; what is not there is made.
                 Ok(None) | Err(_) => Ok(()),
             }
         }
-        StoreSpec::Block { path } => store::file::examine_block(path, claim).map_err(fault),
+        StoreSpec::Block { path } => store::file::examine_block(path, claim).map_err(missing),
         StoreSpec::Remote { url, .. } if url.protocol == Protocol::Aoe => interface(&url.host),
-        StoreSpec::Rbd { image, .. } => store::rbd::examine(image).map_err(fault),
+        StoreSpec::Rbd { image, .. } => store::rbd::examine(image).map_err(missing),
         StoreSpec::Remote { .. } | StoreSpec::Nbd { .. } | StoreSpec::Null { .. } | StoreSpec::Ram { .. } => {
             Ok(())
         }

@@ -2,7 +2,7 @@
 
 use crate::counters::Counts;
 use scsi::reservation::holders::{Holders, Registered};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::scsi::AccessState;
 
 /// Whether a unit's store serves.
@@ -43,6 +43,25 @@ pub struct UnitReading {
     pub registered: Vec<Registered>,
     /// Its target port groups, by their tags, and the states that they are in.
     pub groups: Vec<(u16, AccessState)>,
+    /// This gateway and the others, where several share it.
+    pub gateway: Option<GatewayReading>,
+}
+
+/// What a gateway knows of a unit that several share.
+#[derive(Clone, Debug)]
+pub struct GatewayReading {
+    /// Its name.
+    pub name: String,
+    /// What it is for the unit: active, standby or transitioning.
+    pub role: &'static str,
+    /// The gateway that is active.
+    pub active: Option<String>,
+    /// All that serve the unit, or did.
+    pub gateways: Vec<String>,
+    /// Clients that it has had the cluster shut out since it started, and when: the last ones.
+    pub shut_out: Vec<(String, Instant)>,
+    /// Why it cannot become or stay active.
+    pub fault: Option<String>,
 }
 
 /// A reservation.

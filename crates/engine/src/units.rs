@@ -86,7 +86,12 @@ impl<I: Io> NewUnit<I> {
                 StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Rbd { .. } => false,
             },
             home_core: NewUnit::<I>::home_core(number, config),
-            meter: Arc::new(UnitMeter::new(&lun.name, view.clone(), config.cores.len())),
+            meter: Arc::new(UnitMeter::new(
+                &lun.name,
+                view.clone(),
+                config.cores.len(),
+                opened.seat.as_ref().map(|seat| seat.reading.clone()),
+            )),
             view,
             store: opened.store.clone(),
             home: Some(home),

@@ -185,6 +185,7 @@ impl Live {
                 let edit = self.resizing(lun, size)?;
                 self.edit(&edit, dry_run, may_lose_data.then_some(lun))
             }
+            ChangeRequest::Activate { lun } => self.activate(lun, dry_run),
         }
     }
 
@@ -267,6 +268,27 @@ impl Live {
         let what = "the file has changed since the daemon read it";
         let fault = fault(&path.display().to_string(), what, "run lunette reload first");
         Err(refused(Refusal::Conflict, "somebody else has changed the configuration file", vec![fault]))
+    }
+
+    /// Has this gateway become the active one for a LUN.
+    fn activate(&self, name: &str, dry_run: bool) -> Answer {
+        let luns = &self.daemon.config().luns;
+        let Some(lun) = luns.iter().find(|lun| lun.name == name) else {
+            let known = luns.iter().map(|lun| lun.name.clone()).collect();
+            let missing = EditError::NotFound { what: format!("LUN {name}"), known };
+            return Err(uneditable(&Subject::Lun(name.into()), missing));
+        };
+        let place = format!("LUN {name}");
+        if !lun.is_shared {
+            let fault = fault(&place, "gateways do not share it", "see `access` in docs/cluster.md");
+            return Err(refused(Refusal::Conflict, "this LUN has no other gateway", vec![fault]));
+        }
+        if !dry_run && let Err(why) = self.daemon.activate(name) {
+            let fault = fault(&place, &why, "see to that, or to the log of that gateway, and try again");
+            return Err(refused(Refusal::Failed, "this gateway did not become active", vec![fault]));
+        }
+        let steps = vec![format!("this gateway is active for LUN {name}")];
+        Ok(Done { steps, warnings: Vec::new(), version: self.version() })
     }
 
     fn resizing(&self, name: &str, size: &str) -> Result<Edit, Refused> {

@@ -81,7 +81,9 @@ pub(crate) fn state(lun: &Value) -> String {
 
 /// What is wrong with a LUN; `None`: nothing.
 pub(crate) fn trouble(lun: &Value) -> Option<String> {
-    let state = Some(state(lun)).filter(|state| state != WELL && state != NONE)?;
+    let Some(state) = Some(state(lun)).filter(|state| state != WELL && state != NONE) else {
+        return lun["gateway"]["fault"].as_str().map(|why| format!("not active: {}", shown(why)));
+    };
     let why = lun["last_error"].as_str().or(lun["not_opened"].as_str());
     Some(why.map_or_else(|| state.clone(), |why| format!("{state}: {}", shown(why))))
 }
@@ -99,11 +101,30 @@ pub(crate) fn details(lun: &Value) -> String {
     all.extend(write_cache.map(|is_on| format!("write cache {}", if is_on { "on" } else { "off" })));
     all.extend(limits(lun));
     all.extend(is("threshold_reached", true, "which is reached"));
+    all.extend(gateway(lun));
     all.extend(port_groups(lun));
     all.extend(reservation(lun));
     all.extend(registrations(lun));
     all.extend(figures::errors(lun));
     all.join(", ")
+}
+
+/// This gateway and the others, where several share it.
+fn gateway(lun: &Value) -> Vec<String> {
+    let gateway = &lun["gateway"];
+    let Some(name) = gateway["name"].as_str() else { return Vec::new() };
+    let mut all = vec![format!("gateway {} {}", shown(name), word(&gateway["role"]))];
+    match gateway["active"].as_str() {
+        Some(active) if active == name => {}
+        Some(active) => all.push(format!("gateway {} active", shown(active))),
+        None => all.push("no gateway active".into()),
+    }
+    let shut_out = gateway["shut_out"].as_array().into_iter().flatten();
+    all.extend(
+        shut_out
+            .map(|one| format!("{} shut out {} s ago", word(&one["client"]), number(&one["age_seconds"]))),
+    );
+    all
 }
 
 /// Portal groups by which it is not accessed at its best.
@@ -188,6 +209,20 @@ mod tests {
             json!([group(1, "active/optimized"), group(2, "standby"), group(3, "unavailable")]);
         let shown = details(&lun);
         assert!(shown.ends_with(", portal group 2 standby, portal group 3 unavailable"), "{shown}");
+    }
+
+    #[test]
+    fn gateways_are_shown_and_why_this_one_is_not_active() {
+        let mut lun = lun();
+        let shut_out = [json!({ "client": "192.0.2.1:0/7", "age_seconds": 9 })];
+        lun["gateway"] = json!({ "name": "a", "role": "active", "active": "a", "shut_out": shut_out });
+        let shown = details(&lun);
+        assert!(shown.ends_with(", gateway a active, 192.0.2.1:0/7 shut out 9 s ago"), "{shown}");
+        assert_eq!(trouble(&lun), None);
+        lun["gateway"] = json!({ "name": "b", "role": "standby", "active": "a", "fault": "it is locked" });
+        let shown = details(&lun);
+        assert!(shown.ends_with(", gateway b standby, gateway a active"), "{shown}");
+        assert_eq!(trouble(&lun).as_deref(), Some("not active: it is locked"));
     }
 
     #[test]

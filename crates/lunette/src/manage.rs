@@ -92,6 +92,13 @@ pub(crate) enum LunCommand {
         #[command(flatten)]
         change: ChangeArguments,
     },
+    /// Have this gateway become the active one for a LUN that several share, once the one that is active has handed it over
+    Activate {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        change: ChangeArguments,
+    },
     /// Remove a LUN: its commands end, and its store is closed; files and devices stay
     Remove {
         /// Its name
@@ -234,6 +241,9 @@ pub(crate) fn lun(command: &LunCommand) -> Result<String, Failure> {
         LunCommand::Resize { name, size, yes_lose_data, change } => {
             let body = json!({ "size": size, "yes_lose_data": yes_lose_data });
             change.make("POST", &path(&["luns", name, "resize"]), Some(&body))
+        }
+        LunCommand::Activate { name, change } => {
+            change.make("POST", &path(&["luns", name, "activate"]), None)
         }
         LunCommand::Remove { name, change } => change.make("DELETE", &path(&["luns", name]), None),
     }

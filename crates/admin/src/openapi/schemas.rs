@@ -80,6 +80,12 @@ const LUN: &[Field] = &[
         "Who is registered: `initiator`, `target_port`, `key`, and whether it `holds` the reservation",
     ),
     ("port_groups", LIST, "Its target port groups, each with `group` and the `state` that it is in"),
+    (
+        "gateway",
+        OBJECT_OR_NONE,
+        "Where several gateways share it: the `name` and `role` of this one, which is `active`, all `gateways`, clients that this one has \
+         `shut_out`, each with `client` and `age_seconds`, and the `fault` that keeps it from being active",
+    ),
 ];
 
 const TARGET: &[Field] = &[

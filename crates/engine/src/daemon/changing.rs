@@ -166,6 +166,18 @@ impl Daemon {
         }
     }
 
+    /// Has this gateway become the active one for a LUN that gateways share; blocks until it is.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn activate(&self, lun: &str) -> Result<(), String> {
+        let served = self.changes.served();
+        match served.find(lun) {
+            Some(index) => self.gateways.activate(served.units[index]),
+            None => Err("there is no such LUN".into()),
+        }
+    }
+
     /// The serial number of a unit that is served.
     fn serial(&self, unit: u32) -> Option<String> {
         self.changes.unit(unit).map(|unit| unit.serial.clone())

@@ -120,6 +120,30 @@ impl Scrape {
                 family.encode_family(&labels)?.encode_gauge(&u64::from(state.code()))?;
             }
         }
+        self.gateways(encoder)
+    }
+
+    fn gateways(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let shared = || {
+            let of = |unit: &'_ UnitReading| Some((unit.name.clone(), unit.gateway.clone()?));
+            self.units.iter().filter_map(of)
+        };
+        let help = "Whether a gateway is the active one for a LUN that several share, as this one knows";
+        let mut family = begin(encoder, "lun_gateway_active", help, MetricType::Gauge)?;
+        for (lun, gateway) in shared() {
+            for name in &gateway.gateways {
+                let is_active = gateway.active.as_ref() == Some(name);
+                let labels = [("lun", lun.as_str()), ("gateway", name.as_str())];
+                family.encode_family(&labels)?.encode_gauge(&u64::from(is_active))?;
+            }
+        }
+        let help = "Seconds since this gateway last had the cluster shut out another one for a LUN";
+        let mut family = begin(encoder, "lun_gateway_fence_age_seconds", help, MetricType::Gauge)?;
+        for (lun, gateway) in shared() {
+            if let Some((_, at)) = gateway.shut_out.last() {
+                family.encode_family(&[("lun", lun.as_str())])?.encode_gauge(&at.elapsed().as_secs())?;
+            }
+        }
         Ok(())
     }
 

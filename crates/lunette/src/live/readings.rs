@@ -4,7 +4,8 @@ use super::tally::Tally;
 use super::{metrics, sessions};
 use admin::{Format, Refused};
 use engine::{
-    CoreReading, Counts, Failure, Meters, Moved, ReservationReading, StoreState, UnitReading, bound_us,
+    CoreReading, Counts, Failure, GatewayReading, Meters, Moved, ReservationReading, StoreState, UnitReading,
+    bound_us,
 };
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +58,7 @@ fn lun(unit: &UnitReading) -> Map<String, Value> {
         "reservation": unit.reservation.as_ref().map(reservation),
         "registrations": registrations.collect::<Vec<_>>(),
         "port_groups": unit.groups.iter().map(port_group).collect::<Vec<_>>(),
+        "gateway": unit.gateway.as_ref().map(gateway),
     });
     match json {
         Value::Object(fields) => fields,
@@ -74,6 +76,21 @@ pub(super) fn state(state: StoreState) -> &'static str {
 
 fn reservation(ReservationReading { kind, holders }: &ReservationReading) -> Value {
     json!({ "type": kind, "holders": holders })
+}
+
+fn gateway(gateway: &GatewayReading) -> Value {
+    let shut_out = gateway
+        .shut_out
+        .iter()
+        .map(|(client, at)| json!({ "client": client, "age_seconds": at.elapsed().as_secs() }));
+    json!({
+        "name": gateway.name,
+        "role": gateway.role,
+        "active": gateway.active,
+        "gateways": gateway.gateways,
+        "shut_out": shut_out.collect::<Vec<_>>(),
+        "fault": gateway.fault,
+    })
 }
 
 fn port_group((group, state): &(u16, AccessState)) -> Value {

@@ -1,14 +1,20 @@
 //! Gateways that share an image on Ceph: two daemons, one of which is active, and what becomes of a unit when that one dies, hangs or
 //! is stopped.
 
+use super::reload::ask;
 use crate::support::ceph::{Ceph, POOL};
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login, Response, reserve_out, write_cdb};
 use crate::support::wait_until;
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use wire::scsi::command::{PersistentReserveIn, Read16, TestUnitReady};
+use wire::scsi::command::{
+    ModeSelect6, ModeSense6, PersistentReserveIn, PersistentReserveOut, Read16, ReportTargetPortGroups,
+    SetTargetPortGroups, TestUnitReady,
+};
+use wire::scsi::parameters::ReserveOutList;
 use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT};
 
 const BLOCK: u32 = 512;
@@ -17,19 +23,31 @@ const BYTES: usize = 4096;
 const TAKEOVER: Duration = Duration::from_secs(5);
 const UNIT_ATTENTION: u8 = 6;
 const IN_STANDBY: [u8; 2] = [0x04, 0x0b];
+const REGISTRATIONS_PREEMPTED: [u8; 2] = [0x2a, 0x05];
 
 const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
 const CLEAR: u8 = 3;
+const PREEMPT_AND_ABORT: u8 = 5;
+const REGISTER_AND_IGNORE_EXISTING_KEY: u8 = 6;
 const WRITE_EXCLUSIVE: u8 = 1;
+const WRITE_EXCLUSIVE_REGISTRANTS_ONLY: u8 = 5;
 const KEY: u64 = 0x1234;
+
+/// Where a gateway takes commands.
+fn socket(folder: &TempDir, name: &str) -> PathBuf {
+    folder.path().join(format!("{name}.sock"))
+}
 
 /// A gateway of this name, whose portal has this group.
 fn gateway(ceph: &Ceph, folder: &TempDir, name: &str, group: u16) -> Daemon {
     let conf = ceph.conf();
+    let admin = socket(folder, name);
+    let admin = admin.display();
     let text = format!(
-        "admin = \"none\"\n[cluster]\nname = \"c\"\ngateway = \"{name}\"\npool = \"{POOL}\"\nconf = \"{conf}\"\ntakeover = \"{}s\"\n\
+        "admin = \"{admin}\"\n[cluster]\nname = \"c\"\ngateway = \"{name}\"\npool = \"{POOL}\"\nconf = \"{conf}\"\ntakeover = \"{}s\"\n\
          [[portal]]\nlisten = \"127.0.0.1:0\"\ngroup = {group}\n\
+         [[portal_group]]\ngroup = {group}\nexplicit = true\n\
          [[lun]]\nname = \"disk\"\nrbd = \"{POOL}/disk\"\nconf = \"{conf}\"\naccess = \"one\"\n\
          [[target]]\nname = \"iqn.2026-11.io.lunette:disk\"\n",
         TAKEOVER.as_secs()
@@ -40,7 +58,37 @@ fn gateway(ceph: &Ceph, folder: &TempDir, name: &str, group: u16) -> Daemon {
 }
 
 fn login(daemon: &Daemon) -> Initiator {
-    Initiator::login(&daemon.lun(0), &Login::named("host")).expect("login")
+    login_as(daemon, "host")
+}
+
+fn login_as(daemon: &Daemon, name: &str) -> Initiator {
+    Initiator::login(&daemon.lun(0), &Login::named(name)).expect("login")
+}
+
+/// PERSISTENT RESERVE OUT, once unit attentions are out of its way.
+fn reserve(host: &mut Initiator, action: u8, kind: u8, key: u64, action_key: u64) -> Response {
+    let list = ReserveOutList { key, action_key, ..ReserveOutList::ZERO }.to_bytes();
+    settled(|| host.write(0, PersistentReserveOut::new(action, kind, 24), &list).expect("an answer"))
+}
+
+/// Registered keys.
+fn keys(host: &mut Initiator) -> Vec<u64> {
+    let data = reserved(host, 0);
+    data[8..].chunks(8).map(|key| u64::from_be_bytes(key.try_into().expect("eight bytes"))).collect()
+}
+
+/// Target port groups and the states that they are in.
+fn groups(host: &mut Initiator) -> Vec<(u8, u8)> {
+    let data = settled(|| host.read(0, ReportTargetPortGroups::new(255), 255).expect("an answer")).data;
+    let mut groups: Vec<_> = data[4..].chunks(12).map(|group| (group[3], group[0] & 0x0f)).collect();
+    groups.sort_unstable();
+    groups
+}
+
+/// The control mode page.
+fn control(host: &mut Initiator) -> Vec<u8> {
+    let cdb = ModeSense6::page_only(0x0a, 255);
+    settled(|| host.read(0, cdb, 255).expect("an answer")).data
 }
 
 /// The outcome of a command once unit attentions are out of its way.
@@ -55,6 +103,18 @@ fn settled(mut run: impl FnMut() -> Response) -> Response {
 
 fn code(response: &Response) -> Option<[u8; 2]> {
     (!response.sense.is_empty()).then(|| [response.sense[12], response.sense[13]])
+}
+
+/// What a host is notified of.
+fn attentions(host: &mut Initiator) -> Vec<[u8; 2]> {
+    let mut all = Vec::new();
+    loop {
+        let response = host.read(0, TestUnitReady {}, 0).expect("an answer");
+        if response.sense_key() != Some(UNIT_ATTENTION) {
+            return all;
+        }
+        all.extend(code(&response));
+    }
 }
 
 fn readiness(host: &mut Initiator) -> Option<[u8; 2]> {
@@ -153,5 +213,109 @@ fn a_unit_is_served_by_another_gateway_when_its_own_dies_hangs_or_is_stopped() {
     );
     eprintln!("SIGTERM: another gateway wrote after {stall:?}");
     assert_eq!(read(&mut by_second, 248), [132; BYTES]);
+    second.stop();
+}
+
+#[test]
+fn what_a_host_reserves_by_its_path_in_standby_holds_everywhere_and_survives_a_takeover() {
+    let ceph = Ceph::start();
+    ceph.create("disk", 64 << 20);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let first = gateway(&ceph, &folder, "a", 1);
+    let mut by_first = login(&first);
+    wait_until("the first one is active", || readiness(&mut by_first).is_none());
+    let second = gateway(&ceph, &folder, "b", 2);
+    let mut by_second = login(&second);
+    assert_eq!(readiness(&mut by_second), Some(IN_STANDBY));
+    let (active, standby) = (0, 2);
+    for host in [&mut by_first, &mut by_second] {
+        wait_until("both know both groups", || groups(host) == [(1, active), (2, standby)]);
+    }
+
+    // The host registers both paths; another one has both, too.
+    let (mut other_by_first, mut other_by_second) = (login_as(&first, "other"), login_as(&second, "other"));
+    let (other, new) = (KEY + 1, KEY + 2);
+    for (host, key) in [
+        (&mut by_first, KEY),
+        (&mut by_second, KEY),
+        (&mut other_by_first, other),
+        (&mut other_by_second, other),
+    ] {
+        assert_eq!(reserve(host, REGISTER, 0, 0, key).status, GOOD);
+    }
+    assert_eq!(reserve(&mut by_second, REGISTER, 0, 0, KEY).status, RESERVATION_CONFLICT, "it is registered");
+    for host in [&mut by_first, &mut by_second] {
+        assert_eq!(keys(host), [KEY, KEY, other, other]);
+    }
+    let kind = WRITE_EXCLUSIVE_REGISTRANTS_ONLY;
+    assert_eq!(reserve(&mut by_second, RESERVE, kind, KEY, 0).status, GOOD);
+    assert_eq!(write(&mut other_by_first, 0, 1).status, GOOD, "it is registered");
+    let mut stranger = login_as(&first, "stranger");
+    assert_eq!(write(&mut stranger, 0, 2).status, RESERVATION_CONFLICT);
+
+    // Mode parameters, too, are changed by the path in standby.
+    let mut page = control(&mut by_second);
+    (page[0], page[2], page[4]) = (0, 0, page[4] & 0x7f);
+    page[4 + 3] |= 0x06;
+    let select = ModeSelect6 { page_format: true, save: false, list_bytes: page.len() as u8 };
+    assert_eq!(settled(|| by_second.write(0, select, &page).expect("an answer")).status, GOOD);
+    for host in [&mut by_first, &mut by_second] {
+        assert_eq!(control(host)[4 + 3] & 0x06, 0x06, "QERR");
+    }
+
+    // What is preempted by the path in standby is kept out by the active one, and both of its paths are notified.
+    assert_eq!(write(&mut other_by_second, 0, 3).status, CHECK_CONDITION, "it is in standby");
+    assert_eq!(reserve(&mut by_second, PREEMPT_AND_ABORT, kind, KEY, other).status, GOOD);
+    for host in [&mut other_by_first, &mut other_by_second] {
+        let attentions = attentions(host);
+        assert!(attentions.contains(&REGISTRATIONS_PREEMPTED), "{attentions:02x?}");
+    }
+    assert_eq!(write(&mut other_by_first, 0, 4).status, RESERVATION_CONFLICT);
+    assert_eq!(write(&mut by_first, 0, 5).status, GOOD);
+
+    // The active one dies. What is asked meanwhile is done by the next one, which the host writes by without registering anew.
+    first.kill9();
+    let response = reserve(&mut by_second, REGISTER_AND_IGNORE_EXISTING_KEY, 0, 0, new);
+    assert_eq!(response.status, GOOD, "{response:?}");
+    assert_eq!(read(&mut by_second, 0), [5; BYTES]);
+    assert_eq!(write(&mut by_second, 0, 6).status, GOOD);
+    assert_eq!(write(&mut other_by_second, 0, 7).status, RESERVATION_CONFLICT);
+    assert_eq!(keys(&mut by_second), [KEY, new]);
+    assert_eq!(control(&mut by_second)[4 + 3] & 0x06, 0x06, "QERR");
+    second.stop();
+}
+
+/// SET TARGET PORT GROUPS: this group is to be active/optimized.
+fn activate(host: &mut Initiator, group: u8) -> Response {
+    let list = [0, 0, 0, 0, 0, 0, 0, group];
+    settled(|| host.write(0, SetTargetPortGroups::new(8), &list).expect("an answer"))
+}
+
+#[test]
+fn a_unit_is_moved_by_a_command_and_not_to_and_fro_by_initiators() {
+    let ceph = Ceph::start();
+    ceph.create("disk", 64 << 20);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let first = gateway(&ceph, &folder, "a", 1);
+    let mut by_first = login(&first);
+    wait_until("the first one is active", || readiness(&mut by_first).is_none());
+    assert_eq!(write(&mut by_first, 0, 1).status, GOOD);
+    let second = gateway(&ceph, &folder, "b", 2);
+    let mut by_second = login(&second);
+    let failed = Some([0x67, 0x0a]);
+    assert_eq!(code(&activate(&mut by_second, 2)), failed, "it has just become active there");
+    assert_eq!(activate(&mut by_first, 1).status, GOOD, "it is active");
+    assert_eq!(write(&mut by_first, 8, 2).status, GOOD);
+
+    let outcome = ask(&socket(&folder, "b"), &["lun", "activate", "disk"]).expect_success("it is moved");
+    assert!(outcome.contains("this gateway is active for LUN disk"), "{outcome}");
+    assert_eq!(write(&mut by_second, 16, 3).status, GOOD);
+    assert_eq!(readiness(&mut by_first), Some(IN_STANDBY));
+    for lba in 0..3 {
+        assert_eq!(read(&mut by_second, 8 * lba), [lba as u8 + 1; BYTES]);
+    }
+    assert_eq!(code(&activate(&mut by_first, 1)), failed, "it has just been moved");
+    assert!(!second.log().contains("is shut out"), "it was handed over: {}", second.log());
+    first.stop();
     second.stop();
 }

@@ -174,7 +174,7 @@ impl HomeRequest {
     }
 
     /// Who comes by a port whose group must be in such a state: it may have left that since the command was admitted.
-    fn subject_to_access_state(&self) -> Option<(&NexusIdentity, Accepted)> {
+    pub(crate) fn subject_to_access_state(&self) -> Option<(&NexusIdentity, Accepted)> {
         match self {
             HomeRequest::PersistentReserveOut { from, .. } | HomeRequest::SetModes { from, .. } => {
                 Some((from, Accepted::InStandby))
@@ -203,7 +203,7 @@ impl HomeRequest {
         }
     }
 
-    /// Whether a port in standby accepts it, and a gateway in standby cannot do it: it would have to change the unit at all gateways.
+    /// Whether a port in standby accepts it, and a gateway in standby cannot do it on its own: it changes the unit at all gateways.
     fn changes_all_gateways(&self) -> bool {
         matches!(self, HomeRequest::PersistentReserveOut { .. } | HomeRequest::SetModes { .. })
     }
@@ -301,6 +301,13 @@ pub enum Who {
         /// Relative target port identifier.
         target_port: u16,
     },
+    /// All but those.
+    NotPort {
+        /// TransportID.
+        transport_id: Vec<u8>,
+        /// Relative target port identifier.
+        target_port: u16,
+    },
     /// Those that speak ATA from one of these addresses.
     Listed(Arc<[Mac]>),
     /// All but those that speak ATA from one of these addresses.
@@ -320,6 +327,9 @@ impl Who {
             Who::Only(id) => nexus == *id,
             Who::Port { transport_id, target_port } => {
                 port == *target_port && TransportId::of(transport_id).covers(&TransportId::of(initiator))
+            }
+            Who::NotPort { transport_id, target_port } => {
+                port != *target_port || !TransportId::of(transport_id).covers(&TransportId::of(initiator))
             }
             Who::Listed(list) => aoe_mac(initiator).is_some_and(|mac| list.contains(&mac)),
             Who::Unlisted(list) => aoe_mac(initiator).is_none_or(|mac| !list.contains(&mac)),
@@ -372,6 +382,7 @@ impl Home {
             export: Arc::default(),
             groups: Arc::new(unit.port_groups()),
             others: Arc::default(),
+            news: None,
         };
         Home { policy: Arc::new(policy), unit, preventing: BTreeMap::new(), before: None }
     }
@@ -392,29 +403,38 @@ impl Home {
 
     /// Decides. What is published must be applied by every core before the reply is given.
     pub fn handle(&mut self, request: HomeRequest) -> (HomeReply, Option<Publish>) {
-        if let Some((from, accepted)) = request.subject_to_access_state()
-            && let Some(check) = self.policy.groups.refusal(from.target_port, accepted)
-        {
-            return (HomeReply::Check(check), None);
+        if let Some(refusal) = self.refusal(&request) {
+            return (refusal, None);
         }
         if self.policy.groups.are_standby() && request.changes_all_gateways() {
             return (HomeReply::Check(Check::PORT_IN_STANDBY), None);
-        }
-        if let Some((from, class)) = request.subject_to_reservations() {
-            let access = self.policy.reservations.access(from.nexus, &from.transport_id, from.target_port);
-            if access.conflicts(class) {
-                return (HomeReply::Conflict, None);
-            }
-        }
-        if request.changer(&self.policy).is_some_and(|from| from.read_only) {
-            return (HomeReply::Check(Check::WRITE_PROTECTED), None);
         }
         // The medium is as the operation left it, and the ports are there or not, whether or not that can be kept.
         let can_undo = !matches!(request, HomeRequest::EraseEnd { .. } | HomeRequest::Configure(_));
         self.before = can_undo.then(|| (self.policy(), self.preventing.clone()));
         let mut draft = Draft::of(&self.policy);
+        let from = request.subject_to_access_state().map(|(from, _)| from);
+        let sender = from.filter(|from| from.nexus == NexusId::ELSEWHERE).cloned();
         let reply = self.decide(&mut draft, request);
+        draft.report_to_gateways(sender.as_ref(), &self.unit);
         (reply, self.publish(draft))
+    }
+
+    /// Why the sender of a request may not make it now, if that is so.
+    pub(crate) fn refusal(&self, request: &HomeRequest) -> Option<HomeReply> {
+        if let Some((from, accepted)) = request.subject_to_access_state()
+            && let Some(check) = self.policy.groups.refusal(from.target_port, accepted)
+        {
+            return Some(HomeReply::Check(check));
+        }
+        if let Some((from, class)) = request.subject_to_reservations() {
+            let access = self.policy.reservations.access(from.nexus, &from.transport_id, from.target_port);
+            if access.conflicts(class) {
+                return Some(HomeReply::Conflict);
+            }
+        }
+        let may_only_read = request.changer(&self.policy).is_some_and(|from| from.read_only);
+        may_only_read.then_some(HomeReply::Check(Check::WRITE_PROTECTED))
     }
 
     fn decide(&mut self, draft: &mut Draft, request: HomeRequest) -> HomeReply {
@@ -422,6 +442,11 @@ impl Home {
             HomeRequest::SetModes { from, change } => {
                 draft.set_modes(from.nexus, change);
                 draft.update_threshold(&self.unit)
+            }
+            // By them initiators have another gateway become active, which this one is already.
+            HomeRequest::SetAccessStates { states, .. } if self.unit.is_shared => {
+                let activates = draft.policy.groups.activates(&states);
+                activates.map_or_else(HomeReply::Check, |()| HomeReply::Done)
             }
             HomeRequest::SetAccessStates { from, states } => draft.set_access_states(from.nexus, &states),
             HomeRequest::SpaceChanged => draft.update_threshold(&self.unit),

@@ -14,6 +14,11 @@ use wire::scsi::transport_id::aoe_mac;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NexusId(pub u64);
 
+impl NexusId {
+    /// In place of a nexus of another gateway: no session here is called so.
+    pub const ELSEWHERE: NexusId = NexusId(u64::MAX);
+}
+
 /// The state of one I_T_L nexus.
 #[derive(Clone, Debug)]
 pub struct NexusUnit {

@@ -2,6 +2,7 @@
 
 use crate::state::encoding;
 use crate::state::export::Export;
+use crate::state::news::News;
 use crate::state::nexus::NexusId;
 use crate::state::port_groups::PortGroups;
 use crate::state::reservation::Table;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 /// A unit's shared state at one moment. Cores compare `epoch` to see that it changed.
+/// Its fields are published together, so that no core sees a part of a change.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Counts publications, from 1.
@@ -43,6 +45,8 @@ pub struct Policy {
     pub export: Arc<Export>,
     /// Its target port groups.
     pub groups: Arc<PortGroups>,
+    /// What nexuses of other gateways are to be notified of as well; `None`: it has not been read.
+    pub news: Option<Arc<News>>,
     /// Ports of other gateways that serve it.
     pub others: Arc<[OtherPort]>,
 }

@@ -3,7 +3,8 @@
 
 use crate::state::attention::UnitAttention;
 use crate::state::encoding;
-use crate::state::home::{Draft, HomeReply, Who};
+use crate::state::home::{Draft, HomeReply, NexusIdentity, Who};
+use crate::state::news::News;
 use crate::state::policy::Policy;
 use crate::state::reservation::Table;
 use crate::state::unit::{OtherPort, PortNames, Unit};
@@ -12,7 +13,7 @@ use crate::vocabulary::sense::Check;
 use std::sync::Arc;
 
 /// First bytes of what is kept; mode parameters, a checksum and what any unit keeps follow.
-const MAGIC: &[u8] = b"LuneShr\x01";
+const MAGIC: &[u8] = b"LuneShr\x02";
 
 /// In place of a threshold: the one that the unit is configured with.
 const NO_SETS: u32 = u32::MAX;
@@ -47,6 +48,7 @@ impl Policy {
         bytes.extend_from_slice(&self.modes.threshold_sets.unwrap_or(NO_SETS).to_be_bytes());
         bytes.push(u8::from(self.reservations.survives_power()));
         bytes.extend_from_slice(&self.reservations.generation().to_be_bytes());
+        self.news.as_deref().cloned().unwrap_or_default().save(&mut bytes);
         bytes.extend(self.saved_of_unit(self.reservations.encode(PortNames::of(&unit.ports, &self.others))));
         encoding::seal(bytes)
     }
@@ -60,6 +62,7 @@ impl Policy {
             threshold_reached: false,
             erasure: None,
             reservations: Arc::default(),
+            news: Some(Arc::default()),
             ..self.clone()
         };
         if saved.is_empty() {
@@ -74,6 +77,7 @@ impl Policy {
         let sets = u32::from_be_bytes(encoding::take(&mut rest)?);
         let [survives_power] = encoding::take(&mut rest)?;
         let generation = u32::from_be_bytes(encoding::take(&mut rest)?);
+        policy.news = Some(Arc::new(News::restore(&mut rest)?));
         policy.modes.queue_error = queue_error;
         policy.modes.threshold_sets = (sets != NO_SETS).then_some(sets);
         let (erasure, table) = Policy::restore_unit(rest, PortNames::of(&unit.ports, &self.others))?;
@@ -90,14 +94,24 @@ impl Draft {
             let Some(policy) = self.policy.restored_of_gateways(saved, unit) else {
                 return HomeReply::Check(Check::INTERNAL);
             };
-            if policy.modes != self.policy.modes && active {
-                self.attentions.push((Who::Everyone, UnitAttention::ModeChanged));
+            if let (Some(before), Some(after)) = (&self.policy.news, &policy.news) {
+                let ports = PortNames::of(&unit.ports, &policy.others);
+                self.attentions.extend(after.since(before, ports));
             }
             self.policy = policy;
         }
         self.is_adopted = true;
         self.change_groups(self.policy.groups.in_role(active), Who::Everyone);
         self.changed()
+    }
+
+    /// Has other gateways report what concerns nexuses of theirs. `sender`: who caused it, if by another gateway.
+    pub(crate) fn report_to_gateways(&mut self, sender: Option<&NexusIdentity>, unit: &Unit) {
+        if unit.is_shared && !self.is_adopted && !self.policy.groups.are_standby() {
+            let before = self.policy.news.as_deref().cloned().unwrap_or_default();
+            let ports = PortNames::of(&unit.ports, &self.policy.others);
+            self.policy.news = Some(Arc::new(before.with(&self.attentions, sender, ports)));
+        }
     }
 
     /// The ports of other gateways, and the states of their groups, are these from now on.

@@ -1,7 +1,7 @@
 //! What mode pages set, and what erases a medium.
 
 /// Current values of changeable mode page fields (SPC-4 section 7.5, SBC-3 section 6.5).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Modes {
     /// Caching page: write cache enabled.
     pub write_cache: bool,

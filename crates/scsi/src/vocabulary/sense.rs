@@ -58,6 +58,10 @@ impl Check {
     /// INTERNAL TARGET FAILURE.
     pub const INTERNAL: Check = Check::new(SenseKey::HardwareError, code::INTERNAL_TARGET_FAILURE);
 
+    /// SET TARGET PORT GROUPS COMMAND FAILED.
+    pub const SET_GROUPS_FAILED: Check =
+        Check::new(SenseKey::HardwareError, code::SET_TARGET_PORT_GROUPS_FAILED);
+
     /// INVALID COMMAND OPERATION CODE.
     pub const OPCODE: Check = Check::new(SenseKey::IllegalRequest, code::INVALID_OPERATION_CODE);
     /// LOGICAL BLOCK ADDRESS OUT OF RANGE.

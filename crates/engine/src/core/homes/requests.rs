@@ -9,11 +9,12 @@ use crate::core::unit::Unit;
 use crate::events::Event;
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
-use crate::seat::GatewayEvent;
+use crate::seat::{Forward, GatewayEvent, Wanter};
 use crate::slots::Key;
 use reactor::io::Io;
 use reactor::limited;
 use scsi::attention::UnitAttention;
+use scsi::sense::Check;
 use scsi::{HomeReply, HomeRequest, NexusId, PortGroups, Publish};
 use std::sync::Arc;
 use tracing::Level;
@@ -40,6 +41,14 @@ impl<I: Io> Core<I> {
     /// Decides a request while nothing else is worked on, and answers it where it changes nothing.
     fn home_decide(&mut self, unit: u32, origin: Origin, request: HomeRequest) {
         let Some(home) = self.units.home_mut(unit) else { return };
+        if let Some(body) = home.home.forwards(&request) {
+            let forward = GatewayEvent::Forward(Box::new(Forward { origin, request, body }));
+            return self.ask_gateway(unit, origin, forward, Check::PORT_IN_STANDBY);
+        }
+        if home.home.is_wanted(&request) {
+            let want = GatewayEvent::Want(Wanter::Initiator(origin));
+            return self.ask_gateway(unit, origin, want, Check::SET_GROUPS_FAILED);
+        }
         let by = reserver(&request);
         let (reply, publish) = home.home.handle(request);
         let is_final = !home.home.can_undo();
@@ -75,6 +84,23 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// Leaves a request to the unit's thread, which does not keep the home from others meanwhile. `otherwise`: how it ends if there
+    /// is none any more.
+    fn ask_gateway(&mut self, unit: u32, origin: Origin, event: GatewayEvent, otherwise: Check) {
+        let sent = self.units[unit].gateway.as_ref().map(|gateway| gateway.send(event));
+        if !matches!(sent, Some(Ok(()))) {
+            self.post(origin.core, Message::Answer { origin, reply: HomeReply::Check(otherwise) });
+        }
+    }
+
+    /// All cores have applied what a request of another gateway changed.
+    pub(in crate::core) fn executed_for_other(&mut self, unit: u32, reply: &HomeReply) {
+        if let Some(gateway) = self.units.get(unit).and_then(|unit| unit.gateway.as_ref()) {
+            // It may have ended.
+            let _ = gateway.send(GatewayEvent::Executed(reply.encode()));
+        }
+    }
+
     /// All cores have applied the role of a unit that gateways share.
     pub(in crate::core) fn role_applied(&mut self, unit: u32, reply: &HomeReply) {
         if let Some(gateway) = self.units.get(unit).and_then(|unit| unit.gateway.as_ref()) {
@@ -84,8 +110,11 @@ impl<I: Io> Core<I> {
     }
 
     fn persist(&mut self, unit: u32, state: Vec<u8>, is_final: bool) {
+        let current = self.units.home_mut(unit).and_then(|home| home.current.as_ref());
+        let is_other = |current: &&Current| matches!(current.origin.who, Waiter::OtherGateway(_));
+        let outcome = current.filter(is_other).map(|current| current.reply.encode());
         if let Some(gateway) = &self.units[unit].gateway {
-            if gateway.send(GatewayEvent::Keep(state)).is_err() {
+            if gateway.send(GatewayEvent::Keep { state, outcome }).is_err() {
                 self.home_persisted(unit, false);
             }
             return;
@@ -104,7 +133,7 @@ impl<I: Io> Core<I> {
             return self.publish(unit);
         }
         if let Some(Current { origin, .. }) = home.current.take() {
-            let reply = HomeReply::Check(scsi::sense::Check::INTERNAL);
+            let reply = HomeReply::Check(Check::INTERNAL);
             self.post(origin.core, Message::Answer { origin, reply });
         }
         self.home_next(unit);

@@ -327,6 +327,7 @@ impl<I: Io> Core<I> {
             Waiter::Connection(key) => self.home_released(key),
             Waiter::Configuration(change) => self.configured(change),
             Waiter::Gateway(unit) => self.role_applied(unit, &reply),
+            Waiter::OtherGateway(unit) => self.executed_for_other(unit, &reply),
             Waiter::Task(key) => self.task_answered(key, reply),
         }
     }

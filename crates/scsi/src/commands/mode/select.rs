@@ -92,7 +92,10 @@ impl ModeSelect {
                     Step::Home(Box::new(HomeRequest::SetModes { from: env.nexus.identity(), change }))
                 }
             },
-            Event::Home(HomeReply::Done) if self.flush => Step::Media { unit: None, op: MediaOp::Flush },
+            // In standby nothing is cached here: the active gateway's writes are durable when they are acknowledged.
+            Event::Home(HomeReply::Done) if self.flush && !env.view.policy.groups.are_standby() => {
+                Step::Media { unit: None, op: MediaOp::Flush }
+            }
             Event::Home(HomeReply::Done) | Event::Stored(Ok(_)) => done,
             Event::Home(HomeReply::Conflict) => refused(env, Failure::CONFLICT),
             Event::Home(HomeReply::Check(check)) => refused(env, check),

@@ -108,6 +108,51 @@ impl ReserveOut {
     }
 }
 
+impl ReserveOut {
+    /// The service action, the type and the parameter list that say the same.
+    pub(crate) fn to_list(&self) -> (u8, u8, Vec<u8>) {
+        let ReserveOut { key, action_key, ref action } = *self;
+        let basic = ReserveOutList { key, action_key, ..ReserveOutList::ZERO };
+        let kind_bits = |kind: Option<Kind>| kind.map_or(0, Kind::bits);
+        let (action, kind) = match action {
+            Action::Register(register) => {
+                let Register { ignore_key, ref others, all_target_ports, persist } = *register;
+                let names_initiators = others.is_some();
+                let basic = ReserveOutList { names_initiators, all_target_ports, persist, ..basic };
+                let mut list = basic.to_bytes().to_vec();
+                if let Some(others) = others {
+                    let ids: Vec<u8> = others.iter().flat_map(|id| id.as_bytes()).copied().collect();
+                    list.extend(u32::try_from(ids.len()).unwrap_or(u32::MAX).to_be_bytes());
+                    list.extend(ids);
+                }
+                return (if ignore_key { REGISTER_AND_IGNORE_EXISTING_KEY } else { REGISTER }, 0, list);
+            }
+            Action::Move { to, unregister, persist } => {
+                let id = to.initiator.as_bytes();
+                let target_port = match to.target_port {
+                    TargetPort::Here(port) => port,
+                    TargetPort::Gone(_) => 0,
+                };
+                let list = MoveList {
+                    key,
+                    action_key,
+                    unregister: *unregister,
+                    persist: *persist,
+                    target_port,
+                    transport_id_bytes: u32::try_from(id.len()).unwrap_or(u32::MAX),
+                };
+                return (REGISTER_AND_MOVE, 0, [&list.to_bytes()[..], id].concat());
+            }
+            Action::Reserve(kind) => (RESERVE, kind.bits()),
+            Action::Release(kind) => (RELEASE, kind_bits(*kind)),
+            Action::Clear => (CLEAR, 0),
+            Action::Preempt { kind, abort: false } => (PREEMPT, kind_bits(*kind)),
+            Action::Preempt { kind, abort: true } => (PREEMPT_AND_ABORT, kind_bits(*kind)),
+        };
+        (action, kind, basic.to_bytes().to_vec())
+    }
+}
+
 /// The TransportIDs after the length field that ends at the start of them, which must not claim more than is
 /// there.
 fn transport_ids(list: &[u8], start: usize) -> Result<&[u8], Check> {

@@ -1,0 +1,46 @@
+//! Who waits for the answer of a unit's home.
+
+use crate::slots::Key;
+use proto::services::FunctionId;
+use scsi::NexusId;
+
+/// Who waits for a home's answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Origin {
+    /// The core.
+    pub(crate) core: usize,
+    /// Who on that core.
+    pub(crate) who: Waiter,
+}
+
+/// Who on a core waits for a home's answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Waiter {
+    /// Nobody.
+    Nobody,
+    /// A task.
+    Task(Key),
+    /// A task management function.
+    Function(Requester),
+    /// A connection whose nexus is lost.
+    Connection(Key),
+    /// A new configuration of the unit, in this change of its core.
+    Configuration(u64),
+    /// The thread of this unit, which gateways share.
+    Gateway(u32),
+    /// That thread, for another gateway, whose request it is.
+    OtherGateway(u32),
+}
+
+/// A task management function that is not answered yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Requester {
+    /// Its core.
+    pub(crate) core: usize,
+    /// The connection that it came on.
+    pub(crate) connection: Key,
+    /// The transport's name for it.
+    pub(crate) id: FunctionId,
+    /// The nexus of that connection.
+    pub(crate) nexus: NexusId,
+}

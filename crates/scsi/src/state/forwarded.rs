@@ -1,0 +1,372 @@
+//! What a gateway in standby has the active one execute: PERSISTENT RESERVE OUT and MODE SELECT, which ports in standby accept, and
+//! their answers, as bytes; and what makes it the active one.
+
+use crate::state::encoding::{push_sized, push_u16, take, take_sized};
+use crate::state::home::{Home, HomeReply, HomeRequest, NexusIdentity};
+use crate::state::nexus::NexusId;
+use crate::state::reservation::ReserveOut;
+use crate::vocabulary::modes::{Modes, ModesChange};
+use crate::vocabulary::sense::Check;
+use wire::scsi::command::PersistentReserveOut;
+use wire::{Cdb, SenseKey, Specific};
+
+const RESERVE_OUT: u8 = 1;
+const SET_MODES: u8 = 2;
+
+const DONE: u8 = 0;
+const CONFLICT: u8 = 1;
+const CHECK: u8 = 2;
+
+/// In place of a threshold: the one that the unit is configured with.
+const NO_SETS: u32 = u32::MAX;
+/// In place of a bit: the field begins at the byte's first one.
+const NO_BIT: u8 = u8::MAX;
+
+impl Home {
+    /// The request as bytes, if the active gateway has to execute it: in standby, and where nothing here is in its way.
+    pub fn forwards(&self, request: &HomeRequest) -> Option<Vec<u8>> {
+        let is_for_others = self.policy().groups.are_standby() && self.refusal(request).is_none();
+        is_for_others.then(|| request.encode()).flatten()
+    }
+
+    /// Whether an initiator wants this gateway, in standby, to become active (SET TARGET PORT GROUPS).
+    pub fn is_wanted(&self, request: &HomeRequest) -> bool {
+        let HomeRequest::SetAccessStates { states, .. } = request else { return false };
+        let groups = &self.policy().groups;
+        groups.are_standby() && self.refusal(request).is_none() && groups.activates(states).is_ok()
+    }
+}
+
+impl HomeRequest {
+    /// A request as bytes, if it is one that another gateway can execute.
+    fn encode(&self) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        match self {
+            HomeRequest::PersistentReserveOut { from, order } => {
+                bytes.push(RESERVE_OUT);
+                push_from(&mut bytes, from);
+                let (cdb, list) = order.encode();
+                push_sized(&mut bytes, cdb.as_bytes());
+                bytes.extend(list);
+            }
+            HomeRequest::SetModes { from, change } => {
+                bytes.push(SET_MODES);
+                push_from(&mut bytes, from);
+                let ModesChange { mut modes, caching, control, error_recovery, provisioning } = *change;
+                bytes.extend([caching, control, error_recovery, provisioning].map(u8::from));
+                bytes.extend(flags(&mut modes).map(|flag| u8::from(*flag)));
+                bytes.push(modes.queue_error);
+                bytes.extend(modes.threshold_sets.unwrap_or(NO_SETS).to_be_bytes());
+            }
+            _ => return None,
+        }
+        Some(bytes)
+    }
+
+    /// The request of another gateway's nexus; `None`: it is none that this gateway knows.
+    pub fn forwarded(bytes: &[u8]) -> Option<HomeRequest> {
+        let mut rest = bytes;
+        let [kind] = take(&mut rest)?;
+        let transport_id = take_sized(&mut rest)?.into();
+        let target_port = u16::from_be_bytes(take(&mut rest)?);
+        let from = NexusIdentity { nexus: NexusId::ELSEWHERE, transport_id, target_port, read_only: false };
+        match kind {
+            RESERVE_OUT => {
+                let cdb = Cdb::from_bytes(take_sized(&mut rest)?)?;
+                let order = ReserveOut::parse(&cdb, rest).ok()?;
+                Some(HomeRequest::PersistentReserveOut { from, order })
+            }
+            SET_MODES => {
+                let [caching, control, error_recovery, provisioning] =
+                    take::<4>(&mut rest)?.map(|byte| byte == 1);
+                let mut modes = Modes::default();
+                let bits = take::<FLAGS>(&mut rest)?;
+                flags(&mut modes).into_iter().zip(bits).for_each(|(flag, bit)| *flag = bit == 1);
+                [modes.queue_error] = take(&mut rest)?;
+                let sets = u32::from_be_bytes(take(&mut rest)?);
+                modes.threshold_sets = (sets != NO_SETS).then_some(sets);
+                let change = ModesChange { modes, caching, control, error_recovery, provisioning };
+                rest.is_empty().then_some(HomeRequest::SetModes { from, change })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn push_from(bytes: &mut Vec<u8>, from: &NexusIdentity) {
+    push_sized(bytes, &from.transport_id);
+    push_u16(bytes, from.target_port);
+}
+
+/// How many mode parameters are on or off.
+const FLAGS: usize = 7;
+
+fn flags(modes: &mut Modes) -> [&mut bool; FLAGS] {
+    [
+        &mut modes.write_cache,
+        &mut modes.software_write_protect,
+        &mut modes.descriptor_sense,
+        &mut modes.task_set_per_nexus,
+        &mut modes.task_aborted_status,
+        &mut modes.provisioning_errors,
+        &mut modes.threshold,
+    ]
+}
+
+impl ReserveOut {
+    /// A CDB and a parameter list that say the same.
+    fn encode(&self) -> (Cdb, Vec<u8>) {
+        let (action, kind, list) = self.to_list();
+        let len = u32::try_from(list.len()).unwrap_or(u32::MAX);
+        (PersistentReserveOut::new(action, kind, len).into(), list)
+    }
+}
+
+impl HomeReply {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            HomeReply::Done => vec![DONE],
+            HomeReply::Conflict => vec![CONFLICT],
+            HomeReply::Check(check) => {
+                let mut bytes = vec![CHECK, check.key.bits()];
+                push_u16(&mut bytes, check.code);
+                if let Some(Specific::Field { in_cdb, byte, bit }) = check.specific {
+                    bytes.extend([u8::from(in_cdb), bit.unwrap_or(NO_BIT)]);
+                    push_u16(&mut bytes, byte);
+                }
+                bytes
+            }
+        }
+    }
+
+    /// What was encoded; what is none that this gateway knows is an error that says nothing.
+    pub fn decode(bytes: &[u8]) -> HomeReply {
+        match bytes {
+            [DONE] => HomeReply::Done,
+            [CONFLICT] => HomeReply::Conflict,
+            [CHECK, rest @ ..] => HomeReply::Check(check(rest).unwrap_or(Check::INTERNAL)),
+            _ => HomeReply::Check(Check::INTERNAL),
+        }
+    }
+}
+
+fn check(mut rest: &[u8]) -> Option<Check> {
+    let [key] = take(&mut rest)?;
+    let code = u16::from_be_bytes(take(&mut rest)?);
+    let check = Check::new(SenseKey::from_bits(key)?, code);
+    if rest.is_empty() {
+        return Some(check);
+    }
+    let [in_cdb, bit] = take(&mut rest)?;
+    let byte = u16::from_be_bytes(take(&mut rest)?);
+    let bit = (bit != NO_BIT).then_some(bit);
+    Some(Check { specific: Some(Specific::Field { in_cdb: in_cdb == 1, byte, bit }), ..check })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::attention::UnitAttention;
+    use crate::state::unit::{OtherPort, Unit};
+    use crate::testing::{Bench, Outcome, unit};
+    use std::sync::Arc;
+    use wire::scsi::AccessState;
+    use wire::scsi::command::PersistentReserveIn;
+    use wire::scsi::parameters::{MoveList, ReserveOutList};
+    use wire::scsi::transport_id::iscsi_port;
+
+    /// A nexus at a port of another gateway.
+    fn elsewhere() -> NexusIdentity {
+        let transport_id = iscsi_port("iqn.2026-11.example:host", 7).into();
+        NexusIdentity { nexus: NexusId::ELSEWHERE, transport_id, target_port: 9, read_only: false }
+    }
+
+    fn order(action: u8, kind: u8, list: &[u8]) -> HomeRequest {
+        let cdb = PersistentReserveOut::new(action, kind, list.len() as u32).into();
+        let order = ReserveOut::parse(&cdb, list).expect("a parameter list");
+        HomeRequest::PersistentReserveOut { from: elsewhere(), order }
+    }
+
+    fn assert_same(request: &HomeRequest) {
+        let bytes = request.encode().expect("it can be forwarded");
+        let decoded = HomeRequest::forwarded(&bytes).expect("a request");
+        assert_eq!(format!("{decoded:?}"), format!("{request:?}"));
+    }
+
+    #[test]
+    fn requests_are_what_they_were_at_the_gateway_that_executes_them() {
+        let basic = ReserveOutList { key: 1, action_key: 2, ..ReserveOutList::ZERO };
+        for action in 0..=6 {
+            for kind in [1, 5, 8] {
+                assert_same(&order(action, kind, &basic.to_bytes()));
+            }
+        }
+        let all = ReserveOutList { all_target_ports: true, persist: true, ..basic };
+        assert_same(&order(0, 0, &all.to_bytes()));
+        let ids = [iscsi_port("iqn.2026-11.example:a", 1), iscsi_port("iqn.2026-11.example:b", 2)].concat();
+        let named = ReserveOutList { names_initiators: true, ..basic }.to_bytes();
+        assert_same(&order(0, 0, &[&named[..], &(ids.len() as u32).to_be_bytes(), &ids].concat()));
+        let to = iscsi_port("iqn.2026-11.example:a", 1);
+        let list = MoveList {
+            key: 1,
+            action_key: 2,
+            unregister: true,
+            persist: true,
+            target_port: 3,
+            transport_id_bytes: to.len() as u32,
+        };
+        assert_same(&order(7, 0, &[&list.to_bytes()[..], &to].concat()));
+        let modes = Modes { queue_error: 3, threshold_sets: Some(5), threshold: true, ..Modes::default() };
+        let change = ModesChange { caching: true, provisioning: true, ..ModesChange::none(modes) };
+        assert_same(&HomeRequest::SetModes { from: elsewhere(), change });
+    }
+
+    #[test]
+    fn answers_are_what_they_were() {
+        let checks = [Check::CDB, Check::parameter_bit(20, 3), Check::cdb_byte(2), Check::INTERNAL];
+        let checks = checks.map(HomeReply::Check);
+        for reply in [HomeReply::Done, HomeReply::Conflict].iter().chain(&checks) {
+            assert_eq!(HomeReply::decode(&reply.encode()), *reply);
+        }
+        assert_eq!(HomeReply::decode(&[]), HomeReply::Check(Check::INTERNAL));
+    }
+
+    #[test]
+    fn what_is_damaged_is_no_request() {
+        let basic = ReserveOutList { key: 1, action_key: 2, ..ReserveOutList::ZERO };
+        let bytes = order(0, 0, &basic.to_bytes()).encode().expect("it can be forwarded");
+        for len in 0..bytes.len() {
+            assert!(HomeRequest::forwarded(&bytes[..len]).is_none());
+        }
+    }
+
+    #[test]
+    fn a_home_in_standby_forwards_what_all_gateways_must_know_unless_its_sender_may_only_read() {
+        let mut unit = unit();
+        unit.is_shared = true;
+        let mut bench = Bench::of(unit, 1 << 20);
+        let basic = ReserveOutList { action_key: 2, ..ReserveOutList::ZERO };
+        let HomeRequest::PersistentReserveOut { order, .. } = order(0, 0, &basic.to_bytes()) else {
+            panic!()
+        };
+        let request = |bench: &Bench| {
+            let from = bench.nexuses[0].identity();
+            HomeRequest::PersistentReserveOut { from, order: order.clone() }
+        };
+        assert!(bench.home.forwards(&request(&bench)).is_some());
+        bench.nexuses[0].read_only = true;
+        let refused = request(&bench);
+        assert!(bench.home.forwards(&refused).is_none());
+        assert_eq!(bench.home.handle(refused).0, HomeReply::Check(Check::WRITE_PROTECTED));
+        bench.nexuses[0].read_only = false;
+        bench.ask(HomeRequest::SetRole { active: true, saved: Some([].into()) });
+        assert!(bench.home.forwards(&request(&bench)).is_none(), "it is active");
+        assert!(bench.home.forwards(&HomeRequest::Reset { from: None }).is_none());
+    }
+
+    #[test]
+    fn set_target_port_groups_makes_a_gateway_active_and_does_nothing_else_to_a_shared_unit() {
+        let mut unit = shared();
+        unit.groups.iter_mut().for_each(|group| group.explicit = true);
+        let mut bench = Bench::of(unit, 1 << 20);
+        let request = |bench: &Bench, states: &[(u16, AccessState)]| {
+            let from = bench.nexuses[0].identity();
+            HomeRequest::SetAccessStates { from, states: states.to_vec() }
+        };
+        let own = request(&bench, &[(1, AccessState::Optimized)]);
+        assert!(bench.home.is_wanted(&own));
+        for states in [(1, AccessState::Standby), (7, AccessState::Optimized)] {
+            let request = request(&bench, &[states]);
+            assert!(!bench.home.is_wanted(&request));
+            assert!(matches!(bench.home.handle(request).0, HomeReply::Check(check) if check.code == 0x2600));
+        }
+        bench.ask(HomeRequest::SetRole { active: true, saved: Some([].into()) });
+        assert!(!bench.home.is_wanted(&own));
+        let (reply, publish) = bench.home.handle(own);
+        assert!(reply == HomeReply::Done && publish.is_none(), "it is active");
+        assert!(!other().home.is_wanted(&request(&bench, &[(2, AccessState::Optimized)])), "not explicit");
+    }
+
+    fn shared() -> Unit {
+        Unit { is_shared: true, ..unit() }
+    }
+
+    /// A gateway that has the other one's port 9, and is active.
+    fn active() -> Bench {
+        let mut bench = Bench::of(shared(), 1 << 20);
+        let name = "port9".to_owned();
+        let other = OtherPort { relative_id: 9, group: 9, name, state: AccessState::Standby };
+        bench.ask(HomeRequest::SetOthers([other].into()));
+        bench.ask(HomeRequest::SetRole { active: true, saved: Some([].into()) });
+        bench.nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
+        bench
+    }
+
+    /// The other one, by whose port 9 its first nexus comes, as `elsewhere`.
+    fn other() -> Bench {
+        let mut unit = shared();
+        (unit.ports[0].relative_id, unit.ports[0].name) = (9, "port9".into());
+        let mut bench = Bench::of(unit, 1 << 20);
+        bench.nexuses[0].transport_id = elsewhere().transport_id;
+        bench.nexuses[0].target_port = 9;
+        bench
+    }
+
+    fn saved(bench: &mut Bench) -> Arc<[u8]> {
+        bench.published.take().and_then(|publish| publish.persist).expect("it is kept").into()
+    }
+
+    /// REGISTER of this key by `elsewhere`.
+    fn register(action_key: u64) -> HomeRequest {
+        order(0, 0, &ReserveOutList { action_key, ..ReserveOutList::ZERO }.to_bytes())
+    }
+
+    #[test]
+    fn a_registration_by_another_gateways_port_is_that_ports_also_there() {
+        let keys = |bench: &mut Bench| -> Outcome {
+            bench.nexuses[0].attentions.clear();
+            bench.read(PersistentReserveIn::new(3, 255))
+        };
+        let (mut first, mut second) = (active(), other());
+        first.ask(register(2));
+        second.ask(HomeRequest::SetRole { active: true, saved: Some(saved(&mut first)) });
+        let status = keys(&mut second).data;
+        assert_eq!(status[8..16], 2u64.to_be_bytes());
+        assert_eq!(status[26..28], [0, 9], "relative target port identifier");
+        assert_eq!(keys(&mut first).data, status);
+    }
+
+    #[test]
+    fn nexuses_of_all_gateways_are_notified_of_what_concerns_them_once() {
+        let (mut first, mut second) = (active(), other());
+        let adopt = |second: &mut Bench, saved: &Arc<[u8]>| {
+            second.ask(HomeRequest::SetRole { active: false, saved: Some(saved.clone()) });
+            [0, 1].map(|nexus| std::mem::take(&mut second.nexuses[nexus].attentions))
+        };
+        first.ask(register(2));
+        let before = saved(&mut first);
+        assert_eq!(adopt(&mut second, &before), [[], []]);
+        // Somebody here registers, and preempts it.
+        let from = first.nexuses[0].identity();
+        for (action, key, action_key) in [(0, 0, 1), (4, 1, 2)] {
+            let HomeRequest::PersistentReserveOut { order, .. } =
+                order(action, 1, &ReserveOutList { key, action_key, ..ReserveOutList::ZERO }.to_bytes())
+            else {
+                panic!("an order")
+            };
+            first.ask(HomeRequest::PersistentReserveOut { from: from.clone(), order });
+        }
+        let after = saved(&mut first);
+        let preempted = UnitAttention::RegistrationsPreempted;
+        assert_eq!(adopt(&mut second, &after), [vec![preempted], vec![]]);
+        assert_eq!(adopt(&mut second, &after), [[], []]);
+        // It changes mode parameters: the others are notified, here and there.
+        let modes = Modes { queue_error: 3, ..first.view.policy.modes };
+        first.ask(HomeRequest::SetModes { from: elsewhere(), change: ModesChange::all(modes) });
+        assert_eq!(first.nexuses[0].attentions, [UnitAttention::ModeChanged]);
+        assert_eq!(adopt(&mut second, &saved(&mut first)), [vec![], vec![UnitAttention::ModeChanged]]);
+        // Who has not read anything yet has no news.
+        assert_eq!(adopt(&mut other(), &after), [[], []]);
+    }
+}

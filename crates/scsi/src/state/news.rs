@@ -1,0 +1,156 @@
+//! Unit attentions that nexuses of all gateways get of what one of them did: the last ones, numbered, are kept with the unit's state.
+
+use crate::state::attention::UnitAttention;
+use crate::state::encoding::{push_sized, push_u16, take, take_sized};
+use crate::state::home::{NexusIdentity, Who};
+use crate::state::nexus::NexusId;
+use crate::state::unit::PortNames;
+use std::collections::VecDeque;
+
+/// Those of a unit that gateways share.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct News {
+    /// How many there have been.
+    count: u64,
+    /// The last ones.
+    last: VecDeque<(Reader, UnitAttention)>,
+}
+
+/// Who gets it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Reader {
+    All,
+    /// All but this one.
+    AllBut(Port),
+    Only(Port),
+}
+
+/// An initiator port at a target port, by their names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Port {
+    transport_id: Vec<u8>,
+    target_port: String,
+}
+
+const ALL: u8 = 0;
+const ALL_BUT: u8 = 1;
+const ONLY: u8 = 2;
+
+impl News {
+    /// How many are saved: as many as one command causes.
+    const MAX: usize = 128;
+
+    /// What other gateways report.
+    const ATTENTIONS: [UnitAttention; 4] = [
+        UnitAttention::ModeChanged,
+        UnitAttention::ReservationsPreempted,
+        UnitAttention::ReservationsReleased,
+        UnitAttention::RegistrationsPreempted,
+    ];
+
+    /// These and those of them that others report. `sender`: who caused them, if by another gateway.
+    pub(crate) fn with(
+        &self,
+        attentions: &[(Who, UnitAttention)],
+        sender: Option<&NexusIdentity>,
+        ports: PortNames<'_>,
+    ) -> News {
+        let mut news = self.clone();
+        for (who, attention) in attentions.iter().filter(|(_, one)| News::ATTENTIONS.contains(one)) {
+            let Some(reader) = Reader::of(who, sender, ports) else { continue };
+            news.count = news.count.saturating_add(1);
+            news.last.push_back((reader, *attention));
+        }
+        let surplus = news.last.len().saturating_sub(News::MAX);
+        news.last.drain(..surplus);
+        news
+    }
+
+    /// Those that came after these.
+    pub(crate) fn since(
+        &self,
+        before: &News,
+        ports: PortNames<'_>,
+    ) -> impl Iterator<Item = (Who, UnitAttention)> {
+        let count = usize::try_from(self.count.saturating_sub(before.count)).unwrap_or(usize::MAX);
+        let known = self.last.len().saturating_sub(count);
+        self.last.iter().skip(known).filter_map(move |(reader, one)| Some((reader.who(ports)?, *one)))
+    }
+
+    pub(crate) fn save(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.count.to_be_bytes());
+        push_u16(bytes, u16::try_from(self.last.len()).unwrap_or(u16::MAX));
+        for (reader, attention) in &self.last {
+            push_u16(bytes, attention.code());
+            let (kind, port) = match reader {
+                Reader::All => (ALL, None),
+                Reader::AllBut(port) => (ALL_BUT, Some(port)),
+                Reader::Only(port) => (ONLY, Some(port)),
+            };
+            bytes.push(kind);
+            if let Some(Port { transport_id, target_port }) = port {
+                push_sized(bytes, transport_id);
+                push_sized(bytes, target_port.as_bytes());
+            }
+        }
+    }
+
+    pub(crate) fn restore(rest: &mut &[u8]) -> Option<News> {
+        let mut news = News { count: u64::from_be_bytes(take(rest)?), ..News::default() };
+        for _ in 0..u16::from_be_bytes(take(rest)?) {
+            let code = u16::from_be_bytes(take(rest)?);
+            let attention = News::ATTENTIONS.into_iter().find(|one| one.code() == code)?;
+            let [kind] = take(rest)?;
+            let reader = match kind {
+                ALL => Reader::All,
+                ALL_BUT => Reader::AllBut(Port::take(rest)?),
+                ONLY => Reader::Only(Port::take(rest)?),
+                _ => return None,
+            };
+            news.last.push_back((reader, attention));
+        }
+        Some(news)
+    }
+}
+
+impl Reader {
+    fn of(who: &Who, sender: Option<&NexusIdentity>, ports: PortNames<'_>) -> Option<Reader> {
+        let port = |transport_id: &[u8], target_port: u16| {
+            let target_port = ports.name(target_port)?.to_owned();
+            Some(Port { transport_id: transport_id.to_vec(), target_port })
+        };
+        match who {
+            Who::Everyone => Some(Reader::All),
+            Who::Others(NexusId::ELSEWHERE) => {
+                let sender = sender.and_then(|from| port(&from.transport_id, from.target_port));
+                Some(sender.map_or(Reader::All, Reader::AllBut))
+            }
+            Who::Others(_) => Some(Reader::All),
+            Who::Port { transport_id, target_port } => port(transport_id, *target_port).map(Reader::Only),
+            Who::NotPort { .. } | Who::Only(_) | Who::Listed(_) | Who::Unlisted(_) => None,
+        }
+    }
+
+    /// Here; `None`: nobody here can be meant.
+    fn who(&self, ports: PortNames<'_>) -> Option<Who> {
+        match self {
+            Reader::All => Some(Who::Everyone),
+            Reader::AllBut(Port { transport_id, target_port }) => {
+                let transport_id = transport_id.clone();
+                let port = ports.id(target_port);
+                Some(port.map_or(Who::Everyone, |target_port| Who::NotPort { transport_id, target_port }))
+            }
+            Reader::Only(Port { transport_id, target_port }) => {
+                Some(Who::Port { transport_id: transport_id.clone(), target_port: ports.id(target_port)? })
+            }
+        }
+    }
+}
+
+impl Port {
+    fn take(rest: &mut &[u8]) -> Option<Port> {
+        let transport_id = take_sized(rest)?.to_vec();
+        let target_port = std::str::from_utf8(take_sized(rest)?).ok()?.to_owned();
+        Some(Port { transport_id, target_port })
+    }
+}
