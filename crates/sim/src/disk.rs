@@ -90,11 +90,11 @@ impl Blocks {
     }
 
     fn insert_all(&mut self, blocks: std::ops::Range<usize>) {
-        words(blocks).for_each(|(word, bits)| self.0[word] |= bits);
+        bit_words(blocks).for_each(|(word, bits)| self.0[word] |= bits);
     }
 
     fn remove_all(&mut self, blocks: std::ops::Range<usize>) {
-        words(blocks).for_each(|(word, bits)| self.0[word] &= !bits);
+        bit_words(blocks).for_each(|(word, bits)| self.0[word] &= !bits);
     }
 
     fn has(&self, block: usize) -> bool {
@@ -131,7 +131,7 @@ impl Blocks {
 }
 
 /// The words that have these bits, and which of theirs.
-fn words(bits: std::ops::Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+fn bit_words(bits: std::ops::Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     let below = |bit: usize| if bit < 64 { (1 << bit) - 1 } else { u64::MAX };
     let of_word = move |word: usize| {
         let [from, to] = [bits.start, bits.end].map(|bit| bit.saturating_sub(64 * word));

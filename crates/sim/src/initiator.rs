@@ -208,9 +208,9 @@ pub(crate) struct Initiator {
     calm_until: Time,
     functions: Vec<Asked>,
     /// Writes of earlier connections: they take no effect once the session is reinstated.
-    loose: Vec<(Range, WriteId)>,
+    unsettled: Vec<(Range, WriteId)>,
     /// The same of orders: units and numbers.
-    loose_orders: Vec<(usize, u64)>,
+    unsettled_orders: Vec<(usize, u64)>,
     /// What the end of its last session does to RESERVE, before it has the next one.
     loses: Vec<(usize, u64)>,
     completions: Vec<io::Completion>,
@@ -266,8 +266,8 @@ impl Initiator {
             late_at: Time(0),
             calm_until: Time(0),
             functions: Vec::new(),
-            loose: Vec::new(),
-            loose_orders: Vec::new(),
+            unsettled: Vec::new(),
+            unsettled_orders: Vec::new(),
             loses: Vec::new(),
             completions: Vec::new(),
         }
@@ -419,10 +419,10 @@ impl Initiator {
                 }
                 self.cut();
                 // RFC 7143 section 6.3.5: the session that it replaces has ended.
-                for (range, id) in std::mem::take(&mut self.loose) {
+                for (range, id) in std::mem::take(&mut self.unsettled) {
                     self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
                 }
-                for (unit, id) in std::mem::take(&mut self.loose_orders) {
+                for (unit, id) in std::mem::take(&mut self.unsettled_orders) {
                     self.reservations.borrow_mut()[unit].forget(id);
                 }
                 for (unit, id) in std::mem::take(&mut self.loses) {
@@ -569,17 +569,17 @@ impl Initiator {
                 Kind::Write(range, id) | Kind::Durable(range, id) if is_said => {
                     self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
                 }
-                Kind::Write(range, id) | Kind::Durable(range, id) => self.loose.push((range, id)),
+                Kind::Write(range, id) | Kind::Durable(range, id) => self.unsettled.push((range, id)),
                 Kind::Read(_) | Kind::Allocation(_) => self.registers.borrow_mut().end_read(task.began),
                 Kind::Order(id) if is_said => self.reservations.borrow_mut()[task.unit].forget(id),
-                Kind::Order(id) => self.loose_orders.push((task.unit, id)),
+                Kind::Order(id) => self.unsettled_orders.push((task.unit, id)),
                 Kind::Flush => {}
             }
             self.reservations.borrow_mut()[task.unit].accessed(task.access, None)?;
             self.give(&task.places);
         }
         for asked in std::mem::take(&mut self.functions) {
-            self.loose_orders.extend(asked.loses);
+            self.unsettled_orders.extend(asked.loses);
         }
         self.lose_all();
         self.attentions.borrow_mut().ends(self.index);

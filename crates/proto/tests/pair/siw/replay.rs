@@ -238,7 +238,7 @@ struct Posting<'a> {
     posted: &'a mut usize,
 }
 
-fn judge<T>(result: Result<T, Refused>) -> Result<T, Full> {
+fn accepted<T>(result: Result<T, Refused>) -> Result<T, Full> {
     result.map_err(|refused| match refused {
         Refused::Full | Refused::State => Full,
         Refused::TooLong | Refused::NoReads => panic!("{refused}"),
@@ -262,15 +262,15 @@ impl Post for Posting<'_> {
             places.push(staged);
         }
         assert!(payload.iter().all(|span| places.push(span)));
-        judge(self.pair.send(work.0, head, places, solicited, invalidate))
+        accepted(self.pair.send(work.0, head, places, solicited, invalidate))
     }
 
     fn write(&mut self, work: WorkId, from: Places, to: Advertised) -> Result<(), Full> {
-        judge(self.pair.write(work.0, from, to.stag, to.offset))
+        accepted(self.pair.write(work.0, from, to.stag, to.offset))
     }
 
     fn read(&mut self, work: WorkId, into: Places, from: Advertised) -> Result<(), Full> {
-        judge(self.pair.read(work.0, into, from.stag, from.offset))
+        accepted(self.pair.read(work.0, into, from.stag, from.offset))
     }
 
     fn advertise(&mut self, _: Places, _: Access) -> Result<Advertised, Full> {
@@ -295,6 +295,6 @@ impl Post for Posting<'_> {
 
     fn release(&mut self, place: Span) {
         *self.posted += 1;
-        judge(self.pair.post_receive(place.offset, Places::one(place))).unwrap_or(());
+        accepted(self.pair.post_receive(place.offset, Places::one(place))).unwrap_or(());
     }
 }
