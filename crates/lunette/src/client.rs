@@ -3,7 +3,7 @@
 mod connection;
 
 use crate::manage::encoded;
-use crate::{Failure, place};
+use crate::{Failure, admin_address};
 use admin::{Authorities, Insecure};
 use clap::Args;
 use connection::{Host, Place, Timed};
@@ -85,8 +85,8 @@ impl AdminArguments {
 
     /// Where the daemon is reached.
     fn place(&self) -> Result<Place, Failure> {
-        let variable = || std::env::var(place::VARIABLE).ok().filter(|text| !text.is_empty());
-        let usual = || place::to_ask().map(|path| path.display().to_string());
+        let variable = || std::env::var(admin_address::VARIABLE).ok().filter(|text| !text.is_empty());
+        let usual = || admin_address::to_ask().map(|path| path.display().to_string());
         let text = self.admin.clone().or_else(variable).or_else(usual).ok_or_else(|| {
             Failure::wrong_input("XDG_RUNTIME_DIR is not set; name the daemon's socket with --admin")
         })?;

@@ -1,6 +1,7 @@
 //! The `lunette` command.
 #![forbid(unsafe_code)]
 
+mod admin_address;
 mod aoe;
 mod arguments;
 mod banner;
@@ -18,7 +19,6 @@ mod log;
 mod luns;
 mod manage;
 mod notify;
-mod place;
 mod rates;
 mod rdma;
 mod report;
@@ -106,7 +106,7 @@ fn run() -> ExitCode {
 }
 
 fn check(file: &Path) -> ExitCode {
-    let checked = Checked::from_file(file, &engine::Preflight).and_then(usable);
+    let checked = Checked::from_file(file, &engine::ThisMachine).and_then(usable);
     let Checked { config, warnings, .. } = match checked {
         Ok((checked, _)) => checked,
         Err(problems) => return refuse(&problems),
@@ -207,7 +207,7 @@ fn run_daemon(
     if let Some(user) = &mut user {
         user.note_existing(&checked.config);
     }
-    let listener = place::open(&checked.config).map_err(Failure::failed)?;
+    let listener = admin_address::open(&checked.config).map_err(Failure::failed)?;
     let tally = Arc::<Tally>::default();
     let (reported, happened) = live::events::channel(&tally);
     let settle =

@@ -1,6 +1,6 @@
 //! `--user`: rights that a daemon that root has started keeps no longer than it needs them.
 
-use crate::place;
+use crate::admin_address;
 use admin::Listener;
 use config::Config;
 use nix::unistd::{self, Gid, Uid};
@@ -49,7 +49,7 @@ impl User {
     /// Sees what exists before the daemon creates anything.
     pub(crate) fn note_existing(&mut self, config: &Config) {
         self.had_state = config.state_dir.as_deref().is_none_or(Path::exists);
-        self.had_folder = Path::new(place::FOLDER).exists();
+        self.had_folder = Path::new(admin_address::FOLDER).exists();
     }
 
     /// Becomes the user: once everything that root had to open is open, and before any thread that serves starts. Only AoE's
@@ -76,10 +76,11 @@ impl User {
             tracing::warn!("{error}");
         }
         if !self.had_folder
-            && let Err(error) = lchown(place::FOLDER, Some(self.uid.as_raw()), Some(self.gid.as_raw()))
+            && let Err(error) =
+                lchown(admin_address::FOLDER, Some(self.uid.as_raw()), Some(self.gid.as_raw()))
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(%error, "{} cannot be given to {} (--user)", place::FOLDER, self.name);
+            tracing::warn!(%error, "{} cannot be given to {} (--user)", admin_address::FOLDER, self.name);
         }
     }
 

@@ -21,7 +21,9 @@ pub(super) struct Beside {
 impl Beside {
     pub(super) fn start(steps: &[Step], options: &Options) -> Result<Beside> {
         let fault = |error: io::Error| format!("steps cannot be run beside others: {error}");
-        let mut xtask = command(std::env::current_exe().map_err(fault)?);
+        // Behind the tests, some of which have seconds for what takes milliseconds.
+        let mut xtask = command("nice");
+        xtask.arg(std::env::current_exe().map_err(fault)?);
         xtask.args(["test", "--beside", "--fuzz-seconds", &options.fuzz_seconds.to_string()]);
         xtask.args(["--sim-minutes", &options.sim_minutes.to_string()]);
         for value in steps.iter().filter_map(Step::to_possible_value) {

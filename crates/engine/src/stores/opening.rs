@@ -2,9 +2,9 @@
 
 use super::late::LateStore;
 use super::saved_ports::SavedPorts;
-use crate::preflight::{IMAGE_REMEDY, image_problem};
 use crate::seat::Seat;
 use crate::state::files::System;
+use crate::this_machine::{IMAGE_REMEDY, image_problem};
 use config::memory::Room;
 use config::{Config, HugePages, Lun, Protocol, StoreSpec, Url};
 use initiator::remote::{self, RemoteOptions};

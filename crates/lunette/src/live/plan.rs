@@ -51,7 +51,7 @@ impl Planned {
         };
         let (leaving, mut coming) = (planned(&before, &between)?, planned(&between, &config)?);
         coming.sort_by_key(|step| grows(&between, &config, &step.step));
-        let missing = missing(&before, &config, &coming, &engine::Preflight);
+        let missing = missing(&before, &config, &coming, &engine::ThisMachine);
         unless(missing, "a LUN cannot be opened; nothing was changed")?;
         unless(taken_portals(&config, &coming), "a portal cannot be opened; nothing was changed")?;
         unless(misplaced(&before, &leaving, &coming), "data would be lost; nothing was changed")?;

@@ -20,9 +20,9 @@ pub(crate) const IMAGE_REMEDY: &str = "make a raw one of it: qemu-img convert -O
 
 /// This machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Preflight;
+pub struct ThisMachine;
 
-impl config::Preflight for Preflight {
+impl config::Preflight for ThisMachine {
     fn huge_pages(&self) -> Result<(), Fault> {
         huge_pages(std::fs::read_to_string(HUGE_PAGES).ok().as_deref())
     }
