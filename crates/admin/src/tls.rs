@@ -1,6 +1,6 @@
 //! TLS of the admin interface at an address: the daemon's side and the commands' side.
 
-use config::{AdminAccess, Fault, Identity, Token, Unusable};
+use config::{AdminAccess, CertifiedKey, Fault, Token, Unusable};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -51,8 +51,8 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-fn server(identity: &Identity) -> Result<ServerConfig, Unusable> {
-    let Identity { certificate, key } = identity;
+fn server(identity: &CertifiedKey) -> Result<ServerConfig, Unusable> {
+    let CertifiedKey { certificate, key } = identity;
     let shown = certificate.path.display();
     let chain = CertificateDer::pem_slice_iter(&certificate.bytes).collect::<Result<Vec<_>, pem::Error>>();
     let wrong = |what: String, fix: &str| Unusable::Certificate(Fault::new(what, fix));

@@ -11,7 +11,7 @@ pub struct AdminAccess {
     /// The tokens that authorize; none: nobody may.
     pub tokens: Vec<Token>,
     /// Its certificate and key; `None`: connections are not encrypted.
-    pub identity: Option<Identity>,
+    pub identity: Option<CertifiedKey>,
 }
 
 impl AdminAccess {
@@ -51,7 +51,7 @@ impl fmt::Debug for Token {
 
 /// A certificate and its key, in PEM.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Identity {
+pub struct CertifiedKey {
     /// The certificate chain.
     pub certificate: FileRead,
     /// Its private key.

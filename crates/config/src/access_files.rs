@@ -1,6 +1,6 @@
 //! Files of the admin interface over TCP: tokens, a certificate and its key.
 
-use super::access::{AdminAccess, FileRead, Identity, Token};
+use super::access::{AdminAccess, CertifiedKey, FileRead, Token};
 use super::place::Place;
 use super::private::Named;
 use super::problems::{Collector, Fault, Problems};
@@ -63,7 +63,7 @@ pub(super) fn access(raw: &Raw, base: &Path, problems: &mut Collector<'_>) -> Op
             let certificate =
                 problems.check(&certificate.place, certificate_at(Path::new(&certificate.value), base));
             let key = problems.check(&key.place, key_at(Path::new(&key.value), base));
-            certificate.zip(key).map(|(certificate, key)| Some(Identity { certificate, key }))
+            certificate.zip(key).map(|(certificate, key)| Some(CertifiedKey { certificate, key }))
         }
         (Some(at), None) => {
             let fix = missing(&at.place, "--admin-key FILE", "admin_key");

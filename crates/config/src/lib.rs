@@ -47,7 +47,7 @@ mod url;
 mod verify;
 mod warnings;
 
-pub use access::{AdminAccess, FileRead, Identity, Token};
+pub use access::{AdminAccess, CertifiedKey, FileRead, Token};
 pub use access_files::{Unusable, token_of};
 pub use checked::Checked;
 pub use diff::{StepOfChange, diff};
