@@ -115,8 +115,10 @@ pub struct Machine {
     is_listed: bool,
     /// Since when it is active.
     active_since: Duration,
-    /// It does not claim before.
+    leaving_since: Duration,
+    /// It does not claim before, so that others can; unless one that did has released the unit again, if it was active itself.
     not_before: Duration,
+    has_left: bool,
     /// Its client was shut out.
     is_fenced: bool,
     /// When the object was written last.
@@ -157,7 +159,9 @@ impl Machine {
             is_next: false,
             is_listed: false,
             active_since: Duration::ZERO,
+            leaving_since: Duration::ZERO,
             not_before: Duration::ZERO,
+            has_left: false,
             is_fenced: false,
             written: Duration::ZERO,
             left: None,
@@ -177,7 +181,10 @@ impl Machine {
             return Some(Action::Saved(false));
         }
         if let Some(outcome) = self.asks.front().and_then(|ask| self.outcome(now, ask)) {
-            return self.asks.pop_front().map(|ask| Action::Answer { id: ask.id, outcome });
+            let ask = self.asks.pop_front()?;
+            // The object is to have the one behind it.
+            self.is_stale |= !self.asks.is_empty();
+            return Some(Action::Answer { id: ask.id, outcome });
         }
         if self.is_calling {
             return None;
@@ -185,6 +192,12 @@ impl Machine {
         if self.is_serving() && now.saturating_sub(self.written) >= self.takeover() {
             // It is shut out by now if another one could do that; its initiators must look for that one.
             self.left = Some(self.me.client.clone());
+            self.lose();
+            return self.next(now);
+        }
+        if self.stage == Stage::Leaving && now.saturating_sub(self.leaving_since) >= self.takeover() {
+            // An operation of its hangs. Whoever claims the unit shuts it out, and that ends with it.
+            self.not_before = now.saturating_add(self.takeover());
             self.lose();
             return self.next(now);
         }
@@ -299,6 +312,7 @@ impl Machine {
                 self.wanted = None;
                 self.active_since = now;
                 (self.refused, self.adopted) = (None, None);
+                self.has_left = true;
                 self.apply(Action::Activate { saved: self.record().saved.clone() });
             }
             Stage::Releasing => {
@@ -321,7 +335,7 @@ impl Machine {
             Err(why) => {
                 self.stage = Stage::Releasing;
                 self.refused = Some(why);
-                self.is_stale = true;
+                (self.wanted, self.has_left, self.is_stale) = (None, false, true);
             }
         }
     }
@@ -361,7 +375,10 @@ impl Machine {
             return;
         }
         self.stage = match self.stage {
-            Stage::Activating => Stage::Active,
+            Stage::Activating => {
+                self.wanted = None;
+                Stage::Active
+            }
             Stage::Leaving => Stage::Demoting,
             Stage::Lost => Stage::Reopening,
             stage => stage,
@@ -391,6 +408,15 @@ impl Machine {
         let until = now.saturating_add(self.takeover().saturating_mul(2));
         self.asks.push_back(Ask { id, body, until, is_sent: false });
         self.is_stale = true;
+    }
+
+    /// Nobody waits for this any more: it is not executed if nobody can have begun to.
+    pub fn recall(&mut self, now: Duration, id: u64) {
+        self.asks.retain(|ask| ask.id != id || ask.is_sent);
+        if let Some(ask) = self.asks.iter_mut().find(|ask| ask.id == id) {
+            ask.until = ask.until.min(now);
+            self.is_stale = true;
+        }
     }
 
     /// The object may have changed.
@@ -475,7 +501,7 @@ impl Machine {
             None => (false, false),
         };
         if self.stage == Stage::Active && (leaves || self.withdrawn) {
-            self.stage = Stage::Leaving;
+            (self.stage, self.leaving_since) = (Stage::Leaving, now);
             self.apply(Action::Deactivate { lost: false });
             return self.out.pop_front();
         }
@@ -563,7 +589,8 @@ impl Machine {
         let is_ours = next.as_ref().is_none_or(|next| next.gateway == me.gateway);
         let is_free = active.is_none() && (is_ours || has_lapsed);
         let is_left = active.as_ref().is_some_and(|holder| Some(&holder.client) == self.left.as_ref());
-        let may_claim = !self.withdrawn && now >= self.not_before;
+        let is_returned = self.has_left && active.is_none() && *epoch > self.epoch;
+        let may_claim = !self.withdrawn && (now >= self.not_before || is_returned);
         if may_claim && (is_free || has_lapsed || is_left) {
             record.epoch = epoch.saturating_add(1);
             record.beat = record.beat.wrapping_add(1);

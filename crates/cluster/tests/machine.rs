@@ -1,6 +1,6 @@
 //! One machine, whose calls end as a test has it.
 
-use cluster::{Action, Holder, Machine, Me, Member, Port, Record, Role};
+use cluster::{Action, By, Holder, Machine, Me, Member, Next, Outcome, Port, Record, Reply, Role};
 use std::time::Duration;
 
 const TAKEOVER: Duration = Duration::from_secs(10);
@@ -120,4 +120,157 @@ fn a_namesake_is_noticed_by_the_one_that_was_there_before() {
     let status = rig.machine.status();
     assert_eq!(status.role, Role::Active, "it serves on");
     assert!(status.fault.is_some_and(|why| why.contains("another daemon is gateway a as well")));
+}
+
+/// A rig that is active.
+fn active() -> Rig {
+    let mut rig = Rig::new();
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    rig.machine.promoted(Ok(()));
+    assert!(matches!(rig.next(), Some(Action::Activate { .. })));
+    rig.machine.applied();
+    rig
+}
+
+impl Rig {
+    /// Another gateway changes the object, and notifies this one.
+    fn change(&mut self, change: impl FnOnce(&mut Record)) {
+        let (version, record) = self.object.as_mut().expect("it is there");
+        *version += 1;
+        change(record);
+        self.machine.noticed();
+    }
+
+    /// The same: it claims the unit, or releases it.
+    fn claim(&mut self, epoch: u64, is_released: bool) {
+        self.change(|record| {
+            let holder = Holder { gateway: "b".into(), client: "other".into() };
+            (record.epoch, record.next, record.active) = (epoch, None, (!is_released).then_some(holder));
+        });
+    }
+
+    /// The holder agrees to what this one wants, which then tries to become active.
+    fn agree(&mut self) {
+        self.pass(Duration::ZERO);
+        let next = &self.object.as_ref().expect("it is there").1.next;
+        assert!(next.as_ref().is_some_and(|next| next.gateway == "a"), "it asks for the unit");
+        self.change(|record| (record.active, record.epoch) = (None, record.epoch + 1));
+        assert!(matches!(self.next(), Some(Action::Promote { .. })));
+    }
+
+    /// What it does within this time, in which nothing but the object is asked.
+    fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        loop {
+            match self.machine.next(self.now) {
+                Some(Action::Read) => self.machine.read(self.now, Ok(self.object.clone())),
+                Some(Action::Replace { record, .. }) => {
+                    let version = self.object.as_ref().map_or(1, |(version, _)| version + 1);
+                    self.object = Some((version, *record));
+                    self.machine.replaced(self.now, Ok(version));
+                }
+                Some(Action::Adopt { .. }) => self.machine.applied(),
+                Some(action) => panic!("{action:?}"),
+                None if self.now >= until => return,
+                None => self.now = self.machine.wake_at().max(self.now + Duration::from_millis(1)).min(until),
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_that_came_together_are_answered_without_a_wait_between_them() {
+    let mut rig = held(TAKEOVER);
+    rig.pass(Duration::ZERO);
+    (0..20).for_each(|id| rig.machine.ask(rig.now, id, vec![]));
+    for id in 0..20 {
+        rig.pass(Duration::ZERO);
+        let request =
+            rig.object.as_ref().and_then(|(_, record)| record.requests.get("a")).expect("it is sent");
+        assert_eq!(request.id, id);
+        rig.change(|record| {
+            record.requests.remove("a");
+            record.replies.insert("a".into(), Reply { id, outcome: vec![], is_applied: true });
+        });
+        assert_eq!(rig.next(), Some(Action::Answer { id, outcome: Outcome::Executed(vec![]) }));
+    }
+    assert_eq!(rig.now, Duration::ZERO);
+}
+
+#[test]
+fn a_request_that_nobody_waits_for_any_more_is_not_sent_or_is_withdrawn() {
+    let mut rig = held(TAKEOVER);
+    rig.pass(Duration::ZERO);
+    [1, 2, 3].into_iter().for_each(|id| rig.machine.ask(rig.now, id, vec![]));
+    rig.pass(Duration::ZERO);
+    let sent =
+        |rig: &Rig| rig.object.as_ref().and_then(|(_, record)| record.requests.get("a")).map(|one| one.id);
+    assert_eq!(sent(&rig), Some(1));
+    rig.machine.recall(rig.now, 2);
+    rig.machine.recall(rig.now, 1);
+    assert_eq!(rig.next(), Some(Action::Answer { id: 1, outcome: Outcome::NotExecuted }));
+    rig.pass(Duration::ZERO);
+    assert_eq!(sent(&rig), Some(3));
+}
+
+#[test]
+fn one_that_could_not_become_active_wants_it_no_longer() {
+    let mut rig = held(TAKEOVER);
+    rig.machine.want(By::Person);
+    rig.agree();
+    rig.machine.promoted(Err("another client has locked it".into()));
+    rig.pass(Duration::ZERO);
+    assert!(!rig.machine.is_wanted());
+    rig.claim(5, false);
+    rig.pass(Duration::ZERO);
+    assert_eq!(rig.object.as_ref().and_then(|(_, record)| record.next.clone()), None);
+}
+
+#[test]
+fn what_is_wanted_while_it_becomes_active_does_not_outlive_that() {
+    let mut rig = Rig::new();
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    rig.machine.promoted(Ok(()));
+    assert!(matches!(rig.next(), Some(Action::Activate { .. })));
+    rig.machine.want(By::Person);
+    rig.machine.applied();
+    assert!(!rig.machine.is_wanted());
+}
+
+fn leave(rig: &mut Rig) {
+    rig.change(|record| record.next = Some(Next { gateway: "b".into(), by: By::Person }));
+    assert_eq!(rig.next(), Some(Action::Deactivate { lost: false }));
+}
+
+#[test]
+fn one_that_has_handed_over_takes_the_unit_back_at_once_when_the_other_one_gives_it_up() {
+    let mut rig = active();
+    leave(&mut rig);
+    rig.machine.applied();
+    assert_eq!(rig.next(), Some(Action::Demote));
+    rig.machine.demoted(rig.now, Ok(()));
+    rig.pass(TAKEOVER / 10);
+    rig.claim(2, false);
+    rig.pass(TAKEOVER / 10);
+    rig.claim(2, true);
+    let began = rig.now;
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    assert_eq!(rig.now, began);
+    // If it cannot either, it gives others time.
+    rig.machine.promoted(Err("another client has locked it".into()));
+    rig.pass(TAKEOVER / 10);
+    rig.claim(4, true);
+    rig.pass(TAKEOVER / 2);
+}
+
+#[test]
+fn one_that_cannot_end_what_it_has_begun_leaves_it_to_others_to_shut_it_out() {
+    let mut rig = active();
+    leave(&mut rig);
+    let began = rig.now;
+    assert_eq!(rig.next(), Some(Action::Deactivate { lost: true }));
+    assert!((TAKEOVER..=TAKEOVER * 6 / 5).contains(&(rig.now - began)), "{:?}", rig.now - began);
+    let version = rig.object.as_ref().expect("it is there").0;
+    rig.pass(TAKEOVER);
+    assert_eq!(rig.object.as_ref().expect("it is there").0, version, "it does not show that it lives");
 }

@@ -28,6 +28,9 @@ const NOTICE: Duration = Duration::from_secs(1);
 /// Clients that were shut out and that are shown.
 const SHOWN_FENCES: usize = 16;
 
+/// Why it does nothing for anybody any more.
+const ENDED: &str = "it does not serve the LUN any more";
+
 /// How long the end of a daemon waits for a unit to be left to others, beyond the time of a takeover.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -82,14 +85,12 @@ impl Gateways {
         };
         let gateway = Gateway {
             lun: lun.name.clone(),
-            unit: unit.index,
+            home: Home { unit: unit.index, core: home, cores: cores.to_vec() },
             object: object(&cluster.name, image),
             ports: unit.ports.iter().map(port).collect(),
             disk: format!("blocks of {} bytes", unit.block_bytes),
             cluster: cluster.clone(),
             seat: seat.clone(),
-            home,
-            cores: cores.to_vec(),
             pool: None,
             watch: None,
             shown: (Role::Standby, None),
@@ -102,8 +103,10 @@ impl Gateways {
         let (end, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("gateway-{}", unit.index));
         let started = thread.spawn(move || {
-            gateway.run(&events);
+            let home = gateway.run(&events);
             let _ = end.send(());
+            // Until the unit is gone its cores may have sent what somebody waits for.
+            events.iter().for_each(|event| home.refuse(event, ENDED));
         });
         started.map_err(|error| format!("a thread for {}: {error}", lun.name))?;
         self.running.push((unit.index, Running { inbox: seat.inbox(), ended }));
@@ -201,20 +204,82 @@ fn others(record: &Record, gateway: &str) -> Vec<OtherPort> {
     ports.map(other).collect()
 }
 
+/// The identifier of a port of any gateway, by its name.
+fn port_id(record: &Record, name: &str) -> Option<u16> {
+    record.gateways.values().flatten().find(|port| port.name == name).map(|port| port.id)
+}
+
+/// The cores that serve a unit.
+struct Home {
+    unit: u32,
+    /// That of the unit's home.
+    core: usize,
+    cores: Vec<Sender<Message>>,
+}
+
+impl Home {
+    fn request(&self, who: Waiter, request: HomeRequest) {
+        self.forward(Origin { core: self.core, who }, request);
+    }
+
+    fn forward(&self, origin: Origin, request: HomeRequest) {
+        self.cores[self.core].post(Message::Home { unit: self.unit, origin, request });
+    }
+
+    fn persisted(&self, ok: bool) {
+        self.cores[self.core].post(Message::Persisted { unit: self.unit, ok });
+    }
+
+    fn reply(&self, origin: Origin, reply: HomeReply) {
+        self.cores[origin.core].post(Message::Answer { origin, reply });
+    }
+
+    fn recalled(&self, origin: Origin) {
+        if let Waiter::Task(task) = origin.who {
+            self.cores[origin.core].post(Message::Recalled { task });
+        }
+    }
+
+    fn answer_wanter(&self, wanter: Wanter, outcome: Result<(), String>) {
+        match wanter {
+            Wanter::Initiator(origin) => {
+                let failed = |_| HomeReply::Check(Check::SET_GROUPS_FAILED);
+                self.reply(origin, outcome.map_or_else(failed, |()| HomeReply::Done));
+            }
+            // Nobody may wait for it any more.
+            Wanter::Person(outbox) => _ = outbox.send(outcome),
+        }
+    }
+
+    /// Answers what the unit's thread cannot do, before its image is open or after its end.
+    fn refuse(&self, event: GatewayEvent, why: &str) {
+        match event {
+            GatewayEvent::Keep { .. } => self.persisted(false),
+            GatewayEvent::Forward(forward) => {
+                self.reply(forward.origin, HomeReply::Check(Check::PORT_IN_STANDBY));
+            }
+            GatewayEvent::Want(wanter) => self.answer_wanter(wanter, Err(why.into())),
+            GatewayEvent::Recall(_)
+            | GatewayEvent::Applied(_)
+            | GatewayEvent::Executed(_)
+            | GatewayEvent::Noticed
+            | GatewayEvent::Withdraw
+            | GatewayEvent::End => {}
+        }
+    }
+}
+
 /// A unit's thread.
 /// Its fields are what it was started with, its connections to the pool, and who waits for what.
 struct Gateway {
     lun: String,
-    unit: u32,
+    home: Home,
     object: String,
     ports: Vec<Port>,
     /// What hosts rely on at each gateway.
     disk: String,
     cluster: Box<Cluster>,
     seat: Arc<Seat>,
-    /// The core of the unit's home.
-    home: usize,
-    cores: Vec<Sender<Message>>,
     pool: Option<Arc<Pool>>,
     watch: Option<Watch>,
     /// What the log had last.
@@ -232,17 +297,18 @@ struct Gateway {
 }
 
 impl Gateway {
-    fn run(mut self, events: &mpsc::Receiver<GatewayEvent>) {
+    fn run(mut self, events: &mpsc::Receiver<GatewayEvent>) -> Home {
         if let Some(store) = self.await_store(events) {
             self.serve(events, &*store);
         }
         // Nobody knows whether the active gateway executes them yet.
         for forward in std::mem::take(&mut self.forwarded).into_values() {
-            self.reply(forward.origin, HomeReply::Check(Check::INTERNAL));
+            self.home.reply(forward.origin, HomeReply::Check(Check::INTERNAL));
         }
         for (_, wanter) in std::mem::take(&mut self.wanters) {
-            self.answer_wanter(wanter, Err("it does not serve the LUN any more".into()));
+            self.home.answer_wanter(wanter, Err(ENDED.into()));
         }
+        self.home
     }
 
     fn serve(&mut self, events: &mpsc::Receiver<GatewayEvent>, store: &dyn Failover) {
@@ -270,6 +336,7 @@ impl Gateway {
             match events.recv_timeout(wait) {
                 Ok(GatewayEvent::Keep { state, outcome }) => machine.save(state, outcome),
                 Ok(GatewayEvent::Forward(forward)) => self.forward(&mut machine, began, *forward),
+                Ok(GatewayEvent::Recall(origin)) => self.recall(&mut machine, began, origin),
                 Ok(GatewayEvent::Executed(outcome)) => machine.executed(outcome),
                 Ok(GatewayEvent::Want(wanter)) => self.want(&mut machine, wanter),
                 Ok(GatewayEvent::Applied(true)) => machine.applied(),
@@ -297,16 +364,9 @@ impl Gateway {
                 return Some(store);
             }
             match events.recv_timeout(GLANCE) {
-                Ok(GatewayEvent::Keep { .. }) => self.answer(false),
-                Ok(GatewayEvent::Forward(forward)) => {
-                    self.reply(forward.origin, HomeReply::Check(Check::PORT_IN_STANDBY));
-                }
-                Ok(GatewayEvent::Want(wanter)) => {
-                    self.answer_wanter(wanter, Err("its image is not open yet".into()));
-                }
                 Ok(GatewayEvent::Withdraw | GatewayEvent::End)
                 | Err(mpsc::RecvTimeoutError::Disconnected) => return None,
-                Ok(GatewayEvent::Applied(_) | GatewayEvent::Executed(_) | GatewayEvent::Noticed) => {}
+                Ok(event) => self.home.refuse(event, "its image is not open yet"),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }
@@ -347,20 +407,24 @@ impl Gateway {
             Action::Adopt { saved } => self.ask(false, Some(saved.into())),
             Action::Activate { saved } => {
                 // Another gateway's hosts may know of a size that this one's home does not.
-                self.request(Waiter::Nobody, HomeRequest::StoreChanged(store.traits()));
+                self.home.request(Waiter::Nobody, HomeRequest::StoreChanged(store.traits()));
                 self.ask(true, Some(saved.into()));
             }
             Action::Deactivate { lost } => {
                 self.ask(false, None);
                 if lost {
-                    self.cores.iter().for_each(|core| core.post(Message::EndSessionsOf { unit: self.unit }));
+                    let unit = self.home.unit;
+                    self.home.cores.iter().for_each(|core| core.post(Message::EndSessionsOf { unit }));
                 }
             }
-            Action::Saved(ok) => self.answer(ok),
-            Action::Execute { body } => match HomeRequest::forwarded(&body) {
-                Some(request) => self.request(Waiter::OtherGateway(self.unit), request),
-                None => machine.executed(HomeReply::Check(Check::INTERNAL).encode()),
-            },
+            Action::Saved(ok) => self.home.persisted(ok),
+            Action::Execute { body } => {
+                let record = machine.status().record;
+                match HomeRequest::forwarded(&body, |name| port_id(&record, name)) {
+                    Ok(request) => self.home.request(Waiter::OtherGateway(self.home.unit), request),
+                    Err(check) => machine.executed(HomeReply::Check(check).encode()),
+                }
+            }
             Action::Answer { id, outcome } => self.forward_ended(machine.status().role, id, &outcome),
         }
     }
@@ -368,22 +432,38 @@ impl Gateway {
     /// Has the active gateway execute what the home, in standby, cannot do.
     fn forward(&mut self, machine: &mut Machine, began: Instant, forward: Forward) {
         let Ok(id) = getrandom::u64() else {
-            return self.reply(forward.origin, HomeReply::Check(Check::INTERNAL));
+            return self.home.reply(forward.origin, HomeReply::Check(Check::INTERNAL));
         };
         machine.ask(began.elapsed(), id, forward.body.clone());
         self.forwarded.insert(id, forward);
+    }
+
+    /// A task was aborted: what it waits for is not done, unless the active gateway may have begun to.
+    fn recall(&mut self, machine: &mut Machine, began: Instant, origin: Origin) {
+        let forward = self.forwarded.extract_if(.., |_, forward| forward.origin == origin).next();
+        if let Some((id, _)) = forward {
+            machine.recall(began.elapsed(), id);
+            self.home.recalled(origin);
+        }
+        let is_its = |wanter: &Wanter| matches!(wanter, Wanter::Initiator(other) if *other == origin);
+        if self.wanters.extract_if(.., |(_, wanter)| is_its(wanter)).next().is_some() {
+            self.home.recalled(origin);
+            if self.wanters.is_empty() {
+                machine.unwant();
+            }
+        }
     }
 
     /// What the active gateway has done of that.
     fn forward_ended(&mut self, role: Role, id: u64, outcome: &Outcome) {
         let Some(Forward { origin, request, .. }) = self.forwarded.remove(&id) else { return };
         match outcome {
-            Outcome::Executed(reply) => self.reply(origin, HomeReply::decode(reply)),
+            Outcome::Executed(reply) => self.home.reply(origin, HomeReply::decode(reply)),
             Outcome::NotExecuted if role == Role::Active => {
-                self.cores[self.home].post(Message::Home { unit: self.unit, origin, request });
+                self.home.forward(origin, request);
             }
-            Outcome::NotExecuted => self.reply(origin, HomeReply::Check(Check::ACCESS_STATE_TRANSITION)),
-            Outcome::Unknown => self.reply(origin, HomeReply::Check(Check::INTERNAL)),
+            Outcome::NotExecuted => self.home.reply(origin, HomeReply::Check(Check::ACCESS_STATE_TRANSITION)),
+            Outcome::Unknown => self.home.reply(origin, HomeReply::Check(Check::INTERNAL)),
         }
     }
 
@@ -400,36 +480,22 @@ impl Gateway {
 
     /// Answers who wants it to become active once it is, or will not be.
     fn answer_wanters(&mut self, machine: &mut Machine) {
-        let Some(until) = self.wanters.iter().map(|(until, _)| *until).max() else { return };
-        let status = machine.status();
-        let (is_active, is_late) = (status.role == Role::Active, Instant::now() >= until);
-        if machine.is_wanted() && !is_active && !is_late {
+        if self.wanters.is_empty() {
             return;
         }
-        if is_late && !is_active {
+        let (status, now) = (machine.status(), Instant::now());
+        let is_active = status.role == Role::Active;
+        let is_over = is_active || !machine.is_wanted();
+        let ended: Vec<_> = self.wanters.extract_if(.., |(until, _)| is_over || now >= *until).collect();
+        if self.wanters.is_empty() && !is_over {
             machine.unwant();
         }
         let active = status.record.active.map_or("none".to_owned(), |holder| holder.gateway);
         let why =
             status.fault.unwrap_or_else(|| format!("the active gateway ({active}) has not handed it over"));
-        for (_, wanter) in std::mem::take(&mut self.wanters) {
-            self.answer_wanter(wanter, if is_active { Ok(()) } else { Err(why.clone()) });
+        for (_, wanter) in ended {
+            self.home.answer_wanter(wanter, if is_active { Ok(()) } else { Err(why.clone()) });
         }
-    }
-
-    fn answer_wanter(&self, wanter: Wanter, outcome: Result<(), String>) {
-        match wanter {
-            Wanter::Initiator(origin) => {
-                let failed = |_| HomeReply::Check(Check::SET_GROUPS_FAILED);
-                self.reply(origin, outcome.map_or_else(failed, |()| HomeReply::Done));
-            }
-            // Nobody may wait for it any more.
-            Wanter::Person(outbox) => _ = outbox.send(outcome),
-        }
-    }
-
-    fn reply(&self, origin: Origin, reply: HomeReply) {
-        self.cores[origin.core].post(Message::Answer { origin, reply });
     }
 
     /// Has others look at what was written: at once, and not only in their own time. Whoever waits for this gateway was answered before.
@@ -446,22 +512,13 @@ impl Gateway {
         let others = others(record, &self.cluster.gateway);
         if *self.others != *others {
             self.others = others.into();
-            self.request(Waiter::Nobody, HomeRequest::SetOthers(self.others.clone()));
+            self.home.request(Waiter::Nobody, HomeRequest::SetOthers(self.others.clone()));
         }
     }
 
     /// Has the home set the unit's role.
     fn ask(&self, active: bool, saved: Option<Arc<[u8]>>) {
-        self.request(Waiter::Gateway(self.unit), HomeRequest::SetRole { active, saved });
-    }
-
-    fn request(&self, who: Waiter, request: HomeRequest) {
-        let origin = Origin { core: self.home, who };
-        self.cores[self.home].post(Message::Home { unit: self.unit, origin, request });
-    }
-
-    fn answer(&self, ok: bool) {
-        self.cores[self.home].post(Message::Persisted { unit: self.unit, ok });
+        self.home.request(Waiter::Gateway(self.home.unit), HomeRequest::SetRole { active, saved });
     }
 
     fn read(&mut self) -> Result<Option<(u64, Record)>, String> {
@@ -556,6 +613,7 @@ impl Gateway {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::files::System;
 
     #[test]
     fn a_thread_that_does_not_end_in_time_is_told_to_end_as_it_is() {
@@ -567,6 +625,32 @@ mod tests {
         end.send(()).expect("it is waited for");
         running.wait(0, Instant::now());
         assert!(events.try_recv().is_err(), "it has ended");
+    }
+
+    #[test]
+    fn what_a_thread_is_asked_after_its_end_is_refused() {
+        let text = "[cluster]\nname = 'c'\ngateway = 'a'\npool = 'p'\n[[lun]]\nrbd = 'p/i'\naccess = 'one'\n\
+                    [[target]]\nname = 'iqn.2026-11.a:x'\n";
+        let config = Config::from_toml(text, std::path::Path::new("lunette.toml"));
+        let config = config.unwrap_or_else(|problems| panic!("{problems}"));
+        let store = store::open_ram(1 << 20).expect("memory");
+        let seat = Seat::of(&config.luns[0]);
+        let opened = [Opened {
+            store,
+            failed: None,
+            losses: Arc::default(),
+            space: Arc::default(),
+            seat: seat.clone(),
+        }];
+        let (units, _) = NewUnit::all(&config, &opened, &System);
+        let core = reactor::mailbox::mesh::<Message>(1).expect("a mailbox");
+        let gateways = Gateways::all(&config, &units, &opened, &[core[0].sender(0)]).expect("a thread");
+        let inbox = seat.expect("it is shared").inbox();
+        inbox.send(GatewayEvent::Withdraw).expect("it runs");
+        gateways.running[0].1.ended.recv().expect("it ends");
+        let (outbox, outcome) = mpsc::channel();
+        inbox.send(GatewayEvent::Want(Wanter::Person(outbox))).expect("it refuses what comes");
+        assert_eq!(outcome.recv(), Ok(Err(ENDED.to_owned())));
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(crate) enum GatewayEvent {
     },
     /// The home is in standby: the active gateway is to execute this.
     Forward(Box<Forward>),
+    /// Nobody waits any more for what this one asked for.
+    Recall(Origin),
     /// This gateway is to become active.
     Want(Wanter),
     /// The home has executed a request of another gateway: the answer.

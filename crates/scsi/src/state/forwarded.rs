@@ -5,8 +5,10 @@ use crate::state::encoding::{push_sized, push_u16, take, take_sized};
 use crate::state::home::{Home, HomeReply, HomeRequest, NexusIdentity};
 use crate::state::nexus::NexusId;
 use crate::state::reservation::ReserveOut;
+use crate::state::unit::{Port, PortNames};
 use crate::vocabulary::modes::{Modes, ModesChange};
 use crate::vocabulary::sense::Check;
+use std::sync::Arc;
 use wire::scsi::command::PersistentReserveOut;
 use wire::{Cdb, SenseKey, Specific};
 
@@ -26,32 +28,34 @@ impl Home {
     /// The request as bytes, if the active gateway has to execute it: in standby, and where nothing here is in its way.
     pub fn forwards(&self, request: &HomeRequest) -> Option<Vec<u8>> {
         let is_for_others = self.policy().groups.are_standby() && self.refusal(request).is_none();
-        is_for_others.then(|| request.encode()).flatten()
+        is_for_others.then(|| request.encode(self.ports())).flatten()
     }
 
     /// Whether an initiator wants this gateway, in standby, to become active (SET TARGET PORT GROUPS).
     pub fn is_wanted(&self, request: &HomeRequest) -> bool {
         let HomeRequest::SetAccessStates { states, .. } = request else { return false };
         let groups = &self.policy().groups;
-        groups.are_standby() && self.refusal(request).is_none() && groups.activates(states).is_ok()
+        // Of no groups it changes nothing (SPC-4 section 6.45).
+        let is_for_some = !states.is_empty() && groups.activates(states).is_ok();
+        groups.are_standby() && self.refusal(request).is_none() && is_for_some
     }
 }
 
 impl HomeRequest {
-    /// A request as bytes, if it is one that another gateway can execute.
-    fn encode(&self) -> Option<Vec<u8>> {
+    /// A request that came by one of these ports as bytes, if it is one that another gateway can execute.
+    fn encode(&self, ports: &[Port]) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         match self {
             HomeRequest::PersistentReserveOut { from, order } => {
                 bytes.push(RESERVE_OUT);
-                push_from(&mut bytes, from);
+                push_from(&mut bytes, from, ports);
                 let (cdb, list) = order.encode();
                 push_sized(&mut bytes, cdb.as_bytes());
                 bytes.extend(list);
             }
             HomeRequest::SetModes { from, change } => {
                 bytes.push(SET_MODES);
-                push_from(&mut bytes, from);
+                push_from(&mut bytes, from, ports);
                 let ModesChange { mut modes, caching, control, error_recovery, provisioning } = *change;
                 bytes.extend([caching, control, error_recovery, provisioning].map(u8::from));
                 bytes.extend(flags(&mut modes).map(|flag| u8::from(*flag)));
@@ -63,13 +67,19 @@ impl HomeRequest {
         Some(bytes)
     }
 
-    /// The request of another gateway's nexus; `None`: it is none that this gateway knows.
-    pub fn forwarded(bytes: &[u8]) -> Option<HomeRequest> {
+    /// The request of another gateway's nexus. `port` has the identifiers of ports by their names.
+    ///
+    /// # Errors
+    /// How it ends: it is none that this gateway knows, or its port is none, yet.
+    pub fn forwarded(bytes: &[u8], port: impl FnOnce(&str) -> Option<u16>) -> Result<HomeRequest, Check> {
         let mut rest = bytes;
-        let [kind] = take(&mut rest)?;
-        let transport_id = take_sized(&mut rest)?.into();
-        let target_port = u16::from_be_bytes(take(&mut rest)?);
+        let (kind, transport_id, name) = take_head(&mut rest).ok_or(Check::INTERNAL)?;
+        let target_port = port(name).ok_or(Check::ACCESS_STATE_TRANSITION)?;
         let from = NexusIdentity { nexus: NexusId::ELSEWHERE, transport_id, target_port, read_only: false };
+        HomeRequest::take(kind, from, rest).ok_or(Check::INTERNAL)
+    }
+
+    fn take(kind: u8, from: NexusIdentity, mut rest: &[u8]) -> Option<HomeRequest> {
         match kind {
             RESERVE_OUT => {
                 let cdb = Cdb::from_bytes(take_sized(&mut rest)?)?;
@@ -93,9 +103,18 @@ impl HomeRequest {
     }
 }
 
-fn push_from(bytes: &mut Vec<u8>, from: &NexusIdentity) {
+fn push_from(bytes: &mut Vec<u8>, from: &NexusIdentity, ports: &[Port]) {
     push_sized(bytes, &from.transport_id);
-    push_u16(bytes, from.target_port);
+    // By its name: the identifier may be another port's where this gateway's ports are not known yet.
+    let name = PortNames::of(ports, &[]).name(from.target_port).unwrap_or_default();
+    push_sized(bytes, name.as_bytes());
+}
+
+/// What it is, the initiator port and the name of the target port.
+fn take_head<'a>(rest: &mut &'a [u8]) -> Option<(u8, Arc<[u8]>, &'a str)> {
+    let [kind] = take(rest)?;
+    let transport_id = take_sized(rest)?.into();
+    Some((kind, transport_id, std::str::from_utf8(take_sized(rest)?).ok()?))
 }
 
 /// How many mode parameters are on or off.
@@ -170,7 +189,6 @@ mod tests {
     use crate::state::attention::UnitAttention;
     use crate::state::unit::{OtherPort, Unit};
     use crate::testing::{Bench, Outcome, unit};
-    use std::sync::Arc;
     use wire::scsi::AccessState;
     use wire::scsi::command::PersistentReserveIn;
     use wire::scsi::parameters::{MoveList, ReserveOutList};
@@ -188,9 +206,17 @@ mod tests {
         HomeRequest::PersistentReserveOut { from: elsewhere(), order }
     }
 
+    /// As what comes by port 9.
+    fn encoded(request: &HomeRequest) -> Vec<u8> {
+        request.encode(other().home.ports()).expect("it can be forwarded")
+    }
+
+    fn port(name: &str) -> Option<u16> {
+        (name == "port9").then_some(9)
+    }
+
     fn assert_same(request: &HomeRequest) {
-        let bytes = request.encode().expect("it can be forwarded");
-        let decoded = HomeRequest::forwarded(&bytes).expect("a request");
+        let decoded = HomeRequest::forwarded(&encoded(request), port).expect("a request");
         assert_eq!(format!("{decoded:?}"), format!("{request:?}"));
     }
 
@@ -235,10 +261,16 @@ mod tests {
     #[test]
     fn what_is_damaged_is_no_request() {
         let basic = ReserveOutList { key: 1, action_key: 2, ..ReserveOutList::ZERO };
-        let bytes = order(0, 0, &basic.to_bytes()).encode().expect("it can be forwarded");
+        let bytes = encoded(&order(0, 0, &basic.to_bytes()));
         for len in 0..bytes.len() {
-            assert!(HomeRequest::forwarded(&bytes[..len]).is_none());
+            assert_eq!(HomeRequest::forwarded(&bytes[..len], port).err(), Some(Check::INTERNAL));
         }
+    }
+
+    #[test]
+    fn what_comes_by_a_port_that_is_not_known_yet_is_to_be_retried() {
+        let refused = HomeRequest::forwarded(&encoded(&register(2)), |_| None);
+        assert_eq!(refused.err(), Some(Check::ACCESS_STATE_TRANSITION));
     }
 
     #[test]
@@ -269,6 +301,7 @@ mod tests {
     fn set_target_port_groups_makes_a_gateway_active_and_does_nothing_else_to_a_shared_unit() {
         let mut unit = shared();
         unit.groups.iter_mut().for_each(|group| group.explicit = true);
+        unit.groups[1].state = AccessState::Standby;
         let mut bench = Bench::of(unit, 1 << 20);
         let request = |bench: &Bench, states: &[(u16, AccessState)]| {
             let from = bench.nexuses[0].identity();
@@ -276,7 +309,9 @@ mod tests {
         };
         let own = request(&bench, &[(1, AccessState::Optimized)]);
         assert!(bench.home.is_wanted(&own));
-        for states in [(1, AccessState::Standby), (7, AccessState::Optimized)] {
+        let none = request(&bench, &[]);
+        assert!(!bench.home.is_wanted(&none) && bench.home.handle(none).0 == HomeReply::Done);
+        for states in [(1, AccessState::Standby), (2, AccessState::Optimized), (7, AccessState::Optimized)] {
             let request = request(&bench, &[states]);
             assert!(!bench.home.is_wanted(&request));
             assert!(matches!(bench.home.handle(request).0, HomeReply::Check(check) if check.code == 0x2600));

@@ -9,7 +9,7 @@ use crate::state::nexus::{NexusId, NexusUnit};
 use crate::state::policy::Policy;
 use crate::state::port_groups::{Accepted, PortGroups};
 use crate::state::reservation::ReserveOut;
-use crate::state::unit::{OtherPort, PortNames, Unit};
+use crate::state::unit::{OtherPort, Port, PortNames, Unit};
 use crate::vocabulary::command::ReservationClass;
 use crate::vocabulary::modes::{EraseKind, Modes, ModesChange};
 use crate::vocabulary::sense::Check;
@@ -399,6 +399,10 @@ impl Home {
     /// The newest policy.
     pub fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.policy)
+    }
+
+    pub(crate) fn ports(&self) -> &[Port] {
+        &self.unit.ports
     }
 
     /// Decides. What is published must be applied by every core before the reply is given.

@@ -133,7 +133,7 @@ impl PortGroups {
 
     /// The same with these groups in these states (SPC-4 section 6.45).
     pub(crate) fn set(&self, states: &[(u16, AccessState)]) -> Result<PortGroups, Check> {
-        self.check_set(states, |state| state != AccessState::Transitioning)?;
+        self.check_set(states, |_, state| state != AccessState::Transitioning)?;
         let mut after = self.clone();
         for (tag, state) in states {
             if let Some(group) = after.all.get_mut(tag) {
@@ -145,13 +145,13 @@ impl PortGroups {
 
     /// Whether SET TARGET PORT GROUPS may have their gateway become active by these: nothing else may be set where gateways share a unit.
     pub(crate) fn activates(&self, states: &[(u16, AccessState)]) -> Result<(), Check> {
-        self.check_set(states, AccessState::is_active)
+        self.check_set(states, |configured, state| configured.is_active() && state.is_active())
     }
 
     fn check_set(
         &self,
         states: &[(u16, AccessState)],
-        may_be: impl Fn(AccessState) -> bool,
+        may_be: impl Fn(AccessState, AccessState) -> bool,
     ) -> Result<(), Check> {
         // Behind the header, which is as long as a descriptor.
         let step = SetPortGroup::BYTES;
@@ -161,7 +161,7 @@ impl PortGroups {
                 Check::parameter_byte(u16::try_from(at).unwrap_or(u16::MAX).saturating_add(field))
             };
             let group = self.all.get(tag).ok_or_else(|| byte(SetPortGroup::GROUP.byte()))?;
-            if !group.configured.explicit || !may_be(*state) {
+            if !group.configured.explicit || !may_be(group.configured.state, *state) {
                 return Err(byte(SetPortGroup::STATE.byte()));
             }
             at = at.saturating_add(step);

@@ -81,6 +81,9 @@ impl<I: Io> Core<I> {
         if let Some(index) = home.queue.iter().position(is_meant) {
             home.queue.remove(index);
             self.post(core, Message::Recalled { task });
+        } else if let Some(gateway) = &self.units[unit].gateway {
+            // It may be what the active gateway is to execute. That thread may have ended, and has answered then.
+            let _ = gateway.send(GatewayEvent::Recall(origin));
         }
     }
 
