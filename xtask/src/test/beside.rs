@@ -23,7 +23,7 @@ impl Beside {
         let fault = |error: io::Error| format!("steps cannot be run beside others: {error}");
         // Behind the tests, some of which have seconds for what takes milliseconds.
         let mut xtask = command("nice");
-        xtask.arg(std::env::current_exe().map_err(fault)?);
+        xtask.args(["-n", "19"]).arg(std::env::current_exe().map_err(fault)?);
         xtask.args(["test", "--beside", "--fuzz-seconds", &options.fuzz_seconds.to_string()]);
         xtask.args(["--sim-minutes", &options.sim_minutes.to_string()]);
         for value in steps.iter().filter_map(Step::to_possible_value) {

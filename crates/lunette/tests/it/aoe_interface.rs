@@ -197,7 +197,7 @@ fn what_is_still_in_a_store_is_over_before_its_initiator_is_served_again() {
 fn a_copy_goes_on_when_the_targets_interface_is_made_again() {
     let network = Network::new(1500, 7);
     let host = Host::new(&network.target, 1500, ONE);
-    let daemon = serve(&network, &["ram:64M,aoe=1.1"]);
+    let daemon = serve(&network, &["ram:16M,aoe=1.1"]);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let source = file(&directory.path().join("source"));
     let sessions = || said(&daemon, "has begun");
@@ -219,7 +219,7 @@ fn a_copy_goes_on_when_the_targets_interface_is_made_again() {
 
 /// A file of noise.
 fn file(path: &Path) -> String {
-    std::fs::write(path, crate::support::Noise(11).bytes(64 << 20)).expect("a file");
+    std::fs::write(path, crate::support::Noise(11).bytes(16 << 20)).expect("a file");
     path.to_str().expect("UTF-8").to_owned()
 }
 
