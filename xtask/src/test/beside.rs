@@ -1,6 +1,6 @@
 //! What runs beside other steps.
 
-use super::times::Took;
+use super::times::{self, Took};
 use super::{Options, Step};
 use crate::command::{RELEASE, Result, built_by, cargo, command, succeed};
 use clap::ValueEnum as _;
@@ -44,7 +44,8 @@ impl Beside {
             self.output.join().map_err(|_| "what ran beside other steps printed nothing".to_owned())?;
         let status = self.child.wait().map_err(|error| error.to_string())?;
         drop(input);
-        lines.iter().for_each(|line| println!("{line}"));
+        // What they took in all is a part of what this process does.
+        lines.iter().filter(|line| !line.starts_with(times::ALL)).for_each(|line| println!("{line}"));
         // The first is of packages, which had been there.
         times.extend(lines.iter().filter_map(|line| Took::parse(line)).skip(1));
         summary.extend(lines.into_iter().filter(|line| line.starts_with(Simulation::SUMMARY)));

@@ -62,11 +62,14 @@ fn processor_seconds() -> u64 {
     fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>() / 100
 }
 
+/// How the line about all steps begins.
+pub(super) const ALL: &str = "in all: ";
+
 /// Prints the lines that sum up, and what all took. Last, because that is where people and machines look for it.
 pub(super) fn sum_up(summary: &[String], clock: Clock) -> Took {
     summary.iter().for_each(|line| println!("{line}"));
     let all = clock.read("in all");
-    println!("in all: {} min {} s, {} s of processor time", all.seconds / 60, all.seconds % 60, all.worked);
+    println!("{ALL}{} min {} s, {} s of processor time", all.seconds / 60, all.seconds % 60, all.worked);
     all
 }
 
