@@ -21,14 +21,11 @@ pub struct Record {
     /// The target ports of each gateway, by the gateway's name.
     pub gateways: BTreeMap<String, Vec<Port>>,
     /// What gateways have to agree on, as each of them has it, by their names.
-    #[serde(default)]
     pub members: BTreeMap<String, Member>,
     /// What gateways in standby want the active one to execute, by their names: one request each. Whoever claims the unit drops them; the
     /// gateways that still wait ask again.
-    #[serde(default)]
     pub requests: BTreeMap<String, Request>,
     /// The outcome of the last request of each gateway.
-    #[serde(default)]
     pub replies: BTreeMap<String, Reply>,
     /// The unit's own state: reservations, mode parameters.
     #[serde(with = "hex")]
@@ -72,7 +69,6 @@ pub struct Port {
     /// The port's own name.
     pub name: String,
     /// ASYMMETRIC ACCESS STATE of its group while its gateway is active.
-    #[serde(default)]
     pub state: u8,
 }
 

@@ -61,6 +61,17 @@ fn login(daemon: &Daemon) -> Initiator {
     login_as(daemon, "host")
 }
 
+/// An active gateway and one in standby, with a session of each.
+fn two(ceph: &Ceph, folder: &TempDir) -> [(Daemon, Initiator); 2] {
+    let first = gateway(ceph, folder, "a", 1);
+    let mut by_first = login(&first);
+    wait_until("the first one is active", || readiness(&mut by_first).is_none());
+    let second = gateway(ceph, folder, "b", 2);
+    let mut by_second = login(&second);
+    assert_eq!(readiness(&mut by_second), Some(IN_STANDBY));
+    [(first, by_first), (second, by_second)]
+}
+
 fn login_as(daemon: &Daemon, name: &str) -> Initiator {
     Initiator::login(&daemon.lun(0), &Login::named(name)).expect("login")
 }
@@ -150,12 +161,7 @@ fn a_unit_is_served_by_another_gateway_when_its_own_dies_hangs_or_is_stopped() {
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let first = gateway(&ceph, &folder, "a", 1);
-    let mut by_first = login(&first);
-    wait_until("the first one is active", || readiness(&mut by_first).is_none());
-    let second = gateway(&ceph, &folder, "b", 2);
-    let mut by_second = login(&second);
-    assert_eq!(readiness(&mut by_second), Some(IN_STANDBY));
+    let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &folder);
 
     // It dies: nothing that was acknowledged is lost, nor is what initiators have reserved, without APTPL.
     assert_eq!(reserve_out(&mut by_first, 0, REGISTER, 0, 0, KEY), GOOD);
@@ -221,12 +227,7 @@ fn what_a_host_reserves_by_its_path_in_standby_holds_everywhere_and_survives_a_t
     let ceph = Ceph::start();
     ceph.create("disk", 64 << 20);
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let first = gateway(&ceph, &folder, "a", 1);
-    let mut by_first = login(&first);
-    wait_until("the first one is active", || readiness(&mut by_first).is_none());
-    let second = gateway(&ceph, &folder, "b", 2);
-    let mut by_second = login(&second);
-    assert_eq!(readiness(&mut by_second), Some(IN_STANDBY));
+    let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &folder);
     let (active, standby) = (0, 2);
     for host in [&mut by_first, &mut by_second] {
         wait_until("both know both groups", || groups(host) == [(1, active), (2, standby)]);

@@ -41,10 +41,8 @@ fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
     for members in ports.chunk_by(|one, other| one.group == other.group) {
         let tag = members.first().map_or(0, |port| port.group);
         let ports = u8::try_from(members.len()).unwrap_or(u8::MAX);
-        body.extend_from_slice(&descriptor(&env.view.policy.groups, tag, ports).to_bytes());
-        for port in members.iter().take(usize::from(ports)) {
-            body.extend_from_slice(&GroupPort { relative_id: port.relative_id }.to_bytes());
-        }
+        let group = descriptor(&env.view.policy.groups, tag, ports);
+        push_group(&mut body, group, members.iter().map(|port| port.relative_id));
     }
     push_other_groups(env, &mut body);
     let header = PortGroupsHeader { format: EXTENDED, ..PortGroupsHeader::ZERO }.to_bytes();
@@ -70,10 +68,15 @@ fn push_other_groups(env: &Env<'_>, body: &mut Vec<u8>) {
             state: first.state.code(),
             ..PortGroup::ZERO
         };
-        body.extend_from_slice(&group.to_bytes());
-        for port in members.iter().take(usize::from(ports)) {
-            body.extend_from_slice(&GroupPort { relative_id: port.relative_id }.to_bytes());
-        }
+        push_group(body, group, members.iter().map(|port| port.relative_id));
+    }
+}
+
+/// A group, and as many of its ports as it counts.
+fn push_group(body: &mut Vec<u8>, group: PortGroup, ports: impl Iterator<Item = u16>) {
+    body.extend_from_slice(&group.to_bytes());
+    for relative_id in ports.take(usize::from(group.ports)) {
+        body.extend_from_slice(&GroupPort { relative_id }.to_bytes());
     }
 }
 

@@ -1,5 +1,10 @@
 //! How state is kept as bytes: values with their lengths, and a checksum behind all.
 
+use crate::vocabulary::modes::Modes;
+
+/// In place of a threshold: the one that the unit is configured with.
+const NO_SETS: u32 = u32::MAX;
+
 /// The bytes with a checksum behind them.
 pub(super) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = crc32(&bytes);
@@ -35,6 +40,39 @@ pub(super) fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (first, left) = rest.split_first_chunk()?;
     *rest = left;
     Some(*first)
+}
+
+/// Mode parameters.
+pub(super) fn push_modes(bytes: &mut Vec<u8>, mut modes: Modes) {
+    bytes.extend(flags(&mut modes).map(|flag| u8::from(*flag)));
+    bytes.push(modes.queue_error);
+    bytes.extend(modes.threshold_sets.unwrap_or(NO_SETS).to_be_bytes());
+}
+
+/// Takes what [`push_modes`] was given; `None` when the bytes end before it does.
+pub(super) fn take_modes(rest: &mut &[u8]) -> Option<Modes> {
+    let mut modes = Modes::default();
+    let bits = take::<FLAGS>(rest)?;
+    flags(&mut modes).into_iter().zip(bits).for_each(|(flag, bit)| *flag = bit == 1);
+    [modes.queue_error] = take(rest)?;
+    let sets = u32::from_be_bytes(take(rest)?);
+    modes.threshold_sets = (sets != NO_SETS).then_some(sets);
+    Some(modes)
+}
+
+/// How many mode parameters are on or off.
+const FLAGS: usize = 7;
+
+fn flags(modes: &mut Modes) -> [&mut bool; FLAGS] {
+    [
+        &mut modes.write_cache,
+        &mut modes.software_write_protect,
+        &mut modes.descriptor_sense,
+        &mut modes.task_set_per_nexus,
+        &mut modes.task_aborted_status,
+        &mut modes.provisioning_errors,
+        &mut modes.threshold,
+    ]
 }
 
 /// CRC-32 (IEEE 802.3), bit by bit: a few kilobytes at most.

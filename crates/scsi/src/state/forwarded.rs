@@ -1,12 +1,12 @@
 //! What a gateway in standby has the active one execute: PERSISTENT RESERVE OUT and MODE SELECT, which ports in standby accept, and
 //! their answers, as bytes; and what makes it the active one.
 
-use crate::state::encoding::{push_sized, push_u16, take, take_sized};
+use crate::state::encoding::{push_modes, push_sized, push_u16, take, take_modes, take_sized};
 use crate::state::home::{Home, HomeReply, HomeRequest, NexusIdentity};
 use crate::state::nexus::NexusId;
 use crate::state::reservation::ReserveOut;
 use crate::state::unit::{Port, PortNames};
-use crate::vocabulary::modes::{Modes, ModesChange};
+use crate::vocabulary::modes::ModesChange;
 use crate::vocabulary::sense::Check;
 use std::sync::Arc;
 use wire::scsi::command::PersistentReserveOut;
@@ -19,8 +19,6 @@ const DONE: u8 = 0;
 const CONFLICT: u8 = 1;
 const CHECK: u8 = 2;
 
-/// In place of a threshold: the one that the unit is configured with.
-const NO_SETS: u32 = u32::MAX;
 /// In place of a bit: the field begins at the byte's first one.
 const NO_BIT: u8 = u8::MAX;
 
@@ -56,11 +54,9 @@ impl HomeRequest {
             HomeRequest::SetModes { from, change } => {
                 bytes.push(SET_MODES);
                 push_from(&mut bytes, from, ports);
-                let ModesChange { mut modes, caching, control, error_recovery, provisioning } = *change;
+                let ModesChange { modes, caching, control, error_recovery, provisioning } = *change;
                 bytes.extend([caching, control, error_recovery, provisioning].map(u8::from));
-                bytes.extend(flags(&mut modes).map(|flag| u8::from(*flag)));
-                bytes.push(modes.queue_error);
-                bytes.extend(modes.threshold_sets.unwrap_or(NO_SETS).to_be_bytes());
+                push_modes(&mut bytes, modes);
             }
             _ => return None,
         }
@@ -89,12 +85,7 @@ impl HomeRequest {
             SET_MODES => {
                 let [caching, control, error_recovery, provisioning] =
                     take::<4>(&mut rest)?.map(|byte| byte == 1);
-                let mut modes = Modes::default();
-                let bits = take::<FLAGS>(&mut rest)?;
-                flags(&mut modes).into_iter().zip(bits).for_each(|(flag, bit)| *flag = bit == 1);
-                [modes.queue_error] = take(&mut rest)?;
-                let sets = u32::from_be_bytes(take(&mut rest)?);
-                modes.threshold_sets = (sets != NO_SETS).then_some(sets);
+                let modes = take_modes(&mut rest)?;
                 let change = ModesChange { modes, caching, control, error_recovery, provisioning };
                 rest.is_empty().then_some(HomeRequest::SetModes { from, change })
             }
@@ -115,21 +106,6 @@ fn take_head<'a>(rest: &mut &'a [u8]) -> Option<(u8, Arc<[u8]>, &'a str)> {
     let [kind] = take(rest)?;
     let transport_id = take_sized(rest)?.into();
     Some((kind, transport_id, std::str::from_utf8(take_sized(rest)?).ok()?))
-}
-
-/// How many mode parameters are on or off.
-const FLAGS: usize = 7;
-
-fn flags(modes: &mut Modes) -> [&mut bool; FLAGS] {
-    [
-        &mut modes.write_cache,
-        &mut modes.software_write_protect,
-        &mut modes.descriptor_sense,
-        &mut modes.task_set_per_nexus,
-        &mut modes.task_aborted_status,
-        &mut modes.provisioning_errors,
-        &mut modes.threshold,
-    ]
 }
 
 impl ReserveOut {
@@ -189,6 +165,7 @@ mod tests {
     use crate::state::attention::UnitAttention;
     use crate::state::unit::{OtherPort, Unit};
     use crate::testing::{Bench, Outcome, unit};
+    use crate::vocabulary::modes::Modes;
     use wire::scsi::AccessState;
     use wire::scsi::command::PersistentReserveIn;
     use wire::scsi::parameters::{MoveList, ReserveOutList};

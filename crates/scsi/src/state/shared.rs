@@ -13,40 +13,15 @@ use crate::vocabulary::sense::Check;
 use std::sync::Arc;
 
 /// First bytes of what is kept; mode parameters, a checksum and what any unit keeps follow.
-const MAGIC: &[u8] = b"LuneShr\x02";
-
-/// In place of a threshold: the one that the unit is configured with.
-const NO_SETS: u32 = u32::MAX;
-
-/// One bit of what is kept for each.
-fn flags(policy: &mut Policy) -> [&mut bool; 10] {
-    let Policy { modes, started, ejected, .. } = policy;
-    [
-        &mut modes.write_cache,
-        &mut modes.software_write_protect,
-        &mut modes.descriptor_sense,
-        &mut modes.task_set_per_nexus,
-        &mut modes.task_aborted_status,
-        &mut modes.provisioning_errors,
-        &mut modes.threshold,
-        started,
-        ejected,
-        &mut policy.threshold_reached,
-    ]
-}
+const MAGIC: &[u8] = b"LuneShr\x03";
 
 impl Policy {
     /// What the next gateway must know of the unit.
     pub(crate) fn saved_for_gateways(&self, unit: &Unit) -> Vec<u8> {
-        let mut bits = 0u16;
-        for flag in flags(&mut self.clone()) {
-            bits = bits << 1 | u16::from(*flag);
-        }
         let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&bits.to_be_bytes());
-        bytes.push(self.modes.queue_error);
-        bytes.extend_from_slice(&self.modes.threshold_sets.unwrap_or(NO_SETS).to_be_bytes());
-        bytes.push(u8::from(self.reservations.survives_power()));
+        encoding::push_modes(&mut bytes, self.modes);
+        let flags = [self.started, self.ejected, self.threshold_reached, self.reservations.survives_power()];
+        bytes.extend(flags.map(u8::from));
         bytes.extend_from_slice(&self.reservations.generation().to_be_bytes());
         self.news.as_deref().cloned().unwrap_or_default().save(&mut bytes);
         bytes.extend(self.saved_of_unit(self.reservations.encode(PortNames::of(&unit.ports, &self.others))));
@@ -69,20 +44,15 @@ impl Policy {
             return Some(policy);
         }
         let mut rest = encoding::unseal(saved)?.strip_prefix(MAGIC)?;
-        let bits = u16::from_be_bytes(encoding::take(&mut rest)?);
-        for (place, flag) in flags(&mut policy).into_iter().rev().enumerate() {
-            *flag = bits >> place & 1 == 1;
-        }
-        let [queue_error] = encoding::take(&mut rest)?;
-        let sets = u32::from_be_bytes(encoding::take(&mut rest)?);
-        let [survives_power] = encoding::take(&mut rest)?;
+        policy.modes = encoding::take_modes(&mut rest)?;
+        let flags = encoding::take(&mut rest)?.map(|byte: u8| byte == 1);
+        let survives_power;
+        [policy.started, policy.ejected, policy.threshold_reached, survives_power] = flags;
         let generation = u32::from_be_bytes(encoding::take(&mut rest)?);
         policy.news = Some(Arc::new(News::restore(&mut rest)?));
-        policy.modes.queue_error = queue_error;
-        policy.modes.threshold_sets = (sets != NO_SETS).then_some(sets);
         let (erasure, table) = Policy::restore_unit(rest, PortNames::of(&unit.ports, &self.others))?;
         policy.erasure = erasure;
-        policy.reservations = Arc::new(Table::continued(table, generation, survives_power == 1));
+        policy.reservations = Arc::new(Table::continued(table, generation, survives_power));
         Some(policy)
     }
 }
