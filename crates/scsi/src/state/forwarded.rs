@@ -69,9 +69,11 @@ impl HomeRequest {
     /// How it ends: it is none that this gateway knows, or its port is none, yet.
     pub fn forwarded(bytes: &[u8], port: impl FnOnce(&str) -> Option<u16>) -> Result<HomeRequest, Check> {
         let mut rest = bytes;
-        let (kind, transport_id, name) = take_head(&mut rest).ok_or(Check::INTERNAL)?;
+        let Head { kind, known_news, transport_id, port: name } =
+            Head::take(&mut rest).ok_or(Check::INTERNAL)?;
         let target_port = port(name).ok_or(Check::ACCESS_STATE_TRANSITION)?;
-        let from = NexusIdentity { nexus: NexusId::ELSEWHERE, transport_id, target_port, read_only: false };
+        let nexus = NexusId::ELSEWHERE;
+        let from = NexusIdentity { nexus, transport_id, target_port, read_only: false, known_news };
         HomeRequest::take(kind, from, rest).ok_or(Check::INTERNAL)
     }
 
@@ -95,17 +97,30 @@ impl HomeRequest {
 }
 
 fn push_from(bytes: &mut Vec<u8>, from: &NexusIdentity, ports: &[Port]) {
+    bytes.extend(from.known_news.to_be_bytes());
     push_sized(bytes, &from.transport_id);
     // By its name: the identifier may be another port's where this gateway's ports are not known yet.
     let name = PortNames::of(ports, &[]).name(from.target_port).unwrap_or_default();
     push_sized(bytes, name.as_bytes());
 }
 
-/// What it is, the initiator port and the name of the target port.
-fn take_head<'a>(rest: &mut &'a [u8]) -> Option<(u8, Arc<[u8]>, &'a str)> {
-    let [kind] = take(rest)?;
-    let transport_id = take_sized(rest)?.into();
-    Some((kind, transport_id, std::str::from_utf8(take_sized(rest)?).ok()?))
+/// What each request begins with.
+struct Head<'a> {
+    kind: u8,
+    known_news: u64,
+    /// The initiator port.
+    transport_id: Arc<[u8]>,
+    /// The target port's name.
+    port: &'a str,
+}
+
+impl<'a> Head<'a> {
+    fn take(rest: &mut &'a [u8]) -> Option<Head<'a>> {
+        let [kind] = take(rest)?;
+        let known_news = u64::from_be_bytes(take(rest)?);
+        let transport_id = take_sized(rest)?.into();
+        Some(Head { kind, known_news, transport_id, port: std::str::from_utf8(take_sized(rest)?).ok()? })
+    }
 }
 
 impl ReserveOut {
@@ -174,7 +189,8 @@ mod tests {
     /// A nexus at a port of another gateway.
     fn elsewhere() -> NexusIdentity {
         let transport_id = iscsi_port("iqn.2026-11.example:host", 7).into();
-        NexusIdentity { nexus: NexusId::ELSEWHERE, transport_id, target_port: 9, read_only: false }
+        let nexus = NexusId::ELSEWHERE;
+        NexusIdentity { nexus, transport_id, target_port: 9, read_only: false, known_news: 0 }
     }
 
     fn order(action: u8, kind: u8, list: &[u8]) -> HomeRequest {
@@ -360,25 +376,102 @@ mod tests {
         let before = saved(&mut first);
         assert_eq!(adopt(&mut second, &before), [[], []]);
         // Somebody here registers, and preempts it.
-        let from = first.nexuses[0].identity();
-        for (action, key, action_key) in [(0, 0, 1), (4, 1, 2)] {
-            let HomeRequest::PersistentReserveOut { order, .. } =
-                order(action, 1, &ReserveOutList { key, action_key, ..ReserveOutList::ZERO }.to_bytes())
-            else {
-                panic!("an order")
-            };
-            first.ask(HomeRequest::PersistentReserveOut { from: from.clone(), order });
-        }
+        ask_here(&mut first, 0, 0, 1);
+        ask_here(&mut first, 4, 1, 2);
         let after = saved(&mut first);
         let preempted = UnitAttention::RegistrationsPreempted;
         assert_eq!(adopt(&mut second, &after), [vec![preempted], vec![]]);
         assert_eq!(adopt(&mut second, &after), [[], []]);
         // It changes mode parameters: the others are notified, here and there.
         let modes = Modes { queue_error: 3, ..first.view.policy.modes };
-        first.ask(HomeRequest::SetModes { from: elsewhere(), change: ModesChange::all(modes) });
+        let from = NexusIdentity { known_news: 1, ..elsewhere() };
+        first.ask(HomeRequest::SetModes { from, change: ModesChange::all(modes) });
         assert_eq!(first.nexuses[0].attentions, [UnitAttention::ModeChanged]);
         assert_eq!(adopt(&mut second, &saved(&mut first)), [vec![], vec![UnitAttention::ModeChanged]]);
         // Who has not read anything yet has no news.
         assert_eq!(adopt(&mut other(), &after), [[], []]);
+    }
+
+    /// PERSISTENT RESERVE OUT by the first nexus, with type "write exclusive".
+    fn ask_here(bench: &mut Bench, action: u8, key: u64, action_key: u64) {
+        let list = ReserveOutList { key, action_key, ..ReserveOutList::ZERO }.to_bytes();
+        let HomeRequest::PersistentReserveOut { order, .. } = order(action, 1, &list) else { panic!() };
+        bench.view.policy = bench.home.policy();
+        bench.nexuses[0].sync(&bench.view.policy);
+        let from = bench.nexuses[0].identity();
+        let reply = bench.ask(HomeRequest::PersistentReserveOut { from, order });
+        assert_eq!(reply, HomeReply::Done);
+    }
+
+    #[test]
+    fn what_waits_at_another_gateway_is_not_executed_once_its_sender_was_preempted() {
+        const CLEAR: u8 = 3;
+        const PREEMPT: u8 = 4;
+        const PREEMPT_AND_ABORT: u8 = 5;
+        let cleared = UnitAttention::ReservationsPreempted;
+        let preempted = UnitAttention::RegistrationsPreempted;
+        for (action, told) in [(CLEAR, cleared), (PREEMPT, preempted), (PREEMPT_AND_ABORT, preempted)] {
+            let (mut first, mut second) = (active(), other());
+            let known = saved(first_registered(&mut first));
+            second.ask(HomeRequest::SetRole { active: false, saved: Some(known) });
+            // It registers anew while it is preempted, or wants other mode parameters.
+            let waiting = |second: &mut Bench| {
+                second.nexuses[0].sync(&second.home.policy());
+                let from = second.nexuses[0].identity();
+                let list = ReserveOutList { action_key: 3, ..ReserveOutList::ZERO }.to_bytes();
+                let HomeRequest::PersistentReserveOut { order, .. } = order(6, 0, &list) else { panic!() };
+                let change = ModesChange::all(Modes { queue_error: 3, ..Modes::default() });
+                let modes = HomeRequest::SetModes { from: from.clone(), change };
+                [HomeRequest::PersistentReserveOut { from, order }, modes]
+            };
+            let requests = waiting(&mut second);
+            let bodies = requests.clone().map(|one| second.home.forwards(&one).expect("it is forwarded"));
+            ask_here(&mut first, action, 1, 2);
+            let before = first.home.policy();
+            let refused = HomeReply::Check(told.check());
+            for body in bodies {
+                let request = HomeRequest::forwarded(&body, port).expect("a request");
+                assert_eq!(first.ask(request), refused, "{action}");
+            }
+            assert!(Arc::ptr_eq(&before, &first.home.policy()), "nothing has changed");
+
+            // The other gateway aborts what was preempted and aborted, and executes nothing of before when it takes over.
+            let after: Arc<[u8]> = before.saved_for_gateways(&first.view.unit).into();
+            second.ask(HomeRequest::SetRole { active: false, saved: Some(after.clone()) });
+            let aborts = &second.published.as_ref().expect("it is published").aborts;
+            let is_aborted =
+                |nexus: usize| aborts.iter().any(|(who, _)| who.includes(&second.nexuses[nexus]));
+            assert_eq!([is_aborted(0), is_aborted(1)], [action == PREEMPT_AND_ABORT, false]);
+            assert_eq!(second.nexuses[0].attentions, [told]);
+            for request in &requests {
+                assert!(second.home.forwards(request).is_none());
+            }
+            second.ask(HomeRequest::SetRole { active: true, saved: Some(after) });
+            for request in requests {
+                assert_eq!(second.ask(request), refused);
+            }
+            for request in waiting(&mut second) {
+                assert_eq!(second.ask(request), HomeReply::Done, "it came after it was preempted");
+            }
+        }
+    }
+
+    #[test]
+    fn who_knows_too_little_of_what_happened_has_to_retry() {
+        let mut first = active();
+        for key in 0..130 {
+            let modes = Modes { queue_error: if key % 2 == 0 { 3 } else { 0 }, ..first.view.policy.modes };
+            first.nexuses[0].sync(&first.view.policy);
+            let from = first.nexuses[0].identity();
+            first.ask(HomeRequest::SetModes { from, change: ModesChange::all(modes) });
+        }
+        assert_eq!(first.ask(register(2)), HomeReply::Check(Check::ACCESS_STATE_TRANSITION));
+    }
+
+    /// Where `elsewhere` is registered with key 2, and the first nexus with key 1.
+    fn first_registered(first: &mut Bench) -> &mut Bench {
+        first.ask(register(2));
+        ask_here(first, 0, 0, 1);
+        first
     }
 }

@@ -204,7 +204,7 @@ impl HomeRequest {
     }
 
     /// Whether a port in standby accepts it, and a gateway in standby cannot do it on its own: it changes the unit at all gateways.
-    fn changes_all_gateways(&self) -> bool {
+    pub(crate) fn changes_all_gateways(&self) -> bool {
         matches!(self, HomeRequest::PersistentReserveOut { .. } | HomeRequest::SetModes { .. })
     }
 
@@ -253,6 +253,8 @@ pub struct NexusIdentity {
     pub target_port: u16,
     /// It may only read, and so changes nothing for others.
     pub read_only: bool,
+    /// How many reports its gateway had of what other gateways did, when its command came in.
+    pub(crate) known_news: u64,
 }
 
 /// The home's answer, valid once every core has applied what was published with it.
@@ -318,6 +320,11 @@ impl Who {
     /// Whether this nexus is meant.
     pub fn includes(&self, nexus: &NexusUnit) -> bool {
         self.is(nexus.id, &nexus.transport_id, nexus.target_port)
+    }
+
+    /// The same by what reservations know of it.
+    pub(crate) fn is_of(&self, nexus: &NexusIdentity) -> bool {
+        self.is(nexus.nexus, &nexus.transport_id, nexus.target_port)
     }
 
     fn is(&self, nexus: NexusId, initiator: &[u8], port: u16) -> bool {
@@ -431,6 +438,9 @@ impl Home {
         {
             return Some(HomeReply::Check(check));
         }
+        if let Some(check) = self.preempted(request) {
+            return Some(HomeReply::Check(check));
+        }
         if let Some((from, class)) = request.subject_to_reservations() {
             let access = self.policy.reservations.access(from.nexus, &from.transport_id, from.target_port);
             if access.conflicts(class) {
@@ -532,10 +542,7 @@ impl Home {
 
     /// PREEMPT AND ABORT lets the medium of whom it preempts go (SPC-4 section 5.13.11.2.7).
     fn let_go(&mut self, draft: &mut Draft) {
-        self.preventing.retain(|_, nexus| {
-            let is = |who: &Who| who.is(nexus.nexus, &nexus.transport_id, nexus.target_port);
-            !draft.aborts.iter().any(|(who, _)| is(who))
-        });
+        self.preventing.retain(|_, nexus| !draft.aborts.iter().any(|(who, _)| who.is_of(nexus)));
         draft.policy.removal_prevented = !self.preventing.is_empty();
     }
 

@@ -2,9 +2,10 @@
 
 use crate::state::attention::UnitAttention;
 use crate::state::encoding::{push_sized, push_u16, take, take_sized};
-use crate::state::home::{NexusIdentity, Who};
+use crate::state::home::{Aborted, NexusIdentity, Who};
 use crate::state::nexus::NexusId;
 use crate::state::unit::PortNames;
+use crate::vocabulary::sense::Check;
 use std::collections::VecDeque;
 
 /// Those of a unit that gateways share.
@@ -13,7 +14,16 @@ pub struct News {
     /// How many there have been.
     count: u64,
     /// The last ones.
-    last: VecDeque<(Reader, UnitAttention)>,
+    last: VecDeque<Report>,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Report {
+    reader: Reader,
+    attention: UnitAttention,
+    /// Its reader's tasks were aborted with it (PREEMPT AND ABORT).
+    is_abort: bool,
 }
 
 /// Who gets it.
@@ -36,6 +46,9 @@ const ALL: u8 = 0;
 const ALL_BUT: u8 = 1;
 const ONLY: u8 = 2;
 
+/// Added to these.
+const ABORT: u8 = 0x80;
+
 impl News {
     /// How many are saved: as many as one command causes.
     const MAX: usize = 128;
@@ -48,46 +61,75 @@ impl News {
         UnitAttention::RegistrationsPreempted,
     ];
 
+    /// How many there have been.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
     /// These and those of them that others report. `sender`: who caused them, if by another gateway.
     pub(crate) fn with(
         &self,
         attentions: &[(Who, UnitAttention)],
+        aborts: &[(Who, Aborted)],
         sender: Option<&NexusIdentity>,
         ports: PortNames<'_>,
     ) -> News {
         let mut news = self.clone();
         for (who, attention) in attentions.iter().filter(|(_, one)| News::ATTENTIONS.contains(one)) {
             let Some(reader) = Reader::of(who, sender, ports) else { continue };
+            let is_abort = aborts.iter().any(|(aborted, _)| aborted == who);
             news.count = news.count.saturating_add(1);
-            news.last.push_back((reader, *attention));
+            news.last.push_back(Report { reader, attention: *attention, is_abort });
         }
         let surplus = news.last.len().saturating_sub(News::MAX);
         news.last.drain(..surplus);
         news
     }
 
-    /// Those that came after these.
+    /// Those that came after these: who gets them, and whether that one's tasks were aborted.
     pub(crate) fn since(
         &self,
         before: &News,
         ports: PortNames<'_>,
-    ) -> impl Iterator<Item = (Who, UnitAttention)> {
-        let count = usize::try_from(self.count.saturating_sub(before.count)).unwrap_or(usize::MAX);
-        let known = self.last.len().saturating_sub(count);
-        self.last.iter().skip(known).filter_map(move |(reader, one)| Some((reader.who(ports)?, *one)))
+    ) -> impl Iterator<Item = (Who, UnitAttention, bool)> {
+        let who = move |report: &Report| Some((report.reader.who(ports)?, report.attention, report.is_abort));
+        self.after(before.count).filter_map(who)
+    }
+
+    /// Those after so many.
+    fn after(&self, count: u64) -> impl Iterator<Item = &Report> {
+        let new = usize::try_from(self.count.saturating_sub(count)).unwrap_or(usize::MAX);
+        self.last.iter().skip(self.last.len().saturating_sub(new))
+    }
+
+    /// How a request ends whose sender was preempted after the command had come in: at whichever gateway it has waited since, it must
+    /// not be executed once PREEMPT AND ABORT has returned GOOD.
+    pub(crate) fn refusal(&self, from: &NexusIdentity, ports: PortNames<'_>) -> Option<Check> {
+        let saved = u64::try_from(self.last.len()).unwrap_or(u64::MAX);
+        if from.known_news < self.count.saturating_sub(saved) {
+            // One of those that are not saved any more may have been its sender's.
+            return Some(Check::ACCESS_STATE_TRANSITION);
+        }
+        let is_meant = |report: &&Report| match report.attention {
+            UnitAttention::ReservationsPreempted | UnitAttention::RegistrationsPreempted => {
+                report.reader.who(ports).is_some_and(|who| who.is_of(from))
+            }
+            _ => false,
+        };
+        self.after(from.known_news).find(is_meant).map(|report| report.attention.check())
     }
 
     pub(crate) fn save(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.count.to_be_bytes());
         push_u16(bytes, u16::try_from(self.last.len()).unwrap_or(u16::MAX));
-        for (reader, attention) in &self.last {
+        for Report { reader, attention, is_abort } in &self.last {
             push_u16(bytes, attention.code());
             let (kind, port) = match reader {
                 Reader::All => (ALL, None),
                 Reader::AllBut(port) => (ALL_BUT, Some(port)),
                 Reader::Only(port) => (ONLY, Some(port)),
             };
-            bytes.push(kind);
+            bytes.push(if *is_abort { kind | ABORT } else { kind });
             if let Some(Port { transport_id, target_port }) = port {
                 push_sized(bytes, transport_id);
                 push_sized(bytes, target_port.as_bytes());
@@ -101,13 +143,13 @@ impl News {
             let code = u16::from_be_bytes(take(rest)?);
             let attention = News::ATTENTIONS.into_iter().find(|one| one.code() == code)?;
             let [kind] = take(rest)?;
-            let reader = match kind {
+            let reader = match kind & !ABORT {
                 ALL => Reader::All,
                 ALL_BUT => Reader::AllBut(Port::take(rest)?),
                 ONLY => Reader::Only(Port::take(rest)?),
                 _ => return None,
             };
-            news.last.push_back((reader, attention));
+            news.last.push_back(Report { reader, attention, is_abort: kind & ABORT != 0 });
         }
         Some(news)
     }

@@ -46,6 +46,8 @@ pub struct NexusUnit {
     pub access: Access,
     /// Epoch of the policy that `access` was computed from; 0: none yet.
     pub access_epoch: u64,
+    /// How many reports of other gateways that policy had.
+    pub(crate) known_news: u64,
     /// Results of this nexus's copy operations, for RECEIVE COPY RESULTS and STATUS.
     pub copies: crate::state::copies::Results,
 }
@@ -86,6 +88,7 @@ impl NexusUnit {
             attentions: mac.is_none().then_some(UnitAttention::PowerOn).into_iter().collect(),
             access: Access::default(),
             access_epoch: 0,
+            known_news: 0,
             copies: crate::state::copies::Results::default(),
         }
     }
@@ -108,6 +111,7 @@ impl NexusUnit {
             transport_id: self.transport_id.clone(),
             target_port: self.target_port,
             read_only: self.read_only,
+            known_news: self.known_news,
         }
     }
 
@@ -160,6 +164,7 @@ impl NexusUnit {
             Access::Inactive
         };
         self.is_masked = self.mac.is_some_and(|mac| !policy.export.may_see(mac));
+        self.known_news = policy.news.as_ref().map_or(0, |news| news.count());
         self.access_epoch = policy.epoch;
     }
 }

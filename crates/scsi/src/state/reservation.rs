@@ -318,8 +318,7 @@ impl Draft {
             Err(Refusal::Conflict) => return HomeReply::Conflict,
             Err(Refusal::Check(check)) => return HomeReply::Check(check),
         };
-        let aborted =
-            if self.policy.modes.task_aborted_status { Aborted::WithStatus } else { Aborted::Silently };
+        let aborted = Aborted::by(self.policy.modes);
         self.policy.reservations = Arc::new(table);
         self.attentions.extend(effects.attentions);
         self.aborts.extend(effects.aborts.into_iter().map(|who| (who, aborted)));

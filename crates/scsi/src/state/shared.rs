@@ -3,7 +3,7 @@
 
 use crate::state::attention::UnitAttention;
 use crate::state::encoding;
-use crate::state::home::{Draft, HomeReply, NexusIdentity, Who};
+use crate::state::home::{Aborted, Draft, Home, HomeReply, HomeRequest, NexusIdentity, Who};
 use crate::state::news::News;
 use crate::state::policy::Policy;
 use crate::state::reservation::Table;
@@ -13,7 +13,7 @@ use crate::vocabulary::sense::Check;
 use std::sync::Arc;
 
 /// First bytes of what is kept; mode parameters, a checksum and what any unit keeps follow.
-const MAGIC: &[u8] = b"LuneShr\x03";
+const MAGIC: &[u8] = b"LuneShr\x04";
 
 impl Policy {
     /// What the next gateway must know of the unit.
@@ -57,6 +57,23 @@ impl Policy {
     }
 }
 
+impl Home {
+    /// How a request of a shared unit ends whose sender was preempted after the command had come in, if that is so.
+    pub(crate) fn preempted(&self, request: &HomeRequest) -> Option<Check> {
+        let policy = self.policy();
+        let news = policy.news.as_deref().filter(|_| request.changes_all_gateways())?;
+        let (from, _) = request.subject_to_access_state()?;
+        news.refusal(from, PortNames::of(self.ports(), &policy.others))
+    }
+}
+
+impl Aborted {
+    /// As the control mode page has it.
+    pub(crate) fn by(modes: Modes) -> Aborted {
+        if modes.task_aborted_status { Aborted::WithStatus } else { Aborted::Silently }
+    }
+}
+
 impl Draft {
     /// Another gateway is active from now on, or this one; with what of the unit is kept by then.
     pub(crate) fn set_role(&mut self, active: bool, saved: Option<&[u8]>, unit: &Unit) -> HomeReply {
@@ -66,7 +83,12 @@ impl Draft {
             };
             if let (Some(before), Some(after)) = (&self.policy.news, &policy.news) {
                 let ports = PortNames::of(&unit.ports, &policy.others);
-                self.attentions.extend(after.since(before, ports));
+                let how = Aborted::by(policy.modes);
+                for (who, attention, is_abort) in after.since(before, ports) {
+                    // Of commands that came in before it knew.
+                    self.aborts.extend(is_abort.then(|| (who.clone(), how)));
+                    self.attentions.push((who, attention));
+                }
             }
             self.policy = policy;
         }
@@ -80,7 +102,7 @@ impl Draft {
         if unit.is_shared && !self.is_adopted && !self.policy.groups.are_standby() {
             let before = self.policy.news.as_deref().cloned().unwrap_or_default();
             let ports = PortNames::of(&unit.ports, &self.policy.others);
-            self.policy.news = Some(Arc::new(before.with(&self.attentions, sender, ports)));
+            self.policy.news = Some(Arc::new(before.with(&self.attentions, &self.aborts, sender, ports)));
         }
     }
 
@@ -105,7 +127,7 @@ impl Draft {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::home::{HomeRequest, Publish};
+    use crate::state::home::Publish;
     use crate::state::port_groups::PortGroup;
     use crate::testing::{Bench, Outcome, unit};
     use crate::vocabulary::modes::ModesChange;
