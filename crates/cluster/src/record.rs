@@ -191,10 +191,13 @@ impl Record {
         self.replies.get(gateway).is_some_and(|reply| reply.id == id)
     }
 
-    /// Replaces a request of a gateway by its reply.
+    /// Replaces a request of a gateway, or what was replied before, by the reply to it. Another request of that gateway has yet to be
+    /// executed.
     pub(crate) fn reply(&mut self, gateway: &str, reply: Reply) {
-        self.requests.remove(gateway);
-        self.replies.insert(gateway.to_owned(), reply);
+        if self.has(gateway, reply.id) {
+            self.requests.retain(|name, request| name != gateway || request.id != reply.id);
+            self.replies.insert(gateway.to_owned(), reply);
+        }
     }
 
     /// Another gateway with a port of the same group or number as one of these, and what they have in common.
@@ -277,6 +280,27 @@ mod tests {
             .expect("text")
             .replace("\"saved\":\"\"", "\"saved\":\"0\"");
         assert!(Record::decode(odd.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_reply_takes_the_place_of_its_own_request_only() {
+        let request = Request { id: 2, body: vec![2] };
+        let mut record = Record { requests: [("b".into(), request)].into(), ..Record::default() };
+        let before = record.clone();
+        let reply = |id: u64, is_applied: bool| Reply { id, outcome: vec![], is_applied };
+        record.reply("b", reply(1, true));
+        record.reply("c", reply(2, true));
+        assert_eq!(record, before);
+        for is_applied in [false, true] {
+            record.reply("b", reply(2, is_applied));
+            assert_eq!(record.requests, BTreeMap::new());
+            assert_eq!(record.replies["b"], reply(2, is_applied));
+        }
+        // Its gateway no longer waits for that, and has another one.
+        record.requests =
+            before.requests.into_iter().map(|(name, one)| (name, Request { id: 3, ..one })).collect();
+        record.reply("b", reply(2, true));
+        assert_eq!(record.requests["b"].id, 3);
     }
 
     #[test]
