@@ -1,6 +1,7 @@
 //! Checks of the tree itself.
 
 mod circles;
+mod links;
 
 use crate::command::{Result, command, output, root};
 use std::fs;
@@ -75,6 +76,8 @@ pub(crate) fn run() -> Result {
         || tracked.lines().filter_map(|name| Some((name, fs::read_to_string(root().join(name)).ok()?)));
     let sources: Vec<(&str, String)> = texts().filter(|(name, _)| name.ends_with(".rs")).collect();
     faults.extend(circles::too_large(&sources));
+    let pages: Vec<(&str, String)> = texts().filter(|(name, _)| name.ends_with(".md")).collect();
+    faults.extend(links::broken(&pages, &tracked.lines().collect::<Vec<_>>()));
     let files: Vec<String> = texts().map(|(name, _)| name.to_owned()).collect();
     for (name, text) in texts() {
         faults.extend(faults_of(name, &text));
