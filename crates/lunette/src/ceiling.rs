@@ -71,7 +71,7 @@ fn banner(ceiling: &Ceiling, arguments: &CeilingArguments, cores: &[usize]) -> S
     };
     format!(
         "Lunette {} answers commands and does nothing else{cores}, {poll}.\n\
-         Reads return one pattern, writes are forgotten: this is a mark to measure by, not a disk.\n\n\
+         Reads return a fixed pattern, writes are discarded: this is a performance baseline, not a disk.\n\n\
          Target {}\n  portal {}\n{}  LUN any: nothing, {}, {BLOCK_BYTES}-byte blocks\n\n\
          Ready. Stop with Ctrl-C.\n",
         env!("CARGO_PKG_VERSION"),

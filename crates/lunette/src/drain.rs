@@ -41,9 +41,9 @@ pub(crate) fn run(arguments: &DrainArguments) -> Result<String, Failure> {
         return Ok(done);
     }
     match wait(portal, change)? {
-        0 => Ok(format!("{done}Nobody is there any more.\n")),
+        0 => Ok(format!("{done}No sessions are left.\n")),
         left => Err(Failure::failed(format!(
-            "{left} sessions have yet to end: lunette sessions lists them, and the log says what they wait for"
+            "{left} sessions have not ended yet: lunette sessions lists them, and the log shows what they wait for"
         ))),
     }
 }
@@ -71,7 +71,7 @@ fn place(portal: &str, portals: &[Value]) -> Result<usize, Failure> {
     let index = portals.iter().position(|other| is_called(other, portal));
     index.ok_or_else(|| {
         Failure::failed(format!(
-            "portal {portal} was drained, but the daemon does not list it, so who is still there is unknown: lunette sessions lists \
+            "portal {portal} was drained, but the daemon does not list it, so its remaining sessions are unknown: lunette sessions lists \
              all sessions, each with its portal"
         ))
     })

@@ -23,7 +23,7 @@ fn initiators_leave_a_portal_that_is_drained_and_those_that_do_not_are_ended() {
         while lingers.read(0, &[0; 6], 0).is_ok() {}
         drains.join().expect("it ends")
     });
-    assert!(drained.contains("Nobody is there any more."), "{drained}");
+    assert!(drained.contains("No sessions are left."), "{drained}");
     let refused = Initiator::login(&second, &Login::named("late")).err().expect("it is refused");
     assert!(refused.to_string().contains("status class 1, detail 1"), "{refused}");
     stays.ready(0).expect("the other portal is another matter");
