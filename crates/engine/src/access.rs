@@ -1,4 +1,4 @@
-//! Who may log in to what: the configuration's answer to the protocol machines' questions.
+//! Who may log in to what: answers the protocol machines' questions from the configuration.
 
 use crate::registry::{CHANNELS_MAX, Registry, SessionName};
 use crate::served::Named;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use wire::iscsi::Stage;
 use wire::srp::RejectReason;
 
-/// Why a login is refused at a portal that takes no more of them.
+/// Why a login is refused at a drained portal.
 const DRAINED: &str = "the portal is drained";
 
 /// The configuration as protocol machines see it.
@@ -25,17 +25,17 @@ pub(crate) struct Directory {
     registry: Arc<Registry>,
 }
 
-/// Who has logged in to what.
+/// A login that was granted.
 pub(crate) struct Login<'a> {
-    /// Its initiator's name.
+    /// The initiator's name.
     pub(crate) initiator: &'a str,
-    /// Its address.
+    /// The initiator's address.
     pub(crate) from: IpAddr,
-    /// The address that it connected to.
+    /// The local address of its connection.
     pub(crate) local: SocketAddr,
     /// The target's name.
     pub(crate) target: &'a str,
-    /// Which SRP does not say, as the portal does.
+    /// Whether it is an SRP login: a portal may accept several protocols.
     pub(crate) is_srp: bool,
 }
 
@@ -59,7 +59,7 @@ impl Directory {
         config::portal_of(&self.addresses, local)
     }
 
-    /// Whether a login that was granted by what held `before` is granted in the same way now.
+    /// Whether a login granted under `before` is granted in the same way now.
     pub(crate) fn grants_as(&self, before: &Directory, login: &Login<'_>) -> bool {
         let of = |directory: &Directory| {
             let portal = directory.portal_of(login.local)?;
@@ -80,7 +80,7 @@ impl Directory {
         of(self).is_some_and(|now| Some(now) == of(before))
     }
 
-    /// What machines of iSCSI and iSER are given.
+    /// The configuration of iSCSI and iSER machines.
     pub(crate) fn iscsi_config(&self) -> TargetConfig {
         TargetConfig {
             queue_depth: QUEUE_DEPTH,
@@ -91,7 +91,7 @@ impl Directory {
         }
     }
 
-    /// What machines of SRP are given.
+    /// The configuration of SRP machines.
     pub(crate) fn srp_config(&self) -> srp::TargetConfig {
         srp::TargetConfig {
             queue_depth: QUEUE_DEPTH,
@@ -116,7 +116,7 @@ impl Directory {
         }
     }
 
-    /// Where a target is reached by iSCSI names; `None`: nowhere that can be reported to initiators at this
+    /// The portals at which discovery reports a target; `None`: none can be reported to initiators at this
     /// portal.
     fn record(&self, target: &Target, portal: SocketAddr) -> Option<TargetRecord> {
         let address = |index: &usize| {
@@ -129,7 +129,8 @@ impl Directory {
             if !listen.ip().is_unspecified() {
                 return Some((listen, group));
             }
-            // A wildcard portal is reached by the address that the initiator used, if it is of its family.
+            // A wildcard portal is reported by the address that the initiator connected to, if the families
+            // match.
             of_one_family(&listen, &portal).then(|| (SocketAddr::new(portal.ip(), listen.port()), group))
         };
         let portals: Vec<_> = target.portals.iter().filter_map(address).collect();
@@ -162,8 +163,8 @@ impl Access for Directory {
         let target = &self.config.targets[index];
         let matched = self.group_for(target, initiator, from.ip()).map_err(Refusal::Forbidden)?;
         match portal.and_then(|index| self.config.portals.get(index)) {
-            // A portal that listens on all addresses may redirect to one of its own: an initiator that has come there would be
-            // redirected again and again.
+            // A portal that listens on all addresses may redirect to one of its own: an initiator that has
+            // followed the redirection must not be redirected again.
             Some(Portal { redirect: Some(address), .. }) if *address != local => {
                 return Err(Refusal::Moved(*address));
             }
@@ -235,11 +236,11 @@ fn stage_name(stage: Stage) -> &'static str {
     }
 }
 
-/// Keys and values without what proves who somebody is.
+/// Keys and values, with credentials left out.
 fn shown_keys(keys: &[(&str, &str)]) -> String {
     let value = |key: &str, value: &str| match key {
         "CHAP_A" | "CHAP_I" | "CHAP_N" => wire::shown(value).to_string(),
-        // The challenge, too: who has both it and the response can try secrets.
+        // The challenge too: with both challenge and response, secrets can be guessed offline.
         _ if key.to_ascii_uppercase().contains("CHAP") => "(not logged)".into(),
         _ => wire::shown(value).to_string(),
     };
@@ -297,7 +298,7 @@ impl srp::login::Access for Directory {
     }
 }
 
-/// Whether both are IPv4 or both IPv6: a socket on `[::]` takes no IPv4 connections.
+/// Whether both are IPv4 or both IPv6: sockets on `[::]` do not accept IPv4 connections here.
 fn of_one_family(a: &SocketAddr, b: &SocketAddr) -> bool {
     a.is_ipv6() == b.is_ipv6()
 }
@@ -305,7 +306,7 @@ fn of_one_family(a: &SocketAddr, b: &SocketAddr) -> bool {
 /// Commands that one session may have in flight.
 pub(crate) const QUEUE_DEPTH: u16 = config::QUEUE_DEPTH_MAX;
 
-/// The longest information unit that is taken: one with 16 KiB of data in it.
+/// The longest information unit that is accepted: one with 16 KiB of data in it.
 const SRP_IU_BYTES_MAX: u32 = srp::login::IMMEDIATE_OFFSET_MAX as u32 + (16 << 10);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Which session moves to another core, when cores drift apart.
+//! Which session moves to another core when cores become unequally busy.
 //!
-//! Time is cut into windows, the same for all cores. Each core publishes how busy it was in a window, and a
-//! little later, when all have published, compares itself with the cores that its sessions may move to.
+//! Time is divided into windows, the same for all cores. Each core publishes how busy it was in a window and,
+//! a little later, when all have published, compares itself with the cores that its sessions may move to.
 
 use proto::time::Time;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,26 +11,26 @@ use std::time::Duration;
 const WINDOW: Duration = Duration::from_secs(1);
 /// By how much the load of two cores must differ to matter, in thousandths.
 const MARGIN: u64 = 250;
-/// In so many windows in a row.
+/// For how many windows in a row.
 const STREAK: u32 = 3;
-/// The share of its core, in thousandths, from which on a session is worth moving.
+/// The smallest share of its core, in thousandths, that makes a session worth moving.
 const BUSY: u64 = 10;
 
-/// Thousandths of a core's time; this fits into so many bits.
+/// Thousandths of a core's time; the maximum fits into [`LOAD_BITS`].
 type Load = u64;
 const LOAD_BITS: u32 = 16;
 
 /// What all cores see of each other's load.
 #[derive(Debug)]
 pub(crate) struct Board {
-    /// For each core the last window that it reported, and its load then.
+    /// For each core, the last window that it reported and its load in it.
     loads: Vec<AtomicU64>,
     /// The window of the last move.
     moved_in: AtomicU64,
 }
 
 impl Board {
-    /// A board for this many cores, none of which has published yet.
+    /// A board for `cores` cores, none of which has published yet.
     pub(crate) fn new(cores: usize) -> Board {
         Board { loads: (0..cores).map(|_| AtomicU64::new(0)).collect(), moved_in: AtomicU64::new(0) }
     }
@@ -39,8 +39,8 @@ impl Board {
         self.loads[core].store(window << LOAD_BITS | load, Ordering::Relaxed);
     }
 
-    /// The load of all cores in a window, or in the one before for a core that is late. One that has not
-    /// published for longer sleeps.
+    /// The load of every core in a window, or in the one before for a core that is late. A core that has not
+    /// published for longer is asleep.
     fn loads(&self, window: u64) -> impl Iterator<Item = Load> {
         self.loads.iter().map(move |entry| {
             let entry = entry.load(Ordering::Relaxed);
@@ -49,14 +49,14 @@ impl Board {
         })
     }
 
-    /// Whether any core had so much less to do than this one in a window that it matters.
+    /// Whether some core was less loaded than this one in a window by a margin that matters.
     fn has_drifted(&self, me: usize, window: u64) -> bool {
         let mine = self.loads(window).nth(me).unwrap_or(0);
         self.loads(window).any(|load| mine > load + MARGIN)
     }
 
-    /// Whether a session may move now, `window` being the last that has ended: none has moved since that began, so that
-    /// its loads are those that a move would change.
+    /// Whether a session may move now. `window` is the last one that has ended; no session may have moved
+    /// since it began, or its loads would be out of date.
     fn claim(&self, window: u64) -> bool {
         let claimed = self.moved_in.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |moved| {
             (moved < window).then_some(window.saturating_add(1))
@@ -68,30 +68,31 @@ impl Board {
 /// One core's measurement.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
-    /// The window that runs, since when it is measured, and the core's working time at that point.
+    /// The current window, when measuring began in it, and the core's working time at that point.
     window: u64,
     since: Time,
     worked: Duration,
-    /// The window before it is still to be evaluated.
+    /// The previous window has not been evaluated yet.
     is_pending: bool,
-    /// Windows in a row in which a session should have moved.
+    /// Consecutive windows in which a session should have moved.
     streak: u32,
 }
 
-/// What is to be done at a tick.
+/// What to do at a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Due {
     /// Nothing.
     Nothing,
-    /// A window has ended: count anew what sessions do.
+    /// A window has ended: restart the counts of what sessions do.
     Count,
-    /// All have reported the last window, and some core had much less to do: see whether a session should move.
+    /// All cores have reported the last window, and some core was much less loaded: check whether a session
+    /// should move.
     Judge,
 }
 
 impl Meter {
-    /// Time has passed. `worked` says how long this core has worked since it started, or had work while others had its processor:
-    /// a core that has to share its processor is no less busy for it.
+    /// Advances the time. `worked` is how long this core has worked since it started, including time in which
+    /// it had work but others had its processor: a core that shares its processor is no less busy for it.
     pub(crate) fn tick(
         &mut self,
         now: Time,
@@ -117,7 +118,7 @@ impl Meter {
         Due::Count
     }
 
-    /// The session, by its place among `sessions`, that is to move now, and the core that it is to move to.
+    /// The session to move now, by its index in `sessions`, and the core to move it to.
     pub(crate) fn choose_move(
         &mut self,
         board: &Board,
@@ -131,18 +132,18 @@ impl Meter {
     }
 }
 
-/// A session of the core that may have too much to do.
+/// A session of the core that may be overloaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Session {
-    /// What it did in the last window, in any unit.
+    /// Its work in the last window, in any unit.
     pub(crate) work: u64,
     /// Cores that it may move to now.
     pub(crate) cores: Vec<usize>,
 }
 
-/// The move that evens out the load best, if any is worth it: from a core that is the busiest of those that the session
-/// may be on, by a clear margin over the least busy, and has more than this one to do. It must not make the other core
-/// the one that is too busy: a single session that fills its core stays.
+/// The move that evens out the load best, if any is worthwhile: from a core that is the busiest of those that
+/// the session may be on, by a clear margin over the least busy, and that has other sessions too. It must not
+/// make the other core the overloaded one: a single session that fills its core stays.
 fn choose(me: usize, loads: &[Load], sessions: &[Session]) -> Option<(usize, usize)> {
     let all: u64 = sessions.iter().map(|session| session.work).sum();
     let share = |session: &Session| {
@@ -175,18 +176,18 @@ mod tests {
     fn the_session_moves_that_evens_out_best() {
         assert_eq!(choose(0, &[900, 0], &sessions(&[1, 1], &[0, 1])), Some((0, 1)));
         assert_eq!(choose(1, &[100, 800, 300], &sessions(&[10, 30, 60], &[0, 1, 2])), Some((1, 0)));
-        // To the least busy of those that it may be on.
+        // To the least busy of those that it may move to.
         assert_eq!(choose(1, &[100, 800, 300], &sessions(&[10, 30, 60], &[1, 2])), Some((1, 2)));
     }
 
     #[test]
     fn what_helps_nobody_is_not_done() {
-        // One session that fills its core, alone or with others that hardly count.
+        // One session that fills its core, alone or with others of negligible load.
         assert_eq!(choose(0, &[1000, 0], &sessions(&[1], &[0, 1])), None);
         assert_eq!(choose(0, &[1000, 0], &sessions(&[1000, 1, 1], &[0, 1])), None);
-        // The other one of two moves, to leave the core to it.
+        // The other of two is moved, leaving the core to the busy one.
         assert_eq!(choose(0, &[950, 0], &sessions(&[90, 5], &[0, 1])), Some((1, 1)));
-        // A difference that is none, or no other core to be on.
+        // No significant difference, or no other core.
         assert_eq!(choose(0, &[600, 350], &sessions(&[1, 1], &[0, 1])), None);
         assert_eq!(choose(0, &[1000, 0], &sessions(&[1, 1], &[0])), None);
         assert_eq!(choose(0, &[1000, 0], &sessions(&[1, 1], &[])), None);
@@ -196,7 +197,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the load, moves come to an end, and leave no core busier than the busiest was.
+        /// Whatever the load, moves come to an end and leave no core busier than the busiest was.
         #[test]
         fn moves_come_to_an_end(works in prop::collection::vec((1u64..300, 0usize..3), 1..20)) {
             let mut works = works;

@@ -1,4 +1,5 @@
-//! Changes of what is served, while it is served: in rounds, each of which every core acknowledges before the next begins.
+//! Changes of what is served, while it is served: in rounds, each acknowledged by every core before the next
+//! begins.
 
 use crate::ledger::Ledger;
 use crate::message::{InterfaceMessage, Message};
@@ -16,27 +17,27 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// How long cores may take to report what they wait for.
+/// How long cores may take to report what they are waiting for.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// A change of what is served.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Add a LUN, and show it to targets.
+    /// Add a LUN and show it to targets.
     Add {
-        /// The LUN; no other has its name, serial number or AoE address.
+        /// The LUN; its name, serial number and AoE address must be unique.
         lun: Box<Lun>,
-        /// Where.
+        /// Where it is shown.
         shown: Vec<Shown>,
     },
-    /// Remove a LUN: new commands end with LOGICAL UNIT NOT SUPPORTED, and those that have begun end normally.
+    /// Remove a LUN: new commands end with LOGICAL UNIT NOT SUPPORTED, running ones end normally.
     Remove {
         /// Its name.
         name: String,
     },
-    /// Replace a LUN by another.
+    /// Replace a LUN with another.
     Replace {
-        /// The name of the one that is removed.
+        /// The name of the LUN to remove.
         name: String,
         /// The new one.
         lun: Box<Lun>,
@@ -48,7 +49,7 @@ pub enum Change {
 pub struct Shown {
     /// The target's name.
     pub target: String,
-    /// The name of one of its groups, which has a list of its own; `None`: all others.
+    /// The name of one of its groups, which has its own list of LUNs; `None`: all other initiators.
     pub group: Option<String>,
     /// LUN number.
     pub number: u16,
@@ -71,7 +72,7 @@ pub(crate) struct Changes<I: Io = Uring> {
     /// What is to be served, as configured.
     config: Config,
     served: Arc<Served>,
-    /// How many units have had each slot of the cores' tables.
+    /// How many units have occupied each slot of the cores' tables.
     slots: Vec<Slot>,
     /// The units that are served, by their numbers.
     units: BTreeMap<u32, Arc<Unit>>,
@@ -80,25 +81,25 @@ pub(crate) struct Changes<I: Io = Uring> {
     next_portal: usize,
     next_segment: usize,
     rounds: VecDeque<Round<I>>,
-    /// The sockets of a new interface, to be handed out once all cores know it.
+    /// The sockets of a new interface, handed out once all cores know of it.
     lines: Option<Lines<I>>,
     /// The acknowledgements that are outstanding, in order.
     awaited: VecDeque<Awaited>,
-    /// Those that took too long, and are no longer waited for.
+    /// Those that took too long and are no longer waited for.
     overtaken: Vec<Awaited>,
-    /// Units that nobody is shown any more, but that have not been released yet.
+    /// Units that are no longer shown but have not been released yet.
     leaving: Vec<Gone>,
-    /// Those that have been, since [`Changes::settle`] was called.
+    /// Units released since the last [`Changes::settle`].
     released: Vec<Released>,
-    /// Every store of a removed unit was flushed.
+    /// Every store of a removed unit so far was flushed.
     is_flushed: bool,
 }
 
-/// An acknowledgement by all cores.
+/// An acknowledgement expected from all cores.
 struct Awaited {
     what: Act,
     acknowledged: mpsc::Receiver<bool>,
-    /// How many cores are outstanding.
+    /// How many cores have yet to send it.
     left: usize,
     is_flushed: bool,
 }
@@ -106,17 +107,17 @@ struct Awaited {
 /// What cores acknowledge in a round.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Act {
-    /// They serve the new snapshot. Whatever follows relies on it.
+    /// They serve the new snapshot. Whatever follows relies on this.
     Take,
-    /// Homes of these units configure them, one request after the other.
+    /// The homes of these units reconfigure them, one request after another.
     Configure(Vec<u32>),
-    /// Sessions have ended, with all that was begun in them.
+    /// Sessions have ended, with everything that they had begun.
     End,
-    /// A unit has ended what was begun, and is released.
+    /// A unit has finished what was begun, and is released.
     Release(u32),
 }
 
-/// A unit that nobody is shown any more.
+/// A unit that is no longer shown.
 struct Gone {
     unit: u32,
     name: String,
@@ -151,7 +152,7 @@ pub(crate) enum Progress {
 }
 
 impl<I: Io> Changes<I> {
-    /// For cores that serve this, with these units, as configured by `config`.
+    /// For cores that serve `served`, with these units, as configured by `config`.
     pub(crate) fn new(
         mail: &[Sender<Message<I>>],
         served: &Arc<Served>,
@@ -178,12 +179,12 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// What is to be served once the change in progress is done, as configured.
+    /// The configuration that is served once the change in progress is complete.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The same, completed by what only stores know.
+    /// The same, completed with what only stores know.
     pub(crate) fn served(&self) -> &Arc<Served> {
         &self.served
     }
@@ -196,7 +197,7 @@ impl<I: Io> Changes<I> {
     /// Plans a change.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it is invalid.
     pub(crate) fn plan(&self, change: &Change) -> Result<Plan, String> {
         let mut config = self.config.clone();
         match change {
@@ -230,7 +231,7 @@ impl<I: Io> Changes<I> {
     /// Plans a step to another configuration.
     ///
     /// # Errors
-    /// When it cannot be taken.
+    /// When it is invalid.
     pub(crate) fn plan_step(&self, step: &StepOfChange, to: &Config) -> Result<Plan, String> {
         if let StepOfChange::Restart(option) = step {
             return Err(format!("{option} takes effect at the next start only"));
@@ -315,8 +316,8 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// Prepares what a plan needs, with the store of a new LUN, the listener of a new portal, or the sockets of a new interface.
-    /// Nothing has changed yet.
+    /// Prepares what a plan needs, with the store of a new LUN, the listener of a new portal, or the sockets
+    /// of a new interface. Nothing changes yet.
     ///
     /// # Errors
     /// When there are too many LUNs.
@@ -374,15 +375,15 @@ impl<I: Io> Changes<I> {
         Ok(Prepared { config, served, unit, lines, early, late, gone, come, fit })
     }
 
-    /// An interface as it is to be served.
+    /// The segment of an interface that is to be served.
     fn segment(&self, interface: &AoeInterface) -> Arc<Segment> {
         let before = self.served.segments.iter().find(|segment| segment.interface.name == interface.name);
         let number = before.map_or(self.next_segment, |segment| segment.number);
         Arc::new(Segment { number, interface: interface.clone() })
     }
 
-    /// Units that change before this is served, by new ports and by what is configured of them, always with the one that is
-    /// changed; and those that change after it, by ports that are removed.
+    /// The units to reconfigure before this is served (because of new ports or changed settings; always the
+    /// one that the step changes), and those to reconfigure after it (because of removed ports).
     fn configured(&self, served: &Served, ports: &[Vec<Port>], changes: Option<u32>) -> (Units, Units) {
         let (mut early, mut late) = (Vec::new(), Vec::new());
         for ((lun, number), ports) in served.config.luns.iter().zip(&served.units).zip(ports) {
@@ -402,7 +403,7 @@ impl<I: Io> Changes<I> {
         (early, late)
     }
 
-    /// Begins what was prepared.
+    /// Begins a prepared change.
     pub(crate) fn begin(&mut self, prepared: Prepared<I>) {
         let Prepared { config, served, unit, lines, early, late, gone, come, .. } = prepared;
         if let Some(number) = come {
@@ -472,7 +473,7 @@ impl<I: Io> Changes<I> {
         if slot >= 1 << SLOT_BITS { Err("there are too many LUNs".into()) } else { Ok(number) }
     }
 
-    /// Continues with what cores have acknowledged.
+    /// Continues with what cores have acknowledged since.
     pub(crate) fn poll(&mut self) -> Progress {
         loop {
             while let Some(awaited) = self.awaited.front_mut() {
@@ -504,9 +505,9 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// Continues without waiting for units and sessions that hang, which are left to end in their own time. Later changes do not
-    /// rely on that: a unit is released once nothing is in progress there, a home does one request after the other, and what
-    /// sessions have begun holds what it needs.
+    /// Continues without waiting for units and sessions that hang; they end in their own time. Later changes
+    /// do not depend on them: a unit is released once nothing is in progress there, a home handles one
+    /// request after another, and sessions' tasks hold what they need.
     pub(crate) fn hasten(&mut self) -> Progress {
         loop {
             let progress = self.poll();
@@ -521,7 +522,7 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// Waits for an acknowledgement, at most so long. False: no core is left to give one.
+    /// Waits for an acknowledgement, for `at_most`. False: no core is left to send one.
     pub(crate) fn wait(&mut self, at_most: Duration) -> bool {
         let Some(awaited) = self.awaited.front_mut() else { return true };
         let heard = awaited.acknowledged.recv_timeout(at_most);
@@ -529,19 +530,19 @@ impl<I: Io> Changes<I> {
         heard != Err(mpsc::RecvTimeoutError::Disconnected)
     }
 
-    /// Whether cores have yet to serve a snapshot, before which the rest of the change cannot begin.
+    /// Whether some core does not serve the new snapshot yet; the rest of the change cannot begin before.
     pub(crate) fn is_under_way(&self) -> bool {
         !self.awaited.is_empty() || !self.rounds.is_empty() || self.lines.is_some()
     }
 
-    /// The units that were released since the last call, including those that were no longer waited for.
+    /// The units released since the last call, including those that were no longer waited for.
     pub(crate) fn settle(&mut self) -> Vec<Released> {
         let over: Vec<Awaited> = self.overtaken.extract_if(.., |awaited| awaited.is_over()).collect();
         over.iter().for_each(|awaited| self.release(awaited));
         std::mem::take(&mut self.released)
     }
 
-    /// Whether a removed unit has yet to be released.
+    /// Whether a removed unit has not been released yet.
     pub(crate) fn is_leaving(&self, unit: u32) -> bool {
         self.leaving.iter().any(|gone| gone.unit == unit)
     }
@@ -580,7 +581,7 @@ impl<I: Io> Changes<I> {
         }
     }
 
-    /// All have acknowledged it: if a unit was released, its slot is free.
+    /// All cores have acknowledged `awaited`: if that released a unit, its slot is free.
     fn release(&mut self, awaited: &Awaited) {
         let Act::Release(unit) = awaited.what else { return };
         let slot = &mut self.slots[slot(unit)];
@@ -620,7 +621,7 @@ impl<I: Io> Changes<I> {
 }
 
 impl Awaited {
-    /// Whether all have acknowledged it.
+    /// Whether all cores have acknowledged it.
     fn is_over(&mut self) -> bool {
         while self.left > 0 {
             match self.acknowledged.try_recv() {
@@ -643,24 +644,24 @@ impl Awaited {
 pub(crate) struct Plan {
     /// The configuration.
     config: Config,
-    /// The same, completed by what only stores know.
+    /// The same, completed with what only stores know.
     served: Config,
-    /// Its new LUN.
+    /// The LUN that it adds.
     comes: Option<usize>,
-    /// The LUN that is removed, among those that are served now.
+    /// The LUN that it removes, among those served now.
     goes: Option<usize>,
     /// The unit whose LUN is reconfigured.
     changes: Option<u32>,
-    /// The listeners of the portals, except the one that is to be opened.
+    /// The listeners of the portals, except the one to be opened.
     doors: Vec<Arc<Door>>,
-    /// That one, in the configuration, and its number.
+    /// The portal to be opened, by its index in the configuration, and its number.
     opens: Option<(usize, usize)>,
     /// The new interface, among those of the configuration.
     attaches: Option<usize>,
 }
 
 impl Plan {
-    /// The new LUN, which its store may complete.
+    /// The new LUN; its store may add details.
     pub(crate) fn comes(&mut self) -> Option<&mut Lun> {
         self.comes.and_then(|index| self.served.luns.get_mut(index))
     }
@@ -673,7 +674,7 @@ impl Plan {
         Some((number, self.served.luns.iter().find(|lun| lun.name == *name)?))
     }
 
-    /// The portal that is to be opened, its number, and its present listener.
+    /// The portal to be opened, its number, and its present listener.
     pub(crate) fn opens(&self) -> Option<(&Portal, usize, Option<&Arc<Door>>)> {
         let (index, number) = self.opens?;
         Some((self.served.portals.get(index)?, number, self.doors.get(index)))
@@ -684,7 +685,7 @@ impl Plan {
         self.served.aoe.get(self.attaches?)
     }
 
-    /// What will be served; only the machine knows the names of its SRP ports.
+    /// The GUID of the SRP ports, which only this machine knows.
     pub(crate) fn srp_guid(&mut self) -> &mut Option<u64> {
         &mut self.served.srp_guid
     }
@@ -706,7 +707,7 @@ pub(crate) struct Prepared<I: Io> {
     pub(crate) gone: Option<u32>,
     /// The one that is added.
     pub(crate) come: Option<u32>,
-    /// Whether that can be served, whatever its store reports.
+    /// Whether it can be served, given what its store reports.
     pub(crate) fit: Result<(), String>,
 }
 
@@ -727,7 +728,7 @@ impl<I: Io> Prepared<I> {
     }
 }
 
-/// Copies what only stores know to LUNs that stay.
+/// Carries over to LUNs that stay what only stores know.
 fn as_found(lun: &mut Lun, before: &Lun) {
     (lun.block_bytes, lun.physical_block_bytes) = (before.block_bytes, before.physical_block_bytes);
     if let (StoreSpec::Ram { huge_pages, .. }, StoreSpec::Ram { huge_pages: chosen, .. }) =
@@ -759,5 +760,5 @@ fn show(targets: &mut [Target], shown: &Shown, index: usize) -> Result<(), Strin
     }
 }
 
-/// The generation of a unit's number, above its slot: 28 bits in all, which fit into a completion's tag.
+/// The generation in a unit's number, above its slot: 28 bits in all, which fit into a completion's tag.
 const GENERATION_MASK: u32 = (1 << 13) - 1;

@@ -1,8 +1,8 @@
-//! One core: a pinned thread and all that it owns. One turn of it is [`Core::turn`].
+//! One core: a pinned thread and everything it owns. One iteration of its loop is [`Core::turn`].
 //!
-//! The values that it is composed of own their state and know nothing of it: each is in a file here, and what a core does
-//! with it is below, where its private fields can be seen (`buffer.rs`, `buffer/grant.rs`). What uses several of them is in
-//! a file of its own (`session.rs`).
+//! The values that it is composed of own their state and know nothing of the core: each has a file here, and
+//! what a core does with it is in a file below that, where its private fields are visible (`buffer.rs`,
+//! `buffer/grant.rs`). Code that uses several of them has its own file (`session.rs`).
 
 mod agenda;
 mod answers;
@@ -70,8 +70,8 @@ use task::Task;
 use unit::{Unit, Units};
 use watch::Watch;
 
-/// A core with its kernel `I`.
-/// Its fields are the parts of a core: what a turn does takes several of them side by side.
+/// A core with its kernel `I`. Its fields are the parts of a core; a turn uses several of them at the same
+/// time.
 pub(crate) struct Core<I: Io> {
     me: usize,
     io: I,
@@ -92,7 +92,7 @@ pub(crate) struct Core<I: Io> {
     lines: Lines,
     /// `stall_timeout`.
     stall_nanos: u64,
-    /// Changes of what is served that wait here for sessions to end or units to be reconfigured.
+    /// Changes of what is served that wait on this core for sessions to end or units to be reconfigured.
     changes: ChangesHere,
     agenda: Agenda,
     poller: Poller,
@@ -104,7 +104,7 @@ pub(crate) struct Core<I: Io> {
     ethernet: Ethernet<I::Line>,
 }
 
-/// How a core waits.
+/// The polling mode.
 fn mode(poll: config::Poll) -> Poll {
     match poll {
         config::Poll::Adaptive => Poll::Adaptive,
@@ -166,7 +166,7 @@ impl<I: Io> Core<I> {
         &mut self.io
     }
 
-    /// What this core has in use: connections of streams, frames that were received, tasks, and marks that units keep of
+    /// What this core has in use: stream connections, received frames, tasks, and what units still hold of
     /// connections that have ended.
     pub(crate) fn in_use(&self) -> (usize, u32, usize, usize) {
         let (sessions, frames) = self.ethernet.in_use();
@@ -175,7 +175,8 @@ impl<I: Io> Core<I> {
         (self.connections.len() - sessions, frames, self.tasks.len(), marks)
     }
 
-    /// Serves until [`Message::Stop`] and the goodbyes are complete. Returns whether all stores could be flushed.
+    /// Serves until [`Message::Stop`], and until initiators have logged out or run out of time. Returns
+    /// whether all stores could be flushed.
     pub(crate) fn run(mut self) -> bool {
         self.open_portals();
         let mut completions = Vec::with_capacity(256);
@@ -189,13 +190,14 @@ impl<I: Io> Core<I> {
         is_flushed
     }
 
-    /// Begins to listen. Before its first turn.
+    /// Starts listening. Call it before the first turn.
     pub(crate) fn open_portals(&mut self) {
         self.listen_where_served();
         self.announce();
     }
 
-    /// How long the core may sleep before its next turn; `None`: there is none, and the stores are to be flushed.
+    /// How long the core may sleep before its next turn; `None`: there is no next turn, and the stores are to
+    /// be flushed.
     pub(crate) fn rest(&mut self) -> Option<Wait> {
         if self.is_over() {
             return None;
@@ -249,8 +251,8 @@ impl<I: Io> Core<I> {
         if waits_for_threads { self.poller.wait_for_threads(now, timer) } else { wait }
     }
 
-    /// One turn: completions, messages, then everything that became ready goes out together. What most turns have none of is kept
-    /// out of line, so that they do not pay for its stack frame and registers.
+    /// One turn: completions, messages, then everything that became ready is sent together. What most turns
+    /// do not need is kept out of line, so that they do not pay for its stack frame and registers.
     pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message<I>>) {
         self.agenda.is_unsettled = false;
         let mut work = if self.run_all() | self.run_lines() { Work::Own } else { Work::None };
@@ -288,9 +290,10 @@ impl<I: Io> Core<I> {
         }
         self.poller.turned(now, work);
         if std::mem::take(&mut self.agenda.has_sent) {
-            // It is work, whether it is reported at once or by a completion: of that a core is not to sleep sooner.
+            // A send is work, whether it is reported at once or by a completion: the core must not go to
+            // sleep sooner because of it.
             self.poller.sent(now);
-            // What has left may have given tasks their next step, and others their buffers.
+            // Data that has been sent may have given tasks their next step, and others their buffers.
             self.agenda.is_unsettled = !self.units.used.is_empty()
                 || !self.buffers.starved.is_empty()
                 || !self.agenda.to_flush.is_empty();
@@ -300,7 +303,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Reports what the core has in use: with each tick, and when a connection, perhaps the last one, has ended.
+    /// Reports what the core has in use: at each tick, and when a connection, perhaps the last one, has
+    /// ended.
     fn report_usage(&mut self) {
         let meter = &self.shared.meters[self.me];
         meter.worked(self.io.processor_time(), self.poller.spun());
@@ -322,7 +326,7 @@ impl<I: Io> Core<I> {
         }
         if !self.buffers.starved.is_empty() {
             self.feed_starved();
-            // What finishes now may have freed a buffer that others wait for.
+            // Operations that finish now may have freed a buffer that others wait for.
             if self.flush_lanes() && !self.buffers.starved.is_empty() {
                 self.poller.hurry(true);
             }
@@ -340,13 +344,13 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// What is not of a stream.
+    /// Completions that do not belong to a stream.
     #[inline(never)]
     fn dispatch_other(&mut self, completion: Completion) {
         let index = kind::index(completion.tag.0);
         match completion.tag.0 >> kind::SHIFT {
             kind::ACCEPT => self.accepted(index as usize, completion.result),
-            // A lane that has gone may have had a watch.
+            // A lane that has been closed may have had a watch.
             kind::LANE if self.units.get(index).is_none() => {}
             kind::LANE => {
                 let mut done = std::mem::take(&mut self.agenda.done);
@@ -362,8 +366,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Ends the turn for every lane that was used in it, or that still waits for another core. Whether any operation
-    /// finished.
+    /// Ends the turn for every lane that was used in it or still waits for another core. Returns whether any
+    /// operation finished.
     fn flush_lanes(&mut self) -> bool {
         let mut index = 0;
         let mut has_finished = false;
@@ -396,7 +400,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// An operation has failed: what its store may have lost is recorded, so that it is known also after a kill.
+    /// An operation has failed: records what its store may have lost, so that this is known even after a
+    /// kill.
     fn keep_losses(&mut self) {
         for unit in self.units.iter_mut() {
             if unit.keeps_losses && unit.lane.losses() > 0 {

@@ -1,5 +1,6 @@
-//! What commands do, counted where they run: each set of counters has one thread that writes it, without a lock or a wait, and may
-//! be read by any other. A reading is not of one moment: a command may be in one of its numbers, and not yet in the next.
+//! Counters of commands, kept where these run: each set has one thread that writes it, without a lock or a
+//! wait, and may be read by any other. A reading is not a snapshot: a command may be in one of its numbers
+//! and not yet in the next.
 
 use scsi::Direction;
 use scsi::command::Status;
@@ -12,12 +13,12 @@ pub const BUCKETS: usize = 26;
 const SENSE_KEYS: usize = 16;
 const FAILURES: usize = SENSE_KEYS + 4;
 
-/// The bound of a bucket in microseconds, itself included; `None`: the last one has none.
+/// The bound of a bucket in microseconds, inclusive; `None`: the last one has none.
 pub fn bound_us(bucket: usize) -> Option<u64> {
     (bucket + 1 < BUCKETS).then(|| 1 << bucket)
 }
 
-/// The bucket of a command that took so long.
+/// The bucket of a command that took this long.
 #[inline]
 fn bucket_of(nanos: u64) -> usize {
     match nanos.div_ceil(1000) {
@@ -37,7 +38,7 @@ pub enum Failure {
     ReservationConflict,
     /// It got TASK SET FULL.
     TaskSetFull,
-    /// It was aborted, or its session ended before all of its data had left.
+    /// It was aborted, or its session ended before all of its data had been sent.
     Aborted,
 }
 
@@ -48,7 +49,8 @@ impl Failure {
         SenseKey::ALL.into_iter().map(Failure::Sense).chain(others)
     }
 
-    /// The reason that a status gives; with CHECK CONDITION the sense data gives it. What is aborted is counted when that is done.
+    /// The failure that a status stands for; with CHECK CONDITION it depends on the sense data. Aborted
+    /// commands are counted when they are aborted.
     pub(crate) fn of(status: Status) -> Option<Failure> {
         match status {
             Status::Good | Status::ConditionMet | Status::CheckCondition | Status::TaskAborted => None,
@@ -69,7 +71,7 @@ impl Failure {
     }
 }
 
-/// A number that one thread changes.
+/// A number that only one thread changes.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -100,11 +102,11 @@ pub(crate) struct Moving {
 }
 
 impl Moving {
-    /// So many commands have ended well, which moved so much in all, and took so long each.
+    /// This many commands have succeeded, which moved this much in total and took this long each.
     #[inline(always)]
     pub(crate) fn add(&self, commands: u64, bytes: u64, nanos: u64) {
         self.bytes.add(bytes);
-        // Of those that are answered in the turn in which they came no time is known.
+        // The time of commands answered in the turn in which they arrived is unknown.
         if nanos == 0 {
             return self.buckets[0].add(commands);
         }
@@ -133,7 +135,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// A command has ended well.
+    /// A command has succeeded.
     pub(crate) fn ended(&self, direction: Direction, bytes: u64, nanos: u64) {
         match direction {
             Direction::Read => self.read.add(1, bytes, nanos),
@@ -142,7 +144,7 @@ impl Counters {
         }
     }
 
-    /// A command has ended otherwise. How long that took says nothing about those that move data.
+    /// A command has failed. The time that took says nothing about commands that move data.
     pub(crate) fn ended_badly(&self, direction: Direction) {
         match direction {
             Direction::Read => self.read.failed.add(1),
@@ -151,7 +153,7 @@ impl Counters {
         }
     }
 
-    /// So many commands failed for this reason.
+    /// This many commands failed for this reason.
     pub(crate) fn failed(&self, failure: Failure, commands: u64) {
         self.errors[failure.index()].add(commands);
     }
@@ -170,13 +172,13 @@ impl Counters {
 /// Commands of one direction that have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moved {
-    /// Bytes that those moved that succeeded.
+    /// Bytes moved by those that succeeded.
     pub bytes: u64,
-    /// How long those took in all.
+    /// The total time that those took.
     pub nanos: u64,
-    /// How many took how long: none is in two buckets.
+    /// How many took how long: each is in one bucket.
     pub buckets: [u64; BUCKETS],
-    /// How many failed, of which neither bytes nor times are counted.
+    /// How many failed; their bytes and times are not counted.
     pub failed: u64,
 }
 
@@ -212,7 +214,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// How many failed, by reason. Those that were aborted have not ended, and are counted here alone.
+    /// How many failed, by reason. Aborted commands have not ended, and are counted only here.
     pub fn errors(&self) -> impl Iterator<Item = (Failure, u64)> {
         Failure::all().map(|failure| (failure, self.errors[failure.index()]))
     }

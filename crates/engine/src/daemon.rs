@@ -43,13 +43,14 @@ use store::lane::Store;
 /// I/O buffers of each core, in bytes: mapped at start, touched as used.
 const ARENA_BYTES: u64 = 128 << 20;
 
-/// How long the start waits for addresses that are in use, all portals together: the kernel closes the sockets of a
-/// ring some time after its process was killed.
+/// How long startup waits for addresses that are in use, all portals together: the kernel closes the sockets
+/// of a ring some time after its process was killed.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
-/// Descriptors for state files, for reading from /proc, and for up to 64 clients of the admin interface.
+/// Descriptors for state files, reading from /proc, and up to 64 clients of the admin interface.
 const OWN_DESCRIPTORS: u64 = 128;
 
-/// What a client of a Ceph cluster opens: its threads' events, and connections to as many monitors and OSDs as it usually has.
+/// What a client of a Ceph cluster opens: its threads' events, and connections to a usual number of monitors
+/// and OSDs.
 const RADOS_DESCRIPTORS: usize = 64;
 
 /// The pause between two attempts.
@@ -66,7 +67,7 @@ pub struct Daemon {
     housekeeper: Option<JoinHandle<bool>>,
     jobs: mpsc::Sender<Job>,
     registry: Arc<Registry>,
-    /// Of stores, by the numbers of their units.
+    /// Watches of stores, by the numbers of their units.
     watches: Vec<(u32, Watch)>,
     /// Stores by the numbers of their units, while they are open.
     stores: Vec<(u32, Weak<dyn Store>)>,
@@ -76,7 +77,7 @@ pub struct Daemon {
     patience: Patience,
     /// Removed units that have yet to be released.
     leaving: Vec<Leaving>,
-    /// The outcome of those that were released once nobody waited for them.
+    /// The outcome of those that were released when nobody waited for them any more.
     left: Result<(), NotSaved>,
     events: Events,
     meters: Meters,
@@ -94,7 +95,7 @@ struct Leaving {
 pub struct UnitSummary {
     /// The LUN's name in the configuration.
     pub name: String,
-    /// Describes the store.
+    /// A description of the store.
     pub store: String,
     /// Size in bytes; 0 when the store failed.
     pub size_bytes: u64,
@@ -120,13 +121,14 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// The cores of a daemon, to see whether they turn.
+/// The cores of a daemon, to check that they are responsive.
 pub struct Turns {
     cores: Vec<Sender<Message>>,
 }
 
 impl Turns {
-    /// Wakes all cores and waits until each has taken a turn. False: one has ended; it waits for one that hangs.
+    /// Wakes all cores and waits until each has taken a turn. False: one has ended. A core that hangs is
+    /// waited for.
     pub fn wait(&self) -> bool {
         let (turned, turns) = mpsc::channel();
         self.cores.iter().for_each(|core| core.post(Message::Turn(turned.clone())));
@@ -138,13 +140,13 @@ impl Turns {
 /// What is required of a new LUN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wants {
-    /// Its store has to open; otherwise nothing has changed.
+    /// Its store has to open; otherwise the change is refused.
     Store,
-    /// The same, where its store was served until an earlier step of this change: a file may be larger than `size`, as at the
-    /// start of the daemon.
+    /// The same, where its store was served until an earlier step of this change: a file may be larger than
+    /// `size`, as at startup.
     KnownStore,
-    /// Nothing, when a change is rolled back: if its store does not open, it is not ready until it does, as at the start of the
-    /// daemon, and a file that has grown stays as it is.
+    /// Nothing, when a change is rolled back: if its store does not open, it is not ready until it does, as
+    /// at startup, and a file that has grown keeps its size.
     Lun,
 }
 
@@ -153,9 +155,9 @@ pub enum Wants {
 pub enum ChangeError {
     /// Nothing has changed.
     Refused(String),
-    /// It was made, but not all that was written may be durable.
+    /// The change was made, but not all that was written may be durable.
     NotSaved(NotSaved),
-    /// It was made, but what it removes has not ended in time, and is left to end in its own time.
+    /// The change was made, but what it removes has not ended in time, and is left to end on its own.
     Unended(String),
 }
 
@@ -176,7 +178,7 @@ impl std::error::Error for ChangeError {}
 pub enum NotSaved {
     /// A store could not be flushed at the end.
     NotFlushed,
-    /// A store's path does not lead to it any more.
+    /// A store's path no longer leads to it.
     Misplaced,
     /// The state directory could not be made durable.
     State,
@@ -205,13 +207,15 @@ impl Daemon {
     /// Starts serving a configuration. A store that does not open takes down only its own LUNs.
     ///
     /// # Errors
-    /// When a portal's address cannot be bound, the state directory cannot be made, or a core cannot start.
+    /// When a portal's address cannot be bound, the state directory cannot be created, or a core cannot
+    /// start.
     pub fn start(config: Config) -> Result<Daemon, StartError> {
         Daemon::start_as(config, Events::default(), Vec::new(), |_| Ok(()))
     }
 
-    /// The same, with events reported to `events`, and with these sockets for the portals that have their addresses. Once
-    /// everything else that the configuration names is open, and before any core starts, `settle` may drop privileges.
+    /// The same, with events reported to `events`, and with these sockets for the portals that have their
+    /// addresses. `settle` runs once everything else that the configuration names is open, and before any
+    /// core starts; it may drop privileges.
     ///
     /// # Errors
     /// As [`Daemon::start`]; when a socket listens at no portal; and those of `settle`.
@@ -323,7 +327,8 @@ impl Daemon {
         self.srp_guid
     }
 
-    /// Finishes commands in flight, asks initiators to log out, flushes stores, and ends. Blocks until all is done.
+    /// Finishes commands in flight, asks initiators to log out, flushes stores, and ends. Blocks until that
+    /// is complete.
     ///
     /// # Errors
     /// When acknowledged data may be missing at the next start.
@@ -359,18 +364,18 @@ impl Daemon {
         Turns { cores: self.mail.clone() }
     }
 
-    /// The configuration that is served, with all changes since the start.
+    /// The configuration that is served, including all changes since the start.
     pub fn config(&self) -> &Config {
         self.changes.config()
     }
 
-    /// How long its changes wait at most.
+    /// Sets how long its changes wait at most.
     #[cfg(test)]
     pub(crate) fn wait_at_most(&mut self, limit: std::time::Duration) {
         self.patience.limit = limit;
     }
 
-    /// Its sessions, and the way to its cores.
+    /// Its sessions, and the channels to its cores.
     #[cfg(test)]
     pub(crate) fn insides(&self) -> (Arc<Registry>, Vec<Sender<Message>>) {
         (self.registry.clone(), self.mail.clone())
@@ -386,7 +391,7 @@ impl Daemon {
     }
 }
 
-/// Stops as [`Daemon::stop`] does, but waits for nothing.
+/// Stops like [`Daemon::stop`], but waits for nothing.
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.begin_stop();
@@ -419,8 +424,8 @@ pub(crate) fn share<L: Line>(
     (Arc::new(shared), served)
 }
 
-/// Creates the state directory and raises the limit of descriptors. Returns the descriptor from which on none are for
-/// connections.
+/// Creates the state directory and raises the limit of descriptors. Returns the first descriptor that
+/// connections may not have.
 fn prepare(config: &mut Config) -> Result<i32, StartError> {
     if let Some(dir) = &config.state_dir {
         state::make_directory(dir).map_err(|error| {
@@ -437,8 +442,8 @@ fn prepare(config: &mut Config) -> Result<i32, StartError> {
     Ok(sockets_end(config, raise_descriptor_limit(config)))
 }
 
-/// Each connection and file needs a descriptor: the soft limit is the one of shells (1024), which says nothing about
-/// what a daemon may have.
+/// Raises the soft limit of descriptors, since each connection and file needs one: its default (1024) is
+/// meant for shells, not for daemons.
 fn raise_descriptor_limit(config: &Config) -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -463,20 +468,20 @@ fn raise_descriptor_limit(config: &Config) -> Option<u64> {
 fn own_descriptors(config: &Config) -> u64 {
     let of_lun = |lun: &Lun| match lun.store {
         StoreSpec::Null { .. } | StoreSpec::Ram { .. } => 0,
-        // Each core's lane has one that wakes it after another's sync, and one for answers about extents.
+        // Each core's lane has one that wakes it after another's sync, and one for answers to extent queries.
         StoreSpec::File { .. } | StoreSpec::Block { .. } => 2 + 2 * config.cores.len(),
         StoreSpec::Remote { .. } => config.cores.len(),
-        // A connection, another one while that is replaced, and what wakes each core's lane.
+        // A connection, another one while that is replaced, and one that wakes each core's lane.
         StoreSpec::Nbd { .. } => 2 + config.cores.len(),
-        // Each core's lane has one that wakes it; librados has connections to monitors and OSDs, as many as there are.
-        // Gateways that share it have another client for what they agree on.
+        // Each core's lane has one that wakes it; librados has as many connections as there are monitors and
+        // OSDs. Gateways that share the image have another client for what they agree on.
         StoreSpec::Rbd { .. } => RADOS_DESCRIPTORS * (1 + usize::from(lun.is_shared)) + config.cores.len(),
     };
-    // At each portal one new connection may wait for its own.
+    // At each portal one new connection may wait for a descriptor.
     (config.luns.iter().map(of_lun).sum::<usize>() + config.portals.len()) as u64 + OWN_DESCRIPTORS
 }
 
-/// These are reserved, but no more than a quarter of all.
+/// The reserved descriptors, but no more than a quarter of all.
 fn sockets_end(config: &Config, limit: Option<u64>) -> i32 {
     let Some(limit) = limit else { return i32::MAX };
     let reserved = own_descriptors(config).min(limit / 4);
@@ -497,7 +502,7 @@ fn open_doors(config: &Config, mut given: Vec<(String, TcpListener)>) -> Result<
             )));
         }
     }
-    // All by TCP first: a device may have the ports of TCP.
+    // All of TCP first: a device may use the same ports as TCP.
     let sockets =
         config.portals.iter().map(|portal| match given.iter().position(|(_, socket)| at(portal, socket)) {
             Some(found) => Ok(Some(given.swap_remove(found).1)),
@@ -533,7 +538,7 @@ fn door(portal: &Portal, number: usize, socket: Option<Arc<TcpListener>>) -> Res
     Ok(Door { number, address, handle, socket, by_device })
 }
 
-/// The listeners of a portal: those that it had, as far as they are to stay.
+/// The listeners of a portal, reusing those it had where they are unchanged.
 fn reopen(portal: &Portal, number: usize, before: Option<&Arc<Door>>) -> Result<Door, StartError> {
     let mut patience = Duration::ZERO;
     let Some(before) = before else {
@@ -577,7 +582,7 @@ fn listen(
     }
 }
 
-/// Has RDMA devices listen at portals that say so, also on a port that TCP has.
+/// Has RDMA devices listen at portals that use them, also on a port that TCP uses.
 fn listen_by_device(portal: &Portal, address: SocketAddr) -> Result<Option<Listener>, StartError> {
     let by_devices = portal.rdma != ByDevice::No;
     let listener = by_devices.then(|| Listener::new(address)).transpose();
@@ -596,7 +601,7 @@ fn listen_by_device(portal: &Portal, address: SocketAddr) -> Result<Option<Liste
     })
 }
 
-/// Lines of interfaces, by core.
+/// Packet sockets of interfaces, by core.
 pub(crate) fn open_interfaces<L, E>(
     config: &Config,
     mut open: impl FnMut(&Setup<'_>, usize) -> Result<Vec<L>, E>,
@@ -650,16 +655,17 @@ fn start_housekeeper(
     spawn("housekeeper", move || housekeeper.run(&work))
 }
 
-/// Where the watch of a store reports to.
+/// Where the watch of a store reports.
 #[derive(Clone, Copy)]
 struct Reports<'a> {
-    /// Cores.
+    /// The cores' mailboxes.
     mail: &'a [Sender<Message>],
     /// Events.
     events: &'a Events,
 }
 
-/// Watches the store of a unit, if it has to be. Memory that has opened is only watched for the space that it takes.
+/// Watches the store of a unit, if necessary. Memory that has opened is watched only for the space that it
+/// takes.
 fn watch(
     config: &Config,
     lun: &Lun,
@@ -712,12 +718,12 @@ struct Seed {
     served: Arc<Served>,
     mailbox: Mailbox<Message>,
     units: Vec<NewUnit>,
-    /// Of interfaces, by their index in the configuration.
+    /// Packet sockets, by the interface's index in the configuration.
     sockets: Vec<(usize, Socket)>,
 }
 
-/// A core that panics takes the homes of its units and its sessions with it, and others would wait for it forever: the process
-/// ends at once, so that initiators use other paths or reconnect to one that was restarted.
+/// A core that panics takes the homes of its units and its sessions with it, and others would wait for it
+/// forever: the process ends at once, so that initiators use other paths or reconnect after a restart.
 struct AlarmBell;
 
 impl Drop for AlarmBell {

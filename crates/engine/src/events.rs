@@ -1,4 +1,4 @@
-//! Events of a daemon, to be followed as they happen. None is on the path of a READ or WRITE that ends well.
+//! Events of a daemon, to follow as they happen. None is on the path of a successful READ or WRITE.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use wire::srp::RejectReason;
 pub enum Event {
     /// A session has logged in, or an initiator of AoE has begun to use a unit.
     SessionBegun {
-        /// Who.
+        /// The session.
         session: Peer,
-        /// What it speaks.
+        /// Its transport.
         transport: &'static str,
         /// The number of its core.
         core: usize,
     },
     /// It has ended.
     SessionEnded {
-        /// Who.
+        /// The session.
         session: Peer,
-        /// What it spoke.
+        /// Its transport.
         transport: &'static str,
-        /// Why: "logged out", say.
+        /// The reason, such as "logged out".
         reason: String,
         /// How long it lasted.
         age: Duration,
-        /// Commands that came, and bytes that they were to read and to write.
+        /// Commands received.
         commands: u64,
-        /// Bytes that they were to read.
+        /// Bytes that they requested to read.
         read_bytes: u64,
-        /// Bytes that they were to write.
+        /// Bytes that they requested to write.
         write_bytes: u64,
     },
     /// A login failed: its connection has ended without a session.
@@ -81,7 +81,7 @@ pub enum Event {
     Errors {
         /// The LUN's name.
         lun: String,
-        /// How many.
+        /// How many commands failed.
         count: u64,
         /// The error of the last one.
         last: String,
@@ -97,13 +97,13 @@ pub enum Refusal {
     Authorization,
     /// There is no such target.
     NotFound,
-    /// Nothing is free for it.
+    /// No resources are free for it.
     NoRoom,
     /// It requested something else that is not possible.
     InitiatorError,
     /// The target cannot serve it now.
     TargetError,
-    /// Nobody refused it: its connection ended, or took too long.
+    /// It was not refused: its connection ended, or took too long.
     Unfinished,
 }
 
@@ -159,12 +159,12 @@ impl From<RejectReason> for Refusal {
     }
 }
 
-/// Who is at the other end of a session.
+/// The peer of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
     /// The session's number in the log.
     pub id: u64,
-    /// The initiator's name; of AoE its address.
+    /// The initiator's name; with AoE, its address.
     pub initiator: String,
     /// Its address.
     pub from: String,
@@ -172,17 +172,17 @@ pub struct Peer {
     pub target: Option<String>,
 }
 
-/// Where events go. Whatever receives them does not block, and drops what does not fit.
+/// Where events go. The receiver does not block, and drops what does not fit.
 #[derive(Clone, Default)]
 pub struct Events(Option<Arc<dyn Fn(Event) + Send + Sync>>);
 
 impl Events {
-    /// Sends them to this.
+    /// Sends events to this function.
     pub fn to(take: impl Fn(Event) + Send + Sync + 'static) -> Events {
         Events(Some(Arc::new(take)))
     }
 
-    /// Reports one, which is created only if something receives it.
+    /// Reports an event, which is constructed only if there is a receiver.
     pub fn report(&self, event: impl FnOnce() -> Event) {
         if let Some(take) = &self.0 {
             take(event());

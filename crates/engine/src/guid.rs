@@ -1,4 +1,4 @@
-//! The GUID of our SRP target ports: given, or made once and kept.
+//! The GUID of our SRP target ports: configured, or generated once and saved.
 
 use crate::state::Keeper;
 use config::names::OUI;
@@ -8,10 +8,10 @@ use std::path::Path;
 /// The file in the state directory.
 const FILE: &str = "srp-guid";
 
-/// The GUID that was kept, or a new one, which is kept where there is a state directory.
+/// The GUID that was saved, or a new one, which is saved if there is a state directory.
 ///
 /// # Errors
-/// A message with the fix, when it may be there but cannot be read, or cannot be kept.
+/// A message with the fix, when the file may exist but cannot be read, or cannot be written.
 pub(crate) fn find_or_make(state_dir: Option<&Path>) -> Result<u64, String> {
     let Some(dir) = state_dir else {
         let guid = make()?;
@@ -39,7 +39,7 @@ pub(crate) fn find_or_make(state_dir: Option<&Path>) -> Result<u64, String> {
     }
 }
 
-/// An EUI-64 that is nobody's: random but for the OUI, which is locally administered.
+/// An EUI-64 that belongs to nobody: random except for the OUI, which is locally administered.
 fn make() -> Result<u64, String> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|error| format!("no random bits for the GUID of SRP: {error}"))?;

@@ -1,4 +1,5 @@
-//! The thread for what blocks: it saves reservation state in the state directory, and reopens network interfaces.
+//! The thread for blocking work: it saves reservation state in the state directory, and reopens network
+//! interfaces.
 
 use crate::message::{InterfaceMessage, Message};
 use crate::shared::Shared;
@@ -16,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How soon what could not be saved in the state directory is retried.
+/// How soon a failed save in the state directory is retried.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// A job that blocks.
 pub(crate) enum Job<L: Line = Socket> {
-    /// Save (or with empty bytes remove) a unit's reservation state; then send [`Message::Persisted`].
+    /// Save a unit's reservation state (remove it if the bytes are empty); then send [`Message::Persisted`].
     Persist {
         /// The unit.
         unit: u32,
@@ -29,13 +30,13 @@ pub(crate) enum Job<L: Line = Socket> {
         serial: String,
         /// The bytes.
         state: Vec<u8>,
-        /// What they record has already happened: if they cannot be saved now, they are saved later.
+        /// What it records has already happened: if it cannot be saved now, it is saved later.
         is_final: bool,
-        /// Who gets the answer.
+        /// The core that gets the answer.
         core: usize,
     },
-    /// Record that a unit's store has lost what it had acknowledged: the next process must report another generation of the
-    /// store's cache than this one did.
+    /// Record that a unit's store has lost acknowledged data: the next process must report another generation
+    /// of the store's cache than this one did.
     KeepLoss {
         /// The unit's serial number, which names the file.
         serial: String,
@@ -46,10 +47,10 @@ pub(crate) enum Job<L: Line = Socket> {
         interface: AoeInterface,
         /// Its number.
         number: usize,
-        /// Who gets the answer.
+        /// The core that gets the answer.
         core: usize,
     },
-    /// Close a socket of one.
+    /// Close a socket of an interface.
     Close(L),
     /// End.
     Stop,
@@ -57,19 +58,19 @@ pub(crate) enum Job<L: Line = Socket> {
 
 /// The housekeeper.
 pub(crate) struct Housekeeper<I: Io = Uring> {
-    /// Where state is kept.
+    /// Where state is saved.
     state_dir: Option<PathBuf>,
-    /// The way to the cores.
+    /// The cores' mailboxes.
     cores: Vec<Sender<Message<I>>>,
 }
 
 impl<I: Io> Housekeeper<I> {
-    /// For what cores share, who are posted to by `mail`.
+    /// For what cores share; it posts to them by `mail`.
     pub(crate) fn new(shared: &Shared<I::Line>, mail: &[Sender<Message<I>>]) -> Housekeeper<I> {
         Housekeeper { state_dir: shared.config.state_dir.clone(), cores: mail.to_vec() }
     }
 
-    /// Works until [`Job::Stop`], or until all senders are gone. Returns whether all that it saves is durable.
+    /// Works until [`Job::Stop`], or until all senders are gone. Returns whether everything saved is durable.
     pub(crate) fn run(self, jobs: &mpsc::Receiver<Job<I::Line>>) -> bool {
         let mut keeper = Keeper::default();
         let mut settle_at = Instant::now();
@@ -100,7 +101,7 @@ impl<I: Io> Housekeeper<I> {
         }
     }
 
-    /// Does a job. Whether it was not [`Job::Stop`].
+    /// Does a job. Returns false for [`Job::Stop`].
     pub(crate) fn act(&self, keeper: &mut Keeper, job: Job<I::Line>) -> bool {
         match job {
             Job::Persist { unit, serial, state, is_final, core } => {
@@ -124,7 +125,7 @@ impl<I: Io> Housekeeper<I> {
     fn keep_loss(&self, keeper: &mut Keeper, serial: &str) {
         let Some(dir) = &self.state_dir else { return };
         let path = losses_path(dir, serial);
-        // Whatever was there, it is something else now.
+        // Any change will do: the generation only has to differ.
         let before = keeper.read(&path).unwrap_or_default();
         let next = u128::from_be_bytes(identity(&String::from_utf8_lossy(&before)).naa);
         if let Err(error) = keeper.replace(&path, format!("{next:032x}\n").as_bytes(), true) {
@@ -164,8 +165,8 @@ impl<I: Io> Housekeeper<I> {
 /// Restores the saved state of a unit to its home, if there is any.
 ///
 /// # Errors
-/// When it may be there but cannot be read, or is damaged: the unit must not be served, since an initiator that was
-/// fenced off could write, or what a SANITIZE or FORMAT UNIT left half done be read.
+/// When it may exist but cannot be read, or is damaged: the unit must not be served, since an initiator that
+/// was fenced off could write, or the half-done result of a SANITIZE or FORMAT UNIT could be read.
 pub(crate) fn restore(
     home: &mut Home,
     files: &dyn Files,

@@ -1,36 +1,37 @@
-//! Changes of one unit that are under way or have ended, by the blocks that they change: all cores share it.
-//! An initiator that gets no answer retransmits, Linux's driver with another tag and from another of its
-//! addresses, and continues when one of the two is answered. So the other must not come to the medium after
-//! what is sent next. What comes late by the kernel's time stamps ([`reactor::packet`]) is [`Held::Late`],
-//! whoever sent it and wherever it waited; what comes while its blocks are being changed waits
-//! ([`Held::Busy`]).
+//! Changes of one unit that are in progress or have ended, by the blocks that they change; shared by all
+//! cores. An initiator that gets no answer retransmits (Linux's driver with another tag and from another of
+//! its addresses), and continues when one of the two is answered. The other must not reach the medium after
+//! what the initiator sends next. A change that is late by the kernel's time stamps ([`reactor::packet`]) is
+//! [`Held::Late`], whoever sent it and wherever it waited; one that arrives while its blocks are being
+//! changed waits ([`Held::Busy`]).
 //!
-//! A claim is in the open before its core looks for others, so of two that overlap at least one sees the other. All is
-//! done by atomics, sequentially consistent where that matters, and nobody waits for a core that stands still.
+//! A claim is visible before its core checks for others, so of two that overlap at least one sees the other.
+//! Everything is done by atomics, sequentially consistent where that matters, and nothing waits for a core
+//! that is stalled.
 
 use proto::time::Stamp;
 use std::array::from_fn;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Blocks whose changes are found at one place: 4 KiB.
+/// Blocks whose changes are found in the same bucket: 4 KiB.
 const PIECE: u64 = 8;
-/// Pieces that the sectors of one frame lie in, at most.
+/// The most pieces that the sectors of one frame span.
 const PIECES_MAX: usize = 4;
-/// Those sectors: of the longest frame there are 17.
+/// The longest range of sectors that spans no more; the longest frame has 17.
 const BLOCKS_MAX: u64 = (PIECES_MAX as u64 - 1) * PIECE + 1;
-/// Places, as a power of two.
+/// The number of buckets, as a power of two.
 const BUCKETS_LOG2: u32 = 9;
-/// Changes known at each.
+/// Changes known in each.
 const WAYS: usize = 7;
 
-/// What is known of one unit.
+/// The changes of one unit.
 pub(crate) struct Ledger(Box<[Bucket]>);
 
-/// Two lines of a processor's cache.
+/// Two cache lines.
 #[repr(align(128))]
 struct Bucket {
-    /// The newest of the changes that others have replaced.
+    /// When the newest of the changes arrived that others have displaced.
     forgotten: AtomicU64,
     changes: [Entry; WAYS],
 }
@@ -38,21 +39,21 @@ struct Bucket {
 struct Entry {
     /// A [`What`].
     what: AtomicU64,
-    /// When what has ended came in; its own core alone writes it, before that.
+    /// When the request arrived; only its own core writes this, before the change ends.
     received_at: AtomicU64,
 }
 
-/// Blocks, and what happens to them: all of it changes at once. Zero is nothing.
+/// A range of blocks and the phase of their change, which are updated together. Zero is none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct What(u64);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Free,
-    /// Its core checks whether it may.
+    /// Its core is checking whether it may begin.
     Tried,
     Begun,
-    /// The same, and somebody waits for the end.
+    /// In progress, with others waiting for its end.
     Awaited,
     Ended,
 }
@@ -93,7 +94,7 @@ impl Entry {
         self.what.store(what.0, SeqCst);
     }
 
-    /// Whether it was this, and is that now.
+    /// Replaces `this` by `that`. Returns whether it was `this`.
     fn replace(&self, this: What, that: What) -> bool {
         self.what.compare_exchange(this.0, that.0, SeqCst, SeqCst).is_ok()
     }
@@ -114,14 +115,14 @@ impl Claim {
     }
 }
 
-/// Why there is none.
+/// Why a claim was not granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
-    /// Another change of its blocks has begun, and lasts until its [`Ledger::end`].
+    /// Another change of its blocks is in progress, until its [`Ledger::end`].
     Busy,
     /// A newer one has ended.
     Late,
-    /// Nothing is free for it, or others try it in this moment.
+    /// No entry is free for it, or others are claiming the same at this moment.
     Crowded,
 }
 
@@ -132,7 +133,7 @@ impl Ledger {
         Ledger((0..1 << BUCKETS_LOG2).map(bucket).collect())
     }
 
-    /// Begins a change of these blocks, that came in then, if nothing is in its way.
+    /// Begins a change of these blocks that arrived at `received_at`, if nothing prevents it.
     pub(crate) fn begin(
         &self,
         blocks: &Range<u64>,
@@ -149,7 +150,7 @@ impl Ledger {
         tried.map(|()| claim)
     }
 
-    /// The change has ended, well or not. Whether somebody waits for that.
+    /// The change has ended, successfully or not. Returns whether others wait for that.
     pub(crate) fn end(&self, claim: &Claim) -> bool {
         let mut is_awaited = false;
         for (bucket, way) in claim.entries() {
@@ -187,7 +188,7 @@ impl Ledger {
                     entry.check(blocks, claim.received_at, now)?;
                 }
             }
-            // After the others: whose place was taken meanwhile is known by this.
+            // After the entries: a change whose entry was displaced meanwhile is known by this.
             in_time(claim.received_at, &bucket.forgotten, now)?;
         }
         Ok(())
@@ -195,7 +196,7 @@ impl Ledger {
 }
 
 impl Bucket {
-    /// A place of its own for a change that is tried, that of the oldest if need be.
+    /// An entry for a change that is being tried, displacing the oldest if need be.
     fn take(&self, blocks: &Range<u64>) -> Option<usize> {
         loop {
             let age = |what: What, entry: &Entry| match what.phase() {
@@ -207,7 +208,7 @@ impl Bucket {
             let places = places.map(|(way, entry)| (way, entry, entry.what()));
             let free = places.filter_map(|(way, entry, what)| Some((age(what, entry)?, way, entry, what)));
             let (_, way, entry, what) = free.min_by_key(|(age, ..)| *age)?;
-            // Until it is known what is forgotten here, it is there.
+            // The entry stays until what is displaced here has been recorded.
             if entry.replace(what, what.with(Phase::Tried)) {
                 if what.phase() == Phase::Ended {
                     self.forgotten.fetch_max(entry.received_at.load(SeqCst), SeqCst);
@@ -220,7 +221,7 @@ impl Bucket {
 }
 
 impl Entry {
-    /// Whether it is in the way of a change of these blocks that came in then.
+    /// Whether this entry prevents a change of these blocks that arrived then.
     fn check(&self, blocks: &Range<u64>, received_at: Stamp, now: &impl Fn() -> Stamp) -> Result<(), Held> {
         loop {
             let what = self.what();
@@ -233,15 +234,15 @@ impl Entry {
                 Phase::Awaited => return Err(Held::Busy),
                 Phase::Begun if self.replace(what, what.with(Phase::Awaited)) => return Err(Held::Busy),
                 Phase::Ended => return in_time(received_at, &self.received_at, now),
-                // It has ended in this moment.
+                // It has ended at this moment.
                 Phase::Begun => {}
             }
         }
     }
 }
 
-/// Whether what came in then is not older than this. What is newer than now is from before the clock was set back, and says
-/// nothing.
+/// Checks that what arrived then is not older than `newest`. A stamp newer than now is from before the clock
+/// was set back, and says nothing.
 fn in_time(received_at: Stamp, newest: &AtomicU64, now: &impl Fn() -> Stamp) -> Result<(), Held> {
     let newest = Stamp(newest.load(SeqCst));
     if newest <= received_at || newest > now() { Ok(()) } else { Err(Held::Late) }
@@ -252,7 +253,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// No clock was set back.
+    /// The clock was not set back.
     fn latest() -> Stamp {
         Stamp(u64::MAX)
     }
@@ -261,7 +262,7 @@ mod tests {
         ledger.begin(&blocks, Stamp(received_at), latest)
     }
 
-    /// Changes blocks. Whether somebody waits.
+    /// Changes blocks. Returns whether others wait.
     fn change(ledger: &Ledger, blocks: Range<u64>, received_at: u64) -> bool {
         let claim = begin(ledger, blocks, received_at).expect("nothing is in its way");
         ledger.end(&claim)
@@ -323,7 +324,7 @@ mod tests {
         assert!(!ledger.end(&claim));
     }
 
-    /// Cores that change few blocks as fast as they can, each what came when it looked.
+    /// Cores that change a few blocks as fast as they can, each change stamped when its core checks the time.
     #[test]
     fn no_two_cores_change_a_block_at_once_and_the_newest_stays() {
         const BLOCKS: u64 = 40;

@@ -1,13 +1,15 @@
-//! How much may be done in a second, by all cores together: see [`crate::core`]'s `lines`, where commands wait for it.
+//! How much may be done per second, by all cores together: see [`crate::core`]'s `lines`, where commands wait
+//! for it.
 //!
-//! A limit is one number that cores share: when what has been let in so far would be through at the limit's rate (the
-//! theoretical arrival time of the generic cell rate algorithm, ITU-T I.371). A command adds what it takes of it, and is due as
-//! soon as that time is no further ahead than a burst may be. So a place is taken by one atomic operation, whether it is for now
-//! or for later, and places of all cores follow each other.
+//! A limit is one number that cores share: the time at which everything admitted so far would be through at
+//! the limit's rate (the theoretical arrival time of the generic cell rate algorithm, ITU-T I.371). A command
+//! adds its cost, and is due as soon as that time is no further ahead than the allowed burst. So one atomic
+//! operation takes a place, whether for now or for later, and the places of all cores follow one another.
 //!
-//! In that order a session has a share for each command that it has waiting: one with few in flight, or on a core that wakes
-//! late, would have less than others. So each [`Share`] has a pace as well, the rate divided by the shares that take of it, and a
-//! command is due as soon as either says so. What goes ahead of its place so has been counted, and others wait for it.
+//! In that order a session has a share for each command that it has waiting: one with few in flight, or on a
+//! core that wakes late, would get less than others. So each [`Share`] also has a pace, the rate divided by
+//! the number of active shares, and a command is due as soon as either says so. A command that goes ahead of
+//! its place has been counted, and others wait for it.
 
 use config::{Config, Group, Rate};
 use proto::time::Time;
@@ -15,23 +17,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A limit of a LUN, or of a group: of commands, of bytes, or both.
+/// A limit of a LUN or a group: on commands, bytes, or both.
 #[derive(Debug)]
 pub(crate) struct Limit {
     of: config::Limits,
     commands: Option<Bucket>,
     bytes: Option<Bucket>,
     shares: Shares,
-    /// Shares that wait for their place: in a slow limit these are more than took of it lately.
+    /// Shares with commands waiting: with a slow limit these are more than the ones that used it lately.
     waiting: AtomicU32,
 }
 
-/// What a session has of a limit. Its LUNs share one of their group's limit, so that a session with more LUNs gets no more of it.
+/// A session's share of a limit. Its LUNs have one share of their group's limit, so that a session with more
+/// LUNs gets no more of it.
 #[derive(Debug)]
 pub(crate) struct Share {
     limit: Arc<Limit>,
     pace: Pace,
-    /// Its LUNs of which a command waits for its place.
+    /// How many of its LUNs have a command waiting for its place.
     waiting: AtomicU32,
 }
 
@@ -44,7 +47,7 @@ impl Share {
         Arc::ptr_eq(&self.limit, limit)
     }
 
-    /// Takes the next place for a command that moves so many bytes; returns when it is due.
+    /// Takes the next place, for a command that moves this many bytes; returns when it is due.
     pub(crate) fn take(&self, now: Time, bytes: u32) -> Time {
         self.limit.take(now, bytes, &self.pace)
     }
@@ -85,24 +88,24 @@ impl Drop for Waits {
 #[derive(Debug)]
 struct Bucket {
     per_second: u64,
-    /// How far ahead of the clock it may be.
+    /// How far ahead of the clock it may run.
     burst: Ticks,
-    /// When all that was let in is through, in ticks.
+    /// When everything admitted will be through, in ticks.
     through_at: AtomicU64,
-    /// About the most that one command took lately, in ticks.
+    /// Roughly the largest recent cost of one command, in ticks.
     largest: AtomicU64,
 }
 
-/// Parts of a nanosecond: a block of 512 bytes at 10 GB/s takes 51.2 ns. They last for 36 years.
+/// Fractions of a nanosecond: a block of 512 bytes at 10 GB/s takes 51.2 ns. They last for 36 years.
 type Ticks = u64;
 const TICKS_PER_NANO: Ticks = 16;
 const TICKS_PER_SECOND: Ticks = 1_000_000_000 * TICKS_PER_NANO;
 
-/// How far behind its pace a line may fall and still make up for it, and how far ahead of its place a command may go, if it is
-/// not smaller than those before it. It is a burst that every second can bear.
+/// How far a line may fall behind its pace and still make up for it, and how far ahead of its place a command
+/// may go, if it is no smaller than those before it. A burst of this length is tolerable in any second.
 const SLACK: Duration = Duration::from_millis(10);
 
-/// How many shares took of a limit in this period or in the one before, whichever were more.
+/// How many shares used a limit in this period or in the one before, whichever is more.
 #[derive(Default, Debug)]
 struct Shares(AtomicU64);
 
@@ -111,16 +114,16 @@ const COUNT_BITS: u32 = 16;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// How far a session is in its share of a limit. One core at a time uses it.
+/// A session's progress in its share of a limit. One core at a time uses it.
 #[derive(Default, Debug)]
 struct Pace {
     /// When its next command is due by its share, as [`Time`].
     next: AtomicU64,
-    /// The last period in which it took of the limit.
+    /// The last period in which it used the limit.
     period: AtomicU64,
 }
 
-/// What a command takes of a limit.
+/// The place of a command in a limit.
 #[derive(Clone, Copy, Default)]
 struct Place {
     due: Time,
@@ -134,7 +137,7 @@ impl Limit {
         Limit { of, commands, bytes, shares: Shares::default(), waiting: AtomicU32::new(0) }
     }
 
-    /// Takes the next place for a command that moves so many bytes, at this pace; returns when it is due.
+    /// Takes the next place at this pace, for a command that moves this many bytes; returns when it is due.
     fn take(&self, now: Time, bytes: u32, pace: &Pace) -> Time {
         let commands = self.commands.as_ref().map(|bucket| bucket.take(now, 1));
         let bytes = self.bytes.as_ref().filter(|_| bytes > 0).map(|bucket| bucket.take(now, bytes.into()));
@@ -185,7 +188,7 @@ impl Shares {
 }
 
 impl Place {
-    /// Of a command for which both hold.
+    /// The place of a command that is subject to both.
     fn and(self, other: Place) -> Place {
         Place {
             due: self.due.max(other.due),
@@ -211,7 +214,7 @@ impl Bucket {
         let (Ok(before) | Err(before)) =
             self.through_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         let due = before.max(now).saturating_sub(self.burst).div_ceil(TICKS_PER_NANO);
-        // It need not be exact, so what another core writes at the same time may be lost.
+        // It need not be exact, so losing what another core writes at the same time is harmless.
         let largest = self.largest.load(Ordering::Relaxed);
         let largest = takes.max(largest - largest / 256);
         self.largest.store(largest, Ordering::Relaxed);
@@ -224,13 +227,13 @@ impl Bucket {
     }
 }
 
-/// How long so much takes at a rate.
+/// How long this much takes at a rate.
 fn ticks(units: u64, per_second: u64) -> Ticks {
     let ticks = u128::from(units) * u128::from(TICKS_PER_SECOND) / u128::from(per_second.max(1));
     Ticks::try_from(ticks).unwrap_or(Ticks::MAX / 4).min(Ticks::MAX / 4)
 }
 
-/// Those of a configuration.
+/// The limits of a configuration.
 #[derive(Clone, Default)]
 pub(crate) struct Limits {
     luns: Vec<Option<Arc<Limit>>>,
@@ -238,7 +241,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Those of this configuration. What was limited so `before` continues with what it has let in.
+    /// The limits of this configuration. A limit that is unchanged since `before` keeps its count of what it
+    /// has admitted.
     pub(crate) fn of(config: &Config, before: Option<(&Config, &Limits)>) -> Limits {
         let unchanged_or_new = |of: config::Limits, find: &dyn Fn(&Config, &Limits) -> Option<Arc<Limit>>| {
             let same = before.and_then(|(config, limits)| find(config, limits));
@@ -264,12 +268,12 @@ impl Limits {
         Limits { luns: luns.collect(), groups: groups.collect() }
     }
 
-    /// That of a LUN, by its index.
+    /// The limit of a LUN, by index.
     pub(crate) fn of_lun(&self, lun: usize) -> Option<Arc<Limit>> {
         self.luns.get(lun)?.clone()
     }
 
-    /// That of a group of a target.
+    /// The limit of a target's group.
     pub(crate) fn of_group(&self, config: &Config, target: usize, group: &Group) -> Option<Arc<Limit>> {
         let groups = &config.targets.get(target)?.groups;
         let index = groups.iter().position(|other| other.name == group.name)?;
@@ -288,8 +292,8 @@ mod tests {
         Limit::new(config::Limits { iops: iops.map(rate), bytes: bytes.map(rate) })
     }
 
-    /// How many commands of so many bytes are let in within a second and then within another, by who takes the next place when
-    /// the last one was used, `late` nanoseconds after it was due at most.
+    /// How many commands of this many bytes are admitted within one second and then within another, when each
+    /// takes the next place once the last one was used, at most `late` nanoseconds after it was due.
     fn two_seconds(limit: &Limit, bytes: u32, late: u64) -> [u64; 2] {
         let (mut seconds, mut now, pace) = ([0; 2], Time(SECOND), Pace::default());
         loop {
@@ -367,7 +371,8 @@ mod tests {
         assert_eq!(take(), dues[5]);
     }
 
-    /// Bytes that each line has in so many seconds, when each always has another command of as many bytes as before.
+    /// Bytes that each line moves in this many seconds, when each always has another command of the same
+    /// size.
     fn shares(limit: &Arc<Limit>, sizes: &[u32], seconds: u64) -> Vec<u64> {
         let mut shares = vec![0; sizes.len()];
         let begin = |bytes: &u32| {
@@ -397,7 +402,7 @@ mod tests {
         let (least, most) = least.zip(most).expect("there are lines");
         assert!(most <= &(2 * least), "{least} to {most}");
         let all: u64 = shares.iter().sum();
-        // What is large is let in whole, and what is small meanwhile is not held up by it.
+        // A large command is admitted whole, and does not delay small ones meanwhile.
         assert!((27 * MIB..=36 * MIB).contains(&all), "{all}");
         assert_eq!(limit.waiting.load(Ordering::Relaxed), 0);
     }

@@ -1,6 +1,6 @@
-//! Connections that nobody vouches for: those that log in, discovery sessions, and those whose session has ended but for its last
-//! word. Each kind is bounded, and a new connection is never turned away for lack of space: it replaces another, the oldest
-//! of those whose network has the most.
+//! Unauthenticated connections: those that are logging in, discovery sessions, and those whose session has
+//! ended except for its last PDU. Each kind is bounded, and a new connection is never refused for lack of
+//! room: it replaces another, the oldest of those whose network has the most.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// The connections that log in, the discovery sessions, and the connections that part.
+/// The connections that are logging in, the discovery sessions, and the connections that are parting.
 #[derive(Debug)]
 pub(crate) struct Logins {
     /// How many there may be of each kind.
@@ -27,7 +27,7 @@ struct Waiting {
     parting: Pool,
 }
 
-/// Where a connection is.
+/// A connection's core, and whether it has a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Seat {
     /// Its core.
@@ -53,12 +53,12 @@ struct Pool {
 }
 
 impl Logins {
-    /// None; there may be so many of each kind.
+    /// Empty; there may be `max` of each kind.
     pub(crate) fn new(max: usize) -> Self {
         Logins { max: AtomicUsize::new(max), waiting: Mutex::default() }
     }
 
-    /// There may be so many of each kind from now on: those that are there stay.
+    /// Allows `max` of each kind from now on; existing ones stay.
     pub(crate) fn set_max(&self, max: usize) {
         self.max.store(max, Ordering::Relaxed);
     }
@@ -67,7 +67,7 @@ impl Logins {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// A connection that begins to log in, and which other makes room for it.
+    /// Adds a connection that begins to log in. Returns the one that makes room for it.
     pub(crate) fn arrives(&self, serial: u64, from: IpAddr, seat: Seat) -> Option<Evicted> {
         let (mut waiting, network) = (self.lock(), network(from));
         let evicted = waiting.make_room(network, self.max());
@@ -83,23 +83,24 @@ impl Logins {
         }
     }
 
-    /// Its login has ended, for a discovery session; and which other makes room for it.
+    /// Its login has ended, and it has a discovery session. Returns the connection that makes room for it.
     pub(crate) fn discovers(&self, serial: u64, from: IpAddr) -> Option<Evicted> {
         let (mut waiting, network) = (self.lock(), network(from));
-        // What makes room for others already is on its way out.
+        // If it is already making room for others, it is on its way out.
         let seat = waiting.forget(network, serial)?;
         waiting.discoveries.add(network, serial, seat, self.max())
     }
 
-    /// Its session has ended: it no longer counts among those of its target; and which other makes room for it.
+    /// Its session has ended and no longer counts as one of its target's. Returns the connection that makes
+    /// room for it.
     pub(crate) fn parts(&self, serial: u64, from: IpAddr, seat: Seat) -> Option<Evicted> {
         let (mut waiting, network) = (self.lock(), network(from));
         waiting.forget(network, serial);
         waiting.parting.add(network, serial, seat, self.max())
     }
 
-    /// Which connection goes when descriptors run out: one that parts, else one that has not begun a login, if a
-    /// quarter of those that log in have not, as in [`Waiting::make_room`].
+    /// The connection to end when descriptors run out: one that is parting, otherwise one that has not begun
+    /// a login, if a quarter of those that are logging in have not, as in [`Waiting::make_room`].
     pub(crate) fn takes_one(&self) -> Option<Evicted> {
         let Waiting { silent, begun, discoveries, parting } = &mut *self.lock();
         let is_silent = silent.count >= (silent.count + begun.count).div_ceil(4);
@@ -113,8 +114,8 @@ impl Logins {
         self.lock().forget(network(from), serial);
     }
 
-    /// Moves a connection that logs in to another core by `go`; false when it has made room for another, and
-    /// must not move. The new core is published only after `go` has posted the connection to it.
+    /// Moves a connection that is logging in to another core by `go`; false when it is making room for
+    /// another, and must not move. The new core is published only after `go` has posted the connection to it.
     pub(crate) fn hand_over(&self, serial: u64, from: IpAddr, core: usize, go: impl FnOnce()) -> bool {
         let (mut waiting, network) = (self.lock(), network(from));
         let Waiting { silent, begun, .. } = &mut *waiting;
@@ -134,8 +135,8 @@ impl Logins {
 }
 
 impl Waiting {
-    /// Those that have not begun a login go first, but for a quarter, which is theirs: otherwise logins that hang would leave
-    /// a new connection no time to begin one.
+    /// Those that have not begun a login go first, except for a quarter reserved for them: otherwise logins
+    /// that hang would leave new connections no time to begin one.
     fn make_room(&mut self, network: IpAddr, max: usize) -> Option<Evicted> {
         let of_network = share(max);
         if self.silent.count_of(network) + self.begun.count_of(network) >= of_network {
@@ -164,7 +165,7 @@ impl Pool {
         self.networks.get_mut(&network)?.get_mut(&serial)
     }
 
-    /// Another one, of `max` in all; and which makes room for it.
+    /// Adds one, of `max` in all. Returns the one that makes room for it.
     fn add(&mut self, network: IpAddr, serial: u64, seat: Seat, max: usize) -> Option<Evicted> {
         let evicted = match self.count_of(network) >= share(max) {
             true => self.take_oldest(network),
@@ -195,7 +196,7 @@ impl Pool {
         self.take(network, serial)
     }
 
-    /// The oldest such connection of the network that has the most of them.
+    /// The oldest matching connection of the network that has the most of them.
     fn take_oldest_of_most(&mut self, which: impl Fn(&Seat) -> bool) -> Option<Evicted> {
         let such = |(network, members): (&IpAddr, &BTreeMap<u64, Seat>)| {
             let mut such = members.iter().filter(|(_, seat)| which(seat)).map(|(serial, _)| *serial);
@@ -212,12 +213,13 @@ impl Pool {
     }
 }
 
-/// How many of so many one network may have.
+/// How many of `max` one network may have.
 fn share(max: usize) -> usize {
     max.div_ceil(2)
 }
 
-/// What counts as one peer: an address, with IPv6 the network of a host, which has any number of addresses.
+/// What counts as one peer: an IPv4 address, or an IPv6 network of one host, which has any number of
+/// addresses.
 fn network(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V4(v4) => IpAddr::V4(v4),

@@ -41,7 +41,7 @@ pub(crate) enum Message<I: Io = Uring> {
         /// The core to move to.
         to: usize,
     },
-    /// Break the machine's contract for each task of the session with this serial number.
+    /// For tests: violate the machine's contract for each task of the session with this serial number.
     #[cfg(test)]
     Misuse {
         /// Serial number of its connection.
@@ -144,7 +144,7 @@ pub(crate) enum Message<I: Io = Uring> {
     },
     /// Send [`Message::Quiet`] once no RDMA is under way on this core's connections for tasks of this nexus that have ended.
     Quieten(Requester),
-    /// None is under way there.
+    /// None is under way on that core.
     Quiet(Requester),
     /// The RDMA device with this name has failed.
     DeviceFailed {
@@ -226,7 +226,7 @@ pub(crate) enum Message<I: Io = Uring> {
     Turn(mpsc::Sender<()>),
     /// Report sessions.
     Inspect(Inspection),
-    /// End the session with this serial number for an administrator.
+    /// End the session with this serial number on behalf of an administrator.
     Disconnect {
         /// Its serial number.
         serial: u64,
@@ -235,7 +235,8 @@ pub(crate) enum Message<I: Io = Uring> {
     },
     /// Finish, flush, log out and stop.
     Stop,
-    /// A stopping core has no connection and no task left. It keeps serving its units' homes until all cores are that far.
+    /// A stopping core has no connection and no task left. It keeps serving its units' homes until all cores
+    /// have sent this.
     Drained,
 }
 
@@ -267,7 +268,7 @@ pub(crate) struct Seen {
 pub(crate) struct SeenSession {
     pub(crate) serial: u64,
     pub(crate) way: Way,
-    /// With AoE: its interface, and the unit's address there.
+    /// With AoE: its interface, and the unit's address on it.
     pub(crate) interface: Option<(String, Address)>,
     pub(crate) session: Arc<proto::services::Session>,
     pub(crate) target: Option<Arc<Named>>,
@@ -302,7 +303,7 @@ pub(crate) enum GateMessage {
     Hold,
     /// To the home: nothing runs here.
     Held,
-    /// To the asking core: all others hold; run it.
+    /// To the requesting core: all others hold; run it.
     Go,
     /// To the home: it has run.
     Leave,
@@ -332,17 +333,17 @@ pub(crate) struct Migrant {
     pub(crate) socket: Handle,
     /// Bytes read but not yet consumed.
     pub(crate) unread: Vec<u8>,
-    /// What is known of it.
+    /// What is known of the connection.
     pub(crate) facts: Facts,
-    /// What its session has of units; nothing if it has not been served yet.
+    /// The LUNs of its session; none if it has not been served yet.
     pub(crate) luns: Vec<LunState>,
-    /// Their eight bytes.
+    /// Their eight-byte forms.
     pub(crate) lun_list: Vec<u64>,
-    /// The snapshot of what is served that they are of.
+    /// The version of the snapshot that they come from.
     pub(crate) served: Option<u64>,
     /// How it reaches units, by their numbers.
     pub(crate) reach: Vec<(u32, Reach)>,
-    /// How many times the core that it comes from had ended all sessions of its target.
+    /// How many times all sessions of its target had been ended on the core that it comes from.
     pub(crate) closings: u64,
 }
 
@@ -351,25 +352,25 @@ pub(crate) struct Migrant {
 pub(crate) struct Facts {
     /// Unique within the daemon.
     pub(crate) serial: u64,
-    /// Where it comes from, and by what.
+    /// Where it comes from, and over what.
     pub(crate) way: Way,
     /// The session, once logged in.
     pub(crate) session: Option<Arc<proto::services::Session>>,
     /// The target, once logged in to one.
     pub(crate) target: Option<Arc<Named>>,
-    /// The portal group by which it came.
+    /// The portal group that it connected to.
     pub(crate) group: u16,
-    /// The snapshot of what is served by which it was let in.
+    /// The version of the snapshot that admitted it.
     pub(crate) epoch: u64,
-    /// Who might log in when it came, until it has logged in.
+    /// The access rules when it connected, until it has logged in.
     pub(crate) access: Option<Arc<Directory>>,
     /// Its login was answered.
     pub(crate) is_admitted: bool,
-    /// Its initiator was asked to log out by then.
+    /// When its initiator is to have logged out.
     pub(crate) leaves_by: Option<Time>,
     /// What it has done.
     pub(crate) tally: Tally,
-    /// What its commands did: whoever has it counts.
+    /// Counters of its commands, written by the core that has the connection.
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -378,9 +379,9 @@ pub(crate) struct Facts {
 pub(crate) struct Tally {
     /// When it began.
     pub(crate) since: Time,
-    /// Commands that came.
+    /// Commands that arrived.
     pub(crate) commands: u64,
-    /// Bytes that they were to read, and to write.
+    /// Bytes that they requested to read, and to write.
     pub(crate) read_bytes: u64,
     pub(crate) write_bytes: u64,
 }
@@ -395,7 +396,7 @@ impl Tally {
 }
 
 impl Facts {
-    /// Of a connection that begins now.
+    /// For a connection that begins now.
     pub(crate) fn new(serial: u64, way: Way, served: &Served, now: Time) -> Facts {
         let tally = Tally { since: now, commands: 0, read_bytes: 0, write_bytes: 0 };
         let portal = match way {
@@ -409,7 +410,7 @@ impl Facts {
         Facts { serial, way, session, target, group, epoch, access, is_admitted, leaves_by, tally, counters }
     }
 
-    /// Who it is, once that is known.
+    /// Its peer, once that is known.
     pub(crate) fn peer(&self) -> Option<Peer> {
         Some(Peer {
             id: self.serial,
@@ -424,7 +425,7 @@ impl Facts {
         self.target.as_ref().map(|target| target.number)
     }
 
-    /// Number of the portal that it came by, if it did.
+    /// Number of the portal that it came through, if it did.
     pub(crate) fn portal(&self) -> Option<usize> {
         match self.way {
             Way::Portal { number, .. } => Some(number),
@@ -436,7 +437,7 @@ impl Facts {
 /// How an initiator reaches this daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
-    /// By an address.
+    /// By connecting to an address.
     Portal {
         /// Number of the portal.
         number: usize,
@@ -445,7 +446,7 @@ pub(crate) enum Way {
         /// The address it connected to.
         local: SocketAddr,
     },
-    /// By frames, which the interface receives.
+    /// By frames that an interface receives.
     Interface {
         /// Number of the interface's opening on its core.
         opening_number: u32,

@@ -1,4 +1,4 @@
-//! The meters of a running daemon's units and cores, which other threads read without asking cores or having them wait.
+//! The meters of a running daemon's units and cores, which other threads read without involving the cores.
 
 use crate::counters::{Count, Counters, Counts};
 use crate::readings::{CoreReading, GatewayReading, Initiators, StoreState, UnitReading, reservation};
@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct UnitMeter {
     name: String,
-    /// Those of each core, which allocates them: memory is on the node of the thread that uses it first.
+    /// Those of each core, which allocates them itself: memory is on the NUMA node of the thread that touches
+    /// it first.
     cores: Vec<OnceLock<Arc<Counters>>>,
-    /// Changed by its home's core alone, when that publishes.
+    /// Changed only by its home's core, when that publishes.
     published: Mutex<Published>,
-    /// Of its thread, if gateways share it.
+    /// The reading of its thread, if gateways share it.
     gateway: Option<Arc<Mutex<Option<GatewayReading>>>>,
 }
 
@@ -25,7 +26,7 @@ struct Published {
     view: View,
     /// Its store has been open at some time.
     was_open: bool,
-    /// Why it was not open, the last time.
+    /// Why it was last not open.
     last_error: Option<Arc<str>>,
 }
 
@@ -61,7 +62,7 @@ impl UnitMeter {
 
     fn read(&self, initiators: Initiators<'_>) -> UnitReading {
         let counts = self.counts();
-        // The home's core publishes behind this lock, and is not to wait for what follows.
+        // The home's core publishes behind this lock, and must not wait for what follows.
         let Published { view, was_open, last_error } = self.lock().clone();
         let serial = view.serial().to_owned();
         let View { unit, policy } = view;
@@ -109,21 +110,22 @@ impl Published {
 /// The meter of a core.
 #[derive(Debug, Default)]
 pub(crate) struct CoreMeter {
-    /// Nanoseconds that it worked.
+    /// Nanoseconds of work.
     busy: Count,
     /// Nanoseconds of turns that found nothing.
     polling: Count,
-    /// How long it had spun at its last report.
+    /// How long it had been spinning at its last report.
     spun: Count,
-    /// Nanoseconds of sleep that were read: later readings have no less.
+    /// Nanoseconds of sleep at the last reading: later readings have no less.
     asleep: AtomicU64,
     pub(crate) tasks: Count,
     pub(crate) buffer_bytes: Count,
 }
 
 impl CoreMeter {
-    /// The core's thread has had a processor for so long since it began, or waited for one, and spun for so long. Two clocks
-    /// measure these, so their difference can shrink: what was counted once stays.
+    /// Reports how long the core's thread has had or waited for a processor since it began, and how long it
+    /// was spinning. Two clocks measure these, so their difference can shrink: what was once counted stays
+    /// counted.
     pub(crate) fn worked(&self, worked: Duration, spun: Duration) {
         let [worked, spun] = [worked, spun].map(|time| time.as_nanos() as u64);
         let more = worked.saturating_sub(self.busy.get() + self.polling.get());
@@ -133,7 +135,7 @@ impl CoreMeter {
         self.spun.set(spun);
     }
 
-    /// How long it was busy, polled, and slept until now. It reports with some delay.
+    /// How long it was busy, polling and asleep until now. It reports with some delay.
     fn times(&self, elapsed: Duration) -> [Duration; 3] {
         let (busy, polling) = (self.busy.get(), self.polling.get());
         let asleep = (elapsed.as_nanos() as u64).saturating_sub(busy + polling);
@@ -174,7 +176,7 @@ impl Meters {
         }
     }
 
-    /// Keeps the units that are served; a new one replaces another of its name.
+    /// Keeps the units that are served; a new one replaces another of the same name.
     pub(crate) fn change(&self, comes: Option<Arc<UnitMeter>>, is_served: impl Fn(&str) -> bool) {
         let mut units = self.lock();
         let is_new = |unit: &UnitMeter| comes.as_ref().is_some_and(|new| new.name == unit.name);
@@ -273,7 +275,8 @@ mod tests {
     fn no_time_of_a_core_ever_shrinks() {
         let meter = CoreMeter::default();
         let micros = Duration::from_micros;
-        // Worked, spun, elapsed: the spinning is reported late, by a clock that ran on while others had the processor, then back.
+        // Worked, spun, elapsed: the spinning is reported late, by a clock that ran on while others had the
+        // processor, then back.
         let reported = [
             (100, 20, 100),
             (110, 80, 120),

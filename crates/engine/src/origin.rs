@@ -1,19 +1,19 @@
-//! Who waits for the answer of a unit's home.
+//! What waits for the answer of a unit's home.
 
 use crate::slots::Key;
 use proto::services::FunctionId;
 use scsi::NexusId;
 
-/// Who waits for a home's answer.
+/// What waits for a home's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Origin {
     /// The core.
     pub(crate) core: usize,
-    /// Who on that core.
+    /// What waits on that core.
     pub(crate) who: Waiter,
 }
 
-/// Who on a core waits for a home's answer.
+/// What waits on a core for a home's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waiter {
     /// Nobody.
@@ -28,18 +28,18 @@ pub(crate) enum Waiter {
     Configuration(u64),
     /// The thread of this unit, which gateways share.
     Gateway(u32),
-    /// That thread, for another gateway, whose request it is.
+    /// The same, on behalf of another gateway, whose request it is.
     OtherGateway(u32),
 }
 
-/// A task management function that is not answered yet.
+/// A task management function that has not been answered yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Requester {
     /// Its core.
     pub(crate) core: usize,
     /// The connection that it came on.
     pub(crate) connection: Key,
-    /// The transport's name for it.
+    /// The transport's handle.
     pub(crate) id: FunctionId,
     /// The nexus of that connection.
     pub(crate) nexus: NexusId,

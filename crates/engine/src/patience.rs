@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// How long a change waits for what it ends, and for a store that it needs.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How often it is checked whether there still is patience.
+/// How often it is checked whether the daemon is ending.
 pub(crate) const SLICE: Duration = Duration::from_millis(20);
 
 /// How long changes wait for what hangs.
@@ -25,30 +25,30 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// No change waits for anything any more: the daemon is to end.
+    /// No change waits any more: the daemon is ending.
     pub fn end(&self) {
         self.has_ended.store(true, Ordering::SeqCst);
     }
 
-    /// Whether that is so.
+    /// Whether the daemon is ending.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
     }
 
-    /// Until when there is patience from now on.
+    /// The deadline of a wait that begins now.
     pub(crate) fn begin(&self) -> Instant {
         Instant::now() + self.limit
     }
 
-    /// Whether there is none any more that was to last so long.
+    /// Whether a wait with this deadline has to end.
     pub(crate) fn is_over(&self, until: Instant) -> bool {
         self.has_ended() || Instant::now() >= until
     }
 
-    /// Waits for an answer as long as there is patience.
+    /// Waits for an answer, until patience runs out.
     ///
     /// # Errors
-    /// When there is none, or nobody to answer.
+    /// When patience has run out, or the sender is gone.
     pub fn wait<T>(&self, answer: &Receiver<T>) -> Result<T, RecvTimeoutError> {
         let until = self.begin();
         loop {

@@ -7,20 +7,21 @@ use scsi::unit::{Port, Protocol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The identifier of no port: AoE has none (SPC-4 section 7.8.6.7 counts from 1).
+/// The identifier of no port, which AoE has (SPC-4 section 7.8.6.7 counts from 1).
 pub(crate) const NO_PORT: u16 = 0;
 
 /// All target ports.
 pub(crate) struct Ports {
     /// By the index of their target.
     of_targets: BTreeMap<usize, Vec<Port>>,
-    /// The targets in which each LUN is, for whatever group.
+    /// The targets that include each LUN, for whatever group.
     targets_of_luns: Vec<Vec<usize>>,
 }
 
 impl Ports {
-    /// Those of a configuration. A port's identifier comes from its name, so that it stays when others come and go:
-    /// initiators know paths by it, and reservations are kept by it. Those that were there before have theirs in any case.
+    /// The ports of a configuration. A port's identifier is derived from its name, so that it stays the same
+    /// when others are added or removed: initiators know paths by it, and reservations are saved by it. Ports
+    /// that existed before keep theirs in any case.
     pub(crate) fn of(config: &Config, before: Option<&Ports>) -> Ports {
         let mut all = named(config);
         let earlier = before.into_iter().flat_map(|ports| ports.of_targets.values().flatten());
@@ -37,7 +38,7 @@ impl Ports {
         Ports { of_targets, targets_of_luns }
     }
 
-    /// Relative target port identifier of a target that is reached through a portal group, by SRP or by iSCSI.
+    /// Relative target port identifier of a target reached through a portal group over SRP or iSCSI.
     pub(crate) fn relative_id(&self, target: usize, group: u16, is_srp: bool) -> u16 {
         let is_it =
             |port: &&Port| port.group == group && matches!(port.protocol, Protocol::Srp { .. }) == is_srp;
@@ -47,12 +48,12 @@ impl Ports {
             .map_or(NO_PORT, |port| port.relative_id)
     }
 
-    /// Those of a target.
+    /// The ports of a target.
     pub(crate) fn of_target(&self, target: usize) -> &[Port] {
         self.of_targets.get(&target).map_or(&[], Vec::as_slice)
     }
 
-    /// The targets in which a LUN is, for whatever group.
+    /// The targets that include a LUN, for whatever group.
     pub(crate) fn targets_of(&self, lun: usize) -> &[usize] {
         &self.targets_of_luns[lun]
     }
@@ -82,7 +83,7 @@ impl Ports {
         ids
     }
 
-    /// Those of these targets.
+    /// The ports of these targets.
     fn of_these(&self, targets: impl Iterator<Item = usize>) -> impl Iterator<Item = &Port> {
         targets.filter_map(|target| self.of_targets.get(&target)).flatten()
     }
@@ -110,33 +111,33 @@ fn port(name: String, group: u16, device: &str, protocol: Protocol) -> Port {
     Port { relative_id: NO_PORT, group, name, device: device.to_owned(), protocol }
 }
 
-/// Gives each port the number that its name hashes to among those of its group, or the next free one: there must not be more
-/// than there are numbers.
+/// Gives each port the number that its name hashes to among those of its group, or the next free one. There
+/// must be no more ports than numbers.
 fn number(ports: &mut [(usize, Port)], earlier: &BTreeMap<&str, u16>, of_group: impl Fn(u16) -> PortIds) {
     let mut taken = BTreeSet::new();
     for (_, port) in &mut *ports {
         port.relative_id = earlier.get(port.name.as_str()).copied().unwrap_or(NO_PORT);
         taken.insert(port.relative_id);
     }
-    // Whoever has all numbers to choose from comes last.
+    // Ports that may have any number come last.
     let mut unnumbered: Vec<&mut Port> =
         ports.iter_mut().map(|(_, port)| port).filter(|port| port.relative_id == NO_PORT).collect();
     unnumbered.sort_by_key(|port| of_group(port.group) == PortIds::ALL);
     for port in unnumbered {
-        // FNV-1a of 32 bits, folded, which must stay as it is forever.
+        // FNV-1a of 32 bits, folded. It must never change.
         let hash = port
             .name
             .bytes()
             .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         let hash = (hash >> 16) as u16 ^ hash as u16;
-        // Ports that keep their numbers may have some of a range that is new.
+        // Ports that keep their numbers may use some of a new range.
         let mut ids = from_hash(of_group(port.group), hash).chain(from_hash(PortIds::ALL, hash));
         let id = ids.find(|id| taken.insert(*id)).expect("there are numbers enough");
         port.relative_id = id;
     }
 }
 
-/// These numbers, from the one that a hash names.
+/// These numbers, starting with the one that a hash selects.
 fn from_hash(ids: PortIds, hash: u16) -> impl Iterator<Item = u16> {
     let PortIds { first, last } = ids;
     let count = u32::from(last - first) + 1;

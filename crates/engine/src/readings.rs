@@ -1,4 +1,4 @@
-//! What is read of a unit and of a core: counters, and the state that it is in.
+//! Readings of a unit and of a core: counters, and the current state.
 
 use crate::counters::Counts;
 use scsi::reservation::holders::{Holders, Registered};
@@ -25,23 +25,23 @@ pub struct UnitReading {
     pub counts: Counts,
     /// Whether its store serves.
     pub state: StoreState,
-    /// Why it did not, the last time.
+    /// Why it last did not.
     pub last_error: Option<String>,
-    /// Its serial number now: a medium with its own brings that when its store opens.
+    /// Its current serial number: a medium with its own reports that when its store opens.
     pub serial: String,
-    /// Its size now; `None`: its store has not opened yet.
+    /// Its current size; `None`: its store has not opened yet.
     pub size_bytes: Option<u64>,
     /// The space that its store takes, where that is watched.
     pub used_bytes: Option<u64>,
-    /// WCE of its caching mode page now.
+    /// The current WCE bit of its caching mode page.
     pub write_cache: bool,
     /// Whether its threshold is reached; `None`: no `warn_at` is configured.
     pub threshold_reached: Option<bool>,
-    /// Who has reserved it.
+    /// Its reservation.
     pub reservation: Option<ReservationReading>,
-    /// Who is registered.
+    /// The registered initiators.
     pub registered: Vec<Registered>,
-    /// Its target port groups, by their tags, and the states that they are in.
+    /// Its target port groups, by tag, and their asymmetric access states.
     pub groups: Vec<(u16, AccessState)>,
     /// This gateway and the others, where several share it.
     pub gateway: Option<GatewayReading>,
@@ -52,13 +52,13 @@ pub struct UnitReading {
 pub struct GatewayReading {
     /// Its name.
     pub name: String,
-    /// What it is for the unit: active, standby or transitioning.
+    /// Its role for the unit: active, standby or transitioning.
     pub role: &'static str,
     /// The gateway that is active.
     pub active: Option<String>,
     /// All that serve the unit, or did.
     pub gateways: Vec<String>,
-    /// Clients that it has had the cluster shut out since it started, and when: the last ones.
+    /// The clients that it most recently had the cluster block since it started, and when.
     pub shut_out: Vec<(String, Instant)>,
     /// Why it cannot become or stay active.
     pub fault: Option<String>,
@@ -80,13 +80,13 @@ pub struct CoreReading {
     pub core: usize,
     /// How long it worked, or waited for a processor.
     pub busy: Duration,
-    /// How long it looked for work and found none.
+    /// How long it polled without finding work.
     pub polling: Duration,
     /// How long it slept.
     pub asleep: Duration,
     /// Sessions of targets that it serves.
     pub sessions: usize,
-    /// Commands in flight that need more than an answer.
+    /// Commands in flight that need a task.
     pub tasks: u64,
     /// Bytes of its I/O buffers in use.
     pub buffer_bytes: u64,
@@ -94,7 +94,7 @@ pub struct CoreReading {
     pub buffer_max_bytes: u64,
 }
 
-/// Looks up the initiator of a nexus, behind a lock that logins take as well.
+/// Looks up the initiator of a nexus, behind a lock that logins also take.
 pub(crate) type Initiators<'a> = &'a dyn Fn(u64) -> Option<String>;
 
 /// The reservation that is in force.

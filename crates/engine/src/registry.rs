@@ -1,14 +1,14 @@
-//! Sessions of the daemon: touched at login and logout only, so a lock will do.
+//! Sessions of the daemon. Only logins and logouts touch this, so a lock will do.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-/// Where sessions live, and how many there are.
+/// Where sessions are, and how many there are.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     sessions: Mutex<Sessions>,
-    /// Losses that were reported to sessions that have ended, oldest first.
+    /// Losses reported to sessions that have ended, oldest first.
     reported: Mutex<VecDeque<(SessionName, ReportedLosses)>>,
     serials: AtomicU64,
     tsih: AtomicU16,
@@ -21,7 +21,8 @@ struct Sessions {
     replaced: Vec<(SessionName, Place)>,
 }
 
-/// What makes a session unique (RFC 7143 section 4.4.3): initiator name, ISID, target. With SRP each channel is one.
+/// What makes a session unique (RFC 7143 section 4.4.3): initiator name, ISID, target. With SRP each channel
+/// has its own.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct SessionName {
     /// The initiator's name.
@@ -48,7 +49,8 @@ impl SessionName {
     }
 }
 
-/// Units that can lose what they acknowledged, with their losses ([`store::lane::Lane::losses`]) whose report was received.
+/// Units that can lose acknowledged data, with the losses ([`store::lane::Lane::losses`]) whose report was
+/// received.
 pub(crate) type ReportedLosses = Vec<(u32, u64)>;
 
 /// Channels of one session.
@@ -69,15 +71,15 @@ pub(crate) struct Place {
     pub(crate) tsih: u16,
     /// Its connection id.
     pub(crate) cid: u16,
-    /// It has come to its end, and only waits for what is in flight.
+    /// It has ended, and only waits for what is in flight.
     pub(crate) is_over: bool,
-    /// None of its tasks can take effect any more: it has only to report that, and to close.
+    /// None of its tasks can take effect any more: it only has to report that and close.
     pub(crate) is_settled: bool,
     /// The I_T nexus: the serial number of its first connection.
     pub(crate) nexus: u64,
 }
 
-/// What a new session finds.
+/// The result of entering a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Entered {
     /// The I_T nexus.
@@ -96,8 +98,8 @@ impl Registry {
         self.serials.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Whether a session with this name would be one of `max` of its target, counting those that have ended but whose tasks
-    /// may still take effect; all channels of the same two ports are one.
+    /// Whether a session of this name fits into `max` of its target, counting those that have ended but whose
+    /// tasks may still take effect; all channels between the same two ports count as one.
     pub(crate) fn has_room(&self, name: &SessionName, max: usize) -> bool {
         self.lock().has_room(name, max)
     }
@@ -109,8 +111,8 @@ impl Registry {
 
     /// A handle that no session has.
     pub(crate) fn new_tsih(&self) -> u16 {
-        // Zero is reserved for "new session" (RFC 7143 section 11.12.6).
-        // Sessions are found by name: where all handles are in use, one that is given twice does no harm.
+        // Zero is reserved for "new session" (RFC 7143 section 11.12.6). Sessions are found by name: if all
+        // handles are in use, a duplicate does no harm.
         for _ in 0..=u16::MAX {
             let tsih = self.tsih.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
             if tsih != 0 && !self.has_tsih(tsih) {
@@ -125,17 +127,17 @@ impl Registry {
         self.lock().active.values().any(|place| place.tsih == tsih)
     }
 
-    /// Channels of the same two ports, of whatever channel `name` is.
+    /// The number of channels between the same two ports, whichever channel `name` is.
     pub(crate) fn channels(&self, name: &SessionName) -> usize {
         self.lock().active.keys().filter(|other| other.has_ports_of(name)).count()
     }
 
     /// Enters a session. It replaces all that have its ports, unless it is a channel beside others: then it
-    /// shares their nexus, and waits as they do for the sessions that they replace.
+    /// shares their nexus, and also waits for the sessions that they replace.
     ///
     /// # Errors
-    /// When the target has `max` others already, or the session [`CHANNELS_MAX`] channels: some may have come in since
-    /// this one was granted its login. Or when [`REPLACED_MAX`] replaced sessions have not ended.
+    /// When the target already has `max` others, or the session [`CHANNELS_MAX`] channels: some may have been
+    /// added since this one's login was granted. Or when [`REPLACED_MAX`] replaced sessions have not ended.
     pub(crate) fn enter(&self, name: SessionName, place: Place, max: usize) -> Result<Entered, Full> {
         let mut sessions = self.lock();
         let is_alone = name.channel == 0;
@@ -163,7 +165,7 @@ impl Registry {
         Ok(Entered { nexus, replaced })
     }
 
-    /// The session has come to its end; whether its nexus has, too.
+    /// The session has ended. Returns whether its nexus is lost, too.
     pub(crate) fn ends(&self, name: &SessionName, serial: u64, nexus: u64) -> bool {
         let mut sessions = self.lock();
         if let Some(own) = sessions.active.get_mut(name).filter(|place| place.serial == serial) {
@@ -172,7 +174,7 @@ impl Registry {
         !sessions.active.values().any(|place| place.nexus == nexus && !place.is_over)
     }
 
-    /// None of its tasks can take effect any more: another may have its room before it has closed.
+    /// None of its tasks can take effect any more: another session may take its place before it has closed.
     pub(crate) fn settles(&self, name: &SessionName, serial: u64) {
         let mut sessions = self.lock();
         let Sessions { active, replaced } = &mut *sessions;
@@ -204,7 +206,7 @@ impl Registry {
         sessions.replaced.retain(|(_, place)| place.serial != serial);
     }
 
-    /// Remembers what a session that has ended had been reported: it may come back to flush what it wrote.
+    /// Remembers the losses reported to a session that has ended: it may come back to flush what it wrote.
     pub(crate) fn remember(&self, name: &SessionName, reported: ReportedLosses) {
         if reported.is_empty() {
             return;
@@ -218,7 +220,7 @@ impl Registry {
         all.push_back((name, reported));
     }
 
-    /// What an earlier session with this name had been reported.
+    /// The losses that were reported to an earlier session of this name.
     pub(crate) fn recall(&self, name: &SessionName) -> ReportedLosses {
         let all = self.reported.lock().expect("no holder of this lock panics");
         all.iter()
@@ -227,14 +229,14 @@ impl Registry {
             .unwrap_or_default()
     }
 
-    /// The serial numbers of all sessions that have not come to their end, and their cores.
+    /// The serial numbers of all sessions that have not ended, and their cores.
     pub(crate) fn active(&self) -> Vec<(u64, usize)> {
         let sessions = self.lock();
         let active = sessions.active.values().filter(|place| !place.is_over);
         active.map(|place| (place.serial, place.core)).collect()
     }
 
-    /// The initiator of a nexus, if a session of it is there.
+    /// The initiator of a nexus, if it has a session.
     pub(crate) fn initiator(&self, nexus: u64) -> Option<String> {
         let sessions = self.lock();
         let found = sessions.active.iter().find(|(_, place)| place.nexus == nexus);

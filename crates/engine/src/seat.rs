@@ -1,4 +1,4 @@
-//! What joins a unit that gateways share with its thread.
+//! What connects a unit that gateways share to its thread.
 
 use crate::origin::Origin;
 use crate::readings::GatewayReading;
@@ -7,36 +7,36 @@ use scsi::HomeRequest;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use store::lane::Failover;
 
-/// What a unit's thread is notified of.
+/// Events for a unit's thread.
 pub(crate) enum GatewayEvent {
-    /// The home wants this to be kept; a message to its core answers.
+    /// The home wants this saved; the answer is a message to its core.
     Keep {
         /// The unit's state.
         state: Vec<u8>,
-        /// The answer to the request of another gateway, if it comes of one.
+        /// The answer to another gateway's request, if it results from one.
         outcome: Option<Vec<u8>>,
     },
     /// The home is in standby: the active gateway is to execute this.
     Forward(Box<Forward>),
-    /// Nobody waits any more for what this one asked for.
+    /// This requester no longer waits for its request.
     Recall(Origin),
     /// This gateway is to become active.
     Want(Wanter),
-    /// The home has executed a request of another gateway: the answer.
+    /// The home has executed a request of another gateway, with this answer.
     Executed(Vec<u8>),
-    /// All cores have applied the role that the home was asked for; false: it cannot be.
+    /// All cores have applied the role that was requested of the home; false: it is impossible.
     Applied(bool),
     /// The object may have changed.
     Noticed,
-    /// Leave the unit to others, and end.
+    /// Leave the unit to other gateways, and end.
     Withdraw,
-    /// Nobody waits for that any more, and the unit's home may be gone: end as you are.
+    /// Nobody waits for that any more, and the unit's home may be gone: end at once.
     End,
 }
 
 /// A request that the active gateway is to execute.
 pub(crate) struct Forward {
-    /// Whom to answer.
+    /// Where the answer goes.
     pub(crate) origin: Origin,
     /// For the home, if it is active by then.
     pub(crate) request: HomeRequest,
@@ -44,27 +44,27 @@ pub(crate) struct Forward {
     pub(crate) body: Vec<u8>,
 }
 
-/// Who wants a gateway to become active, and is notified of the outcome.
+/// What requests a gateway to become active, and is notified of the outcome.
 pub(crate) enum Wanter {
     /// SET TARGET PORT GROUPS.
     Initiator(Origin),
-    /// A person; else why it has not.
+    /// An administrator; `Err`: why it has not become active.
     Person(mpsc::Sender<Result<(), String>>),
 }
 
-/// What joins a shared unit's store, cores and thread.
+/// What connects a shared unit's store, cores and thread.
 pub(crate) struct Seat {
     inbox: mpsc::Sender<GatewayEvent>,
-    /// For its thread.
+    /// The receiver, for its thread.
     events: Mutex<Option<mpsc::Receiver<GatewayEvent>>>,
     /// The store, once it is open.
     store: OnceLock<Arc<dyn Failover>>,
-    /// What its thread shows.
+    /// The reading that its thread publishes.
     pub(crate) reading: Arc<Mutex<Option<GatewayReading>>>,
 }
 
 impl Seat {
-    /// That of a LUN, if gateways share it.
+    /// The seat of a LUN, if gateways share it.
     pub(crate) fn of(lun: &Lun) -> Option<Arc<Seat>> {
         lun.is_shared.then(|| {
             let (inbox, events) = mpsc::channel();
@@ -73,12 +73,12 @@ impl Seat {
         })
     }
 
-    /// The way to its thread.
+    /// The channel to its thread.
     pub(crate) fn inbox(&self) -> mpsc::Sender<GatewayEvent> {
         self.inbox.clone()
     }
 
-    /// What its thread is notified of: once, for that thread.
+    /// The events of its thread; the thread calls this once.
     pub(crate) fn take_events(&self) -> Option<mpsc::Receiver<GatewayEvent>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -1,4 +1,4 @@
-//! What is served at present: an immutable snapshot, which every core has until it gets the next.
+//! What is served at present: an immutable snapshot, which every core uses until it gets the next one.
 
 mod offer;
 
@@ -17,23 +17,23 @@ use wire::aoe::Address;
 
 pub(crate) use offer::Delta;
 
-/// A target as its sessions know it.
+/// A target as its sessions see it.
 #[derive(Debug)]
 pub(crate) struct Named {
-    /// No other target has it, or had it before.
+    /// Unique, also among earlier targets.
     pub(crate) number: usize,
     pub(crate) name: String,
 }
 
 /// A portal that listens.
 pub(crate) struct Door {
-    /// No other portal has it, or had it before.
+    /// Unique, also among earlier portals.
     pub(crate) number: usize,
     /// Its address, with the port that was bound.
     pub(crate) address: SocketAddr,
-    /// What accepts connections there, if anything.
+    /// The listening socket, if there is one.
     pub(crate) handle: Option<Handle>,
-    /// Keeps that open as long as a core may accept from it.
+    /// Keeps the socket open as long as a core may accept from it.
     pub(crate) socket: Option<Arc<TcpListener>>,
     /// The listener of RDMA devices.
     pub(crate) by_device: Option<Arc<Listener>>,
@@ -41,18 +41,18 @@ pub(crate) struct Door {
 
 /// An interface on which AoE is served.
 pub(crate) struct Segment {
-    /// No other interface has it, or had it before, nor the same one when it was served before.
+    /// Unique, also among earlier interfaces, and new when the same interface is added again.
     pub(crate) number: usize,
     pub(crate) interface: AoeInterface,
 }
 
-/// LUNs, who is shown them, and where.
+/// What is served: LUNs, and how and to whom they are shown.
 pub(crate) struct Served {
-    /// How many there were before.
+    /// How many snapshots there were before.
     pub(crate) epoch: u64,
-    /// The configuration, with what only stores know.
+    /// The configuration, completed with what only stores know.
     pub(crate) config: Arc<Config>,
-    /// The number of each LUN's unit, in the order of the configuration.
+    /// The number of each LUN's unit, in the configuration's order.
     pub(crate) units: Vec<u32>,
     /// The targets, in that order.
     pub(crate) targets: Vec<Arc<Named>>,
@@ -64,17 +64,17 @@ pub(crate) struct Served {
     pub(crate) ports: Ports,
     /// Units by their AoE address.
     pub(crate) exports: BTreeMap<Address, u32>,
-    /// What AoE changes of units that it exports since this snapshot.
+    /// The ledgers of units that are exported over AoE since this snapshot.
     pub(crate) ledgers: Vec<(u32, Arc<Ledger>)>,
     /// Limits.
     pub(crate) limits: Limits,
-    /// Who may log in.
+    /// The access rules.
     pub(crate) access: Arc<Directory>,
-    /// What distinguishes it from the snapshot before.
+    /// The differences from the previous snapshot.
     pub(crate) delta: Delta,
 }
 
-/// What a snapshot is made of.
+/// The parts of a snapshot.
 pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) units: Vec<u32>,
@@ -85,7 +85,7 @@ pub(crate) struct Parts {
 }
 
 impl Served {
-    /// A configuration as it begins: units and targets have the numbers of their places.
+    /// The first snapshot: units and targets are numbered by their positions.
     pub(crate) fn first(config: Config, doors: Vec<Arc<Door>>, registry: &Arc<Registry>) -> Served {
         let units = (0..).zip(&config.luns).map(|(number, _)| number).collect();
         let named = |(number, target): (usize, &config::Target)| Named { number, name: target.name.clone() };
@@ -137,23 +137,23 @@ impl Served {
         self.config.luns.iter().position(|lun| lun.name == name)
     }
 
-    /// The index of a target, by its number, unless it has gone.
+    /// The index of a target, by its number, if it still exists.
     pub(crate) fn target(&self, number: usize) -> Option<usize> {
         self.targets.iter().position(|target| target.number == number)
     }
 
-    /// A portal, by its number, unless it has gone.
+    /// A portal, by its number, if it still exists.
     pub(crate) fn portal(&self, number: usize) -> Option<(usize, &Portal)> {
         let index = self.doors.iter().position(|door| door.number == number)?;
         Some((index, &self.config.portals[index]))
     }
 
-    /// What listens at a portal, by its number, unless it has gone.
+    /// The listeners of a portal, by its number, if it still exists.
     pub(crate) fn door(&self, number: usize) -> Option<&Arc<Door>> {
         self.doors.iter().find(|door| door.number == number)
     }
 
-    /// An interface of AoE, by its number, unless it has gone.
+    /// An interface of AoE, by its number, if it still exists.
     pub(crate) fn segment(&self, number: usize) -> Option<&Arc<Segment>> {
         self.segments.iter().find(|segment| segment.number == number)
     }
@@ -163,13 +163,13 @@ impl Served {
         self.portal(number).map_or(&[], |(_, portal)| &portal.cores)
     }
 
-    /// The group of a target, by its number, that an initiator belongs to, if the target has groups.
+    /// The group of a target (by number) that an initiator belongs to, if the target has groups.
     pub(crate) fn group_of(&self, target: usize, initiator: &str, from: IpAddr) -> Option<&Group> {
         self.config.targets[self.target(target)?].group_of(initiator, from)
     }
 }
 
-/// Logs that AoE does not serve a LUN that has an address there.
+/// Logs that a LUN with an AoE address is not served over AoE.
 pub(crate) fn warn_of_blocks(lun: &Lun) {
     if let (Some(address), None) = (lun.aoe, lun.export()) {
         let (name, block_bytes) = (&lun.name, lun.block_bytes);

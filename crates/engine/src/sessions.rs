@@ -1,5 +1,5 @@
-//! The sessions of a running daemon, as an administrator sees them. Cores are asked by messages, each for a few of its sessions at
-//! a time, and nothing that they serve waits for the answer.
+//! The sessions of a running daemon, as an administrator sees them. Cores are queried by messages, for a few
+//! sessions at a time, and nothing that they serve waits for the answer.
 
 use crate::counters::Counts;
 use crate::message::{Inspection, Message, Seen, SeenSession, Unended, Way, Which};
@@ -10,30 +10,30 @@ use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// How long a core may take for an answer: it finishes a turn at most.
+/// How long a core may take to answer: it finishes its turn at most.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// How often a session that moves from core to core is followed to be ended.
+/// How often a session to be ended is followed when it moves between cores.
 const FOLLOWED_MAX: usize = 100;
-/// How often a core is asked again for a session that the registry still has there.
+/// How often a core is queried again for a session that the registry still has there.
 const RETRIES_MAX: usize = 3;
 
 /// A session, or an initiator of AoE with one unit.
 /// Its fields are the columns of the list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionSummary {
-    /// What the log calls it; no other session of the daemon has it, or had it before.
+    /// Its id in the log, unique within the daemon's lifetime.
     pub id: u64,
-    /// The initiator's name; of AoE its address.
+    /// The initiator's name; with AoE, its address.
     pub initiator: String,
     /// The initiator's alias, if it gave one.
     pub alias: Option<String>,
-    /// What the initiator speaks.
+    /// The transport.
     pub transport: &'static str,
     /// The initiator's address.
     pub from: String,
     /// The address that it has connected to.
     pub portal: Option<SocketAddr>,
-    /// The interface that its frames come by, and the unit's AoE address.
+    /// The interface that its frames arrive on, and the unit's AoE address.
     pub interface: Option<(String, String)>,
     /// The target's name; `None`: a discovery session, or AoE.
     pub target: Option<String>,
@@ -41,38 +41,38 @@ pub struct SessionSummary {
     pub isid: Option<([u8; 6], u16)>,
     /// The core that serves it.
     pub core: usize,
-    /// Whether it is served, moves to another core, or ends.
+    /// Whether it is being served, moved to another core, or ended.
     pub state: &'static str,
     /// How long ago its connection was accepted.
     pub age: Duration,
-    /// Commands that were begun and have not ended.
+    /// Commands that have begun and not ended.
     pub in_flight: usize,
-    /// Commands since it began, and bytes that they were to read and to write.
+    /// Commands since it began.
     pub commands: u64,
-    /// Bytes that commands were to read.
+    /// Bytes that commands requested to read.
     pub read_bytes: u64,
-    /// Bytes that commands were to write.
+    /// Bytes that commands requested to write.
     pub write_bytes: u64,
     /// Commands that have ended.
     pub counts: Counts,
-    /// What was negotiated, in the order of the log.
+    /// Negotiated values, in the order of the log.
     pub keys: Vec<(&'static str, String)>,
 }
 
 /// Why a session was not ended, or not shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SessionError {
-    /// There is none with this number.
+    /// There is no session with this id.
     NotFound,
-    /// AoE has no sessions that could end: the initiator's next frame is served as any.
+    /// AoE has no sessions that could be ended: the initiator's next frame would be served as usual.
     Sessionless,
     /// A core does not answer.
     Silent,
-    /// It ends, and commands of it have yet to.
+    /// It is ending, and some of its commands have not ended yet.
     Ending,
 }
 
-/// A way to the sessions of a daemon, for a thread that may wait.
+/// Access to the sessions of a daemon, for a thread that may block.
 #[derive(Clone)]
 pub struct Sessions {
     mail: Vec<Sender<Message>>,
@@ -84,7 +84,7 @@ impl Sessions {
         Sessions { mail: mail.to_vec(), registry: registry.clone() }
     }
 
-    /// All that have logged in, by their numbers.
+    /// All sessions that have logged in, by id.
     ///
     /// # Errors
     /// When a core does not answer.
@@ -98,7 +98,7 @@ impl Sessions {
                 found.extend(seen.sessions.into_iter().map(|session| (session.serial, session)));
             }
         }
-        // One may have moved from a core that had yet to be asked to one that had been.
+        // A session may have moved from a core that was yet to be queried to one that had been.
         for (serial, core) in self.registry.active() {
             if !found.contains_key(&serial) {
                 found.extend(self.follow(serial, core)?.map(|session| (serial, session)));
@@ -110,7 +110,7 @@ impl Sessions {
     /// Ends a session, and returns when nothing of it is left.
     ///
     /// # Errors
-    /// When there is none, it cannot be ended, or has not ended by then.
+    /// When it does not exist, cannot be ended, or has not ended by then.
     pub fn end(&self, id: u64, within: Duration) -> Result<(), SessionError> {
         let until = Instant::now() + within;
         let all = 0..self.mail.len();
@@ -136,7 +136,7 @@ impl Sessions {
         Err(SessionError::NotFound)
     }
 
-    /// A session that was on this core, and may move on. What has yet to log in is not found.
+    /// A session that was on this core, and may have moved on. One that has not logged in is not found.
     fn follow(&self, serial: u64, core: usize) -> Result<Option<SeenSession>, SessionError> {
         let (mut place, mut retries) = (Some(core), 0);
         while let Some(core) = place.filter(|_| retries < RETRIES_MAX) {
@@ -144,7 +144,7 @@ impl Sessions {
                 return Ok(Some(session));
             }
             place = self.place(serial);
-            // It may have moved on and back meanwhile.
+            // It may have moved away and back meanwhile.
             retries += usize::from(place == Some(core));
         }
         Ok(None)

@@ -14,22 +14,22 @@ use std::sync::mpsc;
 
 /// What all cores share: fixed at start, or touched at login only.
 pub(crate) struct Shared<L: Line = Socket> {
-    /// The configuration of the start, of which cores and state directory stay.
+    /// The configuration at start; cores and state directory do not change.
     pub(crate) config: Config,
     /// Sessions.
     pub(crate) registry: Arc<Registry>,
-    /// Connections that log in, discovery sessions, and connections that part.
+    /// Connections that are logging in, discovery sessions, and connections that are parting.
     pub(crate) logins: Logins,
     /// Connections on each core, for placement.
     pub(crate) loads: Vec<AtomicUsize>,
     /// How busy each core is.
     pub(crate) board: Board,
-    /// What each core says of itself.
+    /// Readings of each core.
     pub(crate) meters: Arc<[CoreMeter]>,
-    /// Descriptors from here on are kept for what the daemon needs itself.
+    /// Descriptors from this one on are reserved for the daemon itself.
     pub(crate) sockets_end: i32,
-    /// Where what happens is reported.
+    /// Where events are reported.
     pub(crate) events: Events,
-    /// Jobs that block, for the housekeeper.
+    /// Blocking jobs, for the housekeeper.
     pub(crate) housekeeper: mpsc::Sender<Job<L>>,
 }

@@ -25,7 +25,7 @@ struct Entry<T> {
 }
 
 impl<T> Slots<T> {
-    /// An empty table that holds `capacity` occupants before it allocates again.
+    /// An empty table with capacity for this many occupants.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         Slots { entries: Vec::with_capacity(capacity), free: Vec::with_capacity(capacity) }
     }
@@ -42,7 +42,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The same, unless the value cannot be made.
+    /// The same, unless constructing the value fails.
     pub(crate) fn try_insert_with<E>(&mut self, make: impl FnOnce(Key) -> Result<T, E>) -> Result<Key, E> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry { generation: 1, value: None });
@@ -74,7 +74,7 @@ impl<T> Slots<T> {
         entry.value.as_mut().filter(|_| entry.generation == key.generation)
     }
 
-    /// The key of whoever occupies the slot now.
+    /// The key of the slot's present occupant.
     pub(crate) fn key_at(&self, index: u32) -> Option<Key> {
         let entry = self.entries.get(index as usize)?;
         entry.value.as_ref().map(|_| Key { index, generation: entry.generation })

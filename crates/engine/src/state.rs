@@ -1,4 +1,4 @@
-//! Files of the state directory. Each is replaced as a whole, and durably, or stays as it was.
+//! Files of the state directory. Each is replaced as a whole, durably, or stays as it was.
 
 pub(crate) mod files;
 
@@ -8,11 +8,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Keeps state, an empty one as no file. Once a new name in a directory, or the end of one, could not be made durable, nobody
-/// knows what is there after a power cut: then what the file is to hold is put there again until that is durable.
+/// Saves state; empty state is no file. Once creating, renaming or removing a file could not be made durable,
+/// it is unknown what is there after a power failure: the intended content is then written again until it is
+/// durable.
 pub(crate) struct Keeper {
     files: Box<dyn Files>,
-    /// What files are to hold that may hold something else.
+    /// Files whose content on disk may differ, with the content that they should have.
     unsettled: BTreeMap<PathBuf, Vec<u8>>,
 }
 
@@ -23,17 +24,18 @@ impl Default for Keeper {
 }
 
 impl Keeper {
-    /// Keeps state in these files.
+    /// Saves state in these files.
     pub(crate) fn new(files: Box<dyn Files>) -> Keeper {
         Keeper { files, unsettled: BTreeMap::new() }
     }
 
-    /// Those that it keeps state in.
+    /// The files that it saves state in.
     pub(crate) fn files(&self) -> &dyn Files {
         &*self.files
     }
 
-    /// Replaces a file's state. If that fails it is to hold what it held, or, when `is_final`, the new state all the same.
+    /// Replaces a file's state. If that fails, the intended content is still the old state, or, when
+    /// `is_final`, the new state.
     ///
     /// # Errors
     /// When the new state is not durable.
@@ -54,7 +56,7 @@ impl Keeper {
         outcome
     }
 
-    /// Tries to settle what is not yet settled.
+    /// Retries what could not be made durable.
     pub(crate) fn settle(&mut self) {
         for (path, state) in std::mem::take(&mut self.unsettled) {
             match self.write(&path, &state) {
@@ -72,12 +74,12 @@ impl Keeper {
         }
     }
 
-    /// Whether every file holds what it is to hold.
+    /// Whether every file has its intended content.
     pub(crate) fn is_settled(&self) -> bool {
         self.unsettled.is_empty()
     }
 
-    /// Writes beside, makes durable, renames: a crash leaves the old state or the new one.
+    /// Writes a new file, makes it durable, renames it: a crash leaves the old state or the new one.
     fn write(&self, path: &Path, state: &[u8]) -> io::Result<()> {
         let sync_parent = || path.parent().map_or(Ok(()), |parent| self.files.sync_directory(parent));
         if state.is_empty() {
@@ -96,7 +98,7 @@ impl Keeper {
         sync_parent()
     }
 
-    /// A file's state; empty: there is no file.
+    /// A file's state; empty if there is no file.
     pub(crate) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         match self.files.read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -105,7 +107,7 @@ impl Keeper {
     }
 }
 
-/// Makes the state directory, durably with the directories above it that were not there.
+/// Creates the state directory, durably, with any missing directories above it.
 pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
     let made: Vec<&Path> =
         directory.ancestors().take_while(|directory| is_named(directory) && !directory.exists()).collect();
@@ -131,7 +133,7 @@ mod tests {
         static FAILURES: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// The system's files, in directories that cannot always be made durable.
+    /// The system's files, in directories whose sync may fail.
     struct Failing;
 
     impl Files for Failing {
@@ -162,7 +164,7 @@ mod tests {
         }
     }
 
-    /// What a file holds; nothing: there is none.
+    /// What a file contains; empty if there is none.
     fn read(path: &Path) -> io::Result<Vec<u8>> {
         Keeper::default().read(path)
     }
@@ -217,7 +219,7 @@ mod tests {
         let (directory, path, mut keeper) = directory_with(b"old");
         FAILURES.set(2);
         keeper.replace(&path, b"", false).unwrap_err();
-        // Somebody takes the directory away, so that nothing can be put back.
+        // The directory disappears, so that nothing can be restored.
         let elsewhere = directory.path().with_extension("elsewhere");
         fs::rename(directory.path(), &elsewhere).unwrap();
         keeper.replace(&path, b"new", false).unwrap_err();

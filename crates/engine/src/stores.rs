@@ -1,6 +1,6 @@
-//! The life of stores: they are opened at the start or with the LUN that comes ([`opening`]), late if need be ([`late`]), and remote
-//! ones by the ports that are kept ([`saved_ports`]); while they are served somebody checks whether they have changed, are gone, or
-//! are back ([`prober`]).
+//! The life of stores: they are opened at start or with a new LUN ([`opening`]), late if need be ([`late`]),
+//! and remote ones through the saved ports ([`saved_ports`]); while they are served, [`prober`] checks
+//! whether they have changed, are gone, or are back.
 
 mod failed;
 mod late;

@@ -1,6 +1,6 @@
-//! What tests of sessions share: a small initiator, and units whose writes wait until the test lets them continue.
+//! What tests of sessions share: a small initiator, and units whose writes wait until the test releases them.
 
-/// What [`initiator`] has of the tests that it was written for.
+/// What [`initiator`] uses of the tests that it was written for.
 pub(crate) mod daemon {
     /// Where to log in.
     pub struct Url {
@@ -31,7 +31,7 @@ use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use store::ram::RamStore;
 use wire::Span;
 
-/// A daemon on so many cores, whether or not the machine has them, whose unit on LUN n is `stores[n]`.
+/// A daemon on this many cores, whether or not the machine has them, whose unit on LUN n is `stores[n]`.
 pub(crate) fn serve(
     cores: usize,
     stores: &[Arc<HeldStore>],
@@ -40,7 +40,7 @@ pub(crate) fn serve(
     serve_reporting(cores, stores, Events::default(), change)
 }
 
-/// The same; what happens is reported there.
+/// The same, with a receiver of events.
 pub(crate) fn serve_reporting(
     cores: usize,
     stores: &[Arc<HeldStore>],
@@ -86,10 +86,10 @@ pub(crate) fn everyone() -> Group {
     }
 }
 
-/// A session whose WRITEs carry no data, and that sends what it is asked for when it likes.
+/// A session whose WRITEs carry no data, and that sends requested data only when the test says so.
 pub(crate) struct Slow {
     pub(crate) initiator: initiator::Initiator,
-    /// R2Ts, as they came, and how many commands have ended.
+    /// R2Ts, in order of arrival, and how many commands have ended.
     asked: VecDeque<initiator::Pdu>,
     pub(crate) ended: usize,
 }
@@ -106,8 +106,8 @@ impl Slow {
         Slow { initiator, asked: VecDeque::new(), ended: 0 }
     }
 
-    /// Sends so many WRITEs of so many bytes to LUN 0. When this returns the target has asked for all data that it has buffers
-    /// for.
+    /// Sends this many WRITEs of this many bytes to LUN 0. When this returns, the target has requested all
+    /// data that it has buffers for.
     pub(crate) fn write(&mut self, commands: usize, bytes: usize) {
         for _ in 0..commands {
             let cmd_sn = self.initiator.next_cmd_sn();
@@ -118,12 +118,12 @@ impl Slow {
             self.initiator.send(&command).expect("it is sent");
             self.initiator.skip_cmd_sn();
         }
-        // It is answered behind all of them.
+        // The response comes behind all of them.
         self.initiator.ask_to_manage(1, 0, Slow::NO_TASK).expect("it is sent");
         while self.receive().expect("an answer") != 0x22 {}
     }
 
-    /// Takes a PDU of the target; its opcode.
+    /// Receives a PDU of the target; returns its opcode.
     pub(crate) fn receive(&mut self) -> std::io::Result<u8> {
         let pdu = self.initiator.receive()?;
         let opcode = pdu.opcode();
@@ -159,7 +159,7 @@ impl Slow {
     }
 }
 
-/// A unit in memory whose writes can be held, as those of a device that is slow.
+/// A unit in memory whose writes can be held, like those of a slow device.
 pub(crate) struct HeldStore {
     ram: Arc<RamStore>,
     holds: AtomicBool,
@@ -196,12 +196,12 @@ impl HeldStore {
         self.holds.store(true, Ordering::SeqCst);
     }
 
-    /// Whether so many writes wait.
+    /// Whether this many writes wait.
     pub(crate) fn has_held(&self, writes: usize) -> bool {
         self.held.load(Ordering::SeqCst) == writes
     }
 
-    /// Returns when so many writes wait.
+    /// Returns when this many writes wait.
     pub(crate) fn wait_for(&self, writes: usize) {
         while !self.has_held(writes) {
             std::thread::yield_now();
@@ -213,7 +213,7 @@ impl HeldStore {
         self.held.load(Ordering::SeqCst)
     }
 
-    /// Returns when so many operations were cancelled.
+    /// Returns when this many operations were cancelled.
     pub(crate) fn wait_for_cancel(&self, operations: usize) {
         while self.cancelled() != operations {
             std::thread::yield_now();
@@ -235,24 +235,24 @@ impl HeldStore {
         self.fails.store(true, Ordering::SeqCst);
     }
 
-    /// Whether cores that give it something to do hang from now on.
+    /// Whether cores that submit operations hang from now on.
     pub(crate) fn stall(&self, stalls: bool) {
         self.stalls.store(stalls, Ordering::SeqCst);
     }
 
-    /// Returns when one hangs.
+    /// Returns when a core hangs.
     pub(crate) fn wait_for_stall(&self) {
         while !self.stalled.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
     }
 
-    /// Whether its home's lane, when the unit leaves, has yet to close; flushes are held as writes are.
+    /// Whether its home's lane waits before closing when the unit is removed; flushes are held like writes.
     pub(crate) fn cling(&self, clings: bool) {
         self.clings.store(clings, Ordering::SeqCst);
     }
 
-    /// Returns when so many lanes have closed.
+    /// Returns when this many lanes have closed.
     pub(crate) fn wait_for_close(&self, lanes: usize) {
         while self.closed.load(Ordering::SeqCst) != lanes {
             std::thread::yield_now();
@@ -290,7 +290,7 @@ struct HeldLane {
     store: Arc<HeldStore>,
     ram: Box<dyn Lane<Uring>>,
     held: Vec<(OpId, Op)>,
-    /// It has, as that of the home does when the unit leaves.
+    /// It was flushed, as the home's lane is when the unit is removed.
     has_flushed: bool,
 }
 
@@ -354,7 +354,7 @@ impl Lane<Uring> for HeldLane {
         self.store.losses.load(Ordering::SeqCst) as u64
     }
 
-    /// What is held is under way: it is done all the same.
+    /// A held operation is under way: it completes all the same.
     fn cancel(&mut self, _io: &mut Uring, _id: OpId) {
         self.store.cancelled.fetch_add(1, Ordering::SeqCst);
     }

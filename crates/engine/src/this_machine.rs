@@ -12,10 +12,10 @@ use store::{Claim, OpenError};
 /// The machine's setting for transparent huge pages (Documentation/admin-guide/mm/transhuge.rst).
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// Where ports begin that every user may listen on (ip(7)).
+/// The first port that unprivileged users may listen on (ip(7)).
 const PORT_FREE: u16 = 1024;
 
-/// What helps against an image that is served as a disk.
+/// What to do about an image file that is served as a raw disk.
 pub(crate) const IMAGE_REMEDY: &str = "make a raw one of it: qemu-img convert -O raw";
 
 /// This machine.
@@ -74,7 +74,7 @@ fn store(lun: &Lun) -> Result<(), Fault> {
             store::file::examine(path, *size, lun.block_bytes, claim).map_err(missing)?;
             match store::image::format(path) {
                 Ok(Some(format)) => Err(Fault::new(image_problem(path, format), IMAGE_REMEDY)),
-                // What cannot be read was found before; what is not there is made.
+                // A missing directory is created; one that cannot be read was reported before.
                 Ok(None) | Err(_) => Ok(()),
             }
         }
@@ -87,7 +87,7 @@ fn store(lun: &Lun) -> Result<(), Fault> {
     }
 }
 
-/// What is wrong with an image that is served as a disk.
+/// What is wrong with serving an image file as a raw disk.
 pub(crate) fn image_problem(path: &Path, format: &str) -> String {
     format!("{}: this is a {format} image: initiators see its bytes, and not the disk in it", path.display())
 }
@@ -108,7 +108,7 @@ fn address(listen: SocketAddr) -> Result<(), Fault> {
     })
 }
 
-/// Whether this user may listen there, and nobody does.
+/// Whether this user may listen on the port, and it is free.
 fn port(listen: SocketAddr) -> Result<(), Fault> {
     address(listen)?;
     reactor::net::may_listen(listen).map_err(|error| match error.kind() {
@@ -125,7 +125,7 @@ fn port(listen: SocketAddr) -> Result<(), Fault> {
     })
 }
 
-/// Whether there is an RDMA device that listens at a portal which is meant for them.
+/// Whether there is an RDMA device for a portal that needs one.
 fn devices(rdma: ByDevice) -> Result<(), Fault> {
     let takes_iwarp = match rdma {
         ByDevice::No => return Ok(()),
@@ -160,7 +160,7 @@ fn interface(name: &str) -> Result<(), Fault> {
     })
 }
 
-/// A folder in which files are made.
+/// A directory in which files are created.
 fn folder(path: &Path) -> Result<(), Fault> {
     let shown = path.display();
     match path.metadata() {
@@ -192,7 +192,7 @@ mod tests {
         assert!(huge_pages(None).is_err());
     }
 
-    /// Those of this machine that are in use, by its table (proc_net(5), if_inet6).
+    /// The machine's link-local addresses, from its table (proc_net(5), if_inet6).
     #[test]
     fn a_link_local_address_with_its_scope_is_found() {
         const LINK: &str = "20";

@@ -1,5 +1,5 @@
-//! What a connection speaks: iSCSI, or iSER or SRP over our iWARP. Its first bytes show that. Those that have
-//! come by an RDMA device are in `device`; what comes in frames is AoE.
+//! The protocol of a connection: iSCSI, or iSER or SRP over our iWARP. Its first bytes show which.
+//! Connections over an RDMA device are in `device`; frames carry AoE.
 
 mod device;
 
@@ -28,14 +28,14 @@ use wire::iwarp::{Layout as _, ReadDepths, StartFrame};
 use wire::srp::LoginRequestRdma;
 use wire::{Sense, Span};
 
-/// Bytes that identify the protocol: a request of MPA without its private data. A login request of iSCSI is
+/// Bytes that identify the protocol: an MPA request without its private data. A login request of iSCSI is
 /// longer.
 pub(crate) const OPENING_BYTES: u32 = StartFrame::BYTES as u32;
 
-/// RDMA Reads that a connection makes at a time; it serves none.
+/// RDMA Reads that a connection has outstanding at a time; it serves none.
 const READS: Depths = Depths { ird: 0, ord: 128 };
-/// Receives of a connection, at most: an initiator that asks for shorter data segments needs more of them, and may have
-/// fewer commands in flight when these are not enough.
+/// The most receives of a connection: an initiator that declares shorter data segments needs more of them,
+/// and may have fewer commands in flight when these are not enough.
 const RECEIVES_MAX: u16 = 1024;
 
 /// The machine of one connection.
@@ -54,19 +54,19 @@ pub(crate) enum Transport {
     Aoe(Box<AoeTarget>),
 }
 
-/// A connection that has not said yet what it speaks.
+/// A connection whose protocol is not known yet.
 pub(crate) struct Opening {
     directory: Arc<Directory>,
     from: SocketAddr,
     portal: SocketAddr,
     offered: Transports,
     deadline: Time,
-    /// It is on the core where it stays, if it cannot move later.
+    /// It is on its final core, if its protocol cannot move later.
     is_placed: bool,
     state: State,
 }
 
-/// What is known.
+/// What is known so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum State {
     Waiting,
@@ -75,7 +75,7 @@ enum State {
     Over,
 }
 
-/// What it speaks.
+/// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Spoken {
     /// iSCSI.
@@ -90,12 +90,12 @@ pub(crate) enum Spoken {
 pub(crate) struct Flushed {
     /// An event for the layer above.
     pub(crate) event: Option<Up>,
-    /// A send has ended already.
+    /// The result of a send that has already ended.
     pub(crate) sent: Option<Result<u32, Errno>>,
 }
 
 impl Transport {
-    /// A connection that was accepted now, `from` there on this `portal`.
+    /// A newly accepted connection, whose peer is `from` at this `portal`.
     pub(crate) fn accepted(
         directory: Arc<Directory>,
         from: SocketAddr,
@@ -109,7 +109,7 @@ impl Transport {
         Transport::Opening(Opening { directory, from, portal, offered, deadline, is_placed, state })
     }
 
-    /// What it was found to speak, of which there is no machine yet.
+    /// The protocol that it was found to use, if its machine does not exist yet.
     pub(crate) fn found(&self) -> Option<Spoken> {
         match self {
             Transport::Opening(Opening { state: State::Found(spoken), .. }) => Some(*spoken),
@@ -130,7 +130,7 @@ impl Transport {
         }
     }
 
-    /// Whether it may move to another core: memory that a peer knows of does not.
+    /// Whether it may move to another core: memory that a peer has been given access to does not move.
     pub(crate) fn is_movable(&self) -> bool {
         match self {
             Transport::Opening(opening) => !opening.is_placed,
@@ -139,7 +139,7 @@ impl Transport {
         }
     }
 
-    /// The machine of what was found takes over, and gets the first bytes again.
+    /// The machine of the protocol found takes over, and gets the first bytes again.
     pub(crate) fn open<I: Io>(&mut self, socket: Handle, io: &I) {
         let Transport::Opening(opening) = self else { return };
         let State::Found(spoken) = opening.state else { return };
@@ -159,7 +159,7 @@ impl Transport {
         };
     }
 
-    /// Takes a verb from above.
+    /// Passes a call down from the engine.
     pub(crate) fn down(&mut self, now: Time, down: Down) {
         match self {
             Transport::Opening(opening) => {
@@ -175,9 +175,9 @@ impl Transport {
         }
     }
 
-    /// There is room for so many more commands, should all their data come unasked. Whether the initiator may send nothing
-    /// until there is more. SRP's data inside commands has its receives, which the request limit counts; AoE's has
-    /// frames, and what finds none comes again.
+    /// Limits the window to this many more commands, all of whose data may be unsolicited. Returns whether
+    /// the window is closed until there is more room. SRP's data inside commands has its receives, which the
+    /// request limit counts; AoE's has frames, and a frame that finds none is retransmitted.
     pub(crate) fn limit_window(&mut self, commands: u32) -> bool {
         match self {
             Transport::Iscsi(target) => target.limit_window(commands),
@@ -187,8 +187,8 @@ impl Transport {
         }
     }
 
-    /// Feeds the machine until it has an event for the layer above. `None`: it has none, and nothing more can be given
-    /// to it now. What a device carries has no stream.
+    /// Feeds the machine until it has an event for the engine. `None`: it has none, and cannot get more input
+    /// now. A connection over an RDMA device has no stream.
     pub(crate) fn next<I: Io>(&mut self, stream: Option<&mut Stream>, io: &mut I) -> Option<Up> {
         let Some(stream) = stream else { return self.poll(io) };
         match self {
@@ -200,7 +200,7 @@ impl Transport {
         }
     }
 
-    /// As [`Stream::flush`], or [`Stream::gather`]. An event may come of it.
+    /// Like [`Stream::flush`] or [`Stream::gather`]. It may produce an event.
     pub(crate) fn flush<I: Io>(&mut self, stream: Option<&mut Stream>, io: &mut I) -> Flushed {
         let Some(stream) = stream else { return Flushed { event: self.poll(io), sent: None } };
         let event = match self {
@@ -216,7 +216,7 @@ impl Transport {
         Flushed { event, sent: None }
     }
 
-    /// As [`Stream::sent`]. What a device carries, and what is in frames, has no stream.
+    /// Like [`Stream::sent`]. RDMA devices and frames have no stream.
     pub(crate) fn sent<I: Io>(
         &mut self,
         stream: &mut Stream,
@@ -233,7 +233,7 @@ impl Transport {
         }
     }
 
-    /// Takes the oldest event for the layer above.
+    /// The oldest event for the engine.
     pub(crate) fn poll<I: Io>(&mut self, io: &mut I) -> Option<Up> {
         match self {
             Transport::Iscsi(target) => target.poll(),
@@ -252,13 +252,14 @@ impl Transport {
             Transport::Opening(opening) => opening.owes(),
             Transport::Iser(channel) => channel.owes(),
             Transport::Srp(channel) => channel.owes(),
-            // What it owes is posted whenever it is polled.
+            // Whatever it owes is posted whenever it is polled.
             Transport::Device(_) => false,
             Transport::Aoe(target) => target.owes(),
         }
     }
 
-    /// Whether nothing is to be done before more comes from the initiator or from above; `false` where that is not known.
+    /// Whether there is nothing to do before more comes from the initiator or the engine; `false` where that
+    /// is not known.
     pub(crate) fn is_at_rest(&self) -> bool {
         match self {
             Transport::Iscsi(target) => target.is_at_rest(),
@@ -316,7 +317,7 @@ impl Transport {
         }
     }
 
-    /// Whether places of a task that has ended stay lent until [`Up::Pushed`].
+    /// Whether buffers of a task that has ended stay in use until [`Up::Pushed`].
     pub(crate) fn is_rdma(&self) -> bool {
         matches!(self, Transport::Iser(_) | Transport::Srp(_) | Transport::Device(_))
     }
@@ -339,7 +340,7 @@ impl Transport {
         }
     }
 
-    /// What a device carries.
+    /// The channel of an RDMA device.
     pub(crate) fn device_mut(&mut self) -> Option<&mut DeviceChannel> {
         match self {
             Transport::Opening(_)
@@ -372,13 +373,13 @@ impl Transport {
         }
     }
 
-    /// Whether a device moves the data, which knows the core's own memory only.
+    /// Whether a device moves the data; it has access only to the core's own memory.
     pub(crate) fn is_device(&self) -> bool {
         matches!(self, Transport::Device(_))
     }
 
-    /// Whether payload is summed on its way: what goes out may not change between being summed and being sent, and what
-    /// came in is not to be used before it was checked.
+    /// Whether payload has a digest: what is sent must not change between being summed and being sent, and
+    /// what was received must not be used before it was verified.
     pub(crate) fn sums_payload(&self) -> bool {
         match self {
             Transport::Opening(_) | Transport::Device(_) | Transport::Aoe(_) => false,
@@ -388,13 +389,13 @@ impl Transport {
         }
     }
 
-    /// Aborts commands that have not come up yet; those are returned of which RDMA is under way.
+    /// Aborts commands that have not been passed up yet; returns those with RDMA in progress.
     pub(crate) fn forget_unread(&mut self, of: impl Fn(u64) -> bool) -> Vec<TaskId> {
         self.srp_mut().map_or_else(Vec::new, |target| target.forget_unread(of))
     }
 
-    /// Data of this task that comes next in the stream, has no place yet, and is the last that the initiator has
-    /// announced, in bytes.
+    /// The length of data of this task that comes next in the stream, has no buffer yet, and is the last that
+    /// the initiator has announced.
     pub(crate) fn unplaced(&mut self, task: TaskId) -> u32 {
         match self {
             Transport::Iscsi(target) => target.unplaced(task),
@@ -406,7 +407,8 @@ impl Transport {
         }
     }
 
-    /// Where all data of this task lies that came inside its command: until the next call of the machine.
+    /// Where the data of this task is, if all of it came inside its command: valid until the next call of the
+    /// machine.
     pub(crate) fn immediate(&mut self, task: TaskId) -> Option<Span> {
         match self.aoe_mut() {
             Some(target) => target.immediate(task),
@@ -414,7 +416,7 @@ impl Transport {
         }
     }
 
-    /// The same, and there it stays until [`Transport::end_borrow`].
+    /// The same, but it stays there until [`Transport::end_borrow`].
     pub(crate) fn borrow(&mut self, task: TaskId) -> Option<Span> {
         match self.aoe_mut() {
             Some(target) => target.borrow(task),
@@ -431,16 +433,16 @@ impl Transport {
         }
     }
 
-    /// Reports to the initiator at once what a unit attention reports with the next command, if the transport
-    /// has a message for it that initiators take.
+    /// Reports to the initiator at once what a unit attention would report with the next command, if the
+    /// transport has a message for that which initiators understand.
     pub(crate) fn notify_event(&mut self, lun: u64, sense: Sense) {
         if let Some(target) = self.srp_mut() {
-            // While another is on its way the unit attention does.
+            // While another is in transit, the unit attention has to do.
             target.notify_event(lun, sense);
         }
     }
 
-    /// Whether the initiator has begun a login, in the form that the standard has for it.
+    /// Whether the initiator has begun a login that is well-formed.
     pub(crate) fn has_begun(&self) -> bool {
         match self {
             Transport::Opening(_) => false,
@@ -452,7 +454,7 @@ impl Transport {
         }
     }
 
-    /// Why it has refused a login.
+    /// Why it refused a login.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         match self {
             Transport::Iscsi(target) => target.refusal().map(Refusal::from),
@@ -499,7 +501,7 @@ fn next_of_channel<M: MessageMachine<Event = Up>, I: Io>(
         if stream.feed(io, channel) {
             continue;
         }
-        // What is posted may be what more is taken after.
+        // More may be received after this has been posted.
         if let Some(up) = poll_channel(channel, io) {
             return Some(up);
         }
@@ -514,7 +516,7 @@ fn poll_channel<M: MessageMachine<Event = Up>, I: Io>(channel: &mut Channel<M>, 
     channel.poll()
 }
 
-/// What is asked for lies in frames, and is copied from there.
+/// Requested data is in frames, and is copied from there.
 fn poll_frames<I: Io>(target: &mut AoeTarget, io: &mut I) -> Option<Up> {
     while let Some((from, to)) = target.copy() {
         io.arena().copy(from, &to);
@@ -522,7 +524,7 @@ fn poll_frames<I: Io>(target: &mut AoeTarget, io: &mut I) -> Option<Up> {
     target.poll()
 }
 
-/// What the stream calls tasks are work requests of the queue pair.
+/// The stream's tasks are work requests of the queue pair.
 fn sent_by_channel<M: MessageMachine<Event = Up>, I: Io>(
     channel: &mut Channel<M>,
     stream: &mut Stream,

@@ -1,4 +1,4 @@
-//! Units as they begin, before they come to the cores.
+//! Units as they are created, before the cores get them.
 
 use crate::housekeeper;
 use crate::ledger::Ledger;
@@ -19,11 +19,11 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use store::lane::Backend;
 
-/// Names the time since the machine was started (random(4)).
+/// Identifies the time since the machine was booted (random(4)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A unit's number is a slot of the cores' tables, and above it the slot's generation: 28 bits, which fit into a completion's
-/// tag.
+/// A unit's number is a slot of the cores' tables and, above it, the slot's generation: 28 bits, which fit
+/// into a completion's tag.
 pub(crate) const SLOT_BITS: u32 = 15;
 
 /// The slot of a unit's number.
@@ -35,7 +35,7 @@ pub(crate) fn slot(number: u32) -> usize {
 pub(crate) struct NewUnit<I: Io = Uring> {
     /// The LUN's name in the configuration.
     pub(crate) name: String,
-    /// Its store can lose what it acknowledged.
+    /// Its store can lose acknowledged data.
     pub(crate) can_lose: bool,
     pub(crate) view: View,
     pub(crate) store: Arc<dyn Backend<I>>,
@@ -43,16 +43,17 @@ pub(crate) struct NewUnit<I: Io = Uring> {
     pub(crate) home_core: usize,
     /// Its home, for that core.
     pub(crate) home: Option<Home>,
-    /// What AoE changes of it, if it exports it.
+    /// The blocks that AoE is changing, if it is exported over AoE.
     pub(crate) ledger: Option<Arc<Ledger>>,
     /// What is counted of it.
     pub(crate) meter: Arc<UnitMeter>,
-    /// The way to its thread, if gateways share it.
+    /// The channel to its thread, if gateways share it.
     pub(crate) gateway: Option<mpsc::Sender<GatewayEvent>>,
 }
 
 impl<I: Io> NewUnit<I> {
-    /// Those of a configuration's LUNs, numbered as they come, and of each why it is not to be served whatever its store says.
+    /// The units of a configuration's LUNs, numbered in order, each with the reason if it must not be served
+    /// whatever its store reports.
     pub(crate) fn all(
         config: &Config,
         opened: &[Opened<I>],
@@ -63,7 +64,7 @@ impl<I: Io> NewUnit<I> {
         each.map(|((lun, ports), opened)| NewUnit::of(config, lun, lun as u32, opened, ports, files)).unzip()
     }
 
-    /// That of a LUN, with this number.
+    /// The unit of a LUN, with this number.
     pub(crate) fn of(
         config: &Config,
         index: usize,
@@ -101,7 +102,7 @@ impl<I: Io> NewUnit<I> {
         (new, fit)
     }
 
-    /// Where the home of a unit with this number is.
+    /// The core of the home of a unit with this number.
     pub(crate) fn home_core(number: u32, config: &Config) -> usize {
         number as usize % config.cores.len()
     }
@@ -141,7 +142,7 @@ pub(crate) fn configured(unit: &Unit, config: &Config, lun: &Lun, ports: Vec<Por
     }
 }
 
-/// Whether they are configured otherwise, or reached through other ports.
+/// Whether they are configured differently, or reached through different ports.
 pub(crate) fn differ(one: &Unit, other: &Unit) -> bool {
     let of = |unit: &Unit| {
         let shown = (unit.product.clone(), unit.thin, unit.read_only, unit.removable);
@@ -200,7 +201,8 @@ fn unit<I: Io>(
     }
 }
 
-/// Whether it is looked at what the store of a LUN takes. That is quick of a file, and of memory takes longer the larger it is.
+/// Whether the space that a LUN's store takes is measured. That is quick for a file, and for memory takes
+/// longer the larger it is.
 pub(crate) fn knows_space(lun: &Lun) -> bool {
     let is_known = match lun.store {
         StoreSpec::File { .. } => true,
@@ -214,10 +216,11 @@ pub(crate) fn knows_space(lun: &Lun) -> bool {
     lun.thin && is_known
 }
 
-/// Names a time in which a store loses nothing that it acknowledged: for files and devices, whose cache is the kernel's or
-/// the device's, until the machine is started again; for all others, until this process ends. What the store loses meanwhile is
-/// counted; and for files and devices it is kept in the state directory, if there is one, since their next process does not know of
-/// it otherwise ([`crate::housekeeper::Job::KeepLoss`]).
+/// Identifies a period in which a store loses nothing that it acknowledged: for files and devices, whose
+/// cache is the kernel's or the device's, until the machine is rebooted; for all others, until this process
+/// ends. What the store loses meanwhile is counted; for files and devices it is also recorded in the state
+/// directory, if there is one, since the next process cannot know of it otherwise
+/// ([`crate::housekeeper::Job::KeepLoss`]).
 fn incarnation<I: Io>(config: &Config, lun: &Lun, files: &dyn Files) -> [u8; 16] {
     let outlives = match lun.store {
         StoreSpec::File { .. } | StoreSpec::Block { .. } => true,
@@ -247,7 +250,7 @@ fn random<I: Io>() -> [u8; 16] {
     random
 }
 
-/// The home of a unit; an error when the unit is not to be served whatever its store says.
+/// The home of a unit; an error if the unit must not be served whatever its store reports.
 fn home<I: Io>(
     config: &Config,
     unit: &mut Arc<Unit>,
@@ -260,7 +263,8 @@ fn home<I: Io>(
         Some(_) | None => Ok(()),
     };
     if fit.is_err() {
-        // What is there stays as it is until somebody looks: APTPL from an initiator must not replace it.
+        // The saved state stays as it is until an administrator has looked: APTPL from an initiator must not
+        // replace it.
         *unit = Arc::new(Unit { ptpl_capable: false, ..Unit::clone(unit) });
         home = Home::new(unit.clone(), opened.store.traits());
     }

@@ -1,5 +1,5 @@
-//! The cores of a target driven by the caller, one at a time, over its own [`Io`]: no thread, no clock and no
-//! socket but what that is. Nothing in a core knows the difference.
+//! The cores of a target driven by the caller, one at a time, over its own [`Io`]: no threads, clocks or
+//! sockets but that one's. Nothing in a core knows the difference.
 
 use crate::changes::{Change, Changes, Progress};
 use crate::core::Core;
@@ -28,7 +28,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 use store::lane::Backend;
 
-/// A store, and the count of what it lost.
+/// A store, and the count of its losses.
 pub type CountedStore<I> = (Arc<dyn Backend<I>>, Arc<AtomicU64>);
 
 /// A target's cores.
@@ -38,10 +38,10 @@ pub struct Cores<I: Io> {
     housekeeper: Housekeeper<I>,
     keeper: Keeper,
     jobs: mpsc::Receiver<Job<I::Line>>,
-    /// The next one.
+    /// The next job.
     job: Option<Job<I::Line>>,
     changes: Changes<I>,
-    /// What INQUIRY has of each unit's cache.
+    /// The incarnation in INQUIRY data of each unit's cache.
     incarnations: Vec<Incarnation>,
 }
 
@@ -52,7 +52,7 @@ struct Seat<I: Io> {
     messages: Vec<Message<I>>,
 }
 
-/// What of a core's is in use.
+/// What a core has in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InUse {
     /// Connections of streams.
@@ -61,20 +61,20 @@ pub struct InUse {
     pub frames: u32,
     /// Tasks.
     pub tasks: usize,
-    /// What units keep of connections that have ended.
+    /// What units hold of connections that have ended.
     pub marks: usize,
     /// Bytes of buffers.
     pub buffer_bytes: u64,
 }
 
 impl<I: Io> Cores<I> {
-    /// Cores that listen at `listeners`, one for each portal of the configuration, serve its LUNs from `stores`, each with the
-    /// count of what it lost, and keep in `files` what must survive a restart. `lines` opens those of an interface, one for each
-    /// of so many cores. `io` is called with each core's index and its waker: [`Waker::get_up`] is due at the beginning of each
-    /// of its turns.
+    /// Cores that listen at `listeners`, one for each portal of the configuration, serve its LUNs from
+    /// `stores`, each with the count of its losses, and keep in `files` what must survive a restart. `lines`
+    /// opens the packet sockets of an interface, one for each of a number of cores. `io` is called with each
+    /// core's index and its waker: [`Waker::get_up`] is due at the beginning of each of its turns.
     ///
     /// # Errors
-    /// When the system has no descriptors, or a core has too little memory for the frames of its lines.
+    /// When the system has no descriptors, or a core has too little memory for the frames of its interfaces.
     pub fn new(
         config: Config,
         stores: Vec<CountedStore<I>>,
@@ -114,42 +114,42 @@ impl<I: Io> Cores<I> {
         Ok(Cores { cores, mail, housekeeper, keeper, jobs, job: None, changes, incarnations })
     }
 
-    /// What a core has for a kernel.
+    /// A core's kernel.
     pub fn io(&mut self, core: usize) -> &mut I {
         self.cores[core].core.io()
     }
 
-    /// How long a core may sleep before its next turn, if it is not called meanwhile; `None`: it has no more turns. Asked once
-    /// between two turns.
+    /// How long a core may sleep before its next turn unless it is woken; `None`: it has no more turns. To be
+    /// called once between two turns.
     pub fn rest(&mut self, core: usize) -> Option<Wait> {
         self.cores[core].core.rest()
     }
 
-    /// Whether a core has messages to look at.
+    /// Whether a core has messages waiting.
     pub fn is_called(&self, core: usize) -> bool {
         self.cores[core].waker.is_called()
     }
 
-    /// Gives a core a turn, which waits as it may in [`Io::turn`].
+    /// Gives a core a turn, which may wait in [`Io::turn`] as `wait` allows.
     pub fn turn(&mut self, core: usize, wait: Wait) {
         let Seat { core, completions, messages, .. } = &mut self.cores[core];
         core.io().turn(wait, completions);
         core.turn(completions, messages);
     }
 
-    /// Has a core move one of its sessions to another, as when it has more to do than that. False: not now, or there are not so
-    /// many.
+    /// Has a core move one of its sessions to another, as for load balancing. False: not now, or it does not
+    /// have that many.
     pub fn move_session(&mut self, core: usize, nth: usize, to: usize) -> bool {
         self.cores[core].core.move_nth(nth, to)
     }
 
-    /// Whether there is a job that is kept off the cores.
+    /// Whether there is a job for the housekeeper.
     pub fn has_work(&mut self) -> bool {
         self.job = self.job.take().or_else(|| self.jobs.try_recv().ok());
         self.job.is_some() || !self.keeper.is_settled()
     }
 
-    /// Does one of these, or tries again to make durable what is not yet.
+    /// Does one of these, or retries making durable what is not yet.
     pub fn work(&mut self) {
         match self.job.take() {
             Some(job) => _ = self.housekeeper.act(&mut self.keeper, job),
@@ -157,11 +157,11 @@ impl<I: Io> Cores<I> {
         }
     }
 
-    /// Begins to change what is served, when all was done that was begun before; with this store of the LUN that comes, and the
-    /// count of what it lost.
+    /// Begins to change what is served, once everything begun before is complete; with the store of the new
+    /// LUN and the count of its losses.
     ///
     /// # Errors
-    /// When it cannot be: nothing has changed.
+    /// When the change is impossible: nothing has changed.
     pub fn begin_change(&mut self, change: &Change, store: Option<CountedStore<I>>) -> Result<(), String> {
         let opened = store.map(|(store, losses)| Opened {
             store,
@@ -177,11 +177,11 @@ impl<I: Io> Cores<I> {
         Ok(())
     }
 
-    /// Begins a step of [`config::diff`] from what is served to another configuration, likewise; `listen` opens a portal that
-    /// comes, and `lines` those of an interface, one for each of so many cores.
+    /// Likewise begins a step of [`config::diff`] from what is served to another configuration; `listen`
+    /// opens a new portal, and `lines` the packet sockets of an interface, one for each of a number of cores.
     ///
     /// # Errors
-    /// When it cannot be taken: nothing has changed.
+    /// When the step is impossible: nothing has changed.
     pub fn begin_step(
         &mut self,
         step: &StepOfChange,
@@ -211,7 +211,8 @@ impl<I: Io> Cores<I> {
         self.changes.config()
     }
 
-    /// Continues with a change. Whether it is done, and if so whether the store of a LUN that has gone could be flushed.
+    /// Continues with a change. `Some` when it is complete: whether the store of a removed LUN could be
+    /// flushed.
     pub fn go_on_changing(&mut self) -> Option<bool> {
         match self.changes.poll() {
             Progress::Waits => None,
@@ -219,22 +220,22 @@ impl<I: Io> Cores<I> {
         }
     }
 
-    /// What INQUIRY has of a unit's cache now.
+    /// The current incarnation in INQUIRY data of a unit's cache.
     pub fn incarnation(&self, unit: usize) -> [u8; 16] {
         self.incarnations[unit].now()
     }
 
-    /// Has all cores end in order.
+    /// Has all cores shut down.
     pub fn stop(&self) {
         self.mail.iter().for_each(|core| core.post(Message::Stop));
     }
 
-    /// What was counted of each session that is here, which may be complete or have commands in flight.
+    /// The counts of each session that is here, which may be complete or have commands in flight.
     pub fn counted(&self, core: usize) -> Vec<Counted> {
         self.cores[core].core.counted()
     }
 
-    /// What of a core's is in use.
+    /// What a core has in use.
     pub fn in_use(&mut self, core: usize) -> InUse {
         let core = &mut self.cores[core].core;
         let (streams, frames, tasks, marks) = core.in_use();

@@ -1,7 +1,7 @@
-//! Once it runs, a core allocates nothing to serve READ and WRITE: what an allocator costs, and what it may wait for,
-//! is paid at start.
+//! Once it runs, a core allocates nothing to serve READ and WRITE: the cost of the allocator, and its waits,
+//! are paid at start.
 
-/// What [`initiator`] has of the tests that it was written for.
+/// What [`initiator`] uses of the tests that it was written for.
 mod daemon {
     /// Where to log in.
     #[derive(Clone)]
@@ -31,10 +31,10 @@ use wire::scsi::command::Read16;
 const SESSIONS: usize = 4;
 /// Commands that each keeps in flight.
 const DEPTHS: [usize; 2] = [1, 32];
-/// Sizes of commands, and how many of each session are watched, after as many that are not: all data comes with the
-/// command, and some of it is asked for by R2T.
+/// Sizes of commands, and how many of each session's are watched, after as many that are not: all data comes
+/// with the command, or some of it is requested by R2T.
 const LOAD: [(usize, usize); 2] = [(4096, 400), (131_072, 48)];
-/// The LUN that is a file: what such a disk takes is looked at.
+/// The LUN that is a file: the space that it takes is measured.
 const FILE: u16 = 2;
 const BLOCK_BYTES: usize = 512;
 /// Each session's own range.
@@ -55,7 +55,7 @@ impl Watched {
     fn look(&self) {
         if IS_WATCHING.load(Ordering::Relaxed)
             && rustix::thread::gettid().as_raw_nonzero().get() == CORE.load(Ordering::Relaxed)
-            // Remembering it allocates too.
+            // Recording it allocates too.
             && IS_WATCHING.swap(false, Ordering::Relaxed)
         {
             *FOUND.lock().expect("nobody panics with it") = Some(Backtrace::force_capture());
@@ -63,7 +63,7 @@ impl Watched {
     }
 }
 
-// SAFETY: everything is left to the system's allocator.
+// SAFETY: every call is left to the system's allocator.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.look();
@@ -121,7 +121,7 @@ fn reads_and_writes_allocate_nothing_on_the_core_that_serves_them() {
     }
 }
 
-/// Serves these units of one core that waits for work in this way.
+/// Serves these units on one core, in this polling mode.
 fn serve(poll: &str, luns: &[&str]) -> (Daemon, Url) {
     let options = ServeOptions {
         listen: vec!["127.0.0.1:0".into()],
@@ -145,8 +145,8 @@ fn login(url: &Url, session: usize, lun: u16, has_digests: bool) -> Initiator {
     initiator
 }
 
-/// Writes where nothing was written yet, until the prober has found that the file takes more space, and its unit's home
-/// has heard of that.
+/// Writes where nothing was written yet, until the prober has found that the file takes more space and has
+/// notified the unit's home.
 fn take_more_space(daemon: &Daemon, initiator: &mut Initiator) {
     let before = space_used(daemon);
     issue_at(initiator, FILE, SESSIONS * RANGE_BYTES, 4096, false);
@@ -154,7 +154,7 @@ fn take_more_space(daemon: &Daemon, initiator: &mut Initiator) {
     wait_for_the_prober(daemon, before);
 }
 
-/// Waits until the prober has found another figure than that, and has reported it.
+/// Waits until the prober has found a figure other than `before`, and has reported it.
 fn wait_for_the_prober(daemon: &Daemon, before: Option<u64>) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while space_used(daemon) == before {
@@ -167,7 +167,7 @@ fn space_used(daemon: &Daemon) -> Option<u64> {
     daemon.meters().units()[usize::from(FILE)].used_bytes
 }
 
-/// The first allocation of the core while this is done.
+/// The first allocation of the core while this runs.
 fn allocated_by(act: impl FnOnce()) -> Option<Backtrace> {
     IS_WATCHING.store(true, Ordering::Relaxed);
     act();
@@ -201,9 +201,10 @@ fn watch(url: &Url, lun: u16, has_digests: bool, depth: usize) {
     });
 }
 
-/// Brings a session's tables to their largest: so many reads that arrive together, and so many writes that wait for
-/// their data at the same time. They grow with the commands in flight, and this is allowed; twice as many have a place at
-/// once, since that of a command that has ended is free only when the core knows that its answer has left.
+/// Brings a session's tables to their largest: this many reads that arrive together, and this many writes
+/// that wait for their data at the same time. The tables grow with the commands in flight, which is allowed;
+/// twice as many need a slot at once, since that of a completed command is free only when the core knows that
+/// its response has been sent.
 fn fill(initiator: &mut Initiator, lun: u16, session: usize, depth: usize) {
     let commands = 2 * depth;
     for (bytes, _) in LOAD {
@@ -216,7 +217,7 @@ fn fill(initiator: &mut Initiator, lun: u16, session: usize, depth: usize) {
     }
 }
 
-/// Writes and reads in turn, so many in flight at a time.
+/// Writes and reads alternately, `depth` in flight at a time.
 fn run(initiator: &mut Initiator, lun: u16, session: usize, depth: usize) {
     for (bytes, commands) in LOAD {
         for command in 0..commands {
@@ -249,7 +250,7 @@ fn complete(initiator: &mut Initiator) {
     assert_eq!(response.status, 0, "{:02x?}", response.sense);
 }
 
-/// The number of this process's thread of that name.
+/// The id of this process's thread of that name.
 fn thread_named(name: &str) -> i32 {
     let threads = std::fs::read_dir("/proc/self/task").expect("this process has threads");
     threads

@@ -1,5 +1,5 @@
-//! Serves a configuration file, until it is killed, without the command around the engine: `cargo xtask instructions` counts what
-//! the engine executes, and this is built in a fraction of the command's time.
+//! Serves a configuration file until it is killed, without the command-line program around the engine: `cargo
+//! xtask instructions` counts the engine's instructions, and this builds in a fraction of the time.
 #![forbid(unsafe_code)]
 
 use config::Config;

@@ -4,7 +4,7 @@ use crate::slots::Key;
 use proto::services::TaskId;
 use store::lane::{OpId, Outcome};
 
-/// What a turn has to do, and what it has found out so far.
+/// What a turn still has to do, and what it has found out so far.
 #[derive(Debug)]
 pub(super) struct Agenda {
     /// Connections whose machines are to be fed.
@@ -13,18 +13,19 @@ pub(super) struct Agenda {
     pub(super) to_flush: Vec<Key>,
     /// Scratch list of operations that have finished.
     pub(super) done: Vec<(OpId, Outcome)>,
-    /// Scratch list of tasks whose data has left.
+    /// Scratch list of tasks whose data has been sent.
     pub(super) pushed: Vec<TaskId>,
-    /// Sends of this turn have ended in it.
+    /// Sends begun in this turn have ended in it.
     pub(super) has_sent: bool,
-    /// Sends at the end of its last turn have made something ready to begin: it does not sleep before the next.
+    /// Sends at the end of the last turn have made something ready to run: the core does not sleep before its
+    /// next turn.
     pub(super) is_unsettled: bool,
-    /// Commands have ended with errors that are to be reported.
+    /// Commands have ended with errors to report.
     pub(super) has_errors: bool,
 }
 
 impl Agenda {
-    /// An empty agenda, with memory for the usual amount.
+    /// An empty agenda, with room for the usual amount.
     pub(super) fn new() -> Agenda {
         Agenda {
             to_serve: Vec::with_capacity(64),

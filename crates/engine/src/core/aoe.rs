@@ -1,5 +1,5 @@
-//! ATA over Ethernet: frames come to the core that the interface's fanout gives them to, and go to the session of their
-//! initiator with the unit; there is no login, so the first frame makes it.
+//! ATA over Ethernet: a frame arrives on the core that the interface's fanout selects, and goes to the
+//! session of its initiator with the unit. There is no login: the first frame opens the session.
 
 mod changes;
 mod counts;
@@ -25,23 +25,23 @@ pub(super) use crate::ledger::Claim;
 /// This core's part of an interface, from its opening until its socket no longer works.
 struct Interface<L: Line> {
     segment: Arc<Segment>,
-    /// The number of the opening: no other of this core has it.
+    /// The number of this opening, unique on this core.
     opening_number: u32,
     packets: Packets<L>,
     sessions: BTreeMap<(Mac, Address), Key>,
     /// The kernel reports when a frame has arrived.
     is_watched: bool,
-    /// It has reported that in this turn.
+    /// It has done so in this turn.
     is_woken: bool,
     /// Frames are to be sent at the end of the turn.
     owes: bool,
     /// The kernel reports when it can take more of what is queued.
     awaits_room: bool,
-    /// Sessions that found no slot to send from.
+    /// Sessions that found no free slot to send from.
     crowded: Vec<Key>,
-    /// WRITEs that wait for a limit, each in a frame.
+    /// WRITEs waiting for a limit, each in its frame.
     in_line: usize,
-    /// When its counts were last reported, and how many frames the kernel had dropped by then.
+    /// When its counters were last logged, and how many frames the kernel had dropped by then.
     reported_at: Time,
     dropped: u64,
 }
@@ -52,7 +52,7 @@ impl<L: Line> Interface<L> {
         &self.segment.interface.name
     }
 
-    /// A unit as it is seen here.
+    /// A unit as exported on this interface.
     fn export<'a>(&self, address: Address, config: &'a [u8]) -> Export<'a> {
         Export {
             address,
@@ -64,8 +64,8 @@ impl<L: Line> Interface<L> {
         }
     }
 
-    /// Frames that each session may hold: fewer, the more others hold, so that whoever comes finds a free one while a store is
-    /// slow; and some are left for what is answered at once.
+    /// How many frames each session may hold: the fewer, the more others hold, so that a new session finds a
+    /// free one while a store is slow. Some are reserved for what is answered at once.
     fn room(&self) -> u16 {
         self.packets.free().saturating_sub(FRAMES_FOR_ALL) as u16
     }
@@ -75,57 +75,57 @@ impl<L: Line> Interface<L> {
         self.sessions.len()
     }
 
-    /// Frames that were received and not returned.
+    /// Frames that were received and not returned yet.
     fn held(&self) -> u32 {
         SLOTS_OF_INTERFACE - self.packets.free()
     }
 
-    /// Of a watch on it.
+    /// The tag of a watch on it.
     fn tag(&self, kind: u64) -> Tag {
         Tag(kind << kind::SHIFT | u64::from(self.opening_number) << 32)
     }
 }
 
-/// What this core has to do with Ethernet.
+/// A core's part in serving AoE.
 pub(super) struct Ethernet<L: Line> {
     /// Interfaces that serve AoE.
     interfaces: Vec<Interface<L>>,
-    /// Earlier openings of interfaces, until nothing is left of their sessions.
+    /// Earlier openings of interfaces, kept until nothing of their sessions is left.
     retired: Vec<Interface<L>>,
-    /// How many there were.
+    /// How many interfaces were opened so far.
     opened_count: u32,
-    /// Interfaces that this core checks for all.
+    /// Interfaces that this core checks on behalf of all.
     interface_watches: Vec<InterfaceWatch>,
-    /// Interfaces, by their number, that have yet to be notified that this core has released them.
+    /// Interfaces, by number, whose first core has yet to be notified that this core has released them.
     releasing: Vec<usize>,
-    /// What was answered there lately.
+    /// What was answered there recently.
     answered: VecDeque<Answered>,
-    /// Sockets of interfaces that there was no memory for: tried again with the next tick.
+    /// Sockets of interfaces for which there was not enough memory: retried at the next tick.
     waiting_for_slots: Vec<(usize, L)>,
-    /// Tasks that wait until others have changed the same blocks, oldest first.
+    /// Tasks that wait until others have finished changing the same blocks, oldest first.
     overlapping: Vec<Key>,
 }
 
-/// What the first core of an interface knows of it.
+/// What the first core of an interface keeps about it.
 struct InterfaceWatch {
     /// Its number.
     number: usize,
     state: State,
     check_at: Time,
-    /// Why it is not served: already reported.
+    /// Why it is not served, once that was reported.
     reason: Option<String>,
 }
 
 enum State {
     Served,
-    /// So many cores have yet to release it.
+    /// How many cores have yet to release it.
     Closing(usize),
     Closed,
-    /// The housekeeper is at it, or its sockets are on their way.
+    /// The housekeeper is opening it, or its sockets are on their way.
     Opening,
 }
 
-/// Writes that a session answered before it ended: late copies may still come.
+/// Writes that a session answered before it ended: late duplicates may still arrive.
 struct Answered {
     /// Of the interface.
     segment: Arc<Segment>,
@@ -136,7 +136,7 @@ struct Answered {
 }
 
 impl<L: Line> Ethernet<L> {
-    /// Of this core.
+    /// For this core.
     pub(super) fn new(served: &Served, core: usize) -> Ethernet<L> {
         Ethernet {
             interfaces: Vec::new(),
@@ -150,7 +150,7 @@ impl<L: Line> Ethernet<L> {
         }
     }
 
-    /// Sessions, and frames that were received and not returned.
+    /// The number of sessions, and of frames that were received and not returned.
     pub(super) fn in_use(&self) -> (usize, u32) {
         let interfaces = || self.interfaces.iter().chain(&self.retired);
         (interfaces().map(Interface::sessions).sum(), interfaces().map(Interface::held).sum())
@@ -180,7 +180,7 @@ impl<L: Line> Ethernet<L> {
         });
     }
 
-    /// Has the kernel wake this core when a frame comes: before it sleeps.
+    /// Asks the kernel to wake this core when a frame arrives; call it before sleeping.
     pub(super) fn watch<I: Io<Line = L>>(&mut self, io: &mut I) {
         for interface in &mut self.interfaces {
             if interface.packets.has_room() && !std::mem::replace(&mut interface.is_watched, true) {
@@ -208,22 +208,22 @@ impl<L: Line> Ethernet<L> {
 
 /// Commands that an initiator may have in flight: the buffer count of AoEr11.
 const BUFFERS: u16 = 64;
-/// Frames of one interface that a core has in its hands, in each direction.
+/// Frame slots that a core has on one interface, in each direction.
 const SLOTS_OF_INTERFACE: u32 = 256;
-/// Those of them that no session holds.
+/// Those of them that no session may hold.
 const FRAMES_FOR_ALL: u32 = 32;
-/// Those in which WRITEs wait for the limit of their LUN, and one more for each session: others are for LUNs that have none, or have
-/// not reached it.
+/// Those in which WRITEs may wait for the limit of their LUN, besides one for each session: the rest are for
+/// LUNs without a limit, or below it.
 const FRAMES_IN_LINE: usize = 64;
-/// What the answer to a config query calls our version.
+/// The firmware version in answers to config queries.
 const FIRMWARE: u16 = 1;
 
-/// Sessions on one interface of a core. When there are more, the one is ended that has been silent the
-/// longest, but none whose writes may still be repeated: initiators with ever new addresses do not evict the
-/// names of others.
+/// Sessions on one interface of a core. Beyond that, the one that has been silent longest is ended, unless
+/// its writes may still be retransmitted: initiators with ever new addresses do not evict the names of
+/// others.
 const SESSIONS_MAX: usize = 256;
 
-/// What is to be opened of an interface: for each core that serves it, one of its own.
+/// What to open of an interface: one socket for each core that serves it.
 pub(crate) fn setup(interface: &AoeInterface) -> Setup<'_> {
     Setup {
         interface: &interface.name,
@@ -237,7 +237,7 @@ pub(crate) fn setup(interface: &AoeInterface) -> Setup<'_> {
     }
 }
 
-/// What targets take: no answers.
+/// The frames that targets accept: requests, not responses.
 const REQUEST: Condition = Condition { field: FLAGS, mask: Header::RESPONSE as u32, value: 0 };
 /// What identifies a session.
 const SESSION: [Field; 4] = [SOURCE[0], SOURCE[1], SHELF, SLOT];

@@ -1,6 +1,6 @@
-//! How much memory a core moves in one turn. What a store in memory is asked for is done by the core itself, so a turn
-//! would be as long as there are commands. What exceeds the turn's budget continues in the next one, and connections take
-//! turns at that: one with many commands gets no more than one with few.
+//! How much memory a core moves in one turn. Operations on a store in memory are done by the core itself, so
+//! without a limit a turn would be as long as there are commands. What exceeds the turn's budget continues in
+//! the next one, and connections take turns: one with many commands gets no more than one with few.
 
 mod run;
 
@@ -10,7 +10,7 @@ use scsi::{Event, Step};
 use std::collections::VecDeque;
 use store::lane::Op;
 
-/// Bytes that are read, compared, written or cleared in memory in one turn; less than a millisecond's work.
+/// Bytes read, compared, written or cleared in memory in one turn; less than a millisecond's work.
 pub(crate) const TURN_BYTES: u64 = 2 << 20;
 
 /// Bytes for one task before others have their turn.
@@ -19,7 +19,8 @@ const SHARE_BYTES: u64 = CHUNK_BYTES as u64;
 /// What an operation costs apart from its bytes, in bytes.
 const OPERATION_BYTES: u64 = 4096;
 
-/// Connections that may wait for their next turn at once, and the tasks of each, that there is room for from the start.
+/// Connections that may wait for their next turn at once, and tasks of each, for which memory is allocated at
+/// start.
 const CONNECTIONS_AT_START: usize = 8;
 const TASKS_AT_START: usize = 128;
 
@@ -28,19 +29,19 @@ const TASKS_AT_START: usize = 128;
 pub(super) enum Rest {
     /// With the result of its last step.
     Event(Event),
-    /// With a step that it has yet to do.
+    /// With a step still to be done.
     Step(Step),
 }
 
-/// What is left of a turn, and what waits for the next.
+/// What is left of a turn, and what waits for the next one.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u64,
-    /// What lanes have done in excess of their part of earlier turns.
+    /// Work that lanes have done in excess of their part of earlier turns.
     debt: u64,
     /// A lane has a long operation to continue.
     has_work: bool,
-    /// Tasks by the connection that they came on; the connection that is next is first.
+    /// Tasks by the connection that they came on; the connection whose turn is next is first.
     waiting: VecDeque<(Key, VecDeque<(Key, Rest)>)>,
     /// Empty queues, for reuse.
     spare: Vec<VecDeque<(Key, Rest)>>,
@@ -62,19 +63,19 @@ impl Budget {
         self.left = TURN_BYTES;
     }
 
-    /// What lanes leave of a turn: tasks that wait have half of it.
+    /// What lanes leave of a turn: half of it where tasks wait.
     fn floor(&self) -> u64 {
         if self.waiting.is_empty() { 0 } else { TURN_BYTES / 2 }
     }
 
-    /// Whether lanes have something left of their part, once their debt is paid of it.
+    /// Whether lanes have any of their part left, once their debt is paid from it.
     fn may_work(&mut self) -> bool {
         let debt = std::mem::take(&mut self.debt);
         self.charge_work(debt);
         self.left > self.floor()
     }
 
-    /// Lanes have done so much work; any excess becomes debt.
+    /// Lanes have done this much work; any excess becomes debt.
     fn charge_work(&mut self, cost: u64) {
         let part = cost.min(self.left.saturating_sub(self.floor()));
         self.left -= part;
@@ -86,12 +87,12 @@ impl Budget {
         self.left
     }
 
-    /// An operation moved so many bytes.
+    /// An operation moved this many bytes.
     pub(super) fn charge(&mut self, bytes: u64) {
         self.left = self.left.saturating_sub(bytes.saturating_add(OPERATION_BYTES));
     }
 
-    /// Whether a task has had its share since so many bytes were left.
+    /// Whether a task has used its share since `before` bytes were left.
     pub(super) fn has_shared(&self, before: u64) -> bool {
         before - self.left >= SHARE_BYTES || self.left == 0
     }
@@ -101,7 +102,7 @@ impl Budget {
         self.waiting.is_empty() && !self.has_work
     }
 
-    /// A lane has begun something long.
+    /// A lane has begun a long operation.
     pub(super) fn has_begun(&mut self) {
         self.has_work = true;
     }
@@ -139,7 +140,7 @@ impl Budget {
     }
 }
 
-/// Bytes that an operation moves at once; what is longer is [`Lane::work`](store::lane::Lane::work).
+/// Bytes that an operation moves at once; longer ones are [`Lane::work`](store::lane::Lane::work).
 pub(super) fn bytes(op: &Op) -> u64 {
     match op {
         Op::Read { into, .. } => u64::from(into.len()),
@@ -206,7 +207,7 @@ mod tests {
             assert!(budget.left() >= TURN_BYTES / 2);
         }
         assert!(worked <= 100 * TURN_BYTES / 2 + stretch && worked >= 99 * TURN_BYTES / 2);
-        // Alone they have all of it.
+        // A lane that is alone has all of it.
         next(&mut budget);
         budget.refill();
         assert!(budget.may_work());

@@ -1,11 +1,12 @@
-//! Buffers of tasks. Each connection has a share of its core's, which is the smaller the less is left, and who finds none
-//! waits.
+//! Buffers of tasks. Each connection has a share of its core's, which shrinks as less is left; tasks that
+//! find none wait.
 //!
-//! A connection may hold half of what is left to all. So n connections that want all they can get have a part in n + 2 each,
-//! once what they hold has come back. It may not come back, or not soon, and early comers hold more then: so a part of all is
-//! left to the first [`CHUNK_BYTES`] of each connection. That part can be used up as well, by as many sessions as it has
-//! pieces; but those see some units only, and a part of it is left to the first piece of each unit: who cannot see a unit
-//! cannot keep others from it. What comes back goes to those that wait by turns.
+//! A connection may hold half of what is left to all. So n connections that take all they can get hold a part
+//! in n + 2 each, once what they hold has been returned. It may not be returned soon, or ever, and early
+//! connections hold more then: so a part of all is reserved for the first [`CHUNK_BYTES`] of each connection.
+//! That part can be used up as well, by as many sessions as it has pieces; but those can access only some
+//! units, and a part of it is reserved for the first piece of each unit: sessions that cannot access a unit
+//! cannot starve others of it. Buffers that are returned go to those that wait, in turn.
 
 mod grant;
 
@@ -14,23 +15,25 @@ use scsi::Step;
 use scsi::storage::CHUNK_BYTES;
 use std::collections::VecDeque;
 
-/// Buffer bytes that the steps of one connection's tasks may hold: an initiator whose tasks make no progress leaves
-/// enough for others. 64 of the longest pieces.
+/// Buffer bytes that the steps of one connection's tasks may hold: an initiator whose tasks make no progress
+/// leaves enough for others. 64 of the longest pieces.
 const SHARE_BYTES: u64 = 16 << 20;
-/// The same for data that comes unasked: one of the longest pieces for each command of a window.
+/// The same for unsolicited data: one of the longest pieces for each command of a window.
 const UNASKED_BYTES: u64 = 32 << 20;
-/// Bytes of whole large buffers that steps leave to connections, which receive and send with them.
+/// Bytes of whole large buffers that steps leave to connections for receiving and sending.
 const RESERVE_BYTES: u64 = 8 << 20;
-/// Those that data which comes unasked leaves to steps, and to connections.
+/// Those that unsolicited data leaves to steps and connections.
 const STEPS_BYTES: u64 = 16 << 20;
-/// As many again for which no window is opened: connections take of them before the data of its commands has come.
+/// As many again, for which no window is opened: connections use some of them before the data of their
+/// commands has arrived.
 const SLACK_BYTES: u64 = 1 << 20;
-/// Those that steps leave to data which comes unasked, what it has counted in: it cannot wait.
+/// Those that steps leave to unsolicited data, including what it already holds: it cannot wait.
 const UNASKED_ROOM_BYTES: u64 = 32 << 20;
-/// Those that are left to connections whose steps hold little, and to those that hold little data which came unasked.
+/// Those reserved for connections whose steps hold little, and for those that hold little unsolicited data.
 const FIRST_STEPS_BYTES: u64 = 32 << 20;
 const FIRST_UNASKED_BYTES: u64 = 8 << 20;
-/// Those of them that are left to units for which nothing is held: one of the longest pieces for each of 32, and of 16.
+/// Those of them reserved for units for which nothing is held: one of the longest pieces for each of 32, and
+/// of 16.
 const UNITS_STEPS_BYTES: u64 = 8 << 20;
 const UNITS_UNASKED_BYTES: u64 = 4 << 20;
 
@@ -40,7 +43,7 @@ pub(super) enum Purpose {
     /// A step of its program: it runs.
     #[default]
     Step,
-    /// Data that comes unasked, whether it runs or waits at its unit's gate.
+    /// Unsolicited data, whether its task runs or waits at its unit's gate.
     Unasked,
 }
 
@@ -60,21 +63,22 @@ impl Bytes {
     }
 }
 
-/// What tasks of one connection hold, and those that wait for a buffer.
+/// What the tasks of one connection hold, and which of them wait for a buffer.
 #[derive(Debug, Default)]
 pub(super) struct Share {
     bytes: Bytes,
-    /// Oldest first, each with the step that needs it; without one, its first.
+    /// Oldest first, each with the step that needs the buffer; `None`: its first step.
     starving: VecDeque<(Key, Option<Step>)>,
-    /// The connection is among those that buffers which come back go to.
+    /// The connection is in the list of those that returned buffers go to.
     is_starved: bool,
 }
 
 impl Share {
-    /// How many more commands there is room for, if all their data comes unasked, in so many bytes of whole buffers.
+    /// How many more commands there are buffers for if all their data is unsolicited, out of this many bytes
+    /// of whole buffers.
     pub(super) fn window(&self, whole_bytes: u64) -> u32 {
         let left = whole_bytes.saturating_sub(STEPS_BYTES + FIRST_UNASKED_BYTES + SLACK_BYTES);
-        // With so many bytes more, it still holds no more than half of what is left then.
+        // With this many bytes more, it still holds no more than half of what is left then.
         let share = left.saturating_sub(2 * self.bytes.unasked) / 3;
         let room = share.min(UNASKED_BYTES.saturating_sub(self.bytes.unasked));
         u32::try_from(room / u64::from(CHUNK_BYTES)).unwrap_or(u32::MAX)
@@ -85,7 +89,7 @@ impl Share {
         self.starving.is_empty()
     }
 
-    /// Whether it may hold so many more bytes for this purpose, where so many are left to all.
+    /// Whether it may hold this many more bytes for this purpose, with `left` bytes left to all.
     fn may_hold(&self, purpose: Purpose, bytes: u64, left: u64) -> bool {
         let (held, limit) = match purpose {
             Purpose::Step => (self.bytes.step, SHARE_BYTES),
@@ -108,13 +112,14 @@ impl Held {
         self.bytes.step == 0 && self.bytes.unasked == 0 && self.starving == 0
     }
 
-    /// No step of a task has one.
+    /// No step of a task holds a buffer.
     fn is_idle(&self) -> bool {
         self.bytes.step == 0
     }
 }
 
-/// Those of whole buffers that are left to others than tasks with this purpose, where so many hold data that came unasked.
+/// Bytes of whole buffers that tasks with this purpose leave to others, while this many hold unsolicited
+/// data.
 fn left_alone(purpose: Purpose, unasked_bytes: u64) -> u64 {
     match purpose {
         Purpose::Step => RESERVE_BYTES + UNASKED_ROOM_BYTES.saturating_sub(unasked_bytes),
@@ -122,20 +127,20 @@ fn left_alone(purpose: Purpose, unasked_bytes: u64) -> u64 {
     }
 }
 
-/// What a core's tasks hold, and who waits for it.
+/// What a core's tasks hold, and which connections wait for buffers.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
-    /// Bytes that tasks hold for data that comes unasked.
+    /// Bytes that tasks hold for unsolicited data.
     unasked_bytes: u64,
-    /// Connections with tasks that wait for a buffer, whose turn is next first.
+    /// Connections with tasks that wait for a buffer; the one whose turn is next is first.
     pub(super) starved: Vec<Key>,
-    /// Connections whose initiators may send nothing for lack of space.
+    /// Connections whose window is closed for lack of buffers.
     pub(super) narrow: Vec<Key>,
-    /// Bytes that were left when they were looked at.
+    /// Bytes that were left at the last check.
     pub(super) room_seen: u64,
 }
 
-/// There is no buffer now.
+/// No buffer is available now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Short;
 

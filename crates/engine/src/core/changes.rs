@@ -1,18 +1,21 @@
 //! Units that are added and removed while others are served.
 //!
-//! A unit is added before anybody is shown it: each core takes its part (`add_unit`), and then the new snapshot
-//! (`change_served`), by which sessions get their LUNs. Removal is the reverse: nobody is shown the unit any more, so that commands
-//! to it end with LOGICAL UNIT NOT SUPPORTED; each core ends what had begun, and reports that to the unit's home; and when
-//! nothing is in progress anywhere, including the home itself, the home flushes the store and has all cores release the unit.
-//! Each step is acknowledged by every core before the next begins ([`crate::changes`]), so cores differ by one at most.
+//! A unit is added before it is shown to any initiator: each core takes its part (`add_unit`), and then the
+//! new snapshot (`change_served`), by which sessions get their LUNs. Removal is the reverse: no initiator is
+//! shown the unit any more, so that commands to it end with LOGICAL UNIT NOT SUPPORTED; each core finishes
+//! what had begun, and reports that to the unit's home; and when nothing is in progress anywhere, including
+//! the home itself, the home flushes the store and has all cores release the unit. Each step is acknowledged
+//! by every core before the next begins ([`crate::changes`]), so cores differ by one step at most.
 //!
-//! Nothing needs a unit that has gone:
-//! - Tasks, borrowed data and buffers refer to it. A core is quiet when it has none of them, and gets none, as no session has
-//!   such a LUN. A session that moves here from a core that is behind loses the LUN on arrival ([`super::moves`]).
-//! - A session may end afterwards, and ask the home to forget its nexus: that is answered whether the unit exists or not.
-//! - Data from the store's memory of a READ that was aborted is sent to the end, as PDUs are whole. Until it has left, the core
-//!   is not quiet, nor while RDMA of commands that have ended is in progress.
-//! - A lane may have outstanding completions that mean nothing (a watch): they find no unit.
+//! Nothing needs a unit after its release:
+//! - Tasks, borrowed data and buffers refer to it. A core is quiet when it has none of them, and it gets
+//!   none, as no session has such a LUN. A session that moves here from a core that is behind loses the LUN
+//!   on arrival ([`super::moves`]).
+//! - A session may end afterwards and ask the home to forget its nexus: that is answered whether or not the
+//!   unit exists.
+//! - Data that an aborted READ has borrowed from the store is sent to the end, as PDUs must be whole. The
+//!   core is not quiet before that, nor while RDMA of commands that have ended is in progress.
+//! - A lane may have outstanding completions that no longer matter (a watch): they find no unit.
 
 use super::connection::Connection;
 use super::homes::HomeUnit;
@@ -43,13 +46,13 @@ impl<I: Io> Units<I> {
 }
 
 impl<I: Io> Core<I> {
-    /// Adds a unit. Nobody is shown it yet.
+    /// Adds a unit. It is not shown to any initiator yet.
     pub(super) fn add_unit(&mut self, unit: NewUnit<I>, done: &Done) {
         self.units.insert(Unit::new(unit, self.me));
         let _ = done.send(true);
     }
 
-    /// Reconfigures the units whose homes are here; done once every core knows.
+    /// Reconfigures the units whose homes are here; `done` when every core has applied that.
     pub(super) fn configure(&mut self, units: &[Arc<scsi::Unit>], done: Done) {
         let is_here =
             |unit: &&Arc<scsi::Unit>| self.units.get(unit.index).is_some_and(|unit| unit.home.is_some());
@@ -67,8 +70,8 @@ impl<I: Io> Core<I> {
         self.acknowledge_changes();
     }
 
-    /// Serves this from now on: sessions get their LUNs, and those that may not stay are ended. `taken` acknowledges that;
-    /// `done`, that what had to end has ended.
+    /// Serves this from now on: sessions get their LUNs, and those that may not stay are ended. `taken`
+    /// acknowledges that; `done` acknowledges that everything that had to end has ended.
     pub(super) fn change_served(&mut self, served: Arc<Served>, taken: &Done, done: Done) {
         let before = std::mem::replace(&mut self.served, served);
         let served = self.served.clone();
@@ -116,7 +119,7 @@ impl<I: Io> Core<I> {
         self.acknowledge_changes();
     }
 
-    /// Sessions that may be offered something else than by the snapshot before, or may not stay.
+    /// Sessions that may be offered something different from the previous snapshot, or may not stay.
     fn concerned(&self) -> Vec<Key> {
         let Delta { targets_changed, unchanged, .. } = &self.served.delta;
         if !targets_changed {
@@ -140,7 +143,8 @@ impl<I: Io> Core<I> {
         })
     }
 
-    /// Copies that continue after their commands reach what their sessions do: a unit that they may not use any more ends them.
+    /// Copies outlive their commands and act on what their sessions may access: a unit that these may no
+    /// longer use ends them.
     fn restrict_copies(&mut self) {
         for (_, task) in self.tasks.iter_mut() {
             if let Some(conn) = self.connections.get(task.origin) {
@@ -149,8 +153,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Ends tasks that wait at LUNs which their sessions are not shown any more. Tasks of a unit that is removed end normally, before
-    /// it has gone.
+    /// Ends tasks that wait at LUNs which are no longer shown to their sessions. Tasks of a removed unit end
+    /// normally, before its release.
     fn refuse_hidden(&mut self) {
         let is_hidden = |task: &Task| {
             let conn = self.connections.get(task.origin);
@@ -163,8 +167,9 @@ impl<I: Io> Core<I> {
         meant.into_iter().for_each(|key| self.refuse_hidden_unit(key));
     }
 
-    /// Acknowledges changes that are done here: no command of a session that was ended for them, or that they took a right from, can
-    /// take effect any more, this core listens where it should, and units are reconfigured.
+    /// Acknowledges changes that are complete here: no command of a session that was ended for them, or that
+    /// lost a right by them, can take effect any more; this core listens where it should; and units are
+    /// reconfigured.
     pub(super) fn acknowledge_changes(&mut self) {
         if self.changes.under_way.is_empty() || (!self.stop.has_begun() && self.still_listens()) {
             return;
@@ -183,7 +188,7 @@ impl<I: Io> Core<I> {
         });
     }
 
-    /// The units that are still used by sessions that were ended for a change, or that lost a right to them.
+    /// The units still used by sessions that were ended for a change, or that lost a right to them.
     pub(super) fn report_awaited(&self, to: &mpsc::Sender<Vec<u32>>) {
         let sessions = self.changes.under_way.iter().flat_map(|change| &change.sessions);
         let sessions = sessions.filter_map(|key| self.connections.get(*key));
@@ -193,13 +198,13 @@ impl<I: Io> Core<I> {
         let _ = to.send(tasks.flat_map(Task::units).collect());
     }
 
-    /// Begins to remove a unit, which nobody is shown any more.
+    /// Begins to remove a unit that is no longer shown.
     pub(super) fn remove_unit(&mut self, number: u32, done: Done) {
         self.units.leave(number, done);
         self.settle_leaving();
     }
 
-    /// Continues with units that leave, as far as what had begun has ended.
+    /// Continues with units that are being removed, as far as what had begun has ended.
     pub(super) fn settle_leaving(&mut self) {
         for number in self.units.leaving.clone() {
             match self.units.get(number).and_then(|unit| unit.leaving.as_ref()).map(|leaving| leaving.stage) {
@@ -223,7 +228,7 @@ impl<I: Io> Core<I> {
 
     /// Whether nothing of the unit is in progress on this core.
     fn is_quiet(&mut self, number: u32) -> bool {
-        // Tasks that were aborted while they waited are still in line.
+        // Tasks that were aborted while they waited are still queued.
         self.open_gate(number);
         let unit = &mut self.units[number];
         let connections = &self.connections;
@@ -250,14 +255,14 @@ impl<I: Io> Core<I> {
         self.settle_leaving();
     }
 
-    /// At the home of a unit that leaves, once nothing is in progress anywhere: makes durable what was acknowledged, and releases
-    /// the unit.
+    /// At the home of a unit that is being removed, once nothing is in progress anywhere: makes durable what
+    /// was acknowledged, and releases the unit.
     fn flush_leaving(&mut self, number: u32) {
         let cores = self.cores();
         let is_idle = |home: &&mut HomeUnit| home.farewell.quiet == cores && home.is_idle();
         let Some(home) = self.units.home_mut(number).filter(is_idle) else { return };
         match home.farewell.flush {
-            // Who asked it meanwhile, for a nexus that was lost, has been answered.
+            // Requests that came meanwhile, for a lost nexus, have been answered.
             Flush::Over(is_flushed) => return self.drop_unit(number, is_flushed),
             Flush::Due => home.farewell.flush = Flush::Begun,
             Flush::Begun => return,
@@ -273,7 +278,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The store of a unit that leaves was flushed.
+    /// The store of a unit that is being removed was flushed.
     pub(super) fn leaving_flushed(&mut self, number: u32, outcome: Outcome) {
         let is_flushed = self.units[number].report_flush(outcome);
         if let Some(home) = self.units.home_mut(number) {
@@ -283,7 +288,7 @@ impl<I: Io> Core<I> {
     }
 
     fn drop_unit(&mut self, unit: u32, is_flushed: bool) {
-        // What the home is asked from now on it must not publish behind this, to cores that have released the unit.
+        // The home must not publish later requests behind this one, to cores that have released the unit.
         if let Some(unit) = self.units.get_mut(unit) {
             unit.home = None;
         }
@@ -298,7 +303,7 @@ impl<I: Io> Core<I> {
         self.close_unit(number, is_flushed);
     }
 
-    /// Closes its lane, which may first have to log out.
+    /// Closes the unit's lane, which may have to log out first.
     fn close_unit(&mut self, number: u32, is_flushed: bool) {
         if !self.units[number].lane.close(&mut self.io) {
             return;

@@ -1,4 +1,4 @@
-//! Connections on this core: accepted, logged in, moved to their home core, served, closed.
+//! Connections on this core: accepted, logged in, moved to their core, served, closed.
 
 pub(super) mod ending;
 
@@ -23,9 +23,8 @@ use scsi::nexus::Reach;
 use std::collections::BTreeMap;
 use wire::Span;
 
-/// One connection on its core.
-/// Its fields are one for each part of the core that keeps something by connection, and what several of them need: the machine and
-/// the session's LUNs.
+/// One connection on its core. Its fields are one for each part of the core that keeps something per
+/// connection, and what several of them need: the machine and the session's LUNs.
 pub(super) struct Connection {
     pub(super) machine: Transport,
     /// `None`: an RDMA device carries it.
@@ -35,69 +34,70 @@ pub(super) struct Connection {
     pub(super) nexus: NexusId,
     /// LUNs that the session sees, by number.
     pub(super) luns: Vec<LunState>,
-    /// Their eight bytes, for REPORT LUNS.
+    /// Their eight-byte forms, for REPORT LUNS.
     pub(super) lun_list: Vec<u64>,
-    /// The snapshot of what is served that they are of, once the session has got them.
+    /// The version of the snapshot that they come from, once the session has its LUNs.
     pub(super) served: Option<u64>,
     /// How it reaches units, by their numbers, for EXTENDED COPY.
     pub(super) reach: Vec<(u32, Reach)>,
-    /// Tasks by the transport's slot.
+    /// Tasks by the transport's slots.
     tasks: Vec<Option<(u16, Occupant)>>,
-    /// What needs neither task nor slot.
+    /// Commands that need neither task nor slot.
     pub(super) answers: Answers,
     pub(super) phase: Phase,
     pub(super) login: Login,
     pub(super) listed: Listed,
     pub(super) closing: Closing,
     pub(super) load: Load,
-    /// What its tasks hold of the core's buffers.
+    /// The core's buffers that its tasks hold.
     pub(super) share: Share,
-    /// What tasks that have ended have left with the transport.
+    /// What the transport still does for tasks that have ended.
     pub(super) quiescing: Vec<Quiescing>,
-    /// How much data of its commands is on its way, and how fast it moves.
+    /// How much data of its commands is in transit, and how fast it moves.
     pub(super) pace: Pace,
     pub(super) watched: Watching,
     /// When a frame of AoE last arrived.
     pub(super) framed_at: Time,
 }
 
-/// What is to be known of a connection only until it serves, or has answered a discovery.
+/// What is needed only until the connection serves, or has answered a discovery.
 #[derive(Debug, Default)]
 pub(super) struct Login {
-    /// The initiator has begun a login, and that is noted.
+    /// The initiator has begun to log in, and that was recorded.
     pub(super) has_begun: bool,
-    /// Sessions that this one replaces, and that have not ended yet.
+    /// Sessions that this one replaces and that have not ended yet.
     pub(super) predecessors: usize,
     /// When a discovery session is ended.
     pub(super) expires: Option<Time>,
 }
 
-/// In which of its core's lists a connection is.
+/// Which of its core's lists a connection is in.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     pub(super) to_serve: bool,
     pub(super) to_flush: bool,
-    /// Its initiator may send nothing until there is room for unsolicited data.
+    /// Its window is closed until there are buffers for unsolicited data.
     pub(super) is_narrow: bool,
 }
 
 /// What the end of a connection waits for.
 #[derive(Debug, Default)]
 pub(super) struct Closing {
-    /// When a closing connection is cut off, even if the peer has not taken what was on its way.
+    /// When a closing connection is reset, even if the peer has not received what was being sent.
     cut_at: Option<Time>,
-    /// Aborted tasks whose storage operation or home has not come back: of a connection that ends, or of AoE.
+    /// Aborted tasks whose storage operation or home request has not returned: of a connection that ends, or
+    /// of AoE.
     pub(super) lingering: Vec<Key>,
-    /// Answers of homes: they have yet to forget what its nexus, which is lost, held, or to do what its task management
-    /// functions ask for.
+    /// Outstanding answers of homes, which have to release what its lost nexus held, or to carry out its task
+    /// management functions.
     homes: usize,
-    /// The portal where a new connection waits for its descriptor.
+    /// The portal where a new connection waits for this one's descriptor.
     pub(super) makes_room_at: Option<usize>,
-    /// Why it is to end, if its machine does not know.
+    /// Why it ends, if its machine does not know.
     why: Option<&'static str>,
 }
 
-/// What the core's [`super::watch`] knows of a connection.
+/// What the core's [`super::watch`] keeps of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Watching {
     pub(super) is_busy: bool,
@@ -105,19 +105,19 @@ pub(super) struct Watching {
     pub(super) timer: Option<Time>,
 }
 
-/// What a connection is for its core to carry.
+/// What load a connection is on its core.
 #[derive(Debug, Default)]
 pub(super) struct Load {
-    /// The core whose load counts it.
+    /// The core whose load includes it.
     pub(super) core: Option<usize>,
-    /// What it did since the window of time began, and in the one before.
+    /// Its work in the current window of time, and in the one before.
     pub(super) work: u64,
     pub(super) past_work: u64,
-    /// It has moved, or could not: it is not moved before then.
+    /// It has moved, or could not: it stays until then.
     pub(super) rests_until: Time,
 }
 
-/// What is left on this core of the sessions of a target that TARGET COLD RESET has ended.
+/// What is left on this core of a target's sessions after TARGET COLD RESET.
 #[derive(Debug)]
 struct ClosingTarget {
     requester: Requester,
@@ -125,14 +125,15 @@ struct ClosingTarget {
     connections: Vec<Key>,
 }
 
-/// Ends of sessions that somebody waits for.
+/// Ends of sessions that others wait for.
 #[derive(Debug, Default)]
 pub(super) struct Endings {
     /// How many times all sessions of each target, by its number, were ended here.
     pub(super) closings: BTreeMap<usize, u64>,
-    /// Targets whose sessions were ended, and of which something is left here.
+    /// Targets whose sessions were ended and are not all gone from this core.
     closing_targets: Vec<ClosingTarget>,
-    /// Connections that end because their session is reinstated: serial number, and who waits for it where.
+    /// Connections that end because their session is reinstated: its serial number, and the core and
+    /// connection that wait for that.
     pub(super) reinstatements: Vec<(u64, usize, Key)>,
     /// Connections that an administrator has ended.
     pub(super) disconnections: Disconnections,
@@ -145,7 +146,7 @@ impl Endings {
     }
 }
 
-/// What a command is work for apart from its data, in bytes of data.
+/// The work that a command is apart from its data, in bytes of data.
 const COMMAND_WORK: u64 = 16 << 10;
 
 /// Why a session ends.
@@ -163,36 +164,36 @@ pub(super) enum Phase {
     Login,
     /// Its login is granted, and answered when none of the sessions that it replaces can write any more.
     Parked,
-    /// On its way to that core as soon as nothing is in flight.
+    /// Moves to that core as soon as nothing is in flight.
     Leaving(usize),
-    /// Came here from another core, which has applied what this one has yet to apply.
+    /// Has moved here from another core that had applied what this one has not yet.
     Arriving,
     /// Serving.
     Serving,
-    /// Is to move: what is in flight ends, and nothing new is taken that this does not need.
+    /// Is to move: what is in flight ends, and only what that requires is accepted.
     Draining,
     /// The session ends: waits until none of its tasks can take effect any more.
     Ending,
-    /// What its machine says last is on its way.
+    /// Its machine's last output is being sent.
     Parting,
-    /// Over; waits until nothing is in flight.
+    /// Has ended; waits until nothing is in flight.
     Closing,
 }
 
-/// What the core knows of a task of the transport.
+/// What the core keeps of a task of the transport.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Occupant {
     /// A task of this core.
     Task(Key),
-    /// A READ whose data, lent by the store or read at once, is on its way with the ending behind it.
+    /// A READ whose data, borrowed from the store or read at once, is being sent with its status behind it.
     ImmediateRead {
         /// Of this unit.
         unit: u32,
-        /// When it came.
+        /// When it arrived.
         begun: Time,
-        /// How much it is, and until when the initiator has time to take it.
+        /// How much data it is, and until when the initiator has time to receive it.
         moving: Moving,
-        /// Where it was read to; `None`: the store's own memory.
+        /// Where it was read to; `None`: it lies in the store's own memory.
         buffer: Option<Span>,
     },
 }
@@ -233,7 +234,7 @@ impl Connection {
         }
     }
 
-    /// Something happened to it: it is to be fed, and to be flushed afterwards.
+    /// Something happened to it: it is to be fed, then flushed.
     pub(super) fn mark_dirty(&mut self, key: Key, agenda: &mut Agenda) {
         if !std::mem::replace(&mut self.listed.to_serve, true) {
             agenda.to_serve.push(key);
@@ -278,7 +279,7 @@ impl Connection {
         self.tasks[slot] = Some((wire.generation, occupant));
     }
 
-    /// Whose data has left; a READ whose data was lent ends with it.
+    /// A task's data has been sent; a READ without a task ends with that.
     pub(super) fn pushed(&mut self, wire: TaskId) -> Option<Occupant> {
         let occupant = self.occupant(wire)?;
         if let Occupant::ImmediateRead { moving, .. } = occupant {
@@ -288,7 +289,8 @@ impl Connection {
         Some(occupant)
     }
 
-    /// READs without a task for this unit, or for any: what was lent by it, or read to which buffer.
+    /// READs without a task for this unit, or for any: what they have borrowed from it, or the buffer they
+    /// were read to.
     pub(super) fn immediate_reads(
         &self,
         unit: Option<u32>,
@@ -304,13 +306,13 @@ impl Connection {
     }
 
     pub(super) fn vacate(&mut self, wire: TaskId) {
-        // What was lent ends as if it had left.
+        // Borrowed data counts as sent.
         if let Some(Occupant::Task(_)) = self.pushed(wire) {
             self.tasks[usize::from(wire.slot)] = None;
         }
     }
 
-    /// Whether the initiator should have taken data that was lent.
+    /// Whether the initiator should have received borrowed data by now.
     pub(super) fn is_immediate_read_stalled(&self, now: Time) -> bool {
         let send = self.in_flight();
         let reads = self.tasks.iter().flatten().filter_map(|(_, occupant)| match occupant {
@@ -320,30 +322,31 @@ impl Connection {
         reads.chain(self.answers.moving()).any(|moving| self.pace.is_late(moving, send, now))
     }
 
-    /// Whether data must be copied before it is sent: with a data digest, the bytes that are summed must be the
-    /// bytes that are sent, even while another initiator overwrites the block; and a device knows no store's memory.
+    /// Whether data must be copied before it is sent: with a data digest, the bytes summed must be the bytes
+    /// sent, even while another initiator overwrites the block; and RDMA devices have not registered the
+    /// stores' memory.
     pub(super) fn copies_reads(&self) -> bool {
         self.machine.sums_payload() || self.machine.is_device()
     }
 
-    /// Whether the initiator still owes data that it has begun to send or that was requested.
+    /// Whether the initiator still owes data that it has begun to send, or that was requested.
     pub(super) fn awaits_data(&self, tasks: &Slots<Task>) -> bool {
         let awaits = |key: Key| tasks.get(key).is_some_and(Task::awaits_data);
         let mut own = self.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task());
         self.is_in_payload() || own.any(awaits)
     }
 
-    /// Whether a part of a payload was read, and not yet all of it.
+    /// Whether a payload has been received in part.
     pub(super) fn is_in_payload(&self) -> bool {
         self.stream.as_ref().is_some_and(Stream::is_in_payload)
     }
 
-    /// Whether all that it owes has left.
+    /// Whether everything it owed has been sent.
     pub(super) fn has_sent(&self) -> bool {
         !self.machine.owes() && self.stream.as_ref().is_none_or(Stream::has_sent)
     }
 
-    /// Whether it serves, and has nothing to do before something comes.
+    /// Whether it serves, and has nothing to do until something arrives.
     pub(super) fn is_at_rest(&self) -> bool {
         let is_stream_at_rest = self.stream.as_ref().is_some_and(Stream::is_at_rest);
         self.phase == Phase::Serving && is_stream_at_rest && self.machine.is_at_rest()
@@ -370,30 +373,31 @@ impl Connection {
         self.closing.lingering.is_empty() && self.closing.homes == 0
     }
 
-    /// Whether its session has come to its end.
+    /// Whether its session has ended.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.phase, Phase::Ending | Phase::Parting | Phase::Closing)
     }
 
-    /// Whether it has neither a task nor data that was lent.
+    /// Whether it has neither a task nor borrowed data.
     pub(super) fn is_vacant(&self) -> bool {
         self.tasks.iter().all(Option::is_none) && self.answers.have_left()
     }
 
-    /// Commands that have come and not ended, also READs that were answered as they came, until their data has left.
+    /// Commands that have arrived and not ended, including READs answered on arrival whose data has not been
+    /// sent yet.
     pub(super) fn in_flight_commands(&self) -> usize {
         self.tasks.iter().flatten().count() + self.answers.unsent()
     }
 
-    /// Whether nothing of it is under way that could stall, or is work to be counted: all that can happen on its own is that its
-    /// deadline passes.
+    /// Whether nothing of it is under way that could stall or has to be counted as work: all that can happen
+    /// without the peer is that its deadline passes.
     pub(super) fn can_only_time_out(&self) -> bool {
         let is_idle = self.is_at_rest() && self.is_vacant() && self.in_flight().is_none();
         let is_counted = self.load.work == 0 && self.load.past_work == 0;
         is_idle && is_counted && self.quiescing.is_empty() && self.login.expires.is_none()
     }
 
-    /// When it is to act on its own.
+    /// When it has to act on its own.
     pub(super) fn deadline(&self) -> Option<Time> {
         if self.phase == Phase::Closing { self.closing.cut_at } else { self.machine.deadline() }
     }
@@ -404,7 +408,7 @@ impl Connection {
     }
 }
 
-/// Counts a command that has come, for the log and as work of its connection.
+/// Counts a command that has arrived, for the log and as work of its connection.
 pub(super) fn note_command(facts: &mut Facts, work: &mut u64, read_bytes: u32, write_bytes: u32) {
     facts.tally.add(read_bytes, write_bytes);
     *work += COMMAND_WORK + u64::from(read_bytes) + u64::from(write_bytes);

@@ -1,5 +1,6 @@
-//! Commands are counted when they end, by unit and by session: when their data has left, and else with their status. A READ or WRITE
-//! of memory that is answered in the turn in which it came has taken no time by the clock, which stands still in a turn.
+//! Commands are counted when they end, by unit and by session: when their data has been sent, otherwise with
+//! their status. A READ or WRITE of memory that is answered in the turn in which it arrived takes no time by
+//! the clock, which does not advance within a turn.
 
 #[cfg(test)]
 mod tests;
@@ -23,14 +24,14 @@ fn nanos(now: Time, begun: Time) -> u64 {
     now.0.saturating_sub(begun.0)
 }
 
-/// Counts READs that were answered as they came, of a session or of a unit.
+/// Counts READs that were answered on arrival, for a session or a unit.
 #[inline(always)]
 pub(super) fn count_answers(counters: &Counters, reads: &UnsentReads, now: Time) {
     counters.read.add(reads.commands.into(), reads.bytes, nanos(now, reads.begun));
 }
 
 impl<I: Io> Core<I> {
-    /// Data that a store lent to READs of one unit that were answered as they came has left: they have ended.
+    /// The data borrowed for READs of one unit that were answered on arrival has been sent: they have ended.
     #[inline(always)]
     pub(super) fn end_answered(&mut self, reads: UnsentReads) {
         let UnsentReads { unit, commands, .. } = reads;
@@ -42,7 +43,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Data that was lent to READs will not leave, or whether it has is unknown: their session ends.
+    /// Data borrowed for READs will not be sent, or whether it was is unknown: their session ends.
     pub(super) fn end_unsent(&mut self, connection: Key, reads: UnsentReads) {
         let UnsentReads { unit, commands, .. } = reads;
         self.count_failure(Some(connection), unit, Failure::Aborted, commands.into());
@@ -51,7 +52,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The data of a READ that had no task has left.
+    /// The data of a READ that had no task has been sent.
     pub(super) fn count_immediate_read(&mut self, connection: Key, unit: u32, begun: Time, moving: Moving) {
         let nanos = nanos(self.io.now(), begun);
         self.count(Some(connection), unit, Direction::Read, moving.bytes().into(), nanos);
@@ -62,8 +63,8 @@ impl<I: Io> Core<I> {
         self.count(Some(connection), unit, Direction::Write, bytes.into(), 0);
     }
 
-    /// A task has ended, for its initiator: with this, or well with its data. One that nobody waits for any more was counted when it
-    /// was answered, or never is.
+    /// A task has ended for its initiator: with this, or successfully with its data. One that nobody waits
+    /// for any more was counted when it was answered, or never is.
     pub(super) fn count_task(&mut self, key: Key, ending: Option<&Ending>) {
         let Some(task) = self.tasks.get(key).filter(|task| task.connection.is_some()) else { return };
         let Task { connection, unit, command, begun, .. } = task;
@@ -86,7 +87,7 @@ impl<I: Io> Core<I> {
         self.count_failure(connection, unit, Failure::Sense(key), 1);
     }
 
-    /// A transport has ended a command that it did not hand up.
+    /// A transport has ended a command that it did not pass up.
     pub(super) fn count_terminated(&mut self, connection: Key, command: &Command, how: &Termination) {
         let Some(conn) = self.connections.get_mut(connection) else { return };
         note_command(&mut conn.facts, &mut conn.load.work, command.read_bytes, command.write_bytes);
@@ -130,7 +131,7 @@ impl<I: Io> Core<I> {
         self.counters(connection, unit).for_each(|counters| counters.ended(direction, bytes, nanos));
     }
 
-    /// Those of a session and of a unit, where these exist.
+    /// The counters of a session and of a unit, where these exist.
     #[inline(always)]
     fn counters(&self, connection: Option<Key>, unit: u32) -> impl Iterator<Item = &Counters> {
         let conn = connection.and_then(|connection| self.connections.get(connection));

@@ -7,37 +7,37 @@ use rdma::verbs::{Devices, Error, Happened};
 use reactor::io::{Handle, Io, Tag};
 use std::collections::BTreeMap;
 
-/// What this core has to do with RDMA devices.
+/// A core's part in serving RDMA devices.
 #[derive(Default)]
 pub(super) struct DeviceDesk {
-    /// The devices, once there is a connection by one.
+    /// The devices, once there is a connection over one.
     open: Option<Devices>,
-    /// Portals whose listener is watched, and by which descriptor, each until the kernel has ended that.
+    /// Portals whose listener is watched, with the descriptor, each until the kernel has ended the watch.
     watched: BTreeMap<usize, Handle>,
-    /// Portals whose device is gone: once it is back it listens again.
+    /// Portals whose device is gone: they listen again once it is back.
     deviceless: Vec<usize>,
-    /// Portals whose listener failed; tried again with the next tick.
+    /// Portals whose listener failed; retried at the next tick.
     paused_portals: Vec<usize>,
-    /// What has happened to devices, while it is looked at.
+    /// What has happened to devices, while it is handled.
     happened: Vec<Happened>,
 }
 
 impl DeviceDesk {
-    /// Whether something is to be tried again.
+    /// Whether something has to be retried.
     pub(super) fn want_ticks(&self) -> bool {
         !self.deviceless.is_empty()
             || !self.paused_portals.is_empty()
             || self.open.as_ref().is_some_and(Devices::wants_ticks)
     }
 
-    /// Portals where a listener is watched that is not the one there.
+    /// Portals where a listener other than the present one is watched.
     pub(super) fn beside(&self, there: impl Fn(usize) -> Option<Handle>) -> Vec<usize> {
         let is_there =
             |(portal, handle): (&usize, &Handle)| (there(*portal) != Some(*handle)).then_some(*portal);
         self.watched.iter().filter_map(is_there).collect()
     }
 
-    /// Watches descriptors that have come.
+    /// Watches new descriptors.
     fn watch<I: Io>(&mut self, io: &mut I) {
         for (number, descriptor) in self.open.iter_mut().flat_map(Devices::to_watch) {
             watch(io, number, descriptor);

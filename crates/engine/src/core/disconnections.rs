@@ -3,10 +3,11 @@
 use crate::message::Unended;
 use std::sync::mpsc;
 
-/// Who waits for the end of one session: more than the changes that the admin interface lets wait at once. Those before have gone.
+/// How many may wait for the end of one session: more than the changes that the admin interface lets wait at
+/// once. Earlier ones have gone.
 const WAITING_MAX: usize = 16;
 
-/// By their serial numbers, and who waits until they have ended.
+/// By serial number, with the channel that waits for the end.
 #[derive(Debug, Default)]
 pub(super) struct Disconnections(Vec<(u64, mpsc::Sender<Option<Unended>>)>);
 

@@ -1,4 +1,4 @@
-//! Commands that end with an error: counted, and reported with the next tick.
+//! Commands that end with an error: counted, and logged at the next tick.
 
 use super::Core;
 use crate::events::Event;
@@ -7,8 +7,8 @@ use scsi::Ending;
 use wire::SenseKey;
 
 impl<I: Io> Core<I> {
-    /// A command has ended with CHECK CONDITION. Unit attentions are no errors, nor is what a unit does not have: initiators
-    /// probe.
+    /// A command has ended with CHECK CONDITION. Unit attentions are not errors, nor are fields and commands
+    /// that a unit does not support: initiators probe.
     #[cold]
     pub(super) fn note_error(&mut self, unit: u32, ending: &Ending) {
         let Some(sense) = ending.sense else { return };
@@ -29,7 +29,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Reports what was counted since the last tick.
+    /// Logs what was counted since the last tick.
     pub(super) fn report_errors(&mut self) {
         if !std::mem::take(&mut self.agenda.has_errors) {
             return;

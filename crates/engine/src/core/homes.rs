@@ -15,24 +15,24 @@ pub(super) struct HomeUnit {
     home: Home,
     /// Its side of the unit's gates.
     pub(super) gates: GateHome,
-    /// How far it is when the unit leaves.
+    /// How far the unit's removal has come at its home.
     pub(super) farewell: Farewell,
     queue: VecDeque<(Origin, HomeRequest)>,
     current: Option<Current>,
 }
 
-/// The request that is being worked on.
+/// The request in progress.
 struct Current {
     origin: Origin,
     reply: HomeReply,
     publish: Arc<Publish>,
-    /// Whose PERSISTENT RESERVE OUT, or change of a reserve list, it is.
+    /// The nexus that requested it, if it is PERSISTENT RESERVE OUT or changes a reserve list.
     by: Option<NexusId>,
-    /// Cores that have not yet applied it.
+    /// How many cores have yet to apply it.
     awaited: usize,
 }
 
-/// A publication that this core has applied but for tasks whose storage operation has not come back yet.
+/// A publication that this core has applied, except for tasks whose storage operation has not returned yet.
 #[derive(Debug)]
 pub(super) struct Publication {
     unit: u32,
@@ -57,7 +57,7 @@ impl HomeUnit {
         }
     }
 
-    /// Whether nobody asks it for anything.
+    /// Whether it has no requests.
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.current.is_none() && self.gates.is_idle()
     }

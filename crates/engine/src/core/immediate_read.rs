@@ -1,4 +1,4 @@
-//! READs that need no task: zero-copy, with the store's own memory as data, or read from memory at once.
+//! READs that need no task: zero-copy from the store's own memory, or read from memory at once.
 
 use super::Core;
 use super::buffer::Purpose;
@@ -13,9 +13,9 @@ use scsi::{Exec, NexusId, NexusUnit};
 use wire::{Places, Span};
 
 impl<I: Io> Core<I> {
-    /// Sends all that a READ reads, from the store's own memory where it lends it, or from where it was read to at once.
-    /// Nothing is left to be done then but to leave the gate when the data has left, and to end it nobody needs more than
-    /// the transport.
+    /// Sends all data of a READ, from the store's own memory if it lends it, otherwise from the buffer that
+    /// it was read to at once. All that is left then is to leave the gate when the data has been sent, which
+    /// the transport reports.
     pub(super) fn read_immediate(
         &mut self,
         connection: Key,
@@ -49,8 +49,8 @@ impl<I: Io> Core<I> {
         true
     }
 
-    /// Reads to a buffer, if the store is memory, the turn has time for it, and nobody has to wait for that buffer. What
-    /// cannot be read so is for a task, which waits, and knows what to report.
+    /// Reads to a buffer, if the store is memory, the turn has time for it, and no task is waiting for that
+    /// buffer. Whatever cannot be read in this way is left to a task, which can wait and report errors.
     fn read_at_once(&mut self, connection: Key, unit: u32, offset: u64, len: u32) -> Option<Span> {
         if len > LARGE_BYTES || self.budget.left() == 0 || !self.units[unit].lane.works_at_once() {
             return None;
@@ -67,7 +67,7 @@ impl<I: Io> Core<I> {
         buffer.iter().next()
     }
 
-    /// The data of a READ that has no task has left, or will not leave any more.
+    /// The data of a READ that has no task has been sent, or will not be sent any more.
     pub(super) fn end_immediate_read(&mut self, connection: Key, unit: u32, buffer: Option<Span>) {
         if let Some(buffer) = buffer {
             self.return_buffer(connection, unit, &Places::one(buffer), Purpose::Step);
@@ -75,7 +75,8 @@ impl<I: Io> Core<I> {
         self.leave_gate(unit, None);
     }
 
-    /// Aborts the READs of a connection whose data was lent by this unit, or by any unit. Nothing of them can linger.
+    /// Aborts the READs of a connection that have borrowed data from this unit, or from any unit. Nothing of
+    /// them can linger.
     pub(super) fn abort_immediate_reads(&mut self, connection: Key, unit: Option<u32>, how: Aborted) {
         let reads: Vec<_> = self
             .connections
@@ -98,8 +99,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// What a connection was sent of this unit's memory may still be on its way when the unit goes; no longer than there is
-    /// that connection.
+    /// Data that a connection borrowed from this unit may still be in transit when the unit is released, but
+    /// only while the connection exists.
     pub(super) fn note_unsent(&mut self, unit: u32, connection: Key) {
         let stream = self.connections.get(connection).and_then(|conn| conn.stream.as_ref());
         let (Some(stream), Some(unit)) = (stream, self.units.get_mut(unit)) else { return };
@@ -110,7 +111,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The connections with such a nexus for which this unit has lent data.
+    /// The connections with such a nexus that have borrowed data from this unit.
     pub(super) fn lending(&self, unit: u32, ours: impl Fn(&NexusUnit) -> bool) -> Vec<(Key, NexusId)> {
         let of = |conn: &Connection| {
             conn.immediate_reads(Some(unit)).next()?;

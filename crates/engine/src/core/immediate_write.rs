@@ -1,4 +1,4 @@
-//! WRITEs with immediate data: they need no buffer, and to memory no task.
+//! WRITEs with immediate data: they need no buffer, and, to memory, no task.
 
 use super::Core;
 use super::budget::Budget;
@@ -11,8 +11,8 @@ use scsi::Exec;
 use store::lane::Lane;
 use wire::{Places, Span};
 
-/// Writes what was received, where the store takes it at once. So a turn is bounded by what it receives, but not by what
-/// the system clears first.
+/// Writes what was received, if the store accepts it at once. So a turn is bounded by what it receives, but
+/// not by what the system has to clear first.
 pub(super) fn write_immediately<I: Io>(
     lane: &mut dyn Lane<I>,
     io: &mut I,
@@ -29,8 +29,8 @@ pub(super) fn write_immediately<I: Io>(
 }
 
 impl<I: Io> Core<I> {
-    /// Writes all that a WRITE writes from where it was received, where that is all here and the store takes
-    /// it at once. Data in a message has been verified; with a data digest in a stream it has not.
+    /// Writes all data of a WRITE from where it was received, if it is all here and the store accepts it at
+    /// once. Data in a message has been verified; with a data digest in a stream it has not.
     pub(super) fn write_immediate(
         &mut self,
         connection: Key,
@@ -60,7 +60,7 @@ impl<I: Io> Core<I> {
         true
     }
 
-    /// Has a WRITE use its data where that came to, if all of it is there.
+    /// Has a WRITE use its data where it was received, if all of it is there.
     pub(super) fn borrow(&mut self, key: Key, buffer_bytes: u32) -> bool {
         let Some(task) = self.tasks.get_mut(key) else { return false };
         let is_whole =

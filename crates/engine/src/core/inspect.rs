@@ -1,4 +1,4 @@
-//! What an administrator asks a core about its sessions, and asks it to end.
+//! An administrator's queries about sessions, and requests to end them.
 
 use super::Core;
 use super::connection::{Connection, Phase};
@@ -10,7 +10,7 @@ use proto::time::Time;
 use reactor::io::Io;
 use std::sync::mpsc;
 
-/// Slots of connections that are checked for one message, so that a core with thousands of sessions is not held up.
+/// Connection slots checked per message, so that thousands of sessions do not stall a core.
 const SLOTS_AT_ONCE: u32 = 64;
 
 /// Why a session ends that an administrator has disconnected.
@@ -21,11 +21,11 @@ const DISCONNECTED: &str = "an administrator disconnected it";
 pub struct Counted {
     /// Its number.
     pub session: u64,
-    /// Commands that have come.
+    /// Commands that have arrived.
     pub commands: u64,
-    /// Some of them may be copies of others, which are neither answered nor counted (AoE).
+    /// Some of them may be retransmissions, which are neither answered nor counted (AoE).
     pub has_copies: bool,
-    /// Those of them that are under way.
+    /// Those of them that are in flight.
     pub in_flight: usize,
     /// Those that have ended, or were aborted.
     pub counts: Counts,
@@ -99,7 +99,7 @@ impl<I: Io> Core<I> {
 
 fn state(conn: &Connection) -> &'static str {
     match conn.phase {
-        // A discovery session: others have moved on when their login is answered.
+        // A discovery session; others have moved on when their login is answered.
         Phase::Login | Phase::Serving => "serving",
         Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Draining => "moving",
         Phase::Ending | Phase::Parting | Phase::Closing => "ending",

@@ -1,4 +1,4 @@
-//! What completions are of: the kind is in the top four bits of their tags.
+//! What completions belong to: the kind is in the top four bits of their tags.
 
 use reactor::io::Tag;
 use reactor::poll::Work;
@@ -13,7 +13,7 @@ pub(super) const ASKED: u64 = 6;
 pub(super) const FRAMES: u64 = 7;
 pub(super) const ROOM: u64 = 8;
 pub(super) const SHIFT: u32 = 60;
-/// What a tag has room for besides its kind and a generation.
+/// What fits into a tag besides its kind and a generation.
 pub(super) const NUMBERS: u32 = 1 << 28;
 
 /// The number in a tag.
@@ -21,7 +21,7 @@ pub(super) fn index(tag: u64) -> u32 {
     (tag >> 32) as u32 & (NUMBERS - 1)
 }
 
-/// What it is that has ended; frames are found by looking for them.
+/// What has completed; frames are found by searching for them.
 pub(super) fn work(tag: Tag) -> Work {
     match tag.0 >> SHIFT {
         LANE => Work::Own,
@@ -35,6 +35,6 @@ pub(super) fn lane_tags(unit: u32) -> Tag {
     Tag((LANE << SHIFT) | (u64::from(unit) * LANE_TAGS))
 }
 
-/// The operations that flush a store at the end, and when its unit leaves; not a task's.
+/// The operation that flushes a store at the end, and when its unit is removed; it belongs to no task.
 pub(super) const FINAL_FLUSH: OpId = OpId(u32::MAX);
 pub(super) const LEAVING_FLUSH: OpId = OpId(u32::MAX - 1);

@@ -1,11 +1,12 @@
-//! How far a unit is that leaves: on each core, and at its home; and how far a core is with a change of what is served.
+//! How far the removal of a unit has come, on each core and at its home; and how far a core has come with a
+//! change of what is served.
 
 use crate::message::Done;
 use crate::slots::Key;
 
-/// A unit that nobody is shown any more.
+/// A unit that is no longer shown.
 pub(super) struct Leaving {
-    /// Who waits until it is released here.
+    /// Notified when it is released here.
     pub(super) done: Done,
     pub(super) stage: Stage,
 }
@@ -14,27 +15,28 @@ pub(super) struct Leaving {
 pub(super) enum Stage {
     /// What was begun continues.
     Ending,
-    /// The home knows that all has ended here.
+    /// The home knows that everything has ended here.
     Quiet,
-    /// All has ended everywhere; whether the store was flushed.
+    /// Everything has ended everywhere; whether the store was flushed.
     Closing(bool),
 }
 
-/// A change of what is served that is being made on this core.
+/// A change of what is served, as it proceeds on this core.
 pub(super) struct ChangeHere {
-    /// Who waits until it is made here.
+    /// Notified when it is complete here.
     pub(super) done: Done,
-    /// What homes answer with.
+    /// The number that homes quote in their answers.
     pub(super) number: u64,
-    /// Units that are being configured anew.
+    /// Units that are being reconfigured.
     pub(super) units: usize,
-    /// Sessions that end for it.
+    /// Sessions that it ends.
     pub(super) sessions: Vec<Key>,
-    /// Tasks that may still change what their initiators may not change any more.
+    /// Tasks that may still change what their initiators may no longer change.
     pub(super) tasks: Vec<Key>,
 }
 
-/// Changes that are being made on this core, oldest first: one that waits for what hangs does not hold up the next.
+/// Changes in progress on this core, oldest first: one that waits for something that hangs does not block the
+/// next.
 #[derive(Default)]
 pub(super) struct ChangesHere {
     pub(super) under_way: Vec<ChangeHere>,
@@ -50,14 +52,14 @@ impl ChangesHere {
         number
     }
 
-    /// A unit was configured anew for one.
+    /// A unit was reconfigured for one of them.
     pub(super) fn configured(&mut self, number: u64) {
         let mut all = self.under_way.iter_mut();
         all.find(|change| change.number == number).expect("it waits for its units").units -= 1;
     }
 }
 
-/// What the home of a unit that goes knows.
+/// What the home of a unit keeps about its removal.
 #[derive(Default)]
 pub(super) struct Farewell {
     /// Cores that are quiet.
@@ -65,7 +67,7 @@ pub(super) struct Farewell {
     pub(super) flush: Flush,
 }
 
-/// How far the store of a unit that leaves is.
+/// How far a unit that is being removed is with flushing its store.
 #[derive(Clone, Copy, Default)]
 pub(super) enum Flush {
     /// It is still written to.

@@ -1,14 +1,16 @@
-//! Lines in which commands wait that exceed a limit of their LUN or group.
+//! Queues of commands that exceed a limit of their LUN or group.
 //!
-//! A session has a line for each of its LUNs that is limited. What waits there has not come to the unit yet: it is behind the
-//! service delivery subsystem, so to speak, holds no place at the unit's gate, no claim and no buffer but that for data which
-//! comes unasked, as at a gate ([`super::gate`] has the proof that nobody waits for what that holds), and its window or request
-//! limit closes behind it. So it holds up nobody else, on its unit or on another; what the session sends to the unit later keeps
-//! its order: an ordered command goes behind all that waits, and everything behind an ordered one that waits.
+//! A session has a line for each of its LUNs that is limited. A command that waits there has not reached the
+//! unit yet: it is, as it were, still in the service delivery subsystem. It has no place at the unit's gate,
+//! no claim, and no buffer except for unsolicited data, as at a gate ([`super::gate`] proves that nothing
+//! waits for what that holds), and its window or request limit closes behind it. So it delays nothing else,
+//! on its unit or on another. What the session sends to the unit later keeps its order: an ordered command
+//! queues behind everything that waits, and everything behind an ordered one that waits.
 //!
-//! The first in a line takes a place at once, which says when it is due; the next takes one when it has gone. So lines of all
-//! cores take turns, however many commands each has. Of the limit of a group a session has one place at a time: its lines take
-//! turns there, a command each, however many LUNs it has. A core has one deadline for all its lines.
+//! The first command in a line takes a place at once, which determines when it is due; the next takes one
+//! when it has gone. So the lines of all cores take turns, however many commands each has. A session has one
+//! place at a time in its group's limit: its lines take turns there, one command each, however many LUNs it
+//! has. A core has one deadline for all its lines.
 
 mod run;
 
@@ -21,13 +23,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The shortest sleep before something in a line is due.
+/// The shortest sleep before a command in a line is due.
 pub(super) const NAP: Duration = Duration::from_micros(50);
 
-/// Limits of a LUN of a session, and what waits for them.
+/// The limits of a session's LUN, and what waits for them.
 #[derive(Debug)]
 pub(crate) struct Line {
-    /// Of the limit of the LUN, and, with the session's other LUNs, of that of the group.
+    /// Its shares of the limit of the LUN and, with the session's other LUNs, of that of the group.
     shares: [Option<Arc<Share>>; 2],
     /// Oldest first.
     waiting: VecDeque<Waiting>,
@@ -35,12 +37,12 @@ pub(crate) struct Line {
     due: Option<Due>,
     /// Ordered commands among them.
     ordered: usize,
-    /// The core has it among its lines.
+    /// It is in the core's list of lines.
     is_listed: bool,
 }
 
-/// When a command is due, and where the session waits until then: not for a group's limit while it is the LUN's that is slower,
-/// since others of its LUNs would be behind it.
+/// When a command is due, and whether it has a place in the group's limit until then: not while the LUN's
+/// limit is the slower one, since others of its LUNs would be behind it.
 #[derive(Debug)]
 pub(super) struct Due {
     at: Time,
@@ -50,23 +52,23 @@ pub(super) struct Due {
 #[derive(Debug)]
 struct Waiting {
     task: Key,
-    /// What it moves; `None`: limits are not for such commands, and it keeps its order.
+    /// How many bytes it moves; `None`: limits do not apply to it, and it only keeps its order.
     bytes: Option<u32>,
     attribute: Attribute,
 }
 
-/// How a command waits: the first has its place.
+/// How a command waits: the first already has its place.
 pub(super) struct Wait {
     bytes: Option<u32>,
     due: Option<Due>,
 }
 
-/// A core's lines in which something waits.
+/// A core's lines that are not empty.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     /// By connection, and index of its LUN.
     listed: Vec<(Key, usize)>,
-    /// Before then nothing is due.
+    /// Nothing is due before then.
     due: Time,
 }
 
@@ -82,7 +84,7 @@ impl Line {
         Line { shares, waiting: VecDeque::new(), due: None, ordered: 0, is_listed: false }
     }
 
-    /// Whether a command that has come has to wait, and how. If not, it has been counted.
+    /// Whether a command that has arrived has to wait, and how. If not, it has been counted.
     pub(super) fn bars(
         &mut self,
         view: &View,
@@ -107,7 +109,8 @@ impl Line {
         }
     }
 
-    /// Whether another of the session's LUNs waits for the group's limit. Asked only while this one has no place.
+    /// Whether another of the session's LUNs waits for the group's limit. Called only while this one has no
+    /// place.
     fn is_behind_another(&self) -> bool {
         self.shares[1].as_ref().is_some_and(|share| share.is_waiting())
     }
@@ -137,7 +140,7 @@ impl Line {
         self.waiting.push_back(Waiting { task, bytes, attribute });
     }
 
-    /// When the first is due, if there is one and it is not behind one of another LUN.
+    /// When the first is due, if there is one and it is not queued behind one of another LUN.
     fn first_due(&mut self, now: Time) -> Option<Time> {
         if self.due.is_none() {
             let bytes = self.waiting.front()?.bytes;
@@ -149,7 +152,7 @@ impl Line {
         self.due.as_ref().map(|due| due.at)
     }
 
-    /// Lets the first go, if it is due.
+    /// Lets the first proceed, if it is due.
     fn next(&mut self, now: Time) -> Option<Key> {
         self.first_due(now).filter(|due| *due <= now)?;
         self.due = None;
@@ -172,7 +175,7 @@ impl Line {
         true
     }
 
-    /// Other limits hold from now on, for what waits as well.
+    /// Other limits apply from now on, also to what waits.
     fn change(&mut self, shares: [Option<Arc<Share>>; 2]) {
         if self.due.take().is_some()
             && let Some(first) = self.waiting.front()
@@ -182,7 +185,7 @@ impl Line {
         self.shares = shares;
     }
 
-    /// Whether something waits.
+    /// Whether any command waits.
     pub(super) fn holds_any(&self) -> bool {
         !self.waiting.is_empty()
     }

@@ -6,14 +6,14 @@ use proto::time::Time;
 use reactor::io::{Handle, Io};
 use std::collections::BTreeMap;
 
-/// A connection whose descriptor is one of those that the daemon keeps for itself. Another connection ends to give it its own,
-/// and one more if that takes too long; where there is none, the new connection is refused. Until then its portal accepts no more, so
-/// there is one such connection per portal at most.
+/// A connection whose descriptor is one of those that the daemon reserves. Another connection is ended to
+/// free its own for it, and one more if that takes too long; where there is none, the new connection is
+/// refused. Until then its portal accepts no more, so there is at most one such connection per portal.
 #[derive(Debug)]
 struct Newcomer {
     portal: usize,
     socket: Handle,
-    /// When another connection is asked for, should this one not have ended.
+    /// When another connection is ended, if the first has not closed by then.
     until: Time,
 }
 
@@ -21,35 +21,35 @@ struct Newcomer {
 #[derive(Debug)]
 struct PausedPortal {
     portal: usize,
-    /// When it tries again, unless there is a descriptor before.
+    /// When it tries again, unless a descriptor becomes free before.
     until: Time,
 }
 
 /// Where this core listens.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    /// Portals where it waits for a connection, and by what, each until the kernel has ended that.
+    /// Portals where it accepts connections, with the listening socket, each until the kernel has ended that.
     listens: BTreeMap<usize, Handle>,
     /// Connections that wait for a descriptor.
     newcomers: Vec<Newcomer>,
-    /// Portals where a connection could not be accepted, to be tried again in a while.
+    /// Portals where a connection could not be accepted, to be retried later.
     paused_portals: Vec<PausedPortal>,
 }
 
 impl Listeners {
-    /// Portals where it waits for a connection, but not by what is there for that.
+    /// Portals where it accepts on a socket other than the present one.
     pub(super) fn beside(&self, there: impl Fn(usize) -> Option<Handle>) -> Vec<usize> {
         let is_there =
             |(portal, handle): (&usize, &Handle)| (there(*portal) != Some(*handle)).then_some(*portal);
         self.listens.iter().filter_map(is_there).collect()
     }
 
-    /// Whether something is to be tried again.
+    /// Whether something has to be retried.
     pub(super) fn want_ticks(&self) -> bool {
         !self.paused_portals.is_empty() || !self.newcomers.is_empty()
     }
 
-    /// Portals where something is to be tried again, or where a connection should have made room by now.
+    /// Portals where something has to be retried, or where a connection should have made room by now.
     fn due(&mut self, now: Time) -> Vec<usize> {
         let retries: Vec<PausedPortal> =
             self.paused_portals.extract_if(.., |paused| paused.until <= now).collect();
@@ -57,7 +57,7 @@ impl Listeners {
         retries.iter().map(|paused| paused.portal).chain(late.map(|newcomer| newcomer.portal)).collect()
     }
 
-    /// Portals where this core does not accept any more: those who wait there, to be closed.
+    /// This core stops accepting at some portals. Returns the sockets that wait there, to be closed.
     fn leave(&mut self, is_lost: impl Fn(usize) -> bool) -> Vec<Handle> {
         self.paused_portals.retain(|paused| !is_lost(paused.portal));
         self.newcomers
@@ -66,7 +66,7 @@ impl Listeners {
             .collect()
     }
 
-    /// Nobody is held any more when the daemon stops.
+    /// The daemon stops: connections that wait are closed.
     pub(super) fn close<I: Io>(&mut self, io: &mut I) {
         for Newcomer { socket, .. } in self.newcomers.drain(..) {
             io.close(socket);

@@ -4,7 +4,7 @@ use super::lines::Line;
 use crate::access::QUEUE_DEPTH;
 use scsi::NexusUnit;
 
-/// Of a LUN or a task that has no unit.
+/// The unit of a LUN or task that has none.
 pub(super) const NO_UNIT: u32 = u32::MAX;
 
 /// One LUN of a session.
@@ -12,25 +12,25 @@ pub(super) const NO_UNIT: u32 = u32::MAX;
 pub(crate) struct LunState {
     /// Its number.
     pub(super) number: u16,
-    /// The same once the session is not shown it any more, as long as its unit is there.
+    /// The former number of a LUN that is no longer shown to the session, while its unit exists.
     pub(super) hidden: Option<u16>,
     /// The unit.
     pub(super) unit: u32,
     /// The nexus's state on it.
     pub(super) nexus: NexusUnit,
-    /// Losses of the store ([`store::lane::Lane::losses`]) that were reported to the nexus, or that were before it and before
-    /// all earlier sessions with its name.
+    /// Losses of the store ([`store::lane::Lane::losses`]) that were reported to the nexus, or that occurred
+    /// before it and all earlier sessions of its name.
     pub(super) losses: u64,
-    /// Those of them whose report is known to have been received: to a session with its name that comes back the others are
-    /// reported again.
+    /// Those of them whose report is known to have been received: the others are reported again to the next
+    /// session of its name.
     pub(super) received: u64,
-    /// How many commands had come to the connection when the report of `losses` was sent; `None`: it has not been.
+    /// How many commands had arrived on the connection when `losses` was reported; `None`: it was not.
     pub(super) reported_at: Option<u64>,
-    /// What waits for its limits, if it has any.
+    /// Commands that wait for its limits, if it has any.
     pub(super) line: Option<Box<Line>>,
 }
 
-/// The number of a LUN that the session is not shown any more: no other has it.
+/// The number of a LUN that is no longer shown to the session: no real LUN has it.
 pub(super) const NO_LUN: u16 = u16::MAX;
 
 /// Index of the LUN named by eight bytes (SAM-5 section 4.7: peripheral device and flat space addressing).
@@ -41,18 +41,18 @@ pub(super) fn find_lun(luns: &[LunState], lun: u64) -> Option<usize> {
 }
 
 impl LunState {
-    /// Its unit has gone.
+    /// Its unit has been released.
     pub(super) fn forget(&mut self) {
         (self.number, self.unit) = (NO_LUN, NO_UNIT);
     }
 
-    /// Whether commands that named this number may be under way on it.
+    /// Whether commands that named this number may be in progress on it.
     pub(super) fn is_or_was(&self, number: u16) -> bool {
         self.unit != NO_UNIT && (self.number == number || self.hidden == Some(number))
     }
 
-    /// What a flush answers after so many losses, when so many commands have come to the connection: whether some are new,
-    /// or were reported by a flush that has not been answered.
+    /// Whether a flush reports this many losses, given how many commands have arrived on the connection: it
+    /// does if some are new, or were reported by a flush whose answer may not have been received.
     pub(super) fn report(&mut self, losses: u64, commands: u64) -> bool {
         if self.losses == losses && (self.reported_at.is_some() || self.losses == self.received) {
             return false;
@@ -62,22 +62,23 @@ impl LunState {
         true
     }
 
-    /// The answer that reports so many losses is sent, when so many commands have come to the connection. More of them may
-    /// have been found since, which another answer reports.
+    /// The answer that reports this many losses is sent, after this many commands arrived on the connection.
+    /// Losses found since are reported by another answer.
     pub(super) fn has_reported(&mut self, losses: u64, commands: u64) {
         if losses == self.losses {
             self.reported_at = Some(commands);
         }
     }
 
-    /// What was reported last will not be sent: the next flush reports all that is not known to have been received.
+    /// The last report will not be sent: the next flush reports all losses that are not known to have been
+    /// received.
     pub(super) fn unreport(&mut self) {
         self.losses = self.received;
     }
 
-    /// The losses whose report is known to have been received when so many commands have come to the connection. A command
-    /// may have been sent before the report came, but no more of them than the window had room for: what came after these was
-    /// sent by who had seen the report, since answers arrive in order.
+    /// The losses whose report is known to have been received once this many commands have arrived on the
+    /// connection. Commands may have been sent before the report arrived, but no more than fit into the
+    /// window: whatever came after these was sent after the report was seen, since answers arrive in order.
     pub(super) fn received_by(&self, commands: u64) -> u64 {
         let is_received = self.reported_at.is_some_and(|at| commands > at + u64::from(QUEUE_DEPTH));
         if is_received { self.losses } else { self.received }

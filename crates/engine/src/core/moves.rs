@@ -7,28 +7,28 @@ use crate::slots::Key;
 use proto::services::{self, TaskId};
 use proto::time::Time;
 
-/// A session that is to move.
+/// A session that is being drained in order to move.
 struct Drain {
     /// Its connection.
     key: Key,
-    /// When it is served on here.
+    /// When the move is abandoned.
     until: Time,
     to: usize,
-    /// Endings that were held back, in order.
+    /// Responses that were held back, in order.
     endings: Vec<(TaskId, services::Ending)>,
 }
 
 /// What moves from this core to others.
 #[derive(Default)]
 pub(super) struct Moves {
-    /// The session that is to move.
+    /// The session that is being drained.
     drain: Option<Drain>,
     /// How busy the core is.
     meter: Meter,
 }
 
 impl Moves {
-    /// When a session that is drained is served on here.
+    /// When the move of a draining session is abandoned.
     pub(super) fn until(&self) -> Option<Time> {
         self.drain.as_ref().map(|drain| drain.until)
     }

@@ -7,12 +7,12 @@ use proto::services::TaskId;
 use proto::time::Time;
 use wire::Places;
 
-/// What an ended task has left with its transport.
+/// What the transport still uses of an ended task.
 #[derive(Debug)]
 pub(super) struct Quiescing {
     task: TaskId,
     unit: u32,
-    /// Where it used one of ours: the buffer, and what it had that for.
+    /// The buffer that it used, if it is one of ours, and what for.
     buffer: Option<(Places, Purpose)>,
     /// Since when.
     pub(super) since: Time,

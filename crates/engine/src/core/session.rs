@@ -1,4 +1,4 @@
-//! Sessions: what a login makes of a connection, and what happens to those that it replaces.
+//! Sessions: how a login turns a connection into one, and what happens to those that it replaces.
 
 use super::Core;
 use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase, REINSTATED};
@@ -31,7 +31,7 @@ pub(super) const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
 const CHANGED: &str = "who may log in was changed meanwhile";
 
 impl Connection {
-    /// LUNs that are not among these are no longer the session's. The units of those that were.
+    /// Hides LUNs that are not in this list from the session. Returns the units of those that it loses.
     fn hide(&mut self, luns: &[(u16, usize)], units: &[u32]) -> Vec<u32> {
         let is_shown = |lun: &LunState| {
             luns.iter().any(|(number, index)| (*number, units[*index]) == (lun.number, lun.unit))
@@ -44,7 +44,7 @@ impl Connection {
         .collect()
     }
 
-    /// Whether this portal is closed to it now.
+    /// Whether this portal no longer admits it.
     fn is_barred(&self, portal: &Portal) -> bool {
         let Transports { iscsi, iser, srp } = portal.transports;
         let is_offered = match (self.machine.is_srp(), self.machine.is_rdma()) {
@@ -55,7 +55,7 @@ impl Connection {
         !is_offered
     }
 
-    /// Whether what it came by is not served at this portal any more: RDMA devices, or TCP.
+    /// Whether the transport that it came over is no longer served at this portal: RDMA devices, or TCP.
     fn is_cut_off(&self, portal: &Portal) -> bool {
         portal.rdma == if self.machine.is_device() { ByDevice::No } else { ByDevice::Only }
     }
@@ -79,7 +79,8 @@ impl Connection {
         if !target.portals.contains(&portal) {
             return Some("its target is not reached through its portal any more");
         }
-        // Its I_T nexus is one with the port that this group made (RFC 7143 section 4.2.7.1); reservations know it by that.
+        // Its I_T nexus includes the target port of this group (RFC 7143 section 4.2.7.1), and reservations
+        // identify it by that.
         if listens.group != self.facts.group {
             return Some("its portal belongs to another group now");
         }
@@ -93,8 +94,8 @@ impl Connection {
         }
     }
 
-    /// Tasks name LUNs by their place, which is free again when its unit has gone; or for the same unit, when it was hidden and
-    /// none `is_used` any more, or only by commands that named this number.
+    /// Tasks name LUNs by index. An index is free again when its unit has been released; or for the same
+    /// unit, if it was hidden and is no longer used (`is_used`), or only by commands that named this number.
     fn add_lun(&mut self, lun: LunState, is_first: bool, is_used: impl Fn(usize) -> bool) {
         let is_hidden = |other: &LunState| other.number == NO_LUN && other.unit == lun.unit;
         let may_come_back = |(place, other): (usize, &LunState)| {
@@ -127,7 +128,8 @@ impl Connection {
 }
 
 impl<I: Io> Core<I> {
-    /// A session finished its login: it gets its LUNs, ends the session that it reinstates, and moves to its core.
+    /// A session has finished its login: it gets its LUNs, ends the session that it reinstates, and moves to
+    /// its core.
     pub(super) fn ready(&mut self, key: Key, session: Session) {
         let served = self.served.clone();
         let Some(conn) = self.connections.get_mut(key) else { return };
@@ -164,7 +166,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Enters a session among those of its target. It waits for those that it replaces.
+    /// Adds a session to those of its target. It waits for those that it replaces.
     fn enter(&mut self, key: Key, target: &Named, facts: &Facts, session: &Session, core: usize) {
         let shared = self.shared.clone();
         let (Some(name), Some(index)) = (session_name(facts), self.served.target(target.number)) else {
@@ -179,7 +181,7 @@ impl<I: Io> Core<I> {
         };
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Way::Portal { from, .. } = facts.way {
-            // From now on it counts among the sessions of its target.
+            // From now on it counts as one of its target's sessions.
             shared.logins.ends(serial, from.ip());
         }
         conn.nexus = NexusId(entered.nexus);
@@ -201,8 +203,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Nothing of the sessions that this one replaces can write any more: its login is answered, and it is served
-    /// on this core. What happens to its units from the answer on is for it to know, wherever it is by then.
+    /// The sessions that this one replaces can no longer write: its login is answered, and it is served on
+    /// this core. It is notified of whatever happens to its units after the answer, wherever it is by then.
     fn admit(&mut self, key: Key, core: usize) {
         self.equip(key);
         self.answer_login(key, core);
@@ -213,7 +215,7 @@ impl<I: Io> Core<I> {
         self.set_phase(key, Phase::Leaving(core));
     }
 
-    /// A discovery session begins. Anybody may have one, so they are few and short.
+    /// A discovery session begins. They need no credentials, so they are few and short.
     fn discover(&mut self, key: Key, facts: &Facts, from: SocketAddr) {
         let evicted = self.shared.logins.discovers(facts.serial, from.ip());
         self.evict(evicted, None);
@@ -251,21 +253,21 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Refuses a login that was granted.
+    /// Refuses a login that had been granted.
     pub(super) fn refuse(&mut self, key: Key, why: Withdrawal, reason: &str) {
         self.down(Some(key), Down::Refuse(why));
         self.gone(key, reason);
     }
 
-    /// A connection begins to log in. Another makes room for it if there are too many.
+    /// A connection begins to log in. Another one makes room for it if there are too many.
     pub(super) fn arrives(&mut self, facts: &Facts, from: SocketAddr, has_socket: bool) {
         let seat = Seat { core: self.me, has_socket };
         let evicted = self.shared.logins.arrives(facts.serial, from.ip(), seat);
         self.evict(evicted, None);
     }
 
-    /// The session has ended but for its last PDU, for which others need not wait: it no longer counts among those of its
-    /// target, and another closing connection makes room for it if there are too many.
+    /// The session has ended except for its last PDU, which others need not wait for: it no longer counts as
+    /// one of its target's, and another closing connection makes room for it if there are too many.
     pub(super) fn parts(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let Way::Portal { from, .. } = conn.facts.way else { return };
@@ -274,7 +276,8 @@ impl<I: Io> Core<I> {
         self.evict(evicted, None);
     }
 
-    /// Ends a connection so that others may log in; or also that the new connection at a portal gets its descriptor.
+    /// Ends a connection so that others may log in; also so that the new connection at a portal gets its
+    /// descriptor.
     pub(super) fn evict(&mut self, evicted: Option<Evicted>, portal: Option<usize>) {
         if let Some(Evicted { core, serial }) = evicted {
             // Through the mailbox even to this core: the connection may be in it, on its way here.
@@ -282,8 +285,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Ends the connection with this serial number for others that log in, unless it has become a target's session that
-    /// has not ended.
+    /// Ends the connection with this serial number to make room for others, unless it has become a session of
+    /// a target and not ended.
     pub(super) fn make_room(&mut self, serial: u64, portal: Option<usize>) {
         let is_meant = |conn: &Connection| {
             let may_go = conn.facts.target.is_none() || matches!(conn.phase, Phase::Parting | Phase::Closing);
@@ -293,16 +296,18 @@ impl<I: Io> Core<I> {
         let is_session = self.connections.get(key).is_some_and(|conn| conn.facts.target.is_some());
         self.gone(key, if is_session { PARTED } else { MADE_ROOM });
         let Some(conn) = self.connections.get_mut(key) else { return };
-        // Others wait: not for a peer that leaves unread what it was sent.
+        // Others wait, but not for a peer that does not read what it was sent.
         conn.shut_down(&mut self.io);
-        // It may have been evicted twice: who asked first gets its descriptor, and the other asks again.
+        // It may have been evicted twice: the first requester gets its descriptor, and the other requests
+        // again.
         if conn.closing.makes_room_at.is_some() {
             return self.notify_room_made(portal);
         }
         conn.closing.makes_room_at = portal;
     }
 
-    /// Notes once that the initiator has begun its login: those that have not make room for others first.
+    /// Records once that the initiator has begun its login: connections that have not make room for others
+    /// first.
     #[inline(never)]
     pub(super) fn note_login(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
@@ -315,13 +320,13 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The core with the fewest connections among those of the portal, for a connection that counts here until its place
-    /// is decided.
+    /// The core with the fewest connections among those of the portal, for a connection that is counted here
+    /// until its core is decided.
     pub(super) fn place(&self, portal: usize) -> usize {
         self.least_loaded(portal, 1)
     }
 
-    /// The same for a connection that does not count yet.
+    /// The same for a connection that is not counted yet.
     pub(super) fn place_new(&self, portal: usize) -> usize {
         self.least_loaded(portal, 0)
     }
@@ -339,8 +344,8 @@ impl<I: Io> Core<I> {
             .unwrap_or(self.me)
     }
 
-    /// Gives the session the LUNs that it is shown by what is served now: before its login is answered, and again whenever
-    /// that changes.
+    /// Gives the session the LUNs that it is shown by the current snapshot: before its login is answered, and
+    /// whenever that changes.
     pub(super) fn equip(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let Some(session) = conn.facts.session.clone() else { return };
@@ -362,7 +367,7 @@ impl<I: Io> Core<I> {
         let lost: Vec<u32> = hidden.into_iter().filter(is_lost).collect();
         let transport_id: Arc<[u8]> = session.transport_id.as_slice().into();
         (conn.reach, conn.lun_list) = (Vec::with_capacity(luns.len()), Vec::with_capacity(luns.len()));
-        // Not one more: most sessions have one LUN.
+        // No spare capacity: most sessions have one LUN.
         conn.luns.reserve_exact(luns.len().saturating_sub(conn.luns.len()));
         let name = session_name(&conn.facts);
         let reported = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
@@ -378,14 +383,14 @@ impl<I: Io> Core<I> {
             }
             let mut nexus = NexusUnit::new(conn.nexus, transport_id.clone(), port, read_only);
             if is_first && conn.nexus.0 != conn.facts.serial {
-                // The nexus was there before this channel of it.
+                // The nexus existed before this channel of it.
                 nexus.attentions.clear();
             }
             // Most LUNs of a session are in the same targets, and share the list.
             let same = conn.luns.last().map(|last| &last.nexus.hidden_ports).filter(|ids| ***ids == *hidden);
             nexus.hidden_ports = same.cloned().unwrap_or_else(|| hidden.into());
             nexus.sync(&self.units[unit].view.policy);
-            // What it was owed by the unit under another number, or before that was hidden, it is owed now.
+            // Whatever the unit owed it under another number, or before it was hidden, it still owes.
             let earlier = conn.luns.iter().find(|lun| !is_first && lun.unit == unit);
             let earlier = earlier.map(|lun| (lun.losses, lun.received, lun.reported_at));
             let before = reported.iter().find(|(other, _)| *other == unit).map(|(_, losses)| *losses);
@@ -404,13 +409,13 @@ impl<I: Io> Core<I> {
             self.mark_dirty(key);
         }
         self.set_limits(key);
-        // Its reservations (SPC-2) and what it prevents hold for whoever sees the unit.
+        // Its reservations (SPC-2) and its prevention of medium removal affect everyone who sees the unit.
         for unit in lost {
             self.ask_home(unit, Waiter::Nobody, HomeRequest::NexusLost(nexus_id));
         }
     }
 
-    /// Gives the session its LUNs if those that it has are of something that was served before.
+    /// Updates the session's LUNs if they are from an older snapshot.
     pub(super) fn catch_up_with_served(&mut self, key: Key) {
         let Some(conn) = self.connections.get(key) else { return };
         let epoch = self.served.epoch;
@@ -419,7 +424,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// This answer notifies the initiator that its LUNs have changed: each I_T nexus is notified once (SPC-4
+    /// This answer informs the initiator that its LUNs have changed: each I_T nexus is notified once (SPC-4
     /// section 6.33).
     pub(super) fn luns_reported(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
@@ -434,8 +439,8 @@ impl<I: Io> Core<I> {
         match old {
             Some(key) => {
                 self.endings.reinstatements.push((serial, core, parked));
-                // SRP announces to an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of
-                // iSCSI just ends.
+                // SRP announces the end of a channel to its initiator (SRP r16a section 6.6); a reinstated
+                // session of iSCSI just ends.
                 let is_notified = |conn: &Connection| conn.machine.is_srp() && conn.phase != Phase::Parting;
                 match self.connections.get(key) {
                     Some(conn) if conn.phase == Phase::Parked => {
@@ -449,7 +454,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A connection that waited for sessions to end has ended itself.
+    /// A connection that waited for sessions to end has itself ended.
     pub(super) fn forsaken(&mut self, core: usize, parked: Key) {
         self.endings.reinstatements.retain(|(_, waits_on, waits)| (*waits_on, *waits) != (core, parked));
     }

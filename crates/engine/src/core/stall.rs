@@ -1,12 +1,13 @@
-//! Peers that stall. While the data of a command moves, others may wait for its buffer, and at its unit's gate for its end.
-//! So its initiator has a bounded time in all to send that data, or to take it: `stall_timeout`, and as long as what was
-//! really asked for or sent takes at [`NANOS_PER_BYTE`]. What the initiator merely announced gives it no time. The clock runs
-//! only while it is the initiator's turn.
+//! Peers that stall. While the data of a command moves, others may wait for its buffer, and at its unit's
+//! gate for its end. So its initiator has a limited time in total to send or receive that data:
+//! `stall_timeout`, plus the time that what was actually requested or sent takes at [`NANOS_PER_BYTE`]. What
+//! the initiator merely announces buys no time. The clock runs only while the target waits for the initiator.
 //!
-//! A command's data may have to wait for that of others on the connection, so its clock stands while the connection moves
-//! data at that rate, though not for longer than what was on its way when it began takes. A send may carry the data of many
-//! commands, and shows no progress before all of it has left: it has `stall_timeout` and as long as its bytes take, and while
-//! it is in flight a command has that much more.
+//! A command's data may have to wait for that of others on the connection, so its clock stops while the
+//! connection moves data at that rate, but for no longer than the data takes that was in transit when it
+//! began. A send may carry the data of many commands, and shows no progress before all of it has been sent:
+//! it has `stall_timeout` plus the time that its bytes take, and while it is in flight a command has that
+//! much more.
 
 mod watch;
 
@@ -16,28 +17,28 @@ use reactor::stream::InFlight;
 /// A megabyte a second.
 const NANOS_PER_BYTE: u64 = 1000;
 
-/// How much data of a connection's commands is on its way, and how fast it moves.
+/// How much data of a connection's commands is in transit, and how fast it moves.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// What is on its way.
+    /// What is in transit.
     moving_bytes: u64,
-    /// What has moved since the last look.
+    /// What has moved since the last measurement.
     moved_bytes: u64,
     /// When that was.
     measured_at: Option<Time>,
-    /// For how long what has moved lasts beyond the last look.
+    /// For how long after the last measurement what has moved counts as keeping pace.
     ahead_nanos: u64,
-    /// For how long in all it has kept up with the rate.
+    /// The total time for which it has kept pace with the rate.
     on_pace_nanos: u64,
 }
 
-/// Data of one command on its way.
+/// Data of one command in transit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Moving {
     bytes: u32,
-    /// Until when there is time, by a clock that stands while the connection keeps up with the rate.
+    /// The deadline by a clock that stops while the connection keeps pace with the rate.
     until: Time,
-    /// Until when there is time at most.
+    /// The deadline by the real clock.
     latest: Time,
 }
 
@@ -48,7 +49,7 @@ impl Moving {
 }
 
 impl Pace {
-    /// So many bytes are on their way from now on.
+    /// This many bytes begin to move.
     pub(super) fn begin(&mut self, now: Time, patience_nanos: u64, bytes: u32) -> Moving {
         let time = patience_nanos + u64::from(bytes) * NANOS_PER_BYTE;
         let until = Time(self.clock(now).0 + time);
@@ -57,7 +58,7 @@ impl Pace {
         Moving { bytes, until, latest }
     }
 
-    /// So many more leave with these, and have as long.
+    /// This many more are sent with these, and have as long.
     pub(super) fn join(&mut self, moving: &mut Moving, bytes: u32) {
         moving.bytes += bytes;
         self.moving_bytes += u64::from(bytes);
@@ -74,13 +75,14 @@ impl Pace {
         self.moving_bytes -= u64::from(moving.bytes);
     }
 
-    /// The patience that is left when this ends now.
+    /// The patience that is left if this ends now.
     fn left(&self, moving: Moving, now: Time) -> u64 {
         let by_clock = moving.until.0.saturating_sub(self.clock(now).0);
         by_clock.min(moving.latest.0.saturating_sub(now.0))
     }
 
-    /// Whether it had its time. How much of a send in flight the peer has taken is not known before all of it has left.
+    /// Whether its time is up. How much of a send in flight the peer has received is not known before all of
+    /// it has been sent.
     pub(super) fn is_late(&self, mut moving: Moving, send: Option<InFlight>, now: Time) -> bool {
         let unknown_nanos = send.map_or(0, |send| send.bytes * NANOS_PER_BYTE);
         moving.until.0 += unknown_nanos;
@@ -92,7 +94,7 @@ impl Pace {
         Time(now.0.saturating_sub(self.on_pace_nanos))
     }
 
-    /// Measures how much has moved. What is faster than the rate makes up for a pause of `stall_nanos` at most.
+    /// Measures how much has moved. Data faster than the rate makes up for a pause of `stall_nanos` at most.
     fn measure(&mut self, now: Time, stall_nanos: u64) {
         let moved = std::mem::take(&mut self.moved_bytes) * NANOS_PER_BYTE;
         let Some(then) = self.measured_at.replace(now) else { return };
@@ -103,7 +105,7 @@ impl Pace {
     }
 }
 
-/// Whether the peer takes too long to take what one send carries.
+/// Whether the peer takes too long to receive one send.
 fn is_send_late(send: InFlight, now: Time, stall_nanos: u64) -> bool {
     send.since.0 + stall_nanos + send.bytes * NANOS_PER_BYTE <= now.0
 }

@@ -1,16 +1,16 @@
-//! The end of a core, in two steps: it serves its homes until no core has a connection or task left, since others may need
-//! them and write to the stores; only then it flushes its stores.
+//! The stop of a core, in two steps: it serves its homes until no core has a connection or task left, since
+//! others may need them and write to the stores; only then does it flush its stores.
 
 mod steps;
 
 use proto::time::Time;
 
-/// How far a core is with its end.
+/// How far a core is with stopping.
 #[derive(Debug, Default)]
 pub(super) struct Stop {
-    /// It has begun: until then initiators may log out.
+    /// The stop has begun: initiators may log out until then.
     deadline: Option<Time>,
-    /// Cores that have nothing left to do before the stores are flushed.
+    /// How many cores have nothing left to do before the stores are flushed.
     drained: usize,
     /// This core is one of them.
     is_drained: bool,
@@ -27,7 +27,7 @@ impl Stop {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// Whether this core has said that nothing is left of it.
+    /// Whether this core has reported that it has nothing left.
     pub(super) fn is_drained(&self) -> bool {
         self.is_drained
     }

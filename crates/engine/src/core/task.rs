@@ -1,4 +1,4 @@
-//! Commands on this core: from `Up::Command` through the steps of their programs to their ending.
+//! Commands on this core: from `Up::Command` through the steps of their programs to their status.
 
 mod run;
 mod storage;
@@ -13,15 +13,16 @@ use scsi::nexus::Reach;
 use scsi::{Attribute, Ending, Exec, NexusUnit};
 use wire::Places;
 
-/// One command in flight on this core: where it came from, its program and buffer, and what it holds or owes until it ends.
-/// Its fields belong to modules (admission, data-out, storage, functions) that each need the task as a whole, in its slot.
+/// One command in flight on this core: where it came from, its program and buffer, and what it holds or owes
+/// until it ends. Its fields belong to modules (admission, data-out, storage, functions) that each need the
+/// whole task, in its slot.
 #[derive(Debug)]
 pub(super) struct Task {
     /// The connection it came on.
     pub(super) origin: Key,
     /// The same, until nothing may be sent for it any more.
     pub(super) connection: Option<Key>,
-    /// The transport's name for it.
+    /// The transport's handle.
     pub(super) wire: TaskId,
     /// The unit it is for.
     pub(super) unit: u32,
@@ -35,9 +36,9 @@ pub(super) struct Task {
     pub(super) exec: Option<Exec>,
     /// Its buffer.
     pub(super) buffer: Places,
-    /// What it has that for.
+    /// What it uses the buffer for.
     pub(super) purpose: Purpose,
-    /// The buffer is where its data came to, and its transport's.
+    /// The buffer is where its data was received, and belongs to the transport.
     pub(super) borrowed: bool,
     /// What it waits for.
     pub(super) state: State,
@@ -45,28 +46,29 @@ pub(super) struct Task {
     flushes: Option<u32>,
     /// The unit whose losses it reports when it ends, and how many.
     reports: Option<(u32, u64)>,
-    /// When it came.
+    /// When it arrived.
     pub(super) begun: Time,
-    /// How much of the data-in has left.
+    /// How much of the data-in has been sent.
     pub(super) pushed_bytes: u64,
-    /// How much of the data-out has been asked for.
+    /// How much of the data-out has been requested.
     pub(super) asked_bytes: u32,
-    /// Not all has come that was asked for, for which there is time until then: the transport has the buffer.
+    /// Requested data that has not all arrived, with its deadline: the transport has the buffer.
     missing: Option<Moving>,
     /// What is left of the time that its initiator may take beyond [`super::stall`]'s rate.
     pub(super) patience_nanos: u64,
-    /// It counts in its unit's gate.
+    /// It is counted in its unit's gate.
     gated: bool,
-    /// Its right to change what it changes, if it is one of AoE's.
+    /// Its claim on the blocks that it changes, if it is a task of AoE.
     pub(super) claim: Option<Claim>,
     /// It was aborted, and lingers until its storage operation or its home has ended.
     pub(super) aborted: bool,
-    /// It may do nothing more to the medium: its target port group is not active any more.
+    /// It may do nothing more to the medium: its target port group is no longer active.
     deactivated: bool,
-    /// Its ending, until the home has ended what QERR ends with it; or, for the log, until its data has left.
+    /// Its response, until the home has ended what QERR ends with it; or, for the log, until its data has
+    /// been sent.
     held: Option<Box<Ending>>,
-    /// It outlives its command (SANITIZE, FORMAT UNIT, a copy with IMMED); the nexus state that it then works with is its
-    /// own.
+    /// It outlives its command (SANITIZE, FORMAT UNIT, a copy with IMMED), and then has its own copy of the
+    /// nexus state.
     detached: Option<Box<Detached>>,
 }
 
@@ -75,7 +77,7 @@ pub(super) struct Task {
 struct Detached {
     nexus: NexusUnit,
     reach: Vec<(u32, Reach)>,
-    /// A home has begun what it asked for.
+    /// A home has begun its request.
     is_begun: bool,
     /// Losses of its unit's store when it was detached.
     losses: u64,
@@ -88,7 +90,7 @@ pub(super) enum State {
     InLine,
     /// Its unit's gate.
     Waiting,
-    /// Others that change the same blocks.
+    /// Other tasks that change the same blocks.
     Overlapping,
     /// A buffer.
     Starved,
@@ -98,7 +100,7 @@ pub(super) enum State {
     Fetching {
         /// Data-out offset at the start of the buffer.
         at: u32,
-        /// Data-out offset behind the last byte that is wanted.
+        /// Data-out offset after the last byte that is wanted.
         upto: u32,
     },
     /// A storage operation.
@@ -109,14 +111,14 @@ pub(super) enum State {
         len: u32,
         /// Offset in the data-in.
         at: u32,
-        /// The ending behind it.
+        /// The status that follows it.
         end: Option<Ending>,
     },
-    /// Data on its way to the initiator; `last`: the ending goes with it.
+    /// Data on its way to the initiator; `last`: the status goes with it.
     Pushing {
         /// Nothing follows.
         last: bool,
-        /// How much, and until when there is time for that.
+        /// How much, and its deadline.
         moving: Moving,
     },
     /// The unit's home.
@@ -156,52 +158,52 @@ impl Task {
         }
     }
 
-    /// Whether a storage operation of it must come back before this core may end. What nothing can abort (SANITIZE,
-    /// FORMAT UNIT) is cut off by the end of the daemon, as by a loss of power.
+    /// Whether a storage operation of it must return before this core may end. What cannot be aborted
+    /// (SANITIZE, FORMAT UNIT) is cut off when the daemon stops, as by a loss of power.
     pub(super) fn holds_up_the_end(&self) -> bool {
         self.detached.is_none() && matches!(self.state, State::Storing | State::Reading { .. })
     }
 
-    /// Whether it was let on to its unit.
+    /// Whether it was admitted to its unit.
     pub(super) fn has_begun(&self) -> bool {
         !matches!(self.state, State::InLine | State::Waiting)
     }
 
-    /// Whether it was aborted, but its storage operation has not come back: it may still touch the medium.
+    /// Whether it was aborted, but its storage operation has not returned: it may still touch the medium.
     pub(super) fn may_still_write(&self) -> bool {
         self.aborted && matches!(self.state, State::Storing | State::Reading { .. })
     }
 
-    /// It may do nothing more to the medium, unless nothing can end it, or it has yet to be admitted. Whether it still does, by a
-    /// storage operation that has not come back.
+    /// It may do nothing more to the medium, unless nothing can stop it, or it has yet to be admitted.
+    /// Returns whether it still may, by a storage operation that has not returned.
     pub(super) fn deactivate(&mut self) -> bool {
         self.deactivated = self.exec.is_some() && !self.is_unstoppable();
         self.deactivated && matches!(self.state, State::Storing | State::Reading { .. })
     }
 
-    /// Whether it works on this unit: it is for it, or copies from or to it.
+    /// Whether it accesses this unit: it is addressed to it, or copies from or to it.
     pub(super) fn touches(&self, unit: u32) -> bool {
         self.unit == unit || self.exec.as_ref().is_some_and(|exec| exec.touches(unit))
     }
 
-    /// The units that it works on.
+    /// The units that it accesses.
     pub(super) fn units(&self) -> impl Iterator<Item = u32> {
         std::iter::once(self.unit).chain(self.exec.iter().flat_map(Exec::copied_units))
     }
 
-    /// If it has outlived its command, it reaches these units from now on.
+    /// If it has outlived its command, sets how it reaches these units from now on.
     pub(super) fn reach_as(&mut self, reach: &[(u32, Reach)]) {
         if let Some(detached) = self.detached.as_mut().filter(|detached| detached.reach != reach) {
             detached.reach = reach.to_vec();
         }
     }
 
-    /// Whether it may change the medium of a unit that is one of these.
+    /// Whether it may change the medium of one of these units.
     pub(super) fn writes(&self, is_one: &dyn Fn(u32) -> bool) -> bool {
         self.exec.as_ref().is_some_and(|exec| exec.writes(self.unit, is_one))
     }
 
-    /// Whether it may change that, or what others see of the unit.
+    /// Whether it may change the medium, or the state that others see, of one of these units.
     pub(super) fn changes(&self, is_one: &dyn Fn(u32) -> bool) -> bool {
         self.exec.as_ref().is_some_and(|exec| exec.changes(self.unit, is_one))
     }
@@ -222,7 +224,7 @@ impl Task {
         self.detached.as_ref().filter(|_| self.is_unstoppable()).map(|detached| detached.losses)
     }
 
-    /// Its data that is on its way, in either direction.
+    /// Its data in transit, in either direction.
     pub(super) fn moving(&self) -> Option<Moving> {
         match self.state {
             State::Pushing { moving, .. } => Some(moving),
@@ -239,17 +241,18 @@ impl Task {
         }
     }
 
-    /// Whether data of it is on its way from the initiator.
+    /// Whether data of it is in transit from the initiator.
     pub(super) fn awaits_data(&self) -> bool {
         self.missing.is_some()
     }
 
-    /// Whether data of it is on its way, in either direction.
+    /// Whether data of it is in transit, in either direction.
     pub(super) fn is_transferring(&self) -> bool {
         self.moving().is_some()
     }
 
-    /// Whether its session cannot move to another core: it may take long, or what it does is not for this core to end.
+    /// Whether its session cannot move to another core: it may take long, or this core cannot end what it
+    /// does.
     pub(super) fn blocks_move(&self) -> bool {
         self.aborted
             || self.detached.is_some()

@@ -1,5 +1,5 @@
-//! What the log says of single commands and task management when it is asked to: at debug what ends with CHECK CONDITION and
-//! what is rare, at trace every command. While nobody asks, each costs one check of the level.
+//! The log of single commands and task management: at debug what ends with CHECK CONDITION and what is rare,
+//! at trace every command. While these levels are off, each costs one check of the level.
 
 use super::Core;
 use super::stall::Moving;
@@ -13,14 +13,14 @@ use tracing::Level;
 use wire::Sense;
 
 impl<I: Io> Core<I> {
-    /// A command has come.
+    /// A command has arrived.
     pub(super) fn trace_command(&self, connection: Key, command: &Command) {
         if tracing::enabled!(Level::TRACE) {
             self.log_command(connection, command);
         }
     }
 
-    /// A command ends that needed no task.
+    /// A command that needed no task ends.
     pub(super) fn trace_end(&self, connection: Key, command: &Command, ending: &Ending) {
         if tracing::enabled!(Level::DEBUG) {
             self.log_end(connection, command, ending);
@@ -39,21 +39,21 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The data of a READ that needed no task has left.
+    /// The data of a READ that needed no task has been sent.
     pub(super) fn trace_immediate_read_end(&self, connection: Key, task: TaskId, moving: Moving) {
         if tracing::enabled!(Level::TRACE) {
             self.log_status(connection, task, &Ending { read_bytes: moving.bytes().into(), ..Ending::GOOD });
         }
     }
 
-    /// A transport ends a task for what its initiator did wrong.
+    /// A transport ends a task because of its initiator's error.
     pub(super) fn trace_fetch_failed(&self, key: Key, sense: &Sense) {
         if is_traced() {
             self.trace_task_end(key, &by_transport(sense));
         }
     }
 
-    /// A transport ends a command that it does not hand up.
+    /// A transport ends a command that it does not pass up.
     pub(super) fn trace_terminated(&self, connection: Key, command: &Command, how: &Termination) {
         let ending = match how {
             Termination::Sense(sense) => by_transport(sense),
@@ -71,7 +71,7 @@ impl<I: Io> Core<I> {
         tracing::trace!(session, initiator, task = %named(task), ?how, "command aborted");
     }
 
-    /// A task management request has come.
+    /// A task management request has arrived.
     pub(super) fn trace_function(&self, connection: Key, lun: u64, function: Function) {
         if tracing::enabled!(Level::DEBUG) {
             let (session, initiator) = self.session_of(Some(connection));
@@ -125,7 +125,7 @@ impl<I: Io> Core<I> {
     }
 }
 
-/// Whether an ending is to be kept for the log until it is due there.
+/// Whether a status has to be kept until it is logged.
 pub(super) fn is_traced() -> bool {
     tracing::enabled!(Level::DEBUG)
 }
@@ -135,7 +135,7 @@ fn by_transport(sense: &Sense) -> Ending {
     Ending { sense: Some(*sense), ..Ending::of(Status::CheckCondition) }
 }
 
-/// The end of what continues behind a command that was answered when it began (IMMED): nobody gets this status.
+/// The end of a command that was answered when it began (IMMED): this status is sent to nobody.
 #[cold]
 fn log_background_end(command: &Command, ending: &Ending) {
     let Ending { status, sense, .. } = ending;
@@ -146,7 +146,7 @@ fn log_background_end(command: &Command, ending: &Ending) {
     );
 }
 
-/// The transport's name for a task, the same where it comes and where it ends.
+/// The transport's handle of a task, the same where it arrives and where it ends.
 fn named(task: TaskId) -> String {
     format!("{}.{}", task.slot, task.generation)
 }
@@ -171,7 +171,7 @@ fn task_of(function: Function) -> Option<TaskId> {
     }
 }
 
-/// Names of SAM-5 section 7.
+/// Names from SAM-5 section 7.
 fn name(function: Function) -> &'static str {
     match function {
         Function::AbortTask(_) => "ABORT TASK",

@@ -26,13 +26,15 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A send has ended. Whether the connection rests then: there is nothing to feed, and nothing to flush.
+    /// A send has ended. Returns whether the connection is at rest then: there is nothing to feed, and
+    /// nothing to flush.
     pub(super) fn sent(&mut self, key: Key, result: Result<u32, Errno>) -> bool {
         let (mut rests, mut left, is_sent) = (false, None, result.is_ok());
         if let Some(conn) = self.connections.get_mut(key) {
             if let Some(stream) = &mut conn.stream {
                 conn.machine.sent(stream, &mut self.io, result, &mut self.agenda.pushed);
-                // What was lent to answers leaves with one batch. After a send that failed the session ends.
+                // What answers have borrowed is sent in one batch. After a send that failed, the session
+                // ends.
                 let reads =
                     if is_sent && stream.has_sent() { conn.answers.leave(&mut conn.pace) } else { None };
                 left = reads.map(|reads| (reads, conn.answers.have_left()));
@@ -40,7 +42,7 @@ impl<I: Io> Core<I> {
                     count_answers(&conn.facts.counters, reads, self.io.now());
                 }
             }
-            // Most sends end while the next command is waited for.
+            // Most sends end while waiting for the next command.
             rests = conn.is_at_rest();
             if !rests {
                 conn.mark_dirty(key, &mut self.agenda);
@@ -62,7 +64,7 @@ impl<I: Io> Core<I> {
         rests
     }
 
-    /// The data that a task pushed has left.
+    /// The data that a task pushed has been sent.
     fn has_pushed(&mut self, key: Key, wire: TaskId) {
         match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
             Some(Occupant::Task(task)) => self.pushed(task),
@@ -93,7 +95,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// It stays listed as one to serve until its machine has nothing more, so what happens to it meanwhile is handled at once.
+    /// It stays listed until its machine has nothing more, so whatever happens to it meanwhile is handled at
+    /// once.
     fn serve(&mut self, key: Key) {
         loop {
             let Some(conn) = self.connections.get_mut(key) else { return };
@@ -129,7 +132,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The machine is given nothing for now.
+    /// The machine gets no input for now.
     #[inline(never)]
     fn pause(&mut self, key: Key) {
         if let Some(conn) = self.connections.get_mut(key) {
@@ -141,8 +144,8 @@ impl<I: Io> Core<I> {
         self.poll_machine(key);
     }
 
-    /// The protocol of the connection is known. A connection over RDMA stays on the core where it begins: it is placed
-    /// now, all others when they are logged in.
+    /// The protocol of the connection is known. A connection over RDMA stays on the core where it begins, so
+    /// it is placed now; all others are placed when they have logged in.
     #[inline(never)]
     fn open(&mut self, key: Key, spoken: Spoken) {
         let Some(conn) = self.connections.get_mut(key) else { return };
@@ -216,7 +219,8 @@ impl<I: Io> Core<I> {
             }
         }
         self.agenda.to_flush.clear();
-        // A connection with more to do than its share of one turn continues in the next, without any event to come.
+        // A connection with more to do than its share of one turn continues in the next, without a further
+        // event.
         for index in 0..self.agenda.to_serve.len() {
             let key = self.agenda.to_serve[index];
             if let Some(conn) = self.connections.get_mut(key)
@@ -248,7 +252,7 @@ impl<I: Io> Core<I> {
         self.finish_flush(key, event, waits_for_room);
     }
 
-    /// The connection was flushed, and there is more to do than to wait for what comes.
+    /// The connection was flushed, and there is more to do than wait for input.
     #[inline(never)]
     fn finish_flush(&mut self, key: Key, event: Option<Up>, waits_for_room: bool) {
         let Some(conn) = self.connections.get_mut(key) else { return };

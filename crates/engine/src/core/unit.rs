@@ -1,4 +1,4 @@
-//! What a core knows of logical units. All cores know the same units by the same numbers.
+//! What a core knows of logical units. All cores use the same numbers for them.
 
 use super::buffer::Held;
 use super::gate::Gate;
@@ -18,50 +18,50 @@ use std::sync::{Arc, mpsc};
 use store::lane::{Lane, OpId, Outcome};
 use wire::Sense;
 
-/// One unit on this core: all that the core keeps of it.
-/// Its fields come and go together: a unit is added, replaced and removed as one value.
+/// One unit on this core, with all that the core keeps of it. A unit is added, replaced and removed as one
+/// value.
 pub(super) struct Unit<I: Io> {
-    /// What all cores know it by.
+    /// The number that all cores know it by.
     number: u32,
     /// The LUN's name in the configuration, for the log.
     pub(super) name: String,
-    /// Its store can lose what it acknowledged.
+    /// Its store can lose acknowledged data.
     pub(super) can_lose: bool,
-    /// Its store's cache outlives the process, and that it lost something is to be kept, which it is not yet.
+    /// Its store's cache outlives the process, and a loss has to be recorded, which it has not been yet.
     pub(super) keeps_losses: bool,
-    /// What its commands look at.
+    /// What its commands access.
     pub(super) view: View,
     /// The way into its store.
     pub(super) lane: Box<dyn Lane<I>>,
-    /// What keeps ordered tasks apart from all others.
+    /// Orders its tasks.
     pub(super) gate: Gate,
-    /// The core of its home.
+    /// The core where its home is.
     pub(super) home_core: usize,
     /// Its home, if that is here.
     pub(super) home: Option<HomeUnit>,
-    /// What this core applied last.
+    /// The publication that this core applied last.
     pub(super) published: Option<Arc<Publish>>,
-    /// What its tasks hold of the core's buffers.
+    /// The core's buffers that its tasks hold.
     pub(super) held: Held,
-    /// What AoE changes of it, if it exports it.
+    /// The blocks that AoE is changing, if it is exported over AoE.
     pub(super) ledger: Option<Arc<Ledger>>,
-    /// Connections that may send on what a READ that was aborted was lent of the store's memory, each until so many of its
-    /// batches have left.
+    /// Connections that may still be sending data that an aborted READ borrowed from the store, each until
+    /// this many of its batches have been sent.
     pub(super) unsent: Vec<(Key, u64)>,
-    /// Commands that ended here with an error, since that was last reported, and what the last one got.
+    /// Commands that ended here with an error since the last report, and the sense data of the last one.
     pub(super) errors: Option<(u64, Sense)>,
-    /// What its commands on this core did.
+    /// Counters of its commands on this core.
     pub(super) counters: Arc<Counters>,
-    /// What anybody may read of it.
+    /// Its counters that any thread may read.
     pub(super) meter: Arc<UnitMeter>,
-    /// Nobody is shown it any more.
+    /// It is no longer shown.
     pub(super) leaving: Option<Leaving>,
-    /// The way to its thread, if gateways share it.
+    /// The channel to its thread, if gateways share it.
     pub(super) gateway: Option<mpsc::Sender<GatewayEvent>>,
 }
 
 impl<I: Io> Unit<I> {
-    /// A unit as it begins on this core.
+    /// A unit as it is added to this core.
     pub(super) fn new(unit: NewUnit<I>, me: usize) -> Unit<I> {
         let NewUnit { name, can_lose, view, store, home_core, home, ledger, meter, gateway } = unit;
         let number = view.unit.index;
@@ -87,31 +87,32 @@ impl<I: Io> Unit<I> {
         }
     }
 
-    /// What all cores know it by.
+    /// The number that all cores know it by.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
 
-    /// That of its changes; only units that AoE exports have sessions there.
+    /// The ledger of its changes; AoE has sessions only with units that have one.
     pub(super) fn ledger(&self) -> &Ledger {
         self.ledger.as_ref().expect("only exported units have sessions")
     }
 }
 
 impl<I: Io> Unit<I> {
-    /// Whether its store can be flushed: it has not failed, and no other gateway has it by now, for which it was flushed.
+    /// Whether its store can be flushed: it has not failed, and has not passed to another gateway, before
+    /// which it was flushed.
     pub(super) fn takes_flush(&self) -> bool {
         let policy = &self.view.policy;
         policy.failed.is_none() && !policy.groups.are_standby()
     }
 
-    /// Reports those operations that are final flushes; returns how many there were.
+    /// Reports those of the operations that are final flushes; returns how many there were.
     pub(super) fn report_flushes(&self, done: &mut Vec<(OpId, Outcome)>, has_flushed: &mut bool) -> usize {
         let flushes = done.drain(..).filter(|(id, _)| *id == kind::FINAL_FLUSH);
         flushes.map(|(_, outcome)| *has_flushed &= self.report_flush(outcome)).count()
     }
 
-    /// Whether its store was flushed at the end; why not is logged.
+    /// Whether its store was flushed at the end; failures are logged.
     pub(super) fn report_flush(&self, outcome: Outcome) -> bool {
         if let Err(error) = outcome {
             tracing::error!(lun = %self.name, %error, "the store could not be flushed at the end");
@@ -125,16 +126,16 @@ pub(super) struct Units<I: Io> {
     slots: Vec<Option<Unit<I>>>,
     /// Those whose lanes are to be flushed at the end of the turn.
     pub(super) used: Vec<u32>,
-    /// Those that leave.
+    /// Those that are being removed.
     pub(super) leaving: Vec<u32>,
-    /// What was published, and tasks keep from having been applied.
+    /// Publications that tasks keep from being complete here.
     pub(super) publications: Vec<Publication>,
-    /// What tasks of LUNs that do not exist hold of the core's buffers.
+    /// The core's buffers that tasks of nonexistent LUNs hold.
     nowhere: Held,
 }
 
 impl<I: Io> Units<I> {
-    /// These, each with the number that it says.
+    /// These units, each in the slot of its number.
     pub(super) fn new(units: Vec<Unit<I>>) -> Units<I> {
         let used = Vec::with_capacity(units.len());
         let mut all = Units {
@@ -163,7 +164,7 @@ impl<I: Io> Units<I> {
         self.slots.get_mut(slot(number))?.take_if(|unit| unit.number == number)
     }
 
-    /// The unit, if it is still there.
+    /// The unit, if it still exists.
     #[inline]
     pub(super) fn get(&self, number: u32) -> Option<&Unit<I>> {
         self.slots.get(slot(number))?.as_ref().filter(|unit| unit.number == number)
@@ -179,7 +180,7 @@ impl<I: Io> Units<I> {
         self.get_mut(number)?.home.as_mut()
     }
 
-    /// What a unit's tasks hold of the core's buffers; or those of LUNs that do not exist.
+    /// The core's buffers that a unit's tasks hold, or those of nonexistent LUNs.
     pub(super) fn held_mut(&mut self, number: u32) -> &mut Held {
         match self.slots.get_mut(slot(number)) {
             Some(Some(unit)) if unit.number == number => &mut unit.held,
@@ -187,7 +188,7 @@ impl<I: Io> Units<I> {
         }
     }
 
-    /// The way into a unit's store, which is then flushed at the end of the turn.
+    /// A unit's lane, which is then flushed at the end of the turn.
     pub(super) fn lane(&mut self, number: u32) -> &mut dyn Lane<I> {
         if !self.used.contains(&number) {
             self.used.push(number);
@@ -195,7 +196,7 @@ impl<I: Io> Units<I> {
         &mut *self[number].lane
     }
 
-    /// How many slots there are, for whoever goes through them while units come and go.
+    /// How many slots there are, for iterating while units are added and removed.
     pub(super) fn slots(&self) -> usize {
         self.slots.len()
     }
@@ -213,7 +214,7 @@ impl<I: Io> Units<I> {
     }
 }
 
-/// Of a unit that is there for certain: a task of it is.
+/// For a unit that certainly exists, since a task of it does.
 impl<I: Io> Index<u32> for Units<I> {
     type Output = Unit<I>;
 

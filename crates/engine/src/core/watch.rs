@@ -1,5 +1,5 @@
-//! Which connections a tick checks: those with something under way, and those whose deadline has passed. Ten thousand idle ones
-//! are not visited several times a second.
+//! Which connections a tick checks: those with something under way, and those whose deadline has passed. Ten
+//! thousand idle ones are not visited several times a second.
 
 use super::connection::Connection;
 use crate::slots::{Key, Slots};
@@ -12,13 +12,13 @@ use std::collections::BinaryHeap;
 pub(super) struct Watch {
     /// Those that have had a turn, until nothing of them is under way.
     busy: Vec<Key>,
-    /// When the deadlines of the others pass; since then these may have moved, but only to a later time.
+    /// When the deadlines of the others pass; these may have changed since, but only to a later time.
     timers: BinaryHeap<Reverse<(Time, Key)>>,
     /// Scratch list of those that a tick checks.
     keys: Vec<Key>,
 }
 
-/// Connections that memory is reserved for at the start.
+/// Connections that memory is reserved for at start.
 const AT_START: usize = 64;
 
 impl Watch {
@@ -27,7 +27,7 @@ impl Watch {
         Watch { busy: keys(), timers: BinaryHeap::with_capacity(AT_START), keys: keys() }
     }
 
-    /// A connection has a turn: what it waits for may be another thing afterwards.
+    /// A connection has a turn, after which it may wait for something else.
     pub(super) fn note(&mut self, key: Key, conn: &mut Connection) {
         if !std::mem::replace(&mut conn.watched.is_busy, true) {
             self.busy.push(key);
@@ -47,7 +47,7 @@ impl Watch {
         }
     }
 
-    /// Those that the tick at this time checks. The caller returns the list by [`Watch::restore`].
+    /// Those that the tick at this time checks. The caller hands the list back to [`Watch::restore`].
     pub(super) fn take_due(&mut self, now: Time, connections: &mut Slots<Connection>) -> Vec<Key> {
         let timers = &mut self.timers;
         self.busy.retain(|key| {

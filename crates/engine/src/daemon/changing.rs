@@ -23,7 +23,7 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 use store::lane::Store;
 
-/// How long a core may take to serve a new snapshot.
+/// How long a core may take to begin serving a new snapshot.
 const CORES_WITHIN: Duration = Duration::from_secs(5);
 
 /// What belongs to a new unit: its summary, the watch of its store, and the store.
@@ -34,13 +34,13 @@ struct Arrival {
 }
 
 impl Daemon {
-    /// How long changes wait: for a caller that wants them not to.
+    /// How long changes wait, for a caller that wants to shorten that.
     pub fn patience(&self) -> &Patience {
         &self.patience
     }
 
-    /// Whether something of a change that was made is still to be done, or units that have gone are to be released, after another
-    /// look.
+    /// Checks again whether anything of a completed change is outstanding, or removed units have yet to be
+    /// released.
     pub fn has_leaving(&mut self) -> bool {
         if self.changes.is_under_way() {
             self.changes.hasten();
@@ -49,13 +49,13 @@ impl Daemon {
         !self.leaving.is_empty() || self.changes.is_under_way()
     }
 
-    /// Ends what nobody waits for any more of units that have been released, and remembers what was lost.
+    /// Closes the stores of released units that nobody waits for, and records what was lost.
     pub(super) fn settle_leaving(&mut self) {
         for Released { unit, name, is_flushed } in self.changes.settle() {
             let released: Vec<Leaving> =
                 self.leaving.extract_if(.., |leaving| leaving.unit == unit).collect();
             if released.is_empty() {
-                // Whoever removed it has waited for this.
+                // The caller that removed it has waited for this.
                 continue;
             }
             tracing::info!(lun = %name, is_flushed, "what was begun on the removed LUN has ended, and its store is closed");
@@ -67,12 +67,13 @@ impl Daemon {
         }
     }
 
-    /// Makes one of the steps of [`config::diff`] from [`Daemon::config`] to another configuration, and returns when it is done or
-    /// has taken too long. The steps of [`config::diff`] to an earlier configuration roll back.
+    /// Takes one of the steps of [`config::diff`] from [`Daemon::config`] to another configuration, and
+    /// returns when it is complete or has taken too long. The steps of [`config::diff`] to an earlier
+    /// configuration roll back.
     ///
     /// # Errors
-    /// When it cannot be made, and nothing has changed; when not all that a LUN had acknowledged is durable; or when what it
-    /// removes has not ended.
+    /// When the step is impossible, and nothing has changed; when not all that a LUN had acknowledged is
+    /// durable; or when what it removes has not ended.
     pub fn take_step(&mut self, step: &StepOfChange, to: &Config, wants: Wants) -> Result<(), ChangeError> {
         self.has_leaving();
         let plan = self.changes.plan_step(step, to).map_err(ChangeError::Refused)?;
@@ -83,11 +84,12 @@ impl Daemon {
         self.change(plan, wants, |lun| opening::open_all(std::slice::from_mut(lun), &about).pop())
     }
 
-    /// Changes what is served, and returns when that is done: a LUN is removed once all commands that had begun have ended, and
-    /// its store is closed.
+    /// Changes what is served, and returns when that is complete: a LUN is removed once all commands that had
+    /// begun have ended, and its store is closed.
     ///
     /// # Errors
-    /// When it cannot be made, and nothing has changed; or when not all that a LUN had acknowledged is durable.
+    /// When the change is impossible, and nothing has changed; or when not all that a LUN had acknowledged is
+    /// durable.
     pub fn apply(&mut self, change: Change) -> Result<(), ChangeError> {
         let about = self.about.clone();
         self.apply_with(change, |lun| opening::open_all(std::slice::from_mut(lun), &about).pop())
@@ -155,7 +157,7 @@ impl Daemon {
         }
         self.addresses = served.doors.iter().map(|door| door.address).collect();
         self.srp_guid = served.config.srp_guid;
-        // As the configuration has them.
+        // In the order of the configuration.
         self.units.sort_by_key(|unit| served.find(&unit.name));
         changed.iter().for_each(|unit| self.refresh_summary(*unit));
         let is_in_place = gone.is_none_or(|(unit, serial)| self.unit_removed(unit, serial));
@@ -166,10 +168,10 @@ impl Daemon {
         }
     }
 
-    /// Has this gateway become the active one for a LUN that gateways share; blocks until it is.
+    /// Makes this gateway the active one for a LUN that gateways share; blocks until it is.
     ///
     /// # Errors
-    /// Why it is not.
+    /// Why it did not become active.
     pub fn activate(&self, lun: &str) -> Result<(), String> {
         let served = self.changes.served();
         match served.find(lun) {
@@ -208,7 +210,8 @@ impl Daemon {
         Ok(Some(Arrival { summary: summary(lun, &opened), watch, store: (number, weak(&opened)) }))
     }
 
-    /// A unit was reconfigured: updates its summary, and watches the space that its store takes, if that is known now.
+    /// A unit was reconfigured: updates its summary, and watches the space that its store takes if `warn_at`
+    /// is known now.
     fn refresh_summary(&mut self, number: u32) {
         let served = self.changes.served();
         let Some(index) = served.units.iter().position(|unit| *unit == number) else { return };
@@ -229,8 +232,8 @@ impl Daemon {
         }
     }
 
-    /// Waits until the change is done, but no longer than `patience`. Returns whether removed stores were flushed, and what has
-    /// not ended.
+    /// Waits until the change is complete, but no longer than `patience`. Returns whether removed stores were
+    /// flushed, and what has not ended.
     fn finish(&mut self) -> (bool, Option<String>) {
         let until = self.patience.begin();
         loop {
@@ -253,8 +256,8 @@ impl Daemon {
         (is_flushed, Some(what))
     }
 
-    /// No longer waits for what hangs. Returns whether stores that were removed meanwhile were flushed; `None`: a core does not
-    /// serve the new snapshot.
+    /// Stops waiting for what hangs. Returns whether stores that were removed meanwhile were flushed; `None`:
+    /// a core does not serve the new snapshot.
     fn skip_hanging(&mut self) -> Option<bool> {
         let until = Instant::now() + CORES_WITHIN;
         loop {
@@ -267,7 +270,8 @@ impl Daemon {
         }
     }
 
-    /// A unit was removed: its store is closed, or will be. Returns whether it is where its path leads, as far as is known.
+    /// A unit was removed: its store is closed, or will be. Returns whether it still is where its path leads,
+    /// as far as is known.
     fn unit_removed(&mut self, unit: u32, serial: String) -> bool {
         let watch = self.watches.iter().position(|(other, _)| *other == unit);
         let watch = watch.map(|index| self.watches.swap_remove(index).1);
@@ -279,7 +283,7 @@ impl Daemon {
         self.released(vec![leaving])
     }
 
-    /// These stores are not used any more. Returns whether they are where their paths lead, as far as is known.
+    /// These stores are no longer used. Returns whether they are where their paths lead, as far as is known.
     fn released(&self, units: Vec<Leaving>) -> bool {
         units.iter().for_each(|unit| self.about.closed(&unit.serial));
         prober::end(units.into_iter().filter_map(|unit| unit.watch).collect())
@@ -297,7 +301,7 @@ impl Daemon {
         Ok(Some(door))
     }
 
-    /// The watch of a file that is to be resized, and its new size.
+    /// The watch of a file that is to grow, and its new size.
     fn grows(&self, unit: u32, lun: &Lun) -> Option<(usize, u64)> {
         let StoreSpec::File { size: Some(size), .. } = lun.store else { return None };
         let before = self.changes.served().find(&lun.name)?;
@@ -307,7 +311,7 @@ impl Daemon {
     }
 }
 
-/// Whether what was written to a removed store is where it will be looked for.
+/// Checks that what was written to a removed store is where it will be looked for.
 fn check_saved(is_flushed: bool, is_in_place: bool) -> Result<(), NotSaved> {
     match (is_flushed, is_in_place) {
         (false, _) => Err(NotSaved::NotFlushed),

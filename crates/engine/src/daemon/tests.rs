@@ -1,4 +1,4 @@
-//! What a core asks of the kernel to serve commands that arrive together, noted at its [`Io`].
+//! What a core requests of the kernel to serve commands that arrive together, recorded at its [`Io`].
 
 mod turns;
 
@@ -24,7 +24,7 @@ const BLOCK: u32 = 512;
 const HEADER_BYTES: u32 = 48;
 const UNIT_BYTES: u64 = 1 << 20;
 
-/// What was asked of the kernel, and when something was received.
+/// What was requested of the kernel, and when something was received.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Note {
     Receive,
@@ -39,7 +39,7 @@ fn take(notes: &Notes) -> Vec<Note> {
     std::mem::take(&mut *notes.lock().expect("nobody panics with it"))
 }
 
-/// The kernel, and a note of what is asked of it with sockets.
+/// The kernel, with a record of the socket operations requested of it.
 struct Noting {
     kernel: Uring,
     receives: Vec<Tag>,
@@ -170,10 +170,10 @@ impl Io for Noting {
     }
 }
 
-/// What a test puts around a lane.
+/// How a test wraps a lane.
 type Wrap = Box<dyn Fn(Box<dyn Lane<Noting>>, Arc<AtomicUsize>) -> Box<dyn Lane<Noting>> + Send + Sync>;
 
-/// A unit in memory behind that.
+/// A unit in memory whose lanes are wrapped.
 struct Wrapped {
     ram: Arc<RamStore>,
     wrap: Arc<Wrap>,
@@ -215,7 +215,7 @@ impl Target {
         Target::with(1, UNIT_BYTES, Box::new(|lane, _| lane))
     }
 
-    /// With so many units of so many bytes; `wrap` is given their lanes, and the number of the core's turn.
+    /// With a number of units of a certain size; `wrap` gets their lanes, and the number of the core's turn.
     fn with(units: usize, unit_bytes: u64, wrap: Wrap) -> Target {
         let options = ServeOptions {
             listen: vec!["127.0.0.1:0".into()],
@@ -253,7 +253,7 @@ impl Target {
         Target { portal, name, stores, notes, mail, core: std::thread::spawn(run) }
     }
 
-    /// Where the medium's bytes lie.
+    /// Where the medium's bytes are.
     fn memory(&self, offset: u64, len: u32) -> Span {
         let mut lane: Box<dyn Lane<Noting>> = self.stores[0].clone().lane(Tag(0));
         lane.borrow(offset, len).expect("the store lends its memory")
@@ -265,7 +265,7 @@ impl Target {
     }
 }
 
-/// An initiator's session that gives commands all at once.
+/// An initiator's session that issues commands all at once.
 struct Peer {
     io: Noting,
     session: Session,
@@ -274,7 +274,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Logs in, and reads past the unit attentions of a new nexus.
+    /// Logs in, and consumes the unit attentions of a new nexus.
     fn login(target: &Target, options: &str) -> Peer {
         Peer::login_to(target, 0, options)
     }
@@ -317,7 +317,7 @@ impl Peer {
         }
     }
 
-    /// Runs these commands together; all must end well.
+    /// Runs these commands together; all must succeed.
     fn run(&mut self, requests: &[Request]) {
         self.submit(requests);
         self.finish(requests.len());
@@ -332,7 +332,7 @@ impl Peer {
         self.session.flush(&mut self.io, &mut self.finished);
     }
 
-    /// Waits for the end of so many commands.
+    /// Waits for this many commands to end.
     fn finish(&mut self, commands: usize) {
         while self.finished.len() < commands {
             self.turn();
@@ -342,7 +342,7 @@ impl Peer {
         }
     }
 
-    /// So many READs of so many blocks each, one after the other on the medium; what they read.
+    /// This many READs of this many blocks each, one after another on the medium; returns what they read.
     fn read(&mut self, commands: u32, blocks: u32) -> Vec<u8> {
         let places: Vec<Places> =
             (0..commands).map(|_| self.io.arena().take(blocks * BLOCK).expect("a buffer")).collect();
@@ -358,7 +358,7 @@ impl Peer {
         bytes
     }
 
-    /// One WRITE from the first block on.
+    /// One WRITE, from the first block on.
     fn write(&mut self, bytes: &[u8]) {
         let place = self.io.arena().take(bytes.len() as u32).expect("a buffer");
         let span = place.iter().next().expect("one span");
@@ -429,7 +429,7 @@ fn a_read_of_memory_is_sent_from_where_it_lies() {
         "a header, and the medium's own memory"
     );
     assert_ne!(spans[0].buffer, lies_at.buffer);
-    // What is summed must be what is sent, also while another initiator writes there: a copy.
+    // What is summed must be what is sent, even while another initiator writes there: a copy.
     let spans = sent("?data_digest=crc32c");
     assert!(spans.iter().all(|span| span.buffer != lies_at.buffer), "{spans:?}");
     assert_eq!(len_of(&spans), HEADER_BYTES + BLOCKS * BLOCK + 4);

@@ -1,4 +1,5 @@
-//! What targets offer their sessions, so that a new snapshot leaves sessions alone that it does not concern.
+//! What targets offer their sessions, so that a new snapshot does not disturb sessions that it does not
+//! affect.
 
 use super::Served;
 use crate::limits::Limit;
@@ -7,25 +8,25 @@ use scsi::unit::Port;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What distinguishes a snapshot from the one before.
+/// The differences of a snapshot from the previous one.
 #[derive(Default)]
 pub(crate) struct Delta {
-    /// Targets, by number, whose sessions are offered the same as by the snapshot before.
+    /// Targets, by number, whose sessions are offered the same as in the previous snapshot.
     pub(crate) unchanged: BTreeSet<usize>,
     /// Targets that have or had sessions have changed.
     pub(crate) targets_changed: bool,
-    /// Interfaces of AoE have changed, or whom they serve.
+    /// Interfaces of AoE, or the initiators that they serve, have changed.
     pub(crate) interfaces_changed: bool,
-    /// Other units are reached by AoE, or by other addresses.
+    /// Other units are exported over AoE, or by other addresses.
     pub(crate) exports_changed: bool,
     /// Units whose LUN has become `read_only`.
     pub(crate) protected: BTreeSet<u32>,
-    /// Units whose limit has changed, or that have gone.
+    /// Units whose limit has changed, or that were removed.
     pub(crate) relimited: BTreeSet<u32>,
 }
 
 impl Delta {
-    /// Whether it may concern a session: what it is offered, or whether it may stay.
+    /// Whether it may affect what any session is offered, or whether it may stay.
     pub(crate) fn concerns_sessions(&self) -> bool {
         self.targets_changed || self.interfaces_changed || self.exports_changed
     }
@@ -44,7 +45,7 @@ struct Offer<'a> {
     ports: &'a [Port],
 }
 
-/// Whom a group matches, and what its members may do. Authentication matters only at a login.
+/// Which initiators a group matches, and what they may do. Authentication matters only at login.
 #[derive(PartialEq)]
 struct Who<'a> {
     name: &'a str,
@@ -57,7 +58,7 @@ struct Who<'a> {
 
 impl<'a> Who<'a> {
     fn of(group: &'a Group) -> Who<'a> {
-        // Their LUNs and limits are compared as what they are by now.
+        // LUNs and limits are compared in their resolved form.
         let Group { name, initiators, networks, deny, read_only, queue_depth, luns: _, chap: _, limits: _ } =
             group;
         let (deny, read_only, queue_depth) = (*deny, *read_only, *queue_depth);
@@ -65,11 +66,11 @@ impl<'a> Who<'a> {
     }
 }
 
-/// A limit, which is the same as long as it keeps its account.
+/// A limit, which is the same as long as its state is kept.
 type Limited = Option<*const Limit>;
 
 impl Served {
-    /// What distinguishes it from the snapshot before. This is found once, and not by each core.
+    /// The differences from the previous snapshot, computed once, not by each core.
     pub(super) fn since(&self, before: &Served) -> Delta {
         let same = self.same_since(before);
         let is_other = |served: &Served| served.targets.iter().any(|named| !same.contains(&named.number));
@@ -101,7 +102,7 @@ impl Served {
         &are(before, false) & &are(self, true)
     }
 
-    /// Targets, by number, whose sessions are offered the same as by that snapshot.
+    /// Targets, by number, whose sessions are offered the same as in that snapshot.
     fn same_since(&self, before: &Served) -> BTreeSet<usize> {
         let numbers = || self.targets.iter().map(|named| named.number);
         let is_same = |number: &usize| {
@@ -109,7 +110,7 @@ impl Served {
             indices.is_some_and(|(now, then)| self.offer(now) == before.offer(then))
         };
         let same: BTreeSet<usize> = numbers().filter(is_same).collect();
-        // Which other ports of its units a session may know of depends on what their targets have for it.
+        // Which other ports of its units a session may see depends on what their targets offer it.
         let stands_alone = |number: &usize| {
             let beside = self.beside(*number);
             beside == before.beside(*number) && beside.is_subset(&same)
@@ -141,7 +142,7 @@ impl Served {
         }
     }
 
-    /// Targets, by their numbers, that have units of this one.
+    /// Targets, by number, that share units with this one.
     fn beside(&self, number: usize) -> BTreeSet<usize> {
         let Some(index) = self.target(number) else { return BTreeSet::new() };
         let target = &self.config.targets[index];
@@ -202,7 +203,7 @@ chap = { user = 'a', secret = 'a secret of tests' }
         Door { number, address, handle: None, socket: None, by_device: None }
     }
 
-    /// What a change of the configuration changes.
+    /// The delta between two configurations.
     fn delta(from: &str, to: &str) -> Delta {
         assert!(BASE.contains(from), "{from}");
         let (base, to) = (config(BASE), config(&BASE.replacen(from, to, 1)));
@@ -219,12 +220,12 @@ chap = { user = 'a', secret = 'a secret of tests' }
         changes.served().since(&before)
     }
 
-    /// The targets whose sessions a change concerns.
+    /// The targets whose sessions a change affects.
     fn concerned(from: &str, to: &str) -> Vec<usize> {
         let delta = delta(from, to);
         let concerned: Vec<usize> =
             [X, Y, Z, W].into_iter().filter(|number| !delta.unchanged.contains(number)).collect();
-        // One that comes has no sessions yet, and is looked at.
+        // A new one has no sessions yet, and is checked.
         assert!(delta.targets_changed || concerned.is_empty(), "{to}");
         concerned
     }

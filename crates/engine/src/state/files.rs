@@ -1,10 +1,11 @@
-//! What the engine needs of the file system that its state directory is on, as a trait: the simulator's loses power.
+//! What the engine needs of the file system with its state directory, as a trait: in the simulator it loses
+//! power.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Files of a directory; as [`std::fs`] has them.
+/// Files of a directory, as in [`std::fs`].
 pub trait Files: Send {
     /// All bytes of a file.
     ///
@@ -12,13 +13,13 @@ pub trait Files: Send {
     /// Of [`fs::read`].
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// Makes a file, or empties it.
+    /// Creates a file, or truncates it.
     ///
     /// # Errors
     /// Of [`File::create`].
     fn create(&self, path: &Path) -> io::Result<Box<dyn Created>>;
 
-    /// Gives a file another name, in the place of whatever has it.
+    /// Renames a file, replacing whatever has that name.
     ///
     /// # Errors
     /// Of [`fs::rename`].
@@ -30,7 +31,7 @@ pub trait Files: Send {
     /// Of [`fs::remove_file`].
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes durable what a directory lists.
+    /// Makes a directory's entries durable.
     ///
     /// # Errors
     /// Of fsync(2).
@@ -39,14 +40,14 @@ pub trait Files: Send {
 
 /// A file that is being written.
 pub trait Created: Write {
-    /// Makes durable what it holds.
+    /// Makes its content durable.
     ///
     /// # Errors
     /// Of fsync(2).
     fn sync(&self) -> io::Result<()>;
 }
 
-/// Those of the system.
+/// The system's files.
 #[derive(Debug)]
 pub(crate) struct System;
 

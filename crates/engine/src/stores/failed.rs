@@ -5,7 +5,7 @@ use scsi::storage::StoreError;
 use store::lane::{Lane, Op, OpId, Outcome, Submitted};
 use wire::Span;
 
-/// Refuses every operation: the unit is there, but not ready.
+/// Refuses every operation: the unit exists, but is not ready.
 pub(super) struct FailedLane;
 
 impl<I: Io> Lane<I> for FailedLane {

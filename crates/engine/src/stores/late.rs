@@ -1,4 +1,4 @@
-//! A store that did not open at start: its units are not ready, and it is tried again until it opens.
+//! A store that did not open at start: its units are not ready, and it is retried until it opens.
 
 use super::failed::FailedLane;
 use reactor::io::{Completion, Io, Tag};
@@ -9,26 +9,26 @@ use store::OpenError;
 use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use wire::{Places, Span};
 
-/// Opens the store, of this size if it is another than before; blocks.
+/// Opens the store, with this size if that has changed; blocks.
 type Opener<I> = Box<dyn Fn(Option<u64>) -> Result<Arc<dyn Backend<I>>, OpenError> + Send + Sync>;
 
 /// A store that may open later.
 pub(super) struct LateStore<I: Io> {
     open: Opener<I>,
     opened: OnceLock<Arc<dyn Backend<I>>>,
-    /// The size that it is to have since the configuration was changed.
+    /// Its size, if the configuration was changed.
     size_bytes: Mutex<Option<u64>>,
     name: String,
 }
 
 impl<I: Io> LateStore<I> {
-    /// A store called `name` that did not open yet. Each [`Store::refresh`] tries again.
+    /// A store called `name` that has not opened yet. Each [`Store::refresh`] retries.
     pub(super) fn new(name: String, open: Opener<I>) -> Self {
         LateStore { open, opened: OnceLock::new(), size_bytes: Mutex::default(), name }
     }
 
-    /// Opens it as the configuration has it by now: its file may have the size already, or have yet to grow to it. Opening takes
-    /// its time, and the configuration may be changed meanwhile.
+    /// Opens it as configured now: its file may already have the size, or have yet to grow to it. Opening
+    /// takes time, during which the configuration may change.
     fn open(&self) -> Result<Traits, String> {
         let text = |error: OpenError| error.to_string();
         let mut wanted = *self.wanted();
@@ -103,7 +103,7 @@ impl<I: Io + 'static> Backend<I> for LateStore<I> {
     }
 }
 
-/// A core's way into the store, which it takes when there is one.
+/// A core's way into the store, which becomes usable when the store has opened.
 struct LateLane<I: Io> {
     store: Arc<LateStore<I>>,
     tags: Tag,

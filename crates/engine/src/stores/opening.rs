@@ -1,4 +1,4 @@
-//! Opening the stores of LUNs: all at once, so that one that takes its time holds up nothing else.
+//! Opening the stores of LUNs: all at once, so that a slow one delays no other.
 
 use super::late::LateStore;
 use super::saved_ports::SavedPorts;
@@ -22,19 +22,19 @@ use store::file::Asked;
 use store::lane::{Backend, Store};
 use store::{Claim, OpenError, nbd, rbd};
 
-/// How long the start waits for stores. What has not opened by then is waited for while others are served.
+/// How long startup waits for stores. The others are served while the rest are still opening.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The store of a LUN, for cores whose kernel is `I`.
 pub(crate) struct Opened<I: Io = Uring> {
     pub(crate) store: Arc<dyn Backend<I>>,
-    /// Why it did not open yet.
+    /// Why it has not opened yet.
     pub(crate) failed: Option<String>,
-    /// How often it lost what was not flushed.
+    /// How often it lost data that was not flushed.
     pub(crate) losses: Arc<AtomicU64>,
-    /// What it takes.
+    /// The space that it takes.
     pub(crate) space: Arc<Space>,
-    /// What joins it with its thread, if gateways share its unit.
+    /// What connects it with its thread, if gateways share its unit.
     pub(crate) seat: Option<Arc<Seat>>,
 }
 
@@ -46,28 +46,30 @@ impl<I: Io> Clone for Opened<I> {
     }
 }
 
-/// What stores want to know of the daemon.
+/// What stores need to know about the daemon.
 #[derive(Clone)]
 pub(crate) struct About {
     state_dir: Option<PathBuf>,
     cores: usize,
-    /// Serial numbers of remote units that this process has opened: nothing is under way there that an earlier one has sent.
+    /// Serial numbers of remote units that this process has opened: nothing sent by an earlier process is
+    /// under way there.
     opened: Arc<Mutex<BTreeSet<String>>>,
-    /// Files may have more than their size says.
+    /// Files may be larger than the configured size.
     takes_larger: bool,
-    /// Within which another gateway takes over, if there are any.
+    /// The time within which another gateway takes over, if there are any.
     takeover: Option<Duration>,
 }
 
 impl About {
-    /// A daemon of this configuration.
+    /// For a daemon of this configuration.
     pub(crate) fn of(config: &Config) -> About {
         let (state_dir, cores) = (config.state_dir.clone(), config.cores.len());
         let takeover = config.cluster.as_ref().map(|cluster| cluster.takeover);
         About { state_dir, cores, opened: Arc::default(), takes_larger: true, takeover }
     }
 
-    /// For a LUN that was not served before: what its size says is what somebody expects who has yet to see its file.
+    /// For a LUN that was not served before: nobody has seen its file yet, so its size has to be as
+    /// configured.
     pub(crate) fn of_new(&self) -> About {
         About { takes_larger: false, ..self.clone() }
     }
@@ -76,7 +78,8 @@ impl About {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store of a unit has closed: its next one takes over what was sent by its sessions, as that of the next process does.
+    /// The store of a unit has closed: its next one takes over what its sessions sent, as the next process
+    /// would.
     pub(crate) fn closed(&self, serial: &str) {
         self.opened().remove(serial);
     }
@@ -88,11 +91,11 @@ impl About {
 
 type Attempt = Result<Arc<dyn Backend<Uring>>, OpenError>;
 
-/// An attempt that continues, and what it made of the LUN.
+/// An attempt in progress, which yields the completed LUN.
 type Pending = mpsc::Receiver<(Lun, Attempt)>;
 
 /// Opens the stores of LUNs, and fills in what only the stores know. One that does not open takes down only
-/// its own LUNs, and is tried again.
+/// its own LUNs, and is retried.
 pub(crate) fn open_all(luns: &mut [Lun], about: &About) -> Vec<Opened> {
     let losses: Arc<[Arc<AtomicU64>]> = luns.iter().map(|_| Arc::default()).collect();
     let seats: Arc<[Option<Arc<Seat>>]> = luns.iter().map(Seat::of).collect();
@@ -109,8 +112,8 @@ pub(crate) fn open_all(luns: &mut [Lun], about: &About) -> Vec<Opened> {
     opened.collect()
 }
 
-/// Huge pages for disks in memory that leave it to us, if all disks in memory fit even when they are full: written here and
-/// there, one then takes up to 512 times what is written.
+/// Chooses huge pages for disks in memory that leave the choice to us, if all of them fit even when full:
+/// with huge pages, a disk written here and there takes up to 512 times what is written.
 fn choose_pages(luns: &mut [Lun], room: Option<Room>) {
     let mut disks: Vec<(u64, &mut HugePages)> = Vec::new();
     for lun in luns {
@@ -133,7 +136,7 @@ fn choose_pages(luns: &mut [Lun], room: Option<Room>) {
     }
 }
 
-/// One thread for each LUN, and those that are not waited for any longer.
+/// Opens each LUN on its own thread. Returns those that are no longer waited for.
 fn attempt_all(
     luns: &mut [Lun],
     patience: Duration,
@@ -188,7 +191,7 @@ fn opened(
             let (about, joined) = (about.clone(), seat.clone());
             let opener = move |size_bytes: Option<u64>| {
                 let first = pending.lock().unwrap_or_else(PoisonError::into_inner).take();
-                // Nothing was reported to initiators yet, but what AoE serves was decided.
+                // Nothing was reported to initiators yet, but AoE's part was already decided.
                 let is_fit = |found: &Lun| config.aoe.is_none() || found.block_bytes == config.block_bytes;
                 if let Some((found, attempt)) = first.and_then(|first| first.recv().ok())
                     && (attempt.is_err() || is_fit(&found))
@@ -213,8 +216,8 @@ fn opened(
     }
 }
 
-/// How large the file of a LUN is to be. It is larger than its size says when the daemon was killed between making it larger and
-/// writing that down: initiators may know, and rely on all of it.
+/// How large the file of a LUN should be. It is larger than configured if the daemon was killed between
+/// growing it and recording the new size: initiators may have seen that, and rely on all of it.
 fn asked(about: &About, size: Option<u64>) -> Asked {
     match size {
         None => Asked::Any,
@@ -283,7 +286,7 @@ fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>, seat: Optio
         }
         StoreSpec::Rbd { image, names_unit } => {
             let usual = rbd::Options::new(lun.block_bytes, lun.read_only);
-            // What takes longer than that is another gateway's, whose paths hosts shall find.
+            // If it takes longer, another gateway takes over, and hosts must find its paths.
             let patience = about.takeover.filter(|_| seat.is_some()).unwrap_or(usual.give_up_after);
             let options = rbd::Options {
                 names_unit: *names_unit,
@@ -300,8 +303,8 @@ fn open_store(about: &About, lun: &mut Lun, losses: &Arc<AtomicU64>, seat: Optio
     })
 }
 
-/// Who the lanes of a remote unit are to its target, once nothing is under way there any more that was sent before this start.
-/// Without a state directory nobody knows who sent it, and over AoE no login ends it.
+/// The initiator ports of a remote unit's lanes, once nothing is under way there that was sent before this
+/// start. Without a state directory it is unknown which ports sent it, and over AoE no login ends it.
 fn ports(about: &About, url: &Url, serial: &str, options: &Options) -> Result<Vec<InitiatorPort>, OpenError> {
     if url.protocol == Protocol::Aoe {
         return Ok(Vec::new());
@@ -321,7 +324,7 @@ fn ports(about: &About, url: &Url, serial: &str, options: &Options) -> Result<Ve
     })?;
     let name = options.name_for(url);
     let (ports, all) = if about.has_opened(serial) {
-        // Another store of this process may be those that are kept.
+        // Another store of this process may be using the saved ones.
         let ports = SavedPorts::choose::<Uring>(&[], name, about.cores);
         (ports.clone(), [earlier, ports].concat())
     } else {

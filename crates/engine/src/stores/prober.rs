@@ -1,5 +1,5 @@
-//! Watches stores: whether their size changed, whether they are gone or back, or no longer at their path. Each has its own thread, so
-//! that one that hangs holds up nothing else.
+//! Watches stores: whether their size changed, whether they are gone or back, or no longer at their path.
+//! Each has its own thread, so that one that hangs delays no other.
 
 use super::space::SpaceWatch;
 use crate::events::{Event, Events};
@@ -18,62 +18,63 @@ use store::lane::Store;
 /// How often a store is checked.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long after a line about a failure the next one comes for another reason.
+/// The minimum time between log lines about a failure when only the reason changes.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// How long the end waits for a last look at where stores are: one may hang.
+/// How long shutdown waits for a last check of where stores are: one may hang.
 const LAST_LOOK: Duration = Duration::from_secs(5);
 
 /// A unit's store.
 pub(crate) struct Watched {
     /// The unit's name, for the log.
     pub(crate) name: String,
-    /// The unit's index.
+    /// The unit's number.
     pub(crate) unit: u32,
     /// Home core of the unit.
     pub(crate) home: usize,
     pub(crate) store: Arc<dyn Store>,
-    /// Why its store has failed, as the log had it last; `None`: it works.
+    /// Why its store has failed, as last logged; `None`: it works.
     pub(crate) failed: Option<String>,
-    /// When the log had that, if it was logged here.
+    /// When that was logged, if it was logged here.
     pub(crate) logged: Option<Instant>,
     /// Resets of its store ([`Store::resets`]) that the unit was notified of.
     pub(crate) resets: u64,
-    /// Why its path did not lead to it at the last look.
+    /// Why its path did not lead to it at the last check.
     pub(crate) misplaced: Option<String>,
-    /// Where it is reported that it is lost, or back.
+    /// Where losing it and getting it back are reported.
     pub(crate) events: Events,
-    /// What it takes, if the unit is thin and that can be found.
+    /// Measures the space that it takes, if the unit is thin and that can be measured.
     pub(crate) space_watch: Option<SpaceWatch>,
 }
 
-/// Keeps a store looked after, once it has begun. Once this is gone its thread ends, at the latest when the store returns.
+/// A watched store, from [`Watch::begin`] on. When this is dropped its thread ends, at the latest when the
+/// store returns.
 pub(crate) struct Watch {
     begun: mpsc::Sender<()>,
     until: mpsc::Sender<WatchRequest>,
     checked_at: mpsc::Receiver<bool>,
 }
 
-/// What is to be done with a store besides looking at it.
+/// What to do with a store besides checking it.
 enum WatchRequest {
     Grow(Growth),
-    /// What it takes is to be found from now on.
+    /// Measure the space that it takes from now on.
     Weigh(SpaceWatch),
 }
 
-/// A store that is to become so large, and who waits for what happens to that.
+/// A store that is to grow to this size, and the channel that waits for the outcome.
 struct Growth {
     size_bytes: u64,
-    /// Whoever sets it first decides whether it is done.
+    /// Whichever side sets it first decides whether the store grows.
     is_decided: Arc<AtomicBool>,
     done: mpsc::Sender<Result<(), String>>,
 }
 
 impl Watch {
-    /// Makes the store so large, if it is smaller, and returns when the unit's home was notified.
+    /// Grows the store to this size, if it is smaller, and returns when the unit's home was notified.
     ///
     /// # Errors
-    /// Why it is not; if the store hangs, it may yet become so large.
+    /// Why it has not grown; if the store hangs, it may still grow later.
     pub(crate) fn grow(&self, size_bytes: u64, patience: &Patience) -> Result<(), String> {
         let (done, is_done) = mpsc::channel();
         let is_decided = Arc::new(AtomicBool::new(false));
@@ -88,7 +89,7 @@ impl Watch {
         })
     }
 
-    /// Finds what the store takes from now on.
+    /// Measures the space that the store takes from now on.
     pub(crate) fn weigh(&self, space: Arc<Space>) {
         let _ = self.until.send(WatchRequest::Weigh(SpaceWatch::new(space)));
     }
@@ -99,7 +100,8 @@ impl Watch {
     }
 }
 
-/// Checks all stores once more. Whether each that was written is where it can be found again, as far as it is known.
+/// Checks all stores once more. Returns whether each that was written is where it can be found again, as far
+/// as is known.
 pub(crate) fn end(watches: Vec<Watch>) -> bool {
     let (untils, last_looks): (Vec<_>, Vec<_>) =
         watches.into_iter().map(|watch| ((watch.begun, watch.until), watch.checked_at)).unzip();
@@ -144,7 +146,7 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
             }
         }
         let is_in_place = watched.is_in_place();
-        // It may be the last that holds the store.
+        // It may hold the last reference to the store.
         drop(watched);
         let _ = last.send(is_in_place);
     })?;
@@ -152,7 +154,7 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
 }
 
 impl Watched {
-    /// What to report of the store's state to the unit's home, if anything.
+    /// What to report to the unit's home about the store's state, if anything.
     fn check(&mut self, now: Instant) -> Option<HomeRequest> {
         let (store, lun) = (&self.store, &self.name);
         match store.refresh() {
@@ -187,22 +189,22 @@ impl Watched {
         }
     }
 
-    /// The same of what it takes.
+    /// The same for the space that it takes.
     fn space(&mut self, now: Instant) -> Option<HomeRequest> {
         let space_watch = self.space_watch.as_mut().filter(|_| self.failed.is_none())?;
         space_watch.measure(&self.name, &*self.store, now, &self.events)
     }
 
-    /// The same of resets.
+    /// The same for resets.
     fn reset(&mut self) -> Option<HomeRequest> {
         let resets = self.store.resets();
         (std::mem::replace(&mut self.resets, resets) != resets).then_some(HomeRequest::StoreReset)
     }
 
-    /// Whether what was written is found again by the store's path; each change of that is logged.
+    /// Whether what was written will be found by the store's path; each change of that is logged.
     fn is_in_place(&mut self) -> bool {
         let lun = &self.name;
-        // While the system does not say, what it last said holds.
+        // While the system does not answer, its last answer stands.
         let misplaced = self.store.misplaced().unwrap_or_else(|_| self.misplaced.clone());
         let is_read_only = self.store.traits().read_only;
         if misplaced != self.misplaced {
@@ -225,7 +227,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::AtomicU64;
 
-    /// Answers what was put in.
+    /// Answers with a preset value.
     struct Moody(Mutex<Result<Option<Traits>, String>>, AtomicU64);
 
     impl Store for Moody {
@@ -352,14 +354,14 @@ mod tests {
         let lives = watch("lives", None);
         assert_eq!(looked.recv(), Ok("lives"));
         assert_eq!(looked.recv(), Ok("lives"));
-        // Nobody waits for the one that hangs.
+        // Nothing waits for the one that hangs.
         drop((lives, _hangs));
         drop(release);
     }
 
     #[test]
     fn a_store_that_hangs_is_not_grown_behind_the_back_of_who_waited_for_it() {
-        /// Hangs while it is looked at, and counts how often it grows.
+        /// Hangs while it is checked, and counts how often it grows.
         struct Slow(Hanging, AtomicU64);
 
         impl Store for Slow {

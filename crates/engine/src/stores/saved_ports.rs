@@ -1,5 +1,6 @@
-//! Who the lanes of a remote unit are to its target, kept in the state directory: whoever serves the unit next, also after a kill,
-//! has the target end what was sent as one of them ([`initiator::remote::take_over`]).
+//! The initiator ports of a remote unit's lanes, saved in the state directory: whichever process serves the
+//! unit next, also after a kill, has the target end what was sent from one of them
+//! ([`initiator::remote::take_over`]).
 
 use crate::housekeeper::path_of;
 use crate::state::Keeper;
@@ -15,20 +16,20 @@ pub struct SavedPorts {
 }
 
 impl SavedPorts {
-    /// Those of the unit with this serial number.
+    /// The file of the unit with this serial number.
     pub fn new(state_dir: &Path, serial: &str) -> SavedPorts {
         SavedPorts { path: path_of("initiator-ports", state_dir, serial) }
     }
 
-    /// Where they are kept.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All as which something may have been sent that is not over.
+    /// All ports from which commands may have been sent that have not ended.
     ///
     /// # Errors
-    /// When they may be there but cannot be read, or are damaged: a message.
+    /// When the file may exist but cannot be read, or is damaged: a message.
     pub fn read(&self, files: &dyn Files) -> Result<Vec<InitiatorPort>, String> {
         match files.read(&self.path) {
             Ok(bytes) => parse(&bytes).ok_or_else(|| "the kept initiator ports are damaged".into()),
@@ -37,8 +38,8 @@ impl SavedPorts {
         }
     }
 
-    /// Keeps these, durably, in the place of all others: nothing is sent as one of these before, and all that was sent as one of the
-    /// others has ended.
+    /// Saves these, durably, replacing all others: nothing may be sent from these before, and all that was
+    /// sent from the others must have ended.
     ///
     /// # Errors
     /// When they are not durable.
@@ -49,7 +50,7 @@ impl SavedPorts {
         Keeper::new(files).replace(&self.path, lines.collect::<String>().as_bytes(), false)
     }
 
-    /// Ports of this name for so many lanes: those that were kept, and fresh ones.
+    /// Ports of this name for `lanes` lanes: the saved ones, completed with new ones.
     pub fn choose<I: Io>(saved: &[InitiatorPort], name: &str, lanes: usize) -> Vec<InitiatorPort> {
         let known = saved.iter().filter(|port| port.name == name).cloned();
         known.chain(std::iter::repeat_with(|| InitiatorPort::fresh::<I>(name.into()))).take(lanes).collect()

@@ -1,4 +1,4 @@
-//! What thin stores take, as it is found off the datapath.
+//! The space that thin stores take, measured off the datapath.
 
 use crate::events::{Event, Events};
 use scsi::{HomeRequest, Space};
@@ -6,17 +6,18 @@ use std::sync::Arc;
 use std::time::Instant;
 use store::lane::Store;
 
-/// It takes at most this part of a processor to find out.
+/// Measuring takes at most one in this many parts of a processor's time.
 const PART: u32 = 1000;
 
-/// By how much less must be taken before a warning comes again, in bytes: half a threshold set of the unit.
+/// How far usage must fall below the threshold before another warning, in bytes: half a threshold set of the
+/// unit.
 const SLACK_BYTES: u64 = 512 << 10;
 
-/// What a unit's store takes.
+/// The space that a unit's store takes.
 pub(crate) struct SpaceWatch {
     space: Arc<Space>,
     has_warned: bool,
-    /// When it is looked at next.
+    /// When it is measured next.
     next: Option<Instant>,
 }
 
@@ -25,7 +26,8 @@ impl SpaceWatch {
         SpaceWatch { space, has_warned: false, next: None }
     }
 
-    /// Measures what the store takes, and warns once when that is too much. What to report to the unit's home, if it is news.
+    /// Measures what the store takes, and warns once when that is too much. Returns what to report to the
+    /// unit's home, if it is news.
     pub(super) fn measure(
         &mut self,
         lun: &str,
@@ -65,7 +67,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    /// A store of 100 MiB that takes so much.
+    /// A store of 100 MiB that takes this much.
     struct Filling(AtomicU64);
 
     impl Store for Filling {

@@ -1,4 +1,4 @@
-//! Connections that have come by an RDMA device: the same machines, over verbs.
+//! Connections over an RDMA device: the same machines, over verbs.
 
 use super::RECEIVES_MAX;
 use crate::access::Directory;
@@ -14,8 +14,8 @@ use reactor::memory::Arena;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What one connection may have posted. Each command takes one or two work requests, more where a device reads to few
-/// places at a time.
+/// What one connection may have posted. Each command takes one or two work requests, more where a device
+/// reads into few places at a time.
 pub(crate) const DEPTHS: Depths = Depths { work: 512, receives: RECEIVES_MAX };
 
 /// Events that one connection gets per turn, so that a loud peer does not starve the others.
@@ -33,7 +33,7 @@ enum Carried {
     Srp(Box<Channel<SrpTarget, QueuePair>>),
 }
 
-/// Does the same with either.
+/// Does the same with either machine.
 macro_rules! each {
     ($of:expr, $channel:ident => $act:expr) => {
         match $of {
@@ -44,7 +44,7 @@ macro_rules! each {
 }
 
 impl DeviceChannel {
-    /// For a connection that a peer asks for, `from` there on this `portal`.
+    /// For a connection that a peer requests, `from` there on this `portal`.
     pub(crate) fn new(
         pair: QueuePair,
         is_srp: bool,
@@ -67,7 +67,7 @@ impl DeviceChannel {
         DeviceChannel { carried, events: 0 }
     }
 
-    /// Takes a verb from above.
+    /// Passes a call down from the engine.
     pub(crate) fn down(&mut self, now: Time, down: Down) {
         each!(&mut self.carried, channel => channel.machine_mut().down(now, down));
     }
@@ -80,8 +80,8 @@ impl DeviceChannel {
         }
     }
 
-    /// The oldest event for the layer above. When there is none, what is owed is posted, in one batch, and what has come is
-    /// taken.
+    /// The oldest event for the engine. If there is none, posts what is owed, in one batch, and handles what
+    /// has arrived.
     pub(crate) fn poll<I: Io>(&mut self, io: &mut I) -> Option<Up> {
         let may_report = self.events < EVENTS_MAX;
         let up = each!(&mut self.carried, channel => {

@@ -1,4 +1,4 @@
-//! Channels of SRP at the daemon, with frames of our own: which continue beside which, and what they share.
+//! Channels of SRP at the daemon, with hand-made frames: which continue beside which, and what they share.
 
 use config::{Config, ServeOptions};
 use engine::Daemon;
@@ -13,10 +13,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Multi-channel action of a login: other channels end, or continue.
 const SINGLE: u8 = 0;
 const MULTIPLE: u8 = 1;
-/// Data may be inside commands, from there on.
+/// Data may be inside commands, from this offset on.
 const IMMEDIATE: u8 = 0x80;
 const IMMEDIATE_AT: u16 = 68;
-/// The outcome for others, in the answer: there were none, they ended, they continue.
+/// The outcome for other channels, in the response: there were none, they ended, they continue.
 const NONE: u8 = 0;
 const TERMINATED: u8 = 1;
 const MAINTAINED: u8 = 2;
@@ -36,7 +36,8 @@ const RDMA_READ_RESPONSE: u8 = 2;
 /// 32 KiB at LBA 0.
 const BLOCKS: u8 = 64;
 const DATA_BYTES: u32 = BLOCKS as u32 * 512;
-/// Turns of a core after which it has done all that nothing is in the way of, by messages to other cores too.
+/// Turns of a core after which it has done everything that nothing prevents, including by messages to other
+/// cores.
 const TURNS: u32 = 32;
 
 fn serve() -> Daemon {
@@ -47,7 +48,7 @@ fn serve_unit(spec: &str) -> Daemon {
     serve_with(&[spec], |_| {})
 }
 
-/// A unit, and a second one that others are busy with only so that cores turn.
+/// A unit, and a second one that other sessions use only to make the cores turn.
 fn serve_two() -> Daemon {
     serve_with(&["ram:1M", "ram:1M"], |_| {})
 }
@@ -66,7 +67,7 @@ fn serve_with(specs: &[&str], change: impl FnOnce(&mut Config)) -> Daemon {
     Daemon::start(config).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// An initiator's end of a channel. It answers RDMA Reads when a test wants it to.
+/// An initiator's end of a channel. It answers RDMA Reads when a test says so.
 struct Channel {
     stream: TcpStream,
     sent: u32,
@@ -75,7 +76,7 @@ struct Channel {
 }
 
 impl Channel {
-    /// The channel, and the outcome for others; or why the login was rejected.
+    /// The channel, and the outcome for others; `Err`: why the login was rejected.
     fn login(at: SocketAddr, port: u8, action: u8, guid: u64) -> Result<(Channel, u8), u32> {
         let mut stream = TcpStream::connect(at).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -100,7 +101,7 @@ impl Channel {
         }
     }
 
-    /// Executes a command without data, once more after each unit attention; its status.
+    /// Executes a command without data, retrying after each unit attention; returns its status.
     fn execute(&mut self, opcode: u8) -> u8 {
         loop {
             match self.try_execute(opcode) {
@@ -115,7 +116,7 @@ impl Channel {
         self.response(tag)[19]
     }
 
-    /// Sends a command with direct descriptors of these formats; its tag.
+    /// Sends a command with direct descriptors of these formats; returns its tag.
     fn command(&mut self, cdb: &[u8], formats: u8, descriptor: &[u8]) -> u32 {
         let mut command = [0; 48];
         (command[0], command[5]) = (2, formats);
@@ -123,7 +124,7 @@ impl Channel {
         self.send(command, descriptor)
     }
 
-    /// Asks for a task management function on LUN 0; its tag.
+    /// Requests a task management function on LUN 0; returns its tag.
     fn manage(&mut self, function: u8, task: u32) -> u32 {
         let mut request = [0; 48];
         (request[0], request[30]) = (1, function);
@@ -146,7 +147,7 @@ impl Channel {
         self.stream.write_all(&frame).expect("a frame");
     }
 
-    /// The next frame that comes, from its DDP control field on.
+    /// The next frame, from its DDP control field on.
     fn next(&mut self) -> Vec<u8> {
         let mut len = [0; 2];
         self.stream.read_exact(&mut len).expect("a frame");
@@ -157,7 +158,7 @@ impl Channel {
         rest
     }
 
-    /// The response with this tag, which is the next, and before it what is written to our memory.
+    /// The response with this tag, which must be next, after data that is written to our memory.
     fn response(&mut self, tag: u32) -> Vec<u8> {
         let unit = self.any_response();
         assert_eq!(unit[12..16], tag.to_be_bytes());
@@ -171,7 +172,7 @@ impl Channel {
                 assert_eq!(frame[1] & 0xf, RDMA_WRITE);
                 self.written.extend_from_slice(&frame[14..]);
             } else if frame[18] == 0xc1 {
-                // Credits may come by requests of their own.
+                // Credits may come in separate requests.
                 return frame[18..].to_vec();
             }
         }
@@ -202,7 +203,8 @@ impl Channel {
         }
     }
 
-    /// Has the core of the channel turn: it answers a command on the second unit, and has answered nothing else before.
+    /// Has the core of the channel turn: it answers a command on the second unit, and must have answered
+    /// nothing else before.
     fn turn(&mut self) {
         let mut command = [0; 48];
         (command[0], command[21]) = (2, 1);
@@ -210,7 +212,7 @@ impl Channel {
         self.response(tag);
     }
 
-    /// Waits for the target to close the connection; whether it has logged us out before.
+    /// Waits for the target to close the connection; returns whether it logged us out first.
     fn ends(mut self) -> bool {
         const TARGET_LOGOUT: u8 = 0x80;
         let mut rest = Vec::new();
@@ -264,7 +266,7 @@ fn channels_of_a_port_are_one_nexus() {
     assert_eq!(other.execute(TEST_UNIT_READY), CONFLICT, "the nexus continues with its second channel");
     second.stream.shutdown(std::net::Shutdown::Write).expect("an end");
     second.ends();
-    // The end of a nexus reaches the unit's home by messages between cores.
+    // The unit's home is notified of the end of a nexus by messages between cores.
     let deadline = Instant::now() + PATIENCE;
     while other.execute(TEST_UNIT_READY) == CONFLICT {
         assert!(Instant::now() < deadline, "the reservation ends with its nexus");
@@ -280,7 +282,7 @@ fn direct() -> Vec<u8> {
     [&0x1000u64.to_be_bytes()[..], &7u32.to_be_bytes(), &DATA_BYTES.to_be_bytes()].concat()
 }
 
-/// Whether what is on the medium differs from `value`.
+/// Whether the medium differs from `value`.
 fn differs(channel: &mut Channel, value: u8) -> bool {
     channel.written.clear();
     let tag = channel.command(&transfer(READ_10), IN_DIRECT, &direct());
@@ -289,7 +291,7 @@ fn differs(channel: &mut Channel, value: u8) -> bool {
     channel.written.iter().any(|byte| *byte != value)
 }
 
-/// RDMA that was posted cannot be called back: the buffer of a task that was aborted is nobody else's before it has ended.
+/// RDMA that was posted cannot be recalled: the buffer of an aborted task is not reused before it has ended.
 #[test]
 fn a_read_that_is_answered_after_its_abort_reaches_no_other_task() {
     let daemon = serve_two();
@@ -313,7 +315,7 @@ fn a_read_that_is_answered_after_its_abort_reaches_no_other_task() {
     daemon.stop().expect("an orderly end");
 }
 
-/// What an initiator requests on one channel holds for all of its channels.
+/// What an initiator requests on one channel applies to all of its channels.
 #[test]
 fn functions_cover_all_channels_of_their_nexus() {
     for function in [ABORT_TASK_SET, LOGICAL_UNIT_RESET] {
@@ -347,7 +349,7 @@ fn data_inside_a_command_is_written_from_where_it_lies() {
         let at = daemon.addresses()[0];
         let mut channel = Channel::login(at, 1, SINGLE, GUID).expect("a channel").0;
         assert_eq!(channel.execute(TEST_UNIT_READY), GOOD);
-        // More commands than there are receives: each has to come back.
+        // More commands than there are receives: each has to be reposted.
         for round in 0..300u32 {
             let value = round as u8;
             // At once, so that some are received while others are written.
@@ -393,7 +395,7 @@ fn connections_that_do_not_log_in_keep_no_channel_out() {
     let silent: Vec<TcpStream> = (0..32)
         .map(|n| {
             let mut stream = TcpStream::connect(at).expect("a connection");
-            // Some say that they speak RDMA, and then nothing.
+            // Some announce RDMA, and then send nothing.
             if n % 2 == 0 {
                 let frame = [b"MPA ID Req Frame", &[0x10, 2, 0, 4, 0, 4, 0, 0][..]].concat();
                 stream.write_all(&frame).expect("a request");

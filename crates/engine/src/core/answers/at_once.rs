@@ -1,4 +1,4 @@
-//! How commands are answered as they come.
+//! How commands are answered on arrival.
 
 use crate::core::Core;
 use crate::core::budget::Budget;
@@ -14,23 +14,24 @@ use reactor::io::Io;
 use scsi::{Attribute, Request, Transfer};
 use tracing::Level;
 
-/// Why no more commands are answered.
+/// Why answering stops.
 enum Stop {
-    /// There are none before so many bytes are here.
+    /// No complete command is here before this many bytes are.
     Awaits(u32),
-    /// The next one is to come the usual way.
+    /// The next command has to take the usual path.
     Other,
 }
 
 impl<I: Io> Core<I> {
-    /// Answers commands of a connection as long as nothing is in their way. Whether that was all that has come.
+    /// Answers commands of a connection as long as nothing prevents it. Returns whether everything received
+    /// was answered.
     pub(in crate::core) fn answer(&mut self, key: Key) -> bool {
         let whole_bytes = self.io.arena().whole_bytes();
         let Some(conn) = self.connections.get_mut(key) else { return false };
         let (Transport::Iscsi(target), Some(stream)) = (&mut conn.machine, &conn.stream) else {
             return false;
         };
-        // The log has each command as a task.
+        // At trace level each command is logged as a task.
         let is_logged = tracing::enabled!(Level::TRACE);
         if is_logged || conn.phase != Phase::Serving || !stream.may_answer() || !target.answers_at_once() {
             return false;
@@ -47,7 +48,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The session ends: what it was answered need not have left.
+    /// The session ends: the answers it was given need not be sent.
     pub(in crate::core) fn forget_answers(&mut self, key: Key) {
         while let Some(conn) = self.connections.get_mut(key)
             && let Some(reads) = conn.answers.leave(&mut conn.pace)
@@ -91,7 +92,7 @@ fn answer_all<I: Io>(
         return Stop::Other;
     };
     loop {
-        // What has come is looked at once for all READs in a row: nothing is received meanwhile.
+        // One check covers all READs in a row: nothing is received meanwhile.
         let mut desk = stream.desk(io);
         let (plain, number, offset, data) = loop {
             let Some(header) = desk.header(Target::HEADER_BYTES) else {
@@ -138,7 +139,7 @@ fn answer_all<I: Io>(
     }
 }
 
-/// What the command with this header moves, and of which unit, if it may be answered as it comes.
+/// What the command with this header transfers, and of which unit, if it may be answered on arrival.
 #[inline]
 fn transfer_of<I: Io>(
     target: &Target,

@@ -1,8 +1,8 @@
-//! Interfaces that come and go, or serve others, while AoE is served.
+//! Interfaces that are added, removed, or export other units, while AoE is served.
 //!
-//! One that comes is known to all cores before its sockets come to its first core, which hands them out as it does those of one
-//! that is opened again ([`super::reopen`]). One that goes is left by each core as it takes the new snapshot; messages about it
-//! that are still on their way find nothing, as its number is never used again.
+//! A new interface is known to all cores before its first core gets the sockets, which it hands out as it
+//! does for one that is reopened ([`super::reopen`]). A removed one is dropped by each core as it takes the
+//! new snapshot; messages about it that are still in transit have no effect, as its number is never reused.
 
 use super::{Ethernet, Interface, InterfaceWatch, State};
 use crate::core::Core;
@@ -13,7 +13,7 @@ use reactor::io::Io;
 use reactor::packet::Line;
 use std::sync::Arc;
 
-/// Watches on those of the interfaces whose first core this is.
+/// Watches on the interfaces whose first core this is.
 pub(super) fn watches(
     served: &Served,
     core: usize,
@@ -30,7 +30,7 @@ pub(super) fn watches(
 }
 
 impl<L: Line> Ethernet<L> {
-    /// Whether what is served has this unit for a session of an opening.
+    /// Whether the new snapshot still exports the unit of a session on this opening.
     pub(in crate::core) fn lets_in(
         &self,
         served: &Served,
@@ -50,7 +50,7 @@ impl<L: Line> Ethernet<L> {
         })
     }
 
-    /// Watches what is served now, and no more.
+    /// Watches exactly the interfaces that are served now.
     fn watch_served(&mut self, served: &Served, core: usize) {
         let mut before = std::mem::take(&mut self.interface_watches);
         for watch in watches(served, core, |_| State::Opening) {
@@ -61,7 +61,7 @@ impl<L: Line> Ethernet<L> {
 }
 
 impl<I: Io> Core<I> {
-    /// Interfaces are others, or serve others: sessions that end for that.
+    /// Interfaces were changed. Returns the sessions that have to end for that.
     pub(in crate::core) fn change_interfaces(&mut self) -> Vec<Key> {
         let served = self.served.clone();
         self.ethernet.watch_served(&served, self.shared.config.cores[self.me]);

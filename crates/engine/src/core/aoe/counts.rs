@@ -1,4 +1,4 @@
-//! What is logged of frames that became no command.
+//! What is logged of frames that did not become commands.
 
 use super::BUFFERS;
 use crate::core::Core;
@@ -10,11 +10,11 @@ use std::time::Duration;
 use tracing::Level;
 use wire::aoe::{Address, Mac};
 
-/// How often it does.
+/// How often that is logged.
 const COUNTS_EVERY: Duration = Duration::from_secs(10);
 
 impl<I: Io> Core<I> {
-    /// Reports, if it is time, frames that became no command.
+    /// Logs, when it is time, frames that did not become commands.
     pub(in crate::core) fn report_counts(&mut self, now: Time) {
         for interface in &mut self.ethernet.interfaces {
             if now.since(interface.reported_at) < COUNTS_EVERY {
@@ -38,8 +38,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A request was dropped because commands of an earlier session of its initiator with the unit, or of this one, are
-    /// not over: that one counts it.
+    /// A request was dropped because commands of an earlier session of its initiator with the unit, or of
+    /// this one, have not ended: the earlier session counts it.
     pub(super) fn count_dropped(&mut self, index: usize, sight: &Sight) {
         let name = self.ethernet.interfaces[index].name();
         let interfaces = self
@@ -56,7 +56,7 @@ impl<I: Io> Core<I> {
     }
 }
 
-/// Reports what happened to an initiator's requests that became no command.
+/// Logs what happened to an initiator's requests that did not become commands.
 pub(super) fn report(counts: Counts, from: Mac, address: Address, interface: &str) {
     let Counts { refused, copies, crowded } = counts;
     if crowded > 0 {

@@ -1,4 +1,4 @@
-//! How frames come and go, and sessions begin with them.
+//! How frames are received and sent, and how they open sessions.
 
 use super::{BUFFERS, FIRMWARE, FRAMES_IN_LINE, SESSIONS_MAX, counts};
 use crate::core::connection::{Connection, Phase};
@@ -25,16 +25,16 @@ use wire::aoe::{Address, Mac, sectors_per_frame};
 
 /// The only LUN of a session.
 const LUN: u16 = 0;
-/// A session that is silent for so long is ended.
+/// A session that has been silent this long is ended.
 const IDLE: Duration = Duration::from_secs(15 * 60);
-/// The longest request that is looked at without a session: a config query, with its string.
+/// The longest request that is answered without a session: a config query, with its string.
 const QUERY_BYTES_MAX: usize = 1100;
 
 impl<I: Io> Core<I> {
-    /// Serves interfaces, by their number, with these lines.
+    /// Serves interfaces, by number, on these sockets.
     ///
     /// # Errors
-    /// When there is too little memory.
+    /// When memory is short.
     pub(crate) fn serve_interfaces(&mut self, lines: Vec<(usize, I::Line)>) -> std::io::Result<()> {
         for (number, line) in lines {
             let packets = Packets::new(line, self.io.arena())?;
@@ -45,13 +45,13 @@ impl<I: Io> Core<I> {
         Ok(())
     }
 
-    /// Announces which units exist.
+    /// Announces which units are exported.
     pub(in crate::core) fn announce(&mut self) {
         (0..self.ethernet.interfaces.len()).for_each(|index| self.announce_on(index));
         self.flush_interfaces();
     }
 
-    /// The same on one interface, if this is the core that does.
+    /// The same on one interface, if this is the core that announces there.
     pub(super) fn announce_on(&mut self, index: usize) {
         let served = self.served.clone();
         let interface = &mut self.ethernet.interfaces[index];
@@ -68,7 +68,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Units have come or gone: sessions with those that are not here any more end, and all are announced.
+    /// Exports were added or removed: ends sessions with units that are no longer exported here, and
+    /// announces all.
     pub(in crate::core) fn serve_exports(&mut self) {
         let exports = &self.served.exports;
         let unit =
@@ -82,7 +83,7 @@ impl<I: Io> Core<I> {
         self.announce();
     }
 
-    /// The watch has ended: a frame has come.
+    /// The watch for frames has ended: a frame has arrived.
     pub(in crate::core) fn frames_arrived(&mut self, opening_number: u32) {
         if let Some(interface) = self.ethernet.interface_by_opening(opening_number) {
             (interface.is_watched, interface.is_woken) = (false, true);
@@ -90,7 +91,7 @@ impl<I: Io> Core<I> {
         self.settle_retired();
     }
 
-    /// The other one is: more can be sent.
+    /// The watch for room has ended: more can be sent.
     pub(in crate::core) fn send_room_freed(&mut self, opening_number: u32) {
         if let Some(interface) = self.ethernet.interface_by_opening(opening_number) {
             (interface.awaits_room, interface.owes) = (false, true);
@@ -98,7 +99,7 @@ impl<I: Io> Core<I> {
         self.settle_retired();
     }
 
-    /// Takes the frames that have come. Whether there were any.
+    /// Handles the frames that have arrived. Returns whether there were any.
     #[inline(never)]
     pub(in crate::core) fn take_frames(&mut self) -> bool {
         let mut any = false;
@@ -123,9 +124,9 @@ impl<I: Io> Core<I> {
         any
     }
 
-    /// Takes one frame. Whether it stays where it is.
+    /// Handles one frame. Returns whether it stays in its slot.
     fn take_frame(&mut self, index: usize, frame: Span, received_at: Stamp) -> bool {
-        // What is not AoE, or not whole, is nobody's concern on a shared segment.
+        // Frames that are not AoE, or are truncated, are normal on a shared segment.
         let Ok(sight) = target::look(self.io.arena().bytes(frame)) else { return false };
         let served = &self.ethernet.interfaces[index].segment.interface;
         if self.stop.has_begun() || !served.admits(sight.from) {
@@ -171,12 +172,12 @@ impl<I: Io> Core<I> {
             self.count_dropped(index, sight);
             return false;
         };
-        // The list may have been edited since the session began.
+        // The access list may have been edited since the session began.
         let may_see = |lun: &LunState| self.units[lun.unit].view.policy.export.may_see(sight.from);
         let (Some(target), true) = (conn.machine.aoe_mut(), conn.luns.iter().all(may_see)) else {
             return false;
         };
-        // Its WRITE would wait behind others. It is resent.
+        // Its WRITE would wait behind others. The initiator retransmits it.
         let waits = conn.luns.iter().any(|lun| lun.line.as_ref().is_some_and(|line| line.holds_any()));
         let is_full = waits && self.ethernet.interfaces[index].in_line >= FRAMES_IN_LINE;
         target.limit_frames(if is_full { 0 } else { room });
@@ -252,7 +253,8 @@ impl<I: Io> Core<I> {
         self.ethernet.recall(index, from, address, &mut target);
         let machine = Transport::Aoe(Box::new(target));
         let mut conn = Connection::new(machine, facts, Phase::Serving, None);
-        // What was reported to an earlier session is unknown: a false alarm is better than silent loss.
+        // What was reported to an earlier session is unknown: a spurious unit attention is better than silent
+        // loss.
         conn.luns.push(LunState {
             number: LUN,
             hidden: None,
@@ -271,7 +273,7 @@ impl<I: Io> Core<I> {
         key
     }
 
-    /// A task waits for a limit from now on, or no longer: if it is a WRITE of AoE, it has a frame.
+    /// A task begins to wait for a limit, or stops: if it is a WRITE of AoE, it holds a frame.
     pub(in crate::core) fn count_in_line(&mut self, key: Key, is_there: bool) {
         let Some(task) = self.tasks.get(key).filter(|task| task.command.write_bytes > 0) else { return };
         let way = self.connections.get(task.origin).map(|conn| conn.facts.way);
@@ -282,8 +284,9 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// An aborted task is not over yet. AoE's initiators send it again within milliseconds, and it must not come to the
-    /// medium after that, or after what they write next: nothing of them is taken meanwhile.
+    /// An aborted task has not ended yet. AoE initiators retransmit within milliseconds, and the copy must
+    /// not reach the medium after that, or after their next writes: until it ends, nothing is accepted from
+    /// them.
     pub(in crate::core) fn outlive(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key) else { return };
         if let Some(conn) = self.connections.get_mut(task.origin)
@@ -306,7 +309,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Ends the sessions that have been silent for long.
+    /// Ends sessions that have been silent too long.
     pub(in crate::core) fn end_idle_sessions(&mut self, now: Time) {
         let is_idle = |conn: &Connection| now.since(conn.framed_at) > IDLE && conn.is_vacant();
         let idle: Vec<Key> = self
@@ -322,7 +325,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Sends what a session owes, and releases the frames that it no longer uses. Whether it has to wait for a slot.
+    /// Sends what a session owes, and releases the frames that it no longer uses. Returns whether it has to
+    /// wait for a slot.
     #[inline(never)]
     pub(in crate::core) fn send_frames(&mut self, key: Key) -> bool {
         let Some(conn) = self.connections.get_mut(key) else { return false };
@@ -364,7 +368,7 @@ impl<I: Io> Core<I> {
                     self.io.watch_room(interface.packets.handle(), interface.tag(kind::ROOM));
                 }
                 Ok(_) => {}
-                // Initiators send their requests again.
+                // Initiators retransmit their requests.
                 Err(error) => {
                     interface.owes = true;
                     if !self.is_outdated(index) {
@@ -380,7 +384,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The session has ended, and its connection is quiet. What it has counted since the last report is logged.
+    /// The session has ended, and its connection is quiet. Logs what it has counted since the last report.
     pub(in crate::core) fn forget_session(&mut self, key: Key, way: Way, counts: Counts) {
         let Way::Interface { opening_number, .. } = way else { return };
         if let Some(interface) = self.ethernet.interface_by_opening(opening_number) {

@@ -1,7 +1,8 @@
-//! The order of AoE's commands that change the same, from whatever address, interface or core: see [`crate::ledger`].
+//! The order of AoE commands that change the same blocks, from whatever address, interface or core: see
+//! [`crate::ledger`].
 //!
-//! An initiator is in no hurry for a command that is late, since its copy was answered or it will come again: it gets no
-//! answer. Commands that wait hold no claim, so none waits for another that waits.
+//! A command that comes too late gets no answer: either its copy was answered, or the initiator retransmits
+//! it. Commands that wait hold no claim, so none waits for another that waits.
 
 use crate::core::task::{State, Task};
 use crate::core::{Core, Key};
@@ -13,7 +14,8 @@ use reactor::io::Io;
 use scsi::home::Aborted;
 
 impl<I: Io> Core<I> {
-    /// What a task of the transport changes, if somebody might change it at the same time, or before it though later.
+    /// What a task of the transport changes, if others might change it at the same time, or already have
+    /// although they came later.
     pub(in crate::core) fn change(&mut self, connection: Key, task: TaskId) -> Option<Change> {
         self.connections.get_mut(connection)?.machine.aoe_mut()?.change(task)
     }
@@ -30,7 +32,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Whether a task that was admitted may begin; otherwise it waits, or has ended.
+    /// Whether an admitted task may begin; otherwise it waits, or has ended.
     pub(in crate::core) fn is_in_order(&mut self, key: Key) -> bool {
         let Some(task) = self.tasks.get(key).filter(|task| task.claim.is_none()) else { return true };
         let (origin, connection, unit, wire) = (task.origin, task.connection, task.unit, task.wire);
@@ -44,7 +46,7 @@ impl<I: Io> Core<I> {
         };
         let target = self.connections.get_mut(origin).and_then(|conn| conn.machine.aoe_mut());
         match (held, target) {
-            // It knows nothing of what is written to its ranges while it waits.
+            // A list of ranges does not know what is written to them while it waits.
             (Held::Busy, Some(target)) if change.is_list() => target.count_late(),
             (Held::Busy, _) => {
                 self.set_state(key, State::Overlapping);
@@ -55,13 +57,14 @@ impl<I: Io> Core<I> {
             (Held::Crowded, Some(target)) => target.count_crowded(),
             (Held::Late | Held::Crowded, None) => {}
         }
-        // No command has failed: of a copy the other is answered, and what had no room comes again.
+        // No command has failed: if it is a duplicate, the other copy is answered; if there was no room, it
+        // is retransmitted.
         self.report_aborted(connection, wire, Aborted::Silently);
         self.abort(key, None);
         false
     }
 
-    /// A change has ended that somebody waits for.
+    /// A change has ended that others wait for.
     pub(in crate::core) fn change_ended(&mut self) {
         let waits = |task: &Task| task.state == State::Overlapping;
         for key in std::mem::take(&mut self.ethernet.overlapping) {

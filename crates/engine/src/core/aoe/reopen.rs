@@ -1,13 +1,13 @@
-//! Network interfaces that come and go, or get another MTU or address: the sockets on them are opened again.
-//! The first core of an interface checks it (an [`InterfaceWatch`]). When the sockets no longer work, each
-//! core releases its own: it stops receiving from it and ends the sessions. Only when all have confirmed that
-//! are new ones opened, by the housekeeper, since that takes the kernel tens of milliseconds. So no frame is
-//! taken twice, from an old socket and from a new one; and a session comes to the core that it was on, as the
-//! fanout goes by the initiator and the unit, and cores have their sockets in the same order.
+//! Network interfaces that disappear and return, or get another MTU or address: the sockets on them are
+//! reopened. The first core of an interface checks it (an [`InterfaceWatch`]). When the sockets no longer
+//! work, each core releases its own: it stops receiving from it and ends the sessions. Only when all have
+//! confirmed that does the housekeeper open new ones, since that takes the kernel tens of milliseconds. So no
+//! frame is handled twice, from an old socket and from a new one; and a session stays on the core that it was
+//! on, as the fanout hashes initiator and unit, and cores have their sockets in the same order.
 //!
-//! Tasks of a session that has ended may still be in a store, which may write from the frame that they came
-//! in. So the slots, and the sessions' names, are kept until they have ended ([`super::Ethernet`]): until
-//! then a session of the same name does not begin.
+//! Tasks of a session that has ended may still be in a store, which may be writing from the frame that they
+//! arrived in. So the slots and the sessions' names are kept until those tasks have ended
+//! ([`super::Ethernet`]); a session of the same name cannot begin before that.
 
 use super::{Answered, Ethernet, Interface, InterfaceWatch, SESSIONS_MAX, State};
 use crate::core::{Core, kind};
@@ -26,14 +26,15 @@ use std::time::Duration;
 use tracing::Level;
 use wire::aoe::{Address, Mac};
 
-/// How often a served interface is checked. Its removal is reported by the socket at once.
+/// How often a served interface is checked. The socket itself reports removal at once.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// Earlier openings of an interface that a core keeps for tasks that are still in a store. While there are more, it is not
-/// opened again: a store that hangs costs no more memory, however often the interface changes.
+/// How many earlier openings of an interface a core keeps for tasks that are still in a store. While there
+/// are more, it is not reopened: a store that hangs costs no more memory, however often the interface
+/// changes.
 const RETIRED_MAX: usize = 1;
 
 impl<L: Line> Interface<L> {
-    /// Nothing of a session is sent any more, and its frames are released.
+    /// Nothing more of a session is sent, and its frames are released.
     pub(super) fn end(&mut self, target: &mut Target) {
         while target.transmit().is_some() {}
         while let Some(frame) = target.freed() {
@@ -43,7 +44,7 @@ impl<L: Line> Interface<L> {
 }
 
 impl<L: Line> Ethernet<L> {
-    /// When [`Core::check_interfaces`] is to be called next, if at all; the core's next tick is then.
+    /// When [`Core::check_interfaces`] has to be called next, if ever; the core's next tick is then.
     pub(in crate::core) fn next_interface_check(&self, next_tick: Time) -> Option<Time> {
         let is_away = |watch: &InterfaceWatch| matches!(watch.state, State::Closed);
         if !self.waiting_for_slots.is_empty() || self.interface_watches.iter().any(is_away) {
@@ -52,14 +53,14 @@ impl<L: Line> Ethernet<L> {
         self.interface_watches.iter().map(|watch| watch.check_at).min()
     }
 
-    /// Whether a session of an earlier opening has the name that a frame is for.
+    /// Whether the session that a frame is for has the name of one that lingers on an earlier opening.
     pub(super) fn lingers(&self, interface: usize, sight: &Sight) -> bool {
         let name = (sight.from, sight.to);
         let here = self.interfaces[interface].name();
         self.retired.iter().any(|retired| retired.name() == here && retired.sessions.contains_key(&name))
     }
 
-    /// A session begins: it knows what an earlier one answered.
+    /// A session begins: it gets what an earlier one of its name answered.
     pub(super) fn recall(&mut self, interface: usize, from: Mac, to: Address, target: &mut Target) {
         let name = (self.interfaces[interface].name(), from, to);
         let is_it =
@@ -83,7 +84,7 @@ impl<I: Io> Core<I> {
         }
         for position in 0..self.ethernet.interface_watches.len() {
             let watch = &mut self.ethernet.interface_watches[position];
-            // One that is not there is looked for with each tick.
+            // A missing interface is retried at each tick.
             if now >= watch.check_at || matches!(watch.state, State::Closed) {
                 watch.check_at = now.after(CHECK_EVERY);
                 self.check_interface(position);
@@ -99,7 +100,7 @@ impl<I: Io> Core<I> {
             (InterfaceMessage::Closed, Some(position)) => self.interface_closed(position),
             (InterfaceMessage::Opened(opened), Some(position)) => self.interface_opened(position, opened),
             (InterfaceMessage::Serve(socket), _) => self.serve_interface(number, *socket),
-            // It is not served any more.
+            // It is no longer served.
             (InterfaceMessage::Opened(opened), None) => {
                 opened.into_iter().flatten().for_each(|socket| self.close_line(socket));
             }
@@ -107,8 +108,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A socket of an interface reports an error: whether that is because it no longer works, of which the
-    /// first core is notified.
+    /// A socket of an interface reports an error. Returns whether that is because the socket no longer works,
+    /// of which the first core is then notified.
     pub(super) fn is_outdated(&mut self, interface: usize) -> bool {
         let interface = &self.ethernet.interfaces[interface];
         let is_outdated = interface.packets.outdated().is_some();
@@ -139,7 +140,7 @@ impl<I: Io> Core<I> {
             State::Closed if !self.stop.has_begun() => {
                 let interface = segment.interface.clone();
                 let job = Job::OpenInterface { interface, number, core: self.me };
-                // It is gone only when the process ends.
+                // The housekeeper ends only with the process.
                 let _ = self.shared.housekeeper.send(job);
                 self.ethernet.interface_watches[position].state = State::Opening;
             }
@@ -159,14 +160,14 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Takes and sends nothing more there.
+    /// Stops receiving and sending on an interface.
     fn close_interface(&mut self, number: usize) {
         self.retire_interface(number, "its network interface was removed, or is another now");
         self.ethernet.releasing.push(number);
         self.settle_retired();
     }
 
-    /// Takes and sends nothing more there. Its sessions.
+    /// Stops receiving and sending on an interface. Returns its sessions.
     pub(super) fn retire_interface(&mut self, number: usize, reason: &str) -> Vec<Key> {
         let mut sessions = Vec::new();
         let waiting: Vec<_> =
@@ -189,13 +190,13 @@ impl<I: Io> Core<I> {
         sessions
     }
 
-    /// A session ends: what it has received in this turn becomes no task any more.
+    /// A session ends: what it received in this turn does not become tasks.
     pub(super) fn end_session(&mut self, key: Key, reason: &str) {
         self.gone(key, reason);
         self.down(Some(key), Down::Close);
     }
 
-    /// A session ends: what it answered the next one of its name knows.
+    /// A session ends: keeps what it answered for the next one of its name.
     pub(in crate::core) fn note_answered(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let (Way::Interface { opening_number, .. }, Some(target)) = (conn.facts.way, conn.machine.aoe_mut())
@@ -213,7 +214,7 @@ impl<I: Io> Core<I> {
         self.ethernet.answered.push_back(Answered { segment, from, to, written, until });
     }
 
-    /// Gives back what nobody needs any more, and says so as far as somebody waits for it.
+    /// Releases openings that are no longer used, and notifies those that wait for that.
     pub(super) fn settle_retired(&mut self) {
         let is_watched = |retired: &Interface<I::Line>| retired.is_watched || retired.awaits_room;
         let is_over = |retired: &mut Interface<I::Line>| retired.sessions.is_empty() && !is_watched(retired);
@@ -234,7 +235,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Closes a socket where that holds up no core.
+    /// Closes a socket where this does not stall a core.
     fn close_line(&self, line: I::Line) {
         let _ = self.shared.housekeeper.send(Job::Close(line));
     }
@@ -287,7 +288,7 @@ impl<I: Io> Core<I> {
                 self.announce_on(self.ethernet.interfaces.len() - 1);
                 self.flush_interfaces();
             }
-            // Its frames wait in the kernel's ring: no other core may have them.
+            // Frames wait in the socket's ring in the kernel: no other core may have them.
             Err(NoRoom(socket)) => {
                 limited!(
                     "interfaces that there was too little memory for",

@@ -1,4 +1,4 @@
-//! Writes of one unit from several addresses, on the loopback interface, while its store is slow.
+//! Writes to one unit from several addresses, on the loopback interface, while its store is slow.
 
 use crate::Wants;
 use crate::daemon::ChangeError;
@@ -16,12 +16,12 @@ use std::time::Duration;
 use wire::aoe::{Address, ETHERTYPE, MTU_MIN, Mac};
 
 const LOOPBACK: &str = "lo";
-/// Addresses that there are not.
+/// Addresses that no machine has.
 const ONE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const SECTOR: usize = 512;
 const BLOCK: u32 = SECTOR as u32;
-/// Commands of AoE, and of ATA with an LBA of 48 bits.
+/// Commands of AoE, and ATA commands with a 48-bit LBA.
 const ATA: u8 = 0;
 const CONFIG: u8 = 1;
 const READ_SECTORS_EXT: u8 = 0x24;
@@ -29,11 +29,11 @@ const WRITE_SECTORS_EXT: u8 = 0x34;
 /// AFlags: EXTEND, and WRITE.
 const EXTEND: u8 = 0x40;
 const WRITE: u8 = 0x01;
-/// Version 1, and the flag of answers.
+/// Version 1, and the response flag.
 const VERSION: u8 = 0x10;
 const RESPONSE: u8 = 0x08;
 
-/// A host that sends from any address, and receives what is for the interface's own.
+/// A host that sends from any address, and receives what is sent to the interface's own.
 struct Guest {
     packets: Packets,
     io: Uring,
@@ -96,7 +96,7 @@ impl Guest {
         }
     }
 
-    /// Has all taken that was sent: by the only core, in order.
+    /// Waits until the only core has handled everything sent, in order.
     fn settle(&mut self) {
         for _ in 0..2 {
             self.send(Mac(self.packets.mac()), CONFIG, &[0, 0, 0, 0, 0, VERSION, 0, 0]);
@@ -112,7 +112,7 @@ impl Guest {
     }
 }
 
-/// An address that others on this machine do not have.
+/// An address that nothing else on this machine has.
 fn own(slot: u8) -> Address {
     Address { shelf: (std::process::id() % 0xf000) as u16 + 1, slot }
 }

@@ -12,10 +12,10 @@ impl<I: Io> Core<I> {
         self.budget.left == 0 && self.units[unit].lane.works_at_once()
     }
 
-    /// The task continues when it is its turn.
+    /// The task continues when its turn comes.
     pub(in crate::core) fn defer(&mut self, key: Key, rest: Rest) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        // Its last operation has ended: who aborts it meanwhile need not wait for one.
+        // Its last operation has ended: an abort meanwhile need not wait for one.
         task.state = State::Running;
         self.budget.defer(task.origin, key, rest);
     }
@@ -27,7 +27,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Lanes take turns at what is long. Together they have half of the budget where tasks wait as well.
+    /// Lanes take turns at long operations. Together they get half of the budget while tasks wait as well.
     fn work(&mut self) {
         if !self.budget.may_work() {
             return;
@@ -62,7 +62,7 @@ impl<I: Io> Core<I> {
         while self.budget.left > 0
             && let Some((key, rest)) = self.budget.next()
         {
-            // No task is free, or one that moves nothing would be continued forever.
+            // Every task has a cost, or one that moves nothing would run forever.
             self.budget.charge(0);
             match rest {
                 Rest::Event(event) => self.run_task(key, event),

@@ -1,4 +1,4 @@
-//! How tasks get buffers, and return them.
+//! How tasks get and return buffers.
 
 use super::{
     FIRST_STEPS_BYTES, FIRST_UNASKED_BYTES, Purpose, Short, UNITS_STEPS_BYTES, UNITS_UNASKED_BYTES,
@@ -14,7 +14,7 @@ use scsi::{Event, Exec, Step};
 use wire::Places;
 
 impl<I: Io> Core<I> {
-    /// Gives the task a buffer of `len` bytes, which is not 0, in place of the one that it has.
+    /// Gives the task a buffer of `len` bytes (not 0), replacing the one it has.
     pub(in crate::core) fn take_buffer(&mut self, key: Key, len: u32, purpose: Purpose) -> Result<(), Short> {
         self.give_buffer(key);
         let task = self.tasks.get(key).ok_or(Short)?;
@@ -26,7 +26,7 @@ impl<I: Io> Core<I> {
         Ok(())
     }
 
-    /// Takes a buffer of `len` bytes, which is not 0, for a command on this connection, for this unit.
+    /// Allocates a buffer of `len` bytes (not 0) for a command on this connection and for this unit.
     pub(in crate::core) fn grant(
         &mut self,
         origin: Key,
@@ -62,10 +62,10 @@ impl<I: Io> Core<I> {
         Ok(buffer)
     }
 
-    /// The same for a step; false: the task continues, with this step or its first, when there is a buffer. It waits behind those
-    /// of its connection that wait already.
+    /// The same for a step; false: the task continues, with this step or its first, when there is a buffer.
+    /// It waits behind those of its connection that already wait.
     pub(in crate::core) fn take_or_wait(&mut self, key: Key, len: u32, step: Option<Step>) -> bool {
-        // Who waits holds none that others wait for.
+        // A task that waits holds no buffer that others wait for.
         self.give_buffer(key);
         let Some(task) = self.tasks.get(key) else { return false };
         let (origin, unit) = (task.origin, task.unit);
@@ -83,7 +83,7 @@ impl<I: Io> Core<I> {
         false
     }
 
-    /// Takes the task's buffer back.
+    /// Returns the task's buffer.
     pub(in crate::core) fn give_buffer(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if task.buffer.is_empty() {
@@ -119,7 +119,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Windows that are closed for lack of space are checked again.
+    /// Rechecks windows that are closed for lack of buffers.
     pub(in crate::core) fn recheck_windows(&mut self) {
         self.buffers.room_seen = self.io.arena().whole_bytes();
         if self.buffers.narrow.is_empty() {
@@ -133,7 +133,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Whether a window that is closed may be opened: more is left than when it was looked at.
+    /// Whether a closed window may be opened: more is left than at the last check.
     pub(in crate::core) fn may_widen(&mut self) -> bool {
         !self.buffers.narrow.is_empty() && self.io.arena().whole_bytes() > self.buffers.room_seen
     }
@@ -148,7 +148,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Gives buffers that came back to the tasks that wait for one. Who gets some has the next turn after all others.
+    /// Gives returned buffers to the tasks that wait for one. A connection that gets some has its next turn
+    /// after all others.
     pub(in crate::core) fn feed_starved(&mut self) {
         let mut index = 0;
         let is_reserved_for_others =
@@ -174,14 +175,14 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Gives the oldest task of the connection that waits for a buffer one, if it may have it; else the oldest whose unit has
-    /// none: nobody may be kept from a unit by who keeps its connection from another. `is_reserved_for_others`: one such task waits on some
-    /// connection.
+    /// Gives the oldest task of the connection that waits for a buffer one, if it may have it; otherwise the
+    /// oldest whose unit has none: a connection that is over its share must not block its tasks for units
+    /// that others share. `is_reserved_for_others`: one such task waits on some connection.
     fn feed(&mut self, origin: Key, is_reserved_for_others: bool) -> bool {
         if self.feed_at(origin, 0) {
             return true;
         }
-        // All that wait are gone through only where such a task is there, and there is something to give it.
+        // The whole queue is searched only if there is such a task and a buffer to give it.
         if !is_reserved_for_others
             || self.io.arena().whole_bytes() <= left_alone(Purpose::Step, self.buffers.unasked_bytes)
         {

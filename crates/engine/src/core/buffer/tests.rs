@@ -27,7 +27,7 @@ impl Room {
     }
 }
 
-/// Connections that have taken all that they can get, one after the other.
+/// Connections that have each, in turn, taken all they can get.
 fn filled(room: &mut Room, connections: usize) -> Vec<Share> {
     let mut shares: Vec<Share> = (0..connections).map(|_| Share::default()).collect();
     shares.iter_mut().for_each(|share| while room.give(share) {});
@@ -83,8 +83,8 @@ fn a_window_that_was_opened_is_kept_to() {
     }
 }
 
-/// Sessions that answer no R2T of theirs hold up nobody, not even on the same core: what others are served does not wait
-/// for their end.
+/// Sessions that never answer R2Ts block nobody, not even on their own core: others are served without
+/// waiting for them to end.
 #[test]
 fn who_does_not_send_what_was_asked_for_leaves_buffers_to_others() {
     let stores = [HeldStore::new(), HeldStore::new()];
@@ -102,7 +102,7 @@ fn who_does_not_send_what_was_asked_for_leaves_buffers_to_others() {
         let read = other.read_blocks(1, 0, (bytes / 512) as u32, BLOCK).expect("READ");
         assert!(read == data, "{bytes}");
     }
-    // As soon as they send, all of theirs ends as well.
+    // As soon as they send, all of theirs complete as well.
     for slow in &mut mute {
         while slow.ended < 32 {
             match slow.asked() {

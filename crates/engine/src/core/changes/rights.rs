@@ -1,4 +1,4 @@
-//! Commands that have begun, and for which a change takes away the right. New commands, and those that wait to begin, are
+//! Commands that have begun and lose their right by a change. New commands, and those that wait to begin, are
 //! admitted by the new rights; a change only waits for what has begun.
 
 use crate::core::Core;
@@ -9,7 +9,7 @@ use crate::served::Served;
 use crate::slots::Key;
 use reactor::io::Io;
 
-/// What a session may do with a served unit. A change may take away each right on its own.
+/// What a session may do with a served unit. A change may remove each right separately.
 #[derive(Clone, Copy)]
 struct Rights {
     is_let_in: bool,
@@ -21,15 +21,17 @@ struct Rights {
 const ALL: Rights = Rights { is_let_in: true, is_shown: true, may_write: true };
 
 impl<I: Io> Core<I> {
-    /// Tasks that have begun, and use units in a way that their sessions, ended or not, were entitled to `before` and are not any
-    /// more; including those that an earlier change waits for, which took another right.
+    /// Tasks that have begun and use units in a way that their sessions, ended or not, were entitled to in
+    /// `before` and no longer are; including those that an earlier change, which removed another right, still
+    /// waits for.
     pub(super) fn unentitled(&self, before: &Served) -> Vec<Key> {
         let delta = &self.served.delta;
         if delta.protected.is_empty() && !delta.concerns_sessions() {
             return Vec::new();
         }
         let is_meant = |task: &Task| {
-            // A LUN that is `read_only` refuses everybody what would change its medium, and takes orders such as MODE SELECT.
+            // A LUN that is `read_only` refuses to change its medium for anyone, but accepts orders such as
+            // MODE SELECT.
             let is_protected = |unit| delta.protected.contains(&unit);
             task.has_begun()
                 && (task.writes(&is_protected)
@@ -38,7 +40,8 @@ impl<I: Io> Core<I> {
         self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(key, _)| key).collect()
     }
 
-    /// Whether a session may have other rights than by the snapshot before. One that has ended keeps its rights.
+    /// Whether a session may have other rights than in the previous snapshot. A session that has ended keeps
+    /// its rights.
     fn is_concerned(&self, session: Key) -> bool {
         let delta = &self.served.delta;
         let facts = self.connections.get(session).map(|conn| &conn.facts);
@@ -54,17 +57,17 @@ impl<I: Io> Core<I> {
         let loses = |unit, of: fn(Rights) -> bool| {
             of(self.rights(before, task.origin, unit)) && !of(self.rights(&self.served, task.origin, unit))
         };
-        // A group that is `read_only` refuses orders, too.
+        // A group that is `read_only` may not give orders either.
         task.units()
             .any(|unit| loses(unit, |rights| rights.is_let_in) || loses(unit, |rights| rights.is_shown))
             || task.changes(&|unit| loses(unit, |rights| rights.may_write))
     }
 
-    /// What a session may do with a unit by this snapshot. A unit that is removed is not served, and what had begun there ends
-    /// before it has gone.
+    /// What a session may do with a unit according to this snapshot. A removed unit is not served, and what
+    /// had begun there ends before its release.
     fn rights(&self, served: &Served, session: Key, unit: u32) -> Rights {
         let Some(index) = served.units.iter().position(|other| *other == unit) else { return ALL };
-        // One that was let in by a change to come is not served here yet.
+        // A session admitted by a future change is not served here yet.
         let conn = self.connections.get(session);
         let Some(conn) = conn.filter(|conn| conn.facts.epoch <= served.epoch) else { return ALL };
         if let Way::Interface { opening_number, .. } = conn.facts.way {

@@ -55,7 +55,7 @@ fn lun(name: &str, store: &HeldStore) -> Box<Lun> {
     Box::new(Lun { name: name.into(), serial: format!("SERIAL-{name}"), ..lun })
 }
 
-/// Makes a change, with this store for the LUN that comes.
+/// Makes a change, with this store for the LUN that is added.
 fn apply(daemon: &mut Daemon, change: Change, store: &Arc<HeldStore>) -> Result<(), ChangeError> {
     let store = store.clone();
     daemon.apply_with(change, |_| {
@@ -108,7 +108,7 @@ fn a_lun_that_comes_is_served_and_each_nexus_is_notified_once() {
         ["lun0", "lun1", "come7"]
     );
     let [mut one, two, three] = initiators;
-    // Who has asked for the list knows.
+    // The session that has read the list gets no unit attention.
     add(&mut daemon, &url.target, 3, &HeldStore::new()).expect("it comes");
     assert_eq!((luns(&mut one), report(&mut one, 0), report(&mut one, 1)), (vec![0, 1, 3, 7], None, None));
     for initiator in [one, two, three] {
@@ -156,7 +156,7 @@ fn a_lun_that_goes_takes_nothing_new_and_ends_what_was_begun() {
     let (mut daemon, outcome) = remover.join().expect("it ends");
     outcome.expect("all is durable");
     assert_eq!(Arc::strong_count(&third), 1, "nobody has the store any more");
-    // The place is free for another, of which a session that was there before sees nothing.
+    // The slot is free for another, of which a session from before sees nothing.
     let next = HeldStore::new();
     add(&mut daemon, &url.target, 2, &next).expect("it comes");
     for initiator in &mut initiators {
@@ -197,7 +197,7 @@ fn a_lun_that_hangs_is_removed_and_holds_up_no_change_behind_it() {
     add(&mut daemon, &url.target, 2, &HeldStore::new()).expect("it comes");
     assert_eq!([report(&mut initiator, 2), report(&mut initiator, 2)], [Some(POWER_ON), Some(LUNS_CHANGED)]);
     initiator.write_blocks(2, 0, BLOCK, &[2; 512], false).expect("GOOD");
-    // Its file may be in use, and what is kept by its serial number.
+    // Its file may still be in use, and what is saved under its serial number.
     let again = || Change::Add { lun: Box::new(gone.clone()), shown: Vec::new() };
     let refused = apply(&mut daemon, again(), &stores[1]);
     assert!(matches!(refused, Err(ChangeError::Refused(why)) if why.contains("has not ended yet")));
@@ -346,7 +346,7 @@ fn a_lun_is_hidden_once_nothing_of_the_session_can_be_written_there_any_more() {
     daemon.stop().expect("every core ends in order");
 }
 
-/// Takes all steps to another configuration, meanwhile.
+/// Takes all steps to another configuration, on a thread.
 fn change(mut daemon: Daemon, to: Config) -> JoinHandle<(Daemon, Vec<Result<(), ChangeError>>)> {
     std::thread::spawn(move || {
         let steps = config::diff(daemon.config(), &to);
@@ -461,10 +461,10 @@ fn functions_reach_what_was_begun_on_a_lun_that_goes() {
         }
         let task = if function == ABORT_TASK { write } else { NO_TAG };
         let asked = initiator.ask_to_manage(function, 1, task).expect("it is sent");
-        // The other unit answers behind it.
+        // The other unit answers after it.
         report(&mut initiator, 0);
         assert!(!initiator.has_ended(asked), "function {function} is done, and the task may still write");
-        // What is under way is done all the same, and not reported.
+        // What is under way is still done, but not reported.
         stores[1].wait_for_cancel(1);
         stores[1].release();
         assert_eq!(initiator.complete(asked).expect("an answer").status, GOOD);
@@ -514,7 +514,7 @@ fn what_the_home_of_a_lun_that_has_gone_is_asked_reaches_no_core() {
         daemon.apply(Change::Remove { name: "lun1".into() }).expect("it goes");
         daemon
     });
-    // The other core has released it, and that of its home has not.
+    // The other core has released it; the home's core has not.
     stores[1].wait_for_close(1);
     let origin = Origin { core: 0, who: Waiter::Nobody };
     mail[UNIT as usize].post(Message::Home { unit: UNIT, origin, request: HomeRequest::StoreReset });
@@ -540,7 +540,7 @@ fn another_lun_takes_the_place_of_one_that_goes() {
     apply(&mut daemon, replace(lun("other", &other)), &other).expect("it is replaced");
     assert_eq!([report(&mut initiator, 1), report(&mut initiator, 1)], [Some(POWER_ON), Some(LUNS_CHANGED)]);
     assert_eq!(initiator.read_blocks(1, 0, 1, BLOCK).expect("GOOD"), [0; 512]);
-    // One that has gone is gone, and one whose names are taken does not come.
+    // A unit that is gone stays gone, and one whose names are taken is refused.
     for change in [replace(lun("third", &other)), Change::Remove { name: "lun1".into() }] {
         let refused = apply(&mut daemon, change, &other).expect_err("there is none");
         assert_eq!(refused, ChangeError::Refused("there is no LUN lun1".into()));
@@ -555,7 +555,7 @@ fn another_lun_takes_the_place_of_one_that_goes() {
     daemon.stop().expect("every core ends in order");
 }
 
-/// A portal where this listens.
+/// A portal that listens on this socket.
 fn door(address: SocketAddr, socket: Option<&Arc<TcpListener>>) -> Door {
     let handle = socket.map(|socket| reactor::net::handle(socket));
     Door { number: 0, address, handle, socket: socket.cloned(), by_device: None }
@@ -583,7 +583,7 @@ fn first_of_two(store: &Arc<HeldStore>) -> (Core<Uring>, Mailbox<Message>) {
     (Core::new(0, io, shared, served, first, units.iter_mut().map(|unit| unit.on(0)).collect()), other)
 }
 
-/// Gives the core its turns, in which it comes to an end with all that it has; what it says to the other.
+/// Runs the core until it comes to rest. Returns its messages to the other core.
 fn turns(core: &mut Core<Uring>, other: &mut Mailbox<Message>) -> Vec<Message> {
     let (mut completions, mut messages, mut said) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..4 {
@@ -594,7 +594,7 @@ fn turns(core: &mut Core<Uring>, other: &mut Mailbox<Message>) -> Vec<Message> {
     said
 }
 
-/// Has the core serve this; who says when that is done.
+/// Has the core serve this; the receivers report when that is done.
 fn serve_next(
     core: &mut Core<Uring>,
     other: &mut Mailbox<Message>,
@@ -637,7 +637,7 @@ fn a_home_that_is_asked_while_its_store_is_flushed_answers_before_it_goes() {
     assert!(is_done.try_recv().expect("it was released"));
 }
 
-/// A session of a target that does nothing.
+/// A session of a target, which does nothing.
 fn idle(core: &mut Core<Uring>, serial: u64) {
     let address = core.served.config.portals[0].listen;
     let way = Way::Portal { number: 0, from: address, local: address };
@@ -700,7 +700,7 @@ fn a_portal_listens_by_what_it_has_now_and_by_nothing_that_it_had() {
             |socket: &Arc<TcpListener>| TcpStream::connect(socket.local_addr().expect("an address"));
         let _streams: Vec<_> = sockets.iter().map(|socket| connect(socket).expect("a backlog")).collect();
         turns(&mut core, &mut other);
-        // Nobody has taken what is still in the backlog.
+        // Connections that are still in the backlog have not been accepted.
         let is_taken = |socket: &Arc<TcpListener>| {
             socket.set_nonblocking(true).expect("a socket");
             match socket.accept() {

@@ -1,4 +1,4 @@
-//! How connections are installed, end and close.
+//! How connections begin, end and close.
 
 use super::{COLD_RESET, ClosingTarget, Connection, Phase, REINSTATED, STOPS, Watching};
 use crate::core::lun::LunState;
@@ -23,10 +23,10 @@ use std::time::Duration;
 use tracing::Level;
 use tracing::field::DisplayValue;
 
-/// How long a peer may take to receive the last that a closing connection owes.
+/// How long a peer may take to receive what a closing connection still owes it.
 const CUT_AFTER: Duration = Duration::from_secs(1);
 
-/// Whom a line of the log is about.
+/// What a log line calls a peer.
 struct Peer<'a> {
     serial: u64,
     initiator: &'a str,
@@ -35,13 +35,14 @@ struct Peer<'a> {
     target: Option<&'a str>,
 }
 
-/// Logs that somebody may not even log in.
+/// Logs an attempt that was refused before any login.
 pub(in crate::core) fn log_refusal(from: &Way, reason: &str) {
     let portal = from.portal().map(tracing::field::display);
     limited!("refused logins", Level::WARN, portal, "{from}: refused, {reason}");
 }
 
-/// Logs that a session has ended, and what it did; or a login, and where, and whose if that is known.
+/// Logs that a session has ended, with what it did; or a login, with where it came from and what is known of
+/// it.
 fn log_end(facts: &Facts, now: Time, reason: &str) {
     let Facts { serial, way: from, tally, .. } = facts;
     let portal = from.portal().map(tracing::field::display);
@@ -73,7 +74,7 @@ fn log_end(facts: &Facts, now: Time, reason: &str) {
     );
 }
 
-/// Reports that a session has ended, or a login.
+/// Publishes the event that a session, or a login, has ended.
 fn report_end(events: &Events, conn: &Connection, now: Time, reason: &str) {
     let Connection { facts, machine, .. } = conn;
     let Some(session) = facts.peer().filter(|_| facts.is_admitted) else {
@@ -116,7 +117,7 @@ impl<I: Io> Core<I> {
         self.mark_dirty(key);
     }
 
-    /// Counts the connection on core `to` from now on, so that what is placed next knows of it.
+    /// Counts the connection on core `to` from now on, so that the next placement includes it.
     pub(in crate::core) fn move_load(&mut self, key: Key, to: Option<usize>) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Some(from) = std::mem::replace(&mut conn.load.core, to) {
@@ -138,7 +139,7 @@ impl<I: Io> Core<I> {
         })
     }
 
-    /// The peer broke the standard and is served on.
+    /// The peer violated the standard, and its session continues.
     pub(in crate::core) fn refused(&self, key: Key, reason: &str) {
         let Some(Peer { serial, initiator, from, portal, target }) = self.peer(key) else { return };
         limited!(
@@ -151,7 +152,7 @@ impl<I: Io> Core<I> {
         );
     }
 
-    /// An invariant of ours does not hold on one connection, which ends for it: the others go on.
+    /// An invariant of ours does not hold on one connection, which ends for it: the others continue.
     pub(in crate::core) fn faulty(&self, key: Key, what: &str) {
         let Some(Peer { serial, initiator, from, portal, target }) = self.peer(key) else { return };
         limited!(
@@ -190,7 +191,7 @@ impl<I: Io> Core<I> {
         self.mark_dirty(key);
     }
 
-    /// The session ends, and its initiator is notified when none of its tasks can take effect any more.
+    /// The session ends, and its initiator gets the response when none of its tasks can take effect any more.
     pub(in crate::core) fn leaving(&mut self, key: Key) {
         self.stay(key);
         if self.connections.get(key).is_some_and(|conn| !conn.has_ended()) {
@@ -203,7 +204,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// None of the tasks of a session that ends can take effect any more: its machine may say so.
+    /// None of the tasks of an ending session can take effect any more: its machine may respond.
     pub(in crate::core) fn part(&mut self, key: Key) {
         let Some(conn) = self.connections.get(key) else { return };
         if let Some(name) = session_name(&conn.facts) {
@@ -219,7 +220,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The session has come to its end: its tasks are aborted, and its nexus is lost with its last channel.
+    /// The session has ended: its tasks are aborted, and its nexus is lost with its last channel.
     fn end_tasks(&mut self, key: Key) {
         let Some(conn) = self.connections.get(key) else { return };
         let (serial, nexus) = (conn.facts.serial, conn.nexus);
@@ -227,8 +228,9 @@ impl<I: Io> Core<I> {
         let units = conn.luns.iter().map(|lun| lun.unit);
         let units: Vec<u32> = units.filter(|unit| self.units.get(*unit).is_some()).collect();
         let tasks = conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task());
-        // A copy that has outlived its command: only this session could ask after it or abort it, and it must not write
-        // over what its initiator writes when it is back. Sessions with such tasks do not move: all are on this core.
+        // A copy that has outlived its command: only this session could query or abort it, and it must not
+        // overwrite what its initiator writes when it is back. Sessions with such tasks do not move: all are
+        // on this core.
         let detached = |task: &Task| task.origin == key && task.detached_nexus().is_some();
         let detached = self.tasks.iter().filter(|(_, task)| detached(task)).map(|(key, _)| key);
         let tasks: Vec<Key> = tasks.chain(detached).collect();
@@ -241,11 +243,12 @@ impl<I: Io> Core<I> {
         let lingering: Vec<(Key, u32)> =
             self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, task)| (key, task.unit)).collect();
         let has_lost = name.is_some_and(|name| self.shared.registry.ends(&name, serial, nexus.0));
-        // What it has asked homes for, a reset say, must not end commands of the session that comes after it.
+        // What it has requested of homes, such as a reset, must not end commands of the session that comes
+        // after it.
         let mut homes = if self.stop.is_drained() { 0 } else { self.await_functions(key) };
         for unit in units.into_iter().filter(|_| has_lost) {
-            // Nobody else waits for a home that is held up, by a reset of a store that hangs, say; nor for one that may have
-            // gone, once this core has said that nothing is left of it.
+            // Others do not wait for a home that is held up, such as by a reset of a store that hangs; nor
+            // for one that may be gone once this core has reported that nothing is left of the session.
             let may_hold = self.units[unit].view.policy.may_be_held_by(nexus)
                 || lingering.iter().any(|(_, other)| *other == unit);
             let awaits = may_hold && !self.stop.is_drained();
@@ -259,7 +262,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A home has forgotten what the nexus of a session that has ended held, or has done what its connection asked for before.
+    /// A home has released what the nexus of an ended session held, or has done what its connection requested
+    /// before.
     pub(in crate::core) fn home_released(&mut self, key: Key) {
         if let Some(conn) = self.connections.get_mut(key) {
             conn.closing.homes -= 1;
@@ -268,7 +272,7 @@ impl<I: Io> Core<I> {
         self.answer_closing();
     }
 
-    /// The connection has ended on this core, where nothing of it is under way.
+    /// The connection has ended on this core, with nothing of it under way.
     pub(in crate::core) fn remove_connection(&mut self, key: Key) -> Option<Connection> {
         self.units.iter_mut().for_each(|unit| unit.unsent.retain(|(other, _)| *other != key));
         let conn = self.connections.remove(key)?;
@@ -309,13 +313,13 @@ impl<I: Io> Core<I> {
         self.endings.disconnections.ended(conn.facts.serial);
         if conn.login.predecessors > 0 {
             for core in 0..self.cores() {
-                // Behind what asked for the end of these, which went through the mailbox even to this core.
+                // Behind the requests to end these, which went through the mailbox even to this core.
                 self.mailbox.post(core, Message::Forsaken { core: self.me, parked: key });
             }
         }
     }
 
-    /// An aborted task is really gone.
+    /// An aborted task has really ended.
     pub(in crate::core) fn connection_settled(&mut self, task: Key) {
         for key in self.keys_where(|conn| conn.closing.lingering.contains(&task)) {
             if let Some(conn) = self.connections.get_mut(key) {
@@ -339,8 +343,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// All sessions of the target end, but for the one that asked for it: that is answered first, when no task of the
-    /// others can take effect any more.
+    /// Ends all sessions of the target except the requester's: the function is answered first, when no task
+    /// of the others can take effect any more.
     pub(in crate::core) fn close_target(&mut self, target: usize, requester: Requester) {
         *self.endings.closings.entry(target).or_default() += 1;
         let mut keys = self.keys_where(|conn| conn.facts.target_number() == Some(target));
@@ -352,14 +356,14 @@ impl<I: Io> Core<I> {
         self.answer_closing();
     }
 
-    /// All sessions that are shown a unit end, as another gateway serves it.
+    /// Ends all sessions that are shown a unit, as another gateway serves it now.
     pub(in crate::core) fn end_sessions_of(&mut self, unit: u32) {
         for key in self.keys_where(|conn| conn.luns.iter().any(|lun| lun.unit == unit)) {
             self.end_for_all(key, "another gateway serves its unit");
         }
     }
 
-    /// Ends a connection as all others of its target, with an answer to a login that waits for one.
+    /// Ends a connection like all others of its target; a login that waits for one is answered.
     fn end_for_all(&mut self, key: Key, reason: &str) {
         match self.connections.get(key).map(|conn| conn.phase) {
             Some(Phase::Parked) => self.refuse(key, Withdrawal::Unavailable, reason),
@@ -367,7 +371,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Ends a session that what is served now does not let in any more: its initiator is notified where its protocol can.
+    /// Ends a session that the configuration no longer admits: its initiator is notified where the protocol
+    /// can.
     pub(in crate::core) fn dismiss(&mut self, key: Key, reason: &'static str) {
         if let Some(conn) = self.connections.get_mut(key) {
             conn.closing.why = Some(reason);
@@ -381,8 +386,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Asks the initiator of a session to log out, if the portal that it came by is drained: once, unless it is to be gone earlier
-    /// than it was asked before. What it does not do in time the machine does.
+    /// Asks the initiator of a session to log out, if its portal is drained: once, unless an earlier deadline
+    /// than before applies. The machine ends what has not logged out in time.
     pub(in crate::core) fn request_logout(&mut self, key: Key) {
         let now = self.io.now();
         let Some(conn) = self.connections.get_mut(key) else { return };
@@ -430,8 +435,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The time to log out has passed: what is left ends. Sessions end as they do before, and their machines speak last; how
-    /// long these wait for a store is theirs to bound.
+    /// The time to log out has passed: what is left ends. Sessions end as usual, with their machines' last
+    /// output; how long they wait for a store is limited there.
     pub(in crate::core) fn close_all(&mut self) {
         for key in self.keys_where(|_| true) {
             match self.connections.get(key).map(|conn| conn.phase) {

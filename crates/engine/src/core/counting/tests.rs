@@ -1,4 +1,4 @@
-//! What is counted of commands that do not end well.
+//! What is counted of commands that end with errors.
 
 use crate::counters::{Counts, Failure};
 use crate::testing::initiator::{Initiator, Login, write_cdb};
@@ -57,7 +57,7 @@ fn commands_that_fail_are_counted_by_reason_and_have_no_latency() {
 #[test]
 fn ata_commands_that_are_to_return_registers_succeed() {
     let stores = [HeldStore::new()];
-    // Units that are exported over AoE alone have them.
+    // Only units exported over AoE accept ATA commands.
     let (daemon, url) = serve(1, &stores, |config| config.luns[0].aoe = Some(Address { shelf: 1, slot: 0 }));
     let mut initiator = login(&url, "ata");
     for (command, out) in [(Command::WriteDmaExt, vec![7; 512]), (Command::ReadDmaExt, Vec::new())] {
@@ -79,7 +79,7 @@ fn ata_commands_that_are_to_return_registers_succeed() {
 
 #[test]
 fn reads_whose_data_has_not_left_when_their_session_ends_are_aborted() {
-    /// So many are answered together.
+    /// This many are answered together.
     const BATCH: usize = 2;
     const BYTES: usize = 1 << 16;
     let stores = [HeldStore::new()];
@@ -89,7 +89,7 @@ fn reads_whose_data_has_not_left_when_their_session_ends_are_aborted() {
         let sessions = daemon.sessions().list().expect("the core answers");
         (sessions[0].commands, sessions[0].in_flight)
     };
-    // Until the sockets' buffers are full, each batch leaves before the next comes.
+    // Until the sockets' buffers are full, each batch is sent before the next arrives.
     let (mut commands, mut in_flight) = session();
     while in_flight == 0 {
         assert!(initiator.window() >= BATCH, "nothing is to be received meanwhile");
@@ -100,7 +100,7 @@ fn reads_whose_data_has_not_left_when_their_session_ends_are_aborted() {
         initiator.release().expect("both are sent");
         commands += BATCH as u64;
         while session().0 != commands {}
-        // What has not left by then stays.
+        // What has not been sent by then stays unsent.
         for _ in 0..5000 {
             in_flight = session().1;
             if in_flight == 0 {

@@ -1,5 +1,5 @@
-//! Connections by RDMA devices: asked for at a listener, placed on a core before anything is said, and served there. What
-//! happens to devices and connections comes by descriptors that the ring watches.
+//! Connections over RDMA devices: requested at a listener, placed on a core before they are accepted, and
+//! served there. Events of devices and connections arrive through descriptors that the ring watches.
 
 use super::{asked_tag, watch, watch_tag};
 use crate::core::Core;
@@ -15,14 +15,14 @@ use std::collections::BTreeSet;
 use tracing::Level;
 
 impl<I: Io> Core<I> {
-    /// The descriptor of the listener by RDMA devices that this core watches at a portal.
+    /// The descriptor of the RDMA listener that this core watches at a portal.
     pub(in crate::core) fn heeds(&self, portal: usize) -> Option<Handle> {
         let is_ours = self.acceptor(portal) == Some(self.me);
         let door = self.served.door(portal).filter(|_| is_ours)?;
         door.by_device.as_ref().map(|listener| listener.handle())
     }
 
-    /// Watches the listener of a portal's RDMA devices, if this is the core that accepts for it.
+    /// Watches the RDMA listener of a portal, if this is the core that accepts for it.
     pub(in crate::core) fn listen_by_device(&mut self, portal: usize) {
         if let Some(listener) = self.heeds(portal)
             && !self.stop.has_begun()
@@ -33,7 +33,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// This core accepts by devices at these portals only.
+    /// This core accepts RDMA connections at these portals only.
     pub(in crate::core) fn leave_devices(&mut self, ours: &BTreeSet<usize>) {
         for portal in self.devices.beside(|portal| self.heeds(portal)) {
             self.io.unwatch(asked_tag(portal));
@@ -42,11 +42,11 @@ impl<I: Io> Core<I> {
         self.devices.paused_portals.retain(|portal| ours.contains(portal));
     }
 
-    /// The listener of a portal has heard something.
+    /// The listener of a portal has an event.
     pub(in crate::core) fn asked(&mut self, portal: usize) {
         let by = self.devices.watched.remove(&portal);
         if by != self.heeds(portal) {
-            // It was to stop here.
+            // It was to stop on this core.
             self.listen_by_device(portal);
             return self.acknowledge_changes();
         }

@@ -1,6 +1,7 @@
-//! Task management functions (SAM-5 section 7): every one is answered, and only when no task that it covers can touch
-//! the medium any more. Over SRP, whose channels share a nexus, RDMA of such tasks on other channels must be over, too:
-//! what is sent on one channel does not wait for another, and the initiator then takes its buffers back.
+//! Task management functions (SAM-5 section 7): each is answered, and only when no task that it covers can
+//! touch the medium any more. Over SRP, whose channels share a nexus, RDMA of such tasks on other channels
+//! must also have ended: what is sent on one channel does not wait for another, and after the response the
+//! initiator reuses its buffers.
 
 use super::Function;
 use crate::core::Core;
@@ -21,14 +22,14 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn function(&mut self, connection: Key, id: FunctionId, lun: u64, asked: Asked) {
         let Some(conn) = self.connections.get(connection) else { return };
         let unit = |state: &LunState| state.unit;
-        // Those that leave as well: what was begun there continues.
+        // Including LUNs that are being removed: what was begun there continues.
         let named = |number: u16| conn.luns.iter().filter(move |state| state.is_or_was(number)).map(unit);
         let units: Vec<u32> = wire::scsi::lun::number(lun).into_iter().flat_map(named).collect();
         let from = conn.nexus;
         if reaches_others(asked) && group(&self.served, &conn.facts).is_some_and(|group| group.read_only) {
             return self.function_done(connection, id, FunctionResponse::NotAuthorized);
         }
-        // A single task is of this channel, whose machine waits on its own.
+        // A single task belongs to this channel, whose machine does the waiting itself.
         let is_of_channels = conn.machine.is_srp() && !matches!(asked, Asked::AbortTask(_));
         let requester = Requester { core: self.me, connection, id, nexus: from };
         let mut function = Function {
@@ -81,9 +82,9 @@ impl<I: Io> Core<I> {
         self.answer_functions();
     }
 
-    /// Aborts, and has the function wait for the task that it names, whatever the LUN that it names, and for whatever
-    /// else of this initiator's was aborted on the unit before, and may still take effect: on any unit, if the task that it
-    /// names is not there any more, for that may have been it.
+    /// Aborts tasks, and has the function wait for the task that it names, whatever its LUN, and for whatever
+    /// else of this initiator's was aborted on the unit before and may still take effect; on any unit, if the
+    /// named task no longer exists, as it may have been one of those.
     fn abort_for(&mut self, function: &mut Function, units: &[u32], victim: Option<Key>) {
         if let Some(key) = victim {
             self.abort(key, Some(Aborted::Silently));
@@ -98,7 +99,8 @@ impl<I: Io> Core<I> {
         function.tasks.extend(awaited);
     }
 
-    /// A connection that ends waits for what its functions ask homes for: how many answers that are.
+    /// A connection that ends waits for what its functions have requested of homes. Returns the number of
+    /// outstanding answers.
     pub(in crate::core) fn await_functions(&mut self, connection: Key) -> usize {
         let functions = self.functions.open.iter_mut().filter(|function| function.is_of(connection));
         functions
@@ -141,7 +143,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// An aborted task is really gone.
+    /// An aborted task has really ended.
     pub(in crate::core) fn function_settled(&mut self, task: Key) {
         for function in &mut self.functions.open {
             function.tasks.retain(|key| *key != task);
@@ -167,13 +169,14 @@ impl<I: Io> Core<I> {
             let function = self.functions.open.swap_remove(index);
             self.function_done(function.requester.connection, function.requester.id, function.response);
             if function.cold.is_some() {
-                // What is owed, the answer above all, still goes out.
+                // What is owed, above all the response, is still sent.
                 self.gone(function.requester.connection, COLD_RESET);
             }
         }
     }
 
-    /// TARGET COLD RESET ends the sessions of all initiators, those of units that the asker does not see among them.
+    /// TARGET COLD RESET ends the sessions of all initiators, including those of units that the requester
+    /// does not see.
     fn close_target_everywhere(&mut self, index: usize) {
         let cores = self.cores();
         let function = &mut self.functions.open[index];
@@ -200,7 +203,8 @@ impl<I: Io> Core<I> {
     }
 }
 
-/// Whether it ends commands of other initiators, or more: not for members of a `read_only` group.
+/// Whether it affects commands of other initiators, or more; members of a `read_only` group may not request
+/// it.
 fn reaches_others(asked: Asked) -> bool {
     match asked {
         Asked::ClearTaskSet | Asked::LogicalUnitReset | Asked::TargetWarmReset | Asked::TargetColdReset => {

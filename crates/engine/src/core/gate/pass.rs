@@ -1,4 +1,4 @@
-//! How tasks pass the gates of units, and ordered ones have all cores hold.
+//! How tasks pass the gates of units, and how ordered ones have all cores hold.
 
 use super::Turn;
 use crate::core::Core;
@@ -102,7 +102,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// All cores hold for this one: run the ordered task, if it has not been aborted meanwhile.
+    /// All cores hold for this one: runs the ordered task, unless it has been aborted meanwhile.
     fn run_ordered(&mut self, unit: u32) {
         let ordered = self.units[unit].gate.waiting.front().copied().filter(|key| {
             self.tasks

@@ -1,4 +1,4 @@
-//! How requests to a home are done: published to every core, and answered when all have applied them.
+//! How requests to a home are carried out: published to every core, and answered when all have applied them.
 
 use super::{Current, Publication};
 use crate::core::Core;
@@ -24,9 +24,10 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn home_request(&mut self, unit: u32, origin: Origin, request: HomeRequest) {
         match self.units.home_mut(unit) {
             Some(home) if home.current.is_some() => home.queue.push_back((origin, request)),
-            // The queue is empty while nothing is worked on, and has no memory as long as nobody had to wait.
+            // The queue is empty while no request is in progress, and has no memory until one has had to
+            // wait.
             Some(_) => self.home_decide(unit, origin, request),
-            // The unit has gone, and all that it knew of a nexus with it.
+            // The unit has gone, and with it all that it knew of a nexus.
             None => self.post(origin.core, Message::Answer { origin, reply: HomeReply::Done }),
         }
     }
@@ -38,7 +39,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Decides a request while nothing else is worked on, and answers it where it changes nothing.
+    /// Decides a request while no other is in progress, and answers it if it changes nothing.
     fn home_decide(&mut self, unit: u32, origin: Origin, request: HomeRequest) {
         let Some(home) = self.units.home_mut(unit) else { return };
         if let Some(body) = home.home.forwards(&request) {
@@ -63,18 +64,18 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A task was aborted: what it waits for at its unit's home is not done, unless it has begun.
+    /// A task was aborted: its request to its unit's home is dropped, unless it has begun.
     pub(in crate::core) fn recall_request(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == State::AtHome) else { return };
         let (unit, core) = (task.unit, self.me);
-        // Ahead of what this core says of the publication that aborts it, if that is why.
+        // Ahead of this core's answer to the publication that aborts it, if that is the reason.
         self.post(self.units[unit].home_core, Message::Recall { unit, core, task: key });
     }
 
     pub(in crate::core) fn home_recall(&mut self, unit: u32, core: usize, task: Key) {
         let Some(home) = self.units.home_mut(unit) else { return };
         let origin = Origin { core, who: Waiter::Task(task) };
-        // The end of what was done must be known.
+        // The outcome of what was done must be known.
         let is_meant = |(other, request): &(Origin, HomeRequest)| {
             *other == origin && !matches!(request, HomeRequest::EraseEnd { .. })
         };
@@ -82,13 +83,14 @@ impl<I: Io> Core<I> {
             home.queue.remove(index);
             self.post(core, Message::Recalled { task });
         } else if let Some(gateway) = &self.units[unit].gateway {
-            // It may be what the active gateway is to execute. That thread may have ended, and has answered then.
+            // It may be for the active gateway to execute. That thread may have ended, and has answered in
+            // that case.
             let _ = gateway.send(GatewayEvent::Recall(origin));
         }
     }
 
-    /// Leaves a request to the unit's thread, which does not keep the home from others meanwhile. `otherwise`: how it ends if there
-    /// is none any more.
+    /// Leaves a request to the unit's gateway thread, which does not block the home for others meanwhile.
+    /// `otherwise`: the outcome if there is no such thread any more.
     fn ask_gateway(&mut self, unit: u32, origin: Origin, event: GatewayEvent, otherwise: Check) {
         let sent = self.units[unit].gateway.as_ref().map(|gateway| gateway.send(event));
         if !matches!(sent, Some(Ok(()))) {
@@ -99,7 +101,7 @@ impl<I: Io> Core<I> {
     /// All cores have applied what a request of another gateway changed.
     pub(in crate::core) fn executed_for_other(&mut self, unit: u32, reply: &HomeReply) {
         if let Some(gateway) = self.units.get(unit).and_then(|unit| unit.gateway.as_ref()) {
-            // It may have ended.
+            // The thread may have ended.
             let _ = gateway.send(GatewayEvent::Executed(reply.encode()));
         }
     }
@@ -107,7 +109,7 @@ impl<I: Io> Core<I> {
     /// All cores have applied the role of a unit that gateways share.
     pub(in crate::core) fn role_applied(&mut self, unit: u32, reply: &HomeReply) {
         if let Some(gateway) = self.units.get(unit).and_then(|unit| unit.gateway.as_ref()) {
-            // It may have ended.
+            // The thread may have ended.
             let _ = gateway.send(GatewayEvent::Applied(*reply == HomeReply::Done));
         }
     }
@@ -129,7 +131,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The state directory has (or could not take) what must survive before the request is answered.
+    /// The state directory has saved, or could not save, what must survive before the request is answered.
     pub(in crate::core) fn home_persisted(&mut self, unit: u32, ok: bool) {
         let Some(home) = self.units.home_mut(unit) else { return };
         if ok || !home.home.undo() {
@@ -169,7 +171,7 @@ impl<I: Io> Core<I> {
         self.home_next(unit);
     }
 
-    /// Reports that reservations or registrations were taken from others, on all cores.
+    /// Reports that reservations or registrations of others were removed, on all cores.
     fn report_preempted(&self, unit: u32, publish: &Publish, by: Option<NexusId>) {
         let is_one = |attention: UnitAttention| {
             matches!(attention, UnitAttention::ReservationsPreempted | UnitAttention::RegistrationsPreempted)
@@ -205,7 +207,7 @@ impl<I: Io> Core<I> {
         let (mut left, cleared) = self.abort_published(unit, publish, requester);
         self.notify_published(unit, publish, &cleared);
         if !publish.aborts.is_empty() || !publish.deactivated.is_empty() {
-            // What was aborted before may still be on its way to the medium as well.
+            // Tasks aborted earlier may still be on their way to the medium as well.
             let lingering = |task: &Task| task.touches(unit) && task.may_still_write();
             let before = self.tasks.iter().filter(|(_, task)| lingering(task)).map(|(key, _)| key);
             left.extend(before.filter(|key| !left.contains(key)).collect::<Vec<_>>());
@@ -220,8 +222,8 @@ impl<I: Io> Core<I> {
         self.open_gate(unit);
     }
 
-    /// Aborts what this publication aborts, but for the task that asked. Returns the tasks that have yet to end, and the nexuses
-    /// that had any.
+    /// Aborts what this publication aborts, except the requesting task. Returns the tasks that have yet to
+    /// end, and the nexuses that had any.
     fn abort_published(
         &mut self,
         unit: u32,
@@ -254,16 +256,17 @@ impl<I: Io> Core<I> {
         (left, cleared)
     }
 
-    /// Establishes the unit attentions of this publication; of COMMANDS CLEARED, those of nexuses that had commands.
+    /// Establishes the unit attentions of this publication; COMMANDS CLEARED only for nexuses that had
+    /// commands.
     fn notify_published(&mut self, unit: u32, publish: &Publish, cleared: &[NexusId]) {
         let mut notified = Vec::new();
         for (key, conn) in self.connections.iter_mut() {
-            // A session that came from a core that was ahead has been notified already.
+            // A session that has moved here from a core that was ahead has been notified already.
             let is_news = |lun: &LunState| lun.unit == unit && lun.nexus.access_epoch < publish.policy.epoch;
             for lun in conn.luns.iter_mut().filter(|lun| is_news(lun)) {
                 lun.nexus.sync(&publish.policy);
                 for (who, attention) in &publish.attentions {
-                    // Only who had commands gets COMMANDS CLEARED (SAM-5 section 5.14.1).
+                    // Only a nexus that had commands gets COMMANDS CLEARED (SAM-5 section 5.14.1).
                     let concerns =
                         *attention != UnitAttention::CommandsCleared || cleared.contains(&lun.nexus.id);
                     if who.includes(&lun.nexus) && concerns {
@@ -280,8 +283,8 @@ impl<I: Io> Core<I> {
         notified.into_iter().for_each(|key| self.mark_dirty(key));
     }
 
-    /// Commands of this nexus that have come, but are not known here as their descriptors are still being read, are
-    /// aborted with those that are: for their initiator they are the same.
+    /// Commands of this nexus that have arrived, but are not tasks yet as their descriptors are still being
+    /// read, are aborted too: to their initiator there is no difference.
     fn forget_unread(&mut self, unit: u32, nexus: NexusId) {
         for key in self.keys_where(|conn| conn.nexus == nexus && conn.machine.is_rdma()) {
             let Some(conn) = self.connections.get_mut(key) else { continue };
@@ -295,14 +298,14 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// An aborted task is really gone.
+    /// An aborted task has really ended.
     pub(in crate::core) fn settled(&mut self, task: Key) {
         self.release_publications(task);
         self.function_settled(task);
         self.connection_settled(task);
     }
 
-    /// What was published has not to wait for this task any more.
+    /// Publications no longer have to wait for this task.
     pub(in crate::core) fn release_publications(&mut self, task: Key) {
         for publication in &mut self.units.publications {
             publication.tasks.retain(|key| *key != task);
@@ -320,9 +323,10 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Has tasks that came by these ports do nothing more to the medium of a unit. Those of them whose storage operation has yet to
-    /// come back. What waits for something else ends when it wants to access the medium; its initiator is not told before
-    /// that is certain, as it may then send the same by another port.
+    /// Keeps tasks that came through these ports from doing anything more to the medium of a unit. Returns
+    /// those whose storage operation has not returned yet. A task that waits for something else ends when it
+    /// is about to access the medium; its initiator gets no response before that is certain, as it may then
+    /// retry through another port.
     fn deactivate(&mut self, unit: u32, ports: &[u16]) -> Vec<Key> {
         let is_meant = |task: &Task| {
             let nexus = self.nexus_of(task).filter(|_| task.touches(unit));
@@ -334,7 +338,7 @@ impl<I: Io> Core<I> {
         meant
     }
 
-    /// Logs which target port groups of a unit are in another state.
+    /// Logs which target port groups of a unit have changed their state.
     fn report_states(&self, unit: u32, after: &PortGroups) {
         let Unit { name, view, .. } = &self.units[unit];
         let before: Vec<(u16, AccessState)> = view.policy.groups.states().collect();
@@ -347,7 +351,7 @@ impl<I: Io> Core<I> {
     }
 }
 
-/// Who asks to change reservations.
+/// The nexus that requests a change of reservations.
 fn reserver(request: &HomeRequest) -> Option<NexusId> {
     match request {
         HomeRequest::PersistentReserveOut { from, .. } | HomeRequest::Export { from, .. } => Some(from.nexus),

@@ -1,4 +1,4 @@
-//! How commands wait in lines, and come to their units when they are due.
+//! How commands wait in lines, and reach their units when they are due.
 
 use super::{Line, Wait};
 use crate::core::Core;
@@ -14,7 +14,7 @@ use reactor::io::Io;
 use std::sync::Arc;
 
 impl LunState {
-    /// The limit of the LUN, and the share of that of the group, from now on.
+    /// Sets the limit of the LUN, and the share of that of the group.
     fn limit(&mut self, of_lun: Option<Arc<Limit>>, of_group: Option<Arc<Share>>) {
         let before = self.line.as_ref().and_then(|line| line.shares[0].clone());
         let of_lun = of_lun
@@ -40,7 +40,7 @@ impl LunState {
         }
     }
 
-    /// Its line goes once it is neither limited nor needed.
+    /// Drops the line of a LUN once it is neither limited nor needed.
     fn drop_line(&mut self) {
         self.line.take_if(|line| !line.is_limited() && line.waiting.is_empty());
         self.nexus.takes_turns = self.line.is_some() || self.nexus.mac.is_some();
@@ -52,7 +52,7 @@ fn line(connections: &mut Slots<Connection>, origin: Key, lun: usize) -> Option<
 }
 
 impl<I: Io> Core<I> {
-    /// Limits that hold for the LUNs of a session, by what is served now.
+    /// Sets the limits of a session's LUNs to those in force now.
     pub(in crate::core) fn set_limits(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let Served { config, limits, .. } = &*self.served;
@@ -65,7 +65,7 @@ impl<I: Io> Core<I> {
         });
         for lun in &mut conn.luns {
             let index = self.served.units.iter().position(|unit| *unit == lun.unit);
-            // Of a unit that goes nothing has to wait any more.
+            // Nothing has to wait any more for a unit that is being removed.
             let of_lun = index.and_then(|index| self.served.limits.of_lun(index));
             lun.limit(of_lun, of_group.clone().filter(|_| index.is_some()));
         }
@@ -87,7 +87,7 @@ impl<I: Io> Core<I> {
             return;
         }
         line.push(key, attribute, wait);
-        // One behind another LUN's is looked at when that goes.
+        // One queued behind another LUN is checked when that one's command goes.
         let due = line.first_due(now);
         if self.lines.listed.is_empty() {
             self.lines.due = due.unwrap_or_default();
@@ -111,8 +111,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Lets in what is due, one command of each line after the other. Whether there was any. Asked in each turn, and mostly there
-    /// is no line.
+    /// Lets in what is due, one command of each line in turn. Returns whether there was any. Called in each
+    /// turn, and mostly there are no lines.
     #[inline]
     pub(in crate::core) fn run_lines(&mut self) -> bool {
         !self.lines.listed.is_empty() && self.lines.due <= self.io.now() && self.run_due()
@@ -140,7 +140,7 @@ impl<I: Io> Core<I> {
         has_run
     }
 
-    /// Those in which nothing waits are forgotten, and the deadline is that of the others.
+    /// Removes empty lines; the deadline becomes that of the rest.
     fn prune_lines(&mut self, now: Time) {
         let (connections, mut next) = (&mut self.connections, None::<Time>);
         self.lines.listed.retain(|(origin, lun)| {
@@ -163,7 +163,7 @@ impl<I: Io> Core<I> {
         self.lines.due = next.unwrap_or_default();
     }
 
-    /// The command comes to its unit.
+    /// The command reaches its unit.
     fn forward_to_unit(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == State::InLine) else { return };
         let (unit, attribute) = (task.unit, task.attribute);

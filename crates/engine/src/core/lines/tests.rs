@@ -1,4 +1,4 @@
-//! Lines whose clock is the test's, and commands that wait in those of a daemon.
+//! Lines with a clock of the test's own, and commands that wait in those of a daemon.
 
 use super::*;
 use crate::limits::Limit;
@@ -15,15 +15,16 @@ fn limit(iops: u64, bytes: u64) -> Arc<Limit> {
     Arc::new(Limit::new(config::Limits { iops: rate(iops), bytes: rate(bytes) }))
 }
 
-/// A session with so many commands in flight, each of so many bytes, on a core that wakes when something is due, but so late.
+/// A session with a number of commands of a certain size in flight, on a core that wakes late, by a certain
+/// time, when something is due.
 struct Session {
     line: Line,
     depth: usize,
     bytes: u32,
     late: u64,
-    /// How long it takes from a command that is let in to the next one in its place.
+    /// The time from admitting a command until the next one replaces it.
     round: u64,
-    /// When those come.
+    /// When those arrive.
     next: VecDeque<u64>,
     commands: u64,
 }
@@ -78,10 +79,10 @@ fn run(mut sessions: Vec<Session>) -> Vec<u64> {
     while now < Time(3 * SECOND) {
         let wakes: Vec<u64> = sessions.iter_mut().map(|session| session.wakes_at(now)).collect();
         now = Time((*wakes.iter().min().expect("there are some")).max(now.0));
-        // Those behind another LUN's are on that one's core.
+        // A line queued behind another LUN's is on that one's core.
         let is_awake = |at: &usize| wakes[*at] <= now.0 || wakes[*at] == u64::MAX;
         let awake: Vec<usize> = (0..sessions.len()).filter(is_awake).collect();
-        // As a core does it, in turns.
+        // In turns, as a core does it.
         let mut has_gone = true;
         while std::mem::take(&mut has_gone) {
             for at in &awake {
@@ -130,7 +131,7 @@ fn one_with_few_commands_has_its_share_although_cores_wake_late_and_its_next_one
 
 #[test]
 fn a_core_that_wakes_late_loses_no_share_to_one_that_never_sleeps() {
-    // Without what lines take ahead for it, a core that is 500 us late had half of its share.
+    // Without the places that lines take ahead, a core that is 500 us late had half of its share.
     let percent = |late| if late > 150 { 10 } else { 5 };
     for (rate, late) in
         [(1000, 70), (1000, 500), (5000, 150), (5000, 500), (20_000, 150), (20_000, 500), (50_000, 500)]
@@ -207,7 +208,7 @@ fn key(index: u32) -> Key {
     Key { index, generation: 0 }
 }
 
-/// A line with these in it, the first of which has its place.
+/// A line with these commands, the first of which has its place.
 fn waiting(all: &Arc<Limit>, commands: &[(Option<u32>, Attribute)], now: Time) -> Line {
     let mut line = Line::new([Some(Share::of(all.clone())), None]);
     while line.bar(Some(0), Attribute::Simple, now).is_none() {}
@@ -231,7 +232,7 @@ fn what_is_not_limited_passes_but_for_ordered_commands_and_what_is_behind_them()
     line.push(key(2), Attribute::Simple, behind);
     assert_eq!(line.next(now), None);
     let due = line.first_due(now).expect("it waits");
-    // What is not limited itself waits for nothing but its order.
+    // A command that is not limited waits only to keep its order.
     assert_eq!([line.next(due), line.next(due), line.next(due)], [Some(key(0)), Some(key(1)), Some(key(2))]);
     assert!(line.bar(None, Attribute::Ordered, now).is_none());
 }
@@ -260,7 +261,8 @@ fn what_waits_goes_by_the_new_limit_when_that_changes() {
     assert_eq!([line.next(now), line.next(now)], [Some(key(1)), Some(key(2))]);
 }
 
-/// A session whose LUN 0 lets one command in at once and others a second each later, and LUN 1 all; and so many WRITEs that wait.
+/// A session whose LUN 0 admits one command at once and further ones a second apart, and whose LUN 1 admits
+/// all; with WRITEs that wait.
 fn held_up(commands: usize) -> (crate::Daemon, Initiator, Vec<u32>) {
     let (daemon, url) = serve(1, &[HeldStore::new(), HeldStore::new()], |config| {
         config.luns[0].limits.iops = Some(Rate { per_second: 1, burst: 0 });
@@ -281,7 +283,7 @@ fn a_session_that_waits_for_one_lun_uses_another_and_asks_what_it_likes() {
     initiator.ready(0).expect("what moves no data is answered");
     initiator.write_blocks(1, 7, BLOCK, &[7; 512], false).expect("GOOD");
     assert_eq!(initiator.read_blocks(1, 7, 1, BLOCK).expect("GOOD"), [7; 512]);
-    // They end all the same, one after the other.
+    // They still complete, one after another.
     for tag in tags {
         assert_eq!(initiator.complete(tag).expect("an answer").status, 0);
     }
@@ -321,8 +323,8 @@ fn commands_that_wait_go_by_the_limit_that_is_configured_meanwhile() {
     daemon.stop().expect("every core ends in order");
 }
 
-/// A session whose group lets one command in at once and others a second each later; and a WRITE of LUN 0 that has the next
-/// place, and one of LUN 1 behind it.
+/// A session whose group admits one command at once and further ones a second apart; with a WRITE of LUN 0
+/// that has the next place, and one of LUN 1 behind it.
 fn held_up_by_group() -> (crate::Daemon, Initiator, [u32; 2]) {
     let (daemon, url) = serve(1, &[HeldStore::new(), HeldStore::new()], |config| {
         let limits = config::Limits { iops: Some(Rate { per_second: 1, burst: 0 }), bytes: None };
@@ -343,7 +345,7 @@ fn who_is_behind_another_lun_has_its_turn_when_that_is_aborted() {
     let (daemon, mut initiator, [first, behind]) = held_up_by_group();
     assert_eq!(initiator.manage(ABORT_TASK, 0, first).expect("an answer"), 0);
     assert_eq!(initiator.complete(behind).expect("an answer").status, 0);
-    // Both LUNs take turns from then on.
+    // The two LUNs take turns from then on.
     assert_eq!(initiator.read_blocks(0, 1, 1, BLOCK).expect("GOOD"), [0; 512]);
     assert_eq!(initiator.read_blocks(1, 1, 1, BLOCK).expect("GOOD"), [1; 512]);
     initiator.logout().expect("an answer");
@@ -359,7 +361,7 @@ fn who_is_behind_another_lun_has_its_turn_when_that_is_not_shown_any_more() {
     let step = config::StepOfChange::Hide { target, lun };
     daemon.take_step(&step, &config, crate::daemon::Wants::Store).expect("it changes");
     initiator.complete(first).expect("an answer");
-    // It comes to its unit now, which reports that the session's LUNs have changed.
+    // It reaches its unit now, which reports that the session's LUNs have changed.
     let sense = initiator.complete(behind).expect("an answer").sense;
     assert_eq!(sense[12..14], [0x3F, 0x0E]);
     initiator.logout().expect("an answer");

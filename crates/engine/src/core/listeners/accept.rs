@@ -1,4 +1,4 @@
-//! How TCP connections come in: accepted, and held while there is no descriptor for them.
+//! How TCP connections are accepted, and held while there is no descriptor for them.
 
 use super::{Newcomer, PausedPortal};
 use crate::core::connection::Phase;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tracing::Level;
 
-/// How long a connection may take to close that makes room for another.
+/// How long a connection may take to close when it has to make room for another.
 const ROOM_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a connection is refused.
@@ -31,7 +31,7 @@ impl<I: Io> Core<I> {
         self.shared.config.cores.iter().position(|number| *number == core)
     }
 
-    /// What this core accepts by at a portal.
+    /// The socket on which this core accepts at a portal.
     fn accepts_by(&self, portal: usize) -> Option<Handle> {
         let is_ours = self.acceptor(portal) == Some(self.me);
         self.served.door(portal).filter(|_| is_ours).and_then(|door| door.handle)
@@ -49,7 +49,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Portals have come or gone, or others accept for them: this core listens where it is to, and soon nowhere else.
+    /// Portals were added or removed, or moved between cores: this core listens where it should, and soon
+    /// nowhere else.
     pub(in crate::core) fn listen_where_served(&mut self) {
         let served = self.served.clone();
         let all = served.doors.iter().map(|door| door.number);
@@ -67,7 +68,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Whether this core still listens where it is not to.
+    /// Whether this core still listens where it should not.
     pub(in crate::core) fn still_listens(&self) -> bool {
         !self.listeners.beside(|portal| self.accepts_by(portal)).is_empty()
             || !self.devices.beside(|portal| self.heeds(portal)).is_empty()
@@ -76,23 +77,24 @@ impl<I: Io> Core<I> {
     pub(in crate::core) fn accepted(&mut self, portal: usize, result: Result<u32, Errno>) {
         let by = self.listeners.listens.remove(&portal);
         if by != self.accepts_by(portal) {
-            // It was to stop here, and nobody is let in by it any more.
+            // It was to stop here, and nothing is accepted on this socket any more.
             result.into_iter().for_each(|handle| self.io.close(Handle(handle as i32)));
             self.listen(portal);
             return self.acknowledge_changes();
         }
         match result {
             Ok(handle) => self.seat(portal, Handle(handle as i32)),
-            // It was to stop listening here, and is to listen again.
+            // It was to stop listening here, and is now to listen again.
             Err(error) if error.0 == Code::CANCELED.raw_os_error() => self.listen(portal),
             Err(error) if !self.stop.has_begun() => self.not_accepted(portal, error),
             Err(_) => {}
         }
     }
 
-    /// The kernel holds the connection until the portal listens again: as soon as another has made room for it, if this process
-    /// has no descriptor left, and otherwise in a while, as the next try would fail at once. (Where the machine has none left,
-    /// another process may take what becomes free: ending connections would end all of them.)
+    /// The kernel holds the connection until the portal listens again: if this process has no descriptor
+    /// left, as soon as another connection has made room, and otherwise after a while, as an immediate retry
+    /// would fail. (If the whole machine has none left, another process may take what becomes free, and
+    /// ending connections would end all of them.)
     fn not_accepted(&mut self, portal: usize, error: Errno) {
         limited!(
             "connections that could not be accepted",
@@ -106,15 +108,16 @@ impl<I: Io> Core<I> {
         self.listeners.paused_portals.push(PausedPortal { portal, until });
     }
 
-    /// Tries again what was refused a while ago, and does not wait for a connection that should have made room by now.
+    /// Retries what was refused a while ago, and no longer waits for a connection that should have made room
+    /// by now.
     pub(in crate::core) fn retry_accepts(&mut self, now: Time) {
         for portal in self.listeners.due(now) {
             self.room_made(portal);
         }
     }
 
-    /// The kernel gives the lowest descriptor that is free, so from a certain one on only those are left that the daemon
-    /// needs itself.
+    /// The kernel assigns the lowest free descriptor, so beyond a certain one only those are left that the
+    /// daemon itself needs.
     fn seat(&mut self, portal: usize, socket: Handle) {
         if socket.0 < self.shared.sockets_end || self.stop.has_begun() {
             self.welcome(portal, socket);
@@ -130,7 +133,7 @@ impl<I: Io> Core<I> {
         self.listen(portal);
     }
 
-    /// Has another connection end to make room at a portal, if there is one to end: [`Core::room_made`] follows.
+    /// Ends another connection to make room at a portal, if there is one to end: [`Core::room_made`] follows.
     fn ask_for_room(&mut self, portal: usize) -> bool {
         let evicted = self.shared.logins.takes_one();
         self.evict(evicted, Some(portal));
@@ -146,7 +149,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The new connection at a portal gets the descriptor that has become free; unless something else was faster.
+    /// The new connection at a portal gets the descriptor that has become free, unless something else was
+    /// faster.
     pub(in crate::core) fn room_made(&mut self, portal: usize) {
         let Some(index) = self.listeners.newcomers.iter().position(|newcomer| newcomer.portal == portal)
         else {

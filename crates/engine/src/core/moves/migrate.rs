@@ -1,26 +1,28 @@
-//! Connections that move to another core: after their login, and later when a running session is to even out the load.
+//! Connections that move to another core: after their login, and later when moving a running session evens
+//! out the load.
 //!
-//! A running session is drained first. Nothing is read for it but the data that its tasks still await, and the good
-//! endings of tasks are held back: an initiator that has as much in flight as it wants then sends nothing new. When no
-//! task is left, the endings go out together; when they have left, and no recv is in flight, the connection is a plain
-//! value. The recv comes back with the initiator's next command, which waits unread for the other core. What does not
-//! come to that soon, stays.
+//! A running session is drained first. Only data that its tasks still await is read, and successful responses
+//! are held back: an initiator that has as much in flight as it wants then sends nothing new. When no task is
+//! left, the responses are sent together; when they have been sent, and no receive is in flight, the
+//! connection is a plain value. The receive completes with the initiator's next command, which stays unread
+//! for the other core. A session that does not get there soon stays.
 //!
 //! Nothing misses a session that moves:
-//! - What is addressed to a task or function of it (answers of homes, operations of stores) has come: there is none.
-//! - A reinstatement is addressed to the core that the registry names. The entry changes, and the connection is posted,
-//!   under one lock: who reads the new core posts behind the connection, and who has read the old one has taken the
-//!   entry over, so that the session ends where it is.
+//! - Nothing is addressed to a task or function of it (answers of homes, operations of stores): it has none.
+//! - A reinstatement is addressed to the core that the registry names. The entry is changed and the
+//!   connection posted under one lock: a core that reads the new entry posts behind the connection, and one
+//!   that has read the old entry has taken it over, so that the session ends where it is.
 //! - What a unit's home publishes goes to every core, once all have applied what came before: the two cores
 //!   differ by one at most. If the new core is ahead, it notifies the nexus of what it missed; if the old one
-//!   was, the session waits until the new core has caught up, and is not notified again. There is no task
-//!   that the publication could abort.
-//! - What is served changes on every core, one after the other. A session that comes from a core that was ahead waits; one
-//!   from a core that was behind gets its LUNs anew, or ends here, if it may no longer be there.
-//! - TARGET COLD RESET goes to every core, and each counts: a session comes with the count of the core that it left.
-//! - The end of the daemon goes to every core. None that has been notified moves a session any more. One that came to such a
-//!   core is asked to log out there, or is ended before a byte of it is looked at where the core had already said that
-//!   nothing is left on it.
+//!   was, the session waits until the new core has caught up, and is not notified twice. It has no task that
+//!   the publication could abort.
+//! - What is served changes on every core, one after another. A session from a core that was ahead waits; one
+//!   from a core that was behind gets its LUNs again, or ends here if it may no longer exist.
+//! - TARGET COLD RESET goes to every core, and each counts them: a session arrives with the count of the core
+//!   that it left.
+//! - The daemon's stop goes to every core. Once notified, a core moves no more sessions. One that arrives at
+//!   such a core is asked to log out there, or is ended before any byte of it is processed if the core had
+//!   already reported that it has no sessions left.
 
 use super::Drain;
 use crate::balance::{Due, Session};
@@ -39,14 +41,14 @@ use scsi::attention::UnitAttention;
 use scsi::command::Status;
 use std::time::Duration;
 
-/// How long a session may take to come to rest before it is served on where it is.
+/// How long a session may take to become idle before the move is abandoned.
 const DRAIN_WITHIN: Duration = Duration::from_millis(100);
 
-/// How long a session that has moved, or did not come to rest, is left alone.
+/// How long a session that has moved, or could not, stays where it is.
 const REST: Duration = Duration::from_secs(10);
 
 impl<I: Io> Core<I> {
-    /// Moves a running session to another core, if it comes to rest soon. False: not now.
+    /// Begins to move a running session to another core, once it becomes idle. False: not now.
     pub(in crate::core) fn begin_move(&mut self, key: Key, to: usize) -> bool {
         if to == self.me || self.moves.drain.is_some() || self.stop.has_begun() || !self.may_move(key) {
             return false;
@@ -57,13 +59,13 @@ impl<I: Io> Core<I> {
         true
     }
 
-    /// The same for one of its sessions.
+    /// The same for one of this core's sessions.
     pub(crate) fn move_nth(&mut self, nth: usize, to: usize) -> bool {
         let sessions = self.keys_where(|conn| conn.phase == Phase::Serving);
         sessions.get(nth).is_some_and(|key| self.begin_move(*key, to))
     }
 
-    /// Moves a session when this core has much more to do than another.
+    /// Moves a session when this core is much busier than another.
     pub(in crate::core) fn balance(&mut self, now: Time) {
         let worked = || self.io.processor_time().saturating_sub(self.poller.spun());
         match self.moves.meter.tick(now, worked, &self.shared.board, self.me) {
@@ -113,8 +115,8 @@ impl<I: Io> Core<I> {
             && !self.tasks.iter().any(|(_, task)| task.origin == key && task.blocks_move())
     }
 
-    /// Whether an ending must not be reported before its connection is at rest. A failed command may have
-    /// data to come that is discarded only once the initiator gets the status.
+    /// Whether a response must not be sent before its connection is at rest. A failed command may have data
+    /// to come, which can be discarded only once the initiator gets the status.
     pub(in crate::core) fn holds_back(
         &mut self,
         connection: Option<Key>,
@@ -125,14 +127,15 @@ impl<I: Io> Core<I> {
         let holds = Some(drain.key) == connection && ending.status == Status::Good;
         if holds {
             drain.endings.push((task, to_wire(ending)));
-            // It may have been the last that the drain waited for, in a turn in which nothing comes for the connection.
+            // It may have been the last that the drain waited for, in a turn in which nothing arrives for the
+            // connection.
             let key = drain.key;
             self.mark_dirty(key);
         }
         holds
     }
 
-    /// The end of a turn of a connection that is drained.
+    /// The end of a turn for a connection that is being drained.
     pub(in crate::core) fn drain_on(&mut self, key: Key) {
         let Some(drain) = self.moves.drain.as_mut().filter(|drain| drain.key == key) else { return };
         let is_busy = |conn: &Connection| {
@@ -154,7 +157,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The connection, if it was drained, is served on here.
+    /// Abandons the drain of a connection, if it was being drained: it is served here.
     pub(in crate::core) fn stay(&mut self, key: Key) {
         let Some(drain) = self.moves.drain.take_if(|drain| drain.key == key) else { return };
         self.release(key, drain.endings);
@@ -179,7 +182,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The connection is at rest: it goes to its core, unless its session was reinstated meanwhile.
+    /// The connection is at rest: it moves to its core, unless its session was reinstated meanwhile.
     pub(in crate::core) fn leave(&mut self, key: Key, to: usize) {
         let Some(conn) = self.connections.get(key) else { return };
         let name = session_name(&conn.facts);
@@ -248,7 +251,7 @@ impl<I: Io> Core<I> {
         self.post(to, Message::Adopt(Box::new(migrant)));
     }
 
-    /// A connection that moved here.
+    /// A connection that has moved here.
     pub(in crate::core) fn adopt(&mut self, migrant: Migrant) {
         let Migrant { machine, socket, unread, facts, luns, lun_list, served, reach, closings } = migrant;
         let target = facts.target.clone();
@@ -264,7 +267,7 @@ impl<I: Io> Core<I> {
             return;
         }
         (conn.luns, conn.lun_list, conn.served, conn.reach) = (luns, lun_list, served, reach);
-        // Units that have gone here as well.
+        // Units may have been released here as well.
         let units = &self.units;
         conn.luns.iter_mut().filter(|lun| units.get(lun.unit).is_none()).for_each(LunState::forget);
         conn.load.rests_until = self.io.now().after(REST);
@@ -277,7 +280,7 @@ impl<I: Io> Core<I> {
         } else if let Some(why) = why {
             self.dismiss(key, why);
         } else if self.stop.is_drained() {
-            // The others have been notified that no write comes from here any more.
+            // The other cores have been notified that no more writes come from here.
             self.gone(key, STOPS);
         } else if self.stop.has_begun() {
             self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
@@ -296,8 +299,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Notifies a session that moved here of what this core had applied before, and the one that it left had
-    /// not.
+    /// Notifies a session that has moved here of what this core had already applied, and the one that it left
+    /// had not.
     fn catch_up(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         for lun in &mut conn.luns {
@@ -308,7 +311,7 @@ impl<I: Io> Core<I> {
             }
             lun.nexus.sync(policy);
             let attentions = unit.published.iter().flat_map(|publish| &publish.attentions);
-            // It had no commands to be cleared.
+            // It had no commands that could have been cleared.
             for (who, attention) in attentions.filter(|(_, what)| *what != UnitAttention::CommandsCleared) {
                 if who.includes(&lun.nexus) {
                     lun.nexus.establish(*attention);
@@ -317,7 +320,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Serves the sessions that came here from cores that were ahead, once this one has caught up.
+    /// Serves the sessions that came from cores that were ahead, once this one has caught up.
     pub(in crate::core) fn serve_arrivals(&mut self) {
         let (units, now) = (&self.units, self.served.epoch);
         let is_ahead = |lun: &LunState| {

@@ -1,4 +1,4 @@
-//! How what RDMA may still access is kept until it is free, and who waits for that.
+//! How memory that RDMA may still access is kept until it is free, and what waits for that.
 
 use super::Quiescing;
 use crate::core::Core;
@@ -11,7 +11,7 @@ use scsi::NexusId;
 use wire::{Places, Span};
 
 impl<I: Io> Core<I> {
-    /// The task has ended: if data of it is in transit by RDMA, its buffer stays lent until the transport
+    /// The task has ended: if its data is in transit by RDMA, its buffer stays allocated until the transport
     /// reports that it is free.
     pub(in crate::core) fn quiesce_buffer(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.is_transferring()) else { return };
@@ -28,8 +28,9 @@ impl<I: Io> Core<I> {
         });
     }
 
-    /// The same where there is no task: a READ of this unit whose data was lent by the store, or read to this buffer; or a
-    /// command whose descriptors were still being read. Returns the buffer that nothing touches.
+    /// The same where there is no task: for a READ of this unit whose data was borrowed from the store or
+    /// read to this buffer, or a command whose descriptors were still being read. Returns the buffer if
+    /// nothing accesses it.
     pub(in crate::core) fn quiesce_transfer(
         &mut self,
         connection: Key,
@@ -45,7 +46,7 @@ impl<I: Io> Core<I> {
         None
     }
 
-    /// Nothing touches what this task, which has ended, has left.
+    /// RDMA no longer accesses anything of this task, which has ended.
     pub(in crate::core) fn release_quiesced(&mut self, key: Key, wire: TaskId) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Some(index) = conn.quiescing.iter().position(|one| one.task == wire) {
@@ -55,7 +56,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The connection has ended, and with it all that it has kept.
+    /// The connection has ended: releases everything kept for it.
     pub(in crate::core) fn release_all_quiescing(&mut self, key: Key, all: &[Quiescing]) {
         all.iter().for_each(|one| self.release_quiescing(key, one));
         self.answer_quiet();
@@ -67,8 +68,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A function of this nexus must not be answered while RDMA of what it has ended is under way, here or on other
-    /// channels: its initiator then takes its buffers back.
+    /// A function of this nexus must not be answered while RDMA of tasks that it has ended is in progress,
+    /// here or on other channels: its initiator reuses its buffers after that.
     pub(in crate::core) fn quieten(&mut self, requester: Requester) {
         self.functions.requesters.push(requester);
         self.answer_quiet();
@@ -86,7 +87,7 @@ impl<I: Io> Core<I> {
         self.functions.requesters = requesters;
     }
 
-    /// Whether RDMA of tasks of this nexus that have ended is under way on this core.
+    /// Whether RDMA of ended tasks of this nexus is in progress on this core.
     fn is_busy(&self, nexus: NexusId) -> bool {
         self.connections.iter().any(|(_, conn)| conn.nexus == nexus && !conn.quiescing.is_empty())
     }

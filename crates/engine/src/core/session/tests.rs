@@ -1,4 +1,4 @@
-//! Ends of sessions, and logins that replace others, while a store is slow.
+//! Ends of sessions, and logins that reinstate others, while a store is slow.
 
 use super::*;
 use crate::Daemon;
@@ -36,7 +36,7 @@ fn login(url: &Url, name: &str) -> Initiator {
     Initiator::login(url, &Login::named(name)).expect("a session")
 }
 
-/// Whether the target has said anything.
+/// Whether the target has sent anything.
 fn has_heard(initiator: &Initiator) -> bool {
     let stream = initiator.stream();
     stream.set_nonblocking(true).expect("a socket");
@@ -61,7 +61,7 @@ fn writing(url: &Url, store: &HeldStore, name: &str) -> Initiator {
     initiator
 }
 
-/// A core has done all that it was asked for before this.
+/// Waits until the core has done everything requested before this.
 fn is_served(initiator: &mut Initiator, lun: u16) {
     initiator.ready(lun).expect("the unit is ready");
 }
@@ -148,7 +148,7 @@ fn copy_immediately(initiator: &mut Initiator) {
     assert_eq!(initiator.write(0, copy, &list).expect("an answer").status, 0);
 }
 
-/// A session with a copy in the background, of which the store holds a write, and another session.
+/// A session with a copy in the background, of which the store holds a write; and another session.
 fn copying(url: &Url, stores: &[Arc<HeldStore>]) -> (Initiator, Initiator) {
     let (mut copies, mut other) = (login(url, "copies"), login(url, "other"));
     for lun in 0..2 {
@@ -164,7 +164,7 @@ fn copying(url: &Url, stores: &[Arc<HeldStore>]) -> (Initiator, Initiator) {
     (copies, other)
 }
 
-/// Of the two pieces of a copy, the one that was under way is done, and the other is not.
+/// Of the two pieces of a copy, the one in progress was written, and the other was not.
 fn is_half_copied(other: &mut Initiator) {
     let copied = [0, 1024].map(|lba| other.read_blocks(1, lba, 1, BLOCK).expect("it is read")[0]);
     assert_eq!(copied, [7, 0], "what was under way is done, and no more");
@@ -302,7 +302,7 @@ fn serve_all(stores: &[Arc<HeldStore>]) -> (Daemon, Url) {
     })
 }
 
-/// A session over what this scheme says, with a WRITE that the store holds.
+/// A session over this scheme, with a WRITE that the store holds.
 fn writing_over(scheme: &str, url: &Url, store: &HeldStore) -> Box<dyn Nexus> {
     let mut nexus = connect_over(scheme, url);
     let command = |cdb: Cdb, write: Vec<u8>| Command {
@@ -317,7 +317,7 @@ fn writing_over(scheme: &str, url: &Url, store: &HeldStore) -> Box<dyn Nexus> {
     store.hold();
     nexus.submit(&command(write_cdb(0, 512, BLOCK, false), vec![1; 512]));
     while !store.has_held(1) {
-        // Data is read by RDMA only while its initiator continues.
+        // Data is read by RDMA only while its initiator runs.
         nexus.go_on();
     }
     nexus
@@ -447,7 +447,7 @@ fn group(name: &str, luns: &[(u16, usize)]) -> Group {
     }
 }
 
-/// Also of units that who asks for it does not see.
+/// Also those with units that the requester does not see.
 #[test]
 fn target_cold_reset_is_answered_when_no_session_of_the_target_can_write() {
     for cores in [1, 3] {
@@ -470,7 +470,8 @@ fn target_cold_reset_is_answered_when_no_session_of_the_target_can_write() {
     }
 }
 
-/// RFC 7143 section 11.13.5: a login that waits for its session's tasks is one of the target, too.
+/// RFC 7143 section 11.13.5: a login that waits for the tasks of its session counts as one of the target's,
+/// too.
 #[test]
 fn target_cold_reset_refuses_logins_that_wait() {
     let stores = [HeldStore::new(), HeldStore::new()];
@@ -491,7 +492,7 @@ fn target_cold_reset_refuses_logins_that_wait() {
     stop(daemon);
 }
 
-/// What the sessions held of units that who asks for it does not see is released before the answer.
+/// What the sessions held of units that the requester does not see is released before the response.
 #[test]
 fn target_cold_reset_waits_for_the_homes_of_all_units() {
     for cores in [1, 3] {
@@ -545,7 +546,7 @@ fn what_was_aborted_while_it_waited_at_its_units_home_is_not_done() {
         assert!(!reserves.has_ended(reset), "the WRITE may still land");
         stores[0].release();
         assert_eq!(reserves.complete(reset).expect("an answer").status, COMPLETE);
-        // A reservation would be a conflict.
+        // A reservation would cause a conflict.
         other.ready(0).expect("nobody has reserved the unit");
         for initiator in [other, reserves] {
             initiator.logout().expect("an answer");
@@ -591,7 +592,7 @@ fn a_logout_is_answered_when_its_reservation_is_gone() {
     }
 }
 
-/// A session that ends waits for what it has asked for, and not for a unit that others hold up.
+/// A session that ends waits for what it has requested, not for a unit that others hold up.
 #[test]
 fn a_logout_behind_a_reset_waits_for_its_unit_alone() {
     for cores in [1, 3] {
@@ -633,7 +634,7 @@ fn a_logout_behind_a_reset_waits_for_its_unit_alone() {
     }
 }
 
-/// Also when other channels of the nexus are still there.
+/// Also while other channels of the nexus exist.
 #[test]
 fn what_a_channel_has_asked_for_does_not_reach_who_comes_next() {
     let stores = [HeldStore::new(), HeldStore::new()];
@@ -678,7 +679,7 @@ fn what_a_channel_has_asked_for_does_not_reach_who_comes_next() {
     stop(daemon);
 }
 
-/// Its end, or what names it, waits until it has begun or never does.
+/// Its abort, or a function that names it, waits until it has begun or never will.
 #[test]
 fn a_sanitize_that_is_aborted_while_its_home_begins_it_is_waited_for() {
     for is_logout in [false, true] {
@@ -689,7 +690,7 @@ fn a_sanitize_that_is_aborted_while_its_home_begins_it_is_waited_for() {
         (0..2).for_each(|lun| erases.ready(lun).expect("the unit is ready"));
         let writes = writing(&url, &stores[0], "writes");
         let sanitize = erases.issue(0, SANITIZE_BLOCK_ERASE, 0, Vec::new()).expect("it is sent");
-        // The home aborts what is under way first.
+        // The home first aborts what is in progress.
         stores[0].wait_for_cancel(1);
         if is_logout {
             let logout = Pdu::new(0x46, 0x80)
@@ -720,7 +721,7 @@ fn a_sanitize_that_is_aborted_while_its_home_begins_it_is_waited_for() {
 }
 
 impl<I: Io> Core<I> {
-    /// Sends data of each task of a session to an initiator that is ready for none.
+    /// Sends data for each task of a session to an initiator that is ready for none.
     pub(in crate::core) fn misuse(&mut self, serial: u64) {
         let key = self.connections.iter().find(|(_, conn)| conn.facts.serial == serial).map(|(key, _)| key);
         let ours = self.tasks.iter().filter(|(_, task)| task.connection == key);
@@ -731,7 +732,7 @@ impl<I: Io> Core<I> {
     }
 }
 
-/// What does not hold of one connection is no matter of others.
+/// An invariant that fails on one connection does not affect others.
 #[test]
 fn a_fault_of_this_program_ends_one_session_alone() {
     let stores = [HeldStore::new(), HeldStore::new()];

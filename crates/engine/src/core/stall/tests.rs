@@ -12,7 +12,7 @@ const SECOND: u64 = 1_000_000_000;
 const STALL: u64 = 5 * SECOND;
 const PIECE: u32 = 256 << 10;
 
-/// It sends what one R2T asks for, again and again, each in much less than `stall_timeout`.
+/// It keeps sending what one R2T requests, each time in much less than `stall_timeout`.
 #[test]
 fn who_sends_a_little_now_and_then_does_not_hold_up_an_ordered_task() {
     let stores = [HeldStore::new()];
@@ -35,7 +35,8 @@ fn who_sends_a_little_now_and_then_does_not_hold_up_an_ordered_task() {
     daemon.stop().expect("every core ends in order");
 }
 
-/// How many seconds pass, each with so many bytes moved in the order of `moving`, until one of these is late.
+/// How many seconds pass, with this many bytes moved per second in the order of `moving`, until one of these
+/// is late.
 fn seconds_until_late(pace: &mut Pace, moving: &mut VecDeque<Moving>, bytes_per_second: u64) -> Option<u64> {
     let mut bytes = 0;
     for second in 1..10_000 {
@@ -92,7 +93,8 @@ fn data_that_is_held_back_is_late_soon_after_what_was_on_its_way_before_it() {
     assert_eq!(late, Some(16), "5 s, and 41 pieces at 1 MB/s");
 }
 
-/// Whether it ends the session when a send of 1 MiB, which carries the data of 16 commands, has not left after so long.
+/// Whether the session ends when a send of 1 MiB, which carries the data of 16 commands, has not completed
+/// after this long.
 fn is_send_of_a_mebibyte_late(millis: u64) -> bool {
     const COMMAND_BYTES: u32 = 64 << 10;
     let mut pace = Pace::default();
@@ -110,7 +112,7 @@ fn a_large_send_has_the_time_that_its_bytes_take() {
     assert!(is_send_of_a_mebibyte_late(2100));
 }
 
-/// What is announced, and never asked for, takes no time.
+/// Data that is announced, but never requested, buys no time.
 #[test]
 fn a_write_that_announces_much_and_sends_nothing_does_not_hold_up_an_ordered_task() {
     let stores = [HeldStore::new()];

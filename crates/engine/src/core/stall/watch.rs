@@ -1,4 +1,4 @@
-//! How data is watched on its way, and peers that stall are ended.
+//! How data in transit is watched, and peers that stall are ended.
 
 use super::{Moving, is_send_late};
 use crate::core::Core;
@@ -11,7 +11,7 @@ use reactor::io::Io;
 use reactor::stream::InFlight;
 
 impl<I: Io> Core<I> {
-    /// The initiator has to move so much data of a task from now on.
+    /// The initiator has to move this much data of a task from now on.
     pub(in crate::core) fn begin_moving(&mut self, key: Key, bytes: u32) -> Option<Moving> {
         let now = self.io.now();
         let task = self.tasks.get(key)?;
@@ -19,19 +19,19 @@ impl<I: Io> Core<I> {
         Some(conn.pace.begin(now, task.patience_nanos, bytes))
     }
 
-    /// The data of a task that was on its way has moved.
+    /// The data of a task that was in transit has moved.
     pub(in crate::core) fn has_moved(&mut self, key: Key) {
         let now = self.io.now();
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (Some(moving), Some(conn)) = (task.moving(), self.connections.get_mut(task.origin)) else {
             return;
         };
-        // Time that was not needed does not add up: it would be there for the last byte.
+        // Time that was not needed does not accumulate, or it would all be available for the last byte.
         task.patience_nanos = conn.pace.left(moving, now).min(self.stall_nanos);
         conn.pace.end(moving);
     }
 
-    /// A task has ended: nothing of it is on its way any more.
+    /// A task has ended: none of its data is in transit any more.
     pub(in crate::core) fn stop_moving(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key) else { return };
         if let (Some(moving), Some(conn)) = (task.moving(), self.connections.get_mut(task.origin)) {
@@ -39,8 +39,9 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Of these connections, ends discovery sessions that last too long, and sessions whose data moves too slowly: what the
-    /// initiator was asked for and does not send, or asked for and does not take.
+    /// Of these connections, ends discovery sessions that last too long, and sessions whose data moves too
+    /// slowly: data that was requested and the initiator does not send, or that the initiator requested and
+    /// does not receive.
     pub(in crate::core) fn end_stalled(&mut self, keys: &[Key], now: Time) {
         for key in self.those_of(keys, |conn| conn.login.expires.is_some_and(|at| at <= now)) {
             self.gone(key, &format!("a discovery session lasts {} s", DISCOVERY_WITHIN.as_secs()));
@@ -61,7 +62,7 @@ impl<I: Io> Core<I> {
             .filter(|(_, task)| task.moving().is_some_and(|moving| is_late(&task.origin, moving)));
         let mut stalled: Vec<Key> = late.map(|(_, task)| task.origin).collect();
         stalled.extend(self.those_of(keys, |conn| conn.is_immediate_read_stalled(now)));
-        // Frames of AoE wait for room at the interface, and not for a peer.
+        // Frames of AoE wait for room at the interface, not for a peer.
         stalled.retain(|key| {
             self.connections.get(*key).is_some_and(|conn| !matches!(conn.machine, Transport::Aoe(_)))
         });

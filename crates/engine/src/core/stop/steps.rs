@@ -1,4 +1,4 @@
-//! The steps to the end of a core.
+//! The steps of stopping a core.
 
 use crate::core::unit::Units;
 use crate::core::{Core, GOODBYE, GOODBYE_SECONDS, TICK, kind};
@@ -15,7 +15,7 @@ impl<I: Io> Core<I> {
         self.say_goodbye(GOODBYE_SECONDS);
     }
 
-    /// Whether this core may go. It says to the others when it has nothing left of its own, and then waits for them.
+    /// Whether this core may end. It notifies the others when it has nothing left, and then waits for them.
     pub(in crate::core) fn is_over(&mut self) -> bool {
         let has_nothing = self.stop.has_begun()
             && self.connections.len() == 0
@@ -28,8 +28,8 @@ impl<I: Io> Core<I> {
         has_nothing && self.stop.drained == self.cores()
     }
 
-    /// The last act: everything that was acknowledged becomes durable in the stores of units whose home is here. Whether it
-    /// did.
+    /// Last of all, makes everything acknowledged durable in the stores of units whose home is here. Returns
+    /// whether that succeeded.
     pub(in crate::core) fn flush_stores(&mut self, completions: &mut Vec<Completion>) -> bool {
         flush_stores(&mut self.units, self.me, &mut self.io, completions)
     }

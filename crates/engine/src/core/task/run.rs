@@ -1,4 +1,4 @@
-//! How a command runs: through the steps of its program to its ending.
+//! How a command runs: through the steps of its program to its status.
 
 use super::{Detached, State, Task, to_wire};
 use crate::core::Core;
@@ -40,7 +40,7 @@ impl<I: Io> Core<I> {
     /// A command arrived.
     pub(in crate::core) fn command(&mut self, connection: Key, command: Command) {
         self.trace_command(connection, &command);
-        // A machine that sends its last may still hand up what it had: nobody would wait for it.
+        // A machine that sends its last may still pass up what it had: nobody would wait for it.
         let serving = |conn: &&mut Connection| !conn.has_ended();
         let Some(conn) = self.connections.get_mut(connection).filter(serving) else { return };
         let attribute = match command.attribute {
@@ -97,7 +97,7 @@ impl<I: Io> Core<I> {
         key
     }
 
-    /// Admits a task that waited, and runs its program as far as it goes.
+    /// Admits a task that waited, and runs its program as far as possible.
     pub(in crate::core) fn start(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(conn) = task.connection.and_then(|connection| self.connections.get_mut(connection)) else {
@@ -131,7 +131,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Begins a task that was admitted, when nothing is in its way.
+    /// Begins a task that was admitted, unless something prevents it.
     pub(in crate::core) fn begin_admitted(&mut self, key: Key) {
         if !self.is_in_order(key) {
             return;
@@ -147,8 +147,8 @@ impl<I: Io> Core<I> {
             return self.begin(key);
         }
         if !task.buffer.is_empty() {
-            // It waited at the gate with a buffer for its unsolicited data alone; the wait has ended, and the
-            // initiator may try again.
+            // It waited at the gate with a buffer only for its unsolicited data; the wait has ended, and the
+            // initiator may retry.
             return self.end(key, refusal(Status::Busy));
         }
         if task.command.unsolicited_bytes == 0 {
@@ -162,8 +162,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Runs the program from its start. No program may look at a buffer into which unsolicited data is coming: only a
-    /// WRITE begins before all of it is there, since its first step asks for just that data.
+    /// Runs the program from its start. No program may access a buffer that unsolicited data is arriving in:
+    /// only a WRITE begins before all of it is there, since its first step requests just that data.
     fn begin(&mut self, key: Key) {
         let is_write = self.tasks.get(key).and_then(|task| task.exec.as_ref()).is_some_and(Exec::is_write);
         if is_write {
@@ -177,7 +177,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The transport must know at once where unsolicited data belongs, even if the program has not asked for it.
+    /// The transport must know at once where unsolicited data belongs, even if the program has not requested
+    /// it.
     pub(in crate::core) fn take_unsolicited(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if task.command.unsolicited_bytes == 0 || task.asked_bytes > 0 {
@@ -233,7 +234,8 @@ impl<I: Io> Core<I> {
             (None, None) => return None,
         };
         let buffer = match task.buffer.iter().next() {
-            // Borrowed data is for a WRITE, which does not look at it; and what lies beside it may be lent to a store.
+            // Borrowed data is for a WRITE, which does not access it; and the memory beside it may be lent to
+            // a store.
             Some(span) if task.missing.is_none() && !task.borrowed => self.io.arena().bytes_mut(span),
             Some(_) | None => &mut [],
         };
@@ -242,7 +244,7 @@ impl<I: Io> Core<I> {
         task.exec.as_mut().map(|exec| exec.next(&mut env, event))
     }
 
-    /// Does one step; the event that follows at once, if it does.
+    /// Performs one step; returns the event that follows, if it follows at once.
     pub(in crate::core) fn perform(&mut self, key: Key, step: Step) -> Option<Event> {
         match step {
             Step::Fetch { at, len } => self.fetch(key, at, len),
@@ -255,8 +257,8 @@ impl<I: Io> Core<I> {
             Step::Home(request) => {
                 let unit = self.tasks.get(key)?.unit;
                 if matches!(*request, HomeRequest::EraseBegin { .. }) {
-                    // Once the home has begun it continues, whatever happens to its initiator: the unit must not stay as
-                    // it is while it counts as erased without anyone who does it.
+                    // Once the home has begun, the task continues whatever happens to its initiator: the unit
+                    // must not be left marked as being erased with nothing erasing it.
                     self.keep_nexus(key);
                 }
                 self.set_state(key, State::AtHome);
@@ -279,7 +281,7 @@ impl<I: Io> Core<I> {
         let upto = at + len;
         task.state = State::Fetching { at, upto };
         if task.missing.is_some() {
-            // The unsolicited part is still on its way; the rest is asked for when it has come.
+            // The unsolicited part is still arriving; the rest is requested after it.
             return None;
         }
         if task.asked_bytes >= upto {
@@ -291,7 +293,7 @@ impl<I: Io> Core<I> {
         None
     }
 
-    /// Data of the last `Fetch` is in place.
+    /// The data of the last `Fetch` is in place.
     pub(in crate::core) fn fetched(&mut self, key: Key) {
         self.has_moved(key);
         let Some(task) = self.tasks.get_mut(key) else { return };
@@ -307,7 +309,7 @@ impl<I: Io> Core<I> {
         self.run_task(key, Event::Fetched);
     }
 
-    /// The initiator broke the standard in the task's data; the transport ends the task with it.
+    /// The initiator violated the standard in the task's data; the transport ends the task.
     pub(in crate::core) fn fetch_failed(&mut self, key: Key, sense: &Sense) {
         self.trace_fetch_failed(key, sense);
         let ending = Ending { sense: Some(*sense), ..Ending::of(Status::CheckCondition) };
@@ -351,7 +353,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The task was aborted, and what it had asked the unit's home for is not done.
+    /// The task was aborted, and its request to the unit's home was dropped.
     pub(in crate::core) fn recalled(&mut self, key: Key) {
         if self.tasks.get(key).is_some() {
             self.free_task(key);
@@ -364,7 +366,7 @@ impl<I: Io> Core<I> {
         self.post(self.units[unit].home_core, Message::Home { unit, origin, request });
     }
 
-    /// The task outlives its session: it takes along what it needs of it.
+    /// The task outlives its session: it keeps what it needs of it.
     fn keep_nexus(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(conn) = task.connection.and_then(|connection| self.connections.get(connection)) else {
@@ -392,7 +394,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Nothing is sent for the task any more.
+    /// Nothing more is sent for the task.
     fn forget_connection(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if let Some(conn) = task.connection.take().and_then(|connection| self.connections.get_mut(connection))
@@ -411,7 +413,8 @@ impl<I: Io> Core<I> {
             && let Some(conn) = self.connections.get(conn)
         {
             let (from, read_only) = (conn.nexus, conn.luns[task.lun].nexus.read_only);
-            // It is reported only when no other command is left to be aborted: none that the initiator sends in answer is.
+            // The status is sent only when no other command is left to be aborted, so that none the initiator
+            // sends in response is.
             self.set_state(key, State::AtHome);
             if let Some(task) = self.tasks.get_mut(key) {
                 task.held = Some(Box::new(ending));
@@ -428,7 +431,7 @@ impl<I: Io> Core<I> {
             self.note_error(task.unit, &ending);
         }
         let Some(task) = self.tasks.get(key) else { return };
-        // Until it is known where its data belongs, nothing behind it can be read.
+        // Nothing behind its data can be read before it is known where the data belongs.
         let is_unplaced = task.command.unsolicited_bytes > 0 && task.asked_bytes == 0;
         self.trace_task_end(key, &ending);
         self.count_task(key, Some(&ending));
@@ -446,7 +449,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Aborts a task; true when nothing of it is left that could still touch the medium. Without a `how`, the
-    /// transport has forgotten it already.
+    /// transport has already forgotten it.
     pub(in crate::core) fn abort(&mut self, key: Key, how: Option<Aborted>) -> bool {
         let Some(task) = self.tasks.get_mut(key) else { return true };
         if task.aborted {
@@ -456,7 +459,7 @@ impl<I: Io> Core<I> {
         let unit = task.unit;
         if let Some(how) = how {
             self.report_aborted(connection, wire, how);
-            // One that has no connection was answered, and continues.
+            // A task without a connection was answered, and continues.
             if connection.is_some() {
                 self.count_aborted(connection, unit);
             }
@@ -502,7 +505,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Nobody waits for the task's storage operation any more, whichever of its units has it.
+    /// Cancels the task's storage operation, on whichever of its units it runs.
     fn cancel_op(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key) else { return };
         let touched: Vec<u32> =

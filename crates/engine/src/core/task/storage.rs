@@ -112,7 +112,7 @@ impl<I: Io> Core<I> {
         None
     }
 
-    /// The bytes of the last `Push` have left.
+    /// The bytes of the last `Push` have been sent.
     pub(in crate::core) fn pushed(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key) else { return };
         let State::Pushing { last, moving } = task.state else { return };
@@ -174,13 +174,13 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// What a flush reports to the nexus: once for each, that acknowledged writes were lost before it.
+    /// What a flush reports to the nexus: once to each, that acknowledged writes were lost before it.
     fn flushed(&mut self, key: Key, outcome: Outcome) -> Outcome {
         let Some(task) = self.tasks.get_mut(key) else { return outcome };
         let Some(unit) = task.flushes.take() else { return outcome };
         let losses = self.units[unit].lane.losses();
         if let Some(before) = task.losses_before_erasing() {
-            // What was lost before is erased.
+            // What was lost before has been erased.
             return if losses == before { outcome } else { outcome.and(Err(StoreError::Lost)) };
         }
         let Some(conn) = task.connection.and_then(|connection| self.connections.get_mut(connection)) else {
@@ -197,7 +197,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A task ends: what it reports of losses its initiator has with what it is answered.
+    /// A task ends: the losses that it reports reach its initiator with its status.
     pub(super) fn send_report(&mut self, key: Key) {
         let Some(Task { reports: Some((unit, losses)), connection: Some(connection), .. }) =
             self.tasks.get(key)
@@ -212,7 +212,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A task is aborted: what it was to report of losses its initiator will not see.
+    /// A task is aborted: the losses that it was to report do not reach its initiator.
     pub(super) fn withdraw_report(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some((unit, _)) = task.reports.take() else { return };

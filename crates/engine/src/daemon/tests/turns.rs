@@ -1,4 +1,4 @@
-//! What a core does in one turn is bounded, however many commands there are.
+//! The work of a core in one turn is bounded, however many commands there are.
 
 use super::*;
 use crate::core::TURN_BYTES;
@@ -6,10 +6,10 @@ use reactor::memory::HUGE_PAGE_BYTES;
 use store::lane::{Op, OpId, Outcome, Submitted};
 use wire::scsi::command::{Verify10, WriteSame16};
 
-/// What one operation may exceed the turn's budget by.
+/// By how much one operation may exceed the turn's budget.
 const LONGEST_BYTES: u64 = 256 << 10;
 
-/// Bytes that lanes moved in the same turn of the core, at most, and turns in which any were moved.
+/// The most bytes that lanes moved in one turn of the core, and the turns in which any were moved.
 #[derive(Default)]
 struct Meter {
     turn: usize,
@@ -32,10 +32,10 @@ impl Meter {
     }
 }
 
-/// A lane that notes what is done by it.
+/// A lane that records the work it does.
 struct Metered {
     lane: Box<dyn Lane<Noting>>,
-    /// What the system clears for each write.
+    /// Bytes that the system has to clear for each write.
     fresh: u64,
     turn: Arc<AtomicUsize>,
     meter: Arc<Mutex<Meter>>,
@@ -107,7 +107,7 @@ impl Lane<Noting> for Metered {
     }
 }
 
-/// A target whose lanes are metered together; the system clears so many fresh bytes for each write.
+/// A target whose lanes are metered together; the system clears this many fresh bytes for each write.
 fn metered(units: usize, unit_bytes: u64, fresh: u64) -> (Target, Arc<Mutex<Meter>>) {
     let meter = Arc::<Mutex<Meter>>::default();
     let of = meter.clone();
@@ -146,7 +146,7 @@ fn many_commands_that_read_memory_take_many_turns() {
 
 #[test]
 fn copied_reads_are_bounded_as_well() {
-    // By tasks, and those that need none.
+    // By tasks, and by commands that need none.
     for (commands, blocks) in [(32, 512), (128, 128)] {
         let unit_bytes = u64::from(commands * blocks * BLOCK);
         let (target, meter) = metered(1, unit_bytes, 0);

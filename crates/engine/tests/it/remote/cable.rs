@@ -1,10 +1,10 @@
-//! What lies between an initiator and a target: it can be cut, and hold back what one side has sent.
+//! A relay between an initiator and a target: it can be cut, and hold back what one side has sent.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// What passes is changed: whatever is behind does not say that it is a Lunette.
+/// Replaced in what passes, so that the target does not identify itself as Lunette.
 const VENDOR: &[u8; 8] = b"LUNETTE ";
 const OTHER_VENDOR: &[u8; 8] = b"SOMEBODY";
 
@@ -25,13 +25,13 @@ struct State {
     /// The target's address.
     to: Option<SocketAddr>,
     hides_vendor: bool,
-    /// Answers to text requests become rejections of these.
+    /// Text requests are answered with rejections.
     rejects_text: bool,
     /// Connections are closed instead of relayed.
     is_closed: bool,
-    /// Who sends this is held up with it, forever or until it is `None`.
+    /// A connection on which this is sent is held up, forever or until it is `None`.
     held: Option<Vec<u8>>,
-    /// Somebody is held up.
+    /// A connection is held up.
     is_holding: bool,
     sockets: Vec<TcpStream>,
 }
@@ -51,7 +51,7 @@ impl Cable {
         Cable { address, shared }
     }
 
-    /// The same, and the target looks like somebody else's.
+    /// The same, but the target looks like another vendor's.
     pub fn to_foreign(target: SocketAddr) -> Cable {
         let cable = Cable::to(target);
         cable.shared.state().hides_vendor = true;
@@ -62,7 +62,7 @@ impl Cable {
         self.address
     }
 
-    /// The same, and the target rejects all text requests.
+    /// The same, but the target rejects all text requests.
     pub fn to_taciturn(target: SocketAddr) -> Cable {
         let cable = Cable::to(target);
         cable.shared.state().rejects_text = true;
@@ -82,7 +82,7 @@ impl Cable {
         }
     }
 
-    /// From now on the connection on which an initiator sends these bytes is stuck, and no new one is made.
+    /// From now on a connection on which an initiator sends these bytes is held up, and new ones are refused.
     pub fn hold(&self, bytes: &[u8]) {
         let mut state = self.shared.state();
         (state.held, state.is_closed) = (Some(bytes.to_vec()), true);
@@ -94,7 +94,7 @@ impl Cable {
         drop(self.shared.changed.wait_while(state, |state| !state.is_holding).expect("a state"));
     }
 
-    /// Lets go what is held.
+    /// Releases what is held.
     pub fn let_go(&self) {
         self.shared.state().held = None;
         self.shared.changed.notify_all();
@@ -107,7 +107,7 @@ impl Cable {
 }
 
 impl State {
-    /// Changes what the target has sent.
+    /// Alters what the target has sent.
     fn falsify(&self, data: &mut [u8]) {
         const TEXT_REQUEST: u8 = 0x04;
         const TEXT_RESPONSE: u8 = 0x24;

@@ -24,7 +24,7 @@ fn front(back: &Daemon, url_options: &str, lun_options: &str) -> Daemon {
     serve(&[&format!("{}{url_options}{lun_options}", url_with(back, "", 0, ""))])
 }
 
-/// A front whose unit is there from the start.
+/// A front whose unit is ready from the start.
 fn ready_front(back: &Daemon) -> Daemon {
     let front = front(back, "", "");
     let (theirs, ours) = (&back.units()[0].failed, &front.units()[0].failed);
@@ -163,7 +163,7 @@ fn write_protection_and_reservations_pass_through() {
     let a = ready_front(&back);
     let mut front = client(&a);
     good(&mut front, read(0, 1), 512, &[]);
-    // Somebody else reserves the back end: REGISTER, then RESERVE (write exclusive).
+    // Another initiator reserves the back end: REGISTER, then RESERVE (write exclusive).
     let mut other = client(&back);
     let parameters = ReserveOutList { action_key: 1, ..ReserveOutList::ZERO }.to_bytes();
     good(&mut other, PersistentReserveOut::new(persistent_reserve_out::REGISTER, 0, 24), 0, &parameters);
@@ -271,7 +271,7 @@ fn io_goes_on_over_a_restart_of_the_back_end() {
     }
 }
 
-/// As patient as a host that mounts the disk.
+/// As patient as a host that has mounted the disk.
 fn impatient_no_more() -> Options {
     Options { give_up_after: std::time::Duration::from_secs(60), ..impatient() }
 }

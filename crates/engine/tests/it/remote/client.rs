@@ -1,4 +1,4 @@
-//! One session, and commands one after the other.
+//! One session, and commands one after another.
 
 use super::cable::Cable;
 use super::support::{TARGET, impatient, scheme, serve, serve_toml, sums, target_of, url, url_with};
@@ -91,7 +91,7 @@ fn a_daemon_that_is_dropped_accepts_nothing_of_another() {
         let its = dropped.addresses()[0];
         drop(dropped);
         let daemon = serve(&["ram:16M"]);
-        // Whether it is still heard or not.
+        // Whether or not it is still received.
         let _ = TcpStream::connect(its);
         for _ in 0..4 {
             Client::connect(&url(&daemon, 0), &Options::default()).expect("a session");

@@ -1,5 +1,5 @@
-//! A target over iSCSI that does not keep to what it says: it takes less data than it acknowledges, and its blocks change
-//! their size.
+//! A target over iSCSI that does not keep its word: it takes less data than it acknowledges, and its blocks
+//! change their size.
 
 use super::support::TARGET;
 use std::collections::VecDeque;
@@ -33,13 +33,13 @@ mod pdu {
     pub const READY_TO_TRANSFER: u8 = 0x31;
 }
 
-/// What it is, and how it lies.
+/// What it is, and how it misbehaves.
 pub struct State {
     pub block_bytes: usize,
     pub medium: Vec<u8>,
-    /// The additional sense code of a unit attention that the next command is answered with.
+    /// The additional sense code of a unit attention for the next command.
     pub attention: Option<u16>,
-    /// Bytes of data-out that it asks for at most, and whether it says what is left.
+    /// The most bytes of data-out that it requests, and whether it reports a residual.
     pub takes: usize,
     pub reports_residual: bool,
     /// MAXIMUM COMPARE AND WRITE LENGTH.
@@ -110,7 +110,7 @@ impl Pdu {
 struct Answer {
     status: u8,
     data: Vec<u8>,
-    /// Bytes that it wanted to move.
+    /// Bytes that it was to move.
     wanted: usize,
 }
 
@@ -127,7 +127,7 @@ impl Answer {
 struct Connection {
     socket: TcpStream,
     state: Arc<Mutex<State>>,
-    /// PDUs that came before the data that was waited for.
+    /// PDUs that arrived before the data that was awaited.
     early: VecDeque<Pdu>,
     stat_sn: u32,
     exp_cmd_sn: u32,
@@ -181,7 +181,7 @@ impl Connection {
         self.socket.write_all(&bytes).ok()
     }
 
-    /// Agrees to everything but data that nobody asked for.
+    /// Accepts everything but unsolicited data.
     fn login(&mut self, pdu: &Pdu) -> Option<()> {
         let text = String::from_utf8(pdu.data.clone()).ok()?;
         let mut answer = String::new();
@@ -231,7 +231,7 @@ impl Connection {
         self.send(pdu::SCSI_RESPONSE, FINAL | flags, tag, &words, sense)
     }
 
-    /// WRITE(16), with what it asks for of the data-out.
+    /// WRITE(16), with the data-out that it requests.
     fn write(&mut self, state: &mut State, pdu: &Pdu, expected: usize) -> Option<Answer> {
         let (offset, wanted) = state.place(&pdu.header[32..]);
         let len = wanted.min(expected).min(state.takes);
@@ -304,20 +304,20 @@ impl State {
     }
 }
 
-/// Standard INQUIRY data, as short as can be.
+/// Standard INQUIRY data of minimum length.
 pub fn standard_data(data: StandardData) -> Vec<u8> {
     let (bytes, len) = StandardData { version: SPC_4, format: 2, ..data }.cut(SHORT_BYTES);
     bytes[..len].to_vec()
 }
 
-/// The body of the page of device identification, with this alone.
+/// The body of the device identification page, with only this designator.
 pub fn naa(designator: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     Designator::of_unit(code_set::BINARY, kind::NAA, designator).write(&mut body);
     body
 }
 
-/// Sense data, behind its length.
+/// Sense data, after its length.
 pub fn sense_data(key: SenseKey, code: u16) -> Vec<u8> {
     let sense = Sense::fixed(&SenseData::new(key, code));
     let bytes = sense.as_bytes();

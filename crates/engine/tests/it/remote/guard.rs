@@ -1,4 +1,4 @@
-//! What a unit's home ends, undoes and holds back.
+//! What a unit's home ends, rolls back and holds back.
 
 use super::support::{TARGET, serve, serve_toml, url};
 use engine::Daemon;
@@ -85,7 +85,7 @@ fn a_copy_ends_with_the_commands_of_the_unit_that_it_writes() {
     let segments = [BlockSegment::new((0, 0), (1, 0), u16::MAX); 256];
     let list = CopyListLid4 { immediate: true, list_id: 7, ..CopyListLid4::ZERO }.with(&cscds, &segments);
     assert_eq!(status(&mut first, ExtendedCopyLid4::new(list.len() as u32), &list), (GOOD, None));
-    // Eight gibibytes are on their way.
+    // Eight gibibytes are being cleared.
     assert_eq!(status(&mut second, SanitizeBlockErase::ZERO, &[]), (GOOD, None));
     let results = ReceiveCopyStatusLid4::new(7, 1024);
     let reply = first.command(results, 1024, &[]).expect("a reply");

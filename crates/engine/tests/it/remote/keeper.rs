@@ -1,6 +1,6 @@
-//! A target in the test's hands, of one disk. It answers a login at once, and forgets the connection that this takes the
-//! place of, but not what that has asked for: a write that it is to keep lands when the test says so. Until then ORDERED
-//! commands wait, and all that come later behind them (SAM-5 section 8.9.3).
+//! A target with one disk, under the test's control. It answers a login at once and forgets the connection
+//! that is reinstated, but not its commands: a write that it is to keep is executed when the test says so.
+//! Until then ORDERED commands wait, and everything later behind them (SAM-5 section 8.9.3).
 
 use super::fake::{mode_data, naa, sense_data, standard_data};
 use std::collections::VecDeque;
@@ -38,21 +38,21 @@ struct Shared {
 
 struct State {
     medium: Vec<u8>,
-    /// A write whose data has this in it is kept.
+    /// A write whose data contains this is kept.
     keeps: Option<Vec<u8>>,
     kept: Option<(usize, Vec<u8>)>,
-    /// A write whose data has this in it is answered with BUSY.
+    /// A write whose data contains this is answered with BUSY.
     refuses: Option<Vec<u8>>,
     refused: usize,
-    /// A write whose data has this in it is answered with a unit attention, once.
+    /// A write whose data contains this is answered with a unit attention, once.
     alarm: Option<Vec<u8>>,
     logins: usize,
     /// Logins are not answered.
     is_deaf: bool,
-    /// ORDERED commands that came, and how many of the next are answered with a unit attention on arrival.
+    /// ORDERED commands that arrived, and how many of the next are answered with a unit attention on arrival.
     ordered: usize,
     ordered_refused: usize,
-    /// The first one is ORDERED, and waits for what is kept; the others are behind it.
+    /// The first one is ORDERED, and waits for what is kept; the others are queued behind it.
     waiting: VecDeque<(Arc<Connection>, Command)>,
     sockets: Vec<TcpStream>,
 }
@@ -66,12 +66,12 @@ struct Command {
 }
 
 impl Keeper {
-    /// A target that supports ORDERED commands, or says that it does not.
+    /// A target that supports ORDERED commands, or reports that it does not.
     pub fn start(ordered: bool) -> Keeper {
         Keeper::of(b"ACME    ", ordered)
     }
 
-    /// A Lunette of a version that answers a login before what the old session has sent has ended.
+    /// A Lunette of a version that answers a login before commands of the old session have ended.
     pub fn earlier_lunette() -> Keeper {
         Keeper::of(b"LUNETTE ", true)
     }
@@ -111,7 +111,7 @@ impl Keeper {
         format!("iscsi://{}/iqn.2026-11.org.example:keeper/0{options}", self.address)
     }
 
-    /// The next write with this in its data is kept, and not answered.
+    /// The next write whose data contains this is kept, and not answered.
     pub fn keep(&self, data: &[u8]) {
         self.shared.state().keeps = Some(data.to_vec());
     }
@@ -120,7 +120,7 @@ impl Keeper {
         self.shared.state().kept.is_some()
     }
 
-    /// What is kept is done.
+    /// Kept writes are executed.
     pub fn land(&self) {
         let mut state = self.shared.state();
         let (at, data) = state.kept.take().expect("it keeps a write");
@@ -128,27 +128,27 @@ impl Keeper {
         self.shared.run(&mut state);
     }
 
-    /// Writes with this in their data are BUSY; without it, none are.
+    /// Writes whose data contains this get BUSY; with `None`, none do.
     pub fn refuse(&self, data: Option<&[u8]>) {
         self.shared.state().refuses = data.map(<[u8]>::to_vec);
     }
 
-    /// The next write with this in its data gets MODE PARAMETERS CHANGED.
+    /// The next write whose data contains this gets MODE PARAMETERS CHANGED.
     pub fn alarm(&self, data: &[u8]) {
         self.shared.state().alarm = Some(data.to_vec());
     }
 
-    /// So many of the next ORDERED commands get POWER ON on arrival, and are ordered behind nothing.
+    /// This many of the next ORDERED commands get POWER ON on arrival, and are ordered behind nothing.
     pub fn refuse_ordered(&self, commands: usize) {
         self.shared.state().ordered_refused = commands;
     }
 
-    /// Writes that were BUSY, or got a unit attention, so far.
+    /// Writes so far that got BUSY or a unit attention.
     pub fn refused(&self) -> usize {
         self.shared.state().refused
     }
 
-    /// Whether logins go without an answer.
+    /// Whether logins stay unanswered.
     pub fn be_deaf(&self, is_deaf: bool) {
         self.shared.state().is_deaf = is_deaf;
         self.shared.changed.notify_all();
@@ -217,7 +217,7 @@ impl Shared {
         self.run(&mut state);
     }
 
-    /// Does what need not wait.
+    /// Executes what need not wait.
     fn run(&self, state: &mut State) {
         let is_free = |state: &State| {
             state.waiting.front().is_some_and(|(_, command)| !command.is_ordered() || state.kept.is_none())
@@ -245,7 +245,7 @@ impl Shared {
         self.run(&mut state);
     }
 
-    /// The header of an answer, but for what all have, and its data.
+    /// The header of an answer, except for the common fields, and its data.
     fn answer(&self, command: &Command) -> Option<([u8; HEADER], Vec<u8>)> {
         let mut header = [0; HEADER];
         match command.header[0] & 0x3f {
@@ -276,7 +276,7 @@ impl Shared {
 
     fn scsi(&self, state: &mut State, command: &Command) -> Option<([u8; HEADER], Vec<u8>)> {
         let cdb = &command.header[32..48];
-        // CDBs of 16 bytes have their LBA in one place.
+        // 16-byte CDBs all have their LBA in the same place.
         let at = || Read16::read(cdb).lba as usize * BLOCK;
         let done = |data: Vec<u8>| Some((GOOD, data));
         let ending = match cdb[0] {
@@ -291,7 +291,7 @@ impl Shared {
                 done(state.medium[at()..][..bytes].to_vec())
             }
             opcode::WRITE_16 | opcode::COMPARE_AND_WRITE => {
-                // COMPARE AND WRITE finds what it wants.
+                // COMPARE AND WRITE: the data matches.
                 let half = command.data.len() / 2;
                 let data = if cdb[0] == opcode::COMPARE_AND_WRITE {
                     &command.data[half..]
@@ -356,7 +356,7 @@ impl Command {
 }
 
 impl Connection {
-    /// Sends an answer; one that nobody takes is lost.
+    /// Sends an answer; if the connection is gone, it is lost.
     fn send(&self, command: &Command, (mut header, data): ([u8; HEADER], Vec<u8>)) {
         let mut stream = self.0.lock().expect("nobody panics with it");
         let (socket, stat_sn) = &mut *stream;
@@ -373,8 +373,7 @@ impl Connection {
     }
 }
 
-/// Sense data behind their length.
-/// SCSI Response, or SCSI Data-In with the status.
+/// Sense data after its length, in a SCSI Response; or SCSI Data-In with the status.
 fn ended(command: &Command, status: u8, mut data: Vec<u8>) -> ([u8; HEADER], Vec<u8>) {
     let mut header = [0; HEADER];
     let reads = command.header[1] & 0x40 != 0;
@@ -393,7 +392,7 @@ fn ended(command: &Command, status: u8, mut data: Vec<u8>) -> ([u8; HEADER], Vec
     (header, data)
 }
 
-/// The answer to the keys of a login: all as it is offered, of lists the first.
+/// The answer to the keys of a login: everything as offered, and the first of each list.
 fn keys(offered: &[u8]) -> Vec<u8> {
     let declared =
         ["InitiatorName", "InitiatorAlias", "TargetName", "SessionType", "MaxRecvDataSegmentLength"];

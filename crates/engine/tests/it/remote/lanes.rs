@@ -1,4 +1,4 @@
-//! Lanes of one unit, each on a core of its own that continues only when the test says so.
+//! Lanes of one unit, each on its own core, which runs only when the test says so.
 
 use super::cable::Cable;
 use super::chain::{client, good, pattern, read};
@@ -46,7 +46,7 @@ impl Core {
         self.lane.flush(&mut self.io, &mut self.finished);
     }
 
-    /// Begins an operation, and lets it leave.
+    /// Begins an operation, and sends it.
     pub fn begin(&mut self, op: &Op) -> OpId {
         self.turn();
         let id = OpId(self.next);
@@ -59,7 +59,7 @@ impl Core {
         id
     }
 
-    /// Nobody waits for an operation any more.
+    /// Cancels an operation.
     pub fn cancel(&mut self, id: OpId) {
         self.lane.cancel(&mut self.io, id);
     }
@@ -121,7 +121,7 @@ impl Core {
     }
 }
 
-/// A back end, and two cores that reach it by a cable.
+/// A back end, and two cores that reach it through a cable.
 fn two_cores() -> (Daemon, Cable, Core, Core) {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
@@ -131,7 +131,7 @@ fn two_cores() -> (Daemon, Cable, Core, Core) {
     (back, cable, one, two)
 }
 
-/// What is there in the end.
+/// The final contents of the medium.
 fn there(back: &Daemon) -> Vec<u8> {
     good(&mut client(back), read(0, 8), BYTES, &[])
 }
@@ -162,7 +162,7 @@ fn a_write_that_waits_for_its_session_holds_its_blocks_until_it_is_over() {
     cable.wait_until_held();
     cable.cut();
     cable.let_go();
-    // It sees that its connection is gone, and cannot make another.
+    // It sees that its connection is gone, and cannot reconnect.
     (0..10).for_each(|_| one.turn());
     cable.reopen();
     two.write(1 << 20, &second).expect("other blocks are free");
@@ -185,7 +185,7 @@ fn a_write_that_nobody_waits_for_any_more_is_not_sent_again() {
     assert_eq!(two.write(0, &new), Err(StoreError::Busy), "it may be on its way");
     cable.cut();
     cable.let_go();
-    // It sees that its connection is gone, and cannot make another.
+    // It sees that its connection is gone, and cannot reconnect.
     (0..10).for_each(|_| one.turn());
     assert_eq!(one.take(stale), None, "whoever cancelled it relies on its being over");
     cable.reopen();
@@ -216,7 +216,7 @@ fn a_target_that_is_lost_again_and_again_is_given_up() {
     let cable = Cable::to_foreign(back.addresses()[0]);
     let url = url_at(cable.address(), "?give_up_after=1").parse().expect("a URL");
     let mut one = Core::of(&remote::open(&url, &RemoteOptions::default()).expect("a unit"));
-    // Two commands, and whoever loses the connection between them may have lost the first.
+    // Two commands: if the connection is lost between them, the first may be lost.
     let zero = Op::Zero { offset: 0, len: BYTES.into(), unmap: false, durable: true };
     let mut id = one.begin(&zero);
     let outcome = loop {

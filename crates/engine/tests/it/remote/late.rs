@@ -1,4 +1,4 @@
-//! Writes that a target does late, after it has answered the login that was to end them.
+//! Writes that a target executes late, after it has answered the login that was to end them.
 
 use super::chain::pattern;
 use super::keeper::Keeper;
@@ -8,7 +8,7 @@ use initiator::{InitiatorPort, Options};
 use scsi::storage::StoreError;
 use store::lane::{Op, OpId, Outcome};
 
-/// Far from what the tests are about.
+/// Blocks that the tests do not otherwise use.
 const ELSEWHERE: u64 = 2 << 20;
 
 /// Two lanes of its unit, and the number of logins for that.
@@ -19,7 +19,7 @@ fn two_lanes(target: &Keeper, options: &str) -> (Core, Core, usize) {
     (one, two, target.logins())
 }
 
-/// Gives up a write of the first lane that the target keeps, and logs in again.
+/// Abandons a write of the first lane that the target keeps, and logs in again.
 fn abandon_write(target: &Keeper, one: &mut Core, two: &mut Core, data: &[u8], logins: usize) {
     target.keep(&data[..512]);
     let stale = one.begin_write(0, data);
@@ -38,7 +38,7 @@ fn log_in_again(target: &Keeper, one: &mut Core, two: &mut Core, logins: usize) 
     }
 }
 
-/// Waits for an operation of the first lane; the second one is a witness for what the target is.
+/// Waits for an operation of the first lane; the second one shows that the target is the same.
 fn end(one: &mut Core, two: &mut Core, id: OpId) -> Outcome {
     loop {
         if let Some(outcome) = one.take(id) {
@@ -53,7 +53,7 @@ fn is_held_off(outcome: &Outcome) -> bool {
     matches!(outcome, Err(StoreError::Busy | StoreError::Unavailable))
 }
 
-/// Until the blocks are free.
+/// Retries until the blocks are free.
 fn write(one: &mut Core, two: &mut Core, data: &[u8]) {
     while is_held_off(&two.write(0, data)) {
         one.turn();
@@ -84,7 +84,7 @@ fn an_ordered_command_behind_a_stuck_write_holds_nobody_up_for_long() {
     abandon_write(&target, &mut one, &mut two, &old, logins);
     let first = one.begin_write(ELSEWHERE, &new);
     end(&mut one, &mut two, first).expect("it continues without the proof");
-    // The question is repeated.
+    // The query is repeated.
     while target.ordered() < 2 {
         for _ in 0..2 {
             let id = one.begin_write(ELSEWHERE, &new);
@@ -125,7 +125,7 @@ fn a_first_copy_may_land_also_when_the_second_was_refused() {
     }
     target.refuse(Some(&old[..512]));
     target.cut();
-    // It waits longer after each time; so the next loss finds it waiting.
+    // It waits longer after each attempt, so the next loss finds it waiting.
     while target.refused() < 4 {
         one.turn();
         two.turn();

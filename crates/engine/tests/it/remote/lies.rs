@@ -1,4 +1,4 @@
-//! What a target says that cannot be true is not passed on.
+//! Impossible answers of a target are not passed on.
 
 use super::chain::{client, flush, good, pattern, read, sense, write};
 use super::fake::Fake;
@@ -95,7 +95,7 @@ fn what_was_read_while_a_unit_attention_was_on_its_way_is_read_again() {
     let url = fake.url().parse().expect("a URL");
     let mut core = Core::of(&remote::open(&url, &RemoteOptions::default()).expect("a unit"));
     fake.with(|state| (state.attention, state.executed) = (Some(0x2a09), 0));
-    // The first one of these is answered with it, the second one is executed at once.
+    // The first one of these gets it, the second one is executed at once.
     core.read_together([0, 1 << 20]);
     assert_eq!(fake.with(|state| state.executed), 3);
 }

@@ -1,4 +1,4 @@
-//! What the front reports when its back end loses data, is another one, or executes a command late.
+//! What the front reports when its back end loses data, is replaced, or executes a command late.
 
 use super::cable::Cable;
 use super::chain::{client, flush, good, pattern, read, sense, write};
@@ -33,7 +33,7 @@ fn write_durable(client: &mut Client) {
     good(client, Write16 { fua: true, ..Write16::new(0, 8) }, 0, &pattern(1, 4096));
 }
 
-/// A write that is held up on its way until the front gives it up.
+/// A write that is held up in transit until the front abandons it.
 fn abandon_write(cable: &Cable, client: &mut Client, data: &[u8]) {
     cable.hold(&data[..512]);
     let reply = client.command(write(0, 8), 0, data).expect("a reply");
@@ -41,7 +41,7 @@ fn abandon_write(cable: &Cable, client: &mut Client, data: &[u8]) {
     assert_eq!(reply.sense.and_then(|sense| sense.key()), Some(SenseKey::NotReady), "{reply:?}");
 }
 
-/// Until the back end is met again.
+/// Until the back end is connected again.
 fn wait_until_ready(client: &mut Client) {
     while client.command(read(0, 8), 4096, &[]).expect("a reply").status != 0 {}
 }
@@ -83,7 +83,7 @@ fn a_session_that_was_broken_off_meanwhile_is_notified_when_it_is_back() {
     cable.cut();
     wait_until_ready(&mut broken);
     assert_eq!(sense(&mut broken, flush(), 0, &[]), LOST);
-    // For all the target knows, this one was sent before the report came.
+    // As far as the target knows, this one was sent before the report arrived.
     good(&mut broken, flush(), 0, &[]);
     cable.cut();
     wait_until_ready(&mut broken);
@@ -173,7 +173,7 @@ fn a_unit_that_becomes_write_protected_is_seen_to_be() {
     let control = ModeSense6::page_only(mode::page::CONTROL, 252);
     good(&mut front, read(0, 8), 4096, &[]);
     let mut page = good(&mut behind, control, 252, &[]);
-    // SWP; what is reserved in MODE SELECT is zero.
+    // SWP; fields reserved in MODE SELECT are zero.
     page[8] |= 0x08;
     (page[0], page[2], page[4]) = (0, 0, page[4] & 0x3f);
     good(&mut behind, ModeSelect6::new(page.len() as u8), 0, &page);
@@ -201,7 +201,7 @@ fn a_session_whose_core_has_no_connections_is_a_witness_too() {
     let cable = Cable::to_foreign(back.addresses()[0]);
     let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "")]);
     let mut one = client(&a);
-    // On another core, and nothing is asked of its lane yet.
+    // On another core, whose lane has not been used yet.
     let mut two = client(&a);
     write_cached(&mut one);
     drop(one);
@@ -220,7 +220,7 @@ fn what_was_given_up_never_lands_on_what_was_written_later() {
     }
     let mut behind = client(&back);
     abandon_write(&cable, &mut one, &early);
-    // The write may still come: nobody is served these blocks.
+    // The write may still be executed: these blocks are not served.
     let mut impatient = Client::connect(&url(&a, 0), &impatient()).expect("a session");
     for client in [&mut two, &mut impatient] {
         for (cdb, read_bytes, data) in [(write(0, 8), 0, &late[..]), (read(7, 8), 4096, &[][..])] {
@@ -228,7 +228,7 @@ fn what_was_given_up_never_lands_on_what_was_written_later() {
             assert!(!matches!(reply, Ok(Reply { status: 0, .. })), "{reply:?}");
         }
     }
-    // It comes.
+    // It arrives.
     cable.let_go();
     while good(&mut behind, read(0, 8), 4096, &[]) != early {}
     cable.reopen();
@@ -266,7 +266,7 @@ fn an_end_without_the_unit_that_has_unflushed_writes_is_no_success() {
     write_cached(&mut front);
     back.stop().expect("every core ends in order");
     let _wrong = serve_at(&address.to_string(), &["ram:16M,serial=WRONG"]);
-    // Until the front knows that its unit is not there: TEST UNIT READY asks only the front.
+    // Until the front knows that its unit is gone: TEST UNIT READY queries only the front.
     while front.command(&[0; 6], 0, &[]).expect("a reply").status == 0 {}
     drop(front);
     a.stop().expect_err("nobody can flush it");

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The target's name when the command line gives none.
 pub const TARGET: &str = "iqn.2026-11.io.lunette:disk";
-/// What SRP calls it.
+/// Its name in SRP.
 const GUID: &str = "024c750000000001";
 
 /// Serves these LUNs on one core.
@@ -38,12 +38,12 @@ pub fn serve_on(cores: &str, listen: &str, luns: &[&str]) -> Daemon {
     Daemon::start(config).expect("the daemon starts")
 }
 
-/// Two cores, if there are.
+/// Two cores, if the machine has them.
 pub fn two_cores() -> &'static str {
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) { "0,1" } else { "0" }
 }
 
-/// Serves what this TOML says, which leaves the portal to us.
+/// Serves this configuration in TOML, which leaves the portal to us.
 pub fn serve_toml(text: &str) -> Daemon {
     let poll = poll();
     let text = format!(
@@ -55,22 +55,22 @@ pub fn serve_toml(text: &str) -> Daemon {
     Daemon::start(config).expect("the daemon starts")
 }
 
-/// How targets wait for work: the same tests hold in every way.
+/// The polling mode of targets: the same tests pass in each.
 fn poll() -> String {
     std::env::var("LUNETTE_TEST_POLL").unwrap_or_else(|_| "adaptive".into())
 }
 
-/// What initiators speak with targets, as URLs begin: the same tests hold over everything.
+/// The URL scheme of initiators: the same tests pass over every transport.
 pub fn scheme() -> String {
     std::env::var("LUNETTE_TEST_SCHEME").unwrap_or_else(|_| "iscsi".into())
 }
 
-/// What such URLs call the target.
+/// The target's name in such URLs.
 pub fn target_of(scheme: &str) -> &'static str {
     if scheme == "srp" { GUID } else { TARGET }
 }
 
-/// What a URL ends with that asks for checksums over everything.
+/// The end of a URL that requests all digests.
 pub fn sums() -> &'static str {
     if scheme() == "iscsi" { "?header_digest=crc32c&data_digest=crc32c" } else { "?crc=on" }
 }
@@ -93,7 +93,7 @@ pub fn url(daemon: &Daemon, lun: u16) -> Url {
     url_with(daemon, "", lun, "")
 }
 
-/// Options that do not wait long.
+/// Options with short timeouts.
 pub fn impatient() -> Options {
     Options {
         give_up_after: Duration::from_secs(1),

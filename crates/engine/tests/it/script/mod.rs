@@ -1,4 +1,4 @@
-//! The device server does not know the transport: the same commands end in the same way over every one.
+//! The device server is independent of the transport: the same commands end in the same way over each.
 
 mod peer;
 use crate::remote::support::{TARGET, serve_on, serve_toml, target_of, two_cores};
@@ -18,15 +18,15 @@ use wire::scsi::parameters::ReserveOutList;
 use wire::scsi::{mode, vpd};
 
 const SCHEMES: [&str; 3] = ["iscsi", "iser", "srp"];
-/// What becomes of each command, as [`script`] reports it.
+/// The outcome of each command, as [`script`] reports it.
 const OUTCOME: &str = include_str!("outcome.txt");
 const PATIENCE: Duration = Duration::from_secs(20);
 const BLOCK: usize = 512;
-/// More than any transport sends unasked.
+/// More than any transport sends unsolicited.
 const AWAITED: u16 = 1024;
 /// LUN 1 is write-protected, and there is no LUN 9.
 const LUNS: [&str; 2] = ["ram:16M", "ram:1M,ro"];
-/// A CDB that is no command.
+/// A CDB that is not a command.
 const UNKNOWN: &[u8; 6] = &[0xc1, 0, 0, 0, 0, 0];
 
 #[test]
@@ -48,7 +48,7 @@ fn the_same_script_has_the_same_outcome_over_every_transport() {
 #[derive(Default)]
 struct Story {
     lines: Vec<String>,
-    /// Of each line, the data that was read and sense data.
+    /// For each line, the data that was read and sense data.
     data: Vec<Vec<u8>>,
 }
 
@@ -73,7 +73,7 @@ impl Story {
         self.ended(what, nexus.end(task));
     }
 
-    /// Has a task managed.
+    /// Requests a task management function.
     fn manages(&mut self, nexus: &mut Box<dyn Nexus>, what: &str, function: Function) {
         let id = nexus.manage(0, function);
         let answer = nexus.answer(id);
@@ -133,7 +133,7 @@ fn login(daemon: &Daemon, scheme: &str, number: u8) -> Login<'static> {
     Login { at: daemon.addresses()[0], target: target_of(scheme), number, is_beside: false }
 }
 
-/// A session that has had the unit attention of its beginning.
+/// A session that has consumed the unit attention of a new nexus.
 fn session(daemon: &Daemon, scheme: &str, number: u8) -> Box<dyn Nexus> {
     let mut nexus = connect(scheme, &login(daemon, scheme, number)).expect("a session");
     for lun in [0, 1] {
@@ -144,9 +144,9 @@ fn session(daemon: &Daemon, scheme: &str, number: u8) -> Box<dyn Nexus> {
     nexus
 }
 
-/// A write whose data the target has asked for, and does not get before the session continues.
+/// A write whose data the target has requested, and does not get until the session continues.
 fn awaited(nexus: &mut Box<dyn Nexus>, attribute: Attribute) -> TaskId {
-    // Nothing is left of what was before.
+    // Nothing is left of earlier commands.
     let task = nexus.submit(&command(TestUnitReady {}));
     nexus.end(task);
     let task = nexus.submit(&Command { attribute, ..write(4096, AWAITED) });
@@ -164,7 +164,7 @@ fn script(scheme: &str) -> Story {
     aborts(&mut story, &mut a, &mut b);
     sets(&mut story, &mut a, &mut b);
     reservations(&mut story, &mut a, &mut b);
-    // A reservation ends with its nexus, as soon as the unit's home knows.
+    // A reservation ends with its nexus, as soon as the unit's home is notified.
     story.does(&mut a, "RESERVE", &command(Reserve6::ZERO));
     a.leave();
     let deadline = Instant::now() + PATIENCE;
@@ -180,7 +180,7 @@ fn script(scheme: &str) -> Story {
     story
 }
 
-/// Inside the command, unasked, asked for once and often.
+/// Inside the command, unsolicited, requested once and several times.
 fn sizes(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
     for blocks in [1, 8, 16, 17, 128, 129, 512, 513, 2049, 2560] {
         let data = write(7, blocks);
@@ -222,7 +222,7 @@ fn residuals(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
 fn errors(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
     let on = |lun, command| Command { lun, ..command };
     let both = |cdb: Cdb| Command { read_bytes: 512, ..writing(cdb, pattern(7, 1024)) };
-    // The byte at 3 differs.
+    // The byte at offset 3 differs.
     let compare = |bytes: usize| {
         let mut data = pattern(513, bytes);
         data[3] ^= 1;
@@ -295,7 +295,7 @@ fn aborts(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
     assert!(story.data.last() == Some(&write(4096, AWAITED).write), "nothing else landed");
 }
 
-/// What ends several tasks.
+/// Functions that end several tasks.
 fn sets(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
     let (mine, other) = (awaited(a, Attribute::Simple), awaited(b, Attribute::Simple));
     let set = a.manage(0, Function::AbortTaskSet);
@@ -308,7 +308,7 @@ fn sets(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
     {
         let other = awaited(a, Attribute::Simple);
         story.manages(b, what, function);
-        // The target does not say that it has ended, but for the unit attention.
+        // The target does not report that it has ended, except by the unit attention.
         story.manages(a, "ABORT TASK of what has ended", Function::AbortTask(other));
         story.ended("the WRITE of another", a.end(other));
         for (who, nexus) in [("another", &mut *a), ("who asked", &mut *b)] {
@@ -317,7 +317,7 @@ fn sets(story: &mut Story, a: &mut Box<dyn Nexus>, b: &mut Box<dyn Nexus>) {
         }
     }
 
-    // TASK ABORTED status is asked for (TAS of the control mode page, SPC-4 section 7.5.8).
+    // Sets TAS, so that tasks end with TASK ABORTED (control mode page, SPC-4 section 7.5.8).
     let sense = a.submit(&reading(ModeSense6::page_only(mode::page::CONTROL, 255), 255));
     let (_, mut page) = a.end(sense);
     (page[0], page[4 + 5]) = (0, page[4 + 5] | 0x40);
@@ -412,7 +412,7 @@ fn reservations_hold_between_transports() {
         assert_eq!(outcome(&mut all[holder], &write(0, AWAITED)), "GOOD");
         assert_eq!(outcome(&mut all[holder], &command(Release6::ZERO)), "GOOD");
     }
-    // A write of each, whose data is awaited, is aborted by the one that preempts it.
+    // A write on each session, awaiting its data, is aborted by the session that preempts it.
     for nexus in &mut all {
         assert_eq!(
             outcome(nexus, &reserve_out(persistent_reserve_out::REGISTER, 0, 0, 0xa)),
@@ -465,7 +465,7 @@ fn reservations_hold_between_transports() {
     daemon.stop().expect("every core ends in order");
 }
 
-/// Protocol and relative identifier of the target port that a session came by, as VPD 83h says.
+/// Protocol and relative identifier of the target port that a session uses, as VPD page 83h reports them.
 fn target_port(nexus: &mut Box<dyn Nexus>) -> (u8, [u8; 2]) {
     let task = nexus.submit(&reading(Inquiry::page(vpd::page::IDENTIFICATION, 255), 255));
     let (_, data) = nexus.end(task);
@@ -509,7 +509,7 @@ fn registrations_name_initiators_of_every_transport() {
         let [(iscsi, port), (iser, same), (srp, other)] = all.each_mut().map(target_port);
         assert!((iscsi, iser, srp) == (5, 5, 4) && port == same && port != other);
         let ports = [port, port, other];
-        // REGISTER with SPEC_I_PT and ALL_TG_PT: the two others as well, and by both ports.
+        // REGISTER with SPEC_I_PT and ALL_TG_PT: the two others as well, and through both ports.
         let others: Vec<u8> =
             (0..ids.len()).filter(|n| *n != registrar).flat_map(|n| ids[n].clone()).collect();
         let mut register = reserve_out(persistent_reserve_out::REGISTER, 0, 0, 0x77);
@@ -631,7 +631,8 @@ fn ports_are_reported_to_those_whom_their_targets_admit() {
     daemon.stop().expect("every core ends in order");
 }
 
-/// Data inside SRP's commands is written from where it came to, while the kernel has what lies beside it.
+/// Data inside SRP's commands is written from where it was received, while the kernel is still using the
+/// memory beside it.
 #[test]
 fn many_writes_to_a_file_at_once_keep_their_data_apart() {
     // On a disk: files in memory are written at once.
@@ -679,7 +680,7 @@ fn channels_of_srp_are_one_nexus_to_its_task_set() {
         };
         assert_eq!(answer, Answer::Complete);
         assert_eq!(outcome(second, &unit), "GOOD", "nobody holds the unit");
-        // Nothing says that it was aborted; its end may have come before the function did.
+        // Nothing reports that it was aborted; its response may have arrived before that of the function.
         let abort = (!first.has_ended(doomed)).then(|| first.manage(0, Function::AbortTask(doomed)));
         let ended = in_words(&first.end(doomed).0);
         if let Some(abort) = abort {
@@ -688,7 +689,7 @@ fn channels_of_srp_are_one_nexus_to_its_task_set() {
         assert!(ended == "Aborted" || ended == "GOOD", "{ended}");
         ended == "Aborted"
     };
-    // The data may reach the task before the function does; not every time.
+    // The data may reach the task before the function does, but not every time.
     assert!((0..100).any(|_| is_aborted(&mut first, &mut second)), "the function spares other channels");
     first.leave();
     second.leave();

@@ -1,5 +1,5 @@
-//! An initiator's session over any transport, which continues only when the test says so: what the target has sent can be
-//! left unread.
+//! An initiator's session over any transport, which runs only when the test says so: what the target has sent
+//! can be left unread.
 
 use proto::iscsi::initiator::{self as iscsi, Completion, Initiator as Iscsi, Request};
 use proto::iscsi::login::{Offers, Plan};
@@ -21,15 +21,15 @@ use wire::iscsi::{FunctionResponse, TaskFunction};
 use wire::srp::{ResponseCode, TaskFunction as SrpFunction};
 use wire::{BufferId, Cdb, Places, Span};
 
-/// Nothing here takes so long.
+/// Nothing here takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);
 const IDLE: Duration = Duration::from_secs(60);
 const QUEUE_DEPTH: u16 = 16;
-/// What the commands of a session read and write, which is no arena's.
+/// The memory for the data of a session's commands, which is not in an arena.
 const HOST: BufferId = BufferId(u32::MAX);
 const HOST_BYTES: usize = 8 << 20;
 
-/// Who logs in where.
+/// What to log in to, and as whom.
 #[derive(Clone, Copy, Debug)]
 pub struct Login<'a> {
     pub at: SocketAddr,
@@ -60,7 +60,7 @@ pub enum Function {
     LogicalUnitReset,
 }
 
-/// The answer to it. SRP does not distinguish a task that has ended already from success.
+/// The response to it. SRP does not distinguish a task that has already ended from success.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     Complete,
@@ -76,21 +76,21 @@ pub enum Report {
     Other,
 }
 
-/// A session, whatever it speaks.
+/// A session over any transport.
 pub trait Nexus {
     /// Sends a command.
     fn submit(&mut self, command: &Command) -> TaskId;
-    /// Asks for task management.
+    /// Requests task management.
     fn manage(&mut self, lun: u16, function: Function) -> FunctionId;
-    /// Waits until the target has sent something, and leaves it where it is.
+    /// Waits until the target has sent something, and leaves it unread.
     fn hear(&mut self);
     /// Continues with what the target has sent so far.
     fn go_on(&mut self);
     /// Whether the command has ended.
     fn has_ended(&self, task: TaskId) -> bool;
-    /// Continues until the command has ended; what was read.
+    /// Continues until the command has ended; returns what was read.
     fn end(&mut self, task: TaskId) -> (Completion, Vec<u8>);
-    /// The answer to the function, if it has come.
+    /// The response to the function, if it has arrived.
     fn answered(&mut self, id: FunctionId) -> Option<Answer>;
     /// Continues until the function is answered.
     fn answer(&mut self, id: FunctionId) -> Answer;
@@ -111,7 +111,7 @@ pub trait Spoken: StreamMachine + Sized {
     fn report(event: Self::Event) -> Report;
 }
 
-/// Logs in with whatever a URL of this scheme speaks; or why there is no session.
+/// Logs in with the transport of this URL scheme; `Err`: why there is no session.
 pub fn connect(scheme: &str, login: &Login<'_>) -> Result<Box<dyn Nexus>, String> {
     Ok(match scheme {
         "iscsi" => Box::new(Peer::<Iscsi>::connect(login)?),
@@ -127,7 +127,7 @@ struct Peer<M: Spoken> {
     machine: M,
     arena: Arena,
     host: Vec<u8>,
-    /// Bytes of it that were given to commands.
+    /// Bytes of it that were allocated to commands.
     used: usize,
     reads: Vec<(TaskId, Places)>,
     begin: Instant,
@@ -201,7 +201,7 @@ impl<M: Spoken> Peer<M> {
         }
     }
 
-    /// What has come of what happened.
+    /// Collects the machine's events.
     fn hear_machine(&mut self) {
         loop {
             self.machine.run(self.now(), &mut self.arena);
@@ -216,7 +216,7 @@ impl<M: Spoken> Peer<M> {
         }
     }
 
-    /// Brings what the machine wants next.
+    /// Receives what the machine wants next.
     fn receive(&mut self) {
         match self.machine.want() {
             Want::Header { len } => match self.read(len) {
@@ -242,7 +242,7 @@ impl<M: Spoken> Peer<M> {
         }
     }
 
-    /// Whether something is there to be received.
+    /// Whether there is anything to receive.
     fn has_heard(&mut self) -> bool {
         self.socket.set_nonblocking(true).expect("a socket");
         let heard = self.socket.peek(&mut [0]);
@@ -348,7 +348,7 @@ impl<M: Spoken> Nexus for Peer<M> {
             if self.gone.is_some() {
                 return;
             }
-            // What is behind our last word.
+            // Whatever follows our last PDU.
             if self.machine.finished() {
                 let _ = self.socket.shutdown(std::net::Shutdown::Write);
             }

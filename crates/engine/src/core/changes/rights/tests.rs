@@ -1,4 +1,4 @@
-//! What has begun, and hangs, holds up what takes the right to it.
+//! Commands that have begun and hang delay the change that removes their right.
 
 use crate::core::changes::tests::unended;
 use crate::testing::initiator::{Initiator, Login, Pdu, write_cdb};
@@ -19,7 +19,7 @@ fn an_erasure_that_has_outlived_its_session_holds_up_what_protects_the_medium() 
     (0..2).for_each(|lun| erases.ready(lun).expect("the unit is ready"));
     other.ready(0).expect("the unit is ready");
     stores[1].hold();
-    // One pass (SBC-4 section 5.31), of four bytes again and again.
+    // One pass (SBC-4 section 5.31), with a pattern of four bytes.
     let pattern = vec![1, 0, 0, 4, 1, 2, 3, 4];
     erases.issue(1, SanitizeOverwrite::new(8), 0, pattern).expect("it is sent");
     stores[1].wait_for(1);
@@ -58,7 +58,7 @@ fn a_write_that_hangs_holds_up_each_change_that_takes_a_right_to_it_and_no_other
         let write = write_cdb(0, 512, BLOCK, false);
         initiator.issue(1, write, 0, vec![1; 512]).expect("it is sent");
         stores[1].wait_for(1);
-        // Its session ends, and it continues.
+        // Its session ends; the task continues.
         drop(initiator);
         stores[1].wait_for_cancel(1);
         let step = |daemon: &mut Daemon, change: Change| {
@@ -91,7 +91,7 @@ fn an_order_that_hangs_holds_up_what_takes_the_right_to_it_and_not_what_protects
     command.set_cdb(ModeSelect6::new(24));
     initiator.send(&command).expect("it is sent");
     initiator.skip_cmd_sn();
-    // Its parameters do not come.
+    // Its parameters are never sent.
     while initiator.receive().expect("an R2T").opcode() != 0x31 {}
     let mut to = daemon.config().clone();
     to.luns[1].read_only = true;

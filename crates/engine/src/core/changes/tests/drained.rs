@@ -1,14 +1,14 @@
-//! Portals whose initiators are to leave.
+//! Portals that initiators have to leave.
 
 use super::while_serving::{BASE, change, login, session};
 use crate::testing::initiator::Initiator;
 
-/// With these keys of the second portal.
+/// The configuration with these keys in the second portal.
 fn with(keys: &str) -> String {
     BASE.replace("'127.0.0.2:0' }", &format!("'127.0.0.2:0', {keys} }}"))
 }
 
-/// What a TEST UNIT READY finds instead of its answer.
+/// What a TEST UNIT READY receives instead of its response.
 fn event(initiator: &mut Initiator) -> String {
     initiator.read(0, &[0; 6], 0).expect_err("an asynchronous message").to_string()
 }
@@ -58,7 +58,7 @@ fn a_session_that_does_not_log_out_in_time_is_ended() {
     let mut lingers = session(second, "x", 2);
     change(&mut daemon, &with("drain = '1s'")).expect("it changes");
     assert_eq!(event(&mut lingers), "asynchronous event 1");
-    // It goes on as if nothing had been said, until it cannot.
+    // It goes on as if nothing had been requested, until it cannot.
     while lingers.read(0, &[0; 6], 0).is_ok() {}
     daemon.stop().expect("every core ends in order");
 }

@@ -1,4 +1,5 @@
-//! Target port groups that are in another asymmetric access state: by the configuration, or by SET TARGET PORT GROUPS.
+//! Target port groups that change their asymmetric access state: by the configuration, or by SET TARGET PORT
+//! GROUPS.
 
 use super::unended;
 use crate::testing::daemon::Url;
@@ -20,7 +21,8 @@ const TRANSITION: u16 = code::ACCESS_STATE_TRANSITION;
 const IN_STANDBY: u16 = code::PORT_IN_STANDBY;
 const UNAVAILABLE: u16 = code::PORT_UNAVAILABLE;
 
-/// A daemon on two cores, whose unit is reached by a portal of group 1 and by one of group 2, whose states initiators may set.
+/// A daemon on two cores, whose unit is reached through one portal in group 1 and one in group 2; initiators
+/// may set their states.
 fn served(stores: &[Arc<HeldStore>]) -> (Daemon, [Url; 2]) {
     let (daemon, first) = serve(2, stores, |config| {
         let listen = "127.0.0.2:0".parse().expect("an address");
@@ -63,7 +65,7 @@ fn code(response: &Response) -> Option<u16> {
     (response.status == CHECK_CONDITION).then(|| u16::from_be_bytes([response.sense[12], response.sense[13]]))
 }
 
-/// What a READ of a block ends with.
+/// The outcome of reading one block.
 fn read(initiator: &mut Initiator) -> Option<u16> {
     code(&initiator.read(0, Read16::new(0, 1), BLOCK as usize).expect("an answer"))
 }
@@ -92,7 +94,7 @@ fn a_state_that_one_initiator_sets_holds_on_every_core_and_all_others_are_notifi
             assert_eq!((groups.data[4], groups.data[16]), (Optimized.code(), state.code()));
         }
     }
-    // Who has been cut off lets itself in again.
+    // The initiator that has locked itself out lets itself in again.
     assert_eq!(set(&mut asks, 2, Standby).status, GOOD);
     let other = &mut by_second[0];
     assert_eq!(read(other), Some(STATE_CHANGED));
@@ -150,7 +152,8 @@ fn a_command_that_has_yet_to_come_to_the_unit_is_subject_to_the_state_that_it_fi
     let slow = rate(Some(config::Rate { per_second: 1, burst: 0 }));
     configure(&mut daemon, |config| config.luns[0].limits = slow).expect("it changes");
     let read = |waits: &mut Initiator| waits.issue(0, Read16::new(0, 1), BLOCK as usize, Vec::new());
-    // The last of them would be let in after a minute. What is not limited is answered when they all wait.
+    // The last of them would be admitted after a minute. Commands that are not limited are answered while
+    // they all wait.
     let tags: Vec<u32> = (0..60).map(|_| read(&mut waits).expect("it is sent")).collect();
     waits.read(0, ReportTargetPortGroups::new(64), 64).expect("an answer");
     for state in [Standby, Optimized] {
@@ -181,7 +184,7 @@ fn a_configured_state_is_reported_as_made_when_what_was_begun_has_ended() {
     configure(&mut daemon, |config| config.logins_max += 1).expect("it waits for no write any more");
     assert_eq!([read(&mut writes), read(&mut writes)], [Some(STATE_CHANGED), Some(IN_STANDBY)]);
     assert_eq!([read(&mut stays), read(&mut stays)], [Some(STATE_CHANGED), None]);
-    // One that comes finds it so, and so does a change that has nothing to do with it.
+    // A new session finds that state, and so does a change that is unrelated to it.
     let mut late = Initiator::login(&second, &Login::named("late")).expect("a session");
     while read(&mut late) != Some(IN_STANDBY) {}
     configure(&mut daemon, |config| config.portal_groups.clear()).expect("it changes");

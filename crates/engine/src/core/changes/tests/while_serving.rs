@@ -1,4 +1,4 @@
-//! From one configuration to another while initiators are there.
+//! From one configuration to another while initiators are connected.
 
 use crate::Wants;
 use crate::daemon::{ChangeError, Daemon};
@@ -66,14 +66,14 @@ pub(super) fn login(portal: SocketAddr, target: &str, name: &str) -> std::io::Re
     Initiator::login(&url(portal, target), &Login::named(name))
 }
 
-/// A session that is past the unit attentions of a new nexus.
+/// A session that has consumed the unit attentions of a new nexus.
 pub(super) fn session(portal: SocketAddr, target: &str, luns: u16) -> Initiator {
     let mut initiator = login(portal, target, "host").expect("a session");
     (0..luns).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
     initiator
 }
 
-/// What TEST UNIT READY reports, as often as it reports something.
+/// What TEST UNIT READY reports, until it reports nothing.
 fn reports(initiator: &mut Initiator, lun: u16) -> Vec<u16> {
     let mut all = Vec::new();
     while let Some(code) = code(&initiator.read(lun, TestUnitReady {}, 0).expect("an answer")) {
@@ -104,7 +104,7 @@ fn targets_come_and_go_and_sessions_with_others_notice_nothing() {
     let mut z = session(portal, "z", 1);
     z.write_blocks(0, 0, BLOCK, &[1; 512], false).expect("GOOD");
     assert_eq!(x.read_blocks(1, 0, 1, BLOCK).expect("GOOD"), [1; 512]);
-    // One that comes back has forgotten its sessions.
+    // One that is added again has forgotten its sessions.
     change(&mut daemon, BASE).expect("it changes");
     assert!(has_ended(&mut z));
     session(portal, "y", 1).logout().expect("an answer");
@@ -127,7 +127,7 @@ fn who_may_no_longer_be_there_is_ended_and_who_may_only_read_is_notified() {
     change(&mut daemon, &with(&format!("{host}luns = ['b']"))).expect("it changes");
     assert_eq!(reports(&mut x, 0), [POWER_ON, LUNS_CHANGED], "b is LUN 0");
     assert_eq!(code(&x.read(1, TestUnitReady {}, 0).expect("an answer")), Some(NOT_SUPPORTED));
-    // A secret is for logins to come.
+    // A new secret applies to later logins.
     let chap = "chap = { user = 'u', secret = '0123456789abcdef' }";
     change(&mut daemon, &with(&format!("{host}luns = ['b']\n{chap}"))).expect("it changes");
     assert_eq!(reports(&mut x, 0), NOTHING);
@@ -303,7 +303,7 @@ fn a_lun_that_is_not_ready_has_the_size_that_the_configuration_has_by_now() {
         let lun = format!("file = '{}', size = '{size}', serial = 'A'", file.display());
         BASE.replace("ram = '1M', serial = 'A'", &lun)
     };
-    // It has more than the file; or there is none, but a folder.
+    // It has more than the file has; or there is no file, but a folder.
     for (before, size, is_there) in [("3M", "2M", true), ("2M", "3M", false)] {
         if !is_there {
             std::fs::rename(&file, &aside).expect("a file");
@@ -315,7 +315,7 @@ fn a_lun_that_is_not_ready_has_the_size_that_the_configuration_has_by_now() {
         x.ready(0).expect_err("it is not ready");
         change(&mut daemon, &with(size)).expect("it changes");
         if !is_there {
-            // At once: where nothing is, the daemon would make a file.
+            // Atomically: if nothing were there, the daemon would create a file.
             let (here, exchange) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
             rustix::fs::renameat_with(here, &aside, here, &file, exchange).expect("they change places");
         }
@@ -347,7 +347,7 @@ fn a_file_that_was_made_larger_than_was_written_down_is_served_as_it_is() {
     change(&mut daemon, &with("3M")).expect("it grows");
     assert_eq!(reports(&mut x, 0), [CAPACITY_CHANGED]);
     assert_eq!(x.read_blocks(0, 4095, 1, BLOCK).expect("GOOD"), [7; 512]);
-    // Of one that comes nobody has seen the file.
+    // Nobody has seen the file of a new LUN.
     let other = folder.path().join("other");
     std::fs::write(&other, vec![7; 2 << 20]).expect("a file");
     let lun = format!("lun = [{{ file = '{}', size = '1M', serial = 'C' }}, ", other.display());
@@ -369,7 +369,7 @@ fn what_a_lun_takes_is_known_from_when_it_is_thin_and_to_be_warned_of() {
     // THRESHOLD EXPONENT of the Logical Block Provisioning page (SBC-3 section 6.6.4).
     let page = x.read(0, Inquiry::page(vpd::page::PROVISIONING, 255), 255).expect("an answer").data;
     assert_eq!(page[4], 11, "a threshold set has a megabyte");
-    // Log page 0Ch: parameters come when it is known.
+    // Log page 0Ch: its parameters appear when the values are known.
     while x.read(0, &[0x4d, 0, 0x4c, 0, 0, 0, 0, 0, 255, 0], 255).expect("an answer").data.len() <= 4 {
         std::thread::yield_now();
     }
@@ -377,7 +377,7 @@ fn what_a_lun_takes_is_known_from_when_it_is_thin_and_to_be_warned_of() {
     daemon.stop().expect("every core ends in order");
 }
 
-/// Keeps 32 commands under way on a LUN of its own until it is to end, each of which must end well.
+/// Keeps 32 commands in flight on its own LUN until `ends` is set; each must succeed.
 fn load(portal: SocketAddr, ends: &AtomicBool) -> u64 {
     const DEPTH: usize = 32;
     let mut initiator = login(portal, "kept", "load").expect("a session");
@@ -415,7 +415,7 @@ fn load(portal: SocketAddr, ends: &AtomicBool) -> u64 {
     commands
 }
 
-/// Logs in where it can, and does what it can there, until it is to end.
+/// Logs in where it can, and does what it can there, until `ends` is set.
 fn visit(portal: SocketAddr, seed: u64, ends: &AtomicBool) {
     let mut rng = fastrand::Rng::with_seed(seed);
     while !ends.load(Ordering::Relaxed) {
@@ -433,7 +433,7 @@ fn visit(portal: SocketAddr, seed: u64, ends: &AtomicBool) {
     }
 }
 
-/// What anything but the target `kept` is made of.
+/// Random settings for everything but the target `kept`.
 fn variant(rng: &mut fastrand::Rng) -> String {
     let mut text = String::from("portal = [{ listen = '127.0.0.1:0' }, { listen = '127.0.0.2:0' }");
     let has_third = rng.bool();

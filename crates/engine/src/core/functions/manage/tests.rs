@@ -23,7 +23,7 @@ fn abort_task_waits_for_its_task_whatever_lun_it_names() {
     let write = initiator.issue(0, write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
     stores[0].wait_for(1);
     let abort = initiator.ask_to_manage(ABORT_TASK, 1, write).expect("it is sent");
-    // The first has aborted it already.
+    // The first has already aborted it.
     let again = initiator.ask_to_manage(ABORT_TASK, 1, write).expect("it is sent");
     initiator.ready(1).expect("the other unit is ready");
     assert!(!initiator.has_ended(abort) && !initiator.has_ended(again), "the task may still write");
@@ -35,7 +35,7 @@ fn abort_task_waits_for_its_task_whatever_lun_it_names() {
     daemon.stop().expect("every core ends in order");
 }
 
-/// QERR is 01b: an error ends the whole task set (SPC-4 section 7.5.8).
+/// Sets QERR to 01b: an error aborts the whole task set (SPC-4 section 7.5.8).
 fn end_task_set_by_errors(initiator: &mut Initiator) {
     let mut page =
         initiator.read(0, ModeSense6::page_only(mode::page::CONTROL, 255), 255).expect("an answer").data;
@@ -56,7 +56,7 @@ fn a_loss_is_reported_again_when_the_flush_that_reports_it_is_aborted() {
     stores[0].wait_for(1);
     stores[0].lose();
     let flush = initiator.issue(0, SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
-    // Its error ends the WRITE, and is reported when that can change nothing any more.
+    // Its error aborts the WRITE, and is reported when that can no longer take effect.
     stores[0].wait_for_cancel(1);
     let abort = initiator.ask_to_manage(ABORT_TASK, 0, flush).expect("it is sent");
     initiator.ready(1).expect("the other unit is ready");
@@ -94,7 +94,7 @@ fn errors_of_who_may_only_read_end_no_commands_of_others() {
         initiator
     });
     end_task_set_by_errors(&mut owns);
-    // The unit attention of the changed mode.
+    // Consumes the unit attention for the changed mode.
     reads.ready(0).expect("the unit is ready");
     stores[0].hold();
     let write = owns.issue(0, write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");

@@ -1,4 +1,4 @@
-//! Sessions over real sockets, which are moved between cores all the while.
+//! Sessions over real sockets that are constantly moved between cores.
 
 use crate::message::Message;
 use crate::registry::Registry;
@@ -24,16 +24,16 @@ const TARGET_COLD_RESET: u8 = 7;
 const COMPLETE: u8 = 0;
 const NO_TASK: u8 = 1;
 
-/// The homes of both units are on others than the last: messages from a third core come in any order.
+/// The homes of both units are on other cores than the last: messages from a third core arrive in any order.
 const CORES: usize = 3;
 
-/// Two units of 64 MiB, on all cores, whether or not the machine has so many.
+/// Two units of 64 MiB, on all cores, whether or not the machine has as many.
 fn serve() -> (Daemon, Url) {
     let options = ServeOptions {
         listen: vec!["127.0.0.1:0".into()],
         lun: vec!["ram:64M".into(), "ram:64M".into()],
         cores: Some("0".into()),
-        // The same tests hold in every way to wait for work.
+        // The same tests pass in every polling mode.
         poll: Some(std::env::var("LUNETTE_TEST_POLL").unwrap_or_else(|_| "adaptive".into())),
         ..ServeOptions::default()
     };
@@ -46,7 +46,8 @@ fn serve() -> (Daemon, Url) {
     (daemon, Url { portal, target })
 }
 
-/// Moves whatever session can be moved, until reports to stop; how often one was found on another core than before.
+/// Moves whatever session can be moved, until stopped; counts how often one was found on another core than
+/// before.
 struct Mover {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<usize>,
@@ -104,20 +105,20 @@ fn read_cdb(lba: u64, bytes: usize) -> Cdb {
     Read16::new(lba, (bytes / BLOCK) as u32).into()
 }
 
-/// What a slot of the medium holds after so many writes.
+/// What a slot of the medium holds after this many writes.
 fn contents(session: usize, slot: u64, version: u64) -> Vec<u8> {
     let seed = (session as u64) << 32 | slot << 16 | version;
     let bytes = SIZES[slot as usize % SIZES.len()];
     (0..bytes as u64 / 8).flat_map(|word| (seed.wrapping_mul(0x9E37_79B9) ^ word).to_le_bytes()).collect()
 }
 
-/// From a block to what takes several R2Ts.
+/// From one block to what takes several R2Ts.
 const SIZES: [usize; 5] = [512, 4096, 65536, 131_072, 524_288];
 const SLOTS: u64 = 10;
 const SLOT_BYTES: u64 = 524_288;
 const DEPTH: usize = 6;
 
-/// Sessions with a verified load, and commands of each.
+/// Sessions with a verified load, and the commands of each.
 const LOADS: usize = 4;
 const LOADS_COMMANDS: usize = 600;
 /// Sessions that read once and log out.
@@ -128,7 +129,7 @@ enum Op {
     Read(u64),
 }
 
-/// Writes and reads at depth, each slot by one command at a time; what is read must be what was written last.
+/// Writes and reads at depth, one command at a time per slot; reads must return what was written last.
 fn verified_load(url: &Url, session: usize, commands: usize) {
     let named = Login::named(&format!("load-{session}"));
     let named = if session < 2 { named } else { named.with_digests() };
@@ -196,7 +197,7 @@ fn aborts(url: &Url, rounds: usize) {
     initiator.logout().expect("an answer");
 }
 
-/// Logs in again and again as the same initiator port, with commands of the session before in flight.
+/// Logs in repeatedly as the same initiator port, with commands of the previous session in flight.
 fn reinstatements(url: &Url, rounds: usize) {
     let mut before: Option<Initiator> = None;
     for round in 0..rounds {
@@ -244,7 +245,7 @@ fn sessions_lose_nothing_while_they_move() {
     let moves = mover.stop();
     assert!(moves > 20, "only {moves} moves");
     wait_until_empty(&daemon.insides().0);
-    // Of the others only who logs out uses the first unit, once in each session.
+    // Of the others, only those that log out use the first unit, once in each session.
     let counts = daemon.meters().units()[0].counts;
     let (reads, writes) = (counts.read.commands(), counts.write.commands());
     assert_eq!(
@@ -287,7 +288,7 @@ fn sessions_are_listed_once_and_ended_wherever_they_have_moved() {
     daemon.stop().expect("every core ends in order");
 }
 
-/// Writes at depth as Linux's initiator does: a new command goes out before the data that was asked for already, so
+/// Writes at depth like Linux's initiator: it sends a new command before data that was already requested, so
 /// that the target never has all the data that it waits for.
 struct EagerWriter {
     initiator: Initiator,
@@ -316,7 +317,7 @@ impl EagerWriter {
         self.in_flight += 1;
     }
 
-    /// Takes what has come, or sends the data of one R2T when nothing has.
+    /// Handles what has arrived; if nothing has, sends the data of one R2T.
     fn turn(&mut self) {
         let stream = self.initiator.stream();
         stream.set_nonblocking(true).expect("a socket");
@@ -380,7 +381,7 @@ fn a_session_moves_while_data_that_was_asked_for_never_ceases_to_come() {
     daemon.stop().expect("every core ends in order");
 }
 
-/// The unit attention of a response that has one, in the order of the rounds.
+/// Whether a response with a unit attention reports the reset, in the order of the rounds.
 fn is_reset_reported(response: &Response) -> bool {
     match response.status {
         0 => false,
