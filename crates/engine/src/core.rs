@@ -70,8 +70,8 @@ use task::Task;
 use unit::{Unit, Units};
 use watch::Watch;
 
-/// A core with its kernel `I`. Its fields are the parts of a core; a turn uses several of them at the same
-/// time.
+/// A core with its kernel `I`.
+/// Its fields are the parts of a core; a turn uses several of them at once.
 pub(crate) struct Core<I: Io> {
     me: usize,
     io: I,

@@ -49,8 +49,7 @@ const PORT_PATIENCE: Duration = Duration::from_secs(5);
 /// Descriptors for state files, reading from /proc, and up to 64 clients of the admin interface.
 const OWN_DESCRIPTORS: u64 = 128;
 
-/// What a client of a Ceph cluster opens: its threads' events, and connections to a usual number of monitors
-/// and OSDs.
+/// What a Ceph client opens: its threads' events, and connections to a usual number of monitors and OSDs.
 const RADOS_DESCRIPTORS: usize = 64;
 
 /// The pause between two attempts.
@@ -127,8 +126,7 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Wakes all cores and waits until each has taken a turn. False: one has ended. A core that hangs is
-    /// waited for.
+    /// Wakes all cores and waits until each has taken a turn, also for one that hangs. False: one has ended.
     pub fn wait(&self) -> bool {
         let (turned, turns) = mpsc::channel();
         self.cores.iter().for_each(|core| core.post(Message::Turn(turned.clone())));
@@ -207,8 +205,7 @@ impl Daemon {
     /// Starts serving a configuration. A store that does not open takes down only its own LUNs.
     ///
     /// # Errors
-    /// When a portal's address cannot be bound, the state directory cannot be created, or a core cannot
-    /// start.
+    /// When a portal's address cannot be bound, the state directory not created, or a core not started.
     pub fn start(config: Config) -> Result<Daemon, StartError> {
         Daemon::start_as(config, Events::default(), Vec::new(), |_| Ok(()))
     }
@@ -327,8 +324,7 @@ impl Daemon {
         self.srp_guid
     }
 
-    /// Finishes commands in flight, asks initiators to log out, flushes stores, and ends. Blocks until that
-    /// is complete.
+    /// Finishes commands in flight, asks initiators to log out, flushes stores, and ends. Blocks until then.
     ///
     /// # Errors
     /// When acknowledged data may be missing at the next start.
@@ -664,8 +660,7 @@ struct Reports<'a> {
     events: &'a Events,
 }
 
-/// Watches the store of a unit, if necessary. Memory that has opened is watched only for the space that it
-/// takes.
+/// Watches the store of a unit, if necessary. Open memory is watched only for the space that it takes.
 fn watch(
     config: &Config,
     lun: &Lun,

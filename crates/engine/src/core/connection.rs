@@ -23,7 +23,8 @@ use scsi::nexus::Reach;
 use std::collections::BTreeMap;
 use wire::Span;
 
-/// One connection on its core. Its fields are one for each part of the core that keeps something per
+/// One connection on its core.
+/// Its fields are one for each part of the core that keeps something per
 /// connection, and what several of them need: the machine and the session's LUNs.
 pub(super) struct Connection {
     pub(super) machine: Transport,

@@ -14,7 +14,8 @@ use scsi::{Attribute, Ending, Exec, NexusUnit};
 use wire::Places;
 
 /// One command in flight on this core: where it came from, its program and buffer, and what it holds or owes
-/// until it ends. Its fields belong to modules (admission, data-out, storage, functions) that each need the
+/// until it ends.
+/// Its fields belong to modules (admission, data-out, storage, functions) that each need the
 /// whole task, in its slot.
 #[derive(Debug)]
 pub(super) struct Task {

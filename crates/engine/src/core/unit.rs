@@ -18,8 +18,8 @@ use std::sync::{Arc, mpsc};
 use store::lane::{Lane, OpId, Outcome};
 use wire::Sense;
 
-/// One unit on this core, with all that the core keeps of it. A unit is added, replaced and removed as one
-/// value.
+/// One unit on this core, with all that the core keeps of it.
+/// Its fields are added, replaced and removed as one value.
 pub(super) struct Unit<I: Io> {
     /// The number that all cores know it by.
     number: u32,
