@@ -1,4 +1,4 @@
-//! The families of commands: of each its admission, its program and its answers.
+//! The families of commands: the admission, program and answers of each.
 
 pub(crate) mod admission;
 pub(crate) mod answer;

@@ -2,17 +2,17 @@
 //!
 //! # The path of one command
 //!
-//! 1. The core that owns the connection calls [`View::admit`] with the nexus's own state ([`NexusUnit`]): opcode
-//!    table, unit attentions, reservations, write protection, ranges. It answers with an [`Ending`] at once, or with
-//!    an [`Exec`]: the command as a small program.
+//! 1. The core that owns the connection calls [`View::admit`] with the nexus's own state ([`NexusUnit`]):
+//!    opcode table, unit attentions, reservations, write protection, ranges. It returns an [`Ending`] at
+//!    once, or an [`Exec`]: the command as a small program.
 //! 2. The core runs the program: [`Exec::next`] names one [`Step`] at a time (fetch data-out, run a storage
 //!    operation, push data-in, ask the unit's home, end) and gets its result ([`Event`]).
-//! 3. What changes a unit for everybody (reservations, mode pages, sanitize, resets) goes to the unit's [`Home`], one
-//!    value on one core. It answers with a [`Publish`]: a new [`Policy`], unit attentions for other nexuses, tasks to
-//!    abort. Only when every core has applied it does the command get the reply.
+//! 3. What changes a unit for everybody (reservations, mode pages, sanitize, resets) goes to the unit's
+//!    [`Home`], one value on one core. It answers with a [`Publish`]: a new [`Policy`], unit attentions for
+//!    other nexuses, tasks to abort. Only when every core has applied it does the command get the reply.
 //!
-//! So READ, WRITE, SYNCHRONIZE CACHE and UNMAP never leave their core, and nothing here is shared but immutable
-//! snapshots.
+//! So READ, WRITE, SYNCHRONIZE CACHE and UNMAP never leave their core, and only immutable snapshots are
+//! shared.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::unwrap_used,

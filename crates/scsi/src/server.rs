@@ -1,4 +1,4 @@
-//! The device server: the table of commands, who is let in, and programs that run.
+//! The device server: the table of commands, admission, and running programs.
 
 mod admit;
 mod ata;

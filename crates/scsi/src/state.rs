@@ -1,4 +1,4 @@
-//! What a unit and its nexuses are and hold. The unit's home alone changes what they share.
+//! The state of a unit and its nexuses. Only the unit's home changes what they share.
 
 pub mod attention;
 pub mod copies;

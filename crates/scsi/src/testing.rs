@@ -17,7 +17,7 @@ use wire::ata::{PassThrough, Registers, SECTOR_BYTES, StatusReturn, Transfer};
 /// Contiguous bytes of the task's buffer.
 const WINDOW_BYTES: usize = 64 * 1024;
 
-/// A CDB of these bytes, whatever they are.
+/// A CDB with any bytes.
 pub(crate) fn raw(cdb: &[u8]) -> Cdb {
     Cdb::from_bytes(cdb).expect("no longer than a CDB may be")
 }
@@ -25,10 +25,10 @@ pub(crate) fn raw(cdb: &[u8]) -> Cdb {
 /// Logical block size of the units here.
 pub(crate) const BLOCK: usize = 512;
 
-/// Who speaks ATA.
+/// Initiators that use ATA.
 pub(crate) const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 3]), Mac([2, 0, 0, 0, 0, 4])];
 
-/// A thin unit of so many blocks that may be changed before a [`Bench`] is made of it.
+/// A thin unit that may be changed before a [`Bench`] is created from it.
 pub(crate) fn unit() -> Unit {
     Unit {
         index: 0,
@@ -70,7 +70,7 @@ pub(crate) struct Bench {
     pub(crate) mapped: Vec<bool>,
     /// Operations so far.
     pub(crate) operations: Vec<MediaOp>,
-    /// What the next operation fails with.
+    /// The error of the next operation.
     pub(crate) failure: Option<StoreError>,
     /// What was published last.
     pub(crate) published: Option<Publish>,
@@ -78,14 +78,14 @@ pub(crate) struct Bench {
     pub(crate) second: Option<(View, Vec<u8>)>,
     /// How the nexuses reach the units.
     pub(crate) reach: [Reach; 2],
-    /// After so many operations the unit becomes this.
+    /// After this many operations the unit changes like this.
     pub(crate) after: Option<(usize, Change)>,
 }
 
 /// Something that happens to the unit.
 pub(crate) type Change = fn(&mut View);
 
-/// How a command came out.
+/// The outcome of a command.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) ending: Ending,
@@ -103,7 +103,7 @@ impl Outcome {
         }
     }
 
-    /// How an ATA command failed: its ERROR and STATUS.
+    /// The ERROR and STATUS registers of a failed ATA command.
     pub(crate) fn registers(&self) -> (u8, u8) {
         assert_eq!(self.ending.status, Status::CheckCondition, "{:?}", self.ending);
         let end = StatusReturn::from_sense(&self.ending.sense.unwrap()).expect("registers");
@@ -130,7 +130,7 @@ impl Outcome {
     }
 }
 
-/// Numbered as they come.
+/// The number of a unit is its index.
 impl Units for Vec<View> {
     fn view(&self, number: u32) -> Option<&View> {
         self.get(number as usize)
@@ -179,14 +179,14 @@ impl Bench {
         }
     }
 
-    /// The same with two more nexuses, the third and the fourth, which speak ATA.
+    /// The same with two more nexuses, the third and the fourth, which use ATA.
     pub(crate) fn with_ata() -> Bench {
         let mut bench = Bench::new();
         bench.add_ata();
         bench
     }
 
-    /// Two more nexuses, which speak ATA: the unit is exported.
+    /// Two more nexuses, which use ATA: the unit is exported.
     pub(crate) fn add_ata(&mut self) {
         Arc::make_mut(&mut self.view.unit).exported = true;
         for (id, mac) in (3..).zip(MACS) {
@@ -199,7 +199,7 @@ impl Bench {
         }
     }
 
-    /// An ATA command of a nexus, with all the data that it moves.
+    /// An ATA command of a nexus, with all its data.
     pub(crate) fn ata(&mut self, nexus: usize, registers: Registers, out: &[u8]) -> Outcome {
         let cdb = PassThrough::new(registers).to_cdb().unwrap();
         let ready = match registers.transfer() {
@@ -209,13 +209,13 @@ impl Bench {
         self.run(nexus, cdb, out, ready)
     }
 
-    /// A command of AoE that is not ATA, with room for any answer.
+    /// A command of AoE that is not ATA, with enough space for any answer.
     pub(crate) fn order(&mut self, nexus: usize, kind: OrderKind, argument: &[u8]) -> Outcome {
         let order = Order { kind, argument_bytes: argument.len() as u32 };
         self.run(nexus, order.cdb(), argument, 2048)
     }
 
-    /// A command without data-out from the first nexus, ready for a mebibyte of data-in.
+    /// A command without data-out from the first nexus, which accepts a mebibyte of data-in.
     pub(crate) fn read(&mut self, cdb: impl Into<Cdb>) -> Outcome {
         self.run(0, cdb, &[], 1024 * 1024)
     }
@@ -316,7 +316,8 @@ impl Bench {
         }
     }
 
-    /// Whatever a program does that `read_only` prevents it says that it does: a change that sets this waits for it.
+    /// Checks that a program reports whatever it does that `read_only` prevents: a change that sets that
+    /// waits for it.
     fn assert_is_named(&self, exec: &Exec, step: &Step) {
         match step {
             Step::Media { unit, op } if writes(op) => {

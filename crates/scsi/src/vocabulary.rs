@@ -1,4 +1,4 @@
-//! The words of the device server: commands and how they end, sense data, what is asked of a store.
+//! The vocabulary of the device server: commands and how they end, sense data, operations of a store.
 
 pub mod command;
 pub mod modes;

@@ -1,4 +1,4 @@
-//! What is checked of a command while its program is made.
+//! What is checked of a command while its program is created.
 
 use crate::state::limits::{Range, TRANSFER_BYTES_MAX};
 use crate::state::nexus::NexusUnit;
@@ -8,7 +8,7 @@ use crate::vocabulary::sense::{Check, Failure};
 use wire::Cdb;
 use wire::scsi::command::{Read10, Write10};
 
-/// What a command may look at while its program is made.
+/// What is available while a command's program is created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admission<'a> {
     /// The unit.
@@ -36,7 +36,7 @@ impl Admission<'_> {
         if self.cdb().get(Read10::PROTECT) == 0 { Ok(()) } else { Err(Check::cdb_field(Read10::PROTECT)) }
     }
 
-    /// The range of a transfer and its length in bytes; `length_byte` is where the CDB has the length.
+    /// The range of a transfer and its length in bytes; `length_byte` is where the CDB's length field is.
     pub(crate) fn transfer(&self, lba: u64, blocks: u32, length_byte: u16) -> Result<(Range, u32), Failure> {
         let range = self.view.range(lba, u64::from(blocks))?;
         match u32::try_from(range.len) {
@@ -45,7 +45,7 @@ impl Admission<'_> {
         }
     }
 
-    /// How much of `total` bytes of data-out comes: less when the initiator offers less, but whole blocks.
+    /// How many of `total` bytes of data-out to transfer: less if the initiator sends less, but whole blocks.
     pub(crate) fn blocks_out(&self, total: u32) -> Result<u32, Failure> {
         let coming = total.min(self.request.write_bytes);
         match coming.checked_rem(self.block_bytes()) {
@@ -54,7 +54,7 @@ impl Admission<'_> {
         }
     }
 
-    /// FUA of a write: durable before it ends, whatever the write cache.
+    /// FUA of a write: durable before it ends, whether or not the write cache is on.
     pub(crate) fn is_forced(&self) -> bool {
         self.cdb().get(Write10::FUA)
     }

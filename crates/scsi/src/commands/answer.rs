@@ -1,11 +1,11 @@
-//! Commands whose data-in is built from what the view shows: INQUIRY, MODE SENSE, REPORT ... and the like.
+//! Commands whose data-in is built from the view: INQUIRY, MODE SENSE, REPORT ... and the like.
 
 use crate::commands::step::{Env, Event, Step};
 use crate::vocabulary::command::Ending;
 use crate::vocabulary::sense::Failure;
 use wire::Cdb;
 
-/// Fills in the data-in of one command: the whole of it, cut later to the allocation length.
+/// Builds the data-in of one command in full; it is later truncated to the allocation length.
 pub(crate) type Build = fn(&mut Env<'_>, &Cdb, &mut Vec<u8>) -> Result<(), Failure>;
 
 /// A command that answers with data that it builds.
@@ -17,7 +17,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The longest answer, in bytes: longer ones are cut.
+    /// The longest answer, in bytes: longer ones are truncated.
     pub(crate) const BYTES_MAX: u32 = 64 * 1024;
 
     /// `allocation`: the CDB's allocation length.
@@ -29,7 +29,7 @@ impl Answer {
         self.allocation
     }
 
-    /// Builds the answer and sends it with the ending.
+    /// Builds the data and sends it with the status.
     pub(crate) fn next(&mut self, env: &mut Env<'_>, _event: Event) -> Step {
         let mut data = Vec::new();
         if let Err(failure) = (self.build)(env, &self.cdb, &mut data) {

@@ -1,4 +1,4 @@
-//! What ATA's own commands answer, and registers as they come back in sense data (ACS-3, SAT-3).
+//! The answers of ATA's own commands, and the registers returned in sense data (ACS-3, SAT-3).
 
 pub(crate) mod features;
 pub(crate) mod identify;
@@ -12,17 +12,17 @@ use wire::{SenseData, SenseKey};
 /// Sectors of ranges in one TRIM: as many ranges as one UNMAP may have.
 pub(crate) const TRIM_SECTORS_MAX: u16 = 4;
 
-/// Where ATA PASS-THROUGH (16) has COUNT.
+/// The byte of ATA PASS-THROUGH (16) that has COUNT.
 pub(crate) const COUNT_BYTE: u16 = PassThrough::COUNT.byte();
 
-/// The end of a command that went well, and returns registers.
+/// The end of a successful command that returns registers.
 pub(crate) fn returned(end: &StatusReturn) -> Ending {
     Ending { sense: Some(end.available()), ..Ending::of(Status::CheckCondition) }
 }
 
-/// An ending as ATA reports it: what failed has the registers in its sense data, in descriptor format. Of a
-/// medium error INFORMATION is the LBA; otherwise it is the command's. What the device does not do it
-/// aborts (SAT-3 clause 11).
+/// An ending as ATA reports it: after a failure, the registers are in the sense data, in descriptor format.
+/// For a medium error INFORMATION is the LBA; otherwise it is the command's. The device aborts what it does
+/// not support (SAT-3 clause 11).
 pub(crate) fn with_registers(ending: Ending, registers: &Registers) -> Ending {
     let Some(sense) = ending.sense.filter(|sense| StatusReturn::from_sense(sense).is_none()) else {
         return ending;

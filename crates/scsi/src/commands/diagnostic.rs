@@ -10,11 +10,11 @@ use wire::Cdb;
 use wire::scsi::command::{ReadDefectData10, ReadDefectData12, ReceiveDiagnosticResults, SendDiagnostic};
 use wire::scsi::parameters::{DefectList10, DefectList12, DiagnosticHeader};
 
-/// The page that lists the pages, and the only one.
+/// The page that lists the pages; there are no others.
 const SUPPORTED_PAGES: u8 = 0x00;
 
-/// SEND DIAGNOSTIC: the default self-test, and the self-tests in the background and foreground; all find whether the
-/// unit is ready. There are no diagnostic pages to send.
+/// SEND DIAGNOSTIC: the default self-test, and the background and foreground self-tests; all of them check
+/// whether the unit is ready. There are no diagnostic pages to send.
 pub(crate) fn send<P: From<Ending>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     let (code, default_test) = (cdb.get(SendDiagnostic::CODE), cdb.get(SendDiagnostic::SELF_TEST));
@@ -47,7 +47,7 @@ fn build_pages(_: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failu
     Ok(())
 }
 
-/// READ DEFECT DATA(10): there are none, in whatever format.
+/// READ DEFECT DATA(10): there are no defects, in whatever format.
 pub(crate) fn defects10<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     Ok(P::from(Answer::new(*cdb, cdb.get(ReadDefectData10::ALLOCATION).into(), build10)))

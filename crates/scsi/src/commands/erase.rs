@@ -1,5 +1,5 @@
-//! What erases a whole medium, SANITIZE and FORMAT UNIT: all other commands end first, then the unit is not ready until it
-//! has ended, with the progress in sense data.
+//! SANITIZE and FORMAT UNIT, which erase the whole medium: all other commands end first, then the unit is not
+//! ready until the operation has ended, with its progress in sense data.
 
 use crate::commands::media::same::TILE_BYTES;
 use crate::commands::media::{refused, unexpected};
@@ -15,7 +15,7 @@ use crate::vocabulary::storage::MediaOp;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes that are erased between two notes of the progress.
+/// Bytes erased between two progress updates.
 const ERASE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The program of SANITIZE and FORMAT UNIT. Once begun it cannot be aborted.
@@ -24,7 +24,7 @@ pub(crate) struct Erase {
     kind: EraseKind,
     method: Method,
     list: List,
-    /// Bytes of the parameter list that were used.
+    /// Bytes of the parameter list that were consumed.
     taken: u32,
     /// IMMED.
     immediate: bool,
@@ -46,28 +46,28 @@ pub(crate) enum Method {
         /// Bytes of the buffer that hold copies of a block.
         tile: u32,
     },
-    /// They read as zeros afterwards.
+    /// Blocks read as zeros afterwards.
     Zero {
-        /// And are unmapped, where that is possible.
+        /// They are also unmapped, where possible.
         unmap: bool,
     },
-    /// Not at all: only the failure of a SANITIZE is left.
+    /// Not at all: this only ends the failed state of a SANITIZE.
     ExitFailure,
 }
 
-/// The parameter list that comes first.
+/// The parameter list that is fetched first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum List {
     /// None.
     None,
-    /// That of OVERWRITE.
+    /// The list of OVERWRITE.
     Pattern {
         /// Its length.
         bytes: u32,
     },
-    /// That of FORMAT UNIT, as far as it is looked at.
+    /// The part of FORMAT UNIT's list that is checked.
     Format {
-        /// How much of it that is.
+        /// The length of that part.
         bytes: u32,
         /// LONGLIST.
         long: bool,
@@ -85,11 +85,11 @@ impl List {
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// The home is asked to begin.
+    /// Waiting for the home to begin.
     Asking,
     Running,
     Flushing,
-    /// How it went is reported to the home.
+    /// The outcome is being reported to the home.
     Reporting {
         ok: bool,
     },
@@ -187,7 +187,7 @@ impl Erase {
         }
     }
 
-    /// The piece at hand is done: notes the progress, and inverts the pattern at the end of a pass.
+    /// The current piece is done: updates the progress, and inverts the pattern at the end of a pass.
     fn advance(&mut self, env: &mut Env<'_>) -> Step {
         self.done = self.done.saturating_add(self.piece().1);
         let unit = self.total().div_ceil(1 << 16).max(1);
@@ -219,12 +219,12 @@ impl Erase {
         Step::Media { unit: None, op }
     }
 
-    /// Where on the medium the work is.
+    /// The current offset on the medium.
     fn at(&self) -> u64 {
         self.done.checked_rem(self.medium_bytes).unwrap_or(0)
     }
 
-    /// Offset and length of the piece at hand.
+    /// Offset and length of the current piece.
     fn piece(&self) -> (u64, u64) {
         let longest = match self.method {
             Method::Overwrite { tile, .. } => u64::from(tile.min(CHUNK_BYTES)),

@@ -24,7 +24,8 @@ pub(crate) fn begin<P: From<OrderProgram>>(admission: &Admission<'_>) -> Result<
     Ok(P::from(OrderProgram { kind: order.kind, len }))
 }
 
-/// The longest argument. Directives are counted in a byte, and may be more than the list that they edit has room for.
+/// The longest argument. The number of directives is one byte, and may exceed the capacity of the list that
+/// they edit.
 fn argument_bytes_max(kind: OrderKind) -> u32 {
     match kind {
         OrderKind::SetConfig | OrderKind::ForceConfig | OrderKind::SetReserve | OrderKind::ForceReserve => {
@@ -39,7 +40,7 @@ fn entries_bytes(kind: OrderKind, count: u16) -> u32 {
     u32::try_from(kind.entry_bytes()).unwrap_or(0).saturating_mul(u32::from(count))
 }
 
-/// An order under way.
+/// An order in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OrderProgram {
     kind: OrderKind,
@@ -69,7 +70,7 @@ impl OrderProgram {
         }
     }
 
-    /// What it changes; `None`: it reads.
+    /// The change that it makes; `None`: it reads.
     fn change(&self, env: &Env<'_>) -> Option<Change> {
         let argument = usize::try_from(self.len).ok().and_then(|len| env.buffer.get(..len));
         let argument = argument.unwrap_or_default();
@@ -87,7 +88,7 @@ impl OrderProgram {
         }
     }
 
-    /// What there is now, with the ending.
+    /// The current value, with the ending.
     fn answer(&self, env: &mut Env<'_>) -> Step {
         let policy = &env.view.policy;
         let Export { config, masks } = &*policy.export;

@@ -25,7 +25,7 @@ pub(crate) fn begin<P: From<Box<Erase>>>(admission: &Admission<'_>) -> Result<P,
         let bytes = admission.request.write_bytes.min(list_bytes(long, true));
         List::Format { bytes, long }
     } else if long || asked.complete_list {
-        // Both belong to a parameter list.
+        // Both require a parameter list.
         let field = if long { FormatUnit::LONG_LIST } else { FormatUnit::COMPLETE_LIST };
         return Err(Check::cdb_field(field).into());
     } else {
@@ -35,14 +35,14 @@ pub(crate) fn begin<P: From<Box<Erase>>>(admission: &Admission<'_>) -> Result<P,
     Ok(P::from(Box::new(Erase::new(EraseKind::Format, method, list, false))))
 }
 
-/// Length of a parameter list, with an initialization pattern descriptor or without.
+/// Length of a parameter list, with or without an initialization pattern descriptor.
 fn list_bytes(long: bool, has_pattern: bool) -> u32 {
     let header = if long { FormatLongHeader::BYTES } else { FormatShortHeader::BYTES };
     let pattern = if has_pattern { InitializationPattern::BYTES } else { 0 };
     u32::try_from(header.saturating_add(pattern)).unwrap_or(u32::MAX)
 }
 
-/// What a parameter list says.
+/// The content of a parameter list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parameters {
     /// IMMED.
@@ -74,7 +74,7 @@ impl Parameters {
     }
 }
 
-/// There are neither defects nor protection information.
+/// There must be neither defects nor protection information.
 fn check_lists(header: &[u8], long: bool) -> Result<(), Check> {
     let FormatLongHeader { protection, defect_bytes } = FormatLongHeader::read(header);
     if long && protection != 0 {
@@ -175,7 +175,8 @@ mod tests {
         for (flags, list) in [(0x10, &[0; 3][..]), (0x30, &[0; 7]), (0x10, &[0, 0x88, 0, 0, 0, 0])] {
             bench.write(&[opcode::FORMAT_UNIT, flags, 0, 0, 0, 0], list).assert_check(0x5, 0x1a00);
         }
-        // PROTECTION FIELD USAGE, options without FOV, a defect list, a pattern; of a long header, protection intervals.
+        // PROTECTION FIELD USAGE, options without FOV, a defect list, a pattern; protection intervals in a
+        // long header.
         let lists: [(u8, [u8; 8]); 9] = [
             (0x10, [1, 0, 0, 0, 0, 0, 0, 0]),
             (0x10, [0, 0x08, 0, 0, 0, 0, 0, 0]),
@@ -227,7 +228,7 @@ mod tests {
         bench.read(READ).assert_check(0x3, 0x3100);
         bench.write(Write10::new(0, 1), &[0; 512]).assert_check(0x3, 0x3100);
         bench.read(TestUnitReady {}).assert_check(0x3, 0x3100);
-        // EXIT FAILURE MODE is for SANITIZE.
+        // EXIT FAILURE MODE applies to SANITIZE.
         bench.read(SanitizeExitFailureMode {}).assert_good();
         bench.read(READ).assert_check(0x3, 0x3100);
         bench.read(FORMAT).assert_good();

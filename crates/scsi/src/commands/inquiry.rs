@@ -40,7 +40,7 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
     .cut(StandardData::BYTES)
     .0;
     lunette::INCARNATION.set(&mut standard, unit.incarnation.now());
-    // Our initiator relies on it.
+    // Our initiator relies on this.
     lunette::WITHHOLDS_LOGINS.set(&mut standard, true);
     data.extend_from_slice(&standard);
     Ok(())
@@ -63,7 +63,7 @@ fn check_page(cdb: &Cdb) -> Result<(), Check> {
     if cdb.get(Inquiry::PAGE) == 0 { Ok(()) } else { Err(Check::cdb_field(Inquiry::PAGE)) }
 }
 
-/// The version descriptor of what a port speaks, likewise (SPC-4 table 142).
+/// The version descriptor of a port's protocol, likewise without a version (SPC-4 table 142).
 fn transport(port: &Port) -> u16 {
     match port.protocol {
         Protocol::Iscsi => standard::ISCSI,
@@ -71,7 +71,7 @@ fn transport(port: &Port) -> u16 {
     }
 }
 
-/// What all standard data have in common: SAM-5, SPC-4 and SBC-3, without claiming a version of each.
+/// What all standard INQUIRY data has in common: SAM-5, SPC-4 and SBC-3, without claiming a version of each.
 fn common(transport: u16) -> StandardData {
     StandardData {
         version: SPC_4,
@@ -85,7 +85,7 @@ fn common(transport: u16) -> StandardData {
     }
 }
 
-/// TPGS: states change by themselves, or by SET TARGET PORT GROUPS.
+/// TPGS: states change implicitly, or by SET TARGET PORT GROUPS.
 const IMPLICIT: u8 = 1;
 const EXPLICIT: u8 = 2;
 
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(data[4..16], [1, 3, 0, 8, 0x33, 1, 2, 3, 4, 5, 6, 7]);
     }
 
-    /// Protocol, association and type, and the designator, of those that are not the unit's own.
+    /// Protocol, association, type and designator of those that are not the unit's own.
     fn of_ports(data: &[u8]) -> Vec<(u8, u8, Vec<u8>)> {
         let mut found = Vec::new();
         let mut rest = data;

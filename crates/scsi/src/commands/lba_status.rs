@@ -14,10 +14,10 @@ const HEADER_BYTES: u32 = 8;
 const DESCRIPTOR_BYTES: u32 = 16;
 const _: () = assert!(LbaStatusHeader::BYTES == 8 && Descriptor::BYTES == 16);
 
-/// Descriptors in one answer.
+/// The most descriptors in one answer.
 const DESCRIPTORS_MAX: u32 = 1024;
 
-/// Questions to the store for one answer.
+/// The most queries to the store for one answer.
 const EXTENTS_MAX: u32 = 4096;
 
 /// GET LBA STATUS.
@@ -31,17 +31,17 @@ pub(crate) fn begin<P: From<LbaStatus>>(admission: &Admission<'_>) -> Result<P, 
     Ok(P::from(LbaStatus { allocation, room, count: 0, asked: 0, lba, blocks: 0, status: MAPPED }))
 }
 
-/// The program of GET LBA STATUS: one extent after the other, equal neighbours become one descriptor.
+/// The program of GET LBA STATUS: one extent after another; equal neighbours become one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LbaStatus {
     allocation: u32,
-    /// Descriptors that the answer has room for.
+    /// Descriptors that fit into the answer.
     room: u32,
     /// Descriptors in the buffer.
     count: u32,
-    /// Questions to the store.
+    /// Queries to the store.
     asked: u32,
-    /// The newest descriptor, or where the first begins.
+    /// The last descriptor, or where the first begins.
     lba: u64,
     blocks: u32,
     status: u8,
@@ -57,7 +57,7 @@ impl LbaStatus {
             Event::Start => true,
             Event::Stored(Ok(Found::Extent { mapped, len })) => {
                 let blocks = len.checked_div(u64::from(env.view.policy.block_bytes)).unwrap_or(0);
-                // A block that is mapped in part counts as mapped.
+                // A partly mapped block counts as mapped.
                 let status = if mapped || blocks == 0 { MAPPED } else { DEALLOCATED };
                 self.take(env, status, blocks.max(1))
             }
@@ -76,7 +76,7 @@ impl LbaStatus {
         self.lba.saturating_add(u64::from(self.blocks))
     }
 
-    /// Asks for what follows, as long as there is something, and the answer stays bounded.
+    /// Queries what follows, as long as there is anything and the answer stays bounded.
     fn ask(&mut self, env: &mut Env<'_>) -> Step {
         while self.end() < env.view.blocks() {
             if env.view.is_thin() && self.asked == EXTENTS_MAX {
@@ -94,7 +94,8 @@ impl LbaStatus {
         self.finish(env)
     }
 
-    /// Adds an extent, cut to the capacity and to what the count field holds; false when there is no room for it.
+    /// Adds an extent, limited to the capacity and to the width of the count field; false when it does not
+    /// fit.
     fn take(&mut self, env: &mut Env<'_>, status: u8, blocks: u64) -> bool {
         let blocks = blocks.min(env.view.blocks().saturating_sub(self.end()));
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
@@ -112,7 +113,7 @@ impl LbaStatus {
         true
     }
 
-    /// Writes the newest descriptor into the buffer.
+    /// Writes the last descriptor into the buffer.
     fn write_descriptor(&self, env: &mut Env<'_>) {
         let before = self.count.saturating_sub(1).saturating_mul(DESCRIPTOR_BYTES);
         let at = usize::try_from(before.saturating_add(HEADER_BYTES)).unwrap_or(usize::MAX);

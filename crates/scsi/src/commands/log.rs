@@ -1,4 +1,5 @@
-//! LOG SENSE (SPC-4 sections 6.7 and 7.3, SBC-3 section 6.4). There is no LOG SELECT: nothing here can be set.
+//! LOG SENSE (SPC-4 sections 6.7 and 7.3, SBC-3 section 6.4). There is no LOG SELECT: nothing here can be
+//! changed.
 
 use crate::commands::admission::Admission;
 use crate::commands::answer::Answer;
@@ -56,7 +57,8 @@ fn pages(view: &View) -> impl Iterator<Item = u8> + use<> {
         .filter(move |page| thin || *page != LOGICAL_BLOCK_PROVISIONING)
 }
 
-/// What can still be taken, which others may take as well, and what is (SBC-4 section 6.4.5). It is not known of every store.
+/// Available space, which others may use as well, and used space (SBC-4 section 6.4.5). Not every store knows
+/// these.
 fn resources(view: &View, pointer: u16) -> Result<Vec<u8>, Check> {
     let Some((used, available)) = view.space().and_then(Space::sets) else { return Ok(Vec::new()) };
     let available = ResourceCount { count: available, scope: scope::SHARED }.to_bytes();
@@ -72,7 +74,7 @@ type Parameter<'a> = (u16, u8, &'a [u8]);
 const TEMPERATURE_PARAMETERS: [Parameter<'static>; 2] =
     [(0, BINARY_LIST, &[0, 0xff]), (1, BINARY_LIST, &[0, 0xff])];
 
-/// Dates that nobody set, and cycles: specified and accumulated, of which there are none.
+/// Dates that were never set, and cycles: specified and accumulated, none.
 const START_STOP_PARAMETERS: [Parameter<'static>; 4] = [
     (1, ASCII_LIST, b"      "),
     (2, ASCII_LIST, b"      "),
@@ -80,7 +82,7 @@ const START_STOP_PARAMETERS: [Parameter<'static>; 4] = [
     (4, BINARY_LIST, &[0, 0, 0, 0]),
 ];
 
-/// The parameters from the one that PARAMETER POINTER names on; it may not point past the last (SPC-4 section 6.7).
+/// The parameters from the one in PARAMETER POINTER on, which must not exceed the last (SPC-4 section 6.7).
 fn parameters(pointer: u16, list: &[Parameter<'_>]) -> Result<Vec<u8>, Check> {
     let mut body = Vec::new();
     for (code, format, value) in list.iter().filter(|(code, ..)| *code >= pointer) {

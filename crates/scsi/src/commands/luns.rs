@@ -21,7 +21,7 @@ pub(crate) fn begin<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Fai
     Ok(P::from(Answer::new(*cdb, cdb.get(ReportLuns::ALLOCATION), build)))
 }
 
-/// Reporting the list answers the unit attention that it changed.
+/// Reporting the list clears the unit attention for its change.
 fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     env.nexus.attentions.retain(|attention| *attention != UnitAttention::LunsChanged);
     list(cdb, env.luns, data);
@@ -39,7 +39,7 @@ fn check(cdb: &Cdb) -> Result<(), Check> {
     }
 }
 
-/// There are no well known units, and no administrative or subsidiary ones.
+/// There are no well-known, administrative or subsidiary logical units.
 fn list(cdb: &Cdb, luns: &[u64], data: &mut Vec<u8>) {
     let luns = match cdb.get(ReportLuns::SELECT) {
         0x00 | 0x02 => luns,
@@ -51,9 +51,9 @@ fn list(cdb: &Cdb, luns: &[u64], data: &mut Vec<u8>) {
     }
 }
 
-/// A command to a LUN where there is no unit (SPC-4 section 4.2.5.3, SAM-5 section 4.7.4): INQUIRY, REPORT LUNS and
-/// REQUEST SENSE are answered, all others end with LOGICAL UNIT NOT SUPPORTED. The data-in is appended to `data`; it
-/// is yet to be cut to what the initiator is ready for.
+/// A command to a LUN where there is no unit (SPC-4 section 4.2.5.3, SAM-5 section 4.7.4): INQUIRY, REPORT
+/// LUNS and REQUEST SENSE are answered, all others end with LOGICAL UNIT NOT SUPPORTED. The data-in is
+/// appended to `data`; the caller truncates it to what the initiator accepts.
 pub fn no_unit(request: &Request<'_>, luns: &[u64], data: &mut Vec<u8>) -> Ending {
     let cdb = request.cdb;
     let answer = match cdb.opcode() {
@@ -81,7 +81,8 @@ pub fn no_unit(request: &Request<'_>, luns: &[u64], data: &mut Vec<u8>) -> Endin
     }
 }
 
-/// How a command ends that waited while its LUN was hidden from the session: LOGICAL UNIT NOT SUPPORTED (SPC-4 section 4.5.2).
+/// The end of a command that waited while its LUN was hidden from the session: LOGICAL UNIT NOT SUPPORTED
+/// (SPC-4 section 4.5.2).
 pub fn hidden_unit() -> Ending {
     refused(Check::NO_UNIT)
 }

@@ -23,25 +23,25 @@ pub(crate) fn refused(env: &Env<'_>, failure: impl Into<Failure>) -> Step {
     Step::End(failure.into().ending(&env.view.policy.modes))
 }
 
-/// An event that does not belong to the step before it: the core broke its contract.
+/// An event that does not match the step before it: the core violated its contract.
 pub(crate) fn unexpected(env: &Env<'_>) -> Step {
     refused(env, Check::INTERNAL)
 }
 
-/// A data-out that is moved chunk by chunk: how much is there and how far it has come.
+/// Data-out that is transferred chunk by chunk: its length and progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunks {
     /// First byte on the medium.
     offset: u64,
     /// Bytes done.
     done: u32,
-    /// Bytes to do: what the initiator is ready to move of what the CDB asks, in whole blocks.
+    /// Bytes to do: what the CDB requests and the initiator is ready to transfer, in whole blocks.
     len: u32,
     /// Bytes at a time.
     step: u32,
 }
 
-/// The part of the work that comes next.
+/// The next part of the work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Chunk {
     /// First byte on the medium.
@@ -57,7 +57,7 @@ impl Chunks {
         Chunks { offset, done: 0, len, step: CHUNK_BYTES }
     }
 
-    /// The chunk at hand; `None`: all is done.
+    /// The current chunk; `None`: all is done.
     pub(crate) fn current(&self) -> Option<Chunk> {
         let len = self.len.saturating_sub(self.done).min(self.step);
         (len > 0).then(|| Chunk {
@@ -67,7 +67,7 @@ impl Chunks {
         })
     }
 
-    /// The chunk at hand is done.
+    /// The current chunk is done.
     pub(crate) fn advance(&mut self) {
         self.done = self.done.saturating_add(self.step).min(self.len);
     }
@@ -83,12 +83,12 @@ impl Chunks {
     }
 }
 
-/// GOOD for a program that takes `total` bytes.
+/// GOOD for a program that consumes `total` bytes.
 pub(crate) fn taken(total: u32) -> Step {
     Step::End(Ending::taken(u64::from(total)))
 }
 
-/// A failure in a chunk, reported for the whole data-out: a miscompare counts from its start.
+/// A failure in a chunk, relative to the whole data-out: the offset of a miscompare counts from its start.
 pub(crate) fn moved(error: StoreError, by: u32) -> StoreError {
     match error {
         StoreError::Miscompare { at } => StoreError::Miscompare { at: at.saturating_add(by) },

@@ -18,11 +18,11 @@ use wire::scsi::mode::{
     LongDescriptor, Provisioning, ShortDescriptor, UNRESTRICTED_REORDERING, control, page,
 };
 
-/// A mode page: what it holds for given modes, and which bits MODE SELECT may change.
+/// A mode page: its content for given modes, and which bits MODE SELECT may change.
 pub(crate) struct Page {
     /// Page code.
     pub(crate) code: u8,
-    /// Subpage code; 0 of pages without.
+    /// Subpage code; 0 for pages without one.
     pub(crate) subpage: u8,
     /// The page with its header.
     pub(crate) current: fn(&View, &Modes) -> Vec<u8>,
@@ -139,7 +139,7 @@ pub(crate) fn long_descriptor(view: &View) -> Vec<u8> {
     LongDescriptor { blocks: view.blocks(), block_bytes: view.policy.block_bytes }.to_bytes().to_vec()
 }
 
-/// The pages that the CDB asks for, in the version that it asks for.
+/// The requested pages, in the requested version.
 fn pages(view: &View, version: u8, code: u8, subpage: u8) -> Result<Vec<u8>, Check> {
     if version == control::SAVED {
         return Err(Check::NO_SAVING);
@@ -160,13 +160,13 @@ fn pages(view: &View, version: u8, code: u8, subpage: u8) -> Result<Vec<u8>, Che
     if found.is_empty() { Err(Check::cdb_field(ModeSense6::SUBPAGE)) } else { Ok(found) }
 }
 
-/// Nothing is retried or relocated here: the store's answer is final.
+/// Nothing is retried or reallocated here: the store's answer is final.
 fn error_recovery(view: &View, modes: &Modes) -> Vec<u8> {
     let provisioning_errors = modes.provisioning_errors && view.space().is_some();
     ErrorRecovery { provisioning_errors }.to_page().to_vec()
 }
 
-/// One soft threshold, for what is used as that increases (SBC-4 section 6.5.9).
+/// One soft threshold for used space, armed on increase (SBC-4 section 6.5.9).
 fn provisioning(view: &View, modes: &Modes) -> Vec<u8> {
     let page = Provisioning {
         enabled: modes.threshold,

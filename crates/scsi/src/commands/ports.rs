@@ -72,7 +72,7 @@ fn push_other_groups(env: &Env<'_>, body: &mut Vec<u8>) {
     }
 }
 
-/// A group, and as many of its ports as it counts.
+/// A group with its ports.
 fn push_group(body: &mut Vec<u8>, group: PortGroup, ports: impl Iterator<Item = u16>) {
     body.extend_from_slice(&group.to_bytes());
     for relative_id in ports.take(usize::from(group.ports)) {
@@ -119,7 +119,7 @@ impl SetPortGroups {
 
     pub(crate) fn next(&mut self, env: &Env<'_>, event: Event) -> Step {
         match event {
-            // Of no groups; that is no error (SPC-4 section 6.45).
+            // No groups; that is not an error (SPC-4 section 6.45).
             Event::Start if self.len == 0 => taken(0),
             Event::Start => Step::Fetch { at: 0, len: self.len },
             Event::Fetched => {
@@ -141,7 +141,7 @@ impl SetPortGroups {
     }
 }
 
-/// Groups and their states, of a parameter list; only of groups that are reported to the initiator.
+/// The groups and states in a parameter list; they must be groups that are reported to the initiator.
 fn states(env: &Env<'_>, list: &[u8]) -> Result<Vec<(u16, AccessState)>, Check> {
     let mut states = Vec::new();
     for (at, bytes) in (0u16..).step_by(SetPortGroup::BYTES).zip(list.chunks(SetPortGroup::BYTES)).skip(1) {
@@ -166,7 +166,7 @@ pub(crate) fn functions<P: From<Answer>>(admission: &Admission<'_>) -> Result<P,
     Ok(P::from(Answer::new(*cdb, allocation, build_functions)))
 }
 
-/// REPD asks for the extended form, without timeouts.
+/// REPD requests the extended form, without timeouts.
 fn build_functions(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     if cdb.get(ReportSupportedFunctions::EXTENDED) {
         let following = TaskFunctions::EXTENDED_BYTES.saturating_sub(TaskFunctions::BYTES);

@@ -11,13 +11,13 @@ use crate::vocabulary::sense::{Check, Failure};
 use crate::vocabulary::storage::MediaOp;
 use wire::scsi::command::{PreventAllowMediumRemoval, StartStopUnit};
 
-/// TEST UNIT READY: that it was admitted is the answer.
+/// TEST UNIT READY: GOOD, since it was admitted.
 pub(crate) fn test_unit_ready<P: From<Ending>>(_: &Admission<'_>) -> Result<P, Failure> {
     Ok(P::from(Ending::GOOD))
 }
 
-/// START STOP UNIT. There is no spindle: power conditions are taken and change nothing. A removable unit without
-/// LOEJ stays ready, as its medium stays in place.
+/// START STOP UNIT. There is no spindle: power conditions are accepted without effect. A removable unit
+/// without LOEJ stays ready, as its medium stays in place.
 pub(crate) fn start_stop<P: From<Ending> + From<StartStop>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let asked = StartStopUnit::read(admission.cdb().as_bytes());
     let StartStopUnit { start, load_eject, .. } = asked;
@@ -81,7 +81,7 @@ impl StartStop {
     }
 }
 
-/// The ending that a home's reply stands for, of a command without data.
+/// The ending that corresponds to a home's reply, for a command without data.
 pub(crate) fn replied(env: &Env<'_>, reply: HomeReply) -> Step {
     match reply {
         HomeReply::Done => taken(0),

@@ -14,7 +14,8 @@ pub(crate) fn begin<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, Fai
     Ok(P::from(Answer::new(*cdb, cdb.get(RequestSense::ALLOCATION).into(), build)))
 }
 
-/// A pending unit attention, which is thereby reported; else why the port or the unit is not ready; else NO SENSE.
+/// A pending unit attention, which this clears; otherwise the reason that the port or the unit is not ready;
+/// otherwise NO SENSE.
 fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     let check = match env.nexus.take_attention() {
         Some(attention) => attention.check(),

@@ -77,7 +77,7 @@ pub(crate) fn release10<P: From<ReserveRelease>>(admission: &Admission<'_>) -> R
     reserve_release(admission, &[Release10::THIRD_PARTY, Release10::LONG_ID, Release10::EXTENT], true)
 }
 
-/// Of the options, all obsolete: extents, third parties and their long identifiers.
+/// The options are all obsolete: extents, third parties and their long identifiers.
 fn reserve_release<P: From<ReserveRelease>>(
     admission: &Admission<'_>,
     options: &[Field<bool>],

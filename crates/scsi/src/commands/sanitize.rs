@@ -24,8 +24,8 @@ pub(crate) fn overwrite<P: From<Box<Erase>>>(admission: &Admission<'_>) -> Resul
     Ok(begin(admission, Method::Overwrite { passes: 0, invert: false, tile: 0 }, list))
 }
 
-/// BLOCK ERASE, and CRYPTOGRAPHIC ERASE by a store that does it that way: afterwards all blocks read as zeros and are
-/// unmapped.
+/// BLOCK ERASE, and CRYPTOGRAPHIC ERASE for a store that implements it like this: afterwards all blocks read
+/// as zeros and are unmapped.
 pub(crate) fn erase<P: From<Box<Erase>>>(admission: &Admission<'_>) -> Result<P, Failure> {
     check_no_parameters(admission)?;
     Ok(begin(admission, Method::Zero { unmap: true }, List::None))
@@ -37,7 +37,8 @@ pub(crate) fn exit_failure_mode<P: From<Box<Erase>>>(admission: &Admission<'_>) 
     Ok(begin(admission, Method::ExitFailure, List::None))
 }
 
-/// Returns the parameter list length. Reserved bits must be zero: what SANITIZE destroys is gone.
+/// Returns the parameter list length. Reserved bits must be zero, since what SANITIZE destroys cannot be
+/// recovered.
 fn check_cdb(cdb: &Cdb) -> Result<u16, Check> {
     if cdb.get(Sanitize::NO_ZONE_RESET) {
         return Err(Check::cdb_field(Sanitize::NO_ZONE_RESET));
@@ -214,7 +215,7 @@ mod tests {
         assert!(aborts.contains(&(Who::Others(NexusId(1)), Aborted::Silently)));
     }
 
-    /// A restart must not give access to what a restricted operation left half done (SBC-4 section 4.11).
+    /// A restart must not give access to what an unfinished restricted operation left (SBC-4 section 4.11).
     #[test]
     fn what_a_restart_cut_off_has_failed() {
         for unrestricted in [false, true] {

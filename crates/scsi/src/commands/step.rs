@@ -1,4 +1,4 @@
-//! The steps of which a command's program is made, and what it sees while it decides the next.
+//! The steps that a command's program consists of, and what it sees while it decides the next.
 
 use crate::state::home::{HomeReply, HomeRequest};
 use crate::state::nexus::{NexusUnit, Reach};
@@ -17,8 +17,8 @@ pub enum Step {
         /// Bytes.
         len: u32,
     },
-    /// Read `len` bytes of the medium and send them as data-in at offset `at`, from the store's own memory where it
-    /// has any. `end`: with GOOD status behind it, if all went well; the task is then gone. Otherwise
+    /// Read `len` bytes of the medium and send them as data-in at offset `at`, from the store's own memory
+    /// where possible. `end`: with GOOD status behind it, if successful; the task is then gone. Otherwise
     /// [`Event::Stored`] with the error, or [`Event::Pushed`].
     ReadPush {
         /// First byte on the medium.
@@ -30,17 +30,17 @@ pub enum Step {
         /// The ending, when this is the last data.
         end: Option<Ending>,
     },
-    /// Run an operation on the medium of the unit with this index in [`Env::units`]; `None`: the task's own unit.
-    /// Then [`Event::Stored`].
+    /// Run an operation on the medium of the unit with this number in [`Env::units`]; `None`: the task's own
+    /// unit. Then [`Event::Stored`].
     Media {
         /// Which unit.
         unit: Option<u32>,
         /// What to do.
         op: MediaOp,
     },
-    /// Send `len` bytes of the task's buffer from `buffer` on as data-in at offset `at`, with the ending behind it if
-    /// there is one (the task is then gone). Cut to what the initiator is ready to receive by the caller that runs the step.
-    /// Then [`Event::Pushed`].
+    /// Send `len` bytes of the task's buffer from `buffer` on as data-in at offset `at`, followed by the
+    /// ending if there is one (the task is then gone). The caller that runs the step truncates it to what the
+    /// initiator accepts. Then [`Event::Pushed`].
     Push {
         /// Offset in the buffer.
         buffer: u32,
@@ -51,16 +51,16 @@ pub enum Step {
         /// The ending, when this is the last data.
         end: Option<Ending>,
     },
-    /// Ask the unit's home; when every core has applied what it published: [`Event::Home`].
+    /// Ask the unit's home. When every core has applied what it published: [`Event::Home`].
     Home(Box<HomeRequest>),
-    /// Send the ending now but continue the program, which nothing can abort from here on (SANITIZE, FORMAT UNIT). Its later
-    /// `End` is not sent. Without an ending nothing is sent yet. Then [`Event::Detached`].
+    /// Send the ending now but continue the program, which cannot be aborted from here on (SANITIZE, FORMAT
+    /// UNIT). Its later `End` is not sent. Without an ending nothing is sent yet. Then [`Event::Detached`].
     Detach(Option<Ending>),
     /// The command has ended.
     End(Ending),
 }
 
-/// What came of the last step.
+/// The result of the last step.
 #[derive(Debug)]
 pub enum Event {
     /// The first call.
@@ -69,7 +69,7 @@ pub enum Event {
     Fetched,
     /// A storage operation finished.
     Stored(Result<Found, StoreError>),
-    /// The data-in has left; the buffer is free again.
+    /// The data-in has been sent; the buffer is free again.
     Pushed,
     /// The home's answer.
     Home(HomeReply),
@@ -82,11 +82,11 @@ pub trait Units {
     /// The one with this number ([`Unit::index`]).
     fn view(&self, number: u32) -> Option<&View>;
 
-    /// One that this holds for.
+    /// A unit that `is_it` accepts.
     fn find(&self, is_it: &dyn Fn(&View) -> bool) -> Option<&View>;
 }
 
-/// What a program may look at and write while it decides the next step.
+/// What a program may read and change while it decides the next step.
 pub struct Env<'a> {
     /// The unit as this core sees it.
     pub view: &'a View,
@@ -94,10 +94,11 @@ pub struct Env<'a> {
     pub nexus: &'a mut NexusUnit,
     /// Every unit of the daemon, for EXTENDED COPY; unit `n` of [`Step::Media`].
     pub units: &'a dyn Units,
-    /// How this nexus reaches units, by their numbers: nothing is copied past the access rules. Missing ones: not at all.
+    /// How this nexus reaches units, by number: copies must respect the access rules. Units that are missing
+    /// here are not accessible.
     pub reach: &'a [(u32, Reach)],
-    /// LUNs that this nexus sees, for REPORT LUNS: the eight LUN bytes each, ascending.
+    /// LUNs that this nexus sees, for REPORT LUNS, in their eight-byte form, ascending.
     pub luns: &'a [u64],
-    /// The task's buffer: up to 64 KiB of it, contiguous. Empty when [`Exec::buffer_bytes`] asked for none.
+    /// The task's buffer: up to 64 KiB of it, contiguous. Empty when [`Exec::buffer_bytes`] requested none.
     pub buffer: &'a mut [u8],
 }

@@ -30,7 +30,7 @@ const PAGES: [(u8, Page); 12] = [
     (page::EXTENDED_INQUIRY, extended_inquiry),
     (page::MODE_PAGE_POLICY, mode_page_policy),
     (page::PORTS, ports),
-    // Of units that are exported by ATA over Ethernet.
+    // For units that are exported by ATA over Ethernet.
     (page::ATA_INFORMATION, ata_information),
     (page::THIRD_PARTY_COPY, third_party_page),
     (page::BLOCK_LIMITS, block_limits),
@@ -92,7 +92,7 @@ fn identification(env: &Env<'_>, data: &mut Vec<u8>) {
             Designator::of_port(protocol, code_set::BINARY, kind, &[0, 0, high, low]).write(data);
         }
         port_name(data, port);
-        // SRP has no name of the device as a whole.
+        // SRP has no name for the device as a whole.
         if port.protocol == Protocol::Iscsi {
             let name = scsi_name(&port.device);
             let name = Designator::of_port(protocol, code_set::UTF_8, kind::SCSI_NAME, &name);
@@ -135,7 +135,7 @@ fn mode_page_policy(_: &Env<'_>, data: &mut Vec<u8>) {
     data.extend_from_slice(&ModePagePolicy::SHARED.to_bytes());
 }
 
-/// 88h: the ports by which this initiator may reach the unit.
+/// 88h: the ports through which this initiator may reach the unit.
 fn ports(env: &Env<'_>, data: &mut Vec<u8>) {
     for port in env.nexus.ports(&env.view.unit) {
         let mut name = Vec::new();
@@ -147,7 +147,7 @@ fn ports(env: &Env<'_>, data: &mut Vec<u8>) {
     }
 }
 
-/// 89h (SAT-3 section 12.4.2): who translates, the device's signature, and IDENTIFY DEVICE data.
+/// 89h (SAT-3 section 12.4.2): the translation layer, the device's signature, and IDENTIFY DEVICE data.
 fn ata_information(env: &Env<'_>, data: &mut Vec<u8>) {
     let page = AtaInformation {
         vendor: padded(VENDOR),
@@ -189,7 +189,7 @@ fn block_limits(env: &Env<'_>, data: &mut Vec<u8>) {
     data.extend_from_slice(vpd::body(&limits.to_page()));
 }
 
-/// B1h. Blocks read as before or as zeros after SANITIZE: WABEREQ and WACEREQ 01b where it is offered.
+/// B1h. Blocks read as before or as zeros after SANITIZE: WABEREQ and WACEREQ are 01b where it is offered.
 fn characteristics(env: &Env<'_>, data: &mut Vec<u8>) {
     let traits = &env.view.policy.traits;
     let page = Characteristics {

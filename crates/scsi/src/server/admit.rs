@@ -13,9 +13,9 @@ use wire::scsi::command::naca;
 use wire::scsi::opcode;
 
 impl View {
-    /// Decides whether a command may run, and makes its program. The checks are in the order of SAM-5 section 5.3.3
-    /// and SPC-4 section 4.2.5: the command itself, unit attention, reservation, readiness, write protection, and
-    /// only then the CDB's fields.
+    /// Decides whether a command may run, and creates its program. The checks are in the order of SAM-5
+    /// section 5.3.3 and SPC-4 section 4.2.5: the command itself, unit attention, reservation, readiness,
+    /// write protection, and only then the CDB's fields.
     pub fn admit(&self, nexus: &mut NexusUnit, request: &Request<'_>) -> Result<Exec, Ending> {
         nexus.sync(&self.policy);
         if nexus.mac.is_some() {
@@ -24,11 +24,12 @@ impl View {
         self.program(nexus, request).map(Exec::new).map_err(|failure| failure.ending(&self.policy.modes))
     }
 
-    /// What a command moves, if it is let in and all that it does is to read or write just what its initiator moves, in one
-    /// step. `None`: [`View::admit`] decides, and nothing has changed for it.
+    /// What a command transfers, if it is admitted and only reads or writes exactly what its initiator
+    /// transfers, in one step. `None`: [`View::admit`] decides, and nothing has been changed.
     pub fn transfer(&self, nexus: &mut NexusUnit, request: &Request<'_>) -> Option<Transfer> {
         nexus.sync(&self.policy);
-        // Only of these is it known that to make their program changes nothing: COPY OPERATION ABORT has its effect there.
+        // Only for these is it known that creating their program changes nothing: COPY OPERATION ABORT takes
+        // effect there.
         let is_plain = matches!(
             request.cdb.opcode(),
             opcode::READ_6
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(bench.read(ModeSense6::page_only(0x3f, 255)).data[2], 0x90);
     }
 
-    /// What a command moves that is let in and does nothing else.
+    /// What a command transfers, if it is admitted and does nothing else.
     fn transfer(
         bench: &mut Bench,
         cdb: impl Into<Cdb>,
@@ -245,7 +246,7 @@ mod tests {
         assert!(!progress.is_aborted.load(Ordering::Relaxed));
     }
 
-    /// A removable unit whose first nexus may only read, and whose second may do everything.
+    /// A removable unit whose first nexus is read-only, and whose second may do everything.
     fn with_reader() -> Bench {
         let mut unit = unit();
         unit.removable = true;
@@ -273,7 +274,7 @@ mod tests {
         bench.read(StartStopUnit { load_eject: true, ..StartStopUnit::default() }).assert_check(0x7, 0x2700);
         bench.read(PreventAllowMediumRemoval { prevent: 1 }).assert_check(0x7, 0x2700);
         assert!(bench.published.is_none());
-        // What it leaves as it is ends well.
+        // Setting the present value succeeds.
         bench.write(ModeSelect6::new(16), &mode_list(0x02)).assert_good();
         for harmless in [
             Cdb::from(Release6::ZERO),
@@ -338,8 +339,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the CDB and the data, a program ends, keeps to its buffer and to the data-out (which the bench
-        /// checks), and a refusal has sense data.
+        /// Whatever the CDB and the data, a program ends, stays within its buffer and the data-out (which the
+        /// bench checks), and a refusal has sense data.
         #[test]
         fn every_command_ends(
             pick in any::<prop::sample::Index>(),

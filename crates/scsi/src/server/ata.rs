@@ -1,9 +1,9 @@
-//! The ATA device server (ACS-3): commands that come as ATA PASS-THROUGH (16) from nexuses that speak ATA, and from SCSI
-//! initiators that pass them through.
+//! The ATA device server (ACS-3): commands that arrive as ATA PASS-THROUGH (16) from nexuses that use ATA,
+//! and from SCSI initiators that pass them through.
 //!
-//! What reads and writes the medium becomes the program of its SCSI counterpart, so reservations, write protection,
-//! order and durability are the unit's own, whichever way a command comes. How it ends is failed by registers
-//! ([`StatusReturn`]), as far as GOOD does not say it all.
+//! A command that reads or writes the medium becomes the program of its SCSI counterpart, so reservations,
+//! write protection, order and durability are the unit's own, whichever way a command arrives. Its end is
+//! reported in registers ([`StatusReturn`]), unless GOOD says it all.
 
 pub(crate) mod pass_through;
 
@@ -27,7 +27,7 @@ use wire::ata::{
 };
 
 impl View {
-    /// Admits a command of a nexus that speaks ATA.
+    /// Admits a command of a nexus that uses ATA.
     pub(crate) fn admit_ata(&self, nexus: &NexusUnit, request: &Request<'_>) -> Result<Exec, Ending> {
         if nexus.is_masked {
             return Err(Ending::of(Status::Busy));
@@ -45,7 +45,7 @@ impl View {
         begin(&admission, &registers).map(Exec::new).map_err(|failure| failed(failure, &registers))
     }
 
-    /// What must hold of reservations and of the unit before a command is let in.
+    /// Reservations and the state of the unit that admit a command.
     fn check_ata(&self, nexus: &NexusUnit, class: Class, gate: Precondition) -> Result<(), Failure> {
         if nexus.access.conflicts(class) {
             return Err(Failure::CONFLICT);
@@ -54,7 +54,7 @@ impl View {
     }
 }
 
-/// Makes the program of a command. IDENTIFY DEVICE alone passes all reservations, as INQUIRY does.
+/// Creates the program of a command. Only IDENTIFY DEVICE passes all reservations, as INQUIRY does.
 fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
     let check = |class, gate| admission.view.check_ata(admission.nexus, class, gate);
     match registers.command().ok_or(Check::OPCODE)? {
@@ -72,7 +72,7 @@ fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Fa
         | Command::WriteMultipleExt => write(admission, registers, false),
         Command::WriteDmaFuaExt | Command::WriteMultipleFuaExt => write(admission, registers, true),
         Command::ReadVerifySectors | Command::ReadVerifySectorsExt => verify(admission, registers),
-        // Behind STANDBY the power may go.
+        // After STANDBY the power may be switched off.
         Command::FlushCache | Command::FlushCacheExt | Command::Standby | Command::StandbyImmediate => {
             check(Class::Write, Precondition::Ready)?;
             Ok(Program::Flush(sync::Flush { taken: 0 }))
@@ -137,7 +137,7 @@ fn native_max(admission: &Admission<'_>, registers: &Registers) -> Result<Progra
     Ok(Program::End(returned(&StatusReturn { lba, ..StatusReturn::good(registers) })))
 }
 
-/// DATA SET MANAGEMENT: TRIM, of units that UNMAP unmaps.
+/// DATA SET MANAGEMENT: TRIM, on units that support UNMAP.
 fn trim(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
     admission.view.check_ata(admission.nexus, Class::Write, Precondition::Write)?;
     let sectors = sectors(admission, registers, admission.request.write_bytes)?;
@@ -147,8 +147,8 @@ fn trim(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Fai
     Ok(Program::Unmap(unmap::Unmap::trim(sectors.saturating_mul(SECTOR_BYTES))))
 }
 
-/// Sectors that a command moves, of which all must be asked for: `ready` are the bytes that the initiator moves. LBA and
-/// COUNT are sectors of 512 bytes, so no other units are served.
+/// Sectors that a command transfers, all of which must be requested: `ready` is the number of bytes that the
+/// initiator transfers. LBA and COUNT are in sectors of 512 bytes, so other units are not served.
 fn sectors(admission: &Admission<'_>, registers: &Registers, ready: u32) -> Result<u32, Failure> {
     let sectors = registers.sectors();
     let is_moved = sectors.checked_mul(SECTOR_BYTES).is_some_and(|bytes| bytes <= ready);

@@ -1,4 +1,4 @@
-//! A command as a program of steps: whichever family it is of, it is driven alike.
+//! A command as a program of steps: all families are driven in the same way.
 
 use crate::commands::answer::Answer;
 use crate::commands::ata::features::WriteCache;
@@ -24,11 +24,11 @@ use wire::ata::Registers;
 #[derive(Debug)]
 pub struct Exec {
     program: Program,
-    /// It wrote what is not durable yet.
+    /// It wrote data that is not durable yet.
     is_cached: bool,
 }
 
-/// The programs that commands are made of. Only what is not on the path of READ and WRITE may be boxed.
+/// The programs that commands consist of. Only those off the path of READ and WRITE may be boxed.
 #[derive(Debug)]
 pub(crate) enum Program {
     /// Ends at once.
@@ -51,7 +51,7 @@ pub(crate) enum Program {
     Flush(sync::Flush),
     /// GET LBA STATUS.
     LbaStatus(LbaStatus),
-    /// Builds its data-in from what the view shows.
+    /// Builds its data-in from the view.
     Answer(Answer),
     /// MODE SELECT.
     ModeSelect(ModeSelect),
@@ -77,7 +77,7 @@ pub(crate) enum Program {
     PassThrough(Box<PassThrough>),
 }
 
-/// Which programs a command may become is said by what it is made of.
+/// Lists the programs that a command may become.
 macro_rules! made_of {
     ($( $program:ident: $type:ty, )*) => { $(
         impl From<$type> for Program {
@@ -112,21 +112,21 @@ made_of! {
     Order: OrderProgram,
 }
 
-/// What a command moves that does nothing else.
+/// What a command transfers that does nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transfer {
     /// It reads.
     Read {
-        /// From here on the medium.
+        /// From this offset on the medium.
         offset: u64,
-        /// So many bytes.
+        /// This many bytes.
         len: u32,
     },
-    /// It writes; others may see half of it.
+    /// It writes; others may see it half done.
     Write {
-        /// To here on the medium.
+        /// To this offset on the medium.
         offset: u64,
-        /// So many bytes.
+        /// This many bytes.
         len: u32,
     },
 }
@@ -154,9 +154,9 @@ impl Exec {
         Exec { program, is_cached: false }
     }
 
-    /// Returns the next step, given the result of the last. Whether a write must be durable is decided with
-    /// each step, as MODE SELECT may switch the write cache off meanwhile; then what the command has written
-    /// so far is flushed before it ends well.
+    /// Returns the next step, given the result of the last. Whether a write must be durable is decided at
+    /// each step, as MODE SELECT may switch the write cache off meanwhile; what the command has written so
+    /// far is then flushed before it succeeds.
     pub fn next(&mut self, env: &mut Env<'_>, event: Event) -> Step {
         match self.step(env, event) {
             Step::Media { unit: None, op } => {
@@ -178,7 +178,7 @@ impl Exec {
         }
     }
 
-    /// An ending as it is reported to a nexus that speaks ATA.
+    /// An ending as it is reported to a nexus that uses ATA.
     fn with_ata_registers(&self, ending: Ending) -> Ending {
         if matches!(self.program, Program::Order(_)) {
             return ending;
@@ -241,13 +241,13 @@ impl Exec {
         }
     }
 
-    /// Whether it works on the medium of another unit than its own, the one with this index (EXTENDED COPY): what
-    /// ends that unit's commands ends it, too.
+    /// Whether it accesses the medium of another unit than its own, the one with this number (EXTENDED COPY):
+    /// what ends that unit's commands ends it, too.
     pub fn touches(&self, unit: u32) -> bool {
         matches!(&self.program, Program::ExtendedCopy(copy) if copy.touches(unit))
     }
 
-    /// Whether it may change the medium of a unit that is one of these. `own` is the unit that it is for.
+    /// Whether it may change the medium of one of these units. `own` is the unit that it is addressed to.
     pub fn writes(&self, own: u32, is_one: &dyn Fn(u32) -> bool) -> bool {
         match &self.program {
             Program::Write(_)
@@ -275,7 +275,7 @@ impl Exec {
         }
     }
 
-    /// Whether it may change that, or what others see of the unit.
+    /// Whether it may change the medium, or the state that others see, of one of these units.
     pub fn changes(&self, own: u32, is_one: &dyn Fn(u32) -> bool) -> bool {
         match &self.program {
             Program::End(_)
@@ -317,18 +317,18 @@ impl Exec {
         matches!(self.program, Program::Erase(_))
     }
 
-    /// Whether its time goes by the size of the medium, not by that of its data.
+    /// Whether its duration depends on the size of the medium, not of its data.
     pub fn is_lengthy(&self) -> bool {
         matches!(self.program, Program::Erase(_) | Program::ExtendedCopy(_) | Program::WriteSame(_))
     }
 
-    /// Whether it is a READ: fed by [`Step::ReadPush`] only.
+    /// Whether it is a READ, which only uses [`Step::ReadPush`].
     pub fn is_read(&self) -> bool {
         matches!(self.program, Program::Read(_))
     }
 
-    /// Where on the medium a READ reads that has one chunk, how many bytes, and its ending: it is its only step, as long
-    /// as nothing goes wrong.
+    /// The offset on the medium, length and ending of a READ with one chunk: that is its only step unless
+    /// something fails.
     pub fn whole_read(&self) -> Option<(u64, u32, Ending)> {
         match &self.program {
             Program::Read(read) => {
@@ -339,8 +339,8 @@ impl Exec {
         }
     }
 
-    /// Where on the medium a WRITE writes that has one chunk and comes whole, how many bytes, and its ending: it is its only
-    /// step, as long as nothing goes wrong. Others may see half of it.
+    /// The offset on the medium, length and ending of a WRITE with one chunk that is sent in full: that is
+    /// its only step unless something fails. Others may see it half done.
     pub fn whole_write(&self) -> Option<(u64, u32, Ending)> {
         match &self.program {
             Program::Write(write) => {
@@ -384,7 +384,8 @@ mod tests {
         bench.view.admit(&mut bench.nexuses[0], &request)
     }
 
-    /// CDBs with these in the last byte of the last field, mostly a length. Commands take one of them.
+    /// CDBs with these values in the last byte of the last field, which is mostly a length. Each command
+    /// accepts one of them.
     fn cdbs(command: &Command) -> [Vec<u8>; 3] {
         let mut cdb = vec![0; command.usage.len()];
         (cdb[0], cdb[1]) = (command.opcode(), command.action.unwrap_or(0));
@@ -414,12 +415,13 @@ mod tests {
             assert!(!exec.writes(0, &|unit| unit == 1) && !exec.changes(0, &|unit| unit == 1), "{exec:?}");
             assert!(exec.changes(0, &|_| true) || !is_refused, "{exec:?}");
         }
-        // No copy to abort; and what ATA PASS-THROUGH passes on, all that runs on a `Bench` is held to.
+        // There is no copy to abort; and the commands in ATA PASS-THROUGH are checked whenever they run on a
+        // `Bench`.
         let others = [opcode::EXTENDED_COPY, opcode::ATA_PASS_THROUGH_12, opcode::ATA_PASS_THROUGH_16];
         assert_eq!(unread, others);
     }
 
-    /// Every task in flight holds one: more goes into a box.
+    /// Every task in flight holds one: larger ones are boxed.
     #[test]
     fn a_program_is_small() {
         assert!(size_of::<Exec>() <= 104, "{}", size_of::<Exec>());

@@ -1,4 +1,4 @@
-//! Which commands count towards a unit's limits, and as how many bytes.
+//! Which commands count towards a unit's limits, and for how many bytes.
 
 use crate::state::limits::TRANSFER_BYTES_MAX;
 use crate::state::unit::View;
@@ -11,9 +11,9 @@ use wire::scsi::opcode;
 use wire::scsi::opcode::service_action::extended_copy;
 
 impl View {
-    /// Bytes that a command moves between initiator and unit, if it reads or changes the medium: such commands count towards
-    /// limits. They are known before it is admitted, and an initiator that announces more than its CDB moves does not use up
-    /// what others share with it.
+    /// Bytes that a command transfers between initiator and unit, if it reads or changes the medium: such
+    /// commands count towards limits. They are known before it is admitted, and an initiator that announces
+    /// more than its CDB transfers does not use up what it shares with others.
     pub fn metered(&self, request: &Request<'_>) -> Option<u32> {
         let moved = request.read_bytes.max(request.write_bytes);
         let most = match request.cdb.opcode() {
@@ -46,9 +46,9 @@ impl View {
         Some(moved.min(most))
     }
 
-    /// Bytes of the blocks that a CDB names, of those whose number of blocks has its usual place.
+    /// The length in bytes that a CDB specifies, if its number of blocks is at the usual place.
     fn bytes_of(&self, cdb: &Cdb) -> u32 {
-        // Those of one length have the same fields.
+        // CDBs of one length have the same fields.
         let blocks = match opcode::cdb_bytes(cdb.opcode()) {
             Some(6) => match cdb.get(Read6::BLOCKS) {
                 0 => 256,
@@ -64,7 +64,7 @@ impl View {
     }
 }
 
-/// Which way a command moves the data of blocks between initiator and medium, for those that count commands.
+/// The direction in which a command transfers blocks between initiator and medium, for counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// It reads them.

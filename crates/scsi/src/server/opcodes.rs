@@ -74,7 +74,8 @@ fn one(command: Option<&Command>, has_timeouts: bool, data: &mut Vec<u8>) {
     }
 }
 
-/// The CDB usage data: ones where a bit is evaluated, but for operation code and service action, which are themselves.
+/// The CDB usage data: ones where a bit is evaluated, except for operation code and service action, which are
+/// as they are.
 fn usage(command: &Command) -> Vec<u8> {
     let mut usage = command.usage.to_vec();
     if let (Some(action), Some(byte)) = (command.action, usage.get_mut(1)) {

@@ -14,16 +14,16 @@ use wire::scsi::cdb::SERVICE_ACTION;
 
 pub(crate) use commands::COMMANDS;
 
-/// When a command exists at all.
+/// The condition on which a command exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Offer {
     /// Always.
     Always,
-    /// On units that are thin at present.
+    /// On units that are currently thin.
     Thin,
     /// When the store can write all-or-nothing.
     Atomic,
-    /// When the store can compare and write at once.
+    /// When the store can compare and write atomically.
     Compare,
     /// When the store can erase cryptographically.
     Cryptographic,
@@ -35,7 +35,7 @@ pub(crate) enum Offer {
     Unshared,
 }
 
-/// Makes the program of one command from its CDB.
+/// Creates the program of one command from its CDB.
 pub(crate) type Begin = fn(&Admission<'_>) -> Result<Program, Failure>;
 
 /// One command.
@@ -48,15 +48,15 @@ pub(crate) struct Command {
     pub(crate) action: Option<u8>,
     /// Reservation class.
     pub(crate) reservation: ReservationClass,
-    /// What must hold.
+    /// Its preconditions.
     pub(crate) gate: Precondition,
-    /// In which states of the target port group.
+    /// The states of the target port group in which it is accepted.
     pub(crate) accepted: Accepted,
-    /// When it exists.
+    /// The condition on which it exists.
     pub(crate) offer: Offer,
     /// Recommended command timeout in seconds.
     pub(crate) seconds: u16,
-    /// Makes the program.
+    /// Creates the program.
     pub(crate) begin: Begin,
 }
 

@@ -70,7 +70,7 @@ impl UnitAttention {
         }
     }
 
-    /// Whether it reports a change of the unit, not what happened to a nexus or by a command.
+    /// Whether it reports a change of the unit, rather than an event of a nexus or the effect of a command.
     pub fn is_of_unit(self) -> bool {
         use UnitAttention::*;
         match self {

@@ -1,4 +1,4 @@
-//! The copy operations of a unit and of a nexus: how many run, how far they are, and their outcomes.
+//! The copy operations of a unit and of a nexus: how many run, their progress, and their outcomes.
 
 use crate::vocabulary::sense::Check;
 use std::collections::{BTreeMap, VecDeque};
@@ -8,12 +8,12 @@ use wire::SenseKey;
 use wire::scsi::code;
 use wire::scsi::transport_id::device;
 
-/// Copy operations that run on a unit at a time, of all nexuses together.
+/// Copy operations that may run on a unit at a time, of all nexuses together.
 pub(crate) const COPIES_MAX: u16 = 64;
-/// Of these, those of the nexuses of one initiator.
+/// How many of these may belong to nexuses of one initiator.
 pub(crate) const COPIES_OF_ONE_MAX: u16 = 16;
 
-/// The copy operations that run on a unit, counted by initiator, whatever sessions it has.
+/// The copy operations that run on a unit, counted by initiator, however many sessions it has.
 #[derive(Debug, Default)]
 pub struct Copies(Mutex<BTreeMap<Vec<u8>, u16>>);
 
@@ -69,8 +69,8 @@ struct Record {
     progress: Arc<Progress>,
 }
 
-/// How far a copy operation has come, and how it ended: shared with its program, which may outlive the session that
-/// this is kept for.
+/// The progress of a copy operation, and its outcome: shared with its program, which may outlive the session
+/// that this is kept for.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Of the command.
@@ -105,7 +105,7 @@ impl Results {
     /// Copy operations of one nexus on a unit that are under way or whose results are held.
     pub const RECORDS_MAX: usize = 16;
 
-    /// Notes that an operation begins. What was held of an older one with its identifier is forgotten.
+    /// Records that an operation begins. An older one with its identifier is forgotten.
     pub(crate) fn begin(&mut self, list_id: u32, progress: &Arc<Progress>) -> Result<(), Check> {
         if self.running(list_id).is_some() {
             return Err(Check::OPERATION_IN_PROGRESS);
@@ -119,7 +119,7 @@ impl Results {
         Ok(())
     }
 
-    /// Drops what is held under an identifier, unless it is under way.
+    /// Discards what is held for an identifier, unless it is in progress.
     pub(crate) fn forget(&mut self, list_id: u32) {
         self.records.retain(|record| record.list_id != list_id || record.running().is_some());
     }

@@ -1,18 +1,18 @@
-//! How state is kept as bytes: values with their lengths, and a checksum behind all.
+//! How state is saved as bytes: values with their lengths, and a checksum at the end.
 
 use crate::vocabulary::modes::Modes;
 
-/// In place of a threshold: the one that the unit is configured with.
+/// Stands for the threshold that the unit is configured with.
 const NO_SETS: u32 = u32::MAX;
 
-/// The bytes with a checksum behind them.
+/// The bytes with a checksum appended.
 pub(super) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = crc32(&bytes);
     bytes.extend_from_slice(&sum.to_be_bytes());
     bytes
 }
 
-/// What [`seal`] was given; `None` when it was not these bytes.
+/// The bytes given to [`seal`]; `None` when the checksum does not match.
 pub(super) fn unseal(sealed: &[u8]) -> Option<&[u8]> {
     let (body, sum) = sealed.split_last_chunk()?;
     (u32::from_be_bytes(*sum) == crc32(body)).then_some(body)
@@ -24,7 +24,7 @@ pub(super) fn push_sized(bytes: &mut Vec<u8>, value: &[u8]) {
     bytes.extend_from_slice(value);
 }
 
-/// Takes what [`push_sized`] was given; `None` when the bytes end before it does.
+/// Takes a value written by [`push_sized`]; `None` when the bytes end before it does.
 pub(super) fn take_sized<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let len = u16::from_be_bytes(take(rest)?);
     let (value, left) = rest.split_at_checked(usize::from(len))?;
@@ -49,7 +49,7 @@ pub(super) fn push_modes(bytes: &mut Vec<u8>, mut modes: Modes) {
     bytes.extend(modes.threshold_sets.unwrap_or(NO_SETS).to_be_bytes());
 }
 
-/// Takes what [`push_modes`] was given; `None` when the bytes end before it does.
+/// Takes a value written by [`push_modes`]; `None` when the bytes end before it does.
 pub(super) fn take_modes(rest: &mut &[u8]) -> Option<Modes> {
     let mut modes = Modes::default();
     let bits = take::<FLAGS>(rest)?;
@@ -60,7 +60,7 @@ pub(super) fn take_modes(rest: &mut &[u8]) -> Option<Modes> {
     Some(modes)
 }
 
-/// How many mode parameters are on or off.
+/// How many mode parameters are flags.
 const FLAGS: usize = 7;
 
 fn flags(modes: &mut Modes) -> [&mut bool; FLAGS] {

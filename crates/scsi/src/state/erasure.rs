@@ -1,4 +1,4 @@
-//! SANITIZE and FORMAT UNIT as a unit's home decides on them.
+//! SANITIZE and FORMAT UNIT as decided by a unit's home.
 
 use crate::state::home::{Aborted, Draft, HomeReply, Who};
 use crate::state::nexus::NexusId;
@@ -10,7 +10,7 @@ use wire::scsi::cdb::SERVICE_ACTION;
 use wire::scsi::command::Sanitize;
 
 impl Draft {
-    /// All other commands end first, so that none of them writes behind the operation.
+    /// All other commands end first, so that none of them writes after the operation.
     pub(crate) fn erase_begin(&mut self, from: NexusId, kind: EraseKind) -> HomeReply {
         match (&self.policy.erasure, kind) {
             (Some(Erasure::Running { kind, .. }), _) => return HomeReply::Check(Check::erasing(*kind)),
@@ -25,7 +25,7 @@ impl Draft {
         }
         self.policy.erasure = Some(Erasure::Running { progress: Arc::default(), kind });
         self.abort_others(from);
-        // The sender's own as well; the command itself is spared by what applies this.
+        // The sender's own as well; the command itself is spared where this is applied.
         self.aborts.push((Who::Only(from), Aborted::WithStatus));
         self.changed()
     }

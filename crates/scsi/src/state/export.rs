@@ -12,12 +12,12 @@ use wire::aoe::{
 use wire::scsi::code;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What all exports of a unit share. It is published to every core, and kept across a restart.
+/// What all exports of a unit share. It is published to every core, and saved across restarts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Export {
     /// The configuration string.
     pub config: Vec<u8>,
-    /// The MAC mask list: who is answered, each once. Empty: everybody is.
+    /// The MAC mask list: initiators that are answered, without duplicates. Empty: all are.
     pub masks: Vec<Mac>,
 }
 
@@ -28,22 +28,22 @@ pub enum Change {
     Config {
         /// The new one.
         config: Vec<u8>,
-        /// Whatever is there.
+        /// Replace any existing string.
         force: bool,
     },
     /// Edit the MAC mask list.
     Masks(Vec<Directive>),
     /// Set the reserve list.
     Reserve {
-        /// Whose commands are let in.
+        /// The initiators whose commands are accepted.
         list: Arc<[Mac]>,
-        /// Whoever has reserved the unit.
+        /// Even if others have reserved the unit.
         force: bool,
     },
 }
 
 impl Change {
-    /// Whether it decides for itself what reservations of others mean to it.
+    /// Whether it applies reservations of others itself.
     pub(crate) fn decides_reservations(&self) -> bool {
         match self {
             Change::Reserve { .. } => true,
@@ -53,7 +53,7 @@ impl Change {
 }
 
 impl Export {
-    /// First bytes of what is kept; the rest of what is kept of the unit follows, and a checksum.
+    /// The first bytes of the saved state; the rest of the unit's state follows, and a checksum.
     const MAGIC: &[u8] = b"LuneAoE\x01";
 
     /// Whether an initiator with this address is answered.
@@ -61,7 +61,7 @@ impl Export {
         self.masks.is_empty() || self.masks.contains(&mac)
     }
 
-    /// What is kept of this and of the rest.
+    /// The saved form of this and the rest.
     pub(crate) fn save(&self, rest: Vec<u8>) -> Vec<u8> {
         if *self == Export::default() {
             return rest;
@@ -73,7 +73,7 @@ impl Export {
         encoding::seal(bytes)
     }
 
-    /// This and the rest of what was kept; `None` when it was not kept so.
+    /// This and the rest of the saved state; `None` if it was not saved like this.
     pub(crate) fn restore(saved: &[u8]) -> Option<(Export, &[u8])> {
         if !saved.starts_with(Export::MAGIC) {
             return Some((Export::default(), saved));
@@ -85,7 +85,7 @@ impl Export {
         is_sound.then_some((Export { config, masks }, rest))
     }
 
-    /// The MAC mask list after an edit, of which all is done or nothing.
+    /// The MAC mask list after an edit, which is applied as a whole or not at all.
     fn edited(&self, directives: &[Directive]) -> Result<Vec<Mac>, MaskError> {
         let mut masks = self.masks.clone();
         for Directive { command, mac, .. } in directives {
@@ -151,7 +151,7 @@ mod tests {
     use wire::ata::{Command, Registers};
     use wire::scsi::command::Read10;
 
-    /// Nexuses that speak ATA.
+    /// Nexuses that use ATA.
     const ATA: usize = 2;
     const OTHER: usize = 3;
 
@@ -266,7 +266,8 @@ mod tests {
     }
 
     proptest! {
-        /// Orders of any argument, one after the other: each is answered or refused, and the lists keep to their bounds.
+        /// Orders with any arguments, one after another: each is answered or refused, and the lists keep
+        /// their limits.
         #[test]
         fn every_order_ends(
             orders in prop::collection::vec(

@@ -25,7 +25,7 @@ use wire::scsi::transport_id::{TransportId, aoe_mac};
 pub enum HomeRequest {
     /// PERSISTENT RESERVE OUT with its parameter list.
     PersistentReserveOut {
-        /// Who.
+        /// The requester.
         from: NexusIdentity,
         /// The CDB's service action, scope and type, and the parameter list.
         order: ReserveOut,
@@ -36,28 +36,28 @@ pub enum HomeRequest {
     Release(NexusIdentity),
     /// A change to what exports by ATA over Ethernet share, or to their reserve list.
     Export {
-        /// Who.
+        /// The requester.
         from: NexusIdentity,
         /// What is to change.
         change: export::Change,
     },
     /// MODE SELECT changed these fields.
     SetModes {
-        /// Who.
+        /// The requester.
         from: NexusIdentity,
         /// What its pages set.
         change: ModesChange,
     },
-    /// SET TARGET PORT GROUPS: these groups are to be in these states.
+    /// SET TARGET PORT GROUPS: sets the states of these groups.
     SetAccessStates {
-        /// Who.
+        /// The requester.
         from: NexusIdentity,
         /// Tags and states.
         states: Vec<(u16, AccessState)>,
     },
     /// START STOP UNIT.
     StartStop {
-        /// Who.
+        /// The requester.
         from: NexusIdentity,
         /// Start (true) or stop.
         start: bool,
@@ -66,78 +66,78 @@ pub enum HomeRequest {
     },
     /// PREVENT ALLOW MEDIUM REMOVAL.
     PreventRemoval {
-        /// Who.
+        /// The requester.
         from: NexusIdentity,
         /// Prevent (true) or allow.
         prevent: bool,
     },
     /// SANITIZE or FORMAT UNIT is about to run.
     EraseBegin {
-        /// Who.
+        /// The requester.
         from: NexusIdentity,
         /// Which.
         kind: EraseKind,
     },
-    /// It came to its end.
+    /// It has ended.
     EraseEnd {
-        /// Whether all went well.
+        /// Whether it succeeded.
         ok: bool,
         /// Which.
         kind: EraseKind,
     },
     /// SANITIZE, EXIT FAILURE MODE.
     SanitizeExitFailure {
-        /// Who.
+        /// The requester.
         from: NexusIdentity,
     },
     /// A command of this nexus ended with CHECK CONDITION while QERR is not zero.
     QueueError {
-        /// Who.
+        /// The nexus.
         from: NexusId,
-        /// It may only read, and so ends no commands of others.
+        /// It is read-only, and so ends no commands of others.
         read_only: bool,
     },
     /// ABORT TASK SET.
     AbortTaskSet {
-        /// Who.
+        /// The requester.
         from: NexusId,
     },
     /// CLEAR TASK SET.
     ClearTaskSet {
-        /// Who.
+        /// The requester.
         from: NexusId,
     },
     /// LOGICAL UNIT RESET, or a target reset that reached this unit.
     Reset {
-        /// Who, when an initiator asked for it.
+        /// The requester, if it was an initiator.
         from: Option<NexusId>,
     },
     /// The store's size or abilities changed, or it came back.
     StoreChanged(Traits),
-    /// What its store takes was found to have changed ([`Unit::space`]).
+    /// The space that its store takes was found to have changed ([`Unit::space`]).
     SpaceChanged,
-    /// What the store lies on was reset: powered on, or restarted.
+    /// The store's device was reset: powered on, or restarted.
     StoreReset,
     /// The store failed permanently.
     StoreFailed(Arc<str>),
-    /// The unit's gateway is active from now on, or another one is.
+    /// The unit's gateway becomes active, or another one does.
     SetRole {
-        /// It is.
+        /// This one does.
         active: bool,
-        /// What the gateways have kept of the unit by then; `None`: as it is here.
+        /// The state that the gateways have saved of the unit until then; `None`: the state here is current.
         saved: Option<Arc<[u8]>>,
     },
-    /// These are the ports of other gateways that serve the unit, from now on.
+    /// The ports of other gateways that serve the unit, from now on.
     SetOthers(Arc<[OtherPort]>),
     /// A nexus has ended: its SPC-2 reservation and its prevention of removal end.
     NexusLost(NexusId),
-    /// The configuration of the unit changed, or the ports that lead to it: it is this from now on.
+    /// The configuration of the unit, or the ports that lead to it, have changed: this is the new one.
     Configure(Arc<Unit>),
 }
 
 impl HomeRequest {
-    /// Whose command reservations may stop, and of which class it is: it was admitted before it came here, and
-    /// another may have reserved the unit since.
+    /// The nexus whose command reservations may prevent, and the command's class: it was admitted before it
+    /// arrived here, and another nexus may have reserved the unit since.
     fn subject_to_reservations(&self) -> Option<(&NexusIdentity, ReservationClass)> {
         match self {
             HomeRequest::SetModes { from, .. }
@@ -173,7 +173,8 @@ impl HomeRequest {
         }
     }
 
-    /// Who comes by a port whose group must be in such a state: it may have left that since the command was admitted.
+    /// The nexus whose port's group must be in one of these states: it may have left them since the command
+    /// was admitted.
     pub(crate) fn subject_to_access_state(&self) -> Option<(&NexusIdentity, Accepted)> {
         match self {
             HomeRequest::PersistentReserveOut { from, .. } | HomeRequest::SetModes { from, .. } => {
@@ -203,12 +204,13 @@ impl HomeRequest {
         }
     }
 
-    /// Whether a port in standby accepts it, and a gateway in standby cannot do it on its own: it changes the unit at all gateways.
+    /// Whether a port in standby accepts it, but a gateway in standby cannot execute it alone: it changes the
+    /// unit at all gateways.
     pub(crate) fn changes_all_gateways(&self) -> bool {
         matches!(self, HomeRequest::PersistentReserveOut { .. } | HomeRequest::SetModes { .. })
     }
 
-    /// The sender of a request that would change the unit for others as well. Task management is checked
+    /// The sender of a request that would change the unit for others as well. Task management was checked
     /// before.
     pub(crate) fn changer(&self, policy: &Policy) -> Option<&NexusIdentity> {
         let (from, changes) = match self {
@@ -242,7 +244,7 @@ impl HomeRequest {
     }
 }
 
-/// A nexus as reservations know it.
+/// A nexus as reservations identify it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NexusIdentity {
     /// The I_T nexus.
@@ -251,7 +253,7 @@ pub struct NexusIdentity {
     pub transport_id: Arc<[u8]>,
     /// The target port's relative identifier.
     pub target_port: u16,
-    /// It may only read, and so changes nothing for others.
+    /// It is read-only, and so changes nothing for others.
     pub read_only: bool,
     /// How many reports its gateway had of what other gateways did, when its command came in.
     pub(crate) known_news: u64,
@@ -273,17 +275,17 @@ pub enum HomeReply {
 pub struct Publish {
     /// The unit's new policy.
     pub policy: Arc<Policy>,
-    /// The unit itself, if it is another than before.
+    /// The unit itself, if it has changed.
     pub unit: Option<Arc<Unit>>,
     /// Unit attentions to establish.
     pub attentions: Vec<(Who, UnitAttention)>,
     /// Tasks to abort on this unit. Each core answers only when none of them can touch the medium any more.
     pub aborts: Vec<(Who, Aborted)>,
-    /// Ports by which the medium may not be accessed any more. Each core has what was begun there do nothing more to the medium,
-    /// and answers only when that is so.
+    /// Ports through which the medium may no longer be accessed. Each core prevents what was begun there from
+    /// doing anything more to the medium, and answers only when that is certain.
     pub deactivated: Vec<u16>,
-    /// What must be durable before the reply is given (APTPL, an operation that erases), as bytes for the state directory;
-    /// empty bytes: remove what was kept.
+    /// What must be durable before the reply is given (APTPL, an operation that erases), as bytes for the
+    /// state directory; empty bytes: remove what was saved.
     pub persist: Option<Vec<u8>>,
 }
 
@@ -310,14 +312,14 @@ pub enum Who {
         /// Relative target port identifier.
         target_port: u16,
     },
-    /// Those that speak ATA from one of these addresses.
+    /// Those that use ATA from one of these addresses.
     Listed(Arc<[Mac]>),
-    /// All but those that speak ATA from one of these addresses.
+    /// All but those that use ATA from one of these addresses.
     Unlisted(Arc<[Mac]>),
 }
 
 impl Who {
-    /// Whether this nexus is meant.
+    /// Whether this nexus is one of them.
     pub fn includes(&self, nexus: &NexusUnit) -> bool {
         self.is(nexus.id, &nexus.transport_id, nexus.target_port)
     }
@@ -353,7 +355,8 @@ pub enum Aborted {
     WithStatus,
 }
 
-/// What was to be restored is not what was kept: it is damaged, cut short, or was written by something else.
+/// The bytes to restore are not what was saved: they are damaged, truncated, or were written by something
+/// else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Damaged;
 
@@ -364,7 +367,7 @@ pub struct Home {
     unit: Arc<Unit>,
     /// Nexuses that prevent medium removal.
     preventing: BTreeMap<NexusId, NexusIdentity>,
-    /// Policy and preventing nexuses before the last request, if it can be undone.
+    /// Policy and preventing nexuses before the last request, if it can be rolled back.
     before: Option<(Arc<Policy>, BTreeMap<NexusId, NexusIdentity>)>,
 }
 
@@ -394,10 +397,10 @@ impl Home {
         Home { policy: Arc::new(policy), unit, preventing: BTreeMap::new(), before: None }
     }
 
-    /// Takes what was kept across the power on ([`Publish::persist`]).
+    /// Restores what was saved across the power on ([`Publish::persist`]).
     ///
     /// # Errors
-    /// When it is not what was kept. The unit must not be served: an initiator that was fenced off could write.
+    /// When it is damaged. The unit must not be served: an initiator that was fenced off could write.
     pub fn restore(&mut self, saved: &[u8]) -> Result<(), Damaged> {
         self.policy = Arc::new(self.policy.restored(saved, &self.unit.ports).ok_or(Damaged)?);
         Ok(())
@@ -412,7 +415,7 @@ impl Home {
         &self.unit.ports
     }
 
-    /// Decides. What is published must be applied by every core before the reply is given.
+    /// Decides a request. What is published must be applied by every core before the reply is given.
     pub fn handle(&mut self, request: HomeRequest) -> (HomeReply, Option<Publish>) {
         if let Some(refusal) = self.refusal(&request) {
             return (refusal, None);
@@ -420,7 +423,7 @@ impl Home {
         if self.policy.groups.are_standby() && request.changes_all_gateways() {
             return (HomeReply::Check(Check::PORT_IN_STANDBY), None);
         }
-        // The medium is as the operation left it, and the ports are there or not, whether or not that can be kept.
+        // The operation has changed the medium, and ports exist or not, whether or not that can be saved.
         let can_undo = !matches!(request, HomeRequest::EraseEnd { .. } | HomeRequest::Configure(_));
         self.before = can_undo.then(|| (self.policy(), self.preventing.clone()));
         let mut draft = Draft::of(&self.policy);
@@ -431,7 +434,7 @@ impl Home {
         (reply, self.publish(draft))
     }
 
-    /// Why the sender of a request may not make it now, if that is so.
+    /// Why the sender may not make this request now, if so.
     pub(crate) fn refusal(&self, request: &HomeRequest) -> Option<HomeReply> {
         if let Some((from, accepted)) = request.subject_to_access_state()
             && let Some(check) = self.policy.groups.refusal(from.target_port, accepted)
@@ -457,7 +460,7 @@ impl Home {
                 draft.set_modes(from.nexus, change);
                 draft.update_threshold(&self.unit)
             }
-            // By them initiators have another gateway become active, which this one is already.
+            // Initiators use it to make another gateway active, which this one already is.
             HomeRequest::SetAccessStates { states, .. } if self.unit.is_shared => {
                 let activates = draft.policy.groups.activates(&states);
                 activates.map_or_else(HomeReply::Check, |()| HomeReply::Done)
@@ -540,7 +543,8 @@ impl Home {
         }
     }
 
-    /// PREEMPT AND ABORT lets the medium of whom it preempts go (SPC-4 section 5.13.11.2.7).
+    /// PREEMPT AND ABORT ends the prevention of medium removal by those that it preempts (SPC-4 section
+    /// 5.13.11.2.7).
     fn let_go(&mut self, draft: &mut Draft) {
         self.preventing.retain(|_, nexus| !draft.aborts.iter().any(|(who, _)| who.is_of(nexus)));
         draft.policy.removal_prevented = !self.preventing.is_empty();
@@ -551,8 +555,8 @@ impl Home {
         self.before.is_some()
     }
 
-    /// What the last request published could not be kept: all is as if it had not been made, and nothing may be
-    /// published. False when that cannot be, as what it reports has happened.
+    /// What the last request published could not be saved: everything is as if it had not been made, and
+    /// nothing may be published. False when that is impossible, as what it reports has happened.
     pub fn undo(&mut self) -> bool {
         let Some((policy, preventing)) = self.before.take() else { return false };
         (self.policy, self.preventing) = (policy, preventing);
@@ -560,7 +564,7 @@ impl Home {
     }
 }
 
-/// The next policy while it is decided on, and what goes with it.
+/// The next policy while it is being decided, with everything that goes with it.
 #[derive(Debug)]
 pub(crate) struct Draft {
     /// The next policy.
@@ -569,11 +573,11 @@ pub(crate) struct Draft {
     pub(crate) attentions: Vec<(Who, UnitAttention)>,
     /// Tasks to abort.
     pub(crate) aborts: Vec<(Who, Aborted)>,
-    /// Ports by which the medium may not be accessed any more.
+    /// Ports through which the medium may no longer be accessed.
     deactivated: Vec<u16>,
-    /// Reservations are to be kept anew.
+    /// Reservations have to be saved again.
     pub(crate) persist: bool,
-    /// What it has is kept already.
+    /// Its state is saved already.
     pub(crate) is_adopted: bool,
     /// The unit itself changes.
     unit: Option<Arc<Unit>>,
@@ -594,7 +598,7 @@ impl Draft {
         }
     }
 
-    /// The draft is to be published, and the request is done.
+    /// The draft is to be published, and the request succeeds.
     pub(crate) fn changed(&mut self) -> HomeReply {
         self.is_changed = true;
         HomeReply::Done
@@ -632,7 +636,7 @@ impl Draft {
         }
     }
 
-    /// SPC-4 section 5.15.2.8 has each nexus notified, but the one that asked for it.
+    /// SPC-4 section 5.15.2.8 notifies each nexus except the one that requested the change.
     pub(crate) fn change_groups(&mut self, after: PortGroups, notified: Who) -> HomeReply {
         let before = &self.policy.groups;
         if **before == after {
@@ -669,8 +673,8 @@ impl Draft {
         self.changed()
     }
 
-    /// QERR (SPC-4 section 7.5.8): 1 ends the whole task set, 3 the commands of the nexus that had the error. Who may only
-    /// read could otherwise end the commands of others by any that is refused.
+    /// QERR (SPC-4 section 7.5.8): 1 ends the whole task set, 3 the commands of the nexus that had the error.
+    /// A read-only initiator could otherwise end the commands of others with any command that is refused.
     fn queue_error(&mut self, from: NexusId, read_only: bool) -> HomeReply {
         match self.policy.modes.queue_error {
             1 if !read_only => self.clear_task_set(from),
@@ -692,8 +696,8 @@ impl Draft {
         self.changed()
     }
 
-    /// Ends the commands of other nexuses: with TAS each by its status, otherwise the nexus is notified once
-    /// (SAM-5 section 5.6).
+    /// Ends the commands of other nexuses: with TAS, each with TASK ABORTED status; otherwise the nexus gets
+    /// one unit attention (SAM-5 section 5.6).
     pub(crate) fn abort_others(&mut self, from: NexusId) {
         self.abort_of(Who::Others(from));
     }
@@ -708,8 +712,8 @@ impl Draft {
         }
     }
 
-    /// A logical unit reset (SAM-5 section 6.3.3): tasks, the reservation of RESERVE, prevention of removal and mode
-    /// parameters go; persistent reservations stay.
+    /// A logical unit reset (SAM-5 section 6.3.3): tasks, the reservation of RESERVE, prevention of removal
+    /// and mode parameters are cleared; persistent reservations stay.
     fn reset(&mut self, from: Option<NexusId>, unit: &Unit) -> HomeReply {
         match from {
             Some(from) if self.policy.modes.task_aborted_status => {
@@ -733,7 +737,7 @@ impl Draft {
         } else if before == traits {
             return HomeReply::Done;
         }
-        // All are in READ CAPACITY(16) (SBC-3 section 4.10).
+        // All of these are in READ CAPACITY(16) data (SBC-3 section 4.10).
         if (before.size_bytes, before.discards, before.blocks)
             != (traits.size_bytes, traits.discards, traits.blocks)
         {
@@ -750,7 +754,7 @@ impl Draft {
         self.changed()
     }
 
-    /// What differs is reported to all: what INQUIRY has, what READ CAPACITY(16) has, and what MODE SENSE has.
+    /// Reports differences to all: in INQUIRY data, in READ CAPACITY(16) data, and in mode parameters.
     fn configure(&mut self, before: &Unit, after: &Arc<Unit>) -> HomeReply {
         let inquiry = |unit: &Unit| {
             let shown = (unit.product.clone(), unit.removable, unit.thin, unit.exported);

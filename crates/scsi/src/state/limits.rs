@@ -7,10 +7,10 @@ use crate::vocabulary::storage::CHUNK_BYTES;
 /// The longest transfer of one command, in bytes.
 pub(crate) const TRANSFER_BYTES_MAX: u32 = 1024 * 1024 * 1024;
 
-/// The longest WRITE SAME, in bytes: what a store that has to write it does in a moment.
+/// The longest WRITE SAME, in bytes: what a store that has to write it completes quickly.
 pub(crate) const SAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
 
-/// The most that one UNMAP unmaps, in bytes: what a store that gives space back does in a moment.
+/// The most that one UNMAP unmaps, in bytes: what a store that deallocates space completes quickly.
 pub(crate) const UNMAP_BYTES_MAX: u32 = 512 * 1024 * 1024;
 
 /// Block descriptors in one UNMAP parameter list.
@@ -34,12 +34,12 @@ impl View {
         self.policy.traits.size_bytes.checked_div(u64::from(self.policy.block_bytes)).unwrap_or(0)
     }
 
-    /// How many whole blocks are in so many bytes.
+    /// How many whole blocks fit into this many bytes.
     pub(crate) fn blocks_in(&self, bytes: u32) -> u32 {
         bytes.checked_div(self.policy.block_bytes).unwrap_or(0)
     }
 
-    /// Whether the unit is thin provisioned (LBPME): it is configured so, and its store can give space back.
+    /// Whether the unit is thin provisioned (LBPME): it is configured so, and its store can deallocate space.
     pub(crate) fn is_thin(&self) -> bool {
         self.unit.thin && self.policy.traits.discards
     }
@@ -49,14 +49,14 @@ impl View {
         self.blocks_in(self.policy.traits.atomic_write_bytes_max.min(CHUNK_BYTES))
     }
 
-    /// The longest COMPARE AND WRITE, in blocks: what the store can do, compared and written blocks are in the buffer
-    /// together, and the CDB has one byte for the count. 0: none.
+    /// The longest COMPARE AND WRITE, in blocks: limited by the store, by the buffer, which holds compared
+    /// and written blocks together, and by the CDB, which has one byte for the count. 0: none.
     pub(crate) fn compare_blocks_max(&self) -> u8 {
         let most = self.policy.traits.compare_write_bytes_max.min(CHUNK_BYTES.div_euclid(2));
         u8::try_from(self.blocks_in(most)).unwrap_or(u8::MAX)
     }
 
-    /// The range of `blocks` blocks at `lba`. No blocks at all may be asked for just past the last one (SBC-3
+    /// The range of `blocks` blocks at `lba`. An empty range may begin just past the last block (SBC-3
     /// section 4.5).
     pub(crate) fn range(&self, lba: u64, blocks: u64) -> Result<Range, Failure> {
         let block_bytes = u64::from(self.policy.block_bytes);

@@ -1,4 +1,5 @@
-//! Unit attentions that nexuses of all gateways get of what one of them did: the last ones, numbered, are kept with the unit's state.
+//! Unit attentions for nexuses of all gateways, caused by one of them: the last ones, numbered, are saved
+//! with the unit's state.
 
 use crate::state::attention::UnitAttention;
 use crate::state::encoding::{push_sized, push_u16, take, take_sized};
@@ -8,7 +9,7 @@ use crate::state::unit::PortNames;
 use crate::vocabulary::sense::Check;
 use std::collections::VecDeque;
 
-/// Those of a unit that gateways share.
+/// The unit attentions of a unit that gateways share.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct News {
     /// How many there have been.
@@ -26,7 +27,7 @@ struct Report {
     is_abort: bool,
 }
 
-/// Who gets it.
+/// Which nexuses get it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Reader {
     All,
@@ -35,7 +36,7 @@ enum Reader {
     Only(Port),
 }
 
-/// An initiator port at a target port, by their names.
+/// An initiator port at a target port, by name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Port {
     transport_id: Vec<u8>,
@@ -50,10 +51,10 @@ const ONLY: u8 = 2;
 const ABORT: u8 = 0x80;
 
 impl News {
-    /// How many are saved: as many as one command causes.
+    /// How many are saved: as many as one command may cause.
     const MAX: usize = 128;
 
-    /// What other gateways report.
+    /// The unit attentions that other gateways report.
     const ATTENTIONS: [UnitAttention; 4] = [
         UnitAttention::ModeChanged,
         UnitAttention::ReservationsPreempted,
@@ -66,7 +67,8 @@ impl News {
         self.count
     }
 
-    /// These and those of them that others report. `sender`: who caused them, if by another gateway.
+    /// These and the new ones that other gateways report. `sender`: the nexus that caused them, if it is
+    /// another gateway's.
     pub(crate) fn with(
         &self,
         attentions: &[(Who, UnitAttention)],
@@ -173,7 +175,7 @@ impl Reader {
         }
     }
 
-    /// Here; `None`: nobody here can be meant.
+    /// The nexuses here; `None`: none here can be included.
     fn who(&self, ports: PortNames<'_>) -> Option<Who> {
         match self {
             Reader::All => Some(Who::Everyone),

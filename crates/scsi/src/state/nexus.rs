@@ -1,4 +1,4 @@
-//! What one I_T_L nexus holds: owned by the core of its session.
+//! The state of one I_T_L nexus, owned by the core of its session.
 
 use crate::state::attention::UnitAttention;
 use crate::state::home::NexusIdentity;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use wire::aoe::Mac;
 use wire::scsi::transport_id::aoe_mac;
 
-/// Names an I_T nexus within the daemon for as long as its session lives; never reused.
+/// Identifies an I_T nexus within the daemon for as long as its session lives; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NexusId(pub u64);
 
 impl NexusId {
-    /// In place of a nexus of another gateway: no session here is called so.
+    /// Stands for a nexus of another gateway: no session here has this id.
     pub const ELSEWHERE: NexusId = NexusId(u64::MAX);
 }
 
@@ -28,21 +28,22 @@ pub struct NexusUnit {
     pub transport_id: Arc<[u8]>,
     /// The target port's relative identifier.
     pub target_port: u16,
-    /// Other ports of the unit, whose targets do not show it to the initiator: they are not reported to it. In ascending order.
+    /// Other ports of the unit, whose targets do not show it to the initiator and which are not reported to
+    /// it. In ascending order.
     pub hidden_ports: Arc<[u16]>,
-    /// The initiator's address, if it speaks ATA (over Ethernet), as its TransportID shows. Such a nexus has
-    /// no unit attentions: ATA has no word for them.
+    /// The initiator's address, if it uses ATA (over Ethernet), as in its TransportID. Such a nexus has no
+    /// unit attentions: ATA does not have them.
     pub mac: Option<Mac>,
-    /// Its commands are never answered as they come ([`View::transfer`](crate::View::transfer)): it speaks ATA, or limits hold
-    /// for it.
+    /// Its commands are never answered on arrival ([`View::transfer`](crate::View::transfer)): it uses ATA,
+    /// or is subject to limits.
     pub takes_turns: bool,
-    /// The MAC mask list leaves the initiator out: it gets no answer.
+    /// The MAC mask list excludes the initiator: it gets no answer.
     pub(crate) is_masked: bool,
-    /// This nexus may only read (access rule of its initiator group), and change nothing for others.
+    /// This nexus is read-only (access rule of its initiator group), and may change nothing for others.
     pub read_only: bool,
-    /// Pending unit attentions, oldest first, each once; at most [`NexusUnit::ATTENTIONS_MAX`].
+    /// Pending unit attentions, oldest first, without duplicates; at most [`NexusUnit::ATTENTIONS_MAX`].
     pub attentions: VecDeque<UnitAttention>,
-    /// What reservations and its port's group let this nexus do, computed from the policy of `access_epoch`.
+    /// What reservations and its port's group permit this nexus, computed from the policy of `access_epoch`.
     pub access: Access,
     /// Epoch of the policy that `access` was computed from; 0: none yet.
     pub access_epoch: u64,
@@ -57,17 +58,17 @@ pub struct NexusUnit {
 pub enum Reach {
     /// It has no LUN for it: to it the unit does not exist.
     No,
-    /// It may only read.
+    /// It is read-only.
     ReadOnly,
     /// It may do everything.
     Full,
 }
 
 impl NexusUnit {
-    /// Pending unit attentions per nexus and unit.
+    /// The most pending unit attentions per nexus and unit.
     pub const ATTENTIONS_MAX: usize = 16;
 
-    /// A new nexus, which has yet to be notified that the unit was powered on.
+    /// A new nexus, which gets the unit attention of a power on.
     pub fn new(
         id: NexusId,
         transport_id: impl Into<Arc<[u8]>>,
@@ -93,18 +94,18 @@ impl NexusUnit {
         }
     }
 
-    /// What its initiator may do has changed, or which ports it may know of.
+    /// The initiator's rights have changed, or the ports that it may see.
     pub fn change_access(&mut self, read_only: bool, hidden_ports: &[u16]) {
         if *self.hidden_ports != *hidden_ports {
             self.hidden_ports = hidden_ports.into();
         }
         if std::mem::replace(&mut self.read_only, read_only) != read_only {
-            // Whether it is write protected is in the header of mode parameters (SBC-3 section 6.5.1).
+            // Mode parameters include whether it is write protected (SBC-3 section 6.5.1).
             self.establish(UnitAttention::ModeChanged);
         }
     }
 
-    /// The nexus as reservations know it.
+    /// The nexus as reservations identify it.
     pub fn identity(&self) -> NexusIdentity {
         NexusIdentity {
             nexus: self.id,
@@ -115,8 +116,9 @@ impl NexusUnit {
         }
     }
 
-    /// Establishes a unit attention: each once, in the order of precedence, then of age. A power on or a reset makes
-    /// those below it in precedence needless, up to the level that reports something else (SAM-5 section 5.14.2).
+    /// Establishes a unit attention, without duplicates, in the order of precedence, then of age. A power on
+    /// or a reset supersedes those below it in precedence, up to the level that reports something else (SAM-5
+    /// section 5.14.2).
     pub fn establish(&mut self, attention: UnitAttention) {
         let rank = attention.precedence();
         let is_reset =
@@ -134,12 +136,13 @@ impl NexusUnit {
         self.attentions.truncate(NexusUnit::ATTENTIONS_MAX);
     }
 
-    /// The ports of a unit that the initiator may know of.
+    /// The ports of a unit that the initiator may see.
     pub(crate) fn ports<'a>(&'a self, unit: &'a Unit) -> impl Iterator<Item = &'a Port> {
         unit.ports.iter().filter(|port| self.hidden_ports.binary_search(&port.relative_id).is_err())
     }
 
-    /// Ports of other gateways that lead to the same unit: those of target devices whose ports here it may know of.
+    /// Ports of other gateways that lead to the same unit: those of target devices whose ports here it may
+    /// see.
     pub(crate) fn other_ports<'a>(&'a self, view: &'a View) -> impl Iterator<Item = &'a OtherPort> {
         let is_of = |other: &OtherPort, port: &Port| {
             other.name.strip_prefix(&port.device).is_some_and(|rest| rest.starts_with(','))
@@ -153,7 +156,7 @@ impl NexusUnit {
         self.attentions.pop_front()
     }
 
-    /// Computes what reservations and its port's group let this nexus do, if the policy is another than last time.
+    /// Computes what reservations and its port's group permit this nexus, if the policy has changed since.
     pub fn sync(&mut self, policy: &Policy) {
         if self.access_epoch == policy.epoch {
             return;

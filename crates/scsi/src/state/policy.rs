@@ -1,4 +1,5 @@
-//! What every core knows of a unit: an immutable snapshot, replaced as a whole and published by the unit's home.
+//! What every core knows of a unit: an immutable snapshot, published by the unit's home and replaced as a
+//! whole.
 
 use crate::state::encoding;
 use crate::state::export::Export;
@@ -29,7 +30,7 @@ pub struct Policy {
     pub failed: Option<Arc<str>>,
     /// Mode page fields that MODE SELECT may change.
     pub modes: Modes,
-    /// The unit takes as much space as its threshold says, and its nexuses were notified.
+    /// The unit's used space has reached its threshold, and its nexuses were notified.
     pub threshold_reached: bool,
     /// START STOP UNIT: whether the medium may be accessed.
     pub started: bool,
@@ -39,13 +40,13 @@ pub struct Policy {
     pub removal_prevented: bool,
     /// Persistent reservations and registrations.
     pub reservations: Arc<Table>,
-    /// An operation that erases the whole medium, under way or failed.
+    /// An operation that erases the whole medium, in progress or failed.
     pub erasure: Option<Erasure>,
     /// What exports of the unit by ATA over Ethernet share.
     pub export: Arc<Export>,
     /// Its target port groups.
     pub groups: Arc<PortGroups>,
-    /// What nexuses of other gateways are to be notified of as well; `None`: it has not been read.
+    /// Unit attentions that nexuses of other gateways get as well; `None`: not read yet.
     pub news: Option<Arc<News>>,
     /// Ports of other gateways that serve it.
     pub others: Arc<[OtherPort]>,
@@ -68,7 +69,7 @@ impl Modes {
     }
 }
 
-/// An operation that erases the whole medium. One that a restart cuts off has failed.
+/// An operation that erases the whole medium. One that a restart interrupts has failed.
 #[derive(Clone, Debug)]
 pub enum Erasure {
     /// Under way.
@@ -86,7 +87,7 @@ pub enum Erasure {
 }
 
 impl EraseKind {
-    /// As it is kept.
+    /// Its code in the saved state.
     fn code(self) -> u8 {
         match self {
             EraseKind::Sanitize { unrestricted } => u8::from(unrestricted),
@@ -104,7 +105,7 @@ impl EraseKind {
 }
 
 impl Erasure {
-    /// First bytes of what is kept of an operation across a restart; its kind, the reservations and a checksum follow.
+    /// The first bytes of the saved state of an operation; its kind, the reservations and a checksum follow.
     const MAGIC: &[u8] = b"LuneSan\x02";
     /// The same in the first version of the format, which had no checksum.
     const MAGIC_UNSEALED: &[u8] = b"LuneSan\x01";
@@ -123,13 +124,14 @@ impl Policy {
         (started, if load_eject { !start } else { self.ejected })
     }
 
-    /// Whether the loss of this nexus may change it: it has reserved the unit by RESERVE, or somebody prevents medium removal.
+    /// Whether the loss of this nexus may change it: it has reserved the unit by RESERVE, or some nexus
+    /// prevents medium removal.
     pub fn may_be_held_by(&self, nexus: NexusId) -> bool {
         self.removal_prevented || self.reservations.is_reserved_by(nexus)
     }
 
-    /// What must survive a restart, as bytes; none: nothing must. What exports share comes first, if there is any; then
-    /// an operation that erases the medium; then the reservations.
+    /// What must survive a restart, as bytes; empty if nothing must. What exports share comes first, if there
+    /// is any; then an operation that erases the medium; then the reservations.
     pub(crate) fn saved(&self, ports: &[Port]) -> Vec<u8> {
         self.export.save(self.saved_of_unit(self.reservations.saved(PortNames::of(ports, &[]))))
     }
@@ -143,7 +145,7 @@ impl Policy {
         encoding::seal(bytes)
     }
 
-    /// The policy with what was kept in it; `None` when the bytes are not what was kept.
+    /// The policy with the saved state in it; `None` if the bytes are not a saved state.
     pub(crate) fn restored(&self, saved: &[u8], ports: &[Port]) -> Option<Policy> {
         let (export, rest) = Export::restore(saved)?;
         let (erasure, reservations) = match rest {
@@ -154,7 +156,7 @@ impl Policy {
         Some(Policy { erasure, reservations, export, ..self.clone() })
     }
 
-    /// What [`Policy::saved_of_unit`] was.
+    /// Decodes what [`Policy::saved_of_unit`] encoded.
     pub(crate) fn restore_unit(saved: &[u8], ports: PortNames<'_>) -> Option<(Option<Erasure>, Table)> {
         let rest = if saved.starts_with(Erasure::MAGIC) {
             encoding::unseal(saved)?.strip_prefix(Erasure::MAGIC)?

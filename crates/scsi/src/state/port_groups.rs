@@ -1,4 +1,4 @@
-//! Target port groups of a unit, and the asymmetric access states that they are in (SPC-4 section 5.15).
+//! Target port groups of a unit, and their asymmetric access states (SPC-4 section 5.15).
 
 use crate::vocabulary::sense::Check;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use wire::scsi::parameters::SetPortGroup;
 pub struct PortGroup {
     /// TARGET PORT GROUP.
     pub tag: u16,
-    /// The state that it begins in.
+    /// Its initial state.
     pub state: AccessState,
     /// PREF.
     pub preferred: bool,
@@ -20,7 +20,7 @@ pub struct PortGroup {
 }
 
 impl PortGroup {
-    /// A group of which nothing is configured.
+    /// A group without configuration.
     pub const fn new(tag: u16) -> PortGroup {
         PortGroup { tag, state: AccessState::Optimized, preferred: false, explicit: false }
     }
@@ -59,30 +59,31 @@ impl Accepted {
     }
 }
 
-/// A target port group of a unit.
+/// A target port group of a unit, with its state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Current {
     /// As it is configured.
     pub(crate) configured: PortGroup,
     /// The state that it is in.
     pub(crate) state: AccessState,
-    /// STATUS CODE: what put it there.
+    /// STATUS CODE: what caused that state.
     pub(crate) status: u8,
     /// Its ports, by their relative identifiers.
     ports: Vec<u16>,
 }
 
-/// The target port groups of a unit: states last until the configuration of theirs changes, or the daemon ends. Resets leave them.
+/// The target port groups of a unit. States last until their configuration changes or the daemon ends; resets
+/// do not affect them.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct PortGroups {
-    /// By their tags.
+    /// By tag.
     all: BTreeMap<u16, Current>,
     /// Another gateway is active for the unit: none of these is.
     is_standby: bool,
 }
 
 impl PortGroups {
-    /// Those of these ports, each with the tag of its group, as they are configured.
+    /// The groups of these ports, each with the tag of its group, as configured.
     pub(crate) fn of(ports: impl Iterator<Item = (u16, u16)>, groups: &[PortGroup]) -> PortGroups {
         let mut all = BTreeMap::<u16, Current>::new();
         for (tag, port) in ports {
@@ -99,7 +100,7 @@ impl PortGroups {
         PortGroups { all, is_standby: false }
     }
 
-    /// These while their gateway is active, or while another one is.
+    /// These groups while their gateway is active, or while another one is.
     pub(crate) fn in_role(&self, active: bool) -> PortGroups {
         let mut after = PortGroups { is_standby: !active, ..self.clone() };
         for group in after.all.values_mut() {
@@ -117,7 +118,7 @@ impl PortGroups {
         self.is_standby
     }
 
-    /// These where they are configured anew: what is configured as before stays in the state that it is in.
+    /// These groups with a new configuration: those whose configuration is unchanged keep their state.
     pub(crate) fn configured(&self, after: PortGroups) -> PortGroups {
         let mut after = after.in_role(!self.is_standby);
         for (tag, group) in &mut after.all {
@@ -131,7 +132,7 @@ impl PortGroups {
         after
     }
 
-    /// The same with these groups in these states (SPC-4 section 6.45).
+    /// The same with these states (SPC-4 section 6.45).
     pub(crate) fn set(&self, states: &[(u16, AccessState)]) -> Result<PortGroups, Check> {
         self.check_set(states, |_, state| state != AccessState::Transitioning)?;
         let mut after = self.clone();
@@ -143,7 +144,8 @@ impl PortGroups {
         Ok(after)
     }
 
-    /// Whether SET TARGET PORT GROUPS may have their gateway become active by these: nothing else may be set where gateways share a unit.
+    /// Whether SET TARGET PORT GROUPS with these states may make their gateway active: nothing else may be
+    /// set where gateways share a unit.
     pub(crate) fn activates(&self, states: &[(u16, AccessState)]) -> Result<(), Check> {
         self.check_set(states, |configured, state| configured.is_active() && state.is_active())
     }
@@ -153,7 +155,7 @@ impl PortGroups {
         states: &[(u16, AccessState)],
         may_be: impl Fn(AccessState, AccessState) -> bool,
     ) -> Result<(), Check> {
-        // Behind the header, which is as long as a descriptor.
+        // After the header, which is as long as a descriptor.
         let step = SetPortGroup::BYTES;
         let mut at = step;
         for (tag, state) in states {
@@ -169,34 +171,35 @@ impl PortGroups {
         Ok(())
     }
 
-    /// A group, by its tag.
+    /// A group, by tag.
     pub(crate) fn get(&self, tag: u16) -> Option<&Current> {
         self.all.get(&tag)
     }
 
-    /// The groups, by their tags, and their states.
+    /// The tags of the groups, and their states.
     pub fn states(&self) -> impl Iterator<Item = (u16, AccessState)> {
         self.all.iter().map(|(tag, group)| (*tag, group.state))
     }
 
-    /// The state of a port's group. What comes by no port (ATA over Ethernet) is in no group, and accesses the unit at any time.
+    /// The state of a port's group. ATA over Ethernet has no port, so it is in no group and may access the
+    /// unit at any time.
     pub(crate) fn state_of(&self, port: u16) -> AccessState {
         let group = self.all.values().find(|group| group.ports.contains(&port));
         group.map_or(AccessState::Optimized, |group| group.state)
     }
 
-    /// Why a command that comes by this port is not accepted, if it is not.
+    /// Why a command that comes through this port is not accepted, if so.
     pub(crate) fn refusal(&self, port: u16, accepted: Accepted) -> Option<Check> {
         accepted.refusal(self.state_of(port))
     }
 
-    /// Ports by which the medium could be accessed, and after the change may not be.
+    /// Ports through which the medium may be accessed now, but not after the change.
     pub(crate) fn deactivated(&self, after: &PortGroups) -> Vec<u16> {
         let ports = self.all.values().filter(|group| group.state.is_active()).flat_map(|group| &group.ports);
         ports.copied().filter(|port| !after.state_of(*port).is_active()).collect()
     }
 
-    /// Whether initiators see groups that are in other states, or that are preferred otherwise.
+    /// Whether the groups differ to initiators, in their states or preference.
     pub(crate) fn differ(&self, after: &PortGroups) -> bool {
         let of = |group: &Current| (group.state, group.configured.preferred);
         after.all.iter().any(|(tag, group)| self.all.get(tag).is_some_and(|before| of(before) != of(group)))

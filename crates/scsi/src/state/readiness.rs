@@ -7,20 +7,20 @@ use crate::vocabulary::modes::EraseKind;
 use crate::vocabulary::sense::Check;
 use std::sync::atomic::Ordering;
 
-/// What must hold of the unit before a command is let in.
+/// The state of the unit that a command requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Precondition {
     /// Nothing, and no unit attention is reported to it (SAM-5 section 5.14.3, SPC-4 table 62).
     Open,
-    /// The unit may be not ready, but not under a SANITIZE or FORMAT UNIT, nor after a SANITIZE that failed.
+    /// The unit may be not ready, but not during a SANITIZE or FORMAT UNIT, nor after a SANITIZE that failed.
     Control,
     /// The medium is accessible.
     Ready,
     /// The medium is accessible and may be written.
     Write,
-    /// SANITIZE: the medium may be written, a failed SANITIZE or FORMAT UNIT is no hindrance.
+    /// SANITIZE: the medium may be written; a failed SANITIZE or FORMAT UNIT does not prevent it.
     Sanitize,
-    /// FORMAT UNIT: the same, but for a failed SANITIZE.
+    /// FORMAT UNIT: the same, except after a failed SANITIZE.
     Format,
 }
 
@@ -52,8 +52,8 @@ impl View {
         self.check_accessible().err()
     }
 
-    /// MEDIUM FORMAT CORRUPTED is for commands that access the medium (SBC-3 section 4.10): the others are what a
-    /// format tool sends before the FORMAT UNIT that repairs it.
+    /// MEDIUM FORMAT CORRUPTED is for commands that access the medium (SBC-3 section 4.10): format tools send
+    /// the others before the FORMAT UNIT that repairs it.
     fn check_accessible(&self) -> Result<(), Check> {
         self.check_erased()?;
         match self.policy.erasure {
@@ -94,7 +94,7 @@ impl View {
         }
     }
 
-    /// Whether nobody, or this nexus, may not write.
+    /// Whether all nexuses, or this one, may not write.
     pub(crate) fn is_write_protected(&self, nexus: &NexusUnit) -> bool {
         self.check_writable(nexus).is_err()
     }

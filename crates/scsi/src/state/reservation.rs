@@ -1,5 +1,5 @@
-//! Reservations: RESERVE/RELEASE (SPC-2 section 5.5), PERSISTENT RESERVE (SPC-4 section 5.13), and the reserve list of ATA
-//! over Ethernet. Of these at most one is in force at a time.
+//! Reservations: RESERVE/RELEASE (SPC-2 section 5.5), PERSISTENT RESERVE (SPC-4 section 5.13), and the
+//! reserve list of ATA over Ethernet. At most one of these is in force at a time.
 
 mod apply;
 pub mod holders;
@@ -25,18 +25,19 @@ use wire::scsi::transport_id::TransportId;
 pub struct Table {
     /// PRGENERATION.
     generation: u32,
-    /// In the order in which they came.
+    /// In the order of registration.
     registrations: Vec<Registration>,
     reservation: Option<Reservation>,
-    /// APTPL: registrations and reservation are kept across a restart.
+    /// APTPL: registrations and reservation are saved across restarts.
     is_persistent: bool,
-    /// Who holds a reservation by RESERVE.
+    /// The holder of a reservation by RESERVE.
     reserved: Option<NexusId>,
-    /// The reserve list of ATA over Ethernet: whose commands are let in. Empty: the unit is not reserved so.
+    /// The reserve list of ATA over Ethernet: initiators whose commands are accepted. Empty: there is no such
+    /// reservation.
     list: Arc<[Mac]>,
 }
 
-/// An initiator port at a target port: an I_T nexus by the names that outlive its session.
+/// An initiator port at a target port: an I_T nexus by names that outlive its session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NexusName {
     initiator: TransportId,
@@ -48,7 +49,7 @@ pub(crate) struct NexusName {
 enum TargetPort {
     /// By its relative identifier.
     Here(u16),
-    /// By the name that was kept: the unit has no such port any more, so that no nexus is one of it.
+    /// By its saved name: the unit no longer has such a port, so no nexus uses it.
     Gone(Arc<str>),
 }
 
@@ -61,7 +62,7 @@ impl NexusName {
         NexusName { initiator: TransportId::of(transport_id), target_port: TargetPort::Here(target_port) }
     }
 
-    /// Whether a registration under this name is one of `other`.
+    /// Whether a registration under this name includes `other`.
     fn covers(&self, other: &NexusName) -> bool {
         self.target_port == other.target_port && self.initiator.covers(&other.initiator)
     }
@@ -77,7 +78,7 @@ struct Registration {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Reservation {
     kind: Kind,
-    /// Name of the holder's registration; `None`: every registered nexus holds it.
+    /// The name in the holder's registration; `None`: every registered nexus is a holder.
     holder: Option<NexusName>,
 }
 
@@ -148,7 +149,7 @@ impl Kind {
         }
     }
 
-    /// Whoever is registered may do what the holder may.
+    /// Registered nexuses may do what the holder may.
     fn is_shared(self) -> bool {
         match self {
             Kind::WriteExclusive | Kind::ExclusiveAccess => false,
@@ -159,7 +160,7 @@ impl Kind {
         }
     }
 
-    /// Whoever is registered is a holder.
+    /// Registered nexuses are all holders.
     fn is_of_all(self) -> bool {
         match self {
             Kind::WriteExclusiveAllRegistrants | Kind::ExclusiveAccessAllRegistrants => true,
@@ -172,7 +173,7 @@ impl Kind {
 }
 
 impl Table {
-    /// Registrations that a unit has room for.
+    /// The most registrations of a unit.
     pub const REGISTRATIONS_MAX: usize = 128;
 
     /// What a nexus may do.
@@ -196,12 +197,12 @@ impl Table {
         }
     }
 
-    /// The bytes to keep across a restart; none when nothing is kept.
+    /// The bytes to save across restarts; empty if nothing is saved.
     pub(crate) fn saved(&self, ports: PortNames<'_>) -> Vec<u8> {
         if self.is_persistent { self.encode(ports) } else { Vec::new() }
     }
 
-    /// Whether APTPL holds: it is kept also when all power is lost.
+    /// Whether APTPL is in force: it survives a loss of power.
     pub(crate) fn survives_power(&self) -> bool {
         self.is_persistent
     }
@@ -211,13 +212,13 @@ impl Table {
         self.generation
     }
 
-    /// A table that another gateway has kept, continued there.
+    /// A table that another gateway has saved, for use there.
     pub(crate) fn continued(table: Table, generation: u32, is_persistent: bool) -> Table {
         Table { generation, is_persistent, ..table }
     }
 
-    /// The same where the unit has other ports: what was registered by one that is not there any more stays, and is of that port
-    /// again when it is back.
+    /// The same with the unit's new ports: registrations through a port that no longer exists stay, and
+    /// belong to it again when it is back.
     pub(crate) fn with_ports(&self, before: PortNames<'_>, after: PortNames<'_>) -> Table {
         let mut table = self.clone();
         let named = table.registrations.iter_mut().map(|registration| &mut registration.nexus);
@@ -228,7 +229,7 @@ impl Table {
         table
     }
 
-    /// Target ports that registrations were kept of and that the unit does not have any more.
+    /// Target ports that have registrations but no longer exist.
     pub fn gone_ports(&self) -> BTreeSet<Arc<str>> {
         let gone = |registration: &Registration| match &registration.nexus.target_port {
             TargetPort::Gone(name) => Some(Arc::clone(name)),
@@ -237,12 +238,13 @@ impl Table {
         self.registrations.iter().filter_map(gone).collect()
     }
 
-    /// Whether RESERVE holds the unit: PERSISTENT RESERVE then conflicts, whoever sends it (SPC-2 section 5.5.1).
+    /// Whether RESERVE holds the unit: PERSISTENT RESERVE then conflicts for every nexus (SPC-2 section
+    /// 5.5.1).
     pub(crate) fn is_reserved(&self) -> bool {
         self.reserved.is_some()
     }
 
-    /// What stays after a logical unit reset: all but the reservation by RESERVE.
+    /// What remains after a logical unit reset: everything except the reservation by RESERVE.
     pub(crate) fn after_reset(&self) -> Table {
         Table { reserved: None, ..self.clone() }
     }
@@ -263,8 +265,8 @@ impl Table {
         own.or_else(|| self.registrations.iter().find(|registration| registration.nexus.covers(nexus)))
     }
 
-    /// Whether RESERVE and RELEASE end well and change nothing: the nexus holds the persistent reservation, or shares
-    /// it as a registrant (SPC-4 section 5.13.3; CRH).
+    /// Whether RESERVE and RELEASE succeed without effect: the nexus holds the persistent reservation, or
+    /// shares it as a registrant (SPC-4 section 5.13.3; CRH).
     fn is_compatible(&self, nexus: &NexusName) -> bool {
         self.registration(nexus).is_some_and(|registration| {
             self.reservation
@@ -274,7 +276,7 @@ impl Table {
     }
 }
 
-/// What reservations, and the state of its target port group, let a nexus do.
+/// What reservations, and the state of its target port group, permit a nexus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Access {
     /// Everything.
@@ -286,12 +288,13 @@ pub enum Access {
     Control,
     /// Another nexus has a reservation by RESERVE.
     Nothing,
-    /// The target port group is not active. Its state, then reservations, decide on each command.
+    /// The target port group is not active. Its state, then reservations, decide about each command.
     Inactive,
 }
 
 impl Access {
-    /// Whether a command of this class does not go without saying: with reservations alone it ends with RESERVATION CONFLICT.
+    /// Whether a command of this class is not permitted outright: with reservations alone it ends with
+    /// RESERVATION CONFLICT.
     pub fn conflicts(&self, class: ReservationClass) -> bool {
         match class {
             ReservationClass::Always => *self == Access::Inactive,

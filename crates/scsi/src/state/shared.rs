@@ -1,5 +1,5 @@
-//! Units that several gateways share: one of them is active, the others are in standby, and what all must know of the unit is kept
-//! where all can read it, whatever APTPL says.
+//! Units that several gateways share: one gateway is active, the others are in standby, and the state that
+//! all need is saved where all can read it, whatever APTPL says.
 
 use crate::state::attention::UnitAttention;
 use crate::state::encoding;
@@ -12,11 +12,11 @@ use crate::vocabulary::modes::Modes;
 use crate::vocabulary::sense::Check;
 use std::sync::Arc;
 
-/// First bytes of what is kept; mode parameters, a checksum and what any unit keeps follow.
+/// The first bytes of the saved state; mode parameters, a checksum and the state that any unit saves follow.
 const MAGIC: &[u8] = b"LuneShr\x04";
 
 impl Policy {
-    /// What the next gateway must know of the unit.
+    /// What the next gateway needs to know of the unit.
     pub(crate) fn saved_for_gateways(&self, unit: &Unit) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         encoding::push_modes(&mut bytes, self.modes);
@@ -28,7 +28,7 @@ impl Policy {
         encoding::seal(bytes)
     }
 
-    /// The policy with what another gateway has kept; nothing: the unit has not been served yet.
+    /// The policy with the state saved by another gateway; empty: the unit has not been served yet.
     fn restored_of_gateways(&self, saved: &[u8], unit: &Unit) -> Option<Policy> {
         let mut policy = Policy {
             modes: Modes::initial(unit),
@@ -75,7 +75,7 @@ impl Aborted {
 }
 
 impl Draft {
-    /// Another gateway is active from now on, or this one; with what of the unit is kept by then.
+    /// Another gateway becomes active, or this one; with the unit's state as saved until then.
     pub(crate) fn set_role(&mut self, active: bool, saved: Option<&[u8]>, unit: &Unit) -> HomeReply {
         if let Some(saved) = saved {
             let Some(policy) = self.policy.restored_of_gateways(saved, unit) else {
@@ -97,7 +97,8 @@ impl Draft {
         self.changed()
     }
 
-    /// Has other gateways report what concerns nexuses of theirs. `sender`: who caused it, if by another gateway.
+    /// Has other gateways report what concerns their nexuses. `sender`: the nexus that caused it, if it is
+    /// another gateway's.
     pub(crate) fn report_to_gateways(&mut self, sender: Option<&NexusIdentity>, unit: &Unit) {
         if unit.is_shared && !self.is_adopted && !self.policy.groups.are_standby() {
             let before = self.policy.news.as_deref().cloned().unwrap_or_default();
@@ -106,7 +107,7 @@ impl Draft {
         }
     }
 
-    /// The ports of other gateways, and the states of their groups, are these from now on.
+    /// Sets the ports of other gateways, and the states of their groups.
     pub(crate) fn set_others(&mut self, others: Arc<[OtherPort]>, unit: &Unit) -> HomeReply {
         let before = &self.policy.others;
         if *before == others {
@@ -136,14 +137,14 @@ mod tests {
     };
     use wire::scsi::{AccessState, code};
 
-    /// A unit of a gateway, in standby.
+    /// A unit of a gateway in standby.
     fn gateway() -> Bench {
         let mut unit = unit();
         unit.is_shared = true;
         Bench::of(unit, 1 << 20)
     }
 
-    /// REGISTER of this key by the first nexus, without APTPL.
+    /// REGISTER with this key by the first nexus, without APTPL.
     fn register(bench: &mut Bench, key: u64) -> Outcome {
         let list = [&[0; 8][..], &key.to_be_bytes(), &[0; 8]].concat();
         bench.write(PersistentReserveOut::new(0, 0, 24), &list)

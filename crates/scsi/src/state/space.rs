@@ -7,19 +7,19 @@ use crate::state::unit::{Unit, View};
 use crate::vocabulary::modes::Modes;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// What a unit's store takes, as it was found last.
+/// The space that a unit's store takes, as last measured.
 #[derive(Debug)]
 pub struct Space {
     used_bytes: AtomicU64,
     available_bytes: AtomicU64,
-    /// The part of the size, in percent, at which the log warns; 0: nowhere.
+    /// The percentage of the size at which the log warns; 0: never.
     warn_at: AtomicU8,
 }
 
-/// Nothing was found yet.
+/// Not measured yet.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Bytes of a threshold set, in which all of this is counted.
+/// Bytes of a threshold set, the unit of all of this.
 const SET_BYTES: u64 = 1 << 20;
 
 impl Default for Space {
@@ -33,29 +33,29 @@ impl Default for Space {
 }
 
 impl Space {
-    /// It takes so much, and can take so much more. Whether that is news.
+    /// Sets the used and available space. Returns whether that is news.
     pub fn set(&self, used_bytes: u64, available_bytes: u64) -> bool {
         let available = self.available_bytes.swap(available_bytes, Ordering::Relaxed);
         let used = self.used_bytes.swap(used_bytes, Ordering::Relaxed);
         (used, available) != (used_bytes, available_bytes)
     }
 
-    /// The log warns at this part of the size, in percent, from now on.
+    /// Sets the percentage of the size at which the log warns.
     pub fn set_warn_at(&self, percent: Option<u8>) {
         self.warn_at.store(percent.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// The part of the size at which the log warns.
+    /// The percentage of the size at which the log warns.
     pub fn warn_at(&self) -> Option<u8> {
         Some(self.warn_at.load(Ordering::Relaxed)).filter(|percent| *percent > 0)
     }
 
-    /// What the store takes, if that is known.
+    /// The space that the store takes, if that is known.
     pub fn used_bytes(&self) -> Option<u64> {
         Some(self.used_bytes.load(Ordering::Relaxed)).filter(|used| *used != UNKNOWN)
     }
 
-    /// The same in threshold sets, if it is known: what it takes, and what it can take more.
+    /// Used and available space in threshold sets, if known.
     pub(crate) fn sets(&self) -> Option<(u32, u32)> {
         let available = self.available_bytes.load(Ordering::Relaxed).checked_div(SET_BYTES)?;
         Some((sets(self.used_bytes()?.div_ceil(SET_BYTES)), sets(available)))
@@ -73,7 +73,8 @@ impl Policy {
 }
 
 impl View {
-    /// What the store takes, if the unit has thresholds: it is thin, and what its store takes can be found.
+    /// The space that the store takes, if the unit has thresholds: it is thin, and that space can be
+    /// measured.
     pub(crate) fn space(&self) -> Option<&Space> {
         self.policy.space(&self.unit)
     }
@@ -90,7 +91,7 @@ impl View {
     }
 }
 
-/// What was set last; before that, the part of the size at which is to be warned.
+/// The value set last; before that, the percentage at which to warn.
 fn threshold_sets(unit: &Unit, policy: &Policy, modes: &Modes) -> u32 {
     let of_size = |percent: u8| {
         let size = policy.traits.size_bytes.checked_div(SET_BYTES).unwrap_or(0);
@@ -100,8 +101,8 @@ fn threshold_sets(unit: &Unit, policy: &Policy, modes: &Modes) -> u32 {
 }
 
 impl Draft {
-    /// Every nexus is notified once when the threshold is reached, and again only after less was taken: by half a threshold set,
-    /// which is the lower end of its range (SBC-4 figure 8).
+    /// Every nexus is notified once when the threshold is reached, and again only after usage has fallen by
+    /// half a threshold set, which is the lower end of its range (SBC-4 figure 8).
     pub(crate) fn update_threshold(&mut self, unit: &Unit) -> HomeReply {
         let Some(used) = self.policy.space(unit).and_then(Space::used_bytes) else { return HomeReply::Done };
         let modes = self.policy.modes;

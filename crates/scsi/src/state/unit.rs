@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::scsi::AccessState;
 
-/// What of a logical unit never changes while it is served.
+/// The fixed properties of a logical unit while it is served.
 /// Its fields are properties that INQUIRY and its pages report, as a flat list.
 #[derive(Clone, Debug)]
 pub struct Unit {
@@ -26,15 +26,16 @@ pub struct Unit {
     pub naa: [u8; 16],
     /// The unit's EUI-64 based identifier.
     pub eui: [u8; 8],
-    /// The run of its store's cache, in the vendor specific bytes of INQUIRY: while it is the same, no acknowledged write
-    /// was lost because nothing was flushed. Another Lunette that serves the unit asks for it after each login.
+    /// The incarnation of its store's cache, in the vendor specific bytes of INQUIRY data: while it is
+    /// unchanged, no acknowledged write was lost for lack of a flush. Another Lunette that serves the unit
+    /// queries it after each login.
     pub incarnation: Incarnation,
-    /// Thin provisioned, as far as the store can give space back.
+    /// Thin provisioned, if the store can deallocate space.
     pub thin: bool,
-    /// The part of the size, in percent, that it may take before its nexuses are notified; `None`: until one says otherwise, they
-    /// are not.
+    /// The percentage of the size that it may use before its nexuses are notified; `None`: not unless MODE
+    /// SELECT sets a threshold.
     pub warn_at: Option<u8>,
-    /// What its store takes, if that can be found: such a unit has thresholds, if it is thin.
+    /// The space that its store takes, if that can be measured: such a unit has thresholds, if it is thin.
     pub space: Option<Arc<Space>>,
     /// Write protected by configuration.
     pub read_only: bool,
@@ -44,9 +45,10 @@ pub struct Unit {
     pub write_cache: bool,
     /// Exported by ATA over Ethernet: SCSI initiators may pass ATA commands through.
     pub exported: bool,
-    /// Whether its store is elsewhere, where commands of an earlier process may wait that this one does not know of.
+    /// Whether its store is remote, where commands of an earlier process may be waiting that this one does
+    /// not know of.
     pub remote: bool,
-    /// What must survive a restart can be kept: there is a state directory, or gateways share it.
+    /// State that must survive a restart can be saved: there is a state directory, or gateways share it.
     pub ptpl_capable: bool,
     /// Other gateways serve it as well: one of them is active ([`HomeRequest::SetRole`](crate::HomeRequest::SetRole)).
     pub is_shared: bool,
@@ -54,12 +56,12 @@ pub struct Unit {
     pub copies: Arc<Copies>,
     /// Target ports through which the unit is reached, in ascending order of their identifiers.
     pub ports: Vec<Port>,
-    /// The groups of these ports; one that is missing is as [`PortGroup::new`] has it.
+    /// The groups of these ports; one that is missing has the defaults of [`PortGroup::new`].
     pub groups: Vec<PortGroup>,
 }
 
 impl Unit {
-    /// Its target port groups, as they are configured.
+    /// Its target port groups, as configured.
     pub(crate) fn port_groups(&self) -> PortGroups {
         let groups =
             PortGroups::of(self.ports.iter().map(|port| (port.group, port.relative_id)), &self.groups);
@@ -71,23 +73,23 @@ impl Unit {
         self.groups.iter().any(|group| group.explicit)
     }
 
-    /// The port with this relative identifier; there is none for AoE, which has no ports.
+    /// The port with this relative identifier; `None` for AoE, which has no ports.
     pub(crate) fn port(&self, relative_id: u16) -> Option<&Port> {
         self.ports.iter().find(|port| port.relative_id == relative_id)
     }
 }
 
-/// Names a time in which a store lost nothing that it had acknowledged.
+/// Identifies a period in which a store lost nothing that it had acknowledged.
 #[derive(Clone, Default, Debug)]
 pub struct Incarnation {
-    /// Of the process or of the machine; zeros: unknown.
+    /// Identifies the process or the machine's boot; zeros: unknown.
     pub name: [u8; 16],
-    /// How often the store lost something in that time.
+    /// How often the store lost something in that period.
     pub losses: Arc<AtomicU64>,
 }
 
 impl Incarnation {
-    /// As it is now.
+    /// Its present value.
     pub fn now(&self) -> [u8; 16] {
         let losses = u128::from(self.losses.load(Ordering::SeqCst));
         match u128::from_be_bytes(self.name) {
@@ -104,28 +106,28 @@ pub struct Port {
     pub relative_id: u16,
     /// Target port group: for iSCSI the target portal group tag, from 1.
     pub group: u16,
-    /// The name that only it has and that stays: for iSCSI the SCSI name `iqn...,t,0xTPGT`.
+    /// Its unique, permanent name: for iSCSI the SCSI name `iqn...,t,0xTPGT`.
     pub name: String,
     /// SCSI name of the target device.
     pub device: String,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Protocol,
 }
 
 /// A target port of another gateway that serves the same unit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OtherPort {
-    /// Relative target port identifier: no port of any gateway has the same.
+    /// Relative target port identifier, unique among all gateways.
     pub relative_id: u16,
-    /// Target port group, whose ports are all of that gateway.
+    /// Target port group, whose ports all belong to that gateway.
     pub group: u16,
-    /// The name that only it has and that stays.
+    /// Its unique, permanent name.
     pub name: String,
-    /// The state that its group is in.
+    /// The state of its group.
     pub state: AccessState,
 }
 
-/// All target ports by which a unit is reached, by their identifiers and names.
+/// All target ports through which a unit is reached, by identifier and name.
 #[derive(Clone, Copy, Debug)]
 pub struct PortNames<'a> {
     here: &'a [Port],
@@ -133,7 +135,7 @@ pub struct PortNames<'a> {
 }
 
 impl<'a> PortNames<'a> {
-    /// Those of this gateway, and of others.
+    /// The ports of this gateway and of others.
     pub fn of(here: &'a [Port], others: &'a [OtherPort]) -> PortNames<'a> {
         PortNames { here, others }
     }

@@ -37,9 +37,9 @@ pub struct Ending {
     pub status: Status,
     /// Sense data with [`Status::CheckCondition`].
     pub sense: Option<Sense>,
-    /// Bytes that the command had to send, whether or not the initiator was ready for so many.
+    /// Bytes that the command had to send, whether or not the initiator accepted as many.
     pub read_bytes: u64,
-    /// Bytes that the command had to take.
+    /// Bytes that the command had to receive.
     pub write_bytes: u64,
 }
 
@@ -57,7 +57,7 @@ impl Ending {
         Ending { read_bytes: bytes, ..Ending::GOOD }
     }
 
-    /// GOOD for a command that takes this many bytes of data-out.
+    /// GOOD for a command that consumes this many bytes of data-out.
     pub const fn taken(bytes: u64) -> Ending {
         Ending { write_bytes: bytes, ..Ending::GOOD }
     }
@@ -66,7 +66,7 @@ impl Ending {
     pub fn is_error(&self) -> bool {
         match self.status {
             Status::Good | Status::ConditionMet => false,
-            // Registers that ATA commands return come as sense data, too (SAT-3 section 12.2.6).
+            // Registers that ATA commands return are also in sense data (SAT-3 section 12.2.6).
             Status::CheckCondition => {
                 self.sense.and_then(|sense| sense.key()) != Some(SenseKey::RecoveredError)
             }
@@ -75,16 +75,17 @@ impl Ending {
     }
 }
 
-/// How reservations of other nexuses bear on a command (SPC-4 table 64, SBC-3 table 13; for RESERVE: SPC-2 table 10).
+/// How reservations of other nexuses affect a command (SPC-4 table 64, SBC-3 table 13; for RESERVE: SPC-2
+/// table 10).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReservationClass {
-    /// No reservation stops it (INQUIRY, REPORT LUNS, REQUEST SENSE, READ CAPACITY; and the reservation commands,
-    /// which judge for themselves).
+    /// No reservation prevents it (INQUIRY, REPORT LUNS, REQUEST SENSE, READ CAPACITY; and the reservation
+    /// commands, which check for themselves).
     Always,
-    /// Only a reservation by RESERVE stops it (TEST UNIT READY, START STOP UNIT to start).
+    /// Only a reservation by RESERVE prevents it (TEST UNIT READY, START STOP UNIT to start).
     Ready,
-    /// Reads the medium: an exclusive access reservation stops it.
+    /// Reads the medium: an exclusive access reservation prevents it.
     Read,
-    /// Writes the medium or changes the unit: any reservation stops it.
+    /// Writes the medium or changes the unit: any reservation prevents it.
     Write,
 }

@@ -1,4 +1,4 @@
-//! What mode pages set, and what erases a medium.
+//! What mode pages set, and the operations that erase a medium.
 
 /// Current values of changeable mode page fields (SPC-4 section 7.5, SBC-3 section 6.5).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -19,11 +19,12 @@ pub struct Modes {
     pub provisioning_errors: bool,
     /// Logical block provisioning page: its threshold is enabled.
     pub threshold: bool,
-    /// Logical block provisioning page: the threshold, in threshold sets; `None`: what the unit is configured with.
+    /// Logical block provisioning page: the threshold, in threshold sets; `None`: as configured.
     pub threshold_sets: Option<u32>,
 }
 
-/// What a MODE SELECT sets: the fields of the pages that it sends, and no others, whatever they are by then.
+/// What a MODE SELECT sets: the fields of the pages that it sends, and no others, whatever their values by
+/// then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ModesChange {
     /// The new values.
@@ -49,7 +50,7 @@ impl ModesChange {
         ModesChange { modes, caching: true, control: true, error_recovery: true, provisioning: true }
     }
 
-    /// What it makes of these modes.
+    /// These modes with the change applied.
     pub fn of(&self, before: Modes) -> Modes {
         let rest = if self.control { self.modes } else { before };
         let of = |is_set: bool| if is_set { self.modes } else { before };
@@ -65,7 +66,7 @@ impl ModesChange {
     }
 }
 
-/// What erases a medium.
+/// An operation that erases a medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EraseKind {
     /// SANITIZE (SBC-4 section 4.11).

@@ -6,7 +6,7 @@ use crate::vocabulary::storage::StoreError;
 use wire::scsi::{Field, code};
 use wire::{Sense, SenseData, SenseKey, Specific};
 
-/// A check condition, not yet encoded: only the command's nexus knows which format it asked for.
+/// A check condition, not yet encoded: only the command's nexus knows which format was requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Check {
     /// Sense key.
@@ -22,7 +22,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// NO SENSE: what REQUEST SENSE answers when nothing is wrong.
+    /// NO SENSE: REQUEST SENSE without an error.
     pub const NO_SENSE: Check = Check::new(SenseKey::NoSense, code::NO_ADDITIONAL_SENSE);
 
     /// LOGICAL UNIT NOT READY, INITIALIZING COMMAND REQUIRED (stopped by START STOP UNIT).
@@ -42,7 +42,7 @@ impl Check {
 
     /// LOGICAL UNIT NOT READY, FORMAT IN PROGRESS.
     pub const FORMATTING: Check = Check::new(SenseKey::NotReady, code::FORMAT_IN_PROGRESS);
-    /// MEDIUM FORMAT CORRUPTED: a FORMAT UNIT did not end well, and only a new one makes the medium accessible.
+    /// MEDIUM FORMAT CORRUPTED: a FORMAT UNIT failed, and only a new one makes the medium accessible.
     pub const FORMAT_CORRUPTED: Check = Check::new(SenseKey::MediumError, code::MEDIUM_FORMAT_CORRUPTED);
     /// FORMAT COMMAND FAILED.
     pub const FORMAT_FAILED: Check = Check::new(SenseKey::MediumError, code::FORMAT_COMMAND_FAILED);
@@ -52,8 +52,9 @@ impl Check {
     pub const READ_FAILED: Check = Check::new(SenseKey::MediumError, code::UNRECOVERED_READ_ERROR);
     /// WRITE ERROR.
     pub const WRITE_FAILED: Check = Check::new(SenseKey::MediumError, code::WRITE_ERROR);
-    /// WRITE ERROR, of earlier writes. Linux repeats what fails with MEDIUM ERROR (scsi_check_sense), and takes the success of
-    /// the second SYNCHRONIZE CACHE for that of the first; what fails with HARDWARE ERROR it passes on.
+    /// WRITE ERROR, of earlier writes. Linux retries what fails with MEDIUM ERROR (scsi_check_sense), and
+    /// would take the success of the second SYNCHRONIZE CACHE for that of the first; a HARDWARE ERROR is
+    /// reported.
     pub const LOST: Check = Check::new(SenseKey::HardwareError, code::WRITE_ERROR);
     /// INTERNAL TARGET FAILURE.
     pub const INTERNAL: Check = Check::new(SenseKey::HardwareError, code::INTERNAL_TARGET_FAILURE);
@@ -125,12 +126,12 @@ impl Check {
     /// SPACE ALLOCATION FAILED WRITE PROTECT.
     pub const NO_SPACE: Check = Check::new(SenseKey::DataProtect, code::SPACE_ALLOCATION_FAILED);
 
-    /// Aborted before it began; to be resent.
+    /// Aborted before it began; to be retried.
     pub const ABORTED: Check = Check::new(SenseKey::AbortedCommand, code::NO_ADDITIONAL_SENSE);
     /// MISCOMPARE DURING VERIFY OPERATION.
     pub const MISCOMPARE: Check = Check::new(SenseKey::Miscompare, code::MISCOMPARE_DURING_VERIFY);
 
-    /// What commands end with while such an operation runs.
+    /// The check condition of commands while such an operation runs.
     pub(crate) const fn erasing(kind: EraseKind) -> Check {
         match kind {
             EraseKind::Sanitize { .. } => Check::SANITIZING,
@@ -138,7 +139,7 @@ impl Check {
         }
     }
 
-    /// How such an operation fails.
+    /// The check condition when such an operation fails.
     pub(crate) const fn erase_failed(kind: EraseKind) -> Check {
         match kind {
             EraseKind::Sanitize { .. } => Check::SANITIZE_FAILED,
@@ -193,7 +194,7 @@ impl Check {
         Check { specific: Some(Specific::Progress(done)), ..self }
     }
 
-    /// How a store's failure is reported. The one table of them; blocks of `block_bytes`.
+    /// How a store's failure is reported. The only table of these; blocks of `block_bytes`.
     pub fn from_store(error: StoreError, block_bytes: u32) -> Failure {
         match error {
             StoreError::Miscompare { at } => {
@@ -217,7 +218,7 @@ impl Check {
         }
     }
 
-    /// Encodes it in the format that the control mode page asks for.
+    /// Encodes it in the format that the control mode page selects.
     pub fn encode(&self, modes: &Modes) -> Sense {
         self.encode_as(modes.descriptor_sense)
     }
@@ -234,7 +235,7 @@ impl Check {
         if descriptor { Sense::descriptor(&data) } else { Sense::fixed(&data) }
     }
 
-    /// CHECK CONDITION with this sense data and no data moved.
+    /// CHECK CONDITION with this sense data and no data transferred.
     pub fn ending(&self, modes: &Modes) -> Ending {
         Ending {
             status: Status::CheckCondition,
@@ -245,15 +246,16 @@ impl Check {
     }
 }
 
-/// Any way for a command not to succeed.
+/// Any way for a command to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
     /// CHECK CONDITION.
     Check(Check),
-    /// INVALID FIELD IN COMMAND INFORMATION UNIT: the data-out that the initiator offers ends inside a block, so nothing
-    /// is transferred, as FCP-4 has it for its FCP_DL field. The residual count still says how much was missing.
+    /// INVALID FIELD IN COMMAND INFORMATION UNIT: the data-out that the initiator offers ends inside a block,
+    /// so nothing is transferred, as FCP-4 specifies for its FCP_DL field. The residual count still reports
+    /// how much was missing.
     DataOut {
-        /// Bytes that the command takes.
+        /// Bytes that the command consumes.
         taken: u32,
     },
     /// Another status, without sense data.
@@ -264,7 +266,7 @@ impl Failure {
     /// RESERVATION CONFLICT.
     pub const CONFLICT: Failure = Failure::Status(Status::ReservationConflict);
 
-    /// The ending, no data moved.
+    /// The ending, with no data transferred.
     pub fn ending(&self, modes: &Modes) -> Ending {
         match self {
             Failure::Check(check) => check.ending(modes),

@@ -1,4 +1,4 @@
-//! Storage words: what the device server asks of a store, and how a store fails.
+//! The vocabulary of storage: operations of a store, and how they fail.
 
 use std::fmt;
 
@@ -26,26 +26,27 @@ pub enum MediaOp {
         len: u32,
         /// Buffer offset.
         buffer: u32,
-        /// Durable before it finishes (FUA, or the write cache is off).
+        /// Durable before it completes (FUA, or the write cache is off).
         durable: bool,
-        /// All or nothing, towards other commands and power loss (WRITE ATOMIC).
+        /// All or nothing, with respect to other commands and power loss (WRITE ATOMIC).
         atomic: bool,
     },
     /// Everything written so far becomes durable.
     Flush,
-    /// The range reads as zeros from now on. `unmap`: the space may be freed; otherwise it stays allocated.
+    /// The range reads as zeros afterwards. `unmap`: the space may be freed; otherwise it stays allocated.
     Zero {
         /// First byte on the medium.
         offset: u64,
         /// Bytes.
         len: u64,
-        /// Give the space back where the store can.
+        /// Deallocate the space where the store can.
         unmap: bool,
-        /// Durable before it finishes.
+        /// Durable before it completes.
         durable: bool,
     },
-    /// A hint that the range is no longer needed: it reads as zeros afterwards (LBPRZ = 1), unless the store turns out
-    /// not to give space back; then nothing is written, and [`Traits::discards`] says so from then on.
+    /// A hint that the range is no longer needed: it reads as zeros afterwards (LBPRZ = 1), unless the store
+    /// turns out not to deallocate space; then nothing is written, and [`Traits::discards`] is false from
+    /// then on.
     Discard {
         /// First byte on the medium.
         offset: u64,
@@ -61,7 +62,7 @@ pub enum MediaOp {
         len: u32,
         /// Buffer offset of the compared bytes; the written ones follow them.
         buffer: u32,
-        /// Durable before it finishes.
+        /// Durable before it completes.
         durable: bool,
     },
     /// Atomically: the medium becomes medium OR buffer.
@@ -72,7 +73,7 @@ pub enum MediaOp {
         len: u32,
         /// Buffer offset.
         buffer: u32,
-        /// Durable before it finishes.
+        /// Durable before it completes.
         durable: bool,
     },
     /// Compares the medium with the buffer: [`StoreError::Miscompare`] when they differ.
@@ -84,7 +85,7 @@ pub enum MediaOp {
         /// Buffer offset.
         buffer: u32,
     },
-    /// Asks whether the range that starts at `offset` is mapped, and how far the same answer holds
+    /// Queries whether the range that starts at `offset` is mapped, and how far the same answer applies
     /// ([`Found::Extent`]).
     Extent {
         /// First byte on the medium.
@@ -109,7 +110,7 @@ impl MediaOp {
         self
     }
 
-    /// Whether what it changes may be lost until a flush.
+    /// Whether its changes may be lost until a flush.
     pub(crate) fn is_cached(&self) -> bool {
         match self {
             MediaOp::Write { durable, .. }
@@ -122,7 +123,7 @@ impl MediaOp {
     }
 }
 
-/// What a finished operation found.
+/// The result of a finished operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// Nothing to report.
@@ -131,12 +132,12 @@ pub enum Found {
     Extent {
         /// Whether space is allocated.
         mapped: bool,
-        /// Bytes from the asked offset on for which this holds (at least one).
+        /// Bytes from the queried offset on for which this applies (at least one).
         len: u64,
     },
 }
 
-/// How a store fails. `scsi::sense` maps each to sense key, ASC and ASCQ in one table.
+/// How a store fails. One table in `scsi::sense` maps each to sense key, ASC and ASCQ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreError {
     /// The compared bytes differ, first at this byte of the compared range.
@@ -155,7 +156,7 @@ pub enum StoreError {
     },
     /// The medium could not be written.
     WriteFailed,
-    /// Writes that were acknowledged may be lost.
+    /// Acknowledged writes may be lost.
     Lost,
     /// The store cannot do this operation.
     Unsupported,
@@ -167,9 +168,10 @@ pub enum StoreError {
     Cancelled,
     /// The store is out of a resource for now (memory, queue space).
     Busy,
-    /// Somebody else has reserved the store.
+    /// Another initiator has reserved the store.
     Reserved,
-    /// No store's own: since the command began its target port group has left the states that let it access the medium.
+    /// Not from a store: since the command began, its target port group has left the states in which it may
+    /// access the medium.
     Deactivated,
 }
 
@@ -202,7 +204,7 @@ pub struct BlockSizes {
     pub physical_bytes: u32,
 }
 
-/// The names of a medium that has some of its own, whatever serves it.
+/// The names of a medium that has its own, whatever serves it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// Serial number: printable ASCII characters.
@@ -213,14 +215,14 @@ pub struct Identity {
     pub eui: [u8; 8],
 }
 
-/// What a store can do and what it likes; the true limits behind VPD B0 and B2.
+/// The abilities and limits of a store; the limits behind VPD pages B0h and B2h.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Traits {
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Block sizes that it has whatever the unit is configured with.
+    /// Fixed block sizes, whatever the unit is configured with.
     pub blocks: Option<BlockSizes>,
-    /// Whether discarded ranges give space back.
+    /// Whether discarding deallocates space.
     pub discards: bool,
     /// Discard and zero granularity in bytes.
     pub discard_granularity_bytes: u32,
@@ -234,15 +236,15 @@ pub struct Traits {
     pub read_only: bool,
     /// Whether the medium does not rotate.
     pub solid_state: bool,
-    /// Whether all data can be made unreadable at once by throwing away a key.
+    /// Whether all data can be made unreadable at once by discarding a key.
     pub cryptographic_erase: bool,
-    /// What its unit is called whatever that is configured with.
+    /// Fixed names of its unit, whatever that is configured with.
     pub identity: Option<Identity>,
 }
 
 impl Traits {
-    /// Those of a store that never opened. What it can do is not known: COMPARE AND WRITE, on which clusters rely, is
-    /// answered with NOT READY like all else, not denied.
+    /// The traits of a store that has never opened. Its abilities are unknown: COMPARE AND WRITE, on which
+    /// clusters rely, ends with NOT READY like everything else, rather than being unsupported.
     pub const NONE: Traits = Traits {
         size_bytes: 0,
         blocks: None,

@@ -20,7 +20,7 @@ pub(crate) fn begin<P: From<Ending> + From<sync::Flush> + From<WriteCache>>(
         set_features::WRITE_CACHE_ON if is_on => Ok(P::from(Ending::GOOD)),
         set_features::WRITE_CACHE_ON => Ok(P::from(WriteCache { on: true })),
         set_features::WRITE_CACHE_OFF if is_on => Ok(P::from(WriteCache { on: false })),
-        // Who switched it off may still be flushing, or may have failed to.
+        // A flush by whoever switched it off may still be in progress, or may have failed.
         set_features::WRITE_CACHE_OFF => Ok(P::from(sync::Flush { taken: 0 })),
         // Frames carry the data, whatever the mode.
         set_features::TRANSFER_MODE => Ok(P::from(Ending::GOOD)),
@@ -28,13 +28,14 @@ pub(crate) fn begin<P: From<Ending> + From<sync::Flush> + From<WriteCache>>(
     }
 }
 
-/// SET MULTIPLE MODE: sectors come in frames, not in blocks of so many.
+/// SET MULTIPLE MODE: sectors are transferred in frames, not in blocks of this many.
 pub(crate) fn set_multiple_mode<P: From<Ending>>(registers: &Registers) -> Result<P, Failure> {
     let is_size = registers.count == 0 || registers.count.is_power_of_two();
     if is_size { Ok(P::from(Ending::GOOD)) } else { Err(Check::CDB.into()) }
 }
 
-/// The write cache goes on or off for everybody, as by MODE SELECT; when it goes off, what it held is flushed.
+/// Switches the write cache on or off for everybody, as MODE SELECT does; when it is switched off, its
+/// content is flushed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteCache {
     on: bool,

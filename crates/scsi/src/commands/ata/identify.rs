@@ -1,4 +1,4 @@
-//! IDENTIFY DEVICE (ACS-3 section 7.12): the unit as INQUIRY shows it, in ATA's words.
+//! IDENTIFY DEVICE (ACS-3 section 7.12): the unit as in INQUIRY data, in ATA's terms.
 
 use crate::commands::admission::Admission;
 use crate::commands::answer::Answer;
@@ -44,9 +44,9 @@ pub(crate) fn identify_data(view: &View) -> [u8; IdentifyData::BYTES] {
         rotation_rate: u16::from(policy.traits.solid_state),
         trim_sectors: if view.is_thin() { super::TRIM_SECTORS_MAX } else { 0 },
         trim_zeros: view.is_thin(),
-        // A longer name has no room.
+        // A longer name does not fit.
         world_wide_name: view.naa().try_into().ok().map(u64::from_be_bytes),
-        // Those of a process that was killed may wait where the store is.
+        // Commands of a process that was killed may still be waiting at the store.
         nop_waits: !unit.remote,
     };
     identity.encode()

@@ -1,5 +1,5 @@
-//! SMART (ACS-3 section 7.48): enough for those who ask how a disk is. It is well: it has no attribute, no error log entry
-//! and no self-test, and SMART cannot be switched off.
+//! SMART (ACS-3 section 7.48): enough for hosts that query a disk's health. It is good: there are no
+//! attributes, no error log entries and no self-tests, and SMART cannot be switched off.
 
 use super::{COUNT_BYTE, returned};
 use crate::commands::admission::Admission;
@@ -10,7 +10,7 @@ use wire::ata::smart::{Data, Function, Thresholds, empty_log, log, log_directory
 use wire::ata::{Registers, SECTOR_BYTES, StatusReturn};
 use zerocopy::byteorder::little_endian::U16;
 
-/// SMART capability: there is nothing that is not saved, neither when power goes nor otherwise.
+/// SMART capability: everything is saved, at power-off and otherwise.
 const SAVED: u16 = 0x0003;
 /// Error logging capability: there is a log.
 const LOGS_ERRORS: u8 = 0x01;
@@ -58,7 +58,7 @@ pub(crate) fn read_log_ext<P: From<Answer>>(
     }
 }
 
-/// A log of one page, all of which is asked for.
+/// A log of one page, which must be requested as a whole.
 fn read_log<P: From<Answer>>(admission: &Admission<'_>, registers: &Registers) -> Result<P, Failure> {
     let [address, ..] = registers.lba.to_le_bytes();
     match (address, registers.count) {

@@ -22,19 +22,19 @@ pub(super) enum Format {
     Long,
 }
 
-/// What is to be copied.
+/// What to copy.
 #[derive(Debug)]
 pub(super) struct CopyRequest {
-    /// `None`: nothing is to be known of the operation.
+    /// `None`: nothing is recorded of the operation.
     pub(super) list_id: Option<u32>,
-    /// The results are held when all went well, too.
+    /// The results are held after success, too.
     pub(super) hold: bool,
     /// The command ends before the operation.
     pub(super) immediate: bool,
     pub(super) segments: Vec<Segment>,
 }
 
-/// Bytes of one unit that go to another, or to another place of the same.
+/// Bytes of one unit that go to another, or to another range of the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Segment {
     /// Number of the unit.
@@ -69,7 +69,7 @@ pub(super) fn parse(format: Format, list: &[u8], env: &Env<'_>) -> Result<CopyRe
     let list_id = list_id(format, list).unwrap_or(0);
     match header.usage {
         0b00 | 0b10 => {}
-        // Its end could not be learnt (SPC-4 section 6.4.3.4).
+        // Its end could not be queried (SPC-4 section 6.4.3.4).
         0b11 if header.immediate => return Err(Check::parameter_bit(1, 4)),
         0b11 if list_id == 0 => {}
         0b11 => return Err(Check::parameter_byte(if format == Format::Short { 0 } else { 20 })),
@@ -158,7 +158,8 @@ fn parse_cscds(mut rest: &[u8], mut at: usize, env: &Env<'_>) -> Result<Vec<Cscd
     Ok(cscds)
 }
 
-/// An identification descriptor. LU ID TYPE is none of our business, and NUL is obsolete (SPC-4 section 6.4.5.1).
+/// An identification descriptor. LU ID TYPE does not matter here, and NUL is obsolete (SPC-4 section
+/// 6.4.5.1).
 fn parse_cscd(cscd: &[u8; CSCD_BYTES], at: usize, env: &Env<'_>) -> Result<Cscd, Check> {
     let cscd = IdentificationCscd::read(cscd);
     let pointing_at =
@@ -183,7 +184,7 @@ fn parse_cscd(cscd: &[u8; CSCD_BYTES], at: usize, env: &Env<'_>) -> Result<Cscd,
 
 fn parse_segments(mut rest: &[u8], cscds: &[Cscd], env: &Env<'_>) -> Result<Vec<Segment>, Check> {
     let mut segments = Vec::new();
-    // Types are checked before content: a list with an unknown type does nothing at all.
+    // Types are checked before content: a list with an unknown type has no effect at all.
     let mut bodies = Vec::new();
     while let Some(kind) = rest.first() {
         if bodies.len() >= usize::from(SEGMENTS_MAX) {
@@ -252,7 +253,8 @@ fn aborted_at(code: u16, byte: u16) -> Check {
 }
 
 impl Segment {
-    /// Whether the nexus may read the source and write the destination at present, and both hold the ranges.
+    /// Whether the nexus may currently read the source and write the destination, and both include the
+    /// ranges.
     pub(super) fn check(&self, env: &Env<'_>) -> Result<(), Check> {
         check_unit(env, self.source, self.source_at, self.len, false)?;
         check_unit(env, self.destination, self.destination_at, self.len, true)

@@ -15,7 +15,7 @@ use wire::SenseKey;
 use wire::scsi::code;
 use wire::scsi::command::{CopyOperationAbort, ExtendedCopyLid4};
 
-/// The longest parameter list, in bytes: more than any that is in order.
+/// The longest parameter list, in bytes: more than any valid one.
 const LIST_BYTES_MAX: u32 = 64 * 1024;
 
 /// EXTENDED COPY(LID1).
@@ -55,19 +55,19 @@ pub(crate) struct ExtendedCopy {
     /// Bytes of the parameter list.
     len: u32,
     order: CopyRequest,
-    /// The segment at hand.
+    /// The current segment.
     segment: usize,
-    /// Bytes of it that are copied.
+    /// Bytes of it that have been copied.
     done: u64,
-    /// The piece at hand is in the buffer.
+    /// The current piece is in the buffer.
     is_read: bool,
-    /// The piece at hand was written without being durable.
+    /// The current piece was written without being durable.
     is_cached: bool,
     progress: Arc<Progress>,
     place: Option<Place>,
 }
 
-/// Aborted between two steps, it still reports its end.
+/// If it is aborted between two steps, it still reports its end.
 impl Drop for ExtendedCopy {
     fn drop(&mut self) {
         let _ = self.progress.outcome.set(Outcome::Aborted);
@@ -120,7 +120,8 @@ impl ExtendedCopy {
     fn begin(&mut self, env: &mut Env<'_>) -> Result<(), Check> {
         let list = usize::try_from(self.len).ok().and_then(|len| env.buffer.get(..len));
         let list = list.ok_or(Check::PARAMETER_LENGTH)?;
-        // A new command under an identifier discards what is held of the last one, whatever its outcome.
+        // A new command with a list identifier discards what is held of the previous one, whatever its
+        // outcome.
         if let Some(list_id) = list::list_id(self.format, list) {
             env.nexus.copies.forget(list_id);
         }
@@ -175,7 +176,7 @@ impl ExtendedCopy {
         Step::Media { unit: Some(segment.destination), op }
     }
 
-    /// What was written is made durable when the destination's write cache went off meanwhile.
+    /// What was written is made durable if the destination's write cache was switched off meanwhile.
     fn flush(&mut self, env: &Env<'_>) -> Option<Step> {
         let unit = self.current()?.destination;
         (std::mem::take(&mut self.is_cached) && is_durable(env, unit))
@@ -225,7 +226,7 @@ impl ExtendedCopy {
     }
 
     fn end(&mut self, env: &mut Env<'_>, outcome: Outcome) -> Step {
-        // It ends but once.
+        // It ends only once.
         let _ = self.progress.outcome.set(outcome);
         if let Some(list_id) = self.order.list_id
             && outcome == Outcome::Good

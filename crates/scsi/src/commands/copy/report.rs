@@ -1,4 +1,4 @@
-//! RECEIVE COPY RESULTS, RECEIVE COPY STATUS and VPD page 8Fh: what there is to know of copy operations.
+//! RECEIVE COPY RESULTS, RECEIVE COPY STATUS and VPD page 8Fh: what is known of copy operations.
 
 use super::{CSCDS_MAX, DESCRIPTOR_BYTES_MAX, SEGMENTS_MAX};
 use crate::commands::admission::Admission;
@@ -32,12 +32,12 @@ pub(crate) fn receive<P: From<Answer>>(admission: &Admission<'_>) -> Result<P, F
     Ok(P::from(Answer::new(*cdb, cdb.get(ReceiveCopyResults::ALLOCATION), build)))
 }
 
-/// What is known under a list identifier; INVALID FIELD IN CDB when there is nothing.
+/// The record of a list identifier; INVALID FIELD IN CDB if there is none.
 fn known(env: &Env<'_>, list_id: u32) -> Result<Known, Failure> {
     Ok(env.nexus.copies.known(list_id).ok_or(Check::cdb_field(ReceiveCopyResults::LIST_ID))?)
 }
 
-/// COPY STATUS. Once the end of an operation that went well is reported, it is forgotten.
+/// COPY STATUS. Once the end of a successful operation has been reported, it is forgotten.
 fn copy_status(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     let list_id = u32::from(cdb.get(ReceiveCopyResults::LIST_ID));
     let known = known(env, list_id)?;
@@ -78,7 +78,7 @@ fn operating_parameters(_: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<
     Ok(())
 }
 
-/// FAILED SEGMENT DETAILS; nothing when nothing failed.
+/// FAILED SEGMENT DETAILS; empty if nothing failed.
 fn failed_segment_details(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     let list_id = u32::from(cdb.get(ReceiveCopyResults::LIST_ID));
     let sense = match known(env, list_id)?.outcome {
@@ -121,7 +121,7 @@ fn copy_status4(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), 
     Ok(())
 }
 
-/// The sense data that says why an operation ended.
+/// The sense data for the end of an operation.
 fn sense(env: &Env<'_>, outcome: Outcome) -> Option<Sense> {
     let check = match outcome {
         Outcome::Good => return None,
@@ -131,7 +131,7 @@ fn sense(env: &Env<'_>, outcome: Outcome) -> Option<Sense> {
     Some(check.encode(&env.view.policy.modes))
 }
 
-/// Third-party copy commands that are supported: operation codes with their service actions.
+/// Supported third-party copy commands: operation codes with their service actions.
 const COMMANDS: &[(u8, &[u8])] = &[
     (opcode::EXTENDED_COPY, &[extended_copy::LID1, extended_copy::LID4, extended_copy::COPY_OPERATION_ABORT]),
     (
@@ -146,8 +146,8 @@ const COMMANDS: &[(u8, &[u8])] = &[
     ),
 ];
 
-/// Third-party copy descriptors (SPC-4 section 7.8.17): commands, limits, descriptor types and general operations. No
-/// token is made or taken, and no CSCD has a fixed number.
+/// Third-party copy descriptors (SPC-4 section 7.8.17): commands, limits, descriptor types and general
+/// operations. No tokens are created or accepted, and no CSCD has a fixed number.
 pub(crate) fn third_party_page(_: &Env<'_>, data: &mut Vec<u8>) {
     let mut commands = Vec::new();
     for (code, actions) in COMMANDS {
@@ -172,7 +172,7 @@ pub(crate) fn third_party_page(_: &Env<'_>, data: &mut Vec<u8>) {
     data.extend(ThirdPartyHeader::with_body(third_party::GENERAL, &general.to_bytes()));
 }
 
-/// A list behind its length.
+/// A list after its length.
 fn counted(list: &[u8]) -> Vec<u8> {
     [&[u8::try_from(list.len()).unwrap_or(u8::MAX)][..], list].concat()
 }

@@ -33,7 +33,7 @@ fn bench() -> Bench {
     bench
 }
 
-/// The identification descriptor CSCD descriptor of a unit by its NAA name.
+/// The identification descriptor CSCD descriptor of a unit, with its NAA name.
 fn cscd(bench: &Bench, index: usize) -> Vec<u8> {
     let views = [&bench.view, &bench.second.as_ref().unwrap().0];
     IdentificationCscd::of_naa(&views[index].unit.naa[..8]).with_block_bytes(512).to_bytes().to_vec()
@@ -312,7 +312,7 @@ fn the_long_format() {
     }
 }
 
-/// The engine gives a detached program a nexus of its own: the outcome must reach the session's all the same.
+/// The engine gives a detached program its own nexus: the outcome must reach the session's all the same.
 #[test]
 fn an_immediate_copy_reports_its_end_and_needs_a_list_identifier() {
     let mut bench = bench();
@@ -340,7 +340,7 @@ fn copies_of_a_unit_are_counted() {
     copy(&mut bench, &list).assert_good();
 }
 
-/// Whatever number of sessions it has (RFC 7143 section 4.4.7: they differ in the ISID).
+/// However many sessions it has (RFC 7143 section 4.4.7: they differ in the ISID).
 #[test]
 fn one_initiator_leaves_places_for_copies_to_others() {
     let mut bench = bench();
@@ -355,7 +355,7 @@ fn one_initiator_leaves_places_for_copies_to_others() {
     assert!(copies.take(&session(99)).is_ok() && copies.is_empty());
 }
 
-/// An operation that is under way, as its program would note it.
+/// An operation in progress, as its program would record it.
 #[test]
 fn an_operation_under_way_is_known_and_can_be_stopped() {
     let mut bench = bench();

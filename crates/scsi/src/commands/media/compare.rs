@@ -75,7 +75,7 @@ pub(crate) struct Verify {
 }
 
 impl Verify {
-    /// Sees whether a range can be read.
+    /// Checks that a range can be read.
     pub(crate) fn readable(offset: u64, len: u32, block_bytes: u32) -> Verify {
         let chunks = Chunks::new(offset, len);
         Verify { chunks, against: Against::Nothing, taken: 0, block_bytes, tiled: 0 }

@@ -98,8 +98,8 @@ impl WriteSame {
         }
     }
 
-    /// Zeros are written, or unmapped, without being moved; another block cannot be unmapped, as unmapped blocks
-    /// read as zeros (SBC-3 section 5.40: UNMAP and a block that is not zeros is a write).
+    /// Zeros are written or unmapped without transferring them; any other block cannot be unmapped, as
+    /// unmapped blocks read as zeros (SBC-3 section 5.40: UNMAP with a block that is not zeros is a write).
     fn fetched(&mut self, env: &mut Env<'_>) -> Step {
         let block = usize::try_from(self.taken).ok().and_then(|len| env.buffer.get(..len));
         if block.is_some_and(|block| block.iter().all(|byte| *byte == 0)) {

@@ -8,7 +8,8 @@ use crate::vocabulary::sense::Failure;
 use crate::vocabulary::storage::MediaOp;
 use wire::scsi::command::{PreFetch10, PreFetch16, SynchronizeCache10, SynchronizeCache16};
 
-/// SYNCHRONIZE CACHE(10). The whole medium is flushed, and IMMED is answered when it is: both are more than asked.
+/// SYNCHRONIZE CACHE(10). The whole medium is flushed, and with IMMED the status still comes after that: both
+/// are more than requested.
 pub(crate) fn synchronize_cache10<P: From<Flush>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission
@@ -26,7 +27,7 @@ pub(crate) fn synchronize_cache16<P: From<Flush>>(admission: &Admission<'_>) -> 
     Ok(P::from(Flush { taken: 0 }))
 }
 
-/// PRE-FETCH(10): GOOD means that not all blocks are in a cache of ours, which is true: there is none.
+/// PRE-FETCH(10): GOOD means that not all blocks fit into the cache, which is true: there is none.
 pub(crate) fn prefetch10<P: From<Ending>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission.view.range_to_end(cdb.get(PreFetch10::LBA).into(), cdb.get(PreFetch10::BLOCKS).into())?;
@@ -43,7 +44,7 @@ pub(crate) fn prefetch16<P: From<Ending>>(admission: &Admission<'_>) -> Result<P
 /// A flush of the medium and the ending.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flush {
-    /// Bytes of data-out that the command took.
+    /// Bytes of data-out that the command consumed.
     pub(crate) taken: u64,
 }
 

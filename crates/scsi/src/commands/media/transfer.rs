@@ -127,7 +127,7 @@ pub(crate) fn write_verify16<P: From<Write>>(admission: &Admission<'_>) -> Resul
     )
 }
 
-/// WRITE ATOMIC(16): all or nothing, so all of it must be in the buffer at once, and all of it must come.
+/// WRITE ATOMIC(16): all or nothing, so all of it must be in the buffer at once, and all of it must be sent.
 pub(crate) fn write_atomic16<P: From<Write>>(admission: &Admission<'_>) -> Result<P, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;
@@ -149,7 +149,7 @@ fn short_range(admission: &Admission<'_>) -> (u64, u32) {
     (lba.into(), if blocks == 0 { 256 } else { blocks.into() })
 }
 
-/// A read of blocks; `length_byte` is where the CDB has the length.
+/// A read of blocks; `length_byte` is where the CDB's length field is.
 pub(crate) fn read<P: From<Read>>(
     admission: &Admission<'_>,
     lba: u64,
@@ -174,7 +174,7 @@ pub(crate) fn write_blocks<P: From<Write>>(
     write(admission, lba, blocks, length_byte, Kind { durable: forced, ..Kind::PLAIN })
 }
 
-/// How a write is done.
+/// How a write is performed.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     durable: bool,
@@ -185,7 +185,7 @@ struct Kind {
 /// How what was written is verified (BYTCHK, SBC-3 section 5.36).
 #[derive(Clone, Copy, Debug)]
 enum Verification {
-    /// It can be read. What is there may be what another command has written since.
+    /// It is readable. Another command may have overwritten it since.
     Read,
     /// It is what was written.
     Compare,
@@ -223,7 +223,7 @@ fn write<P: From<Write>>(
     Ok(P::from(Write { chunks: Chunks::new(range.offset, coming), total, kind, verifying: false }))
 }
 
-/// READ: chunk after chunk, the ending with the last.
+/// READ: chunk after chunk, with the status after the last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Read {
     chunks: Chunks,
@@ -240,7 +240,7 @@ impl Read {
         rest.current().is_none().then_some(chunk)
     }
 
-    /// Bytes that the command asks for.
+    /// Bytes that the command requests.
     pub(crate) fn total(&self) -> u32 {
         self.total
     }
@@ -263,7 +263,7 @@ impl Read {
     }
 }
 
-/// WRITE and its kin: fetch a chunk, write it, compare it where asked; then the next.
+/// WRITE and its variants: fetch a chunk, write it, compare it where requested; then the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
     chunks: Chunks,
@@ -273,7 +273,7 @@ pub(crate) struct Write {
 }
 
 impl Write {
-    /// The only chunk, if there is just one, with all that the command asks for.
+    /// The only chunk, if there is just one, with all that the command requests.
     #[inline]
     pub(crate) fn whole(&self) -> Option<Chunk> {
         let is_plain = self.kind.verify.is_none() && !self.kind.atomic;
@@ -389,7 +389,7 @@ mod tests {
         }
     }
 
-    /// The shapes of libiscsi's residual tests.
+    /// The cases of libiscsi's residual tests.
     #[test]
     fn only_what_the_initiator_moves_is_moved_and_the_ending_counts_the_rest() {
         let mut bench = Bench::new();

@@ -1,4 +1,4 @@
-//! UNMAP (SBC-3 section 5.25), and TRIM of ATA (ACS-3 section 7.5), which is the same with another list.
+//! UNMAP (SBC-3 section 5.25), and ATA's TRIM (ACS-3 section 7.5), which differs only in its list.
 
 use super::{failed, refused, taken, unexpected};
 use crate::commands::admission::Admission;
@@ -45,7 +45,7 @@ pub(crate) struct Unmap {
 }
 
 impl Unmap {
-    /// TRIM of the ranges in so many bytes.
+    /// TRIM of the ranges in this many bytes.
     pub(crate) fn trim(len: u32) -> Unmap {
         Unmap { len, next: 0, list: List::Entries }
     }
@@ -78,7 +78,7 @@ impl Unmap {
         }
         let most = match self.list {
             List::Descriptors => u64::from(UNMAP_BYTES_MAX),
-            // TRIM has no limit but the length of its list.
+            // TRIM has no limit except the length of its list.
             List::Entries => u64::MAX,
         };
         if count > UNMAP_DESCRIPTORS_MAX || bytes > most {
@@ -99,7 +99,7 @@ impl Unmap {
         taken(self.len)
     }
 
-    /// LBA and count of every range that the parameter list has whole.
+    /// LBA and count of each range that is complete in the parameter list.
     fn ranges<'e>(&self, env: &'e Env<'_>) -> impl Iterator<Item = (u64, u32)> + use<'e> {
         let list = usize::try_from(self.len).ok().and_then(|len| env.buffer.get(..len)).unwrap_or_default();
         let (body, range_bytes, range): (_, _, Range) = match self.list {
@@ -113,7 +113,7 @@ impl Unmap {
 /// Reads LBA and count of a range.
 type Range = fn(&[u8]) -> Option<(u64, u32)>;
 
-/// The descriptors that the header announces, as far as they are there.
+/// The descriptors that the header announces, as far as they were sent.
 fn announced(list: &[u8]) -> &[u8] {
     let announced = UnmapHeader::read(list).descriptor_bytes;
     let body = list.get(UnmapHeader::BYTES..).unwrap_or_default();
@@ -124,7 +124,7 @@ fn descriptor(bytes: &[u8]) -> Option<(u64, u32)> {
     Some((UnmapDescriptor::LBA.get(bytes)?, UnmapDescriptor::BLOCKS.get(bytes)?))
 }
 
-/// Six bytes of LBA and two of length, from the lowest.
+/// Six bytes of LBA and two of length, little-endian.
 fn entry(bytes: &[u8]) -> Option<(u64, u32)> {
     let [a, b, c, d, e, f, low, high] = *bytes.first_chunk()?;
     let lba = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);

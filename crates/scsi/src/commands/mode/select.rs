@@ -65,8 +65,8 @@ impl Header {
     }
 }
 
-/// The program of MODE SELECT: fetch, check, ask the home; when the write cache goes off, what it held is
-/// flushed.
+/// The program of MODE SELECT: fetch, check, ask the home; when the write cache is switched off, its content
+/// is flushed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModeSelect {
     len: u16,
@@ -92,7 +92,8 @@ impl ModeSelect {
                     Step::Home(Box::new(HomeRequest::SetModes { from: env.nexus.identity(), change }))
                 }
             },
-            // In standby nothing is cached here: the active gateway's writes are durable when they are acknowledged.
+            // In standby nothing is cached here: the active gateway's writes are durable when they are
+            // acknowledged.
             Event::Home(HomeReply::Done) if self.flush && !env.view.policy.groups.are_standby() => {
                 Step::Media { unit: None, op: MediaOp::Flush }
             }
@@ -104,7 +105,7 @@ impl ModeSelect {
         }
     }
 
-    /// The modes that the parameter list asks for; all of it is checked before anything is changed.
+    /// The modes that the parameter list requests; all of it is checked before anything is changed.
     fn parse(&self, env: &Env<'_>) -> Result<ModesChange, Check> {
         let list = env.buffer.get(..usize::from(self.len)).ok_or(Check::PARAMETER_LENGTH)?;
         let (descriptor_len, long) = self.header.descriptor(list).ok_or(Check::PARAMETER_LENGTH)?;
@@ -129,12 +130,12 @@ impl ModeSelect {
     }
 }
 
-/// The byte of a page, or of what begins there.
+/// The byte of a page, or of something else that begins at `at`.
 fn parameter_byte(at: usize, byte: usize) -> Check {
     Check::parameter_byte(u16::try_from(at.saturating_add(byte)).unwrap_or(u16::MAX))
 }
 
-/// A field of a page that begins there.
+/// A field of a page that begins at `at`.
 fn parameter_field<T>(at: usize, field: Field<T>) -> Check {
     let byte = u16::try_from(at).unwrap_or(u16::MAX).saturating_add(field.byte());
     Check::parameter_bit(byte, field.bit().unwrap_or(7))
@@ -159,7 +160,7 @@ fn check_descriptor(view: &View, descriptor: &[u8], long: bool, at: usize) -> Re
     if same_length && same_count { Ok(()) } else { Err(parameter_byte(at, 0)) }
 }
 
-/// The page must have its length, and its bits that cannot be changed must be as they are.
+/// The page must have its length, and bits that cannot be changed must be as they are.
 fn check_page(view: &View, known: &Page, page: &[u8], at: usize) -> Result<(), Check> {
     let (current, changeable) = ((known.current)(view, &view.policy.modes), (known.changeable)(view));
     let header = known.header();
@@ -175,7 +176,7 @@ fn check_page(view: &View, known: &Page, page: &[u8], at: usize) -> Result<(), C
     Ok(())
 }
 
-/// Adds what a checked page changes.
+/// Applies the changes of a checked page.
 fn apply(view: &View, known: &Page, change: &mut ModesChange, page: &[u8], at: usize) -> Result<(), Check> {
     let modes = &mut change.modes;
     match (known.code, known.subpage) {
@@ -209,7 +210,7 @@ fn apply(view: &View, known: &Page, change: &mut ModesChange, page: &[u8], at: u
             change.provisioning = true;
             let page = Provisioning::read(page);
             modes.threshold = page.enabled;
-            // As long as it is what the unit is configured with, it follows the size.
+            // As long as it has its configured value, it follows the size.
             if page.count != view.threshold_sets(modes) {
                 modes.threshold_sets = Some(page.count);
             }

@@ -59,7 +59,7 @@ const TRANSITION: (u8, u16) = (0x2, code::ACCESS_STATE_TRANSITION);
 const IN_STANDBY: (u8, u16) = (0x2, code::PORT_IN_STANDBY);
 const UNAVAILABLE: (u8, u16) = (0x2, code::PORT_UNAVAILABLE);
 
-/// A unit with two groups, of which the first, by whose port all nexuses come, is configured like this.
+/// A unit with two groups. The first, through whose port all nexuses come, is configured like this.
 fn with_group(state: AccessState, explicit: bool) -> Bench {
     let mut unit = unit();
     (unit.groups[0].state, unit.groups[0].explicit) = (state, explicit);
@@ -79,13 +79,13 @@ fn set(bench: &mut Bench, nexus: usize, states: &[(u16, u8)]) -> Outcome {
     bench.run(nexus, SetTargetPortGroups::new(list.len() as u32), &list, 0)
 }
 
-/// Of each group that is reported: its first byte, and its status code.
+/// For each reported group, its first byte and its status code.
 fn reported(bench: &mut Bench) -> Vec<(u8, u8)> {
     let data = bench.read(ReportTargetPortGroups::new(256)).assert_good().data.clone();
     data[4..].chunks(12).map(|group| (group[0], group[5])).collect()
 }
 
-/// What a command without data-out is refused with, if it is.
+/// The sense data that a command without data-out is refused with, if it is.
 fn refusal(bench: &mut Bench, cdb: Cdb) -> Option<(u8, u16)> {
     let outcome = bench.read(cdb);
     outcome.ending.sense.is_some().then(|| outcome.sense())
@@ -164,7 +164,7 @@ fn initiators_set_the_states_of_groups_that_are_explicit_and_others_are_notified
     assert_eq!(bench.published.take().unwrap().deactivated, [1]);
     bench.run(1, TestUnitReady {}, &[], 0).assert_check(0x6, code::ASYMMETRIC_ACCESS_STATE_CHANGED);
     bench.run(1, TestUnitReady {}, &[], 0).assert_check(IN_STANDBY.0, IN_STANDBY.1);
-    // The state that it has is no change.
+    // Setting the present state is not a change.
     set(&mut bench, 1, &[(1, 0x2)]).assert_good();
     assert!(bench.published.is_none() && bench.nexuses[0].attentions.is_empty());
     bench.ask(HomeRequest::Reset { from: None });

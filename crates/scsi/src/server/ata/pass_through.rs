@@ -1,5 +1,5 @@
-//! ATA PASS-THROUGH (12) and (16) of SCSI initiators (SAT-3 section 12.2). Units have them that are exported by ATA over
-//! Ethernet, so that tools for ATA disks work over either.
+//! ATA PASS-THROUGH (12) and (16) of SCSI initiators (SAT-3 section 12.2). Units that are exported by ATA
+//! over Ethernet support them, so that tools for ATA disks work over either.
 
 use super::begin;
 use crate::commands::admission::Admission;
@@ -29,7 +29,7 @@ fn translate(admission: &Admission<'_>, registers: Registers) -> Result<Program,
     Ok(Program::PassThrough(Box::new(PassThrough { exec, registers, check_condition, ending: None })))
 }
 
-/// What the CDB says of the data must fit together, be enough for the command, and all of it must be asked for.
+/// The transfer fields of the CDB must be consistent, cover the command's data, and request all of it.
 fn check_transfer(admission: &Admission<'_>, registers: &Registers) -> Result<(), Check> {
     let (cdb, request) = (admission.cdb(), admission.request);
     let length = cdb.get(ata::PassThrough::LENGTH);
@@ -49,10 +49,10 @@ fn check_transfer(admission: &Admission<'_>, registers: &Registers) -> Result<()
         ata::PassThrough::NO_LENGTH => 0,
         ata::PassThrough::LENGTH_IN_FEATURE => bytes_of(registers.feature),
         ata::PassThrough::LENGTH_IN_COUNT => bytes_of(registers.count),
-        // It is what the transport says.
+        // The length is the transport's.
         _ => ready,
     };
-    // What is unknown the device aborts, whatever it would move.
+    // The device aborts unknown commands, whatever they would transfer.
     let fits = registers.command().is_none()
         || match registers.transfer() {
             Transfer::Nothing => !is_moved,
@@ -62,13 +62,13 @@ fn check_transfer(admission: &Admission<'_>, registers: &Registers) -> Result<()
     if fits { Ok(()) } else { Err(Check::cdb_field(ata::PassThrough::LENGTH)) }
 }
 
-/// A command that was passed through: its end is reported as CK_COND asks.
+/// A command that was passed through: its end is reported as CK_COND requests.
 #[derive(Debug)]
 pub(crate) struct PassThrough {
     exec: Exec,
     registers: Registers,
     check_condition: bool,
-    /// What comes behind the data that is being sent.
+    /// What follows the data that is being sent.
     ending: Option<Ending>,
 }
 
@@ -88,7 +88,7 @@ impl PassThrough {
         }
         let step = self.exec.next(env, event);
         match step {
-            // Registers follow on the data, and not GOOD.
+            // The data is followed by registers instead of GOOD.
             Step::ReadPush { offset, len, at, end } if self.check_condition => {
                 self.ending = end;
                 Step::ReadPush { offset, len, at, end: None }
@@ -102,8 +102,8 @@ impl PassThrough {
         }
     }
 
-    /// Registers come back when it failed, or when they are asked for. Always in descriptor format, which is what tools
-    /// understand.
+    /// Registers are returned after a failure, or on request. Always in descriptor format, which is what
+    /// tools understand.
     fn wrapped(&self, ending: Ending) -> Ending {
         let is_available = ending.sense.is_some_and(|sense| sense.code() == StatusReturn::AVAILABLE);
         if is_available && !self.check_condition {
@@ -131,7 +131,7 @@ mod tests {
     use wire::ata::{Command, IdentifyData, error, smart, status};
     use wire::scsi::command::Inquiry;
 
-    /// The first nexus that speaks ATA.
+    /// The first nexus that uses ATA.
     const ATA: usize = 2;
     const ABORTED: (u8, u8) = (error::ABRT, status::DRDY | status::ERR);
     // Bits of byte 2.
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(bench.run(0, &short, &[], 1024).assert_good().data, blocks);
         let high = [0xa1, 0x0c, 0x0e, 0, 2, 5, 0, 0, 0x41, 0xc8, 0, 0];
         assert_eq!(bench.run(0, raw(&high), &[], 1024).registers().0, error::IDNF);
-        // The high bytes of a 28-bit command are not looked at.
+        // The high bytes of a 28-bit command are ignored.
         let mut long = cdb(Registers::new(Command::ReadDma, 5, 2), 0);
         [long[3], long[5], long[7], long[9], long[11]] = [0xff; 5];
         assert_eq!(bench.run(0, raw(&long), &[], 1024).assert_good().data, blocks);
@@ -329,8 +329,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the CDB and the data, a program ends, and keeps to its buffer and to the data-out (which the bench
-        /// checks).
+        /// Whatever the CDB and the data, a program ends, and stays within its buffer and the data-out (which
+        /// the bench checks).
         #[test]
         fn every_command_ends(
             is_long in any::<bool>(),

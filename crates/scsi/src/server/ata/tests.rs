@@ -1,4 +1,4 @@
-//! What ATA commands do, one by one.
+//! Tests of ATA commands, one by one.
 
 use super::*;
 use crate::state::home::HomeRequest;
@@ -15,7 +15,7 @@ use wire::scsi::command::Inquiry;
 use wire::scsi::command::Read10;
 use wire::scsi::command::TestUnitReady;
 
-/// The first nexus that speaks ATA.
+/// The first nexus that uses ATA.
 const ATA: usize = 2;
 
 const READS: [(Command, bool); 6] = [
@@ -335,8 +335,8 @@ fn the_native_size_is_the_size() {
 }
 
 proptest! {
-    /// Whatever the registers and the data, a program ends, keeps to its buffer and to the data-out (which the bench
-    /// checks), and what fails has registers.
+    /// Whatever the registers and the data, a program ends, stays within its buffer and the data-out (which
+    /// the bench checks), and what fails has registers.
     #[test]
     fn every_command_ends(
         command in any::<u8>(),
@@ -400,7 +400,7 @@ fn unit_attentions_are_not_for_ata() {
     bench.read(TestUnitReady {}).assert_check(0x6, 0x2900);
 }
 
-/// After a restart in the middle of a chain, a write of the process before may still wait behind it.
+/// After a restart in the middle of a chain, a write of the previous process may still be waiting behind it.
 #[test]
 fn a_unit_whose_store_is_elsewhere_proves_nothing_by_nop() {
     for remote in [false, true] {

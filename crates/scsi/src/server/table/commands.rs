@@ -1,4 +1,4 @@
-//! The entries. READ and WRITE come first, for they are looked up most.
+//! The entries. READ and WRITE come first, as they are looked up most often.
 
 use super::{Begin, Command, Offer};
 use crate::commands::media::{atomic, compare, same, sync, transfer, unmap};
@@ -343,7 +343,7 @@ const fn persistent_out(service_action: u8) -> Command {
     ))
 }
 
-/// EXTENDED COPY: minutes, as it may name many segments.
+/// EXTENDED COPY: minutes, as it may have many segments.
 const fn copies(service_action: u8, usage: &'static [u8], begin: Begin) -> Command {
     slow(300, action(service_action, usage, Precondition::Ready, Class::Write, begin))
 }
@@ -372,8 +372,8 @@ const fn passes(usage: &'static [u8], begin: Begin) -> Command {
     Command { offer: Offer::Exported, ..control(usage, Precondition::Control, Class::Always, begin) }
 }
 
-/// Accepted also by ports in standby: what SPC-4 section 5.15.2.4.4 lists, and what an initiator asks for the first time that it
-/// sees a unit, so that its path is ready when it becomes active.
+/// Accepted by ports in standby too: what SPC-4 section 5.15.2.4.4 lists, and what an initiator requests when
+/// it first sees a unit, so that its path is ready when it becomes active.
 const fn in_standby(command: Command) -> Command {
     Command { accepted: Accepted::InStandby, ..command }
 }

@@ -1,4 +1,4 @@
-//! Requests of one unit, one after the other.
+//! Requests to one unit, one after another.
 
 use super::*;
 use crate::testing::Bench;

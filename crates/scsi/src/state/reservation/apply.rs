@@ -1,4 +1,4 @@
-//! What PERSISTENT RESERVE OUT does to the table (SPC-4 sections 5.13.6 to 5.13.11).
+//! How PERSISTENT RESERVE OUT changes the table (SPC-4 sections 5.13.6 to 5.13.11).
 
 use super::reserve_out::{Action, Register};
 use super::{Kind, NexusName, Registration, Reservation, ReserveOut, Table, TargetPort};
@@ -7,18 +7,18 @@ use crate::state::home::{NexusIdentity, Who};
 use crate::vocabulary::sense::Check;
 use wire::scsi::command::PersistentReserveOut;
 
-/// What goes with a change of the table.
+/// The side effects of a change of the table.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Effects {
     /// Unit attentions to establish.
     pub attentions: Vec<(Who, UnitAttention)>,
-    /// Whose tasks to abort.
+    /// The nexuses whose tasks are aborted.
     pub aborts: Vec<Who>,
-    /// What is kept across a restart is not as it was.
+    /// The saved state has changed.
     pub persist: bool,
 }
 
-/// Why the table stays as it is.
+/// Why an order is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// RESERVATION CONFLICT.
@@ -76,7 +76,7 @@ impl Table {
     }
 }
 
-/// A table while an order is carried out; dropped when it is refused.
+/// A table while an order is carried out; discarded when it is refused.
 pub(super) struct Change {
     pub(super) table: Table,
     from: NexusName,
@@ -126,7 +126,7 @@ impl Change {
         Ok(())
     }
 
-    /// Registers a nexus with this key, or gives its registration another.
+    /// Registers a nexus with this key, or changes the key of its registration.
     fn set(&mut self, name: &NexusName, key: u64) -> Result<(), Refusal> {
         let known = self.table.registration(name).cloned();
         let registrations = &mut self.table.registrations;
@@ -140,7 +140,7 @@ impl Change {
         Ok(())
     }
 
-    /// Takes a registration away, and the reservation with its last holder (SPC-4 section 5.13.11.2.3).
+    /// Removes a registration, and the reservation with its last holder (SPC-4 section 5.13.11.2.3).
     fn unregister(&mut self, name: &NexusName) {
         let Some(gone) = self.table.registration(name).cloned() else { return };
         self.table.registrations.retain(|registration| *registration != gone);
@@ -194,8 +194,8 @@ impl Change {
         }
     }
 
-    /// Takes registrations away and, when they are those of the reservation's holders, the reservation over (SPC-4
-    /// section 5.13.11.2.6).
+    /// Removes registrations and, when they are those of the reservation's holders, takes over the
+    /// reservation (SPC-4 section 5.13.11.2.6).
     fn preempt(
         &mut self,
         sender: &Registration,
@@ -270,7 +270,7 @@ impl Change {
         Ok(())
     }
 
-    /// Notifies every registered nexus but the sender.
+    /// Notifies every registered nexus except the sender.
     fn notify_registered(&mut self, attention: UnitAttention) {
         for registration in self.table.registrations.clone() {
             if !registration.nexus.covers(&self.from) {

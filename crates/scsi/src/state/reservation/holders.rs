@@ -1,16 +1,16 @@
-//! Who holds a unit, as a person reads it.
+//! The holders of a unit in readable form.
 
 use super::{NexusName, Table, TargetPort};
 use crate::state::nexus::NexusId;
 use std::sync::Arc;
 use wire::aoe::Mac;
 
-/// Who has reserved a unit, or is registered.
+/// The nexuses that have reserved a unit, or are registered.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Holders {
     /// The type of the persistent reservation (SPC-4 table 175), if there is one.
     pub persistent: Option<&'static str>,
-    /// Who is registered, in the order in which they came.
+    /// The registrations, in order.
     pub registered: Vec<Registered>,
     /// The nexus that has reserved it by RESERVE.
     pub reserved: Option<NexusId>,
@@ -23,7 +23,7 @@ pub struct Holders {
 pub struct Registered {
     /// The initiator port.
     pub initiator: String,
-    /// The relative identifier of the target port; `None`: the unit does not have it any more.
+    /// The relative identifier of the target port; `None`: the unit no longer has it.
     pub target_port: Option<u16>,
     /// The reservation key.
     pub key: u64,
@@ -32,7 +32,7 @@ pub struct Registered {
 }
 
 impl Table {
-    /// Who has reserved the unit, or is registered.
+    /// The nexuses that have reserved the unit, or are registered.
     pub fn holders(&self) -> Holders {
         let registered = self.registrations.iter().map(|registration| {
             let NexusName { initiator, target_port } = &registration.nexus;

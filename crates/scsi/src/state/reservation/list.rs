@@ -1,8 +1,8 @@
-//! The reserve list of ATA over Ethernet (AoEr11, reserve/release command), and what it means for SCSI.
+//! The reserve list of ATA over Ethernet (AoEr11, reserve/release command), and its meaning for SCSI.
 //!
-//! While it is not empty, commands of every nexus that is not on it conflict as with a persistent reservation of type
-//! Exclusive Access. It is set without force only by whom no reservation stops; with force it replaces any
-//! reservation, and ends the commands of those whom it shuts out, as PREEMPT AND ABORT does.
+//! While it is not empty, commands of every nexus that is not on it conflict as with a persistent reservation
+//! of type Exclusive Access. Without force, it is set only if no reservation prevents that; with force it
+//! replaces any reservation, and ends the commands of those that it excludes, as PREEMPT AND ABORT does.
 
 use super::apply::{Change, who};
 use super::{Access, Table};
@@ -13,7 +13,7 @@ use wire::aoe::Mac;
 use wire::scsi::transport_id::aoe_mac;
 
 impl Table {
-    /// Whose commands are let in; empty: no such list is set.
+    /// The initiators whose commands are accepted; empty: no such list is set.
     pub fn list(&self) -> &[Mac] {
         &self.list
     }
@@ -23,7 +23,7 @@ impl Table {
         aoe_mac(transport_id).is_some_and(|mac| self.list.contains(&mac))
     }
 
-    /// Who loses a SCSI reservation if it is taken away: its holder, and with it all who shared it.
+    /// The nexuses that lose a SCSI reservation when it is removed: its holder, and all that shared it.
     fn losers(&self) -> Vec<Who> {
         let mut losers: Vec<Who> = self.reserved.map(Who::Only).into_iter().collect();
         if let Some(held) = &self.reservation {
@@ -59,7 +59,7 @@ impl Draft {
 }
 
 impl Change {
-    /// A registered nexus takes the list away: PREEMPT (AND ABORT) and CLEAR are how SCSI gets the unit back.
+    /// A registered nexus removes the list: PREEMPT (AND ABORT) and CLEAR are how SCSI gets the unit back.
     pub(super) fn take_list(&mut self, abort: bool) {
         let list = std::mem::take(&mut self.table.list);
         if abort && !list.is_empty() {
@@ -83,7 +83,7 @@ mod tests {
 
     const SCSI: usize = 0;
     const SECOND: usize = 1;
-    /// Nexuses that speak ATA.
+    /// Nexuses that use ATA.
     const ATA: usize = 2;
     const OTHER: usize = 3;
 
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(order(bench, nexus, 0, 0, 0, key), Status::Good);
     }
 
-    /// How a read and a write end.
+    /// The statuses of a read and a write.
     fn moves(bench: &mut Bench, nexus: usize) -> [Status; 2] {
         bench.nexuses[nexus].attentions.clear();
         if nexus < ATA {

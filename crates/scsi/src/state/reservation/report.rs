@@ -11,7 +11,7 @@ impl Table {
         self.push_list(&keys, data);
     }
 
-    /// READ RESERVATION. All registrants have no key in common.
+    /// READ RESERVATION. All registrants have no common key.
     pub(crate) fn report_reservation(&self, data: &mut Vec<u8>) {
         let mut body = Vec::new();
         if let Some(held) = &self.reservation {
@@ -50,7 +50,7 @@ impl Table {
                 kind: held.map_or(0, |held| held.kind.bits()),
                 target_port: match registration.nexus.target_port {
                     TargetPort::Here(port) => port,
-                    // No port has it.
+                    // No port has this identifier.
                     TargetPort::Gone(_) => 0,
                 },
                 transport_id_bytes: u32::try_from(id.len()).unwrap_or(0),
@@ -62,7 +62,7 @@ impl Table {
         self.push_list(&body, data);
     }
 
-    /// The header, with the length of all that follows, whatever the allocation length, and what follows.
+    /// The header, with the length of everything that follows whatever the allocation length, and then that.
     fn push_list(&self, body: &[u8], data: &mut Vec<u8>) {
         let following_bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
         data.extend(ReserveInHeader { generation: self.generation, following_bytes }.to_bytes());
@@ -70,7 +70,7 @@ impl Table {
     }
 }
 
-/// The PERSISTENT RESERVATION TYPE MASK bit: that of the type's number, the first byte standing for types 0 to 7.
+/// The bit in PERSISTENT RESERVATION TYPE MASK: bit number = type, where the first byte has types 0 to 7.
 fn type_bit(kind: Kind) -> u16 {
     match kind {
         Kind::WriteExclusive => 0x0200,

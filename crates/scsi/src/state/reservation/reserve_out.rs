@@ -1,4 +1,4 @@
-//! PERSISTENT RESERVE OUT as it is sent (SPC-4 section 6.16).
+//! PERSISTENT RESERVE OUT as sent (SPC-4 section 6.16).
 
 use super::{Kind, NexusName, TargetPort, TransportId};
 use crate::vocabulary::sense::Check;
@@ -26,7 +26,7 @@ pub(super) enum Action {
     /// REGISTER and REGISTER AND IGNORE EXISTING KEY.
     Register(Register),
     Reserve(Kind),
-    /// `None`: with a type or scope that no reservation has.
+    /// `None`: with a type or scope that no reservation can have.
     Release(Option<Kind>),
     Clear,
     /// PREEMPT and PREEMPT AND ABORT. The type matters only when a reservation is taken over.
@@ -44,9 +44,9 @@ pub(super) enum Action {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Register {
-    /// Whatever key is registered now.
+    /// Regardless of the present key.
     pub(super) ignore_key: bool,
-    /// SPEC_I_PT: these as well.
+    /// SPEC_I_PT: registers these as well.
     pub(super) others: Option<Vec<TransportId>>,
     /// ALL_TG_PT.
     pub(super) all_target_ports: bool,
@@ -58,7 +58,7 @@ pub(super) struct Register {
 const BASIC_BYTES: usize = ReserveOutList::BYTES;
 
 impl ReserveOut {
-    /// Where the parameter list asks that registrations outlive a restart (APTPL), if it does.
+    /// Where the parameter list requests that registrations survive a restart (APTPL), if it does.
     pub(super) fn requests_persistence(&self) -> Option<Check> {
         match &self.action {
             Action::Register(register) => {
@@ -109,7 +109,7 @@ impl ReserveOut {
 }
 
 impl ReserveOut {
-    /// The service action, the type and the parameter list that say the same.
+    /// The equivalent service action, type and parameter list.
     pub(crate) fn to_list(&self) -> (u8, u8, Vec<u8>) {
         let ReserveOut { key, action_key, ref action } = *self;
         let basic = ReserveOutList { key, action_key, ..ReserveOutList::ZERO };
@@ -153,8 +153,7 @@ impl ReserveOut {
     }
 }
 
-/// The TransportIDs after the length field that ends at the start of them, which must not claim more than is
-/// there.
+/// The TransportIDs that follow the length field just before `start`, which must not exceed the list.
 fn transport_ids(list: &[u8], start: usize) -> Result<&[u8], Check> {
     let (head, ids) = list.split_at_checked(start).ok_or(Check::PARAMETER_LENGTH)?;
     let len = u32::from_be_bytes(*head.last_chunk().ok_or(Check::PARAMETER_LENGTH)?);

@@ -1,22 +1,22 @@
-//! Registrations and reservation as bytes, to be kept across a restart (APTPL; SPC-4 section 5.13.5).
+//! Registrations and reservation as bytes, saved across restarts (APTPL; SPC-4 section 5.13.5).
 
 use super::{Kind, NexusName, Registration, Reservation, Table, TargetPort, TransportId};
 use crate::state::encoding::{push_sized, push_u16, seal, take, take_sized, unseal};
 use crate::state::unit::PortNames;
 
-/// First bytes: what it is, and the version of the format. Target ports are named, since their relative identifiers
-/// are counted anew at every start.
+/// The first bytes: the kind of data, and the version of the format. Target ports are identified by name,
+/// since their relative identifiers may differ after a restart.
 const MAGIC: [u8; 8] = *b"LunePR\x00\x02";
 /// The same in the first version, which had the relative identifiers.
 const MAGIC_NUMBERED: [u8; 8] = *b"LunePR\x00\x01";
 
-/// In place of the reservation's type: there is none.
+/// Instead of the reservation's type: none.
 const NO_RESERVATION: u8 = 0;
-/// In place of the holder's number: all registrants.
+/// Instead of the holder's number: all registrants.
 const NO_HOLDER: u16 = 0xffff;
 
 impl Table {
-    /// The bytes to keep. What does not outlive a restart (PRGENERATION, RESERVE) is not among them.
+    /// The bytes to save. State that does not survive a restart (PRGENERATION, RESERVE) is not included.
     pub fn encode(&self, ports: PortNames<'_>) -> Vec<u8> {
         let holder = self.reservation.as_ref().and_then(|held| held.holder.as_ref());
         let holder = self.registrations.iter().position(|one| Some(&one.nexus) == holder);
@@ -32,7 +32,7 @@ impl Table {
         seal(bytes)
     }
 
-    /// The table that was kept as these bytes; `None` when they were not written whole, or by something else.
+    /// The table saved as these bytes; `None` if they are truncated, damaged, or something else.
     pub fn decode(saved: &[u8], ports: PortNames<'_>) -> Option<Table> {
         let body = unseal(saved)?;
         let (mut rest, target_port): (_, TakePort) = match body.strip_prefix(&MAGIC) {
@@ -70,12 +70,12 @@ impl TargetPort {
         }
     }
 
-    /// The port with this name, of these.
+    /// The one of these ports that has this name.
     pub(super) fn named(name: &str, ports: PortNames<'_>) -> TargetPort {
         ports.id(name).map_or_else(|| TargetPort::Gone(name.into()), TargetPort::Here)
     }
 
-    /// The same port when these ports are there, and those were before.
+    /// The same port after the unit's ports have changed from `before` to `after`.
     pub(super) fn among(&self, before: PortNames<'_>, after: PortNames<'_>) -> TargetPort {
         let name = self.name(before);
         if name.is_empty() {
@@ -85,7 +85,7 @@ impl TargetPort {
     }
 }
 
-/// Takes a target port, of the ports that there are now.
+/// Takes a target port, given the present ports.
 type TakePort = fn(&mut &[u8], PortNames<'_>) -> Option<TargetPort>;
 
 fn take_named(rest: &mut &[u8], ports: PortNames<'_>) -> Option<TargetPort> {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     proptest! {
-        /// Bytes whose checksum is right but which mean anything.
+        /// Bytes with a correct checksum but arbitrary content.
         #[test]
         fn any_bytes_are_harmless(mut body in prop::collection::vec(any::<u8>(), 0..200), magic in 0..3) {
             match magic {

@@ -1,4 +1,4 @@
-//! What reservations do, command by command.
+//! Tests of reservations, command by command.
 
 use super::*;
 use crate::state::attention::UnitAttention;
@@ -101,7 +101,7 @@ fn reserved(bench: &mut Bench) -> Option<(u64, u8)> {
     (data.len() > 8).then(|| (u64::from_be_bytes(data[8..16].try_into().unwrap()), data[21]))
 }
 
-/// Whether reads and writes of a nexus are let in.
+/// Whether reads and writes of a nexus are accepted.
 fn reads_and_writes(bench: &mut Bench, nexus: usize) -> (bool, bool) {
     bench.nexuses[nexus].attentions.clear();
     let mut is_let_in = |cdb: Cdb, out: &[u8]| match bench.run(nexus, cdb, out, 512).ending.status {
@@ -116,7 +116,8 @@ fn attentions(bench: &mut Bench, nexus: usize) -> Vec<UnitAttention> {
     bench.nexuses[nexus].attentions.drain(..).collect()
 }
 
-/// SPC-4 tables 64 and 65, and SBC-3 table 13: type by holder, registrant and stranger, by read and write.
+/// SPC-4 tables 64 and 65, and SBC-3 table 13: type by holder, registrant and other nexuses, by read and
+/// write.
 #[test]
 fn who_may_read_and_write_under_which_type() {
     let all = (true, true);
@@ -293,7 +294,7 @@ fn preempt_of_all_registrants() {
     assert_eq!(attentions(&mut bench, 0), [UnitAttention::RegistrationsPreempted]);
 }
 
-/// It is no error to preempt one's own key (SPC-4 section 5.13.11.2.4.4).
+/// Preempting one's own key is not an error (SPC-4 section 5.13.11.2.4.4).
 #[test]
 fn preempt_of_ones_own_key() {
     let mut bench = bench();
@@ -321,7 +322,7 @@ fn parameter_lists_have_their_length() {
     bench.run(0, PersistentReserveOut::new(0, 0, 0x0001_0000), &[0; 24], 0).assert_check(0x5, 0x1a00);
 }
 
-/// A list with TransportIDs behind the basic one.
+/// A parameter list with TransportIDs after the basic fields.
 fn with_ids(key: u64, action_key: u64, ids: &[Vec<u8>]) -> Vec<u8> {
     let mut list = basic(key, action_key, 0x08);
     let ids = ids.concat();
@@ -482,7 +483,7 @@ fn reserve_stops_nearly_everything_of_others() {
     bench.read(Reserve10 { long_id: true, ..Reserve10::default() }).assert_invalid_field(1);
 }
 
-/// SPC-4 section 5.13.3 (CRH): GOOD to holders and to those who share the reservation, with no effect.
+/// SPC-4 section 5.13.3 (CRH): GOOD for holders and those that share the reservation, without effect.
 #[test]
 fn reserve_beside_registrations() {
     let mut bench = bench();
