@@ -1,13 +1,19 @@
 //! Units that gateways share: for each of them a thread does what [`cluster::Machine`] decides. It waits for the pool and the image, which
-//! no core does.
+//! no core does. [`Gateway`] says what for, and has neither thread nor clock.
+
+mod calls;
+
+pub use calls::{Answer, Call};
 
 use crate::message::{Message, Origin, Waiter};
 use crate::readings::GatewayReading;
 use crate::seat::{Forward, GatewayEvent, Seat, Wanter};
 use crate::stores::Opened;
 use crate::units::NewUnit;
-use cluster::{Action, By, Machine, Me, Member, Outcome, Port, Record, ReplaceError, Role};
+use calls::Calls;
+use cluster::{Action, By, Machine, Me, Member, Outcome, Port, Record, Role};
 use config::{Cluster, Config, Lun, StoreSpec};
+use reactor::io::Io;
 use reactor::mailbox::Sender;
 use scsi::sense::Check;
 use scsi::unit::OtherPort;
@@ -16,14 +22,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use store::lane::Failover;
-use store::rados::{Pool, PoolError, Watch};
 use wire::scsi::AccessState;
 
 /// How often it is checked whether the image's client was shut out.
 const GLANCE: Duration = Duration::from_millis(250);
-
-/// How long others may take to notice that they may claim a unit; they poll, too.
-const NOTICE: Duration = Duration::from_secs(1);
 
 /// Clients that were shut out and that are shown.
 const SHOWN_FENCES: usize = 16;
@@ -76,34 +78,15 @@ impl Gateways {
         cores: &[Sender<Message>],
     ) -> Result<(), String> {
         let (Some(cluster), Some(seat)) = (&self.cluster, &opened.seat) else { return Ok(()) };
-        let events = seat.take_events();
-        let (Some(events), StoreSpec::Rbd { image, .. }) = (events, &lun.store) else { return Ok(()) };
-        let port = |port: &scsi::unit::Port| {
-            let group = unit.groups.iter().find(|group| group.tag == port.group);
-            let state = group.map_or(AccessState::Optimized, |group| group.state);
-            Port { id: port.relative_id, group: port.group, name: port.name.clone(), state: state.code() }
-        };
-        let gateway = Gateway {
-            lun: lun.name.clone(),
-            home: Home { unit: unit.index, core: home, cores: cores.to_vec() },
-            object: object(&cluster.name, image),
-            ports: unit.ports.iter().map(port).collect(),
-            disk: format!("blocks of {} bytes", unit.block_bytes),
-            cluster: cluster.clone(),
-            seat: seat.clone(),
-            pool: None,
-            watch: None,
-            shown: (Role::Standby, None),
-            others: Arc::default(),
-            forwarded: BTreeMap::new(),
-            is_news: false,
-            wanters: Vec::new(),
-            shut_out: Vec::new(),
-        };
+        let home = Home { unit: unit.index, core: home, cores: cores.to_vec() };
+        let gateway = Gateway::of(cluster, lun, unit, seat, home);
+        let (Some((gateway, object)), Some(events)) = (gateway, seat.take_events()) else { return Ok(()) };
+        let place = cluster.place.clone();
+        let calls = Calls { object, place, inbox: seat.inbox(), pool: None, watch: None };
         let (end, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("gateway-{}", unit.index));
         let started = thread.spawn(move || {
-            let home = gateway.run(&events);
+            let home = run(gateway, calls, &events);
             let _ = end.send(());
             // Until the unit is gone its cores may have sent what somebody waits for.
             events.iter().for_each(|event| home.refuse(event, ENDED));
@@ -210,14 +193,14 @@ fn port_id(record: &Record, name: &str) -> Option<u16> {
 }
 
 /// The cores that serve a unit.
-struct Home {
-    unit: u32,
+pub(crate) struct Home<I: Io> {
+    pub(crate) unit: u32,
     /// That of the unit's home.
-    core: usize,
-    cores: Vec<Sender<Message>>,
+    pub(crate) core: usize,
+    pub(crate) cores: Vec<Sender<Message<I>>>,
 }
 
-impl Home {
+impl<I: Io> Home<I> {
     fn request(&self, who: Waiter, request: HomeRequest) {
         self.forward(Origin { core: self.core, who }, request);
     }
@@ -269,38 +252,109 @@ impl Home {
     }
 }
 
-/// A unit's thread.
-/// Its fields are what it was started with, its connections to the pool, and who waits for what.
-struct Gateway {
+/// What a unit's thread does next.
+pub(crate) enum Step {
+    /// This; [`Gateway::answered`] gets the answer.
+    Call(Call),
+    /// It waits for events, for so long at most.
+    Wait(Duration),
+    /// It ends.
+    End,
+}
+
+/// Does what a gateway decides, and waits for it.
+fn run<I: Io>(mut gateway: Gateway<I>, mut calls: Calls, events: &mpsc::Receiver<GatewayEvent>) -> Home<I> {
+    let began = Instant::now();
+    loop {
+        match gateway.next(began.elapsed()) {
+            Step::Call(call) => {
+                let store = gateway.store.clone().expect("nothing is asked of one that is not open");
+                let answer = calls.make(&*store, call);
+                gateway.answered(began.elapsed(), answer);
+            }
+            Step::Wait(wait) => match events.recv_timeout(wait) {
+                Ok(event) => gateway.happened(began.elapsed(), event),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            },
+            Step::End => break,
+        }
+    }
+    gateway.end()
+}
+
+/// What a unit's thread does: the machine, and what joins it with the unit. The time is since any start.
+/// Its fields are what it was started with, and who waits for what.
+pub(crate) struct Gateway<I: Io> {
     lun: String,
-    home: Home,
+    home: Home<I>,
     object: String,
     ports: Vec<Port>,
     /// What hosts rely on at each gateway.
     disk: String,
     cluster: Box<Cluster>,
     seat: Arc<Seat>,
-    pool: Option<Arc<Pool>>,
-    watch: Option<Watch>,
+    /// Once it is open: until then there is no client that could be shut out.
+    store: Option<Arc<dyn Failover>>,
+    /// The same of the machine.
+    machine: Option<Box<Machine>>,
     /// What the log had last.
     shown: (Role, Option<String>),
     /// The ports of other gateways that the home knows.
     others: Arc<[OtherPort]>,
     /// Requests of this gateway that the active one is to execute, by their numbers.
     forwarded: BTreeMap<u64, Forward>,
-    /// Others have yet to be notified of what was written.
-    is_news: bool,
+    /// Others have yet to be notified of what was written, or will have if what is being written is.
+    news: (bool, bool),
     /// Who waits until when for this gateway to become active.
-    wanters: Vec<(Instant, Wanter)>,
-    /// Clients that it has had the cluster shut out, and when.
+    wanters: Vec<(Duration, Wanter)>,
+    /// Clients that it has the cluster shut out.
+    fencing: Vec<String>,
+    /// Those that are, and since when.
     shut_out: Vec<(String, Instant)>,
+    is_over: bool,
 }
 
-impl Gateway {
-    fn run(mut self, events: &mpsc::Receiver<GatewayEvent>) -> Home {
-        if let Some(store) = self.await_store(events) {
-            self.serve(events, &*store);
-        }
+impl<I: Io> Gateway<I> {
+    /// That of a LUN, and its object; `None`: it lies on nothing that gateways share.
+    pub(crate) fn of(
+        cluster: &Cluster,
+        lun: &Lun,
+        unit: &scsi::Unit,
+        seat: &Arc<Seat>,
+        home: Home<I>,
+    ) -> Option<(Gateway<I>, String)> {
+        let StoreSpec::Rbd { image, .. } = &lun.store else { return None };
+        let port = |port: &scsi::unit::Port| {
+            let group = unit.groups.iter().find(|group| group.tag == port.group);
+            let state = group.map_or(AccessState::Optimized, |group| group.state);
+            Port { id: port.relative_id, group: port.group, name: port.name.clone(), state: state.code() }
+        };
+        let object = object(&cluster.name, image);
+        let gateway = Gateway {
+            lun: lun.name.clone(),
+            home,
+            object: object.clone(),
+            ports: unit.ports.iter().map(port).collect(),
+            disk: format!("blocks of {} bytes", unit.block_bytes),
+            cluster: Box::new(cluster.clone()),
+            seat: seat.clone(),
+            store: None,
+            machine: None,
+            shown: (Role::Standby, None),
+            others: Arc::default(),
+            forwarded: BTreeMap::new(),
+            news: (false, false),
+            wanters: Vec::new(),
+            fencing: Vec::new(),
+            shut_out: Vec::new(),
+            is_over: false,
+        };
+        Some((gateway, object))
+    }
+
+    /// Once nothing is left to do, or nobody waits for that: answers who waits.
+    pub(crate) fn end(mut self) -> Home<I> {
         // Nobody knows whether the active gateway executes them yet.
         for forward in std::mem::take(&mut self.forwarded).into_values() {
             self.home.reply(forward.origin, HomeReply::Check(Check::INTERNAL));
@@ -311,103 +365,134 @@ impl Gateway {
         self.home
     }
 
-    fn serve(&mut self, events: &mpsc::Receiver<GatewayEvent>, store: &dyn Failover) {
-        let began = Instant::now();
+    /// What is to be done now.
+    pub(crate) fn next(&mut self, now: Duration) -> Step {
+        if self.is_over {
+            return Step::End;
+        }
+        let Some(mut machine) = self.machine.take().or_else(|| self.begin()) else {
+            return Step::Wait(GLANCE);
+        };
+        let step = self.step(&mut machine, now);
+        self.machine = Some(machine);
+        step
+    }
+
+    /// Until the image is open there is nothing to do.
+    fn begin(&mut self) -> Option<Box<Machine>> {
+        let store = self.store.insert(self.seat.store()?);
         let client = store.client().unwrap_or_default();
         let takeover_ms = u64::try_from(self.cluster.takeover.as_millis()).unwrap_or(u64::MAX);
         let member = Member { process: client.clone(), takeover_ms, disk: self.disk.clone() };
         let me = Me { gateway: self.cluster.gateway.clone(), client, ports: self.ports.clone(), member };
-        let mut machine = Machine::new(me, self.cluster.takeover);
-        loop {
-            if store.is_fenced() {
-                machine.fenced();
+        Some(Box::new(Machine::new(me, self.cluster.takeover)))
+    }
+
+    fn step(&mut self, machine: &mut Machine, now: Duration) -> Step {
+        if self.store.as_ref().is_some_and(|store| store.is_fenced()) {
+            machine.fenced();
+        }
+        self.report_others(&machine.status().record);
+        while let Some(action) = machine.next(now) {
+            if let Some(call) = self.act(machine, action) {
+                return Step::Call(call);
             }
-            while let Some(action) = machine.next(began.elapsed()) {
-                self.act(&mut machine, store, began, action);
-                self.report_others(&machine.status().record);
+            self.report_others(&machine.status().record);
+        }
+        // Whoever waits for this gateway was answered before.
+        if std::mem::take(&mut self.news.0) {
+            return Step::Call(Call::Notify);
+        }
+        self.answer_wanters(machine, now);
+        self.show(machine);
+        if machine.has_withdrawn() {
+            return Step::End;
+        }
+        Step::Wait(machine.wake_at().saturating_sub(now).min(GLANCE))
+    }
+
+    /// Something has happened.
+    pub(crate) fn happened(&mut self, now: Duration, event: GatewayEvent) {
+        let Some(mut machine) = self.machine.take() else {
+            return match event {
+                GatewayEvent::Withdraw | GatewayEvent::End => self.is_over = true,
+                event => self.home.refuse(event, "its image is not open yet"),
+            };
+        };
+        match event {
+            GatewayEvent::Keep { state, outcome } => machine.save(state, outcome),
+            GatewayEvent::Forward(forward) => self.forward(&mut machine, now, *forward),
+            GatewayEvent::Recall(origin) => self.recall(&mut machine, now, origin),
+            GatewayEvent::Executed(outcome) => machine.executed(outcome),
+            GatewayEvent::Want(wanter) => self.want(&mut machine, now, wanter),
+            GatewayEvent::Applied(true) => machine.applied(),
+            GatewayEvent::Applied(false) => {
+                tracing::error!(
+                    lun = %self.lun, object = %self.object,
+                    "what gateways keep of the unit is damaged: none can serve it; restore the object, or remove it to forget \
+                     reservations and mode parameters"
+                );
+                machine.applied();
+                machine.withdraw();
             }
-            self.notify_others();
-            self.answer_wanters(&mut machine);
-            self.show(&machine);
-            if machine.has_withdrawn() {
-                return;
+            GatewayEvent::Noticed => machine.noticed(),
+            GatewayEvent::Withdraw => machine.withdraw(),
+            GatewayEvent::End => self.is_over = true,
+        }
+        self.machine = Some(machine);
+    }
+
+    /// A call has ended.
+    pub(crate) fn answered(&mut self, now: Duration, answer: Answer) {
+        let Some(machine) = &mut self.machine else { return };
+        match answer {
+            Answer::Read(found) => {
+                let decode = |(version, bytes): (u64, Vec<u8>)| match Record::decode(&bytes) {
+                    Ok(record) => Ok((version, record)),
+                    Err(error) => Err(format!("object {}: {error}", self.object)),
+                };
+                machine.read(now, found.and_then(|found| found.map(decode).transpose()));
             }
-            let wait = machine.wake_at().saturating_sub(began.elapsed()).min(GLANCE);
-            match events.recv_timeout(wait) {
-                Ok(GatewayEvent::Keep { state, outcome }) => machine.save(state, outcome),
-                Ok(GatewayEvent::Forward(forward)) => self.forward(&mut machine, began, *forward),
-                Ok(GatewayEvent::Recall(origin)) => self.recall(&mut machine, began, origin),
-                Ok(GatewayEvent::Executed(outcome)) => machine.executed(outcome),
-                Ok(GatewayEvent::Want(wanter)) => self.want(&mut machine, wanter),
-                Ok(GatewayEvent::Applied(true)) => machine.applied(),
-                Ok(GatewayEvent::Applied(false)) => {
-                    tracing::error!(
-                        lun = %self.lun, object = %self.object,
-                        "what gateways keep of the unit is damaged: none can serve it; restore the object, or remove it to forget \
-                         reservations and mode parameters"
-                    );
-                    machine.applied();
-                    machine.withdraw();
+            Answer::Replaced(outcome) => {
+                self.news.0 |= outcome.is_ok() && self.news.1;
+                machine.replaced(now, outcome);
+            }
+            Answer::Notified => {}
+            Answer::Promoted(outcome) => {
+                let fenced = std::mem::take(&mut self.fencing);
+                if outcome.is_ok() {
+                    self.shut_out.extend(fenced.into_iter().map(|client| (client, Instant::now())));
+                    self.shut_out.drain(..self.shut_out.len().saturating_sub(SHOWN_FENCES));
                 }
-                Ok(GatewayEvent::Noticed) => machine.noticed(),
-                Ok(GatewayEvent::Withdraw) => machine.withdraw(),
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Ok(GatewayEvent::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                machine.promoted(outcome);
             }
+            Answer::Demoted(outcome) => machine.demoted(now, outcome),
+            Answer::Reopened(outcome) => machine.reopened(now, outcome),
         }
     }
 
-    /// Until the image is open there is no client that could be shut out.
-    fn await_store(&self, events: &mpsc::Receiver<GatewayEvent>) -> Option<Arc<dyn Failover>> {
-        loop {
-            if let Some(store) = self.seat.store() {
-                return Some(store);
-            }
-            match events.recv_timeout(GLANCE) {
-                Ok(GatewayEvent::Withdraw | GatewayEvent::End)
-                | Err(mpsc::RecvTimeoutError::Disconnected) => return None,
-                Ok(event) => self.home.refuse(event, "its image is not open yet"),
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-            }
-        }
-    }
-
-    fn act(&mut self, machine: &mut Machine, store: &dyn Failover, began: Instant, action: Action) {
+    /// Does what the machine has decided, but for a call.
+    fn act(&mut self, machine: &mut Machine, action: Action) -> Option<Call> {
         match action {
-            Action::Read => {
-                let found = self.read();
-                machine.read(began.elapsed(), found);
-            }
+            Action::Read => return Some(Call::Read),
             Action::Replace { expected, record } => {
-                let before = machine.status().record;
-                let outcome = self.replace(expected, &record);
-                self.is_news |= outcome.is_ok() && concerns_others(&before, &record);
-                machine.replaced(began.elapsed(), outcome);
+                self.news.1 = concerns_others(&machine.status().record, &record);
+                return Some(Call::Replace { expected, bytes: record.encode() });
             }
             Action::Promote { fence } => {
                 if !fence.is_empty() {
                     tracing::warn!(lun = %self.lun, "the gateway that served the unit is shut out: {}", fence.join(", "));
                 }
-                let outcome = store.promote(&fence);
-                if outcome.is_ok() {
-                    self.shut_out.extend(fence.into_iter().map(|client| (client, Instant::now())));
-                    self.shut_out.drain(..self.shut_out.len().saturating_sub(SHOWN_FENCES));
-                }
-                machine.promoted(outcome);
+                self.fencing.clone_from(&fence);
+                return Some(Call::Promote { fence });
             }
-            Action::Demote => {
-                let outcome = store.demote();
-                machine.demoted(began.elapsed(), outcome);
-            }
-            Action::Reopen => {
-                let outcome =
-                    store.reopen().and_then(|()| store.client().ok_or_else(|| "it has no client".to_owned()));
-                machine.reopened(began.elapsed(), outcome);
-            }
+            Action::Demote => return Some(Call::Demote),
+            Action::Reopen => return Some(Call::Reopen),
             Action::Adopt { saved } => self.ask(false, Some(saved.into())),
             Action::Activate { saved } => {
                 // Another gateway's hosts may know of a size that this one's home does not.
-                self.home.request(Waiter::Nobody, HomeRequest::StoreChanged(store.traits()));
+                let traits = self.store.as_ref().map(|store| HomeRequest::StoreChanged(store.traits()));
+                traits.into_iter().for_each(|traits| self.home.request(Waiter::Nobody, traits));
                 self.ask(true, Some(saved.into()));
             }
             Action::Deactivate { lost } => {
@@ -427,22 +512,21 @@ impl Gateway {
             }
             Action::Answer { id, outcome } => self.forward_ended(machine.status().role, id, &outcome),
         }
+        None
     }
 
     /// Has the active gateway execute what the home, in standby, cannot do.
-    fn forward(&mut self, machine: &mut Machine, began: Instant, forward: Forward) {
-        let Ok(id) = getrandom::u64() else {
-            return self.home.reply(forward.origin, HomeReply::Check(Check::INTERNAL));
-        };
-        machine.ask(began.elapsed(), id, forward.body.clone());
+    fn forward(&mut self, machine: &mut Machine, now: Duration, forward: Forward) {
+        let id = u64::from(I::random()) << 32 | u64::from(I::random());
+        machine.ask(now, id, forward.body.clone());
         self.forwarded.insert(id, forward);
     }
 
     /// A task was aborted: what it waits for is not done, unless the active gateway may have begun to.
-    fn recall(&mut self, machine: &mut Machine, began: Instant, origin: Origin) {
+    fn recall(&mut self, machine: &mut Machine, now: Duration, origin: Origin) {
         let forward = self.forwarded.extract_if(.., |_, forward| forward.origin == origin).next();
         if let Some((id, _)) = forward {
-            machine.recall(began.elapsed(), id);
+            machine.recall(now, id);
             self.home.recalled(origin);
         }
         let is_its = |wanter: &Wanter| matches!(wanter, Wanter::Initiator(other) if *other == origin);
@@ -468,22 +552,22 @@ impl Gateway {
     }
 
     /// This gateway is to become active.
-    fn want(&mut self, machine: &mut Machine, wanter: Wanter) {
+    fn want(&mut self, machine: &mut Machine, now: Duration, wanter: Wanter) {
         if machine.status().role != Role::Active {
             machine.want(match wanter {
                 Wanter::Initiator(_) => By::Initiator,
                 Wanter::Person(_) => By::Person,
             });
         }
-        self.wanters.push((Instant::now() + moves_within(&self.cluster), wanter));
+        self.wanters.push((now + moves_within(&self.cluster), wanter));
     }
 
     /// Answers who wants it to become active once it is, or will not be.
-    fn answer_wanters(&mut self, machine: &mut Machine) {
+    fn answer_wanters(&mut self, machine: &mut Machine, now: Duration) {
         if self.wanters.is_empty() {
             return;
         }
-        let (status, now) = (machine.status(), Instant::now());
+        let status = machine.status();
         let is_active = status.role == Role::Active;
         let is_over = is_active || !machine.is_wanted();
         let ended: Vec<_> = self.wanters.extract_if(.., |(until, _)| is_over || now >= *until).collect();
@@ -495,15 +579,6 @@ impl Gateway {
             status.fault.unwrap_or_else(|| format!("the active gateway ({active}) has not handed it over"));
         for (_, wanter) in ended {
             self.home.answer_wanter(wanter, if is_active { Ok(()) } else { Err(why.clone()) });
-        }
-    }
-
-    /// Has others look at what was written: at once, and not only in their own time. Whoever waits for this gateway was answered before.
-    fn notify_others(&mut self) {
-        if std::mem::take(&mut self.is_news)
-            && let Some(pool) = &self.pool
-        {
-            let _ = pool.notify(&self.object, NOTICE);
         }
     }
 
@@ -519,54 +594,6 @@ impl Gateway {
     /// Has the home set the unit's role.
     fn ask(&self, active: bool, saved: Option<Arc<[u8]>>) {
         self.home.request(Waiter::Gateway(self.home.unit), HomeRequest::SetRole { active, saved });
-    }
-
-    fn read(&mut self) -> Result<Option<(u64, Record)>, String> {
-        let found = self.pool()?.read(&self.object);
-        let found = found.map_err(|error| self.failed(&error))?;
-        if found.is_some() && self.watch.is_none() {
-            self.watch();
-        }
-        let decode = |(version, bytes): (u64, Vec<u8>)| match Record::decode(&bytes) {
-            Ok(record) => Ok((version, record)),
-            Err(error) => Err(format!("object {}: {error}", self.object)),
-        };
-        found.map(decode).transpose()
-    }
-
-    fn replace(&mut self, expected: Option<u64>, record: &Record) -> Result<u64, ReplaceError> {
-        let pool = self.pool().map_err(ReplaceError::Failed)?;
-        match pool.replace(&self.object, expected, &record.encode()) {
-            Ok(version) => Ok(version),
-            Err(PoolError::Conflict) => Err(ReplaceError::Conflict),
-            Err(error) => Err(ReplaceError::Failed(self.failed(&error))),
-        }
-    }
-
-    /// The pool, opened where it is not.
-    fn pool(&mut self) -> Result<Arc<Pool>, String> {
-        if let Some(pool) = &self.pool {
-            return Ok(pool.clone());
-        }
-        let pool = Arc::new(Pool::open(&self.cluster.place).map_err(|error| error.to_string())?);
-        Ok(self.pool.insert(pool).clone())
-    }
-
-    /// Is notified of changes that others report; without that it polls.
-    fn watch(&mut self) {
-        let inbox = self.seat.inbox();
-        let hint = Box::new(move || _ = inbox.send(GatewayEvent::Noticed));
-        let watch = self.pool.as_ref().map(|pool| pool.watch(&self.object, hint));
-        self.watch = watch.and_then(Result::ok);
-    }
-
-    /// A client that was shut out is replaced by another one.
-    fn failed(&mut self, error: &PoolError) -> String {
-        match error {
-            PoolError::Fenced => (self.watch, self.pool) = (None, None),
-            PoolError::Conflict | PoolError::Failed(_) => {}
-        }
-        format!("object {} of pool {}: {error}", self.object, self.cluster.place.pool)
     }
 
     /// Shows how it is, and logs what has changed.

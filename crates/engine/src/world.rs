@@ -7,8 +7,12 @@ use crate::core::aoe::setup;
 pub use crate::core::inspect::Counted;
 use crate::daemon::{open_interfaces, share};
 use crate::events::Events;
+pub use crate::gateways::{Answer, Call};
+use crate::gateways::{Gateway, Home, Step};
 use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
+pub use crate::readings::GatewayReading;
+use crate::seat::{self, GatewayEvent, Wanter};
 use crate::served::Door;
 use crate::shared::Shared;
 use crate::state::Keeper;
@@ -25,8 +29,9 @@ use scsi::Incarnation;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, mpsc};
-use store::lane::Backend;
+use std::sync::{Arc, PoisonError, mpsc};
+use std::time::Duration;
+use store::lane::{Backend, Failover};
 
 /// A store, and the count of its losses.
 pub type CountedStore<I> = (Arc<dyn Backend<I>>, Arc<AtomicU64>);
@@ -43,6 +48,28 @@ pub struct Cores<I: Io> {
     changes: Changes<I>,
     /// The incarnation in INQUIRY data of each unit's cache.
     incarnations: Vec<Incarnation>,
+    /// Of the units that gateways share.
+    shared: Vec<SharedUnit<I>>,
+}
+
+/// A unit that gateways share.
+struct SharedUnit<I: Io> {
+    seat: Arc<seat::Seat>,
+    gateway: Gateway<I>,
+    events: mpsc::Receiver<GatewayEvent>,
+    /// The next one.
+    event: Option<GatewayEvent>,
+}
+
+/// What the gateway of a unit does next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// This, and nothing else until [`Cores::gateway_answered`].
+    Call(Call),
+    /// It waits for so long, if nothing happens.
+    Wait(Duration),
+    /// It has ended.
+    End,
 }
 
 struct Seat<I: Io> {
@@ -83,27 +110,30 @@ impl<I: Io> Cores<I> {
         lines: impl FnMut(&Setup<'_>, usize) -> io::Result<Vec<I::Line>>,
         mut io: impl FnMut(usize, Waker) -> I,
     ) -> io::Result<Cores<I>> {
-        let opened =
-            |(store, losses)| Opened { store, failed: None, losses, space: Arc::default(), seat: None };
-        let opened: Vec<Opened<I>> = stores.into_iter().map(opened).collect();
+        let opened = |((store, losses), lun)| {
+            let seat = seat::Seat::of(lun);
+            Opened { store, failed: None, losses, space: Arc::default(), seat }
+        };
+        let opened: Vec<Opened<I>> = stores.into_iter().zip(&config.luns).map(opened).collect();
         let (mut units, _) = NewUnit::all(&config, &opened, &*files);
         let incarnations = units.iter().map(|unit| unit.view.unit.incarnation.clone()).collect();
         let lines = open_interfaces(&config, lines)?;
         let mailboxes = mailbox::mesh::<Message<I>>(config.cores.len())?;
         let mail: Vec<Sender<Message<I>>> =
             (0..mailboxes.len()).map(|core| mailboxes[0].sender(core)).collect();
+        let shared = gateways(&config, &units, &opened, &mail);
         let (sender, jobs) = mpsc::channel();
         let each = config.portals.iter().zip(listeners).enumerate();
         let doors = each.map(|(number, (portal, handle))| door(number, portal.listen, handle)).collect();
-        let (shared, served) = share(config.clone(), doors, i32::MAX, sender, Events::default());
-        let housekeeper = Housekeeper::new(&shared, &mail);
+        let (known, served) = share(config.clone(), doors, i32::MAX, sender, Events::default());
+        let housekeeper = Housekeeper::new(&known, &mail);
         let changes = Changes::new(&mail, &served, &units, config);
         let mut seat = |me: usize, mailbox: Mailbox<Message<I>>, lines| {
             let waker = mailbox.waker();
             let io = io(me, waker.clone());
             let units = units.iter_mut().map(|unit| unit.on(me)).collect();
             let mut core =
-                Core::new(me, io, Arc::<Shared<I::Line>>::clone(&shared), served.clone(), mailbox, units);
+                Core::new(me, io, Arc::<Shared<I::Line>>::clone(&known), served.clone(), mailbox, units);
             core.serve_interfaces(lines)?;
             core.open_portals();
             Ok(Seat { core, waker, completions: Vec::new(), messages: Vec::new() })
@@ -111,7 +141,7 @@ impl<I: Io> Cores<I> {
         let each = mailboxes.into_iter().zip(lines).enumerate();
         let cores = each.map(|(me, (mailbox, lines))| seat(me, mailbox, lines)).collect::<io::Result<_>>()?;
         let keeper = Keeper::new(files);
-        Ok(Cores { cores, mail, housekeeper, keeper, jobs, job: None, changes, incarnations })
+        Ok(Cores { cores, mail, housekeeper, keeper, jobs, job: None, changes, incarnations, shared })
     }
 
     /// A core's kernel.
@@ -155,6 +185,60 @@ impl<I: Io> Cores<I> {
             Some(job) => _ = self.housekeeper.act(&mut self.keeper, job),
             None => self.keeper.settle(),
         }
+    }
+
+    /// The store of a unit that gateways share is open; units are counted among those.
+    pub fn open_shared(&mut self, unit: usize, store: Arc<dyn Failover>) {
+        self.shared[unit].seat.open(store);
+    }
+
+    /// Whether something has happened that the gateway of a unit has not seen.
+    pub fn gateway_is_called(&mut self, unit: usize) -> bool {
+        let unit = &mut self.shared[unit];
+        unit.event = unit.event.take().or_else(|| unit.events.try_recv().ok());
+        unit.event.is_some()
+    }
+
+    /// What the gateway of a unit, with all that has happened, does next; the time is since any start. It is in no call.
+    pub fn gateway_next(&mut self, unit: usize, now: Duration) -> Next {
+        let SharedUnit { gateway, events, event, .. } = &mut self.shared[unit];
+        loop {
+            match gateway.next(now) {
+                Step::Call(call) => return Next::Call(call),
+                Step::End => return Next::End,
+                Step::Wait(wait) => match event.take().or_else(|| events.try_recv().ok()) {
+                    Some(event) => gateway.happened(now, event),
+                    None => return Next::Wait(wait),
+                },
+            }
+        }
+    }
+
+    /// Its call has ended.
+    pub fn gateway_answered(&mut self, unit: usize, now: Duration, answer: Answer) {
+        self.shared[unit].gateway.answered(now, answer);
+    }
+
+    /// The object of the unit may have changed.
+    pub fn gateway_noticed(&self, unit: usize) {
+        let _ = self.shared[unit].seat.inbox().send(GatewayEvent::Noticed);
+    }
+
+    /// A person has this gateway become active; the outcome comes later.
+    pub fn gateway_wanted(&self, unit: usize) -> mpsc::Receiver<Result<(), String>> {
+        let (outbox, outcome) = mpsc::channel();
+        let _ = self.shared[unit].seat.inbox().send(GatewayEvent::Want(Wanter::Person(outbox)));
+        outcome
+    }
+
+    /// The gateway leaves the unit to others, and ends.
+    pub fn gateway_withdraws(&self, unit: usize) {
+        let _ = self.shared[unit].seat.inbox().send(GatewayEvent::Withdraw);
+    }
+
+    /// What people see of it.
+    pub fn gateway_reading(&self, unit: usize) -> Option<GatewayReading> {
+        self.shared[unit].seat.reading.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Begins to change what is served, once everything begun before is complete; with the store of the new
@@ -241,6 +325,24 @@ impl<I: Io> Cores<I> {
         let (streams, frames, tasks, marks) = core.in_use();
         InUse { streams, frames, tasks, marks, buffer_bytes: core.io().arena().in_use() }
     }
+}
+
+/// The gateways of units that are shared.
+fn gateways<I: Io>(
+    config: &Config,
+    units: &[NewUnit<I>],
+    opened: &[Opened<I>],
+    mail: &[Sender<Message<I>>],
+) -> Vec<SharedUnit<I>> {
+    let each = config.luns.iter().zip(units).zip(opened);
+    let shared = each.filter_map(|((lun, unit), opened)| {
+        let (cluster, seat) = (config.cluster.as_ref()?, opened.seat.clone()?);
+        let home = Home { unit: unit.view.unit.index, core: unit.home_core, cores: mail.to_vec() };
+        let (gateway, _) = Gateway::of(cluster, lun, &unit.view.unit, &seat, home)?;
+        let events = seat.take_events()?;
+        Some(SharedUnit { seat, gateway, events, event: None })
+    });
+    shared.collect()
 }
 
 fn door(number: usize, address: SocketAddr, handle: Handle) -> Door {

@@ -1,0 +1,129 @@
+//! What a shared unit's thread waits for: calls of the pool and of the image, which block.
+
+use crate::seat::GatewayEvent;
+use cluster::ReplaceError;
+use config::RbdImage;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use store::lane::Failover;
+use store::rados::{Pool, PoolError, Watch};
+
+/// How long others may take to notice that they may claim a unit; they poll, too.
+const NOTICE: Duration = Duration::from_secs(1);
+
+/// Something that takes its time. The gateway does nothing else meanwhile.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// Read the object, and watch it.
+    Read,
+    /// Replace the object's version, or create it where there is none.
+    Replace {
+        /// The version that it must have.
+        expected: Option<u64>,
+        /// The new content.
+        bytes: Vec<u8>,
+    },
+    /// Notify those who watch the object.
+    Notify,
+    /// See [`Failover::promote`].
+    Promote {
+        /// Clients that are to be shut out.
+        fence: Vec<String>,
+    },
+    /// See [`Failover::demote`].
+    Demote,
+    /// See [`Failover::reopen`].
+    Reopen,
+}
+
+/// What a [`Call`] led to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// The object's version and content, if there is one.
+    Read(Result<Option<(u64, Vec<u8>)>, String>),
+    /// Its new version.
+    Replaced(Result<u64, ReplaceError>),
+    /// Whoever watches it was notified, or not.
+    Notified,
+    /// This gateway may write, and nobody else.
+    Promoted(Result<(), String>),
+    /// It writes no more.
+    Demoted(Result<(), String>),
+    /// The image's new client.
+    Reopened(Result<String, String>),
+}
+
+/// Makes calls, one at a time.
+pub(super) struct Calls {
+    pub(super) object: String,
+    pub(super) place: RbdImage,
+    /// The way to the unit's thread.
+    pub(super) inbox: mpsc::Sender<GatewayEvent>,
+    pub(super) pool: Option<Arc<Pool>>,
+    pub(super) watch: Option<Watch>,
+}
+
+impl Calls {
+    pub(super) fn make(&mut self, store: &dyn Failover, call: Call) -> Answer {
+        match call {
+            Call::Read => Answer::Read(self.read()),
+            Call::Replace { expected, bytes } => Answer::Replaced(self.replace(expected, &bytes)),
+            Call::Notify => {
+                if let Some(pool) = &self.pool {
+                    let _ = pool.notify(&self.object, NOTICE);
+                }
+                Answer::Notified
+            }
+            Call::Promote { fence } => Answer::Promoted(store.promote(&fence)),
+            Call::Demote => Answer::Demoted(store.demote()),
+            Call::Reopen => {
+                let client = || store.client().ok_or_else(|| "it has no client".to_owned());
+                Answer::Reopened(store.reopen().and_then(|()| client()))
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<Option<(u64, Vec<u8>)>, String> {
+        let found = self.pool()?.read(&self.object);
+        let found = found.map_err(|error| self.failed(&error))?;
+        if found.is_some() && self.watch.is_none() {
+            self.watch();
+        }
+        Ok(found)
+    }
+
+    fn replace(&mut self, expected: Option<u64>, bytes: &[u8]) -> Result<u64, ReplaceError> {
+        let pool = self.pool().map_err(ReplaceError::Failed)?;
+        match pool.replace(&self.object, expected, bytes) {
+            Ok(version) => Ok(version),
+            Err(PoolError::Conflict) => Err(ReplaceError::Conflict),
+            Err(error) => Err(ReplaceError::Failed(self.failed(&error))),
+        }
+    }
+
+    /// The pool, opened where it is not.
+    fn pool(&mut self) -> Result<Arc<Pool>, String> {
+        if let Some(pool) = &self.pool {
+            return Ok(pool.clone());
+        }
+        let pool = Arc::new(Pool::open(&self.place).map_err(|error| error.to_string())?);
+        Ok(self.pool.insert(pool).clone())
+    }
+
+    /// Is notified of changes that others report; without that it polls.
+    fn watch(&mut self) {
+        let inbox = self.inbox.clone();
+        let hint = Box::new(move || _ = inbox.send(GatewayEvent::Noticed));
+        let watch = self.pool.as_ref().map(|pool| pool.watch(&self.object, hint));
+        self.watch = watch.and_then(Result::ok);
+    }
+
+    /// A client that was shut out is replaced by another one.
+    fn failed(&mut self, error: &PoolError) -> String {
+        match error {
+            PoolError::Fenced => (self.watch, self.pool) = (None, None),
+            PoolError::Conflict | PoolError::Failed(_) => {}
+        }
+        format!("object {} of pool {}: {error}", self.object, self.place.pool)
+    }
+}
