@@ -7,10 +7,10 @@
 
 pub(crate) mod lane;
 
-pub(crate) use lane::CallLane;
+pub use crate::range::Range;
+pub use lane::CallLane;
 
 use crate::occupied::Occupied;
-use crate::range::Range;
 use crate::stripes::{Hold, Mode, Stripes};
 use rustix::event::{EventfdFlags, eventfd};
 use scsi::storage::Found;
@@ -23,35 +23,48 @@ use std::time::Duration;
 
 /// What a medium is to do; the bytes are in [`Call::data`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Work {
+pub enum Work {
+    /// Reads as many bytes as there are.
     Read {
+        /// From there on.
         offset: u64,
     },
+    /// Writes them.
     Write {
+        /// From there on.
         offset: u64,
+        /// Durable before it ends.
         durable: bool,
     },
-    /// The range reads as zeros; `stays`: it stays allocated.
+    /// The range reads as zeros.
     Zero {
+        /// Where it begins.
         offset: u64,
+        /// Its bytes.
         len: u64,
+        /// It stays allocated.
         stays: bool,
+        /// Durable before it ends.
         durable: bool,
     },
-    /// Finds what is allocated from there on, within so many bytes.
+    /// Finds what is allocated.
     Extent {
+        /// From there on.
         offset: u64,
+        /// Within so many bytes.
         len: u64,
     },
     /// Compares with the first half of the data, and writes the other half if that is equal.
     CompareAndWrite {
+        /// From there on.
         offset: u64,
     },
+    /// What has ended is durable.
     Flush,
 }
 
 /// What carries out the calls of a store's lanes.
-pub(crate) trait Medium: Send + Sync + 'static {
+pub trait Medium: Send + Sync + 'static {
     /// What its lanes share.
     fn shared(&self) -> &Arc<Shared>;
 
@@ -94,17 +107,19 @@ pub(crate) trait Medium: Send + Sync + 'static {
 }
 
 /// A call: whoever started it gets it back in its mailbox.
-pub(crate) struct Call {
-    pub(crate) work: Work,
-    pub(crate) data: Vec<u8>,
+pub struct Call {
+    /// What is to be done.
+    pub work: Work,
+    /// Its bytes.
+    pub data: Vec<u8>,
     /// Where a medium says that a comparison found a difference: of what that is an offset depends on the medium.
-    pub(crate) mismatch: u64,
+    pub mismatch: u64,
     /// The answer: bytes that were read; a negative number is an error.
-    pub(crate) answer: i64,
+    pub answer: i64,
     /// What was found.
-    pub(crate) found: Found,
+    pub found: Found,
     /// Which of its medium's clients, one after the other, made it.
-    pub(crate) client: u64,
+    pub client: u64,
     /// The operation that it belongs to: its place in the lane, and its number in the store.
     pub(crate) slot: usize,
     pub(crate) guard: Option<Guard>,
@@ -133,7 +148,7 @@ impl Call {
     }
 
     /// It has ended.
-    pub(crate) fn answered(call: Box<Call>) {
+    pub fn answered(call: Box<Call>) {
         let to = call.to.clone();
         to.post(call);
     }
@@ -205,7 +220,7 @@ impl Mailbox {
 }
 
 /// What the operations of all lanes have to agree on. It outlives the store, as long as its medium has calls of it.
-pub(crate) struct Shared {
+pub struct Shared {
     pub(crate) stripes: Stripes,
     pub(crate) occupied: Occupied,
     next: AtomicU64,
@@ -218,7 +233,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new() -> io::Result<Arc<Shared>> {
+    /// Of a store.
+    ///
+    /// # Errors
+    /// When the system has no descriptors.
+    pub fn new() -> io::Result<Arc<Shared>> {
         Ok(Arc::new(Shared {
             stripes: Stripes::new()?,
             occupied: Occupied::default(),
@@ -231,7 +250,7 @@ impl Shared {
     }
 
     /// Whether there are calls whose operations were reported as failed.
-    pub(crate) fn has_abandoned(&self) -> bool {
+    pub fn has_abandoned(&self) -> bool {
         self.abandoned_count.load(Ordering::Acquire) > 0
     }
 

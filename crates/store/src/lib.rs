@@ -4,6 +4,7 @@
 //! [`rbd`] an image on Ceph. [`rados`] is where daemons that share one keep what they share.
 #![deny(unsafe_code)]
 
+pub mod calls;
 pub mod error;
 pub mod file;
 pub mod image;
@@ -15,7 +16,6 @@ pub mod ram;
 pub mod rbd;
 
 mod bounded;
-mod calls;
 mod extents;
 mod granules;
 mod occupied;

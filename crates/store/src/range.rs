@@ -5,14 +5,16 @@ use scsi::storage::StoreError;
 
 /// A range of bytes that is known to lie inside a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Range {
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
+pub struct Range {
+    /// Where it begins.
+    pub offset: u64,
+    /// Its bytes.
+    pub len: u64,
 }
 
 impl Range {
     /// Where it ends.
-    pub(crate) fn end(self) -> u64 {
+    pub fn end(self) -> u64 {
         self.offset + self.len
     }
 

@@ -16,11 +16,12 @@
 
 mod extents;
 pub(crate) mod open;
-mod roles;
+pub mod roles;
 pub(crate) mod sys;
 
 pub use open::{Options, examine, open};
 
+use crate::bounded::Bounded;
 use crate::calls::{Call, CallLane, Mailbox, Medium, Shared, Work};
 use crate::lane::{Backend, Lane, Store};
 use crate::range::Range;
@@ -54,6 +55,7 @@ const SECTOR_BYTES: u64 = 512;
 const DISCARD_BYTES: u32 = 64 << 10;
 
 /// An image: what its lanes share.
+/// Its fields are the client, what it may do, and what is known of the image.
 pub struct RbdStore {
     name: String,
     place: RbdImage,
@@ -61,6 +63,8 @@ pub struct RbdStore {
     /// Read for each call, which is little beside what librbd does for it, and written when the client becomes another one.
     open: RwLock<Client>,
     roles: Roles,
+    /// Changes of them: one at a time.
+    changes: Bounded,
     extents: Extents,
     /// For threads that do what may hang.
     itself: Weak<RbdStore>,

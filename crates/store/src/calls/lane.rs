@@ -22,7 +22,7 @@ const SPARE_MAX: usize = 64;
 const DONE: Outcome = Ok(Found::Nothing);
 
 /// A lane that makes calls.
-pub(crate) struct CallLane<M: Medium> {
+pub struct CallLane<M: Medium> {
     pub(crate) store: Arc<M>,
     tags: Tag,
     /// Made when it is first needed.
@@ -76,7 +76,8 @@ enum Phase {
 }
 
 impl<M: Medium> CallLane<M> {
-    pub(crate) fn new(store: Arc<M>, tags: Tag) -> CallLane<M> {
+    /// One of a store, with these tags.
+    pub fn new(store: Arc<M>, tags: Tag) -> CallLane<M> {
         CallLane {
             store,
             tags,

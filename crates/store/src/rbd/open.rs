@@ -1,8 +1,9 @@
 //! Opening an image, with words that help when that fails.
 
-use super::roles::Roles;
+use super::roles::{self, Roles};
 use super::sys::{self, Cluster, Image, Pool, c_text};
 use super::{Client, Probe, RbdStore};
+use crate::bounded::Bounded;
 use crate::calls::{Mailbox, Shared};
 use crate::error::OpenError;
 use config::RbdImage;
@@ -107,6 +108,7 @@ pub fn open(place: &RbdImage, options: Options) -> Result<Arc<RbdStore>, OpenErr
         options,
         open: RwLock::new(Client { image: Some(Arc::new(image)), number: 0, address: client }),
         roles: Roles::new(!options.standby),
+        changes: Bounded::new(roles::PATIENCE, 1),
         extents: super::extents::Extents::default(),
         shared,
         size: AtomicU64::new(size),

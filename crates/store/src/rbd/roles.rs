@@ -8,7 +8,6 @@
 use super::open::{BLOCKLIST_SECONDS, SEE_CEPH, fault, name, open_client, text};
 use super::sys::{Image, c_text};
 use super::{Client, RbdStore, close};
-use crate::bounded::Bounded;
 use crate::lane::Failover;
 use rustix::io::Errno;
 use std::mem::replace;
@@ -17,39 +16,109 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a change of role waits for the cluster.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a change of role asks of an image and its cluster. Everything blocks; errors are numbers of the system.
+pub trait Exclusive {
+    /// Has the monitors shut a client out.
+    ///
+    /// # Errors
+    /// When they do not.
+    fn blocklist(&self, client: &str) -> Result<(), i32>;
+
+    /// Waits until this client has the map of the OSDs that the monitors have now.
+    ///
+    /// # Errors
+    /// When it does not get it.
+    fn wait_for_latest_map(&self) -> Result<(), i32>;
+
+    /// Whether this client has the image's lock.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    fn owns_lock(&self) -> Result<bool, i32>;
+
+    /// The client that has it.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    fn lock_owner(&self) -> Result<Option<String>, i32>;
+
+    /// Takes it from that client.
+    ///
+    /// # Errors
+    /// When nobody answers, or that client does not have it.
+    fn break_lock(&self, owner: &str) -> Result<(), i32>;
+
+    /// Takes it, where nobody has it.
+    ///
+    /// # Errors
+    /// When nobody answers, or somebody has it.
+    fn lock(&self) -> Result<(), i32>;
+
+    /// Releases it.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    fn unlock(&self) -> Result<(), i32>;
+
+    /// Waits until what was begun has ended.
+    ///
+    /// # Errors
+    /// When something failed.
+    fn flush(&self) -> Result<(), i32>;
+
+    /// The image's size.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    fn size(&self) -> Result<u64, i32>;
+}
 
 /// What this client may do.
-pub(super) struct Roles {
+pub struct Roles {
     is_active: AtomicBool,
     is_fenced: AtomicBool,
     /// Changes so far: one that nobody waits for any more must not make it active.
     change: Mutex<u64>,
-    /// One change at a time.
-    bounded: Bounded,
+}
+
+/// An attempt to become active.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attempt {
+    number: u64,
+    was_active: bool,
+}
+
+/// An image, and how messages call it.
+#[derive(Clone, Copy)]
+pub struct Named<'a> {
+    /// The image.
+    pub image: &'a dyn Exclusive,
+    /// Its name.
+    pub name: &'a str,
+    /// Nothing is to be written.
+    pub read_only: bool,
 }
 
 impl Roles {
-    pub(super) fn new(is_active: bool) -> Roles {
-        Roles {
-            is_active: is_active.into(),
-            is_fenced: false.into(),
-            change: Mutex::default(),
-            bounded: Bounded::new(PATIENCE, 1),
-        }
+    /// Those of a client that is active or not.
+    pub fn new(is_active: bool) -> Roles {
+        Roles { is_active: is_active.into(), is_fenced: false.into(), change: Mutex::default() }
     }
 
     /// Whether operations are accepted.
-    pub(super) fn accepts(&self) -> bool {
+    pub fn accepts(&self) -> bool {
         self.is_active.load(Ordering::Acquire) && !self.is_fenced()
     }
 
-    pub(super) fn is_fenced(&self) -> bool {
+    /// Whether the cluster refuses this client.
+    pub fn is_fenced(&self) -> bool {
         self.is_fenced.load(Ordering::Acquire)
     }
 
     /// The cluster refuses this client.
-    pub(super) fn fence(&self) {
+    pub fn fence(&self) {
         self.is_fenced.store(true, Ordering::Release);
     }
 
@@ -68,9 +137,146 @@ impl Roles {
     }
 
     /// Accepts no operations until the next change.
-    fn deactivate(&self) {
+    pub fn deactivate(&self) {
         *self.change() += 1;
         self.is_active.store(false, Ordering::Release);
+    }
+
+    /// It is another client, in standby.
+    pub fn renew(&self) {
+        self.is_active.store(false, Ordering::Release);
+        self.is_fenced.store(false, Ordering::Release);
+    }
+
+    /// Is to become active.
+    pub fn attempt(&self) -> Attempt {
+        let mut change = self.change();
+        *change += 1;
+        Attempt { number: *change, was_active: self.accepts() }
+    }
+
+    /// Nobody waits for an attempt any more; whether it has succeeded after all.
+    pub fn abandon(&self, attempt: Attempt) -> bool {
+        let mut change = self.change();
+        *change += 1;
+        !attempt.was_active && self.accepts()
+    }
+
+    /// Shuts others out, takes the lock, and accepts operations. `resized`: gets the image's size, as in standby nobody looked whether
+    /// it was resized.
+    ///
+    /// # Errors
+    /// When somebody else has the lock, or the cluster does not answer.
+    pub fn promote(
+        &self,
+        named: Named<'_>,
+        attempt: Attempt,
+        fence: &[String],
+        resized: impl FnOnce(u64),
+    ) -> Result<(), String> {
+        let Attempt { number, was_active } = attempt;
+        let taken = self.take(named, fence).map(resized);
+        if taken.is_ok() && (was_active || self.activate(number)) {
+            return Ok(());
+        }
+        if !was_active {
+            let _ = named.image.unlock();
+        }
+        let shut_out = || self.failed(named.name, "it cannot be used", Errno::SHUTDOWN.raw_os_error());
+        taken.and_then(|()| Err(if self.is_fenced() { shut_out() } else { named.name.to_owned() }))
+    }
+
+    /// Releases the lock, once what was started has ended.
+    ///
+    /// # Errors
+    /// When it could not be released.
+    pub fn release(&self, named: Named<'_>) -> Result<(), String> {
+        let failed = |what: &'static str| move |error| self.failed(named.name, what, error);
+        let image = named.image;
+        if !named.read_only && !self.is_fenced() && image.owns_lock().map_err(failed("its lock"))? {
+            image.flush().map_err(failed("flushing it"))?;
+            image.unlock().map_err(failed("its lock cannot be released"))?;
+        }
+        Ok(())
+    }
+
+    fn failed(&self, name: &str, what: &str, error: i32) -> String {
+        if error == Errno::SHUTDOWN.raw_os_error() {
+            self.fence();
+        }
+        format!("{name}: {what}: {}", text(error))
+    }
+
+    /// Shuts others out, and takes the lock; the image's size.
+    fn take(&self, named: Named<'_>, fence: &[String]) -> Result<u64, String> {
+        let failed = |what: &'static str| move |error| self.failed(named.name, what, error);
+        let image = named.image;
+        for client in fence {
+            image.blocklist(client).map_err(failed("shutting a client out"))?;
+        }
+        if !named.read_only && !image.owns_lock().map_err(failed("its lock"))? {
+            self.break_lock(named, fence)?;
+            image.lock().map_err(failed("it cannot be locked"))?;
+        }
+        image.wait_for_latest_map().map_err(failed("the map of its OSDs"))?;
+        image.size().map_err(failed("its size"))
+    }
+
+    /// Breaks the lock of one of these.
+    fn break_lock(&self, named: Named<'_>, fence: &[String]) -> Result<(), String> {
+        let Named { image, name, .. } = named;
+        let failed = |what: &'static str| move |error| self.failed(name, what, error);
+        let Some(owner) = image.lock_owner().map_err(failed("its lock"))? else { return Ok(()) };
+        if !fence.contains(&owner) {
+            // librbd would break the lock of one that has died, whoever it is.
+            return Err(format!(
+                "{name}: the client {owner} has locked it; end that one (rbd status and rbd lock ls show it), or, if it has died, remove \
+                 its lock (rbd lock rm)"
+            ));
+        }
+        match image.break_lock(&owner) {
+            // It has let go meanwhile.
+            Err(error) if error == Errno::NOENT.raw_os_error() => Ok(()),
+            result => result.map_err(failed("its lock cannot be broken")),
+        }
+    }
+}
+
+impl Exclusive for Image {
+    fn blocklist(&self, client: &str) -> Result<(), i32> {
+        self.cluster().blocklist(&c_text(client)?, BLOCKLIST_SECONDS)
+    }
+
+    fn wait_for_latest_map(&self) -> Result<(), i32> {
+        self.cluster().wait_for_latest_map()
+    }
+
+    fn owns_lock(&self) -> Result<bool, i32> {
+        Image::owns_lock(self)
+    }
+
+    fn lock_owner(&self) -> Result<Option<String>, i32> {
+        Ok(Image::lock_owner(self)?.map(|owner| owner.to_string_lossy().into_owned()))
+    }
+
+    fn break_lock(&self, owner: &str) -> Result<(), i32> {
+        Image::break_lock(self, &c_text(owner)?)
+    }
+
+    fn lock(&self) -> Result<(), i32> {
+        Image::lock(self)
+    }
+
+    fn unlock(&self) -> Result<(), i32> {
+        Image::unlock(self)
+    }
+
+    fn flush(&self) -> Result<(), i32> {
+        Image::flush(self)
+    }
+
+    fn size(&self) -> Result<u64, i32> {
+        Image::size(self)
     }
 }
 
@@ -80,30 +286,14 @@ impl Failover for RbdStore {
     }
 
     fn promote(&self, fence: &[String]) -> Result<(), String> {
-        let number = {
-            let mut change = self.roles.change();
-            *change += 1;
-            *change
-        };
-        let (was_active, fence) = (self.roles.accepts(), fence.to_vec());
+        let (attempt, fence) = (self.roles.attempt(), fence.to_vec());
         let promoted = self.change(move |store| {
             let image = store.image();
-            let taken = store.take(&image, &fence);
-            if taken.is_ok() && (was_active || store.roles.activate(number)) {
-                return Ok(());
-            }
-            if !was_active {
-                let _ = image.unlock();
-            }
-            let shut_out = || store.failed("it cannot be used", Errno::SHUTDOWN.raw_os_error());
-            taken.and_then(|()| Err(if store.roles.is_fenced() { shut_out() } else { store.name.clone() }))
+            let resized = |size| store.size.store(size, Ordering::Relaxed);
+            store.roles.promote(store.named(&image), attempt, &fence, resized)
         });
-        promoted.unwrap_or_else(|| {
-            let mut change = self.roles.change();
-            *change += 1;
-            // It may have become active after all.
-            if !was_active && self.roles.accepts() { Ok(()) } else { self.unanswered() }
-        })
+        // It may have become active after all.
+        promoted.unwrap_or_else(|| if self.roles.abandon(attempt) { Ok(()) } else { self.unanswered() })
     }
 
     fn demote(&self) -> Result<(), String> {
@@ -136,7 +326,7 @@ impl RbdStore {
         work: impl FnOnce(&RbdStore) -> Result<(), String> + Send + 'static,
     ) -> Option<Result<(), String>> {
         let store = self.itself.upgrade()?;
-        self.roles.bounded.run(move || work(&store))
+        self.changes.run(move || work(&store))
     }
 
     fn unanswered(&self) -> Result<(), String> {
@@ -149,15 +339,12 @@ impl RbdStore {
         drop(self.open_mut());
     }
 
-    /// Releases the lock, once what was started has ended.
+    fn named<'a>(&'a self, image: &'a Image) -> Named<'a> {
+        Named { image, name: &self.name, read_only: self.read_only }
+    }
+
     fn release(&self) -> Result<(), String> {
-        let failed = |what: &'static str| move |error| self.failed(what, error);
-        let image = self.image();
-        if !self.read_only && !self.is_fenced() && image.owns_lock().map_err(failed("its lock"))? {
-            image.flush().map_err(failed("flushing it"))?;
-            image.unlock().map_err(failed("its lock cannot be released"))?;
-        }
-        Ok(())
+        self.roles.release(self.named(&self.image()))
     }
 
     /// Becomes another client. The calls of the old one end, and no longer count.
@@ -173,57 +360,12 @@ impl RbdStore {
         let mut open = self.open_mut();
         let number = open.number + 1;
         let old = replace(&mut *open, Client { image: Some(Arc::new(image)), number, address });
-        self.roles.is_active.store(false, Ordering::Release);
-        self.roles.is_fenced.store(false, Ordering::Release);
+        self.roles.renew();
         drop(open);
         close(old.image);
         let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
         (probe.asked, probe.failed, probe.next) = (None, None, Instant::now());
         self.is_lost.store(false, Ordering::Relaxed);
         Ok(())
-    }
-
-    fn failed(&self, what: &str, error: i32) -> String {
-        if error == Errno::SHUTDOWN.raw_os_error() {
-            self.roles.fence();
-        }
-        format!("{}: {what}: {}", self.name, text(error))
-    }
-
-    /// Shuts others out, and takes the lock.
-    fn take(&self, image: &Image, fence: &[String]) -> Result<(), String> {
-        let failed = |what: &'static str| move |error| self.failed(what, error);
-        for client in fence {
-            let client = c_text(client.as_str()).map_err(failed("an address"))?;
-            image.cluster().blocklist(&client, BLOCKLIST_SECONDS).map_err(failed("shutting a client out"))?;
-        }
-        if !self.read_only && !image.owns_lock().map_err(failed("its lock"))? {
-            self.break_lock(image, fence)?;
-            image.lock().map_err(failed("it cannot be locked"))?;
-        }
-        image.cluster().wait_for_latest_map().map_err(failed("the map of its OSDs"))?;
-        // In standby nobody looked whether it was resized.
-        self.size.store(image.size().map_err(failed("its size"))?, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Breaks the lock of one of these.
-    fn break_lock(&self, image: &Image, fence: &[String]) -> Result<(), String> {
-        let failed = |what: &'static str| move |error| self.failed(what, error);
-        let Some(owner) = image.lock_owner().map_err(failed("its lock"))? else { return Ok(()) };
-        let address = owner.to_string_lossy();
-        if !fence.iter().any(|client| *client == address) {
-            // librbd would break the lock of one that has died, whoever it is.
-            return Err(format!(
-                "{}: the client {address} has locked it; end that one (rbd status and rbd lock ls show it), or, if it has died, remove \
-                 its lock (rbd lock rm)",
-                self.name
-            ));
-        }
-        match image.break_lock(&owner) {
-            // It has let go meanwhile.
-            Err(error) if error == Errno::NOENT.raw_os_error() => Ok(()),
-            result => result.map_err(failed("its lock cannot be broken")),
-        }
     }
 }
