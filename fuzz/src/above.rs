@@ -54,11 +54,14 @@ impl Machine for proto::aoe::target::Target {
     }
 }
 
-/// The layer above; its manners say how it answers.
+/// The layer above.
 #[derive(Default)]
 pub struct Above {
+    /// Bits that decide how it answers.
     pub manners: u8,
+    /// The login is over.
     pub ready: bool,
+    /// The connection has ended.
     pub gone: bool,
     /// Commands in flight.
     pub commands: Vec<Command>,

@@ -1,7 +1,10 @@
-//! What the fuzz targets share.
+//! The fuzz targets, and what they share.
 #![forbid(unsafe_code)]
 
 pub mod above;
+#[cfg(test)]
+mod mutation;
+pub mod targets;
 
 use proto::iscsi::login::{Access, ChapCredentials, Grant, Refusal, SendTargets, TargetRecord};
 use std::net::{Ipv4Addr, SocketAddr};

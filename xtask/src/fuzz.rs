@@ -1,5 +1,5 @@
 //! Fuzz targets, built with the stable compiler: the instrumentation that libFuzzer reads is asked of LLVM directly.
-//! (`cargo fuzz`, which wants a nightly compiler, works in `fuzz/` as well.)
+//! (`cargo fuzz --features libfuzzer`, which wants a nightly compiler, works as well.)
 
 use crate::command::{Result, cargo, command, describe, output, root, succeed};
 use std::fs::{self, File};
@@ -14,15 +14,14 @@ const RUSTFLAGS: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-trace-compares \
     -Ccodegen-units=1 --cfg fuzzing";
 
+/// The profile, of what libFuzzer runs.
+const FUZZ: &str = "fuzz";
 /// Longest input, in bytes: a few PDUs.
 const INPUT_BYTES_MAX: u32 = 8192;
 /// An input that takes longer has hung.
 const INPUT_SECONDS_MAX: u32 = 10;
 /// A target that takes more memory than this leaks or trusts a length that a peer sent.
 const MEMORY_MIB_MAX: u32 = 1024;
-
-/// Targets that get a quarter of the time where all are run, so that the whole suite stays within its limit.
-const BRIEF: [&str; 4] = ["aoe_frame", "iser_message", "iwarp_stream", "srp_iu"];
 
 /// Options of `cargo xtask fuzz`.
 #[derive(clap::Args)]
@@ -42,12 +41,12 @@ pub(crate) fn run(options: &Options) -> Result {
         Some(name) if all.contains(name) => vec![name.clone()],
         Some(name) => return Err(format!("no fuzz target `{name}`; there are: {}", all.join(", "))),
     };
-    run_targets(&chosen, |_| options.seconds)
+    run_targets(&chosen, options.seconds)
 }
 
-/// Runs every target for some seconds.
+/// Runs each target for so many seconds.
 pub(crate) fn run_all(seconds: u64) -> Result {
-    run_targets(&targets()?, |target| if BRIEF.contains(&target) { (seconds / 4).max(1) } else { seconds })
+    run_targets(&targets()?, seconds)
 }
 
 /// The targets are the files in `fuzz/fuzz_targets`.
@@ -62,12 +61,14 @@ fn targets() -> Result<Vec<String>> {
 }
 
 /// Builds the targets, then runs as many at a time as there are cores.
-fn run_targets(targets: &[String], seconds: impl Fn(&str) -> u64 + Sync) -> Result {
+fn run_targets(targets: &[String], seconds: u64) -> Result {
     let host = host()?;
     let mut build = cargo();
-    build.current_dir(root().join("fuzz")).env("RUSTFLAGS", RUSTFLAGS).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    build.env("RUSTFLAGS", RUSTFLAGS).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    build.args(["build", "--quiet", "--locked", "--profile", FUZZ]);
+    build.args(["--package", "lunette-fuzz", "--features", "libfuzzer"]);
     // A target triple, so that the flags reach neither build scripts nor procedural macros.
-    build.args(["build", "--release", "--quiet", "--target", &host, "--target-dir", "target"]);
+    build.args(["--target", &host]);
     succeed(build.args(targets.iter().flat_map(|name| ["--bin", name])))?;
 
     let queue = Mutex::new(targets.iter());
@@ -78,7 +79,7 @@ fn run_targets(targets: &[String], seconds: impl Fn(&str) -> u64 + Sync) -> Resu
             scope.spawn(|| {
                 loop {
                     let Some(target) = queue.lock().expect("no worker panics").next() else { break };
-                    if let Err(reason) = run_target(target, &host, seconds(target)) {
+                    if let Err(reason) = run_target(target, &host, seconds) {
                         failures.lock().expect("no worker panics").push(reason);
                     }
                 }
@@ -93,12 +94,13 @@ fn run_targets(targets: &[String], seconds: impl Fn(&str) -> u64 + Sync) -> Resu
 fn run_target(target: &str, host: &str, seconds: u64) -> Result {
     let fuzz = root().join("fuzz");
     let (corpus, artifacts) = (fuzz.join("corpus").join(target), fuzz.join("artifacts").join(target));
-    let log_path = fuzz.join("target").join(format!("{target}.log"));
+    let built = root().join("target").join(host).join(FUZZ);
+    let log_path = built.join(format!("{target}.log"));
     let log = make(&corpus)
         .and(make(&artifacts))
         .and_then(|()| File::create(&log_path).map_err(|error| format!("{}: {error}", log_path.display())))?;
     let errors = log.try_clone().map_err(|error| error.to_string())?;
-    let mut run = command(fuzz.join("target").join(host).join("release").join(target));
+    let mut run = command(built.join(target));
     run.arg(format!("-artifact_prefix={}/", artifacts.display()))
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-max_len={INPUT_BYTES_MAX}"))

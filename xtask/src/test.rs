@@ -19,9 +19,6 @@ pub(crate) struct Options {
     /// Only these steps (may be given several times).
     #[arg(long, value_name = "STEP")]
     only: Vec<Step>,
-    /// How long each fuzz target runs.
-    #[arg(long, default_value_t = 3)]
-    fuzz_seconds: u64,
     /// How long the simulator runs.
     #[arg(long, default_value_t = 2.0)]
     sim_minutes: f64,
@@ -56,8 +53,6 @@ enum Step {
     Build,
     /// All tests but those of `soak`, with overflow checks.
     Tests,
-    /// Fuzz targets, briefly.
-    Fuzz,
     /// Kernel and root of the virtual machine.
     Rig,
     /// Instructions per command, of the engine as it is released.
@@ -70,7 +65,7 @@ enum Step {
 
 /// What has its own process beside `build` and `tests`. Both wait often, for one long unit of the compiler or for time to pass; those of
 /// these steps that need what `build` makes come last.
-const BESIDE: [Step; 5] = [Step::Fuzz, Step::Rig, Step::Instructions, Step::Vm, Step::Sim];
+const BESIDE: [Step; 4] = [Step::Rig, Step::Instructions, Step::Vm, Step::Sim];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Soak {
@@ -179,10 +174,7 @@ fn run_step(
     summary: &mut Vec<String>,
 ) -> Result {
     match step {
-        Step::Format => {
-            succeed(cargo().args(["fmt", "--all", "--check"]))?;
-            succeed(cargo().args(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]))
-        }
+        Step::Format => succeed(cargo().args(["fmt", "--all", "--check"])),
         Step::Deny if exists_as_subcommand("cargo-deny") => succeed(cargo().args(["deny", "check"])),
         Step::Deny => {
             println!("cargo-deny is not installed: not checked here");
@@ -191,7 +183,6 @@ fn run_step(
         Step::Tidy => tidy::run(),
         Step::Build => suite::build().map(|_| ()),
         Step::Tests => suite::run(&["--skip", SOAK], threads(), summary),
-        Step::Fuzz => fuzz::run_all(options.fuzz_seconds),
         Step::Instructions => {
             // It is built at once with what is counted.
             if options.only.is_empty() || options.only.contains(&Step::Sim) {

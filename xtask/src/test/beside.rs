@@ -24,8 +24,7 @@ impl Beside {
         // Behind the tests, some of which have seconds for what takes milliseconds.
         let mut xtask = command("nice");
         xtask.args(["-n", "19"]).arg(std::env::current_exe().map_err(fault)?);
-        xtask.args(["test", "--beside", "--fuzz-seconds", &options.fuzz_seconds.to_string()]);
-        xtask.args(["--sim-minutes", &options.sim_minutes.to_string()]);
+        xtask.args(["test", "--beside", "--sim-minutes", &options.sim_minutes.to_string()]);
         for value in steps.iter().filter_map(Step::to_possible_value) {
             xtask.args(["--only", value.get_name()]);
         }
