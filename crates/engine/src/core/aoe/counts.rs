@@ -26,9 +26,8 @@ impl<I: Io> Core<I> {
             let frames = dropped.saturating_sub(std::mem::replace(&mut interface.dropped, dropped));
             if frames > 0 {
                 limited!(
-                    "frames that were dropped", Level::WARN, interface = %name, frames,
-                    "AoE: frames were dropped before they were looked at: the core has more to do than it can, or all \
-                     its slots wait for slow stores"
+                    "dropped frames", Level::WARN, interface = %name, frames,
+                    "AoE: frames were dropped unread: the core is overloaded, or all its slots wait for slow stores"
                 );
             }
             for ((from, address), key) in &interface.sessions {
@@ -62,20 +61,20 @@ pub(super) fn report(counts: Counts, from: Mac, address: Address, interface: &st
     if crowded > 0 {
         limited!(
             "dropped requests", Level::WARN, initiator = %from, interface, %address, requests = crowded,
-            "AoE: requests were dropped, and must be retransmitted: the unit's store is slow (also with what was aborted), \
+            "AoE: requests were dropped, and must be retransmitted: the unit's store is slow (or still has aborted requests), \
              or the initiator has more in flight than the buffer count of {BUFFERS}"
         );
     }
     if refused > 0 {
         limited!(
-            "wrong requests", Level::WARN, initiator = %from, interface, %address, requests = refused,
-            "AoE: requests were wrong; its session's refusals say why"
+            "invalid requests", Level::WARN, initiator = %from, interface, %address, requests = refused,
+            "AoE: invalid requests; the lines `refused` of its session say why"
         );
     }
     if copies > 0 {
         limited!(
             "duplicate requests", Level::INFO, initiator = %from, interface, %address, requests = copies,
-            "AoE: requests came more than once: frames were lost, or answers took longer than the initiator waits"
+            "AoE: duplicate requests: frames were lost, or answers took longer than the initiator waits"
         );
     }
 }
