@@ -1,7 +1,7 @@
 //! AoE machines: the target's and the initiator's side of one session (AoEr11).
 //!
-//! AoE has no connections: each request is a frame, and so is its answer. What is a session here are the requests that
-//! one initiator, known by its Ethernet address, sends to one target on one interface.
+//! AoE has no connections: each request is a frame, and so is its answer. A session here means the requests
+//! that one initiator, identified by its Ethernet address, sends to one target on one interface.
 
 pub mod target;
 
@@ -14,19 +14,19 @@ use wire::Places;
 /// The longest headers of a frame, in bytes: Ethernet, AoE, and the argument of an ATA command.
 pub const HEADER_BYTES_MAX: usize = 36;
 
-/// A frame to send. Whoever drives a machine copies both parts before the next call of the machine.
+/// A frame to send. The caller copies both parts before it calls the machine again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame {
     header: [u8; HEADER_BYTES_MAX],
     header_len: u8,
     /// What follows the headers.
     pub payload: Places,
-    /// Whose data the payload is.
+    /// The task whose data the payload is.
     pub task: Option<TaskId>,
 }
 
 impl Frame {
-    /// A frame of these headers, one behind the other.
+    /// A frame with these headers, one after the other.
     pub(crate) fn new(headers: [&[u8]; 2], payload: Places, task: Option<TaskId>) -> Frame {
         let mut header = [0; HEADER_BYTES_MAX];
         let mut len = 0usize;

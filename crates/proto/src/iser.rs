@@ -1,7 +1,8 @@
 //! iSER (RFC 7145): iSCSI whose PDUs are messages and whose data moves by RDMA.
 //!
-//! The iSCSI layer is the one of `crate::iscsi`; the machines here are its other datamover. They speak what Linux
-//! speaks: headers of 28 bytes with base offsets, logins as messages too, discovery too, no Hello, no digests.
+//! The iSCSI layer is the one of `crate::iscsi`; the machines here are its other datamover. They follow
+//! Linux's dialect: headers of 28 bytes with base offsets, logins and discovery over messages, no Hello, no
+//! digests.
 
 pub mod initiator;
 pub mod target;
@@ -13,34 +14,34 @@ use crate::message::Receives;
 use wire::iscsi::{BHS_BYTES, BasicHeader, pad};
 use wire::iser::{Header, Layout, Opcode, PrivateData};
 
-/// Bytes in front of the data of most messages: iSER's header and the basic header segment.
+/// Bytes before the data of most messages: iSER's header and the basic header segment.
 pub const HEADERS_BYTES: u32 = 28 + 48;
 /// Receives of one connection, at most.
 const RECEIVES_MAX: u16 = 4096;
 /// Additional header segments of a PDU: the default of MaxAHSLength (RFC 7145 section 6.8).
 const AHS_BYTES: u32 = 256;
-/// Bytes of a receive: a message with as much of everything as it may have, in whole words.
+/// Bytes of a receive: a message with the maximum of everything, in whole words.
 const RECEIVE_BYTES: u32 = HEADERS_BYTES + AHS_BYTES + crate::iscsi::keys::RDMA_SEGMENT_MAX + 4;
 
-/// Receives for so many messages, so many of which have come and are not returned.
+/// Receives for this many messages, `held` of which have been received and not returned.
 fn receives(messages: u32, held: usize) -> Receives {
     let most = u16::try_from(messages).unwrap_or(RECEIVES_MAX).min(RECEIVES_MAX);
     let count = most.saturating_sub(u16::try_from(held).unwrap_or(RECEIVES_MAX));
     Receives { count, bytes: RECEIVE_BYTES, aligned_at: HEADERS_BYTES }
 }
 
-/// What a peer can, by its private data. One that sends none can nothing.
+/// The peer's abilities, from its private data. A peer that sends none has none.
 fn invalidates(private_data: &[u8]) -> bool {
     PrivateData::view(private_data).is_some_and(|data| data.flags & PrivateData::NO_INVALIDATE == 0)
 }
 
-/// Our private data. Base offsets are always used; STags are invalidated by messages where both ends say that they are.
+/// Our private data. Base offsets are always used; STags are invalidated by messages if both ends support it.
 fn private_data(invalidate: bool) -> Vec<u8> {
     let cannot = if invalidate { 0 } else { PrivateData::NO_INVALIDATE };
     vec![PrivateData::NO_ZERO_BASED | cannot, 0, 0, 0]
 }
 
-/// A message taken apart.
+/// A parsed message.
 #[derive(Clone, Copy, Debug)]
 struct Parts<'a> {
     header: &'a Header,
@@ -48,13 +49,13 @@ struct Parts<'a> {
     pdu: &'a [u8],
     /// The data segment without padding.
     data: &'a [u8],
-    /// Where that begins in the message.
+    /// The offset of that in the message.
     data_at: u32,
 }
 
 impl<'a> Parts<'a> {
-    /// Takes a message apart. What follows the headers is the data segment, with or without its padding: Linux sends
-    /// it without.
+    /// Parses a message. What follows the headers is the data segment, with or without its padding: Linux
+    /// sends it without.
     fn of(message: &'a [u8]) -> Result<Parts<'a>, Violation> {
         let header = Header::view(message).ok_or(Violation::Short)?;
         match header.opcode() {

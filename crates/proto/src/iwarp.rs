@@ -1,9 +1,9 @@
 //! iWARP over a byte stream: MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040), both roles in one machine.
 //!
-//! The upper side is what RDMA verbs call a queue pair: receives and work requests are posted, their
-//! completions come as events. `setup` is the exchange of start-up frames, `receive` validates what comes in,
-//! `send` cuts messages into FPDUs while a batch has room, `memory` is what a peer may touch, and `violation`
-//! is what it may not do.
+//! The upper side is a queue pair as in RDMA verbs: receives and work requests are posted, their completions
+//! are events. `setup` is the exchange of start-up frames, `receive` validates what is received, `send` cuts
+//! messages into FPDUs while a batch has room, `memory` is what a peer may access, and `violation` what it
+//! may not do.
 
 pub mod memory;
 mod receive;
@@ -24,55 +24,56 @@ use std::time::Duration;
 use violation::Violation;
 use wire::Places;
 
-/// RDMA Reads in flight at a time in one direction, at most.
+/// The most RDMA Reads in flight in one direction.
 pub const READS_MAX: u16 = 256;
-/// Work requests of one connection that are not complete, at most.
+/// The most incomplete work requests of one connection.
 pub const WORK_MAX: u16 = 4096;
-/// Receives of one connection that are posted, at most.
+/// The most posted receives of one connection.
 pub const RECEIVES_MAX: u16 = 4096;
-/// Bytes at the beginning of a Send that are copied when it is posted, at most.
+/// The most bytes at the beginning of a Send that are copied when it is posted.
 pub const HEADER_BYTES_MAX: usize = send::HEADER_BYTES_MAX;
 
-/// How long an initiator waits for the reply (siw does so, too).
+/// How long an initiator waits for the reply (as siw does).
 const REPLY_WITHIN: Duration = Duration::from_secs(10);
-/// How long a responder waits for the request (siw does so, too).
+/// How long a responder waits for the request (as siw does).
 const REQUEST_WITHIN: Duration = Duration::from_secs(5);
-/// How long a responder waits for the message that says that a peer-to-peer initiator is ready.
+/// How long a responder waits for the ready-to-receive message of a peer-to-peer initiator.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 /// How long the last messages may take to be sent.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What is given to a machine.
+/// The configuration of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// As initiator: negotiate IRD and ORD in the frames of MPA revision 2. A responder follows its peer.
     pub enhanced: bool,
-    /// CRCs are wanted. They are used when either end wants them.
+    /// CRCs are requested. They are used if either end requests them.
     pub crc: bool,
-    /// Take FPDUs that are longer than a TCP segment, and send them to a peer that takes them.
+    /// Accept FPDUs that are longer than a TCP segment, and send them to a peer that accepts them.
     pub long_fpdus: bool,
-    /// RDMA Reads that this end serves and makes at a time (up to [`READS_MAX`]).
+    /// RDMA Reads that this end serves and issues at a time (up to [`READS_MAX`]).
     pub depths: Depths,
-    /// As enhanced initiator: the connection is peer-to-peer, and this end can say so in these ways.
+    /// As enhanced initiator: the connection is peer-to-peer, and this end can signal readiness in these
+    /// ways.
     pub ready: Option<ReadyToReceive>,
-    /// What fits into one TCP segment of the path (EMSS), for peers that do not take long FPDUs.
+    /// What fits into one TCP segment of the path (EMSS), for peers that do not accept long FPDUs.
     pub segment_bytes: u32,
-    /// Work requests that are not complete (up to [`WORK_MAX`]).
+    /// The most incomplete work requests (up to [`WORK_MAX`]).
     pub work: u16,
-    /// Receives that are posted (up to [`RECEIVES_MAX`]).
+    /// The most posted receives (up to [`RECEIVES_MAX`]).
     pub receives: u16,
-    /// Buffers that are registered (up to [`memory::REGISTRATIONS_MAX`]).
+    /// The most registered buffers (up to [`memory::REGISTRATIONS_MAX`]).
     pub registrations: u16,
     /// CRC32C.
     pub crc32c: fn(&[u8]) -> u32,
-    /// Random bits that a peer cannot guess, for STags (RFC 5042 section 6.3.5).
+    /// Unpredictable bits for STags (RFC 5042 section 6.3.5).
     pub random: fn() -> u32,
 }
 
-/// What both ends are agreed on.
+/// What both ends have negotiated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
-    /// FPDUs are summed.
+    /// FPDUs have CRCs.
     pub crc: bool,
     /// Markers are sent.
     pub markers: bool,
@@ -82,30 +83,30 @@ pub struct Agreed {
     pub depths: Depths,
 }
 
-/// Events for the layer above.
+/// Events.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// As responder: a peer asks for a connection. Answer by [`QueuePair::accept`] or [`QueuePair::reject`].
+    /// As responder: a peer requests a connection. Answer by [`QueuePair::accept`] or [`QueuePair::reject`].
     Request {
         /// Revision of MPA.
         revision: u8,
-        /// What it wants to serve and make of RDMA Reads, when it says so.
+        /// How many RDMA Reads it wants to serve and issue, if it says.
         depths: Option<Depths>,
         /// Private data.
         private_data: Vec<u8>,
     },
-    /// The connection is made.
+    /// The connection is established.
     Established {
-        /// What was agreed on.
+        /// What was negotiated.
         agreed: Agreed,
-        /// What the peer said that it serves and makes of RDMA Reads, if it did (RFC 6581 section 9.1).
+        /// How many RDMA Reads the peer serves and issues, if it said so (RFC 6581 section 9.1).
         depths: Option<Depths>,
         /// As initiator: the private data of the reply.
         private_data: Vec<u8>,
     },
-    /// As initiator: the peer turned the connection away. `Gone` follows.
+    /// As initiator: the peer rejected the connection. `Gone` follows.
     Rejected {
-        /// What the peer would serve and make of RDMA Reads, when it says so.
+        /// How many RDMA Reads the peer would serve and issue, if it says.
         depths: Option<Depths>,
         /// Private data.
         private_data: Vec<u8>,
@@ -116,17 +117,17 @@ pub enum Event {
         id: u64,
         /// Length in bytes.
         len: u32,
-        /// The peer asked for an event.
+        /// The peer requested an event.
         solicited: bool,
         /// The STag that the peer has invalidated: it is no longer registered.
         invalidated: Option<u32>,
     },
-    /// A Send has left; its places are free.
+    /// A Send has been sent; its places are free.
     Sent {
         /// The work request.
         id: u64,
     },
-    /// An RDMA Write has left; its places are free.
+    /// An RDMA Write has been sent; its places are free.
     Written {
         /// The work request.
         id: u64,
@@ -136,13 +137,13 @@ pub enum Event {
         /// The work request.
         id: u64,
     },
-    /// Bytes of a buffer that the peer read were still on their way when its STag was invalidated, and have left now:
-    /// its places are free.
+    /// Bytes of a buffer that the peer read were still being sent when its STag was invalidated, and have
+    /// been sent now: its places are free.
     Freed {
         /// The STag.
         stag: u32,
     },
-    /// The connection has ended, and all that was posted is void. Always the last event.
+    /// The connection has ended, and all posted work is void. Always the last event.
     Gone {
         /// Why.
         reason: String,
@@ -154,7 +155,7 @@ pub enum Event {
 pub enum Refused {
     /// The queue is full.
     Full,
-    /// The connection is not made, or no more, or the call does not fit its state.
+    /// The connection is not established, has ended, or is in the wrong state for the call.
     State,
     /// The message, its header or the private data is too long.
     TooLong,
@@ -182,7 +183,7 @@ pub struct QueuePair {
     phase: Phase,
     agreed: Agreed,
     receiving: Receiving,
-    /// The start-up frame or the headers that are being received.
+    /// The start-up frame or the headers received so far.
     head: Vec<u8>,
     receives: ReceiveQueue,
     expected: Expected,
@@ -191,17 +192,17 @@ pub struct QueuePair {
     events: VecDeque<Event>,
 }
 
-/// Where the connection stands.
+/// The state of the connection.
 enum Phase {
     /// Waits for the peer's start-up frame.
     Starting {
         deadline: Time,
     },
-    /// The layer above decides about the peer's request.
+    /// The caller is deciding about the peer's request.
     Requested(Box<Offer>),
-    /// Messages go both ways.
+    /// Established: messages go both ways.
     Full,
-    /// The last messages are on their way; then it ends for this reason.
+    /// The last messages are being sent; then it ends for this reason.
     Closing {
         deadline: Time,
         reason: String,
@@ -243,7 +244,7 @@ impl QueuePair {
         }
     }
 
-    /// As responder, in answer to [`Event::Request`]: makes the connection.
+    /// As responder, in answer to [`Event::Request`]: accepts the connection.
     pub fn accept(&mut self, now: Time, private_data: &[u8]) -> Result<(), Refused> {
         let Phase::Requested(offer) = &self.phase else { return Err(Refused::State) };
         if !setup::fits(private_data, offer.depths.is_some()) {
@@ -258,7 +259,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// As responder, in answer to [`Event::Request`]: turns the peer away.
+    /// As responder, in answer to [`Event::Request`]: rejects the connection.
     pub fn reject(&mut self, now: Time, private_data: &[u8]) -> Result<(), Refused> {
         let Phase::Requested(offer) = &self.phase else { return Err(Refused::State) };
         if !setup::fits(private_data, offer.depths.is_some()) {
@@ -269,8 +270,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Gives a buffer for one Send of the peer. They are used in the order in which they were posted; this may be
-    /// done before the connection is made.
+    /// Posts a buffer for one Send of the peer. They are used in the order of posting, which may begin before
+    /// the connection is established.
     pub fn post_receive(&mut self, id: u64, places: Places) -> Result<(), Refused> {
         if matches!(self.phase, Phase::Closing { .. } | Phase::Over) {
             return Err(Refused::State);
@@ -291,14 +292,14 @@ impl QueuePair {
         self.post(id, header, from, Operation::Send { solicited, invalidate })
     }
 
-    /// Writes the bytes at `from` to `offset` of what the peer has advertised as `stag`. With the id of
+    /// Writes the bytes at `from` to `offset` in the peer's buffer `stag`. With the id
     /// [`crate::message::WorkId::UNSIGNALED`], there is no event for it.
     pub fn write(&mut self, id: u64, from: Places, stag: u32, offset: u64) -> Result<(), Refused> {
         self.post(id, &[], from, Operation::Write { stag, offset })
     }
 
-    /// Fills `into` with the bytes at `offset` of what the peer has advertised as `stag`. The reads are made in
-    /// order; what was posted after one that waits for ORD waits, too.
+    /// Fills `into` with the bytes at `offset` in the peer's buffer `stag`. Reads are issued in order; what
+    /// was posted after one that waits for ORD waits, too.
     pub fn read(&mut self, id: u64, into: Places, stag: u32, offset: u64) -> Result<(), Refused> {
         if matches!(self.phase, Phase::Full) && self.agreed.depths.ord == 0 {
             return Err(Refused::NoReads);
@@ -314,33 +315,33 @@ impl QueuePair {
         if self.sending.post(work, header) { Ok(()) } else { Err(Refused::Full) }
     }
 
-    /// Lets the peer read or write `places`, from offset 0 on, by the STag that is returned, until that is
+    /// Lets the peer read or write `places`, from offset 0 on, by the returned STag, until that is
     /// invalidated.
     pub fn register(&mut self, places: Places, access: Access) -> Result<u32, Refused> {
         self.memory.register(places, access).ok_or(Refused::Full)
     }
 
-    /// Invalidates the STag; `false` when it was not valid. A peer that still uses it has broken the rules. Bytes of its
-    /// places may be on their way to a peer that has read them ([`QueuePair::is_leaving`]), and a receive into them may
-    /// be in flight, until that is done.
+    /// Invalidates the STag; `false` when it was not valid. A peer that still uses it has violated the
+    /// protocol. Bytes of its places may still be on their way to a peer that has read them
+    /// ([`QueuePair::is_leaving`]), and a receive into them may be in flight, until that has finished.
     pub fn invalidate(&mut self, stag: u32) -> bool {
         self.drop_body_of(stag);
         self.memory.invalidate(stag)
     }
 
-    /// Bytes that the peer has written to what is, or was last, registered as `stag`, or that were sent to it of what it
-    /// reads.
+    /// Bytes that the peer has written to the buffer with this STag, or the last one that had it, or that it
+    /// has read.
     pub fn moved(&self, stag: u32) -> u32 {
         self.memory.moved(stag)
     }
 
-    /// Whether bytes of what is, or was, registered as `stag` are in a batch that has not left. When it has,
-    /// and the STag is invalid, [`Event::Freed`] reports that.
+    /// Whether bytes of the buffer with this STag, even if it is invalid now, are in a batch that has not
+    /// been sent. Once it has, and the STag is invalid, [`Event::Freed`] reports that.
     pub fn is_leaving(&self, stag: u32) -> bool {
         self.memory.is_leaving(stag)
     }
 
-    /// The batch that names this task in [`Transmit::done`] has left.
+    /// The batch that names this task in [`Transmit::done`] has been sent.
     pub fn pushed(&mut self, _task: TaskId) {
         if let Some(event) = self.sending.left(&mut self.memory)
             && !matches!(self.phase, Phase::Over)
@@ -349,14 +350,15 @@ impl QueuePair {
         }
     }
 
-    /// Closes the connection, once what was posted has been sent. Reads are not waited for, nor asked for any more.
+    /// Closes the connection, once posted work has been sent. Reads are neither waited for nor issued any
+    /// more.
     pub fn close(&mut self, now: Time) {
         if !matches!(self.phase, Phase::Closing { .. } | Phase::Over) {
             self.close_for(now, "closed by this side".to_string());
         }
     }
 
-    /// What was agreed on. Until then, nothing.
+    /// What was negotiated; `None` until then.
     pub fn agreed(&self) -> Option<Agreed> {
         matches!(self.phase, Phase::Full).then_some(self.agreed)
     }
@@ -400,7 +402,7 @@ impl QueuePair {
                 self.establish(setup.agreed, offer.depths, offer.private_data);
             }
             Err(violation) => {
-                // The peer is connected already, and is notified by a message (RFC 6581 section 9).
+                // The peer is already connected, and is notified by a message (RFC 6581 section 9).
                 self.agreed = setup::plain(&self.config, &offer);
                 self.phase = Phase::Full;
                 self.head.clear();
@@ -409,7 +411,7 @@ impl QueuePair {
         }
     }
 
-    /// The peer has broken the rules.
+    /// The peer has violated the protocol.
     fn violate(&mut self, now: Time, violation: Violation) {
         match self.phase {
             Phase::Full => {
@@ -490,7 +492,7 @@ impl StreamMachine for QueuePair {
     fn closed(&mut self, _now: Time, error: Option<&str>) {
         let reason = match &self.phase {
             Phase::Closing { reason, .. } => reason.clone(),
-            // So does one that does not know the revision (RFC 6581 section 10).
+            // A peer that does not know the revision closes as well (RFC 6581 section 10).
             Phase::Starting { .. } if error.is_none() && self.is_initiator && self.config.enhanced => {
                 "closed by the peer in MPA start-up: it speaks no iWARP there, or not MPA revision 2"
                     .to_string()
@@ -519,7 +521,7 @@ impl StreamMachine for QueuePair {
         if self.owes()
             && let Err(violation) = self.sending.fill(&self.agreed, &mut self.memory, batch)
         {
-            // The Terminate is in the batch already.
+            // The Terminate is already in the batch.
             self.violate(now, violation);
         }
         self.end_when_sent();

@@ -1,9 +1,9 @@
 //! Protocol machines: the state of one connection as a value that is fed and drained.
 //!
-//! A machine owns no socket, no clock and no thread, and never touches payload: it names the places where payload
-//! belongs ([`stream::Want`]) and from where it is sent ([`stream::Transmit`]); the caller moves the bytes.
-//! Commands go up and data movement comes down through transport protocol services ([`services`]) that are the same
-//! for every transport.
+//! A machine owns no socket, no clock and no thread, and never touches payload: it names the places where
+//! payload goes ([`stream::Want`]) and where it is sent from ([`stream::Transmit`]); the caller moves the
+//! bytes. Commands go up and data movement comes down through transport protocol services ([`services`]) that
+//! are the same for every transport.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::unwrap_used,

@@ -11,7 +11,7 @@ pub use transmission::{Answer, Event, REQUESTS_MAX, Transmission, Violation};
 
 use wire::nbd::transmission::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_WRITE_ZEROES};
 
-/// What was negotiated of an export.
+/// The negotiated properties of an export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Export {
     /// Bytes.
@@ -20,7 +20,7 @@ pub struct Export {
     pub flags: u16,
     /// What requests are multiples of, in bytes.
     pub block_minimum: u32,
-    /// The block that is fast, in bytes.
+    /// The efficient block size, in bytes.
     pub block_preferred: u32,
     /// The longest payload of a request, in bytes.
     pub payload_maximum: u32,
@@ -40,7 +40,7 @@ impl Export {
         self.has(READ_ONLY)
     }
 
-    /// It can make durable what it has acknowledged.
+    /// The server can make acknowledged writes durable.
     pub fn flushes(&self) -> bool {
         self.has(SEND_FLUSH)
     }
@@ -50,12 +50,12 @@ impl Export {
         self.has(SEND_FUA)
     }
 
-    /// It clears ranges without being sent zeros.
+    /// The server can zero ranges without being sent zeros.
     pub fn clears(&self) -> bool {
         self.has(SEND_WRITE_ZEROES)
     }
 
-    /// All its connections see the same, and a flush by one is for all.
+    /// All connections see the same data, and a flush on one applies to all.
     pub fn shares_connections(&self) -> bool {
         self.has(CAN_MULTI_CONN)
     }

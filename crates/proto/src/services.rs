@@ -1,6 +1,7 @@
-//! SCSI transport protocol services (SAM-5 section 5.4): the one interface between every transport and the SCSI
-//! side, with data movement as in FreeBSD's CTL (datamove) and RFC 7145 (data movement primitives). The SCSI side
-//! never knows whether data came as immediate data, unsolicited Data-Out, R2T, RDMA Read or inside the command.
+//! SCSI transport protocol services (SAM-5 section 5.4): the one interface between every transport and the
+//! SCSI side, with data movement as in FreeBSD's CTL (datamove) and RFC 7145 (data movement primitives). The
+//! SCSI side never knows whether data was transferred as immediate data, unsolicited Data-Out, by R2T, by
+//! RDMA Read or inside the command.
 
 use wire::{Cdb, Places, Sense};
 
@@ -45,8 +46,8 @@ pub struct Command {
     pub read_bytes: u32,
     /// Bytes that the initiator is ready to send.
     pub write_bytes: u32,
-    /// How many of the `write_bytes` come without being asked for (immediate and unsolicited data), from offset 0.
-    /// When not zero, the layer above must answer this event with `Fetch` (from offset 0, for at least these bytes)
+    /// How many of the `write_bytes` are sent unsolicited (as immediate or unsolicited data), from offset 0.
+    /// If not zero, the engine must answer this event with `Fetch` (from offset 0, for at least these bytes)
     /// or `End` before the driver continues.
     pub unsolicited_bytes: u32,
 }
@@ -81,11 +82,11 @@ pub enum FunctionResponse {
     NoUnit,
     /// Not supported.
     NotSupported,
-    /// The nexus may not ask for it.
+    /// The nexus is not allowed to request it.
     NotAuthorized,
 }
 
-/// Names one task management request until it is answered.
+/// Identifies a task management request until it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FunctionId(pub u32);
 
@@ -96,15 +97,15 @@ pub struct Ending {
     pub status: u8,
     /// Sense data with CHECK CONDITION.
     pub sense: Option<Sense>,
-    /// Bytes that the command had to send to the initiator, whether or not it was ready for so many: with the
-    /// command's `read_bytes` and `write_bytes` this gives the residual counts (RFC 7143
-    /// section 11.4.5).
+    /// Bytes that the command had to send to the initiator, whether or not it accepted as many: with the
+    /// command's `read_bytes` and `write_bytes` this determines the residual counts (RFC 7143 section
+    /// 11.4.5).
     pub read_bytes: u64,
-    /// Bytes that the command had to take from the initiator.
+    /// Bytes that the command had to receive from the initiator.
     pub write_bytes: u64,
 }
 
-/// How a transport ends a command that it does not hand up.
+/// How a transport ends a command that it does not pass up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Termination {
     /// With CHECK CONDITION and this.
@@ -118,92 +119,95 @@ pub enum Termination {
 /// From a transport to the SCSI side.
 #[derive(Clone, Debug)]
 pub enum Up {
-    /// The login is granted. Its answer waits for [`Down::Admit`]: the connection may be moved to its home core behind it,
-    /// and commands follow.
+    /// The login is granted. Its response waits for [`Down::Admit`]: the connection may move to its core
+    /// after it, and commands follow.
     Ready(Box<Session>),
     /// A command.
     Command(Command),
     /// All bytes of the task's last `Fetch` are in place.
     Fetched(TaskId),
-    /// The initiator broke the standard in the task's data-out while a `Fetch` was under way, or not yet given: the
-    /// task has ended for the layer above, the transport ends it on the wire. The fetch's places are free again, as
-    /// after [`Down::Abort`]; no RDMA was posted for them.
+    /// The initiator violated the standard in the task's data-out while a `Fetch` was in progress, or not yet
+    /// issued: the task has ended for the engine, and the transport ends it on the wire. The fetch's places
+    /// are free again, as after [`Down::Abort`]; no RDMA was posted for them.
     FetchFailed {
         /// The task.
         task: TaskId,
         /// How the transport ends it, with CHECK CONDITION.
         sense: Box<Sense>,
     },
-    /// The transport ends a command that it does not hand up. To be logged and counted; nothing else is to be done.
+    /// The transport ends a command that it does not pass up. For logs and counters; nothing else has to be
+    /// done.
     Terminated {
         /// The command.
         command: Box<Command>,
         /// How.
         how: Termination,
     },
-    /// All bytes of the task's last `Push` have left: its places may be used again. With a `Push` that carried the
-    /// end, the task is gone.
+    /// All bytes of the task's last `Push` have been sent: its places may be reused. With a `Push` that had
+    /// the ending, the task is gone.
     ///
-    /// Where data moves by RDMA, this also follows [`Down::Abort`] and [`Down::End`] of a task whose `Fetch` or `Push`
-    /// was under way, once, unless the `Fetched` or `Pushed` of that transfer was left before: a transfer that was
-    /// posted cannot be called back, so its places stay lent until then.
+    /// Where data moves by RDMA, this also follows [`Down::Abort`] and [`Down::End`] of a task whose `Fetch`
+    /// or `Push` was in progress, once, unless the `Fetched` or `Pushed` of that transfer was produced
+    /// before: a posted transfer cannot be recalled, so its places stay borrowed until then.
     Pushed(TaskId),
     /// A task management request. Tasks that it names are still in the table; answer it with
-    /// [`Down::FunctionDone`] once every task it covers was ended with [`Down::Abort`].
+    /// [`Down::FunctionDone`] once every task that it covers was ended with [`Down::Abort`].
     Function {
-        /// To answer it by.
+        /// For the answer.
         id: FunctionId,
         /// The eight LUN bytes.
         lun: u64,
         /// What to do.
         function: Function,
     },
-    /// The session ends, by a logout or by this side. Its tasks have ended for the transport, and no command follows; the
-    /// initiator is notified with [`Down::Close`], which is due when none of them can take effect any more.
+    /// The session ends, by a logout or from this side. Its tasks have ended for the transport, and no
+    /// command follows; the initiator is notified after [`Down::Close`], which is due when none of them can
+    /// take effect any more.
     Leaving,
-    /// The initiator broke the standard and the connection continues: a PDU was rejected or a task ended for it. For the
-    /// log; nothing is to be done.
+    /// The initiator violated the standard and the connection continues: a PDU was rejected or a task ended
+    /// for it. For the log; nothing has to be done.
     Refused {
-        /// Why: "initiator task tag in use (RFC 7143 ...)".
+        /// Why, such as "initiator task tag in use (RFC 7143 ...)".
         reason: String,
     },
-    /// An invariant of this program that is private to the connection does not hold: the connection ends by
-    /// an [`Up`] behind this. For the log; it is to be reported.
+    /// An invariant of this program that is private to the connection does not hold: the connection ends with
+    /// an [`Up`] after this. For the log, as a bug to report.
     Fault {
-        /// What does not hold: "a fetch past the command's data-out".
+        /// The broken invariant, such as "a fetch past the command's data-out".
         what: &'static str,
     },
-    /// The connection has ended: every task of it has ended, all that was lent is free, nothing more may be sent.
+    /// The connection has ended: all of its tasks have ended, everything borrowed is free, nothing more may
+    /// be sent.
     Gone {
         /// Why, for the log: "logged out", "connection reset by peer", "header digest mismatch (RFC 7143 ...)".
         reason: String,
     },
 }
 
-/// The reason of [`Up::Gone`] behind an [`Up::Fault`].
+/// The reason of [`Up::Gone`] after an [`Up::Fault`].
 pub(crate) const FAULT: &str = "a fault of this program";
 
 /// From the SCSI side to a transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Down {
-    /// Bring bytes `at .. at + into.len()` of the task's data-out into `into`. One at a time per task, at rising
-    /// offsets without gaps, never past the command's `write_bytes`.
+    /// Fetch bytes `at .. at + into.len()` of the task's data-out into `into`. One at a time per task, at
+    /// rising offsets without gaps, never past the command's `write_bytes`.
     Fetch {
         /// The task.
         task: TaskId,
         /// Offset in the command's data-out.
         at: u32,
-        /// Where the bytes belong; they stay lent until `Up::Fetched`, or until the task is gone.
+        /// Where the bytes go; the places stay borrowed until `Up::Fetched`, or until the task is gone.
         into: Places,
     },
-    /// Send `from` as bytes `at ..` of the task's data-in; with `end`, and then the ending. One at a time per task,
-    /// at rising offsets without gaps, never past the command's `read_bytes`.
+    /// Send `from` as bytes `at ..` of the task's data-in; with `end`, followed by the ending. One at a time
+    /// per task, at rising offsets without gaps, never past the command's `read_bytes`.
     Push {
         /// The task.
         task: TaskId,
         /// Offset in the command's data-in.
         at: u32,
-        /// The bytes; they stay lent until `Up::Pushed`.
+        /// The bytes; the places stay borrowed until `Up::Pushed`.
         from: Places,
         /// The ending, when this is the last data.
         end: Option<Ending>,
@@ -215,9 +219,9 @@ pub enum Down {
         /// How it ended.
         ending: Ending,
     },
-    /// The task was aborted: forget it and send no response. Data still on its way to it is thrown away; a place
-    /// that is being filled is given up at once (the driver finishes or drops the transfer before it is used again),
-    /// but by RDMA only with [`Up::Pushed`].
+    /// The task was aborted: forget it and send no response. Data still in transit to it is discarded; a
+    /// place that is being filled is released at once (the driver finishes or drops the transfer before it is
+    /// reused), but with RDMA only by [`Up::Pushed`].
     Abort {
         /// The task.
         task: TaskId,
@@ -234,21 +238,22 @@ pub enum Down {
         /// Seconds.
         within_seconds: u16,
     },
-    /// Answers the login that [`Up::Ready`] was about: nothing of the session that it replaces can take effect any more.
+    /// Accepts the login reported by [`Up::Ready`]: nothing of the session that it replaces can take effect
+    /// any more.
     Admit,
     /// Refuses that login.
     Refuse(Withdrawal),
-    /// Close now, with what is to be said last, such as the answer to a logout, where there is a session that commands
-    /// could come on: none of its tasks can take effect any more.
+    /// Close now, after the last PDU, such as the response to a logout, where there is a session with
+    /// commands: none of its tasks can take effect any more.
     Close,
 }
 
-/// Why a login that was granted is refused after all.
+/// Why a login that had been granted is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Withdrawal {
-    /// Nothing is free for it.
+    /// No resources are free for it.
     NoRoom,
-    /// Its target ends all sessions.
+    /// Its target is ending all sessions.
     Unavailable,
 }
 
@@ -259,16 +264,17 @@ pub struct Session {
     pub initiator: String,
     /// The initiator's alias, when it sent one.
     pub alias: Option<String>,
-    /// The target's name; `None` in a discovery session. With SRP its port identifier, as that of the initiator.
+    /// The target's name; `None` in a discovery session. With SRP its port identifier, in the initiator's
+    /// format.
     pub target: Option<String>,
-    /// Initiator session id, zero with SRP, as are the next two.
+    /// Initiator session id; zero with SRP, like the next two.
     pub isid: [u8; 6],
     /// Target session identifying handle.
     pub tsih: u16,
     /// Connection id.
     pub cid: u16,
-    /// Other connections of the same initiator port and target port go on beside this one: channels of SRP. Otherwise
-    /// it takes their place.
+    /// Other connections of the same initiator port and target port continue beside this one: channels of
+    /// SRP. Otherwise it replaces them.
     pub keeps_others: bool,
     /// The negotiated keys worth a log line, as `Key=Value` in a fixed order.
     pub negotiated: Vec<(&'static str, String)>,

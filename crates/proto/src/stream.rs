@@ -1,62 +1,62 @@
-//! The seam between a machine that rides on a byte stream and the driver that owns the socket.
+//! The interface between a machine that uses a byte stream and the driver that owns the socket.
 //!
 //! The driver's loop, for each machine:
 //!
-//! 1. ask [`StreamMachine::want`], bring those bytes, call [`StreamMachine::header`] or
+//! 1. call [`StreamMachine::want`], provide those bytes, call [`StreamMachine::header`] or
 //!    [`StreamMachine::body`];
-//! 2. hand every event of [`StreamMachine::poll`] to the layer above **before** asking `want` again: a command that
-//!    carries data must be given its place first;
-//! 3. when the socket is free and something is owed, [`StreamMachine::transmit`] fills a [`Transmit`] and all of it
-//!    goes out in one send. When that send has left, the driver names the tasks of `Transmit::done`.
+//! 2. pass every event of [`StreamMachine::poll`] to the engine **before** calling `want` again: a command
+//!    that carries data must get its buffer first;
+//! 3. when the socket is free and something is owed, [`StreamMachine::transmit`] fills a [`Transmit`], which
+//!    is sent in one call. When that send has completed, the driver reports the tasks in `Transmit::done`.
 
 use crate::services::TaskId;
 use crate::time::Time;
 use wire::{Places, Span};
 
-/// What a machine wants next of its incoming bytes.
+/// What a machine wants next of its input.
 ///
-/// For a payload that the driver has begun to bring, the answer is always about the whole payload, and the driver
-/// keeps count of what it has had; the only change that may happen meanwhile is from `Body` to `Skip`, when the task
-/// was aborted: the rest is then thrown away.
+/// For a payload that the driver has begun to receive, this always describes the whole payload, and the
+/// driver keeps track of how much it has; the only change that may happen meanwhile is from `Body` to `Skip`,
+/// when the task was aborted: the rest is then discarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Want {
-    /// Exactly `len` contiguous bytes (1..=[`HEADER_BYTES_MAX`]), to be handed to [`StreamMachine::header`].
+    /// Exactly `len` contiguous bytes (1..=[`HEADER_BYTES_MAX`]), for [`StreamMachine::header`].
     Header {
         /// Length in bytes.
         len: u32,
     },
-    /// `place.len()` payload bytes straight into `place`, then `pad` bytes to throw away, then, with `digest`, the
-    /// four bytes of a CRC32C over payload and padding; then [`StreamMachine::body`].
+    /// `place.len()` payload bytes straight into `place`, then `pad` bytes to discard, then, with `digest`,
+    /// the four bytes of a CRC32C over payload and padding; then [`StreamMachine::body`].
     Body {
-        /// Where the payload belongs.
+        /// Where the payload goes.
         place: Places,
-        /// Bytes to throw away after the payload (0..=[`PAD_BYTES_MAX`]): padding, and a CRC that is not in use.
+        /// Bytes to discard after the payload (0..=[`PAD_BYTES_MAX`]): padding, and an unused CRC.
         pad: u32,
-        /// A CRC32C follows that must be checked. It goes on from this one, that of the bytes which came before and
-        /// are covered too; the CRC32C of nothing is 0.
+        /// A CRC32C follows that must be verified. It continues from this one, which covers the bytes before;
+        /// the CRC32C of nothing is 0.
         digest: Option<u32>,
     },
-    /// Like `Body`, but the payload is thrown away (and still summed with `digest`).
+    /// Like `Body`, but the payload is discarded (and still summed with `digest`).
     Skip {
         /// Payload bytes.
         len: u32,
-        /// Bytes to throw away after the payload (0..=[`PAD_BYTES_MAX`]).
+        /// Bytes to discard after the payload (0..=[`PAD_BYTES_MAX`]).
         pad: u32,
         /// As in `Body`.
         digest: Option<u32>,
     },
-    /// Nothing for now: read no further until something was given to the machine from above.
+    /// Nothing for now: read no further until the engine has called the machine.
     Nothing,
 }
 
-/// The longest contiguous piece that a machine may ask for with [`Want::Header`], in bytes. Longer texts are asked
-/// for in several pieces.
+/// The longest contiguous piece that a machine may request with [`Want::Header`], in bytes. Longer texts are
+/// requested in several pieces.
 pub const HEADER_BYTES_MAX: u32 = 4096;
 
-/// Bytes to throw away after a payload, at most: three of padding, and a CRC field that is not in use.
+/// The most bytes to discard after a payload: three of padding, and an unused CRC field.
 pub const PAD_BYTES_MAX: u32 = 7;
 
-/// One piece of what goes out, in order.
+/// One piece of output, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Segment {
     /// The next `len` bytes of [`Transmit::bytes`].
@@ -64,30 +64,30 @@ pub enum Segment {
         /// Length in bytes.
         len: u32,
     },
-    /// Payload sent from where it lies.
+    /// Payload sent from its place.
     Payload(Span),
-    /// Four bytes of CRC32C over all `Payload` and `Bytes` segments since the last `SumStart`, summed by the driver
-    /// from the very bytes that it sends.
+    /// Four bytes of CRC32C over all `Payload` and `Bytes` segments since the last `SumStart`, summed by the
+    /// driver from the very bytes that it sends.
     Sum,
     /// A sum starts here; nothing is sent for it.
     SumStart,
 }
 
-/// One batch on its way out: headers in `bytes`, payload named by spans.
+/// One batch of output: headers in `bytes`, payload named by spans.
 ///
 /// The driver lends `bytes` (its capacity is the batch's limit) and keeps both vectors' allocations between batches.
 #[derive(Debug)]
 pub struct Transmit {
     /// Header, text, sense and padding bytes, in the order of the `Bytes` segments.
     pub bytes: Vec<u8>,
-    /// What goes out, in order.
+    /// What to send, in order.
     pub segments: Vec<Segment>,
     /// Tasks whose pushed payload ends within this batch.
     pub done: Vec<TaskId>,
     /// Payload and header bytes so far.
     pub total_bytes: u32,
-    /// A batch that has reached this many bytes takes no further PDU: [`Transmit::SHARED_BYTES_MAX`], or more where the send
-    /// holds up nobody.
+    /// A batch that has reached this many bytes accepts no further PDU: [`Transmit::SHARED_BYTES_MAX`], or
+    /// more where the send delays no other connection.
     pub total_bytes_max: u32,
 }
 
@@ -106,12 +106,13 @@ impl Default for Transmit {
 impl Transmit {
     /// Header bytes per batch.
     pub const BYTES_MAX: usize = 16 * 1024;
-    /// Segments per batch (the kernel takes 1024 vectors in one call).
+    /// Segments per batch (the kernel accepts 1024 vectors in one call).
     pub const SEGMENTS_MAX: usize = 512;
-    /// Bytes per batch where others wait for its end. (With eight times as much, one loud initiator made quiet ones wait for
-    /// 450 us instead of 100.)
+    /// Bytes per batch where others wait for its end. (With eight times as much, one loud initiator made
+    /// quiet ones wait 450 us instead of 100.)
     pub const SHARED_BYTES_MAX: u32 = 128 * 1024;
-    /// Bytes per batch where nobody does: 16 answers of 64 KiB leave by one call, and the next 16 commands come together.
+    /// Bytes per batch where none do: 16 answers of 64 KiB are sent in one call, and the next 16 commands
+    /// arrive together.
     pub const ALONE_BYTES_MAX: u32 = 1024 * 1024;
 
     /// Whether another PDU with `bytes` header bytes and `segments` segments fits.
@@ -159,7 +160,7 @@ impl Transmit {
         self.segments.push(Segment::Payload(span));
     }
 
-    /// Forgets the batch, keeps the allocations.
+    /// Clears the batch, but keeps the allocations.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.segments.clear();
@@ -173,29 +174,29 @@ pub trait StreamMachine {
     /// Its events for the layer above.
     type Event;
 
-    /// What to bring next. Asked again after every `header`, `body`, `transmit`, `tick` and verb from above; the
-    /// answer stands until one of these happens.
+    /// What to provide next. Called again after every `header`, `body`, `transmit`, `tick` and call from the
+    /// engine; the answer is valid until one of these happens.
     fn want(&self) -> Want;
 
-    /// The bytes that `Want::Header` asked for.
+    /// The bytes requested by `Want::Header`.
     fn header(&mut self, now: Time, bytes: &[u8]);
 
-    /// The same, with what has come behind them already. Returns how many bytes of that were taken, too: all that it
-    /// would ask for by `Want::Header` before anything else can happen.
+    /// The same, with the bytes already received after them. Returns how many of those were used, too:
+    /// everything that would be requested by `Want::Header` before anything else can happen.
     fn header_and(&mut self, now: Time, bytes: &[u8], behind: &[u8]) -> u32 {
         let _ = behind;
         self.header(now, bytes);
         0
     }
 
-    /// The payload of `Want::Body` or `Want::Skip` has been placed or skipped. `digest_ok` is false when a digest
-    /// was asked for and did not match.
+    /// The payload of `Want::Body` or `Want::Skip` has been received or skipped. `digest_ok` is false when a
+    /// digest was requested and did not match.
     fn body(&mut self, now: Time, digest_ok: bool);
 
-    /// The stream ended (`None`: the peer closed it in order) or failed with this reason.
+    /// The stream ended (`None`: the peer closed it in an orderly way) or failed for this reason.
     fn closed(&mut self, now: Time, error: Option<&str>);
 
-    /// Takes the oldest event for the layer above. Any call and any verb may leave events.
+    /// The oldest event for the engine. Any call may produce events.
     fn poll(&mut self) -> Option<Self::Event>;
 
     /// Whether `transmit` would add anything.
@@ -204,13 +205,14 @@ pub trait StreamMachine {
     /// Appends what is owed, as much as fits.
     fn transmit(&mut self, now: Time, batch: &mut Transmit);
 
-    /// Whether everything that matters was sent and the socket is to be closed once the last batch has left.
+    /// Whether everything that matters was sent and the socket is to be closed once the last batch has been
+    /// sent.
     fn finished(&self) -> bool;
 
-    /// When `tick` wants to be called next, if nothing else happens.
+    /// When `tick` has to be called next, if nothing else happens.
     fn deadline(&self) -> Option<Time>;
 
-    /// Time has reached the deadline.
+    /// The deadline has come.
     fn tick(&mut self, now: Time);
 }
 
@@ -219,7 +221,7 @@ mod tests {
     use super::*;
     use wire::BufferId;
 
-    /// How many times 64 KiB, between two headers, fit into a batch.
+    /// How many answers of 64 KiB, each between two headers, fit into a batch.
     fn answers(total_bytes_max: u32, is_summed: bool) -> u32 {
         let mut batch = Transmit { total_bytes_max, ..Transmit::default() };
         let mut count = 0;

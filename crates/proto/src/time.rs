@@ -1,4 +1,4 @@
-//! Time as machines see it: an argument, never asked for.
+//! Time as machines see it: an argument, never queried.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(pub u64);
 
-/// When something came in: nanoseconds of the clock that everybody has, which may be set back. Later is larger, as long as
-/// nobody does.
+/// When a frame was received: nanoseconds of the system clock, which may be set back. Later is larger, unless
+/// that happens.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Stamp(pub u64);
 
@@ -17,7 +17,7 @@ impl Time {
         Time(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long ago `earlier` was; zero when it lies ahead.
+    /// How long ago `earlier` was; zero when it is in the future.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,4 +1,4 @@
-//! Who is there: config queries and their answers (AoEr11 section 3.2), as an initiator sees them.
+//! Discovery: config queries and their answers (AoEr11 section 3.2), as an initiator sees them.
 
 use super::Frame;
 use wire::Places;
@@ -8,10 +8,10 @@ use zerocopy::IntoBytes;
 
 /// Targets that a discovery lists.
 pub const FOUND_MAX: usize = 4096;
-/// Sectors that a frame of 1500 bytes holds: what a target takes that does not say it.
+/// Sectors that fit into a frame of 1500 bytes: what a target accepts that does not report a number.
 const SECTORS_UNSAID: u8 = 2;
 
-/// A config query; with [`Mac::BROADCAST`] and [`Address::BROADCAST`], to all there are.
+/// A config query; to all targets with [`Mac::BROADCAST`] and [`Address::BROADCAST`].
 pub fn query(ours: Mac, to: Mac, address: Address, tag: u32) -> Frame {
     let header = Header::request(ours, to, address, Command::CONFIG, tag);
     let version_command = Header::VERSION << 4;
@@ -26,11 +26,11 @@ pub struct Found<'a> {
     pub address: Address,
     /// Its Ethernet address.
     pub mac: Mac,
-    /// Requests that it has room for.
+    /// Requests that it can queue.
     pub buffer_count: u16,
     /// Its firmware version.
     pub firmware: u16,
-    /// Sectors that it takes in a frame.
+    /// Sectors that it accepts in a frame.
     pub sectors: u8,
     /// Its config string.
     pub config: &'a [u8],
@@ -57,7 +57,7 @@ pub fn found(frame: &[u8]) -> Option<Found<'_>> {
     })
 }
 
-/// The header of a frame, if it is an answer in AoE.
+/// The header of a frame, if it is an AoE response.
 pub(super) fn response(frame: &[u8]) -> Option<&Header> {
     Header::view(frame).filter(|header| {
         header.ethertype.get() == ETHERTYPE
@@ -67,31 +67,31 @@ pub(super) fn response(frame: &[u8]) -> Option<&Header> {
     })
 }
 
-/// A target that was found, kept.
+/// A target that was found, owned.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Target {
     /// Its address.
     pub address: Address,
     /// Its Ethernet address.
     pub mac: Mac,
-    /// Requests that it has room for.
+    /// Requests that it can queue.
     pub buffer_count: u16,
     /// Its firmware version.
     pub firmware: u16,
-    /// Sectors that it takes in a frame.
+    /// Sectors that it accepts in a frame.
     pub sectors: u8,
     /// Its config string.
     pub config: Vec<u8>,
 }
 
-/// Those that were found: each address at each Ethernet address once, in order, with what it said last.
+/// The targets found: each address at each Ethernet address once, in order, with its latest answer.
 #[derive(Debug, Default)]
 pub struct Discovery {
     targets: Vec<Target>,
 }
 
 impl Discovery {
-    /// Takes a frame; whether it is of a target that was not known. There are at most [`FOUND_MAX`].
+    /// Takes a frame; returns whether it is from a new target. There are at most [`FOUND_MAX`].
     pub fn take(&mut self, frame: &[u8]) -> bool {
         let Some(Found { address, mac, buffer_count, firmware, sectors, config }) = found(frame) else {
             return false;
@@ -113,7 +113,7 @@ impl Discovery {
         }
     }
 
-    /// Those that were found.
+    /// The targets found.
     pub fn targets(&self) -> &[Target] {
         &self.targets
     }

@@ -1,33 +1,32 @@
-//! The initiator machine of one AoE session, with SCSI/ATA translation: SCSI commands go in with their places, and
-//! [`Event`]s come out, those of iSCSI; on the wire are ATA commands, each in a frame.
+//! The initiator machine of one AoE session, with SCSI/ATA translation: SCSI commands with their buffers go
+//! in, and the [`Event`]s of iSCSI come out; on the wire are ATA commands, each in a frame.
 //!
-//! Whoever drives it
+//! The caller
 //!
-//! 1. hands it every frame with a tag of its lane ([`InitiatorConfig::lane`]), and makes the copy that it asks for at
-//!    once ([`Initiator::receive`]): then the frame is free;
-//! 2. takes its events ([`Initiator::poll`]) and gives it commands ([`Initiator::submit`]);
-//! 3. brings it the data-out that it has to understand itself ([`Initiator::wants`], [`Initiator::bring`]);
-//! 4. sends what it has to send ([`Initiator::transmit`]), copying each frame's header and payload before the next call;
-//!    nothing is lent to a frame that was copied;
-//! 5. calls [`Initiator::tick`] when the [`Initiator::deadline`] has come, which is a few milliseconds ahead while
-//!    anything is unanswered: what was lost is resent then. Step 4 follows.
+//! 1. passes in every frame with a tag of its lane ([`InitiatorConfig::lane`]), and makes the requested copy
+//!    at once ([`Initiator::receive`]), after which the frame is free;
+//! 2. takes its events ([`Initiator::poll`]) and submits commands ([`Initiator::submit`]);
+//! 3. provides the data-out that it has to interpret itself ([`Initiator::wants`], [`Initiator::bring`]);
+//! 4. sends its frames ([`Initiator::transmit`]), copying each one's header and payload before the next call;
+//!    a frame that was copied borrows nothing;
+//! 5. calls [`Initiator::tick`] at the [`Initiator::deadline`], which is a few milliseconds ahead while
+//!    anything is unanswered: what was lost is then retransmitted. Step 4 follows.
 //!
-//! A login is a config query, which finds the target and reports how much it takes, and IDENTIFY DEVICE.
-//! There is nothing to log out of. A request is resent with its tag until it is answered. A target that
-//! answers nothing, not even config queries, is lost after [`InitiatorConfig::lost_after`] ([`Event::Gone`]),
-//! and the outcome of its commands is unknown; one that is slow is not. Other than with SCSI's transports,
-//! a new session does not end what the old one has sent: writes without an answer the target may execute
-//! until something proves that they have ended. They are resent as long as their commands wait, and not
-//! after [`Initiator::abandon`] or [`Initiator::abandon_task`] ([`Initiator::keep`], [`Initiator::relogin`],
-//! [`Initiator::may_change`]).
+//! A login is a config query, which finds the target and its limits, and IDENTIFY DEVICE. There is no logout.
+//! A request is retransmitted with its tag until it is answered. A target that answers nothing, not even
+//! config queries, is lost after [`InitiatorConfig::lost_after`] ([`Event::Gone`]), and the outcome of its
+//! commands is unknown; a slow one is not lost. Unlike with SCSI's transports, a new session does not end
+//! what the old one has sent: the target may execute unanswered writes until something proves that they have
+//! ended. They are retransmitted as long as their commands wait, and not after [`Initiator::abandon`] or
+//! [`Initiator::abandon_task`] ([`Initiator::keep`], [`Initiator::relogin`], [`Initiator::may_change`]).
 //!
-//! ATA PASS-THROUGH (16) goes as it is, and so does what is not ATA: the CDBs of [`wire::aoe::Order`] and
-//! [`wire::aoe::Query`]. A test of the config string that does not hold is answered by nobody: it ends with
-//! MISCOMPARE when it was sent [`TESTS`] times without an answer, over [`TESTS`] times 50 ms at least, to a
-//! target that answers all the time.
+//! ATA PASS-THROUGH (16) is sent as it is, and so are commands that are not ATA: the CDBs of
+//! [`wire::aoe::Order`] and [`wire::aoe::Query`]. A test of the config string that does not match gets no
+//! answer: it ends with MISCOMPARE when it was sent [`TESTS`] times without an answer, over at least
+//! [`TESTS`] times 50 ms, to a target that keeps answering other requests.
 //!
-//! A transfer is cut into pieces that fit a frame, and ends when the last of them is answered; so its places are no more
-//! used then. Nothing is allocated to read or to write.
+//! A transfer is split into pieces that fit a frame, and ends when the last of them is answered, so its
+//! buffers are no longer used then. READ and WRITE allocate nothing.
 
 mod abandoned;
 mod answer;
@@ -65,13 +64,13 @@ use wire::ata::IdentifyData;
 use wire::scsi::{code, status};
 use wire::{Places, SenseKey, Span};
 
-/// How often something is sent without an answer before the target counts as lost: this side may have been
+/// How often a request is sent without an answer before the target counts as lost, in case this side was
 /// asleep.
 const TRIES_MIN: u8 = 3;
-/// How often a test is sent before its silence is taken for an answer.
+/// How often a test is sent before no answer counts as one.
 pub const TESTS: u8 = 8;
 
-/// What is given to an initiator machine.
+/// The configuration of an initiator machine.
 #[derive(Clone, Copy, Debug)]
 pub struct InitiatorConfig {
     /// The target's address.
@@ -82,15 +81,15 @@ pub struct InitiatorConfig {
     pub mtu: u32,
     /// The highest byte of all tags: distinguishes the sessions of one interface with one target.
     pub lane: u8,
-    /// Random: where tags begin, so that those of an earlier session do not come again.
+    /// Random: the first tag, so that those of an earlier session are not reused.
     pub first_tag: u16,
     /// Commands in flight.
     pub queue_depth: u16,
     /// How long the login may take.
     pub login_within: Duration,
-    /// How long the target may be silent before it is asked for a sign of life.
+    /// How long the target may be silent before it is sent a config query as a ping.
     pub idle: Duration,
-    /// How long the target may be silent while it has something to answer, before the session is lost.
+    /// How long the target may be silent with requests unanswered before the session is lost.
     pub lost_after: Duration,
 }
 
@@ -99,20 +98,20 @@ pub struct InitiatorConfig {
 pub struct Outgoing<'a> {
     /// Its headers, and the places of its payload.
     pub frame: Frame,
-    /// What else is behind the headers, where there are no places.
+    /// What else follows the headers, if there are no places.
     pub made: &'a [u8],
 }
 
-/// A copy that is to be made at once.
+/// A copy to be made at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Put<'a> {
-    /// From where.
+    /// The source.
     pub from: Source<'a>,
-    /// Where to; as long.
+    /// The destination, of the same length.
     pub to: Places,
 }
 
-/// Where bytes are.
+/// Where the bytes of a copy are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source<'a> {
     /// In the frame.
@@ -128,35 +127,35 @@ pub struct Initiator {
     phase: Phase,
     pace: Pace,
     pieces: Pieces,
-    /// Writes without an answer that were abandoned, or are of earlier sessions, and whether the target is known to be the one
-    /// that they were for.
+    /// Unanswered writes that were abandoned, or are of earlier sessions, and whether the target is known to
+    /// be the one that they were for.
     abandoned: Abandoned,
     is_resumed: bool,
     tasks: TaskTable,
-    /// Commands of which there is more to send; some may be over.
+    /// Commands that have more to send; some may have ended.
     work: VecDeque<TaskId>,
-    /// Commands that wait until writes to the same sectors, which are resent, are answered.
+    /// Commands that wait until retransmitted writes to the same sectors are answered.
     parked: Vec<TaskId>,
-    /// Commands whose data-out is wanted.
+    /// Commands whose data-out has to be interpreted.
     looks: VecDeque<TaskId>,
-    /// What the machine itself has to ask.
+    /// The machine's own next request.
     errand: Option<Kind>,
     peer: Peer,
     identity: Option<IdentifyData>,
     made: Made,
-    /// What the machine has made for the frame that was sent last.
+    /// The data that the machine has built for the last frame.
     body: Vec<u8>,
-    /// Before this, no answer is overdue.
+    /// No answer is overdue before this.
     timer: Option<Time>,
     last_heard: Time,
-    /// When it was heard, or asked for a sign of life.
+    /// When it was last heard from, or sent a ping.
     quiet_since: Time,
-    /// There is a config query without an answer.
+    /// A config query is unanswered.
     is_asking: bool,
     events: VecDeque<Event>,
 }
 
-/// Where the session stands.
+/// The state of the session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Login { deadline: Time },
@@ -164,13 +163,13 @@ enum Phase {
     Over,
 }
 
-/// What the target has reported of itself.
+/// What the target has reported about itself.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     mac: Mac,
     buffer_count: u16,
     firmware: u16,
-    /// Sectors that go into a frame both ways.
+    /// Sectors that fit into a frame in both directions.
     sectors: u8,
 }
 
@@ -202,8 +201,8 @@ impl Initiator {
         }
     }
 
-    /// A machine that logs in now, in the place of this one, which has ended and has kept its writes ([`Initiator::keep`]). The
-    /// lane must be the same.
+    /// A machine that logs in now, replacing this one, which has ended and has kept its writes
+    /// ([`Initiator::keep`]). The lane must be the same.
     pub fn relogin(self, config: InitiatorConfig, now: Time) -> Initiator {
         assert!(config.lane == self.config.lane, "answers come to the lane that asked");
         let Initiator { mut pieces, mut abandoned, identity, .. } = self;
@@ -213,30 +212,31 @@ impl Initiator {
         Initiator { pieces, abandoned, identity, timer, ..Initiator::new(config, now) }
     }
 
-    /// The session has ended, and the places of its commands are about to be free: keeps the writes that the target may execute
-    /// yet. `gather` copies what lies in places.
+    /// The session has ended, and the buffers of its commands are about to be freed: keeps a copy of the
+    /// writes that the target may still execute. `gather` copies what is in places.
     pub fn keep(&mut self, gather: impl FnMut(&Places) -> Vec<u8>) {
         self.keep_unanswered(gather);
     }
 
-    /// The target is the one that earlier sessions were with: from now on their writes without an answer are resent, but
-    /// for those that do not fit into a frame of our interface any more.
+    /// The target is the one of the earlier sessions: from now on their unanswered writes are retransmitted,
+    /// except those that no longer fit into a frame of our interface.
     pub fn resume(&mut self, now: Time) {
         self.is_resumed = true;
         self.abandoned.abandon_longer(now, self.data_room());
         self.timer = self.timer.into_iter().chain(self.abandoned.expire(now)).min();
     }
 
-    /// Commands that write these sectors have ended: what earlier sessions have sent for them is not resent.
+    /// Commands that write these sectors have ended: what earlier sessions have sent for them is not
+    /// retransmitted.
     pub fn abandon(&mut self, now: Time, sectors: &Range<u64>) {
         self.abandoned.abandon(now, sectors);
         self.timer = self.timer.into_iter().chain(self.abandoned.expire(now)).min();
         self.unpark();
     }
 
-    /// Nobody waits for a command any more: no frame is sent for it from now on. It has ended, without an event, but what was
-    /// sent of it the target may execute yet ([`Initiator::may_change`]). `false`: it has ended already, or nobody but the target
-    /// knows what it changes, and it continues.
+    /// Abandons a command: no frame is sent for it from now on. It ends without an event, but the target may
+    /// still execute what was sent of it ([`Initiator::may_change`]). `false`: it has already ended, or only
+    /// the target knows what it changes, and it continues.
     pub fn abandon_task(&mut self, now: Time, id: TaskId) -> bool {
         let Some(plan) = self.tasks.get(id).map(|task| task.plan) else { return false };
         match plan {
@@ -257,23 +257,23 @@ impl Initiator {
         true
     }
 
-    /// Whether the target may execute any write yet that was abandoned, or is of an earlier session.
+    /// Whether the target may still execute any write that was abandoned, or is of an earlier session.
     pub fn has_abandoned(&self) -> bool {
         !self.abandoned.is_empty()
     }
 
-    /// Whether it may change one of these sectors so.
+    /// Whether such a write may change one of these sectors.
     pub fn may_change(&self, sectors: &Range<u64>) -> bool {
         self.abandoned.meets(sectors)
     }
 
-    /// Whether such a write was proven to be over since the last call.
+    /// Whether any such write was proven to have ended since the last call.
     pub fn take_proven(&mut self) -> bool {
         self.abandoned.take_ended()
     }
 
-    /// Whether the target can prove that the writes to these sectors which were abandoned have ended, even if it never had them;
-    /// as far as is known.
+    /// Whether, as far as is known, the target can prove that the abandoned writes to these sectors have
+    /// ended, even if it never received them.
     pub fn can_be_proven(&self, sectors: &Range<u64>) -> bool {
         let theirs = Some(self.peer.mac).filter(|mac| *mac != Mac::BROADCAST);
         self.orders_nop() && self.abandoned.can_be_asked(sectors, (self.config.ours, theirs))
@@ -283,9 +283,9 @@ impl Initiator {
         self.identity.as_ref().is_some_and(IdentifyData::proves_by_nop)
     }
 
-    /// Takes a command; `None` when the queue is full, nobody is logged in, or there are events to take: what the last
-    /// command that ended is called, and what was made for it, is free for this one then. Its places stay lent until
-    /// [`Event::Completed`]. ATA knows no task attributes: all are simple.
+    /// Submits a command; `None` when the queue is full, the session is not logged in, or there are events to
+    /// take: the slot of the last command that ended, and the data built for it, are reused for this one. Its
+    /// buffers stay borrowed until [`Event::Completed`]. ATA has no task attributes: all are simple.
     pub fn submit(&mut self, request: Request) -> Option<TaskId> {
         if !self.events.is_empty() {
             return None;
@@ -297,8 +297,8 @@ impl Initiator {
         Some(id)
     }
 
-    /// Takes a whole frame, its bytes and where they lie, and returns the copy to be made of it. Frames that are no
-    /// answer to anything are ignored.
+    /// Takes a whole frame, its bytes and where they are, and returns the copy to be made from it. Frames
+    /// that answer nothing are ignored.
     pub fn receive(&mut self, now: Time, frame: &[u8], place: Span) -> Option<Put<'_>> {
         if self.phase == Phase::Over {
             return None;
@@ -306,14 +306,14 @@ impl Initiator {
         self.answered(now, frame, place)
     }
 
-    /// Data-out that the machine has to understand; [`Initiator::bring`] takes it.
+    /// Data-out that the machine has to interpret; pass it to [`Initiator::bring`].
     pub fn wants(&mut self) -> Option<Places> {
         let task = self.tasks.get(*self.looks.front()?)?;
         let Plan::Look { bytes, .. } = task.plan else { return None };
         Some(task.request.write.slice(0, bytes))
     }
 
-    /// Takes the data-out that [`Initiator::wants`] has named.
+    /// Takes the data-out requested by [`Initiator::wants`].
     pub fn bring(&mut self, list: &[u8]) {
         let Some(id) = self.looks.pop_front() else { return };
         let (Some(task), Some(identity)) = (self.tasks.get(id).copied(), &self.identity) else { return };
@@ -325,7 +325,7 @@ impl Initiator {
             task.replan(plan);
         }
         match plan {
-            // The list was taken, and wants nothing.
+            // The list was accepted, and requires nothing.
             Plan::Made => self.complete(id, None, task.request.write.len(), 0),
             plan => self.begin(id, plan),
         }
@@ -365,7 +365,7 @@ impl Initiator {
         self.phase == Phase::Over
     }
 
-    /// When [`Initiator::tick`] wants to be called next, if nothing else happens.
+    /// When [`Initiator::tick`] has to be called next, if nothing else happens.
     pub fn deadline(&self) -> Option<Time> {
         let phase = match self.phase {
             Phase::Login { deadline } => deadline,
@@ -375,7 +375,7 @@ impl Initiator {
         Some(self.timer.map_or(phase, |timer| timer.min(phase)))
     }
 
-    /// Time has reached the deadline, and what has come in until then was received.
+    /// The deadline has come, and everything that arrived until then was received.
     pub fn tick(&mut self, now: Time) {
         match self.phase {
             Phase::Login { deadline } if now >= deadline => {
@@ -400,12 +400,12 @@ impl Initiator {
         }
     }
 
-    /// What a frame holds.
+    /// What fits into a frame.
     fn room(&self) -> Room {
         Room { mtu: self.config.mtu, sectors: self.peer.sectors }
     }
 
-    /// Gives up waiting for what is overdue.
+    /// Stops waiting for what is overdue.
     fn expire(&mut self, now: Time) {
         let (pace, within) = (&self.pace, self.config.lost_after);
         let is_silent = now.since(self.last_heard) >= within;
@@ -415,7 +415,7 @@ impl Initiator {
         self.timer = self.pieces.expire(now, deadline, |piece| {
             let was_tried = piece.retries >= TRIES_MIN && now.since(piece.first_at) >= within;
             is_lost |= is_silent && was_tried;
-            // How long others take says nothing of the way.
+            // How long slow commands take says nothing about the network.
             if piece.kind.is_prompt() {
                 late = late.max(Some(piece.sent_at));
             }
@@ -453,7 +453,7 @@ impl Initiator {
         }
     }
 
-    /// Does what was planned for a command.
+    /// Carries out the plan for a command.
     fn begin(&mut self, id: TaskId, plan: Plan) {
         if self.has_abandoned()
             && let Some(sectors) = self.target_of(id, plan)
@@ -479,7 +479,7 @@ impl Initiator {
         }
     }
 
-    /// Continues with commands that had to wait, as far as they have not to any more.
+    /// Continues with commands that no longer have to wait.
     fn unpark(&mut self) {
         for id in std::mem::take(&mut self.parked) {
             if let Some(plan) = self.tasks.get(id).map(|task| task.plan) {
@@ -488,7 +488,7 @@ impl Initiator {
         }
     }
 
-    /// A command has ended, of which all was moved unless it has failed.
+    /// A command has ended, with all data transferred unless it has failed.
     fn end(&mut self, id: TaskId, failure: Option<Failure>) {
         let Some(task) = self.tasks.get(id) else { return };
         let made = u32::try_from(self.made.bytes().len()).unwrap_or(u32::MAX);
@@ -511,7 +511,7 @@ impl Initiator {
         self.complete(id, failure, written, read);
     }
 
-    /// A command has ended, that has moved so many bytes each way.
+    /// A command has ended, having transferred this many bytes in each direction.
     fn complete(&mut self, id: TaskId, failure: Option<Failure>, written: u32, read: u32) {
         let Some(task) = self.tasks.get(id) else { return };
         let (places, data) = (task.request.read.len(), task.request.write.len());

@@ -1,13 +1,13 @@
 //! The target machine of one AoE session: requests of one initiator to one target.
 //!
-//! Requests before there is a session are in `query`. What came in is validated in `receive`, what the layer
-//! above does with tasks is in `data`, what is sent in `send`. What a task is answered is in `task`, and
-//! `written` knows the writes that were answered already.
+//! Requests before there is a session are in `query`. Received frames are validated in `receive`, calls from
+//! the engine about tasks are in `data`, sending is in `send`. Answers to tasks are in `task`, and `written`
+//! remembers the writes that were already answered.
 //!
-//! Nothing is asked of the initiator but that it asks again when there is no answer: a request that there is no room
-//! for is dropped, and so is one whose task was aborted or found the unit busy. A copy of a request in flight is
-//! dropped, since its answer is on its way; with another tag, as Linux sends copies, it is answered together with the
-//! original if it is a write. Reads are cheap to repeat.
+//! The protocol relies on initiators to retransmit what gets no answer: a request is dropped if there is no
+//! room for it, or if its task was aborted or found the unit busy. A duplicate of a request in flight is
+//! dropped, since its answer is on its way; with another tag, as Linux retransmits, it is answered together
+//! with the original if it is a write. Repeating reads is cheap.
 
 mod data;
 mod query;
@@ -32,19 +32,20 @@ use task::TaskTable;
 use wire::Span;
 use wire::aoe::{Address, Mac};
 
-/// Answers to requests that became no task; more requests of that kind are dropped while they wait to be sent.
+/// Answers to requests that became no task; more requests of that kind are dropped while they wait to be
+/// sent.
 const REPLIES_MAX: usize = 64;
-/// How often wrong frames are reported at most.
+/// The interval between reports of invalid frames.
 const REFUSED_EVERY: Duration = Duration::from_secs(1);
 
-/// What is given to a target machine.
+/// The configuration of a target machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The target.
     pub address: Address,
     /// The interface's Ethernet address.
     pub ours: Mac,
-    /// The initiator's.
+    /// The initiator's Ethernet address.
     pub peer: Mac,
     /// Requests that the initiator may have in flight (buffer count).
     pub buffers: u16,
@@ -57,35 +58,37 @@ pub struct Config {
 }
 
 impl Config {
-    /// How many slots there are: every [`TaskId::slot`] is below. There are more than buffers, since a slot is taken
-    /// until its answer has left and its frame is returned, and initiators count copies as they like.
+    /// How many slots there are: every [`TaskId::slot`] is below. There are more than buffers, since a slot
+    /// is in use until its answer has been sent and its frame is returned, and initiators do not always count
+    /// retransmissions.
     pub fn slots(&self) -> u16 {
         self.buffers.saturating_mul(2)
     }
 }
 
-/// Frames that did not become a task of their own. Requests without an answer are made again.
+/// Frames that did not become a task of their own. Unanswered requests are retransmitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// They were wrong.
+    /// They were invalid.
     pub refused: u64,
-    /// Copies of requests in flight, or of writes that were answered.
+    /// Duplicates of requests in flight, or of writes that were answered.
     pub copies: u64,
     /// There was no room for them, or for their answers.
     pub crowded: u64,
 }
 
-/// What a task changes, and when it came in: for the order among all, of whatever session, that change the same.
+/// What a task changes, and when it arrived: for the order of all tasks, of any session, that change the same
+/// blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Sectors; for a list of ranges its number, behind all sectors.
+    /// Sectors; for a list of ranges its number, beyond all sectors.
     pub blocks: Range<u64>,
-    /// When its frame came in.
+    /// When its frame was received.
     pub received_at: Stamp,
 }
 
 impl Change {
-    /// Whether the sectors may be anywhere.
+    /// Whether it is a list, whose sectors may be anywhere.
     pub fn is_list(&self) -> bool {
         self.blocks.start >= task::BEHIND_SECTORS
     }
@@ -97,26 +100,26 @@ pub struct Target {
     phase: Phase,
     tasks: TaskTable,
     written: Written,
-    /// How a flush failed whose answer may have been for nobody.
+    /// The failure of a flush whose answer may not have been received.
     unreported: Option<Ending>,
     counts: Counts,
     up: VecDeque<Up>,
-    /// When wrong frames were reported last.
+    /// When invalid frames were last reported.
     refused: Option<Time>,
-    /// Tasks whose answers are to be sent.
+    /// Tasks whose answers have to be sent.
     out: VecDeque<TaskId>,
     /// Answers to requests that became no task.
     replies: VecDeque<Frame>,
-    /// Tasks whose data is to be copied.
+    /// Tasks whose data has to be copied.
     copies: VecDeque<TaskId>,
-    /// Frames that are not needed any more.
+    /// Frames that are no longer needed.
     freed: Vec<Span>,
     /// Frames that are, and how many of them there may be.
     held: u16,
     held_max: u16,
 }
 
-/// Where the session stands.
+/// The state of the session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Open,
@@ -146,23 +149,23 @@ impl Target {
         }
     }
 
-    /// Takes away what it knows of writes that were answered, when it ends before copies of them can come no more: for
-    /// the next session of the same initiator.
+    /// Takes what it remembers of answered writes, when it ends while duplicates of them may still arrive:
+    /// for the next session of the same initiator.
     pub fn take_written(&mut self) -> Written {
         std::mem::take(&mut self.written)
     }
 
-    /// Has it know the writes that an earlier session answered.
+    /// Adds the writes that an earlier session answered.
     pub fn recall(&mut self, written: Written) {
         self.written = written;
     }
 
-    /// From now on it holds so many received frames at most: what would need one more is dropped.
+    /// Limits the received frames that it holds: requests that would need one more are dropped.
     pub fn limit_frames(&mut self, most: u16) {
         self.held_max = most;
     }
 
-    /// Takes a verb from above. One about a task that has ended is ignored.
+    /// Handles a call from the engine. One about a task that has ended is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         if self.phase == Phase::Over {
             return;
@@ -172,7 +175,7 @@ impl Target {
             Down::Push { task, at, from, end } => self.push(now, task, at, from, end),
             Down::End { task, ending } => self.end(now, task, ending),
             Down::Abort { task } => self.abort(task),
-            // AoE has no task management requests that could be answered.
+            // AoE has no task management requests to answer.
             Down::FunctionDone { .. } => {}
             Down::Goodbye { within_seconds } => {
                 self.phase = Phase::Leaving(now.after(Duration::from_secs(u64::from(within_seconds))));
@@ -210,12 +213,12 @@ impl Target {
         std::mem::take(&mut self.counts)
     }
 
-    /// A task was aborted, since a newer one has changed what it changes: as a rule its own copy.
+    /// A task was aborted, since a newer one has changed the same blocks: usually its own retransmission.
     pub fn count_late(&mut self) {
         self.counts.copies = self.counts.copies.saturating_add(1);
     }
 
-    /// A request was dropped before it came here, as what there is is not over.
+    /// A request was dropped before it arrived here, as an earlier session has not ended.
     pub fn count_crowded(&mut self) {
         self.counts.crowded = self.counts.crowded.saturating_add(1);
     }
@@ -241,13 +244,13 @@ impl Target {
         }
     }
 
-    /// A bug of ours, which is private to the session, ends it.
+    /// A bug that is private to the session ends it.
     fn fault(&mut self, what: &'static str) {
         self.up.push_back(Up::Fault { what });
         self.close(FAULT);
     }
 
-    /// Nothing is sent any more. Frames come back all the same: they are the interface's.
+    /// Nothing more is sent. Frames are still returned: they belong to the interface.
     fn close(&mut self, reason: &str) {
         self.phase = Phase::Over;
         self.out.clear();

@@ -5,10 +5,10 @@ use sha1::Digest;
 use std::fmt;
 use subtle::ConstantTimeEq;
 
-/// Bytes of a challenge that is taken, at most (section 12.1.3).
+/// The longest challenge that is accepted, in bytes (section 12.1.3).
 pub const CHALLENGE_BYTES_MAX: usize = 1024;
-/// Bytes of a target's challenge that an initiator answers, at least. Whoever chooses a short one has tables of secrets for
-/// it. Section 12.1.3 has no lower bound; targets send 16 and more.
+/// The shortest challenge of a target that an initiator answers, in bytes. A peer that chooses a short one
+/// may have precomputed tables for it. Section 12.1.3 has no lower bound; targets send 16 and more.
 pub const CHALLENGE_BYTES_MIN: usize = 16;
 /// Bytes of the longest response.
 pub const RESPONSE_BYTES_MAX: usize = 32;
@@ -16,7 +16,7 @@ pub const RESPONSE_BYTES_MAX: usize = 32;
 /// A hash, by its number in IANA's registry of PPP authentication algorithms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Algorithm {
-    /// MD5, which everyone has.
+    /// MD5, which every implementation supports.
     Md5,
     /// SHA-1.
     Sha1,
@@ -40,7 +40,7 @@ impl Algorithm {
         }
     }
 
-    /// How configurations, URLs and the log call it.
+    /// Its name in configurations, URLs and the log.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Md5 => "md5",
@@ -50,17 +50,17 @@ impl Algorithm {
         }
     }
 
-    /// The one that is called so.
+    /// The algorithm of this name.
     pub fn named(name: &str) -> Option<Algorithm> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(name))
     }
 
-    /// The first in a CHAP_A list that is known.
+    /// The first known algorithm in a CHAP_A list.
     pub fn choose(list: &str) -> Option<Algorithm> {
         offered(list).next()
     }
 
-    /// The first of `accepted` that a CHAP_A list has; whoever insists on nothing takes what the list prefers.
+    /// The first of `accepted` that a CHAP_A list includes; if none is required, the list's preference.
     pub fn choose_of(accepted: &[Algorithm], list: &str) -> Result<Algorithm, Failure> {
         if accepted.is_empty() {
             return Algorithm::choose(list).ok_or(Failure::NoAlgorithm);
@@ -105,14 +105,14 @@ pub struct Challenge {
 }
 
 impl Challenge {
-    /// A challenge of our own; `random` are at least as many bytes as [`Challenge::RANDOM_BYTES`].
+    /// A challenge of our own from random bytes.
     pub fn new(algorithm: Algorithm, random: &[u8; Challenge::RANDOM_BYTES]) -> Challenge {
         let [identifier, rest @ ..] = random;
         let bytes = rest.get(..algorithm.response_bytes()).unwrap_or(rest).to_vec();
         Challenge { identifier: *identifier, bytes }
     }
 
-    /// Random bytes that a challenge takes.
+    /// Random bytes that a challenge needs.
     pub const RANDOM_BYTES: usize = RESPONSE_BYTES_MAX + 1;
 
     /// The peer's challenge.
@@ -136,10 +136,10 @@ impl Challenge {
     }
 }
 
-/// Who someone is, and how it is proved.
+/// An identity, and the secret that proves it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// CHAP_N. It is text, also when it begins with "0x" or "0b".
+    /// CHAP_N. It is text, even if it begins with "0x" or "0b".
     pub name: String,
     /// The secret.
     pub secret: Vec<u8>,
@@ -151,7 +151,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Those of a CHAP_A list that are known, in its order.
+/// The known algorithms of a CHAP_A list, in its order.
 fn offered(list: &str) -> impl Iterator<Item = Algorithm> {
     list.split(',').filter_map(|value| {
         let number = text::number(value)?;
@@ -168,15 +168,15 @@ pub enum Failure {
     Missing(&'static str),
     /// This key's value is malformed or has a wrong length.
     Malformed(&'static str),
-    /// The challenge has less than [`CHALLENGE_BYTES_MIN`] bytes.
+    /// The challenge has fewer than [`CHALLENGE_BYTES_MIN`] bytes.
     Short,
     /// Wrong name or secret.
     Wrong,
     /// The peer sent our own challenge back (section 9.2.1).
     Reflected,
-    /// Both directions have the same secret (section 9.2.1).
+    /// Both directions use the same secret (section 9.2.1).
     SameSecret,
-    /// The peer wants us to prove who we are, and we cannot.
+    /// The peer requests mutual authentication, for which we have no secret.
     NotMutual,
 }
 
@@ -197,8 +197,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Checks the peer's answer to our `challenge`. `ours` is who we are towards it, if we are anyone: the same response
-/// from our own secret means that one secret serves both directions.
+/// Verifies the peer's answer to our `challenge`. `ours` are our own credentials towards it, if we have any:
+/// the same response from our own secret means that one secret is used in both directions.
 pub fn verify(
     algorithm: Algorithm,
     challenge: &Challenge,

@@ -4,9 +4,9 @@ use crate::stream::Transmit;
 use wire::Places;
 use wire::iscsi::pad;
 
-/// Header bytes of one PDU at most, with header segments, both digests, padding and sense data.
+/// The most header bytes of one PDU, with header segments, both digests, padding and sense data.
 pub(super) const PDU_BYTES: usize = 192;
-/// Segments of one PDU at most: header, start of sum, payload, padding, sum.
+/// The most segments of one PDU: header, start of sum, payload, padding, sum.
 pub(super) const PDU_SEGMENTS: usize = 4 + Places::MAX;
 
 /// Appends a header, with its digest where agreed.

@@ -1,13 +1,14 @@
 //! The initiator machine of one connection: login, then the full feature phase at error recovery level 0.
 //!
-//! It mirrors the services of the target: commands go in with their places, [`Event`]s come out. For each task that the
-//! driver names because a batch has left, [`Initiator::pushed`] is to be called. Any breach of the standard by the
-//! target ends the connection (section 7.1.4: session recovery is all there is at this level). Nothing is allocated
-//! per command once logged in.
+//! It mirrors the services of the target: commands with their buffers go in, [`Event`]s come out. When a
+//! batch has been sent, [`Initiator::pushed`] has to be called for each task in it. Any violation of the
+//! standard by the target ends the connection (section 7.1.4: this level has only session recovery). Nothing
+//! is allocated per command once logged in.
 //!
-//! `layer` is the iSCSI layer, which does not know how PDUs and data move: `answer` is what the target's PDUs mean,
-//! `queue` is what goes out. iSER (`crate::iser`) moves all of it by messages and RDMA; the machine in this file moves
-//! it over a byte stream, with `receive` and `send`, and by a shorter way where all is as it should be, with `plain`.
+//! `layer` is the iSCSI layer, which is independent of how PDUs and data move: `answer` interprets the
+//! target's PDUs, `queue` holds what is sent. iSER (`crate::iser`) moves everything by messages and RDMA; the
+//! machine in this file moves it over a byte stream, with `receive` and `send`, and in the common case by a
+//! shortcut, `plain`.
 
 mod answer;
 pub(crate) mod layer;
@@ -30,17 +31,17 @@ use wire::iscsi::{
 };
 use wire::{Cdb, Places, Sense};
 
-/// Task management requests without an answer yet.
+/// The most unanswered task management requests.
 pub const FUNCTIONS_MAX: usize = 16;
 /// Bytes of ping data.
 pub const PING_BYTES_MAX: usize = 4096;
-/// Bytes of all the responses to one text request.
+/// The most bytes of all the responses to one text request.
 pub const TEXT_RESPONSE_MAX: usize = 1024 * 1024;
-/// Responses to one text request: each but the last costs another request, also when it is empty.
+/// The most responses to one text request: each but the last costs another request, even when it is empty.
 pub const TEXT_PARTS_MAX: u32 = 1024;
 /// The deepest queue: slots are below the tags of everything else.
 pub const QUEUE_DEPTH_MAX: u16 = 0x7fff;
-/// What is given to an initiator machine.
+/// The configuration of an initiator machine.
 #[derive(Clone, Debug)]
 pub struct InitiatorConfig {
     /// How to log in.
@@ -49,7 +50,7 @@ pub struct InitiatorConfig {
     pub queue_depth: u16,
     /// How long the login may take.
     pub login_within: Duration,
-    /// How long the target may be silent before it is asked for a sign of life, and how long the answer may take.
+    /// How long the target may be silent before it is sent a ping, and how long the answer may take.
     pub idle: Duration,
     /// CRC32C.
     pub crc32c: fn(&[u8]) -> u32,
@@ -77,13 +78,13 @@ pub struct Completion {
     pub task: TaskId,
     /// How.
     pub outcome: Outcome,
-    /// Bytes of data-in that came.
+    /// Bytes of data-in received.
     pub read_bytes: u32,
-    /// Bytes of data-out that the target took: what went unasked, and what it asked for and was sent.
+    /// Bytes of data-out that the target received: unsolicited data, and what it requested and was sent.
     pub write_bytes: u32,
-    /// What was left of the expected length: of the data-out, when the command has both directions.
+    /// The residual of the expected length: of the data-out, when the command has both directions.
     pub residual: Residual,
-    /// The same of the data-in of a command with both directions.
+    /// The residual of the data-in of a command with both directions.
     pub read_residual: Residual,
 }
 
@@ -108,11 +109,11 @@ pub enum Outcome {
 /// Residual count (section 11.4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Residual {
-    /// Just what was expected.
+    /// None.
     None,
-    /// The target had so many bytes more.
+    /// The target had this many bytes more.
     Overflow(u32),
-    /// The target had so many bytes less.
+    /// The target had this many bytes less.
     Underflow(u32),
 }
 
@@ -126,7 +127,7 @@ impl fmt::Display for Residual {
     }
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// Logged in.
@@ -169,9 +170,9 @@ pub enum Event {
 pub struct Initiator {
     layer: Layer,
     receiving: Receiving,
-    /// The header whose data is still to come.
+    /// The header whose data has not been received yet.
     head: [u8; BHS_BYTES],
-    /// Data that is not for a place, with padding and digest, as far as it came.
+    /// Data that does not go to a buffer, with padding and digest, as far as received.
     gathered: Vec<u8>,
 }
 
@@ -179,7 +180,7 @@ pub struct Initiator {
 #[derive(Clone, Copy, Debug)]
 enum Receiving {
     Header,
-    /// Data that is not for a place: `total` bytes with padding and digest.
+    /// Data that does not go to a buffer: `total` bytes with padding and digest.
     Gather {
         total: u32,
     },
@@ -191,7 +192,7 @@ enum Receiving {
 }
 
 impl Initiator {
-    /// A machine for a connection that was made now.
+    /// A machine for a connection that has just been established.
     pub fn new(config: InitiatorConfig, now: Time) -> Initiator {
         Initiator {
             layer: Layer::new(config, now),
@@ -206,19 +207,19 @@ impl Initiator {
         self.layer.negotiated.as_deref()
     }
 
-    /// Sends a command; `None` when the queue is full or nobody is logged in. Its places stay lent until
-    /// [`Event::Completed`].
+    /// Sends a command; `None` when the queue is full or the session is not logged in. Its buffers stay
+    /// borrowed until [`Event::Completed`].
     pub fn submit(&mut self, request: Request) -> Option<TaskId> {
         self.layer.submit(request)
     }
 
-    /// Payload of this task that was in [`Transmit::done`] has left.
+    /// Payload of this task that was in [`Transmit::done`] has been sent.
     pub fn pushed(&mut self, id: TaskId) {
         self.layer.pushed(id);
     }
 
-    /// Sends a task management request; `referenced` is the task that an ABORT TASK is about. `None` when too many
-    /// wait for an answer, nobody is logged in, or the task has ended.
+    /// Sends a task management request; `referenced` is the task of an ABORT TASK. `None` when too many are
+    /// unanswered, the session is not logged in, or the task has ended.
     pub fn function(
         &mut self,
         lun: u64,
@@ -228,12 +229,12 @@ impl Initiator {
         self.layer.function(lun, function, referenced)
     }
 
-    /// Sends a text request, of at most what the target takes in one PDU; `false` when one is under way.
+    /// Sends a text request, no longer than the target accepts in one PDU; `false` when one is outstanding.
     pub fn text(&mut self, text: &[u8]) -> bool {
         self.layer.text(text)
     }
 
-    /// Sends a ping with up to [`PING_BYTES_MAX`] bytes of data; `false` when one is under way.
+    /// Sends a ping with up to [`PING_BYTES_MAX`] bytes of data; `false` when one is outstanding.
     pub fn ping(&mut self, data: &[u8]) -> bool {
         self.layer.ping(data)
     }

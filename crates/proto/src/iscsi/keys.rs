@@ -1,11 +1,11 @@
-//! Every key of RFC 7143 sections 12.1 and 13, of RFC 7144 and of RFC 7145, in one table: where it may be sent, by whom, and how
-//! its value is found.
+//! All keys of RFC 7143 sections 12.1 and 13, RFC 7144 and RFC 7145, in one table: when and by which side
+//! they may be sent, and how their values are determined.
 
 use crate::iscsi::text;
 use std::collections::BTreeMap;
 use wire::iscsi::Stage;
 
-/// Names a key of the table.
+/// A key of the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs, reason = "each is the key of that name")]
 pub enum Key {
@@ -53,15 +53,15 @@ pub enum Key {
     IserHelloRequired,
 }
 
-/// How a key's value is found (section 6.2).
+/// How a key's value is determined (section 6.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Negotiated: the first of the offered values that is allowed here. A value is its place in this list; what is
-    /// allowed, a mask of such places.
+    /// Negotiated: the first of the offered values that is allowed here. A value is its index in this list;
+    /// what is allowed is a mask of such indices.
     List(&'static [&'static str]),
-    /// Negotiated: Yes when both say so.
+    /// Negotiated: Yes if both sides say Yes.
     And,
-    /// Negotiated: Yes when one says so.
+    /// Negotiated: Yes if one side says Yes.
     Or,
     /// Negotiated: the smaller number, within these bounds.
     Minimum(u32, u32),
@@ -73,7 +73,7 @@ pub enum Kind {
     Flag,
     /// Text that one side declares.
     Text,
-    /// A part of an exchange that has rules of its own.
+    /// Part of an exchange with its own rules.
     Exchange,
     /// Obsolete: always answered with Reject (section 13.25).
     Obsolete,
@@ -103,7 +103,7 @@ pub enum Place {
     AnyStage,
 }
 
-/// Who may send it.
+/// Which side may send it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Senders {
     /// The initiator.
@@ -121,17 +121,17 @@ pub struct Rule {
     pub key: Key,
     /// Its name on the wire.
     pub name: &'static str,
-    /// How its value is found.
+    /// How its value is determined.
     pub kind: Kind,
     /// When it may be used.
     pub usage: Usage,
     /// In which stages.
     pub place: Place,
-    /// By whom.
+    /// By which side.
     pub senders: Senders,
     /// Whether it is irrelevant in a discovery session.
     pub irrelevant_in_discovery: bool,
-    /// Its value where none was agreed on.
+    /// Its value if none was negotiated.
     pub default: u32,
 }
 
@@ -155,7 +155,8 @@ macro_rules! table {
     };
 }
 
-/// The table. "true" stands at the keys that are irrelevant in a discovery session; the number is the default.
+/// The table. The boolean is "true" for keys that are irrelevant in a discovery session; the number is the
+/// default.
 #[rustfmt::skip]
 pub const TABLE: &[Rule] = table! {
     AuthMethod "AuthMethod" METHODS,                            InitializeOnly Security Both false 0;
@@ -193,14 +194,14 @@ pub const TABLE: &[Rule] = table! {
     OfMarker "OFMarker" Kind::And,                              InitializeOnly Operational Both false 0;
     IfMarkInt "IFMarkInt" Kind::Obsolete,                       InitializeOnly Operational Both false 0;
     OfMarkInt "OFMarkInt" Kind::Obsolete,                       InitializeOnly Operational Both false 0;
-    // Discovery sessions are none of iSER's (RFC 7145 section 5.1), but Linux has them over it and says so.
+    // iSER has no discovery sessions (RFC 7145 section 5.1), but Linux uses them over it, with this key.
     RdmaExtensions "RDMAExtensions" Kind::And,                  LeadingOnly Operational Both false 0;
     TargetRecvDataSegmentLength "TargetRecvDataSegmentLength" LENGTH, InitializeOnly Operational Both false 8192;
     InitiatorRecvDataSegmentLength "InitiatorRecvDataSegmentLength" LENGTH, InitializeOnly Operational Both false 8192;
     MaxOutstandingUnexpectedPdus "MaxOutstandingUnexpectedPDUs" Kind::Number(0, u32::MAX), LeadingOnly Operational Both false 0;
     MaxAhsLength "MaxAHSLength" Kind::Number(0, u32::MAX),      LeadingOnly Operational Both false 256;
     TaggedBufferForSolicitedDataOnly "TaggedBufferForSolicitedDataOnly" Kind::Flag, LeadingOnly Operational Initiator false 0;
-    // The initiator declares it, and the answer is that there is no Hello here.
+    // The initiator declares it; the answer is that there is no Hello here.
     IserHelloRequired "iSERHelloRequired" Kind::And,            LeadingOnly Operational Both false 0;
 };
 
@@ -218,12 +219,12 @@ pub fn rule(key: Key) -> Option<&'static Rule> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReservedWord;
 
-/// What the other side made of an offer.
+/// The result of an offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Settled {
     /// This value.
     Value(u32),
-    /// It did not negotiate: the default holds.
+    /// The key was not negotiated: the default applies.
     Default,
 }
 
@@ -245,7 +246,7 @@ impl Rule {
         }
     }
 
-    /// Whether it is irrelevant where there is no RDMA (RFC 7145 section 6).
+    /// Whether it is irrelevant without RDMA (RFC 7145 section 6).
     pub fn needs_rdma(&self) -> bool {
         matches!(
             self.key,
@@ -258,8 +259,8 @@ impl Rule {
         )
     }
 
-    /// The value to answer an offer with, when `ours` is what we would have (for a list: the mask of what we allow).
-    /// `None`: Reject.
+    /// The value to answer an offer with, where `ours` is what we want (for a list: the mask of what we
+    /// allow). `None`: Reject.
     pub fn answer(&self, offered: &str, ours: u32) -> Result<Option<u32>, ReservedWord> {
         if reserved(offered) {
             return Err(ReservedWord);
@@ -316,7 +317,7 @@ impl Rule {
         }
     }
 
-    /// `ours` as an offer: like [`Rule::show`], but all that a list allows.
+    /// `ours` as an offer: like [`Rule::show`], but with all allowed values of a list.
     pub fn offer(&self, ours: u32) -> String {
         let Kind::List(names) = self.kind else { return self.show(ours) };
         let allowed: Vec<&str> =
@@ -335,21 +336,22 @@ impl Values {
         self.0.get(&key).copied().unwrap_or_else(|| rule(key).map_or(0, |rule| rule.default))
     }
 
-    /// Whether it was agreed on.
+    /// Whether it was negotiated.
     pub fn has(&self, key: Key) -> bool {
         self.0.contains_key(&key)
     }
 
-    /// Keeps a value.
+    /// Records a value.
     pub fn set(&mut self, key: Key, value: u32) {
         self.0.insert(key, value);
     }
 }
 
-/// Bytes of a data segment over RDMA: the default of both keys (RFC 7145 sections 6.4 and 6.5), and what Linux asks for.
+/// Bytes of a data segment over RDMA: the default of both keys (RFC 7145 sections 6.4 and 6.5), and what
+/// Linux requests.
 pub const RDMA_SEGMENT_MAX: u32 = 8192;
 
-/// Which digests are taken.
+/// Which digests are accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Digests {
     /// None.
@@ -370,7 +372,7 @@ impl Digests {
     }
 }
 
-/// What this side would have, for all keys that can be chosen.
+/// What this side wants, for all keys with a choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offers {
     /// HeaderDigest.
@@ -383,8 +385,8 @@ pub struct Offers {
     pub immediate_data: bool,
     /// RDMAExtensions: this is iSER.
     pub rdma: bool,
-    /// MaxRecvDataSegmentLength: of the data segments that this side receives. With RDMA, of those that either side
-    /// receives in a message.
+    /// MaxRecvDataSegmentLength: the longest data segment that this side receives. With RDMA, the longest
+    /// that either side receives in a message.
     pub max_recv: u32,
     /// MaxBurstLength.
     pub max_burst: u32,
@@ -404,7 +406,8 @@ impl Default for Offers {
             rdma: false,
             max_recv: 262_144,
             max_burst: 262_144,
-            // All of one burst may come unasked: a task takes a buffer for as much before its data arrives anyway.
+            // A whole burst may be unsolicited: a task takes a buffer for as much before its data arrives
+            // anyway.
             first_burst: 262_144,
             max_outstanding_r2t: 8,
         }
@@ -412,7 +415,7 @@ impl Default for Offers {
 }
 
 impl Offers {
-    /// What this side would have for a negotiated key (for a list: a mask).
+    /// What this side wants for a negotiated key (for a list: a mask).
     pub fn of(&self, key: Key) -> u32 {
         match key {
             Key::HeaderDigest => self.header_digest.mask(),
@@ -426,16 +429,17 @@ impl Offers {
             Key::MaxBurstLength => self.max_burst,
             Key::FirstBurstLength => self.first_burst.min(self.max_burst),
             Key::MaxOutstandingR2T => u32::from(self.max_outstanding_r2t),
-            // One connection at error recovery level 0: nothing outlives it, and responses are in order by nature.
+            // One connection at error recovery level 0: nothing outlives it, and responses are always in
+            // order.
             Key::MaxConnections | Key::ProtocolLevel | Key::DataPduInOrder | Key::DataSequenceInOrder => 1,
             Key::TaskReporting => 0b011,
             _ => 0,
         }
     }
 
-    /// The same over RDMA: no digests (RFC 7145 section 5.1), and data segments that fit into a message. What comes
-    /// unasked is copied, and each message of it holds a receive, so that it is no more than one message takes: the
-    /// rest is sooner read than sent.
+    /// The same over RDMA: no digests (RFC 7145 section 5.1), and data segments that fit into a message.
+    /// Unsolicited data is copied, and each message of it occupies a receive, so it is limited to one
+    /// message: for the rest, reading is faster than sending.
     #[must_use]
     pub fn over_rdma(self) -> Offers {
         Offers {
@@ -448,13 +452,14 @@ impl Offers {
         }
     }
 
-    /// Whether the default of this negotiated key is more than this side can do, so that it must speak up.
+    /// Whether the default of this negotiated key exceeds what this side supports, so that it must offer a
+    /// value.
     pub fn exceeded_by_default(&self, rule: &Rule) -> bool {
         let ours = self.of(rule.key);
         match rule.kind {
             Kind::List(_) => !allows(ours, rule.default),
             Kind::And | Kind::Minimum(..) => match rule.key {
-                // Smaller is no safety here, only a wish.
+                // A smaller value is not needed for safety here.
                 Key::DefaultTime2Retain => false,
                 _ => rule.default > ours,
             },
@@ -464,9 +469,10 @@ impl Offers {
     }
 }
 
-/// Whether a name has one of the formats of RFC 7143 section 4.2.7: `iqn.`, `eui.` with 16 or `naa.` with 16 or 32
-/// hexadecimal digits; at most 223 bytes. Characters that the standard leaves out but administrators use, such as
-/// "_", pass; those that would break out of a list, an address or a TransportID do not.
+/// Whether a name has one of the formats of RFC 7143 section 4.2.7: `iqn.`, `eui.` with 16 or `naa.` with 16
+/// or 32 hexadecimal digits; at most 223 bytes. Characters that the standard does not allow but
+/// administrators use, such as "_", are accepted; those that would break a list, an address or a TransportID
+/// are not.
 pub fn is_name(name: &str) -> bool {
     let digits = |digits: &str, lens: &[usize]| {
         lens.contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
@@ -531,7 +537,7 @@ mod tests {
         assert_eq!(allowed("SendTargets"), [false, false, true]);
     }
 
-    /// Key, what is offered, what we would have, the answer.
+    /// Key, what is offered, what we want, the answer.
     #[test]
     fn answers_follow_the_result_functions() {
         for (name, offered, ours, answer) in [

@@ -1,4 +1,4 @@
-//! The login phase (RFC 7143 section 6) of both roles, and the text negotiation of the full feature phase.
+//! The login phase (RFC 7143 section 6) for both roles, and the text negotiation of the full feature phase.
 
 mod discovery;
 mod initiator;
@@ -19,10 +19,10 @@ use std::net::SocketAddr;
 use wire::iscsi::{LoginStatus, Stage};
 use wire::scsi::transport_id::iscsi_port;
 
-/// What the daemon decides about who may log in. All connections share it, and it answers from memory.
+/// The daemon's decisions about logins. All connections share it, and it answers from memory.
 pub trait Access: Send + Sync {
-    /// Whether this initiator may log in to `target` (`None`: a discovery session) on this portal. The names are
-    /// what the peer says; they are proved only by the credentials asked for in the grant.
+    /// Whether this initiator may log in to `target` (`None`: a discovery session) at this portal. The names
+    /// are the peer's claim; only the credentials that the grant requires prove them.
     fn authorize(
         &self,
         initiator: &str,
@@ -41,10 +41,10 @@ pub trait Access: Send + Sync {
         which: SendTargets<'_>,
     ) -> Vec<TargetRecord>;
 
-    /// Fills `bytes` with what nobody can guess.
+    /// Fills `bytes` with unpredictable data.
     fn random(&self, bytes: &mut [u8]);
 
-    /// A target session identifying handle that is not in use, never 0.
+    /// An unused target session identifying handle, never 0.
     fn new_tsih(&self) -> u16;
 
     /// Called for each step of a login, for the log.
@@ -53,18 +53,18 @@ pub trait Access: Send + Sync {
     }
 }
 
-/// What one side says in a login at once.
+/// What one side sends in one step of a login.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// Where the connection comes from.
+    /// The initiator's address.
     pub from: SocketAddr,
-    /// And where it goes to.
+    /// The target's address.
     pub portal: SocketAddr,
     /// The stage that it is in.
     pub stage: Stage,
     /// It is our answer.
     pub is_answer: bool,
-    /// The keys, and their values, those that prove who somebody is among them.
+    /// The keys and their values, including credentials.
     pub keys: &'a [(&'a str, &'a str)],
 }
 
@@ -77,10 +77,10 @@ pub struct Grant {
     pub group: u16,
     /// TargetAlias.
     pub alias: Option<String>,
-    /// TSIH, and CID of the connection, of the session with this initiator name, ISID, target and portal group, if
-    /// there is one: it may be reinstated.
+    /// TSIH and CID of the existing session with this initiator name, ISID, target and portal group, if there
+    /// is one: it may be reinstated.
     pub session: Option<(u16, u16)>,
-    /// Commands that it may have in flight, if they are fewer than the target's own limit.
+    /// Commands that it may have in flight, if fewer than the target's own limit.
     pub queue_depth: Option<u16>,
 }
 
@@ -91,9 +91,9 @@ pub struct ChapCredentials {
     pub user: String,
     /// The initiator's secret.
     pub secret: Vec<u8>,
-    /// The target's CHAP name and secret, for initiators that want the target to prove who it is.
+    /// The target's CHAP name and secret, for initiators that request mutual authentication.
     pub mutual: Option<(String, Vec<u8>)>,
-    /// Algorithms that are accepted, the best first; empty: all, as the initiator prefers.
+    /// Accepted algorithms, the preferred first; empty: all, in the initiator's order.
     pub algorithms: Vec<Algorithm>,
 }
 
@@ -107,18 +107,18 @@ impl fmt::Debug for ChapCredentials {
     }
 }
 
-/// An initiator may not log in.
+/// Why an initiator may not log in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// No such target on this portal.
+    /// There is no such target at this portal.
     NotFound,
-    /// Not this initiator, for this reason.
+    /// The initiator is not allowed, for this reason.
     Forbidden(String),
     /// The target has as many sessions as it may have.
     TooManySessions,
-    /// The target does not serve now, for this reason.
+    /// The target does not serve at present, for this reason.
     Unavailable(String),
-    /// It is reached there for the time being.
+    /// The target has moved temporarily to this address.
     Moved(SocketAddr),
 }
 
@@ -147,7 +147,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Which targets are asked for (appendix C).
+/// Which targets are requested (appendix C).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendTargets<'a> {
     /// All.
@@ -156,7 +156,7 @@ pub enum SendTargets<'a> {
     One(&'a str),
 }
 
-/// A target and where it is.
+/// A target and its addresses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetRecord {
     /// Its name.
@@ -165,12 +165,12 @@ pub struct TargetRecord {
     pub portals: Vec<(SocketAddr, u16)>,
 }
 
-/// What the target answers to one login request.
+/// The target's response to one login request.
 #[derive(Clone, Debug)]
 pub struct LoginReply {
     /// Status.
     pub status: LoginStatus,
-    /// T: on to the next stage.
+    /// T: transit to the next stage.
     pub transit: bool,
     /// C: the text continues in the next response.
     pub cont: bool,
@@ -182,9 +182,9 @@ pub struct LoginReply {
     pub tsih: u16,
     /// Text.
     pub text: Vec<u8>,
-    /// Why to close the connection once this was sent.
+    /// Why to close the connection once this has been sent.
     pub close: Option<String>,
-    /// The full feature phase begins once this was sent.
+    /// The full feature phase begins once this has been sent.
     pub done: Option<Negotiated>,
 }
 
@@ -211,25 +211,25 @@ pub struct Negotiated {
     pub max_outstanding_r2t: u16,
     /// Whether this is a discovery session.
     pub discovery: bool,
-    /// What was agreed on over RDMA.
+    /// What was negotiated over RDMA.
     pub rdma: Option<Rdma>,
     /// The target's portal group, if it reported it.
     pub portal_group: Option<u32>,
-    /// Who is logged in where.
+    /// Names of the session.
     pub session: Session,
 }
 
-/// What iSER adds (RFC 7145 section 6).
+/// The additions of iSER (RFC 7145 section 6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rdma {
-    /// What the peer takes of PDUs that it does not expect; 0: it sets no limit.
+    /// How many unexpected PDUs the peer accepts; 0: no limit.
     pub unexpected_max: u32,
-    /// The Write Base Offset is that of the solicited data, not of all data. So it is with Linux, which does not send
-    /// the key; whoever means the other must say so.
+    /// The Write Base Offset is relative to the solicited data, not to all data. This is Linux's
+    /// interpretation, which does not send the key; peers with the other interpretation must send it.
     pub solicited_only: bool,
 }
 
-/// Who logs in where, as far as both roles know it.
+/// The names in a login, as both roles know them.
 #[derive(Clone, Debug, Default)]
 struct Names {
     initiator: String,
@@ -240,10 +240,11 @@ struct Names {
 
 /// Bytes of text in one login PDU: MaxRecvDataSegmentLength before it is declared (section 6.3).
 const LOGIN_TEXT_MAX: usize = 8192;
-/// Requests that one login may take. The standard asks for six exchanges at least (section 6.2); texts in small
+/// The most requests of one login. The standard requires at least six exchanges (section 6.2); texts in small
 /// pieces need more.
 const REQUESTS_MAX: u32 = 128;
-/// MaxOutstandingUnexpectedPDUs: immediate requests that either role takes over RDMA, beside what it expects.
+/// MaxOutstandingUnexpectedPDUs: immediate requests that either role accepts over RDMA, beside those that it
+/// expects.
 pub const UNEXPECTED_MAX: u16 = 16;
 
 impl Negotiated {
@@ -295,7 +296,7 @@ struct Recv {
     target: u32,
 }
 
-/// What names a session besides names.
+/// What identifies a session besides names.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     isid: [u8; 6],
@@ -321,7 +322,7 @@ fn log_keys(negotiated: &Negotiated, values: &Values, method: &'static str) -> V
         list.push(("RDMAExtensions", "Yes".to_string()));
     }
     list.push(("MaxRecvDataSegmentLength", negotiated.max_recv_initiator.to_string()));
-    // It stays as long as the session.
+    // It is kept as long as the session.
     list.shrink_to_fit();
     list
 }

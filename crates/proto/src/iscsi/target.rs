@@ -1,11 +1,11 @@
 //! The target machine of one connection: login, then the full feature phase at error recovery level 0.
 //!
-//! `layer` is the iSCSI layer, which does not know how PDUs and data move: `validate` checks headers, `data`
-//! keeps account of data-out and of what the layer above does, `request` is everything that is not a SCSI
-//! command, `queue` is what goes out. Numbers that belong to the session and not to this connection are in
-//! `session`. iSER (`crate::iser`) moves all of it by messages and RDMA; the machine in this file moves it
-//! over a byte stream: `receive` takes PDUs apart, and `send` cuts what goes out into PDUs. What `plain` lets
-//! through passes all of it by: it is answered as it comes.
+//! `layer` is the iSCSI layer, which is independent of how PDUs and data move: `validate` checks headers,
+//! `data` keeps track of data-out and of the engine's calls, `request` handles everything that is not a SCSI
+//! command, `queue` holds what is sent. Numbers that belong to the session rather than to this connection are
+//! in `session`. iSER (`crate::iser`) moves everything by messages and RDMA; the machine in this file moves
+//! it over a byte stream: `receive` parses PDUs, and `send` builds them. Commands that `plain` accepts bypass
+//! all of this: they are answered on arrival.
 
 mod data;
 pub(crate) mod layer;
@@ -32,16 +32,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::iscsi::{BHS_BYTES, DIGEST_BYTES, LoginStatus, pad};
 
-/// Immediate commands in flight, beside those that CmdSN numbers.
+/// The most immediate commands in flight, beside those numbered by CmdSN.
 pub const IMMEDIATE_MAX: u16 = 16;
-/// What is given to a target machine.
+/// The configuration of a target machine.
 #[derive(Clone, Copy, Debug)]
 pub struct TargetConfig {
     /// Commands that an initiator may have in flight.
     pub queue_depth: u16,
     /// How long a login may take.
     pub login_within: Duration,
-    /// How long a connection may be silent before it is asked for a sign of life, and how long the answer may take.
+    /// How long a connection may be silent before it is sent a ping, and how long the answer may take.
     pub idle: Duration,
     /// CRC32C.
     pub crc32c: fn(&[u8]) -> u32,
@@ -50,8 +50,9 @@ pub struct TargetConfig {
 }
 
 impl TargetConfig {
-    /// How many slots there are: every [`slot`](crate::services::TaskId::slot) is below. A slot is not taken again before
-    /// the final batch of its last task has left, so a layer that keeps state by slot may keep it until [`Up::Pushed`].
+    /// How many slots there are: every [`slot`](crate::services::TaskId::slot) is below. A slot is not reused
+    /// before the final batch of its last task has been sent, so a caller that keeps state by slot may keep
+    /// it until [`Up::Pushed`].
     pub fn slots(&self) -> u16 {
         self.queue_depth.saturating_add(IMMEDIATE_MAX).saturating_mul(2)
     }
@@ -60,16 +61,16 @@ impl TargetConfig {
 /// The target's end of one iSCSI connection over a byte stream.
 pub struct Target {
     layer: Layer,
-    /// Bytes of additional header segments that are still to come for `head`.
+    /// Bytes of additional header segments of `head` that have not been received.
     segments: u32,
-    /// The header whose segments or text are still to come.
+    /// The header whose segments or text have not been received.
     head: Vec<u8>,
-    /// Text or ping data with its padding and digest, as far as it came.
+    /// Text or ping data with its padding and digest, as far as received.
     gathered: Vec<u8>,
 }
 
 impl Target {
-    /// A machine for a connection that was accepted now, `from` there on this `portal`.
+    /// A machine for a newly accepted connection from `from` to this `portal`.
     pub fn new(
         config: TargetConfig,
         access: Arc<dyn Access>,
@@ -85,48 +86,49 @@ impl Target {
         }
     }
 
-    /// Whether payload comes and goes with a data digest: what goes out may not change between being summed and being
-    /// sent, and what came in is not to be used before it was checked.
+    /// Whether payload has a data digest: what is sent must not change between being summed and being sent,
+    /// and what was received must not be used before it was verified.
     pub fn sums_payload(&self) -> bool {
         self.layer.link.data_digest
     }
 
-    /// Data of this task that comes next in the stream, has no place yet, and is the last that the initiator has
-    /// announced, in bytes.
+    /// The length of data of this task that comes next in the stream, has no buffer yet, and is the last that
+    /// the initiator has announced.
     pub fn unplaced(&mut self, task: TaskId) -> u32 {
         let Incoming::Unplaced(data) = self.layer.incoming else { return 0 };
         let owes = self.layer.tasks.get(task).is_some_and(|task| task.owed_data());
         if data.task == task && !owes { data.len } else { 0 }
     }
 
-    /// There is room for so many more commands, should all their data come unasked: the window is no wider
-    /// (MaxCmdSN, RFC 7143 section 4.2.2.1). Whether it is shut until there is more: then this is to be called again.
+    /// There is room for this many more commands, if all their data is unsolicited: the window gets no wider
+    /// (MaxCmdSN, RFC 7143 section 4.2.2.1). Returns whether it is closed until there is more room: then call
+    /// this again.
     pub fn limit_window(&mut self, commands: u32) -> bool {
         self.layer.limit_window(commands)
     }
 
-    /// Whether nothing is to be done before more comes from the initiator or from above.
+    /// Whether there is nothing to do before more comes from the initiator or the engine.
     pub fn is_at_rest(&self) -> bool {
         self.layer.is_at_rest()
     }
 
-    /// Whether the initiator has begun a login with a request that is one.
+    /// Whether the initiator has begun a login with a valid request.
     pub fn has_begun(&self) -> bool {
         self.layer.has_begun()
     }
 
-    /// What a login was refused with.
+    /// The status with which a login was refused.
     pub fn refusal(&self) -> Option<LoginStatus> {
         self.layer.refusal
     }
 
-    /// Takes a verb from above. One about a task that has ended is ignored.
+    /// Handles a call from the engine. One about a task that has ended is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         self.layer.down(now, down);
     }
 
-    /// Length of a basic header segment with its digest. With additional segments, the four bytes after it are the
-    /// first of those, and the digest comes with the rest.
+    /// Length of a basic header segment with its digest. With additional segments, the four bytes after it
+    /// are the first of those, and the digest follows the rest.
     fn header_bytes(&self) -> u32 {
         let digest = self.layer.link.header_digest;
         let len = if digest { BHS_BYTES.saturating_add(DIGEST_BYTES) } else { BHS_BYTES };

@@ -1,9 +1,10 @@
-//! Key=value text (RFC 7143 section 6.1): pairs, numbers, binary values. Everything is bounded, and what breaks the
-//! format is distinguished from what is merely not known.
+//! Key=value text (RFC 7143 section 6.1): pairs, numbers, binary values. Everything is bounded, and malformed
+//! text is distinguished from unknown keys.
 
 use std::fmt::{self, Display, Write};
 
-/// Bytes of text of one negotiation step, over all the PDUs that carry it: section 6.1 asks for 64 KiB.
+/// The most bytes of text of one negotiation step, over all the PDUs that carry it: section 6.1 requires 64
+/// KiB.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
 /// Pairs in one text.
 pub const PAIRS_MAX: usize = 256;
@@ -12,7 +13,7 @@ pub const KEY_BYTES_MAX: usize = 63;
 /// Bytes of a value: the longest is a CHAP challenge of 1024 bytes in hexadecimal.
 pub const VALUE_BYTES_MAX: usize = 4096;
 
-/// What is wrong with a text.
+/// An error in a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TextError {
     /// Longer than [`TEXT_BYTES_MAX`].
@@ -23,7 +24,7 @@ pub enum TextError {
     Unterminated,
     /// A pair without "=".
     NoEquals,
-    /// A key that is no standard-label.
+    /// A key that is not a standard-label.
     BadKey,
     /// A value that is longer than [`VALUE_BYTES_MAX`], or not UTF-8.
     BadValue,
@@ -124,8 +125,8 @@ fn pair(piece: &[u8]) -> Result<(&str, &str), TextError> {
     let (key, rest) = piece.split_at_checked(at).ok_or(TextError::NoEquals)?;
     let value = rest.get(1..).unwrap_or_default();
     let [first, ..] = key else { return Err(TextError::BadKey) };
-    // A standard-label begins with a capital letter and has no "#", but the standards have keys that do not keep to
-    // that: iSCSIProtocolLevel (RFC 7144) and X#NodeArchitecture (section 13.26).
+    // A standard-label begins with a capital letter and has no "#", but some keys of the standards do not:
+    // iSCSIProtocolLevel (RFC 7144) and X#NodeArchitecture (section 13.26).
     let label = |byte: &u8| byte.is_ascii_alphanumeric() || b".-+@_#".contains(byte);
     if key.len() > KEY_BYTES_MAX || !first.is_ascii_alphabetic() || !key.iter().all(label) {
         return Err(TextError::BadKey);
@@ -158,7 +159,7 @@ fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// RFC 4648 section 4, padding taken off. Bits that are left over must be zero.
+/// RFC 4648 section 4, without padding. Bits that are left over must be zero.
 fn from_base64(digits: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(digits.len());
     let (mut bits, mut count) = (0u32, 0u32);

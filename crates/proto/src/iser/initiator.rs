@@ -1,8 +1,9 @@
 //! The initiator's end of an iSER connection: the datamover under `crate::iscsi::initiator::layer`.
 //!
-//! A command advertises its buffers, and the target reads and writes them. They are its own no more once the response
-//! has come: an STag that came back with the message is invalid already, every other is invalidated here, and only then,
-//! and once what the target has read has left, is the command reported (RFC 7145 section 7.3.2).
+//! A command advertises its buffers, and the target reads and writes them. They are not returned as soon as
+//! the response arrives: an STag that the message invalidated is invalid already, every other is invalidated
+//! here, and only after that, and once what the target has read has been sent, is the command reported (RFC
+//! 7145 section 7.3.2).
 
 mod receive;
 mod send;
@@ -18,7 +19,7 @@ use std::collections::VecDeque;
 use wire::Span;
 use wire::iscsi::TaskFunction;
 
-/// The deepest queue: a response each must find a receive.
+/// The deepest queue: each response must find a receive.
 pub const QUEUE_DEPTH_MAX: u16 = 4000;
 /// Answers to a text, a ping and a logout request.
 const OTHERS: u32 = 3;
@@ -27,21 +28,21 @@ const OTHERS: u32 = 3;
 pub struct Initiator {
     layer: Layer,
     is_connected: bool,
-    /// What was posted is void, and what was advertised is so no more.
+    /// Posted work is void, and nothing is advertised any more.
     is_closed: bool,
-    /// What each command has advertised, by slot.
+    /// The buffers that each command has advertised, by slot.
     advertised: Vec<Own>,
-    /// Commands that have ended, and whose buffers are to be taken back.
+    /// Commands that have ended, and whose buffers are to be reclaimed.
     ended: VecDeque<TaskId>,
-    /// Places of messages that are to be returned.
+    /// Buffers of messages that are to be returned.
     free: Vec<Span>,
-    /// The message that is to be sent next, kept for its allocation.
+    /// The next message to send, kept to reuse the allocation.
     message: Vec<u8>,
-    /// It was offered, and not taken.
+    /// It was offered, and not accepted.
     unsent: Option<Unsent>,
 }
 
-/// What a command has advertised.
+/// The buffers that a command has advertised.
 #[derive(Clone, Copy, Debug, Default)]
 struct Own {
     write: Option<Advertised>,
@@ -58,7 +59,7 @@ impl Own {
 }
 
 impl Initiator {
-    /// A machine for a connection that is to be made now.
+    /// A machine for a connection that is about to be established.
     pub fn new(mut config: InitiatorConfig, now: Time) -> Initiator {
         config.queue_depth = config.queue_depth.min(QUEUE_DEPTH_MAX);
         config.plan.offers = config.plan.offers.over_rdma();
@@ -79,21 +80,23 @@ impl Initiator {
         self.layer.negotiated.as_deref()
     }
 
-    /// Sends a command; `None` when the queue is full or nobody is logged in. Its places stay lent until
-    /// [`Event::Completed`].
+    /// Sends a command; `None` when the queue is full or the session is not logged in. Its buffers stay
+    /// borrowed until [`Event::Completed`].
     pub fn submit(&mut self, request: Request) -> Option<TaskId> {
         self.layer.submit(request)
     }
 
-    /// Sends a task management request; `referenced` is the task that an ABORT TASK is about. `None` when too many
-    /// wait for an answer, nobody is logged in, or the task has ended. Commands that it ends may be reported after it.
+    /// Sends a task management request; `referenced` is the task of an ABORT TASK. `None` when too many are
+    /// unanswered, the session is not logged in, or the task has ended. Commands that it ends may be reported
+    /// after it.
     pub fn function(
         &mut self,
         lun: u64,
         function: TaskFunction,
         referenced: Option<TaskId>,
     ) -> Option<FunctionId> {
-        // Beside these, a ping, a text and a logout request may be on their way that the target does not expect.
+        // Beside these, a ping, a text and a logout request may be outstanding that the target does not
+        // expect.
         let limit = self.layer.rdma.map_or(0, |rdma| rdma.unexpected_max);
         let room = if limit == 0 { u32::MAX } else { limit.saturating_sub(OTHERS).max(1) };
         if u32::try_from(self.layer.functions.len()).is_ok_and(|waiting| waiting >= room) {
@@ -104,12 +107,12 @@ impl Initiator {
         id
     }
 
-    /// Sends a text request, of at most what the target takes in one PDU; `false` when one is under way.
+    /// Sends a text request, no longer than the target accepts in one PDU; `false` when one is outstanding.
     pub fn text(&mut self, text: &[u8]) -> bool {
         self.layer.text(text)
     }
 
-    /// Sends a ping; `false` when one is under way.
+    /// Sends a ping; `false` when one is outstanding.
     pub fn ping(&mut self, data: &[u8]) -> bool {
         self.layer.ping(data)
     }
@@ -127,7 +130,7 @@ impl MessageMachine for Initiator {
         super::private_data(true)
     }
 
-    /// Initiators are not asked for connections.
+    /// Initiators do not get connection requests.
     fn asked(&mut self, _now: Time, _private_data: &[u8]) -> Answer {
         Answer::Reject(Vec::new())
     }
@@ -137,7 +140,7 @@ impl MessageMachine for Initiator {
         self.is_connected = true;
     }
 
-    /// One for each answer, and for what the target may send unasked (RFC 7145 section 8.1.2).
+    /// One for each answer, and for what the target may send unsolicited (RFC 7145 section 8.1.2).
     fn receives(&self) -> Receives {
         let functions = u32::try_from(FUNCTIONS_MAX).unwrap_or(u32::MAX);
         let depth = u32::from(self.layer.config.queue_depth);
@@ -179,7 +182,7 @@ impl MessageMachine for Initiator {
         self.unsent = None;
     }
 
-    /// The end comes last, once the target touches the places of commands no more.
+    /// The end comes last, once the target no longer accesses the buffers of commands.
     fn poll(&mut self) -> Option<Event> {
         self.layer.events.pop_front_if(|event| self.is_closed || !matches!(event, Event::Gone { .. }))
     }
@@ -199,7 +202,7 @@ impl MessageMachine for Initiator {
             }
         }
         if self.is_connected && !self.layer.is_over() {
-            // What is not taken waits for room.
+            // What is not accepted waits for room.
             let _ = self.send(to);
         }
     }

@@ -1,13 +1,14 @@
 //! The target's end of an iSER connection: the datamover under `crate::iscsi::target::layer`.
 //!
-//! An R2T becomes an RDMA Read and its Data-Out the completion of that; Data-In becomes an RDMA Write, and the status
-//! follows it in a SCSI Response of its own (RFC 7145 sections 3.3, 7.3.5, 7.3.6).
+//! An R2T becomes an RDMA Read, whose completion stands for Data-Out; Data-In becomes an RDMA Write, followed
+//! by the status in a separate SCSI Response (RFC 7145 sections 3.3, 7.3.5, 7.3.6).
 //!
-//! Aborts: RDMA that was posted cannot be called back. So an aborted task keeps its slot until all that was posted for it
-//! is finished, and only then are its places released ([`Up::Pushed`]). What is sent to the initiator waits as well: once it
-//! has heard that a task has ended it takes its buffers back, and a read of a buffer that is no longer advertised would end
-//! the connection. So neither a response nor the answer to a task management function nor any other PDU passes an RDMA
-//! Read of a task that it concerns. RDMA Writes need no such care: what is sent after them arrives after them.
+//! Aborts: RDMA that was posted cannot be recalled. So an aborted task keeps its slot until everything posted
+//! for it has finished, and only then are its places released ([`Up::Pushed`]). Messages to the initiator
+//! wait as well: once it knows that a task has ended it reuses its buffers, and a read of a buffer that is no
+//! longer advertised would end the connection. So neither a response nor the answer to a task management
+//! function nor any other PDU overtakes an RDMA Read of a task that it concerns. RDMA Writes need no such
+//! care: what is sent after them arrives after them.
 
 mod receive;
 mod send;
@@ -27,33 +28,34 @@ use wire::Span;
 use wire::iscsi::LoginStatus;
 use work::Work;
 
-/// Answers to pings of ours, which are expected but not numbered, and one login request.
+/// Answers to our pings, which are expected but not numbered, and one login request.
 const OTHERS: u32 = 2;
 
 /// The target's end of one iSER connection.
 pub struct Target {
     layer: Layer,
-    /// Commands that an initiator may have in flight, when there are receives for all that comes with them.
+    /// Commands that an initiator may have in flight, when there are receives for everything that comes with
+    /// them.
     queue_depth: u16,
     /// Receives, at most.
     receives_max: u16,
-    /// STags of the initiator are invalidated by the message that says that they are not used any more.
+    /// STags of the initiator are invalidated by the message that ends their use.
     invalidates: bool,
     /// What each task may read and write, by slot.
     remote: Vec<Remote>,
-    /// Data segments that came and have not been copied to their place.
+    /// Data segments that were received and have not been copied to their place.
     held: VecDeque<Held>,
-    /// Places of messages that are to be returned.
+    /// Buffers of messages that are to be returned.
     free: Vec<Span>,
     /// Those of messages that the window does not bound: they are kept while many answers wait.
     unnumbered: Vec<Span>,
-    /// The message that is to be sent next, kept for its allocation.
+    /// The next message to send, kept to reuse the allocation.
     message: Vec<u8>,
-    /// It was offered, and not taken.
+    /// It was offered, and not accepted.
     unsent: Option<Unsent>,
     /// StatSNs of PDUs that the initiator did not expect and has not acknowledged.
     unexpected: VecDeque<u32>,
-    /// What was posted is void.
+    /// Posted work is void.
     is_closed: bool,
 }
 
@@ -66,20 +68,21 @@ struct Remote {
     read: Option<Advertised>,
 }
 
-/// A data segment that lies in its message.
+/// A data segment that is still in its message.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     task: TaskId,
     /// Offset in the task's data-out.
     at: u32,
     data: Span,
-    /// The place of the message.
+    /// The buffer of the message.
     message: Span,
 }
 
 impl Target {
-    /// A machine for a connection that is being asked for now, `from` there on this `portal`. It never wants more than
-    /// `receives_max` receives: fewer commands may be in flight when an initiator insists on short data segments.
+    /// A machine for a connection that is being requested, from `from` at this `portal`. It never needs more
+    /// than `receives_max` receives: fewer commands may be in flight when an initiator insists on short data
+    /// segments.
     pub fn new(
         config: TargetConfig,
         receives_max: u16,
@@ -89,7 +92,7 @@ impl Target {
         now: Time,
     ) -> Target {
         let queue_depth = config.queue_depth;
-        // What a login has promised stands: MaxCmdSN does not go back (RFC 7143 section 4.2.2.1).
+        // What was announced at login stays valid: MaxCmdSN does not decrease (RFC 7143 section 4.2.2.1).
         let config = TargetConfig { queue_depth: 1, offers: config.offers.over_rdma(), ..config };
         Target {
             layer: Layer::new(config, access, from, portal, now),
@@ -107,22 +110,22 @@ impl Target {
         }
     }
 
-    /// As that of iSCSI's target.
+    /// Like that of iSCSI's target.
     pub fn limit_window(&mut self, commands: u32) -> bool {
         self.layer.limit_window(commands)
     }
 
-    /// Whether the initiator has begun a login with a request that is one.
+    /// Whether the initiator has begun a login with a valid request.
     pub fn has_begun(&self) -> bool {
         self.layer.has_begun()
     }
 
-    /// What a login was refused with.
+    /// The status with which a login was refused.
     pub fn refusal(&self) -> Option<LoginStatus> {
         self.layer.refusal
     }
 
-    /// Takes a verb from above. One about a task that has ended is ignored.
+    /// Handles a call from the engine. One about a task that has ended is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         let logs_in = matches!(self.layer.phase, Phase::Login { .. });
         self.layer.down(now, down);
@@ -134,9 +137,10 @@ impl Target {
         }
     }
 
-    /// Messages that may come at a time: one for each command of the window and for each Data-Out that may follow it
-    /// unasked, and what is not numbered. A message keeps its receive until it was copied, but then its command keeps
-    /// its place in the window, too: so the window never is more than the receives (RFC 7145 section 8.1.1).
+    /// Messages that may arrive at a time: one for each command of the window and for each unsolicited
+    /// Data-Out that may follow it, and those that are not numbered. A message keeps its receive until it was
+    /// copied, but its command occupies the window that long, too: so the window never exceeds the receives
+    /// (RFC 7145 section 8.1.1).
     fn messages(&self) -> u32 {
         let numbered = u32::from(self.layer.config.queue_depth).saturating_mul(self.messages_each());
         numbered.saturating_add(UNEXPECTED_MAX.into()).saturating_add(OTHERS)
@@ -149,7 +153,7 @@ impl Target {
         following.saturating_add(1)
     }
 
-    /// For how many commands so many receives are enough: that depends on what was negotiated.
+    /// The number of commands for which this many receives are enough: it depends on what was negotiated.
     fn fitting(&self, receives: u16) -> u16 {
         let numbered = u32::from(receives).saturating_sub(OTHERS.saturating_add(UNEXPECTED_MAX.into()));
         let fitting = numbered.checked_div(self.messages_each()).unwrap_or(0);
@@ -166,7 +170,7 @@ impl Target {
 impl MessageMachine for Target {
     type Event = Up;
 
-    /// Targets do not ask for connections.
+    /// Targets do not request connections.
     fn request(&mut self) -> Vec<u8> {
         super::private_data(true)
     }
@@ -236,7 +240,7 @@ impl MessageMachine for Target {
         self.unsent = None;
     }
 
-    /// The end comes last, once nothing that was posted touches the places of tasks any more.
+    /// The end comes last, once posted work no longer accesses the places of tasks.
     fn poll(&mut self) -> Option<Up> {
         self.layer.up.pop_front_if(|up| self.is_closed || !matches!(up, Up::Gone { .. }))
     }
@@ -253,7 +257,7 @@ impl MessageMachine for Target {
         self.layer.tasks.batch_begins();
         self.place(to);
         self.release_free(to);
-        // What is posted next waits for room, or for an RDMA Read; all that was posted is in order.
+        // What comes next waits for room, or for an RDMA Read; everything posted is in order.
         let _ = self.send(to);
         if self.layer.paused {
             self.layer.pace();

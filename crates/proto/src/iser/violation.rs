@@ -1,8 +1,8 @@
-//! Ways in which a peer breaks RFC 7145. All of them end the connection (sections 10.1.3.3 and 10.1.3.4).
+//! Ways in which a peer violates RFC 7145. All of them end the connection (sections 10.1.3.3 and 10.1.3.4).
 
 use std::fmt;
 
-/// One way of breaking the standard.
+/// A violation of the standard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// A message that is shorter than its headers.
@@ -13,11 +13,11 @@ pub enum Violation {
     Hello,
     /// An opcode that the standard does not define.
     UnknownOpcode,
-    /// Data must be read from the initiator, but it has not advertised where.
+    /// Data must be read from the initiator, but it has advertised no buffer.
     WriteStagMissing,
     /// Data is expected from the target, but there is no STag to write it to.
     ReadStagMissing,
-    /// An STag was invalidated that is none of this command's.
+    /// An STag was invalidated that does not belong to this command.
     WrongInvalidation,
     /// PDUs that carry data and are RDMA operations here.
     DataPdu,

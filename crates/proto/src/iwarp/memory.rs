@@ -1,13 +1,13 @@
-//! Memory that a peer may touch: what was advertised, while it is advertised, in the direction it was advertised for
-//! (RFC 5042 sections 6.3 and 7.3).
+//! Memory that a peer may access: what was advertised, while it is advertised, in the direction it was
+//! advertised for (RFC 5042 sections 6.3 and 7.3).
 
 use super::violation::Violation;
 use wire::Places;
 
-/// Buffers of one connection that are registered at a time, at most.
+/// The most buffers of one connection that are registered at a time.
 pub const REGISTRATIONS_MAX: u16 = 4096;
 
-/// The bits of an STag that say which slot it is; the others are random.
+/// The bits of an STag that are the slot; the others are random.
 const SLOT_MASK: u32 = 0x0fff;
 
 /// What a peer may do with a registered buffer.
@@ -31,9 +31,9 @@ struct Slot {
     /// The STag of the registration, or of the last one.
     stag: u32,
     buffer: Option<Buffer>,
-    /// Bytes that the peer has written to it, or that were sent to it of what it reads.
+    /// Bytes that the peer has written to it, or that were sent because the peer reads them.
     moved: u32,
-    /// Batches on their way that carry bytes of it; the slot stays taken until they have left.
+    /// Batches being sent that carry bytes of it; the slot stays in use until they have been sent.
     leaving: u32,
 }
 
@@ -43,7 +43,7 @@ struct Buffer {
     access: Access,
 }
 
-/// Why a peer may not touch a part of memory.
+/// Why a peer may not access a range of memory.
 pub(super) enum Fault {
     Stag,
     Access,
@@ -78,13 +78,14 @@ impl Registrations {
         Registrations { slots, free: (0..limit).rev().collect(), random }
     }
 
-    /// The STag that a peer may use from now on; offsets count from the beginning of `places`. `None`: no slot is
-    /// free.
+    /// The STag that a peer may use from now on; offsets are relative to the beginning of `places`. `None`:
+    /// no slot is free.
     pub(super) fn register(&mut self, places: Places, access: Access) -> Option<u32> {
         let index = self.free.pop()?;
         let slot = self.slots.get_mut(usize::from(index))?;
         let mut stag = ((self.random)() & !SLOT_MASK) | u32::from(index);
-        // A late message for the last buffer in this slot must not find the new one; and zero is no STag.
+        // A late message for the last buffer in this slot must not find the new one; and zero is not a valid
+        // STag.
         while stag == slot.stag || stag == 0 {
             stag = stag.wrapping_add(SLOT_MASK).wrapping_add(1);
         }
@@ -92,7 +93,7 @@ impl Registrations {
         Some(stag)
     }
 
-    /// The STag is no more; `false` when there was none.
+    /// Invalidates the STag; `false` when it was not valid.
     pub(super) fn invalidate(&mut self, stag: u32) -> bool {
         let Some(slot) = self.slot(stag) else { return false };
         let was = slot.buffer.take().is_some();
@@ -102,14 +103,14 @@ impl Registrations {
         was
     }
 
-    /// The peer has written so many bytes to this buffer, or they are sent to it.
+    /// The peer has written this many bytes to this buffer, or they are being sent to it.
     pub(super) fn moves(&mut self, stag: u32, len: u32) {
         if let Some(slot) = self.slot(stag) {
             slot.moved = slot.moved.saturating_add(len);
         }
     }
 
-    /// Bytes that moved of what is registered as this STag, or was last in its slot.
+    /// Bytes transferred of the buffer with this STag, or that last had it.
     pub(super) fn moved(&self, stag: u32) -> u32 {
         let slot = usize::try_from(stag & SLOT_MASK).ok().and_then(|index| self.slots.get(index));
         slot.filter(|slot| slot.stag == stag).map_or(0, |slot| slot.moved)
@@ -122,7 +123,7 @@ impl Registrations {
         }
     }
 
-    /// A batch with bytes of this buffer has left: `true` when it was the last, and the STag is no more.
+    /// A batch with bytes of this buffer has been sent: `true` when it was the last, and the STag is invalid.
     pub(super) fn left(&mut self, stag: u32) -> bool {
         let Some(slot) = self.slot(stag) else { return false };
         slot.leaving = slot.leaving.saturating_sub(1);
@@ -133,7 +134,7 @@ impl Registrations {
         is_free
     }
 
-    /// Whether a batch on its way carries bytes of this buffer.
+    /// Whether a batch being sent carries bytes of this buffer.
     pub(super) fn is_leaving(&self, stag: u32) -> bool {
         let slot = usize::try_from(stag & SLOT_MASK).ok().and_then(|index| self.slots.get(index));
         slot.is_some_and(|slot| slot.stag == stag && slot.leaving > 0)

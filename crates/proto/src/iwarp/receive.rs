@@ -1,4 +1,4 @@
-//! What comes in: start-up frames, then the headers and payload of FPDUs.
+//! Received data: start-up frames, then the headers and payload of FPDUs.
 
 use super::setup::{self, ReadyToReceive};
 use super::violation::{Code, Violation};
@@ -15,9 +15,9 @@ use wire::iwarp::{
 
 /// The longest start-up frame.
 pub(super) const HEAD_BYTES_MAX: usize = 20 + 512;
-/// The payload of a Terminate, at most: control, length, DDP header, Read Request Header, and a little more.
+/// The longest payload of a Terminate: control, length, DDP header, Read Request Header, and some reserve.
 const TERMINATE_BYTES_MAX: u32 = 128;
-/// The shortest FPDU is longer than this, so it is read first: a tagged header, or most of an untagged one.
+/// The shortest FPDU is longer than this, so this is read first: a tagged header, or most of an untagged one.
 const FIRST_BYTES: u32 = 16;
 /// The rest of an untagged header.
 const REST_OF_UNTAGGED_BYTES: u32 = 4;
@@ -34,7 +34,7 @@ pub(super) enum Receiving {
     Head,
     /// The rest of an untagged header.
     RestOfUntagged,
-    /// An RDMAP header of so many bytes, with padding and CRC.
+    /// An RDMAP header of this many bytes, with padding and CRC.
     RdmapHeader { len: u32 },
     /// Payload.
     Body(Body),
@@ -44,7 +44,7 @@ pub(super) enum Receiving {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Body {
     segment: Segment,
-    /// Where it belongs; `None` when its buffer has gone meanwhile.
+    /// Where it goes; `None` if its buffer was invalidated meanwhile.
     place: Option<Places>,
     len: u32,
     last: bool,
@@ -55,7 +55,7 @@ pub(super) struct Body {
 #[derive(Clone, Copy, Debug)]
 enum Segment {
     Send(Opcode),
-    /// The zero-length Send that says that the peer is ready to receive.
+    /// The zero-length Send that signals that the peer is ready to receive.
     Ready,
     Write {
         stag: u32,
@@ -63,7 +63,7 @@ enum Segment {
     ReadResponse,
 }
 
-/// Receives that were posted, oldest first.
+/// Posted receives, oldest first.
 pub(super) struct ReceiveQueue {
     queue: VecDeque<Receive>,
     limit: usize,
@@ -96,10 +96,11 @@ pub(super) struct Expected {
     /// Messages that were received on the queues of Sends and of Read Requests.
     sends: u32,
     read_requests: u32,
-    /// The Send that has begun: its opcode, the STag it invalidates, and how much of it was received.
+    /// The Send in progress: its opcode, the STag it invalidates, and how much of it was received.
     send: Option<(Opcode, u32)>,
     send_bytes: u32,
-    /// The first message must say in one of these ways, and until then, that the peer is ready to receive.
+    /// The first message must signal, in one of these ways and by this time, that the peer is ready to
+    /// receive.
     pub(super) ready: Option<(ReadyToReceive, Time)>,
 }
 
@@ -129,7 +130,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether an FPDU has begun whose headers are not complete.
+    /// Whether the headers of an FPDU were received in part.
     pub(super) fn is_in_headers(&self) -> bool {
         matches!(self.receiving, Receiving::RestOfUntagged | Receiving::RdmapHeader { .. })
     }
@@ -284,7 +285,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// In a peer-to-peer connection, the responder's first message must say that the initiator is ready to receive.
+    /// In a peer-to-peer connection, the first message that the responder receives must signal that the
+    /// initiator is ready to receive.
     fn is_first_right(&self, is_right: impl Fn(ReadyToReceive) -> bool) -> Result<(), Violation> {
         match self.expected.ready {
             Some((ready, _)) if !is_right(ready) => Err(Violation::ReadyToReceive),
@@ -297,7 +299,7 @@ impl QueuePair {
         self.receiving = Receiving::Body(Body { segment, place: Some(place), len, last, sum });
     }
 
-    /// Payload for this STag is thrown away from now on.
+    /// Payload for this STag is discarded from now on.
     pub(super) fn drop_body_of(&mut self, gone: u32) {
         if let Receiving::Body(Body { segment: Segment::Write { stag }, place, len, .. }) =
             &mut self.receiving
@@ -308,7 +310,7 @@ impl QueuePair {
         }
     }
 
-    /// All of a segment's payload.
+    /// All of a segment's payload was received.
     pub(super) fn arrived(&mut self, digest_ok: bool) -> Result<(), Violation> {
         let Receiving::Body(body) = self.receiving else { return Ok(()) };
         self.receiving = Receiving::Head;
@@ -355,7 +357,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// A Read Request or Terminate with padding and CRC, behind its headers.
+    /// A Read Request or Terminate with padding and CRC, after its headers.
     fn rdmap_header(&mut self) -> Result<(), Violation> {
         self.receiving = Receiving::Head;
         let end = self.head.len().saturating_sub(usize::try_from(CRC_BYTES).unwrap_or(0));

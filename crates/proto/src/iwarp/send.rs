@@ -1,4 +1,4 @@
-//! What goes out: messages, cut into FPDUs while a batch has room, with markers where the peer insists on them.
+//! What is sent: messages, cut into FPDUs while a batch has room, with markers where the peer requires them.
 
 use super::memory::Registrations;
 use super::setup::ReadyToReceive;
@@ -17,14 +17,15 @@ use wire::iwarp::{
 use zerocopy::IntoBytes as _;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
-/// Bytes at the beginning of a Send that are copied when it is posted, at most.
+/// The most bytes at the beginning of a Send that are copied when it is posted.
 pub(super) const HEADER_BYTES_MAX: usize = 128;
 /// Bytes of an FPDU that are not payload, without markers: headers, the beginning of a Send, padding, CRC.
 const FPDU_BYTES: usize = 20 + HEADER_BYTES_MAX + 3 + 4;
-/// So many bytes of headers that were sent are kept at most, lest the others have to be moved for each.
+/// At most this many bytes of headers are kept after they were sent, so that the others need not be moved for
+/// each.
 const SENT_HEADERS_MAX: usize = 16 * 1024;
-/// A message that has begun is not cut by the end of a batch when it is no longer than this: neither is a burst of iSCSI,
-/// and its other half would be a send, and receives, of its own.
+/// A message in progress is not interrupted by the end of a batch when it is no longer than this: neither is
+/// a burst of iSCSI, and the other half would cost a send and receives of its own.
 const WHOLE_BYTES_MAX: u32 = 256 * 1024;
 /// Segments of an FPDU without markers: start of sum, headers, payload, padding, sum.
 const FPDU_SEGMENTS: usize = 4 + Places::MAX;
@@ -34,29 +35,29 @@ const FPDU_SEGMENTS: usize = 4 + Places::MAX;
 pub(super) struct Sending {
     /// The start-up frame.
     pub(super) frame: Option<Vec<u8>>,
-    /// Nothing may be sent before the peer's first FPDU has come (RFC 5044 section 7.1.2, rule 4).
+    /// Nothing may be sent before the peer's first FPDU was received (RFC 5044 section 7.1.2, rule 4).
     pub(super) is_fenced: bool,
     /// The ready-to-receive message to the responder is owed, in one of these ways.
     pub(super) ready: Option<ReadyToReceive>,
     /// The payload of the Terminate that is owed; nothing comes after it.
     terminate: Option<Vec<u8>>,
     is_terminated: bool,
-    /// Work requests that are not wholly sent.
+    /// Work requests that have not been sent in full.
     queue: VecDeque<Work>,
     headers: Headers,
-    /// What is in batches that have not left.
+    /// What is in batches that have not been sent.
     leaving: VecDeque<Leaving>,
     /// How many of these are work requests.
     work_leaving: usize,
-    /// Reads that were asked for.
+    /// Our outstanding reads.
     reads: VecDeque<Read>,
-    /// Reads that the peer has asked for.
+    /// Reads that the peer has requested.
     responses: VecDeque<Response>,
-    /// The message that has begun: messages do not interleave.
+    /// The message in progress: messages do not interleave.
     current: Option<Source>,
-    /// Where in the message.
+    /// The offset in the message.
     at: u32,
-    /// Whose turn it is when both have something.
+    /// Which one is next when both have something to send.
     next: Source,
     sends: u32,
     read_requests: u32,
@@ -70,7 +71,7 @@ pub(super) struct Sending {
 pub(super) struct Work {
     id: u64,
     operation: Operation,
-    /// Of a Send: what was copied of it, which comes first.
+    /// For a Send: the length of the copied part, which comes first.
     header_bytes: u32,
     places: Places,
     total: u32,
@@ -91,16 +92,16 @@ enum Leaving {
     Response(u32),
 }
 
-/// A Read that was asked for.
+/// An outstanding read.
 struct Read {
-    /// `None`: it only says that this end is ready to receive.
+    /// `None`: it only signals that this end is ready to receive.
     id: Option<u64>,
     sink_stag: u32,
     places: Places,
     arrived: u32,
 }
 
-/// A Read that the peer has asked for.
+/// A read that the peer has requested.
 #[derive(Clone, Copy)]
 struct Response {
     request: ReadRequest,
@@ -122,11 +123,11 @@ impl Work {
     }
 }
 
-/// The beginnings of Sends that were copied, in the order of the queue.
+/// The copied beginnings of Sends, in the order of the queue.
 #[derive(Default)]
 struct Headers {
     bytes: Vec<u8>,
-    /// How many of these belong to work that is sent.
+    /// How many of these belong to work that was sent.
     sent: usize,
 }
 
@@ -139,7 +140,7 @@ impl Headers {
         self.bytes.extend_from_slice(header);
     }
 
-    /// What lies in the first header of `len` bytes at `at`.
+    /// The part at `at .. at + len` of the first header.
     fn first(&self, header_bytes: u32, at: u32, len: u32) -> &[u8] {
         let end = at.saturating_add(len).min(header_bytes);
         let index = |at: u32| self.sent.saturating_add(usize::try_from(at).unwrap_or(usize::MAX));
@@ -160,7 +161,7 @@ impl Sending {
             ready: None,
             terminate: None,
             is_terminated: false,
-            // They grow to what is needed, once, so that they stay in the nearest cache.
+            // They grow once, to what is needed, so that they stay in the nearest cache.
             queue: VecDeque::new(),
             headers: Headers::default(),
             leaving: VecDeque::new(),
@@ -189,7 +190,7 @@ impl Sending {
         has_room
     }
 
-    /// A batch with the end of a Send or Write, or with bytes that the peer reads, has left.
+    /// A batch with the end of a Send or Write, or with bytes that the peer reads, has been sent.
     pub(super) fn left(&mut self, memory: &mut Registrations) -> Option<Event> {
         let event = match self.leaving.pop_front()? {
             Leaving::Sent(id) => Event::Sent { id },
@@ -200,7 +201,7 @@ impl Sending {
         Some(event)
     }
 
-    /// What was posted goes out before the end, but for RDMA Reads: nobody would take their data.
+    /// Posted work is sent before the end, except RDMA Reads, whose data would not be used.
     pub(super) fn forget_reads(&mut self) {
         self.queue.retain(|work| !matches!(work.operation, Operation::Read { .. }));
     }
@@ -210,12 +211,13 @@ impl Sending {
         if self.responses.len() < usize::from(ird) { Ok(()) } else { Err(Violation::NoBuffer) }
     }
 
-    /// The peer's Read Request, which was checked.
+    /// The peer's Read Request, which was validated.
     pub(super) fn respond(&mut self, request: ReadRequest, msn: u32) {
         self.responses.push_back(Response { request, msn });
     }
 
-    /// Where a segment of a Read Response belongs: the responses come in the order of the requests, without gaps.
+    /// Where a segment of a Read Response goes: the responses arrive in the order of the requests, without
+    /// gaps.
     pub(super) fn read_place(
         &self,
         stag: u32,
@@ -244,8 +246,8 @@ impl Sending {
         self.reads.pop_front()?.id.map(|id| Event::Read { id })
     }
 
-    /// Nothing is sent any more but a Terminate with this code about the FPDU that begins with `head`. The first
-    /// error is the one that is reported (RFC 5040 section 7.1).
+    /// Nothing more is sent except a Terminate with this code about the FPDU that begins with `head`. Only
+    /// the first error is reported (RFC 5040 section 7.1).
     pub(super) fn terminate(&mut self, code: Code, head: &[u8]) {
         if self.is_terminated || self.terminate.is_some() {
             return;
@@ -260,8 +262,8 @@ impl Sending {
         !self.is_terminated && !self.is_fenced && (self.ready.is_some() || self.source(ord).is_some())
     }
 
-    /// Appends what is owed, as much as fits. An error of a message that is sent ends the stream; the Terminate for
-    /// it is in the batch.
+    /// Appends what is owed, as much as fits. An error in a message being sent ends the stream; the Terminate
+    /// for it is in the batch.
     pub(super) fn fill(
         &mut self,
         agreed: &Agreed,
@@ -311,8 +313,8 @@ impl Sending {
         result
     }
 
-    /// Whether what comes next leaves with a batch that is full: what has no payload, as an answer together with its data,
-    /// and the rest of a message that has begun and is not too long.
+    /// Whether what comes next is sent with a batch that is full: messages without payload, such as an answer
+    /// together with its data, and the rest of a message in progress that is not too long.
     fn goes_along(&self) -> bool {
         let work = self.queue.front();
         match self.current {
@@ -324,7 +326,7 @@ impl Sending {
         }
     }
 
-    /// Which message continues, or begins.
+    /// The message that continues, or begins.
     fn source(&self, ord: u16) -> Option<Source> {
         if self.current.is_some() {
             return self.current;
@@ -447,8 +449,8 @@ impl Sending {
         fpdu.end(READ_REQUEST_BYTES.saturating_add(UNTAGGED_HEADER_BYTES));
     }
 
-    /// The next segment of the oldest Read Response. Its memory may have been invalidated meanwhile: then the answer
-    /// is the headers of the request, as far as it is not served.
+    /// The next segment of the oldest Read Response. Its memory may have been invalidated meanwhile: then the
+    /// result is the headers of the request, as far as it is not served.
     fn push_response(
         &mut self,
         agreed: &Agreed,
@@ -468,7 +470,8 @@ impl Sending {
                 Err(fault) => return Err((fault.of_read(), unserved(request, msn, at))),
             },
         };
-        // One note for all that a batch has of a buffer: its last is of this batch, when there is any.
+        // One entry for everything in a batch from one buffer: if there is one, the last belongs to this
+        // batch.
         let leaving = Leaving::Response(request.source_stag.get());
         if len > 0 && (batch.done.is_empty() || self.leaving.back() != Some(&leaving)) {
             memory.leaves(request.source_stag.get());
@@ -491,7 +494,7 @@ impl Sending {
         Ok(())
     }
 
-    /// Says that this end is ready to receive; which of the agreed ways is taken is the initiator's choice.
+    /// Signals that this end is ready to receive; the initiator chooses one of the negotiated ways.
     fn push_ready(&mut self, ready: ReadyToReceive, agreed: &Agreed, batch: &mut Transmit) {
         if ready.by_write {
             let header = tagged(Opcode::WRITE, 0, true, 0, 0);
@@ -549,7 +552,8 @@ fn untagged(
     }
 }
 
-/// The headers of a Read Request of which `at` bytes were served (RFC 5040 section 4.8, Terminated RDMA Header).
+/// The headers of a Read Request, `at` bytes of which were served (RFC 5040 section 4.8, Terminated RDMA
+/// Header).
 fn unserved(request: ReadRequest, msn: u32, at: u32) -> [u8; 48] {
     let header = untagged(Opcode::READ_REQUEST, READ_REQUEST_BYTES, true, 0, Queue::READ_REQUEST, msn, 0);
     let rest = ReadRequest {
@@ -586,11 +590,11 @@ fn terminate_header(code: Code, head: &[u8]) -> Vec<u8> {
         _ => ddp,
     };
     let control = TerminateControl::new(code.layer, code.error_type, code.code, headers);
-    // The length of the DDP segment is what stands before it in the FPDU.
+    // The length of the DDP segment precedes it in the FPDU.
     [control.as_bytes(), head.get(..end).unwrap_or_default()].concat()
 }
 
-/// One FPDU on its way into a batch.
+/// One FPDU being appended to a batch.
 struct Fpdu<'a> {
     batch: &'a mut Transmit,
     /// Bytes until the next marker, when there are any.
@@ -643,8 +647,8 @@ impl<'a> Fpdu<'a> {
             return self.bytes([0; 7].get(..padding.saturating_add(4)).unwrap_or_default());
         }
         self.bytes([0; 3].get(..padding).unwrap_or_default());
-        // A marker right before the CRC is summed, too (RFC 5044 section 4.4). The CRC itself is never cut: FPDUs and
-        // markers are whole words.
+        // A marker right before the CRC is summed, too (RFC 5044 section 4.4). The CRC itself is never split:
+        // FPDUs and markers are whole words.
         self.room();
         if self.crc {
             self.batch.push_sum();
@@ -654,7 +658,7 @@ impl<'a> Fpdu<'a> {
         self.passed(CRC_BYTES);
     }
 
-    /// How many bytes may follow before the next marker, which is put here when it is due.
+    /// How many bytes may follow before the next marker, which is inserted here when it is due.
     fn room(&mut self) -> u32 {
         let Some(until) = &mut self.until_marker else { return u32::MAX };
         if **until == 0 {

@@ -1,4 +1,4 @@
-//! MPA start-up: what the request and the reply say, and what follows from both (RFC 5044 section 7.1, RFC 6581).
+//! MPA start-up: the request, the reply, and what results from both (RFC 5044 section 7.1, RFC 6581).
 
 use super::violation::Violation;
 use super::{Agreed, Config, READS_MAX};
@@ -12,10 +12,11 @@ pub(super) const REVISION_PLAIN: u8 = 1;
 /// The revision of RFC 6581.
 pub(super) const REVISION_ENHANCED: u8 = 2;
 
-/// The longest ULPDU towards a peer that takes long FPDUs: with length and CRC it makes 64 KiB.
+/// The longest ULPDU for a peer that accepts long FPDUs: with length and CRC it is 64 KiB.
 const LONG_ULPDU: u32 = 65_530;
 
-/// How the initiator may say that it is ready to receive, in a peer-to-peer connection (RFC 6581 section 9.2).
+/// How the initiator may signal that it is ready to receive, in a peer-to-peer connection (RFC 6581 section
+/// 9.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadyToReceive {
     /// By a zero-length Send.
@@ -43,7 +44,7 @@ impl ReadyToReceive {
     }
 }
 
-/// How many RDMA Reads an end serves and makes at a time.
+/// How many RDMA Reads an end serves and issues at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Depths {
     /// Inbound.
@@ -52,26 +53,26 @@ pub struct Depths {
     pub ord: u16,
 }
 
-/// What the peer's frame said.
+/// The content of the peer's frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Offer {
     flags: u8,
     pub(super) revision: u8,
-    /// Its words for depths, when enhanced.
+    /// Its depths, if enhanced.
     pub(super) depths: Option<Depths>,
     /// Control flag A with its B, C and D.
     ready: Option<ReadyToReceive>,
     pub(super) private_data: Vec<u8>,
 }
 
-/// What both frames amount to.
+/// The result of both frames.
 pub(super) struct Setup {
     pub(super) agreed: Agreed,
-    /// The connection is peer-to-peer, and these are the ways of being ready that both know.
+    /// The connection is peer-to-peer, and both support these ways of signalling readiness.
     pub(super) ready: Option<ReadyToReceive>,
 }
 
-/// The length of the private data, when the frame is one with this key.
+/// The length of the private data, if the frame has this key.
 pub(super) fn check_frame(bytes: &[u8], key: [u8; 16]) -> Result<u16, &'static str> {
     let Some(frame) = StartFrame::view(bytes) else { return Err("MPA start-up frame too short") };
     let len = frame.private_data_length.get();
@@ -92,7 +93,7 @@ pub(super) fn check_frame(bytes: &[u8], key: [u8; 16]) -> Result<u16, &'static s
     Ok(len)
 }
 
-/// The whole frame, which was checked.
+/// The whole frame, which was validated.
 pub(super) fn read_frame(bytes: &[u8]) -> Option<Offer> {
     let frame = StartFrame::view(bytes)?;
     let rest = bytes.get(StartFrame::BYTES..)?;
@@ -119,7 +120,7 @@ pub(super) fn read_frame(bytes: &[u8]) -> Option<Offer> {
     Some(offer)
 }
 
-/// The S bit, which revision 1 does not know and does not check.
+/// The S bit, which revision 1 neither has nor checks.
 fn is_enhanced(frame: &StartFrame) -> bool {
     frame.revision == REVISION_ENHANCED && frame.has(StartFrame::ENHANCED)
 }
@@ -134,7 +135,7 @@ impl Offer {
     }
 }
 
-/// Whether so much private data fits beside what this end has to say itself.
+/// Whether this much private data fits beside what this end has to send itself.
 pub(super) fn fits(private_data: &[u8], enhanced: bool) -> bool {
     let own = if enhanced { ReadDepths::BYTES } else { 0 };
     private_data.len().saturating_add(own) <= PRIVATE_DATA_MAX
@@ -154,7 +155,7 @@ pub(super) fn request(config: &Config, private_data: &[u8]) -> Vec<u8> {
     frame(StartFrame::REQUEST, flags, revision, depths, config.ready, private_data)
 }
 
-/// The responder's frame to the initiator's, and what is agreed by it.
+/// The responder's answer to the initiator's frame, and what it settles.
 pub(super) fn accept(config: &Config, offer: &Offer, private_data: &[u8]) -> (Vec<u8>, Setup) {
     let own = own_depths(config);
     let known = ReadyToReceive { by_read: own.ird > 0, ..ReadyToReceive::ANY };
@@ -175,7 +176,7 @@ pub(super) fn accept(config: &Config, offer: &Offer, private_data: &[u8]) -> (Ve
     if config.crc || offer.has(StartFrame::CRC) {
         flags |= StartFrame::CRC;
     }
-    // Only to those who know the flag, so that the reserved bit stays zero for all others.
+    // Only to peers that know the flag, so that the reserved bit stays zero for all others.
     if config.long_fpdus && offer.has(StartFrame::LONG_FPDUS) {
         flags |= StartFrame::LONG_FPDUS;
     }
@@ -186,14 +187,14 @@ pub(super) fn accept(config: &Config, offer: &Offer, private_data: &[u8]) -> (Ve
     (bytes, Setup { agreed, ready: offer.ready.map(|ready| ready.both(known)) })
 }
 
-/// The responder's frame that turns the initiator away.
+/// The responder's frame that rejects the initiator.
 pub(super) fn reject(config: &Config, offer: &Offer, private_data: &[u8]) -> Vec<u8> {
     let depths = offer.depths.map(|_| own_depths(config));
     let ready = offer.ready.map(|_| ReadyToReceive::ANY);
     frame(StartFrame::REPLY, StartFrame::REJECTED, offer.revision, depths, ready, private_data)
 }
 
-/// What the responder's frame means to the initiator.
+/// What the responder's frame settles for the initiator.
 pub(super) fn conclude(config: &Config, offer: &Offer) -> Result<Setup, Violation> {
     let own = own_depths(config);
     let mut depths = own;
@@ -217,7 +218,7 @@ pub(super) fn conclude(config: &Config, offer: &Offer) -> Result<Setup, Violatio
     Ok(Setup { agreed: agree(config, crc, offer, depths), ready })
 }
 
-/// What holds for the message that ends a connection on which no agreement was found.
+/// The settings for the message that ends a connection whose negotiation failed.
 pub(super) fn plain(config: &Config, offer: &Offer) -> Agreed {
     agree(config, config.crc || offer.has(StartFrame::CRC), offer, Depths { ird: 0, ord: 0 })
 }

@@ -1,22 +1,23 @@
-//! Ways in which a peer breaks the standards. Each ends the stream with a Terminate message that names it.
+//! Ways in which a peer violates the standards. Each ends the stream with a Terminate message that identifies
+//! it.
 
 use std::fmt;
 use wire::iwarp::TerminateControl;
 
-/// One way of breaking RFC 5040, 5041, 5044 or 6581. [`Violation::code`] has what the Terminate says.
+/// A violation of RFC 5040, 5041, 5044 or 6581. [`Violation::code`] is the content of the Terminate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// The CRC of an FPDU does not match (RFC 5044 section 8).
     Crc,
     /// An FPDU too short for the headers in it (RFC 5044 section 8).
     FpduLength,
-    /// The responder wants to read more at once than this end can serve (RFC 6581 section 9.1).
+    /// The responder requests more reads at once than this end can serve (RFC 6581 section 9.1).
     InsufficientIrd,
-    /// No way of being ready to receive that both know, or another first message (RFC 6581 section 9.2).
+    /// No common way of signalling readiness, or another first message (RFC 6581 section 9.2).
     ReadyToReceive,
-    /// A tagged segment for a buffer that was not advertised, or is no more (RFC 5041 section 7.1).
+    /// A tagged segment for a buffer that was never advertised, or no longer is (RFC 5041 section 7.1).
     InvalidStag,
-    /// An RDMA Write into a buffer that was not advertised for that (RFC 5041 section 7.1).
+    /// An RDMA Write into a buffer that was not advertised for writing (RFC 5041 section 7.1).
     NotForWriting,
     /// A tagged segment outside its buffer (RFC 5041 section 7.1).
     Bounds,
@@ -30,7 +31,7 @@ pub enum Violation {
     NoBuffer,
     /// A message sequence number that is not the next (RFC 5041 section 7.1).
     InvalidMsn,
-    /// A message offset that is not where the last segment ended (RFC 5041 section 7.1).
+    /// A message offset that does not continue the last segment (RFC 5041 section 7.1).
     InvalidOffset,
     /// A message longer than its buffer (RFC 5041 section 7.1).
     MessageTooLong,
@@ -38,15 +39,15 @@ pub enum Violation {
     UntaggedVersion,
     /// An unknown RDMAP version (RFC 5040 section 7.2).
     RdmapVersion,
-    /// An opcode that is unknown, or not one for this queue, buffer or moment (RFC 5040 section 7.2).
+    /// An opcode that is unknown, or invalid for this queue, buffer or moment (RFC 5040 section 7.2).
     UnexpectedOpcode,
     /// A Read Request or Terminate that is not one whole header (RFC 5040 section 4.2).
     MalformedHeader,
-    /// A Read Request from a buffer that was not advertised, or is no more (RFC 5040 section 7.2).
+    /// A Read Request from a buffer that was never advertised, or no longer is (RFC 5040 section 7.2).
     InvalidSource,
-    /// A Read Request that leaves the buffer (RFC 5040 section 7.2).
+    /// A Read Request beyond the bounds of the buffer (RFC 5040 section 7.2).
     SourceBounds,
-    /// A Read Request from a buffer that was not advertised for that (RFC 5040 section 4.8).
+    /// A Read Request from a buffer that was not advertised for reading (RFC 5040 section 4.8).
     NotForReading,
     /// A Read Request whose offset wraps (RFC 5040 section 7.2).
     SourceWrap,
@@ -54,7 +55,7 @@ pub enum Violation {
     CannotInvalidate,
 }
 
-/// What a Terminate says (RFC 5040 section 4.8, figure 9).
+/// The content of a Terminate (RFC 5040 section 4.8, figure 9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Code {
     /// 0 RDMA, 1 DDP, 2 LLP.
@@ -66,7 +67,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// Which headers of the message at fault come along (RFC 5040 section 4.8, figure 10).
+    /// Which headers of the offending message are included (RFC 5040 section 4.8, figure 10).
     pub(super) fn header_control(self) -> u8 {
         let ddp = TerminateControl::LENGTH | TerminateControl::DDP_HEADER;
         match (self.layer, self.error_type) {
@@ -94,7 +95,7 @@ impl fmt::Display for Code {
 }
 
 impl Violation {
-    /// All of them; where two share a code, the plainer comes first.
+    /// All of them; where two share a code, the more common one comes first.
     pub const ALL: [Violation; 23] = [
         Violation::Crc,
         Violation::FpduLength,
@@ -121,13 +122,13 @@ impl Violation {
         Violation::CannotInvalidate,
     ];
 
-    /// What the Terminate says.
+    /// The content of the Terminate.
     pub fn code(self) -> Code {
         let ((layer, error_type, code), ..) = self.row();
         Code { layer, error_type, code }
     }
 
-    /// Layer, error type and code; what to call it; the standard's section.
+    /// Layer, error type and code; the description; the section of the standard.
     fn row(self) -> ((u8, u8, u8), &'static str, &'static str) {
         match self {
             Violation::Crc => ((2, 0, 2), "CRC mismatch", "RFC 5044 section 8"),

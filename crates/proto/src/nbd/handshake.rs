@@ -9,14 +9,14 @@ use wire::nbd::{
 use wire::shown;
 use zerocopy::IntoBytes;
 
-/// The longest data of a reply that is taken: a string of the protocol, and what precedes it.
+/// The longest data of a reply that is accepted: a string of the protocol, and what precedes it.
 const REPLY_BYTES_MAX: u32 = 4096 + 64;
 
 /// The limits of an export that names none (section "Size constraints").
 const BLOCK_MINIMUM: u32 = 1;
 const BLOCK_PREFERRED: u32 = 4096;
 const PAYLOAD_MAXIMUM: u32 = 1 << 25;
-/// The largest that the smallest block may be.
+/// The upper limit of the minimum block size.
 const BLOCK_MINIMUM_MAX: u32 = 1 << 16;
 
 /// Whether a connection is encrypted.
@@ -28,12 +28,12 @@ pub enum Encryption {
     Required,
 }
 
-/// What follows.
+/// What to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// More bytes are needed.
     More,
-    /// From here on the connection is encrypted: then [`Handshake::encrypted`] continues.
+    /// From here on the connection is encrypted: continue with [`Handshake::encrypted`].
     StartTls,
     /// The transmission begins.
     Done(Export),
@@ -42,11 +42,11 @@ pub enum Step {
 /// Why there is no export.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// What answers does not speak NBD.
+    /// The peer does not speak NBD.
     NotNbd,
     /// The server speaks an older style of the handshake.
     TooOld,
-    /// The server wants TLS.
+    /// The server requires TLS.
     TlsRequired,
     /// The server has no TLS.
     NoTls(String),
@@ -56,7 +56,7 @@ pub enum Refusal {
     ShuttingDown,
     /// The server refuses.
     Refused(String),
-    /// The server breaks the protocol.
+    /// The server violates the protocol.
     Malformed(&'static str),
 }
 
@@ -79,8 +79,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The handshake of one connection. Whoever drives it sends what is in [`Handshake::out`], and brings as many bytes as
-/// [`Handshake::want`] says.
+/// The handshake of one connection. The caller sends what is in [`Handshake::out`], and provides as many
+/// bytes as [`Handshake::want`] requires.
 #[derive(Debug)]
 pub struct Handshake {
     name: String,
@@ -108,10 +108,10 @@ enum Expects {
 }
 
 impl Handshake {
-    /// For an export; the empty name is that of the server's default one.
+    /// For an export; the empty name is the server's default export.
     ///
     /// # Errors
-    /// When the name is longer than any.
+    /// When the name is too long.
     pub fn new(name: &str, encryption: Encryption) -> Result<Handshake, Refusal> {
         if name.len() > STRING_BYTES_MAX {
             return Err(Refusal::Unknown(format!("names have up to {STRING_BYTES_MAX} bytes")));
@@ -129,12 +129,12 @@ impl Handshake {
         })
     }
 
-    /// What is to be sent, and then cleared.
+    /// What is to be sent; the caller clears it afterwards.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// Bytes that are to be brought.
+    /// The number of bytes to provide.
     pub fn want(&self) -> usize {
         match self.expects {
             Expects::Greeting => Greeting::BYTES,
@@ -146,10 +146,10 @@ impl Handshake {
         }
     }
 
-    /// The bytes that were wanted.
+    /// Handles the requested bytes.
     ///
     /// # Errors
-    /// When the server refuses, or breaks the protocol.
+    /// When the server refuses, or violates the protocol.
     pub fn received(&mut self, bytes: &[u8]) -> Result<Step, Refusal> {
         match self.expects {
             Expects::Greeting => self.greeting(bytes),
@@ -248,7 +248,7 @@ impl Handshake {
             (_, reply::TLS_REQUIRED) => return Err(Refusal::TlsRequired),
             (option::STRUCTURED_REPLY, _) => self.ask(option::GO, &self.go()),
             (option::SET_META_CONTEXT, _) => {
-                // What is wrong with the export itself is said of the next option.
+                // Errors of the export itself are reported for the next option.
                 self.allocation = None;
                 self.ask(option::GO, &self.go());
             }
@@ -302,7 +302,7 @@ impl Handshake {
                 }
                 self.sizes = (minimum, preferred, sizes.maximum.get());
             }
-            // What is not known is ignored.
+            // Unknown information is ignored.
             _ => {}
         }
         Ok(())
@@ -360,7 +360,7 @@ mod tests {
         [&info::BLOCK_SIZE.to_be_bytes(), BlockSizeInfo { minimum, preferred, maximum }.as_bytes()].concat()
     }
 
-    /// Brings what the server says, and returns what comes of it and what the client has sent.
+    /// Feeds in what the server sends, and returns the result and what the client has sent.
     fn run(encryption: Encryption, server: &[Vec<u8>]) -> (Result<Step, Refusal>, Vec<u8>) {
         let (mut handshake, stream) = (Handshake::new("disk", encryption).unwrap(), server.concat());
         let (mut rest, mut sent) = (&stream[..], Vec::new());

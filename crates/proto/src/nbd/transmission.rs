@@ -8,16 +8,16 @@ use wire::nbd::{
 };
 use zerocopy::IntoBytes;
 
-/// Requests of one connection at a time.
+/// The most requests of one connection at a time.
 pub const REQUESTS_MAX: usize = 512;
 
-/// Pieces of an answer that do not touch each other, at a time.
+/// The most disjoint pieces of an answer at a time.
 const PIECES_MAX: usize = 1024;
 
-/// Bytes of an error chunk at most: its head, a message, and an offset.
+/// The longest error chunk: its head, a message, and an offset.
 const ERROR_BYTES_MAX: usize = 6 + STRING_BYTES_MAX + 64;
 
-/// How a server breaks the protocol.
+/// How a server violates the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// No reply begins like this.
@@ -26,13 +26,13 @@ pub enum Violation {
     NotNegotiated,
     /// A reply to no request.
     Cookie,
-    /// A simple reply to a request whose answer has a payload of its own.
+    /// A simple reply to a request whose reply must have a payload.
     Simple,
-    /// A chunk of a type that does not belong to its request.
+    /// A chunk of a type that is invalid for its request.
     Type,
-    /// A chunk of a length that its type does not have.
+    /// A chunk whose length is invalid for its type.
     Length,
-    /// A chunk outside of what was requested.
+    /// A chunk outside the requested range.
     Outside,
     /// Data that was sent already.
     Overlap,
@@ -42,7 +42,7 @@ pub enum Violation {
     Missing,
     /// A block status of another metadata context, or none, or an empty one.
     Status,
-    /// An error that is none.
+    /// An error chunk with error number zero.
     NoError,
 }
 
@@ -65,37 +65,37 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// It is done, and what was read has come.
+    /// It succeeded, and all data read was received.
     Done,
-    /// Of the requested range so many bytes are a hole, or are not.
+    /// This many bytes of the requested range are a hole, or are not.
     Extent {
         /// Bytes.
         len: u32,
-        /// Whether nothing is allocated, and zeros are read.
+        /// Whether nothing is allocated, so that zeros are read.
         is_hole: bool,
     },
 }
 
-/// What has come.
+/// An event of the replies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event<'a> {
     /// Bytes that were read.
     Data {
         /// The request.
         slot: usize,
-        /// Where they belong, from the start of its range.
+        /// Their offset in its range.
         at: u32,
-        /// They.
+        /// The bytes.
         bytes: &'a [u8],
     },
     /// A part of what was read is zeros.
     Zeros {
         /// The request.
         slot: usize,
-        /// Where, from the start of its range.
+        /// Its offset in its range.
         at: u32,
         /// Bytes.
         len: u32,
@@ -121,10 +121,10 @@ pub struct Transmission {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// Counts its requests, so that a reply to an earlier one is none to this.
+    /// Counts its requests, so that a reply to an earlier one is not taken for this one's.
     generation: u32,
     request: Option<Open>,
-    /// What has come of a read, from the start of its range, ascending.
+    /// Received parts of a read, from the start of its range, ascending.
     pieces: Vec<(u32, u32)>,
 }
 
@@ -137,11 +137,11 @@ struct Open {
     extent: Option<Answer>,
 }
 
-/// Where in the stream of replies it is.
+/// The position in the stream of replies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reading {
     Head,
-    /// In data that belongs there.
+    /// In data of a read.
     Data {
         slot: usize,
         at: u32,
@@ -154,7 +154,7 @@ enum Reading {
         left: usize,
         is_last: bool,
     },
-    /// Behind what a request ends with.
+    /// After the last chunk of a request.
     End(usize),
 }
 
@@ -170,13 +170,13 @@ impl Transmission {
         }
     }
 
-    /// Requests without an answer.
+    /// Outstanding requests.
     pub fn open(&self) -> usize {
         self.slots.len().saturating_sub(self.free.len())
     }
 
-    /// Begins a request: appends it to what is sent, which the data of a write follows. Returns its slot; `None`: there are as many
-    /// as there may be.
+    /// Begins a request: appends it to what is sent; the data of a write follows. Returns its slot; `None`:
+    /// there are too many requests.
     pub fn begin(
         &mut self,
         command: Command,
@@ -196,17 +196,17 @@ impl Transmission {
         slot.generation = slot.generation.wrapping_add(1);
         slot.request = Some(Open { command, offset, len, error: None, extent: None });
         slot.pieces.clear();
-        // One descriptor answers the question, and its length is bounded by the request.
+        // One descriptor is enough, and its length is bounded by the request.
         let flags = if command == Command::BlockStatus { flags | command_flag::REQ_ONE } else { flags };
         let cookie = cookie(number, slot.generation);
         out.extend_from_slice(Request::new(command, flags, cookie, offset, len).as_bytes());
         Some(number)
     }
 
-    /// The next of what has come, which is taken from the unread bytes; `None`: there is nothing before more has come.
+    /// The next event, whose bytes are taken from the unread ones; `None`: more bytes are needed.
     ///
     /// # Errors
-    /// When the server breaks the protocol: nothing that it says from then on can be understood.
+    /// When the server violates the protocol: nothing after that can be understood.
     pub fn next<'a>(&mut self, unread: &mut &'a [u8]) -> Result<Option<Event<'a>>, Violation> {
         loop {
             match self.reading {
@@ -251,7 +251,7 @@ impl Transmission {
         }
     }
 
-    /// The head of a reply, with what has a fixed length behind it.
+    /// The head of a reply, with the fixed-length part after it.
     fn head<'a>(&mut self, unread: &mut &'a [u8]) -> Result<Option<Event<'a>>, Violation> {
         let Some(magic) = unread.first_chunk() else { return Ok(None) };
         match u32::from_be_bytes(*magic) {
@@ -413,12 +413,12 @@ impl Reading {
     }
 }
 
-/// Names a request: its slot below, how often that was used above.
+/// The cookie of a request: its slot in the low half, its generation in the high half.
 fn cookie(slot: usize, generation: u32) -> u64 {
     u64::from(generation).rotate_left(32) | u64::try_from(slot).unwrap_or(u64::from(u32::MAX))
 }
 
-/// How far behind `start` an offset is.
+/// The offset relative to `start`.
 fn within(offset: u64, start: u64) -> Result<u32, Violation> {
     let at = offset.checked_sub(start).ok_or(Violation::Outside)?;
     u32::try_from(at).map_err(|_| Violation::Outside)
@@ -492,10 +492,10 @@ mod tests {
         chunk(chunk::ERROR | kind, flags, cookie, &[head.as_bytes(), message])
     }
 
-    /// What was read, and how the request ended.
+    /// The data read, and how the request ended.
     type Read = (Vec<u8>, Option<Result<Answer, u32>>);
 
-    /// Reads a stream that comes in pieces of so many bytes.
+    /// Reads a stream that arrives in pieces of this many bytes.
     fn read(machine: &mut Transmission, stream: &[u8], piece: usize) -> Result<Read, Violation> {
         let (mut bytes, mut ended) = (vec![0xEE; 4096], None);
         let mut staged = Vec::new();
@@ -566,7 +566,7 @@ mod tests {
         assert_eq!(ended(EXPORT, Command::Write, &|cookie| simple(EINVAL, cookie)), failed);
         let with_message = |cookie| error(1, chunk::DONE, cookie, EINVAL, b"no such block");
         assert_eq!(ended(EXPORT, Command::Write, &with_message), failed);
-        // Where it failed follows the message; a type that is not known is an error, too.
+        // The offset follows the message; an unknown error type is an error, too.
         for kind in [2, 77] {
             let stream = |cookie| {
                 let head = ErrorHead { error: EINVAL.into(), message_len: 2.into() };
@@ -588,7 +588,8 @@ mod tests {
         }
     }
 
-    /// A server may end the reply by a chunk of its own, and both come together: nothing follows that would bring the rest.
+    /// A server may end the reply with a separate chunk, and both arrive together: nothing follows that would
+    /// trigger handling the rest.
     #[test]
     fn what_comes_behind_an_extent_is_not_left_for_later() {
         let (mut machine, cookie) = asked(EXPORT, Command::BlockStatus);

@@ -1,8 +1,9 @@
 //! The initiator machine of one SRP channel.
 //!
-//! It mirrors the services of the target: commands go in with their places, [`Event`]s come out. Data-out that fits goes
-//! inside the command, where the target has granted that; all other data is moved by the target, between buffers that
-//! are advertised for as long as the command takes. Any breach of the standard by the target ends the connection.
+//! It mirrors the services of the target: commands with their buffers go in, [`Event`]s come out. Data-out
+//! that fits is sent inside the command, where the target has granted that; all other data is moved by the
+//! target, between buffers that are advertised for the duration of the command. Any violation of the standard
+//! by the target ends the connection.
 
 mod receive;
 mod send;
@@ -27,13 +28,13 @@ use wire::{Sense, Span};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
-/// Task management requests without an answer yet.
+/// The most unanswered task management requests.
 pub const FUNCTIONS_MAX: usize = 4;
-/// Where immediate data begins: behind a command with 16 more bytes of CDB, and its descriptor; as Linux has it.
+/// Where immediate data begins: after a command with 16 more bytes of CDB, and its descriptor; as in Linux.
 pub const IMMEDIATE_OFFSET: u16 = 68;
 /// Receives beyond those for responses: one request of the target at a time, and its logout.
 const RECEIVES_EXTRA: u16 = 2;
-/// Bytes of a receive: a response with all sense data that there is.
+/// Bytes of a receive: a response with the longest sense data.
 const RECEIVE_BYTES: u32 = 1024;
 /// The shortest information unit that the longest command needs.
 pub const IU_BYTES_MIN: u32 = 128;
@@ -41,7 +42,7 @@ const _: () = assert!(send::HEADER_BYTES_MAX == 128);
 /// Tag of the login.
 const LOGIN_TAG: u64 = 0;
 
-/// What is given to an initiator machine.
+/// The configuration of an initiator machine.
 #[derive(Clone, Copy, Debug)]
 pub struct InitiatorConfig {
     /// Our port identifier.
@@ -50,20 +51,20 @@ pub struct InitiatorConfig {
     pub target_port: [u8; 16],
     /// Commands in flight.
     pub queue_depth: u16,
-    /// The longest information unit that is sent: [`IMMEDIATE_OFFSET`] and what is to go as immediate data, at least
+    /// The longest information unit that is sent: [`IMMEDIATE_OFFSET`] plus the most immediate data, at least
     /// [`IU_BYTES_MIN`].
     pub it_iu_bytes: u32,
-    /// Data-out that fits may go inside the command, if the target grants it.
+    /// Data-out that fits may be sent inside the command, if the target grants it.
     pub immediate: bool,
     /// Other channels of the same two ports continue beside this one.
     pub keeps_others: bool,
     /// How long the login may take.
     pub login_within: Duration,
-    /// How long the target may be silent before it is asked for a sign of life, and how long the answer may take.
+    /// How long the target may be silent before it is sent a ping, and how long the answer may take.
     pub idle: Duration,
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// Logged in.
@@ -99,7 +100,7 @@ pub struct Initiator {
     /// Requests that may be sent.
     request_limit: u32,
     tasks: TaskTable,
-    /// Commands not sent yet.
+    /// Commands that have not been sent.
     commands: VecDeque<TaskId>,
     /// Commands that have ended, and whose buffers are still advertised.
     ended: VecDeque<TaskId>,
@@ -107,31 +108,31 @@ pub struct Initiator {
     functions_sent: u32,
     control: VecDeque<Control>,
     last_heard: Time,
-    /// When the target was asked for a sign of life.
+    /// When the target was sent a ping.
     pinged: Option<Time>,
     freed: Vec<Span>,
-    /// Answers to functions, reported once what they ended was.
+    /// Answers to functions, reported after the commands that they ended.
     answered: VecDeque<Event>,
     events: VecDeque<Event>,
 }
 
-/// Where the connection stands.
+/// The state of the connection.
 enum Phase {
     Login {
         deadline: Time,
     },
     Full,
-    /// The last message is on its way; then the connection ends for this reason.
+    /// The last message is being sent; then the connection ends for this reason.
     Leaving(String),
     Over,
 }
 
-/// What was agreed on.
+/// What was negotiated.
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
     max_it_iu_bytes: u32,
     immediate: bool,
-    /// Requests kept back for task management.
+    /// Requests reserved for task management.
     reserve: u32,
 }
 
@@ -141,12 +142,12 @@ struct PendingFunction {
     function: TaskFunction,
     lun: u64,
     referenced: Option<TaskId>,
-    /// So many commands were posted before it: those that follow it are not concerned.
+    /// This many commands were posted before it: later ones are not affected.
     before: u64,
 }
 
 impl Initiator {
-    /// A machine for a connection that is asked for now.
+    /// A machine for a connection that is being requested.
     pub fn new(config: InitiatorConfig, now: Time) -> Initiator {
         Initiator {
             phase: Phase::Login { deadline: now.after(config.login_within) },
@@ -167,8 +168,8 @@ impl Initiator {
         }
     }
 
-    /// Sends a command; `None` when the queue is full or nobody is logged in. Its places stay lent until
-    /// [`Event::Completed`].
+    /// Sends a command; `None` when the queue is full or the session is not logged in. Its buffers stay
+    /// borrowed until [`Event::Completed`].
     pub fn submit(&mut self, request: Request) -> Option<TaskId> {
         if !matches!(self.phase, Phase::Full) {
             return None;
@@ -178,8 +179,8 @@ impl Initiator {
         Some(id)
     }
 
-    /// Sends a task management request; `referenced` is the task that an ABORT TASK is about. `None` when too many
-    /// wait for an answer, nobody is logged in, or the task has ended.
+    /// Sends a task management request; `referenced` is the task of an ABORT TASK. `None` when too many are
+    /// unanswered, the session is not logged in, or the task has ended.
     pub fn function(
         &mut self,
         lun: u64,
@@ -213,7 +214,7 @@ impl Initiator {
         }
     }
 
-    /// Ends the connection without another word.
+    /// Ends the connection without further messages.
     fn leave(&mut self, reason: &str) {
         self.control.clear();
         self.phase = Phase::Leaving(reason.to_string());
@@ -285,7 +286,7 @@ impl MessageMachine for Initiator {
         login.as_bytes().to_vec()
     }
 
-    /// Initiators are not asked for connections.
+    /// Initiators do not get connection requests.
     fn asked(&mut self, _now: Time, _private_data: &[u8]) -> Answer {
         Answer::Reject(Vec::new())
     }
@@ -394,7 +395,7 @@ impl MessageMachine for Initiator {
         match &self.phase {
             Phase::Login { .. } => self.leave("login took too long"),
             Phase::Full if self.pinged.is_some() => self.over("no answer to keep-alive"),
-            // Whoever gave no credit cannot be asked.
+            // A target that gave no credit cannot be sent a ping.
             Phase::Full if self.request_limit == 0 => self.last_heard = now,
             Phase::Full => {
                 self.pinged = Some(now);
@@ -405,7 +406,7 @@ impl MessageMachine for Initiator {
     }
 }
 
-/// What a reason to reject a login means (section 6.4).
+/// The text of a reason to reject a login (section 6.4).
 fn reject_text(reason: RejectReason) -> &'static str {
     match reason {
         RejectReason::UNABLE_TO_ESTABLISH => "the target does not let this initiator in, or cannot",

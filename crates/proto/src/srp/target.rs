@@ -1,10 +1,10 @@
-//! The target machine of one SRP channel: login from private data, then commands until a logout. What came in
-//! is validated in `receive`, what the layer above does with tasks is in `data`, and what is posted waits in
-//! one queue for `send`. Where the data of a task lies, and its slot, is in `task`.
+//! The target machine of one SRP channel: login from private data, then commands until a logout. Received
+//! messages are validated in `receive`, the engine's calls about tasks are in `data`, and everything to be
+//! posted waits in one queue for `send`. Where the data of a task is, and its slot, is in `task`.
 //!
-//! The request limit is what is free: each response says how many more requests there is room for, so that requests
-//! never exceed slots, nor the receives that stand ready. A credit that no response will carry, since its command was
-//! aborted, goes by SRP_CRED_REQ.
+//! The request limit is the number of free slots: each response grants as many more requests as there is room
+//! for, so that requests never exceed slots, nor the posted receives. A credit that no response will carry,
+//! since its command was aborted, is sent by SRP_CRED_REQ.
 
 mod data;
 pub mod login;
@@ -34,24 +34,24 @@ const RECEIVE_BYTES_MIN: u32 = 1024;
 const TI_IU_BYTES_MAX: u32 = 100;
 const _: () = assert!(AsyncEventRequest::BYTES + Sense::MAX == 100);
 
-/// What is given to a target machine.
+/// The configuration of a target machine.
 #[derive(Clone, Copy, Debug)]
 pub struct TargetConfig {
     /// Requests that an initiator may have in flight.
     pub queue_depth: u16,
-    /// The longest information unit that is taken.
+    /// The longest information unit that is accepted.
     pub max_it_iu_bytes: u32,
     /// Our target port identifier.
     pub target_port: [u8; 16],
     /// How long a login may wait for the channels that it replaces.
     pub login_within: Duration,
-    /// How long a connection may be silent before it is asked for a sign of life, and how long the answer may take.
+    /// How long a connection may be silent before it is sent a ping, and how long the answer may take.
     pub idle: Duration,
 }
 
 impl TargetConfig {
-    /// How many slots there are: every [`TaskId::slot`] is below. There are more than requests, since a slot is taken
-    /// until the RDMA of its task is finished, and its credit goes out before that.
+    /// How many slots there are: every [`TaskId::slot`] is below. There are more than requests, since a slot
+    /// is in use until the RDMA of its task has finished, and its credit is sent before that.
     pub fn slots(&self) -> u16 {
         self.queue_depth.saturating_mul(2)
     }
@@ -68,71 +68,71 @@ pub struct Target {
     link: Link,
     /// Between the request and the connection.
     granted: Option<Box<Granted>>,
-    /// When the login has waited for too long.
+    /// When the login has waited too long.
     login_until: Option<Time>,
-    /// The login was handed to the layer above.
+    /// The login was reported to the engine.
     is_notified: bool,
-    /// It has agreed to it.
+    /// The engine has admitted it.
     is_admitted: bool,
-    /// It has not: the answer, until it is given.
+    /// The engine has refused it: the answer, until it is given.
     rejection: Option<Vec<u8>>,
     /// Why a login was rejected.
     refusal: Option<RejectReason>,
     tasks: TaskTable,
-    /// Commands that were not yet handed to the layer above, in the order in which they came: the first one's descriptor
+    /// Commands that were not yet passed to the engine, in order of arrival: the first one's descriptor
     /// tables are still being read.
     entering: VecDeque<TaskId>,
     functions: Vec<PendingFunction>,
     functions_seen: u32,
-    /// Answers to functions that wait until no aborted task's RDMA Reads are under way.
+    /// Answers to functions that wait until no RDMA Reads of aborted tasks are in progress.
     answers: VecDeque<Out>,
     /// Requests that the initiator may send.
     limit: u16,
-    /// Requests that came and were not answered.
+    /// Requests that were received and not answered.
     unanswered: u16,
     /// Receives that there is memory for.
     receives_max: u16,
     /// Receives that are not posted: those in `freed` and those that tasks keep.
     held: u16,
     freed: Vec<Span>,
-    /// The request of ours that is not answered: there is one at a time.
+    /// Our unanswered request: there is one at a time.
     request: Option<Request>,
     /// Counts the tags of our requests.
     requests_sent: u64,
-    /// An asynchronous event to be sent.
+    /// An asynchronous event to send.
     event: Option<(u64, Sense)>,
     up: VecDeque<Up>,
     out: VecDeque<Out>,
     last_heard: Time,
-    /// When the initiator was asked for a sign of life.
+    /// When the initiator was sent a ping.
     pinged: Option<Time>,
     /// When it is logged out at the latest.
     goodbye: Option<Time>,
 }
 
-/// Where the connection stands.
+/// The state of the connection.
 enum Phase {
-    /// Nothing was asked, or it was granted.
+    /// No login was requested, or it was granted.
     Login,
     Full,
-    /// Its tasks have ended. When the layer above knows that none of them takes effect any more, the initiator is logged out
-    /// unless it has logged out itself, and then the connection ends for this reason.
+    /// Its tasks have ended. When the engine knows that none of them can take effect any more, the initiator
+    /// is logged out unless it has logged out itself, and then the connection ends for this reason.
     Ending(Option<LogoutReason>, String),
-    /// The last message is on its way; then the connection ends for this reason.
+    /// The last message is being sent; then the connection ends for this reason.
     Leaving(String),
     Over,
 }
 
-/// What was agreed on.
+/// What was negotiated.
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
     max_it_iu_bytes: u32,
     immediate_offset: Option<u16>,
-    /// Of the login, with the solicited notifications that are asked for.
+    /// The login's flags, with the requested solicited notifications.
     flags: u8,
 }
 
-/// A task management request that is not answered yet.
+/// A task management request that has not been answered.
 #[derive(Clone, Copy, Debug)]
 struct PendingFunction {
     id: FunctionId,
@@ -140,7 +140,7 @@ struct PendingFunction {
     sol_not: u8,
 }
 
-/// A request of ours that is not answered yet.
+/// A request of ours that has not been answered.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     tag: u64,
@@ -148,7 +148,7 @@ struct Request {
 }
 
 impl Target {
-    /// A machine for a connection that is asked for, `from` there on this `portal`.
+    /// A machine for a connection that is being requested, from `from` at this `portal`.
     pub fn new(
         config: TargetConfig,
         access: Arc<dyn Access>,
@@ -190,7 +190,7 @@ impl Target {
         }
     }
 
-    /// Whether the initiator has asked to log in, and was not rejected.
+    /// Whether the initiator has requested a login that was not rejected.
     pub fn has_begun(&self) -> bool {
         match self.phase {
             Phase::Login => self.granted.is_some(),
@@ -204,7 +204,7 @@ impl Target {
         self.refusal
     }
 
-    /// Takes a verb from above. One about a task that has ended is ignored.
+    /// Handles a call from the engine. One about a task that has ended is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         match (&self.phase, down) {
             (Phase::Ending(..), Down::Close) => self.say_last(),
@@ -243,7 +243,7 @@ impl Target {
         true
     }
 
-    /// Whether a logout was announced and nothing is left to be done before it.
+    /// Logs out if that was announced and nothing is left to be done before it.
     fn leave_if_idle(&mut self, now: Time) {
         if self.goodbye.is_some() && self.unanswered == 0 && matches!(self.phase, Phase::Full) {
             self.last_heard = now;
@@ -257,7 +257,7 @@ impl Target {
         self.up.push_back(Up::Leaving);
     }
 
-    /// A bug of ours, which is private to the connection, ends it.
+    /// A bug that is private to the connection ends it.
     fn fault(&mut self, what: &'static str) {
         self.up.push_back(Up::Fault { what });
         self.leave(Some(LogoutReason::UNSPECIFIED), FAULT);
@@ -296,8 +296,8 @@ impl Target {
         self.config.queue_depth.min(self.receives_max.saturating_sub(RECEIVES_EXTRA))
     }
 
-    /// How many more requests there is room for, when so many are answered now: never more than free slots, nor than
-    /// receives that stand ready.
+    /// How many more requests there is room for, while this many are being answered: never more than free
+    /// slots, nor than posted receives.
     fn credits(&self, answering: u16) -> u16 {
         let depth = self.depth();
         let unanswered = self.unanswered.saturating_sub(answering);
@@ -319,7 +319,7 @@ impl Target {
 impl MessageMachine for Target {
     type Event = Up;
 
-    /// Targets do not ask for connections.
+    /// Targets do not request connections.
     fn request(&mut self) -> Vec<u8> {
         Vec::new()
     }
@@ -347,7 +347,7 @@ impl MessageMachine for Target {
         self.begin();
     }
 
-    /// As many as the limit and what does not count against it, less those whose messages are not done with.
+    /// As many as the limit and what does not count towards it, less those whose messages are still in use.
     fn receives(&self) -> Receives {
         Receives {
             count: self.config.queue_depth.saturating_add(RECEIVES_EXTRA).saturating_sub(self.held),
@@ -364,7 +364,7 @@ impl MessageMachine for Target {
     fn received(&mut self, now: Time, message: Message<'_>) {
         self.last_heard = now;
         self.pinged = None;
-        // A message may overtake the news that the connection is made.
+        // A message may overtake the notification that the connection is established.
         self.begin();
         self.held = self.held.saturating_add(1);
         self.unit(&message);
@@ -372,7 +372,7 @@ impl MessageMachine for Target {
 
     fn finished(&mut self, now: Time, work: WorkId) {
         match self.phase {
-            // Nothing more is sent, but what was lent is returned.
+            // Nothing more is sent, but borrowed places are returned.
             Phase::Full | Phase::Ending(..) | Phase::Leaving(_) => {
                 self.last_heard = now;
                 self.work_done(work);
@@ -453,7 +453,7 @@ impl MessageMachine for Target {
     }
 }
 
-/// What a work request was for, kept in its id.
+/// The purpose of a work request, encoded in its id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Work {
     /// A message, which nothing waits for.

@@ -1,4 +1,5 @@
-//! Our two ends of an AoE session against each other, over a segment that loses, doubles and delays frames.
+//! Our two ends of an AoE session against each other, over a segment that loses, duplicates and delays
+//! frames.
 
 mod rig;
 
@@ -19,7 +20,7 @@ use wire::scsi::command::{Read16, ReadCapacity16, SynchronizeCache16, Unmap, Ver
 use wire::scsi::{Command as _, opcode};
 use wire::{Cdb, Places, SenseKey, Span};
 
-/// Sectors of the disk: so few that commands meet.
+/// Sectors of the disk: so few that commands overlap.
 const SECTORS: usize = 256;
 /// The longest command in sectors, and the host's memory for each.
 const COMMAND_SECTORS: usize = 40;
@@ -32,16 +33,16 @@ const READ_CAPACITY: u8 = opcode::SERVICE_ACTION_IN_16;
 const UNMAP: u8 = opcode::UNMAP;
 const VERIFY: u8 = opcode::VERIFY_16;
 
-/// Somebody who reads and writes, and knows what must be where.
+/// A user who reads and writes, and knows what every sector must contain.
 struct User {
     rig: Rig,
     random: Random,
-    /// What each sector was written with last; each write has its own.
+    /// What each sector was last written with; each write has its own number.
     written: Vec<u64>,
     writes: u64,
     in_flight: BTreeMap<TaskId, Command>,
     completed: usize,
-    /// What was written last.
+    /// The last range written.
     last: Option<Range<usize>>,
 }
 
@@ -49,7 +50,7 @@ struct Command {
     opcode: u8,
     sectors: Range<usize>,
     room: usize,
-    /// What a write writes.
+    /// The content of a write.
     number: u64,
 }
 
@@ -84,7 +85,7 @@ impl User {
         assert!(matches!(self.rig.events.pop(), Some(Event::Ready(_))));
     }
 
-    /// Gives so many commands, and lets all but those that the session has taken with it end.
+    /// Issues this many commands, and waits for all except those that were lost with the session.
     fn work(&mut self, commands: usize) {
         let end = self.rig.now.after(Duration::from_secs(600));
         let (mut given, done) = (0, self.completed + commands);
@@ -107,12 +108,12 @@ impl User {
         }
     }
 
-    /// A random command, unless it would meet another one.
+    /// Issues a random command, unless it would overlap another one.
     fn give(&mut self) -> bool {
         let scale = self.random.below(6);
         let len = COMMAND_SECTORS.min(1 + self.random.below(2 << scale));
         let first = self.random.below(SECTORS - len);
-        // What is written again at once is what a late copy would spoil.
+        // A late duplicate would spoil what is overwritten at once.
         let again = self.last.clone().filter(|_| self.random.below(2) == 0);
         let sectors = again.unwrap_or(first..first + len);
         let opcodes =
@@ -198,14 +199,14 @@ impl User {
         }
     }
 
-    /// What lies in the places of a command.
+    /// The data in the places of a command.
     fn placed(&mut self, room: usize, len: usize) -> Vec<u8> {
         let spans: Vec<Span> = places(room, len).iter().collect();
         let bytes = spans.iter().map(|span| self.rig.host(span.offset as usize, span.len as usize).to_vec());
         bytes.collect::<Vec<_>>().concat()
     }
 
-    /// Nothing goes wrong any more: what was on its way arrives, and then the disk has what was written last.
+    /// Nothing is lost any more: what was in transit arrives, and then the disk has what was written last.
     fn check(&mut self) {
         self.rig.faults = Faults::default();
         let end = self.rig.now.after(Duration::from_secs(4));
@@ -217,7 +218,7 @@ impl User {
     }
 }
 
-/// Two places in the host's memory, cut somewhere in a sector.
+/// Two places in the host's memory, split anywhere in a sector.
 fn places(room: usize, len: usize) -> Places {
     let half = (len / 3) | 1;
     let (at, mut places) = (room * ROOM, Places::EMPTY);
@@ -243,7 +244,7 @@ fn commands_fill_the_window_and_no_more() {
 
 #[test]
 fn nothing_is_lost_and_hardly_anything_sent_twice() {
-    // At once, and over 100 Mbit/s, where a window of frames takes much longer than one of them.
+    // Without delay, and over 100 Mbit/s, where a window of frames takes much longer than one of them.
     for (mtu, per_frame, byte) in [(1500, 2, 0), (9000, 17, 0), (1500, 2, 80), (9000, 17, 80)] {
         let mut user = User::new(InitiatorConfig { mtu, ..INITIATOR }, 64, 3);
         user.log_in();
@@ -260,21 +261,21 @@ fn nothing_is_lost_and_hardly_anything_sent_twice() {
                 user.take();
             }
         }
-        // A request and an answer each; over a slow link, more until the timer has learned how slow.
+        // A request and an answer each; over a slow link, more until the timer has adapted.
         let needed = 2 * (frames + user.rig.flushes);
         let extra = (user.rig.sent - before).checked_sub(needed).unwrap();
         assert!(extra <= if byte == 0 { 0 } else { needed / 100 }, "{extra} of {needed}, {mtu}");
     }
 }
 
-/// Whatever the pace has learned at first: as many requests later as the target has room for, all is as it should be.
+/// However badly the pace begins: after as many requests as the target can queue, it is normal.
 #[test]
 fn a_bad_start_is_soon_forgotten() {
     const BUFFERS: u16 = 16;
     const COMMANDS: usize = 200;
-    /// Of a request, what the device does with it, and the answer.
+    /// The time of a request, its execution, and the answer.
     const ROUND_TRIP: Duration = Duration::from_micros(2100);
-    /// The longest time before something is sent again.
+    /// The longest time before a retransmission.
     const TIMEOUT_MAX: Duration = Duration::from_secs(1);
     for seed in 0..200 {
         let mut user = User::new(INITIATOR, BUFFERS, seed);
@@ -290,7 +291,7 @@ fn a_bad_start_is_soon_forgotten() {
         assert!(took < ROUND_TRIP * 100, "{took:?} with seed {seed}");
         user.check();
 
-        // The same with a line that was cut, while something was on its way.
+        // The same after the line was cut with requests in transit.
         while user.in_flight.len() < 4 {
             user.give();
         }
@@ -332,7 +333,7 @@ fn a_session_is_lost_when_nobody_answers_and_another_one_goes_on() {
         assert!(reason.contains("3.4") && user.rig.initiator.is_over(), "{reason}");
         user.take();
         assert!(user.rig.events.is_empty());
-        // The outcome of the others is unknown: they are given again.
+        // The outcome of the others is unknown: they are issued again.
         let lost = std::mem::take(&mut user.in_flight);
         user.rig.is_cut = false;
         user.rig.reopen(InitiatorConfig { first_tag: 0x8000, ..INITIATOR });
@@ -350,7 +351,7 @@ fn a_session_is_lost_when_nobody_answers_and_another_one_goes_on() {
     }
 }
 
-/// Issues a command about the config string; how it ended, and the string that it returned.
+/// Issues a command about the config string; returns how it ended, and the string.
 fn order(user: &mut User, cdb: Cdb, argument: &[u8]) -> (Outcome, Vec<u8>) {
     user.rig.host(0, argument.len()).copy_from_slice(argument);
     let place = |offset, len| Places::one(Span { buffer: HOST, offset, len });

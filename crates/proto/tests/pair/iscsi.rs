@@ -1,4 +1,4 @@
-//! Our initiator machine against our target machine, on a virtual clock, with bytes cut anywhere.
+//! Our initiator machine against our target machine, on a virtual clock, with bytes split anywhere.
 
 use crate::support::{
     BROKEN, GOOD, HANG, IDLE, INITIATOR, LIE, Pair, READ, Setup, TARGET, TEST_UNIT_READY, WRITE, chap,
@@ -47,7 +47,7 @@ fn login_agrees_on_all_keys() {
     assert!(session.transport_id.starts_with(&[0x45, 0, 0, 48]));
 }
 
-/// The target proposes what it needs where the initiator's defaults are more than it can do.
+/// The target proposes what it needs where the initiator's defaults exceed what it supports.
 #[test]
 fn a_small_target_gets_its_way() {
     let small = Offers {
@@ -115,7 +115,7 @@ fn wrong_secrets_are_refused() {
         let gone = pair.target_gone.unwrap();
         assert!(gone.contains(why), "{gone}");
     }
-    // The target is the one that lies.
+    // The target is the one without the secret.
     let (mut credentials, own) = chap(&Algorithm::ALL, true);
     credentials.mutual.as_mut().unwrap().1 = b"not it".to_vec();
     let mut pair = Pair::new(Setup::with(Offers::default(), |setup| {
@@ -217,7 +217,7 @@ fn data_of_every_length_arrives() {
     }
 }
 
-/// All pairs take the short way for every second command that may go it ([`Pair::step`]).
+/// All pairs use the shortcut for every second command that may ([`Pair::step`]).
 #[test]
 fn what_ends_as_it_should_may_go_the_short_way() {
     let shortly = |offers: Offers, opcode: u8, device: u32, len: u32| {
@@ -291,7 +291,7 @@ fn sense_data_comes_with_check_condition() {
     }
 }
 
-/// A command is aborted after each number of steps of its life.
+/// A command is aborted after any number of steps of its life.
 #[test]
 fn a_command_can_be_aborted_at_any_moment() {
     let offers = Offers { first_burst: 4096, max_recv: 4096, ..digests(true) };
@@ -391,7 +391,7 @@ fn a_target_that_talks_but_never_answers_the_logout_is_left() {
     let machine = &mut pair.initiator.machine;
     let mut request = Transmit::default();
     machine.transmit(pair.now, &mut request);
-    // A NOP-In that wants no answer, with the StatSN that is expected.
+    // A NOP-In that requires no answer, with the expected StatSN.
     let mut nop = [0; 48];
     (nop[0], nop[1]) = (Opcode::NOP_IN.0, 0x80);
     nop[16..24].fill(0xff);
@@ -431,7 +431,7 @@ fn a_login_response_for_another_session_is_refused() {
     }
 }
 
-/// What an initiator makes of a target that answers its login so.
+/// The initiator's reaction to a target that answers its login like this.
 fn answered(own: InitiatorChap, answers: &[&str]) -> String {
     let now = Time(0);
     let setup = Setup::with(Offers::default(), |setup| setup.plan.chap = Some(own));
@@ -533,7 +533,7 @@ fn digests_find_flipped_bits() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever was negotiated and however bytes are cut, all that is written is read back.
+    /// Whatever was negotiated and however bytes are split, reads return what was written.
     #[test]
     fn what_is_written_is_read_back(
         seed in any::<u64>(),

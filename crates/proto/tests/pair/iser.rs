@@ -1,4 +1,4 @@
-//! Our two ends of an iSER connection against each other, and each of them against a peer that lies.
+//! Our two ends of an iSER connection against each other, and each of them against a hostile peer.
 
 mod aborts;
 mod hostile;
@@ -96,7 +96,8 @@ fn sense_data_comes_with_check_condition() {
     }
 }
 
-/// A command is aborted after each number of steps of its life; what is advertised and lent comes home.
+/// A command is aborted after any number of steps of its life; everything advertised and borrowed is
+/// released.
 #[test]
 fn a_command_can_be_aborted_at_any_moment() {
     for (opcode, len) in [(WRITE, 8000), (WRITE, 300_000), (READ, 300_000), (HANG, 30_000)] {
@@ -148,7 +149,8 @@ fn a_reset_ends_what_is_before_it() {
     assert!(rig.is_at_rest());
 }
 
-/// A long CDB comes in additional header segments; of two STags one comes back, and the other is seen to.
+/// A long CDB arrives in additional header segments; of two STags one is invalidated remotely, the other
+/// locally.
 #[test]
 fn long_and_bidirectional_commands_leave_nothing_behind() {
     let mut rig = Rig::logged_in(Setup::default());
@@ -189,7 +191,7 @@ fn more_commands_than_the_window_wait_for_it() {
     }
 }
 
-/// Short data segments take many receives: then fewer commands are let in, and none finds no receive.
+/// Short data segments need many receives: then fewer commands are admitted, and all find a receive.
 #[test]
 fn the_window_is_what_there_are_receives_for() {
     for (segment, initial_r2t, depth) in
@@ -219,7 +221,7 @@ fn the_window_is_what_there_are_receives_for() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever was negotiated and in whichever order things happen, all that is written is read back.
+    /// Whatever was negotiated and in whichever order things happen, reads return what was written.
     #[test]
     fn what_is_written_is_read_back(
         seed in any::<u64>(),
@@ -271,7 +273,7 @@ proptest! {
         prop_assert_eq!(rig.gone(), "logged out");
     }
 
-    /// Whatever is aborted when, each command ends once, and all that was lent and advertised comes home.
+    /// Whatever is aborted when, each command ends once, and everything borrowed and advertised is released.
     #[test]
     fn aborts_at_any_time_leave_nothing_behind(
         seed in any::<u64>(),
@@ -301,7 +303,7 @@ proptest! {
             };
             functions += usize::from(asked.is_some());
         }
-        // What waited for the window hangs only after a reset.
+        // Commands that waited for the window hang only after a reset.
         for _ in 0..8 {
             rig.run();
             let asked = rig.peer.machine.function(0, TaskFunction::LOGICAL_UNIT_RESET, None);

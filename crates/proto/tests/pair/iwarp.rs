@@ -22,7 +22,7 @@ fn large() -> Config {
     Config { crc: false, long_fpdus: true, ..CONFIG }
 }
 
-/// A copy of `len` bytes in each of the ways, from `from` to the other end.
+/// A copy of `len` bytes in each possible way, from `from` to the other end.
 fn copy_in_every_way(link: &mut Link, from: Side, len: u32) {
     let to = from.other();
     let (at_a, at_b) = (1 << 20, 2 << 20);
@@ -65,7 +65,7 @@ fn copy_in_every_way(link: &mut Link, from: Side, len: u32) {
     }
 }
 
-/// New bytes everywhere, so that old ones are not taken for what was copied.
+/// New bytes everywhere, so that old ones are not mistaken for what was copied.
 fn scramble(link: &mut Link, seed: u64) {
     for (region, salt) in link.memory.regions.iter_mut().zip([1, 2]) {
         assert_eq!(region.len(), MEMORY_BYTES);
@@ -92,7 +92,7 @@ fn a_byte_at_a_time_is_enough() {
     copy_in_every_way(&mut link, Side::Responder, 3001);
 }
 
-/// The end of a write that nobody waits for is that of the message behind it.
+/// A write that nothing waits for ends with the message behind it.
 #[test]
 fn an_unsignaled_write_reports_nothing() {
     let mut link = Link::established(large(), large(), 1, 999);
@@ -130,7 +130,7 @@ fn receives_are_used_in_their_order() {
     assert!((0..16).all(|id| link.same(id * 5000, id * 5000, id * 300)));
 }
 
-/// More reads than ORD wait for their turn, and what was posted behind them waits, too.
+/// Reads beyond ORD wait for their turn, and what was posted behind them waits, too.
 #[test]
 fn reads_keep_within_their_depth() {
     let few = Config { depths: Depths { ird: 2, ord: 3 }, ..CONFIG };
@@ -168,7 +168,7 @@ fn what_is_too_long_is_refused() {
     assert_eq!(machine.register(Side::Initiator.places(0, 10), READ), Err(Refused::Full));
 }
 
-/// In a peer-to-peer connection the responder may be the first to have something to say.
+/// In a peer-to-peer connection the responder may be the first to send.
 #[test]
 fn a_responder_speaks_when_the_initiator_is_ready() {
     let none = ReadyToReceive { by_send: false, by_write: false, by_read: false };
@@ -212,7 +212,8 @@ fn a_responder_is_silent_before_the_first_message() {
     assert_eq!(link.initiator_events.len(), 2);
 }
 
-/// What is invalidated while the peer reads or writes it is no longer touched, and the peer gets a Terminate.
+/// What is invalidated while the peer reads or writes it is no longer accessed, and the peer gets a
+/// Terminate.
 #[test]
 fn an_invalidated_buffer_is_no_more_touched() {
     for (writes, code) in [(true, "code 0"), (false, "code 0")] {
@@ -240,8 +241,8 @@ fn an_invalidated_buffer_is_no_more_touched() {
     }
 }
 
-/// What the peer has read of a buffer may be with it before this end has heard that it left: until then the places are
-/// lent, whoever has invalidated the STag.
+/// What the peer has read of a buffer may have arrived before this end is notified that it was sent: until
+/// then the places are borrowed, whichever side has invalidated the STag.
 #[test]
 fn what_is_read_is_lent_until_it_has_left() {
     for invalidates in [false, true] {
@@ -258,7 +259,7 @@ fn what_is_read_is_lent_until_it_has_left() {
         assert!(link.responder.left().is_empty());
         while link.initiator.feed(now, &mut link.memory) {}
         assert!(!link.initiator.machine.is_leaving(stag), "nothing of it is on its way yet");
-        // The first batch has all of it; the peer says that it is done when it has seen most.
+        // The first batch has all of it; the peer reports completion when most of it has arrived.
         link.initiator.fill(now, &mut link.memory);
         link.initiator.carry(40_000, &mut link.responder);
         let invalidate = invalidates.then_some(stag);
@@ -277,7 +278,7 @@ fn what_is_read_is_lent_until_it_has_left() {
     }
 }
 
-/// A batch that is full takes the rest of a message as long as a burst of iSCSI, and no other.
+/// A full batch takes the rest of a message as long as a burst of iSCSI, and no other.
 #[test]
 fn a_burst_is_not_cut() {
     let config = Config { long_fpdus: true, ..CONFIG };
@@ -293,7 +294,7 @@ fn a_burst_is_not_cut() {
     }
 }
 
-/// Batches with bytes of a buffer come and go; what has left when it is invalidated is not reported.
+/// Batches with bytes of a buffer come and go; what was sent before it is invalidated is not reported.
 #[test]
 fn what_is_read_and_has_left_is_free_at_once() {
     let mut link = Link::established(CONFIG, CONFIG, 1, 3000);
@@ -315,7 +316,7 @@ fn what_is_read_and_has_left_is_free_at_once() {
     }
 }
 
-/// Reads that nobody will answer any more do not hold up what was posted behind them.
+/// Reads that will not be answered any more do not delay what was posted behind them.
 #[test]
 fn closing_sends_what_was_posted_behind_reads_that_wait() {
     let mut link = Link::established(CONFIG, CONFIG, 1, 999);
@@ -324,7 +325,7 @@ fn closing_sends_what_was_posted_behind_reads_that_wait() {
     for id in 0..6 {
         link.initiator.machine.read(id, Side::Initiator.places(0, 9000), stag, 0).unwrap();
     }
-    // As many as may be asked for at a time are.
+    // As many as may be outstanding at a time are.
     link.initiator.fill(link.now, &mut link.memory);
     link.initiator.machine.send(8, b"farewell", Places::EMPTY, false, None).unwrap();
     link.initiator.machine.close(link.now);
@@ -365,7 +366,7 @@ fn crcs_find_flipped_bits() {
     }
 }
 
-/// Events that come in the order of what they answer, each kind by itself.
+/// Events that arrive in the order of their requests, within each kind.
 const KINDS: [fn(&Event) -> bool; 4] = [
     |event| matches!(event, Event::Sent { .. } | Event::Written { .. }),
     |event| matches!(event, Event::Read { .. }),
@@ -380,8 +381,8 @@ fn of_kind(kind: fn(&Event) -> bool, events: &[Event]) -> Vec<Event> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever was agreed on and however bytes are cut, all that is posted completes, in order, and every byte
-    /// reaches its place.
+    /// Whatever was negotiated and however bytes are split, all posted work completes, in order, and every
+    /// byte reaches its place.
     #[test]
     fn all_that_is_posted_arrives(
         seed in any::<u64>(),
@@ -402,7 +403,7 @@ proptest! {
         };
         let (one, other) = (config(segments.0, depths.0, flags[1]), config(segments.1, depths.1, flags[2]));
         let mut link = Link::established(one, other, seed, chunk);
-        // Without a peer-to-peer connection the initiator has to say something first.
+        // Without a peer-to-peer connection the initiator has to send something first.
         link.responder.machine.post_receive(1000, Places::EMPTY).unwrap();
         link.initiator.machine.send(1000, &[], Places::EMPTY, false, None).unwrap();
         let mut expected = [vec![Event::Sent { id: 1000 }], vec![]];

@@ -1,4 +1,4 @@
-//! Our machines against each other, on a virtual clock, with bytes cut anywhere and messages at any time.
+//! Our machines against each other, on a virtual clock, with bytes split anywhere and messages at any time.
 
 mod aoe;
 mod iscsi;

@@ -29,7 +29,7 @@ const SRP_SECOND: &str = include_str!("../siw/srp_second.txt");
 
 const IDLE: Duration = Duration::from_secs(30);
 const CLOSED: &str = "closed by the peer";
-/// The longest piece of a stream.
+/// The stream in one piece.
 const WHOLE: usize = usize::MAX;
 
 /// A command as an initiator sent it.
@@ -53,7 +53,7 @@ impl Asked {
     }
 }
 
-/// What is said over one of the transports.
+/// The protocol of one of the transports.
 trait Speaks: MessageMachine<Event = Up> + Transport {
     fn new() -> Self;
     fn command(message: &[u8]) -> Option<Asked>;
@@ -90,7 +90,7 @@ impl Speaks for iser::target::Target {
     }
 }
 
-/// Lets everybody in.
+/// Grants all logins.
 struct Door;
 
 impl Access for Door {
@@ -150,13 +150,13 @@ fn recorded(capture: &str) -> Vec<Message> {
     messages(sides(capture).1.iter().filter_map(Line::frame))
 }
 
-/// What `of` finds in the messages that are Sends.
+/// The results of `of` for the messages that are Sends.
 fn sends<T>(messages: &[Message], of: fn(&[u8]) -> Option<T>) -> Vec<T> {
     let send = |message: &Message| if let Message::Send { bytes } = message { of(bytes) } else { None };
     messages.iter().filter_map(send).collect()
 }
 
-/// The reads and writes of a capture that ended well, each by its first response: tags are used again.
+/// The successful reads and writes of a capture, each with its first response: tags are reused.
 fn transfers<M: Speaks>(capture: &str) -> Vec<Asked> {
     let mut responses = sends(&recorded(capture), M::response);
     let mut commands = sends(&asked(capture), M::command);
@@ -190,7 +190,8 @@ fn moved(asked: &Asked, answers: &[Message]) -> Vec<Piece> {
     answers.iter().filter_map(piece).collect()
 }
 
-/// Reads and writes of every kind are answered by the same RDMA as then, with the data of the disk.
+/// Reads and writes of every kind are answered with the same RDMA as in the capture, with the data of the
+/// disk.
 fn data_moves_as_it_did<M: Speaks>(capture: &str) {
     let replay = Replay::<M>::play(M::new(), capture, WHOLE);
     let answers = replay.answers();
@@ -211,7 +212,7 @@ fn data_moves_as_it_did<M: Speaks>(capture: &str) {
     assert!(pattern(replay.disk(64, 4096)) && pattern(replay.disk(96, 16_384)));
 }
 
-/// What RDMA Writes have put into a buffer, from its beginning on.
+/// The content that RDMA Writes have put into a buffer, from its beginning on.
 fn written(answers: &[Message], buffer: u32, from: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     for message in answers {
@@ -241,7 +242,7 @@ fn ib_srp_s_data_moves_as_it_did() {
     data_moves_as_it_did::<srp::target::Target>(SRP);
 }
 
-/// Small writes lie in the message; what is longer than that is read.
+/// Small writes are inside the message; longer data is read.
 #[test]
 fn data_lies_where_linux_puts_it() {
     let kinds = |transfers: Vec<Asked>| -> Vec<(u8, u32, usize, bool)> {
@@ -278,7 +279,7 @@ fn connections_are_asked_for_and_granted_as_they_were() {
         );
         let replay = Replay::<srp::target::Target>::play(Speaks::new(), capture, WHOLE);
         let mut granted = [start(replay.answers()), start(recorded(capture))];
-        // How many requests there may be is up to the target.
+        // The number of requests is up to the target.
         granted.iter_mut().for_each(|(_, private_data)| private_data[8..12].fill(0));
         assert_eq!(granted[0], granted[1]);
     }
@@ -292,7 +293,7 @@ fn linux_logs_in_and_goes() {
         assert_eq!((session.initiator.as_str(), session.target.as_deref()), (INITIATOR, target));
         assert_eq!(replay.gone.as_deref(), Some(gone));
     }
-    // ib_srp closes the connection without a word.
+    // ib_srp closes the connection without a logout.
     for (capture, keeps_others) in [(SRP, false), (SRP_SECOND, true)] {
         let replay = Replay::<srp::target::Target>::play(Speaks::new(), capture, WHOLE);
         assert_eq!(replay.session.unwrap().keeps_others, keeps_others);

@@ -1,4 +1,4 @@
-//! Our two ends of an SRP channel against each other, and the target against whatever comes.
+//! Our two ends of an SRP channel against each other, and the target against arbitrary input.
 
 mod aborts;
 mod hostile;
@@ -44,7 +44,7 @@ fn data_of_every_length_arrives() {
     assert!(rig.is_at_rest());
 }
 
-/// What fits goes inside the command: nothing is read from the initiator.
+/// What fits is sent inside the command: nothing is read from the initiator.
 #[test]
 fn small_writes_need_no_rdma_read() {
     for (len, reads) in [(1, 0), (4096, 0), (8192, 0), (8193, 1), (262_144, 1), (262_145, 2)] {
@@ -52,25 +52,25 @@ fn small_writes_need_no_rdma_read() {
         rig.execute(command(WRITE, 0, len, Places::EMPTY, one(9, len)));
         assert_eq!(rig.target.port.counts.reads, reads, "{len}");
     }
-    // Nothing does where that is not asked for.
+    // Nothing is where that was not requested.
     let mut rig = Rig::ours(InitiatorConfig { immediate: false, ..INITIATOR }, CONFIG, 2);
     rig.execute(command(WRITE, 0, 512, Places::EMPTY, one(9, 512)));
     assert_eq!(rig.target.port.counts.reads, 1);
-    // A target that takes only short messages grants it all the same, for what fits.
+    // A target that accepts only short messages still grants it, for what fits.
     let short = InitiatorConfig { it_iu_bytes: 68 + 512, ..INITIATOR };
     let mut rig = Rig::ours(short, CONFIG, 2);
     rig.execute(command(WRITE, 0, 512, Places::EMPTY, host(9, 512)));
     assert_eq!(rig.target.port.counts.reads, 0);
     rig.execute(command(WRITE, 0, 513, Places::EMPTY, one(9, 513)));
     assert_eq!(rig.target.port.counts.reads, 1);
-    // Places that lie apart are one buffer.
+    // Places that are apart are one buffer.
     let apart = host(9, 513);
     assert!(apart.iter().count() > 1);
     rig.execute(command(WRITE, 0, 513, Places::EMPTY, apart));
     assert_eq!(rig.target.port.counts.reads, 2);
 }
 
-/// The longest command that there is: two buffers of as many places as there may be, and a long CDB.
+/// The longest command: two buffers with the most places, and a long CDB.
 #[test]
 fn the_longest_command_arrives() {
     let mut rig = ours(12);
@@ -185,7 +185,7 @@ fn hanging_commands_are_aborted() {
     assert!(rig.is_at_rest());
 }
 
-/// A function overtakes the commands that wait, and they are not among those that it ends.
+/// A function overtakes the commands that wait, and does not end them.
 #[test]
 fn a_function_ends_only_what_was_sent_before_it() {
     for function in
@@ -221,7 +221,7 @@ fn commands_wait_for_credits() {
     rig.peer.machine.function(0, TaskFunction::ABORT_TASK, Some(tasks[0])).unwrap();
     rig.run();
     assert_eq!((rig.device().running(), rig.events.len()), (7, 2));
-    // What was not sent is not asked about.
+    // A command that was not sent cannot be aborted.
     rig.peer.machine.function(0, TaskFunction::ABORT_TASK, Some(tasks[15])).unwrap();
     rig.run();
     assert_eq!(rig.events.len(), 4);
@@ -253,7 +253,7 @@ fn both_sides_log_out() {
     assert_eq!(rig.gone(), "logged out by the target with reason 0");
     assert_eq!(rig.target_gone.as_deref(), Some("closed by this side"));
 
-    // A goodbye waits for what is under way, for so long.
+    // A goodbye waits a limited time for what is in progress.
     let mut rig = ours(9);
     let task = rig.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY));
     rig.run();
@@ -277,7 +277,7 @@ fn both_sides_log_out() {
     assert_eq!(rig.target_gone.as_deref(), Some("logged out by this side"));
 }
 
-/// A silent peer is asked for a sign of life, and one that is there answers.
+/// A silent peer is sent a ping, which a live one answers.
 #[test]
 fn both_ends_keep_the_connection_alive() {
     let mut rig = ours(10);
@@ -290,7 +290,7 @@ fn both_ends_keep_the_connection_alive() {
     assert_eq!(rig.gone(), "no answer to keep-alive");
 }
 
-/// Who has no credit left cannot ask, and waits.
+/// A side without credits cannot send a ping, and waits.
 #[test]
 fn a_target_that_works_long_is_not_given_up() {
     let mut rig = Rig::ours(INITIATOR, TargetConfig { queue_depth: 1, ..CONFIG }, 10);
@@ -321,7 +321,8 @@ fn a_depth_of_one_is_enough() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is asked for in whatever order it moves: every command ends once, and every byte is where it belongs.
+    /// Whatever is requested in whatever order it moves: every command ends once, and every byte is where it
+    /// belongs.
     #[test]
     fn all_commands_end_and_all_bytes_arrive(
         seed in any::<u64>(),

@@ -1,11 +1,13 @@
-//! Writes without an answer whose command has ended, or whose session was lost. No login ends them: the target may execute one
-//! whenever it comes to it, and an answer is what proves that it has.
+//! Unanswered writes whose command has ended, or whose session was lost. No login ends them: the target may
+//! execute one at any time, and only an answer proves that it has.
 //!
-//! - While its command waits, a write is resent, with its tag, by which a target knows a copy, until it is answered.
-//! - **Once its command has ended, a write is abandoned, and never resent**: on another path its initiator may have
-//!   written newer data since. An answer may still come. Where the target orders NOP behind earlier requests
-//!   ([`IdentifyData::proves_by_nop`](wire::ata::IdentifyData::proves_by_nop)) the answer to one proves as much, if it was sent when
-//!   no copy of the write can be on its way any more, between the same two interfaces.
+//! - While its command waits, a write is retransmitted until it is answered, with its tag, by which a target
+//!   recognises a duplicate.
+//! - **Once its command has ended, a write is abandoned, and never retransmitted**: its initiator may have
+//!   written newer data on another path since. An answer may still arrive. Where the target orders NOP behind
+//!   earlier requests ([`IdentifyData::proves_by_nop`](wire::ata::IdentifyData::proves_by_nop)), the answer
+//!   to a NOP proves as much, if it was sent between the same two interfaces when no copy of the write could
+//!   still be in transit.
 
 use super::pace::{LONG_TIMEOUT, TIMEOUT_MAX};
 use crate::aoe::target::COPIES_WITHIN;
@@ -16,55 +18,57 @@ use std::time::Duration;
 use wire::aoe::Mac;
 use wire::ata::{Registers, Section};
 
-/// Beyond so many there are no new writes.
+/// No new writes are sent beyond this many.
 const ABANDONED_MAX: usize = 1024;
 /// NOPs in flight.
 const NOPS_MAX: usize = 4;
-/// The last byte of a NOP's tag, which no request of a command has ([`super::piece::Pieces`]).
+/// The last byte of a NOP's tag, which no command's request has ([`super::piece::Pieces`]).
 const NOP_SLOT: u8 = 0xff;
 
-/// All of them. Those that are resent are counted with the requests in flight to [`super::piece::PIECES_MAX`].
+/// All of them. Those that are retransmitted count as requests in flight towards
+/// [`super::piece::PIECES_MAX`].
 #[derive(Debug, Default)]
 pub(super) struct Abandoned {
     requests: Vec<Request>,
-    /// How many are resent. Abandoned ones may be many for long: without others they are not checked for each frame.
+    /// How many are retransmitted. There may be many abandoned ones for long: if there are no others, they
+    /// are not checked for each frame.
     repeated: u16,
-    /// Their tags, and those of the NOPs that were sent.
+    /// Their tags, and those of the NOPs sent.
     tags: BTreeSet<u32>,
     /// The highest byte of all tags.
     lane: u8,
-    /// NOPs so far.
+    /// NOPs sent so far.
     nops: u16,
-    /// One was proven to be over since this was asked last.
+    /// One was proven to have ended since the last query.
     has_ended: bool,
 }
 
 #[derive(Debug)]
 struct Request {
     tag: u32,
-    /// What it changes.
+    /// The sectors that it changes.
     sectors: Range<u64>,
     /// Our interface and the target's, if all copies went between the same two.
     way: Option<(Mac, Mac)>,
     kind: Kind,
     /// It was sent more than once.
     is_copied: bool,
-    /// What it asks for was sent, and may be answered until the deadline.
+    /// It, or its NOP, was sent, and may be answered until the deadline.
     is_flying: bool,
-    /// When to send that next; `None`: now.
+    /// When to send it or its NOP next; `None`: now.
     deadline: Option<Time>,
     timeout: Duration,
 }
 
 #[derive(Debug)]
 enum Kind {
-    /// It is resent: all that makes its frame but addresses.
+    /// It is retransmitted: all parts of its frame except addresses.
     Repeated { section: Section, data: Vec<u8> },
-    /// It is asked for, by a NOP with this tag once one was sent.
+    /// Its end is queried by a NOP, with this tag once it was sent.
     GivenUp { nop: Option<u32> },
 }
 
-/// A frame but for its addresses.
+/// A frame without its addresses.
 pub(super) struct Next<'a> {
     pub tag: u32,
     pub section: Section,
@@ -78,7 +82,7 @@ pub(super) struct Passage {
     pub way: (Mac, Mac),
     /// Bytes of data in a frame.
     pub room: usize,
-    /// Requests in flight at most, and those of commands.
+    /// The most requests in flight, and those of commands.
     pub window: u16,
     pub flying: u16,
     /// NOP proves something.
@@ -114,7 +118,7 @@ impl Abandoned {
         self.repeated = self.repeated.saturating_add(1);
     }
 
-    /// A write that is not resent from now on.
+    /// Adds a write that is not retransmitted from now on.
     pub(super) fn add_abandoned(
         &mut self,
         now: Time,
@@ -132,17 +136,17 @@ impl Abandoned {
         self.requests.is_empty()
     }
 
-    /// Whether there are so many that no new write is to be sent.
+    /// Whether there are so many that no new write may be sent.
     pub(super) fn is_full(&self) -> bool {
         self.requests.len() >= ABANDONED_MAX
     }
 
-    /// Those that are resent.
+    /// How many are retransmitted.
     pub(super) fn repeated(&self) -> u16 {
         self.repeated
     }
 
-    /// Whether it is the tag of one of them, or of its NOP.
+    /// Whether one of them, or its NOP, has this tag.
     pub(super) fn has(&self, tag: u32) -> bool {
         self.tags.contains(&tag)
     }
@@ -152,7 +156,7 @@ impl Abandoned {
         self.requests.iter().any(|request| request.tag == tag && request.is_copied)
     }
 
-    /// Those that are resent, and may be answered yet.
+    /// How many of those that are retransmitted may still be answered.
     pub(super) fn flying(&self) -> u16 {
         if self.repeated == 0 {
             return 0;
@@ -165,7 +169,8 @@ impl Abandoned {
         self.requests.iter().filter(is_one).count()
     }
 
-    /// Whether all that were abandoned and change one of these sectors can be asked for on a way; its end may not be known yet.
+    /// Whether the end of all abandoned ones that change one of these sectors can be queried between these
+    /// interfaces; whether they have ended may be unknown.
     pub(super) fn can_be_asked(&self, sectors: &Range<u64>, (ours, theirs): (Mac, Option<Mac>)) -> bool {
         let is_on_way = |way: (Mac, Mac)| way.0 == ours && theirs.is_none_or(|theirs| way.1 == theirs);
         let mut abandoned =
@@ -178,18 +183,18 @@ impl Abandoned {
         self.requests.iter().any(|request| request.meets(sectors))
     }
 
-    /// Whether any does that is resent.
+    /// Whether a retransmitted one does.
     pub(super) fn repeats(&self, sectors: &Range<u64>) -> bool {
         self.repeated > 0
             && self.requests.iter().any(|request| !request.is_abandoned() && request.meets(sectors))
     }
 
-    /// What changes these sectors is not resent.
+    /// Stops retransmitting what changes these sectors.
     pub(super) fn abandon(&mut self, now: Time, sectors: &Range<u64>) {
         self.abandon_where(now, |request| request.meets(sectors));
     }
 
-    /// What has more data than that cannot be.
+    /// Stops retransmitting what has more data than fits.
     pub(super) fn abandon_longer(&mut self, now: Time, room: usize) {
         self.abandon_where(now, |request| request.data().len() > room);
     }
@@ -214,7 +219,7 @@ impl Abandoned {
         }
     }
 
-    /// A new session begins: what was on its way is to be resent.
+    /// A new session begins: what was in transit is to be retransmitted.
     pub(super) fn begin(&mut self) {
         for request in &mut self.requests {
             if std::mem::take(&mut request.is_flying) {
@@ -224,7 +229,7 @@ impl Abandoned {
         }
     }
 
-    /// The one that is to be sent.
+    /// The one to be sent next.
     fn due(&self, passage: &Passage) -> Option<usize> {
         if self.repeated == 0 && !passage.has_nop {
             return None;
@@ -240,14 +245,14 @@ impl Abandoned {
         })
     }
 
-    /// Whether one is to be sent.
+    /// Whether one has to be sent.
     pub(super) fn is_due(&self, passage: &Passage) -> bool {
         self.due(passage).is_some()
     }
 
-    /// The next one to send, which happens now, and when it is due again.
+    /// The next one to send, and when it is due again; it counts as sent now.
     pub(super) fn next(&mut self, now: Time, passage: &Passage) -> Option<(Next<'_>, Time)> {
-        // All have their turn: what was sent last goes to the end.
+        // They take turns: the one sent last goes to the end.
         let mut request = self.requests.remove(self.due(passage)?);
         let deadline = now.after(request.timeout);
         (request.deadline, request.is_flying) = (Some(deadline), true);
@@ -267,7 +272,7 @@ impl Abandoned {
         Some((Next { tag, section, data: request.data() }, deadline))
     }
 
-    /// Those whose time has come are to be sent. Returns when the next one's comes.
+    /// Those that are overdue are to be sent. Returns when the next one is.
     pub(super) fn expire(&mut self, now: Time) -> Option<Time> {
         for request in &mut self.requests {
             request.deadline = request.deadline.filter(|deadline| *deadline > now);
@@ -288,14 +293,14 @@ impl Abandoned {
         self.has_ended = true;
     }
 
-    /// Whether any was proven to be over since the last call.
+    /// Whether any was proven to have ended since the last call.
     pub(super) fn take_ended(&mut self) -> bool {
         std::mem::take(&mut self.has_ended)
     }
 }
 
 impl Request {
-    /// It is not resent; a NOP is, when no copy of it can be on its way any more.
+    /// Stops retransmitting it; a NOP follows when no copy of it can be in transit any more.
     fn abandon(&mut self, now: Time) {
         self.kind = Kind::GivenUp { nop: None };
         (self.is_flying, self.timeout) = (false, LONG_TIMEOUT);

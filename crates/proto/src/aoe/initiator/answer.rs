@@ -1,4 +1,5 @@
-//! Data-in that no ATA device has in SCSI's form: it is made of IDENTIFY DEVICE data (SAT-3 clause 8 and 10).
+//! Data-in in SCSI's form, which no ATA device has: it is built from IDENTIFY DEVICE data (SAT-3 clauses 8
+//! and 10).
 
 use super::failure::{Failure, check, invalid_field};
 use super::plan::{Plan, SECTOR_BYTES};
@@ -13,10 +14,10 @@ use wire::scsi::vpd::{self, BlockLimits, Characteristics, Provisioning, page};
 use wire::scsi::{Field, code, lun};
 use wire::{Cdb, SenseKey};
 
-/// Bytes of the longest answer.
+/// The longest answer, in bytes.
 const MADE_BYTES_MAX: usize = 256;
 
-/// What was made.
+/// The data that was built.
 #[derive(Debug)]
 pub(super) struct Made {
     bytes: [u8; MADE_BYTES_MAX],
@@ -55,7 +56,7 @@ impl Made {
         }
     }
 
-    /// Sets the byte at `at` to the length of all that is behind it.
+    /// Sets the length byte at `at` to the number of bytes that follow it.
     fn close(&mut self, at: usize) {
         let behind = self.len.saturating_sub(at.saturating_add(1));
         self.set(at, u8::try_from(behind).unwrap_or(u8::MAX));
@@ -68,7 +69,7 @@ impl Extend<u8> for Made {
     }
 }
 
-/// What every translated device is called in the vendor's place (SAT-3 section 8.1.2).
+/// The vendor identification of every translated device (SAT-3 section 8.1.2).
 const VENDOR: [u8; 8] = *b"ATA     ";
 
 /// INQUIRY (SAT-3 section 8.1).
@@ -138,7 +139,7 @@ fn pages(code: u8, identity: &IdentifyData, made: &mut Made) -> Result<(), Failu
             Designator::of_unit(code_set::ASCII, kind::T10_VENDOR_ID, &name).write(made);
         }
         page::BLOCK_LIMITS => {
-            // No other limit of any kind.
+            // There are no other limits.
             let limits = match trims(identity) {
                 true => BlockLimits {
                     unmap_blocks_max: trim::SECTORS_MAX,
@@ -164,7 +165,7 @@ fn pages(code: u8, identity: &IdentifyData, made: &mut Made) -> Result<(), Failu
     Ok(())
 }
 
-/// Whether TRIM is there, which UNMAP becomes.
+/// Whether the device supports TRIM, which UNMAP is translated to.
 fn trims(identity: &IdentifyData) -> bool {
     identity.trim_sectors > 0
 }
@@ -235,7 +236,7 @@ fn caching(identity: &IdentifyData, is_changeable: bool) -> Caching {
     Caching { write_cache, no_read_ahead, ..Caching::default() }
 }
 
-/// MODE SELECT (SAT-3 section 10.1): the caching page, of which WCE may be another than it is.
+/// MODE SELECT (SAT-3 section 10.1): the caching page, of which only WCE may change.
 pub(super) fn mode_select(list: &[u8], is_long: bool, identity: &IdentifyData) -> Result<Plan, Failure> {
     let wrong = |code| check(SenseKey::IllegalRequest, code);
     let cut = || wrong(code::PARAMETER_LIST_LENGTH_ERROR);
@@ -261,8 +262,8 @@ pub(super) fn mode_select(list: &[u8], is_long: bool, identity: &IdentifyData) -
     })
 }
 
-/// Whether what was written may be lost before it is flushed. Who has no such cache that could be switched, but a command
-/// that flushes it, is not believed to have none.
+/// Whether written data may be lost before it is flushed. A device without a cache that can be switched, but
+/// with a command that flushes it, is assumed to have one.
 fn has_volatile_cache(identity: &IdentifyData) -> bool {
     let flushes = identity.flush_cache || identity.flush_cache_ext;
     identity.write_cache.enabled || (!identity.write_cache.supported && flushes)

@@ -11,12 +11,12 @@ pub(super) struct Failure {
     pub sense: Option<Sense>,
 }
 
-/// CHECK CONDITION with this.
+/// CHECK CONDITION with this sense key and code.
 pub(super) fn check(key: SenseKey, code: u16) -> Failure {
     check_data(&SenseData::new(key, code))
 }
 
-/// CHECK CONDITION with this, in fixed format unless it has no room for the LBA.
+/// CHECK CONDITION with this, in fixed format unless the LBA does not fit.
 pub(super) fn check_data(data: &SenseData) -> Failure {
     let is_short = data.information.is_none_or(|lba| u32::try_from(lba).is_ok());
     let sense = if is_short { Sense::fixed(data) } else { Sense::descriptor(data) };
@@ -30,7 +30,7 @@ pub(super) fn invalid_field<T>(field: Field<T>) -> Failure {
     Failure { status: status::CHECK_CONDITION, sense: Some(Sense::fixed(&data)) }
 }
 
-/// How a command ends that was answered with less than there has to be.
+/// The failure of a command whose answer was too short.
 pub(super) fn truncated() -> Failure {
     check(SenseKey::HardwareError, code::INTERNAL_TARGET_FAILURE)
 }

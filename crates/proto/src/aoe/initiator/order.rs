@@ -1,5 +1,5 @@
-//! Commands of AoE that are not ATA (AoEr11 sections 3.2 to 3.4): a vendor-specific CDB becomes a frame, and its answer
-//! data-in, or the sense data of a [`Refusal`].
+//! Commands of AoE that are not ATA (AoEr11 sections 3.2 to 3.4): a vendor-specific CDB becomes a frame, and
+//! its answer becomes data-in, or the sense data of a [`Refusal`].
 
 use super::failure::{Failure, check, truncated};
 use crate::aoe::Frame;
@@ -25,20 +25,20 @@ pub(super) struct Asked {
     codes: (Command, u8),
     /// Entries of its argument.
     entries: u16,
-    /// Nobody answers it where it does not hold.
+    /// It gets no answer where it does not match.
     pub is_test: bool,
 }
 
-/// What was answered.
+/// The answer.
 pub(super) enum Answered {
-    /// So many bytes, from there on in the frame.
+    /// This many bytes of the frame, from this offset on.
     Data { at: u32, len: u32 },
     /// It was refused.
     Failed(Failure),
 }
 
 impl Asked {
-    /// Out of a CDB. Its argument must fit into a frame of this MTU.
+    /// Decodes a CDB. Its argument must fit into a frame of this MTU.
     pub(super) fn of(request: &Request, mtu: u32) -> Result<Asked, Failure> {
         let refused = || refused(Refusal::Error(ErrorCode::BAD_ARGUMENT));
         let (codes, bytes, is_test) = codes(&request.cdb).ok_or_else(refused)?;
@@ -65,7 +65,7 @@ impl Asked {
         u32::from(self.entries).saturating_mul(shape(self.codes).0)
     }
 
-    /// Bytes of the argument in front of its data.
+    /// Bytes of the argument before its data.
     fn argument_bytes(self) -> u32 {
         let bytes = match self.command() {
             Command::CONFIG => ConfigArgument::BYTES,
@@ -78,7 +78,7 @@ impl Asked {
     /// Its frame.
     pub(super) fn frame(self, header: &Header, data: &Places, task: TaskId) -> Frame {
         let (payload, (command, code)) = (data.slice(0, self.bytes()), self.codes);
-        // No more than a byte says, where it is one.
+        // The count is one byte.
         let count = u8::try_from(self.entries).unwrap_or(u8::MAX);
         let of = |argument: &[u8]| Frame::new([header.as_bytes(), argument], payload, Some(task));
         match command {
@@ -94,7 +94,7 @@ impl Asked {
         }
     }
 
-    /// What a frame answers to it.
+    /// The answer in a frame.
     pub(super) fn answer(self, header: &Header, frame: &[u8]) -> Answered {
         Answered::Failed(match header.refusal() {
             Some(ErrorCode::TARGET_IS_RESERVED) => {
@@ -106,7 +106,7 @@ impl Asked {
         })
     }
 
-    /// What a frame without an error answers to it; `None`: it is cut.
+    /// The answer in a frame without an error; `None`: it is truncated.
     fn good_answer(self, frame: &[u8]) -> Option<Answered> {
         let (_, rest) = frame.split_at_checked(Header::BYTES)?;
         let entries = match self.command() {
@@ -127,7 +127,7 @@ impl Asked {
     }
 }
 
-/// How a test ends that nobody answers.
+/// The failure of a test that is not answered.
 pub(super) fn no_match() -> Failure {
     check(SenseKey::Miscompare, code::MISCOMPARE_DURING_VERIFY)
 }
@@ -157,7 +157,7 @@ fn codes(cdb: &Cdb) -> Option<((Command, u8), u32, bool)> {
     Some((kind.codes(), argument_bytes, false))
 }
 
-/// Bytes of an entry of the argument, and how many there may be.
+/// Bytes of an entry of the argument, and the most entries.
 fn shape((command, _): (Command, u8)) -> (u32, u16) {
     let of = |bytes: usize| (u32::try_from(bytes).unwrap_or(u32::MAX), u16::from(u8::MAX));
     match command {

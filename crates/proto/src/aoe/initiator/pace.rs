@@ -7,10 +7,10 @@ use std::time::Duration;
 const TIMEOUT_FIRST: Duration = Duration::from_millis(100);
 const TIMEOUT_MIN: Duration = Duration::from_millis(5);
 pub(super) const TIMEOUT_MAX: Duration = Duration::from_secs(1);
-/// The shortest time for what may take the device long: all of a cache may have to go to the medium.
+/// The shortest timeout for what may take the device long: all of a cache may have to go to the medium.
 pub(super) const LONG_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What is known of the way to the target and back.
+/// What is known of the path to the target and back.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// SRTT and RTTVAR, once measured.
@@ -19,12 +19,12 @@ pub(super) struct Pace {
     /// Frames that may be unanswered, at least one and at most `limit`.
     window: u16,
     limit: u16,
-    /// Answers since the window has changed.
+    /// Answers since the window last changed.
     answers: u16,
-    /// When an answer came, and when the newest request that was answered was sent.
+    /// When an answer last arrived, and when the newest answered request was sent.
     heard_at: Time,
     newest: Time,
-    /// When the window was made smaller: what was sent before was sent by the larger one.
+    /// When the window was last reduced: earlier requests were sent with the larger one.
     cut_at: Time,
 }
 
@@ -43,7 +43,7 @@ impl Pace {
         }
     }
 
-    /// The target has room for so many requests.
+    /// The target can queue this many requests.
     pub(super) fn limit(&mut self, limit: u16) {
         let limit = limit.max(1);
         let was_full = self.window == self.limit;
@@ -56,12 +56,12 @@ impl Pace {
         self.window
     }
 
-    /// How long the answer to something that was resent so many times may take.
+    /// The timeout of a request that was retransmitted this many times.
     pub(super) fn timeout(&self, retries: u8) -> Duration {
         self.timeout.saturating_mul(1 << retries.min(16)).min(TIMEOUT_MAX)
     }
 
-    /// The answer to something that was sent once took so long (RFC 6298 section 2).
+    /// The answer to a request that was sent once took this long (RFC 6298 section 2).
     pub(super) fn measured(&mut self, took: Duration) {
         let (smoothed, variation) = match self.measured {
             None => (took, divided(took, 2)),
@@ -76,19 +76,20 @@ impl Pace {
         self.timeout = timeout.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
     }
 
-    /// The answer came to a retransmitted request, and says nothing about how long it took; what it was
-    /// waited for stays the timer until something else is measured (RFC 6298 section 5.7).
+    /// The answer came to a retransmitted request, and says nothing about how long it took; its timeout stays
+    /// in use until something else is measured (RFC 6298 section 5.7).
     pub(super) fn ambiguous(&mut self, waited_for: Duration) {
         self.timeout = self.timeout.max(waited_for).min(TIMEOUT_MAX);
     }
 
-    /// Since when the answer to what was sent then has been late: while earlier requests are answered, and none of later
-    /// ones, it waits in a queue on its way, as the others did (the same is behind RFC 6298 section 5.3).
+    /// Since when the answer to a request sent then has been late: while earlier requests are being answered,
+    /// and none of the later ones, it waits in a queue on the path, as the others did (the reason for RFC
+    /// 6298 section 5.3, too).
     pub(super) fn waited_since(&self, sent_at: Time) -> Time {
         if sent_at >= self.newest { sent_at.max(self.heard_at) } else { sent_at }
     }
 
-    /// An answer to what was sent then: after as many as the window has, there is room for one more.
+    /// A request sent then was answered: after a window's worth of these, the window grows by one.
     pub(super) fn answered(&mut self, sent_at: Time, now: Time) {
         (self.heard_at, self.newest) = (now, self.newest.max(sent_at));
         self.answers = self.answers.saturating_add(1);
@@ -98,7 +99,8 @@ impl Pace {
         }
     }
 
-    /// No answer came in time to what was sent then: the window is half as large, once for all that it had let go.
+    /// A request sent then got no answer in time: the window is halved, once for everything that was sent
+    /// with it.
     pub(super) fn lost(&mut self, sent_at: Time, now: Time) {
         if sent_at >= self.cut_at {
             self.window = (self.window / 2).max(1);

@@ -1,4 +1,4 @@
-//! Requests that have no answer yet, each a frame.
+//! Unanswered requests, each a frame.
 
 use super::abandoned::Abandoned;
 use crate::services::TaskId;
@@ -6,12 +6,12 @@ use crate::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Commands without an answer, however much room the target has.
+/// The most unanswered commands, however many the target can queue.
 pub const PIECES_MAX: u16 = 254;
 /// What a request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Config query: is there such a target, and how is it?
+    /// Config query: whether the target exists, and its limits.
     Query,
     /// IDENTIFY DEVICE, for a task or, without one, for the login.
     Identify(Option<TaskId>),
@@ -21,14 +21,14 @@ pub(super) enum Kind {
     Flush(TaskId),
     /// Ranges `at ..` of a task's TRIM.
     Trim { task: TaskId, at: u32, ranges: u16 },
-    /// The ATA command that a task is.
+    /// The ATA command of a task.
     Ata(TaskId),
-    /// The command of AoE that a task is; nobody may answer a test.
+    /// The AoE command of a task; a test may get no answer.
     Order { task: TaskId, is_test: bool },
 }
 
 impl Kind {
-    /// Whose it is; the machine's own are nobody's.
+    /// The task that it belongs to; the machine's own requests have none.
     fn task(self) -> Option<TaskId> {
         match self {
             Kind::Query => None,
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// How soon it is answered depends on the network alone: the device has not much to do.
+    /// Whether the time to its answer depends on the network alone: the device has little to do.
     pub(super) fn is_prompt(self) -> bool {
         match self {
             Kind::Query | Kind::Identify(_) | Kind::Move { .. } => true,
@@ -50,18 +50,18 @@ impl Kind {
     }
 }
 
-/// A request that was sent, and has no answer yet.
+/// A request that was sent and is unanswered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub kind: Kind,
     /// When it was sent first, and last.
     pub first_at: Time,
     pub sent_at: Time,
-    /// How long its answer may take, since it was sent last.
+    /// The timeout of its answer, since it was sent last.
     pub timeout: Duration,
-    /// How often it was resent.
+    /// How often it was retransmitted.
     pub retries: u8,
-    /// Its answer is still waited for; otherwise it is to be resent.
+    /// Its answer is still awaited; otherwise it is to be retransmitted.
     pub is_flying: bool,
 }
 
@@ -71,7 +71,7 @@ impl Piece {
         self.retries > 0
     }
 
-    /// When it is to be resent, if there is no other sign of life.
+    /// When it is to be retransmitted, if nothing is heard before.
     pub(super) fn deadline(&self) -> Time {
         self.sent_at.after(self.timeout)
     }
@@ -83,21 +83,22 @@ struct Slot {
     piece: Option<Piece>,
 }
 
-/// All requests. A tag is, from its highest byte: the lane, the slot's generation in two bytes, the slot. Slots are used
-/// in turn, so that it takes long until a tag comes again.
+/// All requests. A tag is, from its highest byte: the lane, the slot's generation in two bytes, the slot.
+/// Slots are used in turn, so that it takes long until a tag is reused.
 #[derive(Debug)]
 pub(super) struct Pieces {
     lane: u8,
     slots: Vec<Slot>,
     free: VecDeque<u8>,
-    /// Tags of what is to be resent, in the order in which it was abandoned; some may have been answered since.
+    /// Tags of requests to be retransmitted, in the order in which they timed out; some may have been
+    /// answered since.
     retransmissions: VecDeque<u32>,
     flying: u16,
 }
 
 impl Pieces {
     pub(super) fn new(lane: u8, first_generation: u16) -> Pieces {
-        // One more is for what the machine itself asks.
+        // One more for the machine's own requests.
         let count = u8::try_from(PIECES_MAX.saturating_add(1)).unwrap_or(u8::MAX);
         Pieces {
             lane,
@@ -108,12 +109,12 @@ impl Pieces {
         }
     }
 
-    /// Requests without an answer.
+    /// Unanswered requests.
     pub(super) fn unanswered(&self) -> u16 {
         u16::try_from(self.slots.len().saturating_sub(self.free.len())).unwrap_or(u16::MAX)
     }
 
-    /// Those of them whose answer is still waited for.
+    /// Those of them whose answer is still awaited.
     pub(super) fn flying(&self) -> u16 {
         self.flying
     }
@@ -141,7 +142,7 @@ impl Pieces {
         }
     }
 
-    /// All requests without an answer, with their tags.
+    /// All unanswered requests, with their tags.
     pub(super) fn all(&self) -> Vec<(u32, Piece)> {
         let of_slot = |(number, slot): (u8, &Slot)| {
             let [high, low] = slot.generation.to_be_bytes();
@@ -160,7 +161,7 @@ impl Pieces {
         dropped
     }
 
-    /// No answer is waited for any more. Tags go on where they were.
+    /// No answers are awaited any more. Tags continue from where they were.
     pub(super) fn forget(&mut self) {
         self.retransmissions.clear();
         self.flying = 0;
@@ -199,12 +200,12 @@ impl Pieces {
         Some(piece)
     }
 
-    /// Whether anything is to be resent.
+    /// Whether anything is to be retransmitted.
     pub(super) fn has_retransmission(&self) -> bool {
         !self.retransmissions.is_empty()
     }
 
-    /// What is to be resent, which happens now; `timeout` says how long its answer may take.
+    /// The next request to retransmit, which counts as sent now, with this timeout.
     pub(super) fn take_retransmission(
         &mut self,
         now: Time,
@@ -219,9 +220,8 @@ impl Pieces {
         Some((tag, piece))
     }
 
-    /// Gives up waiting for those answers whose time has come, as `deadline` has it, and names what it was that they
-    /// should have answered; `expired` says whether that is resent, or forgotten. Returns when the next one's time
-    /// comes.
+    /// Times out the answers that are overdue according to `deadline`, and passes their kinds to `expired`,
+    /// which decides whether the request is retransmitted or forgotten. Returns when the next one is due.
     pub(super) fn expire(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! What is done for a command: the outcome of its translation.
+//! How a command is carried out: the result of its translation.
 
 use super::failure::Failure;
 use super::order::Asked;
@@ -7,32 +7,32 @@ use wire::ata::PassThrough;
 /// Bytes of a sector.
 pub(super) const SECTOR_BYTES: u32 = wire::ata::SECTOR_BYTES;
 
-/// What is done for a command.
+/// How a command is carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Plan {
-    /// IDENTIFY DEVICE, whose answer the command is planned with once more.
+    /// Send IDENTIFY DEVICE, and plan the command again with the answer.
     Ask,
-    /// So much of its data-out is looked at, and the command is planned with it; `is_fresh`, after it was asked.
+    /// Interpret this much of its data-out, and plan the command with it; `is_fresh`: after IDENTIFY DEVICE.
     Look { bytes: u32, is_fresh: bool },
-    /// Sectors are read, written or verified; with `flush`, FLUSH CACHE follows.
+    /// Read, write or verify sectors; with `flush`, FLUSH CACHE follows.
     Move { way: AtaTransfer, lba: u64, sectors: u32, flush: bool },
     /// FLUSH CACHE.
     Flush,
-    /// DATA SET MANAGEMENT with TRIM, of so many ranges; so many of them in a command.
+    /// DATA SET MANAGEMENT with TRIM, with this many ranges, at most `most` of them in a command.
     Trim { ranges: u32, most: u32 },
-    /// SET FEATURES, of this one.
+    /// SET FEATURES with this feature.
     Feature(u8),
     /// An ATA command, as it is.
     Ata(PassThrough),
     /// A command of AoE that is not ATA.
     Order(Asked),
-    /// It has ended well, with what was made as its data-in.
+    /// It succeeds, with the data that was built as its data-in.
     Made,
-    /// It has failed.
+    /// It fails.
     Fail(Failure),
 }
 
-/// What happens to sectors.
+/// How sectors are transferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AtaTransfer {
     Read,

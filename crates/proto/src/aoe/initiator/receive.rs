@@ -1,4 +1,4 @@
-//! What comes in: answers.
+//! Answers that arrive.
 
 use super::failure::{Failure, check, check_data, truncated};
 use super::order::Answered;
@@ -17,12 +17,12 @@ use wire::iwarp::Layout;
 use wire::scsi::{code, status};
 use wire::{SenseData, SenseKey, Span};
 
-/// Where the data of an ATA command lies in its frame.
+/// Where the data of an ATA command is in its frame.
 const DATA_AT: u32 = 36;
 const _: () = assert!(HEADER_BYTES_MAX == 36 && SECTOR_BYTES == FRAME_SECTOR_BYTES);
 
 impl Initiator {
-    /// Takes a frame.
+    /// Handles a frame.
     pub(super) fn answered(&mut self, now: Time, frame: &[u8], place: Span) -> Option<Put<'_>> {
         let header = discover::response(frame).filter(|header| header.address() == self.config.target)?;
         let tag = header.tag.get();
@@ -48,7 +48,7 @@ impl Initiator {
         }
     }
 
-    /// Takes the answer to an abandoned write, or to its NOP.
+    /// Handles the answer to an abandoned write, or to its NOP.
     fn proven(&mut self, now: Time, header: &Header, frame: &[u8]) {
         let is_ours = self.phase == Phase::Full && header.source == self.peer.mac;
         if !is_ours || header.command != AoeCommand::ATA {
@@ -64,13 +64,13 @@ impl Initiator {
         self.unpark();
     }
 
-    /// Whether a target that has refused one copy of a write may yet execute another. Who orders NOP is done with the first
-    /// when it answers the second, whatever that says.
+    /// Whether a target that has refused one copy of a write may still execute another. A target that orders
+    /// NOP has finished with the first when it answers the second, whatever that answer is.
     fn may_have_another(&self, is_copied: bool) -> bool {
         is_copied && !self.orders_nop()
     }
 
-    /// Takes the answer to an ATA command.
+    /// Handles the answer to an ATA command.
     fn ata_answered(
         &mut self,
         now: Time,
@@ -85,17 +85,18 @@ impl Initiator {
         let answer = Answer::of(header, frame)?;
         if matches!(answer.result, Err(Fault::Refused(ErrorCode::BAD_ARGUMENT))) && self.may_be_too_long(kind)
         {
-            // Its interface may have another MTU now. A new login finds out what fits.
+            // Its interface may have another MTU now. A new login will find out.
             self.over("the target does not take frames of the size that it reported");
             return None;
         }
         let is_copied = self.pieces.find(header.tag.get()).is_some_and(Piece::is_copied);
         if answer.is_refusal() && self.may_have_another(is_copied) && self.changed(kind).is_some() {
-            // It is asked again until it reports the outcome of the write, or nobody waits any more.
+            // It is retransmitted until the target reports the outcome of the write, or nothing waits any
+            // more.
             (self.last_heard, self.quiet_since) = (now, now);
             return None;
         }
-        // What reads is answered with all its data.
+        // The answer to a read has all its data.
         let data = u32::try_from(answer.data.len()).unwrap_or(u32::MAX);
         let is_cut = answer.result.is_ok() && self.reads(kind) > data;
         if is_cut && matches!(kind, Kind::Move { .. }) {
@@ -103,7 +104,7 @@ impl Initiator {
         }
         self.request_answered(now, header.tag.get());
         match kind {
-            // Asked again, it would answer the same: nobody but the target knows how much there is.
+            // A retry would give the same answer: only the target knows how much data there is.
             Kind::Ata(id) if is_cut => {
                 self.end(id, Some(truncated()));
                 None
@@ -120,7 +121,7 @@ impl Initiator {
         }
     }
 
-    /// Whether a request, or its answer, is a longer frame than any target takes.
+    /// Whether a request, or its answer, is a longer frame than all targets accept.
     fn may_be_too_long(&mut self, kind: Kind) -> bool {
         let mut plan = |task| self.tasks.get(task).map(|task| task.plan);
         match kind {
@@ -139,7 +140,7 @@ impl Initiator {
         }
     }
 
-    /// Bytes of data that a good answer has to have.
+    /// Bytes of data that a good answer must have.
     fn reads(&mut self, kind: Kind) -> u32 {
         let mut plan = |id| self.tasks.get(id).map(|task| task.plan);
         match kind {
@@ -161,7 +162,7 @@ impl Initiator {
     fn request_answered(&mut self, now: Time, tag: u32) {
         let Some(Piece { kind, sent_at, timeout, retries, .. }) = self.pieces.release(tag) else { return };
         (self.last_heard, self.quiet_since) = (now, now);
-        // Queries are not answered by the device, and say nothing about its load.
+        // The device does not answer queries, so they say nothing about its load.
         if !matches!(kind, Kind::Query) {
             self.pace.answered(sent_at, now);
         }
@@ -207,7 +208,7 @@ impl Initiator {
         None
     }
 
-    /// What a command asked for was answered: it continues with that.
+    /// The IDENTIFY DEVICE of a command was answered: it continues with that.
     fn asked(&mut self, id: TaskId, answer: &Answer<'_>) -> Option<Put<'_>> {
         let room = self.room();
         let task = self.tasks.get(id)?;
@@ -279,7 +280,7 @@ impl Initiator {
         }
     }
 
-    /// An ATA command that came as it is was answered, or SET FEATURES.
+    /// An ATA command that was passed through, or SET FEATURES, was answered.
     fn ata_done(&mut self, id: TaskId, result: Result<StatusReturn, Fault>, place: Span) -> Option<Put<'_>> {
         let task = self.tasks.get(id)?;
         let Plan::Ata(pass) = task.plan else {
@@ -304,7 +305,7 @@ impl Initiator {
         (read > 0).then(|| Put { from: Source::Frame(place.slice(DATA_AT, read)), to: to.slice(0, read) })
     }
 
-    /// What is not ATA was answered.
+    /// A command that is not ATA was answered.
     fn ordered(
         &mut self,
         now: Time,
@@ -337,9 +338,9 @@ impl Initiator {
 /// Why a request failed.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// In AoE's words.
+    /// An AoE error.
     Refused(ErrorCode),
-    /// In ATA's.
+    /// An ATA error.
     Ata(StatusReturn),
 }
 
@@ -350,7 +351,7 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// It is an error of AoE: the device has not seen this copy of the request.
+    /// Whether it is an AoE error: the device has not seen this copy of the request.
     fn is_refusal(&self) -> bool {
         matches!(self.result, Err(Fault::Refused(_)))
     }
@@ -367,7 +368,7 @@ impl Answer<'_> {
     }
 }
 
-/// The device of an answer to IDENTIFY DEVICE, or why it is none for us.
+/// The device in an answer to IDENTIFY DEVICE, or why it is unusable.
 fn identity(answer: &Answer<'_>) -> Result<IdentifyData, String> {
     match answer.result {
         Ok(_) => {}
@@ -386,7 +387,7 @@ fn identity(answer: &Answer<'_>) -> Result<IdentifyData, String> {
     Ok(identity)
 }
 
-/// What an error is in SCSI; `lbas` were to be read or written.
+/// The SCSI failure of an error; `lbas` were to be read or written.
 fn failure(fault: Fault, is_write: bool, lbas: std::ops::Range<u64>) -> Failure {
     match fault {
         Fault::Refused(error) => refused(error),
@@ -410,7 +411,7 @@ fn with_registers(fault: Fault) -> Failure {
     }
 }
 
-/// What AoE's own errors are in SCSI.
+/// The SCSI failures of AoE's own errors.
 fn refused(error: ErrorCode) -> Failure {
     match error {
         ErrorCode::TARGET_IS_RESERVED => Failure { status: status::RESERVATION_CONFLICT, sense: None },
@@ -420,7 +421,7 @@ fn refused(error: ErrorCode) -> Failure {
     }
 }
 
-/// What ATA's are (SAT-3 table 121).
+/// The sense data of ATA errors (SAT-3 table 121).
 fn sense_specific(end: &StatusReturn, is_write: bool) -> SenseData {
     let (key, additional) = if end.status & ata_status::DF != 0 {
         (SenseKey::HardwareError, code::INTERNAL_TARGET_FAILURE)

@@ -1,4 +1,4 @@
-//! What goes out: requests, once and again.
+//! Requests that are sent, and retransmitted.
 
 use super::abandoned::{Next, Passage};
 use super::pace::{LONG_TIMEOUT, Pace};
@@ -16,27 +16,27 @@ use wire::aoe::{Command as AoeCommand, Header};
 use wire::ata::{Command, Registers, Section, TRIM, Transfer};
 use zerocopy::IntoBytes;
 
-/// The shortest time for a test, which is sent more often.
+/// The shortest timeout of a test, which is sent more often.
 const TEST_TIMEOUT: Duration = Duration::from_millis(50);
-/// Sectors that one frame can have verified: COUNT is a byte.
+/// Sectors that one frame can verify: COUNT is a byte.
 const VERIFIED_MAX: u32 = 255;
 /// Bytes of a sector in a frame.
 const FRAME_DATA_BYTES: usize = 512;
 const _: () = assert!(SECTOR_BYTES == 512);
 
 impl Initiator {
-    /// Whether what is to be resent may be.
+    /// Whether retransmissions are allowed now.
     pub(super) fn may_retransmit(&self) -> bool {
         self.pieces.has_retransmission() && self.has_window(self.pieces.flying())
     }
 
-    /// Whether the window has room beside so many requests of commands and the abandoned writes; for one, whatever there is
-    /// of these.
+    /// Whether the window allows one more beside this many requests of commands and the abandoned writes; one
+    /// abandoned write is always allowed.
     fn has_window(&self, requests: u16) -> bool {
         requests == 0 || requests.saturating_add(self.abandoned.flying()) < self.pace.window()
     }
 
-    /// Whether there may be a new piece of a command to send.
+    /// Whether a command may have a new piece to send.
     pub(super) fn may_send_more(&self) -> bool {
         let unanswered = self.pieces.unanswered();
         let has_room = unanswered.saturating_add(self.abandoned.repeated()) < PIECES_MAX;
@@ -59,7 +59,8 @@ impl Initiator {
         }
     }
 
-    /// Data that a frame of our interface holds. One that the target does not take any more it refuses.
+    /// Data that fits into a frame of our interface. If the target no longer accepts it, it refuses the
+    /// frame.
     pub(super) fn data_room(&self) -> usize {
         usize::from(wire::aoe::sectors_per_frame(self.config.mtu)).saturating_mul(FRAME_DATA_BYTES)
     }
@@ -69,7 +70,7 @@ impl Initiator {
         if self.phase == Phase::Over {
             return None;
         }
-        // What the machine itself asks takes no room from commands: there is one at a time.
+        // The machine's own requests take no room from commands: there is one at a time.
         let kind = match self.errand.take() {
             Some(kind) => kind,
             None if self.may_send_abandoned() => return self.send_abandoned(now),
@@ -101,7 +102,8 @@ impl Initiator {
         Some(Outgoing { frame, made: data })
     }
 
-    /// Keeps the writes that have no answer: the places of their commands are free now. `gather` copies what lies in places.
+    /// Keeps the unanswered writes: the buffers of their commands are free now. `gather` copies what is in
+    /// places.
     pub(super) fn keep_unanswered(&mut self, mut gather: impl FnMut(&Places) -> Vec<u8>) {
         let way = (self.config.ours, self.peer.mac);
         for (tag, piece) in self.pieces.all() {
@@ -124,7 +126,7 @@ impl Initiator {
         }
     }
 
-    /// What was sent for a task is not resent.
+    /// What was sent for a task is not retransmitted.
     pub(super) fn abandon_sent(&mut self, now: Time, id: TaskId) {
         let way = (self.config.ours, self.peer.mac);
         for (tag, piece) in self.pieces.drop_task(id) {
@@ -149,7 +151,7 @@ impl Initiator {
         }
     }
 
-    /// The sectors that a command is to write or trim.
+    /// The sectors that a command will write or trim.
     pub(super) fn target_of(&mut self, id: TaskId, plan: Plan) -> Option<Range<u64>> {
         match plan {
             Plan::Move { way: AtaTransfer::Write, lba, sectors, .. } => {
@@ -253,7 +255,7 @@ impl Initiator {
         }
     }
 
-    /// The ATA command of a request, its data, and whose that is.
+    /// The ATA command of a request, its data, and the task that owns the data.
     fn command(&mut self, kind: Kind) -> Option<(Registers, Places, Option<TaskId>)> {
         let identity = self.identity.as_ref();
         match kind {
@@ -301,13 +303,14 @@ impl Initiator {
     }
 }
 
-/// The ATA section of a TRIM of so many ranges.
+/// The ATA section of a TRIM with this many ranges.
 fn trim_section(ranges: u16) -> Section {
     let registers = Registers::new(Command::DataSetManagement, 0, ranges.div_ceil(trim::RANGES_PER_SECTOR));
     Section::request(&Registers { feature: TRIM, ..registers }, true)
 }
 
-/// How long the answer to a request may take that was resent so many times. A test that does not hold is to end soon.
+/// The timeout of a request that was retransmitted this many times. A test that does not match should end
+/// soon.
 fn timeout(pace: &Pace, kind: Kind, retries: u8) -> Duration {
     match kind {
         Kind::Query | Kind::Identify(_) | Kind::Move { .. } => pace.timeout(retries),

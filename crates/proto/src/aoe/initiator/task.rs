@@ -11,13 +11,13 @@ use crate::services::TaskId;
 pub(super) struct Task {
     pub request: Request,
     pub plan: Plan,
-    /// Sectors, or ranges of a TRIM, that are on their way, or done.
+    /// Sectors, or ranges of a TRIM, that were sent or are done.
     pub handed: u32,
-    /// What was sent for it and has no answer yet.
+    /// Requests that were sent for it and are unanswered.
     pub unanswered: u16,
-    /// Its question, its flush, or the one command that it is, was sent.
+    /// Its IDENTIFY DEVICE, its flush, or its only command was sent.
     pub has_asked: bool,
-    /// It has failed, and ends so when nothing of it is on its way any more.
+    /// It has failed, and ends like this when nothing of it is in flight any more.
     pub failure: Option<Failure>,
 }
 
@@ -26,7 +26,7 @@ impl Task {
         Task { request, plan, handed: 0, unanswered: 0, has_asked: false, failure: None }
     }
 
-    /// It continues by another plan.
+    /// Continues with another plan.
     pub(super) fn replan(&mut self, plan: Plan) {
         *self = Task::new(self.request, plan);
     }
@@ -36,7 +36,7 @@ impl Task {
 struct Slot {
     generation: u16,
     task: Option<Task>,
-    /// What the task trims; kept for its allocation.
+    /// What the task trims; kept to reuse the allocation.
     extents: Vec<Extent>,
 }
 
@@ -67,7 +67,7 @@ impl TaskTable {
         slot.task.as_mut().filter(|_| slot.generation == id.generation)
     }
 
-    /// What a task trims, to be read or filled in.
+    /// What a task trims, for reading or filling in.
     pub(super) fn extents(&mut self, id: TaskId) -> Option<&mut Vec<Extent>> {
         self.get(id)?;
         self.slots.get_mut(usize::from(id.slot)).map(|slot| &mut slot.extents)

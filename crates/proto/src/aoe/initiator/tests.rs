@@ -1,4 +1,4 @@
-//! The machine against a target that is a page of code.
+//! The machine against a target of a page of code.
 
 mod abandoned;
 mod orders;
@@ -38,7 +38,7 @@ const CONFIG: InitiatorConfig = InitiatorConfig {
 const BUFFERS: u16 = 4;
 const GOOD: Outcome = Outcome::Status { status: 0, sense: None };
 
-/// A target without a memory of what it has answered.
+/// A target that does not remember its answers.
 struct Disk {
     identity: IdentifyData,
     bytes: Vec<u8>,
@@ -70,7 +70,7 @@ impl Disk {
             return [answer.as_bytes(), argument.as_bytes()].concat();
         }
         if header.command != AoeCommand::ATA {
-            // A list of nothing.
+            // An empty list.
             return [answer.as_bytes(), &[0; 4]].concat();
         }
         let section = Section::view(&request[24..]).unwrap();
@@ -101,7 +101,7 @@ impl Disk {
 struct Rig {
     machine: Initiator,
     disk: Disk,
-    /// Where commands have their places.
+    /// The buffers of commands.
     memory: Vec<u8>,
     now: Time,
 }
@@ -124,7 +124,7 @@ impl Rig {
         Rig { machine, disk: Disk::new(), memory: vec![0; 64 * 512], now: Time(0) }
     }
 
-    /// All frames that are to be sent.
+    /// All frames that the machine sends.
     fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         while let Some(places) = self.machine.wants() {
@@ -162,7 +162,7 @@ impl Rig {
         assert!(bytes.is_empty());
     }
 
-    /// Sends and answers until nothing is left.
+    /// Sends and answers until nothing is left to do.
     fn run(&mut self) {
         loop {
             let frames = self.sent();
@@ -178,7 +178,7 @@ impl Rig {
     }
 
     fn request(&self, cdb: impl Into<Cdb>, read: u32, write: u32) -> Request {
-        // In two pieces, of which the first is no whole sector.
+        // In two pieces, the first of which is not a whole number of sectors.
         let places = |len: u32| {
             let mut places = Places::EMPTY;
             places.push(Span { buffer: BufferId(0), len: len.min(700), offset: 0 });
@@ -208,7 +208,7 @@ impl Rig {
         }
     }
 
-    /// What lies in the places of [`Rig::request`].
+    /// The data in the places of [`Rig::request`].
     fn placed(&self, len: usize) -> Vec<u8> {
         let first = len.min(700);
         [&self.memory[..first], &self.memory[1000..][..len - first]].concat()
@@ -502,7 +502,7 @@ fn an_idle_target_is_asked_for_a_sign_of_life() {
 #[test]
 fn a_target_that_is_slow_is_not_lost() {
     let mut rig = Rig::new();
-    // As many as there is room for: the sign of life needs none.
+    // As many as the target can queue: the ping needs no room.
     let tasks: Vec<_> = (0..BUFFERS).map(|_| rig.submit(read_10(0, 1), 512, 0)).collect();
     let (since, mut frames) = (rig.now, BTreeMap::new());
     while rig.now.since(since) < 10 * CONFIG.lost_after {
@@ -536,7 +536,7 @@ fn who_has_slept_does_not_take_the_target_for_lost() {
     assert_eq!(rig.completion().outcome, GOOD);
 }
 
-/// Whatever a target answers, a command ends once at most, and no copy is of what is not there.
+/// Whatever a target answers, a command ends at most once, and no copy is out of bounds.
 #[test]
 fn a_wild_target_breaks_nothing() {
     let mut ended = 0;
@@ -572,7 +572,7 @@ fn a_wild_target_breaks_nothing() {
             ];
             let (cdb, read, write) = commands[below(commands.len())];
             if below(3) == 0 {
-                // A list for UNMAP, of which not all makes sense.
+                // A list for UNMAP that is partly invalid.
                 rig.memory[..24].copy_from_slice(&[0; 24]);
                 (rig.memory[3], rig.memory[15], rig.memory[19]) = (16 * below(3) as u8, below(70) as u8, 3);
             }

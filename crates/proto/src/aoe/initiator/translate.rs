@@ -1,4 +1,4 @@
-//! What a SCSI command is in ATA (SAT-3), for a device with 512-byte sectors.
+//! Translation of SCSI commands to ATA (SAT-3), for a device with 512-byte sectors.
 
 use super::answer::{self, Made};
 use super::failure::{Failure, check, invalid_field};
@@ -17,7 +17,7 @@ use wire::scsi::field::{Field, Value};
 use wire::scsi::{Command, code, opcode};
 use wire::{Cdb, Sense, SenseData, SenseKey};
 
-/// What a frame holds.
+/// What fits into a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub mtu: u32,
@@ -25,8 +25,8 @@ pub(super) struct Room {
     pub sectors: u8,
 }
 
-/// What is to be done for a command, on a device of this identity. Before it `is_fresh`, no question is answered; then
-/// data-in that is no sectors is written to `made`.
+/// How to carry out a command on a device with this identity. Unless it `is_fresh`, no error depends on it;
+/// otherwise data-in that is not sectors is written to `made`.
 pub(super) fn plan(
     request: &Request,
     identity: &IdentifyData,
@@ -46,7 +46,7 @@ pub(super) fn plan(
     result.unwrap_or_else(Plan::Fail)
 }
 
-/// What is to be done for a command whose data-out was looked at; what it trims goes to `extents`.
+/// How to carry out a command whose data-out was interpreted; what it trims goes to `extents`.
 pub(super) fn looked(
     cdb: &Cdb,
     list: &[u8],
@@ -84,12 +84,12 @@ fn pass_through(request: &Request, room: Room) -> Result<Plan, Failure> {
     Ok(Plan::Ata(pass))
 }
 
-/// A command that moves sectors, as its CDB has it.
+/// A command that transfers sectors, as its CDB specifies.
 struct Moved {
     way: AtaTransfer,
     lba: u64,
     sectors: u32,
-    /// Whether it has the flags of byte 1.
+    /// Whether it has the flags in byte 1.
     has_flags: bool,
 }
 
@@ -100,12 +100,12 @@ fn moved(cdb: &Cdb) -> Option<Moved> {
         opcode::VERIFY_10 | opcode::VERIFY_12 | opcode::VERIFY_16 => AtaTransfer::Verify,
         _ => return None,
     };
-    // Those of one length have the same fields.
+    // CDBs of the same length have the same fields.
     let (lba, sectors) = match opcode::cdb_bytes(cdb.opcode()) {
         Some(16) => (cdb.get(Read16::LBA), cdb.get(Read16::BLOCKS)),
         Some(10) => (cdb.get(Read10::LBA).into(), cdb.get(Read10::BLOCKS).into()),
         Some(12) => (cdb.get(Read12::LBA).into(), cdb.get(Read12::BLOCKS)),
-        // A length of zero is 256 (SBC-3 section 5.9).
+        // A length of zero means 256 (SBC-3 section 5.9).
         _ => {
             let Read6 { lba, blocks } = Read6::of(cdb);
             (lba.into(), if blocks == 0 { 256 } else { blocks.into() })
@@ -206,7 +206,7 @@ fn other(
     Ok(Plan::Made)
 }
 
-/// Makes the data-in of a command that IDENTIFY DEVICE data answers, and returns its allocation length.
+/// Builds the data-in of a command that IDENTIFY DEVICE data answers, and returns its allocation length.
 fn make_answer(request: &Request, identity: &IdentifyData, made: &mut Made) -> Result<u32, Failure> {
     let cdb = &request.cdb;
     Ok(match cdb.opcode() {
@@ -245,7 +245,7 @@ fn make_answer(request: &Request, identity: &IdentifyData, made: &mut Made) -> R
     })
 }
 
-/// A command with a parameter list of so many bytes as this field says.
+/// A command with a parameter list whose length is in this field.
 fn look<T: Value + Into<u32>>(request: &Request, len: Field<T>, is_fresh: bool) -> Result<Plan, Failure> {
     let bytes = request.cdb.get(len).into();
     if bytes > request.write.len() {
@@ -254,7 +254,7 @@ fn look<T: Value + Into<u32>>(request: &Request, len: Field<T>, is_fresh: bool) 
     Ok(if bytes == 0 { Plan::Made } else { Plan::Look { bytes: bytes.min(trim::LIST_BYTES_MAX), is_fresh } })
 }
 
-/// Whether there is a command that makes durable what is in the cache.
+/// Whether there is a command that flushes the cache.
 fn flushes(identity: &IdentifyData) -> bool {
     identity.flush_cache || identity.flush_cache_ext
 }

@@ -9,9 +9,9 @@ use wire::scsi::code;
 
 /// Block descriptors of one UNMAP.
 pub(super) const DESCRIPTORS_MAX: u32 = 64;
-/// Sectors of one UNMAP, together: they go into a few frames.
+/// The most sectors of one UNMAP, in total: they go into a few frames.
 pub(super) const SECTORS_MAX: u32 = 128 * RANGE_SECTORS_MAX;
-/// The longest parameter list that is looked at.
+/// The longest parameter list that is interpreted.
 pub(super) const LIST_BYTES_MAX: u32 = HEADER_BYTES + DESCRIPTORS_MAX * DESCRIPTOR_BYTES;
 
 const HEADER_BYTES: u32 = 8;
@@ -23,19 +23,19 @@ const RANGE_SECTORS_MAX: u32 = 0xffff;
 pub(super) const RANGES_PER_SECTOR: u16 = 64;
 const _: () = assert!(SECTOR_BYTES == 64 * 8);
 
-/// Blocks that are to be unmapped.
+/// Blocks to unmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Extent {
     lba: u64,
     sectors: u32,
 }
 
-/// What an UNMAP with this parameter list wants, on a device of this identity; its extents.
+/// The plan for an UNMAP with this parameter list, on a device with this identity; and its extents.
 pub(super) fn plan(list: &[u8], identity: &IdentifyData, is_fresh: bool, extents: &mut Vec<Extent>) -> Plan {
     extents.clear();
     let wrong = |code| Plan::Fail(check(SenseKey::IllegalRequest, code));
     if identity.trim_sectors == 0 {
-        // It had it when the command came.
+        // It supported TRIM when the command arrived.
         return wrong(code::INVALID_OPERATION_CODE);
     }
     let sectors = identity.sectors.min(SECTORS_48_BIT);
@@ -45,7 +45,7 @@ pub(super) fn plan(list: &[u8], identity: &IdentifyData, is_fresh: bool, extents
     let Some((header, rest)) = list.split_at_checked(UnmapHeader::BYTES) else {
         return wrong(code::PARAMETER_LIST_LENGTH_ERROR);
     };
-    // What was cut off is not unmapped.
+    // What was truncated is not unmapped.
     let len = UnmapHeader::read(header).descriptor_bytes;
     if u32::from(len) > DESCRIPTORS_MAX.saturating_mul(DESCRIPTOR_BYTES) {
         return wrong(code::INVALID_FIELD_IN_PARAMETER_LIST);
@@ -75,7 +75,7 @@ pub(super) fn plan(list: &[u8], identity: &IdentifyData, is_fresh: bool, extents
     }
 }
 
-/// Writes ranges `at ..` of a TRIM, so many of them, filled up to whole sectors.
+/// Writes `count` ranges of a TRIM from `at` on, filled up to whole sectors.
 pub(super) fn write(extents: &[Extent], at: u32, count: u32, body: &mut Vec<u8>) {
     body.clear();
     let size = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
@@ -92,7 +92,7 @@ pub(super) fn hull(extents: &[Extent]) -> std::ops::Range<u64> {
     first..extents.iter().map(end).max().unwrap_or(0)
 }
 
-/// Ranges as TRIM has them: the LBA, and above it in 16 bits how many sectors.
+/// Ranges in TRIM's format: the LBA, and above it in 16 bits the number of sectors.
 fn ranges(extents: &[Extent]) -> impl Iterator<Item = u64> + '_ {
     extents.iter().flat_map(|Extent { lba, sectors }| {
         (0..sectors.div_ceil(RANGE_SECTORS_MAX)).map(move |number| {

@@ -1,4 +1,4 @@
-//! What the layer above does with tasks.
+//! Calls from the engine about tasks.
 
 use super::task::{Answer, Stage, Task};
 use super::{Change, Target};
@@ -14,13 +14,12 @@ impl Target {
         Some(Change { blocks: task.changes()?, received_at: task.received_at })
     }
 
-    /// Where all of the task's data-out lies, if none of it was fetched: there it stays until the next call of this
-    /// machine.
+    /// Where the task's data-out is, if none of it was fetched: valid until the next call of this machine.
     pub fn immediate(&mut self, id: TaskId) -> Option<Span> {
         self.tasks.get(id)?.immediate()
     }
 
-    /// The same, and there it stays until [`Target::end_borrow`]. It counts as fetched.
+    /// The same, but it stays there until [`Target::end_borrow`]. It counts as fetched.
     pub fn borrow(&mut self, id: TaskId) -> Option<Span> {
         let data = self.immediate(id)?;
         let task = self.tasks.get(id)?;
@@ -29,7 +28,7 @@ impl Target {
         Some(data)
     }
 
-    /// Ends what [`Target::borrow`] began, before or after the task's end, and after that of the session.
+    /// Ends what [`Target::borrow`] began, before or after the end of the task, or of the session.
     pub fn end_borrow(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id).filter(|task| task.borrowed) else { return };
         task.borrowed = false;
@@ -38,7 +37,7 @@ impl Target {
         self.leave_if_idle();
     }
 
-    /// A copy that was asked for with a fetch: of so many bytes, from a frame to places. It is to be done before the
+    /// A copy requested by a fetch: this many bytes, from a frame to places. It has to be made before the
     /// next call of this machine.
     pub fn copy(&mut self) -> Option<(Span, Places)> {
         loop {
@@ -56,7 +55,7 @@ impl Target {
         }
     }
 
-    /// A received frame that is not needed any more.
+    /// A received frame that is no longer needed.
     pub fn freed(&mut self) -> Option<Span> {
         self.freed.pop()
     }
@@ -81,13 +80,14 @@ impl Target {
         if task.fetch.is_some() {
             return self.fault("an ending while data is still asked for");
         }
-        // Data-in is one frame at most, and less than any layer above sends at once.
+        // Data-in is one frame at most, which the engine always sends in one piece.
         let Some(ending) = end.filter(|_| at == 0) else { return self.fault("an answer of several frames") };
         self.conclude(now, id, ending, from);
     }
 
     pub(super) fn end(&mut self, now: Time, id: TaskId, ending: Ending) {
-        // Others have aborted a task whose data has not left: its places are free now, and whoever asked asks again.
+        // The task was aborted before its data was sent: its places are free now, and the initiator
+        // retransmits.
         if self.tasks.get(id).is_some_and(|task| task.stage == Stage::Ended && !task.payload.is_empty()) {
             return self.drop_task(id);
         }
@@ -122,7 +122,7 @@ impl Target {
         }
     }
 
-    /// The task has ended without an answer, or has had it.
+    /// The task has ended without an answer, or has been answered.
     pub(super) fn drop_task(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         task.stage = Stage::Over;
@@ -132,7 +132,7 @@ impl Target {
         self.settle(id);
     }
 
-    /// Gives up the task's frame, unless it is borrowed.
+    /// Releases the task's frame, unless it is borrowed.
     fn free_frame(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id).filter(|task| !task.borrowed) else { return };
         let frame = task.frame.take();
@@ -140,7 +140,7 @@ impl Target {
         self.freed.extend(frame);
     }
 
-    /// Gives the slot of a task that has ended back.
+    /// Releases the slot of a task that has ended.
     fn settle(&mut self, id: TaskId) {
         if self.tasks.get(id).is_some_and(|task| task.stage == Stage::Over && !task.borrowed) {
             self.tasks.release(id);
@@ -148,8 +148,9 @@ impl Target {
     }
 }
 
-/// What a flush that ended so is answered. The failure of one that may be a copy is `unreported`, and the next flush reports it
-/// again: the store reports a loss once, and an initiator that waits for an answer must have received it.
+/// The answer to a flush that ended like this. The failure of one that may be a duplicate is `unreported`,
+/// and the next flush reports it again: the store reports a loss once, and an initiator must have received
+/// that.
 fn reported(unreported: &mut Option<Ending>, task: &Task, ending: Ending) -> Ending {
     match ending.status {
         CHECK_CONDITION if task.is_possible_duplicate => _ = unreported.get_or_insert(ending),

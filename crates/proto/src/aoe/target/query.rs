@@ -1,4 +1,4 @@
-//! Requests before there is a session: what they want, and answers to those that need none.
+//! Requests before there is a session: what they need, and answers to those that need none.
 
 use super::violation::{Reaction, Violation};
 use wire::aoe::{
@@ -8,12 +8,12 @@ use wire::iwarp::Layout;
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U16;
 
-/// What a request wants.
+/// What a request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sight {
-    /// From whom it comes.
+    /// The sender.
     pub from: Mac,
-    /// To which target, or targets.
+    /// The target, or targets.
     pub to: Address,
     /// What it needs.
     pub kind: Kind,
@@ -22,7 +22,7 @@ pub struct Sight {
 /// What a request needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// No session: [`answer_query`] of all targets that it is to.
+    /// No session: [`answer_query`] from all targets that it is addressed to.
     Query,
     /// A session with one target: [`super::Target::receive`].
     Session,
@@ -31,13 +31,13 @@ pub enum Kind {
 /// A target as queries see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Export<'a> {
-    /// Where it is.
+    /// Its address.
     pub address: Address,
     /// The interface's Ethernet address.
     pub ours: Mac,
     /// Its config string.
     pub config: &'a [u8],
-    /// Requests of one initiator that it has room for.
+    /// Requests of one initiator that it can queue.
     pub buffers: u16,
     /// Sectors in a frame.
     pub sectors_max: u8,
@@ -45,7 +45,7 @@ pub struct Export<'a> {
     pub firmware: u16,
 }
 
-/// Parses a request; a frame with an error is not answered.
+/// Parses a request; an invalid frame is not answered.
 pub fn look(frame: &[u8]) -> Result<Sight, Violation> {
     let header = head(frame)?;
     let (from, to) = (header.source, header.address());
@@ -71,7 +71,7 @@ pub(super) fn head(frame: &[u8]) -> Result<&Header, Violation> {
     Ok(header)
 }
 
-/// Whether a request is for a session. What cannot be understood is not: it is refused.
+/// Whether a request is for a session. One that is not understood is not: it is refused.
 pub(super) fn needs_session(header: &Header, frame: &[u8]) -> Result<bool, Violation> {
     if header.version() != Header::VERSION {
         return Ok(false);
@@ -90,7 +90,8 @@ fn argument(frame: &[u8]) -> Option<&ConfigArgument> {
     ConfigArgument::view(frame.get(Header::BYTES..)?)
 }
 
-/// Writes the answer of a target to a request that needs no session into `out`; its length, if one is due.
+/// Writes the answer of a target to a request that needs no session into `out`; returns its length, if an
+/// answer is due.
 pub fn answer_query(frame: &[u8], export: &Export<'_>, out: &mut [u8]) -> Option<usize> {
     let header = head(frame).ok()?;
     let to = header.address();
@@ -113,15 +114,15 @@ pub fn answer_query(frame: &[u8], export: &Export<'_>, out: &mut [u8]) -> Option
     }
 }
 
-/// Writes what a target announces to all stations when it starts: the answer to a query that nobody made.
-/// Hosts that listen need not ask then.
+/// Writes what a target announces to all stations when it starts: an unsolicited answer to a query. Hosts
+/// that listen need not query then.
 pub fn announce(export: &Export<'_>, out: &mut [u8]) -> Option<usize> {
     let all = Header::request(Mac::BROADCAST, export.ours, export.address, Command::CONFIG, 0);
     let header = all.answer(export.ours, export.address, ErrorCode::NONE);
     write_frame(out, [header.as_bytes(), export.argument(ConfigCommand::READ).as_bytes(), export.config])
 }
 
-/// The config command that is to be answered; `None` where a test fails.
+/// The config command to answer; `None` where a test fails.
 fn validate(header: &Header, frame: &[u8], config: &[u8]) -> Result<Option<ConfigCommand>, Violation> {
     if header.version() != Header::VERSION {
         return Err(Violation::Version);
@@ -151,7 +152,7 @@ fn validate(header: &Header, frame: &[u8], config: &[u8]) -> Result<Option<Confi
 }
 
 impl Export<'_> {
-    /// The argument in front of the config string.
+    /// The argument before the config string.
     fn argument(&self, command: ConfigCommand) -> ConfigArgument {
         ConfigArgument {
             buffer_count: U16::new(self.buffers),
@@ -163,11 +164,11 @@ impl Export<'_> {
     }
 }
 
-/// The shortest frame, without its checksum (IEEE 802.3 section 3.2.8). Not every device fills up to it, and aoetools take
-/// none that is shorter.
+/// The shortest frame, without its checksum (IEEE 802.3 section 3.2.8). Not every device pads to this length,
+/// and aoetools accept nothing shorter.
 const FRAME_BYTES_MIN: usize = 60;
 
-/// Writes a frame of these parts; its length, if there is room.
+/// Writes a frame of these parts; returns its length, if it fits.
 fn write_frame(out: &mut [u8], parts: [&[u8]; 3]) -> Option<usize> {
     let mut at = 0usize;
     for part in parts {
@@ -195,7 +196,7 @@ mod tests {
         let len = u8::try_from(string.len()).unwrap();
         frame.extend([0, 0, 0, 0, 0, 0x10 | command.0, 0, len]);
         frame.extend(string);
-        // Ethernet's shortest frame.
+        // Ethernet's minimum frame length.
         frame.resize(frame.len().max(60), 0);
         frame
     }

@@ -1,4 +1,4 @@
-//! What comes in: requests.
+//! Requests that arrive.
 
 use super::query::{head, needs_session};
 use super::task::{Answer, Kind, Match, Tags, Task};
@@ -14,7 +14,7 @@ use wire::iwarp::Layout;
 use wire::{Cdb, Places, Span};
 use zerocopy::IntoBytes;
 
-/// A request that can be followed.
+/// A request that can be executed.
 #[derive(Clone, Copy)]
 struct Request {
     tag: u32,
@@ -25,8 +25,8 @@ struct Request {
 }
 
 impl Target {
-    /// Takes a frame that [`super::look`] found to be for this session: when it came in, all of its bytes, and where they
-    /// lie. `false`: it is not needed any more. Otherwise [`Target::freed`] names it later.
+    /// Handles a frame that [`super::look`] found to be for this session: when it arrived, all of its bytes,
+    /// and where they are. `false`: it is not needed any more. Otherwise [`Target::freed`] returns it later.
     pub fn receive(&mut self, now: Time, received_at: Stamp, frame: &[u8], place: Span) -> bool {
         if self.phase != Phase::Open {
             return false;
@@ -89,7 +89,8 @@ impl Target {
         Ok(Request { tag: header.tag.get(), kind: Kind::Ata(*section), cdb, read_bytes, write_bytes })
     }
 
-    /// Becomes a task, unless it is a copy or there is no room. `true`: the task needs its frame.
+    /// Turns a request into a task, unless it is a duplicate or there is no room. `true`: the task needs its
+    /// frame.
     fn request(
         &mut self,
         now: Time,
@@ -102,7 +103,7 @@ impl Target {
             && let Some(earlier) = section.nop_tag()
             && self.tasks.may_have(earlier)
         {
-            // It is asked again.
+            // It is retransmitted.
             return false;
         }
         let mut request = *request;
@@ -143,7 +144,7 @@ impl Target {
         keeps
     }
 
-    /// A copy needs no task, and none its frame.
+    /// A duplicate needs neither task nor frame.
     fn copied(&mut self) -> bool {
         self.counts.copies = self.counts.copies.saturating_add(1);
         false
@@ -180,7 +181,7 @@ impl Target {
         }
     }
 
-    /// Answers a request that is not followed, with its own argument.
+    /// Answers a request that is not executed, with its own argument.
     fn refuse(&mut self, error: ErrorCode, frame: &[u8]) {
         let Some(header) = Header::view(frame) else { return };
         let argument = frame.get(Header::BYTES..).unwrap_or_default();
@@ -227,9 +228,9 @@ fn validate_order(header: &Header, argument: &[u8]) -> Result<Request, Violation
     };
     let kind = OrderKind::from_codes(header.command, subcommand).ok_or(Violation::Subcommand)?;
     let (entries, most) = match kind {
-        // Whatever their count says, nothing follows.
+        // Whatever the count says, nothing follows.
         OrderKind::ReadMask | OrderKind::ReadReserve => (0, 0),
-        // Directives may be more than entries of the list.
+        // There may be more directives than entries in the list.
         OrderKind::EditMask => (entries, u16::from(u8::MAX)),
         OrderKind::SetConfig | OrderKind::ForceConfig | OrderKind::SetReserve | OrderKind::ForceReserve => {
             (entries, kind.entries_max())
@@ -249,11 +250,12 @@ fn validate_order(header: &Header, argument: &[u8]) -> Result<Request, Violation
     })
 }
 
-/// What a late copy of an order asks, which was followed and answered with a list or string: how that is now.
+/// What a late duplicate of an order that was executed and answered with a list or string requests: its
+/// present state.
 fn question(request: Request) -> Request {
     let (kind, argument_bytes) = match request.kind {
         Kind::Ata(_) => return request,
-        // It is there already; or another one, and stays.
+        // It is already set; or another one is, and stays.
         Kind::Order(OrderKind::SetConfig | OrderKind::ForceConfig) => {
             (OrderKind::SetConfig, request.write_bytes)
         }
@@ -273,7 +275,7 @@ fn command(task: TaskId, request: &Request) -> UpCommand {
         cdb: request.cdb,
         read_bytes: request.read_bytes,
         write_bytes: request.write_bytes,
-        // The data is in a frame that nobody else waits for.
+        // The data is in a frame that nothing else waits for.
         unsolicited_bytes: 0,
     }
 }

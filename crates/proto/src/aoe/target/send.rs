@@ -1,4 +1,4 @@
-//! What is sent: answers.
+//! Answers that are sent.
 
 use super::task::{Answer, Kind, Stage};
 use super::{Frame, Target};
@@ -31,7 +31,7 @@ impl Target {
                 }
                 self.drop_task(id);
             }
-            // Its tag has become another request's.
+            // Its tag has been reused by another request.
             let Some(tag) = tag else { continue };
             let task = (!payload.is_empty()).then_some(id);
             return Some(self.frame(tag, kind, &answer, payload, task));

@@ -1,4 +1,4 @@
-//! Requests in flight, and what they are answered.
+//! Requests in flight, and their answers.
 
 use super::Config;
 use super::written::Write;
@@ -16,7 +16,7 @@ use wire::{Places, Span};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U16;
 
-/// Copies of one write, under other tags, that are answered together.
+/// Retransmissions of one write under other tags that are answered together.
 const TAGS_MAX: usize = 4;
 
 /// What a list of ranges may cover.
@@ -37,7 +37,7 @@ impl Default for Kind {
     }
 }
 
-/// The variable part of an answer: an error, and the argument in front of its data.
+/// The variable part of an answer: an error, and the argument before its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Answer {
     pub error: ErrorCode,
@@ -60,15 +60,15 @@ impl Kind {
         }
     }
 
-    /// Whether a copy gets this answer as well. Initiators that have one tag for all may ask for a flush again after each
-    /// write: only what has failed is reported once more.
+    /// Whether a duplicate gets this answer as well. Initiators that use one tag for everything may flush
+    /// again after each write: only a failed flush is reported again.
     pub(super) fn stays(self, answer: &Answer) -> bool {
         let is_bad = |end: &Section| end.command & (status::ERR | status::DF) != 0;
         !self.is_flush()
             || answer.error == ErrorCode::NONE && Section::view(&answer.argument).is_some_and(is_bad)
     }
 
-    /// A flush of the cache. A store reports once that it has lost what was in it.
+    /// A flush of the cache. A store reports only once that it has lost cached data.
     pub(super) fn is_flush(self) -> bool {
         use AtaCommand::{FlushCache, FlushCacheExt, Standby, StandbyImmediate};
         let Kind::Ata(section) = self else { return false };
@@ -78,8 +78,8 @@ impl Kind {
         )
     }
 
-    /// What is answered to a request that ended so, with so many bytes behind the argument; `None`: nothing, so that the
-    /// initiator asks again.
+    /// The answer to a request that ended like this, with this many bytes after the argument; `None`: none,
+    /// so that the initiator retransmits.
     pub(super) fn answer(self, config: &Config, ending: &Ending, bytes: u32) -> Option<Answer> {
         match (ending.status, self) {
             (GOOD, Kind::Ata(section)) => Some(returned(section, &StatusReturn::good(&section.registers()))),
@@ -122,7 +122,7 @@ fn returned(section: Section, end: &StatusReturn) -> Answer {
     Answer::new(ErrorCode::NONE, Section::response(section.flags, end).as_bytes())
 }
 
-/// The answer to an order, with so many bytes of its list or string.
+/// The answer to an order, with this many bytes of its list or string.
 fn followed(config: &Config, kind: OrderKind, bytes: u32, error: ErrorCode) -> Answer {
     let (command, subcommand) = kind.codes();
     let entries = usize::try_from(bytes).unwrap_or(0).checked_div(kind.entry_bytes()).unwrap_or(0);
@@ -160,10 +160,10 @@ fn unfollowed(kind: OrderKind, error: MaskError, done: u8) -> Answer {
     Answer::new(ErrorCode::NONE, MaskArgument { reserved: 0, command, error, count: done }.as_bytes())
 }
 
-/// How far a task is.
+/// The state of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Stage {
-    /// The layer above has it.
+    /// The engine has it.
     #[default]
     Given,
     /// Its answer is to be sent.
@@ -172,7 +172,7 @@ pub(super) enum Stage {
     Over,
 }
 
-/// The tags of a request and of its copies.
+/// The tags of a request and of its duplicates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Tags {
     tags: [u32; TAGS_MAX],
@@ -190,7 +190,7 @@ impl Tags {
     }
 
     /// Adds a tag. When there are too many, the newest replaces another, which is returned: initiators that
-    /// take a new tag have abandoned the older ones.
+    /// use a new tag have abandoned the older ones.
     fn join(&mut self, tag: u32) -> Option<u32> {
         if let Some(place) = self.tags.get_mut(self.count) {
             *place = tag;
@@ -202,7 +202,7 @@ impl Tags {
         Some(std::mem::replace(last, tag))
     }
 
-    /// Takes a tag away.
+    /// Removes a tag.
     fn leave(&mut self, tag: u32) {
         let Some(at) = self.iter().position(|own| own == tag) else { return };
         if let Some(rest) = self.tags.get_mut(at..) {
@@ -216,7 +216,7 @@ impl Tags {
         self.tags.iter().take(self.count).copied()
     }
 
-    /// The next that is to be answered.
+    /// The next one to answer.
     pub(super) fn next(&mut self) -> Option<u32> {
         let tag = self.tags.get(self.sent).filter(|_| !self.is_done())?;
         self.sent = self.sent.saturating_add(1);
@@ -237,30 +237,31 @@ pub(super) struct Task {
     pub stage: Stage,
     pub kind: Kind,
     pub tags: Tags,
-    /// When its frame came in.
+    /// When its frame was received.
     pub received_at: Stamp,
     pub read_bytes: u32,
-    /// Its frame, as long as that is needed, and where in it the data-out is.
+    /// Its frame, as long as that is needed, and the offset of the data-out in it.
     pub frame: Option<Span>,
     pub data: Span,
     /// CRC32C of its data-out.
     pub sum: u32,
-    /// An earlier one with its tag was answered: it may be a copy, whose answer nobody waits for.
+    /// An earlier request with its tag was answered: it may be a duplicate, whose answer nothing waits for.
     pub is_possible_duplicate: bool,
-    /// A newer write goes over it: who writes the same once more means it to be the last.
+    /// A newer write overwrites it: an initiator that repeats the older one after that means it to be the
+    /// last.
     pub is_overtaken: bool,
-    /// Data-out bytes that were brought.
+    /// Data-out bytes that were fetched.
     pub fetched: u32,
     pub fetch: Option<Places>,
-    /// The layer above uses its data where it lies.
+    /// The engine uses its data where it is.
     pub borrowed: bool,
-    /// Data-in, lent until it is sent.
+    /// Data-in, borrowed until it is sent.
     pub payload: Places,
     pub answer: Answer,
 }
 
 impl Task {
-    /// Where all of its data-out lies, if none of it was fetched.
+    /// Where its data-out is, if none of it was fetched.
     pub(super) fn immediate(&self) -> Option<Span> {
         let is_whole = self.stage == Stage::Given && self.fetched == 0 && self.fetch.is_none();
         (is_whole && self.data.len > 0 && self.frame.is_some()).then_some(self.data)
@@ -279,8 +280,8 @@ impl Task {
         }
     }
 
-    /// The sectors that it changes without its unit's home, which has an order of its own. TRIM has the number of its list
-    /// in place of them, and so an order among its copies: the ranges of a list may be anywhere.
+    /// The sectors that it changes without its unit's home, which has its own order. For TRIM, the number of
+    /// its list stands for them, which orders its duplicates: the ranges of a list may be anywhere.
     pub(super) fn changes(&self) -> Option<Range<u64>> {
         match self.sectors() {
             ALL_SECTORS => {
@@ -291,7 +292,7 @@ impl Task {
         }
     }
 
-    /// What a copy of it must not do once more, under all its tags: it writes or changes something, or makes durable what
+    /// What a duplicate of it must not do again, under all its tags: writes, changes, or making durable what
     /// was written before.
     pub(super) fn writes(&self) -> impl Iterator<Item = Write> + '_ {
         let changes = match self.kind {
@@ -311,7 +312,7 @@ impl Task {
         matches!(self.kind, Kind::Ata(_)) && self.data.len > 0
     }
 
-    /// Whether this request is the same one, with or without its tag.
+    /// Whether this request is the same one, apart from its tag.
     fn is(&self, other: &Task) -> bool {
         let sizes = |task: &Task| (task.data.len, task.read_bytes);
         self.kind == other.kind && self.sum == other.sum && sizes(self) == sizes(other)
@@ -323,7 +324,8 @@ impl Task {
 pub(super) enum Match {
     /// It is, under this tag.
     Same,
-    /// The same write is, under another tag, and will be answered under this one, too: so, if it has ended.
+    /// The same write is in flight under another tag, and will also be answered under this one; or has ended
+    /// with this answer.
     Joined(Option<Answer>),
     /// No.
     New,
@@ -334,7 +336,7 @@ pub(super) enum Match {
 pub(super) struct TaskTable {
     slots: Vec<Task>,
     free: Vec<u16>,
-    /// Tags of the tasks that are not over: few and close together, so that a scan is cheap.
+    /// Tags of the tasks that have not ended: few and close together, so that a scan is cheap.
     tags: Vec<Tagged>,
 }
 
@@ -376,9 +378,9 @@ impl TaskTable {
         Some(TaskId { slot, generation })
     }
 
-    /// Whether this request, that came now, is in flight already. If its tag is another request's, that one has been
-    /// given up, and is not answered under it: its answer would be taken for that of the new one. (Linux's driver uses no
-    /// tag twice while it waits; vblade would answer both.)
+    /// Whether this request, which arrived now, is already in flight. If its tag is in use by another
+    /// request, that one was abandoned, and is not answered under it: its answer would be taken for that of
+    /// the new one. (Linux's driver uses no tag twice while it waits; vblade would answer both.)
     pub(super) fn match_earlier(&mut self, new: &Task, tag: u32) -> Match {
         let is_write = new.is_write();
         let (mut original, mut is_reused) = (None, false);
@@ -391,7 +393,7 @@ impl TaskTable {
             match (is_its_tag, task.is(new)) {
                 (true, true) => return Match::Same,
                 (true, false) => is_reused = true,
-                // Once an answer has left, a newer write may have come between the two.
+                // Once an answer has been sent, a newer write may have come between the two.
                 (false, true) if task.tags.sent == 0 && !task.is_overtaken => original = Some(other.slot),
                 (false, true | false) => {}
             }
@@ -429,17 +431,17 @@ impl TaskTable {
         self.tags.iter().any(|one| one.tag == tag || is_cut(one.slot))
     }
 
-    /// The task, if it still is the one that this id was given for.
+    /// The task, if it still is the one with this id.
     pub(super) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
         self.slots.get_mut(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
     }
 
-    /// The task has ended: its tags may name other requests from now on.
+    /// The task has ended: its tags may be used by other requests from now on.
     pub(super) fn forget(&mut self, id: TaskId) {
         self.tags.retain(|tagged| tagged.slot != id.slot);
     }
 
-    /// Gives the slot back.
+    /// Releases the slot.
     pub(super) fn release(&mut self, id: TaskId) {
         let Some(task) = self.get(id) else { return };
         task.used = false;
@@ -451,7 +453,7 @@ impl TaskTable {
         self.free.len() == self.slots.len()
     }
 
-    /// The tasks of all slots that are taken.
+    /// The tasks of all slots in use.
     pub(super) fn ids(&self) -> impl Iterator<Item = TaskId> {
         let used = (0u16..).zip(&self.slots).filter(|(_, task)| task.used);
         used.map(|(slot, task)| TaskId { slot, generation: task.generation })

@@ -1,4 +1,4 @@
-//! One session against a layer above that is played by hand.
+//! One session against an engine played by hand.
 
 mod copies;
 mod limits;
@@ -19,7 +19,7 @@ const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const E1_2: Address = Address { shelf: 1, slot: 2 };
 const NOW: Time = Time(1_000_000_000);
-/// Of the ring of received frames, and of the layer above.
+/// Buffers of the ring of received frames, and of the engine.
 const RING: BufferId = BufferId(7);
 const BUFFERS: BufferId = BufferId(8);
 
@@ -48,7 +48,7 @@ impl Session {
         Session { target: Target::new(config), frames: 0, held: Vec::new() }
     }
 
-    /// A frame comes in. Frames that are free again are taken back before.
+    /// A frame arrives. Frames that are free again are returned first.
     fn receive_at(&mut self, now: Time, frame: &[u8]) -> bool {
         self.reclaim();
         self.frames += 1;
@@ -87,14 +87,14 @@ impl Session {
         self.target.down(NOW, Down::Push { task, at: 0, from: buffer(len), end });
     }
 
-    /// The headers of the next frame that is sent, which has no payload.
+    /// The headers of the next frame sent, which has no payload.
     fn answer(&mut self) -> Option<Vec<u8>> {
         let frame = self.target.transmit()?;
         assert!(frame.payload.is_empty() && frame.task.is_none());
         Some(frame.header().to_vec())
     }
 
-    /// Nothing is left behind.
+    /// Checks that nothing is left behind.
     fn finish(mut self) {
         self.reclaim();
         assert!(self.held.is_empty() && self.target.is_idle() && !self.target.owes());
@@ -121,7 +121,7 @@ fn read(tag: u32, lba: u64, sectors: u16) -> Vec<u8> {
     ata(tag, &Registers::new(wire::ata::Command::ReadSectorsExt, lba, sectors), &[])
 }
 
-/// A write of one sector that is full of this byte.
+/// A write of one sector filled with this byte.
 fn write(tag: u32, lba: u64, byte: u8) -> Vec<u8> {
     ata(tag, &Registers::new(wire::ata::Command::WriteSectorsExt, lba, 1), &[byte; 512])
 }
@@ -130,7 +130,7 @@ fn registers(command: &UpCommand) -> Registers {
     PassThrough::from_cdb(&command.cdb).unwrap().registers
 }
 
-/// The tag, the ATA section, and the error of an answer.
+/// The tag, the ATA section and the error of an answer.
 fn ata_answer(headers: &[u8]) -> (u32, Section, ErrorCode) {
     assert_eq!(headers.len(), 36);
     let header = Header::view(headers).unwrap();
@@ -324,7 +324,7 @@ fn an_aborted_task_has_no_answer_and_leaves_nothing() {
     session.push(task, 512);
     session.target.down(NOW, Down::Abort { task });
     assert!(session.target.transmit().is_none() && session.target.poll().is_none());
-    // The same when it is notified that another has aborted it.
+    // The same when the engine reports that another has aborted it.
     session.receive(&read(10, 1, 1));
     let task = session.command().task;
     session.push(task, 512);

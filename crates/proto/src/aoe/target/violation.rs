@@ -1,22 +1,22 @@
-//! Ways in which a request is wrong, and what follows.
+//! Ways in which a request is invalid, and the reaction to each.
 
 use std::fmt;
 use wire::aoe::ErrorCode;
 
-/// One way of breaking AoEr11. [`Violation::reaction`] has what follows.
+/// A violation of AoEr11. [`Violation::reaction`] is the reaction to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// A frame shorter than its headers.
     Truncated,
     /// A frame of another protocol.
     EtherType,
-    /// A frame from an address that is no station's.
+    /// A frame from an address that no station can have.
     Source,
     /// An answer.
     Response,
     /// A request to other targets, or from another initiator, than those of the session.
     Stranger,
-    /// A request to more than one target that is for one target only.
+    /// A request to several targets that must be for one.
     Broadcast,
     /// A request that needs no session ([`super::look`]).
     Sessionless,
@@ -26,13 +26,13 @@ pub enum Violation {
     Command,
     /// An unknown subcommand.
     Subcommand,
-    /// More data than a frame holds, or than there is a place for.
+    /// More data than fits into a frame, or is allowed.
     TooMuch,
     /// A frame that ends before its data.
     DataLength,
 }
 
-/// What follows a violation.
+/// The reaction to a violation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reaction {
     /// The frame is dropped.
@@ -47,7 +47,7 @@ impl Violation {
         self.row().0
     }
 
-    /// What follows, what to call it, and the section of AoEr11.
+    /// The reaction, the description, and the section of AoEr11.
     fn row(self) -> (Reaction, &'static str, &'static str) {
         use Reaction::{Drop, Refuse};
         match self {

@@ -1,9 +1,10 @@
-//! Writes that were answered, for some time; flushes; SET FEATURES, and orders that change something.
+//! Recently answered writes; flushes; SET FEATURES, and orders that change something.
 //!
-//! A request that comes late is a copy, made by the network or by an initiator that lost patience; when the first one
-//! was answered, newer data may stand where it writes. So it is answered again, and not executed again. Initiators that
-//! use a tag again for another request have no such copies in mind: only the last request of a tag is remembered. A flush
-//! is executed again unless it failed ([`Kind::stays`]).
+//! A request that arrives late is a duplicate, made by the network or by an initiator that lost patience;
+//! after the first one was answered, newer data may have been written to the same place. So it is answered
+//! again, and not executed again. Initiators that reuse a tag for another request do not retransmit the
+//! earlier one: only the last request of a tag is remembered. A flush is executed again unless it failed
+//! ([`Kind::stays`]).
 
 use super::task::{Answer, Kind};
 use crate::time::Time;
@@ -14,8 +15,8 @@ const SETS: usize = 128;
 /// Writes of one set.
 const WAYS: usize = 8;
 const _: () = assert!(SETS * WAYS == 1024);
-/// How long a copy may be on its way: what was answered is remembered so long, if it is among the last 1024 writes of its
-/// session.
+/// How long a duplicate may be in transit: an answered write is remembered this long, if it is among the last
+/// 1024 writes of its session.
 pub const COPIES_WITHIN: Duration = Duration::from_secs(5);
 
 /// What identifies a write.
@@ -27,7 +28,7 @@ pub(super) struct Write {
     pub sum: u32,
 }
 
-/// The last writes of a session: memory is taken with the first of them.
+/// The last writes of a session: memory is allocated with the first of them.
 #[derive(Debug, Default)]
 pub struct Written {
     sets: Vec<Set>,
@@ -36,7 +37,7 @@ pub struct Written {
 #[derive(Clone, Copy, Debug)]
 struct Set {
     writes: [Option<Remembered>; WAYS],
-    /// The oldest.
+    /// The oldest entry.
     next: usize,
 }
 
@@ -48,14 +49,14 @@ struct Remembered {
 }
 
 impl Written {
-    /// What this write was answered, if it was.
+    /// The answer to this write, if it was answered.
     pub(super) fn find(&mut self, now: Time, write: &Write) -> Option<Answer> {
         let remembered = self.of_tag(write.tag)?.as_ref()?;
         let is_it = remembered.write == *write && now.since(remembered.at) <= COPIES_WITHIN;
         is_it.then_some(remembered.answer)
     }
 
-    /// The tag is another request's now.
+    /// The tag is now used by another request.
     pub(super) fn forget(&mut self, tag: u32) {
         if let Some(place) = self.of_tag(tag) {
             *place = None;
@@ -80,7 +81,7 @@ impl Written {
         self.set(tag)?.writes.iter_mut().find(is_it)
     }
 
-    /// Tags count up in some of their bits: multiplied, those of neighbours are in different sets.
+    /// Tags count up in some of their bits: multiplied, neighbours are in different sets.
     fn set(&mut self, tag: u32) -> Option<&mut Set> {
         let mixed = tag.wrapping_mul(0x9e37_79b1) >> 25;
         self.sets.get_mut(usize::try_from(mixed).ok()?)

@@ -1,4 +1,4 @@
-//! What the PDUs of the target mean. An error is its breach of the standard, and the end of the connection.
+//! Interprets the PDUs of the target. An error is a violation of the standard, and ends the connection.
 
 use super::layer::{LOGIN_TAG, Layer, Phase};
 use super::{Event, Outcome, Residual, TEXT_PARTS_MAX, TEXT_RESPONSE_MAX};
@@ -31,7 +31,7 @@ impl Layer {
         if login { Ok(()) } else { self.numbers(header) }
     }
 
-    /// StatSN, ExpCmdSN and MaxCmdSN, which are at one place in all PDUs (section 4.2.2).
+    /// StatSN, ExpCmdSN and MaxCmdSN, which are at the same place in all PDUs (section 4.2.2).
     pub(super) fn numbers(&mut self, header: &[u8; BHS_BYTES]) -> Checked {
         let Some(pdu) = NopIn::view(header) else { return Ok(()) };
         let opcode = Opcode(pdu.opcode & Opcode::MASK);
@@ -107,8 +107,8 @@ impl Layer {
             return breach("a response to no task");
         };
         let input_sn = task.input_sn;
-        // Older targets count R2Ts as well (RFC 3720); more than all that came means that Data-In was lost.
-        // Over RDMA nobody counts.
+        // Older targets count R2Ts as well (RFC 3720); a number above everything received means that Data-In
+        // was lost. Over RDMA nothing is counted.
         if self.rdma.is_none() && pdu.response == ScsiResponse::COMPLETED && pdu.exp_data_sn.get() > input_sn
         {
             return breach("ExpDataSN beyond what came (RFC 7143 section 11.4.8)");
@@ -196,7 +196,7 @@ impl Layer {
         Ok(())
     }
 
-    /// What was rejected will not be answered otherwise.
+    /// What was rejected gets no other answer.
     fn reject(&mut self, pdu: &Reject, data: &[u8]) -> Checked {
         let Some(rejected) = BasicHeader::view(data) else { return breach("a Reject without a header") };
         let (opcode, tag) = (rejected.opcode(), rejected.initiator_task_tag.get());
@@ -216,7 +216,7 @@ impl Layer {
     }
 }
 
-/// A residual of nothing, which some targets report, is none.
+/// A residual count of zero, which some targets report, means no residual.
 pub(super) fn residual(flags: u8, over: u8, under: u8, count: u32) -> Result<Residual, String> {
     match (flags & over != 0, flags & under != 0) {
         (false, false) => Ok(Residual::None),
@@ -229,7 +229,7 @@ pub(super) fn residual(flags: u8, over: u8, under: u8, count: u32) -> Result<Res
     }
 }
 
-/// The sense data behind its length (section 11.4.7).
+/// The sense data after its length (section 11.4.7).
 fn sense(data: &[u8]) -> Result<Option<Sense>, String> {
     let Some((len, rest)) = data.split_first_chunk::<2>() else { return Ok(None) };
     let len = usize::from(u16::from_be_bytes(*len));

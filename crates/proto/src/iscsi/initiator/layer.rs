@@ -1,8 +1,9 @@
-//! The iSCSI layer of an initiator: all that is the same whether PDUs and data move as bytes of a stream, or as messages
-//! and by RDMA.
+//! The iSCSI layer of an initiator: whatever is the same whether PDUs and data move as bytes of a stream, or
+//! as messages and by RDMA.
 //!
-//! A datamover hands in headers ([`Layer::header`]) and then PDUs with their data ([`Layer::pdu`]), sends
-//! `control`, `data` and `commands` in this order, and reports when payload has left ([`Layer::pushed`]).
+//! A datamover passes in headers ([`Layer::header`]) and then PDUs with their data ([`Layer::pdu`]), sends
+//! `control`, `data` and `commands` in this order, and reports when payload has been sent
+//! ([`Layer::pushed`]).
 
 use super::queue::{Control, DataOut};
 use super::task::{Task, TaskTable};
@@ -21,10 +22,10 @@ use wire::iscsi::{
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-/// Requests that are not commands, waiting to be sent; reading stops while there are so many.
+/// Requests other than commands that wait to be sent; reading stops while there are this many.
 pub(crate) const CONTROL_MAX: usize = 64;
 
-/// Low halves of task tags that are not of commands; the high half counts.
+/// Low halves of the task tags of requests other than commands; the high half is a counter.
 const FUNCTION_SLOT: u16 = 0xff00;
 const PING_SLOT: u16 = 0xff80;
 const TEXT_SLOT: u16 = 0xff81;
@@ -40,32 +41,32 @@ pub(crate) struct Layer {
     pub(crate) phase: Phase,
     pub(crate) negotiated: Option<Box<Negotiated>>,
     pub(crate) link: Link,
-    /// What was agreed on over RDMA.
+    /// What was negotiated over RDMA.
     pub(crate) rdma: Option<Rdma>,
     /// CmdSN of the next command.
     pub(crate) cmd_sn: u32,
     pub(crate) max_cmd_sn: u32,
     pub(crate) exp_stat_sn: u32,
     pub(crate) tasks: TaskTable,
-    /// Commands not sent yet.
+    /// Commands that have not been sent.
     pub(crate) commands: VecDeque<TaskId>,
-    /// Data-Out not sent yet.
+    /// Data-Out that has not been sent.
     pub(crate) data: VecDeque<DataOut>,
     pub(crate) control: VecDeque<Control>,
-    /// Header segments of one command, kept for its allocation.
+    /// Header segments of one command, kept to reuse the allocation.
     pub(crate) segments: Vec<u8>,
     pub(crate) functions: Vec<PendingFunction>,
-    /// Counts the tags that are not of commands.
+    /// Counts the tags of requests other than commands.
     pub(crate) tags: u16,
     pub(crate) text: Option<TextExchange>,
-    /// Tag of the ping under way, and whether it was asked for from above.
+    /// Tag of the outstanding ping, and whether it was requested from above.
     pub(crate) ping: Option<(u32, bool)>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) last_heard: Time,
     pub(crate) pinged: Option<Time>,
 }
 
-/// Where the connection stands.
+/// The state of the connection.
 pub(crate) enum Phase {
     Login { login: Box<InitiatorLogin>, deadline: Time, begun: bool },
     Full,
@@ -100,7 +101,7 @@ pub(crate) struct PendingFunction {
 pub(crate) struct TextExchange {
     pub(super) tag: u32,
     pub(super) received: Vec<u8>,
-    /// Responses so far.
+    /// Responses received.
     pub(super) parts: u32,
 }
 
@@ -142,7 +143,7 @@ impl Layer {
         Some(id)
     }
 
-    /// Payload that this task has lent is free again.
+    /// Payload that this task has borrowed is free again.
     pub(crate) fn pushed(&mut self, id: TaskId) {
         if let Some(task) = self.tasks.get(id) {
             task.batches = task.batches.saturating_sub(1);
@@ -224,7 +225,7 @@ impl Layer {
         self.queue(pdu.as_bytes(), &[]);
     }
 
-    /// The peer gave a sign of life.
+    /// The peer was heard from.
     pub(crate) fn heard(&mut self, now: Time) {
         self.last_heard = now;
         self.pinged = None;
@@ -312,7 +313,7 @@ impl Layer {
         room < 0x8000_0000
     }
 
-    /// Reports a task that has ended once all of its payload has left.
+    /// Reports a task that has ended once all of its payload has been sent.
     fn complete(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         if task.batches > 0 {
@@ -334,13 +335,13 @@ impl Layer {
         self.complete(id);
     }
 
-    /// A task management function was answered: the tasks that it ended go first.
+    /// A task management function was answered: the tasks that it ended are reported first.
     pub(super) fn function_done(&mut self, tag: u32, response: FunctionResponse) {
         let Some(at) = self.functions.iter().position(|function| function.tag == tag) else { return };
         let function = self.functions.swap_remove(at);
         let done = response == FunctionResponse::COMPLETE;
         if let Some(id) = function.referenced {
-            // A task that the target does not know, and that has no response either, was lost on the way.
+            // A task that the target does not know, and that has no response either, was lost in transit.
             if done || response == FunctionResponse::NO_TASK {
                 self.end(id, Outcome::Aborted, Residual::None, Residual::None);
             }

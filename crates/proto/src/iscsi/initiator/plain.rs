@@ -1,6 +1,6 @@
-//! What ends a command as it should: a Data-In with all its data and GOOD status, or a response of GOOD without any data. These
-//! are taken where they lie, without a state between header and data and without an event. All else is left to
-//! `receive` and `answer`, breaches of the standard as well.
+//! The common ends of a command: a Data-In with all its data and GOOD status, or a GOOD response without
+//! data. These are handled where they are received, without a state between header and data and without an
+//! event. Everything else is left to `receive` and `answer`, including violations of the standard.
 
 use super::layer::{Layer, Phase};
 use super::{Initiator, Receiving};
@@ -10,24 +10,25 @@ use wire::Places;
 use wire::iscsi::{BHS_BYTES, DataIn, FINAL, Opcode, Pdu, ScsiResponse, pad};
 use wire::scsi::status::GOOD;
 
-/// A command that has ended with GOOD status, having moved all that it had.
+/// A command that has ended with GOOD status, and without a residual.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
     /// Which.
     pub task: TaskId,
-    /// Where the bytes behind the header go.
+    /// Where the bytes after the header go.
     pub place: Places,
-    /// Bytes to throw away behind these.
+    /// Padding to discard after these.
     pub padding: u32,
-    /// Bytes of data-in that came, these among them.
+    /// Bytes of data-in received, including these.
     pub read_bytes: u32,
     /// As in [`super::Completion::write_bytes`].
     pub write_bytes: u32,
 }
 
 impl Initiator {
-    /// Takes the header of a PDU with `behind` bytes behind it, if it ends a command so and all its data is there. The
-    /// data is to be put in its place. Nothing is left for [`super::StreamMachine::poll`].
+    /// Handles the header of a PDU with `behind` bytes after it, if it ends a command in this way and all its
+    /// data is here. The caller moves the data to its place. [`super::StreamMachine::poll`] has nothing to
+    /// report.
     pub fn ended(&mut self, now: Time, header: &[u8; BHS_BYTES], behind: u32) -> Option<Ended> {
         let layer = &mut self.layer;
         let link = &layer.link;

@@ -1,4 +1,4 @@
-//! What goes out: requests that are not commands first, then data, then commands as far as the window is open.
+//! What is sent: requests other than commands first, then data, then commands as far as the window is open.
 
 use super::layer::{Layer, Phase};
 use super::task::Task;
@@ -11,7 +11,7 @@ use zerocopy::byteorder::big_endian::{U32, U64};
 /// Where ExpStatSN is in every PDU of an initiator.
 const EXP_STAT_SN: usize = 28;
 
-/// A request that is not a command.
+/// A request other than a command.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub header: [u8; BHS_BYTES],
@@ -25,7 +25,7 @@ pub(crate) struct Control {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DataOut {
     pub task: TaskId,
-    /// Target transfer tag: of the R2T, or none when unsolicited.
+    /// Target transfer tag: that of the R2T, or none if unsolicited.
     pub tag: u32,
     pub lun: u64,
     /// The next byte.
@@ -34,12 +34,12 @@ pub(crate) struct DataOut {
     pub data_sn: u32,
 }
 
-/// How much of a command's data-out goes unasked.
+/// How much of a command's data-out is unsolicited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unasked {
     /// With the command.
     pub immediate: u32,
-    /// With it and in the Data-Out that follows it.
+    /// With it, and in the Data-Out that follows.
     pub unsolicited: u32,
 }
 
@@ -51,7 +51,8 @@ impl Unasked {
 }
 
 impl Layer {
-    /// Queues a request that is not a command; its length and ExpStatSN are filled in here and when it leaves.
+    /// Queues a request other than a command; its length is filled in here, and its ExpStatSN when it is
+    /// sent.
     pub(super) fn queue(&mut self, header: &[u8], data: &[u8]) {
         let plain = matches!(self.phase, Phase::Login { .. });
         let mut bhs = [0; BHS_BYTES];
@@ -73,7 +74,7 @@ impl Layer {
         self.control.push_back(Control { header: bhs, data, plain });
     }
 
-    /// Takes the oldest request that is not a command, complete with ExpStatSN.
+    /// Takes the oldest request other than a command, complete with ExpStatSN.
     pub(crate) fn take_control(&mut self) -> Option<Control> {
         let mut control = self.control.pop_front()?;
         let number = self.exp_stat_sn.to_be_bytes();
@@ -83,7 +84,7 @@ impl Layer {
         Some(control)
     }
 
-    /// One Data-Out, with its payload and what is left of the sequence. The payload is lent.
+    /// One Data-Out, with its payload, which is borrowed, and the rest of the sequence.
     pub(crate) fn data_out(&mut self, data: DataOut) -> Option<(DataOutPdu, Places, Option<DataOut>)> {
         let max_send = self.link.max_send;
         let exp_stat_sn = self.exp_stat_sn;
@@ -120,7 +121,7 @@ impl Layer {
         Some((pdu, from, rest))
     }
 
-    /// How much of so much data-out goes unasked.
+    /// How much of this much data-out is unsolicited.
     pub(crate) fn unasked(&self, write: u32) -> Unasked {
         let link = &self.link;
         let burst = write.min(link.first_burst);
@@ -128,8 +129,8 @@ impl Layer {
         Unasked { immediate, unsolicited: if link.initial_r2t { immediate } else { burst } }
     }
 
-    /// Numbers a command: its header is in `segments`. Returns its immediate data, which is lent; the Data-Out that
-    /// follows it is queued.
+    /// Numbers a command, with its header in `segments`. Returns its immediate data, which is borrowed; the
+    /// Data-Out that follows is queued.
     pub(crate) fn command(&mut self, id: TaskId) -> Option<Places> {
         let (cmd_sn, exp_stat_sn) = (self.cmd_sn, self.exp_stat_sn);
         let write = self.tasks.get(id)?.request.write.len();

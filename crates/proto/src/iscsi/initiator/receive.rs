@@ -1,5 +1,5 @@
-//! PDUs are taken apart as they come in over a byte stream; Data-In and R2T, which RDMA does without. An error is the
-//! target's breach of the standard, and the end of the connection.
+//! Parses PDUs as they arrive over a byte stream; Data-In and R2T, which do not exist over RDMA. An error is
+//! the target's violation of the standard, and ends the connection.
 
 use super::answer::{Checked, breach, residual};
 use super::queue::DataOut;
@@ -10,7 +10,7 @@ use wire::iscsi::{
 };
 
 impl Initiator {
-    /// Takes the bytes that were asked for as a header.
+    /// Handles bytes that were requested as a header.
     pub(super) fn received(&mut self, bytes: &[u8]) -> Checked {
         match self.receiving {
             Receiving::Header => self.basic_header(bytes),

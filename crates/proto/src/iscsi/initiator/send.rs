@@ -1,4 +1,4 @@
-//! What goes out over a byte stream.
+//! What is sent over a byte stream.
 
 use super::Initiator;
 use super::queue::{Control, DataOut};
@@ -72,5 +72,5 @@ impl Initiator {
     }
 }
 
-/// A command with all its segments fits where other PDUs do.
+/// A command with all its segments is no longer than other PDUs may be.
 const _: () = assert!(PDU_BYTES >= BHS_BYTES + 4 + 48 + 8 + 2 * DIGEST_BYTES + 3);

@@ -7,20 +7,20 @@ use crate::services::TaskId;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Task {
     pub request: Request,
-    /// It has left, under this CmdSN.
+    /// It was sent, with this CmdSN.
     pub sent: bool,
     pub cmd_sn: u32,
-    /// Bytes of data-in that came: Data-In comes in order, as negotiated.
+    /// Bytes of data-in received: Data-In arrives in order, as negotiated.
     pub received: u32,
     /// Bytes of data-out that were sent, from the first on without a gap.
     pub taken: u32,
     /// DataSN or R2TSN of the next PDU: they share one sequence (section 11.8.3).
     pub input_sn: u32,
-    /// R2Ts not answered yet.
+    /// R2Ts that have not been answered.
     pub solicited: u16,
-    /// Batches on their way that carry its payload.
+    /// Batches being sent that carry its payload.
     pub batches: u32,
-    /// It has ended, but is not reported yet.
+    /// It has ended, but was not reported yet.
     pub ended: Option<Completion>,
 }
 
@@ -37,7 +37,7 @@ struct Slot {
     task: Option<Task>,
 }
 
-/// All slots, and which are free.
+/// All slots, and which of them are free.
 #[derive(Debug)]
 pub(crate) struct TaskTable {
     slots: Vec<Slot>,

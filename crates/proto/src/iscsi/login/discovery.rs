@@ -6,8 +6,8 @@ use crate::iscsi::text;
 use std::net::{IpAddr, SocketAddr};
 use wire::iscsi::Stage;
 
-/// Answers a complete text request. Nothing changes when it is refused: the error says why, and the request is to be
-/// rejected.
+/// Answers a complete text request. A refusal changes nothing: the error is the reason, and the request is to
+/// be rejected.
 pub fn text_request(
     negotiated: &mut Negotiated,
     access: &dyn Access,
@@ -47,7 +47,7 @@ pub fn text_request(
     Ok(out)
 }
 
-/// A normal session may ask about its own target only.
+/// A normal session may query only its own target.
 fn send_targets(
     negotiated: &Negotiated,
     access: &dyn Access,
@@ -75,7 +75,7 @@ fn send_targets(
     }
 }
 
-/// An address as section 13.8 has it: no zone, and IPv4 as IPv4.
+/// An address in the format of section 13.8: without a zone, and IPv4 as IPv4.
 fn shown(address: SocketAddr) -> String {
     let port = address.port();
     match address.ip().to_canonical() {

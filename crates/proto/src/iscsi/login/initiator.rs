@@ -28,20 +28,21 @@ pub struct Plan {
 /// How an initiator authenticates.
 #[derive(Clone, Debug)]
 pub struct InitiatorChap {
-    /// Who we are.
+    /// Our credentials.
     pub own: Credentials,
-    /// Who the target must prove to be.
+    /// The credentials that the target must prove.
     pub target: Option<Credentials>,
-    /// What to offer, the best first.
+    /// The algorithms to offer, in order of preference.
     pub algorithms: Vec<Algorithm>,
-    /// There is no login without it; otherwise the target may do without, unless it must prove who it is.
+    /// Logging in without it is not allowed; otherwise the target may skip it, unless it has to authenticate
+    /// itself.
     pub is_required: bool,
     /// Fresh random bytes for our challenge.
     pub random: [u8; Challenge::RANDOM_BYTES],
 }
 
 impl InitiatorChap {
-    /// Whether there may be a login without it.
+    /// Whether the login may skip it.
     fn may_be_left_out(&self) -> bool {
         self.target.is_none() && !self.is_required
     }
@@ -68,11 +69,11 @@ pub struct InitiatorLogin {
     requests: u32,
     stage: Stage,
     step: Step,
-    /// Text that is still to be sent.
+    /// Text that has not been sent.
     unsent: Vec<u8>,
-    /// Whether to ask for the next stage once it was.
+    /// Whether to request the next stage after that.
     transit: bool,
-    /// What the last request was.
+    /// The last request.
     sent: Option<LoginSend>,
     /// Text of responses with the C bit.
     gathered: Vec<u8>,
@@ -85,7 +86,7 @@ pub struct InitiatorLogin {
 enum Step {
     Method,
     Challenge,
-    /// The target's proof, when we asked for it with this challenge.
+    /// The target's response, if we requested it with this challenge.
     Proof(Algorithm, Option<Challenge>),
     /// Authentication is done.
     Passed(&'static str),
@@ -126,7 +127,7 @@ impl InitiatorLogin {
         }
     }
 
-    /// What is logged in as.
+    /// The plan of this login.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -153,8 +154,8 @@ impl InitiatorLogin {
         send
     }
 
-    /// The response to the last request. With the outcome, the login is complete; without one, another request is
-    /// due. An error says why the connection is to be closed.
+    /// Handles the response to the last request. With `Some`, the login is complete; with `None`, another
+    /// request is due. An error is the reason to close the connection.
     pub fn response(&mut self, bhs: &LoginResponse, text: &[u8]) -> Result<Option<Negotiated>, String> {
         let Some(sent) = self.sent.take() else {
             return Err("an unexpected login response".to_string());
@@ -191,7 +192,7 @@ impl InitiatorLogin {
         Ok(None)
     }
 
-    /// Takes a complete text.
+    /// Handles a complete text.
     fn take(&mut self, pairs: &[(&str, &str)]) -> Result<(), String> {
         for (name, value) in pairs.iter().copied() {
             let rule = keys::find(name);
@@ -214,7 +215,7 @@ impl InitiatorLogin {
         if self.stage == Stage::SECURITY { self.authenticate(pairs) } else { Ok(()) }
     }
 
-    /// Takes the answer to an offer, or a declaration.
+    /// Handles the answer to an offer, or a declaration.
     fn settle(&mut self, rule: &Rule, value: &str) -> Result<(), String> {
         let wrong = || format!("{} has an inadmissible value", rule.name);
         match rule.kind {
@@ -299,7 +300,7 @@ impl InitiatorLogin {
     fn offer(&mut self) {
         self.transit = true;
         if self.has_rdma() {
-            // First, as section 6.3 of RFC 7145 has it.
+            // First, as RFC 7145 section 6.3 requires.
             text::append(&mut self.unsent, "RDMAExtensions", "Yes");
             text::append(&mut self.unsent, "MaxOutstandingUnexpectedPDUs", UNEXPECTED_MAX);
             text::append(&mut self.unsent, "TaggedBufferForSolicitedDataOnly", "Yes");
@@ -322,13 +323,13 @@ impl InitiatorLogin {
         })
     }
 
-    /// RDMAExtensions is offered: discovery sessions have none (RFC 7145 section 5.1).
+    /// Whether RDMAExtensions is offered: discovery sessions do not have it (RFC 7145 section 5.1).
     fn has_rdma(&self) -> bool {
         self.plan.offers.rdma && self.plan.target.is_some()
     }
 
     fn finish(&mut self, tsih: u16) -> Negotiated {
-        // These two need no answer when the offer alone decides (section 6.2.2).
+        // These two need no answer if the offer alone decides (section 6.2.2).
         for rule in self.offered().filter(|rule| !self.values.has(rule.key)).collect::<Vec<_>>() {
             match (rule.kind, self.plan.offers.of(rule.key)) {
                 (Kind::And, 0) => self.values.set(rule.key, 0),

@@ -22,14 +22,14 @@ pub struct TargetLogin {
     offers: Offers,
     requests: u32,
     text_bytes: usize,
-    /// The first request, which the others must agree with.
+    /// The first request, which the others must match.
     first: Option<LoginRequest>,
     stage: Stage,
     /// Text of requests with the C bit.
     gathered: Vec<u8>,
     /// Text of our answer that did not fit.
     unsent: Vec<u8>,
-    /// Every key that came, where, and with which value.
+    /// Every key received, in which stage, and with which value.
     seen: BTreeMap<String, (Stage, String)>,
     names: Names,
     grant: Option<Grant>,
@@ -42,14 +42,14 @@ pub struct TargetLogin {
     over: bool,
 }
 
-/// How far authentication is.
+/// The state of authentication.
 #[derive(Clone, Debug)]
 enum Security {
-    /// No method was named.
+    /// No method was selected.
     Open,
     /// We proposed CHAP.
     Proposed,
-    /// CHAP was agreed on.
+    /// CHAP was selected.
     Chosen,
     /// We sent a challenge.
     Challenged(Algorithm, Challenge),
@@ -61,7 +61,7 @@ enum Security {
 struct Fault {
     status: LoginStatus,
     reason: String,
-    /// Keys that go with the status.
+    /// Keys sent with the status.
     text: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ fn fault(status: LoginStatus, reason: impl ToString) -> Fault {
     Fault { status, reason: reason.to_string(), text: Vec::new() }
 }
 
-/// A refusal; one that redirects says where to (section 11.13.5).
+/// A refusal; a redirection includes the address (section 11.13.5).
 fn refused(refusal: &Refusal) -> Fault {
     let mut fault = fault(refusal.status(), refusal);
     if let Refusal::Moved(address) = refusal {
@@ -78,7 +78,7 @@ fn refused(refusal: &Refusal) -> Fault {
     fault
 }
 
-/// Who requested what, as far as it is known, for the log. What is no name is not repeated.
+/// Who requested what, as far as is known, for the log. What is not a valid name is not quoted.
 fn who(names: &Names) -> String {
     let target = match names.target.as_deref() {
         _ if names.initiator.is_empty() => return String::new(),
@@ -103,7 +103,7 @@ impl From<Failure> for Fault {
 type Pair<'a> = (&'a str, &'a str);
 
 impl TargetLogin {
-    /// A login that begins on a connection `from` there to this `portal`.
+    /// A login that begins on a connection from `from` to this `portal`.
     pub fn new(access: Arc<dyn Access>, from: SocketAddr, portal: SocketAddr, offers: Offers) -> TargetLogin {
         TargetLogin {
             access,
@@ -127,17 +127,17 @@ impl TargetLogin {
         }
     }
 
-    /// The first request, once it came.
+    /// The first request, once it was received.
     pub fn begun(&self) -> Option<&LoginRequest> {
         self.first.as_ref()
     }
 
-    /// Commands that the initiator may have in flight, if who it is has been found to allow no more.
+    /// Commands that the initiator may have in flight, if its grant limits them.
     pub fn queue_depth(&self) -> Option<u16> {
         self.grant.as_ref()?.queue_depth
     }
 
-    /// Takes one login request and its text; returns what to answer.
+    /// Handles one login request and its text; returns the reply.
     pub fn request(&mut self, bhs: &LoginRequest, text: &[u8]) -> LoginReply {
         let stage = self.stage;
         let is_rest = !self.unsent.is_empty();
@@ -251,8 +251,8 @@ impl TargetLogin {
         }
     }
 
-    /// Sends as much of the text as fits; the rest waits for requests without text. It is sent without the T bit:
-    /// the initiator continues asking for the transition (section 6.3.3).
+    /// Sends as much of the text as fits; the rest waits for requests without text. It is sent without the T
+    /// bit: the initiator keeps requesting the transition (section 6.3.3).
     fn begin_text(&mut self, mut text: Vec<u8>) -> LoginReply {
         self.unsent = text.split_off(text.len().min(LOGIN_TEXT_MAX));
         let cont = !self.unsent.is_empty();
@@ -297,8 +297,8 @@ impl TargetLogin {
         }
     }
 
-    /// A key may come once. Only the names may be repeated in a later stage: each stage is a negotiation of its own
-    /// (section 6.2), and initiators in the field repeat them.
+    /// A key may be sent once. Only the names may be repeated in a later stage: each stage is a separate
+    /// negotiation (section 6.2), and some initiators repeat them.
     fn is_new(&mut self, rule: Option<&Rule>, name: &str, value: &str) -> Result<bool, Fault> {
         match self.seen.get(name) {
             None => {
@@ -313,7 +313,7 @@ impl TargetLogin {
         }
     }
 
-    /// Who logs in where, from the first text (section 6.3).
+    /// Determines the names from the first text (section 6.3).
     fn identify(&mut self, pairs: &[(&Rule, &str)], out: &mut Vec<u8>) -> Result<(), Fault> {
         let find = |key| pairs.iter().find(|(rule, _)| rule.key == key).map(|(_, value)| *value);
         let missing = |name: &str| fault(LoginStatus::MISSING_PARAMETER, format!("{name} is missing"));
@@ -350,8 +350,8 @@ impl TargetLogin {
         Ok(())
     }
 
-    /// With a TSIH, the session must be there (section 6.3.1); at error recovery level 0 it is reinstated. Another
-    /// connection beside its own would be one too many.
+    /// With a TSIH, the session must exist (section 6.3.1); at error recovery level 0 it is reinstated. A
+    /// second connection would be one too many.
     fn check_session(&self, session: Option<(u16, u16)>) -> Result<(), Fault> {
         let (tsih, cid) = self.first.map_or((0, 0), |first| (first.tsih.get(), first.cid.get()));
         match session {
@@ -425,7 +425,7 @@ impl TargetLogin {
         }
     }
 
-    /// Takes the first method that is allowed for this initiator; there is no use in going on without one.
+    /// Selects the first method that is allowed for this initiator; without one the login cannot continue.
     fn choose_method(&mut self, rule: &Rule, offered: &str, out: &mut Vec<u8>) -> Result<(), Fault> {
         const NONE: u32 = 0b01;
         const CHAP: u32 = 0b10;
@@ -476,7 +476,7 @@ impl TargetLogin {
                 let number =
                     number.ok_or_else(|| initiator_error(format!("{} is out of bounds", rule.name)))?;
                 self.values.set(rule.key, number);
-                // Only to those who know the key: open-iscsi fails when it meets one that it does not know.
+                // Only to initiators that know the key: open-iscsi fails on keys that it does not know.
                 if rule.key == Key::MaxOutstandingUnexpectedPdus {
                     text::append(out, rule.name, UNEXPECTED_MAX);
                 }
@@ -503,7 +503,7 @@ impl TargetLogin {
         Ok(())
     }
 
-    /// The initiator wants to move on to stage `to`.
+    /// The initiator requests the transition to stage `to`.
     fn transit(&mut self, to: Stage, mut out: Vec<u8>) -> Result<LoginReply, Fault> {
         let ready = match self.stage {
             Stage::SECURITY => self.security_done(&mut out)?,
@@ -527,7 +527,7 @@ impl TargetLogin {
         Ok(reply)
     }
 
-    /// Whether authentication is done; when it must be and was not begun, we propose it.
+    /// Whether authentication is complete; if it is required and was not begun, we propose it.
     fn security_done(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
         match self.security {
             Security::Passed(_) => Ok(true),
@@ -544,7 +544,8 @@ impl TargetLogin {
         }
     }
 
-    /// Whether all is negotiated that must be: where a default is more than we can do, we propose less.
+    /// Whether everything required has been negotiated: where a default exceeds what we support, we propose
+    /// less.
     fn operational_done(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
         let max_burst = self.values.get(Key::MaxBurstLength);
         if self.values.has(Key::FirstBurstLength) && self.values.get(Key::FirstBurstLength) > max_burst {
@@ -563,7 +564,7 @@ impl TargetLogin {
         Ok(exceeded.is_empty())
     }
 
-    /// Keys that were not agreed on and whose default is more than we can do.
+    /// Keys that were not negotiated and whose default exceeds what we support.
     fn exceeded(&self) -> impl Iterator<Item = &'static Rule> + '_ {
         keys::TABLE.iter().filter(|rule| {
             rule.place == Place::Operational
@@ -573,7 +574,7 @@ impl TargetLogin {
         })
     }
 
-    /// RDMAExtensions=Yes was agreed on.
+    /// Whether RDMAExtensions=Yes was negotiated.
     fn has_rdma(&self) -> bool {
         self.values.get(Key::RdmaExtensions) != 0
     }
@@ -593,7 +594,7 @@ impl TargetLogin {
         }
         let undeclared = keys::rule(Key::MaxRecvDataSegmentLength).map_or(0, |rule| rule.default);
         Recv {
-            // A discovery session over iSER: it has no room for more in a message, whatever it says.
+            // In a discovery session over iSER, no more fits into a message, whatever the initiator declares.
             initiator: if self.offers.rdma { declared.min(RDMA_SEGMENT_MAX) } else { declared },
             target: if self.declared { self.offers.max_recv } else { undeclared },
         }
@@ -618,7 +619,7 @@ fn is_chap(rule: &Rule) -> bool {
     matches!(rule.key, Key::ChapA | Key::ChapI | Key::ChapC | Key::ChapN | Key::ChapR)
 }
 
-/// The initiator's identity and ours.
+/// The credentials of the initiator and of the target.
 fn identities(credentials: &ChapCredentials) -> (Credentials, Option<Credentials>) {
     let identity =
         |name: &str, secret: &[u8]| Credentials { name: name.to_string(), secret: secret.to_vec() };

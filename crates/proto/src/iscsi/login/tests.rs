@@ -1,4 +1,4 @@
-//! The target's side of the login against requests that our own initiator would not send.
+//! The target's side of the login with requests that our own initiator would not send.
 
 use super::*;
 use crate::iscsi::chap::Algorithm;
@@ -15,7 +15,7 @@ const TO_OPERATIONAL: u8 = 0x81;
 
 struct Door {
     chap: Option<ChapCredentials>,
-    /// Where everybody is sent.
+    /// Where all initiators are redirected.
     elsewhere: Option<SocketAddr>,
 }
 
@@ -202,7 +202,7 @@ fn authentication_cannot_be_walked_around() {
     assert_eq!(refused(&mut open(true), TO_FULL, NAMES), LoginStatus::AUTHENTICATION_FAILURE);
     let offer = |methods: &str| format!("{NAMES}AuthMethod={methods}\0");
     assert_eq!(refused(&mut open(true), TO_OPERATIONAL, &offer("None")), LoginStatus::AUTHENTICATION_FAILURE);
-    // We propose it to those that do not; then they must.
+    // We propose it to those that do not; then they have to do it.
     let mut login = open(true);
     let reply = send(&mut login, 0x83, NAMES);
     assert!(!reply.transit && shown(&reply).ends_with("AuthMethod=CHAP"));
@@ -211,7 +211,7 @@ fn authentication_cannot_be_walked_around() {
     send(&mut login, 0x83, NAMES);
     let reply = send(&mut login, 0, "AuthMethod=CHAP\0CHAP_A=4,7,5\0");
     assert!(shown(&reply).starts_with("CHAP_A=7 CHAP_I=9 CHAP_C=0x0909"), "{}", shown(&reply));
-    // Chosen, or challenged, is not proved.
+    // Selecting CHAP, or a challenge, proves nothing.
     assert!(!send(&mut login, 0x83, "").transit);
     assert_eq!(refused(&mut login, 0x83, "CHAP_N=alice\0CHAP_R=0x00\0"), LoginStatus::AUTHENTICATION_FAILURE);
     for text in ["CHAP_N=alice\0", "CHAP_R=0x00\0", "CHAP_A=5\0"] {
@@ -239,7 +239,7 @@ fn only_algorithms_that_are_accepted_are_used_the_best_first() {
     }
 }
 
-/// The very challenge that we sent comes back, in another form.
+/// Our own challenge comes back, in another encoding.
 #[test]
 fn a_reflected_challenge_ends_the_login() {
     let mut login = open(true);
@@ -285,7 +285,7 @@ fn a_long_answer_comes_in_pieces() {
 }
 
 proptest! {
-    /// Whatever comes, it is answered, and a login without proof is never complete.
+    /// Whatever is received is answered, and a login without authentication never completes.
     #[test]
     fn no_request_panics(
         requests in proptest::collection::vec((any::<u8>(), "(InitiatorName=iqn.a:b\0)?(TargetName=iqn.t\0)?\

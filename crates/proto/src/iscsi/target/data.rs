@@ -1,4 +1,4 @@
-//! Data-Out, and what the layer above does with tasks.
+//! Data-Out, and the engine's calls about tasks.
 
 use super::layer::{Data, Incoming, Layer};
 use super::queue::Out;
@@ -50,7 +50,7 @@ impl Layer {
         Some((id, solicited.end))
     }
 
-    /// Finds where a data segment goes.
+    /// Determines where a data segment goes.
     fn place(&mut self, data: Data) {
         let Some(task) = self.tasks.get(data.task) else { return };
         let (received, fetch, over) = (task.received, task.fetch, task.ending.is_some());
@@ -66,7 +66,7 @@ impl Layer {
         };
     }
 
-    /// A data segment has come in, or was thrown away.
+    /// A data segment has been received, or was discarded.
     pub(crate) fn data_done(&mut self, data: Data, digest_ok: bool) {
         let Some(task) = self.tasks.get(data.task) else { return };
         if task.ending.is_none() && !digest_ok {
@@ -86,7 +86,7 @@ impl Layer {
         self.progress(data.task);
     }
 
-    /// What was asked for without an R2T, by RDMA Read, is in its place.
+    /// Data requested without an R2T, by RDMA Read, is in its place.
     pub(crate) fn solicited_done(&mut self, id: TaskId, len: u32) {
         let Some(task) = self.tasks.get(id) else { return };
         task.received = task.received.saturating_add(len);
@@ -118,7 +118,8 @@ impl Layer {
         }
     }
 
-    /// The initiator broke the standard in this task's data: it ends with CHECK CONDITION, once all its data came.
+    /// The initiator violated the standard in this task's data: it ends with CHECK CONDITION once all its
+    /// data was received.
     pub(super) fn fail(&mut self, id: TaskId, violation: Violation) {
         let Reaction::EndTask(asc, ascq) = violation.reaction() else { return };
         let Some(task) = self.tasks.get(id) else { return };
@@ -129,7 +130,7 @@ impl Layer {
         let sense = Sense::from_bytes(&[0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0]);
         task.ending =
             Some(Ending { status: CHECK_CONDITION, sense: Some(sense), read_bytes: 0, write_bytes: 0 });
-        // By RDMA none of the fetch was asked for yet: its places are free at once.
+        // Over RDMA none of the fetch was requested yet: its places are free at once.
         task.fetch = None;
         task.lends = task.push.is_some();
         task.push.take_if(|push| push.is_unsent());
@@ -143,7 +144,7 @@ impl Layer {
     pub(super) fn fetch(&mut self, id: TaskId, at: u32, into: Places) {
         let Some(task) = self.tasks.get(id).filter(|task| task.ending.is_none()) else { return };
         let end = at.saturating_add(into.len());
-        // What has come in messages is ahead of its places.
+        // Data received in messages is ahead of its places.
         if at != task.received && task.held == 0 {
             return self.fault("a fetch that does not continue where the last one ended");
         }
@@ -175,7 +176,7 @@ impl Layer {
         task.ending = end;
         self.out.push_back(Out::Push(id));
         if end.is_some() {
-            // What still comes for it has no place any more.
+            // Data that still arrives for it is discarded.
             task.fetch = None;
             task.lends = true;
             self.skip_rest(id);
@@ -183,7 +184,8 @@ impl Layer {
     }
 
     pub(super) fn end(&mut self, id: TaskId, ending: Ending) {
-        // A task that others abort may have data that has not left, with an ending behind it: its places are free now.
+        // A task aborted by others may have data that has not been sent, with a status behind it: its places
+        // are free now.
         let is_open =
             |task: &&mut Task| task.ending.is_none() || task.push.is_some_and(|push| push.is_unsent());
         let Some(task) = self.tasks.get(id).filter(is_open) else { return };
@@ -203,26 +205,26 @@ impl Layer {
         }
         self.skip_rest(id);
         self.release(id);
-        // A closed window opens by a PDU that nothing else may cause (section 11.4.11).
+        // A closed window opens by a PDU that nothing else may trigger (section 11.4.11).
         if self.session.is_closed_for_nothing() && self.out.is_empty() {
             self.announce_window();
         }
     }
 
-    /// Where work is posted: the places of a task that has ended for the layer above are free as soon as nothing moves
-    /// between them and the initiator any more.
+    /// Where work is posted: the places of a task that has ended for the engine are free as soon as nothing
+    /// moves between them and the initiator any more.
     pub(crate) fn settle(&mut self, id: TaskId) {
         if self.tasks.gives_back(id) {
             self.up.push_back(Up::Pushed(id));
         }
     }
 
-    /// What is coming in for this task is thrown away from now on.
+    /// Data that arrives for this task is discarded from now on.
     fn skip_rest(&mut self, id: TaskId) {
         if let Incoming::Unplaced(data) | Incoming::Body { data, .. } = self.incoming
             && data.task == id
         {
-            // An initiator that owes nothing behind it need not be notified any more.
+            // An initiator that owes nothing after it need not be notified any more.
             let owes = self.tasks.get(id).is_some_and(|task| task.owed_data());
             self.incoming = Incoming::Skip { len: data.len, data: owes.then_some(data) };
         }
@@ -239,7 +241,7 @@ impl Layer {
         self.tasks.release(id);
     }
 
-    /// Data that still comes for this tag is thrown away in silence.
+    /// Data that still arrives for this tag is silently discarded.
     pub(super) fn forget(&mut self, tag: u32) {
         if self.forgotten.len() >= usize::from(self.config.slots()) {
             self.forgotten.pop_front();
@@ -248,7 +250,7 @@ impl Layer {
     }
 }
 
-/// What is wrong with a Data-Out of a sequence that ends at `limit`.
+/// The violation of a Data-Out in a sequence that ends at `limit`, if any.
 fn fault(task: &Task, pdu: &DataOut, limit: u32) -> Option<Violation> {
     let len = pdu.data_segment_length.get();
     if pdu.data_sn.get() != task.data_out_sn {
@@ -273,8 +275,8 @@ fn close_sequence(task: &mut Task) -> bool {
         return task.received >= end;
     }
     task.unsolicited_open = false;
-    // Less than all is only wrong when it is also less than FirstBurstLength (section 11.4.7.2): an R2T asks for
-    // the rest.
+    // Less than all is only wrong when it is also less than FirstBurstLength (section 11.4.7.2): an R2T
+    // requests the rest.
     let whole = task.received >= task.unsolicited_end || task.unsolicited_end == task.write_bytes;
     task.unsolicited_end = task.received;
     whole

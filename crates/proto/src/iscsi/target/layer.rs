@@ -1,8 +1,8 @@
-//! The iSCSI layer of a target: all that is the same whether PDUs and data move as bytes of a stream, or as messages
-//! and by RDMA. RFC 7145 section 1.2 draws the same line; what is on the other side of it, it calls the datamover.
+//! The iSCSI layer of a target: whatever is the same whether PDUs and data move as bytes of a stream, or as
+//! messages and by RDMA. RFC 7145 section 1.2 draws the same line; it calls the other side the datamover.
 //!
-//! A datamover hands in headers ([`Layer::header`]) and text ([`Layer::request`]), asks [`Layer::incoming`]
-//! what happens to a data segment and reports when that is done ([`Layer::data_done`]), and sends what stands
+//! A datamover passes in headers ([`Layer::header`]) and text ([`Layer::request`]), calls [`Layer::incoming`]
+//! to find out where a data segment goes, reports when that is done ([`Layer::data_done`]), and sends what is
 //! in `out`.
 
 use super::TargetConfig;
@@ -22,9 +22,10 @@ use wire::iscsi::{AsyncEvent, BHS_BYTES, LoginResponse, LoginStatus};
 use zerocopy::IntoBytes as _;
 use zerocopy::byteorder::big_endian::U16;
 
-/// Task management requests without an answer yet.
+/// The most unanswered task management requests.
 const FUNCTIONS_MAX: usize = 16;
-/// Answers that are not about SCSI tasks, waiting to be sent; nothing more is taken while there are so many.
+/// The most answers that are not about SCSI tasks and wait to be sent; nothing more is accepted while there
+/// are this many.
 const CONTROL_MAX: usize = 32;
 /// The same in bytes of data.
 const CONTROL_BYTES_MAX: usize = 64 * 1024;
@@ -40,28 +41,29 @@ pub(crate) struct Layer {
     pub(super) from: SocketAddr,
     pub(super) portal: SocketAddr,
     pub phase: Phase,
-    /// The login was granted, and waits for its answer.
+    /// The login was granted, and has not been answered yet.
     pub(super) granted: Option<Box<Granted>>,
-    /// What a login was refused with.
+    /// The status with which a login was refused.
     pub(crate) refusal: Option<LoginStatus>,
     pub(super) negotiated: Option<Box<Negotiated>>,
     pub link: Link,
-    /// What was agreed on over RDMA.
+    /// What was negotiated over RDMA.
     pub rdma: Option<Rdma>,
     pub session: Session,
-    /// Commands that who logs in may have in flight.
+    /// Commands that the initiator may have in flight.
     pub(crate) depth_max: u16,
     pub(super) connection_id: u16,
     pub(super) stat_sn: u32,
-    /// What happens to the data segment of the PDU that is coming in.
+    /// Where the data segment of the current PDU goes.
     pub incoming: Incoming,
-    /// Nothing more is taken until answers have left.
+    /// Nothing more is accepted until answers have been sent.
     pub paused: bool,
     pub tasks: TaskTable,
     pub(super) immediate_in_flight: u16,
     /// Counts R2Ts, for their tags.
     pub(super) transfers: u32,
-    /// Task tags remembered after their task was aborted, so that data still on its way is thrown away in silence.
+    /// Task tags remembered after their task was aborted, so that data still in transit is silently
+    /// discarded.
     pub(super) forgotten: VecDeque<u32>,
     /// The header of the last Data-Out, with data digests.
     pub(super) data_head: Vec<u8>,
@@ -75,26 +77,26 @@ pub(crate) struct Layer {
     pub(super) control: VecDeque<Control>,
     pub(super) control_bytes: usize,
     pub(super) last_heard: Time,
-    /// When the initiator was asked for a sign of life.
+    /// When the initiator was sent a ping.
     pub(super) pinged: Option<Time>,
     /// When it must have logged out.
     pub(super) goodbye: Option<Time>,
 }
 
-/// Where the connection stands.
+/// The state of the connection.
 pub(crate) enum Phase {
     Login {
         login: Box<TargetLogin>,
         deadline: Time,
     },
     Full,
-    /// Its tasks have ended. This PDU is sent when the layer above knows that none of them takes effect any more, and then
-    /// the connection ends for this reason.
+    /// Its tasks have ended. This PDU is sent when the engine knows that none of them can take effect any
+    /// more, and then the connection ends for this reason.
     Ending {
         last: [u8; BHS_BYTES],
         reason: String,
     },
-    /// The last answer is on its way; then the connection ends for this reason.
+    /// The last answer is being sent; then the connection ends for this reason.
     Closing(String),
     Over,
 }
@@ -113,7 +115,7 @@ pub(crate) struct Link {
     pub data_digest: bool,
     pub initial_r2t: bool,
     pub immediate_data: bool,
-    /// The longest data segment taken.
+    /// The longest data segment accepted.
     pub max_recv: u32,
     /// The longest data segment sent.
     pub max_send: u32,
@@ -160,18 +162,18 @@ impl Link {
     }
 }
 
-/// What happens to a data segment.
+/// Where a data segment goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Incoming {
     /// There is none.
     Nothing,
     /// Text or ping data, for [`Layer::request`].
     Text { len: u32 },
-    /// It has no place yet.
+    /// It has no buffer yet.
     Unplaced(Data),
-    /// It goes to its place.
+    /// It goes to these places.
     Body { data: Data, place: Places },
-    /// It is thrown away.
+    /// It is discarded.
     Skip { len: u32, data: Option<Data> },
 }
 
@@ -230,7 +232,7 @@ impl Layer {
         }
     }
 
-    /// Takes a verb from above. One about a task that has ended is ignored.
+    /// Handles a call from the engine. One about a task that has ended is ignored.
     pub(crate) fn down(&mut self, now: Time, down: Down) {
         match (&self.phase, down) {
             (Phase::Over, _) => {}
@@ -262,7 +264,7 @@ impl Layer {
         self.up.push_back(Up::Gone { reason: reason.to_string() });
     }
 
-    /// Drops the connection for a bug of ours, which is private to it.
+    /// Drops the connection because of a bug that is private to it.
     pub(crate) fn fault(&mut self, what: &'static str) {
         self.up.push_back(Up::Fault { what });
         self.over(FAULT);
@@ -273,14 +275,14 @@ impl Layer {
         self.over(&violation.to_string());
     }
 
-    /// The connection ended (`None`: the peer closed it in order) or failed with this reason.
+    /// The connection ended (`None`: the peer closed it in an orderly way) or failed for this reason.
     pub(crate) fn closed(&mut self, error: Option<&str>) {
         if !self.close() {
             self.over(error.unwrap_or("closed by the initiator"));
         }
     }
 
-    /// Ends a connection whose last answer has left; `false`: it is not closing.
+    /// Ends a connection whose last answer has been sent; `false`: it is not closing.
     pub(crate) fn close(&mut self) -> bool {
         let Phase::Closing(reason) = &self.phase else { return false };
         let reason = reason.clone();
@@ -288,14 +290,14 @@ impl Layer {
         true
     }
 
-    /// The peer gave a sign of life.
+    /// The peer was heard from.
     pub(crate) fn heard(&mut self, now: Time) {
         self.last_heard = now;
         self.pinged = None;
     }
 
-    /// Stops taking requests while too many answers wait, so that they stay bounded. Only between PDUs: what was asked
-    /// for stands.
+    /// Stops accepting requests while too many answers wait, so that they stay bounded. Only between PDUs:
+    /// what was requested has to be accepted.
     pub(crate) fn pace(&mut self) {
         self.paused = self.control.len() >= CONTROL_MAX
             || self.control_bytes >= CONTROL_BYTES_MAX
@@ -310,7 +312,7 @@ impl Layer {
         self.begin(negotiated);
     }
 
-    /// Refuses a login that was granted (section 11.13.5): the answer has none of what was negotiated.
+    /// Refuses a login that was granted (section 11.13.5): the response has nothing of what was negotiated.
     fn withdraw(&mut self, why: Withdrawal) {
         let Some(granted) = self.granted.take() else { return };
         let (status, reason) = match why {
@@ -334,21 +336,24 @@ impl Layer {
         self.negotiated = Some(negotiated);
     }
 
-    /// The initiator may have no more commands in flight than these, however many slots there are. Its window has not been opened
-    /// for more, unless it has begun to log in before it said who it is: what was promised stands then until it is used up.
+    /// Limits the commands that the initiator may have in flight, however many slots there are. Its window
+    /// has not been opened for more, unless it began to log in before it named itself: what was announced
+    /// then stays valid until it is used up.
     pub(crate) fn limit_depth(&mut self, depth: u16) {
         self.depth_max = depth.max(1);
         self.session.set_depth(self.config.queue_depth.min(self.depth_max).into());
     }
 
-    /// So many commands may be in flight from now on. The full feature phase has just begun, and there was none yet.
+    /// Allows this many commands in flight from now on. The full feature phase has just begun, with none so
+    /// far.
     pub(crate) fn widen(&mut self, depth: u16) {
         self.config.queue_depth = depth;
         self.session.set_depth(depth.min(self.depth_max).into());
         self.make_room();
     }
 
-    /// As many commands may be in flight as there may be slots; these, and the queue of answers, grow as they are needed.
+    /// Allows as many commands in flight as there may be slots; these, and the queue of answers, grow as
+    /// needed.
     fn make_room(&mut self) {
         if !self.link.discovery {
             self.tasks = TaskTable::new(self.config.slots());
@@ -356,8 +361,9 @@ impl Layer {
         }
     }
 
-    /// There is room for so many more commands, should all their data come unasked; where none may come so, as many as
-    /// there are slots for. Whether the initiator may send nothing until there is more.
+    /// There is room for this many more commands, if all their data is unsolicited; where unsolicited data is
+    /// not allowed, for as many as there are slots. Returns whether the window is closed until there is more
+    /// room.
     #[inline(always)]
     pub(crate) fn limit_window(&mut self, commands: u32) -> bool {
         let is_negotiated = matches!(self.phase, Phase::Full);
@@ -400,7 +406,7 @@ impl Layer {
                 self.leave(&last, "did not log out when asked to");
             }
             Phase::Full if self.waits_for_above() => self.last_heard = now,
-            // Such a session is not sent anything unasked (section 7.4.3).
+            // Such a session is sent nothing unsolicited (section 7.4.3).
             Phase::Full if self.link.discovery => self.over("idle discovery session"),
             Phase::Full if self.pinged.is_some() => self.over("no answer to keep-alive"),
             Phase::Full => self.ping(now),
@@ -408,7 +414,7 @@ impl Layer {
         }
     }
 
-    /// Whether a login has begun with a request that is one.
+    /// Whether a login has begun with a valid request.
     pub(crate) fn has_begun(&self) -> bool {
         match &self.phase {
             Phase::Login { login, .. } => login.begun().is_some(),
@@ -425,7 +431,7 @@ impl Layer {
         matches!(self.phase, Phase::Over)
     }
 
-    /// Whether nothing more is taken from the initiator.
+    /// Whether nothing more is accepted from the initiator.
     pub(crate) fn ignores_input(&self) -> bool {
         match self.phase {
             Phase::Login { .. } => self.granted.is_some(),
@@ -434,14 +440,14 @@ impl Layer {
         }
     }
 
-    /// Whether nothing is to be done before more is taken from the initiator, or the layer above says something: it has all
-    /// events, nothing is owed, and the initiator may send commands.
+    /// Whether there is nothing to do before more comes from the initiator or the engine: all events were
+    /// taken, nothing is owed, and the initiator may send commands.
     pub(crate) fn is_at_rest(&self) -> bool {
         let is_empty = self.up.is_empty() && self.out.is_empty();
         is_empty && self.is_full_feature() && !self.paused && self.session.window() > 0
     }
 
-    /// The silence is ours: nothing is taken until the layer above does something.
+    /// The silence is ours: nothing is accepted until the engine does something.
     fn waits_for_above(&self) -> bool {
         matches!(self.incoming, Incoming::Unplaced(_)) || (self.paused && self.out.is_empty())
     }

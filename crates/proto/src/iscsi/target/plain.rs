@@ -1,5 +1,5 @@
-//! Commands that are answered as they come: they take no slot, and nothing of them waits in a queue. Who finds that a
-//! command cannot be answered so leaves it where it is, and it comes the usual way ([`StreamMachine::header`]).
+//! Commands that are answered on arrival: they need no slot, and nothing of them is queued. A command that
+//! cannot be answered like this is left where it is, and takes the usual path ([`StreamMachine::header`]).
 //!
 //! [`StreamMachine::header`]: crate::stream::StreamMachine::header
 
@@ -17,7 +17,7 @@ use wire::scsi::status::GOOD;
 use wire::{Cdb, Span};
 use zerocopy::IntoBytes;
 
-/// A simple command that has said all there is to say: what it writes lies behind its header.
+/// A simple command that is complete: what it writes follows its header.
 #[derive(Clone, Copy, Debug)]
 pub struct Plain {
     /// The eight LUN bytes.
@@ -36,7 +36,7 @@ impl Target {
     #[expect(clippy::as_conversions, reason = "48")]
     pub const HEADER_BYTES: u32 = BHS_BYTES as u32;
 
-    /// Whether commands may be answered as they come: nothing that came before them waits, and nothing is summed.
+    /// Whether commands may be answered on arrival: nothing before them is waiting, and there are no digests.
     pub fn answers_at_once(&self) -> bool {
         let layer = &self.layer;
         layer.is_full_feature()
@@ -47,7 +47,7 @@ impl Target {
             && layer.out.is_empty()
     }
 
-    /// The command with this header, if it is one that may be answered as it comes.
+    /// The command with this header, if it may be answered on arrival.
     #[inline]
     pub fn plain(&self, header: &[u8]) -> Option<Plain> {
         let basic = BasicHeader::view(header)?;
@@ -74,7 +74,7 @@ impl Target {
         })
     }
 
-    /// Whether the answer to one more fits.
+    /// Whether one more answer fits.
     pub fn has_room(batch: &Transmit) -> bool {
         batch.has_room(PDU_BYTES, PDU_SEGMENTS)
     }
@@ -91,7 +91,7 @@ impl Target {
         push_end(plain.read_bytes, false, batch);
     }
 
-    /// Answers a WRITE, all of which is written, with GOOD.
+    /// Answers a WRITE, whose data was written in full, with GOOD.
     #[inline]
     pub fn answer_write(&mut self, now: Time, plain: &Plain, batch: &mut Transmit) {
         self.take(now);

@@ -1,4 +1,4 @@
-//! What goes out: one queue, in the order in which it was given.
+//! What is sent: one queue, in order.
 
 use super::layer::{Layer, Phase};
 use super::task::Task;
@@ -7,12 +7,12 @@ use wire::iscsi::{BHS_BYTES, DIGEST_BYTES, FINAL, NopIn, Reject, RejectReason, S
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U32;
 
-/// Sense data behind its length, with padding and digest.
+/// Sense data after its length, with padding and digest.
 pub(crate) const SENSE_SEGMENT_MAX: usize = 2 + wire::Sense::MAX + 2 + DIGEST_BYTES;
 /// Where StatSN, ExpCmdSN and MaxCmdSN are in every PDU of a target.
 const NUMBERS: std::ops::Range<usize> = 24..36;
 
-/// One place in the queue.
+/// An entry of the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Out {
     /// Data-In of the task's push, and its ending.
@@ -31,7 +31,7 @@ pub(crate) struct Control {
     pub header: [u8; BHS_BYTES],
     /// Data with padding and digest.
     pub data: Vec<u8>,
-    /// Its StatSN is its own.
+    /// It has a StatSN of its own.
     pub status: bool,
     /// No digests: a PDU of the login phase.
     pub plain: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Control {
 }
 
 impl Layer {
-    /// The response of a task that has ended, numbered, with its sense data in `data`. Its slot is free.
+    /// The response of a task that has ended, numbered, with its sense data in `data`. Its slot is released.
     pub(crate) fn response<'a>(
         &mut self,
         id: TaskId,
@@ -97,8 +97,8 @@ impl Layer {
         stat_sn
     }
 
-    /// Queues a PDU that is not about a SCSI task; its length and numbers are filled in here. `status`: its StatSN is
-    /// its own.
+    /// Queues a PDU that is not about a SCSI task; its length and numbers are filled in here. `status`: it
+    /// has a StatSN of its own.
     pub(super) fn queue(&mut self, header: &[u8], mut data: Vec<u8>, status: bool) {
         let plain = matches!(self.phase, Phase::Login { .. });
         let len = u32::try_from(data.len()).unwrap_or(0);
@@ -134,7 +134,7 @@ impl Layer {
         self.queue_nop_in(TAG_NONE, TAG_NONE, Vec::new());
     }
 
-    /// Queues a NOP-In; its StatSN is its own when it answers a NOP-Out.
+    /// Queues a NOP-In; it has a StatSN of its own when it answers a NOP-Out.
     pub(super) fn queue_nop_in(&mut self, tag: u32, transfer_tag: u32, data: Vec<u8>) {
         let pdu = NopIn {
             flags: FINAL,
@@ -154,7 +154,7 @@ pub(super) struct Residual {
 }
 
 impl Residual {
-    /// All moved that was expected.
+    /// Everything expected was transferred.
     pub(super) const NONE: Residual = Residual { flags: 0, count: 0, read_count: 0 };
 
     pub(super) fn new(task: &Task, ending: &Ending) -> Residual {
@@ -170,7 +170,7 @@ impl Residual {
             );
             return Residual { flags: flags | read_flags, count, read_count };
         }
-        // What the command would have moved the other way is none of what was expected.
+        // What the command would have transferred in the other direction does not count.
         let moved = match (task.read_bytes, task.write_bytes) {
             (0, 0) => ending.read_bytes.max(ending.write_bytes),
             (0, _) => ending.write_bytes,
@@ -182,7 +182,7 @@ impl Residual {
     }
 }
 
-/// The flag and the residual count for `expected` bytes of which there were `presented`.
+/// The flag and the residual count for `expected` bytes of which `presented` were there.
 fn difference(expected: u32, presented: u64, over: u8, under: u8) -> (u8, u32) {
     let expected = u64::from(expected);
     let count = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -193,7 +193,7 @@ fn difference(expected: u32, presented: u64, over: u8, under: u8) -> (u8, u32) {
     }
 }
 
-/// Sense data behind its length (section 11.4.7).
+/// Sense data after its length (section 11.4.7).
 fn sense_segment<'a>(sense: &[u8], data: &'a mut [u8]) -> &'a [u8] {
     let len = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes();
     let end = sense.len().saturating_add(len.len());

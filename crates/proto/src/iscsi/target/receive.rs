@@ -1,4 +1,4 @@
-//! PDUs are taken apart as they come in over a byte stream.
+//! Parses PDUs as they arrive over a byte stream.
 
 use super::Target;
 use super::layer::{Incoming, Phase};
@@ -32,7 +32,7 @@ impl Target {
         let login = matches!(self.layer.phase, Phase::Login { .. });
         match BasicHeader::view(bytes) {
             Some(basic) if basic.total_ahs_length == 0 => self.checked_header(bytes),
-            // Additional segments are not waited for where they are refused anyway.
+            // Additional segments are not awaited where they are refused anyway.
             Some(basic) if login && basic.opcode() != Opcode::LOGIN_REQUEST => self.layer.refuse_login(),
             Some(basic) if basic.opcode() != Opcode::SCSI_COMMAND => {
                 self.layer.drop_for(Violation::AdditionalHeader)
@@ -86,7 +86,7 @@ impl Target {
         self.gathered = text;
     }
 
-    /// Puts the header's allocation back for the next one.
+    /// Restores the header's allocation for the next one.
     fn restore_head(&mut self, mut head: Vec<u8>) {
         if self.head.is_empty() {
             head.clear();

@@ -15,30 +15,30 @@ use wire::iscsi::{
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32};
 
-/// Text of one exchange, over all its requests.
+/// The most text of one exchange, over all its requests.
 const TEXT_MAX: usize = 64 * 1024;
 /// The target transfer tag of the text exchange, of which there is one at a time.
 const TEXT_TAG: u32 = 0x8000_0001;
-/// The target transfer tag of NOP-Ins that want an answer.
+/// The target transfer tag of NOP-Ins that request an answer.
 const PING_TAG: u32 = 0x8000_0002;
 
-/// A task management request that is not answered yet.
+/// A task management request that has not been answered yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingFunction {
     id: FunctionId,
     pub tag: u32,
-    /// The unit whose tasks end with it; `None` for every unit.
+    /// The unit whose tasks it ends; `None` for every unit.
     lun: Option<u64>,
     /// Whether it ends more than one task.
     set: bool,
 }
 
-/// A text request that takes, or an answer that needs, more than one PDU (section 11.10.4).
+/// A text request, or an answer, that needs more than one PDU (section 11.10.4).
 #[derive(Debug)]
 pub(super) struct TextExchange {
     tag: u32,
     received: Vec<u8>,
-    /// What is left of the answer.
+    /// The rest of the answer.
     answer: Vec<u8>,
 }
 
@@ -94,7 +94,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Sends ping data back, as much of it as the initiator takes (section 11.18.3).
+    /// Sends ping data back, as much of it as the initiator accepts (section 11.18.3).
     fn pong(&mut self, header: &[u8], data: &[u8]) {
         let Some(pdu) = NopOut::view(header) else { return };
         if pdu.opcode & Opcode::IMMEDIATE == 0 {
@@ -105,7 +105,7 @@ impl Layer {
         self.queue_nop_in(pdu.initiator_task_tag.get(), TAG_NONE, data);
     }
 
-    /// Asks for a sign of life.
+    /// Sends a ping.
     pub(super) fn ping(&mut self, now: Time) {
         self.pinged = Some(now);
         self.queue_nop_in(TAG_NONE, PING_TAG, Vec::new());
@@ -129,7 +129,7 @@ impl Layer {
             return Err(Violation::ContinueAndFinal);
         }
         match pdu.target_transfer_tag.get() {
-            // A new exchange: the old one is forgotten (section 11.10.4).
+            // A new exchange: the old one is abandoned (section 11.10.4).
             TAG_NONE => self.text = Some(TextExchange { tag, received: Vec::new(), answer: Vec::new() }),
             TEXT_TAG if self.text.as_ref().is_some_and(|text| text.tag == tag) => {}
             _ => return Err(Violation::UnknownText),
@@ -138,7 +138,7 @@ impl Layer {
         Ok(())
     }
 
-    /// One text request with all its text: answers it, or asks for more of it.
+    /// One text request with all its text: answers it, or requests more.
     fn text(&mut self, header: &[u8], text: &[u8]) {
         let Some(pdu) = TextRequest::view(header) else { return };
         match self.text_answer(pdu, text) {
@@ -162,7 +162,8 @@ impl Layer {
         }
     }
 
-    /// Takes the text, and prepares the answer when it is complete. A violation comes with its words for the log.
+    /// Takes the text, and prepares the answer when it is complete. A violation comes with its description
+    /// for the log.
     fn text_answer(&mut self, pdu: &TextRequest, text: &[u8]) -> Result<(), (Violation, String)> {
         let plain = |violation: Violation| Err((violation, violation.to_string()));
         let Some(exchange) = self.text.as_mut() else { return plain(Violation::UnknownText) };
@@ -267,9 +268,9 @@ impl Layer {
         }
     }
 
-    /// The task is not here: it may have been lost in transit, which its RefCmdSN shows.
+    /// The task does not exist: it may have been lost in transit, which RefCmdSN shows.
     fn abort_missing(&mut self, pdu: &TaskManagementRequest) {
-        // A numbered request comes in its turn: all before it were received.
+        // A numbered request is in order: everything before it was received.
         let immediate = pdu.opcode & Opcode::IMMEDIATE != 0;
         let ahead = pdu.ref_cmd_sn.get().wrapping_sub(self.session.exp_cmd_sn);
         let own = pdu.cmd_sn.get().wrapping_sub(self.session.exp_cmd_sn);
@@ -288,7 +289,7 @@ impl Layer {
         }
     }
 
-    /// Hands the function up.
+    /// Passes the function up.
     fn ask(&mut self, pdu: &TaskManagementRequest, function: Function, set: bool, every_unit: bool) {
         let id = FunctionId(self.functions_seen);
         self.functions_seen = self.functions_seen.wrapping_add(1);
@@ -302,8 +303,8 @@ impl Layer {
         self.up.push_back(Up::Function { id, lun, function });
     }
 
-    /// The layer above has done it. Tasks that it had ended before, and that only wait for their data, go as well: no
-    /// response may follow this one (section 11.5.1).
+    /// The engine has executed it. Tasks that had ended before, and only wait for their data, are released as
+    /// well: no response may follow this one (section 11.5.1).
     pub(super) fn answer_function(&mut self, id: FunctionId, response: FunctionResponse) {
         let Some(at) = self.functions.iter().position(|function| function.id == id) else { return };
         let function = self.functions.swap_remove(at);
@@ -404,7 +405,7 @@ impl Layer {
         self.phase = Phase::Closing(reason);
     }
 
-    /// Notifies the initiator that this side closes, and closes. A discovery session is just closed.
+    /// Notifies the initiator that this side closes, and closes. A discovery session is closed without that.
     pub(super) fn close_session(&mut self) {
         if self.link.discovery {
             return self.over("closed by this side");
@@ -415,10 +416,10 @@ impl Layer {
         self.phase = Phase::Closing("closed by this side".to_string());
     }
 
-    /// The Asynchronous Message that says what this side drops: the session, or the connection.
+    /// The Asynchronous Message about what this side drops: the session, or the connection.
     pub(super) fn dropping(&self, event: AsyncEvent) -> Vec<u8> {
-        // Time2Wait and Time2Retain are 0: the initiator may come back at once, and at error recovery level 0 no task
-        // waits for it.
+        // Time2Wait and Time2Retain are 0: the initiator may reconnect at once, and at error recovery level 0
+        // no task waits for it.
         let connection = if event == AsyncEvent::CONNECTION_DROP { self.connection_id } else { 0 };
         async_message(event, [connection, 0, 0]).as_bytes().to_vec()
     }
@@ -456,9 +457,9 @@ fn async_message(event: AsyncEvent, parameters: [u16; 3]) -> AsyncMessage {
     }
 }
 
-/// Where a task stands when it is to be aborted.
+/// The state of a task that is to be aborted.
 enum Standing {
-    /// With the layer above.
+    /// The engine has it.
     Running,
     /// Ended, but the initiator still owes data.
     AwaitsData,

@@ -1,4 +1,4 @@
-//! What goes out over a byte stream: the queue is cut into PDUs while the batch has room.
+//! What is sent over a byte stream: PDUs are built from the queue while the batch has room.
 
 use super::Target;
 use super::layer::Layer;
@@ -35,7 +35,7 @@ impl Target {
                 }
             }
         }
-        // What was in the queue was aborted: no PDU has announced that the window is open again.
+        // The queue was emptied by aborts: no PDU has announced that the window is open again.
         if batch.segments.is_empty()
             && self.layer.is_full_feature()
             && self.layer.session.is_closed_for_nothing()
@@ -45,7 +45,8 @@ impl Target {
         }
     }
 
-    /// Sends Data-In as far as the batch, which has room for one, has room. Returns what stays at the head of the queue.
+    /// Sends Data-In while the batch, which has room for one, has room. Returns what stays at the head of the
+    /// queue.
     fn send_push(&mut self, id: TaskId, batch: &mut Transmit) -> Option<Out> {
         loop {
             let link = self.layer.link;
@@ -138,7 +139,7 @@ impl Target {
         }
     }
 
-    /// Sends the oldest control PDU as far as the batch has room. Returns what stays at the head of the queue.
+    /// Sends the oldest control PDU while the batch has room. Returns what stays at the head of the queue.
     fn send_control(&mut self, batch: &mut Transmit) -> Option<Out> {
         let mut control = self.layer.control.pop_front()?;
         let sent = match control.sent {
@@ -173,7 +174,7 @@ impl Target {
 }
 
 impl Layer {
-    /// GOOD goes with the last Data-In (section 11.7.3).
+    /// Adds GOOD to the last Data-In (section 11.7.3).
     #[inline]
     pub(super) fn end_with(&mut self, pdu: &mut DataIn, residual: &Residual) {
         pdu.flags |= DataIn::STATUS | residual.flags;

@@ -1,37 +1,37 @@
-//! What belongs to a session, not to one of its connections.
+//! State of a session, rather than of one of its connections.
 
 use std::collections::BTreeSet;
 
-/// Where a command's CmdSN stands.
+/// The position of a command's CmdSN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CmdSnPosition {
     /// The next one.
     Next,
     /// Within the window but ahead: one before it is missing.
     Gap,
-    /// The same, and the one that is missing was rejected.
+    /// The same, but the missing one was rejected.
     BehindRejected,
     /// Outside the window, or received before: silently ignored.
     Outside,
 }
 
 /// Command numbering of a session (section 4.2.2.1). The window is what was last announced to the initiator:
-/// it opens by free slots, as far as there is room, only when a PDU says so.
+/// free slots open it, as far as there is room, only when a PDU announces that.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     /// The next command expected.
     pub exp_cmd_sn: u32,
     /// The highest CmdSN that was announced to the initiator.
     pub max_cmd_sn: u32,
-    /// Commands that hold a slot of the window.
+    /// Commands that occupy a slot of the window.
     in_flight: u32,
     depth: u32,
     /// Commands that there is room for beside them.
     room: u32,
     /// A window was sent to the initiator.
     is_announced: bool,
-    /// Requests of the window that were rejected: they count as not received (section 7.3), and so the gaps that they
-    /// leave are our doing.
+    /// Requests of the window that were rejected: they count as not received (section 7.3), so the gaps that
+    /// they leave are caused by us.
     rejected: BTreeSet<u32>,
     /// Commands of the window, ahead of the next one, that an abort has replaced (section 7.11).
     plugged: BTreeSet<u32>,
@@ -54,7 +54,7 @@ impl Session {
         session
     }
 
-    /// Where a non-immediate command with this CmdSN stands.
+    /// The position of a non-immediate command with this CmdSN.
     pub(crate) fn position(&self, cmd_sn: u32) -> CmdSnPosition {
         match cmd_sn.wrapping_sub(self.exp_cmd_sn) {
             ahead if ahead >= self.window() => CmdSnPosition::Outside,
@@ -70,7 +70,7 @@ impl Session {
         self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1)
     }
 
-    /// The next command was received; `holds`: until [`Session::release`] it takes a slot of the window.
+    /// The next command was received; `holds`: it occupies a slot of the window until [`Session::release`].
     pub(crate) fn receive(&mut self, holds: bool) {
         if !self.rejected.is_empty() {
             self.rejected.remove(&self.exp_cmd_sn);
@@ -84,7 +84,8 @@ impl Session {
         }
     }
 
-    /// The command with this number, which lies in the window, counts as received: it was aborted before it came.
+    /// The command with this number, which is in the window, counts as received: it was aborted before it
+    /// arrived.
     pub(crate) fn plug(&mut self, cmd_sn: u32) {
         if cmd_sn == self.exp_cmd_sn {
             self.receive(false);
@@ -101,29 +102,31 @@ impl Session {
         }
     }
 
-    /// Whether there is a command that the initiator may not send yet though there is room for it, and none that it may.
+    /// Whether there is a command that the initiator may not send yet though there is room for it, and none
+    /// that it may.
     pub(crate) fn is_closed_for_nothing(&self) -> bool {
         self.window() == 0 && self.free() > 0
     }
 
-    /// Whether the initiator may send none for lack of space alone.
+    /// Whether the window is closed for lack of room alone.
     pub(crate) fn wants_room(&self) -> bool {
         self.window() == 0 && self.in_flight < self.depth && self.free() == 0
     }
 
-    /// There is room for so many commands beside those in flight.
+    /// There is room for this many commands beside those in flight.
     pub(crate) fn limit(&mut self, room: u32) {
         self.room = room;
     }
 
-    /// Commands that the window may be opened for. An initiator that has none in flight may always send
-    /// one: no answer would open its window.
+    /// Commands that the window may be opened for. An initiator with none in flight may always send one: no
+    /// answer would open its window.
     fn free(&self) -> u32 {
         let room = if self.in_flight == 0 { self.room.max(1) } else { self.room };
         self.depth.saturating_sub(self.in_flight).min(room)
     }
 
-    /// So many commands may be in flight from now on. When these are fewer, the initiator has not been promised more.
+    /// Allows this many commands in flight from now on. If they are fewer, more have not been announced to
+    /// the initiator.
     pub(crate) fn set_depth(&mut self, depth: u32) {
         self.depth = depth;
     }
@@ -133,8 +136,8 @@ impl Session {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// MaxCmdSN of the next PDU. It never goes back, whatever happens to the room; and no window was more than
-    /// the slots: each command received moves ExpCmdSN up by one and takes at most one of them.
+    /// MaxCmdSN of the next PDU. It never decreases, whatever happens to the room; and the window never
+    /// exceeds the slots: each command received increments ExpCmdSN and occupies at most one of them.
     pub(crate) fn advertise(&mut self) -> u32 {
         let announced = if self.is_announced { self.window() } else { 0 };
         self.is_announced = true;

@@ -9,15 +9,15 @@ pub(crate) const READY_TO_TRANSFER_MAX: usize = 8;
 /// Slots of a new connection.
 pub(super) const SLOTS_AT_START: u16 = 8;
 
-/// One R2T that waits for its Data-Out sequence.
+/// One R2T that is waiting for its Data-Out sequence.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Solicited {
     pub tag: u32,
-    /// The end of what it asked for, as an offset in the data-out.
+    /// The end of the requested data, as an offset in the data-out.
     pub end: u32,
 }
 
-/// What is being brought from the initiator.
+/// Data being fetched from the initiator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetch {
     pub at: u32,
@@ -26,7 +26,7 @@ pub(crate) struct Fetch {
     pub end: u32,
 }
 
-/// What is being sent to the initiator.
+/// Data being sent to the initiator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Push {
     pub at: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Push {
 }
 
 impl Push {
-    /// Whether some of it is still to be sent. What was posted to an RDMA device cannot be called back.
+    /// Whether some of it has not been sent yet. What was posted to an RDMA device cannot be recalled.
     pub(crate) fn is_unsent(&self) -> bool {
         self.sent < self.len
     }
@@ -53,7 +53,7 @@ pub(crate) struct Task {
     pub used: bool,
     pub immediate: bool,
     pub bidirectional: bool,
-    /// The layer above knows of it.
+    /// The engine knows of it.
     pub given: bool,
     pub initiator_task_tag: u32,
     pub lun: u64,
@@ -61,22 +61,22 @@ pub(crate) struct Task {
     pub expected: u32,
     pub read_bytes: u32,
     pub write_bytes: u32,
-    /// Data-out bytes that came, or were thrown away, from offset 0 without a gap.
+    /// Data-out bytes received or discarded, from offset 0 without a gap.
     pub received: u32,
-    /// The end of what may come unsolicited.
+    /// The end of the data that may be unsolicited.
     pub unsolicited_end: u32,
-    /// Unsolicited Data-Out is still to come: its F bit was not seen.
+    /// Unsolicited Data-Out is still to come: its F bit has not been received.
     pub unsolicited_open: bool,
-    /// Data segments that came, and wait in their messages to be copied.
+    /// Data segments that were received, and wait in their messages to be copied.
     pub held: u16,
     /// DataSN of the next Data-Out of the current sequence.
     pub data_out_sn: u32,
-    /// R2Ts on their way, the oldest first.
+    /// Outstanding R2Ts, the oldest first.
     pub solicited: [Solicited; READY_TO_TRANSFER_MAX],
     pub solicited_count: u8,
-    /// The end of what was asked for by R2T.
+    /// The end of the data requested by R2T.
     pub solicited_end: u32,
-    /// The task stands in the queue to send R2Ts.
+    /// The task is in the queue for sending R2Ts.
     pub solicit_queued: bool,
     /// DataSN of the next Data-In and R2TSN of the next R2T: one numbering (section 4.2.2.4).
     pub data_in_sn: u32,
@@ -84,15 +84,15 @@ pub(crate) struct Task {
     pub data_in_count: u32,
     pub fetch: Option<Fetch>,
     pub push: Option<Push>,
-    /// Set when the task has ended for the layer above.
+    /// Set when the task has ended for the engine.
     pub ending: Option<Ending>,
-    /// It has ended for the layer above, whose places were still in use.
+    /// It has ended for the engine, whose places were still in use.
     pub lends: bool,
-    /// Where work is posted: what is under way of its data and of its response.
+    /// Where work is posted: how many operations on its data and its response are in progress.
     pub posted: u16,
 }
 
-/// What a command says of its task.
+/// A command's properties for its task.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arrival {
     pub immediate: bool,
@@ -108,7 +108,8 @@ pub(crate) struct Arrival {
 }
 
 impl Task {
-    /// Begins where another one was. It is large, and most of it is behind a count or an option: this is not copied.
+    /// Begins where another one was. It is large, and most of it is behind a count or an option, which is not
+    /// copied.
     fn begin(&mut self, new: Arrival) {
         let Task {
             generation,
@@ -149,7 +150,7 @@ impl Task {
         (*fetch, *push, *ending) = (None, None, None);
     }
 
-    /// Whether requested or announced data is still to come, or to be put in its place.
+    /// Whether requested or announced data is still to arrive, or to be moved to its place.
     pub(crate) fn owed_data(&self) -> bool {
         self.unsolicited_open || self.solicited_count > 0 || self.held > 0
     }
@@ -165,7 +166,7 @@ impl Task {
         self.solicited_count = self.solicited_count.saturating_sub(1);
     }
 
-    /// Notes one more outstanding R2T.
+    /// Records one more outstanding R2T.
     pub(crate) fn push_solicited(&mut self, new: Solicited) {
         if let Some(slot) = self.solicited.get_mut(usize::from(self.solicited_count)) {
             *slot = new;
@@ -175,21 +176,21 @@ impl Task {
     }
 }
 
-/// The slots of one connection, found by slot or by initiator task tag. There are as many as were ever needed at once:
-/// most sessions keep far fewer commands in flight than they may.
+/// The slots of one connection, found by slot or by initiator task tag. There are as many as were ever needed
+/// at once: most sessions have far fewer commands in flight than they may.
 ///
-/// A slot is not taken again before the batch that ended its last task has left (one batch is on its way at a time), or,
-/// where work is posted, before all of it is finished.
+/// A slot is not reused before the batch that ended its last task has been sent (one batch is sent at a
+/// time), or, where work is posted, before all of it has finished.
 #[derive(Debug)]
 pub(crate) struct TaskTable {
     slots: Vec<Task>,
     slots_max: u16,
-    /// Slots to be taken, the last one first: it is the warmest.
+    /// Free slots, the next one last: it is the warmest in the cache.
     free: Vec<u16>,
     /// Slots that were returned since the last batch was begun, the oldest first.
     resting: Vec<u16>,
     index: TagIndex,
-    /// RDMA Reads under way whose tasks are no more.
+    /// RDMA Reads in progress whose tasks have ended.
     pub stray_reads: u32,
 }
 
@@ -217,7 +218,7 @@ impl TaskTable {
         Some(TaskId { slot, generation })
     }
 
-    /// Makes twice as many slots, and takes one of the new ones.
+    /// Doubles the number of slots, and takes one of the new ones.
     #[cold]
     fn grow(&mut self) -> Option<u16> {
         let old = u16::try_from(self.slots.len()).ok()?;
@@ -233,19 +234,19 @@ impl TaskTable {
         self.free.pop()
     }
 
-    /// A batch begins, so the last one has left, and with it all that was said of tasks that have ended.
+    /// A batch begins, so the last one has been sent, and with it everything about tasks that have ended.
     pub(crate) fn batch_begins(&mut self) {
         while let Some(slot) = self.resting.pop() {
             self.free.push(slot);
         }
     }
 
-    /// The task, if it still is the one that this id was given for.
+    /// The task, if it still is the one with this id.
     pub(crate) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
         self.slots.get_mut(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
     }
 
-    /// The same, to look at.
+    /// The same, for reading.
     pub(crate) fn peek(&self, id: TaskId) -> Option<&Task> {
         self.slots.get(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
     }
@@ -258,7 +259,7 @@ impl TaskTable {
         Some(TaskId { slot, generation: task.generation })
     }
 
-    /// Gives the slot back.
+    /// Releases the slot.
     pub(crate) fn release(&mut self, id: TaskId) {
         let Some(task) = self.get(id) else { return };
         task.used = false;
@@ -266,20 +267,20 @@ impl TaskTable {
         if posted == 0 {
             self.resting.push(id.slot);
         } else {
-            // What was asked for by posted work is RDMA Reads.
+            // Data requested by posted work is RDMA Reads.
             self.stray_reads = self.stray_reads.saturating_add(reads);
         }
         self.index.remove(tag, &self.slots);
     }
 
-    /// Work about this task is posted.
+    /// Work for this task was posted.
     pub(crate) fn posted(&mut self, id: TaskId) {
         if let Some(task) = self.get(id) {
             task.posted = task.posted.saturating_add(1);
         }
     }
 
-    /// Posted work is finished; `read`: it was an RDMA Read. Its task may be no more.
+    /// Posted work has finished; `read`: it was an RDMA Read. Its task may have ended.
     pub(crate) fn finished(&mut self, id: TaskId, read: bool) {
         let Some(task) = self.last(id).filter(|task| task.posted > 0) else { return };
         task.posted = task.posted.saturating_sub(1);
@@ -292,14 +293,14 @@ impl TaskTable {
         }
     }
 
-    /// Whether places that the layer above has lent to this task come back now: it has ended for it, and no work about it
-    /// is to be posted or under way. They come back once.
+    /// Whether places that the engine has lent to this task are free now: it has ended for the engine, and no
+    /// work for it has to be posted or is in progress. True once.
     pub(crate) fn gives_back(&mut self, id: TaskId) -> bool {
         let idle = |task: &&mut Task| task.posted == 0 && task.push.is_none();
         self.last(id).filter(idle).is_some_and(|task| std::mem::take(&mut task.lends))
     }
 
-    /// The task of this id, which may be no more.
+    /// The task of this id, which may have ended.
     fn last(&mut self, id: TaskId) -> Option<&mut Task> {
         self.slots.get_mut(usize::from(id.slot)).filter(|task| task.generation == id.generation)
     }
@@ -313,7 +314,7 @@ impl TaskTable {
     }
 }
 
-/// From initiator task tag to slot: open addressing with linear probing, at most a quarter full.
+/// Maps initiator task tags to slots: open addressing with linear probing, at most a quarter full.
 #[derive(Debug)]
 struct TagIndex {
     /// Slot, or [`TagIndex::EMPTY`].
@@ -378,7 +379,7 @@ impl TagIndex {
         }
     }
 
-    /// Empties the tag's cell and moves later ones of the same run back, so that no search breaks off early.
+    /// Empties the tag's cell and moves later ones of the same run back, so that no search ends early.
     fn remove(&mut self, tag: u32, slots: &[Task]) {
         let Some(mut hole) = self.locate(tag, slots) else { return };
         let mut cell = self.next(hole);

@@ -14,7 +14,7 @@ use wire::iscsi::{
 use zerocopy::IntoBytes as _;
 
 impl Layer {
-    /// Takes the whole header of a PDU; `incoming` says what to do with its data segment.
+    /// Handles the whole header of a PDU; `incoming` is where its data segment goes.
     pub(crate) fn header(&mut self, header: &[u8]) {
         self.incoming = Incoming::Nothing;
         if let Err(violation) = self.validate(header) {
@@ -32,7 +32,7 @@ impl Layer {
                 self.skip_data(header);
             }
             Reaction::Drop if violation == Violation::NotLogin => self.refuse_login(),
-            // No task is known that could be ended.
+            // There is no known task to end.
             Reaction::EndTask(..) | Reaction::Drop => self.drop_for(violation),
         }
     }
@@ -78,7 +78,7 @@ impl Layer {
         self.up.push_back(Up::Refused { reason: violation.to_string() });
     }
 
-    /// Throws the data segment of this PDU away.
+    /// Discards the data segment of this PDU.
     pub(super) fn skip_data(&mut self, header: &[u8]) {
         let len = BasicHeader::view(header).map_or(0, |basic| basic.data_segment_length.get());
         if len > 0 {
@@ -154,8 +154,8 @@ impl Layer {
         }
     }
 
-    /// What a command asks for, with what its `shape` is taken from: data-in length and data-out length. `None`: it is silently
-    /// ignored.
+    /// The transfer that a command requests, with what its `shape` is derived from: data-in length and
+    /// data-out length. `None`: it is silently ignored.
     #[inline]
     pub(super) fn examine<C>(
         &self,
@@ -191,14 +191,14 @@ impl Layer {
         Ok(Some((cdb, Examined { immediate, read_bytes, write_bytes, unsolicited_end, unexpected })))
     }
 
-    /// The unsolicited Data-Out of a command that is not taken is not wanted either.
+    /// The unsolicited Data-Out of a command that is not accepted is discarded as well.
     fn forget_unless_last(&mut self, pdu: &ScsiCommand) {
         if !pdu.last() {
             self.forget(pdu.initiator_task_tag.get());
         }
     }
 
-    /// Gives the command a slot, and itself to the layer above.
+    /// Gives the command a slot, and passes it to the engine.
     fn start(&mut self, pdu: &ScsiCommand, cdb: Cdb, examined: Examined) -> Result<(), Violation> {
         let Examined { immediate, read_bytes, write_bytes, unsolicited_end, unexpected } = examined;
         let len = pdu.data_segment_length.get();
@@ -248,7 +248,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Text or ping data of this request is to be gathered before it is executed.
+    /// Gathers the text or ping data of this request before it is executed.
     pub(super) fn gather(&mut self, header: &[u8], len: u32) {
         if len == 0 {
             return self.request(header, &[]);
@@ -257,15 +257,15 @@ impl Layer {
     }
 }
 
-/// What a command asks for that is to be executed.
+/// The transfer of a command that is to be executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Examined {
     pub immediate: bool,
     pub read_bytes: u32,
     pub write_bytes: u32,
-    /// The end of the data-out that comes unasked.
+    /// The end of the unsolicited data-out.
     pub unsolicited_end: u32,
-    /// It comes though it may not.
+    /// It is sent though it is not allowed.
     pub unexpected: bool,
 }
 

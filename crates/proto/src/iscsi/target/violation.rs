@@ -1,9 +1,9 @@
-//! Ways in which an initiator breaks the standard, and what follows.
+//! Ways in which an initiator violates the standard, and the reaction to each.
 
 use std::fmt;
 use wire::iscsi::{AhsError, RejectReason};
 
-/// One way of breaking RFC 7143. [`Violation::reaction`] has what follows.
+/// A violation of RFC 7143. [`Violation::reaction`] is the reaction to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// The header digest does not match: the length fields cannot be trusted (section 7.8).
@@ -30,9 +30,9 @@ pub enum Violation {
     UnknownOpcode,
     /// A command ahead of ExpCmdSN on the only connection: one before it was lost (sections 4.2.2.1, 7.13).
     CommandGap,
-    /// A command ahead of one that was rejected and has not been resent (section 7.3). It was right when it was
-    /// sent, and waiting for the other is what there is no room for: so the reason, which lets it be resent
-    /// (section 11.17.1).
+    /// A command ahead of one that was rejected and has not been retransmitted (section 7.3). It was valid
+    /// when it was sent, but there is no room to wait for the other: hence this reason, which allows
+    /// retransmission (section 11.17.1).
     BehindRejected,
     /// The reserved task tag where a task needs one (section 11.2.1.8).
     ReservedTag,
@@ -44,14 +44,14 @@ pub enum Violation {
     BidirectionalLengthMissing,
     /// A command that sends nothing, without the F bit (section 11.3.1).
     FinalMissing,
-    /// Immediate or unsolicited data that was not agreed on, or more than FirstBurstLength (sections 4.2.5.2,
-    /// 11.4.7.2).
+    /// Immediate or unsolicited data that was not negotiated, or more than FirstBurstLength (sections
+    /// 4.2.5.2, 11.4.7.2).
     UnexpectedUnsolicited,
-    /// Less or more data than FirstBurstLength or an R2T asked for (sections 11.4.7.2, 11.8).
+    /// Less or more data than FirstBurstLength, or than an R2T requested (sections 11.4.7.2, 11.8).
     IncorrectAmount,
     /// A Data-Out out of order by DataSN (section 7.9).
     DataSequence,
-    /// A Data-Out that is not where the last one ended (section 11.7.6).
+    /// A Data-Out that does not begin where the last one ended (section 11.7.6).
     BufferOffset,
     /// A Data-Out for no task or no R2T (section 11.17.1, note 2).
     UnknownTransfer,
@@ -63,7 +63,7 @@ pub enum Violation {
     UnknownText,
     /// C and F set together (section 11.10.2).
     ContinueAndFinal,
-    /// More text than is taken in one exchange (section 7.12).
+    /// More text than is accepted in one exchange (section 7.12).
     TextTooLong,
     /// Text that is malformed or may not be negotiated now (section 7.12).
     Negotiation,
@@ -71,7 +71,7 @@ pub enum Violation {
     LogoutReason,
 }
 
-/// What follows a violation.
+/// The reaction to a violation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reaction {
     /// A Reject PDU; the PDU is discarded and the connection continues.
@@ -89,7 +89,7 @@ impl Violation {
         self.row().0
     }
 
-    /// What follows, what to call it, and the section of RFC 7143.
+    /// The reaction, the description, and the section of RFC 7143.
     fn row(self) -> (Reaction, &'static str, &'static str) {
         use Reaction::{Drop, EndTask, Reject};
         match self {

@@ -1,4 +1,4 @@
-//! Messages that came in, and what happens to the buffers that were advertised.
+//! Received messages, and what happens to the buffers that were advertised.
 
 use super::{Initiator, Own};
 use crate::iscsi::initiator::layer::Phase;
@@ -8,7 +8,7 @@ use crate::services::TaskId;
 use wire::iscsi::{BHS_BYTES, BasicHeader, Opcode, Pdu, ScsiResponse};
 
 impl Initiator {
-    /// Takes a message; an error is the end of the connection.
+    /// Handles a message; an error ends the connection.
     pub(super) fn take(&mut self, message: Message<'_>) -> Result<(), String> {
         let parts = Parts::of(message.bytes).map_err(breach)?;
         let header = parts.pdu.first_chunk::<BHS_BYTES>().ok_or_else(|| breach(Violation::Short))?;
@@ -34,7 +34,8 @@ impl Initiator {
         Ok(())
     }
 
-    /// The task that a response is about. What came is what was not left over, if it came ([`Initiator::reclaim`]).
+    /// The task that a response is about. The data received is all except the residual, if any was
+    /// ([`Initiator::reclaim`]).
     fn answered(&mut self, pdu: &ScsiResponse) -> Option<TaskId> {
         let (id, task) = self.layer.tasks.find(pdu.initiator_task_tag.get())?;
         let expected = task.request.read.len();
@@ -57,7 +58,7 @@ impl Initiator {
         own.is_some_and(|own| own.both().iter().any(|buffer| buffer.is_some_and(|it| it.stag == stag)))
     }
 
-    /// Sees to the buffers of a task that may have ended.
+    /// Handles the buffers of a task that may have ended.
     fn retire(&mut self, id: TaskId) {
         if self.layer.tasks.get(id).is_none_or(|task| task.ended.is_none()) {
             return;
@@ -78,14 +79,14 @@ impl Initiator {
         }
     }
 
-    /// Nobody may touch the buffers of tasks that have ended; what of them is still on its way is waited for.
+    /// Nothing may access the buffers of tasks that have ended; transfers still in progress are waited for.
     pub(super) fn reclaim(&mut self, to: &mut dyn Post) {
         while let Some(id) = self.ended.pop_front() {
             let Some(own) = self.advertised.get_mut(usize::from(id.slot)) else { continue };
             if let Some(ended) = self.layer.tasks.get(id).and_then(|task| task.ended.as_mut()) {
                 let moved = |buffer: Advertised| to.moved(buffer.stag);
                 ended.read_bytes = ended.read_bytes.min(own.read.map_or(u32::MAX, moved));
-                // What was advertised is what did not go unasked.
+                // What was not sent unsolicited was advertised.
                 ended.write_bytes = ended.write_bytes.saturating_add(own.write.map_or(0, moved));
             }
             for buffer in own.both() {
@@ -97,12 +98,12 @@ impl Initiator {
         }
     }
 
-    /// What was read of a buffer that was invalidated has left.
+    /// Data read from a buffer that was invalidated has been sent.
     pub(super) fn has_left(&mut self, stag: u32) {
         let is_it = |own: &mut Own| own.both().iter().any(|it| it.is_some_and(|it| it.stag == stag));
         let Some(slot) = self.advertised.iter_mut().position(is_it) else { return };
         let task = u16::try_from(slot).ok().and_then(|slot| self.layer.tasks.at(slot)).map(|(id, _)| id);
-        // One that has ended just now is seen to with the others.
+        // One that has just ended is handled with the others.
         let Some(id) = task.filter(|id| !self.ended.contains(id)) else { return };
         let Some(own) = self.advertised.get_mut(slot) else { return };
         for buffer in own.both() {
@@ -113,7 +114,7 @@ impl Initiator {
         }
     }
 
-    /// A session over messages is one over RDMA (RFC 7145 section 3.3).
+    /// A session over messages must use RDMA (RFC 7145 section 3.3).
     fn check_rdma(&self) -> Result<(), String> {
         let normal = self.layer.config.plan.target.is_some();
         if normal && matches!(self.layer.phase, Phase::Full) && self.layer.rdma.is_none() {

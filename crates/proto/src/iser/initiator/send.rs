@@ -1,4 +1,4 @@
-//! What goes out: the iSCSI layer's queues become messages.
+//! What is sent: the iSCSI layer's queues become messages.
 
 use super::{Initiator, Own};
 use crate::iscsi::initiator::queue::DataOut;
@@ -8,23 +8,23 @@ use wire::Places;
 use wire::iser::Header;
 use zerocopy::IntoBytes;
 
-/// A message that was offered and not taken.
+/// A message that was offered and not accepted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unsent {
     work: WorkId,
     payload: Places,
 }
 
-/// Work that says nothing when it is finished.
+/// Work whose completion reports nothing.
 const CONTROL: WorkId = WorkId(0);
-/// Marks work that lends the payload of a task.
+/// Marks work that borrows the payload of a task.
 const PAYLOAD: u64 = 1 << 32;
 
 fn payload_work(id: TaskId) -> WorkId {
     WorkId(PAYLOAD | (u64::from(id.generation) << 16) | u64::from(id.slot))
 }
 
-/// The task whose payload this work has lent.
+/// The task whose payload this work has borrowed.
 pub(super) fn payload_task(work: WorkId) -> Option<TaskId> {
     let [.., a, b, c, d] = work.0.to_be_bytes();
     let task = TaskId { slot: u16::from_be_bytes([c, d]), generation: u16::from_be_bytes([a, b]) };
@@ -32,7 +32,7 @@ pub(super) fn payload_task(work: WorkId) -> Option<TaskId> {
 }
 
 impl Initiator {
-    /// Posts what stands in the queues.
+    /// Posts what is queued.
     pub(super) fn send(&mut self, to: &mut dyn Post) -> Result<(), Full> {
         if let Some(unsent) = self.unsent.take() {
             self.offer(unsent, to)?;
@@ -56,7 +56,7 @@ impl Initiator {
         }
     }
 
-    /// One Data-Out, unsolicited: what is solicited the target reads.
+    /// One Data-Out, unsolicited: the target reads solicited data.
     fn send_data(&mut self, data: DataOut, to: &mut dyn Post) -> Result<(), Full> {
         let Some((pdu, payload, rest)) = self.layer.data_out(data) else { return Ok(()) };
         if let Some(rest) = rest {
@@ -67,7 +67,7 @@ impl Initiator {
         self.offer(Unsent { work: payload_work(data.task), payload }, to)
     }
 
-    /// A command, with its immediate data and what it advertises.
+    /// A command, with its immediate data and the buffers that it advertises.
     fn send_command(&mut self, id: TaskId, to: &mut dyn Post) -> Result<(), Full> {
         let own = self.advertise(id, to)?;
         self.layer.commands.pop_front();
@@ -80,8 +80,8 @@ impl Initiator {
         self.offer(Unsent { work, payload }, to)
     }
 
-    /// Lets the target touch the buffers of a command: all of its data-in, and what does not go unasked of its
-    /// data-out. `None`: the task has ended.
+    /// Lets the target access the buffers of a command: all of its data-in, and the part of its data-out that
+    /// is not sent unsolicited. `None`: the task has ended.
     fn advertise(&mut self, id: TaskId, to: &mut dyn Post) -> Result<Option<Own>, Full> {
         let Some(task) = self.layer.tasks.get(id).filter(|task| task.ended.is_none()) else {
             return Ok(None);

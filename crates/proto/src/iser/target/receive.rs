@@ -1,4 +1,4 @@
-//! Messages that came in, and their data.
+//! Received messages, and their data.
 
 use super::{Held, Remote, Target};
 use crate::iscsi::target::layer::{Data, Incoming};
@@ -10,7 +10,7 @@ use wire::iscsi::{BasicHeader, Opcode};
 use wire::iser::Header;
 
 impl Target {
-    /// Takes a message; an error is the end of the connection.
+    /// Handles a message; an error ends the connection.
     pub(super) fn take(&mut self, message: Message<'_>) -> Result<(), Violation> {
         let parts = Parts::of(message.bytes)?;
         let Some(basic) = BasicHeader::view(parts.pdu) else { return Err(Violation::Short) };
@@ -39,14 +39,15 @@ impl Target {
         Ok(())
     }
 
-    /// Forgets what the initiator has acknowledged by ExpStatSN, which is at one place in all of its PDUs.
+    /// Forgets what the initiator has acknowledged by ExpStatSN, which is at the same place in all of its
+    /// PDUs.
     fn acknowledge(&mut self, pdu: &[u8]) {
         let Some(number) = pdu.get(28..).and_then(|rest| rest.first_chunk::<4>()) else { return };
         let expected = u32::from_be_bytes(*number);
         self.unexpected.retain(|stat_sn| stat_sn.wrapping_sub(expected) < 0x8000_0000);
     }
 
-    /// Keeps what was advertised with a command, which must be all that its data needs.
+    /// Keeps what was advertised with a command, which must cover all of its data.
     fn note_remote(&mut self, id: TaskId, header: &Header) -> Result<(), Violation> {
         let solicited_only = self.layer.rdma.is_none_or(|rdma| rdma.solicited_only);
         let Some(task) = self.layer.tasks.peek(id) else { return Ok(()) };
@@ -54,7 +55,7 @@ impl Target {
         let skipped = if solicited_only { unsolicited } else { 0 };
         let advertised = |(stag, offset): (u32, u64), skipped: u64| Advertised {
             stag,
-            // It may be below 0: what is read begins behind what was skipped.
+            // It may be below 0: the data that is read begins after what was skipped.
             offset: offset.wrapping_sub(skipped),
         };
         let remote = Remote {
@@ -71,7 +72,7 @@ impl Target {
         };
         let slot = usize::from(id.slot);
         if slot >= self.remote.len() {
-            // As the table of tasks: to what is needed, once.
+            // Grows like the table of tasks, once to what is needed.
             self.remote.resize(slot.saturating_add(1), Remote::default());
         }
         if let Some(place) = self.remote.get_mut(slot) {
@@ -80,8 +81,8 @@ impl Target {
         missing.map_or(Ok(()), Err)
     }
 
-    /// Keeps a data segment in its message until it has a place. For the iSCSI layer it has come; the task goes on
-    /// once it was copied.
+    /// Keeps a data segment in its message until it has a place. For the iSCSI layer it has been received;
+    /// the task continues once it was copied.
     fn hold(&mut self, data: Data, segment: Span, message: Span) {
         let Some(task) = self.layer.tasks.get(data.task) else { return self.free.push(message) };
         task.held = task.held.saturating_add(1);
@@ -89,7 +90,7 @@ impl Target {
         self.layer.data_done(data, true);
     }
 
-    /// Whether it is known what happens to it.
+    /// Whether it is known where it goes.
     pub(super) fn is_placeable(&self, held: &Held) -> bool {
         if self.layer.is_over() {
             return true;
@@ -97,12 +98,12 @@ impl Target {
         self.layer.tasks.peek(held.task).is_none_or(|task| task.fetch.is_some() || task.ending.is_some())
     }
 
-    /// Copies data segments to where they belong, and drops those whose task has ended.
+    /// Copies data segments to their places, and drops those whose task has ended.
     ///
-    /// The copy is one of 8 KiB at most. A receive begins so that the data behind the headers lies on a boundary of a
-    /// page ([`crate::message::Receives::aligned_at`]): a command whose data all came with it can be written to the
-    /// store from the message, once a `Fetch` may be answered by places of the transport's instead of filling the ones
-    /// above; the message is then released when the command ends.
+    /// The copy is at most 8 KiB. A receive begins so that the data after the headers is page-aligned
+    /// ([`crate::message::Receives::aligned_at`]): a command whose data all came with it could be written to
+    /// the store from the message, if a `Fetch` could be answered by places of the transport's instead of
+    /// filling the engine's; the message would then be released when the command ends.
     pub(super) fn place(&mut self, to: &mut dyn Post) {
         for _ in 0..self.held.len() {
             let Some(held) = self.held.pop_front() else { return };
@@ -134,7 +135,7 @@ impl Target {
         }
     }
 
-    /// The data of a push has left, which carried no ending.
+    /// The data of a push that had no ending has been sent.
     pub(super) fn written(&mut self, id: TaskId) {
         let Some(task) = self.layer.tasks.get(id).filter(|task| task.push.is_some()) else { return };
         task.push = None;
@@ -144,19 +145,19 @@ impl Target {
         self.layer.progress(id);
     }
 
-    /// Work about a task is finished.
+    /// Work for a task has finished.
     pub(super) fn work_done(&mut self, id: TaskId, read: bool) {
         self.layer.tasks.finished(id, read);
         self.layer.settle(id);
     }
 
-    /// Where a task's data lies at the initiator.
+    /// Where a task's data is at the initiator.
     pub(super) fn remote(&self, id: TaskId) -> Remote {
         self.remote.get(usize::from(id.slot)).copied().unwrap_or_default()
     }
 }
 
-/// The part of a place that begins `at` bytes in.
+/// The part of a buffer that begins `at` bytes in.
 pub(super) fn advertised_at(base: Advertised, at: u32) -> Advertised {
     Advertised { offset: base.offset.wrapping_add(u64::from(at)), ..base }
 }

@@ -1,4 +1,4 @@
-//! What goes out: the iSCSI layer's queue becomes messages and RDMA operations.
+//! What is sent: the iSCSI layer's queue becomes messages and RDMA operations.
 
 use super::Target;
 use super::receive::advertised_at;
@@ -13,14 +13,14 @@ use wire::iscsi::{NopIn, Opcode, Pdu, TAG_NONE, pad};
 use wire::iser::Header;
 use zerocopy::IntoBytes;
 
-/// A message that was offered and not taken: it has its numbers already.
+/// A message that was offered and not accepted: it has its numbers already.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unsent {
     work: Work,
     invalidate: Option<u32>,
 }
 
-/// What comes next in the queue cannot go out now.
+/// The next entry in the queue cannot be sent now.
 pub(super) struct Wait;
 
 impl From<Full> for Wait {
@@ -30,10 +30,10 @@ impl From<Full> for Wait {
 }
 
 impl Target {
-    /// Posts what stands in the queue.
+    /// Posts what is queued.
     pub(super) fn send(&mut self, to: &mut dyn Post) -> Result<(), Wait> {
         let has_sent = self.send_queue(to)?;
-        // What stood in the queue was aborted: no PDU has has_sent that the window is open again.
+        // The queue was emptied by aborts: no PDU has announced that the window is open again.
         if !has_sent && self.layer.is_full_feature() && self.layer.session.is_closed_for_nothing() {
             self.layer.announce_window();
             self.send_queue(to)?;
@@ -41,7 +41,7 @@ impl Target {
         Ok(())
     }
 
-    /// The same; whether a PDU was among it.
+    /// The same; returns whether it sent a PDU.
     fn send_queue(&mut self, to: &mut dyn Post) -> Result<bool, Wait> {
         let mut has_sent = self.resend(to)?;
         while let Some(out) = self.layer.out.front().copied() {
@@ -74,7 +74,7 @@ impl Target {
         Ok(has_sent)
     }
 
-    /// Data-In is an RDMA Write; the response follows it. Returns what takes its place in the queue.
+    /// Data-In is an RDMA Write, followed by the response. Returns the entry that replaces it in the queue.
     fn send_push(&mut self, id: TaskId, to: &mut dyn Post) -> Result<Option<Out>, Wait> {
         let remote = self.remote(id).read;
         let Some(task) = self.layer.tasks.get(id) else { return Ok(None) };
@@ -91,11 +91,11 @@ impl Target {
                 self.layer.over(&Violation::ReadStagMissing.to_string());
                 return Err(Wait);
             };
-            // The response that is posted right behind it is finished later.
+            // The response posted right after it finishes later.
             let work = if is_answered { WorkId::UNSIGNALED } else { Work::Write { task: id }.id() };
             to.write(work, push.from, advertised_at(remote, push.at))?;
             push.sent = push.len;
-            // With the ending behind it the task waits for nothing: messages follow RDMA Writes in order.
+            // With the response behind it, the task waits for nothing: messages follow RDMA Writes in order.
             if is_last {
                 task.push = None;
             }
@@ -111,7 +111,7 @@ impl Target {
         let mut data = [0; SENSE_SEGMENT_MAX];
         self.layer.tasks.posted(id);
         let Some((pdu, sense)) = self.layer.response(id, &mut data) else { return Ok(()) };
-        // The initiator sees to the write STag itself where there are both (RFC 7145 section 7.3.2).
+        // The initiator invalidates the write STag itself where there are both (RFC 7145 section 7.3.2).
         let stag = remote.read.or(remote.write).map(|advertised| advertised.stag);
         self.message.clear();
         self.message.extend_from_slice(Header::control(None, None).as_bytes());
@@ -143,14 +143,14 @@ impl Target {
             };
             let into = fetch.into.slice(at.saturating_sub(fetch.at), len);
             to.read(Work::Read { task: id, len }.id(), into, advertised_at(remote, at))?;
-            // Data-Out may not come for it: it has the tag that names no transfer.
+            // Data-Out may not be sent for it: it has the tag that names no transfer.
             task.push_solicited(Solicited { tag: TAG_NONE, end: at.saturating_add(len) });
             self.layer.tasks.posted(id);
         }
     }
 
-    /// The oldest control PDU, if it may go now; `Ok(None)`: it is left out, since the initiator has no room for what
-    /// it does not expect (RFC 7145 section 8.1.2).
+    /// The oldest control PDU, if it may be sent now; `Ok(None)`: it is dropped, since the initiator has no
+    /// room for unexpected PDUs (RFC 7145 section 8.1.2).
     fn next_control(&mut self) -> Result<Option<Control>, Wait> {
         if self.layer.tasks.stray_reads > 0 {
             return Err(Wait);
@@ -158,7 +158,7 @@ impl Target {
         let Some(control) = self.layer.take_control() else { return Ok(None) };
         let limit = self.layer.rdma.map_or(0, |rdma| rdma.unexpected_max);
         let outstanding = u32::try_from(self.unexpected.len()).unwrap_or(u32::MAX);
-        // The last is for a ping, whose answer acknowledges the others.
+        // The last one is reserved for a ping, whose answer acknowledges the others.
         let is_too_much = limit > 0 && outstanding >= limit.saturating_sub(1);
         if is_too_much && is_unexpected(&control) { Ok(None) } else { Ok(Some(control)) }
     }
@@ -178,7 +178,7 @@ impl Target {
         self.offer(Unsent { work: Work::Control, invalidate: None }, to)
     }
 
-    /// Offers the message again that was not taken; whether there was one.
+    /// Offers the message again that was not accepted; returns whether there was one.
     fn resend(&mut self, to: &mut dyn Post) -> Result<bool, Wait> {
         match self.unsent.take() {
             Some(unsent) => self.offer(unsent, to).map(|()| true),
@@ -195,8 +195,8 @@ impl Target {
     }
 }
 
-/// Whether no request of the initiator's asks for it. A ping is not among these: there is one at a time, and its answer
-/// is the end of it.
+/// Whether it is not an answer to a request of the initiator. A ping does not count: there is one at a time,
+/// and it ends with its answer.
 fn is_unexpected(control: &Control) -> bool {
     let Some(pdu) = NopIn::view(&control.header) else { return false };
     match Opcode(pdu.opcode & Opcode::MASK) {

@@ -1,9 +1,9 @@
-//! What a work request was for, in its id.
+//! The purpose of a work request, encoded in its id.
 
 use crate::message::WorkId;
 use crate::services::TaskId;
 
-/// What a work request was for.
+/// The purpose of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
     /// A PDU that is not about a SCSI task.
@@ -12,11 +12,11 @@ pub(super) enum Work {
     Response { task: TaskId },
     /// The data of a push.
     Write { task: TaskId },
-    /// So many bytes for a fetch.
+    /// This many bytes for a fetch.
     Read { task: TaskId, len: u32 },
 }
 
-/// Two bits say which, 30 are the length, then come generation and slot.
+/// Two bits are the kind, 30 the length, then come generation and slot.
 const KIND_SHIFT: u32 = 62;
 const LEN_SHIFT: u32 = 32;
 const LEN_MASK: u64 = 0x3fff_ffff;

@@ -1,4 +1,4 @@
-//! What comes in: responses and requests of the target.
+//! Received responses and requests of the target.
 
 use super::send::{Control, FUNCTION_TAGS, PING_TAG};
 use super::task::Task;
@@ -10,7 +10,7 @@ use wire::srp::{
     AsyncEventRequest, CreditRequest, Layout, Opcode, Response, ResponseCode, TargetLogout, TaskFunction,
 };
 
-/// What a wrong information unit is answered with: the end of the connection.
+/// An invalid information unit ends the connection.
 type Checked = Result<(), String>;
 
 fn breach(what: &str) -> String {
@@ -18,7 +18,7 @@ fn breach(what: &str) -> String {
 }
 
 impl Initiator {
-    /// Takes an information unit.
+    /// Handles an information unit.
     pub(super) fn unit(&mut self, bytes: &[u8]) -> Checked {
         let short = || breach("an information unit shorter than its fields say (SRP r16a section 6.1)");
         match bytes.first().map(|code| Opcode(*code)).ok_or_else(short)? {
@@ -60,7 +60,7 @@ impl Initiator {
         let tag = response.tag.get();
         let code = Response::code(data);
         if tag == PING_TAG {
-            // Whatever it says, somebody is there.
+            // Whatever it contains, the target is alive.
             return Ok(());
         }
         if let Some(number) = tag.checked_sub(FUNCTION_TAGS) {
@@ -108,7 +108,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// A command has ended: its buffers are no more the target's, and then it is reported.
+    /// A command has ended: its buffers are taken from the target, and then it is reported.
     fn end(&mut self, completion: Completion) {
         if let Some(task) = self.tasks.get(completion.task) {
             task.ended = Some(completion);
@@ -150,7 +150,7 @@ impl Initiator {
     }
 }
 
-/// A residual of nothing, which some targets report, is none.
+/// A residual count of zero, which some targets report, means no residual.
 fn residual(flags: u8, over: u8, under: u8, count: u32) -> Result<Residual, String> {
     match (flags & over != 0, flags & under != 0) {
         (false, false) => Ok(Residual::None),

@@ -1,4 +1,4 @@
-//! What goes out: requests, and responses to requests of the target.
+//! What is sent: requests, and responses to requests of the target.
 
 use super::task::Task;
 use super::{IMMEDIATE_OFFSET, Initiator, Phase};
@@ -12,9 +12,9 @@ use wire::{Cdb, Places};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U64;
 
-/// Tags from here on are of task management requests.
+/// Tags from here on belong to task management requests.
 pub(super) const FUNCTION_TAGS: u64 = 1 << 32;
-/// Tag of the question whether anybody is there, and of the task that it asks to be aborted: there is none of it.
+/// Tag of the ping, and of the nonexistent task that it asks to abort.
 pub(super) const PING_TAG: u64 = u64::MAX;
 /// The longest header: a command with the longest CDB and two descriptors.
 pub(super) const HEADER_BYTES_MAX: usize = 48 + (Cdb::MAX - CDB_BYTES) + 2 * DESCRIPTOR_BYTES;
@@ -40,7 +40,7 @@ pub(super) enum Control {
     AsyncEventResponse {
         tag: u64,
     },
-    /// SRP has no question for a sign of life; that a task be aborted which there is not does no harm.
+    /// SRP has no ping; aborting a task that does not exist is harmless.
     Ping,
     Logout,
 }
@@ -75,7 +75,7 @@ impl Initiator {
                     ended.read_bytes = ended.read_bytes.min(moved(task.read));
                     ended.write_bytes = ended.write_bytes.min(moved(task.write));
                 }
-                // What the target has read, and what of it has not left, is lent until it has.
+                // What the target has read, and has not been sent in full, stays borrowed until it has.
                 for buffer in [&mut task.read, &mut task.write] {
                     buffer.take_if(|buffer| to.invalidate(buffer.stag));
                 }
@@ -99,7 +99,8 @@ impl Initiator {
         }
     }
 
-    /// Reports a command that has ended, when its message has left and its buffers are its own again.
+    /// Reports a command that has ended, when its message has been sent and its buffers are no longer
+    /// advertised.
     pub(super) fn complete(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         let Some(completion) = task.ended else { return };
@@ -116,7 +117,7 @@ impl Initiator {
         }
     }
 
-    /// A message has left.
+    /// A message has been sent.
     pub(super) fn sent(&mut self, work: WorkId) {
         if let Some(id) = Task::of_tag(work.0)
             && let Some(task) = self.tasks.get(id)
@@ -205,8 +206,8 @@ impl Initiator {
     }
 }
 
-/// Lets the target touch the places of one direction, if it may not yet. They are one buffer, in however many pieces they
-/// lie: each buffer would cost the target an RDMA operation of its own.
+/// Lets the target access the places of one direction, if it may not yet. They are one buffer, however many
+/// pieces there are: each buffer would cost the target a separate RDMA operation.
 fn advertise(
     buffer: &mut Option<Advertised>,
     places: Places,
@@ -219,7 +220,7 @@ fn advertise(
     Ok(())
 }
 
-/// An SRP_CMD as it is built.
+/// An SRP_CMD being built.
 struct Header {
     bytes: [u8; HEADER_BYTES_MAX],
     len: usize,
@@ -260,7 +261,7 @@ impl Header {
         self.len = usize::from(IMMEDIATE_OFFSET);
     }
 
-    /// The buffer of one direction, whose format stands from the bit `shift` on.
+    /// The buffer of one direction, whose format begins at bit `shift`.
     fn describe(&mut self, buffer: Option<Advertised>, len: u32, shift: u8) {
         if let Some(Advertised { stag, offset }) = buffer {
             self.format(Descriptor::DIRECT << shift);

@@ -8,11 +8,11 @@ use crate::services::TaskId;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task {
     pub request: Request,
-    /// Which of all commands that were posted it is, once it was.
+    /// Its position among all commands posted, once it was.
     pub sent: Option<u64>,
-    /// Its message, which may carry its data-out, has not left yet.
+    /// Its message, which may carry its data-out, has not been sent in full.
     pub is_leaving: bool,
-    /// Where the target may write to, and read from.
+    /// Buffers that the target may write to, and read from.
     pub read: Option<Advertised>,
     pub write: Option<Advertised>,
     /// It has ended, but is not reported yet.
@@ -25,7 +25,7 @@ impl Task {
         (u64::from(id.generation) << 16) | u64::from(id.slot)
     }
 
-    /// The task of a tag.
+    /// The task with a tag.
     pub(super) fn of_tag(tag: u64) -> Option<TaskId> {
         let [0, 0, 0, 0, a, b, c, d] = tag.to_be_bytes() else { return None };
         Some(TaskId { slot: u16::from_be_bytes([c, d]), generation: u16::from_be_bytes([a, b]) })
@@ -38,7 +38,7 @@ struct Slot {
     task: Option<Task>,
 }
 
-/// All slots, and which are free.
+/// All slots, and which of them are free.
 #[derive(Debug)]
 pub(super) struct TaskTable {
     slots: Vec<Slot>,

@@ -1,10 +1,10 @@
-//! What the layer above does with tasks, and what happens to RDMA that was posted for them.
+//! The engine's calls about tasks, and the RDMA that was posted for them.
 //!
-//! RDMA that was posted cannot be called back. So an aborted task keeps its slot until its last transfer is
-//! finished, and only then its places are given up ([`Up::Pushed`]). The initiator reclaims its buffers when
-//! it gets the response that a command has ended; a response, or the answer to the function that aborted it,
-//! therefore waits for RDMA Reads. It need not wait for RDMA Writes: they are done before what is posted
-//! after them.
+//! RDMA that was posted cannot be recalled. So an aborted task keeps its slot until its last transfer has
+//! finished, and only then are its places released ([`Up::Pushed`]). The initiator reuses its buffers when it
+//! gets the response that a command has ended; a response, or the answer to the function that aborted it,
+//! therefore waits for RDMA Reads. It need not wait for RDMA Writes: they arrive before what is posted after
+//! them.
 
 use super::send::{Answered, Out};
 use super::task::{Stage, Transfer};
@@ -15,14 +15,14 @@ use wire::srp::ResponseCode;
 use wire::{Places, Span};
 
 impl Target {
-    /// Where all of the task's data-out lies, if it came with the command and none was fetched: there it stays until the
+    /// Where the task's data-out is, if all of it came with the command and none was fetched: valid until the
     /// next call of this machine.
     pub fn immediate(&mut self, id: TaskId) -> Option<Span> {
         let offset = self.link.immediate_offset?;
         self.tasks.get(id)?.immediate(offset)
     }
 
-    /// The same, and there it stays until [`Target::end_borrow`]. It counts as fetched.
+    /// The same, but it stays there until [`Target::end_borrow`]. It counts as fetched.
     pub fn borrow(&mut self, id: TaskId) -> Option<Span> {
         let data = self.immediate(id)?;
         let task = self.tasks.get(id)?;
@@ -31,7 +31,7 @@ impl Target {
         Some(data)
     }
 
-    /// Ends what [`Target::borrow`] began, before or after the task's end.
+    /// Ends what [`Target::borrow`] began, before or after the end of the task.
     pub fn end_borrow(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id).filter(|task| task.borrowed) else { return };
         task.borrowed = false;
@@ -69,13 +69,13 @@ impl Target {
         self.out.push_back(Out::Push(id));
     }
 
-    /// A transfer that cannot be ends the connection; its places come back as those of others do.
+    /// An impossible transfer ends the connection; its places are released like those of others.
     fn transfer_fault(&mut self, id: TaskId, what: &'static str) {
         self.keep(id);
         self.fault(what);
     }
 
-    /// Nothing is moved for the task any more: its places come back when it is aborted.
+    /// No more data is moved for the task: its places are released when it is aborted.
     pub(super) fn keep(&mut self, id: TaskId) {
         if let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) {
             task.lends = true;
@@ -110,8 +110,8 @@ impl Target {
         }
     }
 
-    /// The responses that are owed are not sent any more, and what was not handed up never is. What the layer above has not
-    /// ended, it aborts.
+    /// Responses that are owed are not sent any more, and commands that were not passed up never are. What
+    /// the engine has not ended, it aborts.
     pub(super) fn end_unanswered(&mut self) {
         self.abort_all_in(Stage::Ended);
         self.abort_all_in(Stage::Tables);
@@ -124,14 +124,14 @@ impl Target {
         }
     }
 
-    /// Queues the response of a task that has ended, unless RDMA Reads of it are under way.
+    /// Queues the response of a task that has ended, unless RDMA Reads of it are in progress.
     fn respond(&mut self, id: TaskId) {
         if self.tasks.get(id).is_some_and(|task| task.stage == Stage::Ended && task.reading == 0) {
             self.out.push_back(Out::Response(id));
         }
     }
 
-    /// Gives up the slot and the places of a task that has ended, once none of its RDMA is under way.
+    /// Releases the slot and the places of a task that has ended, once none of its RDMA is in progress.
     pub(super) fn settle(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Over) else { return };
         if task.is_busy() || task.borrowed {
@@ -180,7 +180,7 @@ impl Target {
         }
     }
 
-    /// Reports a fetch that was posted whole, and is finished.
+    /// Reports a fetch that was posted in full and has finished.
     pub(super) fn fetched(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         if let Some(fetch) = task.fetch
@@ -202,7 +202,7 @@ impl Target {
         }
     }
 
-    /// Reports a push without an ending that was posted whole, and is finished.
+    /// Reports a push without an ending that was posted in full and has finished.
     pub(super) fn pushed(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         if task.ending.is_none() && task.writing == 0 && task.push.is_some_and(|push| push.is_posted()) {
@@ -211,12 +211,12 @@ impl Target {
         }
     }
 
-    /// The layer above has done it.
+    /// The engine has executed it.
     pub(super) fn function_done(&mut self, id: FunctionId, response: FunctionResponse) {
         let Some(at) = self.functions.iter().position(|function| function.id == id) else { return };
         let function = self.functions.swap_remove(at);
         let code = match response {
-            // A task that is no more needs no aborting (SAM-5 section 7.2).
+            // A task that no longer exists needs no abort (SAM-5 section 7.2).
             FunctionResponse::Complete | FunctionResponse::NoTask => ResponseCode::COMPLETE,
             FunctionResponse::NotSupported => ResponseCode::NOT_SUPPORTED,
             FunctionResponse::NoUnit | FunctionResponse::NotAuthorized => ResponseCode::FAILED,
@@ -224,7 +224,7 @@ impl Target {
         self.answer(Answered { tag: function.tag, sol_not: function.sol_not, code });
     }
 
-    /// Answers a task management request, when nothing of what it aborted reads from the initiator any more.
+    /// Answers a task management request, once nothing that it aborted reads from the initiator any more.
     pub(super) fn answer(&mut self, answer: Answered) {
         self.answers.push_back(Out::Answer(answer));
         self.answer_when_quiet();

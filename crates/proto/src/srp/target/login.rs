@@ -1,4 +1,4 @@
-//! Login: the private data of the message that asks for the connection (SRP r16a section 6.2).
+//! Login: the private data of the connection request (SRP r16a section 6.2).
 
 use super::{Link, Target};
 use crate::message::Answer;
@@ -10,33 +10,35 @@ use wire::srp::{Command, Layout, LoginReject, LoginRequest, LoginResponse, Opcod
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
-/// The shortest length of information units that a login may ask for: below it no command fits with its descriptors.
+/// The shortest information units that a login may request: below this no command fits with its descriptors.
 pub const IU_BYTES_MIN: u32 = 64;
 /// The furthest offset of immediate data that is granted.
 pub const IMMEDIATE_OFFSET_MAX: u16 = 80;
-/// The least request limit that an initiator can work with: a command, and a task management request about it.
+/// The lowest request limit that an initiator can work with: a command, and a task management request about
+/// it.
 const LIMIT_MIN: u16 = 2;
-/// Length of the descriptor of immediate data, which the data cannot begin before the end of.
+/// Length of the descriptor of immediate data, which must precede the data.
 const IMMEDIATE_DESCRIPTOR_BYTES: usize = 4;
 
-/// Who asks to log in.
+/// An initiator that requests a login.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Applicant {
-    /// Initiator port identifier; made of the address of an initiator that does not send its own.
+    /// Initiator port identifier; derived from the address of an initiator that does not send its own.
     pub initiator_port: [u8; 16],
-    /// Target port identifier: of our port.
+    /// Identifier of our target port.
     pub target_port: [u8; 16],
-    /// Where the connection comes from.
+    /// The initiator's address.
     pub from: SocketAddr,
-    /// And where it goes to.
+    /// The target's address.
     pub portal: SocketAddr,
     /// Other channels of the same two ports are to continue beside this one; otherwise they end.
     pub keeps_others: bool,
 }
 
-/// Decides who may log in.
+/// Decides about logins.
 pub trait Access: Send + Sync {
-    /// Whether there are other channels of the same two ports, or why the login is rejected, in words for the log, too.
+    /// Whether there are other channels of the same two ports; or why the login is rejected, with text for
+    /// the log.
     fn admit(&self, applicant: &Applicant) -> Result<bool, (RejectReason, String)>;
 
     /// Requests that it may have in flight on the channel, if they are fewer than the target's own limit.
@@ -74,8 +76,8 @@ impl Target {
         }
     }
 
-    /// The answer to a login that was granted, with as many requests as there are receives for. It never grows: it may
-    /// have been given.
+    /// The answer to a login that was granted, with as many requests as there are receives for. It never
+    /// increases: it may have been sent.
     pub(super) fn grant(&mut self) -> Answer {
         let depth = self.depth();
         let Some(granted) = &mut self.granted else { return Answer::Accept(Vec::new()) };
@@ -126,7 +128,7 @@ impl Target {
         Ok(Granted { applicant, response })
     }
 
-    /// Whether the request is one that can be granted, and asks for a channel beside others.
+    /// Whether the request can be granted, and is for a channel beside others.
     fn check(&self, request: &LoginRequest) -> Result<bool, (RejectReason, &'static str)> {
         let bytes = request.req_it_iu_len.get();
         if request.opcode != Opcode::LOGIN_REQUEST {
@@ -149,7 +151,7 @@ impl Target {
         Ok(keeps_others)
     }
 
-    /// The layer above has no room for a login that was granted (section 6.4).
+    /// The engine has no resources for a login that was granted (section 6.4).
     pub(super) fn withdraw(&mut self, why: Withdrawal) {
         let Some(granted) = self.granted.take() else { return };
         let reason = match why {
@@ -160,7 +162,7 @@ impl Target {
         self.rejection = Some(reject(granted.response.tag, reason));
     }
 
-    /// The connection is made: commands may follow.
+    /// The connection is established: commands may follow.
     pub(super) fn begin(&mut self) {
         if self.granted.take().is_some() {
             self.tasks = super::task::TaskTable::new(self.config.slots());
@@ -169,7 +171,7 @@ impl Target {
         }
     }
 
-    /// Reports a granted login to the layer above.
+    /// Reports a granted login to the engine.
     pub(super) fn report_ready(&mut self) {
         if let Some(granted) = &self.granted {
             let session = session(&granted.applicant, &self.link, self.limit);
@@ -189,9 +191,9 @@ fn reject(tag: U64, reason: RejectReason) -> Vec<u8> {
     reject.as_bytes().to_vec()
 }
 
-/// Linux's ib_srp has zeros for the identifier where its device has no InfiniBand GID, as siw: all such hosts
-/// would be one initiator port, end each other's channels and share reservations. Their addresses distinguish
-/// them.
+/// Linux's ib_srp has zeros in the identifier where its device has no InfiniBand GID, as with siw: all such
+/// hosts would be one initiator port, end each other's channels and share reservations. Their addresses
+/// distinguish them.
 fn initiator_port(claimed: &[u8; 16], from: IpAddr) -> [u8; 16] {
     match from.to_canonical() {
         _ if *claimed != [0; 16] => *claimed,
@@ -200,8 +202,8 @@ fn initiator_port(claimed: &[u8; 16], from: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Immediate data has to leave room for the command and its descriptor, and may not begin further away than other
-/// targets grant it.
+/// Immediate data has to leave room for the command and its descriptor, and may not begin further in than
+/// other targets allow.
 fn may_be_immediate(offset: u16) -> bool {
     let first = Command::BYTES.saturating_add(IMMEDIATE_DESCRIPTOR_BYTES);
     usize::from(offset) >= first && offset <= IMMEDIATE_OFFSET_MAX

@@ -1,4 +1,4 @@
-//! What comes in: requests and responses of the initiator.
+//! Received requests and responses of the initiator.
 
 use super::send::{Answered, Out};
 use super::task::Stage;
@@ -29,12 +29,12 @@ impl Target {
         }
     }
 
-    /// Its place is to be posted again as a receive.
+    /// Its buffer is to be posted as a receive again.
     pub(super) fn free(&mut self, place: Span) {
         self.freed.push(place);
     }
 
-    /// `true` when a task keeps its place.
+    /// `true` when a task keeps its buffer.
     fn validate_unit(&mut self, message: &Message<'_>) -> Result<bool, Violation> {
         let bytes = message.bytes;
         if u32::try_from(bytes.len()).is_ok_and(|len| len > self.link.max_it_iu_bytes) {
@@ -105,7 +105,7 @@ impl Target {
             cdb: unit.cdb,
             read_bytes: unit.data_in.data_bytes(),
             write_bytes: unit.data_out.data_bytes(),
-            // What came is in a receive that nobody else waits for.
+            // The data is in a receive that nothing else waits for.
             unsolicited_bytes: 0,
         };
         let (id, task) = self.tasks.take(tag, sol_not).ok_or(Violation::RequestLimit)?;
@@ -135,8 +135,8 @@ impl Target {
         Ok(keeps)
     }
 
-    /// Hands up what has all its descriptors, in the order in which it came: an ORDERED command must not enter the task
-    /// set before one that came earlier (SAM-5 section 8.9.3).
+    /// Passes up commands whose descriptors are complete, in order of arrival: an ORDERED command must not
+    /// enter the task set before one that arrived earlier (SAM-5 section 8.9.3).
     pub(super) fn enter(&mut self) {
         while matches!(self.phase, Phase::Full)
             && let Some(id) = self.entering.front().copied()
@@ -149,7 +149,8 @@ impl Target {
         }
     }
 
-    /// There is no room for the descriptors of a command while others are in flight: it may come again.
+    /// There is no memory for the descriptors of a command while others are in flight: the initiator may
+    /// retry.
     fn turn_away(&mut self, id: TaskId) {
         if let Some(task) = self.tasks.get(id) {
             task.stage = Stage::Ended;
@@ -161,7 +162,7 @@ impl Target {
         }
     }
 
-    /// The descriptors are complete: hands the command up, unless they are wrong.
+    /// The descriptors are complete: passes the command up, unless they are invalid.
     fn give(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         let (tag, sol_not) = (task.tag, task.sol_not);
@@ -182,7 +183,7 @@ impl Target {
         if is_used { Err(Violation::TagInUse) } else { Ok(()) }
     }
 
-    /// How many bytes of data are in the command: they lie between its descriptors and its end.
+    /// How many bytes of data are in the command, between its descriptors and its end.
     fn validate_immediate(&self, unit: &CommandUnit<'_>, len: usize) -> Result<u32, Violation> {
         let Descriptor::Immediate { len: data } = unit.data_out else { return Ok(0) };
         let from = usize::from(self.link.immediate_offset.ok_or(Violation::DataOutFormat)?);
@@ -212,13 +213,13 @@ impl Target {
         Ok(())
     }
 
-    /// Aborts the tasks of such LUNs of which the layer above does not know, since descriptor tables of theirs, or of one
-    /// before them, are still being read: that layer decides whether a function is carried out, and when. Those are returned of which a read is under way; its end is reported by
-    /// [`Up::Pushed`].
+    /// Aborts the tasks of matching LUNs that the engine does not know of, since their descriptor tables, or
+    /// those of one before them, are still being read: the engine decides whether a function is executed, and
+    /// when. Returns those with a read in progress; its end is reported by [`Up::Pushed`].
     pub fn forget_unread(&mut self, of: impl Fn(u64) -> bool) -> Vec<TaskId> {
         let unread = self.tasks.iter().filter(|(_, task)| task.stage == Stage::Tables && of(task.lun()));
         let unread: Vec<TaskId> = unread.map(|(id, _)| id).collect();
-        // None of them is handed up when one before it goes.
+        // None of them is passed up when one before it is removed.
         self.entering.retain(|id| !unread.contains(id));
         let is_read = |target: &mut Target, id| {
             let task = target.tasks.get(id)?;
@@ -248,13 +249,13 @@ impl Target {
             Some((id, Stage::Given, false)) => {
                 self.ask(tag, sol_not, lun, Function::AbortTask(Some(id)));
             }
-            // Its response goes out first.
+            // Its response is sent first.
             Some((_, Stage::Given | Stage::Ended | Stage::Over, _)) => self.answer(complete),
         }
         Ok(())
     }
 
-    /// Hands the function up.
+    /// Passes the function up.
     fn ask(&mut self, tag: u64, sol_not: u8, lun: u64, function: Function) {
         let id = FunctionId(self.functions_seen);
         self.functions_seen = self.functions_seen.wrapping_add(1);

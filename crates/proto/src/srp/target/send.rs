@@ -1,4 +1,4 @@
-//! What goes out: one queue, in the order in which it was given.
+//! What is sent: one queue, in order.
 
 use super::task::{DESCRIPTOR_BYTES, Stage};
 use super::{Request, Target, Work};
@@ -13,10 +13,10 @@ use wire::{Places, Sense};
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// One place in the queue.
+/// An entry of the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Out {
-    /// What is missing of the task's descriptor tables.
+    /// The rest of the task's descriptor tables.
     Table(TaskId),
     /// RDMA Reads for the task's fetch.
     Fetch(TaskId),
@@ -26,7 +26,7 @@ pub(super) enum Out {
     Response(TaskId),
     /// The answer to a request that is not a task.
     Answer(Answered),
-    /// More credits, or the question whether anybody is there.
+    /// More credits, or a ping.
     CreditRequest,
     /// The asynchronous event.
     Event,
@@ -42,11 +42,11 @@ pub(super) struct Answered {
     pub code: ResponseCode,
 }
 
-/// What is to become of the place in the queue.
+/// What replaces the entry in the queue.
 type Next = Result<Option<Out>, Full>;
 
 impl Target {
-    /// Posts what is owed. Receives go first: no message may promise one that is not there.
+    /// Posts what is owed. Receives come first: no message may announce one that is not posted.
     pub(super) fn send(&mut self, to: &mut dyn Post) {
         while let Some(place) = self.freed.pop() {
             to.release(place);
@@ -73,7 +73,7 @@ impl Target {
         }
     }
 
-    /// The head of the queue; behind its end, what is owed without having been asked for.
+    /// The head of the queue; if it is empty, unsolicited messages that are owed.
     fn next(&mut self) -> Option<Out> {
         if self.out.is_empty() {
             if self.owes_event() {
@@ -85,8 +85,8 @@ impl Target {
         self.out.front().copied()
     }
 
-    /// Goes on reading descriptor tables, into the receive that the command came in: what it held is decoded, but for
-    /// immediate data.
+    /// Continues reading descriptor tables, into the receive that the command arrived in: its content is
+    /// decoded, except immediate data.
     fn post_table(&mut self, id: TaskId, to: &mut dyn Post) -> Next {
         let offset = self.link.immediate_offset;
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Tables) else {
@@ -236,7 +236,7 @@ impl Target {
         Ok(None)
     }
 
-    /// A response has left, with so many credits.
+    /// A response with this many credits was posted.
     fn answered(&mut self, credits: u16) {
         self.unanswered = self.unanswered.saturating_sub(1);
         self.limit = self.limit.saturating_add(credits);
@@ -279,7 +279,7 @@ impl Target {
         Ok(None)
     }
 
-    /// A request of ours has left.
+    /// A request of ours was posted.
     fn requested(&mut self, answered_by: Opcode) {
         self.request = Some(Request { tag: self.requests_sent, answered_by });
         self.requests_sent = self.requests_sent.wrapping_add(1);
@@ -303,7 +303,7 @@ fn post(to: &mut dyn Post, unit: &[u8], is_solicited: bool) -> Result<(), Full> 
     to.send(Work::Message.id(), unit, Places::EMPTY, is_solicited, None)
 }
 
-/// `head` and `tail`, one behind the other.
+/// `head` and `tail`, concatenated.
 fn join<'a>(head: &[u8], tail: &[u8], unit: &'a mut [u8]) -> &'a [u8] {
     for (place, byte) in unit.iter_mut().zip(head.iter().chain(tail)) {
         *place = *byte;
@@ -311,7 +311,7 @@ fn join<'a>(head: &[u8], tail: &[u8], unit: &'a mut [u8]) -> &'a [u8] {
     unit.get(..head.len().saturating_add(tail.len())).unwrap_or_default()
 }
 
-/// Whether the initiator asked for solicited notification of such an end.
+/// Whether the initiator requested solicited notification for such an end.
 fn asks_notice(sol_not: u8, is_success: bool) -> bool {
     let asked = if is_success { srp::Command::SUCCESS_SOLICITED } else { srp::Command::FAILURE_SOLICITED };
     sol_not & asked != 0
@@ -335,7 +335,7 @@ impl Residual {
     }
 }
 
-/// The flag and the residual count for `expected` bytes of which there were `presented`.
+/// The flag and the residual count for `expected` bytes of which `presented` were there.
 fn difference(expected: u32, presented: u64, over: u8, under: u8) -> (u8, u32) {
     let expected = u64::from(expected);
     let count = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);

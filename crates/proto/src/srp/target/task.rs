@@ -1,4 +1,4 @@
-//! The task table of one connection: fixed slots, and where the data of each task lies.
+//! The task table of one connection: fixed slots, and where the data of each task is.
 
 use super::violation::Violation;
 use crate::message::Advertised;
@@ -10,8 +10,8 @@ use wire::{Places, Span};
 pub const DESCRIPTORS_MAX: usize = 2048;
 /// Memory descriptors of all commands in flight on one channel: the longest tables of eight, or 256 of each of 128.
 pub const DESCRIPTORS_TOGETHER_MAX: usize = 16 * DESCRIPTORS_MAX;
-/// Memory descriptors of one direction for which a free slot keeps the memory; more come with large data only, and then
-/// allocating them is little beside moving it.
+/// Memory descriptors of one direction for which a free slot keeps the memory; more only occur with large
+/// data, and allocating them then costs little compared to transferring it.
 const DESCRIPTORS_KEPT: usize = 32;
 /// Length of a memory descriptor.
 pub(super) const DESCRIPTOR_BYTES: u32 = 16;
@@ -19,18 +19,18 @@ pub(super) const DESCRIPTOR_BYTES: u32 = 16;
 /// How far a task has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Stage {
-    /// Its descriptor tables, or those of one before it, are still being read: the layer above does not have it.
+    /// Its descriptor tables, or those of one before it, are still being read: the engine does not have it.
     #[default]
     Tables,
-    /// The layer above has it.
+    /// The engine has it.
     Given,
-    /// It has ended for the layer above, and its response is owed.
+    /// It has ended for the engine, and its response is owed.
     Ended,
-    /// It has ended for the initiator as well; only RDMA that was posted is still under way.
+    /// It has ended for the initiator as well; only posted RDMA is still in progress.
     Over,
 }
 
-/// Data on its way.
+/// Data being transferred.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub places: Places,
@@ -49,7 +49,7 @@ impl Transfer {
     }
 }
 
-/// What is not read yet of a table.
+/// The unread rest of a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rest {
     pub key: u32,
@@ -57,17 +57,17 @@ pub(super) struct Rest {
     pub count: u32,
 }
 
-/// Where the data of one direction lies.
+/// Where the data of one direction is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Buffer {
-    /// Kept for its allocation when the slot is taken again.
+    /// Kept to reuse the allocation when the slot is reused.
     descriptors: Vec<Direct>,
     pub rest: Option<Rest>,
     /// Length of the data.
     pub len: u32,
     /// The data came with the command.
     pub immediate: bool,
-    /// The descriptor that is the next to be used, and how much of it was.
+    /// The next descriptor to use, and how much of it was used.
     index: usize,
     used: u32,
 }
@@ -87,13 +87,13 @@ impl Buffer {
         }
     }
 
-    /// Descriptors that it has, and will have read.
+    /// Descriptors that it has, including those still to be read.
     fn count(&self) -> usize {
         let missing = self.rest.map_or(0, |rest| rest.count);
         self.descriptors.len().saturating_add(usize::try_from(missing).unwrap_or(usize::MAX))
     }
 
-    /// Takes a descriptor of a command.
+    /// Handles a descriptor of a command.
     fn describe(&mut self, descriptor: &Descriptor<'_>) -> Result<(), Violation> {
         self.len = descriptor.data_bytes();
         match descriptor {
@@ -123,7 +123,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Takes descriptors of the table that were read.
+    /// Adds descriptors that were read from the table.
     pub(super) fn extend(&mut self, list: &[Direct]) {
         self.descriptors.extend_from_slice(list);
         let Some(rest) = &mut self.rest else { return };
@@ -136,7 +136,7 @@ impl Buffer {
         }
     }
 
-    /// Whether the descriptors hold what they are to describe.
+    /// Whether the descriptors cover the data.
     pub(super) fn validate(&self) -> Result<(), Violation> {
         let mut described = 0u64;
         for descriptor in &self.descriptors {
@@ -150,7 +150,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// The next part of the peer's buffers that is whole, and at most `limit` bytes of it.
+    /// The next contiguous part of the peer's buffers, at most `limit` bytes.
     pub(super) fn next(&mut self, limit: u32) -> Option<(Advertised, u32)> {
         loop {
             let descriptor = self.descriptors.get(self.index)?;
@@ -164,7 +164,7 @@ impl Buffer {
         }
     }
 
-    /// So much of what [`Buffer::next`] named was used.
+    /// This much of what [`Buffer::next`] returned was used.
     pub(super) fn advance(&mut self, len: u32) {
         self.used = self.used.saturating_add(len);
     }
@@ -177,30 +177,30 @@ pub(super) struct Task {
     pub generation: u16,
     pub used: bool,
     pub tag: u64,
-    /// Which solicited notification is asked for.
+    /// The requested solicited notification.
     pub sol_not: u8,
-    /// As it goes to the layer above.
+    /// As it is passed to the engine.
     pub command: Option<Command>,
     pub stage: Stage,
     pub data_out: Buffer,
     pub data_in: Buffer,
-    /// Descriptors of both, counted among those of the channel.
+    /// Descriptors of both, counted towards the limit of the channel.
     described: usize,
     /// The message with its immediate data, or where its tables are read to.
     pub message: Option<Span>,
-    /// Data-out bytes that were asked for.
+    /// Data-out bytes that were requested.
     pub fetched: u32,
     pub fetch: Option<Transfer>,
     pub push: Option<Transfer>,
-    /// RDMA Reads and RDMA Writes of its data under way.
+    /// RDMA Reads and RDMA Writes of its data in progress.
     pub reading: u32,
     pub writing: u32,
-    /// Bytes of a table under way, and whether they have come.
+    /// Bytes of a table being read, and whether they have arrived.
     pub table: Option<(u32, bool)>,
     pub ending: Option<Ending>,
-    /// The layer above waits for its places.
+    /// The engine waits for its places.
     pub lends: bool,
-    /// The layer above uses its immediate data where it lies.
+    /// The engine uses its immediate data where it is.
     pub borrowed: bool,
 }
 
@@ -220,12 +220,12 @@ impl Task {
         [&mut self.data_out, &mut self.data_in].into_iter().find(|buffer| buffer.rest.is_some())
     }
 
-    /// Whether RDMA that was posted for it is still under way.
+    /// Whether RDMA that was posted for it is still in progress.
     pub(super) fn is_busy(&self) -> bool {
         self.reading > 0 || self.writing > 0 || matches!(self.table, Some((_, false)))
     }
 
-    /// Where all of its data-out lies, if that came with the command to this offset and nothing of it was fetched.
+    /// Where its data-out is, if all of it came with the command at this offset and none was fetched.
     pub(super) fn immediate(&self, offset: u16) -> Option<Span> {
         let is_whole = self.stage == Stage::Given && self.data_out.immediate && self.fetched == 0;
         let place = self.message.filter(|_| is_whole && self.fetch.is_none())?;
@@ -268,7 +268,7 @@ impl TaskTable {
         u16::try_from(self.free.len()).unwrap_or(u16::MAX)
     }
 
-    /// Takes a slot; `None` when all are taken.
+    /// Takes a slot; `None` when all are in use.
     pub(super) fn take(&mut self, tag: u64, sol_not: u8) -> Option<(TaskId, &mut Task)> {
         let slot = self.free.pop()?;
         let task = self.slots.get_mut(usize::from(slot))?;
@@ -282,8 +282,8 @@ impl TaskTable {
         Some((TaskId { slot, generation }, task))
     }
 
-    /// Counts the descriptors of a task that has come. `false`: with those of the others they are too many, and it has
-    /// none any more.
+    /// Counts the descriptors of a new task. `false`: together with those of the others they are too many,
+    /// and it has none any more.
     pub(super) fn count_descriptors(&mut self, id: TaskId) -> bool {
         let room = DESCRIPTORS_TOGETHER_MAX.saturating_sub(self.described);
         let Some(task) = self.get(id) else { return true };
@@ -298,7 +298,7 @@ impl TaskTable {
         true
     }
 
-    /// The task, if it still is the one that this id was given for.
+    /// The task, if it still is the one with this id.
     pub(super) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
         self.slots.get_mut(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
     }
@@ -310,14 +310,14 @@ impl TaskTable {
         Some(TaskId { slot: *slot, generation: task.generation })
     }
 
-    /// Its tag may name another task from now on.
+    /// Its tag may be reused by another task from now on.
     pub(super) fn forget(&mut self, id: TaskId) {
         if let Some(at) = self.tags.iter().position(|(_, slot)| *slot == id.slot) {
             self.tags.swap_remove(at);
         }
     }
 
-    /// Gives the slot back.
+    /// Releases the slot.
     pub(super) fn release(&mut self, id: TaskId) {
         let Some(task) = self.get(id) else { return };
         task.used = false;
@@ -328,7 +328,7 @@ impl TaskTable {
         self.free.push(id.slot);
     }
 
-    /// The tasks of all slots that are taken.
+    /// The tasks of all slots in use.
     pub(super) fn iter(&self) -> impl Iterator<Item = (TaskId, &Task)> {
         let used = (0u16..).zip(&self.slots).filter(|(_, task)| task.used);
         used.map(|(slot, task)| (TaskId { slot, generation: task.generation }, task))
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(buffer.next(1), None);
     }
 
-    /// What a slot has held of memory is not for its life: the longest tables in all slots would be many megabytes.
+    /// A slot does not keep its memory forever: the longest tables in all slots would be many megabytes.
     #[test]
     fn free_slots_keep_little_memory() {
         let mut tasks = TaskTable::new(40);

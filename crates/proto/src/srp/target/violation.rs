@@ -1,16 +1,16 @@
-//! Ways in which an initiator breaks the standard after login, and what follows.
+//! Ways in which an initiator violates the standard after login, and the reaction to each.
 
 use std::fmt;
 use wire::srp::{CommandFault, LogoutReason};
 
-/// One way of breaking SRP r16a. [`Violation::reaction`] has what follows.
+/// A violation of SRP r16a. [`Violation::reaction`] is the reaction to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// An information unit of a type that initiators do not send (section 6.1).
     UnknownType,
-    /// An information unit shorter than its type or its fields say (section 6.1).
+    /// An information unit shorter than its type or its fields require (section 6.1).
     Length,
-    /// An information unit longer than the login asked for (section 6.2).
+    /// An information unit longer than the login requested (section 6.2).
     TooLong,
     /// A request beyond the request limit (section 6.3).
     RequestLimit,
@@ -20,23 +20,24 @@ pub enum Violation {
     SpuriousResponse,
     /// A format of the data-out descriptor that is unknown, or immediate data that was not granted (section 5.4.2).
     DataOutFormat,
-    /// A format of the data-in descriptor that is unknown, or that only data-out has (section 5.4.2).
+    /// A format of the data-in descriptor that is unknown, or valid only for data-out (section 5.4.2).
     DataInFormat,
     /// Immediate data that begins within the descriptors, or ends beyond the information unit (SRP-2).
     ImmediateBounds,
     /// An additional CDB longer than any that is known (section 6.8).
     LongCdb,
-    /// A table that is no whole number of descriptors, or shorter than its part in the command (section 5.4.2).
+    /// A table that is not a whole number of descriptors, or shorter than its part in the command (section
+    /// 5.4.2).
     TableLength,
-    /// A table of more descriptors than are taken (section 5.4.2).
+    /// A table of more descriptors than are accepted (section 5.4.2).
     TableTooLong,
-    /// Descriptors of less data than they are to describe (section 5.4.2).
+    /// Descriptors of less data than they have to cover (section 5.4.2).
     DescriptorsTooShort,
     /// A buffer beyond the end of the address space (section 5.4.2).
     AddressWrap,
 }
 
-/// What follows a violation.
+/// The reaction to a violation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reaction {
     /// SRP_RSP with REQUEST FIELDS INVALID; the connection continues.
@@ -51,7 +52,7 @@ impl Violation {
         self.row().0
     }
 
-    /// What follows, what to call it, and the section of SRP r16a.
+    /// The reaction, the description, and the section of SRP r16a.
     fn row(self) -> (Reaction, &'static str, &'static str) {
         use Reaction::{Logout, Refuse};
         match self {

@@ -1,5 +1,5 @@
-//! Both ends of an AoE session, a segment that loses, doubles and delays frames, a clock, and a device that takes its
-//! time.
+//! Both ends of an AoE session, a segment that loses, duplicates and delays frames, a clock, and a slow
+//! device.
 
 use crate::support::{DISK, HOST, Random, crc32c};
 use proto::aoe::initiator::{Initiator, InitiatorConfig, Outgoing, Put, Source};
@@ -20,7 +20,7 @@ const TRIM_SECTORS: u16 = 1;
 pub(crate) const ADDRESS: Address = Address { shelf: 3, slot: 4 };
 pub(crate) const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const THEIRS: Mac = Mac([2, 0, 0, 0, 0, 2]);
-/// Frames on their way, one buffer for each, behind these.
+/// Frames in transit, one buffer each, from this one on.
 const SCRATCH: BufferId = BufferId(2);
 const FRAMES: u32 = 16;
 const SCRATCH_BYTES: usize = 1 << 14;
@@ -37,12 +37,12 @@ pub(crate) const INITIATOR: InitiatorConfig = InitiatorConfig {
     lost_after: Duration::from_secs(60),
 };
 
-/// What goes wrong, out of 1000 frames.
+/// Failures, out of 1000 frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub lost: usize,
     pub doubled: usize,
-    /// How long a frame may be on its way.
+    /// How long a frame may be in transit.
     pub delay: Duration,
     /// Commands that the device does not answer.
     pub unanswered: usize,
@@ -57,7 +57,7 @@ enum Happening {
 struct Running {
     what: What,
     command: Command,
-    /// Its data was brought, or lies in its frame for as long as it needs it.
+    /// Its data was fetched, or is borrowed from its frame.
     has: Has,
 }
 
@@ -81,9 +81,9 @@ pub(crate) struct Rig {
     pub faults: Faults,
     /// No frame arrives.
     pub is_cut: bool,
-    /// How long a byte takes to leave: frames wait for those before them.
+    /// The transmission time of a byte: frames queue behind those before them.
     pub byte: Duration,
-    /// Until when each direction is busy with what was sent.
+    /// How long each direction is busy with what was sent.
     busy: [Time; 2],
     pub initiator: Initiator,
     pub target: Target,
@@ -99,9 +99,9 @@ pub(crate) struct Rig {
     happenings: BTreeMap<(Time, u64), Happening>,
     count: u64,
     running: BTreeMap<TaskId, Running>,
-    /// Tags that were sent and have no answer.
+    /// Tags of unanswered requests.
     tags: BTreeSet<u32>,
-    /// The most that there were.
+    /// The most there were.
     pub tags_most: usize,
     pub flushes: usize,
     pub verified: usize,
@@ -215,7 +215,7 @@ impl Rig {
         self.happens(delay, wrap(bytes));
     }
 
-    /// Lets happen what happens next, unless that is later than `end`; `false`: it is.
+    /// Runs the next event, unless that is later than `end`; `false`: it is.
     pub(crate) fn step(&mut self, end: Time) -> bool {
         self.settle();
         let happening = self.happenings.first_key_value().map(|((at, _), _)| *at);
@@ -311,7 +311,7 @@ impl Rig {
                 firmware: 1,
             };
             let mut out = vec![0; 2048];
-            // A test that does not hold has none.
+            // A test that does not match gets no answer.
             if let Some(len) = answer_query(&bytes, &export, &mut out) {
                 out.truncate(len);
                 self.send(out, Happening::ToInitiator);
@@ -380,7 +380,7 @@ impl Rig {
         }
     }
 
-    /// Does what an ATA command says; where its data-in is.
+    /// Executes an ATA command; returns where its data-in is.
     fn obey(&mut self, task: TaskId, registers: &Registers, data_out: &[u8]) -> Option<Span> {
         let len = registers.sectors() * SECTOR as u32;
         let medium = Span { buffer: DISK, offset: registers.lba * SECTOR as u64, len };
@@ -408,7 +408,7 @@ impl Rig {
         None
     }
 
-    /// Follows an order about the config string; where its data-in is.
+    /// Executes an order about the config string; returns where its data-in is.
     fn follow(&mut self, task: TaskId, kind: OrderKind, data_out: Vec<u8>) -> Option<Span> {
         if kind == OrderKind::ForceConfig {
             self.config = data_out;
@@ -419,13 +419,13 @@ impl Rig {
         Some(place)
     }
 
-    /// Whether nothing is left of anything.
+    /// Whether nothing is left in progress.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.target.is_idle() && self.running.is_empty() && self.frames.is_empty()
     }
 }
 
-/// Where the data of a task is brought.
+/// Where the data of a task is fetched to.
 fn scratch(task: TaskId, len: u32) -> Span {
     Span { buffer: SCRATCH, offset: u64::from(task.slot) * SCRATCH_BYTES as u64, len }
 }

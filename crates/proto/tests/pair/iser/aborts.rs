@@ -1,5 +1,5 @@
-//! Commands that are aborted, or ended early, at every stage: what was posted cannot be called back. Until it is finished
-//! the initiator is not answered, and places and slot are not released.
+//! Commands that are aborted, or ended early, at every stage: posted work cannot be recalled. Until it has
+//! finished the initiator is not answered, and places and slot are not released.
 
 use super::raw::{GOOD, LINUX, Raw, disk, read, write};
 use crate::support::fabric::Op;
@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 const LEN: u32 = 100_000;
 const TASK_ABORTED: Ending = Ending { status: 0x40, ..GOOD };
 
-/// A target that was given a command, which advertises what it needs.
+/// A target with a command that advertises what it needs.
 fn given(pdu: ScsiCommand) -> (Raw, TaskId) {
     let (mut raw, _) = Raw::logged_in(LINUX);
     let task = give(&mut raw, pdu);
@@ -27,7 +27,7 @@ fn give(raw: &mut Raw, pdu: ScsiCommand) -> TaskId {
     raw.command().task
 }
 
-/// The same with an RDMA Read under way.
+/// The same with an RDMA Read in progress.
 fn fetching() -> (Raw, TaskId, WorkId) {
     let (mut raw, task) = given(write(7, 1, LEN));
     raw.down(Down::Fetch { task, at: 0, into: disk(0, LEN) });
@@ -35,7 +35,7 @@ fn fetching() -> (Raw, TaskId, WorkId) {
     (raw, task, work)
 }
 
-/// The same with an RDMA Write under way, of all data and without the ending.
+/// The same with an RDMA Write in progress, of all data and without the ending.
 fn pushing() -> (Raw, TaskId, WorkId) {
     let (mut raw, task) = given(read(7, 1, LEN));
     raw.down(Down::Push { task, at: 0, from: disk(0, LEN), end: None });
@@ -43,7 +43,7 @@ fn pushing() -> (Raw, TaskId, WorkId) {
     (raw, task, work)
 }
 
-/// The places of this task come back, and nothing else happens.
+/// The places of this task are released, and nothing else happens.
 fn comes_back(raw: &mut Raw, task: TaskId) {
     assert!(matches!(raw.up(), Up::Pushed(back) if back == task));
     assert!(raw.node.machine.poll().is_none());
@@ -96,7 +96,7 @@ fn an_abort_is_answered_behind_the_writes() {
     raw.quiet();
 }
 
-/// An ending that does not wait for the data-out is sent once the reads have ended.
+/// A status that does not wait for the data-out is sent once the reads have ended.
 #[test]
 fn a_response_waits_for_the_reads() {
     let (mut raw, task, work) = fetching();
@@ -120,7 +120,7 @@ fn a_response_waits_for_the_writes_of_an_earlier_push() {
     raw.quiet();
 }
 
-/// A push that carries the ending returns its places once, aborted or not.
+/// A push with the ending releases its places once, aborted or not.
 #[test]
 fn a_last_push_gives_back_once() {
     for aborted in [false, true] {
@@ -139,7 +139,7 @@ fn a_last_push_gives_back_once() {
     }
 }
 
-/// Of what was not posted, nothing has to be waited for.
+/// What was not posted is not waited for.
 #[test]
 fn what_was_not_posted_comes_back_at_once() {
     let end = |task| Down::End { task, ending: TASK_ABORTED };
@@ -163,7 +163,7 @@ fn what_was_not_posted_comes_back_at_once() {
     }
 }
 
-/// Data-Out that the initiator owes is not waited for either: it has no place any more.
+/// Data-Out that the initiator owes is not waited for either: it is discarded.
 #[test]
 fn places_of_unsolicited_data_come_back_at_once() {
     let pdu = ScsiCommand { flags: ScsiCommand::WRITE, ..write(7, 1, 8192) };
@@ -176,7 +176,7 @@ fn places_of_unsolicited_data_come_back_at_once() {
     }
 }
 
-/// Tasks that have lent nothing give nothing back.
+/// Tasks that have borrowed nothing release nothing.
 #[test]
 fn what_was_not_lent_does_not_come_back() {
     let (mut raw, task) = given(write(7, 1, LEN));
@@ -184,13 +184,13 @@ fn what_was_not_lent_does_not_come_back() {
     raw.quiet();
     let (mut raw, task, work) = fetching();
     raw.finished(work);
-    // The layer above was notified of the data before it aborted the task.
+    // The engine was notified of the data before it aborted the task.
     raw.down(Down::Abort { task });
     assert!(matches!(raw.up(), Up::Fetched(fetched) if fetched == task));
     raw.quiet();
 }
 
-/// Both ways at once, the places come back together, when all of it is finished.
+/// With transfers in both directions, the places are released together, when everything has finished.
 #[test]
 fn places_of_both_ways_come_back_together() {
     for reads_first in [false, true] {
@@ -214,7 +214,7 @@ fn places_of_both_ways_come_back_together() {
     }
 }
 
-/// A slot is not taken again before all that was posted about its last task is finished.
+/// A slot is not reused before all work of its last task has finished.
 #[test]
 fn slots_are_kept_as_long_as_their_places() {
     let (mut raw, task, work) = fetching();
@@ -239,7 +239,7 @@ fn slots_are_kept_as_long_as_their_places() {
     assert!(slots.collect::<Vec<_>>().contains(&task.slot), "it is free again");
 }
 
-/// After a logout nothing comes back on its own: the end of the connection returns it, once that is closed.
+/// After a logout nothing is released separately: the end of the connection releases it, once that is closed.
 #[test]
 fn the_end_is_reported_when_nothing_is_under_way() {
     let (mut raw, _, work) = fetching();
@@ -258,7 +258,7 @@ fn the_end_is_reported_when_nothing_is_under_way() {
     raw.sent::<LogoutResponse>();
     raw.quiet();
     assert_eq!(raw.gone(), "logged out");
-    // The same when a breach of the standard ends it at once.
+    // The same when a violation of the standard ends it at once.
     let (mut raw, ..) = fetching();
     let pdu = NopOut { initiator_task_tag: TAG_NONE.into(), ..NopOut::default() };
     raw.send(Header { flags: 0x20, ..Header::control(None, None) }, pdu.as_bytes(), &[]);

@@ -1,4 +1,4 @@
-//! A target against an initiator that is played by the test: Linux's, and those that lie.
+//! A target against an initiator played by the test: Linux's, and hostile ones.
 
 use super::raw::{GOOD, LINUX, Raw, disk, read, write};
 use crate::support::fabric::Op;
@@ -32,13 +32,13 @@ fn linux_logs_in() {
     ] {
         assert!(has(pair), "{pair} in {text:?}");
     }
-    // open-iscsi gives up when it gets a key that it does not know.
+    // open-iscsi fails when it gets a key that it does not know.
     assert!(!text.contains("MaxOutstandingUnexpectedPDUs") && !text.contains("MaxRecvData"), "{text:?}");
     // 8 commands, each with one Data-Out, immediate requests, and answers to our own.
     assert_eq!(raw.node.machine.receives().count, 8 * 2 + 16 + 2);
 }
 
-/// The standard has no discovery over iSER, but Linux has, and asks for RDMA there, too.
+/// The standard has no discovery over iSER, but Linux does, and requests RDMA for it, too.
 #[test]
 fn linux_discovers() {
     let mut raw = Raw::new(&[0x80, 0, 0, 0]);
@@ -79,7 +79,7 @@ fn a_session_without_rdma_is_refused() {
     }
 }
 
-/// A login frame that is cut anywhere in its headers ends the connection, and is answered by nothing.
+/// A login frame truncated anywhere in its headers ends the connection, and is not answered.
 #[test]
 fn short_login_frames_are_refused() {
     let login = LoginRequest { opcode: 0x43, flags: 0x87, ..LoginRequest::default() };
@@ -136,8 +136,8 @@ fn a_command_must_advertise_what_it_needs() {
     }
 }
 
-/// Where the rest of a write is read from: with Linux the offset counts in what came unasked; the standard's default is
-/// that it does not.
+/// Where the rest of a write is read from: with Linux the base offset excludes unsolicited data; by the
+/// standard's default it includes it.
 #[test]
 fn the_base_offset_of_a_write_is_as_the_initiator_means_it() {
     for (key, offset) in [
@@ -164,7 +164,7 @@ fn the_base_offset_of_a_write_is_as_the_initiator_means_it() {
     }
 }
 
-/// A peer that cannot take it is not sent it.
+/// A peer that does not support invalidation is not sent it.
 #[test]
 fn nothing_is_invalidated_for_a_peer_that_cannot() {
     for private_data in [&[0xc0, 0, 0, 0][..], &[], &[0x80]] {
@@ -187,7 +187,8 @@ fn nothing_is_invalidated_for_a_peer_that_cannot() {
     }
 }
 
-/// Both ways at once: the read STag comes back, and the response waits for the read of the data-out.
+/// In both directions at once: the read STag is invalidated, and the response waits for the read of the
+/// data-out.
 #[test]
 fn a_bidirectional_command_reads_and_writes() {
     let (mut raw, _) = Raw::logged_in(LINUX);
@@ -216,7 +217,7 @@ fn data_out_that_nobody_asked_for_is_refused() {
     let task = raw.command().task;
     raw.down(Down::Fetch { task, at: 0, into: disk(0, 100_000) });
     assert!(matches!(raw.posted(), Op::Read { .. }));
-    // For the read that is under way, by any tag; and unasked, when the command said that there is none.
+    // For the read in progress, with any tag; and unsolicited, when the command had announced none.
     for transfer_tag in [0, 1, 0x0001_0000, TAG_NONE] {
         let pdu = DataOut {
             flags: FINAL,
@@ -231,7 +232,7 @@ fn data_out_that_nobody_asked_for_is_refused() {
     assert_eq!(raw.node.port.held(), 0);
 }
 
-/// Data in several messages, out of place, or too much: the task ends, and its messages come home.
+/// Data in several messages, misplaced, or too much: the task ends, and its messages are returned.
 #[test]
 fn unsolicited_data_is_put_together_or_refused() {
     let data_out = |data_sn: u32, offset: u32, last: bool| DataOut {
@@ -267,7 +268,7 @@ fn unsolicited_data_is_put_together_or_refused() {
     }
 }
 
-/// Immediate requests are bounded by their receives while nothing of what is answered leaves.
+/// Immediate requests are bounded by their receives while no answers are being sent.
 #[test]
 fn a_flood_of_pings_keeps_its_receives() {
     let (mut raw, _) = Raw::logged_in(LINUX);
@@ -292,7 +293,7 @@ fn a_flood_of_pings_keeps_its_receives() {
     assert_eq!((raw.node.port.held(), raw.node.port.queue.len()), (0, taken));
 }
 
-/// The initiator takes two PDUs that it does not expect until it has acknowledged them; one of them may be a ping.
+/// The initiator accepts two unexpected PDUs until it has acknowledged them; one of them may be a ping.
 #[test]
 fn unexpected_pdus_are_no_more_than_the_initiator_takes() {
     let (mut raw, _) = Raw::logged_in(&format!("{LINUX}MaxOutstandingUnexpectedPDUs=2\0"));
@@ -332,7 +333,7 @@ fn unexpected_pdus_are_no_more_than_the_initiator_takes() {
     raw.quiet();
 }
 
-/// Whatever comes in one message, nothing panics, and what is held is bounded.
+/// Whatever arrives in one message, nothing panics, and what is held is bounded.
 #[test]
 fn noise_is_survived() {
     let mut random = Random::new(42);

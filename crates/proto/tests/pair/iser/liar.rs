@@ -1,4 +1,4 @@
-//! An initiator against a target that breaks the standard.
+//! An initiator against a target that violates the standard.
 
 use super::rig::Rig;
 use crate::support::fabric::Op;
@@ -37,7 +37,7 @@ fn ends(mut rig: Rig, bytes: Vec<u8>, invalidated: Option<u32>, why: &str) {
 fn an_stag_that_is_not_the_commands_is_not_invalidated() {
     let (rig, response, stag) = answered();
     ends(rig, response, Some(stag ^ 1), "invalidation");
-    // With a message that is no response.
+    // With a message that is not a response.
     let (rig, mut nop, stag) = answered();
     nop[28] = Opcode::NOP_IN.0;
     nop[28 + 16..28 + 24].fill(0xff);
@@ -77,7 +77,7 @@ fn a_response_to_no_command_is_refused() {
     ends(rig, response, None, "no task");
 }
 
-/// Without invalidation by the target the initiator sees to it, before the command is reported.
+/// Without invalidation by the target, the initiator invalidates it before the command is reported.
 #[test]
 fn a_response_that_invalidates_nothing_will_do() {
     let (mut rig, response, _) = answered();
@@ -89,7 +89,7 @@ fn a_response_that_invalidates_nothing_will_do() {
     assert_eq!((done(&rig), rig.peer.port.advertised()), (true, 0));
 }
 
-/// What waits when the connection goes ends with it, and nothing is posted any more.
+/// What waits when the connection is lost ends with it, and nothing more is posted.
 #[test]
 fn hanging_commands_go_with_the_connection() {
     let mut rig = Rig::logged_in(Setup::default());

@@ -1,4 +1,4 @@
-//! iSER's target, and an initiator that is played by the test.
+//! iSER's target, and an initiator played by the test.
 
 use super::rig::target;
 use crate::support::fabric::{Node, Op};
@@ -80,7 +80,7 @@ impl Raw {
         while self.node.post(self.now, &mut self.memory, &mut self.random) {}
     }
 
-    /// A message arrives, of a PDU with this data.
+    /// A message arrives, with a PDU and its data.
     pub(super) fn send(&mut self, header: Header, pdu: &[u8], data: &[u8]) {
         let mut pdu = pdu.to_vec();
         pdu[5..8].copy_from_slice(U24::new(data.len() as u32).as_bytes());
@@ -135,7 +135,7 @@ impl Raw {
         self.node.port.queue.pop_front().expect("posted work")
     }
 
-    /// The oldest work is a message with this PDU, which is also said to be done.
+    /// The oldest work is a message with this PDU, which is then reported as finished.
     pub(super) fn sent<P: Pdu>(&mut self) -> (P, Vec<u8>, Option<u32>) {
         match self.posted() {
             Op::Send { work, header, payload, invalidate, .. } => {

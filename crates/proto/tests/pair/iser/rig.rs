@@ -34,7 +34,7 @@ impl Client for Initiator {
 /// Both machines.
 pub(super) type Rig = crate::support::rig::Rig<Initiator, Target>;
 
-/// Receives of the target, at most.
+/// The most receives of the target.
 pub(super) const RECEIVES_MAX: u16 = 1024;
 
 /// A target's machine.

@@ -1,4 +1,4 @@
-//! A peer that breaks a rule gets a Terminate that names it, and nothing else.
+//! A peer that violates a rule gets a Terminate that identifies it, and nothing else.
 
 use crate::support::crc32c;
 use crate::support::link::{CONFIG, Side, Solo};
@@ -9,7 +9,7 @@ use proto::iwarp::violation::Violation;
 use proto::iwarp::{Config, Event};
 use wire::Places;
 
-/// The bytes of buffers that the tests advertise.
+/// The length of buffers that the tests advertise.
 const BUFFER: u32 = 1000;
 
 /// A responder that has accepted a peer, with two receives and three registered buffers.
@@ -24,7 +24,7 @@ impl Victim {
         Victim::asked(crc, [0, 4, 0, 2])
     }
 
-    /// The request had these words.
+    /// The request had these depths.
     fn asked(crc: bool, words: [u8; 4]) -> Victim {
         let mut solo = Solo::responder(Config { crc, depths: Depths { ird: 2, ord: 2 }, ..CONFIG });
         solo.exchange(&[&b"MPA ID Req Frame\x10\x02\x00\x04"[..], &words].concat());
@@ -44,7 +44,7 @@ impl Victim {
         Victim { solo, stags }
     }
 
-    /// The machine answers this FPDU by a Terminate that names the violation, and is gone.
+    /// The machine answers this FPDU with a Terminate that identifies the violation, and ends.
     fn refuses(mut self, segment: &[u8], crc: bool, violation: Violation) {
         let before = self.solo.memory.regions.clone();
         let answer = self.solo.exchange(&fpdu(segment, crc));
@@ -165,7 +165,7 @@ fn every_violation_has_its_terminate() {
             let mut victim = Victim::new(crc);
             let (segment, violation) = cases(victim.stags).swap_remove(n);
             if violation == Violation::FpduLength {
-                // As many bytes as any header has must come before it is looked at.
+                // At least the bytes of the shortest header must arrive before it is checked.
                 let mut bytes = fpdu(&segment, crc);
                 bytes.resize(bytes.len().max(16), 0);
                 let answer = victim.solo.exchange(&bytes);
@@ -213,7 +213,7 @@ fn more_reads_than_ird_are_refused() {
     let mut victim = Victim::new(false);
     let request =
         |msn, stag| fpdu(&untagged([0x41, 0x41], [0, 1, msn, 0], &read_request(500, stag, 0)), false);
-    // One that was answered is out of the way.
+    // Once a read was answered, it does not count.
     let answer = victim.solo.exchange(&request(1, victim.stags[0]));
     let mut response = tagged([0xc1, 0x42], 9, 8, 0);
     response.extend(&victim.solo.memory.regions[1][..500]);
@@ -245,7 +245,7 @@ fn only_what_was_advertised_can_be_invalidated() {
     }
 }
 
-/// The answer to a read must be what was asked for, and only once.
+/// The answer to a read must match the request, and arrive only once.
 #[test]
 fn a_read_response_must_fit_its_request() {
     type Case = (fn(&mut Vec<u8>), Violation);
@@ -277,7 +277,7 @@ fn a_read_response_must_fit_its_request() {
     victim.solo.end.machine.read(5, Side::Responder.places(0, 100), 1, 2).unwrap();
     let request = victim.solo.exchange(&[]);
     let sink = u32::from_be_bytes(request[20..24].try_into().unwrap());
-    // A sink is no buffer that could be written.
+    // The sink of a read is not a writable buffer.
     let response = tagged([0xc1, 0x42], sink, 0, 100);
     victim.solo.exchange(&fpdu(&response, true));
     assert_eq!(victim.solo.events, [Event::Read { id: 5 }]);
@@ -308,7 +308,7 @@ fn a_wrong_crc_is_found_in_every_message() {
     }
 }
 
-/// The first message of a peer-to-peer initiator is one of those it said (RFC 6581 section 9.2).
+/// The first message of a peer-to-peer initiator is one of those announced (RFC 6581 section 9.2).
 #[test]
 fn a_peer_to_peer_initiator_must_say_that_it_is_ready() {
     let write = tagged([0xc1, 0x40], 0, 0, 0);
@@ -347,7 +347,7 @@ fn a_terminate_of_the_peer_is_reported_with_its_meaning() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever comes: nothing outside of what was advertised changes, and the end of it is clean.
+    /// Whatever arrives: nothing outside the advertised buffers changes, and the connection ends cleanly.
     #[test]
     fn nothing_else_is_touched(
         segments in proptest::collection::vec((any::<[u8; 2]>(), any::<[u8; 12]>(), 0..40usize, 0..4usize), 1..20),

@@ -1,4 +1,4 @@
-//! The exchange of MPA frames: what is agreed on, with whom, and when it comes to nothing.
+//! The exchange of MPA frames: what is negotiated, with which peers, and when it fails.
 
 use crate::support::crc32c;
 use crate::support::link::{CONFIG, Link, Side, Solo};
@@ -44,7 +44,7 @@ fn both_ends_agree() {
     }
 }
 
-/// What Linux's siw sent for ib_iser and ib_srp, and what it is known to take as an answer.
+/// What Linux's siw sent for ib_iser and ib_srp, and what it is known to accept as an answer.
 #[test]
 fn siw_gets_the_answer_that_it_takes() {
     let config = Config { crc: false, long_fpdus: true, depths: Depths { ird: 16, ord: 16 }, ..CONFIG };
@@ -66,7 +66,7 @@ fn siw_gets_the_answer_that_it_takes() {
     }
 }
 
-/// With CRCs wanted by the responder, siw was seen to take 0x5002.
+/// With CRCs requested by the responder, siw was seen to accept 0x5002.
 #[test]
 fn a_responder_may_ask_for_crcs() {
     let mut solo = Solo::responder(CONFIG);
@@ -75,7 +75,7 @@ fn a_responder_may_ask_for_crcs() {
     assert_eq!(solo.exchange(&[]), frame(REPLY, [0x50, 2], &[0, 1, 0, 1]));
 }
 
-/// Depths of all ones are left to the layer above (RFC 6581 section 9.1).
+/// Depths of all ones are left to the upper layer (RFC 6581 section 9.1).
 #[test]
 fn unspecified_depths_are_left_as_they_are() {
     let mut solo = Solo::responder(CONFIG);
@@ -165,7 +165,7 @@ fn wrong_replies_end_the_connection() {
     }
 }
 
-/// As those do that do not know enhanced connections (RFC 6581 section 10).
+/// As peers do that do not know enhanced connections (RFC 6581 section 10).
 #[test]
 fn a_peer_that_closes_instead_of_answering_may_know_no_revision_2() {
     for (enhanced, reason) in
@@ -180,7 +180,8 @@ fn a_peer_that_closes_instead_of_answering_may_know_no_revision_2() {
     }
 }
 
-/// A peer that cannot be served gets a message that says why, since it is connected already (RFC 6581 section 9).
+/// A peer that cannot be served gets a message with the reason, since it is already connected (RFC 6581
+/// section 9).
 #[test]
 fn what_cannot_be_agreed_on_is_refused_with_the_reason() {
     let ready = ReadyToReceive { by_send: false, by_write: true, by_read: false };
@@ -237,7 +238,7 @@ fn private_data_must_fit() {
     assert!(matches!(link.initiator_events[0], Event::Established { .. }));
 }
 
-/// Figures 5 and 6 of RFC 5044, sent to a peer that insists on markers.
+/// Figures 5 and 6 of RFC 5044, sent to a peer that requires markers.
 #[test]
 fn markers_are_where_the_standard_has_them() {
     let mut solo = initiator(CONFIG);
@@ -287,7 +288,7 @@ fn a_peer_that_insists_gets_markers() {
     }
 }
 
-/// Takes a stream of Sends apart and checks every marker in it.
+/// Parses a stream of Sends and checks every marker in it.
 fn unmarked(stream: &[u8], crc: bool) -> Vec<Vec<u8>> {
     let mut messages = vec![Vec::new()];
     let mut at = 0;

@@ -1,5 +1,5 @@
-//! Captured connections: a line for each MPA frame, with `>` for those of siw and `<` for those of the daemon, `end`
-//! where a side closed the connection, and `00*1024` for many equal bytes.
+//! Captured connections: a line for each MPA frame, with `>` for those of siw and `<` for those of the
+//! daemon, `end` where a side closed the connection, and `00*1024` for repeated bytes.
 
 use wire::iwarp::{Head, Layout, Opcode, ReadRequest, StartFrame, Tagged, Untagged};
 
@@ -31,7 +31,7 @@ fn unpacked(word: &str) -> Vec<u8> {
     bytes.repeat(times.parse().unwrap())
 }
 
-/// A message, put together of its segments.
+/// A message, reassembled from its segments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Message {
     Start { flags: u8, private_data: Vec<u8> },

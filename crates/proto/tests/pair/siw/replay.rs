@@ -1,4 +1,4 @@
-//! A target's machine on our iWARP, to which a capture is played.
+//! A target's machine on our iWARP, to which a capture is replayed.
 
 use super::capture::{Line, Message, frames, messages, sides};
 use crate::support::link::CONFIG;
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use wire::scsi::command::Read10;
 use wire::{BufferId, Places, Span};
 
-/// What is sent and too long for the queue pair, and receives.
+/// Messages too long for the queue pair, and receives.
 const STAGING: BufferId = BufferId(2);
 const RECEIVES: BufferId = BufferId(3);
 
@@ -40,12 +40,12 @@ pub(super) struct Replay<M> {
     running: BTreeMap<TaskId, Command>,
     sent: Vec<u8>,
     pub session: Option<Session>,
-    /// Why it has ended, as the layer above hears it.
+    /// Why it has ended, as reported to the engine.
     pub gone: Option<String>,
 }
 
 impl<M: MessageMachine<Event = Up> + Transport> Replay<M> {
-    /// Plays a capture to the machine, at most so many bytes at a time.
+    /// Replays a capture to the machine, at most `chunk` bytes at a time.
     pub(super) fn play(machine: M, capture: &str, chunk: usize) -> Replay<M> {
         let (siw, daemon) = sides(capture);
         let mut replay = Replay::new(machine, &daemon);
@@ -84,7 +84,7 @@ impl<M: MessageMachine<Event = Up> + Transport> Replay<M> {
         }
     }
 
-    /// Bytes arrive; all that comes of them is done.
+    /// Bytes arrive, and everything that follows from them is done.
     pub(super) fn take(&mut self, bytes: &[u8]) {
         self.end.inject(bytes);
         self.settle();
@@ -95,7 +95,7 @@ impl<M: MessageMachine<Event = Up> + Transport> Replay<M> {
         messages(frames(&self.sent))
     }
 
-    /// What lies on the disk from this block on.
+    /// The content of the disk from this block on.
     pub(super) fn disk(&self, lba: u32, len: u32) -> &[u8] {
         self.memory.look(place(lba, len))
     }
@@ -151,7 +151,7 @@ impl<M: MessageMachine<Event = Up> + Transport> Replay<M> {
         }
     }
 
-    /// Lets the machine post, and closes the connection behind what it posted last.
+    /// Lets the machine post, and closes the connection after its last work.
     fn post(&mut self) {
         if self.end.machine.agreed().is_none() {
             return;
@@ -198,7 +198,7 @@ impl<M: MessageMachine<Event = Up> + Transport> Replay<M> {
         }
     }
 
-    /// Reads and writes; all else ends well and without data.
+    /// Reads and writes; everything else succeeds without data.
     fn begin(&mut self, command: Command) {
         let (task, len) = (command.task, u32::from(command.cdb.get(Read10::BLOCKS)) * 512);
         let at = Places::one(place(command.cdb.get(Read10::LBA), len));
@@ -227,7 +227,7 @@ impl Line {
     }
 }
 
-/// The disk is shorter than the one that was there, and repeats itself.
+/// The disk is shorter than the one in the capture, and repeats itself.
 fn place(lba: u32, len: u32) -> Span {
     Span { buffer: DISK, offset: u64::from(lba) * 512 % MEMORY_BYTES as u64, len }
 }

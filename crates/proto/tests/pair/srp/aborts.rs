@@ -1,5 +1,5 @@
-//! Commands that are aborted, or ended early, at every stage. The peer takes its buffers back when it gets the end of a
-//! command, so that RDMA which comes later breaks the connection.
+//! Commands that are aborted, or ended early, at every stage. The peer reuses its buffers when it gets the
+//! end of a command, so that later RDMA breaks the connection.
 
 use super::rig::Rig;
 use super::wild::{Shape, Wild, cdb, command, function};
@@ -34,19 +34,19 @@ enum Kind {
 
 const KINDS: [Kind; 5] = [Kind::Direct, Kind::Table, Kind::Immediate, Kind::Push, Kind::Pushes];
 
-/// A layer above that moves data, and counts what the machine reports.
+/// An engine that moves data, and counts what the machine reports.
 #[derive(Default)]
 struct Above {
-    /// The task, and how far it has come.
+    /// The task, and its progress.
     task: Option<(TaskId, u32)>,
-    /// A fetch or push is under way.
+    /// A fetch or push is in progress.
     in_flight: bool,
-    /// The end of the task was reported, and its places are to come back.
+    /// The end of the task was reported, and its places have to be released.
     awaits: bool,
     /// It has ended for us.
     over: bool,
     functions: usize,
-    /// Commands that were aborted before they came here.
+    /// Commands that were aborted before they were passed up.
     terminated: usize,
     /// The session ends.
     leaves: bool,
@@ -164,7 +164,7 @@ fn prepare(rig: &mut Rig<Wild>, kind: Kind) -> (Vec<u8>, Vec<u32>) {
     (unit, keys)
 }
 
-/// Takes the responses that came; buffers are taken back with the first that ends the command.
+/// Handles received responses; buffers are reclaimed with the first that ends the command.
 fn responses(rig: &mut Rig<Wild>, keys: &mut Vec<u32>, seen: &mut Vec<Response>) {
     while let Some(unit) = rig.peer.machine.inbox.pop_front() {
         if unit[0] == 0x81 {
@@ -184,12 +184,12 @@ fn responses(rig: &mut Rig<Wild>, keys: &mut Vec<u32>, seen: &mut Vec<Response>)
     }
 }
 
-/// What the command is ended by, after so many steps.
+/// What ends the command, after this many steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum By {
     AbortTask,
     Reset,
-    /// The layer above, with a status.
+    /// The engine, with a status.
     End,
 }
 
@@ -247,8 +247,7 @@ fn aborts_at_every_stage() {
     }
 }
 
-/// A command that is aborted without anybody having asked takes its credit with it, and a credit request brings it
-/// back.
+/// A command that is aborted without a request takes its credit with it, and a credit request returns it.
 #[test]
 fn credits_of_silent_aborts_are_given_back() {
     let mut rig = Rig::wild(LoginRequest::CREDIT_SOLICITED, 1);
@@ -272,7 +271,7 @@ fn credits_of_silent_aborts_are_given_back() {
     assert_eq!((rig.peer.machine.inbox.len(), rig.peer.machine.limit), (1, 8));
 }
 
-/// Verbs about a task that is no more are ignored.
+/// Calls about a task that has ended are ignored.
 #[test]
 fn late_verbs_are_ignored() {
     let mut rig = Rig::wild(0, 1);
@@ -288,7 +287,7 @@ fn late_verbs_are_ignored() {
     assert_eq!((rig.peer.machine.inbox.len(), rig.ups.len()), (1, 0));
 }
 
-/// Places come back while the session ends, too: others of its nexus may wait for them.
+/// Places are released while the session ends, too: others of its nexus may wait for them.
 #[test]
 fn what_rdma_has_let_go_of_is_given_back_while_the_session_ends() {
     for kind in KINDS {
@@ -317,7 +316,7 @@ fn what_rdma_has_let_go_of_is_given_back_while_the_session_ends() {
     }
 }
 
-/// The layer above breaks its word: the initiator is logged out, and the daemon continues.
+/// The engine violates its contract: the initiator is logged out, and the daemon continues.
 #[test]
 fn a_transfer_that_cannot_be_ends_its_connection_alone() {
     let fetch = |at, len| move |task| Down::Fetch { task, at, into: place(at, len) };

@@ -1,4 +1,4 @@
-//! Initiators that break the standard.
+//! Initiators that violate the standard.
 
 use super::rig::{CONFIG, Door, INITIATOR, Rig, target};
 use super::wild::{Shape, Wild, cdb, command, function};
@@ -37,7 +37,7 @@ fn table(count: u32, at: u64, list: Vec<Direct>, len: u32) -> Vec<u8> {
     unit
 }
 
-/// The target logs the initiator out, and says why on the wire and in the log.
+/// The target logs the initiator out, with the reason on the wire and in the log.
 fn logged_out(mut rig: Rig<Wild>, unit: &[u8], reason: LogoutReason, text: &str) {
     rig.send(unit);
     rig.run();
@@ -64,14 +64,14 @@ fn truncated_units_end_the_connection() {
             logged_out(logged_in(), &unit[..len], LogoutReason::INVALID_LENGTH, "shorter");
         }
     }
-    // The data may not be cut short either.
+    // The data may not be truncated either.
     let unit = immediate(100);
     for len in 52..unit.len() {
         logged_out(logged_in(), &unit[..len], LogoutReason::INVALID_LENGTH, "immediate data outside");
     }
 }
 
-/// A receive may hold more than what was agreed on.
+/// A receive may be longer than what was negotiated.
 #[test]
 fn units_are_no_longer_than_agreed() {
     let short = InitiatorConfig { it_iu_bytes: 300, ..INITIATOR };
@@ -99,7 +99,7 @@ fn immediate_data_stays_within_its_message() {
     let mut unit = immediate(100);
     (unit[5], unit[7]) = (0x32, 1);
     logged_out(logged_in(), &unit, LogoutReason::INVALID_LENGTH, "immediate data outside");
-    // And nobody who was not granted it may send it.
+    // And an initiator that was not granted it may not send it.
     let rig = Rig::wild(LoginRequest::LOGOUT_SOLICITED, 1);
     logged_out(rig, &immediate(100), LogoutReason::DATA_OUT_FORMAT, "data-out descriptor format");
 }
@@ -184,7 +184,7 @@ fn wrong_descriptors_are_refused() {
     refused(&unit, "additional CDB too long");
 }
 
-/// What is not the peer's to give breaks the connection, not us.
+/// Invalid keys break the connection, not us.
 #[test]
 fn bogus_keys_break_the_connection() {
     let mut rig = logged_in();
@@ -199,7 +199,7 @@ fn bogus_keys_break_the_connection() {
     assert!(matches!(&rig.ups[..], [Up::Terminated { how: Termination::Aborted, .. }]), "{:?}", rig.ups);
 }
 
-/// Functions that the standard does not have are answered so.
+/// Functions that the standard does not define are not supported.
 #[test]
 fn unknown_functions_are_not_supported() {
     for code in (0..=255u8).filter(|code| ![1, 2, 4, 8, 0x40].contains(code)) {
@@ -215,7 +215,7 @@ fn unknown_functions_are_not_supported() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever comes, the machine and its receives stay in order.
+    /// Whatever arrives, the machine and its receives stay consistent.
     #[test]
     fn anything_may_come(
         seed in any::<u64>(),

@@ -1,4 +1,4 @@
-//! Logins that are granted, and those that are not.
+//! Logins that are granted, and logins that are not.
 
 use super::rig::{CONFIG, Door, INITIATOR, Rig, target};
 use super::wild::login;
@@ -33,7 +33,7 @@ fn asked(door: Door, private_data: &[u8]) -> Result<LoginResponse, RejectReason>
     }
 }
 
-/// The 56 bytes that Linux's ib_srp sends over siw, for a target whose GUID is all of 02:11:22:ff:fe:33:44:55.
+/// The 56 bytes that Linux's ib_srp sends over siw, for a target whose GUIDs are all 02:11:22:ff:fe:33:44:55.
 #[rustfmt::skip]
 const IB_SRP: [u8; 56] = [
     0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x06, 0x80, 0x00, 0x00, 0x00, 0x20, 0x44,
@@ -182,7 +182,7 @@ fn an_initiator_refuses_a_response_that_is_none() {
     }
 }
 
-/// A message may overtake the news that the connection is made.
+/// A message may overtake the notification that the connection is established.
 #[test]
 fn a_command_may_come_first() {
     let mut rig = Rig::new(
@@ -207,7 +207,7 @@ fn a_command_may_come_first() {
     assert!(rig.device.unwrap().session.is_some());
 }
 
-/// The log says who has asked for what.
+/// The log shows which initiator requested which port.
 #[test]
 fn a_login_to_another_port_is_refused_by_name() {
     let mut machine = target(TargetConfig { target_port: [7; 16], ..CONFIG }, Door::default());

@@ -1,4 +1,4 @@
-//! Commands enter the task set in the order in which they came, however late their descriptor tables are read (SAM-5
+//! Commands enter the task set in order of arrival, however late their descriptor tables are read (SAM-5
 //! section 8.9.3).
 
 use super::rig::Rig;
@@ -29,12 +29,12 @@ fn numbered(number: u32, lun: u8, data_out: &Shape) -> Vec<u8> {
     unit
 }
 
-/// The numbers of commands that went up; functions are answered, and are number [`RESET`].
+/// The numbers of commands that were passed up; functions are answered, and are number [`RESET`].
 fn numbers(rig: &mut Rig<Wild>) -> Vec<u64> {
     numbers_and_aborted(rig).0
 }
 
-/// The same, and those of commands that were aborted before they went up.
+/// The same, and those of commands that were aborted before they were passed up.
 fn numbers_and_aborted(rig: &mut Rig<Wild>) -> (Vec<u64>, Vec<u64>) {
     let (mut numbers, mut aborted) = (Vec::new(), Vec::new());
     for up in std::mem::take(&mut rig.ups) {
@@ -47,7 +47,7 @@ fn numbers_and_aborted(rig: &mut Rig<Wild>) -> (Vec<u64>, Vec<u64>) {
                 numbers.push(RESET);
                 rig.down(Down::FunctionDone { id, response: FunctionResponse::Complete });
             }
-            // A table was being read for one that was aborted.
+            // A table of an aborted command was being read.
             Up::Pushed(_) | Up::Leaving => {}
             other => panic!("{other:?}"),
         }
@@ -95,7 +95,7 @@ fn a_command_that_is_aborted_holds_up_none_behind_it() {
     }
 }
 
-/// Commands for two LUNs, and a reset of the first, which has just gone up.
+/// Commands for two LUNs, and a reset of the first, which has just been passed up.
 fn reset(seed: u64) -> (Rig<Wild>, FunctionId) {
     let (mut rig, tabled) = rig(seed);
     rig.send(&numbered(1, 0, &tabled));

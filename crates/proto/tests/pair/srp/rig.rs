@@ -32,7 +32,7 @@ pub(super) const INITIATOR: InitiatorConfig = InitiatorConfig {
     idle: IDLE,
 };
 
-/// Lets everybody in, or nobody.
+/// Grants all logins, or none.
 #[derive(Default)]
 pub(super) struct Door {
     pub refusal: Option<RejectReason>,
@@ -96,7 +96,7 @@ impl Rig<Initiator> {
 }
 
 impl Rig<Wild> {
-    /// A peer that does what the test says, logged in with these flags; no device.
+    /// A peer controlled by the test, logged in with these flags; no device.
     pub(super) fn wild(flags: u8, seed: u64) -> Rig<Wild> {
         let mut rig = Rig::new(Wild::new(flags), target(CONFIG, Door::default()), seed);
         rig.connect();
@@ -109,7 +109,7 @@ impl Rig<Wild> {
         self.peer.machine.outbox.push_back(unit.to_vec());
     }
 
-    /// The task of the command that went up last.
+    /// The task of the last command that was passed up.
     pub(super) fn given(&mut self) -> proto::services::Command {
         match self.ups.pop() {
             Some(Up::Command(command)) => command,

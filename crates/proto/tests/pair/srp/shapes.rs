@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 /// Where tables are in the peer's memory.
 const TABLE_AT: u64 = 2 << 20;
 
-/// Buffers of these lengths in the peer's memory, in any order, and the data in them as one.
+/// Buffers of these lengths in the peer's memory, in any order, and the data in them joined.
 pub(super) fn buffers(
     rig: &mut Rig<Wild>,
     lens: &[u32],
@@ -39,7 +39,7 @@ pub(super) fn buffers(
     (list.collect(), spans)
 }
 
-/// A table of these descriptors, of which `listed` are in the command too.
+/// A table of these descriptors, `listed` of which are also in the command.
 pub(super) fn table(rig: &mut Rig<Wild>, list: Vec<Direct>, listed: usize, len: u32) -> Shape {
     let span = Span { buffer: HOST, offset: TABLE_AT, len: list.as_bytes().len() as u32 };
     rig.memory.at(span).copy_from_slice(list.as_bytes());
@@ -55,7 +55,7 @@ fn disk(rig: &mut Rig<Wild>, at: u32, len: usize) -> Vec<u8> {
     rig.memory.at(Span { buffer: DISK, offset: at.into(), len: len as u32 }).to_vec()
 }
 
-/// Moves data of these lengths with a table, and back.
+/// Transfers data of these lengths with a table, in both directions.
 fn there_and_back(seed: u64, lens: &[u32], listed: usize) {
     let mut rig = Rig::wild(LoginRequest::IMMEDIATE, seed);
     rig.device = Some(Device::default());
@@ -88,7 +88,7 @@ fn tables_longer_than_the_command_are_read() {
     there_and_back(4, &[4096], 0);
 }
 
-/// The longest tables of many commands at a time would be memory without end: the initiator has to wait.
+/// The longest tables of many commands at a time would need unbounded memory: the initiator has to wait.
 #[test]
 fn more_descriptors_than_there_is_room_for_wait() {
     let config = TargetConfig { queue_depth: 20, ..CONFIG };
@@ -97,7 +97,7 @@ fn more_descriptors_than_there_is_room_for_wait() {
     rig.device = Some(Device::default());
     let (list, _) = buffers(&mut rig, &[4; 2048], Access::Read, &mut Random::new(3));
     let out = table(&mut rig, list.clone(), 0, 8192);
-    // As long, but for one descriptor.
+    // The same length less one descriptor.
     let shorter = table(&mut rig, list[1..].to_vec(), 3, 8188);
     for tag in 0..15 {
         rig.send(&command(tag, &cdb(HANG, 0, 0), &out, &Shape::None));
@@ -126,7 +126,7 @@ fn more_descriptors_than_there_is_room_for_wait() {
     assert_eq!(rig.peer.machine.response().0.status, 0, "and there is room again");
 }
 
-/// Data in the command does not give way to a table of the other direction.
+/// Data in the command is not overwritten by a table of the other direction.
 #[test]
 fn a_table_beside_immediate_data() {
     let mut rig = Rig::wild(LoginRequest::IMMEDIATE, 5);

@@ -1,4 +1,4 @@
-//! A peer without a machine: it sends what the test says.
+//! A peer without a machine: the test decides what it sends.
 
 use super::rig::{GUID, PORT};
 use proto::message::{Advertised, Answer, Message, MessageMachine, Post, Receives, WorkId};
@@ -13,7 +13,7 @@ use wire::{Places, Span};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
-/// Where immediate data begins: as far away as is granted.
+/// Where immediate data begins: at the furthest offset that is granted.
 const IMMEDIATE_AT: u16 = 80;
 
 /// A login that is granted.
@@ -46,7 +46,7 @@ impl Wild {
         Wild { flags, outbox, inbox, freed: Vec::new(), limit: 0, closed: false }
     }
 
-    /// The oldest message that came, with response data and sense data.
+    /// The oldest received message, with response data and sense data.
     pub(super) fn response(&mut self) -> (Response, Vec<u8>, Vec<u8>) {
         let unit = self.inbox.pop_front().expect("a response came");
         let (response, data, sense) = Response::split(&unit).unwrap();
@@ -129,7 +129,7 @@ impl MessageMachine for Wild {
 pub(super) enum Shape {
     None,
     Direct(Direct),
-    /// A table that is somewhere, and how many of its descriptors are in the command.
+    /// A table anywhere, and how many of its descriptors are in the command.
     Table {
         list: Vec<Direct>,
         listed: usize,
@@ -186,7 +186,7 @@ pub(super) fn command(tag: u64, cdb: &[u8; 16], data_out: &Shape, data_in: &Shap
     unit
 }
 
-/// A command to the device, and to tests without one: what to do, where on the disk, how many bytes.
+/// A command for the device, and for tests without one: what to do, where on the disk, how many bytes.
 pub(super) fn cdb(opcode: u8, disk: u32, len: u32) -> [u8; 16] {
     let mut cdb = [0; 16];
     Read12::new(disk, len).write(&mut cdb);

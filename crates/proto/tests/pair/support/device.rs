@@ -1,4 +1,4 @@
-//! A SCSI side that does what the CDB says.
+//! A SCSI side that executes the CDB.
 
 use super::DISK;
 use proto::services::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, Termination, Up};
@@ -14,15 +14,15 @@ pub(crate) const BROKEN: u8 = 0xc0;
 /// Never ends.
 pub(crate) const HANG: u8 = 0xc1;
 
-/// Says GOOD, and that all was moved; it moves nothing.
+/// Ends with GOOD and no residual, but moves nothing.
 pub(crate) const LIE: u8 = 0xc2;
 
 /// Bytes of one fetch or push.
 const PIECE: u32 = 256 << 10;
 
-/// What carries the commands.
+/// The transport of the commands.
 pub(crate) trait Transport {
-    /// Data moves by RDMA: places of tasks that were aborted come back by `Up::Pushed`.
+    /// Data moves by RDMA: places of aborted tasks are released by `Up::Pushed`.
     const RDMA: bool;
 
     fn down(&mut self, now: Time, down: Down);
@@ -42,7 +42,7 @@ pub(crate) struct Device {
     pub(crate) terminated: Vec<Command>,
     pub session: Option<Session>,
     running: BTreeMap<TaskId, Running>,
-    /// Tasks that have ended, and whose places are to come back, where data moves by RDMA.
+    /// Tasks that have ended, and whose places have to be released, where data moves by RDMA.
     in_flight: BTreeSet<TaskId>,
     /// Tasks that were aborted.
     pub aborted: usize,
@@ -50,9 +50,9 @@ pub(crate) struct Device {
 
 struct Running {
     command: Command,
-    /// How far its data has come.
+    /// The progress of its data.
     at: u32,
-    /// A fetch or a push is under way.
+    /// A fetch or a push is in progress.
     lends: bool,
 }
 
@@ -106,7 +106,7 @@ impl Device {
         }
     }
 
-    /// A task has ended. What it had lent is free at once, but with RDMA only when that is reported.
+    /// A task has ended. What it had lent is free at once, except that RDMA reports it later.
     fn over<T: Transport>(&mut self, task: TaskId) -> bool {
         let Some(running) = self.running.remove(&task) else { return false };
         if running.lends && T::RDMA {

@@ -1,4 +1,4 @@
-//! One end of the pipe: a driver that obeys `Want` and `Transmit`.
+//! One end of the pipe: a driver that follows `Want` and `Transmit`.
 
 use super::memory::{Memory, crc32c_after};
 use proto::iscsi::initiator::{Ended, Initiator};
@@ -11,11 +11,11 @@ use wire::iscsi::BHS_BYTES;
 
 pub(crate) struct End<M> {
     pub machine: M,
-    /// Bytes that came and that the machine has not asked for.
+    /// Bytes received that the machine has not requested.
     incoming: VecDeque<u8>,
-    /// What was brought of the header, or of the body with padding and digest.
+    /// Bytes provided of the header, or of the body with padding and digest.
     brought: Vec<u8>,
-    /// Bytes of the batch under way.
+    /// Bytes of the batch being sent.
     outgoing: VecDeque<u8>,
     batch: Transmit,
     done: Vec<TaskId>,
@@ -33,7 +33,7 @@ impl<M: StreamMachine> End<M> {
         }
     }
 
-    /// Begins a batch when none is under way.
+    /// Begins a batch when none is being sent.
     pub(crate) fn fill(&mut self, now: Time, memory: &mut Memory) -> bool {
         if !self.outgoing.is_empty() || !self.done.is_empty() || !self.machine.owes() {
             return false;
@@ -63,7 +63,7 @@ impl<M: StreamMachine> End<M> {
         true
     }
 
-    /// Carries up to `len` bytes over.
+    /// Moves up to `len` bytes to the other end.
     pub(crate) fn carry<N>(&mut self, len: usize, to: &mut End<N>) -> bool {
         let len = len.min(self.outgoing.len());
         to.incoming.extend(self.outgoing.drain(..len));
@@ -75,17 +75,17 @@ impl<M: StreamMachine> End<M> {
         self.incoming.extend(bytes);
     }
 
-    /// All that is on its way, for a peer that is not a machine.
+    /// All bytes in transit, for a peer that is not a machine.
     pub(crate) fn take_outgoing(&mut self) -> Vec<u8> {
         self.outgoing.drain(..).collect()
     }
 
-    /// Tasks whose payload was in a batch that has left.
+    /// Tasks whose payload was in a batch that has been sent.
     pub(crate) fn left(&mut self) -> Vec<TaskId> {
         if self.outgoing.is_empty() { std::mem::take(&mut self.done) } else { Vec::new() }
     }
 
-    /// Brings one thing that the machine wants, as far as it is there.
+    /// Provides one thing that the machine wants, as far as it is available.
     pub(crate) fn feed(&mut self, now: Time, memory: &mut Memory) -> bool {
         match self.machine.want() {
             Want::Nothing => false,
@@ -116,7 +116,7 @@ impl<M: StreamMachine> End<M> {
         let padded = (len + pad) as usize;
         let before = self.brought.len();
         let whole = self.bring(padded + if digest.is_some() { 4 } else { 0 });
-        // Straight to its place, also when it is not all there yet.
+        // Straight to its place, even when not all of it is available yet.
         let after = self.brought.len();
         let mut at = 0;
         for span in place.iter().flat_map(Places::iter) {
@@ -136,7 +136,7 @@ impl<M: StreamMachine> End<M> {
         whole
     }
 
-    /// Whether `len` bytes are brought.
+    /// Whether `len` bytes have been provided.
     fn bring(&mut self, len: usize) -> bool {
         let missing = len - self.brought.len();
         let here = missing.min(self.incoming.len());
@@ -144,7 +144,7 @@ impl<M: StreamMachine> End<M> {
         self.brought.len() == len
     }
 
-    /// Changes a byte that is on its way; `false` when there are not so many.
+    /// Changes a byte in transit; `false` when there are not that many.
     pub(crate) fn corrupt(&mut self, at: usize) -> bool {
         self.outgoing.get_mut(at).map(|byte| *byte ^= 0x10).is_some()
     }
@@ -153,14 +153,14 @@ impl<M: StreamMachine> End<M> {
         self.machine.finished() && self.outgoing.is_empty()
     }
 
-    /// Nothing came that was not taken.
+    /// Everything received was used.
     pub(crate) fn is_dry(&self) -> bool {
         self.incoming.is_empty() || self.machine.want() == Want::Nothing
     }
 }
 
 impl End<Initiator> {
-    /// Takes the end of a command that has come whole by the short way, where it may.
+    /// Ends a command that was received in full by the shortcut, where it may.
     pub(crate) fn ended(&mut self, now: Time, memory: &mut Memory) -> Option<Ended> {
         if !self.brought.is_empty() {
             return None;

@@ -1,6 +1,6 @@
-//! What lies between two machines that exchange messages over RDMA: each side's work is done in its order, but for
-//! RDMA Reads, which are done at any time, and is reported as finished some time later. A message without a
-//! receive, and RDMA outside of what is advertised, break the connection.
+//! The fabric between two machines that exchange messages over RDMA: each side's work is done in order,
+//! except RDMA Reads, which are done at any time, and is reported as finished some time later. A message
+//! without a receive, and RDMA outside of what is advertised, break the connection.
 
 use super::memory::{Memory, Random};
 use proto::message::{Access, Advertised, Full, Message, MessageMachine, Post, WorkId};
@@ -16,7 +16,7 @@ pub(crate) enum Op {
     Read { work: WorkId, into: Places, from: Advertised },
 }
 
-/// A buffer that the other side may touch.
+/// A buffer that the other side may access.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     places: Places,
@@ -24,7 +24,7 @@ struct Region {
     offset: u64,
 }
 
-/// How often something was done.
+/// Counts of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
     pub reads: usize,
@@ -37,34 +37,35 @@ pub(crate) struct Counts {
 
 /// One side: its queue pair and its buffers.
 pub(crate) struct Port {
-    /// Where receives are made.
+    /// Where receives are allocated.
     receives: BufferId,
     /// Receives that are posted.
     ready: VecDeque<Span>,
-    /// Receives that were made.
+    /// Receives allocated so far.
     made: usize,
     regions: BTreeMap<u32, Region>,
-    /// STags that came back with a message, and that the machine has not let go of.
+    /// STags invalidated by a message that the machine has not released yet.
     returned: BTreeSet<u32>,
-    /// Whose buffers the other side has read, while the bytes have not left: the other side has them all the same.
+    /// STags of buffers that the other side has read while the bytes have not been sent: the other side has
+    /// them all the same.
     leaving: VecDeque<u32>,
     /// Bytes of each buffer that the other side has read or written.
     moved: BTreeMap<u32, u32>,
     stags: u32,
-    /// What was posted and is not begun.
+    /// Posted work that has not begun.
     pub queue: VecDeque<Op>,
     /// RDMA Reads that were begun.
     reads: VecDeque<Op>,
-    /// What is done, and not reported as finished.
+    /// Work that is done, but not reported as finished.
     done: VecDeque<WorkId>,
-    /// How much it takes at a time.
+    /// How much it accepts at a time.
     pub room: usize,
-    /// How often anything was asked of it.
+    /// How often it was called.
     asked: usize,
     pub counts: Counts,
 }
 
-/// What a piece of work led to.
+/// The result of a piece of work.
 pub(crate) enum Done {
     /// Nothing that the other side sees.
     Quiet,
@@ -95,7 +96,7 @@ impl Port {
         }
     }
 
-    /// Keeps as many receives posted as the machine says; what was released was posted again at once.
+    /// Keeps as many receives posted as the machine requires; released ones are reposted at once.
     fn replenish(&mut self, machine: &impl MessageMachine, memory: &mut Memory) {
         let receives = machine.receives();
         while self.ready.len() < usize::from(receives.count) {
@@ -121,17 +122,17 @@ impl Port {
         self.queue.is_empty() && self.reads.is_empty() && self.done.is_empty() && self.leaving.is_empty()
     }
 
-    /// How often something was read of buffers here that has not left.
+    /// How many reads of buffers here have not been sent.
     pub(crate) fn leaving(&self) -> usize {
         self.leaving.len()
     }
 
-    /// RDMA Reads under way.
+    /// RDMA Reads in progress.
     pub(crate) fn reading(&self) -> usize {
         self.reads.len() + self.queue.iter().filter(|op| matches!(op, Op::Read { .. })).count()
     }
 
-    /// Buffers that the other side may touch, or that it has returned and the machine has not taken.
+    /// Buffers that the other side may access, or has invalidated and the machine has not released.
     pub(crate) fn advertised(&self) -> usize {
         self.regions.len() + self.returned.len()
     }
@@ -139,26 +140,27 @@ impl Port {
     pub(crate) fn advertise(&mut self, places: Places, access: Access, random: &mut Random) -> Advertised {
         self.stags += 1;
         let stag = self.stags.wrapping_mul(0x9e37_79b9);
-        // As virtual addresses are: any number.
+        // Any number, like virtual addresses.
         let offset = random.next() >> 2;
         self.regions.insert(stag, Region { places, access, offset });
         Advertised { stag, offset }
     }
 
-    /// `false`: something of it has not left.
+    /// `false`: some of it has not been sent.
     pub(crate) fn invalidate(&mut self, stag: u32) -> bool {
         let was = self.regions.remove(&stag).is_some() || self.returned.remove(&stag);
         assert!(was, "invalidated twice: {stag:#x}");
         !self.leaving.contains(&stag)
     }
 
-    /// What was read first leaves: the STag when it is no more, and nothing else of it is on its way.
+    /// What was read first has been sent: returns the STag if it is invalid and nothing else of it is in
+    /// transit.
     fn leave(&mut self) -> Option<u32> {
         let stag = self.leaving.pop_front()?;
         (!self.regions.contains_key(&stag) && !self.leaving.contains(&stag)).then_some(stag)
     }
 
-    /// The part of a buffer that the other side names, if it may.
+    /// The part of a buffer that the other side names, if it has access.
     fn part(&self, at: Advertised, len: u32, access: Access) -> Option<Places> {
         let region = self.regions.get(&at.stag)?;
         let from = u32::try_from(at.offset.checked_sub(region.offset)?).ok()?;
@@ -305,7 +307,7 @@ impl<M: MessageMachine> Node<M> {
         Node { machine, port: Port::new(receives), is_closed: false }
     }
 
-    /// Lets the machine post; `false` when nothing came of it.
+    /// Lets the machine post; `false` when nothing was posted.
     pub(crate) fn post(&mut self, now: Time, memory: &mut Memory, random: &mut Random) -> bool {
         if self.is_closed {
             return false;
@@ -319,12 +321,12 @@ impl<M: MessageMachine> Node<M> {
         before != self.port.asked
     }
 
-    /// A message of the other side, which lies in its receive.
+    /// A message of the other side, in its receive.
     pub(crate) fn received(&mut self, now: Time, place: Span, bytes: &[u8], invalidated: Option<u32>) {
         self.machine.received(now, Message { place, bytes, invalidated });
     }
 
-    /// A message of nobody.
+    /// A forged message.
     pub(crate) fn inject(&mut self, now: Time, memory: &mut Memory, bytes: &[u8], invalidated: Option<u32>) {
         let place = self.port.land(bytes, memory).unwrap();
         self.received(now, place, bytes, invalidated);
@@ -337,14 +339,14 @@ impl<M: MessageMachine> Node<M> {
         }
     }
 
-    /// Reports a buffer as free, when something that was read has left.
+    /// Reports a buffer as free, when what was read of it has been sent.
     pub(crate) fn leave(&mut self, now: Time) {
         if let Some(stag) = self.port.leave() {
             self.machine.freed(now, stag);
         }
     }
 
-    /// All that was posted is void; `false` when it was before.
+    /// All posted work is void; `false` when it already was.
     pub(crate) fn close(&mut self, now: Time, reason: &str) -> bool {
         if std::mem::replace(&mut self.is_closed, true) {
             return false;

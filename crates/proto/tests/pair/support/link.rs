@@ -1,4 +1,4 @@
-//! Two ends of an iWARP connection, or one of them and a peer that is played by the test.
+//! Two ends of an iWARP connection, or one of them and a peer played by the test.
 
 use super::{DISK, End, HOST, Memory, Random, crc32c};
 use proto::iwarp::setup::Depths;
@@ -68,9 +68,9 @@ pub(crate) struct Link {
     pub memory: Memory,
     pub now: Time,
     pub random: Random,
-    /// Bytes moved at once, at most.
+    /// The most bytes moved at once.
     pub chunk: usize,
-    /// What each end reported.
+    /// The events of each end.
     pub initiator_events: Vec<Event>,
     pub responder_events: Vec<Event>,
 }
@@ -91,7 +91,7 @@ impl Link {
         }
     }
 
-    /// A connection that is made.
+    /// An established connection.
     pub(crate) fn established(initiator: Config, responder: Config, seed: u64, chunk: usize) -> Link {
         let mut link = Link::new(initiator, responder, seed, chunk);
         link.run();
@@ -122,7 +122,7 @@ impl Link {
         }
     }
 
-    /// Why this end is no more.
+    /// Why this end has ended.
     pub(crate) fn gone(&mut self, side: Side) -> String {
         match self.events(side).last() {
             Some(Event::Gone { reason }) => reason.clone(),
@@ -166,7 +166,7 @@ impl Link {
         self.initiator_events.len() + self.responder_events.len() > before
     }
 
-    /// An end that is finished closes the stream once all has left.
+    /// An end that is finished closes the stream once everything has been sent.
     fn hang_up(&mut self) -> bool {
         let (initiator, responder) = (self.initiator.hung_up(), self.responder.hung_up());
         if responder && !initiator && self.initiator.is_dry() {
@@ -221,7 +221,7 @@ impl Solo {
         Solo::new(QueuePair::responder(config, Time(1_000_000)))
     }
 
-    /// The machine eats these bytes; what it answers is returned.
+    /// The machine gets these bytes; returns what it answers.
     pub(crate) fn exchange(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.end.inject(bytes);
         let mut answer = Vec::new();

@@ -1,10 +1,10 @@
-//! Memory that spans name, and what fills and sums it.
+//! Memory that spans name, and how it is filled and summed.
 
 use wire::{BufferId, Places, Span};
 
 pub(crate) const MEMORY_BYTES: usize = 4 << 20;
 
-/// Numbers that look random and come again with the same seed (xorshift).
+/// Pseudorandom numbers from a seed (xorshift).
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -27,14 +27,14 @@ impl Random {
 /// Memory that spans name.
 pub(crate) struct Memory {
     pub regions: [Vec<u8>; 2],
-    /// Receives of both sides, in the buffers behind those.
+    /// Receives of both sides, in the buffers after those.
     receives: [Vec<u8>; 2],
 }
 
 impl Memory {
-    /// Both regions full of what looks random.
+    /// Both regions filled with pseudorandom bytes.
     pub(crate) fn new(random: &mut Random) -> Memory {
-        // A block of a prime length, again and again: no two sectors are the same.
+        // A block of a prime length, repeated: no two sectors are the same.
         let mut region = || {
             let block: Vec<u8> = (0..32_749).map(|_| (random.next() >> 20) as u8).collect();
             let mut region = block.repeat(MEMORY_BYTES / block.len() + 1);
@@ -44,7 +44,7 @@ impl Memory {
         Memory { regions: [region(), region()], receives: [Vec::new(), Vec::new()] }
     }
 
-    /// Copies between places of one length.
+    /// Copies between places of the same length.
     pub(crate) fn copy(&mut self, from: Places, to: Places) {
         assert_eq!(from.len(), to.len());
         let bytes: Vec<u8> = from.iter().flat_map(|span| self.at(span).to_vec()).collect();
@@ -63,7 +63,7 @@ impl Memory {
         &mut [a, b, c, d][span.buffer.0 as usize][from..from + span.len as usize]
     }
 
-    /// The same, to look at.
+    /// The same, for reading.
     pub(crate) fn look(&self, span: Span) -> &[u8] {
         let [a, b] = &self.regions;
         let [c, d] = &self.receives;
@@ -92,7 +92,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc32c_after(0, bytes)
 }
 
-/// CRC32C by table, of what has the sum `before`, and `bytes`.
+/// CRC32C by table, of `bytes` after what has the sum `before`.
 pub(crate) fn crc32c_after(before: u32, bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];

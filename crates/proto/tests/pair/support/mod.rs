@@ -1,5 +1,5 @@
-//! Our initiator machine against our target machine: memory for spans, a pipe that cuts bytes anywhere, a virtual
-//! clock, and a SCSI side that does what the CDB says.
+//! Our initiator machine against our target machine: memory for spans, a pipe that splits bytes anywhere, a
+//! virtual clock, and a SCSI side that executes the CDB.
 
 mod device;
 mod end;
@@ -38,7 +38,7 @@ pub(crate) const DISK: BufferId = BufferId(1);
 pub(crate) const IDLE: Duration = Duration::from_secs(5);
 pub(crate) const GOOD: Outcome = Outcome::Status { status: 0, sense: None };
 
-/// Who may log in.
+/// Which logins are granted.
 #[derive(Default)]
 pub(crate) struct Door {
     pub chap: Option<ChapCredentials>,
@@ -94,10 +94,10 @@ impl Access for Door {
     }
 }
 
-/// What a pair is made of.
+/// What a pair is made from.
 pub(crate) struct Setup {
     pub seed: u64,
-    /// Bytes moved at once, at most.
+    /// The most bytes moved at once.
     pub chunk: usize,
     pub plan: Plan,
     pub door: Door,
@@ -130,7 +130,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// One whose initiator offers this, and what else is changed.
+    /// A setup whose initiator offers this, with further changes.
     pub(crate) fn with(offers: Offers, change: impl FnOnce(&mut Setup)) -> Setup {
         let mut setup = Setup::default();
         setup.plan.offers = offers;
@@ -159,7 +159,7 @@ impl Setup {
     }
 }
 
-/// Where initiators come from, and the portal that they come to.
+/// The address of initiators, and that of the portal.
 pub(crate) fn addresses() -> (SocketAddr, SocketAddr) {
     ("192.0.2.1:50000".parse().unwrap(), "192.0.2.2:3260".parse().unwrap())
 }
@@ -179,7 +179,7 @@ pub(crate) fn chap(algorithms: &[Algorithm], mutual: bool) -> (ChapCredentials, 
     (credentials, InitiatorChap { own, target, algorithms: algorithms.to_vec(), is_required: false, random })
 }
 
-/// Both machines and what lies between them.
+/// Both machines and the pipe between them.
 pub(crate) struct Pair {
     pub initiator: End<Initiator>,
     pub target: End<Target>,
@@ -188,13 +188,13 @@ pub(crate) struct Pair {
     pub now: Time,
     pub random: Random,
     pub chunk: usize,
-    /// What the initiator reported.
+    /// The events of the initiator.
     pub events: Vec<Event>,
-    /// Why the target's end is no more.
+    /// Why the target's end has ended.
     pub target_gone: Option<String>,
-    /// Nothing comes through.
+    /// Nothing gets through.
     pub cut: bool,
-    /// Whether the short way was tried last.
+    /// Whether the shortcut was tried last.
     goes_short: bool,
     /// Commands that ended by it.
     pub ended_shortly: u32,
@@ -267,7 +267,7 @@ impl Pair {
         busy | self.hang_up()
     }
 
-    /// Every second command that may ends by the short way.
+    /// Every second command that may ends by the shortcut.
     fn end_shortly(&mut self) -> bool {
         self.goes_short = !self.goes_short;
         if !self.goes_short {
@@ -307,7 +307,7 @@ impl Pair {
         self.events.len() > before
     }
 
-    /// A machine that is finished closes its end once all has left.
+    /// A machine that is finished closes its end once everything has been sent.
     fn hang_up(&mut self) -> bool {
         let (initiator, target) = (self.initiator.hung_up(), self.target.hung_up());
         if target && !initiator && self.initiator.is_dry() && !self.cut {
@@ -364,7 +364,7 @@ impl Pair {
         self.memory.same(host, disk, len)
     }
 
-    /// Why the initiator's end is no more.
+    /// Why the initiator's end has ended.
     pub(crate) fn gone(&self) -> &str {
         match self.events.last() {
             Some(Event::Gone { reason }) => reason,
@@ -385,7 +385,7 @@ pub(crate) fn host(at: u32, len: u32) -> Places {
 
 /// A command to the device: what to do, where on the disk, how many bytes the device has for it.
 pub(crate) fn command(opcode: u8, disk: u32, len: u32, read: Places, write: Places) -> Request {
-    // The operation code is the device's; the fields are where READ(12) has them.
+    // The operation code is the device's own; the fields are those of READ(12).
     let mut cdb = [0; 16];
     Read12::new(disk, len).write(&mut cdb);
     cdb[0] = opcode;

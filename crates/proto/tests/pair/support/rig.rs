@@ -17,28 +17,28 @@ pub(crate) trait Client: MessageMachine<Event: Debug> {
     fn submit(&mut self, request: Request) -> Option<TaskId>;
     /// Whether a command has ended.
     fn completion(event: &Self::Event) -> Option<&Completion>;
-    /// Whether the connection is no more, and why.
+    /// Whether the connection has ended, and why.
     fn reason(event: &Self::Event) -> Option<&str>;
 }
 
-/// Both machines and what lies between them.
+/// Both machines and the fabric between them.
 pub(crate) struct Rig<M: MessageMachine, T> {
     pub peer: Node<M>,
     pub target: Node<T>,
     pub memory: Memory,
     pub now: Time,
     pub random: Random,
-    /// The SCSI side; without one, what goes up is kept in `ups`.
+    /// The SCSI side; without one, events are kept in `ups`.
     pub device: Option<Device>,
     pub ups: Vec<Up>,
-    /// A session that ends is not closed on its own: that, too, is in `ups`.
+    /// A session that ends is not closed automatically: that, too, is in `ups`.
     pub waits: bool,
     pub events: Vec<M::Event>,
     pub target_gone: Option<String>,
     pub rejected: Option<Vec<u8>>,
-    /// Why the connection is no more.
+    /// Why the connection has ended.
     pub broken: Option<&'static str>,
-    /// Nothing comes through.
+    /// Nothing gets through.
     pub silent: bool,
     /// Whether the last message of the target was solicited.
     pub solicited: bool,
@@ -65,7 +65,7 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
         }
     }
 
-    /// Makes the connection.
+    /// Establishes the connection.
     pub(crate) fn connect(&mut self) {
         let request = self.peer.machine.request();
         match self.target.machine.asked(self.now, &request) {
@@ -107,7 +107,7 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
         busy | self.hang_up()
     }
 
-    /// Lets both sides post, into queues that have more or less room.
+    /// Lets both sides post, into queues of varying room.
     pub(crate) fn post(&mut self) -> bool {
         for port in [&mut self.peer.port, &mut self.target.port] {
             port.room = if self.random.below(4) == 0 { usize::MAX } else { 1 + self.random.below(6) };
@@ -142,13 +142,13 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
         if self.random.below(3) > 0 {
             self.target.report(self.now);
         }
-        // So seldom that an answer often comes before.
+        // So rarely that an answer often arrives before.
         if self.random.below(8) == 0 {
             self.peer.leave(self.now);
         }
     }
 
-    /// The connection is no more.
+    /// The connection has ended.
     pub(crate) fn cut(&mut self, reason: &'static str) {
         if self.broken.is_some() {
             return;
@@ -159,7 +159,8 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
         self.drain();
     }
 
-    /// A machine that has ended closes the connection once all has left; its peer notices when anything comes through.
+    /// A machine that has ended closes the connection once everything has been sent; its peer notices when
+    /// anything gets through.
     fn hang_up(&mut self) -> bool {
         if self.silent {
             let reason = "closed by this side";
@@ -221,12 +222,12 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
         self.device.as_ref().unwrap()
     }
 
-    /// The peer lets the target touch a buffer.
+    /// The peer gives the target access to a buffer.
     pub(crate) fn advertise(&mut self, places: Places, access: Access) -> Advertised {
         self.peer.port.advertise(places, access, &mut self.random)
     }
 
-    /// All receives stand ready, nothing is under way, and the SCSI side has its places back.
+    /// All receives are posted, nothing is in progress, and the SCSI side's places are free.
     pub(crate) fn is_quiet(&self) -> bool {
         let idle = |port: &Port| port.is_idle() && port.held() == 0;
         let back = self.device.as_ref().is_none_or(Device::has_all_back);
@@ -235,7 +236,7 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
 }
 
 impl<M: Client, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
-    /// Nothing is lent, advertised or under way any more.
+    /// Nothing is borrowed, advertised or in progress any more.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.is_quiet() && self.peer.port.advertised() == 0
     }
@@ -258,7 +259,7 @@ impl<M: Client, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
         completion
     }
 
-    /// Why the initiator's end is no more.
+    /// Why the initiator's end has ended.
     pub(crate) fn gone(&self) -> &str {
         match self.events.last().and_then(M::reason) {
             Some(reason) => reason,

@@ -7,7 +7,7 @@ use wire::ata::identify;
 const EVERYWHERE: Range<u64> = 0..u64::MAX;
 
 impl Rig {
-    /// The session is lost; the places of its commands are somebody else's, and the next one has begun.
+    /// The session is lost; the buffers of its commands have been reused, and the next session has begun.
     fn lost(self) -> Rig {
         self.lost_to(CONFIG)
     }
@@ -23,7 +23,7 @@ impl Rig {
         self
     }
 
-    /// On a target that answers NOP behind earlier requests.
+    /// On a target that orders NOP behind earlier requests.
     fn on_vblade() -> Rig {
         let mut rig = Rig::with(CONFIG);
         rig.disk.identity.model = identify::text("Coraid EtherDrive vblade");
@@ -31,13 +31,14 @@ impl Rig {
         rig
     }
 
-    /// The frames that are to be sent, without config queries.
+    /// The frames that the machine sends, without config queries.
     fn requests(&mut self) -> Vec<Vec<u8>> {
         let is_ata = |frame: &Vec<u8>| Header::view(frame).unwrap().command == AoeCommand::ATA;
         self.sent().into_iter().filter(is_ata).collect()
     }
 
-    /// Time passes while the target answers all that it gets. What it got for writes to the medium, and NOPs.
+    /// Time passes while the target answers everything. Returns how many writes to the medium and NOPs it
+    /// received.
     fn wait(&mut self, time: Duration) -> (usize, usize) {
         let (end, mut seen) = (self.now.after(time), (0, 0));
         while self.now < end {

@@ -1,5 +1,5 @@
-//! What is not reading and writing: ATA commands as they come, commands of AoE that are not ATA, TRIM, VERIFY and
-//! MODE SELECT.
+//! Commands other than reads and writes: ATA commands that are passed through, AoE commands that are not ATA,
+//! TRIM, VERIFY and MODE SELECT.
 
 use super::*;
 use wire::aoe::{
@@ -12,7 +12,7 @@ use wire::scsi::command::{ModeSelect6, ReadCapacity10, Unmap, Verify10, Verify16
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 7]);
 
 impl Rig {
-    /// Puts data-out where [`Rig::request`] has its places.
+    /// Puts data-out into the places of [`Rig::request`].
     fn place(&mut self, bytes: &[u8]) {
         let (head, rest) = bytes.split_at(bytes.len().min(700));
         self.memory[..head.len()].copy_from_slice(head);
@@ -36,13 +36,13 @@ impl Rig {
         self.sent().pop().unwrap()
     }
 
-    /// Answers a request with this behind its header.
+    /// Answers a request with this after its header.
     fn answer(&mut self, request: &[u8], rest: &[u8]) {
         let header = Header::view(request).unwrap().answer(THEIRS, TARGET, ErrorCode::NONE);
         self.receive(&[header.as_bytes(), rest].concat());
     }
 
-    /// An ATA command has ended well.
+    /// An ATA command has succeeded.
     fn succeed(&mut self, request: &[u8]) {
         let section = *Section::view(&request[24..]).unwrap();
         let end = StatusReturn::good(&section.registers());
@@ -138,7 +138,7 @@ fn an_order_that_makes_no_frame_is_refused() {
     assert_eq!(rig.refusal(), bad);
 }
 
-/// What is lost is resent, and a target that is there, but silent about this alone, has answered.
+/// Losses are retransmitted; a target that is alive, but silent about only this, has answered.
 #[test]
 fn a_test_that_does_not_hold_ends_and_the_session_goes_on() {
     let mut rig = Rig::new();
@@ -391,7 +391,7 @@ fn a_device_that_trims_no_more_is_sent_the_rest_of_an_unmap() {
 }
 
 impl Rig {
-    /// The additional sense code of what ends when all was sent and answered.
+    /// The additional sense code of a command that ends when everything was sent and answered.
     fn sense_of_end(&mut self) -> Option<u16> {
         self.run();
         match self.completion().outcome {

@@ -1,4 +1,4 @@
-//! Requests that come more than once.
+//! Requests that arrive more than once.
 
 use super::*;
 
@@ -96,7 +96,7 @@ fn a_nop_is_not_answered_before_the_request_that_it_names_is_over() {
     session.command();
 }
 
-/// Initiators that send a write again under ever new tags have only the last of them answered.
+/// For initiators that retransmit a write under ever new tags, only the last of them is answered.
 #[test]
 fn a_nop_waits_for_a_write_some_of_whose_tags_are_forgotten() {
     let mut session = Session::new(8);
@@ -114,7 +114,7 @@ fn a_nop_waits_for_a_write_some_of_whose_tags_are_forgotten() {
     session.command();
 }
 
-/// A newer write may have gone over it.
+/// A newer write may have overwritten it.
 #[test]
 fn a_late_copy_of_a_write_is_answered_and_not_executed() {
     let mut session = Session::new(4);
@@ -149,7 +149,7 @@ fn a_write_that_failed_is_not_tried_again_by_a_copy() {
     session.finish();
 }
 
-/// Somebody may have switched the cache again.
+/// The cache may have been switched again.
 #[test]
 fn a_late_copy_of_set_features_is_answered_and_not_executed() {
     let mut session = Session::new(4);
@@ -210,7 +210,7 @@ fn a_flush_that_ended_well_or_never_began_is_executed_again() {
     session.finish();
 }
 
-/// The store reports a loss once, and nobody may wait for what a late copy is answered.
+/// The store reports a loss once, and the answer to a late duplicate may not be received.
 #[test]
 fn what_a_late_copy_of_a_flush_reports_the_next_flush_reports_again() {
     let mut session = Session::new(4);
@@ -230,8 +230,8 @@ fn what_a_late_copy_of_a_flush_reports_the_next_flush_reports_again() {
     session.finish();
 }
 
-/// Linux gives each copy a tag of its own, and listens to the last. Executed on its own, the first could be done after a
-/// newer write that followed the answer to the second.
+/// Linux gives each retransmission a new tag, and listens only for the last. Executed separately, the first
+/// could come after a newer write that followed the answer to the second.
 #[test]
 fn copies_of_a_write_under_other_tags_are_one_write() {
     let mut session = Session::new(4);
@@ -323,14 +323,14 @@ fn a_write_is_not_taken_for_a_copy_of_what_a_newer_one_went_over() {
     }
 }
 
-/// An initiator as Linux is: one write of a sector at a time, each copy with a new tag, and an ear for the newest only.
-/// The segment loses frames and keeps their order; the store takes its time with each write.
+/// An initiator like Linux: one write of a sector at a time, each retransmission with a new tag, and only the
+/// newest is listened for. The segment loses frames but keeps their order; the store is slow with each write.
 struct Linux {
     session: Session,
-    /// What each sector holds, and what it must hold after the write that was answered last.
+    /// What each sector contains, and what it must contain after the write that was answered last.
     store: [u8; 3],
     expected: [u8; 3],
-    /// The writes that were not answered, and their newest tags.
+    /// The unanswered writes, and their newest tags.
     waiting: [Option<(u8, u32)>; 3],
     tag: u32,
     value: u8,

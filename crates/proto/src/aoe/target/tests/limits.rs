@@ -1,4 +1,4 @@
-//! What is too much, too short or wrong.
+//! Requests that are too many, too short or invalid.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn requests_without_a_slot_are_dropped() {
     session.finish();
 }
 
-/// Others would find no place for theirs.
+/// Others would find no frame for theirs.
 #[test]
 fn a_session_holds_no_more_frames_than_it_may() {
     let mut session = Session::new(4);
@@ -160,7 +160,7 @@ fn a_flood_takes_no_memory() {
     assert!(session.held.len() <= 4);
 }
 
-/// The layer above breaks its word: the session ends for it, and the daemon does not.
+/// The engine violates its contract: the session ends, the daemon does not.
 #[test]
 fn a_transfer_that_cannot_be_ends_its_session_alone() {
     let places = |len| Places::one(Span { buffer: BUFFERS, offset: 0, len });

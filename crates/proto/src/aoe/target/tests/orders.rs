@@ -79,7 +79,7 @@ fn targets_are_reserved_by_an_order() {
     session.finish();
 }
 
-/// The lists may be others' by now.
+/// The lists may belong to others by now.
 #[test]
 fn a_late_copy_of_an_order_changes_nothing() {
     let mut session = Session::new(4);

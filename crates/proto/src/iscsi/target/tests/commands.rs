@@ -33,7 +33,7 @@ fn a_read_ends_with_status_in_its_last_data_in() {
     driver.quiet();
 }
 
-/// Who is at rest is not looked at again before something comes.
+/// A connection at rest is not checked again before something arrives.
 #[test]
 fn a_connection_rests_when_it_owes_nothing_and_the_initiator_may_send() {
     let mut driver = Driver::new(|_| {});
@@ -54,7 +54,8 @@ fn a_connection_rests_when_it_owes_nothing_and_the_initiator_may_send() {
     assert!(!driver.target.is_at_rest(), "the window is shut, and nothing but an answer opens it");
 }
 
-/// Room for few answers is made when the session begins, more as slots are: a core that serves it allocates nothing else.
+/// Memory for a few answers is allocated when the session begins, more as slots are: a core that serves it
+/// allocates nothing else.
 #[test]
 fn there_is_room_for_the_answers_of_all_commands() {
     let mut driver = Driver::new(|_| {});
@@ -111,7 +112,7 @@ fn sense_follows_data_in_a_response_of_its_own() {
     }
 }
 
-/// The layer above gives the places of the push to others once it has ended the task.
+/// The engine reuses the places of the push once it has ended the task.
 #[test]
 fn who_aborts_a_task_ends_it_in_the_place_of_data_that_has_not_left() {
     for last in [false, true] {
@@ -288,7 +289,7 @@ fn late_verbs_about_a_task_that_is_over_are_ignored() {
 #[test]
 fn data_that_goes_the_other_way_is_no_part_of_what_was_expected() {
     let mut driver = Driver::new(|_| {});
-    // Each command moves 512 bytes the way that it did not say.
+    // Each command transfers 512 bytes in the direction that it did not announce.
     let (reads, writes) = (read(7, 0, 4096), write(8, 1, 4096));
     let both = [(reads, Ending { write_bytes: 512, ..GOOD }), (writes, Ending { read_bytes: 512, ..GOOD })];
     for (pdu, ending) in both {

@@ -23,7 +23,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Whether anybody is let in.
+/// Whether logins are granted.
 struct Door(bool);
 
 impl Access for Door {
@@ -76,7 +76,7 @@ pub(crate) struct Driver {
     pub now: Time,
     /// Buffer 1: where fetched data goes and pushed data comes from.
     pub memory: Vec<u8>,
-    /// What the machine has not asked for yet.
+    /// What the machine has not requested yet.
     pub pending: Vec<u8>,
     pub done: Vec<TaskId>,
     digests: (bool, bool),
@@ -122,7 +122,7 @@ impl Driver {
         Driver::before(Door(false))
     }
 
-    /// The same where anybody is let in.
+    /// The same where all logins are granted.
     pub(crate) fn at_open_login() -> Driver {
         Driver::before(Door(true))
     }
@@ -155,7 +155,7 @@ impl Driver {
         Span { buffer: BufferId(1), len, offset: u64::from(at) }
     }
 
-    /// Sends one PDU with the digests agreed on.
+    /// Sends one PDU with the negotiated digests.
     pub(crate) fn send(&mut self, header: &[u8], data: &[u8]) {
         let mut header = header.to_vec();
         let len = U24::new(u32::try_from(data.len()).unwrap());
@@ -175,7 +175,7 @@ impl Driver {
         self.run();
     }
 
-    /// Brings what the machine wants as far as it is there.
+    /// Provides what the machine wants as far as it is available.
     pub(crate) fn run(&mut self) {
         loop {
             let want = self.target.want();
@@ -223,7 +223,7 @@ impl Driver {
         self.target.poll()
     }
 
-    /// The next event logs that the initiator violated the standard in this way.
+    /// The next event reports that the initiator violated the standard in this way.
     pub(crate) fn refused(&mut self, why: &str) {
         match self.up() {
             Some(Up::Refused { reason }) => assert!(reason.contains(why), "{reason}"),
@@ -248,7 +248,7 @@ impl Driver {
         }
     }
 
-    /// The session ends, and nothing is sent of it yet.
+    /// The session ends, but its last PDU has not been sent.
     pub(crate) fn leaving(&mut self) {
         assert!(matches!(self.up(), Some(Up::Leaving)));
     }
@@ -258,7 +258,7 @@ impl Driver {
         assert!(self.sent().is_empty());
     }
 
-    /// Everything that the target owes, checked for digests and padding.
+    /// Everything that the target owes, with digests and padding checked.
     pub(crate) fn sent(&mut self) -> Vec<Got> {
         let mut bytes = Vec::new();
         while self.target.owes() {
@@ -318,7 +318,7 @@ impl Driver {
         all
     }
 
-    /// The one PDU that the target owes.
+    /// The only PDU that the target owes.
     pub(crate) fn one<P: Pdu>(&mut self) -> (P, Vec<u8>) {
         let mut all = self.sent();
         assert_eq!(all.len(), 1, "{all:?}");
@@ -335,7 +335,7 @@ impl Driver {
     }
 }
 
-/// Takes the digest of `part` where there is one.
+/// Checks the digest of `part` where there is one.
 fn check(bytes: &mut &[u8], part: &[u8], digest: bool) {
     if digest {
         let (sum, rest) = bytes.split_at(4);
@@ -355,7 +355,7 @@ pub(crate) fn read(tag: u32, cmd_sn: u32, len: u32) -> ScsiCommand {
     }
 }
 
-/// A WRITE of `len` bytes, after which no unsolicited data comes.
+/// A WRITE of `len` bytes without unsolicited data.
 pub(crate) fn write(tag: u32, cmd_sn: u32, len: u32) -> ScsiCommand {
     ScsiCommand { flags: FINAL | ScsiCommand::WRITE | ScsiCommand::SIMPLE, ..read(tag, cmd_sn, len) }
 }

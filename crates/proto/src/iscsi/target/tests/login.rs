@@ -1,4 +1,4 @@
-//! The connection before the full feature phase; what is negotiated is tested with the login itself.
+//! The connection before the full feature phase; negotiation is tested with the login itself.
 
 use super::harness::{Driver, read};
 use crate::services::{Down, Up};
@@ -22,7 +22,7 @@ fn nothing_but_login_is_taken_at_login() {
 #[test]
 fn another_request_in_the_middle_of_a_login_is_refused_with_the_reason() {
     let mut driver = Driver::at_login();
-    // A login that is not over: the text continues.
+    // A login that has not ended: the text continues.
     let pdu = LoginRequest { flags: 0x44, isid: [1, 2, 3, 4, 5, 6], ..login() };
     driver.send(pdu.as_bytes(), b"InitiatorName=iqn.");
     driver.sent();

@@ -1,4 +1,4 @@
-//! Commands that are answered as they come.
+//! Commands that are answered on arrival.
 
 use super::harness::{Driver, GOOD, Got, read, unsolicited, write};
 use crate::iscsi::login::Negotiated;
@@ -8,13 +8,13 @@ use crate::stream::{StreamMachine, Transmit};
 use wire::iscsi::{DataIn, NopOut, Opcode, ScsiCommand, TAG_NONE};
 use zerocopy::IntoBytes;
 
-/// The command, if it may be answered as it comes.
+/// The command, if it may be answered on arrival.
 fn plain(driver: &Driver, pdu: &ScsiCommand, data: u32) -> Option<Plain> {
     let pdu = ScsiCommand { data_segment_length: wire::iscsi::U24::new(data), ..*pdu };
     driver.target.plain(pdu.as_bytes())
 }
 
-/// What a READ and a WRITE of 512 bytes, and another READ, are answered with as they come.
+/// The responses to a READ and a WRITE of 512 bytes, and another READ, on arrival.
 fn at_once(driver: &mut Driver) -> Vec<Got> {
     let mut batch = Transmit::default();
     assert!(driver.target.answers_at_once());
@@ -33,7 +33,7 @@ fn at_once(driver: &mut Driver) -> Vec<Got> {
     driver.sent_in(&batch)
 }
 
-/// The same by way of the layer above.
+/// The same through the engine.
 fn by_the_layer_above(driver: &mut Driver) -> Vec<Got> {
     let mut all = Vec::new();
     for (tag, at) in [(7, 100), (8, 0), (9, 200)] {

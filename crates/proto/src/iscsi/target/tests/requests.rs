@@ -194,7 +194,7 @@ fn a_numbered_abort_takes_no_place_but_its_own() {
 #[test]
 fn an_abort_ahead_of_a_lost_command_is_remembered() {
     let mut driver = Driver::new(|_| {});
-    // Commands 0 and 1 got lost; both are aborted, the later one first.
+    // Commands 0 and 1 were lost; both are aborted, the later one first.
     for (tag, cmd_sn, next) in [(8, 1, 0), (7, 0, 2)] {
         let abort = manage(TaskFunction::ABORT_TASK, tag, cmd_sn);
         driver.send(TaskManagementRequest { cmd_sn: 2.into(), ..abort }.as_bytes(), &[]);
@@ -208,7 +208,7 @@ fn an_abort_ahead_of_a_lost_command_is_remembered() {
 #[test]
 fn a_rejected_request_may_be_sent_again() {
     let mut driver = behind_rejected();
-    // Only the first is resent before a new one comes: the next ones are missing by our doing as well.
+    // Only the first is retransmitted before a new one arrives: the others are missing because of us as well.
     driver.send(read(6, 1, 0).as_bytes(), &[]);
     driver.command();
     driver.send(read(5, 3, 0).as_bytes(), &[]);
@@ -228,7 +228,7 @@ fn rejected_requests_may_be_aborted() {
         driver.send(abort.as_bytes(), &[]);
         let (pdu, _) = driver.one::<TaskManagementResponse>();
         assert_eq!((pdu.response, pdu.exp_cmd_sn.get()), (Response::COMPLETE, next));
-        // What was aborted and comes all the same is a duplicate.
+        // An aborted command that arrives after all is a duplicate.
         driver.send(read(8, 2, 0).as_bytes(), &[]);
         driver.quiet();
     }
@@ -246,7 +246,7 @@ fn data_of_a_rejected_command_is_thrown_away_in_silence() {
     driver.quiet();
 }
 
-/// A task with tag 7, a rejected request with CmdSN 1, and one that was on its way behind it.
+/// A task with tag 7, a rejected request with CmdSN 1, and one that was in transit behind it.
 fn behind_rejected() -> Driver {
     let mut driver = Driver::new(|_| {});
     driver.send(read(7, 0, 0).as_bytes(), &[]);
@@ -261,7 +261,7 @@ fn behind_rejected() -> Driver {
 #[test]
 fn an_abort_takes_no_place_of_its_own_number_or_behind() {
     let mut driver = Driver::new(|_| {});
-    // CmdSN 0xffffffff lies before the window, and RefCmdSN 1 behind it.
+    // CmdSN 0xffffffff is before the window, and RefCmdSN 1 after it.
     for (cmd_sn, referenced) in [(u32::MAX, 1), (1, 1), (1, 2)] {
         let abort = manage(TaskFunction::ABORT_TASK, 77, referenced);
         driver.send(TaskManagementRequest { cmd_sn: cmd_sn.into(), ..abort }.as_bytes(), &[]);
@@ -281,7 +281,7 @@ fn a_window_that_aborts_have_opened_is_advertised() {
             driver.command().task
         })
         .collect();
-    // An R2T stands in the queue, and no PDU but it.
+    // The queue contains an R2T, and no other PDU.
     driver.sent();
     driver.down(Down::Fetch { task: tasks[0], at: 0, into: Driver::places(0, 4096) });
     for task in tasks {
@@ -497,7 +497,7 @@ fn a_discovery_session_has_no_commands() {
 }
 
 proptest! {
-    /// Whatever comes after login, nothing panics, and tasks are answered or refused.
+    /// Whatever arrives after login, nothing panics, and tasks are answered or refused.
     #[test]
     fn noise_is_survived(
         headers in prop::collection::vec((0u8..0x80, any::<u8>(), 0u8..3, 0u16..600, 0u32..6, 0u32..8), 1..40),

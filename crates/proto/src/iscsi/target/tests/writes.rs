@@ -1,4 +1,4 @@
-//! Data-out: immediate, unsolicited, solicited, and all that may be wrong with it.
+//! Data-out: immediate, unsolicited, solicited, and everything that may be wrong with it.
 
 use super::harness::{Driver, GOOD, data_out, unsolicited, write};
 use crate::iscsi::login::Negotiated;
@@ -7,7 +7,7 @@ use crate::stream::{StreamMachine, Want};
 use wire::iscsi::{DataOut, Opcode, ReadyToTransfer, RejectReason, ScsiCommand, ScsiResponse};
 use zerocopy::IntoBytes;
 
-/// A command after which unsolicited data comes.
+/// A command that is followed by unsolicited data.
 fn open_write(tag: u32, cmd_sn: u32, len: u32) -> ScsiCommand {
     ScsiCommand { flags: ScsiCommand::WRITE, ..write(tag, cmd_sn, len) }
 }
@@ -20,7 +20,7 @@ fn fetched(driver: &mut Driver, task: TaskId) {
     assert!(matches!(driver.up(), Some(Up::Fetched(id)) if id == task));
 }
 
-/// Bytes that differ from what the memory held.
+/// Bytes that differ from the memory's previous content.
 fn payload(len: usize) -> Vec<u8> {
     (0..len).map(|n| u8::try_from(n % 241).unwrap() ^ 0xff).collect()
 }
@@ -174,7 +174,7 @@ fn more_than_first_burst_ends_the_task() {
     assert_eq!(sense(&mut driver), (0x0c, 0x0c));
 }
 
-/// The log can say of which command it was.
+/// The log can report which command it was.
 fn terminated(driver: &mut Driver) {
     let Some(Up::Terminated { command, how: Termination::Sense(sense) }) = driver.up() else {
         panic!("for the log")
@@ -269,7 +269,7 @@ fn data_for_an_aborted_task_is_thrown_away_in_silence() {
     let (r2t, _) = driver.one::<ReadyToTransfer>();
     let pdu = data_out(7, r2t.target_transfer_tag.get(), 0, 0, false);
     driver.send(pdu.as_bytes(), &[1; 512]);
-    // Half of the next one is on its way when the abort comes.
+    // Half of the next one has arrived when the abort does.
     let mut next = data_out(7, r2t.target_transfer_tag.get(), 1, 512, true);
     next.data_segment_length = wire::iscsi::U24::new(512);
     driver.pending.extend(next.as_bytes());
@@ -284,7 +284,7 @@ fn data_for_an_aborted_task_is_thrown_away_in_silence() {
     assert!(matches!(driver.target.want(), Want::Header { len: 48 }));
 }
 
-/// Its layer above breaks its word: the connection ends for it, and the daemon does not.
+/// The engine violates its contract: the connection ends, the daemon does not.
 #[test]
 fn a_transfer_that_cannot_be_ends_its_connection_alone() {
     let into =
@@ -310,7 +310,7 @@ fn a_transfer_that_cannot_be_ends_its_connection_alone() {
         }
         assert!(matches!(driver.up(), Some(Up::Gone { reason }) if reason == "a fault of this program"));
         assert!(driver.up().is_none());
-        // What is still on its way down is about nothing any more.
+        // Calls that were still on their way down have no effect any more.
         driver.down(Down::Abort { task });
         assert!(driver.up().is_none());
     }
