@@ -3,8 +3,11 @@
 //! What makes it safe is not the time: a gateway becomes active only after the earlier holder's client is shut out, and after it
 //! has written the object once more since, as the same claim. Time decides only when a holder is taken for dead.
 
-use crate::action::{Action, Me, Outcome, ReplaceError, Role, Status};
-use crate::record::{By, Holder, Member, Next, Record, Reply, Request};
+mod requests;
+
+use crate::action::{Action, Me, ReplaceError, Role, Status};
+use crate::record::{By, Holder, Member, Next, Port, Record, Reply, Request};
+use requests::Ask;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -49,17 +52,6 @@ struct Executing {
     id: u64,
     /// The answer, once all cores have applied it.
     applied: Option<Vec<u8>>,
-}
-
-/// A request of this gateway.
-#[derive(Debug)]
-struct Ask {
-    id: u64,
-    body: Vec<u8>,
-    /// It is withdrawn then.
-    until: Duration,
-    /// The object may have it, or may get it yet.
-    is_sent: bool,
 }
 
 /// The object as it was read or written last.
@@ -402,21 +394,10 @@ impl Machine {
         }
     }
 
-    /// The home, in standby, wants the active gateway to execute this. [`Action::Answer`] answers, within three times the time of a
-    /// takeover. No other request ever has this number.
-    pub fn ask(&mut self, now: Duration, id: u64, body: Vec<u8>) {
-        let until = now.saturating_add(self.takeover().saturating_mul(2));
-        self.asks.push_back(Ask { id, body, until, is_sent: false });
-        self.is_stale = true;
-    }
-
-    /// Nobody waits for this any more: it is not executed if nobody can have begun to.
-    pub fn recall(&mut self, now: Duration, id: u64) {
-        self.asks.retain(|ask| ask.id != id || ask.is_sent);
-        if let Some(ask) = self.asks.iter_mut().find(|ask| ask.id == id) {
-            ask.until = ask.until.min(now);
-            self.is_stale = true;
-        }
+    /// The target ports of this gateway are these from now on.
+    pub fn set_ports(&mut self, ports: Vec<Port>) {
+        self.is_stale |= self.me.ports != ports;
+        self.me.ports = ports;
     }
 
     /// The object may have changed.
@@ -478,7 +459,12 @@ impl Machine {
         Status {
             role,
             record,
-            fault: self.fault.clone().or_else(|| self.refused.clone()).or_else(|| self.namesake()),
+            fault: self
+                .fault
+                .clone()
+                .or_else(|| self.refused.clone())
+                .or_else(|| self.namesake())
+                .or_else(|| self.clash()),
         }
     }
 
@@ -515,9 +501,15 @@ impl Machine {
             }
         }
         let is_applied = self.executing.as_ref().is_some_and(|executing| executing.applied.is_some());
-        let is_due = self.is_stale || self.save.is_some() || is_applied || refuses || now >= self.due;
+        let Me { gateway, ports, .. } = &self.me;
+        let is_new = self.record().gateways.get(gateway) != Some(ports) && self.clash().is_none();
+        let is_due =
+            self.is_stale || self.save.is_some() || is_applied || refuses || is_new || now >= self.due;
         let mut record = self.record().clone();
         record.next = record.next.filter(|_| !refuses);
+        if is_new {
+            record.gateways.insert(gateway.clone(), ports.clone());
+        }
         if is_due { self.replace_as_holder(record) } else { None }
     }
 
@@ -574,9 +566,8 @@ impl Machine {
         let seen = self.seen.as_ref()?;
         let (before, has_lapsed) = (seen.record.clone(), seen.quiet >= BEATS_MISSED);
         let Record { epoch, active, next, gateways, members, requests, .. } = &before;
-        let Me { gateway, ports, member, .. } = &self.me;
-        let clash = before.clash(gateway, ports);
-        self.fault = clash.or_else(|| before.other_disk(gateway, &member.disk));
+        let Me { gateway, member, .. } = &self.me;
+        self.fault = self.clash().or_else(|| before.other_disk(gateway, &member.disk));
         self.is_clashing = self.fault.is_some() || self.namesake().is_some();
         if self.is_clashing {
             return None;
@@ -614,43 +605,13 @@ impl Machine {
         (is_new || is_retracted).then_some(record)
     }
 
-    /// In standby: has the object have the first request of this gateway, or none that nobody waits for. True: one is withdrawn, and has
-    /// to be seen to be, as the call that sent it may end yet.
-    fn request(&mut self, now: Duration, record: &mut Record) -> bool {
-        let gateway = &self.me.gateway;
-        let Some(ask) = self.asks.front_mut() else {
-            record.requests.remove(gateway);
-            return false;
-        };
-        if record.has_reply(gateway, ask.id) {
-            return false;
-        }
-        if now >= ask.until || self.withdrawn {
-            record.requests.remove(gateway);
-            return ask.is_sent;
-        }
-        ask.is_sent = true;
-        record.requests.insert(gateway.clone(), Request { id: ask.id, body: ask.body.clone() });
-        false
-    }
-
-    /// What a request of this gateway led to, once that is known, or nobody may wait for it any longer.
-    fn outcome(&self, now: Duration, ask: &Ask) -> Option<Outcome> {
-        let reply = self.record().replies.get(&self.me.gateway).filter(|reply| reply.id == ask.id);
-        let is_settled = matches!(self.stage, Stage::Standby | Stage::Active) && self.applying == 0;
-        let is_over = now >= ask.until || self.withdrawn || self.is_clashing;
-        match reply {
-            Some(reply) if reply.is_applied && is_settled => Some(Outcome::Executed(reply.outcome.clone())),
-            // It was dropped by this gateway's claim.
-            None if self.stage == Stage::Active => Some(Outcome::NotExecuted),
-            None if !ask.is_sent && is_over => Some(Outcome::NotExecuted),
-            _ if now >= ask.until.saturating_add(self.takeover()) => Some(Outcome::Unknown),
-            _ => None,
-        }
-    }
-
     fn takeover(&self) -> Duration {
         self.interval.saturating_mul(BEATS)
+    }
+
+    /// What of its ports another gateway has as well.
+    fn clash(&self) -> Option<String> {
+        self.record().clash(&self.me.gateway, &self.me.ports)
     }
 
     /// Another daemon of this gateway's name, which has written its entry over the one of this process.

@@ -16,13 +16,16 @@ fn member(process: &str, takeover: Duration) -> Member {
     Member { process: process.into(), takeover_ms: takeover.as_millis() as u64, disk: "512".into() }
 }
 
+fn port(id: u16) -> Port {
+    Port { id, group: id, name: format!("port{id}"), state: 0 }
+}
+
 impl Rig {
     fn new() -> Rig {
-        let port = Port { id: 1, group: 1, name: "port".into(), state: 0 };
         let me = Me {
             gateway: "a".into(),
             client: "client".into(),
-            ports: vec![port],
+            ports: vec![port(1)],
             member: member("mine", TAKEOVER),
         };
         Rig { machine: Machine::new(me, TAKEOVER), object: None, now: Duration::ZERO }
@@ -273,4 +276,27 @@ fn one_that_cannot_end_what_it_has_begun_leaves_it_to_others_to_shut_it_out() {
     let version = rig.object.as_ref().expect("it is there").0;
     rig.pass(TAKEOVER);
     assert_eq!(rig.object.as_ref().expect("it is there").0, version, "it does not show that it lives");
+}
+
+#[test]
+fn ports_that_a_reload_changes_are_written_at_once_unless_another_gateway_has_them() {
+    let ports = |rig: &Rig| rig.object.as_ref().expect("it is there").1.gateways.get("a").cloned();
+    for mut rig in [active(), held(TAKEOVER)] {
+        rig.pass(Duration::ZERO);
+        let role = rig.machine.status().role;
+        rig.change(|record| _ = record.gateways.insert("b".into(), vec![port(7)]));
+        rig.pass(Duration::ZERO);
+        rig.machine.set_ports(vec![port(1), port(2)]);
+        rig.pass(Duration::ZERO);
+        assert_eq!(ports(&rig), Some(vec![port(1), port(2)]), "{role:?}");
+        rig.machine.set_ports(vec![port(7)]);
+        rig.pass(Duration::ZERO);
+        assert_eq!(ports(&rig), Some(vec![port(1), port(2)]), "{role:?}");
+        let fault = rig.machine.status().fault.expect("it says so");
+        assert!(fault.contains("target port group 7 is gateway b's as well"), "{fault}");
+        rig.machine.set_ports(vec![port(2)]);
+        rig.pass(Duration::ZERO);
+        assert_eq!((ports(&rig), rig.machine.status().fault), (Some(vec![port(2)]), None));
+        assert_eq!(rig.machine.status().role, role);
+    }
 }

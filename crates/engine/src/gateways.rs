@@ -162,14 +162,15 @@ fn moves_within(cluster: &Cluster) -> Duration {
 /// Whether other gateways wait for what has changed, or their initiators see it.
 fn concerns_others(before: &Record, after: &Record) -> bool {
     let is_released = after.active.is_none() && before.active.is_some();
+    let has_new_ports = before.gateways != after.gateways;
     let exchanged = |record: &Record| (record.requests.clone(), record.replies.clone());
     let is_known =
         before.next == after.next && before.saved == after.saved && exchanged(before) == exchanged(after);
-    is_released || !is_known
+    is_released || has_new_ports || !is_known
 }
 
 /// The ports of gateways other than this one, and the states that these have them in.
-fn others(record: &Record, gateway: &str) -> Vec<OtherPort> {
+fn others(record: &Record, gateway: &str, ours: &[Port]) -> Vec<OtherPort> {
     let state = |name: &str, port: &Port| match &record.active {
         Some(holder) if holder.gateway != name => AccessState::Standby,
         Some(_) if record.fence.is_empty() => AccessState::of_code(port.state).unwrap_or_default(),
@@ -178,6 +179,8 @@ fn others(record: &Record, gateway: &str) -> Vec<OtherPort> {
     };
     let others = record.gateways.iter().filter(|(name, _)| *name != gateway);
     let ports = others.flat_map(|(name, ports)| ports.iter().map(move |port| (name, port)));
+    // Until a reload undoes that.
+    let ports = ports.filter(|(_, port)| ours.iter().all(|ours| ours.id != port.id));
     let other = |(name, port): (&String, &Port)| OtherPort {
         relative_id: port.id,
         group: port.group,
@@ -187,9 +190,21 @@ fn others(record: &Record, gateway: &str) -> Vec<OtherPort> {
     ports.map(other).collect()
 }
 
-/// The identifier of a port of any gateway, by its name.
-fn port_id(record: &Record, name: &str) -> Option<u16> {
-    record.gateways.values().flatten().find(|port| port.name == name).map(|port| port.id)
+/// A unit's ports here.
+fn ports(unit: &scsi::Unit) -> Vec<Port> {
+    let port = |port: &scsi::unit::Port| {
+        let group = unit.groups.iter().find(|group| group.tag == port.group);
+        let state = group.map_or(AccessState::Optimized, |group| group.state);
+        Port { id: port.relative_id, group: port.group, name: port.name.clone(), state: state.code() }
+    };
+    unit.ports.iter().map(port).collect()
+}
+
+/// The identifier of another gateway's port, by its name, if no port here has that as well.
+fn port_id(record: &Record, ours: &[Port], name: &str) -> Option<u16> {
+    let port = record.gateways.values().flatten().find(|port| port.name == name)?;
+    let is_ours = ours.iter().any(|ours| ours.id == port.id);
+    (!is_ours).then_some(port.id)
 }
 
 /// The cores that serve a unit.
@@ -245,6 +260,7 @@ impl<I: Io> Home<I> {
             GatewayEvent::Recall(_)
             | GatewayEvent::Applied(_)
             | GatewayEvent::Executed(_)
+            | GatewayEvent::Configured(_)
             | GatewayEvent::Noticed
             | GatewayEvent::Withdraw
             | GatewayEvent::End => {}
@@ -325,17 +341,12 @@ impl<I: Io> Gateway<I> {
         home: Home<I>,
     ) -> Option<(Gateway<I>, String)> {
         let StoreSpec::Rbd { image, .. } = &lun.store else { return None };
-        let port = |port: &scsi::unit::Port| {
-            let group = unit.groups.iter().find(|group| group.tag == port.group);
-            let state = group.map_or(AccessState::Optimized, |group| group.state);
-            Port { id: port.relative_id, group: port.group, name: port.name.clone(), state: state.code() }
-        };
         let object = object(&cluster.name, image);
         let gateway = Gateway {
             lun: lun.name.clone(),
             home,
             object: object.clone(),
-            ports: unit.ports.iter().map(port).collect(),
+            ports: ports(unit),
             disk: format!("blocks of {} bytes", unit.block_bytes),
             cluster: Box::new(cluster.clone()),
             seat: seat.clone(),
@@ -416,6 +427,7 @@ impl<I: Io> Gateway<I> {
         let Some(mut machine) = self.machine.take() else {
             return match event {
                 GatewayEvent::Withdraw | GatewayEvent::End => self.is_over = true,
+                GatewayEvent::Configured(unit) => self.ports = ports(&unit),
                 event => self.home.refuse(event, "its image is not open yet"),
             };
         };
@@ -434,6 +446,10 @@ impl<I: Io> Gateway<I> {
                 );
                 machine.applied();
                 machine.withdraw();
+            }
+            GatewayEvent::Configured(unit) => {
+                self.ports = ports(&unit);
+                machine.set_ports(self.ports.clone());
             }
             GatewayEvent::Noticed => machine.noticed(),
             GatewayEvent::Withdraw => machine.withdraw(),
@@ -505,7 +521,7 @@ impl<I: Io> Gateway<I> {
             Action::Saved(ok) => self.home.persisted(ok),
             Action::Execute { body } => {
                 let record = machine.status().record;
-                match HomeRequest::forwarded(&body, |name| port_id(&record, name)) {
+                match HomeRequest::forwarded(&body, |name| port_id(&record, &self.ports, name)) {
                     Ok(request) => self.home.request(Waiter::OtherGateway(self.home.unit), request),
                     Err(check) => machine.executed(HomeReply::Check(check).encode()),
                 }
@@ -584,7 +600,7 @@ impl<I: Io> Gateway<I> {
 
     /// Has the home know the ports of other gateways, and their states.
     fn report_others(&mut self, record: &Record) {
-        let others = others(record, &self.cluster.gateway);
+        let others = others(record, &self.cluster.gateway, &self.ports);
         if *self.others != *others {
             self.others = others.into();
             self.home.request(Waiter::Nobody, HomeRequest::SetOthers(self.others.clone()));
@@ -691,7 +707,7 @@ mod tests {
         let active = Some(cluster::Holder { gateway: "b".into(), client: "client".into() });
         let mut record = Record { gateways: gateways.into(), active, ..Record::default() };
         let states = |record: &Record| -> Vec<_> {
-            others(record, "a").into_iter().map(|port| (port.relative_id, port.state)).collect()
+            others(record, "a", &[]).into_iter().map(|port| (port.relative_id, port.state)).collect()
         };
         assert_eq!(states(&record), [(2, second), (3, AccessState::Standby)]);
         record.fence.push("earlier".into());

@@ -26,6 +26,8 @@ pub(crate) enum GatewayEvent {
     Executed(Vec<u8>),
     /// All cores have applied the role that was requested of the home; false: it is impossible.
     Applied(bool),
+    /// The unit, and the ports that lead to it, are these from now on.
+    Configured(Arc<scsi::Unit>),
     /// The object may have changed.
     Noticed,
     /// Leave the unit to other gateways, and end.

@@ -3,10 +3,11 @@
 
 use super::reload::ask;
 use crate::support::ceph::{Ceph, POOL};
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, Response, reserve_out, write_cdb};
 use crate::support::wait_until;
 use std::fs;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -317,6 +318,43 @@ fn a_unit_is_moved_by_a_command_and_not_to_and_fro_by_initiators() {
     }
     assert_eq!(code(&activate(&mut by_first, 1)), failed, "it has just been moved");
     assert!(!second.log().contains("is shut out"), "it was handed over: {}", second.log());
+    first.stop();
+    second.stop();
+}
+
+/// Gives a gateway one more portal, with this group.
+fn add_portal(folder: &TempDir, name: &str, group: u16) -> SocketAddr {
+    let listen = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let file = folder.path().join(format!("{name}.toml"));
+    let text = fs::read_to_string(&file).expect("a file");
+    fs::write(&file, format!("{text}[[portal]]\nlisten = \"{listen}\"\ngroup = {group}\n")).expect("a file");
+    ask(&socket(folder, name), &["reload"]).expect_success("it is reloaded");
+    listen
+}
+
+#[test]
+fn a_portal_that_a_reload_adds_to_a_gateway_is_known_to_the_others_at_once() {
+    let ceph = Ceph::start();
+    ceph.create("disk", 64 << 20);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &folder);
+    let (active, standby) = (0, 2);
+
+    // One more portal of the gateway in standby, by which a host registers.
+    let portal = add_portal(&folder, "b", 3);
+    wait_until("the active one knows it", || {
+        groups(&mut by_first) == [(1, active), (2, standby), (3, standby)]
+    });
+    let url = Url { portal, ..second.lun(0) };
+    let mut by_new = Initiator::login(&url, &Login::named("host")).expect("login");
+    assert_eq!(reserve(&mut by_new, REGISTER, 0, 0, KEY).status, GOOD);
+    assert_eq!(keys(&mut by_first), [KEY]);
+
+    // And one of the active one, which the other one reports as well.
+    add_portal(&folder, "a", 4);
+    wait_until("the one in standby knows it", || {
+        groups(&mut by_second) == [(1, active), (2, standby), (3, standby), (4, active)]
+    });
     first.stop();
     second.stop();
 }

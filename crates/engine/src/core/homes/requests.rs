@@ -192,6 +192,9 @@ impl<I: Io> Core<I> {
         self.units[unit].view.policy = publish.policy.clone();
         if let Some(new) = &publish.unit {
             self.units[unit].view.unit = new.clone();
+            if let (Some(_), Some(gateway)) = (&self.units[unit].home, &self.units[unit].gateway) {
+                let _ = gateway.send(GatewayEvent::Configured(new.clone()));
+            }
         }
         self.units[unit].published = Some(publish.clone());
         if self.units[unit].home.is_some() {
