@@ -118,7 +118,7 @@ pub struct Machine {
     /// The client by which it left the unit because it could not write the object. It may claim the unit at once where nobody else has.
     left: Option<String>,
     fault: Option<String>,
-    /// It has a group or a port identifier that another one has.
+    /// It has a group, a port identifier or a name that another one has, or another disk.
     is_clashing: bool,
     /// Why the last attempt to become active failed, until one succeeds: reads and writes of the object go well meanwhile.
     refused: Option<String>,
@@ -276,7 +276,7 @@ impl Machine {
             }
             Err(ReplaceError::Failed(why)) => return self.failed(now, why),
         };
-        self.fault = None;
+        self.fault = self.fault.take().filter(|_| self.is_clashing);
         self.written = now;
         let Some(record) = written else { return };
         let (save, applied) = self.carries;
@@ -567,16 +567,21 @@ impl Machine {
         let (before, has_lapsed) = (seen.record.clone(), seen.quiet >= BEATS_MISSED);
         let Record { epoch, active, next, gateways, members, requests, .. } = &before;
         let Me { gateway, member, .. } = &self.me;
-        self.fault = self.clash().or_else(|| before.other_disk(gateway, &member.disk));
-        self.is_clashing = self.fault.is_some() || self.namesake().is_some();
-        if self.is_clashing {
-            return None;
-        }
         let mut record = before.clone();
+        let clash = self.clash().or_else(|| self.namesake());
+        let other_disk = before.other_disk(gateway, &member.disk);
+        self.is_clashing = clash.is_some() || other_disk.is_some();
+        if clash.is_none() {
+            record.members.insert(gateway.clone(), member.clone());
+        }
+        if self.is_clashing {
+            self.fault = clash.or(other_disk);
+            // Others know by its entry that they have the same disk, once they do.
+            return (record != before).then_some(record);
+        }
         let is_retracted = self.request(now, &mut record);
         let me = &self.me;
         record.gateways.insert(me.gateway.clone(), me.ports.clone());
-        record.members.insert(me.gateway.clone(), me.member.clone());
         let is_ours = next.as_ref().is_none_or(|next| next.gateway == me.gateway);
         let is_free = active.is_none() && (is_ours || has_lapsed);
         let is_left = active.as_ref().is_some_and(|holder| Some(&holder.client) == self.left.as_ref());
@@ -588,6 +593,7 @@ impl Machine {
             record.fence.extend(active.iter().map(|holder| holder.client.clone()));
             record.active = Some(Holder { gateway: me.gateway.clone(), client: me.client.clone() });
             record.next = None;
+            record.disk = Some(me.member.disk.clone());
             record.requests.clear();
             return Some(record);
         }
@@ -699,6 +705,7 @@ impl Machine {
             next: None,
             gateways: BTreeMap::new(),
             members: BTreeMap::new(),
+            disk: None,
             requests: BTreeMap::new(),
             replies: BTreeMap::new(),
             saved: Vec::new(),

@@ -22,6 +22,8 @@ pub struct Record {
     pub gateways: BTreeMap<String, Vec<Port>>,
     /// What gateways have to agree on, as each of them has it, by their names.
     pub members: BTreeMap<String, Member>,
+    /// What hosts rely on, as the last gateway that claimed the unit had it.
+    pub disk: Option<String>,
     /// What gateways in standby want the active one to execute, by their names: one request each. Whoever claims the unit drops them; the
     /// gateways that still wait ask again.
     pub requests: BTreeMap<String, Request>,
@@ -166,8 +168,12 @@ impl Record {
         }
     }
 
-    /// Another gateway that has another disk, and both.
+    /// Another gateway that has another disk, and both, if that keeps this one from the unit: hosts know the disk as it was served last,
+    /// unless all gateways have another one by now.
     pub(crate) fn other_disk(&self, gateway: &str, disk: &str) -> Option<String> {
+        if self.disk.as_deref() == Some(disk) {
+            return None;
+        }
         let (other, member) = self.members.iter().find(|(name, one)| *name != gateway && one.disk != disk)?;
         let theirs = &member.disk;
         Some(format!(
@@ -265,6 +271,7 @@ mod tests {
             members: [("a".into(), Member { process: "p".into(), takeover_ms: 5, disk: "d".into() })].into(),
             requests: [("b".into(), Request { id: 1, body: vec![1] })].into(),
             replies: [("b".into(), Reply { id: 0, outcome: vec![2], is_applied: true })].into(),
+            disk: Some("d".into()),
             saved: vec![0, 0x7f, 0xff],
         };
         assert_eq!(Record::decode(&record.encode()), Ok(record));

@@ -12,6 +12,11 @@ struct Rig {
     now: Duration,
 }
 
+/// The disk of another gateway.
+fn set_disk(record: &mut Record, disk: &str) {
+    record.members.get_mut("b").expect("the other one").disk = disk.into();
+}
+
 fn member(process: &str, takeover: Duration) -> Member {
     Member { process: process.into(), takeover_ms: takeover.as_millis() as u64, disk: "512".into() }
 }
@@ -102,7 +107,7 @@ fn a_holder_that_shows_less_often_that_it_lives_is_given_its_own_time() {
 fn one_whose_disk_is_another_does_not_become_active() {
     let mut rig = held(TAKEOVER);
     let (_, record) = rig.object.as_mut().expect("it is there");
-    record.members.get_mut("b").expect("the other one").disk = "4096".into();
+    set_disk(record, "4096");
     assert_eq!(rig.next(), None);
     let fault = rig.machine.status().fault.expect("it says so");
     assert!(fault.contains("4096 at gateway b, and 512 here"), "{fault}");
@@ -299,4 +304,29 @@ fn ports_that_a_reload_changes_are_written_at_once_unless_another_gateway_has_th
         assert_eq!((ports(&rig), rig.machine.status().fault), (Some(vec![port(2)]), None));
         assert_eq!(rig.machine.status().role, role);
     }
+}
+
+#[test]
+fn a_disk_that_all_gateways_have_changed_alike_is_served_again() {
+    let mut rig = held(TAKEOVER);
+    rig.change(|record| {
+        set_disk(record, "4096");
+        (record.active, record.disk) = (None, Some("4096".into()));
+    });
+    rig.pass(2 * TAKEOVER);
+    assert!(rig.machine.status().fault.is_some_and(|why| why.contains("4096 at gateway b, and 512 here")));
+    assert_eq!(rig.object.as_ref().expect("it is there").1.members["a"].disk, "512", "it shows what it has");
+    rig.change(|record| set_disk(record, "512"));
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
+    assert_eq!(rig.object.expect("it is there").1.disk.as_deref(), Some("512"));
+}
+
+#[test]
+fn one_that_has_the_disk_as_it_was_served_last_is_not_kept_from_it_by_one_that_has_another() {
+    let mut rig = held(TAKEOVER);
+    rig.change(|record| {
+        set_disk(record, "4096");
+        record.disk = Some("512".into());
+    });
+    assert!(matches!(rig.next(), Some(Action::Promote { .. })));
 }
