@@ -1,10 +1,10 @@
-//! What may hang as long as its cluster does, waited for with patience.
+//! Work that may hang as long as its cluster does, with a timeout.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Runs what may hang on threads: so many at a time at most.
+/// Runs work that may hang on threads, a limited number at a time.
 pub(crate) struct Bounded {
     patience: Duration,
     threads_max: usize,
@@ -16,7 +16,8 @@ impl Bounded {
         Bounded { patience, threads_max, running: Arc::default() }
     }
 
-    /// The result, or `None` when it takes too long, or so much hangs already that it was not begun. What was begun continues.
+    /// The result; `None` when it takes too long, or is not begun because too much already hangs. What was
+    /// begun continues.
     pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         if self.running.fetch_add(1, Ordering::Relaxed) >= self.threads_max {
             self.running.fetch_sub(1, Ordering::Relaxed);
@@ -25,7 +26,7 @@ impl Bounded {
         let ended = OnDrop(self.running.clone());
         let (done, result) = mpsc::channel();
         let thread = std::thread::Builder::new().name("ceph".into());
-        // Where there is no thread, this drops the work, and with it the sender.
+        // If no thread can be started, this drops the work, and the sender with it.
         let _ = thread.spawn(move || {
             let result = work();
             drop(ended);
@@ -59,7 +60,7 @@ mod tests {
         assert!(hung.is_none());
         assert_eq!(bounded.run(|| 7), None);
         drop(release);
-        // It is dropped, unsent, after its thread has counted itself out.
+        // It is dropped, unsent, after its thread has decremented the count.
         assert!(end.recv().is_err());
         let patient = Bounded { patience: Duration::from_secs(60), ..bounded };
         assert_eq!(patient.run(|| 7), Some(7));

@@ -1,8 +1,8 @@
-//! Operations of a store elsewhere as calls that own their bytes, and what must hold until these have ended, whoever waits for
-//! them: [`lane`] makes calls of operations, and a [`Medium`] carries them out.
+//! Operations of a remote store as calls that own their bytes, and what must hold until these have ended,
+//! even when nobody waits for them: [`lane`] turns operations into calls, and a [`Medium`] carries them out.
 //!
-//! A call cannot be recalled, and where what it needs is out of reach it hangs. Were its memory the arena's, then neither the
-//! buffers of an aborted command nor the core's arena could ever be released.
+//! A call cannot be recalled, and hangs while the medium is unreachable. If its memory belonged to the arena,
+//! neither the buffers of an aborted command nor the core's arena could ever be released.
 #![expect(clippy::vec_box, reason = "calls stay where they are as they move between lists and a medium")]
 
 pub(crate) mod lane;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a medium is to do; the bytes are in [`Call::data`].
+/// What a medium has to do; the bytes are in [`Call::data`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// Reads as many bytes as there are.
@@ -54,7 +54,7 @@ pub enum Work {
         /// Within so many bytes.
         len: u64,
     },
-    /// Compares with the first half of the data, and writes the other half if that is equal.
+    /// Compare with the first half of the data, and write the other half if they are equal.
     CompareAndWrite {
         /// From there on.
         offset: u64,
@@ -63,64 +63,64 @@ pub enum Work {
     Flush,
 }
 
-/// What carries out the calls of a store's lanes.
+/// Carries out the calls of a store's lanes.
 pub trait Medium: Send + Sync + 'static {
     /// What its lanes share.
     fn shared(&self) -> &Arc<Shared>;
 
-    /// Its size in bytes, at present.
+    /// Its present size in bytes.
     fn size(&self) -> u64;
 
-    /// Whether nothing is to be written.
+    /// Whether writes are not allowed.
     fn is_read_only(&self) -> bool;
 
-    /// Whether it is out of reach: then it gets nothing more to do, which would only pile up.
+    /// Whether it is unreachable: it then gets no more work, which would only accumulate.
     fn is_lost(&self) -> bool;
 
     /// How long an operation waits for it.
     fn give_up_after(&self) -> Duration;
 
-    /// Bytes that one call clears at most: what takes a moment.
+    /// The most bytes that one call clears, so that it is quick.
     fn clear_bytes(&self) -> u64;
 
-    /// What is allocated there, if that needs no call.
+    /// What is allocated there, if that is known without a call.
     fn extent(&self, offset: u64) -> Option<Found>;
 
-    /// Whether it compares and writes a range as one.
+    /// Whether it compares and writes a range atomically.
     fn swaps(&self, _range: Range) -> bool {
         false
     }
 
-    /// It turned out that it compares and writes less than it seemed to.
+    /// It turned out to support a smaller range.
     fn swaps_less(&self) {}
 
-    /// Whether the answer of a call counts: not once the medium has shut out who made it.
+    /// Whether the answer of a call counts: not if the medium has since fenced the client that made it.
     fn accepts(&self, _call: &Call) -> bool {
         true
     }
 
-    /// Begins a call, which comes back to its mailbox; `Err`: it was not taken.
+    /// Begins a call, which is returned to its mailbox; `Err`: it was not accepted.
     fn start(&self, call: Box<Call>) -> Result<(), Box<Call>>;
 
-    /// Nobody waits for the call with this guard any more: what of it has not begun is not to begin.
+    /// The call with this guard is no longer waited for: do not begin what has not begun.
     fn withdraw(&self, _number: u64) {}
 }
 
-/// A call: whoever started it gets it back in its mailbox.
+/// A call: it is returned to the mailbox of the lane that started it.
 pub struct Call {
     /// What is to be done.
     pub work: Work,
     /// Its bytes.
     pub data: Vec<u8>,
-    /// Where a medium says that a comparison found a difference: of what that is an offset depends on the medium.
+    /// Where a comparison found a difference, by an offset whose base depends on the medium.
     pub mismatch: u64,
-    /// The answer: bytes that were read; a negative number is an error.
+    /// The answer: bytes read; negative: an error number.
     pub answer: i64,
     /// What was found.
     pub found: Found,
-    /// Which of its medium's clients, one after the other, made it.
+    /// The number of its medium's client that made it.
     pub client: u64,
-    /// The operation that it belongs to: its place in the lane, and its number in the store.
+    /// The operation that it belongs to: its index in the lane, and its number in the store.
     pub(crate) slot: usize,
     pub(crate) guard: Option<Guard>,
     to: Arc<Mailbox>,
@@ -142,7 +142,7 @@ impl Call {
         })
     }
 
-    /// Has its lane look at what has changed.
+    /// Wakes its lane.
     pub(crate) fn wake(&self) {
         self.to.wake();
     }
@@ -154,7 +154,7 @@ impl Call {
     }
 }
 
-/// Where a lane finds the calls that have ended.
+/// Where a lane receives the calls that have ended.
 pub(crate) struct Mailbox {
     event: OwnedFd,
     state: Mutex<State>,
@@ -172,7 +172,7 @@ impl Mailbox {
         Ok(Arc::new(Mailbox { event, state: Mutex::default() }))
     }
 
-    /// Readable once a call has arrived, or there is another reason to look.
+    /// Readable once a call has arrived, or the lane was woken otherwise.
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
@@ -180,7 +180,7 @@ impl Mailbox {
     fn post(&self, call: Box<Call>) {
         let mut state = self.state();
         if state.is_closed {
-            // Nobody takes it; what it held is released when it is dropped, outside of the lock.
+            // Nobody will take it; what it held is released when it is dropped, outside the lock.
             drop(state);
             return drop(call);
         }
@@ -192,7 +192,7 @@ impl Mailbox {
         }
     }
 
-    /// Has its lane look at what has changed.
+    /// Wakes its lane.
     pub(crate) fn wake(&self) {
         // Fails only when the counter is full, and then it is readable anyway.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
@@ -200,12 +200,12 @@ impl Mailbox {
 
     /// Takes what has arrived, in exchange for an empty list.
     pub(crate) fn take(&self, list: &mut Vec<Box<Call>>) {
-        // Before the calls are taken: one that comes later makes it readable again.
+        // Before the calls are taken: a later one makes it readable again.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         std::mem::swap(&mut self.state().arrived, list);
     }
 
-    /// Nobody looks any more.
+    /// Nothing is taken any more.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
@@ -219,7 +219,7 @@ impl Mailbox {
     }
 }
 
-/// What the operations of all lanes have to agree on. It outlives the store, as long as its medium has calls of it.
+/// State shared by the operations of all lanes. It outlives the store, as long as its medium has calls of it.
 pub struct Shared {
     pub(crate) stripes: Stripes,
     pub(crate) occupied: Occupied,
@@ -265,14 +265,14 @@ impl Shared {
         self.abandoned_count.store(abandoned.len(), Ordering::Release);
     }
 
-    /// Wakes a lane when anything is released. Whoever calls this tries again afterwards: it may have been before.
+    /// Wakes a lane when anything is released. Retry after calling this: it may have been released before.
     pub(crate) fn wake_on_release(&self, lane: &Arc<Mailbox>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if !waiting.iter().any(|other| Arc::ptr_eq(other, lane)) {
             waiting.push(lane.clone());
         }
         self.waiting_count.store(waiting.len(), Ordering::SeqCst);
-        // Either whoever releases sees the lane, or the lane sees what was released.
+        // Either the releasing side sees the lane, or the lane sees what was released.
         fence(Ordering::SeqCst);
     }
 
@@ -286,12 +286,13 @@ impl Shared {
     }
 }
 
-/// What an operation holds: until it is dropped nobody else changes its range, and if it only reads, nobody changes it.
+/// What an operation holds: until it is dropped nothing else changes its range, or nothing does at all if it
+/// only reads.
 pub(crate) struct Guard {
     shared: Arc<Shared>,
     number: u64,
     hold: Hold,
-    /// The whole range of an operation that is done part by part.
+    /// The whole range of an operation that is done in parts.
     occupied: Option<Range>,
 }
 
@@ -301,12 +302,12 @@ impl Guard {
         Guard { shared: shared.clone(), number, hold, occupied: None }
     }
 
-    /// A number that no other operation of the store has.
+    /// A number that is unique among the store's operations.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// What it holds, as a guard of its own: its operation ends, and what it has begun may not have.
+    /// What it holds, as a separate guard: its operation ends, but what it has begun may not have.
     pub(crate) fn part(&mut self) -> Guard {
         let mut part = Guard::new(&self.shared, Hold::new(Mode::Shared, 0, 0));
         std::mem::swap(&mut part.hold, &mut self.hold);
@@ -314,7 +315,7 @@ impl Guard {
         part
     }
 
-    /// Takes the whole range of an operation that is done part by part.
+    /// Takes the whole range of an operation that is done in parts.
     pub(crate) fn occupy(&mut self, range: Range) -> bool {
         if self.occupied.is_none() && self.shared.occupied.take(range) {
             self.occupied = Some(range);
@@ -322,8 +323,9 @@ impl Guard {
         self.occupied.is_some()
     }
 
-    /// Continues to lock. `writes`: the range of an operation that waits for those that are done part by part. What is locked
-    /// stays locked: an operation that reads before it writes asks again, and those that came meanwhile wait for it.
+    /// Continues locking. `writes`: the range of an operation that waits for those done in parts. What is
+    /// locked stays locked: an operation that reads before it writes locks again, and those that arrived
+    /// meanwhile wait for it.
     pub(crate) fn try_lock(&mut self, writes: Option<Range>) -> bool {
         if self.hold.is_whole() {
             return true;
@@ -340,7 +342,7 @@ impl Guard {
         !is_held_off
     }
 
-    /// Releases what is locked, to lock this next.
+    /// Releases what is locked, before locking this.
     pub(crate) fn relock(&mut self, hold: Hold) {
         self.shared.stripes.unlock(&mut self.hold);
         self.hold = hold;

@@ -1,5 +1,5 @@
-//! Where a store has its space allocated. That is for a thread of each store to find out: a file system answers lseek
-//! when it likes, and a page map is read for milliseconds, so no core asks. A kernel that is simulated knows at once.
+//! Which parts of a store are allocated. A thread of each store finds that out: lseek may take arbitrarily
+//! long, and reading a page map takes milliseconds, so no core does it. A simulated kernel answers at once.
 
 use crate::lane::{OpId, Outcome, Submitted};
 use reactor::io::{Handle, Io, Tag};
@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Questions to one store that wait for their turn; more are refused as busy.
+/// Queries to one store that may wait for their turn; more are refused as busy.
 const QUESTIONS_MAX: usize = 1024;
 
-/// What can be asked, by a thread that may block.
+/// What can be queried, by a thread that may block.
 pub(crate) trait Ask: Send + Sync {
     /// Whether the range that starts at `offset`, inside the store, is mapped, and how far the same holds.
     fn extent(&self, offset: u64) -> Outcome;
 }
 
-/// The way to a store's thread, which ends when the store is dropped.
+/// The channel to a store's thread, which ends when the store is dropped.
 pub(crate) struct Extents {
     questions: Sender<Question>,
-    /// How many wait: a channel with a bound would take memory for all of them in advance.
+    /// How many wait: a bounded channel would allocate memory for all of them in advance.
     waiting: Arc<AtomicUsize>,
 }
 
@@ -43,7 +43,7 @@ impl Extents {
         Ok(Extents { questions, waiting })
     }
 
-    /// Whether the question waits for its turn now: there was room for it.
+    /// Whether the query was accepted.
     fn ask(&self, question: Question) -> bool {
         let is_room = self.waiting.fetch_add(1, Ordering::Relaxed) < QUESTIONS_MAX;
         let is_sent = is_room && self.questions.send(question).is_ok();
@@ -63,7 +63,7 @@ fn answer(asked: &Receiver<Question>, waiting: &AtomicUsize) {
     }
 }
 
-/// A lane's end: what it has asked, and what was answered.
+/// A lane's end: its queries and their answers.
 struct Asker {
     /// Readable when there is an answer.
     event: OwnedFd,
@@ -100,7 +100,7 @@ impl Asker {
     }
 }
 
-/// The questions of one lane.
+/// The queries of one lane.
 #[derive(Default)]
 pub(crate) struct Questions {
     asker: Option<Arc<Asker>>,
@@ -111,7 +111,7 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// Asks; the answer wakes the core by a completion with this tag.
+    /// Sends a query; the answer wakes the core by a completion with this tag.
     pub(crate) fn ask<I: Io>(
         &mut self,
         io: &mut I,
@@ -133,7 +133,7 @@ impl Questions {
         self.waits(io, tag, &asker)
     }
 
-    /// What the kernel has answered at once; the core is woken for it as for any other answer.
+    /// An answer that the kernel has given at once; the core is woken for it like for any other.
     pub(crate) fn known<I: Io>(&mut self, io: &mut I, tag: Tag, id: OpId, outcome: Outcome) -> Submitted {
         let Some(asker) = self.asker() else { return Submitted::Done(Err(StoreError::Busy)) };
         asker.state().answered.push((id, outcome));
@@ -162,7 +162,7 @@ impl Questions {
     pub(crate) fn completed<I: Io>(&mut self, io: &mut I, tag: Tag, done: &mut Vec<(OpId, Outcome)>) {
         self.is_watching = false;
         let Some(asker) = &self.asker else { return };
-        // Before the answers are checked: one that comes later makes it readable again.
+        // Before the answers are checked: a later one makes it readable again.
         let _ = rustix::io::read(&asker.event, &mut [0; 8]);
         let before = done.len();
         done.append(&mut asker.state().answered);
@@ -173,7 +173,7 @@ impl Questions {
         }
     }
 
-    /// Its lane ends: answers are not waited for. Whether no completion is to come.
+    /// Its lane ends: answers are not waited for. Returns whether no completion is outstanding.
     pub(crate) fn close<I: Io>(&mut self, io: &mut I, tag: Tag) -> bool {
         if self.is_watching {
             io.unwatch(tag);
@@ -181,7 +181,7 @@ impl Questions {
         !self.is_watching
     }
 
-    /// Nobody waits for this answer any more: the thread may be stuck in the file system, and is not waited for.
+    /// Nobody waits for this answer any more, nor for the thread, which may be stuck in the file system.
     pub(crate) fn cancel(&mut self, id: OpId) {
         let Some(asker) = &self.asker else { return };
         let mut state = asker.state();
@@ -191,7 +191,7 @@ impl Questions {
         }
     }
 
-    /// Reports what was cancelled.
+    /// Reports cancelled queries.
     pub(crate) fn flush(&mut self, done: &mut Vec<(OpId, Outcome)>) {
         if !self.cancelled.is_empty() {
             self.open -= self.cancelled.len();
@@ -199,7 +199,7 @@ impl Questions {
         }
     }
 
-    /// Questions not yet reported.
+    /// Queries not yet reported.
     pub(crate) fn open(&self) -> usize {
         self.open
     }
@@ -216,7 +216,7 @@ mod tests {
 
     const TAG: Tag = Tag(7);
 
-    /// A file system that answers when the test lets it, and says what it was asked.
+    /// A file system that answers when the test lets it, and records the queries.
     struct Slow {
         asked: Sender<u64>,
         until: Mutex<Receiver<()>>,
@@ -290,7 +290,7 @@ mod tests {
         let cancelled = |id| (OpId(id), Err(StoreError::Cancelled));
         assert_eq!(done, [cancelled(1), cancelled(2)]);
         assert_eq!(rig.questions.open(), 1);
-        // Its name is free again, and the answer that comes late is not taken for the new one's.
+        // Its id is free again, and the late answer is not taken for the new query's.
         assert_eq!(rig.ask(1), Submitted::Later);
         (0..2).for_each(|_| rig.release.send(()).unwrap());
         assert_eq!(rig.answers(), [found(3)]);
@@ -311,7 +311,7 @@ mod tests {
         }
         assert_eq!(rig.ask(most + 1), Submitted::Done(Err(StoreError::Busy)));
         assert_eq!(rig.questions.open(), QUESTIONS_MAX + 1);
-        // Whoever has had a turn makes room, also one that nobody waits for any more.
+        // A query that has had its turn makes room, even if nobody waits for it any more.
         rig.questions.cancel(OpId(1));
         rig.release.send(()).unwrap();
         assert_eq!(rig.asked.recv(), Ok(2));
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(rig.answers(), [found(5)]);
         let Rig { extents, store, asked, .. } = rig;
         drop((extents, store));
-        // Its last question is dropped with it.
+        // Its last query is dropped with it.
         assert_eq!(asked.iter().collect::<Vec<_>>(), [5]);
     }
 }

@@ -2,17 +2,17 @@
 //!
 //! A store goes either around the page cache (O_DIRECT) or through it, never both ways. Where the kernel
 //! reports an alignment for direct I/O, requests that satisfy it go straight between the initiator's buffer
-//! and the device, and all others are moved through an aligned buffer of the store, reading first the blocks
-//! that they cover in part. The obvious alternative, a second descriptor without O_DIRECT for such requests,
-//! is not coherent: a buffered write that shares a page (or a large folio) with a direct write in flight
-//! reads the old neighbour into the page cache and writes it back later, over acknowledged data; the kernel
-//! only warns ("possible data corruption due to collision with buffered I/O").
+//! and the device, and all others go through an aligned buffer of the store, which first reads blocks that
+//! they cover in part. The obvious alternative, a second descriptor without O_DIRECT for such requests, is
+//! not coherent: a buffered write that shares a page (or a large folio) with a direct write in flight reads
+//! the old neighbour into the page cache and writes it back later, over acknowledged data; the kernel only
+//! warns ("possible data corruption due to collision with buffered I/O").
 //!
-//! Every operation holds its range, widened to the alignment: those that only read share it, all others have
-//! it alone. So no two writes interleave, a partly covered block is not changed between its reading and its
-//! writing, and COMPARE AND WRITE is atomic across all cores. A long clear holds it part by part, and other
-//! writes wait until all of it has ended. The kernel reports once what the page cache has lost: [`syncs`]
-//! reports it as an error to everyone who relied on it.
+//! Every operation holds its range, widened to the alignment: those that only read share it, all others hold
+//! it exclusively. So no two writes interleave, a partly covered block is not changed between its reading and
+//! its writing, and COMPARE AND WRITE is atomic across all cores. A long clear holds it part by part, and
+//! other writes wait until all of it has ended. The kernel reports only once what the page cache has lost:
+//! [`syncs`] reports it as an error to everyone who relied on it.
 
 mod claim;
 mod flight;
@@ -67,12 +67,12 @@ impl Grain {
     }
 }
 
-/// What was found out about a file or device when it was opened.
+/// The properties of a file or device, determined when it was opened.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     kind: Kind,
     grain: Grain,
-    /// The unit in which holes are punched and ranges zeroed by the kernel; the rest is written.
+    /// The unit in which the kernel punches holes and zeroes ranges; the rest is written.
     hole_bytes: u32,
     discard_bytes: u32,
     read_only: bool,
@@ -89,12 +89,12 @@ pub struct FileStore {
     shape: Shape,
     size: AtomicU64,
     can_punch: AtomicBool,
-    /// It could when [`Store::refresh`] was called last.
+    /// It could at the last [`Store::refresh`].
     could_punch: AtomicBool,
     can_zero: AtomicBool,
     syncs: Syncs,
     faults: AtomicU64,
-    /// Since the last sync that went well.
+    /// Since the last successful sync.
     losses_in_a_row: AtomicU64,
     stripes: Stripes,
     occupied: Occupied,
@@ -128,7 +128,7 @@ impl Store for FileStore {
             blocks: None,
             discards: !self.shape.read_only && self.can_punch.load(Ordering::Relaxed),
             discard_granularity_bytes: self.shape.discard_bytes,
-            // RWF_ATOMIC would be needed to keep a write whole when power fails.
+            // Keeping a write whole across a power failure would need RWF_ATOMIC.
             atomic_write_bytes_max: 0,
             compare_write_bytes_max: u32::MAX,
             volatile_cache: true,
@@ -164,7 +164,7 @@ impl Store for FileStore {
         Ok(problem.map(|problem| format!("{}: {problem}", self.path.display())))
     }
 
-    /// What lies beyond the old end becomes durable with the next sync, as its size does.
+    /// What lies beyond the old end becomes durable with the next sync, as the size does.
     fn grow(&self, size_bytes: u64) -> io::Result<()> {
         let found = probe::size(&self.file, self.shape.kind)?;
         if found > size_bytes {

@@ -1,17 +1,17 @@
-//! The huge pages of a store in memory that were written: the system clears all of one before the first write to it, which
-//! takes as long as hundreds of writes.
+//! Which huge pages of a store in memory were written: the system clears a whole page before the first write
+//! to it, which takes as long as hundreds of writes.
 
 use crate::range::Range;
 use reactor::memory::{HUGE_PAGE_BYTES, Pages};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A bit for each huge page; none on small pages.
+/// A bit for each huge page; none with small pages.
 pub(crate) struct Granules {
     written: Box<[AtomicU64]>,
 }
 
 impl Granules {
-    /// Those of a store of so many bytes, none of them written.
+    /// For a store of this size, with nothing written.
     pub(crate) fn new(size: u64, pages: Pages) -> Granules {
         let count = match pages {
             Pages::Huge => size.div_ceil(HUGE_PAGE_BYTES),
@@ -26,19 +26,19 @@ impl Granules {
         self.of(range).filter(is_fresh).count() as u64 * HUGE_PAGE_BYTES
     }
 
-    /// The range is written.
+    /// The range was written.
     pub(crate) fn note_written(&self, range: Range) {
         for (word, bit) in self.of(range) {
-            // Cores share the word, and nearly always find it set.
+            // Cores share the word, and nearly always find the bit set.
             if word.load(Ordering::Relaxed) & bit == 0 {
                 word.fetch_or(bit, Ordering::Relaxed);
             }
         }
     }
 
-    /// Memory of the range was released. A huge page inside it is one again when it is written; one that was
-    /// released in part has become small pages. Noted afterwards, so that a write in between leaves nothing
-    /// that is wrong.
+    /// Memory of the range was released. A huge page inside it is allocated as one again when it is written;
+    /// one that was released in part has become small pages. To be called afterwards, so that a write in
+    /// between leaves nothing wrong.
     pub(crate) fn note_released(&self, range: Range) {
         let first = range.offset.next_multiple_of(HUGE_PAGE_BYTES);
         let end = range.end() / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
@@ -50,7 +50,7 @@ impl Granules {
 
     fn of(&self, range: Range) -> impl Iterator<Item = (&AtomicU64, u64)> {
         let end = if range.len == 0 { 0 } else { range.end().div_ceil(HUGE_PAGE_BYTES) };
-        // None on small pages.
+        // None with small pages.
         (range.offset / HUGE_PAGE_BYTES..end)
             .filter_map(|page| self.written.get((page / 64) as usize).map(|word| (word, 1 << (page % 64))))
     }

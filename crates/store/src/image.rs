@@ -1,10 +1,10 @@
-//! Formats of disk images that are not the bytes of a disk.
+//! Detects disk image formats that are not raw.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// Where formats have their marks, and what qemu-img calls them.
+/// Where formats have their magic numbers, and qemu-img's names.
 const MARKS: [(usize, &[u8], &str); 9] = [
     (0, b"QFI\xfb", "qcow2"),
     (0, b"KDMV", "vmdk"),
@@ -16,12 +16,12 @@ const MARKS: [(usize, &[u8], &str); 9] = [
     (0, b"QED\0", "qed"),
     (0, b"WithouFreSpacExt", "parallels"),
 ];
-/// Bytes that hold all marks.
+/// Bytes that include all magic numbers.
 const HEAD_BYTES: u64 = 128;
 
-/// The format of the disk image in a file, by qemu-img's name; `None`: none that is known, so the disk's own bytes.
+/// The format of the disk image in a file, by qemu-img's name; `None`: no known format, so raw.
 pub fn format(path: &Path) -> io::Result<Option<&'static str>> {
-    // Asked before opening, because to open a FIFO waits for its writer.
+    // Checked before opening, because opening a FIFO waits for its writer.
     if !path.metadata()?.is_file() {
         return Ok(None);
     }

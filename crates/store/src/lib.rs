@@ -1,7 +1,8 @@
-//! Backing stores. A [`lane::Store`] is shared by cores; a [`lane::Lane`] is one core's private way into it.
+//! Backing stores. Cores share a [`lane::Store`]; a [`lane::Lane`] is one core's private way into it.
 //!
-//! [`null`] reads as zeros, [`ram`] is memory, [`mod@file`] is a file or a block device, [`nbd`] an export of an NBD server,
-//! [`rbd`] an image on Ceph. [`rados`] is where daemons that share one keep what they share.
+//! [`null`] reads as zeros, [`ram`] is memory, [`mod@file`] is a file or a block device, [`nbd`] an export of
+//! an NBD server, [`rbd`] an image on Ceph. [`rados`] stores the state that daemons share about a shared
+//! image.
 #![deny(unsafe_code)]
 
 pub mod calls;

@@ -1,11 +1,13 @@
 //! Exports of NBD servers: nbdkit, qemu-nbd, qemu-storage-daemon.
 //!
-//! All lanes use one connection, since most servers promise to show the same on several only where they say so. An operation is
-//! one or a few calls, which own their bytes; whichever lane finds that replies have come takes them for all.
+//! All lanes use one connection, since servers guarantee consistency across several only where they say so.
+//! An operation is one or a few calls, which own their bytes; whichever lane finds that replies have arrived
+//! handles them for all.
 //!
-//! A server that does not answer is waited for: its connection is kept, operations fail with [`StoreError::Unavailable`] after
-//! [`Options::give_up_after`], and their calls keep their blocks locked until the server has answered them, or has ended the
-//! connection. Only then are they resent, on the next one.
+//! A server that does not answer is waited for: its connection is kept, operations fail with
+//! [`StoreError::Unavailable`] after [`Options::give_up_after`], and their calls keep their blocks locked
+//! until the server has answered them, or has ended the connection. Only then are they resent, on the next
+//! one.
 
 mod connection;
 mod lane;
@@ -33,19 +35,19 @@ use wire::nbd::transmission::{ROTATIONAL, SEND_FLUSH};
 /// How long an operation waits for the server: as for the target of a remote unit.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 
-/// Bytes that one request clears at most.
+/// The most bytes that one request clears.
 const CLEAR_BYTES: u64 = 64 << 20;
 
 /// How an export is used.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Nothing is to be written.
+    /// Writes are not allowed.
     pub read_only: bool,
-    /// Bytes of a block; `None`: what the server has.
+    /// Bytes of a block; `None`: the server's.
     pub block_bytes: Option<u32>,
     /// How long an operation waits for the server.
     pub give_up_after: Duration,
-    /// Counts how often it may have lost what was not flushed.
+    /// Counts how often it may have lost data that was not flushed.
     pub losses: Arc<AtomicU64>,
 }
 
@@ -56,10 +58,10 @@ impl Options {
     }
 }
 
-/// An export: what its lanes share.
+/// An export, as shared by its lanes.
 pub struct NbdStore {
     connection: Arc<Connection>,
-    /// As [`Store::refresh`] last reported.
+    /// The traits that [`Store::refresh`] last reported.
     reported: Mutex<Traits>,
 }
 
@@ -70,7 +72,7 @@ impl NbdStore {
         Arc::new(store)
     }
 
-    /// The smallest block that the server takes, in bytes.
+    /// The smallest block that the server accepts, in bytes.
     pub fn block_bytes(&self) -> u32 {
         self.connection.block_minimum()
     }

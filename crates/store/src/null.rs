@@ -16,7 +16,7 @@ pub struct NullStore {
     zeros: Zeros,
 }
 
-/// The longest atomic write: nothing is kept of it, so nothing of it can tear; the limit is as that of memory.
+/// The longest atomic write: nothing is stored, so nothing can tear; the limit is that of memory.
 const ATOMIC_BYTES_MAX: u32 = crate::ram::ATOMIC_BYTES_MAX;
 
 /// Opens a null store of `size` bytes.

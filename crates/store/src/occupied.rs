@@ -1,5 +1,5 @@
-//! The ranges that long operations of a store work on part by part. Each is held as one until its operation
-//! ends: a write that came between two parts would be acknowledged and then be lost under the next one.
+//! The ranges that long operations of a store process part by part. Each is held until its operation ends: a
+//! write between two parts would be acknowledged and then be lost under the next one.
 
 use crate::range::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ const RANGES_MAX: usize = 64;
 /// The ranges of one store, shared by its lanes.
 #[derive(Default)]
 pub(crate) struct Occupied {
-    /// Writers look here first, so that they lock nothing as long as there are none.
+    /// Writers check this first, so that they lock nothing as long as there are none.
     count: AtomicUsize,
     ranges: Mutex<Vec<Range>>,
 }
@@ -28,7 +28,7 @@ impl Occupied {
         true
     }
 
-    /// Lets go of a range that was taken.
+    /// Releases a range that was taken.
     pub(crate) fn give(&self, range: Range) {
         let mut ranges = self.ranges();
         let at = ranges.iter().position(|other| *other == range).expect("a range is given once");
@@ -36,8 +36,9 @@ impl Occupied {
         self.count.store(ranges.len(), Ordering::Release);
     }
 
-    /// Whether a write to this range has to wait. Asked while its stripes are locked: an operation that takes its range
-    /// only then locks them later, and all of it comes behind the write; one whose part was locked before is seen here.
+    /// Whether a write to this range has to wait. Called while its stripes are locked: an operation that
+    /// takes its range only after that locks them later, and comes entirely after the write; one whose part
+    /// was locked before is seen here.
     pub(crate) fn overlaps(&self, range: Range) -> bool {
         self.count.load(Ordering::Acquire) > 0 && self.ranges().iter().any(|other| other.overlaps(range))
     }

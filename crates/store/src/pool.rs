@@ -1,5 +1,5 @@
-//! A store's own buffers, for operations that look at the medium's bytes or cannot go straight to it. They are shared
-//! by its lanes and lie in shared memory, so that bytes move between them and places of any kind.
+//! A store's own buffers, for operations that inspect the medium's bytes or cannot go straight to it. Its
+//! lanes share them; they are in shared memory, so that bytes can be moved between them and any places.
 
 use reactor::memory::Region;
 use std::io;
@@ -13,14 +13,14 @@ pub(crate) const BUFFER_BYTES: u32 = 64 << 10;
 /// Buffers per store: operations that need one at the same time. Further ones wait.
 const BUFFERS: u32 = u64::BITS;
 
-/// The buffers of one store. Their memory is taken as it is first used.
+/// The buffers of one store. Their memory is allocated on first use.
 pub(crate) struct Pool {
     region: Arc<Region>,
     /// A bit for each free buffer.
     free: AtomicU64,
 }
 
-/// A buffer that is taken.
+/// A buffer in use.
 #[derive(Debug)]
 pub(crate) struct Buffer(u32);
 
@@ -46,7 +46,7 @@ impl Pool {
         self.free.fetch_or(1 << buffer.0, Ordering::Release);
     }
 
-    /// The memory, and where a buffer's byte `at` lies in it.
+    /// The memory, and the offset of a buffer's byte `at` in it.
     pub(crate) fn place(&self, buffer: &Buffer, at: u32) -> (&Region, u64) {
         (&self.region, buffer.offset() + u64::from(at))
     }

@@ -1,8 +1,8 @@
-//! A pool of objects, in which daemons that share an image keep what they have to agree on: an object is replaced by whoever knows its
-//! version, and whoever watches it is notified.
+//! A pool of objects, in which daemons that share an image store what they have to agree on: an object is
+//! replaced only by a client that knows its version, and its watchers are notified.
 //!
-//! Everything blocks, for [`PATIENCE`] at most. What is not answered until then may still happen, but never to an object that was
-//! replaced meanwhile.
+//! Everything blocks, for [`PATIENCE`] at most. What was not answered until then may still happen, but never
+//! to an object that was replaced meanwhile.
 
 use crate::bounded::Bounded;
 use crate::error::OpenError;
@@ -18,27 +18,27 @@ use std::time::Duration;
 /// How long an operation waits for the cluster.
 pub const PATIENCE: Duration = Duration::from_secs(12);
 
-/// Operations that hang at most. What follows fails at once.
+/// How many operations may hang. Further ones fail at once.
 const HANGING_MAX: usize = 16;
 
-/// Options of librados: operations end when nothing answers them for so many seconds.
+/// Options of librados: operations time out after this many seconds.
 const OPTIONS: [(&CStr, &CStr); 2] = [(c"rados_osd_op_timeout", c"10"), (c"rados_mon_op_timeout", c"10")];
 
 /// Bytes of an object.
 const OBJECT_BYTES_MAX: usize = 1 << 20;
 
-/// The cluster drops the watch of a client that it has not heard of for so long.
+/// The cluster drops the watch of a client that has been silent this long.
 const WATCH_SECONDS: u32 = 30;
 
-/// How long a notice waits for those who watch.
+/// How long a notification waits for the watchers.
 pub const NOTIFY_SECONDS_MAX: u64 = 8;
 
-/// How often a watch that was lost is tried again.
+/// How often a lost watch is retried.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A pool, by a client of its own. To drop it closes it, on a thread.
+/// A pool, with its own client. Dropping it closes it, on a thread.
 pub struct Pool {
-    /// Until it is closed.
+    /// `None` when it is closed.
     pool: Option<Arc<sys::Pool>>,
     client: String,
     bounded: Arc<Bounded>,
@@ -47,9 +47,9 @@ pub struct Pool {
 /// Why an operation has failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PoolError {
-    /// The object has another version than the expected one, or exists already.
+    /// The object has another version than expected, or exists already.
     Conflict,
-    /// The cluster has shut this client out.
+    /// The cluster has fenced this client.
     Fenced,
     /// Anything else; the operation may still happen.
     Failed(String),
@@ -68,10 +68,10 @@ impl fmt::Display for PoolError {
 impl std::error::Error for PoolError {}
 
 impl Pool {
-    /// Connects to the pool in which an image lies, by the same configuration and the same rights; blocks.
+    /// Connects to the pool of an image, with the same configuration and the same rights; blocks.
     ///
     /// # Errors
-    /// When the libraries are missing, the cluster is out of reach or refuses, or there is no such pool.
+    /// When the libraries are missing, the cluster is unreachable or refuses, or there is no such pool.
     pub fn open(place: &RbdImage) -> Result<Pool, OpenError> {
         let pool = find_pool(place, connect(place, &OPTIONS)?)?;
         let client = pool.cluster().address().map_err(|error| {
@@ -81,7 +81,7 @@ impl Pool {
         Ok(Pool { pool: Some(Arc::new(pool)), client, bounded })
     }
 
-    /// The address of its client, as a blocklist has it.
+    /// The address of its client, as in a blocklist.
     pub fn client(&self) -> &str {
         &self.client
     }
@@ -100,10 +100,11 @@ impl Pool {
         }
     }
 
-    /// Replaces an object whose version is the expected one, or creates it; returns its new version.
+    /// Replaces an object that has the expected version, or creates it; returns its new version.
     ///
     /// # Errors
-    /// [`PoolError::Conflict`] when its version is another one, or it exists already; when the cluster refuses, or does not answer.
+    /// [`PoolError::Conflict`] when it has another version, or exists already; when the cluster refuses, or
+    /// does not answer.
     pub fn replace(&self, object: &str, expected: Option<u64>, bytes: &[u8]) -> Result<u64, PoolError> {
         if bytes.len() > OBJECT_BYTES_MAX {
             let problem = format!("{object}: {} bytes are more than {OBJECT_BYTES_MAX}", bytes.len());
@@ -112,28 +113,29 @@ impl Pool {
         let bytes = bytes.to_vec();
         let replaced = self.run(object, move |pool, object| pool.replace(object, expected, &bytes));
         replaced.map_err(|error| match Errno::from_raw_os_error(error) {
-            // The version is larger, smaller, there is none, there is one.
+            // The version is larger or smaller, or the object does not exist, or it exists.
             Errno::RANGE | Errno::OVERFLOW | Errno::NOENT | Errno::EXIST => PoolError::Conflict,
             _ => failed(object, error),
         })
     }
 
-    /// Notifies those who watch an object; waits until all have noticed, or this time has passed: whole seconds, of
-    /// which there are 1 to [`NOTIFY_SECONDS_MAX`].
+    /// Notifies the watchers of an object; waits until all have acknowledged that, or until the timeout:
+    /// whole seconds, from 1 to [`NOTIFY_SECONDS_MAX`].
     ///
     /// # Errors
     /// When the cluster refuses, or does not answer.
     pub fn notify(&self, object: &str, timeout: Duration) -> Result<(), PoolError> {
         let timeout_ms = timeout.as_secs().clamp(1, NOTIFY_SECONDS_MAX) * 1000;
         match self.run(object, move |pool, object| pool.notify(object, timeout_ms)) {
-            // Somebody has not noticed: that is for the caller to find out.
+            // A watcher has not acknowledged it: that is for the caller to find out.
             Err(error) if error == Errno::TIMEDOUT.raw_os_error() => Ok(()),
             result => result.map_err(|error| failed(object, error)),
         }
     }
 
-    /// Watches an object, which must exist: `hint` is called when somebody notifies of it, and when that may have been missed. It is
-    /// called on a thread of librados, and must not block. A watch that is lost is replaced, as long as this client is not shut out.
+    /// Watches an object, which must exist: `hint` is called on a notification, and when one may have been
+    /// missed. It is called on a thread of librados, and must not block. A lost watch is replaced, as long as
+    /// this client is not fenced.
     ///
     /// # Errors
     /// When the cluster refuses, or does not answer.
@@ -176,7 +178,7 @@ impl Drop for Pool {
     }
 }
 
-/// What nobody has answered in time.
+/// The error of an operation that timed out.
 const NO_ANSWER: i32 = Errno::TIME.raw_os_error();
 
 fn c_name(object: &str) -> Result<CString, i32> {
@@ -195,7 +197,7 @@ fn text(error: i32) -> String {
     error_text(error.unsigned_abs())
 }
 
-/// A watch of an object. To drop it ends it, on its thread.
+/// A watch of an object. Dropping it ends the watch, on its thread.
 pub struct Watch {
     events: mpsc::Sender<Event>,
 }
@@ -249,7 +251,7 @@ impl Watcher {
                 return (self.hint)();
             }
             watch = next.ok();
-            // Something may have been missed.
+            // A notification may have been missed.
             (self.hint)();
         }
     }

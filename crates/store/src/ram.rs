@@ -16,16 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wire::{Places, Span};
 
-/// The longest atomic write: what one operation surely carries (a 64 KiB span).
+/// The longest atomic write: what one operation always fits (a 64 KiB span).
 pub(crate) const ATOMIC_BYTES_MAX: u32 = 256 << 10;
 
-/// The longest range that is cleared at once, as one is written.
+/// The longest range that is cleared at once, as quickly as one is written.
 const CLEAR_AT_ONCE_BYTES: u64 = 256 << 10;
 
-/// Operations under way per lane; each stands for a task of the device server, which are fewer.
+/// The most operations in flight per lane; each belongs to a task of the device server, of which there are
+/// fewer.
 const PENDING_MAX: usize = 4096;
 
-/// Operations that wait for a long one, and are checked by one [`Lane::work`].
+/// Operations that wait for a long one and are rechecked in one [`Lane::work`].
 const RETRIES_MAX: usize = 16;
 
 /// The page, the unit in which memory is released.
@@ -38,10 +39,10 @@ pub struct RamStore {
     granules: Granules,
     stripes: Stripes,
     occupied: Occupied,
-    /// Whether reads are sent from where they lie. The kernel copies lent bytes outside our locks, so such a read
-    /// can see half of a write that runs meanwhile. Between unordered simple commands that is legitimate, but not
-    /// towards COMPARE AND WRITE, ORWRITE and WRITE ATOMIC, which other initiators must see whole (SBC-4 4.11,
-    /// 4.29). From the first of these on, reads are copied under the shared lock instead.
+    /// Whether reads are sent from the medium's own memory. The kernel copies lent bytes outside our locks,
+    /// so such a read can see half of a concurrent write. That is legitimate between unordered simple
+    /// commands, but not towards COMPARE AND WRITE, ORWRITE and WRITE ATOMIC, which other initiators must see
+    /// whole (SBC-4 4.11, 4.29). From the first of these on, reads are copied under the shared lock instead.
     lends: AtomicBool,
     extents: Extents,
 }
@@ -51,7 +52,7 @@ pub fn open(size: u64) -> Result<Arc<RamStore>, OpenError> {
     open_on(size, Pages::Small)
 }
 
-/// As [`open`], on these pages.
+/// Like [`open`], on these pages.
 pub fn open_on(size: u64, pages: Pages) -> Result<Arc<RamStore>, OpenError> {
     let no_memory = |error| {
         OpenError::new(
@@ -93,7 +94,7 @@ impl RamStore {
         self.locked(Mode::Shared, range, || body(&self.region))
     }
 
-    /// `None`: a long operation works on the range, and nothing was done.
+    /// `None`: a long operation occupies the range, and nothing was done.
     fn writing<T>(&self, range: Range, body: impl FnOnce(&Region) -> T) -> Option<T> {
         self.locked(Mode::Exclusive, range, || (!self.occupied.overlaps(range)).then(|| body(&self.region)))
     }
@@ -106,7 +107,7 @@ impl RamStore {
         }
     }
 
-    /// Makes the range read as zeros; `unmap`: and frees its memory.
+    /// Zeroes the range; `unmap`: also frees its memory.
     fn clear(&self, range: Range, unmap: bool) {
         if unmap {
             ends(range).into_iter().for_each(|end| self.granules.note_written(end));
@@ -128,7 +129,7 @@ impl RamStore {
         }
     }
 
-    /// Runs an operation in one go, unless it has to wait for a long one. What is allocated, the thread finds out.
+    /// Runs an operation at once, unless it has to wait for a long one. Allocation is left to the thread.
     fn run(&self, arena: &mut Arena, op: &Op, range: Range) -> Option<Outcome> {
         let at = range.offset;
         match *op {
@@ -171,7 +172,7 @@ impl RamStore {
     }
 }
 
-/// The parts of pages at both ends of a range: they are written, while whole pages are released.
+/// The partial pages at both ends of a range: they are written, while whole pages are released.
 fn ends(range: Range) -> [Range; 2] {
     let page = u64::from(PAGE_BYTES);
     let first = (range.offset.next_multiple_of(page) - range.offset).min(range.len);
@@ -239,9 +240,9 @@ struct RamLane {
     /// The first of them is for answers.
     tags: Tag,
     clears: VecDeque<Clear>,
-    /// What waits for a long operation, of this lane or another one.
+    /// Operations that wait for a long one, of this lane or another.
     waiting: VecDeque<(OpId, Op, Range)>,
-    /// Cancelled, and not reported yet.
+    /// Cancelled, but not reported yet.
     cancelled: Vec<OpId>,
     questions: Questions,
 }
@@ -252,14 +253,15 @@ struct Clear {
     range: Range,
     /// Bytes of it that are done.
     done: u64,
-    /// Give the memory back.
+    /// Release the memory.
     unmap: bool,
-    /// Its range is taken.
+    /// Its range is occupied.
     occupies: bool,
 }
 
 impl Clear {
-    /// Clears the next so many bytes, once the range is taken; returns how many were cleared, by the system as well.
+    /// Clears the next part of this size, once the range is occupied; returns how many bytes were cleared,
+    /// including by the system.
     fn step(&mut self, store: &RamStore, bytes: u64) -> u64 {
         self.occupies = self.occupies || store.occupied.take(self.range);
         if !self.occupies {
@@ -306,7 +308,7 @@ impl RamLane {
     }
 }
 
-/// Whether an operation is a clear that is not done at once, and whether it gives memory back.
+/// Whether an operation is a clear that is not done at once, and whether it releases memory.
 fn long_clear(op: &Op, range: Range) -> Option<bool> {
     let unmap = match op {
         Op::Zero { unmap, .. } => *unmap,
@@ -359,7 +361,7 @@ impl<I: Io> Lane<I> for RamLane {
             Op::Discard { .. } => true,
             Op::Read { .. } | Op::Flush | Op::Compare { .. } | Op::Extent { .. } => return 0,
         };
-        // A long clear is paid for part by part.
+        // A long clear is charged part by part.
         let range = Range::of(op, self.store.size).ok().filter(|range| long_clear(op, *range).is_none());
         range.map_or(0, |range| self.store.fresh_bytes(range, unmap))
     }
@@ -447,7 +449,7 @@ impl<I: Io> Lane<I> for RamLane {
     }
 }
 
-/// A lane that goes away with operations under way lets others in.
+/// A lane that is dropped with operations in flight releases their ranges.
 impl Drop for RamLane {
     fn drop(&mut self) {
         for clear in self.clears.drain(..) {

@@ -1,9 +1,9 @@
-//! The bytes of the medium that an operation touches.
+//! The bytes of the medium that an operation accesses.
 
 use crate::lane::Op;
 use scsi::storage::StoreError;
 
-/// A range of bytes that is known to lie inside a store.
+/// A range of bytes that is known to be inside a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
     /// Where it begins.
@@ -22,8 +22,8 @@ impl Range {
         self.offset < other.end() && other.offset < self.end()
     }
 
-    /// The range of an operation on a store of `size` bytes. A compare-and-write whose two halves differ in length
-    /// is nothing that a store can do.
+    /// The range of an operation on a store of `size` bytes. A compare-and-write whose two halves differ in
+    /// length is invalid.
     pub(crate) fn of(op: &Op, size: u64) -> Result<Range, StoreError> {
         let (offset, len) = match *op {
             Op::Read { offset, into } => (offset, u64::from(into.len())),

@@ -1,18 +1,21 @@
 //! Images of Ceph's block devices, by librbd.
 //!
-//! All lanes use one open image. An operation is one or a few calls of librbd, which ends them on threads of its own; the
-//! lane finds them in its mailbox, whose event the core watches. librbd's cache is off: what has ended is on the OSDs.
+//! All lanes use one open image. An operation is one or a few calls of librbd, which completes them on its
+//! own threads; the lane finds them in its mailbox, whose event the core watches. librbd's cache is off: what
+//! has completed is on the OSDs.
 //!
-//! A call cannot be recalled, and while the cluster is out of reach it hangs. So an operation that makes no progress for
-//! [`Options::give_up_after`] fails with [`StoreError::Unavailable`], and its call keeps its blocks locked until it has ended: what
-//! lands late lands before anything newer. Until then the store is lost, and is given nothing more to do. librbd sends again what
-//! the OSDs have not answered, so that it ends when they are back.
+//! A call cannot be recalled, and hangs while the cluster is unreachable. So an operation that makes no
+//! progress for [`Options::give_up_after`] fails with [`StoreError::Unavailable`], and its call keeps its
+//! blocks locked until it has ended: what is written late is written before anything newer. Until then the
+//! store is lost, and is given nothing more to do. librbd resends what the OSDs have not answered, so that it
+//! ends when they are back.
 //!
-//! An image with the feature exclusive-lock is locked as long as it is open for writing. What a process that was killed has sent
-//! cannot land any more when the next one serves the image: librbd breaks the lock of a client that has died, and has the cluster
-//! refuse what it sent.
+//! An image with the feature exclusive-lock is locked as long as it is open for writing. What a process that
+//! was killed has sent cannot be written any more when the next one serves the image: librbd breaks the lock
+//! of a client that has died, and has the cluster fence it.
 //!
-//! An image that gateways share is opened without the lock, and locked and released as whoever decides that wants it ([`roles`]).
+//! An image that gateways share is opened without the lock, and locked and released on the gateways' decision
+//! ([`roles`]).
 
 mod extents;
 pub(crate) mod open;
@@ -39,28 +42,30 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLoc
 use std::time::{Duration, Instant};
 use sys::Image;
 
-/// How often the cluster is asked whether it is there.
+/// How often the cluster is probed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Bytes that such a question reads.
+/// Bytes that such a probe reads.
 const PROBE_BYTES: usize = 512;
 
-/// Bytes that one call clears at most.
+/// The most bytes that one call clears.
 const CLEAR_BYTES: u64 = 64 << 20;
 
-/// What every librbd compares and writes as one.
+/// What every librbd compares and writes atomically.
 const SECTOR_BYTES: u64 = 512;
 
-/// What UNMAP is advised to align to: the unit in which BlueStore, by default, and the kernel's rbd give space back.
+/// The alignment that UNMAP is advised to use: the unit in which BlueStore, by default, and the kernel's rbd
+/// deallocate space.
 const DISCARD_BYTES: u32 = 64 << 10;
 
-/// An image: what its lanes share.
+/// An image, as shared by its lanes.
 /// Its fields are the client, what it may do, and what is known of the image.
 pub struct RbdStore {
     name: String,
     place: RbdImage,
     options: Options,
-    /// Read for each call, which is little beside what librbd does for it, and written when the client becomes another one.
+    /// Read for each call, which is cheap beside what librbd does for it, and written when the client is
+    /// replaced.
     open: RwLock<Client>,
     roles: Roles,
     /// Changes of them: one at a time.
@@ -70,33 +75,33 @@ pub struct RbdStore {
     itself: Weak<RbdStore>,
     shared: Arc<Shared>,
     size: AtomicU64,
-    /// Bytes of which each piece lies in one object.
+    /// A range of this size and alignment is in one object.
     stripe_unit: u64,
-    /// Whether librbd compares and writes more than a sector as one, as far as is known.
+    /// Whether librbd compares and writes more than a sector atomically, as far as is known.
     swaps_objects: AtomicBool,
     read_only: bool,
-    /// What its unit may be named by: no other image has it.
+    /// Unique names for its unit.
     id: Option<Identity>,
     probe: Mutex<Probe>,
     /// The last probe failed, or has not been answered for too long.
     is_lost: AtomicBool,
 }
 
-/// What this process is to the cluster, until it is another client.
+/// This process as a client of the cluster, until it is replaced.
 struct Client {
-    /// Until it is closed.
+    /// `None` when it is closed.
     image: Option<Arc<Image>>,
     number: u64,
     address: String,
 }
 
-/// The question whether the cluster is there: one at a time.
+/// The probe of the cluster: one at a time.
 struct Probe {
     mail: Arc<Mailbox>,
-    /// When it was asked.
+    /// When it was sent.
     asked: Option<Instant>,
     next: Instant,
-    /// What came of the last one.
+    /// The result of the last one.
     failed: Option<String>,
 }
 
@@ -113,7 +118,7 @@ impl RbdStore {
         self.open().image()
     }
 
-    /// Asks whether the cluster is there, and what became of the last question. Does not block.
+    /// Sends a probe, and reports the result of the last one. Does not block.
     fn probe(&self) -> Result<(), String> {
         let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -151,7 +156,7 @@ impl RbdStore {
         }
     }
 
-    /// Whether the last question waits for its answer.
+    /// Whether the last probe is unanswered.
     fn is_asking(&self) -> bool {
         self.probe.lock().unwrap_or_else(PoisonError::into_inner).asked.is_some()
     }
@@ -204,21 +209,21 @@ impl Medium for RbdStore {
         None
     }
 
-    /// Whether librbd compares and writes a range as one: all of it lies in one object, or, of an older librbd, in one sector. Where it
-    /// finds a difference, it asserts that as many bytes from there on, counted from the start of the object, lie in one stripe unit:
-    /// they do if two such ranges fit.
+    /// Whether librbd compares and writes a range atomically: all of it must be in one object, or, with an
+    /// older librbd, in one sector. Where it finds a difference, it asserts that as many bytes from there on,
+    /// counted from the start of the object, are in one stripe unit: they are if two such ranges fit.
     fn swaps(&self, range: Range) -> bool {
         let unit = if self.swaps_objects.load(Ordering::Relaxed) { self.stripe_unit } else { SECTOR_BYTES };
         range.len <= self.stripe_unit / 2 && range.offset / unit == range.end().saturating_sub(1) / unit
     }
 
-    /// An older librbd does so in one sector only.
+    /// An older librbd supports only one sector.
     fn swaps_less(&self) {
         self.swaps_objects.store(false, Ordering::Relaxed);
     }
 
-    /// Not what a client did that was shut out since, nor where it has lost its lock, which librbd reports as a read-only file system:
-    /// nothing is written to an image that was opened read-only.
+    /// Not if the client was fenced since, nor if it has lost its lock, which librbd reports as a read-only
+    /// file system: nothing is written to an image that was opened read-only.
     fn accepts(&self, call: &Call) -> bool {
         let open = self.open();
         if call.client == open.number {
@@ -230,7 +235,7 @@ impl Medium for RbdStore {
 
     fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
         let open = self.open();
-        // Whoever demotes it waits until nobody has it open in this way.
+        // A demotion waits until nothing has it open in this way.
         if !self.roles.accepts() {
             return Err(call);
         }
@@ -264,12 +269,12 @@ impl Store for RbdStore {
 
     fn refresh(&self) -> Result<Option<Traits>, String> {
         let answer = self.probe();
-        // Nobody needs it now, and those that decide who does look after it.
+        // Nobody needs it now, and the gateways that decide about it probe it.
         if self.options.standby && !self.roles.accepts() {
             return Ok(None);
         }
         answer?;
-        // The size is asked of the cluster when the image has changed: that hangs where it is out of reach.
+        // If the image has changed, the cluster is asked for the size: that hangs while it is unreachable.
         if self.is_asking() {
             return Ok(None);
         }
@@ -293,10 +298,10 @@ impl<I: Io> Backend<I> for RbdStore {
 /// Images that are being closed.
 static CLOSING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
-/// Closing waits for the cluster, which may hang, and the last that has the store may be a core.
+/// Closing waits for the cluster, which may hang, and the last reference may be a core's.
 impl Drop for RbdStore {
     fn drop(&mut self) {
-        // An answer that comes now, or was not looked at, holds the mailbox that it lies in.
+        // An answer that arrives now, or was not handled, holds the mailbox that it is in.
         self.probe.get_mut().unwrap_or_else(PoisonError::into_inner).mail.close();
         let image = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).image.take();
         close(image);
@@ -315,13 +320,13 @@ fn close(image: Option<Arc<Image>>) {
         count(|closing| *closing -= 1);
     });
     if thread.is_err() {
-        // It was closed here, by dropping what the thread was to do.
+        // It was closed here, by dropping the closure.
         count(|closing| *closing -= 1);
     }
 }
 
-/// Waits until the images that are no longer used are closed, for so long at most: then others may open them at once. Of one that is
-/// not, the cluster notices within half a minute.
+/// Waits until the images that are no longer used are closed, for this long at most: then others may open
+/// them at once. The cluster detects one that is not closed within half a minute.
 pub fn wait_closed(patience: Duration) {
     let closing = CLOSING.0.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = CLOSING.1.wait_timeout_while(closing, patience, |closing| *closing > 0);

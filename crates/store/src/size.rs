@@ -1,4 +1,4 @@
-//! Sizes for people to read.
+//! Sizes in readable form.
 
 use std::fmt;
 

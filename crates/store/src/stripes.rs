@@ -1,9 +1,9 @@
 //! Range locks of one store, shared by all its lanes: a fixed table of words, one per 4 KiB granule of the medium,
 //! modulo the size of the table.
 //!
-//! A range is locked granule by granule in ascending order of table index, and what is held is kept while the next
-//! one is waited for. All lanes take in the same order, so the waits cannot form a cycle. Neighbouring granules are
-//! neighbouring words: locking 64 KiB touches one cache line.
+//! A range is locked granule by granule in ascending order of table index, and what is held is kept while the
+//! next one is waited for. All lanes lock in the same order, so the waits cannot form a cycle. Neighbouring
+//! granules are neighbouring words: locking 64 KiB touches one cache line.
 
 use reactor::memory::Words;
 use std::io;
@@ -15,9 +15,9 @@ pub(crate) const GRANULE_BYTES: u64 = 4096;
 /// Locks per store; two ranges 64 MiB apart share one.
 const STRIPES: u32 = 16_384;
 
-/// Somebody holds the stripe alone.
+/// The stripe is held exclusively.
 const EXCLUSIVE: u32 = 1 << 31;
-/// Somebody waits to hold it alone: no further sharer gets in, so that readers cannot starve a writer.
+/// An exclusive hold is waited for: no further sharer gets in, so that readers cannot starve a writer.
 const WANTED: u32 = 1 << 30;
 /// The number of sharers.
 const SHARERS: u32 = WANTED - 1;
@@ -25,13 +25,13 @@ const SHARERS: u32 = WANTED - 1;
 /// How a range is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
-    /// Together with others that share: the medium is only read.
+    /// Together with other sharers: the medium is only read.
     Shared,
-    /// Alone.
+    /// Exclusively.
     Exclusive,
 }
 
-/// A range that is locked, or on the way to be.
+/// A range that is locked, or being locked.
 #[derive(Debug)]
 pub(crate) struct Hold {
     mode: Mode,
@@ -78,7 +78,7 @@ impl Stripes {
         Ok(Stripes { words: Words::new(STRIPES)? })
     }
 
-    /// Continues locking; true once the whole range is held. Otherwise try again later, or [`Stripes::unlock`].
+    /// Continues locking; true once the whole range is held. Otherwise retry later, or [`Stripes::unlock`].
     pub(crate) fn try_lock(&self, hold: &mut Hold) -> bool {
         while hold.taken < hold.count {
             let word = &self.words[hold.stripe(hold.taken)];
@@ -109,10 +109,10 @@ impl Stripes {
         }
     }
 
-    /// Lets go of all that is held.
+    /// Releases everything held.
     pub(crate) fn unlock(&self, hold: &mut Hold) {
         if hold.waiting {
-            // Another waiter may have wanted it too; it says so again when it tries again.
+            // Another waiter may have set it too; it sets it again when it retries.
             self.words[hold.stripe(hold.taken)].fetch_and(!WANTED, Ordering::Relaxed);
             hold.waiting = false;
         }

@@ -7,19 +7,19 @@ use wire::{Places, Span};
 /// Bytes of zeros; several spans may name the same ones.
 pub(crate) const ZEROS_BYTES: u32 = 1 << 20;
 
-/// A region that nobody writes to.
+/// A region that is never written.
 #[derive(Clone)]
 pub(crate) struct Zeros(Arc<Region>);
 
 impl Zeros {
-    /// The process's one.
+    /// The process-wide one.
     pub(crate) fn get() -> Zeros {
         static SHARED: OnceLock<Zeros> = OnceLock::new();
         let map = || Region::map(u64::from(ZEROS_BYTES)).expect("a process has 1 MiB of address space");
         SHARED.get_or_init(|| Zeros(map())).clone()
     }
 
-    /// `len` zeros, if that is not more than [`ZEROS_BYTES`].
+    /// `len` zeros, if that is no more than [`ZEROS_BYTES`].
     pub(crate) fn span(&self, len: u32) -> Option<Span> {
         self.0.span(0, len)
     }
@@ -44,7 +44,7 @@ impl Zeros {
     }
 }
 
-/// The places cut into parts that are not longer than the zeros.
+/// The places cut into parts that are no longer than the zeros.
 fn pieces(places: &Places) -> impl Iterator<Item = Places> + '_ {
     let len = places.len();
     (0..len.div_ceil(ZEROS_BYTES)).map(move |nth| places.slice(nth * ZEROS_BYTES, ZEROS_BYTES))

@@ -1,4 +1,4 @@
-//! One core's way into a store elsewhere: operations become calls, one after the other.
+//! One core's lane into a remote store: operations become calls, one after another.
 
 use super::{Call, Guard, Mailbox, Medium, Work};
 use crate::lane::{Lane, Op, OpId, Outcome, Submitted};
@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use wire::{Places, Span};
 
-/// Operations under way per lane at most; more are refused as busy.
+/// The most operations in flight per lane; more are refused as busy.
 const FLIGHTS_MAX: usize = 4096;
 
 /// Calls that are kept with their buffers for the next operations.
@@ -25,25 +25,25 @@ const DONE: Outcome = Ok(Found::Nothing);
 pub struct CallLane<M: Medium> {
     pub(crate) store: Arc<M>,
     tags: Tag,
-    /// Made when it is first needed.
+    /// Created when it is first needed.
     mail: Option<Arc<Mailbox>>,
     is_watching: bool,
     is_closing: bool,
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
-    /// Operations that wait for their range, in the order of their coming.
+    /// Operations that wait for their range, in order of arrival.
     waiting: VecDeque<usize>,
     /// Calls that the medium has.
     out: usize,
-    /// A call was given to it since this was last taken back.
+    /// A call was started since this was last reset.
     pub(crate) has_started: bool,
     spare: Vec<Box<Call>>,
-    /// Empty: room for calls that arrive, and for an operation that ends where it is submitted.
+    /// Empty: capacity for calls that arrive, and for an operation that ends on submission.
     arrived: Vec<Box<Call>>,
     done: Vec<(OpId, Outcome)>,
 }
 
-/// An operation under way.
+/// An operation in flight.
 struct Flight {
     id: OpId,
     op: Op,
@@ -52,7 +52,7 @@ struct Flight {
     phase: Phase,
     /// Bytes of a clear that are done.
     cleared: u64,
-    /// Bytes of one of its parts; the same for all, whatever the medium becomes meanwhile.
+    /// The size of its parts; the same for all, whatever the medium becomes meanwhile.
     part: u64,
     /// When it last made progress.
     since: Time,
@@ -61,15 +61,15 @@ struct Flight {
     call: Option<Box<Call>>,
 }
 
-/// What the next call of an operation, or the one under way, does.
+/// What the next call of an operation, or the present one, does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Read,
     Write,
     Clear,
-    /// Compares and writes at once.
+    /// Compares and writes in one call.
     Swap,
-    /// Reads where that found a difference.
+    /// Reads, after that found a difference.
     Locate,
     Extent,
     Flush,
@@ -148,7 +148,7 @@ impl<M: Medium> CallLane<M> {
         Some(slot)
     }
 
-    /// Starts the next call of an operation if it has its range; otherwise it waits.
+    /// Starts the next call of an operation if it has its range; otherwise the operation waits.
     fn proceed<I: Io>(&mut self, io: &mut I, slot: usize, done: &mut Vec<(OpId, Outcome)>) {
         if !self.takes_its_range(slot) {
             // Whatever is released from now on wakes the core.
@@ -209,7 +209,7 @@ impl<M: Medium> CallLane<M> {
             let number = call.guard.as_ref().map(Guard::number);
             let flight = self.flights[slot].as_mut().filter(|flight| Some(flight.number) == number);
             match flight {
-                // Its operation was abandoned: now others may touch its blocks.
+                // Its operation was abandoned: now others may access its blocks.
                 None => self.keep(call),
                 Some(_) => self.answered(io, slot, call, done),
             }
@@ -285,7 +285,7 @@ impl Flight {
                 match &self.op {
                     Op::Write { from, .. } => copy(io, from, &mut call.data),
                     Op::CompareAndWrite { write, .. } => copy(io, write, &mut call.data),
-                    // The operand is combined already.
+                    // The operand has already been combined.
                     _ => {}
                 }
                 Work::Write { offset, durable: self.is_durable() }
@@ -323,7 +323,7 @@ impl Flight {
         }
     }
 
-    /// What is done where the medium could not compare and write, or found a difference.
+    /// The fallback where the medium could not compare and write, or found a difference.
     fn instead_of_swap(&self, call: &Call) -> Option<Phase> {
         let number =
             i32::try_from(call.answer.saturating_neg()).ok().filter(|_| self.phase == Phase::Swap)?;
@@ -374,7 +374,7 @@ impl Flight {
         }
     }
 
-    /// What was read is written next, unless it was only to be compared.
+    /// What was read is written next, unless it was only compared.
     fn write_next(&mut self, call: Box<Call>) -> Step {
         if matches!(self.op, Op::Compare { .. }) {
             return Step::Done(call, DONE);
@@ -382,7 +382,7 @@ impl Flight {
         if self.is_cancelled {
             return Step::Done(call, Err(StoreError::Cancelled));
         }
-        // Another client has made it equal since it was compared: it is compared again.
+        // Another client has made it equal since the comparison: compare again.
         self.phase = if self.phase == Phase::Locate { Phase::Swap } else { Phase::Write };
         self.call = Some(call);
         Step::Next
@@ -414,7 +414,7 @@ impl Flight {
             Errno::CANCELED => StoreError::Cancelled,
             Errno::INVAL if self.range.end() > size => StoreError::OutOfRange,
             Errno::NOMEM | Errno::AGAIN => StoreError::Busy,
-            // The medium or the right to use it is gone: 108 is also what a client of Ceph gets that was shut out.
+            // The medium, or the right to use it, is gone: 108 is also what a fenced client of Ceph gets.
             Errno::SHUTDOWN
             | Errno::TIMEDOUT
             | Errno::NOTCONN
@@ -445,7 +445,7 @@ impl<I: Io, M: Medium> Lane<I> for CallLane<M> {
         if let Some(outcome) = self.at_once(op, range) {
             return Submitted::Done(outcome);
         }
-        // What is lost gets nothing more to do: it would only pile up.
+        // A lost medium gets no more work, which would only accumulate.
         if self.store.is_lost() {
             return Submitted::Done(Err(StoreError::Unavailable));
         }
@@ -478,7 +478,8 @@ impl<I: Io, M: Medium> Lane<I> for CallLane<M> {
         false
     }
 
-    /// What has not made progress for so long is reported as failed; its call holds its blocks until it has ended.
+    /// What has made no progress for too long is reported as failed; its call holds its blocks until it has
+    /// ended.
     fn tick(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         self.flush(io, done);
         let now = io.now();
@@ -521,7 +522,7 @@ impl<I: Io, M: Medium> Lane<I> for CallLane<M> {
     }
 }
 
-/// Calls that the medium still has come back to nobody; what they hold is released then.
+/// Calls that the medium still has are returned to nobody; what they hold is released then.
 impl<M: Medium> Drop for CallLane<M> {
     fn drop(&mut self) {
         self.mail.iter().for_each(|mail| mail.close());

@@ -1,8 +1,10 @@
-//! What keeps a file from being served twice: each store has locks of its own, so two over one file would let
-//! COMPARE AND WRITE and partly covered blocks tear, and their units would know nothing of each other's reservations.
+//! Keeps a file from being served twice: each store has its own locks, so with two over one file, COMPARE AND
+//! WRITE and partly covered blocks could tear, and their units would know nothing of each other's
+//! reservations.
 //!
-//! Files are locked by flock(2), which holds across processes and ends with them. Block devices are not: O_EXCL claims
-//! them better (also against mounts, and a disk against its partitions), and udev leaves a device that is locked alone.
+//! Files are locked by flock(2), which works across processes and ends with them. Block devices are not:
+//! O_EXCL claims them better (also against mounts, and a disk against its partitions), and udev ignores a
+//! device that is locked.
 
 use crate::error::OpenError;
 use std::fs::{File, TryLockError};
@@ -10,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// What is done with a file or device, and so who else may use it at the same time.
+/// What a file or device is used for, and so what else may use it at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
     /// It is written: nobody else may serve or write it.
@@ -22,12 +24,12 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// What a server of a file needs.
+    /// The claim of a server of a file.
     pub fn to_serve(read_only: bool) -> Claim {
         if read_only { Claim::Shared } else { Claim::Sole }
     }
 
-    /// What is needed by those who only look at a file, or write it.
+    /// The claim of a program that only reads a file, or writes it.
     pub fn to_use(read_only: bool) -> Claim {
         if read_only { Claim::None } else { Claim::Sole }
     }
@@ -43,7 +45,7 @@ pub(super) fn patiently<T, E>(
     is_taken: impl Fn(&E) -> bool,
     mut attempt: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    // In all less than the start waits for stores, so that it can report who uses a file.
+    // In total less than startup waits for stores, so that it can report which process uses a file.
     const TRIES: u32 = 14;
     const PAUSE: Duration = Duration::from_millis(100);
     for _ in 1..TRIES {
@@ -85,8 +87,8 @@ fn holder(file: &File) -> Option<u32> {
     find(&std::fs::read_to_string("/proc/locks").ok()?, inode)
 }
 
-/// The process of the first lock on this inode, out of lines as `1: FLOCK ADVISORY WRITE 4711 fe:01:131 0
-/// EOF`. Devices are not compared: some file systems report another there than to stat(2).
+/// The process of the first lock on this inode, from lines like `1: FLOCK ADVISORY WRITE 4711 fe:01:131 0
+/// EOF`. Devices are not compared: some file systems report another one there than to stat(2).
 fn find(locks: &str, inode: u64) -> Option<u32> {
     let inode = inode.to_string();
     locks.lines().find_map(|line| {

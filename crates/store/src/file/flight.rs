@@ -1,5 +1,5 @@
-//! One operation under way: which request comes next, and what its completion means. An operation passes through
-//! phases, a phase through pieces, and a piece is moved by one request, or by as many as the kernel needs.
+//! One operation in flight: which request comes next, and what its completion means. An operation consists of
+//! phases, a phase of pieces, and a piece is transferred by one request, or by as many as the kernel needs.
 
 use super::syncs::{SyncTicket, Turn};
 use super::{FileStore, Grain, Kind};
@@ -14,12 +14,13 @@ use scsi::storage::{Found, StoreError};
 use std::sync::atomic::Ordering;
 use wire::Places;
 
-/// Bytes of a clearing operation that are locked at a time, and the most that the kernel is asked to clear at once.
+/// Bytes of a clearing operation that are locked at a time, and the most that the kernel clears in one
+/// request.
 const CLEAR_BYTES: u64 = 16 << 20;
 
 const DONE: Outcome = Ok(Found::Nothing);
 
-/// How often a request that was interrupted is retried before the operation fails as busy.
+/// How often an interrupted request is retried before the operation fails as busy.
 const RETRIES_MAX: u8 = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +32,7 @@ enum Phase {
     Sync,
 }
 
-/// How a piece is moved.
+/// How a piece is transferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum How {
     /// Between the operation's places and the medium.
@@ -55,10 +56,10 @@ struct Piece {
     /// The request's range: with a buffer, the aligned range around the part.
     at: u64,
     len: u64,
-    /// Where the operation's own bytes start in that range, and how many they are.
+    /// Where the operation's own bytes start in that range, and their number.
     skip: u32,
     own: u64,
-    /// Bytes of the range that were moved by earlier requests.
+    /// Bytes of the range that earlier requests transferred.
     moved: u32,
 }
 
@@ -75,7 +76,7 @@ pub(super) enum Step {
     Done(Outcome),
 }
 
-/// How far an operation is with its sync.
+/// The state of an operation's sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Syncing {
     No,
@@ -83,7 +84,7 @@ enum Syncing {
     Runs,
 }
 
-/// An operation under way.
+/// An operation in flight.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) id: OpId,
@@ -91,7 +92,7 @@ pub(super) struct Flight {
     pub(super) buffer: Option<Buffer>,
     /// Nobody waits for it: nothing more of it is begun.
     pub(super) is_cancelled: bool,
-    /// Its range is taken as a whole.
+    /// It occupies its range as a whole.
     occupies: bool,
     op: Op,
     range: Range,
@@ -153,13 +154,13 @@ impl Flight {
         turn
     }
 
-    /// The outcome once a sync that began after its last write has succeeded. Another one may have taken the error of what it
-    /// wrote before.
+    /// The outcome once a sync that began after its last write has succeeded. Another sync may have consumed
+    /// the error of what it wrote before.
     pub(super) fn synced(&self, store: &FileStore) -> Outcome {
         if store.syncs.losses() == self.losses { DONE } else { Err(StoreError::WriteFailed) }
     }
 
-    /// Whether it has all but its turn to sync.
+    /// Whether it only lacks its turn to sync.
     pub(super) fn wants_sync(&self) -> bool {
         matches!(self.syncing, Syncing::Wants(_))
     }
@@ -169,7 +170,7 @@ impl Flight {
         self.syncing == Syncing::Runs
     }
 
-    /// It is not notified of the sync that it runs: that may have lost data.
+    /// The outcome of the sync that it runs will not be known: it may have lost data.
     pub(super) fn abandon_sync(&self, store: &FileStore) {
         if self.syncs() {
             store.syncs.lost();
@@ -177,8 +178,8 @@ impl Flight {
         }
     }
 
-    /// Records what was discarded and what was written up to here, while it is still locked. `all`: the whole
-    /// range is finished.
+    /// Records what was discarded and written so far, while it is still locked. `all`: the whole range is
+    /// finished.
     pub(super) fn note(&mut self, store: &FileStore, all: bool) {
         if store.shape.kind != Kind::Block || !writes(&self.op) {
             return;
@@ -228,7 +229,8 @@ impl Flight {
         true
     }
 
-    /// Takes the whole range of a clear that is done in several parts; false: it has to wait for another one.
+    /// Occupies the whole range of a clear that is done in several parts; false: it has to wait for another
+    /// one.
     fn occupy(&mut self, store: &FileStore) -> bool {
         if !self.occupies && self.phase == Phase::Clear && self.locked_to < self.range.end() {
             self.occupies = store.occupied.take(self.range);
@@ -249,7 +251,8 @@ impl Flight {
         !self.occupies && writes(&self.op) && store.occupied.overlaps(self.range)
     }
 
-    /// Replaces the hold, which must be unlocked, by one on the next part of the range, and plans its first piece.
+    /// Replaces the hold, which must be unlocked, with one on the next part of the range, and plans its first
+    /// piece.
     pub(super) fn relock(&mut self, store: &FileStore) {
         let grain = u64::from(store.shape.grain.offset);
         let end = self.range.offset + self.range.len;
@@ -268,7 +271,7 @@ impl Flight {
         self.piece = self.plan(store);
     }
 
-    /// Makes the request for what is left of the piece; the outcome, if it has ended already.
+    /// Issues the request for the rest of the piece; returns the outcome, if it has already ended.
     pub(super) fn issue<I: Io>(&self, io: &mut I, store: &FileStore, tag: Tag) -> Option<Result<u32, Errno>> {
         let piece = &self.piece;
         let file = store.handle();
@@ -308,7 +311,7 @@ impl Flight {
         now
     }
 
-    /// Takes the completion of the request that was issued last, which is the last one if nobody waits any more.
+    /// Handles the completion of the last request, which is final if nobody waits any more.
     pub(super) fn completed<I: Io>(
         &mut self,
         io: &mut I,
@@ -353,7 +356,7 @@ impl Flight {
         }
     }
 
-    /// The piece's range was moved as a whole.
+    /// The piece's range was transferred as a whole.
     fn moved<I: Io>(&mut self, io: &mut I, store: &FileStore) -> Step {
         if self.piece.how != How::Load {
             return self.advance(store);
@@ -386,7 +389,7 @@ impl Flight {
         }
     }
 
-    /// On to the next piece, part, phase, or the end.
+    /// Continues with the next piece, part or phase, or ends.
     fn advance(&mut self, store: &FileStore) -> Step {
         self.done += self.piece.own;
         if self.done < self.range.len {
@@ -463,7 +466,7 @@ impl Flight {
         Piece { how, at: low, len: high - low, skip: (at - low) as u32, own, moved: 0 }
     }
 
-    /// Whether the operation's places may be lent to the kernel as they are.
+    /// Whether the operation's places may be passed to the kernel as they are.
     fn is_straight(&self, grain: Grain) -> bool {
         let whole = |bytes: u64, grain: u32| bytes.is_multiple_of(u64::from(grain));
         !matches!(self.op, Op::OrWrite { .. })
@@ -474,7 +477,7 @@ impl Flight {
                 .all(|span| whole(span.offset, grain.memory) && whole(span.len.into(), grain.offset))
     }
 
-    /// The places of the operation that the present phase works with.
+    /// The places of the operation that the current phase uses.
     fn own_places(&self) -> Places {
         match self.op {
             Op::Read { into, .. } => into,
@@ -492,7 +495,7 @@ impl Flight {
         self.buffer.as_ref().expect("an operation begins with the buffer that it wants")
     }
 
-    /// What is left to move of the piece's range in the buffer.
+    /// The rest of the piece's range in the buffer.
     fn buffered(&self, store: &FileStore) -> Places {
         Places::one(store.pool.span(self.buffer(), self.piece.moved, self.piece.len as u32))
     }
@@ -515,7 +518,7 @@ impl Flight {
         }
     }
 
-    /// Whether what it wrote may not be durable when it ends well.
+    /// Whether what it wrote may not be durable when it succeeds.
     pub(super) fn leaves_dirty(&self, store: &FileStore) -> bool {
         let is_durable = self.is_durable() || matches!(self.op, Op::Zero { durable: true, .. });
         !store.shape.in_memory && writes(&self.op) && !is_durable
@@ -544,7 +547,8 @@ impl Flight {
         }
     }
 
-    /// Whether this error of a write may be that of the sync in it, for data of others. In memory nothing is written back.
+    /// Whether this error of a write may come from the sync in it, for data of others. In memory nothing is
+    /// written back.
     fn may_have_lost(&self, store: &FileStore, os: Os, error: StoreError) -> bool {
         let is_of_the_medium = error == StoreError::WriteFailed
             || matches!(os, Os::NOSPC | Os::DQUOT | Os::STALE | Os::NXIO | Os::NODEV | Os::NOMEDIUM);
@@ -566,7 +570,7 @@ impl Flight {
             };
             can.store(false, Ordering::Relaxed);
             if matches!(self.op, Op::Discard { .. }) {
-                // It is a hint (SBC-3 section 4.7.3.3): writing zeros would take long, and take space.
+                // It is a hint (SBC-3 section 4.7.3.3): writing zeros would take time and space.
                 return Step::Done(Ok(Found::Nothing));
             }
             self.piece = self.plan(store);
@@ -593,7 +597,7 @@ impl Flight {
 }
 
 impl FileStore {
-    /// Logs a failure. A dying disk fails every request: the 1st, 2nd, 4th, 8th... failure is worth a line.
+    /// Logs a failure. A dying disk fails every request: only the 1st, 2nd, 4th, 8th... failure is logged.
     fn report(&self, os: Os) {
         let count = self.faults.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_power_of_two() {
@@ -601,7 +605,7 @@ impl FileStore {
         }
     }
 
-    /// Counts a loss, and logs it in the same way: the first after a sync that went well has its line.
+    /// Counts a loss, and logs it in the same way: the first after a successful sync is logged.
     fn report_loss(&self, os: Os) {
         let losses = self.syncs.lost();
         if (self.losses_in_a_row.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two() {

@@ -1,4 +1,4 @@
-//! One core's way into a file.
+//! One core's lane into a file.
 
 use super::flight::{Flight, Step};
 use super::syncs::Turn;
@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wire::{Places, Span};
 
-/// Operations under way per lane at most; more are refused as busy.
+/// The most operations in flight per lane; more are refused as busy.
 const FLIGHTS_MAX: usize = 4096;
 
-/// Places for operations that exist from the start.
+/// Slots for operations that are allocated at start.
 const FLIGHTS_AT_START: usize = 128;
 
 pub(super) struct FileLane {
@@ -29,18 +29,19 @@ pub(super) struct FileLane {
     tags: Tag,
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
-    /// Flights without their buffer, their range or their turn to sync, in the order of their coming. A buffer is taken
-    /// before anything is locked: who holds a range waits for nothing but other ranges, syncs and the kernel, and a sync for
-    /// the kernel alone.
+    /// Flights that lack their buffer, their range or their turn to sync, in order of arrival. A buffer is
+    /// taken before anything is locked: an operation that holds a range waits only for other ranges, syncs
+    /// and the kernel, and a sync only for the kernel.
     waiting: VecDeque<usize>,
     /// One of the flights runs the file's sync.
     syncs: bool,
-    /// Readable when a sync of another core has ended that this one waits for; made when it is first needed.
+    /// Readable when a sync of another core has ended that this one waits for; created when it is first
+    /// needed.
     ended: Option<Arc<OwnedFd>>,
-    /// It will be readable, and the core is woken then.
+    /// It will become readable, and the core is woken then.
     is_watching: bool,
     questions: Questions,
-    /// Empty: room for an operation that ends where it is submitted.
+    /// Empty: capacity for an operation that ends on submission.
     done: Vec<(OpId, Outcome)>,
 }
 
@@ -60,7 +61,7 @@ impl FileLane {
         }
     }
 
-    /// An operation that is finished without asking the kernel to do it.
+    /// An operation that is finished without a request to the kernel.
     fn at_once(&self, op: &Op, range: Range) -> Option<Outcome> {
         if writes(op) && self.store.shape.read_only {
             return Some(Err(StoreError::ReadOnly));
@@ -94,7 +95,7 @@ impl FileLane {
         None
     }
 
-    /// Completions of answers; operations have the tags before it.
+    /// The completion of answers; operations have the tags before it.
     fn answers(&self) -> Tag {
         Tag(self.tags.0 + LANE_TAGS - 1)
     }
@@ -104,13 +105,14 @@ impl FileLane {
         Tag(self.tags.0 + LANE_TAGS - 2)
     }
 
-    /// Has the core woken when a sync ends, unless it will be. Whether it was not: one may have ended before.
+    /// Has the core woken when a sync ends, unless it already will be. Returns whether that is new: a sync
+    /// may have ended before.
     fn watch_syncs<I: Io>(&mut self, io: &mut I) -> bool {
         if self.syncs || self.is_watching {
             return false;
         }
         if self.ended.is_none() {
-            // Without one the core looks again and again.
+            // Without one the core polls.
             self.ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok().map(Arc::new);
         }
         let Some(ended) = &self.ended else { return false };
@@ -167,7 +169,7 @@ impl FileLane {
         }
     }
 
-    /// What came of the flight's last request.
+    /// The outcome of the flight's last request.
     fn go_on<I: Io>(
         &mut self,
         io: &mut I,
@@ -230,7 +232,7 @@ impl<I: Io> Lane<I> for FileLane {
     }
 
     fn write_now(&mut self, io: &mut I, offset: u64, from: Places, _may_clear: bool) -> Option<u64> {
-        // In memory a write that is to be durable is as any other.
+        // In memory, a write that has to be durable is like any other.
         let (store, op) = (&self.store, Op::Write { offset, from, durable: false, atomic: false });
         let mut hold = self.takes_at_once(&op, Mode::Exclusive)?;
         let result = io.write_now(store.handle(), offset, &from, false);
@@ -324,8 +326,9 @@ impl<I: Io> Lane<I> for FileLane {
     }
 }
 
-/// A lane that goes away with operations under way lets others in; what the kernel still does for it, `Io` waits for
-/// before it releases the memory; until then the store must stay open, as `Io` knows its file by number only. The buffers that the kernel may still fill are not used again.
+/// A lane that is dropped with operations in flight releases their ranges. `Io` waits for what the kernel
+/// still does for it before it releases the memory; until then the store must stay open, as `Io` knows its
+/// file only by number. Buffers that the kernel may still fill are not reused.
 impl Drop for FileLane {
     fn drop(&mut self) {
         for flight in self.flights.iter_mut().flatten() {
@@ -352,7 +355,7 @@ impl Ask for FileStore {
     }
 }
 
-/// What is at `offset`, and the same up to `end`.
+/// What is allocated at `offset`; the same applies up to `end`.
 fn extent(offset: u64, size: u64, end: u64, mapped: bool) -> Found {
     Found::Extent { mapped, len: end.min(size).saturating_sub(offset).max(1) }
 }

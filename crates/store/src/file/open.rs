@@ -1,4 +1,4 @@
-//! Opening a file or block device, with words that help when that fails.
+//! Opening a file or block device, with helpful error messages.
 
 use super::claim::{self, Claim, patiently};
 use super::syncs::Syncs;
@@ -18,17 +18,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// The smallest block that a disk has.
+/// The smallest block of a disk.
 const BLOCK_BYTES_MIN: u64 = 512;
 
-/// How large a file is to be.
+/// How large a file should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// As it is.
+    /// Any size.
     Any,
-    /// It has so many bytes, or is made with them if it does not exist.
+    /// It has this size, or is created with it if it does not exist.
     Exactly(u64),
-    /// The same, but it may have more.
+    /// The same, but it may be larger.
     AtLeast(u64),
 }
 
@@ -41,7 +41,8 @@ impl Asked {
     }
 }
 
-/// Opens a file as a disk of blocks of `block_bytes`. With a `size` it is made if it does not exist, as one hole.
+/// Opens a file as a disk with blocks of `block_bytes`. With a `size` it is created if it does not exist, as
+/// one hole.
 pub fn open(
     path: &Path,
     size: Option<u64>,
@@ -51,7 +52,7 @@ pub fn open(
     open_counted(path, size.map_or(Asked::Any, Asked::Exactly), block_bytes, claim, Arc::default())
 }
 
-/// Why a file would not open so; whether somebody else has locked it is not asked.
+/// Why a file would not open with these arguments; locks of other processes are not checked.
 pub fn examine(path: &Path, size: Option<u64>, block_bytes: u32, claim: Claim) -> Result<(), OpenError> {
     let read_only = claim.is_read_only();
     let metadata = match (std::fs::metadata(path), size) {
@@ -68,7 +69,7 @@ pub fn examine(path: &Path, size: Option<u64>, block_bytes: u32, claim: Claim) -
     check_size(path, Kind::File, metadata.len(), block_bytes)
 }
 
-/// Why a block device would not open so; whether somebody else uses it is not asked.
+/// Why a block device would not open with these arguments; whether others use it is not checked.
 pub fn examine_block(path: &Path, claim: Claim) -> Result<(), OpenError> {
     let not_opened = |error: io::Error| failed(path, &error, Kind::Block, claim);
     check_block(path, &std::fs::metadata(path).map_err(not_opened)?)?;
@@ -83,7 +84,7 @@ fn accessible(path: &Path, access: Access) -> io::Result<()> {
     Ok(accessat(CWD, path, access, AtFlags::EACCESS)?)
 }
 
-/// The same; what it loses is counted in `losses`.
+/// The same; its losses are counted in `losses`.
 pub fn open_counted(
     path: &Path,
     asked: Asked,
@@ -112,13 +113,13 @@ pub fn open_counted(
     finish(path, file, Kind::File, block_bytes, claim, losses)
 }
 
-/// Opens a block device as a disk of blocks of `block_bytes`. For writing nobody else may have claimed it: it must
-/// not be mounted or part of a volume.
+/// Opens a block device as a disk with blocks of `block_bytes`. For writing, nothing else may have claimed
+/// it: it must not be mounted or part of a volume.
 pub fn open_block(path: &Path, block_bytes: u32, claim: Claim) -> Result<Arc<FileStore>, OpenError> {
     open_block_counted(path, block_bytes, claim, Arc::default())
 }
 
-/// The same; what it loses is counted in `losses`.
+/// The same; its losses are counted in `losses`.
 pub fn open_block_counted(
     path: &Path,
     block_bytes: u32,
@@ -149,7 +150,7 @@ fn create(path: &Path, size: u64) -> Result<File, OpenError> {
     let file = options(false).create_new(true).open(path).map_err(|error| not_made(path, &error))?;
     let made = file.set_len(size).and_then(|()| file.sync_all()).and_then(|()| sync_directory(path));
     made.map_err(|error| {
-        // Only what was made here is taken away again.
+        // Only a file that was created here is removed again.
         let _ = std::fs::remove_file(path);
         let problem = format!("cannot be extended to {size} bytes: {error}");
         wrong(path, &problem, "choose a smaller size or a file system that allows such files")
@@ -157,7 +158,7 @@ fn create(path: &Path, size: u64) -> Result<File, OpenError> {
     Ok(file)
 }
 
-/// The new name must survive a power failure as the data does.
+/// The new name must survive a power failure like the data.
 fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
@@ -198,7 +199,7 @@ fn finish(
 }
 
 /// An open file as a disk; the kernel is only asked for its size: the `Io` of its lanes serves their
-/// requests. `grain_bytes`: the alignment of direct I/O; 1: it goes through the page cache. What it loses is
+/// requests. `grain_bytes`: the alignment of direct I/O; 1: it goes through the page cache. Its losses are
 /// counted in `losses`.
 pub fn on(file: File, grain_bytes: u32, losses: Arc<AtomicU64>) -> io::Result<Arc<FileStore>> {
     let hole_bytes = (GRANULE_BYTES as u32).max(grain_bytes);
@@ -261,7 +262,7 @@ fn check_block(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
     }
 }
 
-/// A file that is there has the size that is asked for.
+/// Checks that an existing file has the requested size.
 fn check_same(path: &Path, found: u64, size: Option<u64>) -> Result<(), OpenError> {
     match size {
         Some(size) if size != found => {
@@ -274,7 +275,7 @@ fn check_same(path: &Path, found: u64, size: Option<u64>) -> Result<(), OpenErro
     }
 }
 
-/// The size of a file that may have to be made.
+/// Checks the size of a file that may have to be created.
 fn check_asked(path: &Path, size: u64, block_bytes: u32) -> Result<(), OpenError> {
     let block = u64::from(block_bytes);
     if size > 0 && size.is_multiple_of(block) {
@@ -343,7 +344,7 @@ fn failed(path: &Path, error: &io::Error, kind: Kind, claim: Claim) -> OpenError
     OpenError::new(path.display(), error, remedy)
 }
 
-/// A file that is to be made.
+/// A file that could not be created.
 fn not_made(path: &Path, error: &io::Error) -> OpenError {
     let folder = folder_of(path).display();
     let remedy = match error.kind() {

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// The largest alignment that direct I/O is used with: a lane's buffer must hold several such blocks.
+/// The largest alignment with which direct I/O is used: a lane's buffer must hold several such blocks.
 const GRAIN_BYTES_MAX: u32 = 64 << 10;
 
 /// Size in bytes. A block device has none in its metadata, but an end.
@@ -22,7 +22,7 @@ pub(super) fn size(file: &File, kind: Kind) -> io::Result<u64> {
     }
 }
 
-/// Bytes that a file of this size takes of its file system, and that it can take more.
+/// Bytes that a file of this size takes of its file system, and how many more it can take.
 pub(super) fn space(file: &File, size: u64) -> io::Result<(u64, u64)> {
     /// What st_blocks counts in (stat(3type)).
     const BLOCK_BYTES: u64 = 512;
@@ -31,11 +31,11 @@ pub(super) fn space(file: &File, size: u64) -> io::Result<(u64, u64)> {
     Ok((used, (size - used).min(system.f_bavail.saturating_mul(system.f_frsize))))
 }
 
-/// Why the path does not name this file or device any more. An open file outlives its name, and takes writes
-/// and flushes as before: nothing shows until it is closed, and all of it is gone.
+/// Why the path no longer leads to this file or device. An open file outlives its name, and accepts writes
+/// and flushes as before: nothing shows until it is closed, and everything is lost.
 pub(super) fn misplaced(path: &Path, file: &File, kind: Kind) -> io::Result<Option<&'static str>> {
     let opened = match file.metadata() {
-        // It was deleted on the server.
+        // It was deleted on the NFS server.
         Err(error) if error.raw_os_error() == Some(Errno::STALE.raw_os_error()) => return Ok(Some(DELETED)),
         opened => opened?,
     };
@@ -69,7 +69,7 @@ pub(super) fn statx(file: &File) -> io::Result<Statx> {
     Ok(rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted)?)
 }
 
-/// Switches the file to direct I/O if its alignment is known, bearable, and divides the size.
+/// Switches the file to direct I/O if its alignment is known, not too large, and divides the size.
 pub(super) fn direct(file: &File, kind: Kind, stat: &Statx, size: u64) -> Grain {
     let is_reported = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && stat.stx_dio_offset_align != 0;
     let grain = match (is_reported, kind) {
@@ -98,7 +98,7 @@ pub(super) fn in_memory(file: &File, kind: Kind) -> bool {
     kind == Kind::File && rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type as u64 == TMPFS)
 }
 
-/// Whether holes can be punched: tried behind the end of a file, where there is nothing to lose.
+/// Whether holes can be punched: tried beyond the end of a file, where there is nothing to lose.
 pub(super) fn punches(file: &File, kind: Kind, stat: &Statx, size: u64) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match kind {
@@ -118,7 +118,7 @@ pub(super) fn discard_bytes(kind: Kind, stat: &Statx, hole_bytes: u32) -> u32 {
     u32::try_from(reported).unwrap_or(u32::MAX).max(hole_bytes)
 }
 
-/// Whether the disk under the file does not rotate; also true where nobody knows.
+/// Whether the disk under the file does not rotate; also true if unknown.
 pub(super) fn solid_state(kind: Kind, stat: &Statx) -> bool {
     queue(kind, stat, "rotational") != Some(1)
 }

@@ -1,37 +1,37 @@
 //! Syncs of an open file, one at a time.
 //!
-//! What the page cache could not write back, the kernel reports once for each open file (fsync(2)), and all
-//! cores share one: of two syncs at a time, one gets the error and the other a success, whosever the data
-//! was. So no two run at the same time, on whatever core, and who asks for one while another runs waits for
-//! the next. An error is counted before the sync that had it ends: everyone who waited for that one, or for a
-//! later one, has been notified.
+//! A write-back error of the page cache is reported once for each open file (fsync(2)), and all cores share
+//! one: of two syncs at a time, one gets the error and the other succeeds, whosever the data was. So no two
+//! run at the same time, on whatever core, and an operation that needs one while another runs waits for the
+//! next. An error is counted before the sync that got it ends: every operation that waited for that sync, or
+//! for a later one, sees it.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Which sync runs, who waits for its end, and how many have lost data.
+/// Which sync runs, which cores wait for its end, and how many have lost data.
 #[derive(Debug, Default)]
 pub(super) struct Syncs {
-    /// Beginnings and ends of syncs: an odd number while one runs.
+    /// Counts beginnings and ends of syncs: an odd number while one runs.
     changes: AtomicU64,
     losses: Arc<AtomicU64>,
-    /// Something was written that no sync has begun after, or that one has lost.
+    /// Data was written that no sync has begun after, or that one has lost.
     is_dirty: AtomicBool,
-    /// What wakes the cores that wait: at most one of each lane.
+    /// Wakes the cores that wait: at most one event per lane.
     waiting: Mutex<Vec<Arc<OwnedFd>>>,
 }
 
-/// A wish for a sync that begins after it: the end of the first one that will do.
+/// A request for a sync that begins after it: the end of the first one that suffices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SyncTicket(u64);
 
-/// What became of a wish.
+/// The state of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
-    /// A sync runs: ask again.
+    /// A sync runs: call again later.
     Wait,
-    /// Who asked runs the sync, and ends it by [`Syncs::end`].
+    /// The caller runs the sync, and ends it by [`Syncs::end`].
     Begin,
     /// A sync that suffices has completed.
     Over,
@@ -43,7 +43,7 @@ impl Syncs {
         Syncs { losses, ..Syncs::default() }
     }
 
-    /// For all that was written up to now.
+    /// For everything written up to now.
     pub(super) fn ticket(&self) -> SyncTicket {
         let changes = self.changes.load(Ordering::Acquire);
         let runs = changes % 2;
@@ -66,14 +66,14 @@ impl Syncs {
         Turn::Begin
     }
 
-    /// Something was written that is not durable.
+    /// Data was written that is not durable.
     pub(super) fn wrote(&self) {
         if !self.is_dirty.load(Ordering::Acquire) {
             self.is_dirty.store(true, Ordering::Release);
         }
     }
 
-    /// Whether something was written that is not known to be durable.
+    /// Whether data was written that is not known to be durable.
     pub(super) fn is_dirty(&self) -> bool {
         self.is_dirty.load(Ordering::Acquire)
     }
@@ -88,7 +88,8 @@ impl Syncs {
         }
     }
 
-    /// Makes this readable, once, when a sync ends. One may have ended before: who waits asks for its turn again.
+    /// Makes this readable, once, when a sync ends. One may have ended before: check the turn again after
+    /// calling this.
     pub(super) fn wake(&self, event: &Arc<OwnedFd>) {
         self.waiting().push(event.clone());
     }
@@ -97,7 +98,7 @@ impl Syncs {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Written data may be lost that the kernel will not report again. How often that was.
+    /// Written data may be lost, which the kernel will not report again. Returns how often that has happened.
     pub(super) fn lost(&self) -> u64 {
         self.wrote();
         self.losses.fetch_add(1, Ordering::AcqRel) + 1

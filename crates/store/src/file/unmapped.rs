@@ -1,6 +1,6 @@
-//! What is known to be unmapped on a device that does not report it: the range that was discarded last, as
-//! long as nothing was written into it. Everything else is called mapped, which is always true enough: only
-//! space is meant.
+//! What is known to be unmapped on a device that does not report it: the last discarded range, as long as
+//! nothing was written into it. Everything else counts as mapped, which is always safe: it only concerns
+//! space.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// One range of bytes, or none.
 #[derive(Debug, Default)]
 pub(super) struct Unmapped {
-    /// Writers look here first, so that they lock nothing as long as there is no range.
+    /// Writers check this first, so that they lock nothing as long as there is no range.
     known: AtomicBool,
     range: Mutex<(u64, u64)>,
 }
 
 impl Unmapped {
-    /// The bytes from `start` to `end` were discarded. Called while they are locked.
+    /// The bytes from `start` to `end` were discarded. To be called while they are locked.
     pub(super) fn add(&self, start: u64, end: u64) {
         if start >= end {
             return;
@@ -25,14 +25,14 @@ impl Unmapped {
         self.known.store(true, Ordering::Release);
     }
 
-    /// The bytes from `start` to `end` were written. Called while they are locked.
+    /// The bytes from `start` to `end` were written. To be called while they are locked.
     pub(super) fn remove(&self, start: u64, end: u64) {
         if !self.known.load(Ordering::Acquire) {
             return;
         }
         let mut range = self.range.lock().expect("no holder of this lock panics");
         if start < range.1 && end > range.0 {
-            // The longer part that is left.
+            // The longer part that remains.
             let (before, after) = ((range.0, start.max(range.0)), (end.min(range.1), range.1));
             *range = if before.1 - before.0 >= after.1 - after.0 { before } else { after };
             self.known.store(range.0 < range.1, Ordering::Release);

@@ -1,7 +1,7 @@
-//! The connection to a server, which is opened again when it is lost, and the calls that it carries.
+//! The connection to a server, which is reopened when it is lost, and the calls that it carries.
 //!
-//! All lanes of a store share it: whichever has something to send, or finds that something has come, does that for all, and never
-//! waits for the socket.
+//! All lanes of a store share it: whichever has something to send, or finds that something has arrived,
+//! handles that for all, and never waits for the socket.
 
 mod link;
 
@@ -25,30 +25,30 @@ use std::time::{Duration, Instant};
 use wire::nbd::error::{EIO, ENOMEM, ENOSPC, EPERM, ESHUTDOWN};
 use wire::nbd::transmission::{READ_ONLY, SEND_WRITE_ZEROES};
 
-/// The pause between two attempts to connect grows from the one to the other.
+/// The pause between two attempts to connect, growing from the minimum to the maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A connection that ends sooner, with nothing answered, continues the outage before it.
+/// A connection that ends sooner, without any answer, counts as part of the outage before it.
 const LASTS_MIN: Duration = PAUSE_MAX;
 
-/// Bytes that one turn receives: others wait for their core meanwhile. A receive counts as a page at least.
+/// Bytes received in one turn: others wait for their core meanwhile. A receive counts as at least a page.
 const TURN_BYTES: usize = 2 << 20;
 const RECEIVE_BYTES_MIN: usize = 4096;
 
-/// What of it lanes watch.
+/// What lanes watch of it.
 pub(super) struct Watched {
     pub(super) socket: Arc<Socket>,
-    /// There is more to send than it has taken.
+    /// There is more to send than the socket has accepted.
     pub(super) wants_room: bool,
 }
 
-/// A connection that survives its server.
+/// A connection that survives restarts of its server.
 pub(super) struct Connection {
     url: NbdUrl,
     pub(super) options: Options,
     pub(super) shared: Arc<Shared>,
-    /// What the export was when it was last opened.
+    /// The size of the export when it was last opened.
     size: AtomicU64,
     flags: AtomicU16,
     allocates: AtomicBool,
@@ -61,9 +61,9 @@ pub(super) struct Connection {
 
 struct State {
     link: Option<Link>,
-    /// Calls that are to be sent.
+    /// Calls that have not been sent.
     waiting: VecDeque<Box<Call>>,
-    /// What writes hold that the server may yet carry out, though their connection has failed.
+    /// What is held by writes that the server may still carry out, though their connection has failed.
     unsettled: Vec<Guard>,
     outage: Outage,
     writes: Writes,
@@ -79,7 +79,7 @@ struct Outage {
     is_connecting: bool,
 }
 
-/// Writes that were acknowledged, and how many of them a flush has made durable.
+/// Acknowledged writes, and how many of them a flush has made durable.
 #[derive(Default)]
 struct Writes {
     acknowledged: u64,
@@ -144,7 +144,7 @@ impl Connection {
         self.flags() & SEND_WRITE_ZEROES != 0
     }
 
-    /// Whether the server says what is allocated.
+    /// Whether the server reports allocation.
     pub(super) fn allocates(&self) -> bool {
         self.allocates.load(Ordering::Relaxed)
     }
@@ -161,7 +161,7 @@ impl Connection {
         self.shared.has_abandoned() || self.is_down.load(Ordering::Relaxed)
     }
 
-    /// Whether writes were acknowledged that nothing has made durable.
+    /// Whether acknowledged writes are not durable yet.
     pub(super) fn is_dirty(&self) -> bool {
         self.state().writes.is_dirty()
     }
@@ -172,12 +172,13 @@ impl Connection {
         !state.unsettled.is_empty() || state.link.as_ref().is_some_and(Link::may_change)
     }
 
-    /// Whether part of that was sent on a connection that has failed, so that it is never known when that has ended.
+    /// Whether some of that was sent on a connection that has failed, so that it will never be known when it
+    /// has ended.
     pub(super) fn is_unsettled(&self) -> bool {
         !self.state().unsettled.is_empty()
     }
 
-    /// Whether there is something to do that is due to no operation.
+    /// Whether there is work to do even without operations.
     pub(super) fn wants_ticks(&self) -> bool {
         self.state().link.is_none()
     }
@@ -187,7 +188,7 @@ impl Connection {
         self.state().waiting.push_back(call);
     }
 
-    /// Nobody waits for this call any more: it is not sent, nor resent.
+    /// This call is no longer waited for: it is not sent, nor resent.
     pub(super) fn withdraw(&self, number: u64) {
         let mut state = self.state();
         let is_it = |call: &Call| call.guard.as_ref().is_some_and(|guard| guard.number() == number);
@@ -199,7 +200,7 @@ impl Connection {
         }
     }
 
-    /// Receives what has come, and sends what is owed.
+    /// Receives what has arrived, and sends what is owed.
     pub(super) fn pump(&self) -> Option<Watched> {
         self.state().receive(self);
         self.send()
@@ -218,7 +219,7 @@ impl Connection {
         let (mut state, now) = (self.state(), Instant::now());
         state.receive(self);
         let patience = self.options.give_up_after;
-        // Of one that may still change something it is waited until it has.
+        // One that may still change something is kept until it has.
         if let Some(reason) = state.link.as_ref().and_then(|link| link.outlived(now, patience)) {
             state.link.iter_mut().for_each(Link::disconnect);
             state.lost(self, reason, true);
@@ -245,7 +246,7 @@ impl Connection {
         }
     }
 
-    /// Why the export is not reached, if it has not been for long.
+    /// Why the export is unreachable, if it has been for long.
     pub(super) fn problem(&self) -> Option<String> {
         if self.is_down.load(Ordering::Relaxed) {
             return Some(self.state().outage.reason.clone());
@@ -282,7 +283,7 @@ impl Connection {
     }
 }
 
-/// A connection ends in order where nothing is under way.
+/// An idle connection is ended in an orderly way.
 impl Drop for Connection {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -296,7 +297,7 @@ impl Outage {
         self.wait();
     }
 
-    /// The next attempt has to wait, and longer each time.
+    /// The next attempt has to wait, longer each time.
     fn wait(&mut self) {
         self.next_try = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -341,7 +342,7 @@ impl State {
     fn finished(&mut self, of: &Connection, sent: Sent, outcome: Result<Answer, u32>) {
         let Sent { mut call, flushes, written, is_through, is_withdrawn, .. } = sent;
         let answer = match outcome {
-            // It was not carried out; the next server is asked.
+            // It was not carried out; it is retried on the next server.
             Err(ESHUTDOWN) if !is_withdrawn => {
                 self.link.iter_mut().for_each(|link| link.is_ending = true);
                 return self.waiting.push_front(call);
@@ -366,7 +367,7 @@ impl State {
                 if is_withdrawn {
                     return fail(call, Errno::CANCELED);
                 }
-                // The server cannot do both by one request.
+                // The server cannot do both in one request.
                 return self.request(of, call, true).unwrap_or_else(|call| self.waiting.push_front(call));
             }
         }
@@ -385,15 +386,16 @@ impl State {
         Call::answered(call);
     }
 
-    /// Requests what a call is to do, or, of one that has been done, that it is made durable; the call, when the connection takes no
-    /// more.
+    /// Requests what a call has to do, or, once it has been done, that it is made durable; returns the call
+    /// if the connection accepts no more.
     fn request(&mut self, of: &Connection, mut call: Box<Call>, flushes: bool) -> Result<(), Box<Call>> {
         let Some(link) = &mut self.link else { return Err(call) };
         match call.work {
             Work::CompareAndWrite { .. } => fail(call, Errno::INVAL),
             // All writes were durable.
             Work::Flush if !link.export.flushes() => Call::answered(call),
-            // The server before this one could do more: what is longer than it takes is retried in shorter parts.
+            // The previous server could do more: what is longer than this one accepts is retried in shorter
+            // parts.
             Work::Zero { len, .. } if !link.export.clears() && len > CHUNK_BYTES.into() => {
                 fail(call, Errno::AGAIN);
             }
@@ -406,7 +408,7 @@ impl State {
         Ok(())
     }
 
-    /// Sends what is owed, as far as the socket takes it.
+    /// Sends what is owed, as far as the socket accepts it.
     fn send(&mut self, of: &Connection) {
         loop {
             while self.link.as_ref().is_some_and(Link::has_room) {
@@ -425,16 +427,17 @@ impl State {
         }
     }
 
-    /// The connection has ended. `is_settled`: the server has ended it, and does nothing more of what was sent.
+    /// The connection has ended. `is_settled`: the server has ended it, and will carry out nothing more of
+    /// what was sent.
     fn lost(&mut self, of: &Connection, reason: &str, is_settled: bool) {
         let Some(mut link) = self.link.take() else { return };
-        // Lanes that watch it are woken.
+        // Wakes lanes that watch it.
         link.socket.shutdown(Shutdown::Both);
         let reason = link.fault.take().unwrap_or_else(|| reason.to_owned());
         let mut count = 0;
         for Sent { mut call, is_withdrawn, .. } in link.take_sent() {
             if changes(call.work) && !is_settled {
-                // It may still be carried out, after newer ones: nothing is written there any more.
+                // It may still be carried out, after newer writes: nothing is written there any more.
                 self.unsettled.extend(call.guard.as_mut().map(Guard::part));
                 count += 1;
                 fail(call, Errno::TIMEDOUT);
@@ -473,7 +476,7 @@ impl State {
         }
     }
 
-    /// What was acknowledged and not flushed may be lost, if there is such.
+    /// Acknowledged writes that were not flushed may be lost, if there are any.
     fn lose(&self, of: &Connection, why: &str) {
         if self.writes.is_dirty() {
             of.options.losses.fetch_add(1, Ordering::Relaxed);
@@ -498,7 +501,8 @@ fn is_durable(work: Work) -> bool {
     }
 }
 
-/// An error of the server. What the protocol does not have counts as EINVAL (section "Error values").
+/// An error of the server. Numbers that the protocol does not define count as EINVAL (section "Error
+/// values").
 fn known(number: u32, work: Work) -> Errno {
     match number {
         EPERM if changes(work) => Errno::ROFS,
@@ -541,7 +545,7 @@ mod tests {
         (Connection::new(url, Options::new(Some(512), false), stream, export).unwrap(), theirs)
     }
 
-    /// An end of a connection, an export of so many bytes that has no more than it must, and the server's end.
+    /// One end of a connection, an export of this size with minimal features, and the server's end.
     pub(super) fn plain(size: u64) -> (Stream, Export, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let export = Export {
@@ -581,7 +585,7 @@ mod tests {
         let cookie: [u8; 8] = *request[8..].first_chunk().unwrap();
         let reply = [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &[0; 4], &cookie, b"this is no reply"].concat();
         server.write_all(&reply).unwrap();
-        // The flush of what is to be durable is owed, and cannot be sent any more.
+        // The flush for what has to be durable is owed, and can no longer be sent.
         connection.pump();
         assert!(connection.state().link.is_some(), "the server may still write what it has");
         drop(server);

@@ -1,4 +1,4 @@
-//! One core's way into an export: calls, and a share in the work of their connection.
+//! One core's lane into an export: calls, and a share in the work of their connection.
 
 use super::NbdStore;
 use super::connection::Watched;
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wire::Span;
 
-/// Behind the tag of the calls' mailbox: something has come, and there is room to send.
+/// Tags after that of the calls' mailbox: something has arrived, and there is room to send.
 const COME: u64 = 1;
 const ROOM: u64 = 2;
 
 pub(super) struct NbdLane {
     calls: CallLane<NbdStore>,
     tags: Tag,
-    /// The socket that is watched for what comes.
+    /// The socket that is watched for input.
     come: Option<Arc<Socket>>,
-    /// The same for room.
+    /// The same for room to send.
     room: Option<Arc<Socket>>,
     is_closing: bool,
 }
@@ -34,7 +34,8 @@ impl NbdLane {
         Tag(self.tags.0 + kind)
     }
 
-    /// Has the core woken when there is something to do for the connection. A socket that is not its own any more says so soon.
+    /// Has the core woken when there is something to do for the connection. A socket that was replaced
+    /// reports that soon.
     fn watch<I: Io>(&mut self, io: &mut I, watched: Option<Watched>) {
         let Some(Watched { socket, wants_room }) = watched.filter(|_| !self.is_closing) else { return };
         if self.come.is_none() && self.calls.awaits_answers() {
@@ -47,7 +48,7 @@ impl NbdLane {
         }
     }
 
-    /// Receives and sends for all lanes, and takes what of that is for this one.
+    /// Receives and sends for all lanes, and takes what is for this one.
     fn attend<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         self.calls.store.connection.pump();
         self.calls.receive(io, done);

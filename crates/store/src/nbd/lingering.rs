@@ -1,6 +1,7 @@
-//! Exports whose server may still carry out what it was sent on a connection that nobody uses any more. They are not opened again until
-//! it has answered, or has ended that connection, since that could overwrite what is newer. Where the connection has failed, neither is
-//! ever known, and the export stays closed for as long as this process runs.
+//! Exports whose server may still carry out what it was sent on a connection that is no longer used. They are
+//! not reopened until it has answered, or has ended that connection, since that could overwrite newer data.
+//! Where the connection has failed, neither is ever known, and the export stays closed for as long as this
+//! process runs.
 
 use super::connection::Connection;
 use crate::error::OpenError;
@@ -14,10 +15,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 static LINGERING: Mutex<Vec<Lingering>> = Mutex::new(Vec::new());
 
-/// An export that is not opened again.
+/// An export that is not reopened.
 struct Lingering {
     url: NbdUrl,
-    /// Nothing is waited for any more.
+    /// It is not waited for any more.
     is_permanent: bool,
 }
 
@@ -49,7 +50,7 @@ pub(super) fn keep(connection: &Arc<Connection>) {
     }
 }
 
-/// A connection is not waited for any more; its export may be opened again, or never.
+/// A connection is not waited for any more; its export may be reopened, or never.
 fn ended(url: &NbdUrl, is_permanent: bool) {
     let mut lingering = lingering();
     let Some(at) = lingering.iter().position(|one| !one.is_permanent && one.url == *url) else { return };

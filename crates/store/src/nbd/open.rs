@@ -1,4 +1,4 @@
-//! Connecting to a server and opening its export, with words that help when that fails.
+//! Connecting to a server and opening its export, with helpful error messages.
 
 use super::connection::Connection;
 use super::socket::{Socket, Until};
@@ -19,7 +19,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Opens an export; blocks.
 ///
 /// # Errors
-/// When the server is not reached or refuses, or the export cannot be served.
+/// When the server is unreachable or refuses, or the export cannot be served.
 pub fn open(url: &NbdUrl, options: Options) -> Result<Arc<NbdStore>, OpenError> {
     if !options.read_only {
         lingering::check(url)?;
@@ -32,14 +32,14 @@ pub fn open(url: &NbdUrl, options: Options) -> Result<Arc<NbdStore>, OpenError> 
     Ok(NbdStore::new(connection))
 }
 
-/// What a server says about an export, whether or not it can be served. Blocks: for a few seconds at most once the host's
-/// name is resolved.
+/// A server's description of an export, whether or not it can be served. Blocks: for a few seconds at most
+/// once the host's name is resolved.
 ///
 /// # Errors
-/// When the server is not reached or refuses.
+/// When the server is unreachable or refuses.
 pub fn inspect(url: &NbdUrl) -> Result<Export, OpenError> {
     let (mut stream, export) = negotiate(url)?;
-    // A server that has gone meanwhile has said all the same.
+    // Whether the server is still there does not matter any more.
     let _ = stream.write_all(&Request::disconnect());
     Ok(export)
 }
@@ -89,7 +89,7 @@ fn negotiate(url: &NbdUrl) -> Result<(Stream, Export), OpenError> {
 enum Failed {
     Io(io::Error),
     Refused(Refusal),
-    /// What is wrong with TLS, and how to fix it.
+    /// A problem with TLS, and the fix.
     Insecure(String, String),
 }
 
@@ -139,7 +139,7 @@ fn remedy(refusal: &Refusal) -> &'static str {
     }
 }
 
-/// Whether an export can be served; if not, why, and what to do about it.
+/// Whether an export can be served; if not, the reason and the fix.
 fn fits(export: &Export, options: &Options) -> Result<(), (String, String)> {
     let fault = |problem: String, remedy: &str| Err((problem, remedy.to_owned()));
     if export.payload_maximum < CHUNK_BYTES {

@@ -11,9 +11,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A server that says nothing for so long, though nothing is owed, is asked by the kernel whether it is there, and as often again
-/// after each silence, for ten minutes: one that was restarted says so, and a network that comes back finds its connections, whose
-/// failure would prove nothing.
+/// A server that has been silent this long, though nothing is owed, is sent keep-alive probes by the kernel
+/// at this interval, for ten minutes: a restarted server resets the connection, and when a network comes back
+/// its connections still work, whose failure would prove nothing.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_COUNT: u32 = 120;
 
@@ -25,11 +25,11 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Connects to the server of an export. Blocks until the deadline at most, and before that while its name is
-    /// resolved, which has no deadline.
+    /// Connects to the server of an export. Blocks until the deadline at most, and before that while its name
+    /// is resolved, which has no deadline.
     ///
     /// # Errors
-    /// When the server is not reached.
+    /// When the server is unreachable.
     pub(super) fn connect(url: &NbdUrl, deadline: Instant) -> io::Result<Socket> {
         let (host, port) = match &url.server {
             NbdServer::Unix(path) => return connect_unix(path, deadline).map(Socket::Unix),
@@ -45,7 +45,7 @@ impl Socket {
         Ok(Socket::Tcp(socket))
     }
 
-    /// Until then, one read or write blocks.
+    /// Reads and writes block until then at most.
     fn block_until(&self, deadline: Instant) -> io::Result<()> {
         let left = Some(left(deadline)?);
         match self {
@@ -66,7 +66,7 @@ impl Socket {
         }
     }
 
-    /// Ends the connection, or our half of it: then what comes is still received.
+    /// Ends the connection, or our half of it: input is then still received.
     pub(super) fn shutdown(&self, how: Shutdown) {
         // It fails only when the connection has ended already.
         let _ = match self {
@@ -76,7 +76,7 @@ impl Socket {
     }
 }
 
-/// Connects while others wait in the server's queue, which has an end.
+/// Connects while others wait in the server's queue, which is finite.
 fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_timeout(&socket, Timeout::Send, Some(left(deadline)?))?;
@@ -87,7 +87,7 @@ fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// Connects to the first address that answers, each of which has its share of the time.
+/// Connects to the first address that answers; each gets a share of the time.
 fn connect_tcp(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     let mut failed = io::Error::other("the name has no address");
     for (address, others) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
@@ -99,10 +99,10 @@ fn connect_tcp(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStr
     Err(failed)
 }
 
-/// What is read and written until a deadline at most; then it fails as timed out.
+/// Reads and writes until a deadline at most; then they time out.
 pub(super) struct Until<'a, T> {
     pub(super) inner: T,
-    /// What it reads from and writes to.
+    /// The socket.
     pub(super) socket: &'a Socket,
     pub(super) deadline: Instant,
 }

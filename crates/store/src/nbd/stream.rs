@@ -1,4 +1,4 @@
-//! A connection's bytes: its socket, with TLS where the server is known by that.
+//! A connection's bytes: its socket, with TLS if the URL requires that.
 
 use super::socket::{Socket, Until};
 use config::{NbdServer, NbdTls, NbdUrl};
@@ -11,15 +11,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Files of a directory of certificates, as nbdkit, QEMU and libvirt name them.
+/// Files of a certificate directory, as nbdkit, QEMU and libvirt name them.
 const AUTHORITY: &str = "ca-cert.pem";
 const CERTIFICATE: &str = "client-cert.pem";
 const KEY: &str = "client-key.pem";
 
-/// What is wrong with TLS, and how to fix it.
+/// A problem with TLS, and the fix.
 pub(super) type Insecure = (String, String);
 
-/// A socket, and what encrypts it.
+/// A socket, and its encryption.
 pub(super) struct Stream {
     pub(super) socket: Arc<Socket>,
     tls: Option<Box<ClientConnection>>,
@@ -30,10 +30,10 @@ impl Stream {
         Stream { socket: Arc::new(socket), tls: None }
     }
 
-    /// Encrypts it from here on: the server has to prove that it is the one that was meant. Blocks.
+    /// Encrypts it from here on: the server has to authenticate itself. Blocks.
     ///
     /// # Errors
-    /// What is wrong, and how to fix it.
+    /// The problem and the fix.
     pub(super) fn secure(&mut self, url: &NbdUrl, tls: &NbdTls, deadline: Instant) -> Result<(), Insecure> {
         let name = server_name(url, tls)?;
         let config = Arc::new(config(tls)?);
@@ -55,12 +55,13 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether something is encrypted already, and has not left.
+    /// Whether encrypted data has not been sent yet.
     pub(super) fn owes(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Whether it holds bytes that the socket no longer has, and does not show: it is read until it has none.
+    /// Whether it holds bytes that are no longer in the socket, which does not show them: read until there
+    /// are none.
     pub(super) fn holds_bytes(&mut self) -> bool {
         let state = self.tls.as_mut().map(|tls| tls.process_new_packets());
         state.is_some_and(|state| state.is_ok_and(|state| state.plaintext_bytes_to_read() > 0))
@@ -77,7 +78,7 @@ impl Read for Stream {
             return Ok(0);
         }
         tls.process_new_packets().map_err(io::Error::other)?;
-        // What has come may be nothing to read: how often that is tried is for the caller to say.
+        // Received data may contain nothing to read: how often that is retried is up to the caller.
         decrypted(tls, into).unwrap_or_else(|| Err(ErrorKind::Interrupted.into()))
     }
 }
@@ -86,14 +87,14 @@ impl Read for Stream {
 fn decrypted(tls: &mut ClientConnection, into: &mut [u8]) -> Option<io::Result<usize>> {
     match tls.reader().read(into) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-        // The transport has ended, and TLS before it or not.
+        // The transport has ended, whether or not TLS had.
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Some(Ok(0)),
         read => Some(read),
     }
 }
 
 impl Write for Stream {
-    /// Takes what there is room for, also where all of it has to wait in the buffers of TLS.
+    /// Accepts what fits, even if all of it has to wait in the buffers of TLS.
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else { return (&*self.socket).write(from) };
         while tls.wants_write() {
@@ -166,7 +167,7 @@ fn config(tls: &NbdTls) -> Result<ClientConfig, Insecure> {
     if !key.exists() {
         return Ok(builder.with_no_client_auth());
     }
-    // The library's own words may have the key in them.
+    // The library's own message may contain the key.
     let parsed =
         PrivateKeyDer::from_pem_file(&key).map_err(|_| wrong(&key, "it is no private key".into()))?;
     let authenticated = builder.with_client_auth_cert(certificates(CERTIFICATE)?, parsed);

@@ -1,27 +1,27 @@
-//! What is allocated, which librbd finds out with the thread that asks it.
+//! Finds what is allocated; librbd uses the calling thread for that.
 
 use super::sys::Image;
 use crate::calls::{Call, Work};
 use scsi::storage::Found;
 use std::sync::{Arc, OnceLock, mpsc};
 
-/// Bytes that one question is about at most: of each object that may lie there an OSD is asked.
+/// The most bytes of one query: an OSD is asked for each object that may be there.
 const WINDOW_BYTES: u64 = 256 << 20;
 
-/// What the thread is to find, and by which image.
+/// What the thread has to find, and with which image.
 type Queue = mpsc::Sender<(Arc<Image>, Box<Call>)>;
 
-/// Calls that ask for it, one at a time on a thread that there is once there was one.
+/// Queries, handled one at a time on a thread that is started with the first of them.
 #[derive(Default)]
 pub(super) struct Extents {
     queue: OnceLock<Option<Queue>>,
 }
 
 impl Extents {
-    /// Finds what a call asks for.
+    /// Finds what a call requests.
     ///
     /// # Errors
-    /// The call, where there is no thread for it.
+    /// The call, if there is no thread for it.
     pub(super) fn start(&self, image: Arc<Image>, call: Box<Call>) -> Result<(), Box<Call>> {
         match self.queue.get_or_init(start_thread) {
             Some(queue) => queue.send((image, call)).map_err(|unsent| unsent.0.1),

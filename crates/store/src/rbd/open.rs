@@ -1,4 +1,4 @@
-//! Opening an image, with words that help when that fails.
+//! Opening an image, with helpful error messages.
 
 use super::roles::{self, Roles};
 use super::sys::{self, Cluster, Image, Pool, c_text};
@@ -16,13 +16,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-/// How long connecting waits for a monitor, in seconds; by default that is five minutes.
+/// How long connecting waits for a monitor, in seconds; the default is five minutes.
 const CONNECT_SECONDS: &CStr = c"15";
 
 /// How long an operation waits for the cluster: as for the target of a remote unit.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 
-/// Options of librbd that an image or a pool may have otherwise, which comes first, and what would follow.
+/// Options of librbd that an image or a pool may override, the required values, and what would happen
+/// otherwise.
 const NEEDED: [(&CStr, &CStr, &str); 4] = [
     (c"rbd_cache", c"false", LOSES_WRITES),
     (c"rbd_persistent_cache_mode", c"disabled", LOSES_WRITES),
@@ -32,21 +33,22 @@ const NEEDED: [(&CStr, &CStr, &str); 4] = [
 const LOSES_WRITES: &str = "acknowledged writes could be lost";
 const LANDS_LATE: &str = "writes of a client whose lock was broken could overwrite newer ones";
 
-/// How long a gateway stays shut out, which is a year: one that was paused must not write when it continues. librbd has it an hour;
-/// what Ceph 16 sends for `rbd_blocklist_expire_seconds` is refused by its own monitors.
+/// How long a gateway stays fenced, which is a year: one that was paused must not write when it continues.
+/// librbd's default is an hour; what Ceph 16 sends for `rbd_blocklist_expire_seconds` is refused by its own
+/// monitors.
 pub(super) const BLOCKLIST_SECONDS: u32 = 31_536_000;
 
-/// Of librados: a call that ended sooner than its request could land after newer ones.
+/// For librados: a call that timed out before its request could be written after newer ones.
 const OSD_TIMEOUT: (&CStr, &CStr) = (c"rados_osd_op_timeout", c"0");
 
 /// How an image is used.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Nothing is to be written.
+    /// Writes are not allowed.
     pub read_only: bool,
     /// Bytes of a block.
     pub block_bytes: u32,
-    /// The unit is named by the image: the same, whatever serves it.
+    /// The unit's names are derived from the image: the same, whatever serves it.
     pub names_unit: bool,
     /// How long an operation waits for the cluster.
     pub give_up_after: Duration,
@@ -61,7 +63,7 @@ impl Options {
     }
 }
 
-/// Why no image can be opened here, and files that are missing; the cluster is not asked.
+/// Why no image can be opened here, including missing files; the cluster is not contacted.
 ///
 /// # Errors
 /// With the fix.
@@ -81,7 +83,8 @@ pub fn examine(image: &RbdImage) -> Result<(), OpenError> {
 /// Opens an image; blocks.
 ///
 /// # Errors
-/// When librbd is missing, the cluster is out of reach or refuses, there is no such image, or another client writes to it.
+/// When librbd is missing, the cluster is unreachable or refuses, there is no such image, or another client
+/// writes to it.
 pub fn open(place: &RbdImage, options: Options) -> Result<Arc<RbdStore>, OpenError> {
     examine(place)?;
     let read_only = options.read_only || place.snapshot.is_some();
@@ -130,7 +133,7 @@ fn library(place: &RbdImage) -> Result<&'static sys::Library, OpenError> {
     })
 }
 
-/// The image as a new client has it, which it is safe to use, and the client's address; it is not locked.
+/// The image, opened by a new client and found safe to use, and the client's address; it is not locked.
 pub(super) fn open_client(place: &RbdImage, options: Options) -> Result<(Image, String), OpenError> {
     let read_only = options.read_only || place.snapshot.is_some();
     let image = open_image(place, read_only)?;
@@ -146,7 +149,7 @@ pub(super) fn open_client(place: &RbdImage, options: Options) -> Result<(Image, 
     Ok((image, client))
 }
 
-/// The pool in which an image lies.
+/// The pool of an image.
 pub(crate) fn find_pool(place: &RbdImage, cluster: Cluster) -> Result<Pool, OpenError> {
     let namespace = place.namespace.as_deref().map(|name| c_name(place, name)).transpose()?;
     cluster.pool(&c_name(place, &place.pool)?, namespace.as_deref()).map_err(|error| {
@@ -211,7 +214,7 @@ pub(crate) fn connect(place: &RbdImage, options: &[(&CStr, &CStr)]) -> Result<Cl
         failed(&path, error, "name the cluster's configuration with conf=")
     })?;
     let set = |option: &CStr, value: &CStr| match cluster.set(option, value) {
-        // An older librbd does not know all of them.
+        // An older librbd does not have all of them.
         Err(error) if error != Errno::NOENT.raw_os_error() => {
             Err(failed(&option.to_string_lossy(), error, SEE_CEPH))
         }
@@ -240,7 +243,7 @@ pub(crate) fn connect(place: &RbdImage, options: &[(&CStr, &CStr)]) -> Result<Cl
     Ok(cluster)
 }
 
-/// Whether what librbd acknowledges is on the OSDs, and it blocks no caller.
+/// Whether what librbd acknowledges is on the OSDs, and it never blocks the caller.
 fn check_options(place: &RbdImage, image: &Image) -> Result<(), OpenError> {
     for (option, wanted, otherwise) in NEEDED {
         let name = option.to_string_lossy();
@@ -293,7 +296,8 @@ fn check_size(place: &RbdImage, size: u64, block_bytes: u32) -> Result<(), OpenE
     Err(fault(place, problem, "make it larger (rbd resize)"))
 }
 
-/// The names of its unit: of the cluster, the image and the snapshot, so that it has the same wherever it is served.
+/// The names of its unit: derived from the cluster, the image and the snapshot, so that they are the same
+/// wherever it is served.
 pub(super) fn name(place: &RbdImage, image: &Image) -> Result<Identity, i32> {
     let snapshot = match &place.snapshot {
         Some(name) => format!("\0{}", image.snapshot_id(&c_text(name.as_str())?)?),
@@ -306,14 +310,14 @@ pub(super) fn name(place: &RbdImage, image: &Image) -> Result<Identity, i32> {
     Ok(Identity { serial, naa: names.naa, eui: names.eui })
 }
 
-/// The words of an error's number.
+/// The text of an error number.
 pub(crate) fn error_text(number: u32) -> String {
     text(i32::try_from(number).unwrap_or(i32::MAX))
 }
 
 pub(super) fn text(error: i32) -> String {
     match Errno::from_raw_os_error(error) {
-        // What an OSD answers to a client that is on the blocklist.
+        // An OSD's answer to a client on the blocklist.
         Errno::SHUTDOWN => {
             "the cluster has shut this client out, as another one has broken its lock (ceph osd blocklist ls); once that one has ended, \
              remove the LUN and add it again, or restart this daemon: what initiators have in their caches may be older than what the \

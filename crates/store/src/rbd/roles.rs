@@ -1,9 +1,11 @@
-//! Which of the gateways that share an image writes to it: the one that has the exclusive lock. Others have it open, in standby.
+//! Which of the gateways that share an image writes to it: the one with the exclusive lock. The others have
+//! it open, in standby.
 //!
-//! What a client has sent and the cluster has not done yet must never land over what is written after its lock was broken. The
-//! monitors agree that the OSDs refuse what it sends (the blocklist), which makes a new map of the OSDs. A client that has this map
-//! sends its number with each operation, and an OSD that does not have it yet gets it before it executes the operation; from then on
-//! it refuses the old client. So operations are accepted once the image's own client has the map.
+//! What a client has sent and the cluster has not executed yet must never overwrite what is written after its
+//! lock was broken. The monitors agree that the OSDs refuse what it sends (the blocklist), which creates a
+//! new map of the OSDs. A client that has this map sends its number with each operation, and an OSD that does
+//! not have it yet gets it before it executes the operation; from then on it refuses the old client. So
+//! operations are accepted once the image's own client has the map.
 
 use super::open::{BLOCKLIST_SECONDS, SEE_CEPH, fault, name, open_client, text};
 use super::sys::{Image, c_text};
@@ -79,7 +81,7 @@ pub trait Exclusive {
 pub struct Roles {
     is_active: AtomicBool,
     is_fenced: AtomicBool,
-    /// Changes so far: one that nobody waits for any more must not make it active.
+    /// Changes so far: one that has timed out must not make it active.
     change: Mutex<u64>,
 }
 
@@ -117,7 +119,7 @@ impl Roles {
         self.is_fenced.load(Ordering::Acquire)
     }
 
-    /// The cluster refuses this client.
+    /// The cluster has fenced this client.
     pub fn fence(&self) {
         self.is_fenced.store(true, Ordering::Release);
     }
@@ -228,14 +230,14 @@ impl Roles {
         let failed = |what: &'static str| move |error| self.failed(name, what, error);
         let Some(owner) = image.lock_owner().map_err(failed("its lock"))? else { return Ok(()) };
         if !fence.contains(&owner) {
-            // librbd would break the lock of one that has died, whoever it is.
+            // librbd would break the lock of one that has died, whichever it is.
             return Err(format!(
                 "{name}: the client {owner} has locked it; end that one (rbd status and rbd lock ls show it), or, if it has died, remove \
                  its lock (rbd lock rm)"
             ));
         }
         match image.break_lock(&owner) {
-            // It has let go meanwhile.
+            // It was released meanwhile.
             Err(error) if error == Errno::NOENT.raw_os_error() => Ok(()),
             result => result.map_err(failed("its lock cannot be broken")),
         }
@@ -309,7 +311,7 @@ impl Failover for RbdStore {
         self.deactivate();
         self.change(|store| {
             let released = store.release();
-            // Of one that was shut out there is nothing to release.
+            // A fenced client has nothing to release.
             if !store.is_fenced() {
                 released?;
             }
@@ -320,7 +322,7 @@ impl Failover for RbdStore {
 }
 
 impl RbdStore {
-    /// Does what may hang, unless something of that kind hangs already. `None`: it has not ended in time.
+    /// Does work that may hang, unless such work already hangs. `None`: it has not ended in time.
     fn change(
         &self,
         work: impl FnOnce(&RbdStore) -> Result<(), String> + Send + 'static,

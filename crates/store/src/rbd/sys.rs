@@ -1,8 +1,10 @@
-//! librados and librbd by their C interfaces (`rados/librados.h`, `rbd/librbd.h`), loaded when the first image is opened:
-//! nothing is linked to them, and what does not use Ceph works without them. All `unsafe` of this crate is here.
+//! librados and librbd through their C interfaces (`rados/librados.h`, `rbd/librbd.h`), loaded when the first
+//! image is opened: nothing is linked to them, and everything without Ceph works without them. All `unsafe`
+//! of this crate is here.
 //!
-//! A call of librbd cannot be recalled, and hangs as long as its cluster does. So its bytes are its own: a [`Call`] belongs to
-//! librbd from [`Image::start`] until it comes back, whatever happens to whoever started it, and never names the arena.
+//! A call of librbd cannot be recalled, and hangs as long as its cluster does. So it owns its bytes: a
+//! [`Call`] belongs to librbd from [`Image::start`] until it is returned, whatever happens to the lane that
+//! started it, and never names the arena.
 #![allow(unsafe_code, reason = "the interfaces are C")]
 
 mod objects;
@@ -24,7 +26,7 @@ const LOCK_EXCLUSIVE: c_uint = 0;
 const ZEROES_THICK: c_int = 1;
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
 const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
-/// Options of an image's effective configuration that are asked for at most.
+/// The most options of an image's effective configuration that are requested.
 const OPTIONS_MAX: usize = 1024;
 /// The longest identifier of an image or cluster, with its end.
 const ID_BYTES: usize = 128;
@@ -69,7 +71,7 @@ macro_rules! functions {
                         *found.map_err(|error| error.to_string())?
                     },)*
                 };
-                // They stay: their threads and functions run until the process ends.
+                // They stay loaded: their threads and functions run until the process ends.
                 let _ = (rados.into_raw(), rbd.into_raw());
                 Ok(functions)
             }
@@ -145,7 +147,7 @@ functions! {
 /// The libraries, loaded once; what was missing then stays missing.
 ///
 /// # Errors
-/// What is missing, as the loader says it.
+/// What is missing, in the loader's words.
 pub(crate) fn library() -> Result<&'static Library, &'static str> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     LIBRARY.get_or_init(Library::load).as_ref().map_err(String::as_str)
@@ -174,7 +176,7 @@ unsafe impl Send for Cluster {}
 unsafe impl Sync for Cluster {}
 
 impl Cluster {
-    /// The client of this name, as `client.admin`.
+    /// The client with this name, such as `client.admin`.
     pub(crate) fn new(library: &'static Library, client: &CStr) -> Result<Cluster, i32> {
         let mut cluster = null_mut();
         // SAFETY: the texts end with 0, and the library writes the handle.
@@ -182,7 +184,7 @@ impl Cluster {
         Ok(Cluster { library, cluster })
     }
 
-    /// Reads a configuration file; `None`: that of Ceph's usual places.
+    /// Reads a configuration file; `None`: from Ceph's usual places.
     pub(crate) fn read_file(&self, path: Option<&CStr>) -> Result<(), i32> {
         let path = path.map_or(std::ptr::null(), CStr::as_ptr);
         // SAFETY: the handle lives, and the path ends with 0 or is null.
@@ -210,7 +212,7 @@ impl Cluster {
         })
     }
 
-    /// This client's address, as a blocklist has it.
+    /// This client's address, as in a blocklist.
     pub(crate) fn address(&self) -> Result<String, i32> {
         let mut address = null_mut();
         // SAFETY: the handle lives, and the library writes a text that it allocated.
@@ -222,7 +224,7 @@ impl Cluster {
         Ok(owned)
     }
 
-    /// Has the OSDs refuse what the client of this address sends; blocks until the monitors have agreed.
+    /// Has the OSDs refuse what the client at this address sends; blocks until the monitors have agreed.
     pub(crate) fn blocklist(&self, client: &CStr, seconds: u32) -> Result<(), i32> {
         let client = client.as_ptr().cast_mut();
         // SAFETY: the handle lives; the text ends with 0, and the library only reads it.
@@ -288,7 +290,7 @@ impl Drop for Pool {
     }
 }
 
-/// An open image. To drop it closes it, which waits for its calls.
+/// An open image. Dropping it closes it, which waits for its calls.
 pub(crate) struct Image {
     image: Handle,
     pool: Pool,
@@ -319,12 +321,12 @@ impl Image {
         self.number(self.library().rbd_get_size)
     }
 
-    /// Bytes of which each piece lies in one object.
+    /// A range of this size and alignment is in one object.
     pub(crate) fn stripe_unit(&self) -> Result<u64, i32> {
         self.number(self.library().rbd_get_stripe_unit)
     }
 
-    /// The identifier, which no other image of the cluster has.
+    /// The identifier, unique in the cluster.
     pub(crate) fn id(&self) -> Result<String, i32> {
         text(|bytes, len| {
             // SAFETY: the image is open, and the library writes `len` bytes at most.
@@ -344,8 +346,8 @@ impl Image {
         Ok(self.number(self.library().rbd_get_features)? & FEATURE_EXCLUSIVE_LOCK != 0)
     }
 
-    /// Locks it until it is closed: other clients that are alive are not asked to write. The lock of one that has died is
-    /// broken, and the cluster takes nothing from it any more. Blocks.
+    /// Locks it until it is closed: other live clients are not allowed to write. The lock of one that has
+    /// died is broken, and the cluster accepts nothing from it any more. Blocks.
     pub(crate) fn lock(&self) -> Result<(), i32> {
         // SAFETY: the image is open.
         checked(unsafe { (self.library().rbd_lock_acquire)(self.image, LOCK_EXCLUSIVE) }).map(drop)
@@ -386,7 +388,7 @@ impl Image {
         Ok(Some(owned))
     }
 
-    /// Breaks the lock of a client that has it, after the cluster has been made to take nothing from it any more. Blocks.
+    /// Breaks the lock of a client, after the cluster has fenced it. Blocks.
     pub(crate) fn break_lock(&self, owner: &CStr) -> Result<(), i32> {
         // SAFETY: the image is open, and the text ends with 0.
         checked(unsafe { (self.library().rbd_lock_break)(self.image, LOCK_EXCLUSIVE, owner.as_ptr()) })
@@ -399,7 +401,8 @@ impl Image {
         checked(unsafe { (self.library().rbd_flush)(self.image) }).map(drop)
     }
 
-    /// The value of an option as it holds for this image, whose own configuration and whose pool's come before ours.
+    /// The effective value of an option for this image, whose own configuration and whose pool's override
+    /// ours.
     pub(crate) fn option(&self, name: &CStr) -> Result<Option<String>, i32> {
         let mut options: Vec<ConfigOption> = Vec::with_capacity(OPTIONS_MAX);
         let mut count = OPTIONS_MAX as c_int;
@@ -420,7 +423,8 @@ impl Image {
         Ok(value)
     }
 
-    /// Finds whether there is anything allocated from there on, and how far that holds, within so many bytes. Blocks.
+    /// Finds whether anything is allocated from there on, and how far that applies, within this many bytes.
+    /// Blocks.
     pub(crate) fn extent(&self, offset: u64, len: u64) -> Result<(bool, u64), i32> {
         let mut extents: Vec<(u64, u64)> = Vec::new();
         // The OSDs are asked for each object, with those of a parent: an object map could be an older one.
@@ -454,10 +458,10 @@ impl Image {
         Ok(if mapped_to > offset { (true, mapped_to - offset) } else { (false, len) })
     }
 
-    /// Gives a call to librbd; it comes back by [`Call::answered`], on a thread of librbd.
+    /// Passes a call to librbd; it is returned by [`Call::answered`], on a thread of librbd.
     ///
     /// # Errors
-    /// The call, when librbd did not take it.
+    /// The call, when librbd did not accept it.
     pub(crate) fn start(&self, call: Box<Call>) -> Result<(), Box<Call>> {
         let library = self.library();
         let call = Box::into_raw(call);
@@ -512,7 +516,7 @@ impl Drop for Image {
     }
 }
 
-/// There is something allocated, or known not to be.
+/// A range that is allocated, or known not to be.
 unsafe extern "C" fn extent_found(offset: u64, len: usize, exists: c_int, extents: *mut c_void) -> c_int {
     if exists != 0 {
         // SAFETY: it is the list that [`Image::extent`] gave, which nobody else uses meanwhile.

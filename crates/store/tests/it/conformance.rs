@@ -39,7 +39,7 @@ fn ram<I: Kernel>() -> Option<Setup<I>> {
     setup(store::open_ram(SIZE).unwrap(), true, ())
 }
 
-/// On huge pages, where the machine gives them.
+/// On huge pages, if the machine has them.
 fn huge_ram<I: Kernel>() -> Option<Setup<I>> {
     setup(store::open_ram_on(SIZE, Pages::Huge).unwrap(), true, ())
 }
@@ -53,7 +53,7 @@ fn file_of<I: Kernel>(directory: TempDir, size: u64) -> Option<Setup<I>> {
     setup(store::open_file(&path, None, 512, Claim::Sole).unwrap(), true, directory)
 }
 
-/// With direct I/O, if the file system has it.
+/// With direct I/O, if the file system supports it.
 fn file<I: Kernel>() -> Option<Setup<I>> {
     file_of(directory(), SIZE)
 }
@@ -132,7 +132,7 @@ macro_rules! conformance {
     };
 }
 
-// It keeps nothing: what is left to ask of it is that it refuses what all refuse, and reads zeros.
+// It stores nothing: it only has to refuse what all refuse, and to read zeros.
 on!(reactor::uring::Uring: null as null; [refuses_ranges_outside reads_zeros_at_first]);
 
 conformance! {
@@ -154,7 +154,7 @@ mod soak {
     use config::RbdImage;
     use store::rbd::{self, Options};
 
-    /// One cluster for all, as it takes seconds to start; each has an image of its own.
+    /// One cluster for all, as it takes seconds to start; each test has its own image.
     #[test]
     fn an_image_on_ceph_is_as_any_store() {
         let ceph = Ceph::start();
@@ -291,7 +291,7 @@ fn refuses_ranges_outside<I: Io>(setup: &mut Setup<I>) {
     assert_eq!(rig.run(Op::Discard { offset: size, len: u64::MAX }), outside);
     assert_eq!(rig.run(Op::Extent { offset: size }), outside);
     assert_eq!(rig.run(Op::Extent { offset: u64::MAX }), outside);
-    // Nothing at the very end is inside, and done.
+    // An empty range at the very end is inside, and succeeds.
     assert_eq!(rig.run(Op::Read { offset: size, into: Places::EMPTY }), Ok(Found::Nothing));
     assert_eq!(rig.run(Op::Discard { offset: size, len: 0 }), Ok(Found::Nothing));
     assert_eq!(rig.run(Op::Read { offset: size - 512, into: places }), Ok(Found::Nothing));
@@ -323,7 +323,7 @@ fn knows_what_is_mapped<I: Io>(setup: &mut Setup<I>) {
     assert!(extent(setup, here));
     assert!(extent(setup, here + (128 << 10) - 1));
     assert_eq!(setup.rig.run(Op::Discard { offset: here, len: 64 << 10 }), Ok(Found::Nothing));
-    // A block device calls everything mapped until it is known better.
+    // A block device counts everything as mapped until it knows better.
     let after = maps && !setup.traits.discards;
     assert_eq!((extent(setup, here), extent(setup, here + (64 << 10) - granule)), (after, after));
     assert!(extent(setup, here + (64 << 10)));
@@ -367,7 +367,7 @@ fn makes_things_durable<I: Io>(setup: &mut Setup<I>) {
     assert!(setup.rig.read(100_001, 70_000).unwrap().iter().all(|byte| *byte == 3));
 }
 
-/// Everything at once on the same bytes: what is left is one of the writes, whole.
+/// Everything at once on the same bytes: the result is one of the writes, whole.
 fn keeps_overlapping_operations_apart<I: Io>(setup: &mut Setup<I>) {
     let rig = &mut setup.rig;
     let mut random = Random::new(11);
@@ -375,7 +375,7 @@ fn keeps_overlapping_operations_apart<I: Io>(setup: &mut Setup<I>) {
     rig.fill(&ones, &vec![0x11; 200_000]);
     rig.fill(&twos, &vec![0x22; 200_000]);
     for round in 0..20u64 {
-        // Straight or through the buffers.
+        // Directly, or through the buffers.
         let offset = if round % 2 == 0 { 1 << 20 } else { (2 << 20) + 123 };
         let started = 60;
         for _ in 0..started {
@@ -404,9 +404,9 @@ fn keeps_overlapping_operations_apart<I: Io>(setup: &mut Setup<I>) {
     }
 }
 
-/// Nobody can call an operation back; to cancel one is to want no answer any more. It must be reported all the same,
-/// once, and from then on neither its range nor its places are touched: a reset that was waited for is answered then,
-/// and the places go to others.
+/// An operation cannot be recalled; cancelling it only means that its result is not needed. It must still be
+/// reported, once, and from then on neither its range nor its places are accessed: a reset that was waiting
+/// is answered then, and the places are reused.
 fn leaves_nothing_behind_of_a_cancelled_operation<I: Io>(setup: &mut Setup<I>) {
     const LEN: usize = 200_000;
     let (offset, rig) = (4096 + 512, &mut setup.rig);

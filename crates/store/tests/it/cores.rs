@@ -1,4 +1,4 @@
-//! Several cores on one store, each with a kernel of its own.
+//! Several cores on one store, each with its own kernel.
 
 use crate::support::rig::Rig;
 use crate::support::{Kernel, Random, SIZE, directory, sparse};
@@ -13,7 +13,7 @@ use wire::Places;
 
 const CORES: u64 = 3;
 
-/// Cores write the same bytes, each its own pattern; readers see one pattern.
+/// Cores write the same bytes, each its own pattern; readers see one whole pattern.
 fn never_tears<I: Kernel, S: Backend<I> + 'static>(store: &Arc<S>, rounds: u64, offset: u64, len: usize) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -148,7 +148,7 @@ fn page_cache() {
     on_file::<Uring>(SIZE + 1);
 }
 
-/// Reads may be sent from where they lie only until somebody counts on seeing whole what others write.
+/// Reads may be sent from the medium's memory only until an initiator relies on seeing others' writes whole.
 #[test]
 fn memory_is_lent_until_an_atomic_operation() {
     let store = store::open_ram(SIZE).unwrap();
@@ -157,7 +157,7 @@ fn memory_is_lent_until_an_atomic_operation() {
     one.write(8192, &[5; 4096]).unwrap();
     let lent = two.lane.borrow(8192, 4096).unwrap();
     assert_eq!(lent.len, 4096);
-    // What is lent can be written to another store as it lies there.
+    // Lent memory can be written to another store directly.
     let directory = directory();
     let copy = store::open_file(&sparse(&directory, SIZE), None, 512, Claim::Sole).unwrap();
     let mut three = Rig::new(Uring::start(), &copy);

@@ -1,4 +1,4 @@
-//! What stores make of a kernel and a medium that fail.
+//! How stores handle a kernel and a medium that fail.
 
 use crate::support::fake::{Decide, FakeIo, Fate, Request};
 use crate::support::rig::Rig;
@@ -296,7 +296,7 @@ fn a_full_file_system_says_so() {
     drop(rig);
 }
 
-/// What is not done at once is left to an operation, which knows what to report.
+/// What cannot be done at once is left to an operation, which can report errors.
 #[test]
 fn a_file_in_memory_is_read_and_written_where_it_is_asked_for() {
     let directory = TempDir::new_in("/dev/shm").unwrap();
@@ -329,7 +329,7 @@ fn a_file_in_memory_is_read_and_written_where_it_is_asked_for() {
     assert_eq!(rig.lane.write_now(&mut rig.io, 4096, from, true), None, "it is only read");
     assert_eq!(rig.read(4096, 4096), Ok(vec![7; 4096]));
 
-    // On a disk it is for the ring.
+    // On a disk it is left to the ring.
     let (_directory, _, store) = file(SIZE);
     let mut rig = Rig::new(Uring::start(), &store);
     let (from, into) = (rig.room(0, 1024), rig.room(1, 1024));

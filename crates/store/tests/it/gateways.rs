@@ -19,11 +19,11 @@ const BLOCK: usize = 4096;
 /// Blocks that are written, over all objects of the image.
 const BLOCKS: u64 = 1024;
 const STRIDE: u64 = 64 << 10;
-/// Writes in flight of a gateway that is going to hang.
+/// Writes in flight of a gateway that is about to hang.
 const FLIGHTS: usize = 256;
 /// Long enough for a hint on any machine.
 const LONG: Duration = Duration::from_secs(60);
-/// Lines of a process that are passed over at most.
+/// The most lines of a process that are skipped.
 const LINES_MAX: usize = 1000;
 /// How a process of a test finds the cluster.
 const CONF: &str = "LUNETTE_TEST_CEPH_CONF";
@@ -54,7 +54,7 @@ fn check_all(rig: &mut Rig<Uring>, byte: u8) {
     }
 }
 
-/// Another process, which runs an ignored test of this file. It ends when this is dropped.
+/// Another process, which runs an ignored test of this file. It is killed when this is dropped.
 struct Process {
     child: Child,
     output: Lines<BufReader<ChildStdout>>,
@@ -73,7 +73,7 @@ impl Process {
         Process { child, output }
     }
 
-    /// The rest of its next line that begins so.
+    /// The rest of its next line that begins with this word.
     fn says(&mut self, word: &str) -> String {
         let mut said = Vec::new();
         for line in self.output.by_ref() {
@@ -128,7 +128,7 @@ fn writer() {
             done = 0;
         }
     }
-    // Nothing of this client is reported as done any more.
+    // No operation of this client is reported as complete any more.
     let unavailable = Err(StoreError::Unavailable);
     assert!(rig.settle().iter().all(|(_, outcome)| *outcome == unavailable));
     assert_eq!(rig.write(0, &[1; BLOCK]), unavailable);
@@ -169,14 +169,14 @@ fn what_a_hung_gateway_has_in_hand_never_lands_over_what_the_next_one_wrote() {
     assert!(owner.contains(&Failover::client(&*store).expect("it is open")), "{owner}");
     check_all(&mut rig, 2);
 
-    // An hour later it is still shut out.
+    // An hour later it is still fenced.
     let year: u32 = tool("date", &["-u", "+%Y"]).parse().expect("a year");
     let list = ceph.ceph(&["osd", "blocklist", "ls"]);
     let entry = list.lines().find(|line| line.contains(&old)).expect("it is listed");
     assert!(entry.contains(&format!(" {}-", year + 1)), "{entry}");
 }
 
-/// A pool, and the hints that its watch of an object gives.
+/// A pool, and the hints from its watch of an object.
 fn watching(conf: &str, object: &str) -> (Pool, store::rados::Watch, mpsc::Receiver<()>) {
     let pool = Pool::open(&place(conf)).expect("it opens");
     let (hint, hints) = mpsc::channel();
@@ -249,7 +249,7 @@ mod soak {
         }
         assert_eq!(pool.read("state"), Ok(Some((second, b"2".to_vec()))), "all of it is replaced");
 
-        // Of two that watch it, one hangs, and is killed.
+        // Of two watchers, one hangs, and is killed.
         let mut killed = Process::start("watcher", &ceph.conf());
         killed.says("watching");
         pool.notify("state", Duration::from_secs(5)).expect("it is notified");
@@ -262,7 +262,7 @@ mod soak {
         pool.notify("state", Duration::from_secs(1)).expect("one does not notice");
         hints.recv_timeout(LONG).expect("a hint");
 
-        // One that was shut out finds that out, and so does who asks it.
+        // A client that was fenced finds that out, and so does whoever queries it.
         ceph.ceph(&["osd", "blocklist", "add", other.client()]);
         assert_eq!(other.replace("state", Some(second), b"x"), Err(PoolError::Fenced));
         assert_eq!(other.read("state"), Err(PoolError::Fenced));

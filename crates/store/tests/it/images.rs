@@ -54,7 +54,7 @@ mod soak {
         let elsewhere = RbdImage { namespace: None, ..place.clone() };
         assert!(rbd::open(&elsewhere, options).is_err(), "it has no rights there");
 
-        // They are enough to shut another one out, and for what gateways have to agree on.
+        // They suffice for fencing another one, and for what gateways have to agree on.
         let (one, two) = (rbd::open(&place, options), rbd::open(&place, options));
         let (one, two) = (one.expect("it opens"), two.expect("it opens"));
         one.promote(&[]).expect("nobody has it");
@@ -160,7 +160,7 @@ mod soak {
         for object in 0..4 {
             guest.write(object * OBJECT, &BLOCK).expect("a write");
         }
-        // Each is at least as much as the one before.
+        // Each ratio is at least as large as the one before.
         let set = |ratios: [&str; 3]| {
             for (ratio, value) in ["nearfull", "backfillfull", "full"].iter().zip(ratios) {
                 ceph.ceph(&["osd", &format!("set-{ratio}-ratio"), value]);

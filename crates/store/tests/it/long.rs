@@ -1,5 +1,5 @@
-//! Long operations go part by part: they end between two of them when nobody waits any more, and no write that is
-//! acknowledged meanwhile is lost under them.
+//! Long operations are done in parts: they end between two of them when they are cancelled, and no write that
+//! is acknowledged meanwhile is lost under them.
 
 use crate::support::fake::FakeIo;
 use crate::support::rig::Rig;
@@ -122,7 +122,7 @@ fn what_waits_can_be_cancelled<S: Backend<FakeIo> + 'static>(store: &Arc<S>) {
     let outcomes: Vec<_> = one.settle().into_iter().map(|(_, outcome)| outcome).collect();
     assert_eq!(outcomes, [DONE]);
     assert_eq!(one.read(0, 4096), Ok(vec![0; 4096]));
-    // A lane that goes away lets others in.
+    // A lane that is dropped releases its ranges.
     one.start(&op);
     one.turn();
     drop(one);
@@ -171,19 +171,19 @@ fn what_the_system_clears_for_a_first_write_to_memory_is_said_before() {
     rig.start(&discard);
     rig.settle();
     assert_eq!((fresh(&rig, 0), fresh(&rig, HUGE_PAGE_BYTES)), (HUGE_PAGE_BYTES, 0));
-    // Parts of pages at the ends are written, once in each huge page.
+    // Partial pages at the ends are written, once in each huge page.
     let (mut done, across) = (Vec::new(), 8 * HUGE_PAGE_BYTES - 512);
     rig.start(&Op::Discard { offset: across, len: 3 * HUGE_PAGE_BYTES });
     let costs: Vec<u64> = (0..4).map(|_| rig.lane.work(&mut rig.io, 1 << 20, &mut done)).collect();
     let (part, whole) = (1 << 20, HUGE_PAGE_BYTES);
     assert_eq!(costs, [part + 2 * whole, part, part + whole, part]);
     rig.settle();
-    // What only compares writes nothing.
+    // A comparison writes nothing.
     let (compare, write) = (rig.room(0, 512), rig.room(1, 512));
     rig.fill(&compare, &[1; 512]);
     rig.start(&Op::CompareAndWrite { offset: 20 * HUGE_PAGE_BYTES, compare, write, durable: false });
     assert_eq!(fresh(&rig, 20 * HUGE_PAGE_BYTES), HUGE_PAGE_BYTES);
-    // A turn of it is worth what the system clears as well.
+    // Its share of a turn includes what the system clears.
     rig.start(&Op::Zero { offset: 4 * HUGE_PAGE_BYTES, len: 1 << 20, unmap: false, durable: false });
     assert_eq!(rig.lane.work(&mut rig.io, 4096, &mut Vec::new()), HUGE_PAGE_BYTES + 4096);
     assert_eq!(rig.lane.work(&mut rig.io, 4096, &mut Vec::new()), 4096);

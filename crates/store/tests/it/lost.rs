@@ -103,7 +103,7 @@ fn a_durable_write_whose_data_another_flush_has_lost_fails() {
     fuse.hold();
     let write = durable(&mut two, 0, 2);
     let second = two.start(&write);
-    // It writes; what comes then waits until its core looks at what has completed.
+    // It writes; what arrives then waits until its core handles completions.
     let (file, mut byte) = (File::open(fuse.path()).unwrap(), [0]);
     while byte != [2] {
         two.submit();

@@ -1,4 +1,5 @@
-//! What stores promise: on every medium, on several cores, when the medium fails, and when it does not open.
+//! The guarantees of stores: on every medium, on several cores, when the medium fails, and when it does not
+//! open.
 
 mod conformance;
 mod cores;

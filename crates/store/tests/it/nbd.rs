@@ -1,4 +1,4 @@
-//! What is promised of exports of NBD servers when these fail, by a server of our own that does as each test wants.
+//! The guarantees of NBD exports when these fail, with a server controlled by each test.
 
 use crate::support::nbd::NbdServer;
 use crate::support::rig::Rig;
@@ -35,7 +35,7 @@ const DONE: Result<Found, StoreError> = Ok(Found::Nothing);
 
 /// Longer than anything takes here.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long operations wait in tests of those that are given up.
+/// How long operations wait in tests of those that time out.
 const SHORT: Duration = Duration::from_millis(300);
 
 /// A socket on which a test accepts connections.
@@ -143,7 +143,7 @@ impl Peer {
         self.send(&reply);
     }
 
-    /// Asserts that nothing more has come.
+    /// Asserts that nothing more has arrived.
     fn has_nothing(&mut self) {
         self.0.set_nonblocking(true).expect("a mode");
         let come = self.0.read(&mut [0; 1]);
@@ -160,7 +160,7 @@ impl Core {
         Core(Rig::new(Uring::start(), store))
     }
 
-    /// Begins a write of a block of this byte, which the connection gets.
+    /// Begins a write of a block filled with this byte, which is sent.
     fn write(&mut self, block: u64, byte: u8, durable: bool) -> OpId {
         let from = self.0.room((byte % 2).into(), BLOCK);
         self.0.fill(&from, &[byte; BLOCK]);
@@ -173,7 +173,7 @@ impl Core {
         id
     }
 
-    /// Has the lane look at deadlines until something holds.
+    /// Has the lane check deadlines until the condition holds.
     fn until(&mut self, mut holds: impl FnMut(&mut Rig<Uring>) -> bool) {
         let begin = Instant::now();
         while !holds(&mut self.0) {
@@ -183,7 +183,7 @@ impl Core {
         }
     }
 
-    /// What somebody else does meanwhile.
+    /// Runs this on another thread meanwhile.
     fn during<T: Send>(&mut self, act: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let acting = scope.spawn(act);
@@ -192,7 +192,7 @@ impl Core {
         })
     }
 
-    /// Has it look at deadlines, and at what has come.
+    /// Has it check deadlines, and what has arrived.
     fn look(&mut self) {
         let Rig { io, lane, finished, .. } = &mut self.0;
         lane.tick(io, finished);
@@ -289,7 +289,7 @@ fn ranges_are_cleared_by_the_server_or_by_zeros_that_are_written() {
     let id = core.begin(&Op::Zero { offset: 512, len: 600 << 10, unmap: true, durable: false });
     let mut end = 512;
     for len in [256 << 10, 256 << 10, 88 << 10] {
-        // More than fits into the socket.
+        // More than the socket can hold.
         let asked = core.during(|| peer.asked());
         assert_eq!((asked.command, asked.offset, asked.data.len()), (WRITE, end, len));
         assert!(asked.data.iter().all(|byte| *byte == 0));
@@ -308,7 +308,7 @@ fn errors_of_the_server_are_reported_as_what_they_are() {
     let errors = [
         (1, StoreError::ReadOnly),
         (5, StoreError::WriteFailed),
-        // Linux's EAGAIN and ECANCELED, which the protocol does not have.
+        // Linux's EAGAIN and ECANCELED, which the protocol does not define.
         (11, StoreError::WriteFailed),
         (125, StoreError::WriteFailed),
         (12, StoreError::Busy),
@@ -466,7 +466,8 @@ fn a_server_that_breaks_the_protocol_is_left_and_nothing_is_lost_by_it() {
     peer.reply(&asked[0], 0, &[]);
     peer.send(b"this is no reply");
     assert_eq!(core.outcome(done), DONE, "it was answered before");
-    // Our half of the connection ends; what it has sent may still be carried out until the server has ended its own.
+    // Our half of the connection has ended; what it has sent may still be carried out until the server has
+    // ended its own.
     assert_eq!(peer.0.read(&mut [0; 1]).expect("an end"), 0);
     core.0.poll();
     assert!(!core.has_ended(pending));
@@ -568,7 +569,7 @@ fn a_server_that_takes_forever_to_open_its_export_is_left() {
             let opening = scope.spawn(move || refused(&url));
             let (mut stream, _) = server.listener.accept().expect("a connection");
             stream.write_all(b"NBDMAGICIHAVEOPT\0\x03").expect("it is sent");
-            // The head of an answer of 4096 bytes, and these one by one.
+            // The head of a reply of 4096 bytes, and these one by one.
             let head =
                 [&[0, 3, 0xe8, 0x89, 4, 0x55, 0x65, 0xa9][..], &[0, 0, 0, 8, 128, 0, 0, 1, 0, 0, 16, 0]];
             stream.write_all(&head.concat()).expect("it is sent");
@@ -677,7 +678,7 @@ fn many_operations_of_two_cores_share_one_connection() {
     serving.join().expect("no panic");
 }
 
-/// A directory with an authority's certificate, and a server's of 127.0.0.1.
+/// A directory with a CA certificate, and a server certificate for 127.0.0.1.
 fn certificates() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let authority = {

@@ -162,7 +162,7 @@ fn memory_that_nobody_has() {
     assert!(error.contains("ram:") && error.contains("smaller size"), "{error}");
 }
 
-/// What the store says of its path has all these words.
+/// The store's report about its path contains all these words.
 fn misplaced(store: &FileStore, words: &[&str]) {
     let problem = store.misplaced().unwrap().expect("its path does not lead to it");
     for word in words {

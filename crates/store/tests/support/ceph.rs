@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The pool in which images are made.
+/// The pool of images.
 pub const POOL: &str = "rbd";
-/// How long starting may take on a machine that has much to do.
+/// How long starting may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Ends with its processes when it is dropped.
@@ -30,12 +30,12 @@ impl Ceph {
         Ceph::on("memstore", true, Ipv4Addr::LOCALHOST)
     }
 
-    /// The same, with data that survives its OSD.
+    /// The same, with data that survives a restart of its OSD.
     pub fn lasting() -> Ceph {
         Ceph::lasting_at(Ipv4Addr::LOCALHOST)
     }
 
-    /// The same at an address that others reach.
+    /// The same at an address that other machines reach.
     pub fn lasting_at(address: Ipv4Addr) -> Ceph {
         Ceph::on("bluestore", false, address)
     }
@@ -92,7 +92,7 @@ impl Ceph {
         file.into()
     }
 
-    /// Makes an image.
+    /// Creates an image.
     pub fn create(&self, image: &str, size_bytes: u64) {
         self.rbd(&["create", "--size", &format!("{size_bytes}B"), &format!("{POOL}/{image}")]);
     }
@@ -128,7 +128,7 @@ impl Ceph {
         osd.kill().and_then(|()| osd.wait()).expect("it ends");
     }
 
-    /// Stops the OSD where it is (SIGSTOP), or lets it continue (SIGCONT).
+    /// Suspends the OSD (SIGSTOP), or resumes it (SIGCONT).
     pub fn signal_osd(&self, signal: &str) {
         let osd = self.osd.as_ref().expect("it runs").id().to_string();
         tool("kill", &[&format!("-{signal}"), &osd]);
@@ -149,7 +149,7 @@ impl Drop for Ceph {
     }
 }
 
-/// The keys of the monitor, who administers it, and the OSD.
+/// The keys of the monitor, the administrator and the OSD.
 fn make_keys(folder: &TempDir, keys: &str) {
     let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (admin, osd) = (path("client.admin.keyring"), path("osd.0/keyring"));

@@ -1,4 +1,4 @@
-//! A kernel for tests: does what is asked with plain system calls, one request after the other, unless a fault is
+//! A kernel for tests: carries out requests with plain system calls, one after another, unless a fault is
 //! injected.
 
 use proto::time::{Stamp, Time};
@@ -24,10 +24,10 @@ pub enum Request {
     Allocate { how: Allocate, at: u64, len: u64 },
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 pub enum Fate {
     Succeeds,
-    /// No more than so many bytes are moved.
+    /// At most this many bytes are transferred.
     Short(u32),
     Fails(rustix::io::Errno),
 }
@@ -37,7 +37,7 @@ pub type Decide = Box<dyn FnMut(&Request) -> Fate>;
 pub struct FakeIo {
     arena: Arena,
     queue: Vec<(Handle, Request, Tag)>,
-    /// Nothing but watches: those go to a ring.
+    /// For watches only: those go to a ring.
     watches: Uring,
     scratch: Span,
     shared: Arc<Region>,

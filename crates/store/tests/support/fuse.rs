@@ -1,5 +1,5 @@
-//! A file system whose write-back fails on demand: FUSE (Linux's include/uapi/linux/fuse.h), spoken by the test itself, with
-//! one file and the kernel's page cache over it. Needs root and /dev/fuse.
+//! A file system whose write-back fails on demand: FUSE (Linux's include/uapi/linux/fuse.h), implemented by
+//! the test itself, with one file and the kernel's page cache over it. Needs root and /dev/fuse.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -55,7 +55,7 @@ struct Shared {
 
 struct State {
     medium: Vec<u8>,
-    /// What writes and syncs fail with.
+    /// The error of writes and syncs.
     write_fault: Option<i32>,
     sync_fault: Option<i32>,
     holds: bool,
@@ -70,7 +70,7 @@ struct Request {
 }
 
 impl Fuse {
-    /// With a file of so many zeros.
+    /// With a file of this many zeros.
     pub fn mount(size: usize) -> Fuse {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let device = File::options().read(true).write(true).open("/dev/fuse");
@@ -101,12 +101,12 @@ impl Fuse {
         self.directory.path().join(NAME)
     }
 
-    /// What comes to the medium from now on fails with this error, or not.
+    /// Writes to the medium fail with this error from now on, or succeed.
     pub fn fail_writes(&self, errno: Option<i32>) {
         self.shared.lock().write_fault = errno;
     }
 
-    /// The same of requests to make it durable.
+    /// The same for syncs.
     pub fn fail_syncs(&self, errno: Option<i32>) {
         self.shared.lock().sync_fault = errno;
     }
@@ -132,7 +132,7 @@ impl Fuse {
         }
     }
 
-    /// The kernel writes back what it has; its error, if there is one, is reported to nobody else who has the file open.
+    /// The kernel writes back what it has; an error is reported to no other user of the open file.
     pub fn write_back(&self) -> std::io::Result<()> {
         File::open(self.path())?.sync_all()
     }
@@ -147,7 +147,7 @@ impl Drop for Fuse {
     fn drop(&mut self) {
         self.release();
         let _ = Command::new("umount").arg("--lazy").arg(self.directory.path()).status();
-        // It ends once nobody has the file open any more.
+        // It ends once the file is no longer open.
         if !std::thread::panicking() {
             self.server.take().map(JoinHandle::join);
         }
@@ -165,7 +165,7 @@ impl Shared {
             let length = match (&self.device).read(&mut buffer) {
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                // ENOENT: a request was called back before it was read.
+                // ENOENT: a request was cancelled before it was read.
                 Err(error) if error.raw_os_error() == Some(ENOENT) => continue,
                 // ENODEV: it was unmounted.
                 Err(_) => return,
@@ -218,7 +218,7 @@ impl Shared {
         let (error, payload) = answer.map_or_else(|errno| (-errno, Vec::new()), |payload| (0, payload));
         let length = 16 + payload.len() as u32;
         let header = [length.to_le_bytes(), error.to_le_bytes()].concat();
-        // Whoever asked may be gone.
+        // The requester may be gone.
         let _ = (&self.device).write(&[header, request.unique.to_le_bytes().to_vec(), payload].concat());
     }
 }

@@ -32,7 +32,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Runs a tool that a test cannot do without, and returns what it printed.
+/// Runs a tool that a test requires, and returns its output.
 pub fn tool(name: &str, arguments: &[&str]) -> String {
     let output = std::process::Command::new(name).args(arguments).output();
     let output = output.unwrap_or_else(|error| panic!("{name} is needed by this test: {error}"));
@@ -71,7 +71,7 @@ impl Tmpfs {
         Tmpfs::mount_kind("tmpfs", size)
     }
 
-    /// The same, of another kind of file system in memory.
+    /// The same with another file system in memory.
     pub fn mount_kind(kind: &str, size: u64) -> Tmpfs {
         let directory = directory();
         let size = format!("size={size}");
@@ -86,7 +86,7 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Numbers that look random and are the same in every run (xorshift64*).
+/// Pseudorandom numbers, the same in every run (xorshift64*).
 pub struct Random(u64);
 
 impl Random {
@@ -122,7 +122,7 @@ impl Kernel for Uring {
     }
 }
 
-/// A kernel that a test can make.
+/// A kernel that a test can create.
 pub trait Kernel: reactor::io::Io {
     fn start() -> Self;
 }

@@ -1,4 +1,4 @@
-//! NBD servers that others wrote, on a Unix domain socket or on loopback.
+//! Other NBD servers, on a Unix domain socket or on loopback.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "every test crate uses its own part of this")]
 
 use config::NbdUrl;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long starting may take on a machine that has much to do.
+/// How long starting may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The export's name.
@@ -24,7 +24,7 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// qemu-nbd with a raw image, as these options say.
+    /// qemu-nbd with a raw image and these options.
     pub fn qemu(image: &Path, options: &[&str]) -> NbdServer {
         NbdServer::start("qemu-nbd", None, |socket| {
             [vec![format!("--socket={socket}")], qemu_arguments(image, options)].concat()
@@ -78,7 +78,7 @@ impl NbdServer {
         NbdServer { folder, program, arguments, port, child }
     }
 
-    /// Where it is.
+    /// Its URL.
     pub fn url(&self) -> NbdUrl {
         NbdUrl::parse(&self.text()).expect("a URL")
     }
@@ -98,12 +98,12 @@ impl NbdServer {
 
     /// Starts it again.
     pub fn restart(&mut self) {
-        // Some do not replace a socket that another process has left.
+        // Some do not replace a socket that another process has left behind.
         let _ = std::fs::remove_file(self.folder.path().join("socket"));
         self.child = launch(&self.folder, self.program, &self.arguments);
     }
 
-    /// Stops it where it is (STOP), or lets it continue (CONT).
+    /// Suspends it (STOP), or resumes it (CONT).
     pub fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([&format!("-{signal}"), &self.child.id().to_string()]).status();
         assert!(sent.is_ok_and(|status| status.success()), "kill -{signal}");

@@ -1,4 +1,4 @@
-//! A core of a test: a kernel, one lane, and buffers.
+//! A test's core: a kernel, one lane, and buffers.
 
 use reactor::io::{Completion, Io, Tag, Wait};
 use scsi::storage::StoreError;
@@ -61,7 +61,7 @@ impl<I: Io> Rig<I> {
         places.iter().flat_map(|span| arena.bytes(span).to_vec()).collect()
     }
 
-    /// Submits; the outcome comes into `finished`.
+    /// Submits; the outcome is added to `finished`.
     pub fn start(&mut self, op: &Op) -> OpId {
         let id = OpId(self.next);
         self.next += 1;
@@ -80,13 +80,13 @@ impl<I: Io> Rig<I> {
         self.take_turn(if retry || idle { Wait::No } else { Wait::Forever });
     }
 
-    /// A turn that waits for nothing.
+    /// A turn that does not wait.
     pub fn poll(&mut self) {
         self.lane.flush(&mut self.io, &mut self.finished);
         self.take_turn(Wait::No);
     }
 
-    /// Gives the kernel what was started, and leaves what has completed for the next turn.
+    /// Submits to the kernel what was started, and leaves completions for the next turn.
     pub fn submit(&mut self) {
         self.io.turn(Wait::No, &mut self.completions);
     }

@@ -1,4 +1,4 @@
-//! A connection as long as it lasts.
+//! One connection, from its handshake to its end.
 
 use super::{changes, is_durable};
 use crate::calls::{Call, Work};
@@ -11,28 +11,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::nbd::{Command, Request, command_flag};
 
-/// Bytes that one receive brings at most.
+/// The most bytes of one receive.
 const STAGING_BYTES: usize = 256 << 10;
 
-/// With so many bytes to be sent, further requests wait.
+/// With this many bytes to send, further requests wait.
 const OUT_BYTES_MAX: usize = 1 << 20;
 
-/// The longest range of which one request asks what is allocated.
+/// The longest range whose allocation is queried in one request.
 const EXTENT_BYTES_MAX: u64 = 1 << 30;
 
-/// What came of using the socket.
+/// The result of using the socket.
 pub(super) enum Received {
     /// Nothing more at present.
     Nothing,
     /// So many bytes.
     Something(usize),
-    /// What the server says is not understood any more.
+    /// The server's data is not understood any more.
     Violation(Violation),
     /// The connection has ended.
     End { reason: String, is_settled: bool },
 }
 
-/// A request without an answer.
+/// An outstanding request.
 pub(super) struct Sent {
     pub(super) call: Box<Call>,
     /// Counts requests, in the order in which they were sent.
@@ -43,7 +43,7 @@ pub(super) struct Sent {
     pub(super) written: u64,
     /// What it changes is durable once it is acknowledged.
     pub(super) is_through: bool,
-    /// Nobody waits for it.
+    /// It is no longer waited for.
     pub(super) is_withdrawn: bool,
 }
 
@@ -56,21 +56,22 @@ pub(super) struct Link {
     sent: Vec<Option<Sent>>,
     count: u64,
     out: Vec<u8>,
-    /// Of which so many bytes have left.
+    /// How many of these bytes have been sent.
     out_sent: usize,
     staging: Box<[u8]>,
-    /// Where its unread bytes end; they start at 0.
+    /// The end of its unread bytes, which start at 0.
     end: usize,
     /// Requests that were answered; empty between two receives.
     pub(super) finished: Vec<(Sent, Result<Answer, u32>)>,
-    /// How the server has broken the protocol: what it sends is thrown away until it has ended the connection.
+    /// How the server has violated the protocol: what it sends is discarded until it has ended the
+    /// connection.
     pub(super) fault: Option<String>,
-    /// The server ends it soon.
+    /// The server is about to end it.
     pub(super) is_ending: bool,
-    /// A request was carried out, or refused for a reason of its own.
+    /// A request was carried out, or refused for a reason specific to it.
     pub(super) has_answered: bool,
     pub(super) since: Instant,
-    /// When something came last, or was requested where nothing was owed.
+    /// When something was last received, or requested while nothing was outstanding.
     heard: Instant,
 }
 
@@ -96,13 +97,13 @@ impl Link {
         }
     }
 
-    /// Whether it takes requests.
+    /// Whether it accepts requests.
     pub(super) fn has_room(&self) -> bool {
         self.fault.is_none() && !self.is_ending && self.out.len() - self.out_sent < OUT_BYTES_MAX
     }
 
-    /// Whether there is something to send. Our half of a connection has ended where the server breaks the protocol: an error of
-    /// sending would be taken for the server's end.
+    /// Whether there is something to send. Our half of the connection has ended where the server has violated
+    /// the protocol: a send error would be taken for the server's end.
     pub(super) fn owes(&self) -> bool {
         self.fault.is_none() && (self.out_sent < self.out.len() || self.stream.owes())
     }
@@ -111,19 +112,20 @@ impl Link {
         self.sent.iter_mut().flatten()
     }
 
-    /// Requests without an answer, the last one first.
+    /// Outstanding requests, the last one first.
     pub(super) fn take_sent(&mut self) -> Vec<Sent> {
         let mut sent: Vec<Sent> = std::mem::take(&mut self.sent).into_iter().flatten().collect();
         sent.sort_by_key(|sent| std::cmp::Reverse(sent.order));
         sent
     }
 
-    /// Whether something is unanswered that changes the medium.
+    /// Whether a request that changes the medium is outstanding.
     pub(super) fn may_change(&self) -> bool {
         self.sent.iter().flatten().any(|sent| changes(sent.call.work))
     }
 
-    /// Why another connection would serve better, where nothing is unanswered on this one that could change the medium.
+    /// Why another connection would be better, if no request that could change the medium is outstanding on
+    /// this one.
     pub(super) fn outlived(&self, now: Instant, patience: Duration) -> Option<&'static str> {
         if self.may_change() {
             return None;
@@ -138,7 +140,8 @@ impl Link {
         }
     }
 
-    /// Requests what a call is to do, or that what it did is made durable; the call, when there are as many requests as may be.
+    /// Requests what a call has to do, or that what it did is made durable; returns the call if there are too
+    /// many requests.
     pub(super) fn request(
         &mut self,
         call: Box<Call>,
@@ -190,7 +193,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends what the socket takes.
+    /// Sends what the socket accepts.
     pub(super) fn send(&mut self) -> Received {
         match self.stream.write(&self.out[self.out_sent..]) {
             Ok(bytes) => {
@@ -218,7 +221,7 @@ impl Link {
         }
     }
 
-    /// Takes what is staged, of which so many bytes have just come.
+    /// Handles the staging buffer, to which this many bytes have just been added.
     fn take(&mut self, bytes: usize) -> Received {
         if self.fault.is_some() {
             self.end = 0;
@@ -241,14 +244,14 @@ impl Link {
                 Err(violation) => break Err(violation),
             }
         };
-        // What is left is less than the head of a reply.
+        // What remains is shorter than the head of a reply.
         let (start, end) = (self.end - unread.len(), self.end);
         self.staging.copy_within(start..end, 0);
         self.end = end - start;
         match taken {
             Ok(()) => Received::Something(bytes),
             Err(violation) => {
-                // Whoever ends a connection has done with what came on it: that is waited for.
+                // A server that ends a connection has finished with its requests: that is waited for.
                 self.fault = Some(format!("the server breaks the NBD protocol: {violation}"));
                 self.socket.shutdown(Shutdown::Write);
                 Received::Violation(violation)
@@ -256,7 +259,7 @@ impl Link {
         }
     }
 
-    /// Says that the connection ends, where nothing is under way on it.
+    /// Announces the end of the connection, with nothing in progress on it.
     pub(super) fn disconnect(&mut self) {
         if self.machine.open() == 0 && !self.owes() && self.fault.is_none() {
             let _ = self.stream.write(&Request::disconnect());
@@ -264,7 +267,7 @@ impl Link {
     }
 }
 
-/// Where bytes that were read belong; the machine has checked that they do.
+/// Where bytes that were read go; the machine has validated that.
 fn place(sent: &mut [Option<Sent>], slot: usize, at: u32, len: usize) -> &mut [u8] {
     let sent = sent[slot].as_mut().expect("data comes for requests that were sent");
     &mut sent.call.data[at as usize..][..len]
@@ -274,7 +277,7 @@ fn failed(error: &io::Error) -> Received {
     match error.kind() {
         ErrorKind::WouldBlock => Received::Nothing,
         ErrorKind::Interrupted => Received::Something(0),
-        // The server's end has closed it.
+        // The server has closed its end.
         kind => Received::End {
             reason: error.to_string(),
             is_settled: matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),

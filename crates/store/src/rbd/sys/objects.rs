@@ -1,4 +1,4 @@
-//! Objects of a pool: read, replaced as long as nobody else has, watched, and their watchers notified.
+//! Objects of a pool: read, replaced only if unchanged, watched, and their watchers notified.
 
 use super::{Handle, Library, Pool, checked};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -18,7 +18,7 @@ impl Pool {
         self.cluster.library
     }
 
-    /// Reads up to so many bytes of an object, and its version; blocks.
+    /// Reads up to this many bytes of an object, and its version; blocks.
     pub(crate) fn read(&self, object: &CStr, bytes_max: usize) -> Result<(u64, Vec<u8>), i32> {
         let mut bytes = vec![0; bytes_max];
         let into = bytes.as_mut_ptr().cast::<c_char>();
@@ -32,7 +32,8 @@ impl Pool {
         Ok((version, bytes))
     }
 
-    /// Replaces all of an object if this is its version, or creates it if it has none; returns its new version. Blocks.
+    /// Replaces all of an object if it has this version, or creates it if there is none; returns its new
+    /// version. Blocks.
     pub(crate) fn replace(&self, object: &CStr, expected: Option<u64>, bytes: &[u8]) -> Result<u64, i32> {
         let library = self.library();
         // SAFETY: it has no conditions; it is released below.
@@ -63,7 +64,7 @@ impl Pool {
         replaced.map(|(_, version)| version)
     }
 
-    /// Starts an operation and waits for its end: what it returned, and the object's version.
+    /// Starts an operation and waits for its end; returns its result, and the object's version.
     fn operate(&self, start: impl FnOnce(Handle) -> c_int) -> Result<(c_int, u64), i32> {
         let (library, mut completion) = (self.library(), null_mut());
         // SAFETY: the library writes the handle; it is released below.
@@ -104,7 +105,7 @@ impl Pool {
     }
 }
 
-/// What is done about notices, and about the loss of the watch, on a thread of the library: it must not block.
+/// What handles notifications, and the loss of the watch, on a thread of the library: it must not block.
 struct Context {
     pool: Arc<Pool>,
     object: std::ffi::CString,
@@ -112,7 +113,7 @@ struct Context {
     on_loss: Box<dyn Fn(i32) + Send + Sync>,
 }
 
-/// A watch of an object. To drop it ends it; that blocks.
+/// A watch of an object. Dropping it ends the watch, which blocks.
 pub(crate) struct Watch {
     cookie: u64,
     context: *mut Context,
@@ -122,7 +123,8 @@ pub(crate) struct Watch {
 unsafe impl Send for Watch {}
 
 impl Watch {
-    /// Watches an object, which must exist; blocks. The cluster gives the watch up when it does not hear of this client for so long.
+    /// Watches an object, which must exist; blocks. The cluster drops the watch when this client is silent
+    /// for this long.
     pub(crate) fn new(
         pool: &Arc<Pool>,
         object: &CStr,
@@ -165,7 +167,7 @@ impl Drop for Watch {
     }
 }
 
-/// Somebody notifies the watchers.
+/// A notification for the watchers.
 unsafe extern "C" fn noticed(
     context: *mut c_void,
     notice: u64,
@@ -182,7 +184,7 @@ unsafe extern "C" fn noticed(
     (context.on_notice)();
 }
 
-/// The watch is lost: notices may have been missed.
+/// The watch is lost: notifications may have been missed.
 unsafe extern "C" fn lost(context: *mut c_void, _cookie: u64, error: c_int) {
     // SAFETY: as above.
     let context = unsafe { &*context.cast::<Context>() };
