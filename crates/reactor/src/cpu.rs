@@ -8,12 +8,12 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::time::Duration;
 
-/// Counters of a process and of its machine at a moment; none of them ever goes back while the process lives.
+/// Counters of a process and of its machine at a moment; none of them decreases while the process lives.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The process's number.
     pub pid: u32,
-    /// The version of Lunette that it runs.
+    /// Its version of Lunette.
     pub version: String,
     /// Identifies its machine and boot (random(4), boot_id).
     pub machine: String,
@@ -28,7 +28,7 @@ pub struct Snapshot {
     pub cores: Vec<CoreTimes>,
 }
 
-/// What this process, which has been running for so long, and its machine have used until now.
+/// What this process, which has been running for `uptime`, and its machine have used so far.
 pub fn snapshot(uptime: Duration) -> Snapshot {
     let pid = std::process::id();
     Snapshot {
@@ -42,7 +42,7 @@ pub fn snapshot(uptime: Duration) -> Snapshot {
     }
 }
 
-/// What [`Snapshot::machine`] is here; empty where /proc is not mounted.
+/// The value of [`Snapshot::machine`] here; empty where /proc is not mounted.
 pub fn machine() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into()
 }
@@ -64,7 +64,7 @@ impl Times {
         self.user + self.system
     }
 
-    /// What was used after an earlier moment.
+    /// What was used since an earlier moment.
     pub fn since(self, earlier: Times) -> Times {
         Times { user: (self.user - earlier.user).max(0.0), system: (self.system - earlier.system).max(0.0) }
     }
@@ -75,10 +75,10 @@ impl Times {
 pub struct CoreTimes {
     /// Its number.
     pub core: usize,
-    /// User space and kernel, interrupts included.
+    /// User space and kernel, including interrupts.
     #[serde(flatten)]
     pub times: Times,
-    /// Idle, waiting for I/O included.
+    /// Idle, including waiting for I/O.
     #[serde(rename = "idle_seconds")]
     pub idle: f64,
 }
@@ -100,7 +100,7 @@ fn parse_cores(text: &str) -> Vec<CoreTimes> {
     text.lines().filter_map(parse).collect()
 }
 
-/// A process with its threads, those that have ended included; `None`: there is none.
+/// A process with its threads, including those that have ended; `None`: there is none.
 pub fn process(pid: u32) -> Option<Times> {
     Some(parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.times)
 }
@@ -108,7 +108,7 @@ pub fn process(pid: u32) -> Option<Times> {
 /// One thread.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Thread {
-    /// The kernel's number of it.
+    /// The kernel's thread id.
     pub id: u32,
     /// Its name.
     pub name: String,
@@ -135,7 +135,7 @@ pub fn this_thread() -> Option<Thread> {
     parse_stat(&fs::read_to_string("/proc/thread-self/stat").ok()?).map(with_pinning)
 }
 
-/// A thread of this process; what it is pinned to is not looked at.
+/// A thread of this process, without checking what it is pinned to.
 pub fn own_thread(id: u32) -> Option<Thread> {
     parse_stat(&fs::read_to_string(format!("/proc/self/task/{id}/stat")).ok()?)
 }
@@ -148,10 +148,10 @@ fn with_pinning(thread: Thread) -> Thread {
 }
 
 fn parse_stat(text: &str) -> Option<Thread> {
-    // The name may hold blanks and parentheses.
+    // The name may contain blanks and parentheses.
     let (head, tail) = text.rsplit_once(')')?;
     let (id, name) = head.split_once(" (")?;
-    // From field 3, the state, on.
+    // From field 3, the state, onwards.
     let fields: Vec<&str> = tail.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
     Some(Thread {
@@ -164,7 +164,7 @@ fn parse_stat(text: &str) -> Option<Thread> {
 }
 
 fn seconds(ticks: u64) -> f64 {
-    // SAFETY: no memory is passed. Not by rustix: valgrind hides where that reads it.
+    // SAFETY: no memory is passed. Not with rustix: valgrind hides where that reads it.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     ticks as f64 / per_second.max(1) as f64
 }
@@ -174,8 +174,8 @@ pub fn this_thread_seconds() -> f64 {
     crate::uring::nanos(libc::CLOCK_THREAD_CPUTIME_ID) as f64 / 1e9
 }
 
-/// How long the calling thread could have run, but others had its core; zero where the kernel does not count it (sched-stats in the
-/// kernel's documentation). Nothing is allocated.
+/// How long the calling thread was runnable while others had its core; zero where the kernel does not count
+/// it (sched-stats in the kernel's documentation). Nothing is allocated.
 pub fn this_thread_waited() -> Duration {
     let mut bytes = [0; 96];
     let length =

@@ -1,4 +1,4 @@
-//! What a core may ask of the kernel.
+//! What a core may request of the kernel.
 
 use crate::memory::Region;
 use crate::packet::Line;
@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use wire::Places;
 
-/// Returned with the completion of the request it was given with. The engine packs kind, index and generation into
-/// it; `Io` never inspects it.
+/// Returned with the completion of its request. The engine packs kind, index and generation into it; `Io`
+/// never inspects it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tag(pub u64);
 
@@ -22,7 +22,7 @@ pub struct Handle(pub i32);
 pub struct Completion {
     /// The request's tag.
     pub tag: Tag,
-    /// Bytes moved, or for `accept` the new socket's [`Handle`] number, or the error number (`errno`).
+    /// Bytes transferred, or for `accept` the new socket's [`Handle`] number, or the error number (`errno`).
     pub result: Result<u32, Errno>,
 }
 
@@ -41,45 +41,48 @@ pub enum Wait {
     Forever,
 }
 
-/// How to allocate.
+/// How to allocate or deallocate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocate {
-    /// Give the range back (a hole); it reads as zeros.
+    /// Deallocate the range (a hole); it reads as zeros.
     PunchHole,
     /// The range reads as zeros and stays allocated.
     Zero,
 }
 
-/// The kernel, as one core sees it. Requests are queued and go out together with the next [`Io::turn`], or are done at
-/// once; places lent to a request come back with its completion. There is exactly one completion for each request, and
-/// it comes with a turn. A socket has at most one recv and one send in flight.
+/// The kernel, as one core sees it. Requests are queued and submitted together with the next [`Io::turn`], or
+/// are executed at once; places lent to a request are returned with its completion. There is exactly one
+/// completion for each request, and it arrives in a turn. A socket has at most one recv and one send in
+/// flight.
 pub trait Io {
-    /// What frames come from and go to.
+    /// Where frames are received and sent.
     type Line: Line;
 
-    /// Time now; moves only in `turn`, and not in each of those that find nothing to do.
+    /// The present time; advances only in `turn`, and not in each of those that find nothing to do.
     fn now(&self) -> Time;
 
-    /// The time now, by the clock that stamps frames as they come in ([`crate::packet::Packets::stamped_frame`]).
+    /// The present time, by the clock that stamps received frames
+    /// ([`crate::packet::Packets::stamped_frame`]).
     fn stamp(&self) -> Stamp;
 
-    /// Processor time that this core's thread has used, spinning included, or waited for while other threads had its processor.
+    /// Processor time that this core's thread has used, including spinning, or waited for while other threads
+    /// had its processor.
     fn processor_time(&self) -> Duration;
 
     /// This core's buffers. A buffer that is part of a request in flight is lent: it can be released
     /// ([`crate::memory::Arena::give`]), but is reused only after the completion.
     fn arena(&mut self) -> &mut crate::memory::Arena;
 
-    /// Bits that nobody can guess.
+    /// Unpredictable bits.
     fn random() -> u32;
 
-    /// Local and peer address of a socket; `None`: it is not connected any more.
+    /// Local and peer address of a socket; `None`: it is no longer connected.
     fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)>;
 
     /// What fits into one TCP segment of a connected socket's path, in bytes.
     fn segment_bytes(&self, socket: Handle) -> u32;
 
-    /// A further handle of a socket, the lowest that is free; `None`: none is.
+    /// Another handle of a socket, the lowest free one; `None`: none is.
     fn duplicate(&mut self, socket: Handle) -> Option<Handle>;
 
     /// Accepts one connection from a listening socket.
@@ -91,10 +94,11 @@ pub trait Io {
     /// Receives at least one byte into the places, in order. 0 bytes: the peer closed the stream.
     fn recv(&mut self, socket: Handle, into: &Places, tag: Tag);
 
-    /// Whether several sockets have received lately: what one of them sends at once holds up the others.
+    /// Whether several sockets have received recently: a long send of one of them delays the others.
     fn is_shared(&self) -> bool;
 
-    /// Whether the core spins and receives from this socket by direct calls: no answer to it wakes anybody who sleeps.
+    /// Whether the core spins and receives from this socket by direct calls: no answer to it wakes a sleeping
+    /// peer.
     fn is_hot(&self, _socket: Handle) -> bool {
         false
     }
@@ -102,8 +106,9 @@ pub trait Io {
     /// Sends all bytes of the spans in order, or fails.
     fn send(&mut self, socket: Handle, from: &[wire::Span], tag: Tag);
 
-    /// Sends at once what the socket has room for of `segments`, whose bytes are these: how much that was. No completion
-    /// follows. `None`, as where something is to be summed: it is to be sent by [`Io::send`].
+    /// Sends at once as much of `segments`, with these bytes, as the socket has room for; returns how much
+    /// that was. No completion follows. `None`, such as where something has to be summed: send it by
+    /// [`Io::send`].
     fn send_now(
         &mut self,
         _socket: Handle,
@@ -113,19 +118,19 @@ pub trait Io {
         None
     }
 
-    /// Completes when something can be read from a descriptor, which may be one in nonblocking mode.
+    /// Completes when a descriptor becomes readable, which may be in nonblocking mode.
     fn watch(&mut self, descriptor: Handle, tag: Tag);
 
-    /// The same, where peers are heard: counts for [`Io::is_shared`].
+    /// The same, for a descriptor that peers use: counts for [`Io::is_shared`].
     fn watch_peers(&mut self, descriptor: Handle, tag: Tag) {
         self.watch(descriptor, tag);
     }
 
-    /// Completes when a socket has room for more to send, which it had not. [`Io::unwatch`] ends this, too.
+    /// Completes when a socket that was full has room to send. [`Io::unwatch`] ends this, too.
     fn watch_room(&mut self, socket: Handle, tag: Tag);
 
-    /// The watch with this tag completes soon, with an error if nothing can be read; then nothing holds the descriptor. So does
-    /// a connection that is being made.
+    /// The watch with this tag completes soon, with an error if the descriptor is not readable; then nothing
+    /// holds the descriptor. So does a connection that is being established.
     fn unwatch(&mut self, tag: Tag);
 
     /// Ends both directions of a socket: requests in flight on it complete soon, with an error or 0 bytes.
@@ -134,7 +139,7 @@ pub trait Io {
     /// Closes a socket or file that has no request in flight.
     fn close(&mut self, handle: Handle);
 
-    /// Closes a socket whose owner goes away without its kernel.
+    /// Closes a socket whose owner is dropped without its kernel.
     fn abandon(socket: Handle) {
         crate::net::close(socket);
     }
@@ -145,9 +150,9 @@ pub trait Io {
     /// Writes to a file; `durable`: it is on stable storage before the completion (RWF_DSYNC).
     fn write(&mut self, file: Handle, at: u64, from: &Places, durable: bool, tag: Tag);
 
-    /// Reads from a file in memory before this returns, which is short unless the machine swaps: how many bytes, and no
-    /// completion follows. (tmpfs cannot be asked not to wait, so the kernel gives each queued request to a thread of its
-    /// own.) `None`: it is to be read by [`Io::read`].
+    /// Reads from a file in memory before this returns, which is quick unless the machine swaps; returns how
+    /// many bytes, and no completion follows. (tmpfs has no nonblocking reads, so the kernel gives each
+    /// queued request to a thread.) `None`: read it by [`Io::read`].
     fn read_now(&mut self, _file: Handle, _at: u64, _into: &Places) -> Option<Result<u32, Errno>> {
         None
     }
@@ -169,24 +174,24 @@ pub trait Io {
     /// Allocates or deallocates a range of a file or block device.
     fn allocate(&mut self, file: Handle, how: Allocate, at: u64, len: u64, tag: Tag);
 
-    /// Whether a file has something at a place in it, and up to where the same holds, from a kernel that knows at once. `None`:
-    /// a thread has to find out, as lseek may block.
+    /// Whether a file has data at an offset, and up to where the same applies, from a kernel that knows at
+    /// once. `None`: a thread has to find out, as lseek may block.
     fn extent_now(&mut self, _file: Handle, _at: u64) -> Option<Result<(bool, u64), Errno>> {
         None
     }
 
-    /// The same of memory, and for how many bytes that holds ([`Region::extent`]).
+    /// The same for memory, and for how many bytes that applies ([`Region::extent`]).
     fn memory_extent_now(&mut self, _memory: &Region, _at: u64) -> Option<(bool, u64)> {
         None
     }
 
-    /// Whether completions are there already, so that the next turn will not sleep.
+    /// Whether completions are already available, so that the next turn will not sleep.
     fn is_ready(&self) -> bool;
 
-    /// Submits all that is queued, waits at most as long as allowed, and appends all completions. Returns early when
-    /// another core wakes this one.
+    /// Submits everything queued, waits at most as long as allowed, and appends all completions. Returns
+    /// early when another core wakes this one.
     fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>);
 
-    /// There was work since the last turn that no completion announced: the next one reads the clock.
+    /// There was work since the last turn that no completion announced: the next turn reads the clock.
     fn worked(&mut self) {}
 }

@@ -1,8 +1,8 @@
 //! Cores and what they own: the ring, buffers, timers, mailboxes, checksums, and the driver of stream machines.
 //!
-//! Here, and in `rdma::verbs`, `unsafe` lives. The rules that its blocks rely on:
-//! a [`wire::Span`] lent to the kernel is unusable until its completion has returned; an arena buffer that is freed
-//! while lent goes back to the free list only when the kernel has released it; dropping the ring drains it.
+//! `unsafe` code is here and in `rdma::verbs`. The rules that its blocks rely on: a [`wire::Span`] lent to
+//! the kernel is unusable until its completion was returned; an arena buffer that is freed while lent goes
+//! back to the free list only when the kernel has released it; dropping the ring drains it.
 
 pub mod cpu;
 pub mod crc;

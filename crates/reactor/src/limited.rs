@@ -1,24 +1,25 @@
-//! Log lines that peers can cause: some at once and one a second in the long run, with a count of what was
-//! left out soon afterwards. So a peer that keeps at it all day does not fill the disk.
+//! Rate-limited log lines, for those that peers can cause: a burst at once and one per second in the long
+//! run, followed by a count of those suppressed. So a peer that keeps causing them does not fill the disk.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
-/// One rate limit: so many lines at once, and one more for each [`Limit::WINDOW`]. It lives as long as the process.
+/// One rate limit: a burst of lines at once, and one more for each [`Limit::WINDOW`]. It lives as long as the
+/// process.
 #[derive(Debug)]
 pub struct Limit {
     burst: u64,
     report: fn(u64),
     known: Once,
-    /// The window in which a line passed or was left out last.
+    /// The window in which a line last passed or was suppressed.
     window: AtomicU64,
     /// The window up to which lines that passed have used up the rate.
     used_up_to: AtomicU64,
     suppressed: AtomicU64,
 }
 
-/// Limits that have been asked, one for each place of [`limited!`](crate::limited!).
+/// Limits that have been used, one for each place of [`limited!`](crate::limited!).
 static LIMITS: Mutex<Vec<&Limit>> = Mutex::new(Vec::new());
 /// Whether a limit has suppressed lines that were not reported yet.
 static IS_OWED: AtomicBool = AtomicBool::new(false);
@@ -55,8 +56,8 @@ impl Limit {
         used.is_ok()
     }
 
-    /// Reports what the last window suppressed, if this is another one. Returns whether this one owes no
-    /// report yet.
+    /// Reports what the last window suppressed, if a new one has begun. Returns whether this one has nothing
+    /// to report yet.
     fn turn(&self, window: u64) -> bool {
         if self.window.swap(window, Ordering::Relaxed) != window {
             let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
@@ -77,7 +78,7 @@ pub fn is_owed() -> bool {
 pub fn report() {
     if IS_OWED.swap(false, Ordering::Relaxed) {
         let window = window();
-        // Each of them, whatever the first says.
+        // Each of them, whatever the first returns.
         let owed = limits().iter().filter(|limit| !limit.turn(window)).count();
         if owed > 0 {
             IS_OWED.store(true, Ordering::Relaxed);
@@ -95,16 +96,16 @@ fn window() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_secs() / Limit::WINDOW.as_secs() + 1
 }
 
-/// `limited!(what, level, format...)`: a log line that passes ten times at once from this place, or as often
-/// as `limited!(what, 200 at once, level, format...)` says, and then once a second. `what` names such lines
-/// when some were suppressed.
+/// `limited!(what, level, format...)`: a log line that may pass ten times at once from this place, or as
+/// often as `limited!(what, 200 at once, level, format...)` says, and then once a second. `what` describes
+/// the suppressed lines in the report.
 #[macro_export]
 macro_rules! limited {
     ($what:literal, $burst:literal at once, $level:expr, $($message:tt)+) => {{
         static LIMIT: $crate::limited::Limit = $crate::limited::Limit::new($burst, |suppressed| {
             tracing::event!($level, suppressed, "log lines were suppressed: {}", $what);
         });
-        // A line that no subscriber takes is not counted.
+        // A line that no subscriber accepts is not counted.
         if tracing::enabled!($level) && LIMIT.passes() {
             tracing::event!($level, $($message)+);
         }
@@ -144,7 +145,7 @@ mod tests {
         let limit = limit();
         let passed = (1..=1000).map(|window| (0..100).filter(|_| limit.passes_in(window)).count());
         assert_eq!(passed.sum::<usize>(), 10 + 999);
-        // After a pause it is as at the beginning.
+        // After a pause it is as in the beginning.
         assert_eq!((0..25).filter(|_| limit.passes_in(1009)).count(), 9);
         assert_eq!((0..25).filter(|_| limit.passes_in(2000)).count(), 10);
         assert_eq!(reported().iter().sum::<u64>(), 1000 * 100 - 1009 + 16);

@@ -1,15 +1,15 @@
 //! Messages between cores, and from ordinary threads to cores.
 //!
-//! The queues are the standard library's: unbounded, because two cores that wait for room in each other's queue
-//! would never wake; what bounds them is that each message stands for a connection, a task or an order of the
-//! control plane, and those are bounded. READ and WRITE send none.
+//! The queues are the standard library's: unbounded, because two cores that wait for room in each other's
+//! queue would deadlock; they are bounded because each message belongs to a connection, a task or an order of
+//! the control plane, and those are bounded. READ and WRITE send none.
 
 use crate::wake::Waker;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
-/// One core's end of the mesh: it receives here, and posts to every core.
+/// One core's end of the mesh: it receives here, and posts to any core.
 #[derive(Debug)]
 pub struct Mailbox<M> {
     incoming: mpsc::Receiver<M>,
@@ -21,7 +21,7 @@ pub struct Mailbox<M> {
 #[derive(Debug)]
 pub struct Sender<M> {
     queue: mpsc::Sender<M>,
-    /// The queue may hold something: most turns find nothing, and need not look there.
+    /// The queue may not be empty: most turns find no mail, and need not check the queue.
     has_mail: Arc<AtomicBool>,
     waker: Waker,
 }
@@ -49,18 +49,19 @@ impl<M: Send> Mailbox<M> {
     #[inline]
     pub fn drain(&mut self, into: &mut Vec<M>) {
         let has_mail = &self.senders[self.core].has_mail;
-        // The exchange (not a store) is before the look into the queue: what is posted behind that sets it again.
+        // The exchange (not a store) is before the check of the queue: whatever is posted after that sets it
+        // again.
         if has_mail.load(Ordering::Relaxed) && has_mail.swap(false, Ordering::AcqRel) {
             into.extend(self.incoming.try_iter());
         }
     }
 
-    /// A way to post to a core from elsewhere.
+    /// A sender to a core, for use elsewhere.
     pub fn sender(&self, core: usize) -> Sender<M> {
         self.senders[core].clone()
     }
 
-    /// What this core's ring must be opened with, so that messages end its sleep.
+    /// What this core's ring must be opened with, so that messages wake it.
     pub fn waker(&self) -> Waker {
         self.senders[self.core].waker.clone()
     }
@@ -80,7 +81,7 @@ impl<M: Send> Sender<M> {
     /// Posts a message and wakes the core. A core that has ended drops its messages.
     pub fn post(&self, message: M) {
         if self.queue.send(message).is_ok() {
-            // An exchange, too: whoever sees this one sees those of others before it.
+            // An exchange, too: a core that sees this one sees those of others before it.
             self.has_mail.swap(true, Ordering::Release);
             self.waker.wake();
         }

@@ -1,9 +1,9 @@
 //! Registered memory regions ([`Region`]), one core's buffers ([`Arena`]) and tables of words ([`Words`]).
 //!
-//! A process-wide table maps [`wire::BufferId`] to base and length of a region, so that any core's `Io` can turn a
-//! [`wire::Span`] into an address after checking its bounds. A region that is named by a request in flight is pinned:
-//! it is unmapped only when the last pin is gone. An arena's region is private to its core and never resolved
-//! through the table.
+//! A process-wide table maps [`wire::BufferId`] to base and length of a region, so that any core's `Io` can
+//! turn a [`wire::Span`] into an address after checking its bounds. A region that is used by a request in
+//! flight is pinned: it is unmapped only when the last pin is gone. An arena's region is private to its core
+//! and never resolved through the table.
 
 mod arena;
 mod region;
@@ -19,5 +19,5 @@ pub use words::Words;
 /// The page size that buffers are aligned to.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// A huge page, where one takes the place of a last-level page table (x86-64, and aarch64 with pages of 4 KiB).
+/// A huge page, which replaces a last-level page table (x86-64, and aarch64 with pages of 4 KiB).
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;

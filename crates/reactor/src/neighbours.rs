@@ -1,14 +1,14 @@
-//! Whether a core's sockets have it to themselves.
+//! Whether a core serves only one busy socket.
 
 use crate::io::Handle;
 use proto::time::Time;
 use std::time::Duration;
 
-/// How long a socket that has received counts. Longer than the pauses of a session that is in use, and so short that an
-/// initiator's pings every few seconds cost the others little.
+/// How long a socket counts after it has received. Longer than the pauses of a session in use, and so short
+/// that an initiator's pings every few seconds cost the others little.
 const LATELY: Duration = Duration::from_millis(100);
 
-/// Whether several sockets have received lately.
+/// Tracks whether several sockets have received recently.
 #[derive(Debug, Default)]
 pub struct Neighbours {
     last: Option<Handle>,

@@ -1,4 +1,4 @@
-//! Sockets: what only a raw handle can be asked.
+//! Socket operations that need a raw handle.
 
 use crate::io::Handle;
 use rustix::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Connections that the kernel completes before they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// Listens on an address. An IPv6 address takes IPv6 connections only, so that `0.0.0.0` and `[::]` go together.
+/// Listens on an address. An IPv6 address accepts only IPv6 connections, so that `0.0.0.0` and `[::]` can be
+/// used together.
 ///
 /// # Errors
 /// As the operating system reports: address in use, not available, not permitted.
@@ -20,11 +21,12 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// The listening sockets that a service manager has opened for this process, each with its name (sd_listen_fds(3)). The first
-/// call, which comes before anything else opens a descriptor, has them; others have none.
+/// The listening sockets that a service manager has opened for this process, each with its name
+/// (sd_listen_fds(3)). Only the first call, which must come before anything else opens a descriptor, returns
+/// them.
 ///
 /// # Errors
-/// When what was passed is not what the environment says, or no listening TCP socket.
+/// When the descriptors do not match the environment, or are not listening TCP sockets.
 pub fn inherited() -> io::Result<Vec<(String, TcpListener)>> {
     static IS_TAKEN: AtomicBool = AtomicBool::new(false);
     if IS_TAKEN.swap(true, Ordering::Relaxed) {
@@ -50,7 +52,7 @@ fn listening(number: i32, name: &str) -> io::Result<TcpListener> {
     Ok(socket)
 }
 
-/// Whether an address could be listened on now. Nobody can connect meanwhile.
+/// Checks whether an address could be listened on now. Nobody can connect meanwhile.
 ///
 /// # Errors
 /// As [`listen`].
@@ -64,7 +66,7 @@ fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
-    // Connections of a daemon that ran here before are no hindrance.
+    // Connections of a daemon that ran here before do not prevent it.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &address)?;
     Ok(socket)
@@ -78,7 +80,7 @@ pub fn handle(listener: &TcpListener) -> Handle {
 /// Local and peer address of a connected socket.
 ///
 /// # Errors
-/// When the socket is not connected any more.
+/// When the socket is no longer connected.
 pub(crate) fn addresses(socket: Handle) -> io::Result<(SocketAddr, SocketAddr)> {
     // SAFETY: the handle is an open socket of the caller, who does not close it during this call.
     let fd = unsafe { BorrowedFd::borrow_raw(socket.0) };
@@ -91,7 +93,7 @@ pub(crate) fn addresses(socket: Handle) -> io::Result<(SocketAddr, SocketAddr)> 
     Ok((inet(local)?, inet(peer)?))
 }
 
-/// A further descriptor of a socket: the lowest that is free.
+/// Another descriptor of a socket: the lowest free one.
 ///
 /// # Errors
 /// When none is.
@@ -114,7 +116,7 @@ pub(crate) fn segment_bytes(socket: Handle) -> u32 {
     if result == 0 { bytes.max(LEAST) } else { LEAST }
 }
 
-/// Ends a connected socket whose owner goes away without a ring; elsewhere it is [`crate::io::Io::close`].
+/// Ends a connected socket whose owner is dropped without a ring; otherwise it is [`crate::io::Io::close`].
 pub fn close(socket: Handle) {
     // SAFETY: the handle is an open socket of the caller, who does not use it any more. A request that is still in
     // flight holds the socket on its own, and its buffers are kept by its ring.

@@ -1,4 +1,4 @@
-//! Ethernet frames of one protocol on one interface, by a raw packet socket (packet(7)).
+//! Ethernet frames of one protocol on one interface, on a raw packet socket (packet(7)).
 //!
 //! ```text
 //! let mut sockets = open(&setup, cores)?;                  // once; each core takes one of them
@@ -13,9 +13,9 @@
 //! packets.flush(io.arena())?;                              // once in a turn
 //! ```
 //!
-//! Frames are taken from the kernel's ring into slots of the core's own large buffers, and sent from such. A ring
-//! within the arena would save that copy, but the kernel fills its places in turn: one frame that waits for a slow store
-//! would stop all others, and end each sleep at once.
+//! Frames are copied from the kernel's ring into slots of the core's own large buffers, and sent from such
+//! slots. A ring inside the arena would save that copy, but the kernel fills its slots in turn: one frame
+//! that waits for a slow store would block all others, and end each sleep at once.
 
 pub mod aoe;
 mod batch;
@@ -36,9 +36,9 @@ use std::collections::VecDeque;
 use std::io;
 use wire::{Places, Span};
 
-/// Frames that one system call sends, or one call of `receive` takes.
+/// Frames that one system call sends, or one call of `receive` handles.
 const BATCH: usize = 64;
-/// What the payload of each frame lies on a multiple of, so that direct I/O can use it where it lies.
+/// The alignment of each frame's payload, so that direct I/O can use it in place.
 const PAYLOAD_ALIGNMENT: u32 = 512;
 
 /// Frames of one core on one interface.
@@ -48,7 +48,7 @@ pub struct Packets<L: Line = Socket> {
     blocks: Vec<Places>,
     slots: Slots,
     receiving: Vec<Span>,
-    /// Received, and not yet asked for.
+    /// Received, but not returned yet.
     arrived: VecDeque<(Span, Stamp)>,
     sending: Vec<Span>,
     /// Frames to send, oldest first.
@@ -67,22 +67,22 @@ impl<L: Line> From<NoRoom<L>> for io::Error {
     }
 }
 
-/// How the frames lie in the buffers.
+/// How frames are laid out in the buffers.
 #[derive(Clone, Copy, Debug)]
 struct Slots {
     /// From the start of one slot to that of the next.
     bytes: u32,
-    /// Where in a slot a frame begins.
+    /// Where a frame begins in a slot.
     lead: u32,
-    /// Room for a frame.
+    /// The longest frame.
     room: u32,
 }
 
 impl<L: Line> Packets<L> {
-    /// Takes buffers for the slots of a socket.
+    /// Allocates buffers for the slots of a socket.
     ///
     /// # Errors
-    /// When the arena has not enough.
+    /// When the arena does not have enough.
     pub fn new(line: L, arena: &mut Arena) -> Result<Packets<L>, NoRoom<L>> {
         let shape = line.shape();
         let slots = Slots::of(shape, line.mtu());
@@ -108,7 +108,7 @@ impl<L: Line> Packets<L> {
         Ok(packets)
     }
 
-    /// To be watched: readable when a frame has come, or there is trouble.
+    /// To be watched: readable when a frame has arrived, or on an error.
     pub fn handle(&self) -> Handle {
         self.line.handle()
     }
@@ -123,12 +123,13 @@ impl<L: Line> Packets<L> {
         self.line.mtu()
     }
 
-    /// Why nothing will come or go any more as it did, if so: see [`Line::outdated`].
+    /// Why frames are not received and sent as before, if so: see [`Line::outdated`].
     pub fn outdated(&self) -> Option<String> {
         self.line.outdated()
     }
 
-    /// Takes what has come, without a system call, as far as slots are free for it. Whether there may be more.
+    /// Takes the frames that have arrived, without a system call, as far as there are free slots. Returns
+    /// whether there may be more.
     pub fn receive(&mut self, arena: &mut Arena) -> bool {
         for _ in 0..BATCH {
             let Some(slot) = self.receiving.last() else { return false };
@@ -144,35 +145,39 @@ impl<L: Line> Packets<L> {
         true
     }
 
-    /// To be asked when a watch has completed and nothing had come, since the next would complete at once.
+    /// To be called when a watch has completed and nothing had arrived, since the next would complete at
+    /// once.
     ///
     /// # Errors
-    /// Each of them once, and receiving continues: the interface went down (and may come up again), or has gone.
+    /// Each of them once, and receiving continues: the interface went down (and may come up again), or was
+    /// removed.
     pub fn trouble(&self) -> io::Result<()> {
         self.line.trouble()
     }
 
-    /// Whether a slot is free to receive into. While none is, watching would not wait, for what is there is not taken.
+    /// Whether a slot is free to receive into. While none is, watching would not wait, as pending frames are
+    /// not taken.
     pub fn has_room(&self) -> bool {
         !self.receiving.is_empty()
     }
 
-    /// Slots to receive into that nobody holds: they are free, or their frames have not been asked for.
+    /// Receive slots that are not held: they are free, or their frames have not been returned yet.
     pub fn free(&self) -> u32 {
         (self.receiving.len() + self.arrived.len()) as u32
     }
 
-    /// The oldest received frame, exactly its bytes; it stays where it is until it is released.
+    /// The oldest received frame, exactly its bytes; it stays in place until it is released.
     pub fn frame(&mut self) -> Option<Span> {
         self.stamped_frame().map(|(frame, _)| frame)
     }
 
-    /// The same, and when it came in: what came before it has an earlier time, whichever socket it waited at.
+    /// The same, with the time at which it was received: earlier frames have an earlier time, whichever
+    /// socket they waited at.
     pub fn stamped_frame(&mut self) -> Option<(Span, Stamp)> {
         self.arrived.pop_front()
     }
 
-    /// Gives back a received frame; in any order.
+    /// Releases a received frame; in any order.
     pub fn release(&mut self, frame: Span) {
         self.receiving.push(self.slots.whole(frame));
     }
@@ -182,12 +187,13 @@ impl<L: Line> Packets<L> {
         !self.sending.is_empty()
     }
 
-    /// Room for one frame to send, which is the caller's until it is queued. `None`: all are queued, or in use.
+    /// A slot for one frame to send, which belongs to the caller until it is queued. `None`: all are queued,
+    /// or in use.
     pub fn slot(&mut self) -> Option<Span> {
         self.sending.pop()
     }
 
-    /// Queues the frame in the first `len` bytes of a slot. With no bytes, the slot is only returned.
+    /// Queues the frame in the first `len` bytes of a slot. With zero bytes, the slot is only returned.
     pub fn queue(&mut self, slot: Span, len: u32) {
         assert!(len <= self.slots.room, "a frame of {len} bytes is longer than its slot");
         match len {
@@ -196,11 +202,11 @@ impl<L: Line> Packets<L> {
         }
     }
 
-    /// Sends what is queued, as far as the interface takes it now. Whether something is left: to be sent, again by this,
-    /// when there is room ([`crate::io::Io::watch_room`]).
+    /// Sends what is queued, as far as the interface accepts it now. Returns whether something is left, to be
+    /// sent by calling this again when there is room ([`crate::io::Io::watch_room`]).
     ///
     /// # Errors
-    /// When the interface takes no frames: it is down, or has gone. The frames are lost.
+    /// When the interface accepts no frames: it is down, or was removed. The frames are lost.
     pub fn flush(&mut self, arena: &mut Arena) -> io::Result<bool> {
         let mut result = Ok(());
         while !self.queued.is_empty() {
@@ -216,15 +222,15 @@ impl<L: Line> Packets<L> {
         result.map(|()| !self.queued.is_empty())
     }
 
-    /// Frames that were for us and that there was no room for, so far.
+    /// Frames for us that were dropped for lack of room, so far.
     pub fn dropped(&mut self) -> u64 {
         self.dropped += u64::from(self.line.drops());
         self.dropped
     }
 
-    /// Ends it. All slots go back to the arena, also those of frames that were not released; one that is lent is reused
-    /// only when that has ended. Who drops the socket, on which nothing is watched any more, waits for the kernel: tens
-    /// of milliseconds.
+    /// Closes it. All slots are returned to the arena, including those of frames that were not released; one
+    /// that is lent is reused only when that has ended. Dropping the socket, on which nothing must be watched
+    /// any more, waits for the kernel: tens of milliseconds.
     pub fn close(self, arena: &mut Arena) -> L {
         self.blocks.iter().for_each(|block| arena.give(block));
         self.line
@@ -236,7 +242,7 @@ impl<L: Line> Packets<L> {
         self.sending.extend(self.queued.drain(..count).map(|frame| slots.whole(frame)));
     }
 
-    /// `count` slots in buffers of their own.
+    /// `count` slots in newly allocated buffers.
     fn take(&mut self, arena: &mut Arena, count: u32) -> Option<Vec<Span>> {
         let mut slots = Vec::with_capacity(count as usize);
         while slots.len() < count as usize {

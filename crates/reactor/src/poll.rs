@@ -21,43 +21,43 @@ pub struct Poller {
     mode: Poll,
     /// When a turn last had work.
     busy_at: Time,
-    /// Smoothed time between turns to which work came.
+    /// Smoothed time between turns with work.
     gap_nanos: u64,
-    /// The longest gap that spinning pays for, by what came last.
+    /// The longest gap that spinning pays for, given what arrived last.
     patience: Duration,
     hurry: bool,
-    /// The last turn, and whether it was not to sleep.
+    /// The last turn, and whether it was not allowed to sleep.
     turned_at: Time,
     spins: bool,
     spun: Duration,
 }
 
-/// What a turn found to do: the last of these that it did.
+/// What a turn found to do; if several, the last of these.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Work {
     /// Nothing.
     None,
-    /// The end of what the core itself had begun.
+    /// The completion of something the core itself had begun.
     Own,
     /// Frames.
     Frames,
-    /// What came from elsewhere.
+    /// Something from elsewhere.
     Other,
 }
 
-/// The longest that `adaptive` spins for, and the longest expected gap that it spins at all for: about what sleeping
-/// and being woken on another core costs.
+/// The longest that `adaptive` spins, and the longest expected gap for which it spins at all: roughly the
+/// cost of sleeping and being woken on another core.
 const SPIN: Duration = Duration::from_micros(50);
 /// The same for frames. At 44 us a frame (100 Mbit/s) spinning takes 42 us of the processor a command, sleeping 15 to 24.
 const SPIN_FOR_FRAMES: Duration = Duration::from_micros(25);
 
 impl Poller {
-    /// It waits so from now on.
+    /// Changes the mode.
     pub fn set_mode(&mut self, mode: Poll) {
         self.mode = mode;
     }
 
-    /// A poller that has seen nothing yet.
+    /// A poller without history.
     pub fn new(mode: Poll) -> Self {
         Poller {
             mode,
@@ -71,14 +71,14 @@ impl Poller {
         }
     }
 
-    /// How the next turn may wait. `timers`: the time to the next deadline, if there is one.
+    /// How the next turn may wait. `timers`: the time until the next deadline, if there is one.
     pub fn wait(&mut self, now: Time, timers: Option<Duration>) -> Wait {
         let wait = self.choose(now, timers);
         self.spins = wait == Wait::No;
         wait
     }
 
-    /// The same where a spin would keep the processor from threads that do what the core waits for.
+    /// The same where spinning would keep the processor from threads that the core waits for.
     pub fn wait_for_threads(&mut self, now: Time, timers: Option<Duration>) -> Wait {
         if self.mode == Poll::Adaptive && !self.hurry {
             self.spins = false;
@@ -110,10 +110,12 @@ impl Poller {
         match work {
             Work::Frames => self.on_work(now, SPIN_FOR_FRAMES),
             Work::Other => self.on_work(now, SPIN),
-            // No sign of when the next frame comes, whose sender waits for the answer. On streams commands come beside it.
+            // No indication of when the next frame arrives, whose sender waits for the answer. On streams,
+            // commands arrive meanwhile.
             Work::Own if self.patience == SPIN_FOR_FRAMES => self.busy_at = now,
             Work::Own => self.on_work(now, SPIN),
-            // The clock stands still in most turns of a spin; what ends one took time of its own, and is not counted.
+            // The clock does not advance in most turns of a spin; the turn that ends one took time itself,
+            // and is not counted.
             Work::None if self.spins && self.busy_at != self.turned_at => {
                 self.spun += now.since(self.turned_at);
             }
@@ -122,7 +124,7 @@ impl Poller {
         self.turned_at = now;
     }
 
-    /// As another turn at the same time, to which the end of a send came.
+    /// Like another turn at the same time in which the end of a send arrived.
     #[inline]
     pub fn sent(&mut self, now: Time) {
         self.on_work(now, SPIN);
@@ -135,17 +137,17 @@ impl Poller {
         (self.busy_at, self.patience) = (now, patience);
     }
 
-    /// Time spent on turns that found nothing, one after the other.
+    /// Time spent in successive turns that found nothing.
     pub fn spun(&self) -> Duration {
         self.spun
     }
 
-    /// Whether something does not wait for an event alone.
+    /// Whether something waits for more than an event.
     pub fn hurries(&self) -> bool {
         self.hurry
     }
 
-    /// Something waits for another core without a message to come: look again soon.
+    /// Something waits for another core without a message to come: poll soon.
     pub fn hurry(&mut self, hurry: bool) {
         self.hurry = hurry;
     }
@@ -210,7 +212,8 @@ mod tests {
     fn a_spin_is_counted_up_to_the_last_reading_of_the_clock() {
         let mut poller = Poller::new(Poll::Always);
         let us = |us: u64| Time(us * 1000);
-        // Work that takes 5 us; a spin on which the clock stands still and is read once; a receive that copies for 20 us.
+        // Work that takes 5 us; a spin in which the clock does not advance and is read once; a receive that
+        // copies for 20 us.
         for (now, work) in [
             (0, Work::Other),
             (5, Work::None),

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-/// Bytes that are asked for at a time.
+/// Bytes requested at a time.
 const BYTES: usize = 256;
 
 struct Pool {
@@ -10,7 +10,7 @@ struct Pool {
     used: usize,
 }
 
-/// Bits that nobody can guess.
+/// Unpredictable bits.
 ///
 /// # Panics
 /// When the system has none.

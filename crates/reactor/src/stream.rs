@@ -1,4 +1,5 @@
-//! The driver of one connection: brings a stream machine the bytes that it wants, and sends what it owes.
+//! The driver of one connection: provides a stream machine with the bytes that it wants, and sends what it
+//! owes.
 //!
 //! The engine's part, for every connection that something happened to:
 //!
@@ -26,16 +27,16 @@ use wire::{Places, Span};
 /// Headers and bodies that one connection gets per turn, so that a loud peer does not starve the others.
 const FEED_MAX: u32 = 256;
 
-/// The longest that answers wait for those to commands that are already here.
+/// The longest that answers wait for those to commands that have already arrived.
 const GATHER_FOR: Duration = Duration::from_micros(100);
 
-/// Header bytes of answers that are enough for a peer to go on with while the rest is worked on: eight of iSCSI's.
+/// Header bytes of answers that keep a peer busy while the rest is processed: eight of iSCSI's.
 const ENOUGH_BYTES: usize = 8 * 48;
 
-/// The socket of one connection, the bytes that were read ahead, and what is on its way.
+/// The socket of one connection, the bytes that were read ahead, and what is being sent.
 ///
-/// While no data flows, a connection holds one small buffer. A connection that had much data to read keeps a large
-/// one until its next quiet message, which its keep-alive brings.
+/// While no data flows, a connection holds one small buffer. A connection that has read much data keeps a
+/// large one until its next small message, such as a keep-alive.
 #[derive(Debug)]
 pub struct Stream {
     socket: Handle,
@@ -46,7 +47,7 @@ pub struct Stream {
     is_held: bool,
     wants_feed: bool,
     wants_flush: bool,
-    /// Since when what is owed waits for what will be owed soon.
+    /// Since when what is owed has been waiting for what will be owed soon.
     gathers_since: Option<Time>,
 }
 
@@ -55,11 +56,11 @@ pub struct Stream {
 pub struct InFlight {
     /// When it began.
     pub since: Time,
-    /// All its bytes: how many of them have left is not known before it completes.
+    /// All its bytes: how many of them have been sent is not known before it completes.
     pub bytes: u64,
 }
 
-/// What has come, and what is answered.
+/// Received commands, and the answers to them.
 pub struct Desk<'a> {
     unread: &'a [u8],
     receiver: &'a mut Receiver,
@@ -69,31 +70,31 @@ pub struct Desk<'a> {
 }
 
 impl<'a> Desk<'a> {
-    /// The next bytes, if so many are here.
+    /// The next bytes, if this many have been received.
     #[inline]
     pub fn header(&self, len: u32) -> Option<&'a [u8]> {
         self.unread.get(..len as usize)
     }
 
-    /// The same, named.
+    /// The same, as a span.
     #[inline]
     pub fn ahead(&self, len: u32) -> Option<Span> {
         self.receiver.ahead(len)
     }
 
-    /// What has been appended to what leaves next.
+    /// What has been appended to the next send.
     #[inline]
     pub fn answered(&self) -> Option<&Transmit> {
         self.sender.opened()
     }
 
-    /// As [`Stream::answers`].
+    /// Like [`Stream::answers`].
     #[inline]
     pub fn answers(&mut self) -> &mut Transmit {
         self.sender.open(self.is_shared)
     }
 
-    /// As [`Stream::used`], of a header that is here.
+    /// Like [`Stream::used`], for a header that has been received.
     #[inline]
     pub fn used(&mut self, header: u32) -> bool {
         self.unread = self.unread.get(header as usize..).unwrap_or_default();
@@ -114,8 +115,8 @@ enum End {
 }
 
 impl Stream {
-    /// Drives a connected socket. `recv` and `send` are the tags of its completions; `leftover` is what was read
-    /// from the socket before ([`Stream::detach`]).
+    /// Drives a connected socket. `recv` and `send` are the tags of its completions; `leftover` is what was
+    /// read from the socket earlier ([`Stream::detach`]).
     pub fn new(socket: Handle, recv: Tag, send: Tag, leftover: Vec<u8>) -> Stream {
         Stream {
             socket,
@@ -141,8 +142,8 @@ impl Stream {
         self.receiver.received(result.unwrap_or(0));
     }
 
-    /// Gives the machine the next thing that it wants. True: take all of `machine.poll()`, act on it, and call again.
-    /// False: nothing more can be given now; a recv is posted where the machine wants bytes.
+    /// Gives the machine the next thing that it wants. True: take all of `machine.poll()`, act on it, and
+    /// call again. False: nothing more can be given now; a recv is posted if the machine wants bytes.
     pub fn feed<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) -> bool {
         self.wants_feed = false;
         if self.receiver.is_posted() || self.end == Some(End::Reported) {
@@ -169,20 +170,20 @@ impl Stream {
         false
     }
 
-    /// Whether what comes may be answered as it comes: what was received can be looked at, and nothing is being sent. Each
-    /// turn has its share of that, as of [`Stream::feed`].
+    /// Whether commands may be answered on arrival: received bytes are accessible, and nothing is being sent.
+    /// Each turn has its share of that, as with [`Stream::feed`].
     #[inline]
     pub fn may_answer(&self) -> bool {
         self.end.is_none() && self.receiver.is_open() && self.sender.is_free() && self.fed < FEED_MAX
     }
 
-    /// What will be sent next begins with this: answers may be appended.
+    /// The beginning of the next send: answers may be appended.
     #[inline]
     pub fn answers<I: Io>(&mut self, io: &I) -> &mut Transmit {
         self.sender.open(io.is_shared())
     }
 
-    /// What has come, to be answered as it comes: nothing else happens to the stream meanwhile.
+    /// The received commands, to be answered on arrival: nothing else happens to the stream meanwhile.
     #[inline]
     pub fn desk<'a, I: Io>(&'a mut self, io: &'a mut I) -> Desk<'a> {
         let is_shared = io.is_shared();
@@ -191,8 +192,8 @@ impl Stream {
         Desk { unread, receiver, sender, fed, is_shared }
     }
 
-    /// A header and the body behind it, which are here, were used where they lie. False: the connection has had its share of
-    /// this turn.
+    /// A header and the body after it, which have been received, were used in place. False: the connection
+    /// has had its share of this turn.
     #[inline]
     pub fn used(&mut self, header: u32, body: u32) -> bool {
         self.receiver.used(header, body);
@@ -200,7 +201,8 @@ impl Stream {
         self.fed < FEED_MAX
     }
 
-    /// So many bytes are awaited, beside which nothing is to be done. False: they are here, or there is no room for them.
+    /// Waits for this many bytes, with nothing else to do. False: they have been received, or there is no
+    /// room for them.
     #[inline(always)]
     pub fn await_bytes<I: Io>(&mut self, io: &mut I, len: u32) -> bool {
         let is_posted = !self.is_held
@@ -210,13 +212,13 @@ impl Stream {
         is_posted
     }
 
-    /// The bytes that are here for the machine, if it may be given any.
+    /// The bytes received for the machine, if it may be given any.
     #[inline]
     pub fn unread(&self) -> Option<Span> {
         self.receiver.unread().filter(|_| self.receiver.is_open())
     }
 
-    /// A header, a body and its trailer, which are here, were used: the body goes to its place.
+    /// A received header, body and trailer were used: the body is copied to its place.
     #[inline]
     pub fn place<I: Io>(&mut self, io: &mut I, header: u32, body: &Places, trailer: u32) {
         let len = body.len();
@@ -226,18 +228,19 @@ impl Stream {
         self.receiver.used(header, len + trailer);
     }
 
-    /// The next bytes for the machine, if so many are here.
+    /// The next bytes for the machine, if this many have been received.
     #[inline]
     pub fn ahead(&self, len: u32) -> Option<Span> {
         self.receiver.ahead(len)
     }
 
-    /// The last `len` bytes, a header, become unread again, for another machine. Nothing was asked for since.
+    /// The last `len` bytes, a header, become unread again, for another machine. Nothing was requested since.
     pub fn rewind(&mut self, len: u32) {
         self.receiver.rewind(len);
     }
 
-    /// The machine is given nothing for now: what was put off to the next turn waits until [`Stream::feed`] is called.
+    /// The machine gets no input for now: what was deferred to the next turn waits until [`Stream::feed`] is
+    /// called.
     pub fn pause(&mut self) {
         self.wants_feed = false;
     }
@@ -252,7 +255,8 @@ impl Stream {
         self.flush_when(io, machine, When::Later);
     }
 
-    /// The same at once, if that goes. What it returns is of a send that has ended already, as of [`Stream::gather`].
+    /// The same at once, if possible. The result belongs to a send that has already ended, as with
+    /// [`Stream::gather`].
     pub fn flush_now<I: Io, M: StreamMachine>(
         &mut self,
         io: &mut I,
@@ -264,7 +268,7 @@ impl Stream {
 
     fn flush_when<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M, when: When) {
         if self.end.is_some() {
-            // Nobody is there to take it: what a lack of memory has kept back must not keep the stream busy.
+            // The peer is gone: what a lack of memory has kept back must not keep the stream busy.
             self.sender.drop_batch(io.arena());
             self.wants_flush = false;
             return;
@@ -272,10 +276,11 @@ impl Stream {
         self.wants_flush = self.sender.flush(io, self.socket, machine, when) == Flushed::NoMemory;
     }
 
-    /// As [`Stream::flush`], but as long as recvs find all that they have room for, what is owed waits for the next turn:
-    /// a peer that is woken for each answer sends one command for each. What it returns is of a send that has ended already:
-    /// [`Stream::sent`] is to be called with it, in place of a completion. Where nobody sleeps and one recv has brought many
-    /// commands, their answers leave: both ends work at the same time then.
+    /// Like [`Stream::flush`], but as long as each recv fills its buffer, what is owed waits for the next
+    /// turn: a peer that is woken for each answer sends one command for each. The result belongs to a send
+    /// that has already ended: call [`Stream::sent`] with it instead of waiting for a completion. Where
+    /// nobody sleeps and one recv has brought many commands, their answers are sent: both ends work at the
+    /// same time then.
     pub fn gather<I: Io, M: StreamMachine>(
         &mut self,
         io: &mut I,
@@ -295,14 +300,14 @@ impl Stream {
         self.sender.take_ended()
     }
 
-    /// Whether the peer can go on with the answers to what came by the last recv.
+    /// Whether the answers to what the last recv brought keep the peer busy.
     fn has_enough<I: Io>(&self, io: &I) -> bool {
         let answers = || self.sender.opened().map_or(0, |batch| batch.bytes.len());
         self.gathers_since.is_none() && answers() >= ENOUGH_BYTES && io.is_hot(self.socket)
     }
 
-    /// The send has completed. Appends the tasks whose push has left to `pushed`. When it failed, the machine
-    /// is notified that the stream has ended, and a recv that is posted will soon complete.
+    /// The send has completed. Appends the tasks whose push has been sent to `pushed`. If it failed, the
+    /// machine is notified that the stream has ended, and a posted recv will soon complete.
     pub fn sent<I: Io, M: StreamMachine>(
         &mut self,
         io: &mut I,
@@ -324,19 +329,19 @@ impl Stream {
         }
     }
 
-    /// Whether the connection has work left that no completion will announce: [`Stream::feed`] and
-    /// [`Stream::flush`] are to be called again in the next turn.
+    /// Whether the connection has work left that no completion will announce: call [`Stream::feed`] and
+    /// [`Stream::flush`] again in the next turn.
     pub fn wants_more(&self) -> bool {
         self.wants_feed || self.wants_flush
     }
 
-    /// Whether it has nothing to do before the recv that is posted completes, if the machine has not.
+    /// Whether it has nothing to do before the posted recv completes, unless the machine has.
     pub fn is_at_rest(&self) -> bool {
         self.receiver.is_posted() && self.sender.is_idle() && self.end.is_none() && !self.wants_more()
     }
 
-    /// With `true`, no recv is posted from now on: what was read is still fed to the machine, and once the recv in
-    /// flight has completed the stream may be moved.
+    /// With `true`, no recv is posted from now on: what was read is still fed to the machine, and once the
+    /// recv in flight has completed the stream may be moved.
     pub fn hold(&mut self, hold: bool) {
         self.is_held = hold;
     }
@@ -346,7 +351,7 @@ impl Stream {
         !self.receiver.is_posted() && self.sender.is_idle()
     }
 
-    /// Whether a part of a payload was read, and not yet all of it.
+    /// Whether a payload has been received in part.
     pub fn is_in_payload(&self) -> bool {
         self.receiver.is_in_payload()
     }
@@ -356,18 +361,18 @@ impl Stream {
         self.quiet() && !self.is_in_payload()
     }
 
-    /// Whether all that the machine gave to be sent has left.
+    /// Whether everything that the machine has given to be sent was sent.
     pub fn has_sent(&self) -> bool {
         self.sender.is_idle()
     }
 
-    /// What was given to be sent until now, by answers or in a batch that has begun, is what so many batches have when they
-    /// have left ([`Stream::have_left`]).
+    /// The number of batches that will have been sent when everything given so far has
+    /// ([`Stream::have_left`]).
     pub fn given(&self) -> u64 {
         self.sender.given()
     }
 
-    /// Whether so many batches have left, or nothing is to be sent.
+    /// Whether this many batches have been sent, or nothing is to be sent.
     pub fn have_left(&self, batches: u64) -> bool {
         self.sender.left() >= batches || self.sender.is_idle()
     }
@@ -382,12 +387,14 @@ impl Stream {
         self.sender.in_flight()
     }
 
-    /// Ends the connection: what is in flight completes soon, then the stream is quiet and can be closed.
+    /// Shuts the connection down: what is in flight completes soon, then the stream is quiet and can be
+    /// closed.
     pub fn shutdown<I: Io>(&mut self, io: &mut I) {
         io.shutdown(self.socket);
     }
 
-    /// Takes a movable stream off this core: its socket, and the bytes that were read but not yet fed to the machine.
+    /// Removes a movable stream from this core: returns its socket, and the bytes that were read but not yet
+    /// fed to the machine.
     pub fn detach<I: Io>(self, io: &mut I) -> (Handle, Vec<u8>) {
         assert!(self.is_movable(), "a stream in the middle of something cannot be moved");
         (self.socket, self.receiver.into_unread(io.arena()))

@@ -1,4 +1,4 @@
-//! Deadlines of many things.
+//! Deadlines, by key.
 
 use proto::time::Time;
 use std::cmp::Reverse;
@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 /// One alarm per key.
 ///
-/// Deadlines that only move further away, as keep-alive ones do with every PDU, cost next to nothing: an alarm that
-/// is set to a later time still goes off at the earlier one. Whoever it wakes checks its own deadline and sets the
-/// alarm again.
+/// Deadlines that only move later, as keep-alive ones do with every PDU, cost next to nothing: an alarm that
+/// is set to a later time still goes off at the earlier one. The caller then checks its own deadline and sets
+/// the alarm again.
 #[derive(Debug, Default)]
 pub struct Timers<K: Copy + Ord> {
     alarms: BTreeMap<K, Time>,
-    /// May hold alarms that were cleared or moved forward: those that `alarms` does not confirm.
+    /// May contain alarms that were cleared or moved earlier: those that `alarms` does not confirm.
     queue: BinaryHeap<Reverse<(Time, K)>>,
 }
 
@@ -22,7 +22,7 @@ impl<K: Copy + Ord> Timers<K> {
         Timers { alarms: BTreeMap::new(), queue: BinaryHeap::new() }
     }
 
-    /// The key's alarm goes off at `at`, or at the earlier time for which it is already set.
+    /// The key's alarm goes off at `at`, or at the earlier time for which it was already set.
     pub fn set(&mut self, key: K, at: Time) {
         let alarm = self.alarms.entry(key).or_insert(Time(u64::MAX));
         if at < *alarm {

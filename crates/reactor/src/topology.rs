@@ -1,4 +1,4 @@
-//! Which cores there are.
+//! The available cores.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
@@ -9,7 +9,7 @@ pub fn usable_cores() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
 }
 
-/// Keeps the current thread on one core from now on.
+/// Pins the current thread to one core.
 pub fn pin_to(core: usize) -> io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {core}")));

@@ -33,18 +33,19 @@ use wire::{Places, Span};
 const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
-/// Turns that find nothing, one after the other, for one reading of the clock: a microsecond. Those that try receives take
-/// longer than the reading.
+/// Successive turns without work per reading of the clock, which takes about a microsecond. Turns that try
+/// receives take longer than the reading.
 const SPINS_PER_CLOCK: u32 = 8;
 
-/// So many reads are submitted together, and do not wait for the end of the turn: the device works on them while those behind
-/// them are prepared.
+/// This many reads are submitted together, without waiting for the end of the turn: the device works on them
+/// while later ones are prepared.
 const READS_AT_ONCE: usize = 4;
 
-/// Receives and reads in one turn that there is room for from the start.
+/// Receives and reads in one turn for which memory is allocated from the start.
 const FILLS_AT_START: usize = 256;
 
-/// One core's ring and its buffers, with what a turn of the loop counts and times. It stays on the thread that opened it.
+/// One core's ring and its buffers, with the counts and times of a turn of the loop. It stays on the thread
+/// that opened it.
 ///
 /// Sockets and files must not be in nonblocking mode: their requests would fail with EAGAIN instead of waiting. (What is
 /// only watched may be.)
@@ -56,19 +57,19 @@ pub struct Uring {
     /// Requests that were queued and have not completed.
     in_flight: usize,
     arena: Arena,
-    /// What the wake-up's eventfd is read into.
+    /// Where the wake-up's eventfd is read to.
     wake_count: Box<[u8; 8]>,
     wake_is_armed: bool,
     waker: Waker,
     /// Requests that ended without the ring, and those reaped to make room.
     ready: Vec<Completion>,
     now: Time,
-    /// Turns in a row that found nothing to do, up to [`SPINS_PER_CLOCK`].
+    /// Successive turns that found nothing to do, up to [`SPINS_PER_CLOCK`].
     spins: u32,
-    /// Reads that are still to be queued.
+    /// Reads that have not been queued.
     reads: Vec<squeue::Entry>,
     is_closing: bool,
-    /// What is still to be queued behind everything else: receives, and the rest of a send that was cut short.
+    /// What has to be queued after everything else: receives, and the rest of partial sends.
     fills: Vec<u32>,
     hot: Hot,
     direct: Direct,
@@ -77,7 +78,7 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// Opens a ring for the current thread. `waker` ends its sleep.
+    /// Opens a ring for the current thread. `waker` wakes it.
     pub fn new(arena: Arena, waker: Waker) -> io::Result<Uring> {
         Ok(Uring {
             ring: setup::open()?,
@@ -100,7 +101,7 @@ impl Uring {
         })
     }
 
-    /// Starts a request, and queues the entry that `entry` makes of it.
+    /// Starts a request, and queues the entry that `entry` makes for it.
     fn start(
         &mut self,
         tag: Tag,
@@ -122,7 +123,8 @@ impl Uring {
         }
     }
 
-    /// A request, which is in flight when all that it needs is lent. `None`: there are too many, and it has failed.
+    /// A request, which is in flight once everything that it needs is lent. `None`: there are too many, and
+    /// it has failed.
     #[inline(always)]
     fn begin(&mut self, tag: Tag, kind: Kind) -> Option<u32> {
         let index = self.requests.start(tag, kind);
@@ -164,11 +166,11 @@ impl Uring {
         self.reads = reads;
     }
 
-    /// Queues what receives and reads behind everything else: a peer has its answer before we look for what it sends
-    /// next.
+    /// Queues receives and reads after everything else: a peer gets its answer before we wait for what it
+    /// sends next.
     fn queue_fills(&mut self) {
         self.queue_reads();
-        // Making room for them may find the rest of a send.
+        // Making room for them may add the rest of a send.
         let mut next = 0;
         while let Some(index) = self.fills.get(next).copied() {
             let entry = self.requests.get(index).entry().user_data(u64::from(index));
@@ -178,7 +180,7 @@ impl Uring {
         self.fills.clear();
     }
 
-    /// Submits what is queued, and waits. Whether there was anything to submit or to wait for.
+    /// Submits what is queued, and waits. Returns whether there was anything to submit or to wait for.
     fn enter(&mut self, wait: Wait) -> bool {
         let submitted = match wait {
             Wait::No => {
@@ -198,21 +200,21 @@ impl Uring {
         use rustix::io::Errno as E;
         match submitted.map_err(|error| E::from_io_error(&error)) {
             Ok(_) | Err(Some(E::TIME | E::INTR)) => {}
-            // The kernel holds back completions that had no room, or is short of memory for now.
+            // The kernel holds back completions that had no room, or is temporarily short of memory.
             Err(Some(E::BUSY | E::AGAIN | E::NOMEM)) => self.make_room(),
             Err(error) => panic!("io_uring_enter failed: {error:?}"),
         }
         true
     }
 
-    /// Takes completions off the ring. Never reached from `reap`, whose completions it would replace.
+    /// Takes completions off the ring. Never called from `reap`, whose completions it would replace.
     fn make_room(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
         self.reap(&mut ready);
         self.ready = ready;
     }
 
-    /// Collects what has completed. It queues nothing, since a full queue would have to be emptied by reaping.
+    /// Collects completions. It queues nothing, since a full queue would have to be emptied by reaping.
     fn reap(&mut self, completions: &mut Vec<Completion>) {
         if !self.ready.is_empty() {
             completions.append(&mut self.ready);
@@ -263,7 +265,7 @@ impl Uring {
         }
         completions.push(Completion { tag: request.tag, result });
         if self.is_closing && matches!(request.kind, Kind::Accept | Kind::Connect { .. }) {
-            // Nobody will take the new socket.
+            // Nobody will use the new socket.
             if let Ok(socket) = result {
                 close(socket as i32);
             }
@@ -292,7 +294,7 @@ impl Uring {
         }
     }
 
-    /// The ring takes all receives.
+    /// Moves all receives to the ring.
     fn cool_down(&mut self) {
         self.fills.append(&mut self.hot.receives);
     }
@@ -433,7 +435,7 @@ impl Io for Uring {
     }
 
     fn shutdown(&mut self, socket: Handle) {
-        // Fails only for a socket that is not connected (any more).
+        // Fails only for a socket that is not, or no longer, connected.
         let _ = rustix::net::shutdown(borrow(&socket), Shutdown::Both);
     }
 
@@ -520,7 +522,7 @@ impl Io for Uring {
             self.cool_down();
         }
         self.queue_fills();
-        // After the last look at completions: one of a wake-up that came late would leave nothing armed to sleep on.
+        // After the last check for completions: that of a late wake-up would leave nothing armed to sleep on.
         self.arm_wake();
         let is_idle = completions.len() == before && self.ready.is_empty() && self.fills.is_empty();
         let may_wait = wait != Wait::No && is_idle && self.waker.fall_asleep();
@@ -531,7 +533,7 @@ impl Io for Uring {
         let is_spin =
             !has_entered && !has_tried && completions.len() == before && self.ring.completion().is_empty();
         self.spins = if is_spin { self.spins % SPINS_PER_CLOCK + 1 } else { 0 };
-        // The first spin says how long the work before it took.
+        // The first spin shows how long the work before it took.
         if self.spins <= 1 {
             self.now = clock();
         }
@@ -544,7 +546,7 @@ impl Io for Uring {
 }
 
 impl Drop for Uring {
-    /// Cancels all that is in flight and waits until the kernel holds no address of ours.
+    /// Cancels everything in flight and waits until the kernel holds no address of ours.
     fn drop(&mut self) {
         self.is_closing = true;
         self.cool_down();
@@ -560,14 +562,14 @@ impl Drop for Uring {
 }
 
 impl Request {
-    /// Of a receive, or of what is left of a send.
+    /// The entry of a receive, or of the rest of a send.
     fn entry(&mut self) -> squeue::Entry {
         match self.kind {
             Kind::Receive { socket } => match self.vectors() {
                 [one] => opcode::Recv::new(Fd(socket), one.iov_base.cast(), one.iov_len as u32).build(),
                 _ => opcode::RecvMsg::new(Fd(socket), self.message()).build(),
             },
-            // It waits until all is sent; a dead peer is an error, not a signal.
+            // It waits until everything is sent; a dead peer is an error, not a signal.
             Kind::Send { socket } => {
                 let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
                 opcode::SendMsg::new(Fd(socket), self.message()).flags(flags as u32).build()
@@ -590,7 +592,7 @@ fn clock() -> Time {
 }
 
 pub(crate) fn nanos(clock: libc::clockid_t) -> u64 {
-    // Not by rustix: what it looks up in the vDSO for a thread's time is not there under valgrind.
+    // Not with rustix: what it looks up in the vDSO for a thread's time is not there under valgrind.
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a timespec of ours, which the call fills in or leaves alone.
     unsafe { libc::clock_gettime(clock, &mut time) };

@@ -12,24 +12,24 @@ pub const LARGE_BYTES: u32 = 65536;
 const SMALLS: u32 = LARGE_BYTES / SMALL_BYTES;
 const ALL_SMALLS: u16 = u16::MAX;
 const NONE: u32 = u32::MAX;
-/// Parts of a large buffer being written that there is room for from the start.
+/// Parts of a large buffer being written for which memory is allocated from the start.
 const PARTS_AT_START: usize = 4;
 
-/// One core's I/O buffers: large ones, each of which may be cut into small ones and becomes whole again when they are
-/// all free. Memory is taken from the system when a buffer is first used. Everything takes constant time.
+/// One core's I/O buffers: large ones, each of which may be divided into small ones and becomes whole again
+/// when they are all free. Memory is taken from the system when a buffer is first used. Everything takes
+/// constant time.
 ///
-/// What [`Arena::take`] returned is released as it is, once. A buffer can be lent (to the kernel): one
-/// that is released while lent is reused only after the last loan has ended.
+/// What [`Arena::take`] returned is released as a whole, once. A buffer can be lent (to the kernel): one that
+/// is released while lent is reused only after the last loan has ended.
 ///
-/// Functions that take spans panic when these are not bytes of buffers that are in use: that is our own broken
-/// invariant.
+/// Functions that take spans panic when these are not bytes of buffers in use: that would be a bug.
 #[derive(Debug)]
 pub struct Arena {
     region: Region,
     blocks: Vec<Block>,
     /// Whole free blocks, last freed first used.
     whole: Vec<u32>,
-    /// Head of the list of cut blocks that have a free small buffer.
+    /// Head of the list of divided blocks that have a free small buffer.
     cut: u32,
     free_bytes: u64,
 }
@@ -37,22 +37,23 @@ pub struct Arena {
 /// One large buffer's worth of memory.
 #[derive(Debug)]
 struct Block {
-    /// Whether it is cut into small buffers; then bit n of `free` is about small buffer n, otherwise `free` is all or
-    /// nothing.
+    /// Whether it is divided into small buffers; then bit n of `free` is small buffer n, otherwise `free` is
+    /// all or nothing.
     is_cut: bool,
     free: u16,
-    /// Given back, but still lent.
+    /// Released, but still lent.
     given: u16,
-    /// Loans of each small buffer (of the whole: the first) that may only read it, and that may write it.
+    /// Loans of each small buffer (of a whole block: the first) that may only read it, and that may write it.
     readers: [u32; SMALLS as usize],
     writers: [u32; SMALLS as usize],
-    /// Of the whole, the parts that those who may write it have: from, and to. A connection's receives are pieces of one.
+    /// For a whole block, the parts that are lent for writing: from, and to. A connection's receives are
+    /// pieces of one.
     written: Vec<(u32, u32)>,
     next: u32,
     previous: u32,
 }
 
-/// What the borrower of a buffer does with it.
+/// How a borrower uses a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loan {
     /// It reads: the bytes may be read meanwhile.
@@ -68,7 +69,7 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Where the bytes of a span are, if it lies in this buffer.
+    /// The address of a span's bytes, if it is in this buffer.
     pub(crate) fn address(&self, span: Span) -> Option<*mut u8> {
         let at = span.offset.checked_sub(self.whole.offset).filter(|_| span.buffer == self.whole.buffer)?;
         let is_inside = at.saturating_add(span.len.into()) <= u64::from(self.whole.len);
@@ -82,7 +83,7 @@ impl Arena {
         Arena::on(bytes, Pages::System)
     }
 
-    /// As [`Arena::new`], on these pages: huge ones for one that many connections share.
+    /// Like [`Arena::new`], on these pages: huge ones for an arena that many connections share.
     pub fn on(bytes: u64, pages: Pages) -> io::Result<Arena> {
         let count = bytes.div_ceil(u64::from(LARGE_BYTES)).max(1);
         let count = u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -96,13 +97,13 @@ impl Arena {
         })
     }
 
-    /// The region that all buffers lie in.
+    /// The region of all buffers.
     pub fn id(&self) -> BufferId {
         self.region.id()
     }
 
-    /// Places of together exactly `len` bytes (at most [`Places::MAX`] large buffers; the last buffer is a small one
-    /// if that is enough). `None`: not enough is free, or `len` is 0 or too long.
+    /// Places of exactly `len` bytes in total (at most [`Places::MAX`] large buffers; the last buffer is a
+    /// small one if that is enough). `None`: not enough is free, or `len` is 0 or too long.
     pub fn take(&mut self, len: u32) -> Option<Places> {
         if len == 0 || len > LARGE_BYTES * Places::MAX as u32 {
             return None;
@@ -126,7 +127,7 @@ impl Arena {
         Some(places)
     }
 
-    /// Bytes of buffers that [`Arena::take`] takes for so many.
+    /// Bytes of buffers that [`Arena::take`] uses for this length.
     pub fn taken_bytes(len: u32) -> u64 {
         let (large, rest) = (u64::from(len / LARGE_BYTES), len % LARGE_BYTES);
         let last = match rest {
@@ -137,7 +138,7 @@ impl Arena {
         large * u64::from(LARGE_BYTES) + u64::from(last)
     }
 
-    /// Gives back what `take` returned.
+    /// Releases what `take` returned.
     pub fn give(&mut self, places: &Places) {
         for span in places.iter() {
             let (block, small) = self.locate(span);
@@ -150,8 +151,8 @@ impl Arena {
         }
     }
 
-    /// The bytes of a span. Panics while it is lent to someone who writes: a small buffer as a whole, of a large one the
-    /// parts that were lent.
+    /// The bytes of a span. Panics while it is lent for writing: a small buffer as a whole, a large one in
+    /// the parts that were lent.
     #[inline]
     pub fn bytes(&self, span: Span) -> &[u8] {
         let (block, small) = self.locate(span);
@@ -174,8 +175,8 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(self.at(span), span.len as usize) }
     }
 
-    /// Copies a span to places of its length; both are of this arena or of shared regions. The bytes may be lent: who
-    /// writes them at the same time leaves a mixture.
+    /// Copies a span to places of the same length; both are in this arena or in shared regions. The bytes may
+    /// be lent: concurrent writers leave a mixture.
     pub fn copy(&mut self, from: Span, to: &Places) {
         assert!(from.len == to.len(), "{from:?} is not as long as {to:?}");
         let mut at = 0;
@@ -185,14 +186,15 @@ impl Arena {
         }
     }
 
-    /// The bytes of places of this arena or of shared regions, copied. They may be lent, as with [`Arena::copy`].
+    /// A copy of the bytes of places in this arena or in shared regions. They may be lent, as with
+    /// [`Arena::copy`].
     pub fn to_vec(&self, places: &Places) -> Vec<u8> {
         let mut bytes = vec![0; places.len() as usize];
         self.copy_out(places, &mut bytes);
         bytes
     }
 
-    /// Copies the bytes of such places, which may be lent, to as many of the caller's.
+    /// Copies the bytes of such places, which may be lent, to a slice of the same length.
     pub fn copy_out(&self, places: &Places, into: &mut [u8]) {
         let mut rest = into;
         for span in places.iter() {
@@ -203,7 +205,7 @@ impl Arena {
         assert!(rest.is_empty(), "{places:?} has fewer bytes");
     }
 
-    /// Copies the caller's bytes to as many of such places, which may be lent.
+    /// Copies a slice to such places of the same length, which may be lent.
     pub fn copy_in(&mut self, bytes: &[u8], places: &Places) {
         let mut rest = bytes;
         for span in places.iter() {
@@ -214,7 +216,7 @@ impl Arena {
         assert!(rest.is_empty(), "{places:?} has fewer bytes");
     }
 
-    /// Where its memory begins, and how many bytes it has: for who registers it with a device. The device is given only
+    /// Where its memory begins, and its length: for registering it with a device. The device is given only
     /// places that are lent, for writing where it writes, until it has finished with them.
     pub fn extent(&self) -> (*mut u8, usize) {
         (self.region.base(), self.region.len() as usize)
@@ -231,7 +233,8 @@ impl Arena {
         self.at(span)
     }
 
-    /// As [`Arena::lend`] to read, and for all spans of the same buffer: until [`Arena::unlend`] of this one.
+    /// Like [`Arena::lend`] for reading, and for all spans of the same buffer: until [`Arena::unlend`] of
+    /// this one.
     pub(crate) fn lend_to_read(&mut self, span: Span) -> Lent {
         let (block, small) = self.locate(span);
         let entry = &mut self.blocks[block as usize];
@@ -258,7 +261,7 @@ impl Arena {
         }
     }
 
-    /// Bytes that are free.
+    /// Free bytes.
     pub fn free_bytes(&self) -> u64 {
         self.free_bytes
     }
@@ -268,13 +271,13 @@ impl Arena {
         self.whole.len() as u64 * u64::from(LARGE_BYTES)
     }
 
-    /// Whether half of all is free: who takes memory in stock, ahead of any data, leaves the rest to those whose data is
-    /// on its way.
+    /// Whether half of all is free: those that allocate ahead of any data leave the rest to those whose data
+    /// is on its way.
     pub fn is_roomy(&self) -> bool {
         self.free_bytes >= self.in_use()
     }
 
-    /// Bytes of buffers that are taken, or released but still lent.
+    /// Bytes of buffers in use, or released but still lent.
     pub fn in_use(&self) -> u64 {
         self.region.len() - self.free_bytes
     }
@@ -346,7 +349,7 @@ impl Arena {
         }
     }
 
-    /// The buffer in use that holds all of the span.
+    /// The buffer in use that contains the whole span.
     #[inline]
     fn locate(&self, span: Span) -> (u32, u32) {
         let block = span.offset / u64::from(LARGE_BYTES);
@@ -362,7 +365,7 @@ impl Arena {
         (block as u32, small)
     }
 
-    /// Says why a span cannot be located.
+    /// Panics with the reason why a span cannot be located.
     #[cold]
     fn refuse(&self, span: Span) -> ! {
         assert!(span.buffer == self.id(), "{span:?} is not of this arena");
@@ -373,7 +376,7 @@ impl Arena {
         panic!("{span:?} is not in use");
     }
 
-    /// Where the bytes of a buffer in use are.
+    /// The address of the bytes of a buffer in use.
     pub(crate) fn address(&self, span: Span) -> *mut u8 {
         let (_, _) = self.locate(span);
         self.at(span)
@@ -403,7 +406,7 @@ impl Block {
         self.readers[small as usize] == 0 && self.writers[small as usize] == 0
     }
 
-    /// Whether someone may write a part of the span.
+    /// Whether a part of the span is lent for writing.
     #[inline]
     fn is_written(&self, small: u32, span: Span) -> bool {
         let (from, to) = within(span);
@@ -419,7 +422,7 @@ impl Block {
     }
 }
 
-/// From where to where in its large buffer a span goes, one that fits.
+/// The start and end of a span, which is valid, in its large buffer.
 fn within(span: Span) -> (u32, u32) {
     let from = (span.offset % u64::from(LARGE_BYTES)) as u32;
     (from, from.saturating_add(span.len))
@@ -572,7 +575,7 @@ mod tests {
         proptest::collection::vec(step, 1..200)
     }
 
-    /// Buffers that must not be handed out: taken ones, and those that are lent.
+    /// Buffers that must not be handed out: those in use, and those that are lent.
     #[derive(Default)]
     struct Model {
         taken: Vec<Places>,

@@ -10,46 +10,45 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use wire::{BufferId, Places, Span};
 
-/// Regions that may exist at a time in one process.
+/// The most regions that may exist at a time in one process.
 pub const REGIONS_MAX: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 12;
 
-/// Pages that one [`Region::extent`] inspects.
+/// Pages that one [`Region::extent`] checks.
 const EXTENT_PAGES_MAX: u64 = 64 * 1024;
 
 /// Bytes compared or combined at a time, on the stack.
 const CHUNK_BYTES: usize = 4096;
-/// Bytes of a span that [`Region::prefetch`] asks for: what the processor can have on its way at a time.
+/// Bytes of a span that [`Region::prefetch`] requests: what the processor can have in flight at a time.
 const PREFETCH_BYTES: u32 = 4096;
-/// Bytes that come together.
+/// Bytes that are loaded together.
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE_BYTES: usize = 64;
-/// Lines of a block of 512 bytes, which are asked for without a look at the end.
+/// Lines of a block of 512 bytes, which are requested without checking for the end.
 #[cfg(target_arch = "x86_64")]
 const LINES: usize = 8;
 
-/// In what pieces the system gives memory that is touched.
+/// The pages in which the system allocates memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pages {
     /// As the machine's setting for transparent huge pages says.
     System,
-    /// In single pages: memory is taken for no more than what is written.
+    /// In small pages: no more memory is taken than is written.
     Small,
-    /// In huge pages, if the machine's setting allows them
-    /// (Documentation/admin-guide/mm/transhuge.rst): reads at random miss the TLB far less often, but the first write takes
-    /// and clears [`HUGE_PAGE_BYTES`].
+    /// In huge pages, if the machine's setting allows them (Documentation/admin-guide/mm/transhuge.rst):
+    /// random reads miss the TLB far less often, but the first write takes and clears [`HUGE_PAGE_BYTES`].
     Huge,
 }
 
 /// Zeroed memory of a fixed size, registered in the process-wide table.
 ///
-/// The memory of a region may be read and written at the same time by several cores, by the kernel on their behalf,
-/// and so no reference to it is ever made: bytes move by the copying functions below, and racing writers leave a
-/// mixture of their bytes, as on any disk.
+/// The memory of a region may be read and written at the same time by several cores, and by the kernel on
+/// their behalf, so no reference to it is ever created: bytes are moved by the copying functions below, and
+/// racing writers leave a mixture of their bytes, as on any disk.
 ///
-/// Functions that take an offset panic when the range does not lie inside the region: whoever calls them has
-/// checked the range against the capacity before. The other operand's places lie in the calling core's `arena` or in
-/// another shared region.
+/// Functions that take an offset panic when the range is outside the region: their callers have checked the
+/// range against the capacity. The other operand's places are in the calling core's `arena` or in another
+/// shared region.
 #[derive(Debug)]
 pub struct Region {
     id: BufferId,
@@ -69,12 +68,12 @@ impl Region {
         Region::map_on(len, Pages::System)
     }
 
-    /// As [`Region::map`], on these pages.
+    /// Like [`Region::map`], on these pages.
     pub fn map_on(len: u64, pages: Pages) -> io::Result<Arc<Region>> {
         Ok(Arc::new(Region::map_as(len, SHARED, pages)?))
     }
 
-    /// As [`Region::map_on`], but spans of it cannot be resolved through the table.
+    /// Like [`Region::map_on`], but spans of it cannot be resolved through the table.
     pub(super) fn map_private(len: u64, pages: Pages) -> io::Result<Region> {
         Region::map_as(len, PRIVATE, pages)
     }
@@ -82,8 +81,8 @@ impl Region {
     fn map_as(len: u64, flags: u64, pages: Pages) -> io::Result<Region> {
         let bytes = mapped_bytes(len).ok_or(io::ErrorKind::InvalidInput)?;
         let base = map_pages(bytes, pages)?;
-        // A child process has no business with buffers, and `extent` relies on pages not being shared.
-        // SAFETY: the range is the mapping made above.
+        // Child processes do not need buffers, and `extent` relies on pages not being shared. SAFETY: the
+        // range is the mapping made above.
         let advised = unsafe { rustix::mm::madvise(base.cast(), bytes, Advice::LinuxDontFork) };
         let id = advised.map_err(io::Error::from).and_then(|()| register(base, len, flags));
         match id {
@@ -96,7 +95,7 @@ impl Region {
         }
     }
 
-    /// The name by which spans find this region.
+    /// The id by which spans find this region.
     pub fn id(&self) -> BufferId {
         self.id
     }
@@ -106,19 +105,19 @@ impl Region {
         self.len
     }
 
-    /// Whether the region has no bytes; never so.
+    /// Whether the region has no bytes, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The span of `len` bytes from `at`, if it lies inside the region.
+    /// The span of `len` bytes from `at`, if it is inside the region.
     pub fn span(&self, at: u64, len: u32) -> Option<Span> {
         let end = at.checked_add(u64::from(len))?;
         (end <= self.len).then_some(Span { buffer: self.id, len, offset: at })
     }
 
-    /// Has the processor bring the first bytes of a span near, which somebody is about to send: they come while the
-    /// command is worked on. (READs of 4 KiB at random: 5 to 10 % more a second.)
+    /// Prefetches the first bytes of a span that is about to be sent: they are loaded while the command is
+    /// processed. (READs of 4 KiB at random: 5 to 10 % more a second.)
     pub fn prefetch(&self, at: u64, len: u32) {
         if at.checked_add(u64::from(len)).is_none_or(|end| end > self.len) {
             return;
@@ -183,7 +182,7 @@ impl Region {
         unsafe { shared::fill_zero(here, bytes) }
     }
 
-    /// Makes the range read as zeros and gives the memory of its whole pages back to the system.
+    /// Zeroes the range and returns the memory of its whole pages to the system.
     pub fn release(&self, at: u64, len: u64) {
         let (_, _) = self.range(at, len);
         let first_page = at.next_multiple_of(PAGE_BYTES);
@@ -202,7 +201,7 @@ impl Region {
         }
     }
 
-    /// Whether memory is allocated at `at`, and for how many bytes from there on the same is known to hold.
+    /// Whether memory is allocated at `at`, and for how many bytes from there on the same is known to apply.
     /// If the system does not report it, everything counts as allocated.
     pub fn extent(&self, at: u64) -> (bool, u64) {
         let (_, _) = self.range(at, 1);
@@ -214,7 +213,8 @@ impl Region {
         }
     }
 
-    /// As [`Region::extent`], in pages, by the kernel's page map (Documentation/admin-guide/mm/pagemap.rst).
+    /// Like [`Region::extent`], in pages, by the kernel's page map
+    /// (Documentation/admin-guide/mm/pagemap.rst).
     fn extent_pages(&self, first: u64, pages: u64) -> io::Result<(bool, u64)> {
         const ENTRIES: u64 = 512;
         let map = page_map()?;
@@ -277,8 +277,8 @@ impl Region {
         self.base
     }
 
-    /// Where it is mapped, and how many bytes it has: for who registers it with a device, which may write there until that
-    /// has ended. Nobody makes references to a region's bytes: they are copied.
+    /// Where it is mapped, and its length: for registering it with a device, which may write there until that
+    /// has ended. No references to a region's bytes exist: they are copied.
     pub fn mapping(&self) -> (*mut u8, usize) {
         (self.base, self.len as usize)
     }
@@ -296,7 +296,7 @@ pub(super) fn mapped_bytes(len: u64) -> Option<usize> {
     (bytes > 0 && isize::try_from(bytes).is_ok()).then_some(bytes)
 }
 
-/// A mapping of so many bytes, a multiple of the page, on these pages.
+/// A mapping of this length, a multiple of the page size, on these pages.
 pub(super) fn map_pages(bytes: usize, pages: Pages) -> io::Result<*mut u8> {
     let huge = HUGE_PAGE_BYTES as usize;
     let more = if pages == Pages::Huge { huge } else { 0 };
@@ -311,7 +311,7 @@ pub(super) fn map_pages(bytes: usize, pages: Pages) -> io::Result<*mut u8> {
         )
     }?
     .cast::<u8>();
-    // A huge page is one only where it is aligned.
+    // A huge page has to be aligned.
     let before = if pages == Pages::Huge { start.align_offset(huge) } else { 0 };
     let base = start.wrapping_add(before);
     for (at, bytes) in [(start, before), (base.wrapping_add(bytes), more - before)] {
@@ -331,8 +331,8 @@ pub(super) fn map_pages(bytes: usize, pages: Pages) -> io::Result<*mut u8> {
     Ok(base)
 }
 
-/// The kernel's page map of this process, opened once: a daemon that has dropped root's privileges could not open it any more
-/// (prctl(2), PR_SET_DUMPABLE), and opens it before.
+/// The kernel's page map of this process, opened once: a daemon that has dropped root's privileges could no
+/// longer open it (prctl(2), PR_SET_DUMPABLE), and opens it before that.
 pub fn page_map() -> io::Result<&'static File> {
     static MAP: OnceLock<File> = OnceLock::new();
     if let Some(map) = MAP.get() {
@@ -342,8 +342,8 @@ pub fn page_map() -> io::Result<&'static File> {
     Ok(MAP.get_or_init(|| map))
 }
 
-/// Swapped out, or present and mapped by us alone. A page that was only ever read is the system's shared zero page:
-/// present, but not ours alone.
+/// Swapped out, or present and mapped only by us. A page that was only ever read is the system's shared zero
+/// page: present, but not exclusively ours.
 fn page_is_allocated(entry: u64) -> bool {
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;
@@ -351,7 +351,7 @@ fn page_is_allocated(entry: u64) -> bool {
     entry & SWAPPED != 0 || entry & (PRESENT | EXCLUSIVE) == PRESENT | EXCLUSIVE
 }
 
-/// Copies `from` to `to`, which are as long as each other.
+/// Copies `from` to `to`, which have the same length.
 pub(crate) fn copy(arena: &mut Arena, from: Span, to: Span) {
     assert!(from.len == to.len, "{from:?} is not as long as {to:?}");
     with_address(arena, from, |source| {
@@ -363,14 +363,14 @@ pub(crate) fn copy(arena: &mut Arena, from: Span, to: Span) {
     });
 }
 
-/// Copies a span of the arena or of a shared region to bytes as long.
+/// Copies a span of the arena or of a shared region to a slice of the same length.
 pub(crate) fn copy_to(arena: &Arena, from: Span, to: &mut [u8]) {
     assert!(from.len as usize == to.len(), "{from:?} is not as long as {} bytes", to.len());
     // SAFETY: `with_address` checked that `from.len` bytes lie there in a living mapping; `to` has as many, and is ours.
     with_address(arena, from, |source| unsafe { shared::copy(source, to.as_mut_ptr(), to.len()) });
 }
 
-/// Copies bytes to a span as long, of the arena or of a shared region.
+/// Copies a slice to a span of the same length, in the arena or in a shared region.
 pub(crate) fn copy_from(arena: &mut Arena, from: &[u8], to: Span) {
     assert!(from.len() == to.len as usize, "{to:?} is not as long as {} bytes", from.len());
     // SAFETY: `with_address` checked that as many bytes lie there in a living mapping; the arena is borrowed exclusively, so
@@ -378,7 +378,8 @@ pub(crate) fn copy_from(arena: &mut Arena, from: &[u8], to: Span) {
     with_address(arena, to, |target| unsafe { shared::copy(from.as_ptr(), target, from.len()) });
 }
 
-/// Calls `act` with the bytes of a span of a shared region, piece by piece, each copied to where no other core writes.
+/// Calls `act` with the bytes of a span of a shared region, piece by piece, each copied to where no other
+/// core writes.
 pub(crate) fn with_shared_bytes(span: Span, mut act: impl FnMut(&[u8])) {
     let pin = Pin::new(span).expect("a span names bytes of a living shared region");
     let mut piece = [0u8; CHUNK_BYTES];
@@ -473,12 +474,12 @@ impl Pin {
         self.id == span.buffer && end.is_some_and(|end| end <= self.len)
     }
 
-    /// Where the span's bytes are, as long as the pin is held.
+    /// The address of the span's bytes, valid as long as the pin is held.
     pub(crate) fn address(&self, span: Span) -> *mut u8 {
         self.find(span).unwrap_or_else(|| panic!("{span:?} is outside the pinned region"))
     }
 
-    /// The same, if it lies inside the pinned region.
+    /// The same, if the span is inside the pinned region.
     pub(crate) fn find(&self, span: Span) -> Option<*mut u8> {
         self.covers(span).then(|| self.base.wrapping_add(span.offset as usize))
     }
@@ -490,8 +491,8 @@ impl Drop for Pin {
     }
 }
 
-/// One entry of the table. `state` counts pins in its low bits; `base`, `len` and `id` change only while it is DEAD
-/// with no pin.
+/// One entry of the table. `state` counts pins in its low bits; `base`, `len` and `id` change only while it
+/// is DEAD without pins.
 #[repr(align(64))]
 struct Slot {
     state: AtomicU64,
@@ -561,7 +562,7 @@ fn unpin(slot: &'static Slot) {
     }
 }
 
-/// The region is dropped and the last pin is gone.
+/// The region was dropped and the last pin is gone.
 fn reclaim(slot: &'static Slot) {
     let base = slot.base.load(Ordering::Relaxed) as *mut u8;
     if let Some(bytes) = mapped_bytes(slot.len.load(Ordering::Relaxed)) {

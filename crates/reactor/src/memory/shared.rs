@@ -1,8 +1,8 @@
-//! Bytes that others may write meanwhile: other cores, the kernel, a device.
+//! Bytes that others may write concurrently: other cores, the kernel, a device.
 //!
-//! Rust and LLVM have no copy whose races are defined, and one of single atomic bytes would be slow. So these functions
-//! hand the bytes to the C library by a pointer that the compiler cannot look through: its accesses are those of the
-//! machine, each a relaxed atomic one, and who races leaves a mixture of bytes.
+//! Rust and LLVM have no copy whose races are defined, and one of single atomic bytes would be slow. So these
+//! functions pass the bytes to the C library through a pointer that is opaque to the compiler: its accesses
+//! are the machine's, each a relaxed atomic one, and racing accesses leave a mixture of bytes.
 
 use std::ffi::{c_int, c_void};
 
@@ -34,15 +34,15 @@ pub(super) unsafe fn fill_zero(at: *mut u8, len: usize) {
     unsafe { (&raw const FILL).read_volatile()(at.cast(), 0, len) };
 }
 
-/// Less than this is copied as usual: small blocks are the ones that are read again soon.
+/// Shorter copies are done as usual: small blocks are the ones that are read again soon.
 #[cfg(any(target_arch = "x86_64", test))]
 const STREAM_BYTES_MIN: usize = 16 * 1024;
-/// What is copied in one go of the loop, and how the target is aligned.
+/// Bytes copied per iteration of the loop, and the alignment of the target.
 #[cfg(target_arch = "x86_64")]
 const STEP: usize = 64;
 
-/// Copies as [`copy`] does, to large memory that is not read again soon: what is long is written past the cache. A copy that
-/// goes through it reads each line of the target from memory first, only to write over it.
+/// Copies like [`copy`], to large memory that is not read again soon: long copies bypass the cache. A copy
+/// through the cache reads each line of the target from memory first, only to overwrite it.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -65,7 +65,7 @@ pub(super) unsafe fn copy_past_cache(from: *const u8, to: *mut u8, len: usize) {
     unsafe { copy(from, to, len) };
 }
 
-/// Copies by stores that go past the cache. In assembly, for the reason above.
+/// Copies by non-temporal stores. In assembly, for the reason above.
 ///
 /// # Safety
 /// As for [`copy`]; the ranges do not overlap, `to` is aligned to 16 bytes, `len` is a multiple of [`STEP`] and not 0.

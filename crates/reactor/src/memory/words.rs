@@ -1,11 +1,11 @@
-//! A table of words that is large and mostly never touched.
+//! A large table of words, most of which are never touched.
 
 use super::region::{Pages, map_pages, mapped_bytes, unmap};
 use std::io;
 use std::ops::Deref;
 use std::sync::atomic::AtomicU32;
 
-/// A table of words, all zero at first, in a mapping of its own: it takes memory for no more than the pages of it that are
+/// A table of words, initially zero, in a separate mapping: it takes memory only for the pages of it that are
 /// written. (The allocator writes the zeros itself where a table is too small for a mapping.)
 #[derive(Debug)]
 pub struct Words {
@@ -19,7 +19,7 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// A table of so many words, at least one.
+    /// A table of this many words, at least one.
     pub fn new(count: u32) -> io::Result<Words> {
         let bytes = mapped_bytes(bytes_of(count)).ok_or(io::ErrorKind::InvalidInput)?;
         let base = map_pages(bytes, Pages::Small)?.cast_const().cast();

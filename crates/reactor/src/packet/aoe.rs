@@ -1,4 +1,4 @@
-//! ATA over Ethernet: fields that a filter checks, and frames of a machine in slots of the arena.
+//! ATA over Ethernet: fields that a filter checks, and a machine's frames in slots of the arena.
 
 use super::{Field, Line, Packets, Width};
 use crate::memory::Arena;
@@ -8,7 +8,7 @@ use wire::{Places, Span};
 /// Bytes before the data of a command: the headers of Ethernet, AoE and its ATA section.
 pub const HEADERS_BYTES: u32 = 36;
 
-/// Where the flags are.
+/// The flags.
 pub const FLAGS: Field = Field { at: 14, width: Width::Byte };
 /// The source of a frame, in two fields.
 pub const SOURCE: [Field; 2] = [Field { at: 6, width: Width::Half }, Field { at: 8, width: Width::Word }];
@@ -22,7 +22,8 @@ pub const LANE: Field = Field { at: 20, width: Width::Byte };
 /// The shortest frame, without its checksum (IEEE 802.3 section 3.2.8).
 const FRAME_BYTES_MIN: u32 = 60;
 
-/// Queues frames of a machine, as far as there is room; `next` puts one into a slot. Whether there were any.
+/// Queues frames of a machine, as far as there is room; `next` puts one into a slot. Returns whether there
+/// were any.
 pub fn queue<L: Line>(
     packets: &mut Packets<L>,
     arena: &mut Arena,
@@ -40,7 +41,7 @@ pub fn queue<L: Line>(
     any
 }
 
-/// Copies a frame with its payload to a slot, and behind that what else was made for it; its length.
+/// Copies a frame with its payload to a slot, followed by other data built for it; returns its length.
 pub fn copy_frame(arena: &mut Arena, frame: &Frame, made: &[u8], slot: Span) -> u32 {
     let header = frame.header();
     let mut at = header.len() as u32;

@@ -8,7 +8,7 @@ use std::io;
 use std::ptr;
 use wire::Span;
 
-/// What the kernel needs to know of the frames of one system call.
+/// The kernel's structures for the frames of one system call.
 pub struct Batch {
     spans: Vec<Span>,
     vectors: [libc::iovec; BATCH],
@@ -25,7 +25,7 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// Lends the first spans, and makes messages of them.
+    /// Lends the first spans, and builds messages from them.
     pub(super) fn lend(&mut self, arena: &mut Arena, spans: impl Iterator<Item = Span>) {
         let entries = self.vectors.iter_mut().zip(&mut self.messages);
         for (span, (vector, message)) in spans.zip(entries) {
@@ -42,7 +42,7 @@ impl Batch {
         self.spans.drain(..).for_each(|span| arena.unlend(span, Loan::Read));
     }
 
-    /// Sends what is lent; the number of frames.
+    /// Sends what is lent; returns the number of frames.
     pub(super) fn send(&mut self, socket: Handle) -> Result<usize, Errno> {
         let (messages, count) = (self.messages.as_mut_ptr(), self.spans.len() as u32);
         loop {

@@ -3,10 +3,10 @@
 use super::socket::HEADER_BYTES;
 use libc::sock_filter;
 
-/// Where a number lies in a frame.
+/// Where a number is in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// Its first byte, counted from the start of the Ethernet header.
+    /// Its first byte, from the start of the Ethernet header.
     pub at: u16,
     /// How long it is.
     pub width: Width,
@@ -23,10 +23,10 @@ pub enum Width {
     Word,
 }
 
-/// What a frame has to be: the bits of a field that are in `mask` are those of `value`.
+/// A requirement for a frame: the bits of a field that are in `mask` equal those of `value`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Condition {
-    /// What is looked at.
+    /// The field to check.
     pub field: Field,
     /// The bits that matter.
     pub mask: u32,
@@ -34,7 +34,7 @@ pub struct Condition {
     pub value: u32,
 }
 
-/// Conditions and fields that a program has room for.
+/// Conditions and fields that fit into a program.
 pub(super) const CONDITIONS_MAX: usize = 60;
 
 /// A program for a socket.
@@ -52,13 +52,13 @@ const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 /// All of a frame.
 const ALL: u32 = u32::MAX;
 
-/// Lets no frame pass.
+/// Rejects all frames.
 pub(super) fn nothing() -> Program {
     vec![plain(RETURN, 0)]
 }
 
-/// Lets frames pass for which all conditions hold, and which were sent to this machine: not those that a promiscuous
-/// interface sees, nor those of a VLAN that it has no interface for, nor its own.
+/// Accepts frames for which all conditions hold, and which were sent to this machine: not those that a
+/// promiscuous interface sees, nor those of a VLAN without an interface here, nor its own.
 pub(super) fn frames(conditions: &[Condition]) -> Program {
     let drop = 2 + 3 * conditions.len() + 1;
     let mut program = vec![
@@ -77,9 +77,9 @@ pub(super) fn frames(conditions: &[Condition]) -> Program {
     program
 }
 
-/// A number made of fields, the remainder of which says what socket of a group a frame belongs to. The kernel shows this
-/// program a frame without its Ethernet header, which is found before the start; older kernels find nothing else there when
-/// a long frame is in pieces.
+/// A number computed from fields, whose remainder selects a frame's socket in a group. The kernel passes a
+/// frame to this program without its Ethernet header, which is found at negative offsets; older kernels find
+/// nothing else there when a long frame is in pieces.
 pub(super) fn spread(fields: &[Field]) -> Program {
     const SUM: u32 = 0;
     /// 2 to the power of 32, divided by the golden ratio (Knuth, The Art of Computer Programming, section 6.4).
@@ -118,7 +118,7 @@ fn plain(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
-/// Skips so many instructions if the test holds, or does not.
+/// Skips this many instructions if the test holds, or does not.
 fn jump(test: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: (JUMP | test) as u16, jt, jf, k }
 }

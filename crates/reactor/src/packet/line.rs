@@ -1,4 +1,4 @@
-//! What frames come from and go to: a packet socket of the kernel, or what a simulated world has in its place.
+//! Where frames are received and sent: a packet socket of the kernel, or its equivalent in a simulated world.
 
 use super::Setup;
 use crate::io::Handle;
@@ -10,16 +10,16 @@ use wire::Span;
 
 /// Frames of one protocol on one interface, for one core.
 pub trait Line: fmt::Debug + Sized + Send + 'static {
-    /// What sending needs and only the core that sends has.
+    /// State for sending, which only the sending core has.
     type Batch: Default;
 
-    /// Opens so many, one for each core; each frame comes to one of them.
+    /// Opens this many, one for each core; each frame arrives at one of them.
     ///
     /// # Errors
-    /// A message that says what to do.
+    /// A message with the fix.
     fn open(setup: &Setup<'_>, count: usize) -> io::Result<Vec<Self>>;
 
-    /// To be watched: readable when a frame has come, or there is trouble.
+    /// To be watched: readable when a frame has arrived, or on an error.
     fn handle(&self) -> Handle;
 
     /// The interface's address.
@@ -28,13 +28,13 @@ pub trait Line: fmt::Debug + Sized + Send + 'static {
     /// The largest payload of a frame, when the line was opened.
     fn mtu(&self) -> u32;
 
-    /// What it was opened for.
+    /// What it was opened with.
     fn shape(&self) -> Shape;
 
-    /// Takes the oldest frame that has come, without a system call, into this slot.
+    /// Takes the oldest frame that has arrived, without a system call, into this slot.
     fn receive(&mut self, arena: &mut Arena, slot: Span) -> Arrival;
 
-    /// Sends the first of these frames, of which there are some: how many.
+    /// Sends the first of these frames, of which there is at least one; returns how many.
     ///
     /// # Errors
     /// When the first is not sent.
@@ -45,20 +45,20 @@ pub trait Line: fmt::Debug + Sized + Send + 'static {
         frames: impl Iterator<Item = Span>,
     ) -> Result<usize, Unsent>;
 
-    /// Why it no longer works, if so: the interface has gone, or is not what it was when the line was opened.
+    /// Why it no longer works, if so: the interface was removed, or has changed since the line was opened.
     fn outdated(&self) -> Option<String>;
 
-    /// Frames for us that were dropped since this was last asked.
+    /// Frames for us that were dropped since the last call.
     fn drops(&self) -> u32;
 
-    /// What has happened to it, once.
+    /// The error that has occurred, reported once.
     ///
     /// # Errors
-    /// That.
+    /// That error.
     fn trouble(&self) -> io::Result<()>;
 }
 
-/// How much a line is for.
+/// The dimensions of a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// See [`Setup::header`].
@@ -69,7 +69,7 @@ pub struct Shape {
     pub slots: u32,
 }
 
-/// What has come.
+/// The result of receiving.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
     /// Nothing, yet.
@@ -81,11 +81,11 @@ pub enum Arrival {
         /// When it came in.
         stamp: Stamp,
     },
-    /// A frame that is not whole, or does not fit; it is gone.
+    /// A frame that is truncated, or does not fit; it is dropped.
     Cut,
 }
 
-/// Why a frame is not sent.
+/// Why a frame was not sent.
 #[derive(Debug)]
 pub enum Unsent {
     /// There is no room now.

@@ -9,13 +9,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Frames do not cross the ends of such pieces of memory.
+/// Frames do not cross the ends of these blocks of memory.
 const BLOCK_BYTES: u32 = 65536;
-/// Where a frame with an Ethernet header begins, at most: behind `tpacket2_hdr` and `sockaddr_ll`.
+/// The latest offset at which a frame with an Ethernet header begins: after `tpacket2_hdr` and `sockaddr_ll`.
 const LEAD_BYTES: u32 = 80;
 
-/// Received frames. Each is copied out as soon as it is examined: the kernel wraps around and stops at the
-/// first that was not returned, so none can be kept.
+/// Received frames. Each is copied out as soon as it is seen: the kernel wraps around and stops at the first
+/// that was not returned, so none can be kept.
 #[derive(Debug)]
 pub(super) struct Ring {
     base: *mut u8,
@@ -34,7 +34,7 @@ pub(super) struct Frame {
     bytes: *const u8,
     /// Its length.
     pub(super) len: u32,
-    /// How much of it is there.
+    /// How much of it is present.
     there: u32,
     /// When the kernel put it there.
     pub(super) stamp: Stamp,
@@ -50,7 +50,7 @@ fn stamp(since_epoch: Duration) -> Stamp {
 }
 
 impl Ring {
-    /// For so many frames at least.
+    /// For at least this many frames.
     pub(super) fn new(socket: &OwnedFd, options: &Options<'_>, room: u32, frames: u32) -> io::Result<Ring> {
         let frame_bytes = (LEAD_BYTES + room).next_multiple_of(libc::TPACKET_ALIGNMENT as u32);
         let in_block = BLOCK_BYTES / frame_bytes;
@@ -70,7 +70,7 @@ impl Ring {
         Ok(Ring { base, bytes, frame_bytes, frames: blocks * in_block, head: 0 })
     }
 
-    /// The oldest frame that has come.
+    /// The oldest frame that has arrived.
     pub(super) fn first(&self) -> Option<Frame> {
         // What the kernel wrote before the status is seen after it.
         if self.status().load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
@@ -86,7 +86,7 @@ impl Ring {
         Some(Frame { bytes: at.wrapping_add(begin as usize), len: header.tp_len, there, stamp })
     }
 
-    /// The oldest frame is not needed any more.
+    /// The oldest frame is no longer needed.
     pub(super) fn advance(&mut self) {
         // What was read of it was read before.
         self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
@@ -99,7 +99,7 @@ impl Ring {
         self.base.wrapping_add(at as usize)
     }
 
-    /// The first word of a frame's header: whose it is.
+    /// The first word of a frame's header: its owner.
     fn status(&self) -> &AtomicU32 {
         // SAFETY: the header lies in the mapping, which lives as long as this, and is aligned to 16 bytes; the kernel
         // and this change its first word only as a whole.
@@ -108,7 +108,7 @@ impl Ring {
 }
 
 impl Frame {
-    /// Whether nothing of it was cut off.
+    /// Whether it is not truncated.
     pub(super) fn is_whole(&self) -> bool {
         self.there == self.len
     }

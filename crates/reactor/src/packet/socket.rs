@@ -1,4 +1,4 @@
-//! Opening raw packet sockets, and saying what is missing where that fails.
+//! Opening raw packet sockets, and explaining what is missing where that fails.
 
 use super::batch::Batch;
 use super::filter::{self, CONDITIONS_MAX, Condition, Field, Program};
@@ -14,11 +14,11 @@ use wire::Span;
 
 /// Bytes of an Ethernet header.
 pub const HEADER_BYTES: u32 = 14;
-/// The largest payload that slots are made for; loopback would have 64 KiB.
+/// The largest payload that slots are allocated for; loopback would have 64 KiB.
 const MTU_MAX: u32 = 9216;
-/// Slots of either direction at most.
+/// The most slots of either direction.
 const SLOTS_MAX: u32 = 4096;
-/// What the kernel counts for a frame besides its bytes, about.
+/// Roughly what the kernel accounts for a frame besides its bytes.
 const OVERHEAD_BYTES: u32 = 1024;
 
 /// What to open.
@@ -28,21 +28,21 @@ pub struct Setup<'a> {
     pub interface: &'a str,
     /// The EtherType.
     pub protocol: u16,
-    /// What a frame must be to be received: all of it.
+    /// Conditions on received frames: all of them must hold.
     pub filter: &'a [Condition],
-    /// Frames that are the same in these fields come to the same socket.
+    /// Frames with equal values in these fields arrive at the same socket.
     pub spread: &'a [Field],
-    /// The least MTU that is of use.
+    /// The smallest usable MTU.
     pub mtu_min: u32,
-    /// Bytes before the part of a frame that is to lie on a block boundary, from the Ethernet header on.
+    /// Bytes before the part of a frame that should be block-aligned, from the Ethernet header on.
     pub header: u32,
-    /// Frames that can be received and not yet released, for each socket; at most 4096.
+    /// Frames that can be received and not yet released, per socket; at most 4096.
     pub frames: u32,
-    /// Frames that can be queued, for each socket; at most 4096.
+    /// Frames that can be queued, per socket; at most 4096.
     pub slots: u32,
 }
 
-/// A packet socket that receives already. Frames wait in its ring until a core has it.
+/// A packet socket that is already receiving. Frames wait in its ring until a core has it.
 #[derive(Debug)]
 pub struct Socket {
     ring: Ring,
@@ -60,10 +60,10 @@ struct Interface {
     is_up: bool,
 }
 
-/// Opens so many sockets, one for each core; each frame comes to one of them.
+/// Opens this many sockets, one for each core; each frame arrives at one of them.
 ///
 /// # Errors
-/// A message that says what to do.
+/// A message with the fix.
 pub fn open(setup: &Setup<'_>, count: usize) -> io::Result<Vec<Socket>> {
     assert!(setup.filter.len() <= CONDITIONS_MAX && setup.spread.len() <= CONDITIONS_MAX);
     let mut sockets = Vec::with_capacity(count);
@@ -76,13 +76,13 @@ pub fn open(setup: &Setup<'_>, count: usize) -> io::Result<Vec<Socket>> {
         }
         sockets.push(socket);
     }
-    // Not before all are there: the kernel divides by how many there are.
+    // Only when all have joined: the kernel divides by how many there are.
     sockets.iter().try_for_each(|socket| socket.admit(setup))?;
     Ok(sockets)
 }
 
 impl Socket {
-    /// Of no protocol yet, so nothing comes.
+    /// Without a protocol yet, so nothing is received.
     fn unbound(setup: &Setup<'_>) -> io::Result<Socket> {
         let raw =
             rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None);
@@ -102,20 +102,20 @@ impl Socket {
         let options = Options { fd: &fd, interface: &interface.name };
         let [frames, slots] = [setup.frames, setup.slots].map(|count| count.min(SLOTS_MAX));
         let ring = Ring::new(&fd, &options, HEADER_BYTES + interface.mtu, frames)?;
-        // As much as the system allows; beyond it, what is queued goes out bit by bit.
+        // As much as the system allows; beyond that, what is queued is sent bit by bit.
         let room = (slots * (HEADER_BYTES + interface.mtu + OVERHEAD_BYTES)) as usize;
         let _ = sockopt::set_socket_send_buffer_size(&fd, room);
         let shape = Shape { header: setup.header, frames, slots };
         Ok(Socket { ring, fd, interface, shape })
     }
 
-    /// Starts receiving, but nothing passes.
+    /// Starts receiving, but rejects everything.
     fn bind(&self, setup: &Setup<'_>) -> io::Result<()> {
         self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::nothing())?;
         self.receive_from(setup.protocol)
     }
 
-    /// The same as one of a group, whose number is returned. Only who receives can join one.
+    /// The same as a member of a group, whose number is returned. Only a receiving socket can join one.
     fn join(&self, setup: &Setup<'_>, group: Option<u16>) -> io::Result<u16> {
         self.bind(setup)?;
         let new = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
@@ -126,7 +126,7 @@ impl Socket {
         Ok(fanout as u16)
     }
 
-    /// From now on what passes the filter comes.
+    /// From now on frames that pass the filter are received.
     fn admit(&self, setup: &Setup<'_>) -> io::Result<()> {
         self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))
     }
@@ -143,7 +143,7 @@ impl Socket {
             .map_err(|errno| self.explain(errno))
     }
 
-    /// Whether the interface was removed: one that gets its name later is another.
+    /// Whether the interface was removed: one that gets its name later is a different one.
     fn is_orphan(&self) -> bool {
         // SAFETY: an address of zeros is a valid one.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -188,7 +188,7 @@ impl Line for Socket {
     fn receive(&mut self, arena: &mut Arena, slot: Span) -> Arrival {
         let Some(frame) = self.ring.first() else { return Arrival::Nothing };
         let (len, stamp) = (frame.len, frame.stamp);
-        // Longer than the interface's frames were when the slots were made, or cut off.
+        // Longer than the interface's frames were when the slots were allocated, or truncated.
         let fits = len <= slot.len && frame.is_whole();
         if fits {
             let slot = slot.slice(0, len);
@@ -219,7 +219,7 @@ impl Line for Socket {
         })
     }
 
-    /// One that is down may come up again, and is the same then.
+    /// An interface that is down may come up again unchanged.
     fn outdated(&self) -> Option<String> {
         let was = &self.interface;
         let now = match Interface::find(&self.fd, &was.name) {
@@ -239,7 +239,7 @@ impl Line for Socket {
     }
 
     fn drops(&self) -> u32 {
-        /// Linux, linux/if_packet.h: those that passed the filter, and those of them that were dropped.
+        /// Linux, linux/if_packet.h: frames that passed the filter, and those of them that were dropped.
         type TpacketStats = [u32; 2];
         self.options()
             .get::<TpacketStats>(libc::SOL_PACKET, libc::PACKET_STATISTICS)
@@ -255,20 +255,20 @@ impl Line for Socket {
     }
 }
 
-/// Options of a socket that only C knows.
+/// Socket options that only C has.
 pub(super) struct Options<'a> {
     fd: &'a OwnedFd,
     interface: &'a str,
 }
 
 impl Options<'_> {
-    /// Gives the kernel a program.
+    /// Passes a program to the kernel.
     fn attach(&self, level: i32, option: i32, program: &Program) -> io::Result<()> {
         let filter = program.as_ptr().cast_mut();
         self.set(level, option, &libc::sock_fprog { len: program.len() as u16, filter })
     }
 
-    /// Sets an option whose value is as C has it.
+    /// Sets an option with a C value.
     pub(super) fn set<T>(&self, level: i32, option: i32, value: &T) -> io::Result<()> {
         let len = size_of::<T>() as libc::socklen_t;
         let value: *const T = value;
@@ -277,7 +277,7 @@ impl Options<'_> {
             .map_err(|errno| explain(errno, self.interface))
     }
 
-    /// An option whose value is numbers.
+    /// An option whose value is a number or numbers.
     fn get<T: Default>(&self, level: i32, option: i32) -> io::Result<T> {
         let mut value = T::default();
         let mut len = size_of::<T>() as libc::socklen_t;

@@ -9,53 +9,53 @@ use wire::{Places, Span};
 
 const _: () = assert!(HEADER_BYTES_MAX <= SMALL_BYTES, "a header fits into any buffer");
 
-/// A body of which more than this is missing is received straight into its places. Then one small buffer's worth is
-/// read ahead at most: more would swallow the next payload before its header says where it belongs.
+/// A body missing more than this is received straight into its places. Then at most one small buffer's worth
+/// is read ahead: more would swallow the next payload before its header says where it goes.
 const STRAIGHT_BYTES_MIN: u32 = 8 * 1024;
-/// A body so large fills half of a large buffer at least, where it would lie only to be copied.
+/// A body of this size fills at least half of a large buffer, only to be copied from it.
 const BULK_BYTES_MIN: u32 = LARGE_BYTES / 2;
-/// So many smaller bodies in a row say that there are no large ones for now.
+/// This many smaller bodies in a row mean that there are no large ones for now.
 const SMALL_BODIES: u32 = 16;
 
 #[derive(Debug)]
 pub(super) struct Receiver {
     tag: Tag,
-    /// Bytes that came along from another core and have not found room in `staging` yet.
+    /// Bytes that came along from another core and do not fit into `staging` yet.
     leftover: Vec<u8>,
     /// The buffer that is read into, and its unread bytes.
     staging: Option<Span>,
     start: u32,
     end: u32,
     posted: Option<Posted>,
-    /// The last recv brought more than a small buffer holds, or the end of what did: use a large one.
+    /// The last recv brought more than a small buffer holds, or ended a recv that did: use a large one.
     is_lively: bool,
-    /// The last recv brought all that it had room for.
+    /// The last recv filled its buffer.
     is_filled: bool,
-    /// How many smaller bodies have to come before a large buffer is used again: what is read ahead of a large body has
-    /// to be copied to its place.
+    /// How many smaller bodies have to arrive before a large buffer is used again: what is read ahead of a
+    /// large body has to be copied to its place.
     bulk: u32,
     payload: Progress,
 }
 
-/// Where a recv in flight puts its bytes: first so many into the places of the body, then into `staging`.
+/// Where a recv in flight puts its bytes: first this many into the places of the body, then into `staging`.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     straight: u32,
     staged: u32,
 }
 
-/// How far the payload is that is being brought.
+/// Progress in the current payload.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
-    /// Payload bytes had.
+    /// Payload bytes received.
     done: u32,
-    /// Payload bytes that were received straight into the places and have not been looked at yet.
+    /// Payload bytes that were received straight into the places and have not been processed yet.
     straight: u32,
-    /// Bytes had of padding and digest.
+    /// Bytes of padding and digest received.
     trailer: u32,
     /// The sum so far, once it has begun.
     sum: Option<Crc32c>,
-    /// Bytes went into places that were released before they could be summed.
+    /// Bytes were received into places that were released before they could be summed.
     is_unsummed: bool,
     digest: [u8; 4],
 }
@@ -64,7 +64,7 @@ const UNTOUCHED: Progress =
     Progress { done: 0, straight: 0, trailer: 0, sum: None, is_unsummed: false, digest: [0; 4] };
 
 impl Progress {
-    /// The next bytes behind the payload: `pad` to be thrown away, then the digest.
+    /// The next bytes after the payload: `pad` to be discarded, then the digest.
     fn take_trailer(&mut self, bytes: &[u8], pad: u32) {
         let unused = pad.saturating_sub(self.trailer).min(bytes.len() as u32);
         let (padding, digest) = bytes.split_at(unused as usize);
@@ -94,7 +94,7 @@ pub(super) enum Brought {
     Something,
     /// More bytes must be received for this.
     Short(Want),
-    /// There is no buffer to do it with.
+    /// No buffer is available for it.
     NoMemory,
 }
 
@@ -118,12 +118,12 @@ impl Receiver {
         self.posted.is_some()
     }
 
-    /// Whether a part of something was read.
+    /// Whether a header or body was received in part.
     pub(super) fn is_mid_way(&self) -> bool {
         self.staged() > 0 || !self.leftover.is_empty() || self.is_in_payload()
     }
 
-    /// Whether a part of a payload was read.
+    /// Whether a payload was received in part.
     pub(super) fn is_in_payload(&self) -> bool {
         self.payload.done > 0 || self.payload.straight > 0 || self.payload.trailer > 0
     }
@@ -139,12 +139,13 @@ impl Receiver {
         self.is_lively = bytes > SMALL_BYTES || (staged > 0 && staged == posted.staged) || goes_on;
     }
 
-    /// Whether the recv in flight follows one that was filled, and so is likely to find bytes at once. True once for each.
+    /// Whether the recv in flight follows one that filled its buffer, and so is likely to find bytes at once.
+    /// True once for each.
     pub(super) fn take_filled(&mut self) -> bool {
         std::mem::take(&mut self.is_filled) && self.is_posted()
     }
 
-    /// Hands the machine one header or body, if all of it is here.
+    /// Gives the machine one header or body, if all of it has been received.
     pub(super) fn bring<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) -> Brought {
         if !self.leftover.is_empty() && !self.load_leftover(io.arena()) {
             return Brought::NoMemory;
@@ -184,7 +185,7 @@ impl Receiver {
         self.bulk = if is_bulk { SMALL_BODIES } else { self.bulk.saturating_sub(1) };
     }
 
-    /// `Some`: it is complete, and this says whether the digest was right.
+    /// `Some`: it is complete; whether the digest matches.
     fn bring_body(&mut self, arena: &mut Arena, body: Body) -> Option<bool> {
         let straight = std::mem::take(&mut self.payload.straight);
         if self.payload.sum.is_none() {
@@ -217,7 +218,7 @@ impl Receiver {
         Some(self.payload.is_unsummed || self.payload.sum.is_none_or(|sum| sent == sum.value()))
     }
 
-    /// Moves payload from staging to its places, or away.
+    /// Moves payload from staging to its places, or discards it.
     fn bring_staged(&mut self, arena: &mut Arena, body: Body) {
         let missing = body.len - self.payload.done;
         let Some(from) = self.take_staged(missing.min(self.staged())) else { return };
@@ -230,23 +231,23 @@ impl Receiver {
         self.payload.done += from.len;
     }
 
-    /// The next unread bytes, if so many are here.
+    /// The next unread bytes, if this many have been received.
     #[inline]
     pub(super) fn ahead(&self, len: u32) -> Option<Span> {
         self.unread().filter(|unread| unread.len >= len).map(|unread| unread.slice(0, len))
     }
 
-    /// Whether fewer bytes than these are here, which lie in the buffer as they come.
+    /// Whether fewer bytes than these have been received, with room for the rest in the buffer.
     pub(super) fn lacks(&self, len: u32) -> bool {
         self.staged() < len && self.staging.is_some_and(|staging| staging.len >= len)
     }
 
-    /// Whether all that has come lies here to be looked at.
+    /// Whether everything received is accessible here.
     pub(super) fn is_open(&self) -> bool {
         self.posted.is_none() && self.leftover.is_empty()
     }
 
-    /// The next bytes, which are here, were used where they lie.
+    /// The next bytes, which have been received, were used in place.
     #[inline]
     pub(super) fn used(&mut self, header: u32, body: u32) {
         self.start += header + body;
@@ -262,7 +263,7 @@ impl Receiver {
         self.start -= len;
     }
 
-    /// Receives more. False: there is no buffer for it now.
+    /// Receives more. False: no buffer is available for it now.
     pub(super) fn post<I: Io>(&mut self, io: &mut I, socket: Handle, want: Want) -> bool {
         let mut into = Places::EMPTY;
         let mut straight = 0;
@@ -288,8 +289,8 @@ impl Receiver {
         true
     }
 
-    /// Makes the staging buffer one of `size` bytes if that can be had, with the unread bytes at its start, and
-    /// returns the room behind them.
+    /// Replaces the staging buffer by one of `size` bytes if possible, with the unread bytes at its start,
+    /// and returns the room after them.
     #[inline(always)]
     fn make_room(&mut self, arena: &mut Arena, size: u32) -> Option<Span> {
         let old = self.staging;
@@ -322,7 +323,7 @@ impl Receiver {
         Some(staging.slice(self.end, staging.len)).filter(|room| room.len > 0)
     }
 
-    /// False: there is no buffer for it now.
+    /// False: no buffer is available for it now.
     fn load_leftover(&mut self, arena: &mut Arena) -> bool {
         let wanted = self.leftover.len().saturating_add(self.staged() as usize);
         let size = if wanted <= SMALL_BYTES as usize { SMALL_BYTES } else { LARGE_BYTES };
@@ -339,7 +340,7 @@ impl Receiver {
         true
     }
 
-    /// The unread bytes, and the buffer goes back.
+    /// The unread bytes; the buffer is released.
     pub(super) fn into_unread(self, arena: &mut Arena) -> Vec<u8> {
         let mut bytes = self.unread().map_or(Vec::new(), |unread| arena.bytes(unread).to_vec());
         bytes.extend_from_slice(&self.leftover);
@@ -359,7 +360,7 @@ impl Receiver {
         self.staging.map(|staging| staging.slice(self.start, staged)).filter(|unread| unread.len > 0)
     }
 
-    /// Takes the next `len` unread bytes, which must be here. `None` if these are no bytes.
+    /// Takes the next `len` unread bytes, which must have been received. `None` if `len` is zero.
     fn take_staged(&mut self, len: u32) -> Option<Span> {
         let taken = self.unread()?.slice(0, len);
         self.start += taken.len;

@@ -1,4 +1,4 @@
-//! The sending half: everything that a machine owes goes out in one send.
+//! The sending half: everything that a machine owes is sent in one send.
 
 use super::InFlight;
 use crate::crc::Crc32c;
@@ -9,22 +9,23 @@ use proto::stream::{Segment, StreamMachine, Transmit};
 use std::cell::RefCell;
 use wire::{Places, Span};
 
-/// Copied and summed at a time, so that the sum finds the bytes in the nearest cache.
+/// Bytes copied and summed at a time, so that the sum finds them in the nearest cache.
 const CHUNK_BYTES: u32 = 8 * 1024;
 
-/// Bytes of a batch that is sent at once, at most: 32 answers of 4 KiB and more. Bulk is slower so.
+/// The most bytes of a batch that is sent at once: 32 answers of 4 KiB and more. Bulk is slower this way.
 const AT_ONCE_BYTES_MAX: u32 = 192 * 1024;
 
-/// Tasks whose push leaves with one batch that there is room for from the start.
+/// Tasks whose push is sent in one batch, for which memory is allocated from the start.
 const DONE_AT_START: usize = 32;
 
-/// Batches that a core makes when it has none left: while one is filled, others wait for their turn or their send.
+/// Batches that a core allocates when it has none left: while one is filled, others wait for their turn or
+/// their send.
 const BATCHES_MADE: usize = 4;
-/// Buffers of one send that there is room for from the start.
+/// Buffers of one send for which memory is allocated from the start.
 const BUFFERS_AT_START: usize = 4;
 
 thread_local! {
-    /// This core's batches that are not in use. Filling one takes a moment, so usually there is just one.
+    /// This core's unused batches. Filling one is quick, so usually there is just one.
     #[expect(clippy::vec_box, reason = "a batch that is kept by a connection is moved there as a pointer")]
     static BATCHES: RefCell<Vec<Box<Batch>>> = const { RefCell::new(Vec::new()) };
 }
@@ -33,15 +34,15 @@ thread_local! {
 pub(super) struct Sender {
     tag: Tag,
     in_flight: Option<InFlight>,
-    /// It has ended, and nobody knows yet.
+    /// It has ended, but that was not reported yet.
     ended: Option<Result<u32, Errno>>,
     /// The buffers of the send in flight: header bytes, sums, and payload that was copied to be summed.
     buffers: Vec<Places>,
-    /// Tasks whose push will have left with the batch.
+    /// Tasks whose push is in the batch being sent.
     done: Vec<TaskId>,
-    /// Batches that have left.
+    /// Batches that have been sent.
     left: u64,
-    /// What leaves next begins with this.
+    /// The beginning of the next send.
     open: Option<Box<Batch>>,
     /// What a lack of memory has kept from being sent with the rest of its batch.
     rest: Option<Box<Batch>>,
@@ -49,9 +50,9 @@ pub(super) struct Sender {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flushed {
-    /// All that was owed is on its way, or will be looked at when a completion comes.
+    /// Everything owed is being sent, or will be handled when a completion arrives.
     Well,
-    /// There is no buffer to do it with.
+    /// No buffer is available for it.
     NoMemory,
 }
 
@@ -68,19 +69,19 @@ pub(super) enum When {
 #[derive(Debug, Default)]
 struct Batch {
     transmit: Transmit,
-    /// What goes out with the next send.
+    /// The spans of the next send.
     spans: Vec<Span>,
-    /// The next segment, and how much of it was dealt with.
+    /// The next segment, and how much of it was processed.
     segment: usize,
     within: u32,
     /// The next of the header bytes.
     byte: usize,
-    /// Those from there on that lie in the sender's buffers already.
+    /// Those from there on that are already in the sender's buffers.
     staged: Option<Span>,
     sum: Option<Crc32c>,
     /// Room in the last of the sender's buffers.
     room: Option<Span>,
-    /// Payload that must stay what it is until the rest was sent.
+    /// Payload that must stay unchanged until the rest was sent.
     loans: Vec<Span>,
     pins: Vec<Pin>,
 }
@@ -99,12 +100,12 @@ impl Sender {
         }
     }
 
-    /// Whether nothing is in flight or waits to be.
+    /// Whether nothing is being sent or waits to be.
     pub(super) fn is_idle(&self) -> bool {
         self.is_free() && self.open.is_none()
     }
 
-    /// Whether nothing is in flight, and the next batch may begin.
+    /// Whether nothing is being sent, and the next batch may begin.
     pub(super) fn is_free(&self) -> bool {
         self.in_flight.is_none() && self.rest.is_none()
     }
@@ -113,17 +114,17 @@ impl Sender {
         self.left
     }
 
-    /// The same when all has left that was given.
+    /// The same when everything given has been sent.
     pub(super) fn given(&self) -> u64 {
         self.left + u64::from(!self.is_free()) + u64::from(self.open.is_some())
     }
 
-    /// What has been appended to the batch that leaves next.
+    /// What has been appended to the next batch.
     pub(super) fn opened(&self) -> Option<&Transmit> {
         self.open.as_ref().map(|batch| &batch.transmit)
     }
 
-    /// The batch that leaves next, to be appended to.
+    /// The next batch, for appending.
     #[inline]
     pub(super) fn open(&mut self, is_shared: bool) -> &mut Transmit {
         &mut self.open.get_or_insert_with(|| Batch::begin(is_shared)).transmit
@@ -147,11 +148,11 @@ impl Sender {
             Some(rest) => rest,
             None if self.open.is_some() || machine.owes() => {
                 let mut batch = self.open.take().unwrap_or_else(|| Batch::begin(io.is_shared()));
-                // Mostly all of it was answered as it came.
+                // Usually all of it was answered on arrival.
                 if machine.owes() {
                     machine.transmit(io.now(), &mut batch.transmit);
                 }
-                // Not swapped: a new connection would hand its empty allocation on to all others.
+                // Not swapped: a new connection would pass its empty allocation on to all others.
                 self.done.append(&mut batch.transmit.done);
                 batch
             }
@@ -169,7 +170,7 @@ impl Sender {
         {
             self.in_flight = Some(InFlight { since: io.now(), bytes: result.map_or(0, u64::from) });
             self.ended = Some(result);
-            // Nothing but this is in it.
+            // Nothing else is in it.
             batch.transmit.clear();
             recycle(batch);
             return Flushed::Well;
@@ -214,7 +215,7 @@ impl Sender {
         }
     }
 
-    /// Forgets what was to be sent.
+    /// Discards what was to be sent.
     pub(super) fn drop_batch(&mut self, arena: &mut Arena) {
         self.done.clear();
         for batch in [self.rest.take(), self.open.take()].into_iter().flatten() {
@@ -228,13 +229,13 @@ impl Sender {
     }
 }
 
-/// An empty batch is used again.
+/// Keeps an emptied batch for reuse.
 fn recycle(batch: Box<Batch>) {
     BATCHES.with_borrow_mut(|batches| batches.push(batch));
 }
 
 impl Batch {
-    /// One that has room for all that a batch may have.
+    /// A batch with the maximum capacity.
     fn roomy() -> Box<Batch> {
         let mut batch = Box::<Batch>::default();
         batch.transmit.bytes.reserve(Transmit::BYTES_MAX);
@@ -258,12 +259,12 @@ impl Batch {
         batch
     }
 
-    /// Whether nothing of it has been sent, or filled in.
+    /// Whether nothing of it has been sent, or prepared.
     fn is_untouched(&self) -> bool {
         (self.segment, self.within) == (0, 0)
     }
 
-    /// Leaves out what was sent of it, which is not summed. Whether that was all.
+    /// Skips what was sent of it, which has no sums. Returns whether that was everything.
     fn skip(&mut self, bytes: u32) -> bool {
         if bytes == self.transmit.total_bytes {
             return true;
@@ -334,7 +335,8 @@ impl Batch {
         true
     }
 
-    /// Copies the header bytes that are left, as many as one buffer holds: payload lies between them, but not in memory.
+    /// Copies the remaining header bytes, as many as fit into one buffer: payload goes between them on the
+    /// wire, but not in memory.
     fn stage(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>) -> Option<Span> {
         let left = self.transmit.bytes.len() - self.byte;
         let room = self.room(arena, buffers, left as u32)?;
@@ -342,7 +344,7 @@ impl Batch {
         Some(room)
     }
 
-    /// RFC 7143 section 13.1: the bytes of a digest are those of the CRC, the least significant one first.
+    /// RFC 7143 section 13.1: the bytes of a digest are those of the CRC, least significant first.
     fn add_sum(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>) -> bool {
         let sum = self.sum.unwrap_or(Crc32c::START).value().to_le_bytes();
         while self.within < 4 {
@@ -385,7 +387,7 @@ impl Batch {
         Some(free.slice(0, len))
     }
 
-    /// Bytes in the sender's buffers are the next part of the send.
+    /// Appends bytes in the sender's buffers to the send.
     fn append(&mut self, part: Span) {
         // A span stays within one buffer, even where the next one follows in memory.
         let may_begin_buffer = part.offset.is_multiple_of(SMALL_BYTES.into());
@@ -395,7 +397,7 @@ impl Batch {
         }
     }
 
-    /// The size of the next buffer: small if it holds all header bytes and sums to come, or nearly all.
+    /// The size of the next buffer: small if all header bytes and sums to come fit, or nearly all.
     fn buffer_size(&self, arena: &Arena) -> u32 {
         let segments = &self.transmit.segments[self.segment..];
         let is_copied = match segments.first() {

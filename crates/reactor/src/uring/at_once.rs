@@ -1,4 +1,4 @@
-//! Files in memory: calls that move all their bytes before they return, and need no request.
+//! Files in memory: calls that transfer all their bytes before they return, and need no request.
 
 use super::requests::vector;
 use crate::io::Errno;
@@ -17,7 +17,7 @@ pub(super) fn read(arena: &mut Arena, file: i32, at: u64, into: &Places) -> Resu
     })
 }
 
-/// Writes places to a file; `durable` as with [`crate::io::Io::write`].
+/// Writes places to a file; `durable` as in [`crate::io::Io::write`].
 pub(super) fn write(
     arena: &mut Arena,
     file: i32,

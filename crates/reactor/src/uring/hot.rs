@@ -1,9 +1,10 @@
 //! Connections that are received from by direct calls while the core spins, and sent to by direct calls.
 //!
-//! A receive is in one place only: in the list here, where each turn tries it once, or in the ring, which it enters once
-//! and does not leave. A connection has one receive in flight, so whichever of the two brings its bytes, these are the
-//! next of the stream. A send is tried when it is asked for; the ring sends what that has left, and the next send of
-//! the connection waits for it. So bytes are neither lost nor reordered where a connection goes from one way to the other.
+//! A receive is in one place only: in the list here, where each turn tries it once, or in the ring, which it
+//! enters once and does not leave. A connection has one receive in flight, so whichever of the two brings its
+//! bytes, they are the next of the stream. A send is tried immediately; the ring sends the rest, and the next
+//! send of the connection waits for that. So bytes are neither lost nor reordered when a connection changes
+//! from one way to the other.
 
 use super::requests::{Request, vector};
 use crate::io::{Errno, Wait};
@@ -13,20 +14,22 @@ use proto::time::Time;
 use rustix::io::Errno as Os;
 use std::time::Duration;
 
-/// Connections that are tried in one turn. More that are busy at once are cheaper to serve by the ring: one system
-/// call for all of them.
+/// Connections that are tried in one turn. If more are busy at once, the ring is cheaper: one system call for
+/// all of them.
 pub(super) const HOT_MAX: usize = 2;
-/// Whose bytes came within this time of the turn that asked for them is hot: a turn's work of many commands, their
-/// initiator's, and about as long as a core spins.
+/// A connection is hot if its bytes arrived within this time of the turn that requested them: a turn's work
+/// of many commands, their initiator's, and about as long as a core spins.
 const HOT_FOR: Duration = Duration::from_micros(100);
-/// How long the ring serves all once more were busy than are tried: what it takes to see that is little beside it.
+/// How long the ring serves all connections once too many were busy: the cost of detecting that is small in
+/// comparison.
 const CROWDED_FOR: Duration = Duration::from_millis(1);
-/// Sockets are distinguished by their lowest bits: those of another one may be taken for a hint, which is no harm.
+/// Sockets are distinguished by their lowest bits: mistaking one for another only gives a wrong hint, which
+/// is harmless.
 const HINTS: usize = 256;
 
 const SEND: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// Vectors and pins of a send that there is room for from the start.
+/// Vectors and pins of a send for which memory is allocated from the start.
 const VECTORS_AT_START: usize = 64;
 const PINS_AT_START: usize = 8;
 
@@ -36,7 +39,7 @@ pub(super) struct Hot {
     is_hot: [bool; HINTS],
     /// The core spins, and not too many connections are hot.
     is_on: bool,
-    /// The ring serves all.
+    /// The ring serves all connections.
     is_crowded: bool,
     sends_left: usize,
     crowded_until: Time,
@@ -54,7 +57,7 @@ impl Hot {
         }
     }
 
-    /// A turn begins. False: what is in the list has to go to the ring.
+    /// A turn begins. False: the listed receives have to go to the ring.
     pub(super) fn turn(&mut self, wait: Wait, now: Time) -> bool {
         if self.receives.len() > HOT_MAX {
             self.crowded_until = now.after(CROWDED_FOR);
@@ -65,9 +68,9 @@ impl Hot {
         self.is_on
     }
 
-    /// A receive that was asked for at `since` has ended.
+    /// A receive that was requested at `since` has ended.
     pub(super) fn received(&mut self, socket: i32, since: Time, now: Time) {
-        // A core that sleeps has no use for it.
+        // A core that sleeps does not use it.
         if self.is_on {
             self.is_hot[hint(socket)] = !is_over(since, now);
         }
@@ -78,7 +81,7 @@ impl Hot {
         self.is_on && self.is_hot[hint(socket)]
     }
 
-    /// Whether a receive is listed. One more than are tried says that they are too many.
+    /// Whether a receive is listed. One more than are tried means that there are too many.
     pub(super) fn takes_receive(&self, socket: i32) -> bool {
         self.receives.len() <= HOT_MAX && self.is_hot(socket)
     }
@@ -89,15 +92,15 @@ impl Hot {
         takes
     }
 
-    /// The same for one whose end is reported at once, of any connection. The end of one in the ring wakes a core that sleeps:
-    /// that costs as many calls, and a turn.
+    /// The same for a send whose end is reported at once, on any connection. The end of one in the ring wakes
+    /// a sleeping core, which costs as many calls, and a turn.
     pub(super) fn takes_send_now(&mut self) -> bool {
         let takes = self.sends_left > 0 && !self.is_crowded;
         self.sends_left -= usize::from(takes);
         takes
     }
 
-    /// What [`Hot::takes_send_now`] let through was not to be sent so.
+    /// What [`Hot::takes_send_now`] allowed was not sent in this way.
     pub(super) fn has_not_sent(&mut self) {
         self.sends_left += 1;
     }
@@ -110,7 +113,7 @@ impl Hot {
     }
 }
 
-/// Whether a receive has waited too long to be tried on.
+/// Whether a receive has waited too long to keep trying it.
 pub(super) fn is_over(since: Time, now: Time) -> bool {
     now.since(since) >= HOT_FOR
 }
@@ -119,7 +122,7 @@ fn hint(socket: i32) -> usize {
     socket as usize % HINTS
 }
 
-/// Receives what is there. `None`: nothing yet.
+/// Receives what is available. `None`: nothing yet.
 pub(super) fn receive(socket: i32, request: &mut Request) -> Option<i32> {
     let received = match request.vectors() {
         // SAFETY: the vector is of a place that is lent for writing until the request is finished.
@@ -130,13 +133,13 @@ pub(super) fn receive(socket: i32, request: &mut Request) -> Option<i32> {
     ended(received)
 }
 
-/// Sends what the socket has room for. `None`: there is none.
+/// Sends what the socket has room for. `None`: it has none.
 pub(super) fn send(socket: i32, request: &mut Request) -> Option<i32> {
     // SAFETY: the message's vectors are of spans that are lent for reading until the request is finished.
     ended(unsafe { libc::sendmsg(socket, request.message(), SEND) })
 }
 
-/// Sends that need no request.
+/// Sends without requests.
 pub(super) struct Direct {
     vectors: Vec<libc::iovec>,
     pins: Vec<Pin>,
@@ -147,7 +150,7 @@ impl Direct {
         Direct { vectors: Vec::with_capacity(VECTORS_AT_START), pins: Vec::with_capacity(PINS_AT_START) }
     }
 
-    /// Sends what the socket has room for, which may be nothing. `None`: something of it is to be summed first.
+    /// Sends what the socket has room for, which may be nothing. `None`: some of it has to be summed first.
     pub(super) fn send(
         &mut self,
         socket: i32,
@@ -161,7 +164,7 @@ impl Direct {
         sent
     }
 
-    /// Lists what is sent: bytes that are borrowed, of buffers in use of the arena, and of pinned regions.
+    /// Lists what is sent: borrowed bytes, buffers in use of the arena, and pinned regions.
     fn gather(&mut self, arena: &Arena, bytes: &[u8], segments: &[Segment]) -> bool {
         let mut rest = bytes;
         for segment in segments {
@@ -191,7 +194,7 @@ impl Direct {
     }
 }
 
-/// As the result of a completion.
+/// In the form of a completion's result.
 fn ended(moved: isize) -> Option<i32> {
     if let Ok(bytes) = u32::try_from(moved) {
         return Some(bytes as i32);

@@ -7,18 +7,18 @@ use rustix::net::SocketAddrAny;
 use std::ptr;
 use wire::{Places, Span};
 
-/// Requests that one ring may have in flight; further ones fail with ENOBUFS.
+/// The most requests that one ring may have in flight; further ones fail with ENOBUFS.
 const REQUESTS_MAX: usize = 65536;
 
-/// Pins that a finished request keeps room for.
+/// Pins for which a finished request keeps its allocation.
 const PINS_KEPT: usize = 8;
 
-/// Requests, batches and their spans that a ring has room for from its start; more are made when they are needed.
+/// Requests, batches and their spans that a ring allocates at start; more are allocated when they are needed.
 const REQUESTS_AT_START: usize = 256;
 const BATCHES_AT_START: usize = 16;
 const SPANS_AT_START: usize = 64;
 
-/// All requests of a ring. They are boxed, never move while in flight, and are used again and again.
+/// All requests of a ring. They are boxed, never move while in flight, and are reused.
 pub(super) struct Requests {
     // Boxed so that a request stays where it is while the table grows.
     #[expect(clippy::vec_box)]
@@ -32,18 +32,18 @@ pub(super) struct Requests {
 pub(super) struct Request {
     pub(super) tag: Tag,
     pub(super) kind: Kind,
-    /// When a receive was asked for.
+    /// When a receive was requested.
     pub(super) since: Time,
     /// Bytes that a send has sent.
     pub(super) sent: u32,
-    /// Where a connect goes to.
+    /// The address of a connect.
     pub(super) address: Option<Box<SocketAddrAny>>,
     message: libc::msghdr,
     places: Places,
     vectors: [libc::iovec; Places::MAX],
     /// The first vector that a send has not yet finished.
     first: usize,
-    /// For more spans than `places` holds.
+    /// For more spans than fit into `places`.
     batch: Option<Box<Batch>>,
     pins: Vec<Pin>,
 }
@@ -61,7 +61,7 @@ pub(super) enum Kind {
     Send {
         socket: i32,
     },
-    /// Waits until a peer is heard.
+    /// Waits for input from a peer.
     Peers {
         descriptor: i32,
     },
@@ -74,7 +74,7 @@ pub(super) enum Kind {
 }
 
 struct Batch {
-    /// Those that were lent.
+    /// The spans that were lent.
     spans: Vec<Span>,
     vectors: Vec<libc::iovec>,
 }
@@ -114,14 +114,14 @@ impl Requests {
         &mut self.table[index as usize]
     }
 
-    /// The request in flight with this tag. All are checked.
+    /// The request in flight with this tag, by a linear search.
     pub(super) fn find(&self, tag: Tag) -> Option<u32> {
         let tagged = self.table.iter().zip(0..).filter(|(request, _)| request.tag == tag);
         let mut tagged = tagged.map(|(_, index)| index);
         tagged.find(|index| !self.free.contains(index))
     }
 
-    /// Lends spans of any number to the kernel, for a send.
+    /// Lends any number of spans to the kernel, for a send.
     pub(super) fn lend_all(&mut self, index: u32, arena: &mut Arena, spans: &[Span]) {
         let empty = || Box::new(Batch { spans: Vec::new(), vectors: Vec::new() });
         let batch = self.batches.pop().unwrap_or_else(empty);
@@ -188,13 +188,13 @@ impl Request {
         &self.vectors[..count]
     }
 
-    /// Those of the places that were lent.
+    /// The vectors of the places that were lent.
     pub(super) fn vectors(&self) -> &[libc::iovec] {
         &self.vectors[..self.message.msg_iovlen]
     }
 
     fn lend_batch(&mut self, arena: &mut Arena, mut batch: Box<Batch>, spans: &[Span]) {
-        // A send's headers lie in one buffer, between payload from elsewhere: one loan of it is enough.
+        // A send's headers are in one buffer, between payload from elsewhere: one loan of it is enough.
         let mut loan: Option<Lent> = None;
         for span in spans.iter().copied() {
             let base = if span.buffer != arena.id() {
@@ -268,10 +268,10 @@ pub(super) fn vector(arena: &Arena, pins: &mut Vec<Pin>, span: Span) -> libc::io
     libc::iovec { iov_base: base.cast(), iov_len: span.len as usize }
 }
 
-/// Where the bytes of a shared region are. Neighbouring spans of one region share a pin.
+/// The address of the bytes of a shared region. Neighbouring spans of one region share a pin.
 #[inline]
 fn pinned(pins: &mut Vec<Pin>, span: Span) -> *mut u8 {
-    // Most are of the region that the one before was of.
+    // Most are in the same region as the one before.
     if let Some(address) = pins.last().and_then(|pin| pin.find(span)) {
         return address;
     }

@@ -1,4 +1,4 @@
-//! Opening a ring, and saying what is missing where that fails.
+//! Opening a ring, and explaining what is missing where that fails.
 
 use io_uring::IoUring;
 use rustix::io::Errno;
@@ -9,7 +9,7 @@ const SUBMISSIONS: u32 = 512;
 /// Completion queue entries. When they do not suffice, the kernel keeps the rest until there is room.
 const COMPLETIONS: u32 = 8192;
 
-/// A ring for the current thread, with the cheapest way of finishing work that the kernel knows.
+/// A ring for the current thread, with the cheapest completion mode that the kernel supports.
 pub(super) fn open() -> io::Result<IoUring> {
     let opened = match deferred().build(SUBMISSIONS) {
         // Before Linux 6.1.
@@ -47,7 +47,7 @@ fn common() -> io_uring::Builder {
 fn explain(error: io::Error) -> io::Error {
     let Some(errno) = Errno::from_io_error(&error) else { return error };
     let advice = match errno {
-        // Podman's default seccomp profile answers so; Docker's, EPERM.
+        // Podman's default seccomp profile returns this; Docker's, EPERM.
         Errno::NOSYS => {
             "this kernel has no io_uring, or this container forbids it: Linux 5.19 or newer is needed (6.1 or newer is \
              best), and in a container the system calls io_uring_setup, io_uring_enter and io_uring_register"

@@ -14,7 +14,7 @@ fn a_core_sleeps_only_with_its_wake_up_armed() {
     let mut ring = ring();
     let mut completions = Vec::new();
     ring.turn(Wait::No, &mut completions);
-    // A wake-up whose completion comes when the core is up already.
+    // A wake-up whose completion arrives when the core is already up.
     assert!(ring.waker.fall_asleep());
     ring.waker.wake();
     ring.waker.get_up();
@@ -118,7 +118,7 @@ fn handle(socket: &UnixStream) -> Handle {
     Handle(socket.as_raw_fd())
 }
 
-/// Asks for a receive of a hot connection.
+/// Requests a receive of a hot connection.
 fn recv_hot(ring: &mut Uring, socket: &UnixStream, bytes: u32, tag: u64) -> Places {
     let into = ring.arena.take(bytes).unwrap();
     ring.hot.heat(socket.as_raw_fd());
@@ -139,7 +139,7 @@ fn write_in_pieces(socket: &mut UnixStream, mut left: &[u8], seed: u32) {
     }
 }
 
-/// Places that hold these bytes.
+/// Places filled with these bytes.
 fn filled(ring: &mut Uring, mut bytes: &[u8]) -> Places {
     let places = ring.arena.take(bytes.len() as u32).unwrap();
     for span in places.iter() {
@@ -173,7 +173,8 @@ fn a_stream_stays_whole_where_a_connection_goes_between_direct_calls_and_the_rin
     let mut from = None;
     let mut is_receiving = false;
     let mut completions = Vec::new();
-    // How receives ended: listed until then, or by the ring; and sends: whole at once, in part, or by the ring.
+    // How receives ended: listed until then, or by the ring; and sends: in full at once, in part, or by the
+    // ring.
     let (mut direct, mut by_ring, mut at_once, mut in_part) = (0, 0, 0, 0);
     while got.len() < BYTES || given < BYTES || from.is_some() {
         match draw(2) {
@@ -353,7 +354,7 @@ fn what_a_socket_has_room_for_is_sent_without_a_completion() {
     let mut got = [1; 200];
     assert_eq!(theirs.read(&mut got).unwrap(), 65);
     assert_eq!(got[..65], [&bytes[100..105], &bytes[..30], &[0; 10], &bytes[105..125]].concat());
-    // Nothing of it is lent.
+    // None of it is lent.
     ring.arena.bytes_mut(span);
 
     let all = [Segment::Bytes { len: 4 << 16 }];
@@ -375,7 +376,8 @@ fn what_a_socket_has_room_for_is_sent_without_a_completion() {
     assert!(completions.is_empty());
 }
 
-/// Has a socket receive, something be watched, and the socket receive again; whether the core is shared after that.
+/// Has a socket receive, watches something, and has the socket receive again; returns whether the core is
+/// shared after that.
 fn is_shared_after(watch: impl FnOnce(&mut Uring, Handle)) -> bool {
     let mut ring = ring();
     let (ours, mut theirs) = UnixStream::pair().unwrap();

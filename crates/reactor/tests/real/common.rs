@@ -18,7 +18,7 @@ pub(crate) fn ring_with(arena_bytes: u64, waker: Waker) -> Uring {
     Uring::new(Arena::new(arena_bytes).unwrap(), waker).unwrap()
 }
 
-/// Turns until `count` completions have come.
+/// Turns until `count` completions have arrived.
 pub(crate) fn complete(ring: &mut Uring, count: usize) -> Vec<Completion> {
     let mut completions = Vec::new();
     while completions.len() < count {
@@ -33,7 +33,7 @@ pub(crate) fn complete_one(ring: &mut Uring) -> Completion {
     complete(ring, 1)[0]
 }
 
-/// A place with these bytes in it.
+/// A place filled with these bytes.
 pub(crate) fn filled(ring: &mut Uring, bytes: &[u8]) -> Places {
     let places = ring.arena().take(bytes.len() as u32).unwrap();
     let mut at = 0;

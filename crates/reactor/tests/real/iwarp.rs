@@ -103,7 +103,7 @@ impl Rig {
     }
 }
 
-/// A Send, a Write and a Read of this length, and the bytes are the same.
+/// A Send, a Write and a Read of this length; checks that the bytes are the same.
 fn moves(rig: &mut Rig, len: u32) {
     let sources = [1, 2, 3].map(|seed| rig.place(len, seed));
     let sinks = [4, 5, 6].map(|seed| rig.place(len, seed));
@@ -147,7 +147,7 @@ fn payload_reaches_its_place() {
     }
 }
 
-/// A sum that is wrong ends the connection on both sides, with its cause.
+/// A wrong sum ends the connection on both sides, with its cause.
 #[test]
 fn a_wrong_sum_is_reported() {
     let wrong = Config { crc32c: |bytes| crc32c(bytes) ^ 1, ..CONFIG };

@@ -1,4 +1,4 @@
-//! Two network namespaces that a cable joins, for a test that runs as root.
+//! Two network namespaces joined by a cable, for a test that runs as root.
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The interface at both ends.
 pub(crate) const INTERFACE: &str = "aoe0";
 
-/// Both ends of a cable; gone when this is dropped.
+/// Both ends of a cable; removed when this is dropped.
 pub(crate) struct Cable {
     pub(crate) ends: [End; 2],
 }
@@ -49,7 +49,7 @@ impl End {
         must(command.args(["-n", &self.name]).args(words.split(' ')));
     }
 
-    /// Calls `act` in a thread that is in it; what that opens stays there.
+    /// Calls `act` on a thread inside it; what that opens stays there.
     pub(crate) fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let space = File::open(format!("/run/netns/{}", self.name)).expect("the namespace is there");
         std::thread::scope(|scope| {
@@ -65,7 +65,7 @@ impl End {
 
 impl Drop for Cable {
     fn drop(&mut self) {
-        // Either end takes the other with it.
+        // Removing either end removes the other.
         let [a, b] = &self.ends;
         let _ = command(&format!("-n {} link delete {INTERFACE}", a.name)).output();
         for end in [a, b] {

@@ -24,7 +24,7 @@ const SETUP: Setup<'_> = Setup {
 };
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// The packets of one end, and the ring that they are waited for with.
+/// The packets of one end, and the ring used to wait for them.
 struct Host {
     packets: Packets,
     ring: Uring,
@@ -40,7 +40,7 @@ impl Host {
         Host { packets: Packets::new(socket, ring.arena()).unwrap(), ring }
     }
 
-    /// A frame of this protocol: addresses, EtherType, and what follows.
+    /// A frame of this protocol: addresses, EtherType, and payload.
     fn frame(&self, to: [u8; 6], payload: &[u8]) -> Vec<u8> {
         [&to[..], &self.packets.mac(), &PROTOCOL.to_be_bytes(), payload].concat()
     }
@@ -56,13 +56,13 @@ impl Host {
         assert!(!self.packets.flush(self.ring.arena()).unwrap());
     }
 
-    /// What has come by now.
+    /// What has arrived by now.
     fn here(&mut self) -> Vec<Span> {
         while self.packets.receive(self.ring.arena()) {}
         std::iter::from_fn(|| self.packets.frame()).collect()
     }
 
-    /// Sleeps until something has come.
+    /// Sleeps until something has arrived.
     fn wait(&mut self) -> Vec<Span> {
         loop {
             self.ring.watch(self.packets.handle(), TAG);
@@ -105,7 +105,7 @@ fn frames_come_and_go(mtu: u32) {
         assert_eq!(a.bytes(frames[0]), back);
         a.packets.release(frames[0]);
     }
-    // More than one system call takes.
+    // More than one system call handles.
     let frames: Vec<Vec<u8>> = (0..64).map(|n| a.frame(BROADCAST, &payload(1000, n))).collect();
     frames.iter().for_each(|frame| a.queue(frame));
     assert!(a.packets.slot().is_none());
@@ -173,7 +173,7 @@ fn a_filter_keeps_other_frames_away() {
     let mut of_another_protocol = a.frame(us, &[&[0x3f, 0x12, 0x34, 6][..], &[0; 60]].concat());
     of_another_protocol[13] = 0xb5;
     a.send(&of_another_protocol);
-    // Too short for what the filter looks at.
+    // Too short for the field that the filter checks.
     a.send(&[&us[..], &a.packets.mac(), &PROTOCOL.to_be_bytes(), &[0x3f]].concat());
     let last = a.frame(us, &[&[0x3f, 0x12, 0x34, 0xff][..], &[0; 60]].concat());
     a.send(&last);
@@ -200,7 +200,7 @@ fn frames_of_one_sender_and_number_come_to_one_socket_and_none_comes_twice() {
     for round in 0..3u8 {
         for number in 0..NUMBERS {
             let [high, low] = number.to_be_bytes();
-            // The kernel has long ones in pieces.
+            // The kernel has long frames in pieces.
             let len = if round == 2 { 8000 } else { 60 };
             let frame = a.frame(to, &[&[round, high, low], &payload(len, 1)[..]].concat());
             a.send(&frame);
@@ -233,7 +233,7 @@ fn groups_of_several_openings_do_not_mix() {
     let frame = a.frame(BROADCAST, &payload(100, 1));
     a.send(&frame);
     for group in &mut groups {
-        // Without fields all frames come to the first socket.
+        // Without fields all frames arrive at the first socket.
         let frames = group[0].wait();
         assert_eq!(group[0].bytes(frames[0]), frame);
         assert!(group[1].here().is_empty());
@@ -263,7 +263,7 @@ fn what_there_is_no_room_for_is_dropped_and_counted_and_receiving_goes_on() {
     for (n, frame) in held.iter().enumerate() {
         assert_eq!(b.bytes(*frame)[14..], payload(200, n as u32 + 1));
     }
-    // What waits in the kernel's ring comes as slots become free, whichever are.
+    // What waits in the kernel's ring is received as slots become free, whichever they are.
     let mut got = held.len() as u64;
     for frame in [3, 0, 7, 5, 1, 6, 2, 4].map(|n: usize| held[n]) {
         b.packets.release(frame);
@@ -297,7 +297,7 @@ fn a_frame_stays_as_it_is_until_it_is_released() {
     let first = a.frame(to, &payload(1000, 9));
     a.send(&first);
     let held = b.wait()[0];
-    // Many times around, while a device reads the one that is held.
+    // The ring wraps many times while a device reads the frame that is held.
     b.ring.arena().lend(held, Loan::Read);
     for n in 0..200 {
         let frame = a.frame(to, &payload(1000, n));
@@ -409,7 +409,7 @@ fn an_interface_that_goes_down_is_reported_once_and_works_when_it_is_up_again() 
     assert!(completions.is_empty(), "the next watch waits");
     cable.ends[1].ip(&format!("link set {INTERFACE} up"));
     let frame = a.frame(BROADCAST, &payload(100, 5));
-    // The other end notices a little later, and until then it loses what is sent.
+    // The other end notices a little later, and until then loses what is sent.
     while completions.is_empty() {
         a.send(&frame);
         b.ring.turn(Wait::AtMost(Duration::from_millis(20)), &mut completions);
@@ -440,7 +440,7 @@ fn a_socket_is_outdated_when_its_interface_is_another() {
     let end = &cable.ends[1];
     let ip = |words: &str| end.ip(&format!("link {words}"));
     let socket = || sockets(end, &SETUP, 1).remove(0);
-    // The interface is looked for where the socket was opened.
+    // The interface is looked up where the socket was opened.
     let first = socket();
     ip(&format!("set {INTERFACE} down"));
     ip(&format!("set {INTERFACE} up"));
@@ -463,7 +463,7 @@ fn what_has_no_room_is_sent_when_there_is_some() {
     let [mut a, mut b] = cable.ends.each_ref().map(|end| Host::new(end, &SETUP));
     cable.ends[0].tc(&format!("qdisc add dev {INTERFACE} root tbf rate 100mbit burst 3000 latency 10s"));
     let frame = a.frame(b.packets.mac(), &payload(1400, 1));
-    // What waits at the interface is out of our hands, but counts.
+    // What waits at the interface is beyond our control, but counts.
     let mut sent = 0;
     let mut is_left = false;
     while !is_left {

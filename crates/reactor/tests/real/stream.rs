@@ -1,7 +1,7 @@
 //! The stream driver with a scripted machine, over loopback TCP.
 //!
-//! The script's PDUs: a header of 8 bytes (length of the payload, kind), payload, padding to 4 bytes, and four bytes
-//! that are a CRC32C of all this with kinds that carry a digest, and nothing with others.
+//! The script's PDUs: a header of 8 bytes (length of the payload, kind), payload, padding to 4 bytes, and
+//! four bytes that are a CRC32C of all this for kinds with a digest, and unused for others.
 
 use crate::common::*;
 use proptest::prelude::*;
@@ -54,13 +54,13 @@ fn pdu(kind: Kind, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Remembers what it was fed.
+/// Records what it was fed.
 #[derive(Default)]
 struct Script {
     want: Option<(Kind, Places, u32)>,
     /// The sum of the header.
     sum: u32,
-    /// Places for the payloads to come.
+    /// Places for future payloads.
     places: Vec<Places>,
     fed: Vec<(Kind, Places, bool)>,
     end: Option<Option<String>>,
@@ -134,7 +134,7 @@ impl StreamMachine for Script {
     fn tick(&mut self, _: Time) {}
 }
 
-/// A connection, as the engine would have it, and its peer.
+/// A connection as in the engine, and its peer.
 struct Rig {
     ring: Uring,
     stream: Stream,
@@ -191,7 +191,7 @@ impl Rig {
         }
     }
 
-    /// The peer sends `bytes` in pieces of these sizes, again and again, and closes.
+    /// The peer sends `bytes` in pieces of these sizes, cyclically, and closes.
     fn feed(&mut self, bytes: Vec<u8>, pieces: Vec<usize>) {
         let mut peer = self.peer.try_clone().unwrap();
         let writer = std::thread::spawn(move || {
@@ -337,8 +337,9 @@ fn little_is_read_ahead_of_large_bodies() {
     rig.close();
 }
 
-/// A peer that spins works on these answers while the rest of its commands is worked on. Time stands still between two turns, so
-/// that nothing leaves for having waited; whether the connection is hot depends on the machine's load, and is tried again.
+/// A peer that spins works on these answers while the rest of its commands is processed. The clock does not
+/// advance between two turns, so that nothing is sent for having waited; whether the connection is hot
+/// depends on the machine's load, and is retried.
 #[test]
 fn many_answers_of_one_receive_leave_at_once_where_the_core_spins() {
     const COMMANDS: usize = 100;
@@ -385,7 +386,7 @@ fn answers_wait_for_what_is_already_here_and_for_nothing_else() {
         }
     };
     let mut peer = rig.peer.try_clone().unwrap();
-    // The first recv brings 4096 bytes of it, and with them one whole PDU.
+    // The first recv brings 4096 bytes, and with them one whole PDU.
     peer.write_all(&pdu(Kind::Skipped, &[0; 3000]).repeat(60)).unwrap();
     answer(&mut rig);
     while rig.machine.fed.is_empty() {
@@ -458,7 +459,7 @@ fn nothing_is_read_while_nothing_is_wanted() {
 
 #[test]
 fn a_loud_peer_gets_its_share_of_each_turn_and_no_more() {
-    /// Headers and bodies in one turn, as PDUs.
+    /// Headers and bodies in one turn, in PDUs.
     const SHARE: usize = 256 / 2;
     let mut rig = Rig::new(1 << 20);
     rig.peer.write_all(&pdu(Kind::Skipped, b"").repeat(300)).unwrap();

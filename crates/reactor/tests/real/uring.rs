@@ -75,7 +75,8 @@ fn a_large_send_of_many_spans_arrives_whole_and_in_order() {
         store.copy_in(n as u64 * 65_536, ring.arena(), &places);
         ring.arena().give(&places);
     }
-    // Small spans of the arena and of the store, in turns: 512 of them, more than the socket takes at once.
+    // Small spans of the arena and of the store, alternating: 512 of them, more than the socket accepts at
+    // once.
     let header = filled(&mut ring, &[0xee; 48]);
     let spans: Vec<Span> =
         (0..256u64).flat_map(|n| [span(&header), store.span(n * 4096, 4096).unwrap()]).collect();
@@ -128,7 +129,7 @@ fn a_watch_completes_when_its_file_can_be_read_and_once_for_each_request() {
     writer.write_all(b"ab").unwrap();
     let done = complete_one(&mut ring);
     assert!(done.tag == Tag(8) && done.result.is_ok());
-    // That read nothing, and a watch of what is readable already completes, too.
+    // This reads nothing, and a watch of something already readable completes, too.
     ring.watch(handle(&reader), Tag(9));
     assert_eq!(complete_one(&mut ring).tag, Tag(9));
     assert_eq!(reader.read(&mut [0; 4]).unwrap(), 2);
@@ -137,7 +138,7 @@ fn a_watch_completes_when_its_file_can_be_read_and_once_for_each_request() {
     ring.unwatch(Tag(10));
     let done = complete_one(&mut ring);
     assert!(done.tag == Tag(10) && done.result.is_err());
-    // There is no such watch any more.
+    // That watch no longer exists.
     ring.unwatch(Tag(10));
 }
 
@@ -296,13 +297,13 @@ fn dropping_a_ring_drains_it() {
     ring.recv(handle(&ours), &into, Tag(1));
     ring.accept(handle(&listener), Tag(2));
     ring.write(handle(&file), 0, &from, true, Tag(3));
-    // More than the peer, who does not read, will ever take.
+    // More than the peer, who does not read, will ever accept.
     ring.send(handle(&ours), &[region.span(0, 65_536).unwrap(); 512], Tag(4));
     ring.turn(Wait::No, &mut Vec::new());
     ring.recv(handle(&ours), &Places::one(region.span(0, 4096).unwrap()), Tag(5));
     drop(ring);
 
-    // The kernel has let go of the socket's receive side: what comes now is still to be read.
+    // The kernel has released the socket's receive side: what arrives now can still be read.
     theirs.write_all(b"still here").unwrap();
     drop(theirs.shutdown(std::net::Shutdown::Write));
     let mut rest = Vec::new();

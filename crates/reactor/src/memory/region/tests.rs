@@ -135,7 +135,7 @@ fn extents_distinguish_written_pages_from_others() {
     assert_eq!(region.extent(63 * PAGE_BYTES + 4095), (false, 1));
 }
 
-/// What a line of smaps says of the mapping that a region lies in.
+/// The value of a line in smaps for the mapping of a region.
 fn mapped_kibibytes(region: &Region, what: &str) -> u64 {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let at = region.base() as u64;
@@ -149,7 +149,7 @@ fn mapped_kibibytes(region: &Region, what: &str) -> u64 {
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Whether this machine gives huge pages and shows its page maps; says why not.
+/// Whether this machine gives huge pages and shows its page maps; prints why not.
 fn has_huge_pages(region: &Region) -> bool {
     let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let setting = setting.unwrap_or_else(|error| error.to_string());
@@ -179,7 +179,7 @@ fn huge_pages_come_and_go_as_extents_say() {
     assert_eq!(region.extent(0), (false, HUGE_PAGE_BYTES));
     let (is_mapped, len) = region.extent(HUGE_PAGE_BYTES);
     assert!(is_mapped && len >= HUGE_PAGE_BYTES, "all of it is taken");
-    // A part of it is released at once; what is beside it stays.
+    // A part of it is released at once; the rest stays.
     region.release(HUGE_PAGE_BYTES + 8192, 65_536);
     assert_eq!(region.extent(HUGE_PAGE_BYTES + 8192), (false, 65_536));
     assert_eq!(read(&region, HUGE_PAGE_BYTES + 5000, 100), [1; 100]);
