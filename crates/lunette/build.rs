@@ -1,5 +1,5 @@
-//! Names the commit that `lunette --version` shows. Without git, or outside a checkout (a release's archive), it shows
-//! the version alone.
+//! Determines the commit that `lunette --version` shows. Without git, or outside a checkout (in a release
+//! archive), it shows only the version.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,18 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
 }
 
-/// The commit that is checked out, in short.
+/// The commit that is checked out, abbreviated.
 fn commit() -> Option<String> {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR")?).join("../..").canonicalize().ok()?;
-    // An archive that was unpacked inside a checkout of something else has no commit of that.
+    // An archive that was unpacked inside another checkout has no commit of that.
     let checkout = git(&root, &["rev-parse", "--show-toplevel"])?;
     if Path::new(&checkout).canonicalize().ok()? != root {
         return None;
     }
     let commit = git(&root, &["rev-parse", "--short=12", "HEAD"])?;
-    // HEAD changes with the branch, the branch with every commit. While it is only in packed-refs, the next commit makes
-    // a file for it: its folder is watched then, as Cargo takes a file that is not there for one that has changed.
+    // HEAD changes with the branch, the branch with every commit. While it is only in packed-refs, the next
+    // commit creates a file for it: its folder is watched until then, as Cargo treats a missing file as
+    // changed.
     let path = |name: &str| Some(root.join(git(&root, &["rev-parse", "--git-path", name])?));
     let watch = |path: &Path| println!("cargo::rerun-if-changed={}", path.display());
     [path("HEAD")?, path("packed-refs")?].iter().filter(|path| path.exists()).for_each(|path| watch(path));

@@ -1,5 +1,5 @@
-//! What 100 quiet sessions notice of a loud one on the same core, and of hostile peers:
-//! `cargo bench --package lunette --bench fairness`.
+//! How 100 quiet sessions are affected by a loud one on the same core, and by hostile peers: `cargo bench
+//! --package lunette --bench fairness`.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -17,7 +17,7 @@ use wire::scsi::command::Read10;
 /// Quiet sessions, and the threads that they are divided among.
 const SESSIONS: usize = 100;
 const THREADS: usize = 4;
-/// READs of 4 KiB of each quiet session in one measurement, one after the other.
+/// READs of 4 KiB of each quiet session in one measurement, one after another.
 const READS: usize = 100;
 /// Between two READs of a thread.
 const PAUSE: Duration = Duration::from_micros(500);
@@ -28,9 +28,9 @@ const LOUD_BLOCKS: u32 = 128;
 const ROUNDS: usize = 5;
 /// How much worse their p99 may become.
 const RATIO_MAX: f64 = 3.0;
-/// Peers that have connected and say nothing.
+/// Peers that have connected and send nothing.
 const SILENT: usize = 100;
-/// READs of 64 KiB that a peer asks for and never takes.
+/// READs of 64 KiB whose data a peer never receives.
 const UNREAD: usize = 64;
 
 fn main() -> ExitCode {
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     if ratio.max(hostile) <= RATIO_MAX { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The daemon has its core to itself.
+/// Leaves core 0 to the daemon.
 fn keep_off_core_0() {
     let mut cores = rustix::thread::sched_getaffinity(None).expect("this thread has cores");
     cores.unset(0);
@@ -118,7 +118,7 @@ fn beside_a_loud_session<T>(url: &Url, run: impl FnOnce() -> T) -> (T, f64) {
     let (is_over, commands, together) = (AtomicBool::new(false), AtomicU64::new(0), Barrier::new(2));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // What is measured is the daemon: the loud initiator leaves its own core to the quiet ones.
+            // The daemon is what is measured: the loud initiator leaves its own core to the quiet ones.
             rustix::process::setpriority_process(None, 19).expect("any thread may be nice");
             let mut loud = Initiator::login(url, &Login::named("loud")).expect("login");
             loud.ready(0).expect("TEST UNIT READY");
@@ -144,8 +144,8 @@ fn beside_a_loud_session<T>(url: &Url, run: impl FnOnce() -> T) -> (T, f64) {
     })
 }
 
-/// Runs this while some peers connect, send garbage and are refused, over and over, others say nothing, and one asks for
-/// data that it never takes; also returns how many connections were refused per second.
+/// Runs this while some peers keep connecting, sending garbage and being refused, others send nothing, and
+/// one requests data that it never receives; also returns how many connections were refused per second.
 fn beside_hostile_peers<T>(url: &Url, run: impl FnOnce() -> T) -> (T, f64) {
     let (is_over, refused) = (AtomicBool::new(false), AtomicU64::new(0));
     let silent: Vec<TcpStream> = (0..SILENT).filter_map(|_| TcpStream::connect(url.portal).ok()).collect();
@@ -172,7 +172,7 @@ fn beside_hostile_peers<T>(url: &Url, run: impl FnOnce() -> T) -> (T, f64) {
     })
 }
 
-/// Sends what is no login, and waits until the connection is closed for it.
+/// Sends garbage instead of a login, and waits until the connection is closed for it.
 fn is_refused(portal: SocketAddr) -> bool {
     let Ok(mut stream) = TcpStream::connect(portal) else { return false };
     let is_sent = stream.write_all(&[0xa5; 512]).is_ok();

@@ -1,4 +1,5 @@
-//! What sessions that do nothing cost in CPU time, and in memory beside the arenas: `cargo bench --package lunette --bench idle`.
+//! What idle sessions cost in CPU time, and in memory beside the arenas: `cargo bench --package lunette
+//! --bench idle`.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -11,17 +12,17 @@ use support::initiator::{Initiator, Login};
 use support::limits::raise_descriptor_limit;
 
 const SESSIONS: [u64; 2] = [100, 10_000];
-/// What else a process has open.
+/// Other files that a process has open.
 const OTHER_FILES: u64 = 256;
-/// How long the daemon is left alone before it is watched, and how long it is watched.
+/// How long the daemon settles before it is watched, and how long it is watched.
 const REST: Duration = Duration::from_secs(1);
 const WATCH: Duration = Duration::from_secs(10);
 /// Of a core.
 const PERCENT_MAX: f64 = 0.2;
-/// What a small installation has, and the memory that it may take.
+/// The LUNs of a small installation, and the memory that it may take.
 const LUNS: u16 = 100;
 const SMALL_BYTES_MAX: u64 = 24_000_000;
-/// Of memory that is nobody's file, an arena is one mapping, larger than any other.
+/// Among anonymous mappings, an arena is one, larger than any other.
 const ARENA_BYTES_MIN: u64 = 16 << 20;
 
 fn main() -> ExitCode {
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// While none of so many sessions does anything; they are not pinged meanwhile.
+/// While none of this many sessions does anything; they are not pinged meanwhile.
 fn percent_of_a_core(sessions: u64) -> f64 {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let config = directory.path().join("lunette.toml");
@@ -67,7 +68,7 @@ fn percent_of_a_core(sessions: u64) -> f64 {
     percent
 }
 
-/// Memory beside the arenas, once each session has read from each LUN, and all is reported that there is to be reported.
+/// Memory beside the arenas, once each session has read from each LUN, and everything has been reported.
 fn small_bytes() -> u64 {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let config = directory.path().join("lunette.toml");
@@ -101,7 +102,7 @@ fn small_bytes() -> u64 {
     bytes_beside_arenas(&smaps)
 }
 
-/// This process's share of what its mappings have in memory (proc_pid_smaps(5)).
+/// This process's share of the memory of its mappings (proc_pid_smaps(5)).
 fn bytes_beside_arenas(smaps: &str) -> u64 {
     let (mut is_file, mut size_bytes, mut all) = (false, 0, 0);
     for line in smaps.lines() {
@@ -111,7 +112,7 @@ fn bytes_beside_arenas(smaps: &str) -> u64 {
         match key {
             "Size:" => size_bytes = bytes(),
             "Pss:" if is_file || size_bytes < ARENA_BYTES_MIN => all += bytes(),
-            // A mapping's first line: its addresses, and five words on, what it is of.
+            // A mapping's first line: its addresses, and five words later its file.
             _ if !key.ends_with(':') => is_file = words.nth(3).is_some(),
             _ => {}
         }

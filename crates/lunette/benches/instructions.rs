@@ -1,6 +1,6 @@
-//! Instructions that the core executes in user space for one command, at queue depth 1 and 32, counted by valgrind's callgrind.
-//! `cargo xtask instructions` compares them with what they may be, of the engine as it is released: it builds `counted`, and names
-//! it. This program may be built as tests are.
+//! Instructions that the core executes in user space per command, at queue depth 1 and 32, counted by
+//! valgrind's callgrind. `cargo xtask instructions` compares them with their limits, for the engine as it is
+//! released: it builds `counted`, and passes its path. This program may be built like tests.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -15,10 +15,10 @@ use support::tools::{must, read_text, spawn, tool};
 use tempfile::TempDir;
 use wire::scsi::command::Read16;
 
-/// Commands before anything is counted, and those that are.
+/// Commands before counting begins, and those that are counted.
 const WARM_UP: u32 = 512;
 const COUNTED: u32 = 2048;
-/// Commands that come together where they are many.
+/// Commands that arrive together at the higher depth.
 const DEPTH: u32 = 32;
 /// How long the daemon may take to listen under callgrind.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -82,8 +82,9 @@ fn read_together(initiator: &mut Initiator, lun: u16, first: u32, blocks: u32) {
     }
 }
 
-/// A daemon under callgrind. It is killed at the end: valgrind 3.19 does not know that io_uring_enter may block, and
-/// keeps its lock meanwhile, so that no other thread runs while the core sleeps, to print the banner or to stop.
+/// A daemon under callgrind. It is killed at the end: valgrind 3.19 does not know that io_uring_enter may
+/// block, and keeps its lock meanwhile, so that no other thread runs while the core sleeps, to print the
+/// banner or to stop.
 struct Counted {
     child: Child,
     url: Url,
@@ -132,7 +133,7 @@ impl Counted {
         }
     }
 
-    /// Prints the instructions of one of the commands that `run` runs so many of.
+    /// Prints the instructions per command, where `run` runs the given number of them.
     fn count(&self, name: &str, mut run: impl FnMut(u32)) {
         run(WARM_UP);
         let before = self.instructions();
@@ -141,7 +142,7 @@ impl Counted {
         println!("{name} = {:.0}", instructions as f64 / f64::from(COUNTED));
     }
 
-    /// Instructions of all threads so far; only the core does anything.
+    /// Instructions of all threads so far; only the core does any work.
     fn instructions(&self) -> u64 {
         let output = must(tool("callgrind_control").arg("-e").arg(self.child.id().to_string()));
         let threads = output.lines().filter_map(|line| line.trim().strip_prefix("Th "));
@@ -164,7 +165,7 @@ impl Drop for Counted {
     }
 }
 
-/// A port that was free just now.
+/// A port that was free a moment ago.
 fn free_port() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     listener.local_addr().expect("a listener has an address")

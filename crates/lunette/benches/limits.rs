@@ -1,4 +1,5 @@
-//! Whether limits are what was asked for, over all cores, and shared: `cargo bench --package lunette --bench limits`.
+//! Whether limits are as configured, over all cores, and shared: `cargo bench --package lunette --bench
+//! limits`.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -17,7 +18,7 @@ const SECONDS: u64 = 3;
 /// How far a second may be from the limit, and a session from its share of it.
 const OFF_MAX: f64 = 0.05;
 
-/// A limit as an option of a LUN, what it allows in a second, and the bytes of each READ.
+/// A limit as an option of a LUN, what it allows per second, and the bytes of each READ.
 const CASES: [(&str, u64, usize); 5] = [
     ("iops_max=200", 200, 4096),
     ("iops_max=5000", 5000, 4096),
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     if are_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What each session does in each second, after a second that uses up the burst.
+/// What each session does in each second, after one second that uses up the burst.
 fn measure(url: &Url, bytes: usize) -> Vec<Vec<u64>> {
     let together = Barrier::new(DEPTHS.len());
     std::thread::scope(|scope| {

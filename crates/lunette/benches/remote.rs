@@ -1,6 +1,7 @@
-//! Images on Ceph and exports of NBD servers through the daemon, beside fio's own engines for them and Debian's tgt-rbd, 4K with 32 in
-//! flight: `cargo bench --package lunette --bench remote`. All of a round run right after each other, and ratios are those of a round:
-//! what else the machine does hits each of them. Needs fio and tgt-rbd.
+//! Images on Ceph and exports of NBD servers through the daemon, beside fio's own engines for them and
+//! Debian's tgt-rbd, 4K with 32 in flight: `cargo bench --package lunette --bench remote`. All measurements
+//! of a round run right after each other, and ratios are those of a round: other load on the machine affects
+//! each of them. Needs fio and tgt-rbd.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -23,20 +24,21 @@ const ROUNDS: usize = 5;
 const SECONDS: &str = "3";
 const BYTES: u64 = 192 << 20;
 const PATTERNS: [&str; 2] = ["randread", "randwrite"];
-/// Of fio's engine on the same machine, and of tgt-rbd.
+/// Relative to fio's engine on the same machine, and to tgt-rbd.
 const FIO_MIN: f64 = 0.9;
 const TGT_MIN: f64 = 2.0;
 const TGT_TARGET: &str = "iqn.2026-11.io.lunette:tgt";
 
-/// What one way made of a pattern in one round.
+/// The result of one way for a pattern in one round.
 #[derive(Clone, Copy)]
 struct Sample {
     iops: f64,
-    /// Processor time of an operation, of what has the store: fio, our own load generator, or the target.
+    /// Processor time per operation of the process with the store: fio, our own load generator, or the
+    /// target.
     us: f64,
 }
 
-/// What is measured by its name.
+/// A way to access the store, and its name.
 type Way<'a> = (&'a str, Box<dyn Fn(&str) -> Sample + 'a>);
 
 fn main() -> ExitCode {
@@ -50,7 +52,7 @@ fn main() -> ExitCode {
 fn images(folder: &TempDir) -> bool {
     let ceph = Ceph::start();
     let conf = ceph.conf();
-    // As the daemon has it, whatever else is asked of librbd.
+    // As with the daemon, whatever else is configured for librbd.
     let text = fs::read_to_string(&conf).expect("its configuration") + "[client]\nrbd cache = false\n";
     fs::write(&conf, text).expect("written");
     for image in ["local", "a", "b", "tgt"] {
@@ -85,7 +87,7 @@ fn images(folder: &TempDir) -> bool {
 fn exports(folder: &TempDir) -> bool {
     let image = folder.path().join("image");
     File::create(&image).and_then(|file| file.set_len(BYTES)).expect("an image");
-    // fio and the daemon have it in turn, and each a connection.
+    // fio and the daemon use it in turn, each with a connection.
     let server = NbdServer::qemu(&image, &["--shared=3"]);
     let url = server.text();
     let fio = ["--ioengine=nbd", &format!("--uri={url}")];
@@ -104,7 +106,7 @@ fn exports(folder: &TempDir) -> bool {
     are_reached == [true; 2]
 }
 
-/// Each way in turn, round by round; prints and returns what they made of a pattern.
+/// Each way in turn, round by round; prints and returns the results for a pattern.
 fn measure(pattern: &str, ways: &[Way<'_>]) -> Vec<Vec<Sample>> {
     let mut samples = vec![Vec::new(); ways.len()];
     for _ in 0..ROUNDS {
@@ -121,7 +123,7 @@ fn measure(pattern: &str, ways: &[Way<'_>]) -> Vec<Vec<Sample>> {
     samples
 }
 
-/// The median of what one way made of another in each round.
+/// The median ratio of one way to another over the rounds.
 fn ratio(samples: &[Sample], others: &[Sample]) -> f64 {
     median(samples.iter().zip(others).map(|(sample, other)| sample.iops / other.iops))
 }
@@ -143,7 +145,7 @@ fn fio(engine: &[&str], conf: &str) -> Command {
     fio
 }
 
-/// Writes all of it: reads of what was never written cost less.
+/// Writes all of it: reads of unwritten ranges cost less.
 fn fill(engine: &[&str], conf: &str) {
     must(fio(engine, conf).args(["--rw=write", "--bs=1m", "--iodepth=4"]));
 }
@@ -160,7 +162,7 @@ fn by_fio(pattern: &str, engine: &[&str], conf: &str) -> Sample {
     Sample { iops: sum("iops"), us: used * 1e6 / sum("total_ios") }
 }
 
-/// Our own load; its processor time is that of these targets, or its own where there are none.
+/// Our own load; the processor time is that of these targets, or its own where there are none.
 fn by_us(pattern: &str, targets: &[&str], depth: &str, pids: &[u32]) -> Sample {
     let of_targets = || pids.iter().map(|pid| cpu::process(*pid).expect("it runs").sum()).sum::<f64>();
     let used = || if pids.is_empty() { seconds_of_children() } else { of_targets() };
@@ -179,7 +181,7 @@ fn by_us(pattern: &str, targets: &[&str], depth: &str, pids: &[u32]) -> Sample {
     Sample { iops: number(&stream["iops"]), us: used * 1e6 / number(&stream["operations"]) }
 }
 
-/// The processor time of what this process has waited for: of programs that have threads of their own.
+/// The processor time of child processes that this one has waited for, with their threads.
 fn seconds_of_children() -> f64 {
     // The kernel counts in hundredths of a second here, whatever its own clock is (proc_pid_stat(5)).
     let stat = fs::read_to_string("/proc/self/stat").expect("proc");

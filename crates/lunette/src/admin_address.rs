@@ -1,4 +1,4 @@
-//! Where the admin interface is, for the daemon that opens it and for commands that look for it.
+//! Where the admin interface is, for the daemon that opens it and for commands that connect to it.
 
 use admin::{BindError, Listener};
 use config::{AdminAddress, AdminPlace, Config, parse_admin};
@@ -7,13 +7,13 @@ use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// The variable that names the place where nothing else does.
+/// The variable with the place, if nothing else names one.
 pub(crate) const VARIABLE: &str = "LUNETTE_ADMIN";
 /// The socket of the system's daemon, and its folder.
 pub(crate) const FOLDER: &str = "/run/lunette";
 const SOCKET: &str = "lunette.sock";
 
-/// The place that everybody expects: the system's for root, a user's own for users.
+/// The default place: the system's for root, a user's own for users.
 pub(crate) fn usual() -> Option<PathBuf> {
     if geteuid().is_root() {
         return Some(Path::new(FOLDER).join(SOCKET));
@@ -22,13 +22,14 @@ pub(crate) fn usual() -> Option<PathBuf> {
     Some(PathBuf::from(folder).join(SOCKET))
 }
 
-/// Where commands look: the system's daemon may admit a user who has none.
+/// Where commands connect: the system's daemon may admit a user who has none.
 pub(crate) fn to_ask() -> Option<PathBuf> {
     let system = || Some(Path::new(FOLDER).join(SOCKET)).filter(|path| path.exists());
     usual().filter(|path| path.exists()).or_else(system).or_else(usual)
 }
 
-/// Opens the place that the configuration names. Where it names none, a place that cannot be had costs only the interface.
+/// Opens the place that the configuration names. Where it names none, failing to open the default costs only
+/// the interface.
 pub(crate) fn open(config: &Config) -> Result<Option<Listener>, BindError> {
     let listener = open_place(&config.admin)?;
     if let (Some(listener), Some(group)) = (&listener, &config.admin_group) {
@@ -57,7 +58,8 @@ fn open_place(place: &AdminPlace) -> Result<Option<Listener>, BindError> {
                 return without("XDG_RUNTIME_DIR is not set; name a place with --admin");
             };
             if path.starts_with(FOLDER) {
-                // If it cannot be made, the socket says so. Whom the socket admits gets there, whatever the umask.
+                // If it cannot be created, opening the socket reports that. The socket's mode applies,
+                // whatever the umask.
                 if DirBuilder::new().create(FOLDER).is_ok() {
                     let _ = std::fs::set_permissions(FOLDER, Permissions::from_mode(0o755));
                 }
@@ -70,7 +72,7 @@ fn open_place(place: &AdminPlace) -> Result<Option<Listener>, BindError> {
     }
 }
 
-/// What LUNETTE_ADMIN says to a daemon: a URL is meant for commands only.
+/// The value of LUNETTE_ADMIN for a daemon: a URL is meant for commands only.
 fn from_environment() -> Result<AdminPlace, String> {
     match std::env::var(VARIABLE) {
         Ok(text) if text == "none" || (text.contains('/') && !text.contains("://")) => {

@@ -1,4 +1,4 @@
-//! `lunette aoe`: what a unit has only in ATA over Ethernet.
+//! `lunette aoe`: features that a unit has only over ATA over Ethernet.
 
 mod lists;
 mod smart;

@@ -180,7 +180,7 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    /// The options as the configuration has them.
+    /// The options in the configuration's form.
     pub(crate) fn options(self) -> ServeOptions {
         ServeOptions {
             config: self.config,
@@ -205,19 +205,19 @@ impl Serve {
 /// The most options of a command that one line lists.
 const OPTIONS_LISTED: usize = 16;
 
-/// What is wrong with the arguments and how to get on, in one line. `arguments`: without the program's name.
+/// What is wrong with the arguments and how to fix it, in one line. `arguments`: without the program's name.
 pub(crate) fn one_line(error: &clap::Error, arguments: impl IntoIterator<Item = String>) -> String {
     let text = error.to_string();
     let is_message = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).take_while(is_message);
-    // Tips are put better below.
+    // Tips are phrased better below.
     let what = lines.filter(|line| !line.starts_with("tip:")).collect::<Vec<_>>().join(" ");
     let (name, command) = asked(arguments);
     let remedy = remedy(error, &command).map_or(String::new(), |remedy| format!("; {remedy}"));
     format!("{}{remedy}; see {name} --help", what.strip_prefix("error: ").unwrap_or(&what))
 }
 
-/// The command that the arguments are for, by its whole name.
+/// The command that the arguments are for, by its full name.
 fn asked(arguments: impl IntoIterator<Item = String>) -> (String, clap::Command) {
     let mut command = Arguments::command();
     let mut name = command.get_name().to_owned();

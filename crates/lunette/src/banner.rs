@@ -11,7 +11,7 @@ pub(crate) struct Running<'a> {
     pub(crate) addresses: &'a [SocketAddr],
     /// Each LUN as it was opened, in the configuration's order.
     pub(crate) units: &'a [UnitSummary],
-    /// The name of this machine, to connect to where a portal listens on all addresses.
+    /// The name of this machine, for portals that listen on all addresses.
     pub(crate) host: &'a str,
     /// The GUID of SRP target ports, if there are any.
     pub(crate) srp_guid: Option<u64>,
@@ -195,7 +195,7 @@ fn first_lun(target: &Target) -> u16 {
     [&target.luns].into_iter().chain(groups).flatten().map(|(number, _)| *number).next().unwrap_or(0)
 }
 
-/// Host and port to connect to, the host as it stands in a URL.
+/// Host and port to connect to; the host is in URL syntax.
 fn reachable(address: SocketAddr, host: &str) -> (String, u16) {
     let shown = match address {
         _ if address.ip().is_unspecified() => host.to_string(),
@@ -235,7 +235,7 @@ mod tests {
             admin,
         };
         let text = banner(&config, &running);
-        // The cores of the machine that runs the test are not the test's business.
+        // The first line depends on the cores of the machine that runs the test.
         text.split_once('\n').expect("several lines").1.to_string()
     }
 

@@ -143,7 +143,7 @@ enum PollWord {
 pub(crate) fn run(arguments: &BenchArguments) -> Result<String, Failure> {
     let job = arguments.job()?;
     arguments.check(&job)?;
-    // Before anything is measured, which would be lost.
+    // Before measuring, as the results would be lost otherwise.
     let outputs = Outputs::open(arguments.json.as_deref(), arguments.csv.as_deref())?;
     let guard = writes(&job) && !arguments.yes;
     let targets = arguments
@@ -220,7 +220,7 @@ impl BenchArguments {
         })
     }
 
-    /// Errors that can be found before any target is touched.
+    /// Checks for errors that can be found before any target is touched.
     fn check(&self, job: &Job) -> Result<(), Failure> {
         check(job, self.targets.len()).map_err(Failure::wrong_input)?;
         let of_iscsi = [
@@ -262,7 +262,7 @@ impl Admin for AdminArguments {
     }
 }
 
-/// Opens a target. With `guard` one that holds data is refused.
+/// Opens a target. With `guard` one that contains data is refused.
 fn opened(text: &str, job: &Job, guard: bool) -> Result<Opened, Failure> {
     let is_new = !Url::is_meant(text) && !text.contains(':') && !Path::new(text).exists();
     let create = job.size.filter(|_| is_new && writes(job)).and_then(|size| size.checked_add(job.offset));

@@ -1,4 +1,4 @@
-//! `lunette ceiling`: a responder that does nothing, to measure what the others could reach at most.
+//! `lunette ceiling`: a responder that does nothing, to measure the upper limit for other targets.
 
 use crate::{Failure, say, signals};
 use bench::ceiling::{BLOCK_BYTES, Ceiling, CeilingOptions, SIZE_BYTES};

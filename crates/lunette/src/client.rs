@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 
 /// How long a daemon may take to answer: it waits for commands in flight to end.
 const PATIENCE: Duration = Duration::from_secs(130);
-/// The same for requests that are repeated, where a late answer is of little use.
+/// The same for requests that are repeated, where a late answer is useless.
 const PATIENCE_REPEATED: Duration = Duration::from_secs(5);
 /// The same for requests during a measurement.
 const PATIENCE_MEASURING: Duration = Duration::from_secs(2);
 /// The longest answer, in bytes.
 const ANSWER_MAX: u64 = 64 << 20;
 
-/// The environment variable that names the file with the token, unless an option does.
+/// The environment variable with the path of the token's file, unless an option names it.
 const TOKEN_VARIABLE: &str = "LUNETTE_ADMIN_TOKEN_FILE";
-/// The first byte of a TLS alert, with which a server refuses to talk without TLS (RFC 8446 section 5.1).
+/// The first byte of a TLS alert, with which a server refuses connections without TLS (RFC 8446 section 5.1).
 const TLS_ALERT: u8 = 21;
 
 /// Where the daemon is.
@@ -45,7 +45,7 @@ pub(crate) struct AdminArguments {
     /// How long the daemon may take to answer.
     #[arg(skip = PATIENCE)]
     patience: Duration,
-    /// The option that names the daemon.
+    /// The option that specified the daemon.
     #[arg(skip = "--admin")]
     option: &'static str,
     /// The authorities of `admin_ca`, once they have been read.
@@ -83,7 +83,7 @@ impl AdminArguments {
         AdminArguments { patience: PATIENCE_REPEATED, ..self.clone() }
     }
 
-    /// Where the daemon is reached.
+    /// Where the daemon is.
     fn place(&self) -> Result<Place, Failure> {
         let variable = || std::env::var(admin_address::VARIABLE).ok().filter(|text| !text.is_empty());
         let usual = || admin_address::to_ask().map(|path| path.display().to_string());
@@ -139,9 +139,10 @@ impl AdminArguments {
         Ok(cores.cloned().unwrap_or_default())
     }
 
-    /// Gets the events after this one that the daemon still has, as server-sent events; a comment ends them.
+    /// Gets the events after this one that the daemon still has, as server-sent events; a comment marks their
+    /// end.
     pub(crate) fn events(&self, after: &str) -> Result<String, Failure> {
-        // Without chunks, which a client of HTTP/1.0 does not know.
+        // Without chunks, which HTTP/1.0 does not have.
         let place = self.place()?;
         let request = format!("GET /v1/events HTTP/1.0\r\nHost: lunette\r\nLast-Event-ID: {after}\r\n\r\n");
         self.exchange(&place, false, &request, Some(b"\n\n:\n"))?.text()
@@ -154,7 +155,7 @@ impl AdminArguments {
 
     fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer, Failure> {
         let place = self.place()?;
-        // Whoever only reads needs none, and shows it to nobody.
+        // Reading needs no token, and none is disclosed.
         let token = if method == "GET" || matches!(place, Place::Socket(_)) { None } else { self.token()? };
         let body = body.map(Value::to_string).unwrap_or_default();
         let authorization =
@@ -186,7 +187,7 @@ impl AdminArguments {
         })
     }
 
-    /// Sends a request and returns the answer. Unencrypted, a token is sent to this machine only.
+    /// Sends a request and returns the answer. Unencrypted, a token is only sent to this machine.
     fn received(
         &self,
         place: &Place,
@@ -331,7 +332,7 @@ impl Answer {
     /// The body of an answer that succeeded.
     ///
     /// # Errors
-    /// The refusal, with all that is wrong, one line each.
+    /// The refusal, with everything that is wrong, one line each.
     pub(crate) fn text(self) -> Result<String, Failure> {
         match self.status {
             200 | 201 => Ok(self.body),

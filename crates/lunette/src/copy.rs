@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use transfer::{CopyError, PIECE_BYTES_MAX, PIECES_MAX, Progress};
 
-/// Exit status after Ctrl-C, like a shell's.
+/// Exit status after Ctrl-C, as in shells.
 const INTERRUPTED: u8 = 130;
 /// Memory for data in flight.
 const BUFFER_BYTES_MAX: u64 = 1 << 30;
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Bytes of an operation, and how many are in flight: a block larger than an operation is made of several.
+/// Bytes per operation, and how many are in flight: a block larger than an operation consists of several.
 fn pieces(bs: u64, depth: u32) -> Result<(u32, u32), Failure> {
     if bs < 512 || !bs.is_multiple_of(512) {
         return Err(Failure::wrong_input(format!(
@@ -133,7 +133,7 @@ fn catch_interrupts() -> Result<Arc<AtomicBool>, String> {
     Ok(stop)
 }
 
-/// Runs one pass with a progress bar; a failure says how far it got.
+/// Runs one pass with a progress bar; a failure reports how far it got.
 fn watched<T>(
     what: &str,
     stop: &AtomicBool,

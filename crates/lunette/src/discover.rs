@@ -1,4 +1,4 @@
-//! `lunette discover`: the targets that a host offers, and where each is reached.
+//! `lunette discover`: the targets that a host offers, and their portals.
 
 use crate::Failure;
 use crate::inquiry::printable;
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &DiscoverArguments) -> Result<String, Failure> {
     })
 }
 
-/// A host without a scheme, for the most part. What has other characters may hold a secret.
+/// A host without a scheme, most likely. Text with other characters may contain a secret.
 fn no_url(text: &str) -> Failure {
     let is_host = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-.:[]".contains(c));
     Failure::wrong_input(match is_host {

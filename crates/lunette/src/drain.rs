@@ -1,4 +1,4 @@
-//! `lunette drain`: has the initiators of a portal leave it.
+//! `lunette drain`: makes the initiators of a portal leave it.
 
 use crate::Failure;
 use crate::manage::{ChangeArguments, path};
@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is checked who is still there.
+/// How often the remaining sessions are checked.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
-/// How long the end of a session that did not log out may take.
+/// How long ending a session that did not log out may take.
 const ENDING: Duration = Duration::from_secs(10);
 
 /// `lunette drain`.
@@ -31,7 +31,7 @@ pub(crate) struct DrainArguments {
     change: ChangeArguments,
 }
 
-/// Drains a portal, and returns when nobody is there any more.
+/// Drains a portal, and returns when no sessions are left.
 pub(crate) fn run(arguments: &DrainArguments) -> Result<String, Failure> {
     let DrainArguments { portal, to, within, cancel, change } = arguments;
     let within = (!cancel).then_some(within);
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &DrainArguments) -> Result<String, Failure> {
     }
 }
 
-/// Waits for the sessions of a portal that is drained; how many are left when they have had their time.
+/// Waits for the sessions of a drained portal; returns how many are left after the time limit.
 fn wait(portal: &str, change: &ChangeArguments) -> Result<usize, Failure> {
     let portals = change.admin().list("/v1/portals")?;
     let index = place(portal, &portals)?;
@@ -66,7 +66,7 @@ fn wait(portal: &str, change: &ChangeArguments) -> Result<usize, Failure> {
     }
 }
 
-/// Where a portal that was just drained is in the list.
+/// The index of a portal that was just drained.
 fn place(portal: &str, portals: &[Value]) -> Result<usize, Failure> {
     let index = portals.iter().position(|other| is_called(other, portal));
     index.ok_or_else(|| {
@@ -83,7 +83,7 @@ fn is_called(portal: &Value, name: &str) -> bool {
     portal["name"] == name || address.is_some_and(|address| portal["listen"] == address.to_string())
 }
 
-/// The portal that a session came by, by its index.
+/// The portal of a session, by index.
 fn portal_of(session: &Value, portals: &[Value]) -> Option<usize> {
     let parse = |value: &Value| value.as_str()?.parse::<SocketAddr>().ok();
     let addresses: Option<Vec<_>> = portals.iter().map(|portal| parse(&portal["address"])).collect();

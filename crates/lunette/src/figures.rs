@@ -28,7 +28,7 @@ const LOAD: [Column; 8] = [
     Figures("W P99"),
 ];
 
-/// Columns of a table that is repeated, or not.
+/// Columns of a table, depending on whether it is repeated.
 pub(crate) fn columns(is_repeated: bool) -> &'static [Column] {
     if is_repeated { &LOAD } else { &ALL }
 }
@@ -64,7 +64,7 @@ pub(crate) fn of_all(item: &Value) -> Vec<String> {
     cells
 }
 
-/// Errors except the unit attentions that every session begins with.
+/// Errors except the unit attentions at the beginning of every session.
 const NO_ERROR: &str = "unit_attention";
 
 /// Commands that failed, by reason, if there are any.

@@ -1,4 +1,4 @@
-//! `lunette generate`: manual pages and completions, made from the command line's own description.
+//! `lunette generate`: manual pages and completions, generated from the command line's own description.
 
 use crate::Failure;
 use crate::arguments::Arguments;

@@ -1,5 +1,5 @@
-//! `lunette inquiry`: what a unit says about itself, in words. The decoders in the modules below are functions of
-//! bytes that make something of any bytes.
+//! `lunette inquiry`: what a unit reports about itself, in readable form. The decoders in the modules below
+//! are functions that handle any bytes.
 
 mod capacity;
 mod data;
@@ -33,11 +33,11 @@ use wire::scsi::vpd::{self, page};
 use wire::scsi::{Command, command, mode};
 use wire::{Cdb, SenseKey};
 
-/// Allocation length of each request: more than units have to report, but not too long for old ones.
+/// Allocation length of each request: more than units report, but not too long for old ones.
 const ANSWER_BYTES: u16 = 4096;
 /// INQUIRY of old units has one byte for the length (SPC-2).
 const STANDARD_BYTES: u16 = 255;
-/// How long all requests together may take; the one in flight then may take longer.
+/// How long all requests together may take; the last one may take longer.
 const WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Args)]
@@ -147,7 +147,7 @@ impl<C: FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> Asker<C> {
             return Err(format!("there is no unit at this LUN; the target reports LUNs {known}"));
         }
         report.not_ready = self.not_ready();
-        // What needs the medium would wait for it.
+        // Commands that need the medium would wait for it.
         self.patient = report.not_ready.is_none();
         report.pages = self.page(page::SUPPORTED)?.map_or_else(Vec::new, |page| vpd::body(&page).to_vec());
         self.learn_pages(&mut report)?;
@@ -159,7 +159,8 @@ impl<C: FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> Asker<C> {
         Ok(report)
     }
 
-    /// What TEST UNIT READY ends with, unless the unit is ready, or is so for others (a reservation, say).
+    /// The result of TEST UNIT READY, unless the unit is ready, or is so for others (such as with a
+    /// reservation).
     fn not_ready(&mut self) -> Option<String> {
         let reply = match (self.command)(command::TestUnitReady {}.to_cdb(), 0, false) {
             Ok(reply) if [BUSY, TASK_SET_FULL].contains(&reply.status) => return Some("it is busy".into()),
@@ -181,7 +182,7 @@ impl<C: FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> Asker<C> {
     }
 
     fn learn_pages(&mut self, report: &mut Report) -> Result<(), String> {
-        // Also pages that are only shown raw.
+        // Including pages that are only shown raw.
         let codes: BTreeSet<u8> =
             report.pages.iter().copied().filter(|code| *code != page::SUPPORTED).collect();
         for code in codes {
@@ -239,7 +240,7 @@ impl<C: FnMut(Cdb, u32, bool) -> Result<Reply, CommandError>> Asker<C> {
         Ok(())
     }
 
-    /// A page of vital product data, as long as it says.
+    /// A page of vital product data, in the length that it reports.
     fn page(&mut self, code: u8) -> Result<Option<Vec<u8>>, String> {
         let name = format!("INQUIRY, page {code:02x}h");
         let data = self.ask(&name, command::Inquiry::page(code, ANSWER_BYTES), ANSWER_BYTES.into())?;
@@ -350,7 +351,7 @@ mod tests {
     use wire::Sense;
     use wire::scsi::opcode;
 
-    /// Everything that can be made of some bytes, in words and as JSON.
+    /// Everything that can be decoded from some bytes, as text and as JSON.
     fn decode_all(bytes: &[u8]) -> Report {
         let page = vpd::part(bytes, bytes.get(1).copied().unwrap_or(0)).unwrap_or(bytes);
         let body = vpd::body(page);
@@ -452,7 +453,7 @@ mod tests {
         assert_eq!(count, 2);
     }
 
-    /// With BUSY, with sense data, and with nobody there.
+    /// With BUSY, with sense data, and without a target.
     #[test]
     fn a_unit_that_is_busy_or_becoming_ready_is_described_all_the_same() {
         let becoming = Sense::from_bytes(&[0x70, 0, 2, 0, 0, 0, 0, 6, 0, 0, 0, 0, 4, 1]);

@@ -1,5 +1,5 @@
-//! A running daemon whose configuration changes: what clients of the admin interface and SIGHUP request is done here, one
-//! change after the other, on the thread that owns the daemon.
+//! A running daemon whose configuration changes: requests of the admin interface's clients and SIGHUP are
+//! carried out here, one change after another, on the thread that owns the daemon.
 
 mod change;
 pub(crate) mod events;
@@ -30,19 +30,19 @@ pub(crate) struct Live {
     daemon: Daemon,
     options: ServeOptions,
     shown: String,
-    /// The text that is edited: of the file, or of an equivalent one.
+    /// The text that is edited: that of the file, or of an equivalent one.
     text: String,
-    /// Makes versions unique among processes, and among the changes of this one.
+    /// Makes versions unique among processes and among the changes of this one.
     start: u64,
     changes: u64,
     desk: Desk,
     tally: Arc<Tally>,
-    /// The user whose rights it has, if it has dropped root's.
+    /// The user whose privileges it has, if it has dropped root's.
     user: Option<String>,
 }
 
 impl Live {
-    /// A daemon that serves this, as these options said.
+    /// A daemon that serves this configuration, with these options.
     pub(crate) fn new(
         daemon: Daemon,
         options: ServeOptions,
@@ -57,7 +57,7 @@ impl Live {
         live
     }
 
-    /// It has dropped root's rights, and has those of this user.
+    /// It has dropped root's privileges, and has those of this user.
     pub(crate) fn with_rights_of(self, user: Option<String>) -> Live {
         Live { user, ..self }
     }
@@ -72,11 +72,11 @@ impl Live {
         job.answer(answer);
     }
 
-    /// SIGHUP.
+    /// SIGHUP was received.
     pub(crate) fn hang_up(&mut self) {
         if !self.options.name_files() {
             tracing::warn!("SIGHUP is ignored: the daemon was started without a configuration file");
-            // A service manager waits for it nevertheless.
+            // The service manager still waits for it.
             notify::reloading();
             notify::reloaded(self.config(), true);
             return;
@@ -100,12 +100,12 @@ impl Live {
         self.daemon.patience()
     }
 
-    /// Whether something that was removed has yet to end, and is to be checked.
+    /// Whether something that was removed has yet to end, and has to be checked.
     pub(crate) fn has_leaving(&mut self) -> bool {
         self.daemon.has_leaving()
     }
 
-    /// Reports who changed what, and the outcome, in the log and as an event.
+    /// Reports a change, its author and its outcome in the log and as an event.
     fn audit(&self, who: &str, change: &ChangeRequest, dry_run: bool, answer: &Answer) {
         let dry = if dry_run { " (dry run)" } else { "" };
         let outcome = match answer {
@@ -153,7 +153,7 @@ impl Live {
         let answer = self.carry_out(change, dry_run, expected);
         let Some(user) = &self.user else { return answer };
         answer.map_err(|mut refused| {
-            // What root has opened at the start it cannot open again.
+            // Root's files, which were opened at start, cannot be opened again.
             let denied = |fault: &&mut Fault| fault.what.contains("denied") || fault.what.contains("not permitted");
             for fault in refused.faults.iter_mut().filter(denied) {
                 fault.fix = format!(
@@ -270,7 +270,7 @@ impl Live {
         Err(refused(Refusal::Conflict, "somebody else has changed the configuration file", vec![fault]))
     }
 
-    /// Has this gateway become the active one for a LUN.
+    /// Makes this gateway the active one for a LUN.
     fn activate(&self, name: &str, dry_run: bool) -> Answer {
         let luns = &self.daemon.config().luns;
         let Some(lun) = luns.iter().find(|lun| lun.name == name) else {
@@ -317,7 +317,7 @@ impl Live {
         Ok(Edit { subject: Subject::Lun(name.into()), action: Action::Set(settings) })
     }
 
-    /// Changes to this configuration, in full or not at all. Only the LUN that may lose data may become smaller.
+    /// Changes to this configuration, in full or not at all. Only the LUN that may lose data may shrink.
     fn change(
         &mut self,
         checked: Checked,
@@ -340,7 +340,7 @@ impl Live {
         let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         let mut taken = Taken::default();
         if !dry_run {
-            // A token that is gone counts no longer, however long the steps take.
+            // A removed token is invalid at once, however long the steps take.
             let admitted = self.desk.access();
             self.desk.admit(access);
             if let Err(failed) = change::make(&mut self.daemon, &planned, &config, &mut taken) {
@@ -382,7 +382,7 @@ impl Live {
     }
 }
 
-/// A configuration with its access to the admin interface, if the certificate can be used.
+/// A configuration with its access to the admin interface, if the certificate is usable.
 pub(crate) fn with_access(checked: Checked, running: &Access) -> Result<(Checked, Access), Problems> {
     let access = checked.access(|rights| running.with(rights))?;
     Ok((checked, access))
@@ -414,7 +414,7 @@ fn refused(refusal: Refusal, title: &str, faults: Vec<Fault>) -> Refused {
 /// The refusal of an invalid configuration.
 fn invalid(problems: &Problems) -> Refused {
     let faults = problems.iter().map(|problem| {
-        // As it is shown, without what follows the place.
+        // As displayed, without what follows the place.
         let shown = problem.to_string();
         let rest = format!("{}; {}", problem.what, problem.fix);
         let place = shown.strip_suffix(&rest).unwrap_or_default().trim_end_matches(": ");

@@ -1,8 +1,8 @@
 //! The log, on stderr: one line for each event.
 //!
-//! The daemon's lines are written by a separate thread, which may wait for their reader. It takes them
-//! from a queue that holds so many and counts what it drops: no core waits for a pipe that nobody reads, and
-//! a line that cannot be written ends nothing.
+//! The daemon's lines are written by a separate thread, which may wait for their reader. It takes them from a
+//! bounded queue, which counts what it drops: no core waits for a pipe that is not read, and a line that
+//! cannot be written ends nothing.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt::{self, Display, Write as _};
@@ -25,23 +25,23 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use wire::Printable;
 
-/// The variable that chooses what is logged: a level, or levels of modules (`info,proto=debug`).
+/// The variable that selects what is logged: a level, or levels of modules (`info,proto=debug`).
 pub(crate) const VARIABLE: &str = "RUST_LOG";
 /// How many lines may wait for the thread that writes them.
 const LINES_MAX: usize = 1024;
-/// How many of these places are left to warnings and errors.
+/// How many of these are reserved for warnings and errors.
 const WARNINGS_MIN: usize = 256;
-/// How long a message or a value may be in a line.
+/// The longest message or value in a line.
 const FIELD_BYTES_MAX: usize = 1024;
-/// How long a line may be that says why the daemon ends.
+/// The longest line about why the daemon ends.
 const LINE_BYTES_MAX: usize = 4096;
-/// How long an end waits until its last lines are written.
+/// How long shutdown waits until the last lines are written.
 const END_WITHIN: Duration = Duration::from_secs(1);
 /// How often it is checked whether lines can be written again.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Logs to stderr at the level of the option, else of `RUST_LOG`, else `info`. Callers wait for the log's
-/// reader.
+/// Logs to stderr at the level of the option, otherwise of `RUST_LOG`, otherwise `info`. Callers wait for the
+/// log's reader.
 pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
     start_with(level, io::stderr)
 }
@@ -68,7 +68,7 @@ where
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(writer)
         .fmt_fields(fields())
-        // It would complain to the same stderr, and panic.
+        // It would report errors to the same stderr, and panic.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false);
@@ -76,8 +76,8 @@ where
     Ok(())
 }
 
-/// Levels, and levels of modules. [`Targets`] alone takes a part without a name for all modules, one without a level for `error`,
-/// and a space for a letter of a name.
+/// Levels, and levels of modules. [`Targets`] on its own accepts a part without a name for all modules, one
+/// without a level as `error`, and a space as part of a name.
 fn parse_filter(wanted: &str) -> Result<Targets, String> {
     let reject = |why: &dyn Display| {
         format!(
@@ -98,8 +98,8 @@ fn parse_filter(wanted: &str) -> Result<Targets, String> {
     filter.join(",").parse().map_err(|error: ParseError| reject(&error))
 }
 
-/// The message and `name=value`, each cut, and with what is not printable escaped: much of it comes from
-/// peers.
+/// The message and `name=value`, each truncated, and with unprintable characters escaped: much of it comes
+/// from peers.
 fn fields() -> impl for<'a> FormatFields<'a> + Send + Sync + 'static {
     let field = |to: &mut Writer<'_>, field: &tracing::field::Field, value: &dyn fmt::Debug| {
         if field.name() != "message" {
@@ -110,7 +110,7 @@ fn fields() -> impl for<'a> FormatFields<'a> + Send + Sync + 'static {
     format::debug_fn(field).delimited(" ")
 }
 
-/// Lines on their way to stderr.
+/// Lines waiting to be written to stderr.
 pub(crate) struct Queue {
     entries: SyncSender<Entry>,
     /// Entries that the thread has not taken.
@@ -137,7 +137,7 @@ impl Queue {
         Ok(Arc::new(Queue { entries, waiting, dropped: AtomicU64::new(0) }))
     }
 
-    /// Queues it for the thread, unless so many wait already.
+    /// Queues it for the thread, unless `most` entries already wait.
     fn offer(&self, text: &[u8], done: Option<SyncSender<()>>, most: usize) -> bool {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= most {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -152,7 +152,8 @@ impl Queue {
         is_taken
     }
 
-    /// Queues a line; if the queue is full, it is dropped and counted. Some places are reserved for warnings and errors.
+    /// Queues a line; if the queue is full, it is dropped and counted. Some places are reserved for warnings
+    /// and errors.
     fn push(&self, text: &[u8], level: Level) {
         let most = if level <= Level::WARN { LINES_MAX } else { LINES_MAX - WARNINGS_MIN };
         if !self.offer(text, None, most) {
@@ -160,7 +161,7 @@ impl Queue {
         }
     }
 
-    /// The lines of a text, each cut, and with what is not printable escaped, whatever is logged.
+    /// The lines of a text, each truncated, and with unprintable characters escaped, whatever is logged.
     pub(crate) fn complain(&self, text: &str) {
         for line in text.lines() {
             let mut shown = String::new();
@@ -169,7 +170,7 @@ impl Queue {
         }
     }
 
-    /// Writes a message, at whatever level is logged.
+    /// Writes a message, whatever the level.
     fn say(&self, text: impl Display) {
         self.push(format!("lunette: {text}\n").as_bytes(), Level::ERROR);
     }
@@ -187,7 +188,7 @@ impl Queue {
         let _ = written.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 
-    /// A panic's message, which std would write to stderr itself, and wait there.
+    /// A panic's message, which std would write to stderr itself, and block.
     fn panicked(&self, panic: &PanicHookInfo<'_>) {
         let thread = thread::current();
         let mut text = format!("thread {} ", thread.name().unwrap_or("without a name"));
@@ -223,7 +224,7 @@ impl<'a> MakeWriter<'a> for Lines {
 }
 
 impl Write for Line<'_> {
-    /// Takes a whole line.
+    /// Gets a whole line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.push(line, self.1);
         Ok(line.len())
@@ -246,20 +247,20 @@ fn write_all(entries: Receiver<Entry>, waiting: &AtomicUsize, mut to: impl Write
         if write(&mut to, &text).is_err() {
             lost = lost.saturating_add(1);
         }
-        // Nobody waits any more if it came too late.
+        // Nobody waits any more if it took too long.
         let _ = done.map(|done| done.try_send(()));
     }
 }
 
 fn report(lost: u64) -> String {
     let mut text = String::new();
-    // Neither a clock nor a string fails.
+    // Neither the clock nor the string fails.
     let _ = SystemTime.format_time(&mut Writer::new(&mut text));
     let _ = writeln!(text, "  WARN log lines were lost: the log was not read lines={lost}");
     text
 }
 
-/// Writes all of it, also where writes do not block: another user of the terminal may have set it so.
+/// Writes all of it, even if writes do not block: another user of the terminal may have set it so.
 fn write(to: &mut impl Write, mut text: &[u8]) -> io::Result<()> {
     while !text.is_empty() {
         match to.write(text) {
@@ -289,7 +290,7 @@ mod tests {
     fn what_nobody_takes_is_counted_and_holds_up_nobody() {
         let (reads, writes) = pipe().expect("a pipe");
         let queue = Queue::start(writes).expect("a thread");
-        // More than pipe and queue hold.
+        // More than the pipe and the queue can hold.
         let line = format!("{}\n", "x".repeat(199));
         let pushed = 5_000;
         (0..pushed).for_each(|_| queue.push(line.as_bytes(), Level::INFO));
@@ -301,14 +302,14 @@ mod tests {
             came += u64::from(line.starts_with('x'));
             lost += lost_in(&line);
         };
-        // The reader comes back: what there was room for comes, and the next line says what is missing.
+        // The reader comes back: what there was room for arrives, and the next line reports what is missing.
         lines.by_ref().take_while(|line| line != "an error").for_each(&mut count);
         queue.push(b"end\n", Level::INFO);
         lines.take_while(|line| line != "end").for_each(count);
         assert_eq!(came + lost, pushed);
     }
 
-    /// What cannot be written to until so many have tried.
+    /// Fails the first writes, this many of them.
     struct Ailing(u32, Arc<Text>);
 
     impl Write for Ailing {

@@ -28,7 +28,7 @@ pub(crate) fn list(arguments: &LunsArguments) -> Result<String, Failure> {
     arguments.watch.list(&arguments.admin, ("/v1/luns", "name"), table)
 }
 
-/// How many initiators that hold or are registered with a LUN are named; more are counted.
+/// How many initiators that hold or are registered with a LUN are listed; more are counted.
 const NAMED: usize = 8;
 
 const WHAT: [Column; 5] = [Words("LUN"), Figures("SIZE"), Figures("USED"), Words("STORE"), Words("STATE")];
@@ -57,7 +57,7 @@ fn table(luns: &[(Value, Option<Load>)], shape: Shape) -> String {
     table.text(shape.width, &DISPENSABLE)
 }
 
-/// Where its data is, as `--lun` has it.
+/// Where its data is, in the syntax of `--lun`.
 fn spec(lun: &Value) -> String {
     word(&lun["store"])
 }
@@ -67,7 +67,7 @@ pub(crate) fn kind(lun: &Value) -> String {
     spec(lun).split(':').next().unwrap_or_default().to_owned()
 }
 
-/// The state of a store that is served.
+/// The state of a store that is open.
 const WELL: &str = "open";
 
 /// The state of its store, in a word.
@@ -127,7 +127,7 @@ fn gateway(lun: &Value) -> Vec<String> {
     all
 }
 
-/// Portal groups by which it is not accessed at its best.
+/// Portal groups through which access is not optimized.
 fn port_groups(lun: &Value) -> Vec<String> {
     let all = lun["port_groups"].as_array().into_iter().flatten();
     let others = all.filter(|group| group["state"] != OPTIMIZED);

@@ -56,20 +56,20 @@ use std::thread;
 use std::time::Duration;
 use user::User;
 
-/// Exit status for input that is wrong.
+/// Exit status for wrong input.
 const WRONG_INPUT: u8 = 2;
-/// Exit status when nobody reads what is printed, as shells have it for SIGPIPE.
+/// Exit status when the output is not read, as in shells for SIGPIPE.
 const PIPE_CLOSED: u8 = 141;
-/// Exit status after a second signal, as shells have it for SIGINT.
+/// Exit status after a second signal, as in shells for SIGINT.
 const INTERRUPTED: i32 = 130;
-/// How often it is checked whether units that were removed but hang have gone.
+/// How often it is checked whether removed units that hang have ended.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How long the end waits until images on Ceph are closed: their cluster may be out of reach.
+/// How long exiting waits until images on Ceph are closed: their cluster may be unreachable.
 const CLOSING: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let code = run();
-    // What opens them next does not have to wait until the cluster misses this process.
+    // The next user need not wait until the cluster notices that this process is gone.
     store::rbd::wait_closed(CLOSING);
     code
 }
@@ -152,7 +152,7 @@ fn tool(run: impl FnOnce() -> Result<String, Failure>) -> ExitCode {
     }
     match run() {
         Ok(text) => exit_code(print(&text)),
-        // Nothing more is to be said.
+        // There is no message.
         Err(Failure { text, status }) if text.is_empty() => ExitCode::from(status),
         Err(Failure { text, status }) => fail(text, status),
     }
@@ -183,7 +183,7 @@ fn serve(mut options: Serve) -> ExitCode {
     status
 }
 
-/// What the thread that owns the daemon waits for.
+/// Events for the thread that owns the daemon.
 enum Event {
     /// A signal.
     Signal(Asked),
@@ -220,7 +220,7 @@ fn run_daemon(
     let readings = Readings { meters: daemon.meters(), sessions: daemon.sessions(), tally: tally.clone() };
     let readings = Arc::new(readings);
     let desk = admin::Desk::new(move |job| jobs.send(Event::Job(Box::new(job))).is_ok(), sessions, readings);
-    // Who may do what, before anybody is answered.
+    // The access rules, before any client is answered.
     desk.admit(access);
     let admin = listener
         .map(|listener| admin::Server::start(listener, desk.clone()))
@@ -241,7 +241,7 @@ fn run_daemon(
     let name = user.map(|user| user.name().to_owned());
     let mut live = Live::new(daemon, options, checked, desk, tally).with_rights_of(name);
     forward(signals, live.patience().clone(), events)?;
-    // A pipe that nobody reads may take no more, and the end does not wait for it.
+    // A pipe that is not read may block, and the end does not wait for it.
     spawn("banner", move || say(&banner))?;
     notify::ready(live.config());
     notify::feed_watchdog(turns)
@@ -274,7 +274,7 @@ fn forward(mut signals: Caught, patience: Patience, events: mpsc::Sender<Event>)
         loop {
             let asked = signals.next();
             if asked == Asked::End {
-                // Whatever is being changed, and waits.
+                // For whatever change is in progress and waits.
                 patience.end();
             }
             if events.send(Event::Signal(asked)).is_err() {
@@ -284,7 +284,7 @@ fn forward(mut signals: Caught, patience: Patience, events: mpsc::Sender<Event>)
     })
 }
 
-/// Handles requests until the daemon is to end.
+/// Handles requests until the daemon has to end.
 fn attend(live: &mut Live, received: &mpsc::Receiver<Event>) {
     // What came before the signal that ends it is not begun any more.
     while !live.patience().has_ended() {
@@ -302,7 +302,8 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Failure>
     started.map(drop).map_err(|error| Failure::failed(format!("a thread cannot be started: {error}")))
 }
 
-/// A flag that is set by an interrupt, or when the terminal is closed; a second signal ends the process at once.
+/// A flag that is set by an interrupt, or when the terminal is closed; a second signal ends the process at
+/// once.
 fn catch_interrupts() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in interrupts_of_tools()? {
@@ -335,7 +336,7 @@ fn host_name() -> String {
     }
 }
 
-/// Prints to stdout, all at once. A daemon continues if nobody reads it.
+/// Prints to stdout, all at once. A daemon continues if it is not read.
 fn say(text: &str) {
     if let Err(error) = print(text) {
         tracing::warn!(%error, "stdout cannot be written to");
@@ -346,7 +347,7 @@ fn say(text: &str) {
 fn exit_code(printed: io::Result<()>) -> ExitCode {
     match printed {
         Ok(()) => ExitCode::SUCCESS,
-        // `| head` has read as much as it wanted.
+        // `| head` has read enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(PIPE_CLOSED),
         Err(error) => fail(unprinted(&error), 1),
     }
@@ -373,7 +374,7 @@ fn fail(error: impl Display, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// A line to stderr. There is no other place to report that it cannot be written.
+/// Prints a line to stderr. Failing to write it cannot be reported anywhere.
 fn complain(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", without_secrets(text));
 }
@@ -383,7 +384,7 @@ fn arguments() -> impl Iterator<Item = String> {
     std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned())
 }
 
-/// A message that may quote our arguments, without what may be secrets in them.
+/// A message that may quote our arguments, with possible secrets removed.
 fn without_secrets(message: impl Display) -> String {
     let mut text = message.to_string();
     for argument in arguments() {

@@ -330,7 +330,7 @@ const SWITCHES: [&str; 7] =
     ["read_only", "write_cache", "thin", "removable", "deny", "preferred", "explicit"];
 const NUMBERS: [&str; 4] = ["sessions_max", "queue_depth", "iops_max", "iops_burst"];
 const LISTS: [&str; 5] = ["portals", "luns", "initiators", "networks", "algorithms"];
-/// Keys whose values everybody who lists processes could read.
+/// Keys whose values would be visible to everyone who lists processes.
 const SECRETS: [&str; 2] = ["secret", "mutual_secret"];
 
 /// `KEY=VALUE`, with the keys of the file; a key inside a table is written like `chap.user=NAME`.
@@ -367,7 +367,7 @@ fn settings(words: &[String]) -> Result<Value, Failure> {
 
 fn value(key: &str, text: &str) -> Value {
     match text {
-        // A target without LUNs, for the time being.
+        // A target without LUNs for now.
         "" if key == "luns" => json!([]),
         "" => Value::Null,
         "true" | "on" if SWITCHES.contains(&key) => true.into(),

@@ -1,5 +1,6 @@
-//! Notifications for the service manager that started the daemon (sd_notify(3)): it is ready, reloading or stopping, a line of
-//! status, and that all cores turn. Without a service manager nothing here has an effect.
+//! Notifications for the service manager that started the daemon (sd_notify(3)): it is ready, reloading or
+//! stopping, a line of status, and that all cores are responsive. Without a service manager nothing here has
+//! an effect.
 
 use config::Config;
 use engine::Turns;
@@ -23,7 +24,7 @@ pub(crate) fn reloading() {
     }
 }
 
-/// A reload was made, or refused.
+/// A reload was completed, or refused.
 pub(crate) fn reloaded(config: &Config, is_accepted: bool) {
     let refused = if is_accepted { "" } else { "; the last reload was refused, see the log" };
     send(&[NotifyState::Ready, NotifyState::Status(&format!("{}{refused}", serves(config)))]);
@@ -40,8 +41,8 @@ pub(crate) fn stopping() {
     send(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
-/// Feeds the manager's watchdog, if it has one, as long as all cores turn: twice in its period each core is pinged, and it is
-/// fed when all have answered.
+/// Feeds the manager's watchdog, if it has one, as long as all cores respond: twice per period each core is
+/// pinged, and it is fed when all have answered.
 pub(crate) fn feed_watchdog(turns: Turns) -> io::Result<()> {
     let Some(limit) = sd_notify::watchdog_enabled() else { return Ok(()) };
     let feed = move || {

@@ -1,4 +1,4 @@
-//! The load of LUNs and sessions: the difference of two readings of their counters.
+//! The load of LUNs and sessions: the difference between two readings of their counters.
 
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -25,8 +25,8 @@ impl Counts {
         })
     }
 
-    /// What was counted since an earlier reading. Counters that are less than before have been reset, with the daemon or the
-    /// LUN: all that they count came later.
+    /// What was counted since an earlier reading. Counters that have decreased were reset, with the daemon or
+    /// the LUN: everything they count is new.
     fn since(&self, earlier: &Counts) -> Counts {
         let bounds = |counts: &Counts| counts.buckets.iter().map(|bucket| bucket.0).collect::<Vec<_>>();
         let pairs = || self.buckets.iter().zip(&earlier.buckets);
@@ -44,8 +44,8 @@ impl Counts {
         }
     }
 
-    /// Microseconds within which this part of the commands ended: exact to the bucket, in which they are taken to be spread
-    /// evenly. Those of the last bucket took at least its lower bound.
+    /// Microseconds within which this fraction of the commands ended: exact to the bucket, within which an
+    /// even distribution is assumed. Those of the last bucket took at least its lower bound.
     pub(crate) fn percentile(&self, part: f64) -> Option<f64> {
         let all = self.buckets.last()?.1;
         let rank = all as f64 * part;
@@ -98,17 +98,17 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Commands a second.
+    /// Commands per second.
     pub(crate) fn iops(&self, counts: &Counts) -> f64 {
         counts.commands as f64 / self.seconds
     }
 
-    /// Bytes a second.
+    /// Bytes per second.
     pub(crate) fn bytes(&self, counts: &Counts) -> f64 {
         counts.bytes as f64 / self.seconds
     }
 
-    /// All commands a second, by which tables are sorted.
+    /// All commands per second, by which tables are sorted.
     pub(crate) fn commands(&self) -> f64 {
         (self.stats.read.commands + self.stats.write.commands + self.stats.other) as f64 / self.seconds
     }
@@ -182,7 +182,7 @@ impl Reading {
     }
 }
 
-/// A number that changes all the time, to three digits.
+/// A constantly changing number, to three digits.
 pub(crate) fn short(number: f64) -> String {
     match number {
         ..0.0 => String::from("0"),
@@ -194,7 +194,7 @@ pub(crate) fn short(number: f64) -> String {
     }
 }
 
-/// Bytes a second in MB/s.
+/// Bytes per second in MB/s.
 pub(crate) fn megabytes(bytes: f64) -> String {
     let number = bytes / 1e6;
     if number == 0.0 || number >= 100.0 { format!("{number:.0}") } else { format!("{number:.1}") }
@@ -250,7 +250,7 @@ pub(crate) mod tests {
         let restarted = [lun("a", direction(10, &[10, 10, 10, 10]))];
         let load = load(&before, &restarted).expect("it is known");
         assert_eq!(load.iops(&load.stats.read), 5.0);
-        // So has a direction whose commands have already become more than they were.
+        // So was a direction that already has more commands than before.
         let overtaken = [lun("a", direction(2000, &[0, 2000, 2000, 2000]))];
         let load = super::tests::load(&before, &overtaken).expect("it is known");
         assert_eq!((load.iops(&load.stats.read), load.stats.read.percentile(0.5)), (1000.0, Some(150.0)));
@@ -273,7 +273,7 @@ pub(crate) mod tests {
         assert_eq!(of(&[0, 50, 100, 100], 0.75), Some(600.0));
         assert_eq!(of(&[0, 0, 0, 7], 0.5), Some(1000.0), "at least");
         assert_eq!(of(&[0, 0, 99, 100], 0.99), Some(1000.0));
-        // Counters of several cores are not read at one moment.
+        // Counters of several cores are not read at the same moment.
         assert_eq!(of(&[10, 9, 10, 10], 1.0), Some(100.0));
     }
 

@@ -1,10 +1,10 @@
-//! `lunette rdma`: the RDMA devices of this machine, and what they can.
+//! `lunette rdma`: the RDMA devices of this machine, and their abilities.
 
 use crate::Failure;
 use rdma::verbs::{DeviceFacts, LinkLayer, PortFacts, PortState, Transport, Unknown, survey};
 use std::fmt::{self, Write as _};
 
-/// Asks; returns what is to be printed, or what is missing.
+/// Queries them; returns what to print, or what is missing.
 pub(crate) fn run() -> Result<String, Failure> {
     let devices = survey().map_err(Failure::failed)?;
     Ok(text(&devices))

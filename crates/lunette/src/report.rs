@@ -1,4 +1,4 @@
-//! `lunette report`: measures a plan and makes a page of it.
+//! `lunette report`: measures a plan and generates a report.
 
 use crate::{Failure, INTERRUPTED, catch_interrupts};
 use bench::result::Sample;
@@ -36,7 +36,7 @@ pub(crate) struct ReportArguments {
     overwrite: bool,
 }
 
-/// Makes the report; returns where it is.
+/// Generates the report; returns where it is.
 pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
     let (text, name) = text(&arguments.plan)?;
     let mut plan = Plan::from_toml(&text, &name).map_err(Failure::wrong_input)?;
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
     }
 }
 
-/// The plan's text, and what it is called.
+/// The plan's text, and its name.
 fn text(plan: &str) -> Result<(String, PathBuf), Failure> {
     if let Some(builtin) = builtin(plan) {
         return Ok((builtin.text.into(), plan.into()));
@@ -102,7 +102,7 @@ fn text(plan: &str) -> Result<(String, PathBuf), Failure> {
     Ok((text, path.into()))
 }
 
-/// The progress: a bar on a terminal, else a line for each run.
+/// The progress: a bar on a terminal, otherwise a line for each run.
 struct Shown {
     bar: ProgressBar,
     is_terminal: bool,

@@ -55,7 +55,7 @@ const WHO: [Column; 8] = [
 const DISPENSABLE: [&str; 10] =
     ["ADDRESS", "TRANSPORT", "CORE", "TARGET", "AGE", "R P50", "W P50", "R MB/S", "W MB/S", "IN FLIGHT"];
 
-/// A row for each session, and below it how it was reached and what was negotiated.
+/// A row for each session, and below it how it was established and what was negotiated.
 fn table(sessions: &[(Value, Option<Load>)], shape: Shape) -> String {
     if sessions.is_empty() {
         return "Nobody is connected.\n".into();
@@ -72,7 +72,7 @@ fn table(sessions: &[(Value, Option<Load>)], shape: Shape) -> String {
     table.text(shape.width, &DISPENSABLE)
 }
 
-/// The target of a session; of AoE the unit.
+/// The target of a session; with AoE, the unit.
 pub(crate) fn target(session: &Value) -> String {
     match (session["target"].is_string(), session["aoe"].is_string()) {
         (true, _) => word(&session["target"]),
@@ -94,7 +94,7 @@ fn who(session: &Value) -> Vec<String> {
     ]
 }
 
-/// How a session was reached, and what was negotiated.
+/// How a session was established, and what was negotiated.
 pub(crate) fn details(session: &Value) -> String {
     let mut all = Vec::new();
     if session["state"] != "serving" {

@@ -1,4 +1,5 @@
-//! Signals: INT, TERM and QUIT shut the daemon down, HUP reloads its file; no other signal that a process can catch ends it.
+//! Signals: INT, TERM and QUIT shut the daemon down, HUP reloads its file; no other signal that a process can
+//! catch ends it.
 
 use crate::{INTERRUPTED, interrupts_of_tools};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -10,19 +11,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-/// Signals of signal(7) whose default is to end the process, though they report neither a fault of it nor ask for its
-/// end: those of terminals, timers, limits and power, and whatever people send. (SIGPIPE is ignored from the start.)
+/// Signals of signal(7) whose default is to end the process, though they neither report a fault of it nor
+/// request its end: those of terminals, timers, limits and power, and whatever users send. (SIGPIPE is
+/// ignored from the start.)
 const BYSTANDERS: [i32; 11] = {
     use signal_hook::consts::*;
     [SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU, SIGXFSZ, STACK_FAULT, POWER]
 };
-/// Linux's SIGSTKFLT and SIGPWR, which the library has no names for.
+/// Linux's SIGSTKFLT and SIGPWR, for which the library has no names.
 const STACK_FAULT: i32 = 16;
 const POWER: i32 = 30;
 /// Real-time signals that are not the C library's own.
 const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
 
-/// The signals of a daemon, caught from the moment it is made.
+/// The signals of a daemon, caught as soon as this exists.
 pub(crate) struct Caught {
     signals: Signals,
     /// Once it is set, the next signal that requests the end ends the process at once.
@@ -37,7 +39,7 @@ pub(crate) fn catch() -> io::Result<Caught> {
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stopping))?;
     }
     let signals = Signals::new(ends)?;
-    // One that cannot be caught is left alone: valgrind reserves the last one.
+    // Signals that cannot be caught are left alone: valgrind reserves the last one.
     BYSTANDERS.into_iter().chain(REAL_TIME).for_each(|signal| _ = signals.add_signal(signal));
     Ok(Caught { signals, stopping })
 }
@@ -54,7 +56,7 @@ pub(crate) fn interrupts() -> io::Result<Receiver<()>> {
     thread::Builder::new().name("signals".into()).spawn(move || {
         signals.forever().next();
         stopping.store(true, Ordering::SeqCst);
-        // Who does not wait for it any more ends anyway.
+        // If it is no longer waited for, the process is ending anyway.
         let _ = sender.send(());
     })?;
     Ok(receiver)

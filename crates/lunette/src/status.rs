@@ -22,11 +22,11 @@ pub(crate) struct StatusArguments {
     admin: AdminArguments,
 }
 
-/// Exit status when the daemon runs, but a LUN is not well.
+/// Exit status when the daemon runs, but a LUN has a problem.
 const NOT_WELL: u8 = 3;
-/// Events that are shown.
+/// The number of events shown.
 const EVENTS: usize = 8;
-/// How many LUNs that are not well are named; more are counted.
+/// How many LUNs with problems are listed; more are counted.
 const LUNS: usize = 20;
 
 /// Shows the daemon's status.
@@ -71,7 +71,7 @@ struct Status {
     portal_groups: Vec<Value>,
     luns: Vec<Value>,
     sessions: Vec<Value>,
-    /// The last ones, the latest at the end.
+    /// The last events, the latest at the end.
     events: Vec<Event>,
 }
 
@@ -90,7 +90,7 @@ impl Status {
         })
     }
 
-    /// LUNs that are not well, and why.
+    /// LUNs with problems, and what they are.
     fn ill(&self) -> Vec<(String, String)> {
         self.luns.iter().filter_map(|lun| Some((word(&lun["name"]), luns::trouble(lun)?))).collect()
     }
@@ -167,7 +167,7 @@ fn portal(portal: &Value) -> String {
     format!("{} ({}{drained}{redirect})", word(&portal["address"]), transports.join(" "))
 }
 
-/// The state of a group of which nothing is configured.
+/// The state of a group without configuration.
 pub(crate) const OPTIMIZED: &str = AccessState::Optimized.name();
 
 fn portal_group(group: &Value) -> String {
@@ -200,12 +200,12 @@ fn cores(cores: &[Value], before: &[Value]) -> String {
     table.text(None, &[])
 }
 
-/// The parts of its time that a core was busy, polling and asleep.
+/// The fractions of its time that a core was busy, polling and asleep.
 pub(crate) fn parts(core: &Value, before: Option<&Value>) -> [Option<f64>; 3] {
     let times = |core: &Value| ["busy_s", "polling_s", "asleep_s"].map(|key| core[key].as_f64());
     let now = times(core);
     let before = before.map_or([None; 3], times);
-    // A daemon that was restarted meanwhile has counted anew.
+    // The counters of a restarted daemon begin at zero.
     let is_anew = now.iter().zip(&before).any(|(now, before)| now < before);
     let before = if is_anew { [None; 3] } else { before };
     let times: [Option<f64>; 3] =
@@ -214,7 +214,7 @@ pub(crate) fn parts(core: &Value, before: Option<&Value>) -> [Option<f64>; 3] {
     times.map(|time| time.filter(|_| all > 0.0).map(|time| time / all))
 }
 
-/// A part of a whole.
+/// A fraction as a percentage.
 pub(crate) fn percent(part: Option<f64>) -> String {
     part.map_or_else(|| NONE.into(), |part| format!("{:.0}%", part * 100.0))
 }
@@ -233,7 +233,7 @@ impl Event {
         json
     }
 
-    /// A line: when, what, and its details.
+    /// A line: when, what, and details.
     fn text(&self) -> String {
         let fields = self.data.as_object().into_iter().flatten();
         let fields = fields.filter(|(key, value)| *key != "time" && !value.is_null() && !value.is_array());
@@ -257,8 +257,8 @@ struct Events {
 }
 
 impl Events {
-    /// If too many clients follow events, there are none to show. A daemon that does not answer at all is noticed by the other
-    /// requests.
+    /// If too many clients follow events, there are none to show. A daemon that does not answer at all is
+    /// detected by the other requests.
     fn read_on(&mut self, admin: &AdminArguments) {
         if let Ok(text) = admin.events(self.id.as_deref().unwrap_or("0")) {
             self.take(&text);

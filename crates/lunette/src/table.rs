@@ -8,7 +8,7 @@ use wire::shown;
 /// The cell for an unknown value.
 pub(crate) const NONE: &str = "-";
 
-/// What a column holds: words are aligned left, figures right.
+/// The content of a column: words are aligned left, figures right.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Column {
     Words(&'static str),
@@ -28,11 +28,11 @@ impl Column {
 pub(crate) struct Shape {
     /// They are repeated, with the load in between.
     pub(crate) is_repeated: bool,
-    /// Characters that a row may have; `None`: any number.
+    /// The most characters of a row; `None`: any number.
     pub(crate) width: Option<usize>,
 }
 
-/// Texts are not cut shorter than this.
+/// Texts are not truncated below this length.
 const SHORTEST: usize = 8;
 /// Blanks between two columns.
 const GAP: usize = 2;
@@ -54,8 +54,8 @@ impl<'a> Table<'a> {
         self.rows.push((row, details));
     }
 
-    /// All lines. If rows would be too wide, the columns with these titles move to the details, one after the other, and then the
-    /// widest column of words is cut.
+    /// All lines. If rows would be too wide, the columns with these titles move to the details, one after
+    /// another, and then the widest column of words is truncated.
     pub(crate) fn text(&self, width: Option<usize>, dispensable: &[&str]) -> String {
         let titles: Vec<String> = self.columns.iter().map(|column| column.title().to_owned()).collect();
         let (shown, widths) = self.fit(width.unwrap_or(usize::MAX), &titles, dispensable);
@@ -85,7 +85,7 @@ impl<'a> Table<'a> {
         text
     }
 
-    /// The columns that are shown, and how wide each column is.
+    /// The columns that are shown, and the width of each column.
     fn fit(&self, most: usize, titles: &Vec<String>, dispensable: &[&str]) -> (Vec<usize>, Vec<usize>) {
         let all = || self.rows.iter().map(|(row, _)| row).chain([titles]);
         let width = |column: usize| all().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -107,7 +107,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// A text of at most so many characters: of a longer one the end, since names at one site differ there.
+/// A text of at most this many characters: the end of a longer one, since names at one site differ there.
 fn end_of(text: &str, width: usize) -> String {
     match text.chars().count().checked_sub(width) {
         None | Some(0) => text.to_owned(),
@@ -130,7 +130,7 @@ pub(crate) fn size(json: &Value) -> String {
     json.as_u64().map_or_else(|| NONE.into(), rounded)
 }
 
-/// Bytes to three digits, since nobody reads more of a number that changes all the time.
+/// Bytes to three digits, since more are not readable in a number that changes all the time.
 pub(crate) fn rounded(bytes: u64) -> String {
     let mut unit = 0;
     let mut number = bytes as f64;

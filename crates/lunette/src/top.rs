@@ -76,12 +76,12 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<String, Failure> {
         let text = "this is no terminal; use lunette luns --watch, or lunette sessions --watch";
         return Err(Failure::wrong_input(text));
     }
-    // Who asks a wrong place, or may not, sees why.
+    // A wrong place, or a lack of access, is reported at once.
     let admin = arguments.admin.repeated();
     let mut model = Model::default();
     model.take(Reading::of(&admin)?);
     let failed = |error: io::Error| Failure::failed(format!("the terminal cannot be used: {error}"));
-    // A second signal ends it no sooner: the terminal has to be restored.
+    // A second signal does not end it sooner: the terminal has to be restored.
     let stop = Arc::new(AtomicBool::new(false));
     for signal in interrupts_of_tools().map_err(failed)? {
         flag::register(signal, Arc::clone(&stop)).map_err(failed)?;
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<String, Failure> {
             thread::sleep(EVERY);
         }
     })?;
-    // Restores the terminal at a panic, too.
+    // Restores the terminal after a panic, too.
     let mut terminal = ratatui::try_init().map_err(|error| {
         ratatui::restore();
         failed(error)
@@ -134,7 +134,7 @@ fn disconnect(admin: &AdminArguments, session: u64, sender: &Sender<News>) {
             Ok(_) => format!("session {session} was disconnected"),
             Err(failure) => failure.text,
         };
-        // Nobody reads it any more at the end.
+        // At the end it is not read any more.
         let _ = answers.send(News::Changed(text));
     };
     if let Err(failure) = crate::spawn("disconnect", ended) {
@@ -179,19 +179,20 @@ struct Model {
     luns: Vec<Item>,
     sessions: Vec<Item>,
     rates: [Rates; 2],
-    /// Of each core, how much it was busy, polling and asleep, and how busy it was before.
+    /// For each core, the fractions of time that it was busy, polling and asleep, and the history of busy.
     cores: Vec<([Option<f64>; 3], VecDeque<f64>)>,
     shown: Shown,
     sort: Sort,
     /// The row that is selected.
     selected: usize,
-    /// The item that was selected by a key, which stays selected wherever it is sorted to; null: the first row.
+    /// The item that was selected by a key, which stays selected wherever it is sorted to; null: the first
+    /// row.
     chosen: Value,
     /// The session whose end has yet to be confirmed, with its initiator.
     asks: Option<(u64, String)>,
     /// The outcome of a change, until the next key.
     message: String,
-    /// Why the daemon does not answer, until it does.
+    /// Why the daemon does not answer, while it does not.
     lost: String,
 }
 
@@ -215,7 +216,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Takes a reading.
+    /// Adds a reading.
     fn take(&mut self, mut reading: Reading) {
         let [luns, sessions] = &mut self.rates;
         self.luns = luns.read(std::mem::take(&mut reading.luns.0), reading.luns.1);
@@ -237,7 +238,7 @@ impl Model {
         self.arrange();
     }
 
-    /// Sorts, and keeps the selection. If the selected item has gone, the one in its place is selected.
+    /// Sorts, and keeps the selection. If the selected item is gone, the one in its place is selected.
     fn arrange(&mut self) {
         let sort = self.sort;
         for (items, name) in [(&mut self.luns, "name"), (&mut self.sessions, "initiator")] {
@@ -287,7 +288,7 @@ impl Model {
         asked(&self.sessions.get(self.selected)?.0)
     }
 
-    /// Whether the session that is asked about still exists.
+    /// Whether the session to be confirmed still exists.
     fn has_asked_session(&self) -> bool {
         self.asks.is_some() && self.sessions.iter().any(|(session, _)| asked(session) == self.asks)
     }

@@ -1,4 +1,4 @@
-//! `--user`: rights that a daemon that root has started keeps no longer than it needs them.
+//! `--user`: dropping root's privileges as soon as they are not needed any more.
 
 use crate::admin_address;
 use admin::Listener;
@@ -14,21 +14,21 @@ use std::io;
 use std::os::unix::fs::lchown;
 use std::path::Path;
 
-/// Whom the daemon becomes.
+/// The user that the daemon becomes.
 #[derive(Clone, Debug)]
 pub(crate) struct User {
     name: String,
     uid: Uid,
     gid: Gid,
-    /// A state directory that did not exist when this began is made for the user.
+    /// A state directory that did not exist before is created for the user.
     had_state: bool,
-    /// So is the folder of the admin socket.
+    /// The same for the folder of the admin socket.
     had_folder: bool,
 }
 
 impl User {
-    /// Finds the user, and makes sure that no program that is started from now on gets more rights than we have: before any
-    /// thread starts.
+    /// Finds the user, and makes sure that no program started from now on gets more privileges than we have:
+    /// before any thread starts.
     pub(crate) fn find(name: &str) -> Result<User, String> {
         if !getuid().is_root() {
             return Err(format!("--user {name}: only root may become another user"));
@@ -46,14 +46,14 @@ impl User {
         &self.name
     }
 
-    /// Sees what exists before the daemon creates anything.
+    /// Records what exists before the daemon creates anything.
     pub(crate) fn note_existing(&mut self, config: &Config) {
         self.had_state = config.state_dir.as_deref().is_none_or(Path::exists);
         self.had_folder = Path::new(admin_address::FOLDER).exists();
     }
 
-    /// Becomes the user: once everything that root had to open is open, and before any thread that serves starts. Only AoE's
-    /// CAP_NET_RAW stays, on this thread and those that it starts: it opens interfaces that come back.
+    /// Becomes the user: once everything that root had to open is open, and before any serving thread starts.
+    /// Only AoE keeps CAP_NET_RAW, on this thread and those that it starts: it opens interfaces that return.
     pub(crate) fn become_it(&self, config: &Config, admin: Option<&Listener>) -> Result<(), String> {
         if let Some(admin) = admin {
             self.give(admin);
@@ -70,7 +70,8 @@ impl User {
         Ok(())
     }
 
-    /// Gives the user the admin socket, and its folder if it was created for that. Root can use it in any case.
+    /// Gives the user the admin socket, and its folder if it was created for that. Root can use it in any
+    /// case.
     fn give(&self, admin: &Listener) {
         if let Err(error) = admin.give_to(self.uid.as_raw()) {
             tracing::warn!("{error}");
@@ -94,15 +95,16 @@ impl User {
         if let Err(error) = reactor::memory::page_map() {
             tracing::warn!(%error, "/proc/self/pagemap: all of a disk in memory counts as used");
         }
-        // Rings and RDMA devices lock memory later. Where this cannot be raised, the limit is what it was.
+        // Rings and RDMA devices lock memory later. If this cannot be raised, the limit stays as it was.
         let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
         let keeps = if config.aoe.is_empty() { CapabilitySet::empty() } else { CapabilitySet::NET_RAW };
         set_keep_capabilities(!keeps.is_empty())?;
         let name = CString::new(self.name.as_str())?;
         unistd::initgroups(&name, self.gid)?;
-        // These are the C library's, which changes all threads; the kernel knows only the calling one. From here on the files of
-        // this process in /proc are root's, it is traced by root alone, and by default leaves no core (PR_SET_DUMPABLE in prctl(2)).
-        // So it stays: it has secrets, and open devices, which are not the user's.
+        // These are the C library's, which change all threads; the kernel's change only the calling one. From
+        // here on the files of this process in /proc belong to root, only root may trace it, and by default
+        // it leaves no core dump (PR_SET_DUMPABLE in prctl(2)). It stays so: it has secrets, and open
+        // devices, which do not belong to the user.
         unistd::setresgid(self.gid, self.gid, self.gid)?;
         unistd::setresuid(self.uid, self.uid, self.uid)?;
         set_keep_capabilities(false)?;

@@ -1,4 +1,5 @@
-//! Reports that are repeated until an interrupt: repainted on a terminal, otherwise printed one after the other.
+//! Reports that are repeated until an interrupt: repainted on a terminal, otherwise printed one after
+//! another.
 
 use crate::client::AdminArguments;
 use crate::rates::{Load, Rates};
@@ -24,7 +25,7 @@ pub(crate) struct WatchArguments {
     watch: Option<Duration>,
 }
 
-/// Size of a terminal that does not report it.
+/// The size of a terminal that does not report it.
 const SIZE: (u16, u16) = (80, 24);
 
 /// The shortest interval: rates over less mean little.
@@ -48,8 +49,8 @@ impl WatchArguments {
         if self.is_repeated() { admin.repeated() } else { admin.clone() }
     }
 
-    /// A list of the API as this table, each item with its load since the last reading, once that is known; `key` identifies
-    /// items.
+    /// A list of the API as this table, each item with its load since the last reading, once that is known;
+    /// `key` identifies items.
     pub(crate) fn list(
         &self,
         admin: &AdminArguments,
@@ -78,12 +79,12 @@ impl WatchArguments {
         self.is_repeated() && io::stdout().is_terminal() && !self.json
     }
 
-    /// The report; or, when it is repeated, nothing once an interrupt has come.
+    /// The report; or, when it is repeated, nothing once an interrupt has arrived.
     pub(crate) fn run(&self, mut report: impl FnMut() -> Result<String, Failure>) -> Result<String, Failure> {
         let Some(interval) = self.watch else { return report() };
         let interrupts = signals::interrupts()
             .map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
-        // Who asks a wrong place, or may not, need not wait.
+        // A wrong place, or a lack of access, is reported at once.
         let mut text = report()?;
         let repaints = self.repaints();
         if repaints {
@@ -98,7 +99,7 @@ impl WatchArguments {
             })?;
             due = (due + interval).max(Instant::now());
             match interrupts.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                // Behind the terminal's ^C.
+                // After the terminal's ^C.
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => {
                     return Ok(if repaints { "\n".into() } else { String::new() });
                 }
@@ -117,7 +118,7 @@ impl WatchArguments {
     }
 }
 
-/// JSON that people can read, too.
+/// Readable JSON.
 pub(crate) fn pretty(json: &Value) -> String {
     format!("{json:#}\n")
 }
@@ -138,12 +139,12 @@ fn screen(text: &str, (columns, rows): (u16, u16)) -> String {
         let note = format!("... and {more} more lines");
         lines.extend((rows > 0).then(|| note.chars().take(columns.into()).collect::<String>()));
     }
-    // First: behind a line that is as wide as the terminal it would clear its last column.
+    // First: after a line as wide as the terminal it would clear its last column.
     let lines = lines.into_iter().map(|line| format!("{end_of_line}{line}\n"));
     format!("{}{}{}", MoveTo(0, 0), lines.collect::<String>(), Clear(ClearType::FromCursorDown))
 }
 
-/// Wraps a line at so many characters; the following lines are indented like the first.
+/// Wraps a line at this many characters; continuation lines are indented like the first.
 fn wrapped(line: &str, columns: usize) -> Vec<String> {
     let indent = line.chars().take_while(|c| *c == ' ').count().min(columns / 2);
     let most = columns.max(indent + 1);
@@ -160,7 +161,7 @@ fn wrapped(line: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Prints it; that its reader has gone is not an error.
+/// Prints it; a reader that has gone is not an error.
 pub(crate) fn show(text: &str) -> Result<(), Failure> {
     print(text).map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure { text: String::new(), status: PIPE_CLOSED },

@@ -42,7 +42,7 @@ pub(super) struct ReserveArguments {
     force: bool,
 }
 
-/// An address as somebody writes it.
+/// An address as a user writes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Name {
     Ours,
@@ -132,7 +132,7 @@ fn directives(DirectiveCommand(command): DirectiveCommand, macs: &[Mac]) -> impl
     macs.iter().map(move |Mac(bytes)| [&[0, command], &bytes[..]].concat())
 }
 
-/// Addresses at the end of entries of so many bytes.
+/// Addresses at the end of entries of this length.
 fn listed(answer: &[u8], entry_bytes: usize) -> Vec<Mac> {
     answer.chunks_exact(entry_bytes).filter_map(|entry| entry.last_chunk().copied().map(Mac)).collect()
 }

@@ -1,4 +1,4 @@
-//! `lunette aoe smart`: how a disk is (ACS-3 section 7.48).
+//! `lunette aoe smart`: the health of a disk (ACS-3 section 7.48).
 
 use super::Asked;
 use super::unit::Unit;
@@ -44,7 +44,7 @@ pub(super) fn run(asked: &Asked) -> Result<String, Failure> {
     let (end, _) = unit.ata(Function::ReturnStatus.registers(0), "SMART RETURN STATUS")?;
     let (_, data) = unit.ata(Function::ReadData.registers(1), "SMART READ DATA")?;
     let data = Data::decode(&data).ok_or_else(|| unit.failed("it returned invalid SMART data"))?;
-    // Obsolete: not everybody has them.
+    // Obsolete: not all disks have them.
     let thresholds = unit.ata(Function::ReadThresholds.registers(1), "SMART READ THRESHOLDS").ok();
     let thresholds = thresholds.and_then(|(_, page)| Thresholds::decode(&page));
     let attributes = attributes(&data, thresholds.as_ref());
@@ -59,7 +59,7 @@ pub(super) fn run(asked: &Asked) -> Result<String, Failure> {
     Ok(asked.render(&report, |rows| report.write(rows)))
 }
 
-/// What SMART RETURN STATUS says.
+/// The result of SMART RETURN STATUS.
 fn healthy(lba: u64) -> Option<bool> {
     if lba == smart::status_lba(lba, false) {
         return Some(true);
@@ -94,7 +94,7 @@ fn temperature(attributes: &[Attribute]) -> Option<u8> {
     Some(celsius)
 }
 
-/// What nearly all vendors mean by an attribute.
+/// The usual meaning of an attribute, on which nearly all vendors agree.
 fn name(id: u8) -> Option<&'static str> {
     Some(match id {
         1 => "read errors",
@@ -159,7 +159,7 @@ impl Attribute {
             let is_past = if *value <= threshold { ", exceeded" } else { "" };
             format!(", threshold {threshold}{is_past}")
         });
-        // Above the temperature there may be how low and how high it was.
+        // Above the temperature may be its minimum and maximum.
         let raw = match raw.to_le_bytes() {
             [celsius, ..] if TEMPERATURES.contains(id) => format!("{celsius} \u{b0}C"),
             _ => raw.to_string(),

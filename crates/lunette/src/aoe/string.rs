@@ -28,7 +28,7 @@ pub(super) struct ConfigArguments {
     force: bool,
 }
 
-/// Bytes that somebody wrote.
+/// Bytes that a user wrote.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Text(Vec<u8>);
 
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &ConfigArguments) -> Result<String, Failure> {
     Ok(asked.render(&output, |rows| rows.text("config string", &output.config)))
 }
 
-/// A string of any bytes as text that no terminal takes for anything else.
+/// A string of any bytes as text that is safe on a terminal.
 fn escaped(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
@@ -83,7 +83,7 @@ fn escape(text: &mut String, byte: u8) {
     let _ = write!(text, "\\x{byte:02x}");
 }
 
-/// The other way round.
+/// The reverse.
 fn bytes_of(text: &str) -> Result<Text, String> {
     let mut bytes = Vec::new();
     let mut rest = text;

@@ -11,7 +11,7 @@ use wire::ata::{Command, IdentifyData, PassThrough, Registers, StatusReturn, err
 use wire::scsi::status::{GOOD, RESERVATION_CONFLICT};
 use wire::{Cdb, SenseKey};
 
-/// More than any config string or list has.
+/// More than any config string or list.
 const ANSWER_BYTES: u32 = 2048;
 
 /// A unit.
@@ -22,7 +22,7 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// Finds it.
+    /// Connects to it.
     pub(super) fn connect(text: &str) -> Result<Unit, Failure> {
         let url = Url::given(text).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
         if url.protocol != Protocol::Aoe {
@@ -43,7 +43,7 @@ impl Unit {
         self.url.to_string()
     }
 
-    /// Why something did not succeed.
+    /// The failure of an operation.
     pub(super) fn failed(&self, problem: impl Display) -> Failure {
         Failure::failed(format!("{}: {problem}", self.url))
     }
@@ -53,7 +53,7 @@ impl Unit {
         self.ours
     }
 
-    /// Gives an order; what was answered.
+    /// Sends an order; returns its answer.
     pub(super) fn order(&mut self, kind: OrderKind, argument: &[u8]) -> Result<Vec<u8>, Failure> {
         let argument_bytes = u32::try_from(argument.len()).unwrap_or(u32::MAX);
         let reply = self.ask(&Order { kind, argument_bytes }.cdb(), ANSWER_BYTES, argument)?;
@@ -63,7 +63,7 @@ impl Unit {
         Err(self.failed(problem(&reply, kind)))
     }
 
-    /// Asks about the config string; `None`: a test does not hold.
+    /// Queries the config string; `None`: a test does not match.
     pub(super) fn query(&mut self, kind: QueryKind, argument: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
         let argument_bytes = u32::try_from(argument.len()).unwrap_or(u32::MAX);
         let reply = self.ask(&Query { kind, argument_bytes }.cdb(), ANSWER_BYTES, argument)?;
@@ -74,7 +74,7 @@ impl Unit {
         }
     }
 
-    /// Sends an ATA command that reads at most a sector; the registers after it, and what it has read.
+    /// Sends an ATA command that reads at most a sector; returns the registers after it, and the data.
     pub(super) fn ata(
         &mut self,
         registers: Registers,
@@ -96,7 +96,7 @@ impl Unit {
         }
     }
 
-    /// What the disk says it is.
+    /// The disk's identification.
     pub(super) fn identify(&mut self) -> Result<IdentifyData, Failure> {
         let (_, data) = self.ata(Registers::new(Command::IdentifyDevice, 0, 1), "IDENTIFY DEVICE")?;
         IdentifyData::decode(&data).ok_or_else(|| self.failed("it has no valid IDENTIFY DEVICE data"))
@@ -110,7 +110,7 @@ impl Unit {
 const RESERVED: &str =
     "it is reserved: `lunette aoe reserve URL` shows for whom, and --release --force releases it";
 
-/// Why an order was not followed.
+/// Why an order was not executed.
 fn problem(reply: &Reply, kind: OrderKind) -> String {
     if reply.status == RESERVATION_CONFLICT {
         return match kind {

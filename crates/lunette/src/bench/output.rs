@@ -8,10 +8,10 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where standard output is meant.
+/// Stands for standard output.
 const STDOUT: &str = "-";
 
-/// How a result is written.
+/// The format of a result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Human,
@@ -32,14 +32,14 @@ impl Form {
     }
 }
 
-/// All places that a result is wanted in.
+/// All destinations of a result.
 pub(super) struct Outputs {
     stdout: Form,
     files: Vec<(Form, ResultFile)>,
 }
 
 impl Outputs {
-    /// Opens the files that are named; one of the two forms may go to standard output.
+    /// Opens the named files; one of the two formats may go to standard output.
     pub(super) fn open(json: Option<&Path>, csv: Option<&Path>) -> Result<Outputs, Failure> {
         let mut outputs = Outputs { stdout: Form::Human, files: Vec::new() };
         for (form, path) in [(Form::Json, json), (Form::Csv, csv)] {
@@ -58,7 +58,7 @@ impl Outputs {
         Ok(outputs)
     }
 
-    /// Writes the result to all of them, whichever fails.
+    /// Writes the result to all of them, even if some fail.
     pub(super) fn write(self, result: &RunResult) -> Result<(), Failure> {
         let mut faults = Vec::new();
         for (form, file) in self.files {
@@ -74,11 +74,11 @@ impl Outputs {
     }
 }
 
-/// A file for one form of the result. What it held stays there until then.
+/// A file for one format of the result. Its previous content stays until then.
 struct ResultFile {
     path: PathBuf,
     file: File,
-    /// It was made for this run, and is removed if there is no result.
+    /// It was created for this run, and is removed if there is no result.
     is_vain: bool,
 }
 

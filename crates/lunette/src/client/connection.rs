@@ -30,7 +30,7 @@ pub(super) struct Host {
 }
 
 impl Place {
-    /// Parses `--admin`; the error says what is wrong, and what to write.
+    /// Parses `--admin`; the error is the problem and the fix.
     pub(super) fn parse(text: &str) -> Result<Place, (&'static str, &'static str)> {
         match text.split_once("://") {
             None => Ok(Place::Socket(text.into())),
@@ -97,10 +97,10 @@ impl Timed {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let address = SocketAddrUnix::new(path)?;
         loop {
-            // A daemon that does not accept may have no room for another connection (unix(7)).
+            // A daemon that does not accept may have a full queue (unix(7)).
             set_socket_timeout(&socket, Timeout::Send, Some(left(deadline)?))?;
             match connect(&socket, &address) {
-                // With a timeout no handler of a signal has it restarted (signal(7)).
+                // With a timeout it is not restarted after signal handlers (signal(7)).
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
                 Ok(()) => return Ok(Timed { socket: Box::new(UnixStream::from(socket)), deadline }),
@@ -108,7 +108,7 @@ impl Timed {
         }
     }
 
-    /// Connects to the first address that answers; each has its share of the time.
+    /// Connects to the first address that answers; each gets a share of the time.
     pub(super) fn tcp(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Timed> {
         let mut last = io::ErrorKind::AddrNotAvailable.into();
         for (address, others) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
@@ -222,7 +222,7 @@ mod tests {
         signal_hook::low_level::unregister(registered);
     }
 
-    /// Whether a thread of this process waits for something (proc_pid_stat(5)).
+    /// Whether a thread of this process is blocked (proc_pid_stat(5)).
     fn sleeps(thread: Pid) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("it runs");
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))

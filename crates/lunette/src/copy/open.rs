@@ -25,7 +25,7 @@ pub(super) struct Medium {
     place: Place,
 }
 
-/// An end of a copy as the command line names it.
+/// An end of a copy as specified on the command line.
 enum Place {
     Url(Box<Url>),
     Rbd(Box<RbdImage>),
@@ -36,7 +36,7 @@ enum Place {
 }
 
 impl Medium {
-    /// Refuses disk images of other formats: their bytes are hardly what is meant.
+    /// Refuses disk images of other formats: copying their bytes is hardly intended.
     pub(super) fn check_format(&self) -> Result<(), Failure> {
         let Place::Path(path) = &self.place else { return Ok(()) };
         let format = store::image::format(path);
@@ -50,7 +50,7 @@ impl Medium {
         }
     }
 
-    /// Refuses a destination that holds data, which is hardly meant to be overwritten.
+    /// Refuses a destination that contains data, which is hardly intended to be overwritten.
     pub(super) fn check_content(&self) -> Result<(), Failure> {
         if self.end.is_blank {
             return Ok(());
@@ -161,7 +161,7 @@ impl Place {
         }
     }
 
-    /// Whether both are one file, device or unit, as far as their names show.
+    /// Whether both are the same file, device or unit, as far as their names show.
     fn is_same(&self, other: &Place) -> bool {
         match (self, other) {
             (Place::Url(a), Place::Url(b)) => {
@@ -221,7 +221,7 @@ fn open_null(size: u64) -> End {
     End { store: store::open_null(size), block_bytes: 1, holes_read_zeros: true, is_blank: false }
 }
 
-/// `size`: of a file that is created if it does not exist.
+/// `size`: that of a file that is created if it does not exist.
 fn open_path(path: &Path, size: Option<u64>, read_only: bool) -> Result<End, Failure> {
     let metadata = match (path.metadata(), size) {
         (Ok(metadata), _) => metadata,
@@ -239,11 +239,11 @@ fn open_path(path: &Path, size: Option<u64>, read_only: bool) -> Result<End, Fai
     } else {
         (store::open_file(path, None, 1, claim).map_err(|error| refused(&error))?, 1)
     };
-    // A device's unmapped ranges are known only where this process made them.
+    // A device's unmapped ranges are only known if this process created them.
     Ok(End { store, block_bytes, holes_read_zeros: !is_block(&metadata), is_blank: false })
 }
 
-/// The device's block size, if nobody else has claimed it for what it is to be used for.
+/// The device's block size, if nothing else has claimed it against this use.
 fn probe_device(path: &Path, read_only: bool) -> Result<u32, Failure> {
     let mut options = OpenOptions::new();
     if !read_only {
@@ -263,7 +263,7 @@ fn probe_device(path: &Path, read_only: bool) -> Result<u32, Failure> {
     })
 }
 
-/// Without a store's own remedies, which are for serving it.
+/// Without a store's own fixes, which are for serving it.
 fn refused(error: &OpenError) -> Failure {
     Failure::failed(format!("{}: {}", error.what, error.problem))
 }

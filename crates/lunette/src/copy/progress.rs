@@ -1,4 +1,4 @@
-//! Progress: a bar on a terminal, otherwise a line now and then.
+//! Progress: a bar on a terminal, otherwise an occasional line.
 
 use super::transfer::Progress;
 use config::format_size;

@@ -20,12 +20,12 @@ use wire::Places;
 
 /// The longest operation with data.
 pub(super) const PIECE_BYTES_MAX: u32 = reactor::memory::LARGE_BYTES * Places::MAX as u32;
-/// Operations in flight at most.
+/// The most operations in flight.
 pub(super) const PIECES_MAX: u32 = 4096;
-/// Zeros that are looked for in data: what is skipped, and what costs an operation of its own.
+/// The granularity at which zeros are detected in data: large enough to be worth a separate operation.
 const SKIPPED_BYTES: u32 = 4 << 10;
 const CLEARED_BYTES: u32 = 64 << 10;
-/// Operations that are not about a piece.
+/// Operations that do not belong to a piece.
 const EXTENT: OpId = OpId(u32::MAX);
 const FLUSH: OpId = OpId(u32::MAX - 1);
 
@@ -34,7 +34,7 @@ const FLUSH: OpId = OpId(u32::MAX - 1);
 pub(super) struct End {
     /// The store.
     pub(super) store: Arc<dyn Backend<Uring>>,
-    /// The unit that operations are whole numbers of: a power of two up to 64 KiB.
+    /// Operations are whole multiples of this: a power of two up to 64 KiB.
     pub(super) block_bytes: u32,
     /// What is unmapped reads as zeros.
     pub(super) holes_read_zeros: bool,
@@ -49,14 +49,14 @@ pub(super) struct Options {
     pub(super) piece_bytes: u32,
     /// Operations in flight, up to [`PIECES_MAX`].
     pub(super) pieces: u32,
-    /// What is unmapped or zero is not written, but left out or unmapped.
+    /// Unmapped or zero ranges are not written, but skipped or unmapped.
     pub(super) sparse: bool,
 }
 
 /// Progress, in bytes of the source.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Progress {
-    /// The whole.
+    /// The total.
     pub(super) total: u64,
     /// Done.
     pub(super) done: u64,
@@ -116,7 +116,7 @@ struct Copy<'a> {
     failed: Option<CopyError>,
 }
 
-/// Room for one piece.
+/// The state of one piece.
 struct Slot {
     places: Places,
     state: State,
@@ -130,7 +130,7 @@ enum State {
         at: u64,
         len: u32,
     },
-    /// They are being written: `from..to` of them at the moment.
+    /// They are being written; at the moment, `from..to` of them.
     Writing {
         at: u64,
         len: u32,
@@ -183,8 +183,8 @@ impl<'a> Copy<'a> {
         self.failed.get_or_insert(error);
     }
 
-    /// Starts what can be started. False: all is done, or the copy was abandoned and nothing is in flight any
-    /// more.
+    /// Starts what can be started. False: everything is done, or the copy was abandoned and nothing is in
+    /// flight any more.
     fn proceed(&mut self) -> bool {
         while self.failed.is_none()
             && let Some(slot) = self.idle.pop()
@@ -273,7 +273,7 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// An operation of a piece succeeded; true: another one is under way.
+    /// An operation of a piece succeeded; true: another one is in progress.
     fn step(&mut self, slot: u32) -> bool {
         match self.slots[slot as usize].state {
             State::Idle => unreachable!("an idle piece has no operation"),
@@ -282,7 +282,7 @@ impl<'a> Copy<'a> {
                 false
             }
             State::Reading { at, len } => {
-                // The source's end may be no whole block of the destination.
+                // The end of the source may not be a whole block of the destination.
                 let whole = len.next_multiple_of(self.to.block_bytes);
                 let tail = self.slots[slot as usize].places.slice(len, whole - len);
                 self.ends.fill_zeros(&tail);
@@ -343,7 +343,7 @@ impl<'a> Copy<'a> {
 }
 
 impl State {
-    /// Where on the medium the operation under way began.
+    /// Where on the medium the operation in progress began.
     fn place(self) -> u64 {
         match self {
             State::Idle => 0,

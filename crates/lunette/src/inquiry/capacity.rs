@@ -38,7 +38,7 @@ pub(super) fn decode_16(data: &[u8]) -> Option<Capacity> {
     })
 }
 
-/// The short form, of a unit that has no other.
+/// The short form, of a unit without the long one.
 pub(super) fn decode_10(data: &[u8]) -> Option<Capacity> {
     Some(short(Capacity10::LAST_LBA.get(data)?.into(), Capacity10::BLOCK_BYTES.get(data)?))
 }

@@ -1,27 +1,27 @@
-//! Reading untrusted bytes: a missing field is `None`, never a panic and never a zero.
+//! Reading untrusted bytes: a missing field is `None`; never a panic, and never zero.
 
 /// One byte.
 pub(super) fn u8_at(data: &[u8], at: usize) -> Option<u8> {
     data.get(at).copied()
 }
 
-/// Two bytes, big end first.
+/// Two bytes, big-endian.
 pub(super) fn u16_at(data: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*data.get(at..)?.first_chunk()?))
 }
 
-/// Four bytes, big end first.
+/// Four bytes, big-endian.
 pub(super) fn u32_at(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*data.get(at..)?.first_chunk()?))
 }
 
-/// At most `len` bytes from `at` on: what is there of them.
+/// At most `len` bytes from `at` on, as far as they exist.
 pub(super) fn part(data: &[u8], at: usize, len: usize) -> &[u8] {
     let rest = data.get(at..).unwrap_or_default();
     rest.get(..len).unwrap_or(rest)
 }
 
-/// Text with what could harm a terminal made visible, without padding.
+/// Text without padding, with characters that could harm a terminal escaped.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     wire::shown(bytes.trim_ascii()).to_string()
 }

@@ -1,4 +1,4 @@
-//! What an NBD server says about an export. It is no SCSI unit: it has neither an identity nor pages.
+//! An NBD server's description of an export. It is not a SCSI unit: it has neither an identity nor pages.
 
 use super::rows::{Rows, yes_no};
 use config::{NbdUrl, format_size};
@@ -21,7 +21,7 @@ pub(super) struct Report {
     multi_conn: bool,
 }
 
-/// Asks the server.
+/// Queries the server.
 pub(super) fn ask(url: &NbdUrl) -> Result<Report, store::OpenError> {
     let export = store::nbd::inspect(url)?;
     Ok(Report {

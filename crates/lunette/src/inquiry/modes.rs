@@ -5,16 +5,16 @@ use super::rows::{Rows, yes_no};
 use serde::Serialize;
 use wire::scsi::mode::{self, Caching, Control, Header6, Header10, UNRESTRICTED_REORDERING};
 
-/// What mode pages report.
+/// The content of mode pages.
 #[derive(Serialize, Debug, PartialEq)]
 pub(crate) struct ModeReport {
-    /// Of the header: WP and DPOFUA.
+    /// From the header: WP and DPOFUA.
     write_protected: Option<bool>,
     dpo_and_fua: Option<bool>,
-    /// Of the caching page.
+    /// From the caching page.
     write_cache: Option<bool>,
     read_cache: Option<bool>,
-    /// Of the control page.
+    /// From the control page.
     software_write_protect: Option<bool>,
     descriptor_sense: Option<bool>,
     task_set_per_initiator: Option<bool>,

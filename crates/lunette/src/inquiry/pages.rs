@@ -114,7 +114,8 @@ impl Extended {
     }
 }
 
-/// Block limits (page B0h), in blocks; 0 is no limit reported, or for UNMAP and others not supported.
+/// Block limits (page B0h), in blocks; 0 means that no limit is reported, or for UNMAP and others that they
+/// are not supported.
 #[derive(Serialize, Debug, PartialEq)]
 pub(crate) struct Limits {
     write_same_zero_blocks_is_refused: Option<bool>,
@@ -254,7 +255,7 @@ pub(crate) struct Provisioning {
     write_same_10_unmaps: Option<bool>,
     unmapped_blocks_read: Option<&'static str>,
     anchors: Option<bool>,
-    /// The power of two of blocks that thresholds are counted in; 0: none.
+    /// The exponent of the number of blocks that is the unit of thresholds; 0: none.
     threshold_exponent: Option<u8>,
 }
 
@@ -311,7 +312,7 @@ mod tests {
             b"iqn.a:b\0",
             &[0x01, 0x0a, 0, 18, 0x10, 0],
             &[0xab; 16],
-            // One that is cut off.
+            // A truncated one.
             &[0x01, 0x03, 0, 8, 0x33],
         ]
         .concat();
@@ -361,7 +362,7 @@ mod tests {
         ] {
             assert!(shown.contains(expected), "{expected}:\n{shown}");
         }
-        // The short page of SBC-2: what is not there is not reported.
+        // The short page of SBC-2: missing fields are not reported.
         let short = Rows::shown(|rows| Limits::decode(&page[..16]).write(rows, None));
         assert!(short.contains("2048 blocks\n") && !short.contains("UNMAP"), "{short}");
     }

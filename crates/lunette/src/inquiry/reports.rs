@@ -1,4 +1,4 @@
-//! What the REPORT commands report: units, port groups, commands (SPC-4 sections 6.33 to 6.37).
+//! The data of the REPORT commands: units, port groups, commands (SPC-4 sections 6.33 to 6.37).
 
 use super::data::{part, u8_at, u16_at, u32_at};
 use super::rows::Rows;
@@ -32,7 +32,7 @@ pub(super) fn groups(data: &[u8]) -> Option<Vec<Group>> {
 fn state(code: u8) -> &'static str {
     match (AccessState::of_code(code), code) {
         (Some(state), _) => state.name(),
-        // A target may have what ours has not.
+        // Other targets may have what ours does not.
         (None, 0x4) => "logical block dependent",
         (None, 0xe) => "offline",
         (None, _) => "reserved",
@@ -48,7 +48,7 @@ impl Group {
     }
 }
 
-/// A command that is supported.
+/// A supported command.
 #[derive(Serialize, Debug, PartialEq)]
 pub(crate) struct Supported {
     opcode: u8,
@@ -83,7 +83,7 @@ impl Supported {
     }
 }
 
-/// REPORT LUNS: the units' numbers, as they are written in URLs where one level of addressing is enough; others in
+/// REPORT LUNS: the units' numbers, in URL syntax where one level of addressing is enough; others in
 /// hexadecimal.
 pub(super) fn luns(data: &[u8]) -> Option<Vec<String>> {
     let shown = |lun| lun::number(lun).map_or_else(|| format!("{lun:016x}h"), |number| number.to_string());

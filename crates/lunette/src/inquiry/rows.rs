@@ -10,7 +10,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Ends the lines so far and begins with those of another title.
+    /// Ends the lines so far and begins those of another title.
     pub(crate) fn title(&mut self, title: &str) {
         self.flush();
         if !self.text.is_empty() {
@@ -28,7 +28,7 @@ impl Rows {
         self.add(label, if value.is_empty() { "(none)" } else { value });
     }
 
-    /// A value that may not be there; then there is no line.
+    /// A value that may be missing; then there is no line.
     pub(super) fn maybe<T>(&mut self, label: &str, value: Option<T>, text: impl FnOnce(T) -> String) {
         if let Some(value) = value {
             self.add(label, text(value));
@@ -56,7 +56,7 @@ impl Rows {
     }
 }
 
-/// The words that hold, after commas.
+/// The words whose flag is set, separated by commas.
 pub(super) fn list<const N: usize>(flags: [(bool, &str); N]) -> String {
     let holding: Vec<&str> = flags.iter().filter(|(holds, _)| *holds).map(|(_, word)| *word).collect();
     if holding.is_empty() { "none".into() } else { holding.join(", ") }

@@ -5,13 +5,13 @@ use super::rows::{Rows, list};
 use serde::Serialize;
 use wire::scsi::inquiry::{self, StandardData, device_type, qualifier};
 
-/// Who the unit is.
+/// The unit's identification.
 #[derive(Serialize, Debug, PartialEq)]
 pub(crate) struct InquiryData {
     pub(super) vendor: String,
     pub(super) product: String,
     pub(super) revision: String,
-    /// 0 is connected, 1 is not, 3 is no unit at all.
+    /// 0 is connected, 1 is not, 3 means that no unit is possible.
     pub(super) peripheral_qualifier: u8,
     pub(super) device_type: u8,
     device_type_name: &'static str,
@@ -33,7 +33,7 @@ pub(super) struct Standard {
     name: String,
 }
 
-/// `None`: not even a device type.
+/// `None`: too short even for a device type.
 pub(crate) fn decode(data: &[u8]) -> Option<InquiryData> {
     let device_type = StandardData::DEVICE_TYPE.get(data)?;
     let unit = StandardData::read(StandardData::part(data));
@@ -62,7 +62,7 @@ pub(crate) fn decode(data: &[u8]) -> Option<InquiryData> {
 }
 
 impl InquiryData {
-    /// Whether there is a disk: what has blocks.
+    /// Whether it is a disk: a device with blocks.
     pub(super) fn is_disk(&self) -> bool {
         self.peripheral_qualifier == qualifier::CONNECTED
             && [

@@ -18,7 +18,7 @@ pub(super) struct Taken {
     cuts: Vec<Fault>,
     /// What may not be durable.
     pub(super) warnings: Vec<String>,
-    /// What was to end, and has not yet.
+    /// What has to end, and has not yet.
     pub(super) unended: Vec<Fault>,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn make(
     planned.coming.iter().try_for_each(|step| take(daemon, step, to, wants(&step.step, &before, to), taken))
 }
 
-/// A LUN that is removed and added by one change, such as one that becomes writable, has the store that it had.
+/// A LUN that is removed and added by one change, such as one that becomes writable, keeps its store.
 fn wants(step: &StepOfChange, before: &Config, to: &Config) -> Wants {
     let StepOfChange::AddLun(name) = step else { return Wants::Store };
     let comes = to.luns.iter().find(|lun| lun.name == *name);
@@ -99,14 +99,14 @@ fn cut_off(patience: &Patience, cut: &Cut, taken: &mut Taken) -> Result<(), Faul
     let (path, size_bytes) = (cut.path.clone(), cut.size_bytes);
     let cut_off = move || {
         let file: File = OpenOptions::new().write(true).open(&path)?;
-        // Whoever else uses it has it locked.
+        // Other users of the file have it locked.
         file.try_lock()?;
         file.set_len(size_bytes)?;
         file.sync_all()
     };
     let done: Result<io::Result<()>, String> = promptly(patience, cut_off);
     let done = done.map(|done| done.map_err(|error| error.to_string()));
-    // Something of it may have been done whenever it was begun.
+    // Part of it may have been done once it was begun.
     let what = "what lay behind its new end is lost, if it was cut off".to_owned();
     taken.cuts.push(fault(&cut.to_string(), &what, "restore it from elsewhere"));
     done.unwrap_or_else(Err).map_err(|error| {
@@ -163,7 +163,7 @@ fn lost(step: &StepOfChange, before: &Config, now: &Config) -> Option<Fault> {
     }
 }
 
-/// Does what may block forever, as when a file system hangs, but waits no longer than `patience`.
+/// Does work that may block forever, as when a file system hangs, but waits no longer than `patience`.
 ///
 /// # Errors
 /// When it has not ended by then, and may end later.

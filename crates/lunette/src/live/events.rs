@@ -1,4 +1,4 @@
-//! Events of the daemon for clients of the admin interface, with a limit on those that come too often.
+//! Events of the daemon for clients of the admin interface, rate-limited.
 
 use super::tally::Tally;
 use admin::Desk;
@@ -15,15 +15,15 @@ const QUEUE: usize = 4096;
 /// Sessions that may begin or end in a burst, and then per second, before they are only counted.
 const SESSIONS_AT_ONCE: u32 = 200;
 const SESSIONS_PER_SECOND: u32 = 20;
-/// The pause between two events about errors of one LUN, and between two about events that were left out.
+/// The pause between two events about errors of one LUN, and between two about omitted events.
 const APART: Duration = Duration::from_secs(1);
-/// Steps of a change that its event names, and characters of each, since a thousand events are kept.
+/// The most steps of a change listed in its event, and characters of each, since a thousand events are kept.
 const STEPS_NAMED: usize = 100;
 const STEP_CHARS: usize = 300;
 /// LUNs whose errors are counted at the same time.
 const LUNS_MAX: usize = 16_384;
 
-/// An event that has yet to be published.
+/// Events that have not been published yet.
 pub(crate) struct Happened {
     queue: Receiver<Box<Event>>,
     lost: Arc<AtomicU64>,
@@ -31,7 +31,7 @@ pub(crate) struct Happened {
 
 /// The two ends of the queue of events.
 pub(crate) fn channel(tally: &Arc<Tally>) -> (Events, Happened) {
-    // Boxed, since the queue has memory for all that may wait from the start.
+    // Boxed, since the queue allocates memory for everything that may wait at the start.
     let (sender, queue): (SyncSender<Box<Event>>, _) = sync_channel(QUEUE);
     let lost = Arc::<AtomicU64>::default();
     let count = lost.clone();
@@ -78,10 +78,10 @@ struct Counted {
     due: Instant,
 }
 
-/// Leaves out events that come too often, and counts them.
+/// Omits events that are too frequent, and counts them.
 struct Filter {
     errors: BTreeMap<String, Counted>,
-    /// Sessions that may begin or end now, and since when that is so.
+    /// Sessions that may begin or end now, and since when.
     sessions: u32,
     since: Instant,
     left_out: u64,
@@ -203,7 +203,7 @@ fn json(event: &Event) -> (&'static str, Value) {
             data["write_bytes"] = (*write_bytes).into();
             ("session_ended", data)
         }
-        // Only counted: whoever can reach the daemon can cause them.
+        // Only counted: anyone who can reach the daemon can cause them.
         Event::LoginRefused { why } => ("login_refused", json!({ "why": why.name() })),
         Event::StoreLost { lun, why } => ("store_lost", json!({ "lun": lun, "why": why })),
         Event::StoreBack { lun } => ("store_back", json!({ "lun": lun })),

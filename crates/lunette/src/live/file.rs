@@ -1,4 +1,4 @@
-//! The configuration file, replaced in one step: whoever reads it sees the old text or the new one.
+//! The configuration file, replaced in one step: readers see the old text or the new one.
 
 use reactor::random;
 use std::ffi::OsString;
@@ -18,14 +18,14 @@ impl Replacement {
     pub(super) fn prepare(path: &Path, text: &str) -> io::Result<Replacement> {
         let file = fs::canonicalize(path)?;
         let found = file.metadata()?;
-        // A name that nobody else has: in containers, numbers of processes are the same ones again and again.
+        // A unique name: in containers, process numbers are always the same.
         let mut name = OsString::from(".");
         name.push(file.file_name().unwrap_or_default());
         name.push(format!(".{:08x}{:08x}", random::bits(), random::bits()));
         let beside = file.with_file_name(name);
         let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
         let replacement = Replacement { file, beside };
-        // Only root may give files away. Whoever reads it by its group still has to, and no other group may.
+        // Only root may change the owner. The group must still be able to read it, and no other group may.
         let _ = fchown(&new, Some(found.uid()), None);
         fchown(&new, None, Some(found.gid()))?;
         new.set_permissions(fs::Permissions::from_mode(found.mode() & 0o7777))?;
@@ -34,7 +34,7 @@ impl Replacement {
         Ok(replacement)
     }
 
-    /// Replaces the file, if that still has the text `before`.
+    /// Replaces the file, if it still has the text `before`.
     pub(super) fn commit(self, before: &str) -> io::Result<()> {
         if fs::read_to_string(&self.file)? != before {
             return Err(io::Error::other("somebody else has changed it meanwhile"));

@@ -1,4 +1,4 @@
-//! The daemon's counters for Prometheus; docs/metrics.md has names and meanings.
+//! The daemon's counters for Prometheus; docs/metrics.md lists names and meanings.
 
 use super::readings;
 use super::tally::{Reading, Tally};
@@ -223,7 +223,7 @@ fn counts(encoder: &mut DescriptorEncoder<'_>, names: &Names, all: &[(Labels<'_>
     Ok(())
 }
 
-/// The same with one more.
+/// The same with one more label.
 fn with<'a>(labels: &Labels<'a>, name: &'static str, value: &'a str) -> Labels<'a> {
     labels.iter().copied().chain([(name, value)]).collect()
 }

@@ -1,4 +1,4 @@
-//! The plan of a change: its steps, described for people, and what must not be done.
+//! The plan of a change: its steps, described for people, and what is not allowed.
 
 use super::{fault, refused};
 use admin::{Fault, Refusal, Refused};
@@ -12,19 +12,19 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// A change that can be made, as far as is known before.
+/// A change that is possible, as far as is known beforehand.
 pub(super) struct Planned {
     /// What is removed first, including LUNs whose files are truncated.
     pub(super) leaving: Vec<Step>,
     /// What is served in between.
     pub(super) between: Config,
     pub(super) cuts: Vec<Cut>,
-    /// What is added, and last what grows, which cannot be rolled back.
+    /// What is added, and finally what grows, which cannot be rolled back.
     pub(super) coming: Vec<Step>,
 }
 
 impl Planned {
-    /// The plan from what is served to what is wanted; only one LUN may lose data.
+    /// The plan from the present configuration to the desired one; only one LUN may lose data.
     ///
     /// # Errors
     /// Why the change cannot be made.
@@ -40,7 +40,7 @@ impl Planned {
         let cuts = cuts(&before, &config);
         let unwanted = cuts.iter().filter(|cut| may_lose_data != Some(&cut.name)).map(Cut::fault).collect();
         unless(unwanted, "data would be lost; nothing was changed")?;
-        // A LUN goes before its file is cut off, and comes again behind.
+        // A LUN is removed before its file is truncated, and added again afterwards.
         let gone =
             |config: Config, cut: &Cut| StepOfChange::RemoveLun(cut.name.clone()).after(&config, &config);
         let between = cuts.iter().fold(before.clone(), gone);
@@ -66,7 +66,7 @@ impl Planned {
     }
 }
 
-/// Whether a step makes a file larger.
+/// Whether a step grows a file.
 fn grows(old: &Config, new: &Config, step: &StepOfChange) -> bool {
     let StepOfChange::ChangeLun(name) = step else { return false };
     find(old, name).zip(find(new, name)).is_some_and(|(old, new)| old.store != new.store)
@@ -100,7 +100,7 @@ pub(super) struct Step {
 /// The steps from `old` to `new`.
 ///
 /// # Errors
-/// What only a restart can change, or what would lose data without permission.
+/// Changes that need a restart, or would lose data without permission.
 fn plan(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<Fault>> {
     let steps = diff(old, new);
     let comes =
@@ -128,7 +128,7 @@ fn plan(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<Fault>> {
 
 /// New LUNs that cannot be opened, as far as is known before anything is changed.
 fn missing(old: &Config, new: &Config, steps: &[Step], preflight: &dyn Preflight) -> Vec<Fault> {
-    // What one has that goes is locked until then.
+    // The store of a LUN that is removed is locked until then.
     let is_ours = |lun: &Lun| old.luns.iter().any(|other| path(other).is_some() && path(other) == path(lun));
     let missing = |step: &Step| {
         let StepOfChange::AddLun(name) = &step.step else { return None };
@@ -139,8 +139,8 @@ fn missing(old: &Config, new: &Config, steps: &[Step], preflight: &dyn Preflight
     steps.iter().filter_map(missing).collect()
 }
 
-/// LUNs that would be reopened with another file: theirs was deleted, moved or replaced meanwhile, and would be lost when it is
-/// closed.
+/// LUNs that would be reopened with another file: theirs was deleted, moved or replaced meanwhile, and would
+/// be lost when it is closed.
 fn misplaced(old: &Config, leaving: &[Step], coming: &[Step]) -> Vec<Fault> {
     let comes = |name: &str| coming.iter().any(|step| step.step == StepOfChange::AddLun(name.into()));
     let misplaced = |step: &Step| {
@@ -174,7 +174,7 @@ fn is_open_here(path: &Path, file: &Metadata) -> bool {
     named.any(|entry| std::fs::metadata(entry.path()).is_ok_and(is_it))
 }
 
-/// A file that becomes smaller.
+/// A file that shrinks.
 pub(super) struct Cut {
     /// The LUN's name.
     pub(super) name: String,
@@ -207,7 +207,7 @@ fn cuts(old: &Config, new: &Config) -> Vec<Cut> {
         |lun: &Lun| find(new, &lun.name).map(|after| &after.store).filter(|after| **after != lun.store);
     let cut = |lun: &Lun| match changed(lun) {
         Some(StoreSpec::File { path: after, size: Some(size) }) if path(lun) == Some(after) => {
-            // What is not there is not cut off.
+            // A missing file is not truncated.
             let is_smaller = after.metadata().is_ok_and(|found| *size < found.len());
             is_smaller.then(|| Cut { name: lun.name.clone(), path: after.clone(), size_bytes: *size })
         }

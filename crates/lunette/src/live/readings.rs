@@ -123,7 +123,7 @@ pub(super) fn stats(counts: &Counts) -> Value {
 }
 
 fn moved(moved: &Moved) -> Value {
-    // Two lists, since a list of objects took three times the memory while an answer is made.
+    // Two lists, since a list of objects took three times the memory while an answer is built.
     let bounds: Vec<Value> = (0..moved.buckets.len()).map(|bucket| bound_us(bucket).into()).collect();
     let count_to = |all: &mut u64, more: &u64| {
         *all += more;
@@ -148,7 +148,7 @@ pub(super) fn name(failure: Failure) -> &'static str {
     }
 }
 
-/// Names of SPC-4 table 43.
+/// Names from SPC-4 table 43.
 fn sense_key(key: SenseKey) -> &'static str {
     match key {
         SenseKey::NoSense => "no_sense",

@@ -1,4 +1,4 @@
-//! Sessions as JSON, and their end by an administrator.
+//! Sessions as JSON, and ending them by an administrator.
 
 use super::{events, fault, readings, refused};
 use admin::{Desk, Refusal, Refused};

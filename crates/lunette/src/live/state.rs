@@ -51,7 +51,7 @@ fn lun(lun: &Lun, unit: Option<&UnitSummary>) -> Value {
     with_limits(json, lun.limits)
 }
 
-/// The same with limits, by the names that they have in the file.
+/// The same with limits, under their names in the file.
 fn with_limits(mut json: Value, limits: Limits) -> Value {
     let mut add = |most: &str, burst: &str, rate: Option<Rate>| {
         json[most] = rate.map(|rate| rate.per_second).into();
@@ -104,7 +104,7 @@ fn numbered(config: &Config, luns: &[(u16, usize)]) -> Vec<Value> {
     named.map(|(number, lun)| json!({ "number": number, "lun": lun.name })).collect()
 }
 
-/// Portals with the addresses that are bound.
+/// Portals with their bound addresses.
 pub(super) fn portals(config: &Config, bound: &[SocketAddr]) -> Vec<Value> {
     config.portals.iter().enumerate().map(|(index, portal)| self::portal(portal, bound.get(index))).collect()
 }

@@ -1,4 +1,5 @@
-//! Counters of a daemon as a whole: sessions, refused logins, and reloads. Cores count here as well, without waiting.
+//! Counters of the whole daemon: sessions, refused logins, and reloads. Cores count here as well, without
+//! waiting.
 
 use engine::{Event, Refusal};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +25,7 @@ pub(super) struct Reading {
     pub(super) sessions: Vec<(&'static str, u64)>,
     /// Refused logins, by reason.
     pub(super) refused: Vec<(&'static str, u64)>,
-    /// Reloads, by their outcome.
+    /// Reloads, by outcome.
     pub(super) reloads: Vec<(&'static str, u64)>,
     /// Whether the last one succeeded, or there was none.
     pub(super) last_reload_done: bool,
@@ -42,7 +43,7 @@ fn count(counts: &[AtomicU64], place: Option<usize>) {
 }
 
 impl Tally {
-    /// Counts an event. Returns whether it is only to be counted.
+    /// Counts an event. Returns whether it is only counted.
     pub(crate) fn take(&self, event: &Event) -> bool {
         match event {
             Event::SessionBegun { transport, .. } => count(&self.begun, place(transport)),
@@ -70,7 +71,7 @@ impl Tally {
 
     pub(super) fn read(&self) -> Reading {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        // Ends first: one that begins and ends meanwhile is not missing then.
+        // Ends first, so that a session that begins and ends meanwhile is not missing.
         let ended = self.ended.each_ref().map(get);
         let sessions = self.begun.iter().zip(ended).map(|(begun, ended)| get(begun).saturating_sub(ended));
         let refused = Refusal::ALL.iter().zip(&self.refused).map(|(why, count)| (why.name(), get(count)));

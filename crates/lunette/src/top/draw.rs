@@ -14,16 +14,16 @@ use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap}
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Width of the screen from which all figures fit.
+/// The width from which all figures fit on the screen.
 const WIDE: u16 = 116;
-/// Height of the screen from which the selected row has details, and the length of these.
+/// The height from which the screen shows details of the selected row, and their length.
 const HIGH: u16 = 16;
 const DETAILS: u16 = 480;
-/// The age of a reading from which it is shown.
+/// The age from which that of a reading is shown.
 const FRESH: Duration = Duration::from_secs(3);
 /// Characters of a core's bar.
 const BAR: usize = 16;
-/// Width of a core's figures, to the right of which is its history.
+/// Width of a core's figures, with its history to the right.
 const CORE: u16 = 58;
 
 /// Draws all of it.
@@ -55,7 +55,7 @@ fn title(model: &Model, now: Instant) -> Paragraph<'_> {
     let ill = model.luns.iter().filter(|(lun, _)| trouble(lun).is_some()).count();
     let version = word(&reading.daemon["version"]);
     let mut line = Line::from(vec![Span::from("Lunette ").bold(), Span::from(version)]);
-    // First, as a narrow screen has no room for all.
+    // First, as not everything fits on a narrow screen.
     let age = now.saturating_duration_since(reading.sessions.1);
     if age > FRESH {
         line.push_span(Span::from(format!("  as of {} ago", seconds(&age.as_secs().into()))).fg(Color::Red));
@@ -73,7 +73,8 @@ fn count(number: usize, word: &str) -> String {
     format!("{number} {word}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A line for each core, as many as fit: how much of its time it was busy, polling and asleep, and how busy it was before.
+/// A line for each core, as many as fit: the fractions of time that it was busy, polling and asleep, and the
+/// history of busy.
 fn cores(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let reported = model.reading.iter().flat_map(|reading| &reading.cores);
     for ((core, (now, history)), area) in reported.zip(&model.cores).zip(area.rows()) {
@@ -102,7 +103,7 @@ fn cores(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     }
 }
 
-/// A column: its title, its width, and whether a narrow screen has it as well.
+/// A column: its title, its width, and whether it is shown on a narrow screen as well.
 type Column = (&'static str, Constraint, bool);
 
 const LUNS: [Column; 4] = [
@@ -184,7 +185,7 @@ fn session(session: &Value) -> Vec<String> {
     vec![
         number(&session["id"]),
         word(&session["initiator"]),
-        // Behind what names of one site have in common (RFC 7143 section 4.2.7.5).
+        // After the common part of names of one site (RFC 7143 section 4.2.7.5).
         target(session).split_once(':').map_or_else(|| target(session), |(_, own)| own.into()),
         number(&session["core"]),
         number(&session["in_flight"]),
@@ -216,7 +217,7 @@ fn details(model: &Model, width: u16) -> Paragraph<'_> {
 
 fn footer(model: &Model) -> Paragraph<'_> {
     if let Some((session, whose)) = &model.asks {
-        // On a narrow screen its end is cut off.
+        // On a narrow screen its end is truncated.
         return Paragraph::new(format!("Disconnect session {session}? y/n  {whose}")).bold();
     }
     if !model.lost.is_empty() {
@@ -249,7 +250,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use serde_json::json;
 
-    /// LUNs are read every second, sessions every other one.
+    /// LUNs are read every second, sessions every other second.
     fn reading(start: Instant, second: u64) -> Reading {
         let stats = |rate: u64| {
             let commands = rate * second;
@@ -346,7 +347,7 @@ mod tests {
         assert_eq!(high[19], rest);
         let narrow = drawn(&model, 80, 24).join(" ");
         assert!(narrow.contains("TARGET t, CORE 0, FLIGHT 3, R P50 100us, W P50 -, iSCSI from"), "{narrow}");
-        // However small it is, it is drawn.
+        // However small the screen, drawing works.
         drawn(&model, 20, 3);
         drawn(&model, 0, 24);
     }

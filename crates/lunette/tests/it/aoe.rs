@@ -21,10 +21,10 @@ use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT};
 
 /// The unit that most tests serve.
 const URL: &str = "aoe://aoe0/1.1";
-/// Addresses of hosts that there are not.
+/// Addresses that no host has.
 const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 0x51];
 const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 0x52];
-/// A segment on which something goes wrong with every tenth frame.
+/// A segment where something happens to every tenth frame.
 const BAD: Faults = Faults { lost: 30, repeated: 40, delayed: 40, rate: None };
 
 /// SCSI status, and additional sense of the unit attention RESERVATIONS PREEMPTED.
@@ -39,7 +39,7 @@ fn file(path: &Path, bytes: usize) -> &str {
 /// Requests of the load in flight.
 const DEPTH: u64 = 16;
 
-/// Verified load goes on while frames are lost, repeated and delayed, and after the line was cut.
+/// Verified load continues while frames are lost, duplicated and delayed, and after the line was cut.
 fn goes_on(network: &Network, load: &mut Load) {
     load.get_on();
     network.set(BAD);
@@ -47,7 +47,7 @@ fn goes_on(network: &Network, load: &mut Load) {
     let passed = network.passed();
     assert!(passed.lost > 0 && passed.repeated > 0 && passed.delayed > 0, "{passed:?}");
     network.set(Faults::CUT);
-    // More frames than the load has commands: some were retransmitted without need.
+    // More frames than the load has commands in flight: some were retransmitted unnecessarily.
     wait_until("frames are lost", || network.passed().lost > passed.lost + 2 * DEPTH);
     load.assert_running();
     network.set(Faults::NONE);
@@ -74,7 +74,7 @@ fn verified_load_with_jumbo_frames_sees_nothing_of_a_bad_line_and_of_a_killed_da
     goes_on(&network, &mut load);
     network.set(BAD);
     for _ in 0..2 {
-        // A killed process takes nothing along that is in its file.
+        // A killed process takes nothing along that is already in its file.
         daemon.kill9();
         daemon = serve(&network, &[&unit], &[]);
         load.get_on();
@@ -101,7 +101,7 @@ fn what_one_protocol_writes_and_reserves_holds_for_the_other() {
     daemon.stop();
 }
 
-/// A persistent reservation of each kind that matters, seen by AoE.
+/// Persistent reservations of each relevant kind, as AoE sees them.
 fn scsi_reserves(scsi: &mut Initiator, guest: &mut Guest) {
     let [write_exclusive, exclusive_access] = [1, 3];
     let block = vec![3; SECTOR];
@@ -125,7 +125,7 @@ fn scsi_reserves(scsi: &mut Initiator, guest: &mut Guest) {
     assert_eq!(reserve_out(scsi, 0, 1, exclusive_access, 0xA, 0), GOOD, "RESERVE");
 }
 
-/// A reserve list by force, seen by SCSI, which holds the reservation, and by others of AoE.
+/// A reserve list set by force, as SCSI, which holds the reservation, and other initiators of AoE see it.
 fn aoe_reserves(scsi: &mut Initiator, guest: &mut Guest) {
     let status = |scsi: &mut Initiator, cdb: Cdb| scsi.read(0, cdb, SECTOR).expect("an answer").status;
     let read = Cdb::from(Read10::new(0, 1));
@@ -277,7 +277,7 @@ fn units_announce_themselves_and_are_found() {
     assert!(!found.text.contains("1.1"), "{}", found.text);
 }
 
-/// A daemon with two units, of which the first must not suffer.
+/// A daemon with two units, the first of which must not be affected.
 struct Scene {
     network: Network,
     daemon: Daemon,
@@ -321,7 +321,7 @@ fn wrong_frames_are_refused_or_ignored_and_do_nothing() {
     ];
     for (command, argument) in &harm {
         let good = guest.frame(*command, argument);
-        // Each length of it but the whole: a truncated frame, and what is none.
+        // Each shorter length of it: truncated frames, and less.
         for len in 0..good.len() {
             guest.send(&good[..len]);
         }
@@ -357,12 +357,12 @@ fn wrong_frames_are_refused_or_ignored_and_do_nothing() {
 #[test]
 fn floods_cost_bounded_memory_and_keep_nobody_out() {
     const FRAMES: usize = 100_000;
-    /// Those that are sent before an answer is awaited.
+    /// How many are sent before an answer is awaited.
     const BURST: usize = 100;
     const GROWTH_BYTES_MAX: u64 = 32 << 20;
     let mut scene = Scene::new(8);
     let before = scene.daemon.resident_bytes();
-    // What gets through is about the other unit.
+    // What gets through is for the other unit.
     let mut flooder = Guest::find(&scene.network.initiator, 1, 2);
     let mut noise = Noise(88);
     for _ in 0..FRAMES / BURST {
@@ -396,7 +396,7 @@ fn floods_cost_bounded_memory_and_keep_nobody_out() {
 #[test]
 fn it_needs_one_capability_and_says_so() {
     let network = Network::new(1500, 9);
-    // Another user may not reach the place where it was built.
+    // Another user may not have access to the build directory.
     let folder = tempfile::tempdir().expect("a temporary directory");
     let program = folder.path().join("lunette");
     std::fs::copy(Daemon::command().get_program(), &program).expect("a copy");
@@ -436,7 +436,7 @@ fn a_unit_is_a_source_a_destination_and_a_store() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     copies(&network, directory.path());
 
-    // Another daemon serves it by iSCSI.
+    // Another daemon serves it over iSCSI.
     let front = ["--listen", &format!("{INITIATOR}:0"), "--lun", URL];
     let front = Daemon::serve_within(&network.initiator, front);
     let mut session = session(&network, &front);

@@ -1,5 +1,5 @@
-//! A host that writes from two of its addresses, as Linux's driver does when it hears nothing: what waited, at a core that
-//! stood still or in a store, must not come to the medium after what was written since.
+//! A host that writes from two of its addresses, as Linux's driver does when it gets no answer: what was
+//! delayed, at a stalled core or in a store, must not reach the medium after what was written since.
 
 use crate::support::aoe::{ATA, Guest, SECTOR, ata, write};
 use crate::support::daemon::Daemon;
@@ -11,10 +11,10 @@ use crate::support::wait_until;
 /// DATA SET MANAGEMENT, and its feature TRIM.
 const DATA_SET_MANAGEMENT: u8 = 0x06;
 const TRIM: u8 = 0x01;
-/// The sector that all is about.
+/// The sector used in all tests.
 const LBA: u64 = 8;
 
-/// An address whose frames come to this core.
+/// An address whose frames arrive at this core.
 fn address(daemon: &Daemon, guest: &mut Guest, core: usize) -> [u8; 6] {
     for last in 1..=u8::MAX {
         guest.mac = [2, 0, 0, 0, 9, last];
@@ -51,7 +51,7 @@ fn what_waited_for_a_core_does_not_go_over_what_was_written_since() {
         assert_eq!(guest.ask(ATA, &argument).error, None, "its copy is answered");
         guest.write(LBA, &[newer; SECTOR]).expect("WRITE SECTORS");
         drop(still);
-        // Frames of one address come in order.
+        // Frames from one address arrive in order.
         guest.mac = other;
         guest.read(0, 1).expect("READ SECTORS");
         assert_eq!(guest.read(LBA, 1), Ok(vec![newer; SECTOR]));
@@ -70,7 +70,7 @@ fn writes_of_the_same_sectors_wait_for_one_another_whoever_sends_them() {
     let [one, other] = [0, 1].map(|core| address(&daemon, &mut guest, core));
     behind.freeze();
     for round in 1..=10 {
-        // One sector in common with the one before, and the one behind; all are on their way before one is answered.
+        // Each shares one sector with the one before and the one after; all are sent before one is answered.
         guest.mac = if round % 2 == 0 { one } else { other };
         let frame = guest.frame(ATA, &write(LBA + round % 3, &[round as u8; 2 * SECTOR]));
         guest.send(&frame);

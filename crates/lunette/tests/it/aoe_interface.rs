@@ -1,4 +1,4 @@
-//! Network interfaces that go, come again and change while AoE is served, and spoken, on them.
+//! Network interfaces that are removed, return and change while AoE is served, and used, on them.
 
 use crate::support::aoe::{BAD_ARGUMENT, CONFIG, Guest, SECTOR, config};
 use crate::support::daemon::Daemon;
@@ -16,10 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Addresses of interfaces.
 const ONE: &str = "02:00:00:00:01:01";
 const OTHER: &str = "02:00:00:00:01:02";
-/// Where an answer to a config query has the sectors that a frame holds (AoEr11 section 3.2).
+/// The offset in a config response of the number of sectors per frame (AoEr11 section 3.2).
 const SECTORS_AT: usize = 4;
 
-/// A host on the segment whose own interface can be removed alone: a bridge is between that and the segment.
+/// A host on the segment whose own interface can be removed separately: a bridge connects it to the segment.
 struct Host<'a>(&'a Namespace);
 
 impl<'a> Host<'a> {
@@ -60,13 +60,13 @@ impl<'a> Host<'a> {
     }
 }
 
-/// A daemon that serves these units by AoE.
+/// A daemon that serves these units over AoE.
 fn serve(network: &Network, units: &[&str]) -> Daemon {
     let units = units.iter().flat_map(|unit| ["--lun", unit]);
     Daemon::serve_within(&network.target, ["--aoe", INTERFACE].into_iter().chain(units))
 }
 
-/// How often the daemon has said this.
+/// How often the daemon has logged this.
 fn said(daemon: &Daemon, words: &str) -> usize {
     daemon.log().matches(words).count()
 }
@@ -85,7 +85,7 @@ fn verified_load_goes_on_when_the_targets_interface_is_made_again() {
     let daemon = serve(&network, &["ram:32M,aoe=1.1"]);
     let mut load = Load::within(&network.initiator, URL, &["--bs", "4K", "--iodepth", "16"]);
     load.get_on();
-    // Another address is found by the next login, when the old one has been silent for long enough.
+    // Another address is found by the next login, after the old one has been silent for long enough.
     for (round, mac) in [ONE, ONE, OTHER].into_iter().enumerate() {
         host.remove();
         wait_until("it is missed", || said(&daemon, GONE) > round);
@@ -94,7 +94,7 @@ fn verified_load_goes_on_when_the_targets_interface_is_made_again() {
         load.get_on();
         assert_eq!((said(&daemon, GONE), said(&daemon, AGAIN)), (round + 1, round + 1), "{}", daemon.log());
     }
-    // One that is down is the same when it is up again.
+    // An interface that was down is unchanged when it is up again.
     host.set("down");
     wait_until("it is missed", || said(&daemon, "is down") > 0);
     host.set("up");
@@ -109,7 +109,8 @@ fn verified_load_goes_on_while_the_mtu_changes() {
     let network = Network::new(9000, 2);
     let host = Host::new(&network.target, 9000, ONE);
     host.set("mtu 1500");
-    // With two cores its frames come to the second, which is notified by the first that the interface has changed.
+    // With two cores its frames arrive at the second, which the first notifies that the interface has
+    // changed.
     let address = format!("link set {INTERFACE} address 02:00:00:00:02:14");
     must(&mut network.initiator.within(tool("ip").args(address.split(' '))));
     let daemon = serve(&network, &["ram:32M,aoe=1.1"]);
@@ -239,13 +240,13 @@ mod soak {
         let mut guest = Guest::find(&network.initiator, 1, 1);
         let mut before = None;
         for cycle in 0..CYCLES {
-            // Not each of them is served before it goes again.
+            // Not each of them is served before it is removed again.
             if cycle % 4 == 0 {
                 guest.write(cycle as u64, &[cycle as u8; SECTOR]).expect("WRITE SECTORS");
             }
             host.remove();
             host.make(1500, ONE);
-            // The first ones touch memory that is used again and again.
+            // The first cycles touch memory that is reused later.
             if cycle == CYCLES / 10 {
                 guest.config(0, b"").expect("it is served");
                 before = Some((daemon.resident_bytes(), descriptors()));

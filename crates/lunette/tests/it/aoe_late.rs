@@ -1,5 +1,6 @@
-//! A write that a disk by AoE does long after it was given up never goes over a newer one: no login ends it, and its blocks
-//! are nobody's until the disk has answered it. It is not sent again: on another path there may be newer data.
+//! A write that an AoE disk executes long after it was abandoned never overwrites a newer one: no login ends
+//! it, and its blocks are inaccessible until the disk has answered it. It is not retransmitted: newer data
+//! may have been written on another path.
 
 use crate::support::aoe::SECTOR;
 use crate::support::daemon::Daemon;
@@ -14,7 +15,7 @@ use wire::scsi::status::BUSY;
 
 const NOT_READY: u8 = 2;
 const UNIT_ATTENTION: u8 = 6;
-/// What is written first, and later to the same place.
+/// What is written first, and later in the same place.
 const OLD: u8 = 1;
 const NEW: u8 = 2;
 const LBA: u64 = 8;
@@ -36,7 +37,7 @@ fn session(network: &Network, daemon: &Daemon, name: &str) -> Initiator {
     session
 }
 
-/// Gives up a write that is stuck in the disk.
+/// Abandons a write that is stuck in the disk.
 fn abandon_write(disk: &Disk, session: &mut Initiator) {
     disk.keep_from(LBA);
     let cdb = write_cdb(LBA, SECTOR, 512, false);
@@ -46,7 +47,7 @@ fn abandon_write(disk: &Disk, session: &mut Initiator) {
     assert_eq!(session.complete(old).expect("an answer").sense_key(), Some(NOT_READY));
 }
 
-/// Whether sectors could be written, past unit attentions: what may be lost is reported once it is noticed.
+/// Whether sectors could be written, after unit attentions: a possible loss is reported once it is noticed.
 fn is_written(session: &mut Initiator, lba: u64) -> bool {
     let cdb = write_cdb(lba, SECTOR, 512, false);
     let mut write = || session.write(0, cdb, &[NEW; SECTOR]).expect("an answer");
@@ -82,7 +83,7 @@ fn a_write_that_was_given_up_holds_its_blocks_until_the_disk_answers_it() {
     daemon.stop();
 }
 
-/// Gives up a write that the target does not get.
+/// Abandons a write that the target does not receive.
 fn lose(session: &mut Initiator) {
     let cdb = write_cdb(LBA, SECTOR, 512, false);
     let response = session.write(0, cdb, &[OLD; SECTOR]).expect("an answer");
@@ -99,7 +100,7 @@ fn a_write_that_was_given_up_is_not_sent_after_a_newer_one_of_another_path() {
     disk.be_deaf();
     lose(&mut writer);
     disk.miss_writes();
-    // Copies of the write that are still on their way come before what this reads.
+    // Retransmissions of the write still in transit arrive before what this reads.
     wait_until("the session is back", || writer.read_blocks(0, ELSEWHERE, 1, 512).is_ok());
     disk.be_back();
     wait_until("the other path is there", || is_written(&mut elsewhere, LBA));
@@ -128,7 +129,7 @@ fn a_write_whose_session_has_ended_is_not_sent_after_a_newer_one_of_another_path
     wait_until("the write was lost", || disk.has_missed());
     drop(writer);
     wait_until("its session has ended", || daemon.log().contains("ended: "));
-    // What was sent until then comes before what this reads.
+    // What was sent until then arrives before what this reads.
     let mut next = session(&network, &daemon, "next");
     disk.be_back();
     assert!(is_written(&mut elsewhere, LBA));

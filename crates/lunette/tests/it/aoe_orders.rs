@@ -12,10 +12,10 @@ use wire::scsi::command::Unmap;
 
 /// The unit that most tests serve.
 const URL: &str = "aoe://aoe0/1.1";
-/// A host that there is not.
+/// An address that no host has.
 const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 0x51];
 const STRANGER_TEXT: &str = "02:00:00:00:00:51";
-/// A segment on which something goes wrong with every tenth frame.
+/// A segment where something happens to every tenth frame.
 const BAD: Faults = Faults { lost: 30, repeated: 40, delayed: 40, rate: None };
 
 /// Exit status: something failed, or the input was wrong.
@@ -27,25 +27,25 @@ fn aoe(network: &Network, arguments: &[&str]) -> Outcome {
     lunette(&network.initiator, &[&["aoe"], arguments].concat())
 }
 
-/// The lines that it prints when it succeeds, without the unit's name.
+/// The lines that it prints on success, without the unit's name.
 fn output_of(network: &Network, arguments: &[&str]) -> Vec<String> {
     let text = aoe(network, arguments).expect_success(&format!("{arguments:?}"));
     text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// It fails with this status, and says this.
+/// It fails with this status and message.
 fn refused(network: &Network, arguments: &[&str], status: i32, words: &str) {
     let outcome = aoe(network, arguments);
     assert_eq!(outcome.status.and_then(|status| status.code()), Some(status), "{}", outcome.text);
     assert!(outcome.text.contains(words), "{arguments:?}: `{words}` is missing in:\n{}", outcome.text);
 }
 
-/// An address as it is written.
+/// An address as text.
 fn text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// What a target of any make must do about its config string.
+/// Requirements for any target's config string.
 fn config_string(network: &Network, url: &str) {
     assert_eq!(output_of(network, &["config", url]), ["config string (none)"]);
     assert_eq!(output_of(network, &["config", url, "--set", "the first"]), ["config string the first"]);
@@ -62,7 +62,7 @@ fn config_string(network: &Network, url: &str) {
     assert!(json.contains(r#""config": "a\\x00\\xff\\\\z""#), "{json}");
 }
 
-/// What a target of any make must do about its reserve list.
+/// Requirements for any target's reserve list.
 fn reserve_list(network: &Network, url: &str, guest: &mut Guest) {
     let ours = text(guest.mac);
     assert_eq!(output_of(network, &["reserve", url]), ["reserved for nobody"]);
@@ -142,7 +142,7 @@ fn a_target_of_others_is_driven_as_well() {
         "it does not support switching its write cache",
     );
     assert_eq!(output_of(&network, &["mask", url]), ["answers everybody"]);
-    // Removing an address ends vblade 25: it finds an overflow of its own.
+    // Removing an address crashes vblade 25, due to an overflow.
     let list = output_of(&network, &["mask", url, "--add", STRANGER_TEXT, "--force"]);
     assert_eq!(list, [format!("answers {STRANGER_TEXT}")]);
     refused(&network, &["config", url], FAILED, "no answer from the AoE target 7.3");
@@ -246,7 +246,7 @@ fn what_is_unmapped_in_front_is_trimmed_behind() {
     let noise = Noise(26).bytes(64 * SECTOR);
     scsi.write_blocks(0, 1024, 512, &noise, false).expect("WRITE");
     assert_eq!(guest.read(1030, 2), Ok(noise[6 * SECTOR..8 * SECTOR].to_vec()));
-    // 16 blocks, as large as physical ones, and none of the others.
+    // 16 blocks, as large as a physical one, and none of the others.
     let list =
         [&[0, 22, 0, 16, 0, 0, 0, 0][..], &1024u64.to_be_bytes(), &16u32.to_be_bytes(), &[0; 4]].concat();
     let unmapped = scsi.write(0, Unmap::new(24), &list).expect("an answer");
@@ -258,7 +258,7 @@ fn what_is_unmapped_in_front_is_trimmed_behind() {
     drop(scsi);
     front.stop();
 
-    // Without an operation that the unit does not have, a measurement ends with success.
+    // Though the unit lacks an operation, a measurement succeeds.
     let bench = ["bench", "--yes", "--rw", "trim", "--bs", "64K", "--runtime", "1", URL];
     let trimmed = lunette(&network.initiator, &bench).expect_success("bench --rw trim");
     assert!(trimmed.contains("trim, 64 KiB"), "{trimmed}");

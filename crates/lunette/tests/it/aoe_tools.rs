@@ -1,4 +1,4 @@
-//! Debian's aoetools, as far as they need no module of the kernel, against our target.
+//! Debian's aoetools, as far as they need no kernel module, against our target.
 
 use crate::support::daemon::Daemon;
 use crate::support::net::{INTERFACE, Network, TARGET};
@@ -23,7 +23,7 @@ impl Fixture {
         Self { network, daemon }
     }
 
-    /// Runs a tool on the initiator's host. Each waits forever on its own.
+    /// Runs a tool on the initiator's host. Without a limit, each would wait forever.
     fn run(&self, name: &str, arguments: &[&str]) -> Outcome {
         run(&mut self.network.initiator.within(tool(name).args(arguments)), Duration::from_secs(60))
     }
@@ -47,7 +47,7 @@ fn aoeping_finds_a_healthy_disk() {
     for field in ["serial_number: DISK0001 ", "firmware_rev: 0001 ", "model: LUNETTE Virtual Disk "] {
         assert!(identity.contains(field), "{identity}");
     }
-    // What it prints begins with the revision of the data, or the version of a log.
+    // The output begins with the revision of the data, or the version of a log.
     for (command, first) in
         [("read_data", "10 00"), ("read_log:0", "01 00"), ("read_log:1", "01 00"), ("read_log:6", "01 00")]
     {
@@ -76,7 +76,7 @@ fn aoecfg_sets_a_config_string_and_asks_for_it() {
         assert_eq!(fixture.config(command, string).trim(), output, "{command} {string}");
     }
     assert_eq!(fixture.config("fset", "other").trim(), "other");
-    // All that there are: their addresses come before their strings.
+    // All targets: their addresses come before their strings.
     let all = fixture.run("aoecfg", &["-t", "1", INTERFACE]).expect_success("discovery");
     assert_eq!(all.trim(), "1.1\tother");
     fixture.daemon.stop();

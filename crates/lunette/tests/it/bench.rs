@@ -1,4 +1,4 @@
-//! `lunette bench`, as a person and as a program meet it.
+//! `lunette bench`, as used by a person and by a program.
 
 use crate::support::daemon::Daemon;
 use crate::support::tools::{Outcome, must, read_text, run, spawn, tool, wait};
@@ -33,7 +33,7 @@ fn operations(document: &Value, stream: &str) -> u64 {
     document["jobs"][0][stream]["total_ios"].as_u64().expect("a number of operations")
 }
 
-/// The one line that a refusal is.
+/// The single line of a refusal.
 fn refusal(arguments: &[&str]) -> String {
     let outcome = run(bench(arguments).args(["--seed", "1"]), Duration::from_secs(60));
     one_line(arguments, &outcome)
@@ -111,7 +111,7 @@ fn a_result_that_cannot_be_written_is_refused_before_the_run_or_fails_after_it()
     let folder = tempfile::tempdir().expect("a temporary directory");
     let nowhere = text(&folder.path().join("none/r.json")).to_owned();
     for option in ["--json", "--csv"] {
-        // It would write to the disk, had it begun.
+        // It would write to the disk, had it started.
         let disk = folder.path().join("disk");
         let said = refusal(&[text(&disk), "--rw", "write", "--size", "1M", &format!("{option}={nowhere}")]);
         assert!(said.contains(&nowhere) && said.contains("could not be written there"), "{said}");
@@ -259,7 +259,7 @@ fn an_interrupt_ends_a_run_with_what_was_measured() {
     command.args(["bench", "ram:16M", "--runtime", "1h", "--ramp", "0"]);
     let mut child = spawn(&mut command, output.as_file());
     let start = Instant::now();
-    // It takes signals from before its first line on.
+    // It handles signals even before its first line.
     while !read_text(output.path()).contains("IOPS") && start.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(5));
     }

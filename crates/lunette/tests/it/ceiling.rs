@@ -1,4 +1,4 @@
-//! The responder that does nothing, as initiators meet it.
+//! The responder that does nothing, with real initiators.
 
 use crate::support::Noise;
 use crate::support::daemon::Daemon;
@@ -68,7 +68,7 @@ fn data_of_writes_is_taken_as_it_comes() {
         let write = initiator.write(0, write_cdb(0, bytes, 512, false), &vec![1; bytes]).expect("a write");
         assert_eq!(write.status, 0);
     }
-    // 1000 bytes: 100 with the command, 200 unasked in two PDUs, the rest when it is asked for.
+    // 1000 bytes: 100 with the command, 200 unsolicited in two PDUs, the rest by R2T.
     let number = initiator.next_cmd_sn();
     let data = |target_tag: u32, last: bool, bytes: usize| {
         Pdu::new(0x05, u8::from(last) << 7).word(16, 77).word(20, target_tag).data(&vec![1; bytes])

@@ -14,7 +14,7 @@ const NOT_READY: u8 = 2;
 const DATA_PROTECT: u8 = 7;
 const CAPACITY_CHANGED: [u8; 2] = [0x2a, 0x09];
 
-/// Long enough to be noticed, and too short for anybody to lose patience.
+/// Long enough to be noticed, and too short for any timeout.
 const MOMENT: Duration = Duration::from_secs(2);
 
 fn serve(ceph: &Ceph, images: &[&str]) -> Daemon {
@@ -60,7 +60,7 @@ fn an_image_is_a_disk_that_one_daemon_at_a_time_writes_to_and_that_grows() {
     write(&mut guest, 8, 2);
     let name = serial(&mut guest, 0);
 
-    // The snapshot is another disk, and read-only; the image is not ready for anybody else.
+    // The snapshot is another disk, and read-only; the image is not ready for others.
     let second = serve(&ceph, &["disk", "disk@before"]);
     assert!(second.log().contains("another client has locked it"), "{}", second.log());
     let mut other = login(&second, "guest");
@@ -71,7 +71,7 @@ fn an_image_is_a_disk_that_one_daemon_at_a_time_writes_to_and_that_grows() {
     assert_eq!(refused.sense_key(), Some(DATA_PROTECT));
     wait_until("the image is not ready", || readiness(&mut other, 0) == Some(NOT_READY));
 
-    // An OSD that hangs for a moment costs time only.
+    // An OSD that hangs for a moment only costs time.
     let options = ["--bs", "4K", "--iodepth", "16", "--size", "8M", "--offset", "16M"];
     let mut load = Load::on(&first.lun(0).to_string(), &options);
     load.get_on();
@@ -91,7 +91,7 @@ fn an_image_is_a_disk_that_one_daemon_at_a_time_writes_to_and_that_grows() {
     assert_eq!(attention.as_deref(), Some(&CAPACITY_CHANGED[..]));
     assert_eq!(capacity_bytes(&mut guest, 0), 96 << 20);
 
-    // Once the image is closed the other daemon serves it, by the same name.
+    // Once the image is closed, the other daemon serves it under the same name.
     guest.logout().expect("logout");
     first.signal("TERM");
     assert!(first.wait().success(), "{}", first.log());

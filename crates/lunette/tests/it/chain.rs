@@ -1,4 +1,4 @@
-//! A daemon that serves another daemon's unit, while that one is killed, frozen and started again.
+//! A daemon that serves another daemon's unit, while that one is killed, frozen and restarted.
 
 use crate::support::Noise;
 use crate::support::daemon::{Daemon, Url};
@@ -16,21 +16,21 @@ const BLOCK_BYTES: usize = 512;
 const BLOCKS: u16 = 16;
 const NOT_READY: u8 = 2;
 
-/// The daemon behind, on this address, with a file.
+/// The back daemon, on this address, with a file.
 fn back(listen: &str, disk: &std::path::Path) -> Daemon {
     back_with(listen, &format!("file:{},size=16M", disk.display()))
 }
 
 /// The same with this store.
 fn back_with(listen: &str, spec: &str) -> Daemon {
-    // The kernel lets go of a killed daemon's ring, and with it of its listening socket, in its own time.
+    // The kernel closes the ring of a killed daemon, and its listening socket with it, some time later.
     while std::net::TcpListener::bind(listen).is_err() {
         std::thread::yield_now();
     }
     Daemon::start(Daemon::command().args(["serve", "--listen", listen, "--lun", spec]))
 }
 
-/// The daemon in front of it.
+/// The front daemon.
 fn front(behind: &Url, give_up_after: u32) -> Daemon {
     Daemon::serve(["--lun", &behind.with("", &format!("?give_up_after={give_up_after}"))])
 }
@@ -72,7 +72,7 @@ fn an_outage_is_one_line_however_many_cores_have_sessions() {
     let there = behind.lun(0);
     let front = front(&there, 60);
     let mut clients: Vec<Client> = (0..8).map(|_| client(&front.lun(0))).collect();
-    // Who opens the unit has a session as well.
+    // Opening the unit takes a session as well.
     wait_until("two cores have sessions", || {
         clients.iter_mut().for_each(|client| assert_eq!(read(client, 0).status, 0));
         behind.log().matches(" logged in ").count() > 2
@@ -134,7 +134,8 @@ fn verified_load_sees_nothing_of_a_back_end_that_is_killed() {
     let mut behind = back("127.0.0.1:0", &disk);
     let there = behind.lun(0);
     let front = front(&there, 60);
-    // Like `no_acknowledged_write_is_lost`: a killed process takes nothing along that is in its file.
+    // As in `no_acknowledged_write_is_lost`: a killed process takes nothing along that is already in its
+    // file.
     let mut load = Load::on(&front.lun(0).to_string(), &["--bs", "8K", "--iodepth", "16", "--numjobs", "2"]);
     for _ in 0..3 {
         load.get_on();

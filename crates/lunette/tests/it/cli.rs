@@ -1,4 +1,4 @@
-//! The command line, as a person meets it.
+//! The command line, as used by a person.
 
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
@@ -13,7 +13,7 @@ use wire::scsi::command::ReadCapacity10;
 
 #[test]
 fn without_options_a_disk_in_memory_is_served() {
-    // The port that is taken by default may be in use on this machine; all else is as without options.
+    // The default port may be in use on this machine; everything else is as without options.
     let daemon = Daemon::serve(std::iter::empty::<&str>());
     assert!(daemon.banner().contains("iqn.2026-11.io.lunette:disk"), "{}", daemon.banner());
     let lines = ["iscsiadm", "qemu", "New-IscsiTargetPortal"];
@@ -156,7 +156,7 @@ fn ports_in_use_and_missing_rdma_devices_are_warned_of() {
     }
 }
 
-/// Whatever is wrong with a URL, and whoever finds it.
+/// Whatever is wrong with a URL, and whatever reports it.
 #[test]
 fn no_message_shows_a_secret() {
     const SECRET: &str = "Geheimnis";
@@ -260,7 +260,7 @@ fn assert_is_no_path(arguments: &[&str]) {
     assert!(!outcome.text.contains("Geheimnis"), "{arguments:?}: {}", outcome.text);
 }
 
-/// In files where a quote, a key or an equals sign is missing.
+/// In files with a missing quote, key or equals sign.
 #[test]
 fn no_fault_of_a_files_syntax_shows_a_secret() {
     const URL: &str = "iscsi://user%Geheimnis@127.0.0.1/iqn.2026-11.a:x/0";
@@ -311,7 +311,7 @@ fn the_version_names_the_commit() {
         .ok()
         .filter(|git| git.status.success())
         .map(|git| String::from_utf8_lossy(&git.stdout).into_owned());
-    // A release's archive has no commit.
+    // A release archive has no commit.
     let wanted = commit.map_or_else(|| version.clone(), |commit| format!("{version} ({})", commit.trim()));
     assert_eq!(shown.trim_end(), wanted);
 }

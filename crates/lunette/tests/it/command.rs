@@ -1,4 +1,4 @@
-//! Configuration files and signals, as a person meets them.
+//! Configuration files and signals, as used by a person.
 
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, write_cdb};
@@ -40,7 +40,7 @@ fn all_errors_of_a_bad_file_are_reported_with_their_places() {
     assert_eq!(outcome.text.lines().count(), places.len(), "{}", outcome.text);
 }
 
-/// Warnings of a file that is right in itself.
+/// Warnings about a file that is valid in itself.
 fn warnings(folder: &Path, text: &str) -> Vec<String> {
     let portal = if text.contains("[[portal]]") { "" } else { "[[portal]]\nlisten = '127.0.0.1:0'\n" };
     let said = check(folder, &format!("{text}{portal}")).expect_success("check");
@@ -187,7 +187,7 @@ fn a_second_signal_ends_the_daemon_at_once() {
     let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
     guest.ready(url.lun).expect("the unit is ready");
     daemon.signal("TERM");
-    // The daemon is stopping: it has asked this guest to log out, who does not.
+    // The daemon is stopping: it has asked this initiator to log out, which does not.
     guest.receive().expect("a request to log out");
     daemon.signal("INT");
     assert_eq!(daemon.wait().code(), Some(130));
@@ -222,7 +222,7 @@ fn a_log_that_nobody_takes_ends_nothing() {
     command.args(["serve", "--listen", "127.0.0.1:0", "--lun", "ram:1M"]);
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the daemon can be run");
-    // What is logged from here on finds a broken pipe.
+    // From here on logging hits a broken pipe.
     drop(child.stderr.take());
     let banner = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
     let banner: Vec<String> = banner.take_while(|line| !line.starts_with("Ready.")).collect();
@@ -247,7 +247,7 @@ fn a_killed_daemon_is_started_again_at_once() {
     daemon.stop();
 }
 
-/// TEST UNIT READY: the sense key of what it ends with; `None`: it is ready.
+/// The sense key of TEST UNIT READY; `None`: it is ready.
 fn sense_key(initiator: &mut Initiator, lun: u16) -> Option<u8> {
     initiator.read(lun, &[0; 6], 0).expect("an answer").sense_key()
 }
@@ -263,7 +263,7 @@ fn a_store_that_is_not_there_takes_down_its_lun_until_it_comes() {
     let url = daemon.lun(0);
     let mut initiator = Initiator::login(&url, &Login::named("guest")).expect("login");
     initiator.ready(0).expect("the other unit is served");
-    // The first command reports the power-on, the next of the store.
+    // The first command reports the power-on, the next one the store.
     sense_key(&mut initiator, 1);
     assert_eq!(sense_key(&mut initiator, 1), Some(NOT_READY));
     assert!(initiator.read_blocks(1, 0, 1, 512).is_err());
@@ -277,7 +277,7 @@ fn a_store_that_is_not_there_takes_down_its_lun_until_it_comes() {
     assert_eq!(std::fs::read(&path).expect("read")[..512], [8; 512]);
 }
 
-/// Whether a LUN is ready, for an initiator of its own.
+/// Whether a LUN is ready, checked by a separate initiator.
 fn is_ready(daemon: &Daemon, lun: u16) -> bool {
     let mut guest = Initiator::login(&daemon.lun(0), &Login::named("guest")).expect("login");
     // The first command reports the power-on.
@@ -363,7 +363,7 @@ fn a_remote_unit_that_comes_late_has_its_own_block_sizes() {
 fn a_unit_whose_reservations_cannot_be_read_is_not_served() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let state = folder.path().join("state");
-    // Where the state of the unit with the serial number "S" belongs.
+    // Where the state of the unit with the serial number "S" is saved.
     std::fs::create_dir_all(state.join("reservations-53")).expect("a folder in the way of a file");
     let state = state.display().to_string();
     let daemon = Daemon::serve(["--state-dir", &state, "--lun", "ram:1M,serial=S", "--lun", "ram:1M"]);
@@ -410,7 +410,7 @@ fn groups_decide_who_sees_what_and_may_write() {
     assert!(log.contains("group out denies it"), "{log}");
 }
 
-/// The line of a log that has all of these in it.
+/// The line of a log that contains all of these.
 fn line_with<'a>(log: &'a str, parts: &[&str]) -> &'a str {
     let mut lines = log.lines().filter(|line| parts.iter().all(|part| line.contains(part)));
     lines.next().unwrap_or_else(|| panic!("no line with {parts:?} in:\n{log}"))
@@ -424,7 +424,7 @@ fn refusals_and_ends_of_sessions_say_who_where_and_what() {
     let login = Login::named("wanderer");
     Initiator::login(&wrong, &login).err().expect("there is no such target");
     let mut guest = Initiator::login(&url, &login).expect("login");
-    // The first answer is the unit attention of a new nexus, and the command is sent again.
+    // The first answer is the unit attention of a new nexus, and the command is retried.
     guest.ready(0).expect("the unit is ready");
     guest.write_blocks(0, 3, 512, &[1; 1024], false).expect("WRITE");
     guest.read_blocks(0, 3, 1, 512).expect("READ");

@@ -1,4 +1,4 @@
-//! `copy`, `discover` and `inquiry`, as a person meets them.
+//! `copy`, `discover` and `inquiry`, as used by a person.
 
 use crate::support::daemon::Daemon;
 use crate::support::tools::{LoopDevice, Outcome, must, read_text, run, spawn, tool, wait};
@@ -14,7 +14,7 @@ fn lunette<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) ->
     run(Daemon::command().args(arguments), Duration::from_secs(60))
 }
 
-/// Must end with this status and say this.
+/// Must end with this status and message.
 fn refused(arguments: &[&str], status: i32, words: &[&str]) {
     let outcome = lunette(arguments);
     assert_eq!(outcome.status.and_then(|status| status.code()), Some(status), "{}", outcome.text);
@@ -23,7 +23,7 @@ fn refused(arguments: &[&str], status: i32, words: &[&str]) {
     }
 }
 
-/// A file of holes with data here and there.
+/// A sparse file with some data.
 fn sparse_file(path: &Path, bytes: u64) -> &str {
     let file = File::create(path).expect("a file");
     file.set_len(bytes).expect("its length");
@@ -41,7 +41,7 @@ fn a_file_arrives_on_a_unit_and_comes_back() {
     let source = sparse_file(&source, 32 << 20);
     let back = back.to_str().expect("UTF-8");
     let url = daemon.lun(0).to_string();
-    // What was there before is overwritten, also by holes.
+    // What was there before is overwritten, by holes too.
     let old = daemon.path("old");
     std::fs::write(&old, vec![0xee; 32 << 20]).expect("a file");
     lunette(["copy", "--no-sparse", old.to_str().expect("UTF-8"), &url]).expect_success("the first copy");
@@ -98,7 +98,7 @@ fn a_unit_that_is_not_ready_is_described_and_the_command_fails() {
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((output.status.code(), document["serial"].as_str()), (Some(1), Some("ABSENT")));
     assert!(document["not_ready"].as_str().is_some_and(|why| why.starts_with("NOT READY")), "{document}");
-    // Others say so in the standard's words, too.
+    // Others report it in the standard's terms, too.
     let file = daemon.path("file");
     for arguments in [&["copy", &absent, file.to_str().expect("UTF-8")][..], &["bench", &absent]] {
         let outcome = lunette(arguments);
@@ -194,7 +194,7 @@ fn an_interrupt_says_what_is_left_behind() {
     let output = tempfile::NamedTempFile::new().expect("a file");
     let arguments = ["copy", "null:1000T", "null:1000T", "--no-sparse"];
     let mut child = spawn(Daemon::command().args(arguments), output.as_file());
-    // Until the first signal is caught it ends the process: it is caught once this thread has its name for it.
+    // Until the first signal is caught it ends the process: it is caught once this thread has its name.
     let caught = || {
         let status = read_text(format!("/proc/{}/status", child.id()).as_ref());
         let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("").trim();
@@ -215,7 +215,7 @@ fn a_target_that_is_lost_ends_the_copy() {
     let output = tempfile::NamedTempFile::new().expect("a file");
     let mut child =
         spawn(Daemon::command().args(["copy", "null:1000T", &url, "--no-sparse", "--yes"]), output.as_file());
-    // Its first session asks what the unit is, the second one writes.
+    // Its first session queries the unit, the second one writes.
     wait_until("its second session logs in", || {
         assert!(child.try_wait().expect("a child").is_none(), "{}", read_text(output.path()));
         daemon.log().matches("HeaderDigest=").count() >= 2

@@ -1,4 +1,4 @@
-//! What is counted of LUNs, sessions and cores, as the API shows it.
+//! Counters of LUNs, sessions and cores in the API.
 
 use super::manage::request;
 use super::reload::Served;
@@ -13,7 +13,7 @@ impl Served {
     }
 }
 
-/// Commands and bytes of a direction, so many of which failed: they are not in its histogram.
+/// Commands and bytes of a direction; this many failed, which are not in its histogram.
 fn moved(direction: &Value, failed: u64) -> [u64; 2] {
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value} in {direction}"));
     let list = |name: &str| direction["latency"][name].as_array().expect("a histogram");

@@ -1,4 +1,4 @@
-//! Block devices as what commands work on: loop devices, which need root.
+//! Block devices as operands of commands: loop devices, which need root.
 
 use crate::support::Noise;
 use crate::support::daemon::Daemon;
@@ -21,7 +21,7 @@ fn text(path: &Path) -> &str {
 fn a_device_is_copied_to_a_file_and_to_a_unit() {
     let directory = tempfile::tempdir().expect("a directory");
     let (backing, copy) = (directory.path().join("backing"), directory.path().join("copy"));
-    // No round size, with data to the last byte, and a hole.
+    // Not a round size, with data up to the last byte, and a hole.
     let mut content = Noise(3).bytes((8 << 20) + 4096);
     content[1 << 20..3 << 20].fill(0);
     std::fs::write(&backing, &content).expect("a file");

@@ -1,4 +1,4 @@
-//! A portal whose initiators are to leave, for maintenance, say.
+//! Draining a portal, such as for maintenance.
 
 use super::paths::served;
 use crate::support::initiator::{Initiator, Login};

@@ -1,4 +1,4 @@
-//! What was acknowledged as durable is there after the daemon was killed in the middle of writing.
+//! What was acknowledged as durable survives killing the daemon in the middle of writing.
 
 use crate::support::Noise;
 use crate::support::daemon::{Daemon, Url};
@@ -42,16 +42,16 @@ fn synchronized_writes_survive_a_kill() {
     seeds(9).for_each(|seed| survives(seed, Promise::Synchronized));
 }
 
-/// Four seeds that are always the same, and one of the clock, so that every run sees something new.
+/// Four fixed seeds, and one from the clock, so that every run covers something new.
 fn seeds(first: u64) -> impl Iterator<Item = u64> {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
     (first..first + 4).chain([clock.as_micros() as u64])
 }
 
-/// Writers fill slots with ever newer versions; the daemon is killed under them and started again; every block then
-/// has a version that is no older than what was acknowledged as durable, and no newer than what was sent.
+/// Writers fill slots with ever newer versions; the daemon is killed and restarted; every block must then
+/// have a version no older than what was acknowledged as durable, and no newer than what was sent.
 fn survives(seed: u64, promise: Promise) {
-    // Shown when the test fails, at whatever place.
+    // Shown when the test fails, wherever that is.
     println!("seed {seed}");
     let directory = tempfile::tempdir().expect("a temporary directory");
     let cache = if promise == Promise::NoCache { "off" } else { "on" };
@@ -68,7 +68,7 @@ fn survives(seed: u64, promise: Promise) {
             scope.spawn(move || {
                 let noise = Noise(seed << 8 | writer as u64);
                 let Err(error) = write_until_killed(writer, noise, url, promise, ledger, &sender);
-                // Nobody listens any more once the daemon was killed; until then, an error is a fault.
+                // Nobody listens any more once the daemon was killed; until then, an error is a failure.
                 let _ = sender.send(Err(error));
             });
         }
@@ -141,7 +141,7 @@ fn check(seed: u64, url: &Url, ledger: &Ledger) {
     initiator.logout().expect("logout");
 }
 
-/// What was promised for each slot.
+/// The guarantee for each slot.
 struct Ledger {
     slots: Mutex<Vec<Slot>>,
 }
@@ -154,7 +154,7 @@ struct Slot {
 }
 
 impl Ledger {
-    /// The version that is sent next.
+    /// The next version to send.
     fn send(&self, slot: usize) -> u32 {
         let mut slots = self.slots.lock().expect("no writer panics");
         slots[slot].sent += 1;

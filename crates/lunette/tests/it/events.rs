@@ -1,4 +1,4 @@
-//! What happens in a daemon, as a client of its API follows it.
+//! Events of a daemon, as a client of its API follows them.
 
 use super::reload::Served;
 use crate::support::initiator::{Initiator, reserve_out, write_cdb};
@@ -44,7 +44,7 @@ impl Follower {
         line.trim_end().to_owned()
     }
 
-    /// The next event; what frames its bytes is passed over.
+    /// The next event; the framing is skipped.
     fn next(&mut self) -> Event {
         let (mut id, mut kind) = (String::new(), String::new());
         loop {
@@ -67,7 +67,7 @@ impl Follower {
     }
 }
 
-/// A LUN reaches its threshold, the file of another is cut off and comes back.
+/// A LUN reaches its threshold; the file of another is truncated and comes back.
 fn fill_and_lose_stores(served: &Served, one: &mut Initiator, follower: &mut Follower) {
     one.ready(3).expect("the unit is ready");
     for lba in (0..4096).step_by(128) {

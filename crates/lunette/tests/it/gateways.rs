@@ -1,5 +1,5 @@
-//! Gateways that share an image on Ceph: two daemons, one of which is active, and what becomes of a unit when that one dies, hangs or
-//! is stopped.
+//! Gateways that share an image on Ceph: two daemons, one of which is active, and what happens to a unit when
+//! that one dies, hangs or is stopped.
 
 use super::reload::ask;
 use crate::support::ceph::{Ceph, POOL};
@@ -20,7 +20,7 @@ use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT};
 
 const BLOCK: u32 = 512;
 const BYTES: usize = 4096;
-/// What the files say.
+/// As configured in the files.
 const TAKEOVER: Duration = Duration::from_secs(5);
 const UNIT_ATTENTION: u8 = 6;
 const IN_STANDBY: [u8; 2] = [0x04, 0x0b];
@@ -35,7 +35,7 @@ const WRITE_EXCLUSIVE: u8 = 1;
 const WRITE_EXCLUSIVE_REGISTRANTS_ONLY: u8 = 5;
 const KEY: u64 = 0x1234;
 
-/// Where a gateway takes commands.
+/// The admin socket of a gateway.
 fn socket(folder: &TempDir, name: &str) -> PathBuf {
     folder.path().join(format!("{name}.sock"))
 }
@@ -77,7 +77,7 @@ fn login_as(daemon: &Daemon, name: &str) -> Initiator {
     Initiator::login(&daemon.lun(0), &Login::named(name)).expect("login")
 }
 
-/// PERSISTENT RESERVE OUT, once unit attentions are out of its way.
+/// PERSISTENT RESERVE OUT, after unit attentions.
 fn reserve(host: &mut Initiator, action: u8, kind: u8, key: u64, action_key: u64) -> Response {
     let list = ReserveOutList { key, action_key, ..ReserveOutList::ZERO }.to_bytes();
     settled(|| host.write(0, PersistentReserveOut::new(action, kind, 24), &list).expect("an answer"))
@@ -89,7 +89,7 @@ fn keys(host: &mut Initiator) -> Vec<u64> {
     data[8..].chunks(8).map(|key| u64::from_be_bytes(key.try_into().expect("eight bytes"))).collect()
 }
 
-/// Target port groups and the states that they are in.
+/// Target port groups and their states.
 fn groups(host: &mut Initiator) -> Vec<(u8, u8)> {
     let data = settled(|| host.read(0, ReportTargetPortGroups::new(255), 255).expect("an answer")).data;
     let mut groups: Vec<_> = data[4..].chunks(12).map(|group| (group[3], group[0] & 0x0f)).collect();
@@ -103,7 +103,7 @@ fn control(host: &mut Initiator) -> Vec<u8> {
     settled(|| host.read(0, cdb, 255).expect("an answer")).data
 }
 
-/// The outcome of a command once unit attentions are out of its way.
+/// The outcome of a command after unit attentions.
 fn settled(mut run: impl FnMut() -> Response) -> Response {
     loop {
         let response = run();
@@ -117,7 +117,7 @@ fn code(response: &Response) -> Option<[u8; 2]> {
     (!response.sense.is_empty()).then(|| [response.sense[12], response.sense[13]])
 }
 
-/// What a host is notified of.
+/// The unit attentions that a host gets.
 fn attentions(host: &mut Initiator) -> Vec<[u8; 2]> {
     let mut all = Vec::new();
     loop {
@@ -146,7 +146,8 @@ fn reserved(host: &mut Initiator, action: u8) -> Vec<u8> {
     settled(|| host.read(0, PersistentReserveIn::new(action, 255), 255).expect("an answer")).data
 }
 
-/// Waits until a write by this path is done, as a host does whose other path has failed. Returns how long that took.
+/// Waits until a write on this path succeeds, like a host whose other path has failed. Returns how long that
+/// took.
 fn take_over(host: &mut Initiator, lba: u64, byte: u8) -> Duration {
     let begin = Instant::now();
     wait_until("another gateway is active", || {
@@ -164,7 +165,7 @@ fn a_unit_is_served_by_another_gateway_when_its_own_dies_hangs_or_is_stopped() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let [(first, mut by_first), (second, mut by_second)] = two(&ceph, &folder);
 
-    // It dies: nothing that was acknowledged is lost, nor is what initiators have reserved, without APTPL.
+    // It dies: nothing acknowledged is lost, nor are reservations, even without APTPL.
     assert_eq!(reserve_out(&mut by_first, 0, REGISTER, 0, 0, KEY), GOOD);
     for lba in 0..64 {
         assert_eq!(write(&mut by_first, 8 * lba, lba as u8 + 1).status, GOOD);
@@ -179,7 +180,7 @@ fn a_unit_is_served_by_another_gateway_when_its_own_dies_hangs_or_is_stopped() {
     let mut by_first = login(&first);
     assert_eq!(readiness(&mut by_first), Some(IN_STANDBY));
 
-    // It hangs with writes in hand, and gets more; when it continues they do not land on what is newer.
+    // It hangs with writes in progress, and gets more; when it continues they do not overwrite newer data.
     assert_eq!(reserve_out(&mut by_second, 0, REGISTER, 0, 0, KEY + 1), GOOD);
     assert_eq!(reserve_out(&mut by_second, 0, RESERVE, WRITE_EXCLUSIVE, KEY + 1, 0), GOOD);
     assert_eq!(write(&mut by_first, 0, 0).status, CHECK_CONDITION, "it is in standby");
@@ -255,7 +256,7 @@ fn what_a_host_reserves_by_its_path_in_standby_holds_everywhere_and_survives_a_t
     let mut stranger = login_as(&first, "stranger");
     assert_eq!(write(&mut stranger, 0, 2).status, RESERVATION_CONFLICT);
 
-    // Mode parameters, too, are changed by the path in standby.
+    // Mode parameters, too, are changed through the path in standby.
     let mut page = control(&mut by_second);
     (page[0], page[2], page[4]) = (0, 0, page[4] & 0x7f);
     page[4 + 3] |= 0x06;
@@ -265,7 +266,8 @@ fn what_a_host_reserves_by_its_path_in_standby_holds_everywhere_and_survives_a_t
         assert_eq!(control(host)[4 + 3] & 0x06, 0x06, "QERR");
     }
 
-    // What is preempted by the path in standby is kept out by the active one, and both of its paths are notified.
+    // A host that is preempted through the path in standby is fenced off by the active one, and both of its
+    // paths are notified.
     assert_eq!(write(&mut other_by_second, 0, 3).status, CHECK_CONDITION, "it is in standby");
     assert_eq!(reserve(&mut by_second, PREEMPT_AND_ABORT, kind, KEY, other).status, GOOD);
     for host in [&mut other_by_first, &mut other_by_second] {
@@ -275,7 +277,8 @@ fn what_a_host_reserves_by_its_path_in_standby_holds_everywhere_and_survives_a_t
     assert_eq!(write(&mut other_by_first, 0, 4).status, RESERVATION_CONFLICT);
     assert_eq!(write(&mut by_first, 0, 5).status, GOOD);
 
-    // The active one dies. What is asked meanwhile is done by the next one, which the host writes by without registering anew.
+    // The active one dies. What is requested meanwhile is done by the next one, through which the host writes
+    // without registering again.
     first.kill9();
     let response = reserve(&mut by_second, REGISTER_AND_IGNORE_EXISTING_KEY, 0, 0, new);
     assert_eq!(response.status, GOOD, "{response:?}");
@@ -287,7 +290,7 @@ fn what_a_host_reserves_by_its_path_in_standby_holds_everywhere_and_survives_a_t
     second.stop();
 }
 
-/// SET TARGET PORT GROUPS: this group is to be active/optimized.
+/// SET TARGET PORT GROUPS: makes this group active/optimized.
 fn activate(host: &mut Initiator, group: u8) -> Response {
     let list = [0, 0, 0, 0, 0, 0, 0, group];
     settled(|| host.write(0, SetTargetPortGroups::new(8), &list).expect("an answer"))

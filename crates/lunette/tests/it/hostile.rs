@@ -1,4 +1,5 @@
-//! Peers that break rules, stall or flood: others are served on, memory stays bounded, the daemon ends in order.
+//! Peers that violate rules, stall or flood: others are still served, memory stays bounded, the daemon ends
+//! in order.
 
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, Pdu};
@@ -12,11 +13,11 @@ use wire::scsi::command::{Inquiry, Read10, Read16, StartStopUnit, SynchronizeCac
 
 /// A unit that fits in memory with room to spare.
 const UNIT: &str = "ram:16M";
-/// What a flood may cost beyond the memory held before it.
+/// The memory that a flood may cost.
 const GROWTH_BYTES_MAX: u64 = 192 << 20;
 /// Connections of a flood.
 const FLOOD: usize = 400;
-/// A daemon, and a well-behaved session that must not suffer.
+/// A daemon, and a well-behaved session that must not be affected.
 struct Scene {
     daemon: Daemon,
     url: Url,
@@ -65,7 +66,7 @@ fn garbage_before_login_ends_only_its_own_connection() {
         let mut stream = connect(scene.portal());
         let mut noise = Noise(seed);
         let len = 1 + usize::try_from(noise.below(4096)).expect("small");
-        // The daemon may have hung up before it was all said.
+        // The daemon may have hung up before everything was sent.
         let _ = stream.write_all(&noise.bytes(len));
         drop(stream);
     }
@@ -82,7 +83,7 @@ fn huge_lengths_are_refused_without_memory() {
         for additional in [0, 0xff] {
             let mut stream = connect(scene.portal());
             let mut header = Pdu::new(opcode, 0x87).header;
-            // The longest segments that can be written down. Whoever waits for them does so for a limited time.
+            // The longest segments that the header allows. The target waits for them for a limited time.
             header[4..8].copy_from_slice(&[additional, 0xff, 0xff, 0xff]);
             let _ = stream.write_all(&header);
             streams.push(stream);
@@ -101,7 +102,7 @@ fn broken_pdus_after_login_end_only_their_own_session() {
         let name = format!("breaker{seed}");
         let initiator = Initiator::login(&scene.url, &Login::named(&name)).expect("login");
         let mut bytes = noise.bytes(48 * 4);
-        // Now and then something that looks like a command, so that more than the opcode is looked at.
+        // Sometimes something that resembles a command, so that more than the opcode is checked.
         if seed % 2 == 0 {
             bytes[..2].copy_from_slice(&[0x01, 0xa1]);
             bytes[4..8].copy_from_slice(&[0, 0, 0, 96]);
@@ -166,7 +167,7 @@ fn sessions_that_vanish_leave_nothing_behind() {
         let mut initiator =
             Initiator::login(&scene.url, &Login::named(&format!("ghost{}", round % 7))).expect("login");
         initiator.ready(scene.url.lun).expect("the unit is ready");
-        // A write that waits for data that never comes.
+        // A write that waits for data that never arrives.
         let cdb = crate::support::initiator::write_cdb(u64::from(round * 7_u32), 1 << 20, 512, false);
         let command = Pdu::new(0x01, 0xa1).lun(scene.url.lun).word(16, 77).word(20, 1 << 20);
         let mut command = command.word(24, initiator.next_cmd_sn());
@@ -208,7 +209,7 @@ fn refusals_that_leave_a_session_open_are_logged_at_a_limited_rate() {
     assert!(reported[0].contains("rude") && reported[0].contains("RFC 7143"), "{}", reported[0]);
 }
 
-/// A command with 64 KiB of immediate data of which only a part is sent.
+/// A command with 64 KiB of immediate data, only a part of which is sent.
 fn send_half(initiator: &Initiator, lun: u16, flags: u8, cdb: Cdb) {
     let cdb = cdb.as_bytes();
     const ANNOUNCED: u32 = 64 << 10;
@@ -296,7 +297,7 @@ fn data_that_never_comes_holds_nobody_up_for_good() {
     command.set_cdb(Write16::new(0, 8));
     stuck.send(&command).expect("send");
     assert_eq!(stuck.receive().expect("an R2T").opcode(), 0x31);
-    // An ordered task waits for all that is older on the unit.
+    // An ordered task waits for everything older on the unit.
     let mut other = Initiator::login(&url, &Login::named("other")).expect("login");
     other.ready(url.lun).expect("ready");
     let out = vec![3; 512];
@@ -332,7 +333,7 @@ fn readers_that_never_read_leave_buffers_for_others() {
     daemon.stop();
 }
 
-/// READs of 256 KiB, as many as the target's window and the socket take; their answers are never read.
+/// READs of 256 KiB, as many as the target's window and the socket allow; their answers are never read.
 fn ask_without_reading(initiator: &Initiator, lun: u16) {
     let mut stream = initiator.stream();
     stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
@@ -349,7 +350,7 @@ fn ask_without_reading(initiator: &Initiator, lun: u16) {
     }
 }
 
-/// While a flood is being cleared away, logins may be refused.
+/// While the connections of a flood are being closed, logins may be refused.
 fn login_when_there_is_room(url: &Url) -> Initiator {
     let start = Instant::now();
     loop {

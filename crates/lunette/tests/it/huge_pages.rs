@@ -1,4 +1,5 @@
-//! Disks in memory on huge pages and on small ones: what they hold, what they take, and what UNMAP frees.
+//! Disks in memory on huge pages and on small ones: their content, the memory they take, and what UNMAP
+//! frees.
 
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
@@ -7,7 +8,7 @@ use wire::scsi::command::{GetLbaStatus, Unmap};
 const HUGE: u64 = 2 << 20;
 const DISK: u64 = 64 << 20;
 const BLOCK: u64 = 512;
-/// How exact the resident memory of a daemon is that does other things, too.
+/// The margin for the resident memory of a daemon that does other things, too.
 const OTHERS: u64 = 6 << 20;
 
 struct Scene {
@@ -21,7 +22,7 @@ impl Scene {
         let daemon = Daemon::serve(["--cores", "0", "--lun", spec]);
         let mut initiator = Initiator::login(&daemon.lun(0), &Login::named("huge")).expect("login");
         initiator.ready(0).expect("TEST UNIT READY");
-        // What the first write brings with it is the daemon's.
+        // Other memory that the first write takes is the daemon's.
         initiator.write_blocks(0, 0, 512, &pattern(0), false).expect("WRITE");
         unmap(&mut initiator, 0, 4096);
         Scene { before: daemon.resident_bytes(), daemon, initiator }
@@ -43,7 +44,8 @@ impl Scene {
         assert!(read == expected, "4 KiB at {at}");
     }
 
-    /// Whether the first block of the range is mapped, and how many bytes are like it (GET LBA STATUS, SBC-4 section 5.7).
+    /// Whether the first block of the range is mapped, and for how many bytes that applies (GET LBA STATUS,
+    /// SBC-4 section 5.7).
     fn extent(&mut self, at: u64) -> (bool, u64) {
         let data = self.initiator.read(0, GetLbaStatus::new(at / BLOCK, 24), 24).expect("an answer").data;
         let blocks = u32::from_be_bytes(data[16..20].try_into().expect("4 bytes"));
@@ -65,7 +67,7 @@ fn unmap(initiator: &mut Initiator, at: u64, len: u64) {
 
 #[test]
 fn a_disk_on_small_pages_takes_what_is_written() {
-    // Too large for any machine that runs this: thin without being asked.
+    // Too large for any machine that runs this: thin by default.
     for spec in ["ram:64M,huge=never", "ram:1T"] {
         let mut scene = Scene::start(spec);
         scene.write_thinly();
@@ -96,7 +98,7 @@ fn a_disk_on_huge_pages_takes_them_whole_and_unmap_gives_them_back() {
         scene.daemon.stop();
         return;
     }
-    // A machine that is short of memory in one piece gives fewer.
+    // A machine that is short of contiguous memory gives fewer.
     assert!(huge * 1024 >= DISK / 2, "{huge} KiB on huge pages, of {DISK} bytes");
     assert!(scene.grown() >= DISK / 2, "{} bytes", scene.grown());
     assert!(scene.extent(0).0 && scene.extent(0).1 >= HUGE, "what takes memory is mapped");

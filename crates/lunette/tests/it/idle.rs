@@ -1,4 +1,4 @@
-//! Sessions that do nothing cost little.
+//! Idle sessions cost little.
 
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
@@ -6,12 +6,13 @@ use crate::support::limits::raise_descriptor_limit;
 use std::io::Write;
 use std::process::Command;
 
-/// What else a process has open.
+/// Other files that a process has open.
 const OTHER_FILES: u64 = 256;
 /// What one of them may cost the daemon.
 const SESSION_BYTES_MAX: u64 = 16 << 10;
 
-/// How many sessions a process of its own counts: the limit of open files is that of a process, and other tests have theirs.
+/// How many sessions a child process opens: the limit of open files is per process, and other tests need
+/// theirs.
 const COUNTS: &str = "LUNETTE_TEST_IDLE";
 
 #[test]
@@ -60,7 +61,7 @@ fn count(wanted: u64) {
         assert_eq!(block.len(), 512);
         initiator
     };
-    // What the first of them brings with it is the daemon's, not theirs.
+    // Other memory that the first of them take is the daemon's.
     let mut idle: Vec<Initiator> = (0..16).map(login).collect();
     let before = daemon.resident_bytes();
     idle.extend((16..sessions).map(login));
@@ -75,7 +76,7 @@ fn count(wanted: u64) {
     daemon.stop();
 }
 
-/// Past libtest's capture: this is wanted also when all is well.
+/// Bypassing libtest's capture: this is also printed on success.
 fn print(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,4 +1,5 @@
-//! AoE while a store is slow: no write that comes late to the medium goes over a newer one, and nobody is kept out.
+//! AoE while a store is slow: no write that reaches the medium late overwrites a newer one, and nobody is
+//! blocked.
 
 use crate::support::aoe::{ATA, Guest, SECTOR, write};
 use crate::support::daemon::Daemon;
@@ -10,13 +11,13 @@ use std::time::Duration;
 
 const LOGICAL_UNIT_RESET: u8 = 5;
 const UNIT_ATTENTION: u8 = 6;
-/// What is written first, and later to the same place.
+/// What is written first, and later in the same place.
 const OLD: u8 = 1;
 const NEW: u8 = 2;
 const LBA: u64 = 8;
 
-/// A daemon on the initiator's host, whose unit is the disk 7.7 on the target's, served by AoE and by iSCSI; beside it
-/// it has memory, 1.2.
+/// A daemon on the initiator's host, whose unit is the disk 7.7 on the target's, served over AoE and iSCSI;
+/// besides it has memory, 1.2.
 fn front(network: &Network, unit: &str) -> Daemon {
     let listen = format!("{INITIATOR}:0");
     let unit = format!("aoe://{INTERFACE}/7.7{unit}");
@@ -49,17 +50,17 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
     guest.send(&first);
     wait_until("the disk has the write", || disk.heard().last().is_some_and(|heard| heard.byte == OLD));
     let reset = std::thread::spawn(move || resetter.manage(LOGICAL_UNIT_RESET, 0, u32::MAX));
-    // What reports it to everybody also aborts.
+    // Reporting it to everybody also aborts.
     wait_until("the reset is reported", || {
         let reported = witness.read(0, &[0; 6], 0).expect("an answer");
         reported.sense_key() == Some(UNIT_ATTENTION)
     });
-    // Linux's driver has lost patience and sends it again, then writes anew.
+    // Linux's driver has lost patience and retransmits it, then writes again.
     for byte in [OLD, NEW] {
         let frame = guest.frame(ATA, &write(LBA, &[byte; SECTOR]));
         guest.send(&frame);
     }
-    // Whatever the core made of that has come to the disk before this has.
+    // Whatever the core did about that reached the disk before this.
     guest.config_is_answered();
     witness.read_blocks(0, 0, 1, 512).expect("READ");
     assert_eq!(disk.heard().len(), 2, "nothing of the initiator is taken: {:?}", disk.heard());
@@ -76,7 +77,7 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
 
 #[test]
 fn a_write_that_was_given_up_with_its_session_does_not_go_over_a_newer_one() {
-    /// Longer than it takes to log in again, and less than what is allowed for copies.
+    /// Longer than logging in again takes, and less than the limit for retransmissions.
     const LATE: Duration = Duration::from_secs(3);
     let network = Network::new(1500, 22);
     let disk = Disk::start(&network.target, 7, 7);
@@ -103,7 +104,7 @@ fn a_write_that_was_given_up_with_its_session_does_not_go_over_a_newer_one() {
 
 #[test]
 fn sessions_whose_store_is_stuck_leave_room_for_others_and_are_logged() {
-    /// More than any of them has been granted, and together more than there are slots.
+    /// More than any of them was granted, and in total more than there are slots.
     const WRITES: u64 = 200;
     let network = Network::new(1500, 23);
     let disk = Disk::start(&network.target, 7, 7);

@@ -1,4 +1,5 @@
-//! Conformance, judged by `iscsi-test-cu` of libiscsi. What comes of each test must be what docs/conformance.md argues.
+//! Conformance, tested by `iscsi-test-cu` of libiscsi. The outcome of each test must be as
+//! docs/conformance.md states.
 
 use crate::support::conformance::{self, Claim, READ_ONLY, claim};
 use crate::support::daemon::Daemon;
@@ -18,7 +19,7 @@ const RUN_LIMIT: Duration = Duration::from_secs(300);
 /// Daemons at a time when every suite gets its own.
 const SUITE_WORKERS: usize = 3;
 
-/// What lies under the unit.
+/// The unit's store.
 #[derive(Clone, Copy)]
 enum Medium {
     Ram,
@@ -27,7 +28,7 @@ enum Medium {
     Nbd,
 }
 
-/// A way in which the unit is configured and reached.
+/// A way to configure and reach the unit.
 #[derive(Clone, Copy)]
 struct Variant {
     name: &'static str,
@@ -35,7 +36,7 @@ struct Variant {
     block_bytes: u32,
     /// Further options of the unit.
     options: &'static str,
-    /// User and secret as the URL has them (`user%secret@`); also what the daemon asks for.
+    /// User and secret as in the URL (`user%secret@`); also what the daemon requires.
     login: &'static str,
     /// Parameters of the URL.
     parameters: &'static str,
@@ -115,7 +116,8 @@ mod soak {
     }
 }
 
-/// Runs the suites both ways, all in one process and each against a fresh daemon, and compares with the tables.
+/// Runs the suites both ways, all in one process and each against a fresh daemon, and compares the results
+/// with the tables.
 fn conforms(variant: Variant) {
     let listed = list();
     let suites: Vec<&str> = listed.keys().map(String::as_str).collect();
@@ -124,7 +126,7 @@ fn conforms(variant: Variant) {
         .flat_map(|suite| listed[*suite].iter().map(move |test| format!("{suite}.{test}")))
         .collect();
 
-    // The tool waits more than it works: both ways go side by side.
+    // The tool mostly waits: both ways run in parallel.
     let (together, apart) = std::thread::scope(|scope| {
         let together = scope.spawn(|| Mounted::new(variant).run(&suites));
         let apart = apart(variant, &suites);
@@ -137,7 +139,7 @@ fn conforms(variant: Variant) {
     assert!(faults.is_empty(), "{}:\n{}", variant.name, faults.join("\n"));
 }
 
-/// Every suite against a fresh daemon and a fresh medium, some at a time.
+/// Every suite against a fresh daemon and a fresh medium, a few at a time.
 fn apart(variant: Variant, suites: &[&str]) -> Verdicts {
     let queue = Mutex::new(suites.iter());
     let verdicts = Mutex::new(Verdicts::new());
@@ -155,7 +157,7 @@ fn apart(variant: Variant, suites: &[&str]) -> Verdicts {
     verdicts.into_inner().expect("no worker panics")
 }
 
-/// What is wrong with these verdicts. Prints one line that sums up.
+/// What is wrong with these verdicts. Prints a one-line summary.
 fn check_verdicts(variant: &str, way: &str, expected: &BTreeSet<String>, verdicts: &Verdicts) -> Vec<String> {
     let (mut passed, mut skipped, mut failed, mut wrong, mut writing) = (0, 0, 0, 0, 0);
     let mut faults = Vec::new();
@@ -179,7 +181,7 @@ fn check_verdicts(variant: &str, way: &str, expected: &BTreeSet<String>, verdict
             }
         }
     }
-    // Past libtest's capture: this line is wanted also when all is well.
+    // Bypassing libtest's capture: this line is also printed on success.
     let _ = writeln!(
         std::io::stderr(),
         "libiscsi {variant}, {way}: {} tests, {passed} passed, {skipped} skipped, {failed} failed, \
@@ -207,13 +209,13 @@ type Verdicts = BTreeMap<String, Verdict>;
 #[derive(PartialEq, Eq, Debug)]
 enum Verdict {
     Passed,
-    /// It printed `[SKIPPED]`, at whatever place; the tool calls it passed.
+    /// It printed `[SKIPPED]`, anywhere; the tool counts it as passed.
     Skipped,
-    /// With what it printed.
+    /// With its output.
     Failed(String),
 }
 
-/// A variant's medium, for one daemon after the other.
+/// A variant's medium, for one daemon after another.
 struct Mounted {
     variant: Variant,
     spec: String,
@@ -253,8 +255,8 @@ impl Mounted {
         let daemon = self.serve();
         let url = daemon.lun(0).with(self.variant.login, self.variant.parameters);
         let tests: Vec<String> = suites.iter().map(|suite| format!("ALL.{suite}")).collect();
-        // Line by line, so that nothing is lost when the tool hangs or crashes; -V because some skips are not
-        // reported without it.
+        // Line-buffered, so that nothing is lost when the tool hangs or crashes; -V because some skips are
+        // not reported without it.
         let mut command = tool("stdbuf");
         command.args(["-oL", "iscsi-test-cu", "--dataloss", "--allow-sanitize", "-V", "--verbose"]);
         command.arg(format!("--test={}", tests.join(","))).args([&url, &url]);
@@ -274,7 +276,7 @@ impl Mounted {
         let Some((user, secret)) = self.variant.login.trim_end_matches('@').split_once('%') else {
             return Daemon::serve(["--lun", &self.spec]);
         };
-        // Only a file can ask for CHAP.
+        // CHAP can only be required in a file.
         let file = self.directory.path().join("lunette.toml");
         let (size, block_size) = (UNIT_BYTES, self.variant.block_bytes);
         let text = format!(
@@ -305,7 +307,7 @@ fn list() -> BTreeMap<String, Vec<String>> {
     suites
 }
 
-/// Finds the verdicts in what the tool printed:
+/// Finds the verdicts in the tool's output:
 ///
 /// ```text
 /// Suite: CompareAndWrite

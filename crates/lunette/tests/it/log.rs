@@ -1,4 +1,4 @@
-//! The log: whoever takes it or does not, and whatever peers put into it, the daemon serves on.
+//! The log: whether or not it is read, and whatever peers put into it, the daemon keeps serving.
 
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login, Pdu, write_cdb};
@@ -23,14 +23,14 @@ fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     (reads, writes)
 }
 
-/// Somebody who is no initiator; the answer is the end.
+/// A peer that is not an initiator; it is disconnected.
 fn babble(portal: SocketAddr, seed: u64) {
     let mut stream = TcpStream::connect(portal).expect("connect");
     let _ = stream.write_all(&Noise(seed).bytes(96));
     let _ = stream.read_to_end(&mut Vec::new());
 }
 
-/// Strangers, guests and a polite end do not notice what becomes of the log.
+/// Peers, sessions and an orderly shutdown are not affected by what happens to the log.
 fn serves_with_log_to(stderr: impl Into<Stdio>) {
     let mut daemon = Daemon::start_logging_to(stderr, Daemon::command().args(SERVE));
     let url = daemon.lun(0);
@@ -111,7 +111,7 @@ fn what_a_stranger_says_is_cut_and_harms_no_terminal() {
     assert!(log.chars().all(|c| c == '\n' || (c.is_ascii() && !c.is_ascii_control())), "{log:?}");
 }
 
-/// What a log of this level has of a login, a few commands, a reset and a logout.
+/// The log at this level of a login, a few commands, a reset and a logout.
 fn log_of_a_session(level: &str) -> String {
     let daemon = Daemon::start(Daemon::command().args(SERVE).args(["--log-level", level]));
     let url = daemon.lun(0);
@@ -178,7 +178,7 @@ fn at_trace_the_log_has_every_command_and_its_end() {
 fn at_debug_the_log_has_the_check_condition_of_data_that_broke_the_standard() {
     let daemon = Daemon::start(Daemon::command().args(SERVE).args(["--log-level", "debug"]));
     let url = daemon.lun(0);
-    // The second time the immediate data is more than the command has.
+    // The second time there is more immediate data than the command allows.
     for (expected, flags) in [(8192, 0x21), (512, 0xa1)] {
         let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
         guest.ready(url.lun).expect("it is ready");
@@ -208,14 +208,14 @@ fn a_read_ends_in_the_log_when_its_data_has_left() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("disk");
     File::create(&file).and_then(|file| file.set_len(1 << 20)).expect("a disk");
-    // From memory that is lent, and from a buffer.
+    // From borrowed memory, and from a buffer.
     for lun in ["ram:1M", &format!("file:{}", file.display())] {
         let serve = ["serve", "--lun", lun, "--listen", "127.0.0.1:0", "--log-level", "trace"];
         let daemon = Daemon::start(Daemon::command().args(serve));
         let url = daemon.lun(0);
         let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
         guest.ready(url.lun).expect("it is ready");
-        // More than sockets keep, and nobody takes it before all of them are aborted.
+        // More than sockets can hold, and none of it is received before all of them are aborted.
         for _ in 0..READS {
             guest.issue(url.lun, Read10::new(0, 512), 512 * 512, Vec::new()).expect("sent");
         }

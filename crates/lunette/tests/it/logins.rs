@@ -1,4 +1,4 @@
-//! Who may be logging in at once: unauthenticated peers that fill the places block nobody.
+//! How many may be logging in at once: unauthenticated peers that fill the places block nobody.
 
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, Pdu};
@@ -17,12 +17,12 @@ use wire::scsi::opcode::service_action::persistent_reserve_out::REGISTER_AND_IGN
 
 /// Connections of a flood from one address.
 const FLOOD: usize = 32;
-/// Addresses of who floods.
+/// Addresses of the flooding peers.
 const STRANGERS: [&str; 2] = ["127.0.0.9:0", "127.0.0.10:0"];
 const OTHER: &str = "127.0.0.1:0";
 const LOGIN_RESPONSE: u8 = 0x23;
 
-/// A configuration that lets eight connections log in at once.
+/// A configuration that allows eight connections to log in at once.
 fn few_logins(folder: &Path) -> String {
     let config = folder.join("lunette.toml");
     let text = "logins_max = 8\n[[portal]]\nlisten = \"127.0.0.1:0\"\n[[lun]]\nram = \"1M\"\n\
@@ -31,7 +31,7 @@ fn few_logins(folder: &Path) -> String {
     config.display().to_string()
 }
 
-/// Logs in at the first try from this address, and is served.
+/// Logs in at the first attempt from this address, and is served.
 fn gets_in(source: &str, url: &Url) {
     let stream = connect_from(source, url.portal);
     let mut initiator = Initiator::login_over(stream, url, &Login::named("newcomer")).expect("a session");
@@ -45,7 +45,7 @@ fn flood(url: &Url) -> Vec<TcpStream> {
     STRANGERS.into_iter().flat_map(one).collect()
 }
 
-/// Sends a login request with these flags and this text, and awaits its answer: the status.
+/// Sends a login request with these flags and this text; returns the status of the response.
 fn ask_to_log_in(stream: &mut TcpStream, flags: u8, text: &str) -> [u8; 2] {
     let mut bytes = Pdu::new(0x43, flags).header.to_vec();
     bytes[7] = u8::try_from(text.len()).expect("short");
@@ -60,7 +60,7 @@ fn ask_to_log_in(stream: &mut TcpStream, flags: u8, text: &str) -> [u8; 2] {
     [header[36], header[37]]
 }
 
-/// Begins a login, and leaves it at that: the text continues in the next request.
+/// Begins a login and stops: the text would continue in the next request.
 fn begin_to_log_in(source: &str, portal: SocketAddr) -> TcpStream {
     let mut stream = connect_from(source, portal);
     let name = "InitiatorName=iqn.2026-11.io.lunette.test:hangs\0";
@@ -122,7 +122,7 @@ fn register_for_good(initiator: &mut Initiator, lun: u16) -> u8 {
     initiator.write(lun, register, &list).expect("an answer").status
 }
 
-/// A daemon that may have so few files open that connections use them up.
+/// A daemon that may open so few files that connections use them up.
 fn with_few_descriptors(folder: &Path) -> Daemon {
     let state = folder.join("state").display().to_string();
     let arguments = ["serve", "--listen", "127.0.0.1:0", "--lun", "ram:1M,serial=few", "--state-dir", &state];
@@ -150,8 +150,8 @@ fn connections_leave_descriptors_for_what_has_to_be_kept() {
     daemon.stop();
 }
 
-/// Keeps more connections open than the daemon has descriptors for, and opens another for each that it ends, until it
-/// is stopped.
+/// Keeps more connections open than the daemon has descriptors for, and opens another for each that it ends,
+/// until stopped.
 fn flood_on(url: &Url, is_over: &AtomicBool) {
     let mut open: VecDeque<TcpStream> = (0..128).map(|_| connect_from(STRANGERS[0], url.portal)).collect();
     while let Some(mut oldest) = open.pop_front().filter(|_| !is_over.load(Ordering::Relaxed)) {
@@ -218,7 +218,7 @@ fn sessions_leave_descriptors_for_what_has_to_be_kept() {
     assert!(log.contains("the files that may be open are used up"), "{log}");
 }
 
-/// RFC 7143 section 11.13.5: of two that were granted their login for the last place, one hears that there is none.
+/// RFC 7143 section 11.13.5: of two that were granted their login for the last place, one is refused.
 #[test]
 fn who_finds_the_last_place_taken_is_refused_in_words() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! Commands whose time goes by the length of a range: they end when they are aborted, lose no write under them, and report
-//! how far they are.
+//! Commands whose duration depends on the length of a range: they end when they are aborted, lose no writes
+//! under them, and report their progress.
 
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, Response, write_cdb};
@@ -11,7 +11,7 @@ use wire::scsi::status::{CHECK_CONDITION, GOOD};
 const ABORT_TASK: u8 = 1;
 const COMPLETE: u8 = 0;
 const BLOCK: usize = 512;
-/// As much as one UNMAP takes (VPD B0h).
+/// As much as one UNMAP allows (VPD page B0h).
 const BLOCKS: u32 = 1 << 20;
 const LAST: u64 = BLOCKS as u64 - 1;
 
@@ -21,7 +21,7 @@ fn session(url: &Url) -> Initiator {
     initiator
 }
 
-/// What is to hold of memory and of files.
+/// Checks that must hold for memory and for files.
 fn each(check: fn(Initiator, u16)) {
     let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let file = format!("file:{},size=1G", directory.path().join("disk").display());

@@ -1,4 +1,4 @@
-//! What becomes of data whose file or device loses it, or is lost itself.
+//! What happens to data whose file or device loses it, or is itself lost.
 
 use crate::support::daemon::Daemon;
 use crate::support::fuse::Fuse;
@@ -8,7 +8,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use wire::scsi::command::{FormatUnit, Inquiry, SynchronizeCache10};
 
-/// A file of blocks of `byte` that a daemon serves by these options, and an initiator.
+/// A file of blocks of `byte` that a daemon serves with these options, and an initiator.
 fn served(byte: u8, options: &str) -> (TempDir, Daemon, Initiator) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let path = folder.path().join("disk");
@@ -19,7 +19,7 @@ fn served(byte: u8, options: &str) -> (TempDir, Daemon, Initiator) {
     (folder, daemon, initiator)
 }
 
-/// Stops the daemon; its status and log.
+/// Stops the daemon; returns its status and log.
 fn end(mut daemon: Daemon, initiator: Initiator) -> (Option<i32>, String) {
     initiator.logout().expect("logout");
     daemon.signal("TERM");
@@ -89,7 +89,7 @@ const HARDWARE_ERROR: u8 = 4;
 const WINDOW: usize = 128;
 const SYNCHRONIZE_CACHE: SynchronizeCache10 = SynchronizeCache10::new(0, 0);
 
-/// The sense key that a flush ends with.
+/// The sense key of a flush.
 fn flush(initiator: &mut Initiator) -> Option<u8> {
     let response = initiator.read(0, SYNCHRONIZE_CACHE, 0).expect("an answer");
     assert_eq!(response.status == 0, response.sense_key().is_none());
@@ -147,7 +147,7 @@ fn a_durable_write_that_failed_fails_one_flush_of_each_initiator_and_needs_no_re
     assert_eq!(log.matches("the next flush of each initiator fails").count(), 3, "{log}");
 }
 
-/// Logs in, and sees that the unit is ready.
+/// Logs in, and checks that the unit is ready.
 fn login(daemon: &Daemon, name: &str) -> Initiator {
     let mut initiator = Initiator::login(&daemon.lun(0), &Login::named(name)).expect("login");
     initiator.ready(0).expect("the unit is ready");
@@ -161,14 +161,14 @@ fn fallible() -> (Fuse, Daemon) {
     (fuse, daemon)
 }
 
-/// Loses what was written: the flush of this initiator takes the error.
+/// Loses what was written: this initiator's flush gets the error.
 fn lose(fuse: &Fuse, taker: &mut Initiator) {
     fuse.fail_writes(Some(EIO));
     assert_eq!(flush(taker), Some(HARDWARE_ERROR));
     fuse.fail_writes(None);
 }
 
-/// What INQUIRY says of the run of the store's cache.
+/// The incarnation of the store's cache in INQUIRY data.
 fn incarnation(initiator: &mut Initiator) -> Vec<u8> {
     let response = initiator.read(0, Inquiry::new(96), 96).expect("an answer");
     response.data[36..52].to_vec()
@@ -178,7 +178,7 @@ fn incarnation(initiator: &mut Initiator) -> Vec<u8> {
 fn a_front_that_comes_with_a_new_session_after_a_loss_reports_it() {
     let (fuse, back) = fallible();
     let front = Daemon::serve(["--cores", "0,1", "--lun", &back.lun(0).to_string()]);
-    // One on each core, each of which logs in at the back when it has something to do.
+    // One on each core, each of which logs in at the back end when it has something to do.
     let (mut one, mut two) = (login(&front, "one"), login(&front, "two"));
     let mut other = login(&back, "other");
     let before = incarnation(&mut other);
@@ -188,7 +188,8 @@ fn a_front_that_comes_with_a_new_session_after_a_loss_reports_it() {
     assert_ne!(incarnation(&mut other), before);
     assert_eq!(flush(&mut two), Some(HARDWARE_ERROR), "the WRITE of the other core is lost");
     assert_eq!(flush(&mut one), Some(HARDWARE_ERROR));
-    // The front may have noticed it by both of its sessions, and again when the first of them is back, and then says it as often.
+    // The front may have noticed it on both of its sessions, and again when the first of them is back, and
+    // then reports it as often.
     let mut flushes = (0..4).map(|_| (flush(&mut one), flush(&mut two)));
     assert!(flushes.any(|both| both == (None, None)), "it is reported without end");
     front.stop();
@@ -224,12 +225,12 @@ fn a_loss_is_reported_again_until_the_initiator_goes_on() {
     one.write_blocks(0, 0, 512, &[1; 4096], false).expect("WRITE");
     lose(&fuse, &mut one);
     for _ in 0..2 {
-        // Nobody knows whether the status has arrived.
+        // Whether the status has arrived is unknown.
         drop(one);
         one = login(&daemon, "one");
         assert_eq!(flush(&mut one), Some(HARDWARE_ERROR));
     }
-    // This one may have been sent before the report came.
+    // This one may have been sent before the report arrived.
     assert_eq!(flush(&mut one), None);
     drop(one);
     one = login(&daemon, "one");

@@ -1,5 +1,5 @@
-//! The command as its users have it: started as a process, and driven by tools that others wrote and by initiators of our
-//! own.
+//! The command as its users run it: started as a process, and driven by other programs and by our own
+//! initiators.
 
 mod admin;
 mod aoe;

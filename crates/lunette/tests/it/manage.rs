@@ -1,4 +1,4 @@
-//! What a daemon serves, changed by commands and over its API: in its file, too, if it has one.
+//! What a daemon serves, changed by commands and over its API: also in its file, if it has one.
 
 use super::reload::{Served, ask, numbers};
 use crate::support::daemon::Daemon;
@@ -201,11 +201,11 @@ fn the_api_is_what_its_document_says() {
         for method in ["GET", "POST", "PATCH", "PUT", "DELETE"] {
             let described = !operations[method.to_lowercase()].is_null();
             if path == "/v1/events" && method == "GET" {
-                // Its answer has no end.
+                // Its answer never ends.
                 assert!(described);
                 continue;
             }
-            // Nothing comes of it: the body is none, or the configuration another one.
+            // Without effect: the body is empty, or the configuration has changed.
             let answer = request(&socket, method, &format!("{real}?dry_run"), "If-Match: \"none\"\r\n", "");
             assert_eq!(answer.status != 405, described, "{method} {path}: {}", answer.body);
             assert!(answer.status != 404, "{method} {path}: {}", answer.body);
@@ -224,7 +224,7 @@ fn the_api_is_what_its_document_says() {
     served.daemon.stop();
 }
 
-/// An answer has the fields that the document says, each of its type, and no others.
+/// An answer has the documented fields, each of its type, and no others.
 fn has_schema(document: &Value, schema: &Value, answer: &Value, path: &str) {
     let name = |schema: &Value| schema["$ref"].as_str().map(|name| name.trim_start_matches('#').to_owned());
     let schema = name(schema).map_or(schema, |name| document.pointer(&name).expect("it is described"));
@@ -326,7 +326,7 @@ fn over_tcp_the_daemon_is_only_read() {
     daemon.stop();
 }
 
-/// READ CAPACITY(16) (SBC-4 section 5.20), in bytes, past unit attentions.
+/// READ CAPACITY(16) (SBC-4 section 5.20), in bytes, after unit attentions.
 fn capacity(session: &mut Initiator, lun: u16) -> u64 {
     let response = session.read(lun, ReadCapacity16::new(32), 32).expect("an answer");
     assert_eq!(response.status, 0, "{response:?}");

@@ -1,4 +1,4 @@
-//! Metrics, as Prometheus itself reads them, and what is made of them in contrib/.
+//! Metrics, as Prometheus reads them, and the dashboards and alerts in contrib/.
 
 use super::manage::request;
 use super::reload::Served;
@@ -24,7 +24,7 @@ fn contrib(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(name)
 }
 
-/// What `promtool check metrics` says of a text; nothing is well.
+/// The complaints of `promtool check metrics` about a text; empty if there are none.
 fn lint(text: &str) -> String {
     let mut file = tempfile::tempfile().expect("a temporary file");
     file.write_all(text.as_bytes()).expect("it is written");
@@ -32,7 +32,7 @@ fn lint(text: &str) -> String {
     must(tool("promtool").args(["check", "metrics"]).stdin(file))
 }
 
-/// The value of the one sample that begins so.
+/// The value of the only sample that begins with this.
 fn sample(text: &str, series: &str) -> f64 {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     let value = lines.next().unwrap_or_else(|| panic!("no {series} in:\n{text}"));
@@ -106,7 +106,7 @@ fn the_alerts_go_off_when_they_are_to() {
     must(tool("promtool").args(["test", "rules", "lunette.test.yml"]).current_dir(folder));
 }
 
-/// A Prometheus of its own, which scrapes one target. It is killed when dropped.
+/// A separate Prometheus, which scrapes one target. It is killed when dropped.
 struct Prometheus {
     child: Child,
     address: String,
@@ -150,11 +150,11 @@ impl Prometheus {
         serde_json::from_str(body).unwrap_or(Value::Null)
     }
 
-    /// What a query finds now, which must be one that it understands.
+    /// The present result of a query, which must be valid.
     fn query(&self, query: &str) -> Vec<Value> {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
         let answer = self.get(&format!("/api/v1/query?query={encoded}"));
-        // Before it is ready it answers otherwise.
+        // Before it is ready, its answer is different.
         assert_ne!(answer["status"], "error", "{query}: {answer}");
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
     }
@@ -223,7 +223,7 @@ fn every_query_of_the_dashboard_finds_something_in_what_prometheus_scraped_under
     daemon.stop();
 }
 
-/// Ends the load also when the test fails.
+/// Ends the load even when the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {

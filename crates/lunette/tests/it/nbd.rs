@@ -1,4 +1,5 @@
-//! Exports of NBD servers as disks: qemu-nbd, qemu-storage-daemon and nbdkit, served by daemons, used by initiators of our own.
+//! Exports of NBD servers as disks: qemu-nbd, qemu-storage-daemon and nbdkit, served by daemons, used by our
+//! own initiators.
 
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login, write_cdb};
@@ -83,7 +84,7 @@ fn an_export_that_is_read_only_is_a_read_only_unit_and_one_that_has_grown_is_not
     daemon.stop();
 }
 
-/// Verified load on the unit of a server that is killed under it.
+/// Verified load on the unit of a server that is killed meanwhile.
 fn costs_time_only(mut server: NbdServer) {
     let daemon = Daemon::serve(["--lun", &server.text()]);
     let mut load = Load::on(&daemon.lun(0).to_string(), &LOAD);
@@ -127,7 +128,7 @@ fn a_server_that_hangs_under_load_costs_time_only() {
     load.get_on();
     server.signal("STOP");
     load.stand_still();
-    // Behind what the load writes: the load's part of the disk has 16 MiB.
+    // After the load's part of the disk, which has 16 MiB.
     let data = Noise(9).bytes(4096);
     let tag =
         guest.issue(0, write_cdb(65_536, data.len(), BLOCK, true), 0, data.clone()).expect("it is sent");
@@ -144,7 +145,7 @@ fn a_daemon_that_is_killed_under_load_costs_time_only() {
     let (_folder, path) = image(64 << 20);
     let server = NbdServer::qemu(&path, &[]);
     let serve = |listen: &str| {
-        // The kernel lets go of a killed daemon's ring, and with it of its listening socket, in its own time.
+        // The kernel closes the ring of a killed daemon, and its listening socket with it, some time later.
         wait_until("its address is free", || TcpListener::bind(listen).is_ok());
         Daemon::start(Daemon::command().args(["serve", "--listen", listen, "--lun", &server.text()]))
     };
@@ -161,7 +162,7 @@ fn a_daemon_that_is_killed_under_load_costs_time_only() {
     daemon.stop();
 }
 
-/// nbdkit, which fails writes by this error while a file exists.
+/// nbdkit, which fails writes with this error while a file exists.
 fn failing(error: &str) -> (TempDir, PathBuf, NbdServer) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let trigger = folder.path().join("fails");

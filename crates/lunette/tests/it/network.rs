@@ -1,4 +1,4 @@
-//! The network that tests of AoE run on behaves as they assume.
+//! The network of AoE tests behaves as they assume.
 
 use crate::support::daemon::Daemon;
 use crate::support::load::Load;
@@ -11,8 +11,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Frames on their way to the bridge: a core's backlog holds 1000 for all links of the machine (net.core.netdev_max_backlog), and where
-/// the machine is busy more are dropped, those of other tests as well.
+/// Frames in transit to the bridge: a core's backlog holds 1000 for all links of the machine
+/// (net.core.netdev_max_backlog), and when the machine is busy more are dropped, those of other tests as
+/// well.
 const BURST: u64 = 200;
 
 /// A port of each host.
@@ -20,7 +21,7 @@ fn ports(network: &Network) -> [Port; 2] {
     [&network.initiator, &network.target].map(|host| host.inside(|| Port::open(INTERFACE)))
 }
 
-/// A broadcast of so many bytes, the first of which are this number.
+/// A broadcast of this many bytes, beginning with this number.
 fn frame(from: &Port, number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = [&[0xFF; 6][..], &from.mac(), &[0x88, 0xA2], &number.to_be_bytes()].concat();
     frame.resize(14 + bytes, 0x5A);
@@ -31,7 +32,7 @@ fn number(frame: &[u8]) -> u32 {
     frame[14..18].try_into().map(u32::from_be_bytes).expect("a frame of ours")
 }
 
-/// Has these frames sent by one port, and takes all that arrive of them at the other.
+/// Sends these frames from one port, and receives all that arrive at the other.
 fn exchange(
     network: &Network,
     [from, to]: &[Port; 2],
@@ -117,7 +118,7 @@ fn a_program_of_others_answers_over_it() {
     medium.as_file().set_len(1 << 20).expect("a larger file");
     let _vblade = Vblade::start(&network.target, 7, 3, medium.path());
     let port = network.initiator.inside(|| Port::open(INTERFACE));
-    // Who is there? A config query to all shelves and slots.
+    // A config query to all shelves and slots.
     let header =
         [&[0xFF; 6][..], &port.mac(), &[0x88, 0xA2, 0x10, 0, 0xFF, 0xFF, 0xFF, 1, 1, 2, 3, 4]].concat();
     let query = [&header[..], &[0; 36]].concat();
@@ -145,7 +146,7 @@ fn programs_run_inside_and_see_only_that() {
     assert_eq!(must(&mut network.target.within(&tool("pwd"))).trim(), here.display().to_string());
 }
 
-/// In the namespace that this process is killed for.
+/// In the namespace that belongs to a process that is killed.
 const DOOMED: &str = "LUNETTE_TEST_DOOMED";
 
 #[test]

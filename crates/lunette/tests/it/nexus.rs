@@ -26,7 +26,8 @@ const COMPLETE: u8 = 0;
 const NO_TASK: u8 = 1;
 const NO_UNIT: u8 = 2;
 
-/// A move takes three seconds in a row in which cores differ; a loaded machine may be slow to grant them.
+/// A move takes three successive seconds in which cores differ, which may take long to occur on a loaded
+/// machine.
 const MOVES_WITHIN: Duration = Duration::from_secs(120);
 
 fn daemon() -> (Daemon, Url) {
@@ -35,7 +36,7 @@ fn daemon() -> (Daemon, Url) {
     (daemon, url)
 }
 
-/// A session that has seen its power-on unit attentions.
+/// A session that has consumed its power-on unit attentions.
 fn session(url: &Url, name: &str) -> Initiator {
     let mut initiator = Initiator::login(url, &Login::named(name)).expect("login");
     initiator.ready(url.lun).expect("TEST UNIT READY");
@@ -90,7 +91,7 @@ fn a_reset_is_reported_to_every_session_once() {
     daemon.stop();
 }
 
-/// A WRITE whose data is asked for but never sent; returns its tag.
+/// A WRITE whose data is requested but never sent; returns its tag.
 fn stalled_write(initiator: &mut Initiator, lun: u16) -> u32 {
     stalled_write_as(initiator, lun, 1)
 }
@@ -136,8 +137,9 @@ fn a_reset_by_another_session_ends_a_write_that_waits_for_its_data() {
     daemon.stop();
 }
 
-/// Several sessions, over all cores, each with a write in flight, after one of them has sent this function: whether the
-/// write was still there, and the additional sense code that the session got, of the one that sent it first.
+/// Several sessions, over all cores, each with a write in flight, after one of them has sent this function:
+/// whether the write was still there, and the additional sense code that the session got; first that of the
+/// sender.
 fn tasks_after(function: u8) -> Vec<(bool, Option<u8>)> {
     let (daemon, url) = daemon();
     let mut sessions: Vec<Initiator> = (0..4).map(|n| session(&url, &format!("busy{n}"))).collect();
@@ -232,7 +234,7 @@ fn ordered_and_simple_tasks_of_many_sessions_all_end() {
                 let mut initiator = session(&url, &format!("orderly{n}"));
                 let mut tags = Vec::new();
                 for round in 0..50u64 {
-                    // Simple, simple, ordered, head of queue, in turn.
+                    // Simple, simple, ordered, head of queue, cyclically.
                     let attribute = [1, 1, 2, 3][(round % 4) as usize];
                     let lba = n * 1000 + round;
                     let cdb = write_cdb(lba, BLOCK, 512, false);
@@ -252,8 +254,8 @@ fn ordered_and_simple_tasks_of_many_sessions_all_end() {
     daemon.stop();
 }
 
-/// A session that has asked for more than sockets hold, and has not read any of it. The target has
-/// all the commands: they came together, and the first is being answered.
+/// A session that has requested more than sockets can hold, and has not read any of it. The target has all
+/// the commands: they arrived together, and the first is being answered.
 fn reads(url: &Url, name: &str) -> (Initiator, Vec<u32>) {
     let mut reader = session(url, name);
     let cdb = Read16::new(0, 512);
@@ -292,7 +294,7 @@ fn reads_on_their_way_hold_ordered_commands_up_until_they_left_or_nobody_takes_t
         let response = reader.complete(*tag).expect("an answer");
         assert!(response.status == GOOD && response.data == vec![0; 512 * 512], "older than the write");
     }
-    // ABORT TASK: it may be over already, and then is not known any more.
+    // ABORT TASK: it may have ended, and then does not exist any more.
     assert!(reader.manage(1, url.lun, tags[63]).expect("an answer") <= 1);
     assert_eq!(orderly.complete(ordered).expect("an answer").status, GOOD);
     assert_eq!(orderly.read_blocks(url.lun, 9, 1, 512).expect("READ"), vec![9; BLOCK]);
@@ -358,7 +360,7 @@ fn data_that_comes_in_two_pdus_at_once_is_whole() {
 fn data_after_all_that_was_announced_fails_the_write() {
     let (daemon, url) = daemon();
     let mut more = session(&url, "more");
-    // All of it comes with the command, but the F bit says that some is to follow.
+    // All of it is in the command, but the F bit announces more.
     let command = write_pdu(&more, url.lun, 0x21, &[7; 8192]);
     let beyond =
         Pdu::new(0x05, 0x80).lun(url.lun).word(16, 5).word(20, u32::MAX).word(40, 8192).data(&[8; 512]);
@@ -418,7 +420,8 @@ fn a_second_login_with_the_same_name_ends_the_first_session() {
     daemon.stop();
 }
 
-/// The cores that so many sessions at least were placed on, as the log says, which is written a moment later.
+/// The cores on which at least this many sessions were placed, according to the log, which is written a
+/// moment later.
 fn cores_of(daemon: &Daemon, sessions: usize) -> Vec<usize> {
     wait_until("the logins are logged", || daemon.log().matches(" logged in ").count() >= sessions);
     let log = daemon.log();
@@ -464,7 +467,8 @@ fn of_two_busy_sessions_on_one_core_one_moves_to_a_core_that_idles() {
     std::fs::write(&file, text).expect("a file");
     let daemon = Daemon::serve_file(&file);
     let [url, pinned, ..] = &daemon.urls()[..] else { panic!("{}", daemon.banner()) };
-    // Idle sessions that must be on one core: all others are then placed on the other one, where connections are fewer.
+    // Idle sessions that must be on one core: all others are then placed on the other one, which has fewer
+    // connections.
     let idlers: Vec<Initiator> = (0..8).map(|n| session(pinned, &format!("idle{n}"))).collect();
     let jobs = ["--bs", "4K", "--iodepth", "8", "--numjobs", "2", "--poll", "never"];
     let mut load = Load::on(&url.to_string(), &jobs);
@@ -496,7 +500,7 @@ fn register_for_good(initiator: &mut Initiator) -> u8 {
     initiator.write(0, register, &parameters).expect("an answer").status
 }
 
-/// Makes a session the holder of an exclusive access reservation that is kept.
+/// Gives a session an exclusive access reservation that is saved.
 fn hold_for_good(holder: &mut Initiator) {
     assert_eq!(register_for_good(holder), GOOD, "REGISTER, APTPL");
     assert_eq!(reserve_out(holder, 0, 1, 3, 0xaa, 0), GOOD, "RESERVE, exclusive access");

@@ -1,4 +1,4 @@
-//! What a service manager gets from the daemon (sd_notify(3)): here the test is the manager.
+//! What a service manager receives from the daemon (sd_notify(3)): here the test is the manager.
 
 use crate::support::daemon::Daemon;
 use crate::support::thread::Still;
@@ -36,7 +36,7 @@ impl Manager {
         self.folder.path().join("lunette.toml")
     }
 
-    /// Writes a file that is served with so many LUNs.
+    /// Writes a configuration file with this many LUNs.
     fn write(&self, luns: usize) {
         let names: Vec<String> = (0..luns).map(|number| format!("\"lun{number}\"")).collect();
         let lun = |name| format!("[[lun]]\nname = {name}\nram = \"1M\"\n");
@@ -48,7 +48,7 @@ impl Manager {
         fs::write(self.file(), text).expect("a file");
     }
 
-    /// The next message that is not about the watchdog, line by line.
+    /// The next message that is not for the watchdog, line by line.
     fn next(&self) -> Vec<String> {
         loop {
             let message = self.any().expect("a message");
@@ -58,7 +58,7 @@ impl Manager {
         }
     }
 
-    /// The next message that has this line; all before it are only of status.
+    /// The next message with this line; all before it are only status.
     fn find(&self, line: &str) -> Vec<String> {
         loop {
             let message = self.next();
@@ -133,7 +133,7 @@ fn the_packaged_unit_reloads_a_daemon_whose_admin_interface_is_elsewhere() {
         reload.args(["-c", &script]).env("MAINPID", daemon.pid().to_string());
         run(reload.env("LUNETTE_ADMIN", admin).env("LUNETTE_ADMIN_TOKEN_FILE", tokens), PATIENCE)
     };
-    // A known address is asked for the outcome: here nobody answers.
+    // The outcome of a known address is checked: here nothing answers.
     let tokens = manager.folder.path().join("tokens");
     fs::write(&tokens, "root 0123456789abcdef0123456789abcdef").expect("a file");
     fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).expect("its mode");
@@ -168,7 +168,7 @@ fn the_watchdog_is_fed_only_while_all_cores_turn() {
     assert!(is_fed() && is_fed());
 
     let still = Still::new(&daemon, "core-1");
-    // What was sent before, and once for a turn that it had taken: then there is silence.
+    // What was sent before, and once for a turn that it had taken: after that there is silence.
     manager.socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a limit");
     assert!((0..50).any(|_| manager.any().is_none()), "a core hangs");
     drop(still);

@@ -1,4 +1,4 @@
-//! The page that a daemon shows to people, in a real browser.
+//! The daemon's web page, in a real browser.
 
 use crate::support::browser::Browser;
 use crate::support::daemon::Daemon;
@@ -11,7 +11,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use wire::scsi::status::GOOD;
 
-/// A name that would be a script if it were taken for HTML.
+/// A name that would be a script if it were interpreted as HTML.
 const HOSTILE: &str = "<img src=x onerror=alert(1)>";
 
 fn place(daemon: &Daemon) -> String {
@@ -19,7 +19,7 @@ fn place(daemon: &Daemon) -> String {
     line.expect("the banner has it").to_owned()
 }
 
-/// What the page says of its connection.
+/// The page's connection status.
 const LIVE: &str = "document.getElementById('live')?.textContent";
 
 /// The page, once it shows what it has read.
@@ -29,7 +29,7 @@ fn opened(place: &str) -> Browser {
     browser
 }
 
-/// Reads in the first row of a table, a second.
+/// Reads per second in the first row of a table.
 fn reads(browser: &mut Browser, table: &str) -> f64 {
     let cell = format!(
         "[...document.querySelectorAll('#{table} th')].findIndex(title => title.textContent === 'R/s')"
@@ -244,7 +244,7 @@ fn the_page_may_run_only_its_own_script_and_connect_only_to_its_daemon() {
     assert!(!policy(&first).contains("unsafe"), "{}", policy(&first));
     assert_ne!(policy(&first), policy(&second), "a nonce is used once");
     let body = first.split_once("\r\n\r\n").expect("a body").1;
-    // A namespace is a name: nothing comes from there.
+    // A namespace is only a name: nothing is loaded from there.
     let rest = body.replace("http://www.w3.org/2000/svg", "");
     assert!(!rest.contains("http") && !rest.contains("NONCE"), "nothing comes from elsewhere");
 

@@ -1,4 +1,4 @@
-//! Two portals as paths of different worth (ALUA): what the file says of them, and what initiators see and may change.
+//! Two portals as paths with different states (ALUA): as configured, and as initiators see and change them.
 
 use super::manage::request;
 use super::reload::Served;
@@ -36,7 +36,7 @@ ram = "16M"
 name = "iqn.2026-11.io.lunette:disk"
 "#;
 
-/// A daemon with two portals, and the unit by each of them.
+/// A daemon with two portals, and the unit through each of them.
 pub(crate) fn served() -> (Served, [Url; 2]) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let file = folder.path().join("lunette.toml");
@@ -56,7 +56,7 @@ fn socket(served: &Served) -> std::path::PathBuf {
     served.folder.path().join("admin.sock")
 }
 
-/// A session that is past the unit attention of a new nexus.
+/// A session that has consumed the unit attention of a new nexus.
 fn session(url: &Url, name: &str) -> Initiator {
     let mut session = Initiator::login(url, &Login::named(name)).expect("login");
     assert_eq!(sense(&test(&mut session)), Some([0x29, 0]));
@@ -71,7 +71,7 @@ fn sense(response: &Response) -> Option<[u8; 2]> {
     (response.status != GOOD).then(|| [response.sense[12], response.sense[13]])
 }
 
-/// States by group, as REPORT TARGET PORT GROUPS has them, and the ports of each.
+/// States by group, as in REPORT TARGET PORT GROUPS data, and the ports of each.
 fn groups(session: &mut Initiator) -> Vec<(u8, u8, Vec<u16>)> {
     let asked = ReportTargetPortGroups { format: 1, ..ReportTargetPortGroups::new(256) };
     let data = session.read(0, asked, 256).expect("an answer").data;
@@ -108,7 +108,7 @@ fn portals_are_groups_of_which_one_stands_by_until_a_command_of_the_administrato
     let (mut first, mut second) = (session(&first, "first"), session(&second, "second"));
     assert_eq!(sense(&test(&mut first)), None);
     assert_eq!(sense(&test(&mut second)), Some(IN_STANDBY));
-    // What Linux asks for when it finds a disk.
+    // What Linux requests when it finds a disk.
     let capacity = second.read(0, ReadCapacity16::new(32), 32).expect("an answer");
     assert_eq!((capacity.status, capacity.data.len()), (GOOD, 32));
     let inquiry = second.read(0, Inquiry::new(96), 96).expect("an answer").data;

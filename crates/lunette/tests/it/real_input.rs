@@ -1,4 +1,5 @@
-//! Real file systems, written by one initiator and read back by others, while a third and a fourth hammer another unit.
+//! Real file systems, written by one initiator and read back by others, while a third and a fourth hammer
+//! another unit.
 
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login};
@@ -29,8 +30,9 @@ fn a_file_system_on_blocks_of_4096_bytes_survives_the_round_trip() {
     );
 }
 
-/// An image of this repository's sources goes to the unit and comes back three ways: through QEMU with header
-/// digests, through our own initiator with both digests, and once more after the hammering has stopped.
+/// An image of this repository's sources is written to the unit and read back three ways: through QEMU with
+/// header digests, through our own initiator with both digests, and once more after the hammering has
+/// stopped.
 fn round_trip(unit: impl Fn(&Path) -> String, block_bytes: u32) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let image = image_of_sources(directory.path(), block_bytes);
@@ -78,7 +80,7 @@ fn image_of_sources(directory: &Path, block_bytes: u32) -> PathBuf {
     image
 }
 
-/// QEMU's way to name a unit, its initiator and the digest; data digests it has none.
+/// QEMU's syntax for a unit, its initiator and the digest; it does not support data digests.
 fn with_header_digest(url: &Url) -> String {
     format!(
         "json:{{\"driver\":\"raw\",\"file\":{{\"driver\":\"iscsi\",\"transport\":\"tcp\",\"portal\":\"{}\",\
@@ -113,7 +115,7 @@ fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A load that continues until it is stopped.
+/// A load that runs until it is stopped.
 struct Hammer {
     child: Child,
     directory: TempDir,
@@ -146,13 +148,13 @@ impl Hammer {
         read_text(&self.directory.path().join("output"))
     }
 
-    /// It must have been at work to the last.
+    /// It must have been running to the last.
     fn stop(mut self) {
         let ended = self.child.try_wait().expect("a child can be waited for");
         assert!(ended.is_none(), "it gave up: {ended:?}\n{}", self.output());
     }
 
-    /// The same of one that checks its data: what it wrote must be there.
+    /// The same for one that verifies its data: what it wrote must be there.
     fn stop_verified(mut self) {
         must(tool("kill").args(["-INT", &self.child.id().to_string()]));
         let status = wait(&mut self.child, Duration::from_secs(60)).expect("it ends");

@@ -1,5 +1,5 @@
-//! The configuration of a daemon that serves: read again, applied in full or not at all, without a word to those whom
-//! nothing of it concerns.
+//! The configuration of a serving daemon: reloaded, applied in full or not at all, without affecting sessions
+//! that it does not concern.
 
 mod aoe;
 mod load;
@@ -20,7 +20,7 @@ use wire::scsi::command::ReportLuns;
 const LUNS_CHANGED: [u8; 2] = [0x3f, 0x0e];
 const NO_SUCH_UNIT: [u8; 2] = [0x25, 0];
 
-/// A daemon with a configuration file and an admin socket of its own.
+/// A daemon with its own configuration file and admin socket.
 pub(crate) struct Served {
     pub(crate) daemon: Daemon,
     pub(crate) folder: TempDir,
@@ -60,7 +60,7 @@ impl Served {
     }
 }
 
-/// A command for the daemon at this socket.
+/// A command for the daemon with this socket.
 pub(crate) fn ask(socket: &Path, arguments: &[&str]) -> Outcome {
     let mut command = Daemon::command();
     command.args(arguments).env("LUNETTE_ADMIN", socket).env_remove("RUST_LOG");
@@ -75,7 +75,7 @@ fn text(luns: &str, list: &str) -> String {
     )
 }
 
-/// A LUN of its own.
+/// A separate LUN.
 fn lun(name: &str) -> String {
     format!("[[lun]]\nname = \"{name}\"\nram = \"1M\"\n")
 }
@@ -239,7 +239,7 @@ fn a_target_is_removed_while_its_disk_hangs_and_whoever_asked_for_it_is_warned()
     let removed =
         std::thread::spawn(move || ask(&socket, &["target", "remove", "iqn.2026-11.io.lunette:goes"]));
     wait_until("it is removed", || served.daemon.log().contains("configuration: remove target"));
-    // The change waits for nothing any more.
+    // The change does not wait any more.
     served.daemon.signal("TERM");
     let outcome = removed.join().expect("it ends");
     fuse.release();
@@ -265,7 +265,7 @@ fn the_usual_socket_is_found_by_commands_and_one_that_is_taken_costs_only_the_in
     let serve = |command: &mut Command| {
         Daemon::start(command.args(["serve", "--config"]).arg(&file).env_remove("LUNETTE_ADMIN"))
     };
-    // A mount namespace whose /run is its own.
+    // A mount namespace with its own /run.
     let mut command = tool("unshare");
     command
         .args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs /run && exec \"$@\"", "sh"])

@@ -1,4 +1,4 @@
-//! `lunette report`, as a person meets it.
+//! `lunette report`, as used by a person.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -14,7 +14,7 @@ fn report(arguments: &[&str]) -> Output {
     Daemon::command().arg("report").args(arguments).output().expect("lunette runs")
 }
 
-/// A report. Runs in which a loaded machine let nothing finish are tried again.
+/// A report. Runs in which nothing finished on a loaded machine are retried.
 fn report_when_there_is_time(arguments: &[&str]) -> Output {
     let mut made = report(arguments);
     for _ in 0..10 {
@@ -36,7 +36,7 @@ fn column(out: &Path, name: &str) -> Vec<(String, f64)> {
     let heading: Vec<&str> = csv.lines().next().expect("a heading").split(',').collect();
     let place = heading.iter().position(|other| *other == name).expect("such a column");
     let figure = |line: &str| {
-        // From the right: names on the left have commas.
+        // From the right: names on the left contain commas.
         let text = line.rsplit(',').nth(heading.len() - 1 - place).unwrap_or_default();
         Some((line.to_string(), text.parse().ok()?))
     };
@@ -45,7 +45,7 @@ fn column(out: &Path, name: &str) -> Vec<(String, f64)> {
     figures
 }
 
-/// Measures a plan into a folder of its own.
+/// Measures a plan into a separate folder.
 fn measured(plan: &str, options: &[&str]) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (file, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
@@ -123,7 +123,7 @@ fn a_plan_is_measured_and_gone_on_with() {
     );
 }
 
-/// The `lunette serve` that a report started and that runs.
+/// The running `lunette serve` that a report started.
 fn served_by(report: u32) -> Option<u32> {
     let mut processes = fs::read_dir("/proc")
         .expect("processes")
@@ -146,7 +146,7 @@ fn no_target_outlives_a_report() {
     fs::write(&plan, text).expect("the plan is written");
     for signal in [Signal::KILL, Signal::HUP] {
         let out = directory.path().join(format!("{signal:?}"));
-        // Whoever runs the tests may ignore SIGHUP, as nohup does; a report would then go on, too.
+        // The tests may be run with SIGHUP ignored, as by nohup; a report would then continue, too.
         let mut command = Command::new("env");
         command.arg("--default-signal=HUP").arg(Daemon::program()).arg("report").stdin(Stdio::null());
         command.arg(&plan).arg("-o").arg(&out).stderr(Stdio::null());
@@ -159,7 +159,7 @@ fn no_target_outlives_a_report() {
         kill_process(Pid::from_child(&report), signal).expect("the report runs");
         let ended = report.wait().expect("it ends");
         assert_eq!(ended.code(), (signal == Signal::HUP).then_some(130), "{ended}");
-        // What nobody waits for stays a zombie.
+        // A child that nobody waits for stays a zombie.
         let status = format!("/proc/{}/status", target.expect("it was found"));
         wait_until("the target lives on", || {
             fs::read_to_string(&status).map_or(true, |status| status.contains("State:\tZ"))
@@ -294,7 +294,7 @@ fn every_figure_is_shown_as_a_share_of_a_ceiling() {
     let csv = fs::read_to_string(out.join("results.csv")).expect("a table");
     let mut lines = csv.lines().map(|line| line.rsplit(',').collect::<Vec<_>>());
     let heading = lines.next().expect("a heading");
-    // From the right: names on the left have commas.
+    // From the right: names on the left contain commas.
     let column = |name: &str| heading.iter().position(|title| *title == name).expect("a column");
     let of_ceiling = |figure: &str| column(&format!("{figure}_of_ceiling"));
     let (mut rows, mut counted) = (0, 0);
@@ -304,7 +304,7 @@ fn every_figure_is_shown_as_a_share_of_a_ceiling() {
         let is_ceiling = fields[fields.len() - 2] == "top";
         let is_both = fields.contains(&"read and write");
         let part = fields[column("operations")];
-        // Streams have no CPU of their own, and two of them no latency together.
+        // Streams have no CPU figure of their own, and two of them no common latency.
         let (has_cpu, has_latency) = (part == "all", part != "all" || !is_both);
         assert_eq!(!fields[column("target_cpu_us_per_command")].is_empty(), has_cpu, "{fields:?}");
         for (figure, is_there) in [
@@ -316,7 +316,8 @@ fn every_figure_is_shown_as_a_share_of_a_ceiling() {
             ("initiator_cpu", has_cpu),
         ] {
             let share = fields[of_ceiling(figure)].parse::<f64>().ok();
-            // The system counts a process's time in ticks of 10 ms: a short run may have used none, nor its ceiling.
+            // The system counts a process's time in ticks of 10 ms: a short run may have used none, nor its
+            // ceiling.
             let is_uncounted = figure.ends_with("_cpu") && share.is_none_or(|share| share == 0.0);
             counted += u32::from(figure.ends_with("_cpu") && share > Some(0.0));
             assert!(

@@ -1,5 +1,5 @@
-//! What the daemon gets from whoever starts it, and what it gives up: sockets that a service manager has opened, and root's
-//! rights.
+//! What the daemon inherits, and what it gives up: sockets that a service manager has opened, and root's
+//! privileges.
 
 use crate::reload::ask;
 use crate::support::aoe::Guest;
@@ -24,7 +24,7 @@ const NOBODY: &str = "nobody";
 /// CAP_NET_RAW (capabilities(7)), as a mask.
 const NET_RAW: u64 = 1 << 13;
 
-/// `lunette serve` as a manager starts it that listens on this socket for it.
+/// `lunette serve` as started by a manager that listens on this socket for it.
 fn activated(socket: TcpListener, arguments: &[&str]) -> Command {
     let script = "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=front exec \"$@\"";
     let mut command = Command::new("sh");
@@ -42,7 +42,7 @@ fn listening() -> (TcpListener, SocketAddr) {
 #[test]
 fn a_portal_listens_on_the_socket_that_a_manager_has_opened() {
     let (socket, address) = listening();
-    // Somebody has connected before anything could accept it.
+    // A connection is made before anything could accept it.
     let early = std::net::TcpStream::connect(address).expect("the kernel takes it");
     let daemon = Daemon::start(&mut activated(socket, &["--listen", &address.to_string(), "--cores", "0"]));
     assert!(daemon.banner().contains(&address.to_string()), "{}", daemon.banner());
@@ -63,7 +63,7 @@ fn a_socket_that_is_at_no_portal_is_an_error() {
     );
 }
 
-/// A value of each thread of a daemon, by its name in /proc/PID/status.
+/// A value from /proc/PID/status of each thread of a daemon.
 fn of_threads(daemon: &Daemon, key: &str) -> Vec<(String, String)> {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("its threads");
     let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).expect("its status");
@@ -81,7 +81,7 @@ fn id_of_nobody() -> u32 {
     line.split(':').nth(2).and_then(|id| id.parse().ok()).expect("a number")
 }
 
-/// Whether all threads are the user's, with no more than these capabilities, and none can get more.
+/// Whether all threads run as the user, with no more than these capabilities, and none can get more.
 fn assert_rights(daemon: &Daemon, most: u64) {
     let id = id_of_nobody();
     for (name, ids) in of_threads(daemon, "Uid") {
@@ -98,9 +98,9 @@ fn assert_rights(daemon: &Daemon, most: u64) {
     }
 }
 
-/// Whether other processes of its user can neither read its memory nor reach what it has open.
+/// Whether other processes of its user can neither read its memory nor access its open files.
 fn assert_closed_to_nobody(daemon: &Daemon) {
-    // Its own it may read, or this would prove nothing.
+    // It may read its own, or this would prove nothing.
     let script = "cat /proc/self/maps >/dev/null && ls /proc/self/fd >/dev/null && echo own && cat /proc/$0/maps; ls /proc/$0/fd";
     let mut command = Command::new("sh");
     command.args(["-c", script, &daemon.pid().to_string()]).uid(id_of_nobody()).gid(id_of_nobody());
@@ -147,7 +147,7 @@ fn a_daemon_that_root_has_started_becomes_a_user() {
     wait_until("its use is known", || used().is_some());
     assert_eq!(used(), Some(0), "nothing was written");
 
-    // What root alone may open is refused now, with the reason.
+    // What only root may open is refused now, with the reason.
     let secret = folder.path().join("secret.img");
     fs::write(&secret, [0; 4096]).expect("a file");
     fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("nobody may");

@@ -1,4 +1,5 @@
-//! Room for data that comes unasked: who waits for an ordered task to end takes none of what that task needs.
+//! Buffers for unsolicited data: commands that wait for an ordered task to end take none of what that task
+//! needs.
 
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, Pdu, write_cdb};
@@ -34,7 +35,7 @@ fn read_cdb() -> Read16 {
     Read16::new(0, PIECE as u32 / BLOCK_BYTES)
 }
 
-/// A WRITE that runs for as long as its data is kept back.
+/// A WRITE that runs for as long as its data is withheld.
 struct Held {
     initiator: Initiator,
     lun: u16,
@@ -78,19 +79,20 @@ fn window(pdu: &Pdu) -> u32 {
     pdu.word_at(32).wrapping_sub(pdu.word_at(28)).wrapping_add(1)
 }
 
-/// Waits until the target has all commands that were sent: they come before a request that it answers at once.
+/// Waits until the target has all commands that were sent: they arrive before a request that it answers at
+/// once.
 fn arrived(initiator: &mut Initiator, lun: u16) {
     assert_eq!(initiator.manage(ABORT_TASK, lun, u32::MAX - 1).expect("an answer"), NO_TASK);
 }
 
-/// An ORDERED READ, which the target has once this returns.
+/// An ORDERED READ, which the target has received when this returns.
 fn read_ordered(initiator: &mut Initiator, lun: u16) -> u32 {
     let tag = initiator.issue_as(ORDERED, lun, read_cdb(), PIECE, Vec::new()).expect("sent");
     arrived(initiator, lun);
     tag
 }
 
-/// So many WRITEs with their unasked data, which the target has once this returns.
+/// This many WRITEs with their unsolicited data, which the target has received when this returns.
 fn write_many(initiator: &mut Initiator, lun: u16, count: usize, bytes: usize) -> Vec<u32> {
     let cdb = write_cdb(0, bytes, BLOCK_BYTES, false);
     let tags = (0..count).map(|_| initiator.issue(lun, cdb, 0, vec![2; bytes]).expect("sent")).collect();
@@ -172,7 +174,7 @@ fn a_window_is_what_there_is_room_for() {
     };
     let mut late: Vec<(Initiator, Vec<u32>)> = (0..20).map(come_late).collect();
     assert!(late[0].1.len() > late[1].1.len() && late[1].1.len() > 1);
-    // There is room for nothing more but the one command that everybody may send.
+    // There is no room for more, except the one command that every session may send.
     let (mut narrow, left) = Held::begin(&beside, "narrow");
     assert_eq!(left, 0);
     held.end();
@@ -192,21 +194,21 @@ fn a_window_is_what_there_is_room_for() {
     daemon.stop();
 }
 
-/// Sends so many WRITEs without data, and answers no R2T. When this returns the target has asked for all that it has buffers
-/// for.
+/// Sends this many WRITEs without data, and answers no R2T. When this returns, the target has requested all
+/// that it has buffers for.
 fn ask_in_vain(initiator: &mut Initiator, url: &Url, commands: u32) {
     begin_writes(initiator, url, commands, 0x80);
     while initiator.receive().expect("an R2T or an answer").opcode() != 0x22 {}
 }
 
-/// The same with WRITEs whose unasked data does not come, as many of these as the window lets through.
+/// The same with WRITEs whose unsolicited data is not sent, as many of these as the window allows.
 fn announce_in_vain(initiator: &mut Initiator, url: &Url, commands: u32) {
     let window = u32::try_from(initiator.window()).expect("few");
     begin_writes(initiator, url, commands.min(window), 0);
     while initiator.receive().expect("an answer").opcode() != 0x22 {}
 }
 
-/// Sends the commands of WRITEs, and a request whose answer comes when the target has them all.
+/// Sends the commands of WRITEs, and a request whose answer arrives when the target has them all.
 fn begin_writes(initiator: &mut Initiator, url: &Url, commands: u32, is_final: u8) {
     for tag in 0..commands {
         let mut command = Pdu::new(0x01, is_final | 0x20 | 1)
@@ -234,7 +236,7 @@ fn as_many_sessions_as_there_may_be_keep_nobody_from_a_unit_that_is_not_theirs()
             let login = Login::named(&format!("other{round}{lun}")).with_digests();
             let mut other = Initiator::login(&daemon.lun(lun), &login).expect("a session");
             other.ready(own.lun).expect("TEST UNIT READY");
-            // What waits for theirs holds up nothing else, not even on the same connection.
+            // What waits for theirs delays nothing else, not even on the same connection.
             let waits =
                 (round == 0).then(|| other.issue(own.lun, read_cdb(), PIECE, Vec::new()).expect("sent"));
             for bytes in [512, PIECE, 4 * PIECE] {
@@ -277,7 +279,7 @@ fn who_keeps_back_data_on_one_unit_keeps_nobody_from_another() {
         other.write_blocks(lun, 0, BLOCK_BYTES, &vec![3; bytes], false).expect("WRITE");
         assert!(other.read_blocks(lun, 0, blocks, BLOCK_BYTES).expect("READ") == vec![3; bytes]);
     }
-    // None of them was ended for it.
+    // None of them was ended for that.
     for initiator in &mut mute {
         initiator.ask_to_manage(ABORT_TASK, own.lun, u32::MAX - 1).expect("sent");
         assert_eq!(initiator.receive().expect("an answer").opcode(), 0x22);

@@ -1,4 +1,4 @@
-//! Who is connected: shown, and disconnected.
+//! Sessions: listed, and disconnected.
 
 use super::manage::request;
 use super::reload::{Served, ask};

@@ -1,4 +1,4 @@
-//! How a daemon is and what its LUNs do: shown once, and again and again.
+//! The status of a daemon and the load of its LUNs: shown once, and repeatedly.
 
 use super::reload::Served;
 use crate::support::daemon::Daemon;
@@ -37,7 +37,7 @@ fn a_daemon_s_status_says_whether_all_is_well_to_people_and_to_scripts() {
     }
     drop(session);
 
-    // Its folder is somebody else's for a moment: it is not opened at the next start.
+    // Its folder belongs to another user for a moment: it is not opened at the next start.
     served.daemon.stop();
     let file = served.folder.path().join("lunette.toml");
     let image = served.folder.path().join("f.img");
@@ -49,7 +49,7 @@ fn a_daemon_s_status_says_whether_all_is_well_to_people_and_to_scripts() {
     for part in ["LUNs      2, of which 1 not well\n          f: late: ", "lunette: not well: LUN f\n"] {
         assert!(ill.text.contains(part), "{part}: {}", ill.text);
     }
-    // `| head` has read as much as it wanted.
+    // `| head` has read enough.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let mut command = Daemon::command();
@@ -93,10 +93,10 @@ fn people_see_who_holds_a_lun_and_what_a_session_has_negotiated() {
     served.daemon.stop();
 }
 
-/// Of a terminal: less than what tables would like.
+/// The size of a terminal: narrower than tables need.
 const COLUMNS: usize = 64;
 
-/// A command that continues.
+/// A command that keeps running.
 struct Watching {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -109,7 +109,7 @@ impl Watching {
         Watching::run(served, &mut command)
     }
 
-    /// The same on a terminal of its own.
+    /// The same on a separate terminal.
     fn on_terminal(served: &Served, arguments: &str) -> Watching {
         let mut command = tool("script");
         command.args([
@@ -129,7 +129,7 @@ impl Watching {
         Watching { child, lines }
     }
 
-    /// What a screen of that terminal shows, from one line on that begins so.
+    /// What a screen of that terminal shows, from a line on that begins with this.
     fn screen(&mut self, title: &str) -> Vec<String> {
         let mut lines = Vec::new();
         loop {
@@ -181,7 +181,7 @@ fn what_is_watched_fits_on_a_narrow_terminal_and_nothing_of_it_is_lost() {
         let all = screen.join("\n");
         assert!(screen.iter().all(|line| line.chars().count() <= COLUMNS), "{all}");
         assert!(titles.iter().all(|title| screen[0].contains(title)), "{all}");
-        // Wherever it was wrapped, inside a long word too.
+        // Wherever it was wrapped, even inside a long word.
         let text = |of: &str| of.split_whitespace().collect::<String>();
         assert!(parts.iter().all(|part| text(&all).contains(&text(part))), "{all}");
     }

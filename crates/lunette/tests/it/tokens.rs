@@ -1,4 +1,4 @@
-//! The admin interface at an address: whoever has a token may change what is served.
+//! The admin interface at an address: holders of a token may change what is served.
 
 use super::manage::{Answer, converse};
 use crate::support::daemon::Daemon;
@@ -23,7 +23,7 @@ struct Served {
 }
 
 impl Served {
-    /// With these tokens, and further lines of its file.
+    /// With these tokens, and further lines in its file.
     fn with(tokens: &str, lines: &str) -> Served {
         Served::within(tempfile::tempdir().expect("a temporary directory"), tokens, lines)
     }
@@ -45,7 +45,7 @@ impl Served {
         self.folder.path().join(name)
     }
 
-    /// Where the banner says that it is.
+    /// Where it is, according to the banner.
     fn place(&self) -> &str {
         let line = self.daemon.banner().lines().find_map(|line| line.strip_prefix("Admin "));
         line.unwrap_or_else(|| panic!("no place in:\n{}", self.daemon.banner()))
@@ -259,7 +259,7 @@ fn the_document_names_the_token_that_changes_need() {
     served.daemon.stop();
 }
 
-/// An authority of a test, which certifies daemons.
+/// A certificate authority of a test, which certifies daemons.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -271,7 +271,8 @@ impl Authority {
         Authority(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
     }
 
-    /// Writes its certificate to `ca.pem`, and to `cert.pem` and `key.pem` what a daemon at 127.0.0.1 proves itself with.
+    /// Writes its certificate to `ca.pem`, and the certificate and key of a daemon at 127.0.0.1 to `cert.pem`
+    /// and `key.pem`.
     fn certify(&self, folder: &Path) {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("names");
@@ -345,7 +346,7 @@ fn an_encrypted_interface_serves_curl_and_the_command_and_nobody_unencrypted() {
         "{}",
         refused.text
     );
-    // What the system trusts, a test can say.
+    // A test can set what the system trusts.
     let mut command = Daemon::command();
     command.args(["lun", "list", "--admin", served.place()]).env("SSL_CERT_FILE", &ca);
     run(&mut command, Duration::from_secs(60)).expect_success("the system trusts the authority");
@@ -450,13 +451,13 @@ fn who_is_idle_in_a_handshake_locks_nobody_out() {
     idle[127].write_all(&[22, 3, 1, 2, 0, 1]).expect("it is taken");
     ask(&served, served.place(), &served.file("ca.pem"), &["lun", "list"]).expect_success("it gets in");
     for mut stream in idle {
-        // An end, or a reset: not a wait forever.
+        // The connection ends, or is reset: no endless wait.
         let _ = stream.read_to_end(&mut Vec::new());
     }
     served.daemon.stop();
 }
 
-/// What `lunette check` says of a file in this folder.
+/// The output of `lunette check` for a file in this folder.
 fn check(folder: &Path, lines: &str) -> Outcome {
     let rest = "lun = [{ ram = \"1M\" }]\n[[target]]\nname = \"iqn.2026-11.io.lunette:disk\"\n";
     let file = folder.join("lunette.toml");

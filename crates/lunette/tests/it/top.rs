@@ -14,8 +14,8 @@ const SESSION: &str = "stty rows 24 cols 80; stty -g >before
     sh -c 'echo $$ >pid; exec \"$LUNETTE\" top'
     echo $? >status; stty -g >after";
 
-/// Shows it on a terminal of its own and ends it so, given what it reads keys from and the number of its process. It must leave
-/// the terminal as it was.
+/// Shows it on a separate terminal and ends it, given the pipe that it reads keys from and its process id. It
+/// must leave the terminal as it was.
 fn ends(served: &Served, end: impl FnOnce(&mut ChildStdin, &str)) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let text = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap_or_default();
@@ -46,7 +46,7 @@ fn top_leaves_the_terminal_as_it_was_when_it_is_quit_and_when_signals_end_it() {
     let served = Served::with("", "");
     ends(&served, |keys, _| keys.write_all(b"q").expect("a key is read"));
     ends(&served, |_, process| {
-        // Two of one kind may be one. The second one may come too late.
+        // Two of one kind may count as one. The second one may come too late.
         let _ = ["-TERM", "-INT"].map(|signal| tool("kill").args([signal, process]).status());
     });
     served.daemon.stop();

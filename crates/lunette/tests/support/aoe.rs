@@ -1,4 +1,4 @@
-//! An AoE initiator of the tests' own, that sends any frame (AoEr11).
+//! An AoE initiator for tests, which sends any frame (AoEr11).
 
 use super::net::{INTERFACE, Namespace, Port};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,15 +14,15 @@ pub const CONFIG: u8 = 1;
 pub const MASK: u8 = 2;
 /// Reserve/Release.
 pub const RESERVE: u8 = 3;
-/// Errors that answers have.
+/// Errors in answers.
 pub const UNRECOGNIZED_COMMAND: u8 = 1;
 /// A wrong argument.
 pub const BAD_ARGUMENT: u8 = 2;
-/// There is another config string.
+/// There already is another config string.
 pub const CONFIG_STRING_PRESENT: u8 = 4;
-/// A version that there is not.
+/// An unsupported version.
 pub const UNSUPPORTED_VERSION: u8 = 5;
-/// By somebody else.
+/// By another initiator.
 pub const TARGET_IS_RESERVED: u8 = 6;
 /// IDENTIFY DEVICE.
 pub const IDENTIFY: u8 = 0xEC;
@@ -32,21 +32,21 @@ const WRITE_EXT: u8 = 0x34;
 /// AFlags: a 48-bit command, and one that writes.
 const EXTEND: u8 = 0x40;
 const WRITE: u8 = 0x01;
-/// What no error is in STATUS (ACS-3 section 6.2).
+/// The bits of STATUS that indicate an error (ACS-3 section 6.2).
 const ERR: u8 = 0x01;
 const HEADER: usize = 24;
-/// What is lost is sent again after this time.
+/// The retransmission timeout.
 const AGAIN: Duration = Duration::from_millis(200);
-/// So many times.
+/// The most transmissions.
 const TIMES: usize = 300;
 
-/// How many there were: each has the highest byte of its tags for itself, since all of a host see what comes.
+/// How many there were: each has its own highest byte of tags, since all of a host see what arrives.
 static GUESTS: AtomicU32 = AtomicU32::new(1);
 
 /// An initiator of one target.
 pub struct Guest {
     port: Port,
-    /// What it says that its address is.
+    /// The address that it uses.
     pub mac: [u8; 6],
     target: [u8; 6],
     shelf: u16,
@@ -54,12 +54,12 @@ pub struct Guest {
     tag: u32,
 }
 
-/// What a request was answered.
+/// The answer to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// The error.
     pub error: Option<u8>,
-    /// All behind the header.
+    /// Everything after the header.
     pub argument: Vec<u8>,
 }
 
@@ -75,7 +75,7 @@ impl Guest {
         guest
     }
 
-    /// A request of its own, to its target.
+    /// A new request, to its target.
     pub fn frame(&mut self, command: u8, argument: &[u8]) -> Vec<u8> {
         self.tag += 1;
         let mut frame = [self.target, self.mac].concat();
@@ -87,18 +87,18 @@ impl Guest {
         frame
     }
 
-    /// Sends whatever this is. What is no frame at all the kernel refuses.
+    /// Sends arbitrary bytes. The kernel refuses what is not a frame at all.
     pub fn send(&self, frame: &[u8]) {
         let _ = self.port.send(frame);
     }
 
-    /// Sends a request, again and again, until it is answered.
+    /// Retransmits a request until it is answered.
     pub fn ask(&mut self, command: u8, argument: &[u8]) -> Answer {
         let frame = self.frame(command, argument);
         self.ask_frame(&frame)
     }
 
-    /// The same with one that was made already.
+    /// The same with an existing frame.
     pub fn ask_frame(&mut self, frame: &[u8]) -> Answer {
         let answer = self.answer(frame, drop);
         assert_eq!(answer[..6], frame[6..12], "to whom asked");
@@ -109,7 +109,7 @@ impl Guest {
         Answer { error, argument: answer[HEADER..].to_vec() }
     }
 
-    /// The frame that answers this one. What comes before it goes to `other`.
+    /// The frame that answers this one. Others are passed to `other`.
     fn answer(&self, frame: &[u8], mut other: impl FnMut(Vec<u8>)) -> Vec<u8> {
         for _ in 0..TIMES {
             self.port.send(frame).expect("it is sent");
@@ -128,7 +128,7 @@ impl Guest {
         panic!("{:02x?} is not answered", &frame[..frame.len().min(40)]);
     }
 
-    /// Sends a frame that has to stay without an answer. The target must serve by one core.
+    /// Sends a frame that must get no answer. The target must serve on one core.
     pub fn assert_unanswered(&mut self, frame: &[u8]) {
         self.settle();
         self.send(frame);
@@ -136,8 +136,8 @@ impl Guest {
         assert!(!answered, "{frame:02x?} is answered");
     }
 
-    /// Has all answered that was sent: what a core takes in one turn it answers in any order, but before it takes more.
-    /// The tags of what came meanwhile.
+    /// Waits until everything sent was answered: a core answers what it handles in one turn in any order, but
+    /// before it handles more. Returns the tags of what arrived meanwhile.
     fn settle(&mut self) -> Vec<Vec<u8>> {
         let mut tags = Vec::new();
         for _ in 0..2 {
@@ -147,7 +147,7 @@ impl Guest {
         tags
     }
 
-    /// All that was sent before was taken by the target, if it serves by one core.
+    /// The target has handled everything sent before, if it serves on one core.
     pub fn config_is_answered(&mut self) {
         self.settle();
     }
@@ -164,12 +164,12 @@ impl Guest {
         self.ata(&write(lba, data)).map(drop)
     }
 
-    /// What IDENTIFY DEVICE says.
+    /// The data of IDENTIFY DEVICE.
     pub fn identify(&mut self) -> Result<Vec<u8>, u8> {
         self.ata(&ata(IDENTIFY, 0, 1, &[]))
     }
 
-    /// An ATA command, which must not fail on its own.
+    /// An ATA command, which must not fail with an ATA error.
     fn ata(&mut self, argument: &[u8]) -> Result<Vec<u8>, u8> {
         let answer = self.ask(ATA, argument);
         match answer.error {
@@ -205,8 +205,8 @@ impl Guest {
         }
     }
 
-    /// The mask list after an edit of it by commands (0 nothing, 1 add, 2 delete) and addresses; none of them reads it.
-    /// An error is one of AoE's, or, above those, of the edit.
+    /// The mask list after an edit of it by commands (0 nothing, 1 add, 2 delete) and addresses; without any,
+    /// it is read. An error is AoE's, or, above those, the edit's.
     pub fn mask(&mut self, directives: &[(u8, [u8; 6])]) -> Result<Vec<[u8; 6]>, u8> {
         let answer = self.ask(MASK, &mask(directives));
         match (answer.error, answer.argument.get(2)) {
@@ -235,7 +235,7 @@ pub fn ata(command: u8, lba: u64, count: u8, data: &[u8]) -> Vec<u8> {
     [&[flags, 0, count, command], &lba.to_le_bytes()[..6], &[0, 0], data].concat()
 }
 
-/// That of WRITE SECTORS EXT.
+/// The argument of WRITE SECTORS EXT.
 pub fn write(lba: u64, data: &[u8]) -> Vec<u8> {
     ata(WRITE_EXT, lba, u8::try_from(data.len() / SECTOR).expect("sectors of a frame"), data)
 }

@@ -1,4 +1,4 @@
-//! A headless browser that stays at a page, driven by the DevTools protocol over two pipes.
+//! A headless browser on one page, driven by the DevTools protocol over two pipes.
 
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -21,7 +21,7 @@ pub struct Browser {
     messages: Receiver<Value>,
     session: Value,
     number: u64,
-    /// What the page's policy has refused, and exceptions that nothing in it caught.
+    /// What the page's policy has refused, and uncaught exceptions.
     pub complaints: Vec<Value>,
     _profile: TempDir,
 }
@@ -83,14 +83,14 @@ impl Browser {
         }
     }
 
-    /// What an expression yields in the page.
+    /// The value of an expression in the page.
     pub fn value(&mut self, expression: &str) -> Value {
         let answer =
             self.call("Runtime.evaluate", json!({ "expression": expression, "returnByValue": true }));
         answer["result"]["value"].clone()
     }
 
-    /// Shows it as wide as this, on a screen of this scheme.
+    /// Shows it in this width and color scheme.
     pub fn resize(&mut self, width: u32, scheme: &str) {
         let size = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", size);

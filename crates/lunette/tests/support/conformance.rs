@@ -1,4 +1,4 @@
-//! What docs/conformance.md argues: tests that are skipped, that are wrong, and that need to write.
+//! The statements of docs/conformance.md: tests that are skipped, that are wrong, and that need to write.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ const SKIPPED: &str = "## What is skipped";
 const WRONG: &str = "## Tests that are wrong";
 const WRITING: &str = "## What a read-only unit refuses";
 
-/// What the document says that comes of a test.
+/// The outcome of a test according to the document.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Claim {
-    /// Nothing: it passes.
+    /// It passes.
     Passes,
     /// It is skipped.
     IsSkipped,
@@ -20,14 +20,14 @@ pub enum Claim {
     IsWrong {
         /// At these assertions (`file.c:line`) and no others.
         assertions: BTreeSet<String>,
-        /// What comes of it depends on how fast things are.
+        /// The outcome depends on timing.
         may_pass: bool,
     },
     /// It writes to a unit that cannot be written, and fails.
     Writes,
 }
 
-/// What is said of a test (`Suite.Test`) in a variant when it runs in this way.
+/// The statement about a test (`Suite.Test`) in a variant when it runs in this way.
 pub fn claim(variant: &str, way: &str, test: &str) -> Claim {
     let suite = test.split('.').next();
     if variant == READ_ONLY && rows(WRITING).any(|row| row.name == test || Some(row.name) == suite) {
@@ -43,7 +43,7 @@ pub fn claim(variant: &str, way: &str, test: &str) -> Claim {
     })
 }
 
-/// Faults of the tables themselves: rows about tests or variants that do not exist.
+/// Errors in the tables themselves: rows about tests or variants that do not exist.
 pub fn faults(tests: &BTreeSet<String>) -> Vec<String> {
     let known: Vec<&str> = rows("## Variants").flat_map(|row| row.name.split(", ")).collect();
     let is_known =
@@ -62,14 +62,14 @@ pub fn faults(tests: &BTreeSet<String>) -> Vec<String> {
     faults
 }
 
-/// A row of a table: what it is about, and further cells.
+/// A row of a table: its subject, and further cells.
 struct Row {
     name: &'static str,
     cells: Vec<&'static str>,
 }
 
 impl Row {
-    /// Whether the variants in the row's second cell are all others than these, and these.
+    /// Whether the row's second cell excludes variants, and which ones it lists.
     fn variants(&self) -> (bool, Vec<&'static str>) {
         let list = self.cells[0].split(';').next().unwrap_or_default();
         let (is_all_but, list) = match list.strip_prefix("all") {
@@ -79,7 +79,7 @@ impl Row {
         (is_all_but, list.split(", ").filter(|name| !name.is_empty()).collect())
     }
 
-    /// The cell may end with `; ` and the way in which the row holds.
+    /// The cell may end with `; ` and the way in which the row applies.
     fn holds_in(&self, variant: &str, way: &str) -> bool {
         let (is_all_but, names) = self.variants();
         let only = self.cells[0].split("; ").nth(1);
@@ -102,7 +102,7 @@ fn rows(heading: &str) -> impl Iterator<Item = Row> {
     })
 }
 
-/// What stands between backquotes.
+/// Text between backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

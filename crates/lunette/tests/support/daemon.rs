@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 /// The last line that the daemon prints before it serves.
 const READY: &str = "Ready. Stop with Ctrl-C.";
-/// How long a start or an orderly end may take on a loaded machine.
+/// How long startup or an orderly shutdown may take on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running `lunette serve`. It is killed when dropped, unless it was stopped.
@@ -25,17 +25,18 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon on a port of the system's choice, with these further arguments, and waits until it serves.
+    /// Starts the daemon on a port chosen by the system, with these further arguments, and waits until it
+    /// serves.
     pub fn serve<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Self {
         Self::start(Self::serving().args(["--listen", "127.0.0.1:0"]).args(arguments))
     }
 
-    /// The same with all that this file says, its portals included.
+    /// The same with this file, including its portals.
     pub fn serve_file(file: &Path) -> Self {
         Self::start(Self::serving().arg("--config").arg(file))
     }
 
-    /// The same with all that these arguments say, on a host of a test's network.
+    /// The same with only these arguments, on a host of a test's network.
     pub fn serve_within<S: AsRef<std::ffi::OsStr>>(
         host: &Namespace,
         arguments: impl IntoIterator<Item = S>,
@@ -46,7 +47,7 @@ impl Daemon {
     fn serving() -> Command {
         let mut command = Self::command();
         command.arg("serve");
-        // The same tests hold in every way to wait for work.
+        // The same tests pass in every polling mode.
         if let Some(mode) = std::env::var_os("LUNETTE_TEST_POLL") {
             command.arg("--poll").arg(mode);
         }
@@ -61,7 +62,7 @@ impl Daemon {
     /// A command of it.
     pub fn command() -> Command {
         let mut command = Command::new(Self::program());
-        // Tests that run beside others name the places that they mean.
+        // Tests that run beside others name their own places.
         command.stdin(Stdio::null()).env("LUNETTE_ADMIN", "none");
         command
     }
@@ -87,7 +88,7 @@ impl Daemon {
             .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
         let lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
         let (sender, receiver) = mpsc::channel();
-        // Reads on to the daemon's end, so that it never waits for us.
+        // Reads to the daemon's end, so that it never waits for us.
         std::thread::spawn(move || {
             lines.map_while(Result::ok).for_each(|line| {
                 let _ = sender.send(line);
@@ -115,7 +116,7 @@ impl Daemon {
         read_text(&self.directory.path().join("log"))
     }
 
-    /// A place for files that live as long as this value.
+    /// A path for files that live as long as this value.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -148,7 +149,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Memory that the daemon holds now, in bytes.
+    /// The daemon's present memory, in bytes.
     pub fn resident_bytes(&self) -> u64 {
         let status = read_text(format!("/proc/{}/status", self.pid()).as_ref());
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -166,13 +167,14 @@ impl Daemon {
         super::tools::must(tool("kill").arg(format!("-{name}")).arg(self.pid().to_string()));
     }
 
-    /// Stops each thread of it: a signal only asks for that, and until it is seen a core continues to serve.
+    /// Stops each of its threads: a signal only requests that, and until it takes effect a core continues to
+    /// serve.
     pub fn freeze(&self) {
         self.signal("STOP");
         let tasks = format!("/proc/{}/task", self.pid());
         let stands = |task: std::io::Result<std::fs::DirEntry>| {
             let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
-            // The state comes behind the name, which is in parentheses (proc_pid_stat(5)).
+            // The state follows the name, which is in parentheses (proc_pid_stat(5)).
             stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
         };
         while !std::fs::read_dir(&tasks).expect("its threads").all(stands) {
@@ -186,7 +188,7 @@ impl Daemon {
         status.unwrap_or_else(|| panic!("the daemon does not end:\n{}", self.log()))
     }
 
-    /// Stops the daemon politely, which must succeed; returns its log.
+    /// Stops the daemon in an orderly way, which must succeed; returns its log.
     pub fn stop(mut self) -> String {
         assert!(self.is_running(), "the daemon ended on its own:\n{}", self.log());
         self.signal("TERM");
@@ -195,7 +197,7 @@ impl Daemon {
         self.log()
     }
 
-    /// Ends the daemon as a power cut would.
+    /// Ends the daemon like a power failure.
     pub fn kill9(mut self) {
         self.child.kill().expect("a child can be killed");
         self.child.wait().expect("a killed child ends");
@@ -216,7 +218,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A logical unit's address as libiscsi writes it.
+/// A logical unit's address in libiscsi's syntax.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Url {
     /// Where the target listens.
@@ -228,7 +230,7 @@ pub struct Url {
 }
 
 impl Url {
-    /// Takes what follows `iscsi://`.
+    /// Parses what follows `iscsi://`.
     fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, '/');
         let portal = parts.next()?.parse().ok()?;

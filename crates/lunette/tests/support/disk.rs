@@ -1,4 +1,4 @@
-//! A disk by AoE in the test's hands: it answers requests, except for the writes that a test has it keep.
+//! An AoE disk under the test's control: it answers requests, except for the writes that it is to keep.
 
 use super::aoe::{ATA, CONFIG, IDENTIFY, SECTOR};
 use super::net::{INTERFACE, Namespace, Port};
@@ -13,10 +13,10 @@ const WRITES: [u8; 2] = [0x30, 0x34];
 /// Where the argument of a request and its data are.
 const ARGUMENT: usize = 24;
 const DATA: usize = 36;
-/// Commands that it claims to hold at a time, and sectors of a frame.
+/// Its buffer count, and sectors per frame.
 const BUFFERS: u8 = 16;
 const SECTORS_AT_ONCE: u8 = 2;
-/// How often it checks whether it is to end.
+/// How often it checks whether it has to end.
 const TURN: Duration = Duration::from_millis(20);
 
 /// A disk, until it is dropped.
@@ -25,14 +25,14 @@ pub struct Disk {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A write that it was asked for: how often, and when last.
+/// A write that was requested: how often, and when last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Heard {
     /// The first byte of the data.
     pub byte: u8,
-    /// When it came first, and last.
+    /// When it first arrived, and last.
     pub first: Instant,
-    /// The same for the last copy.
+    /// The same for the last retransmission.
     pub last: Instant,
 }
 
@@ -40,17 +40,18 @@ struct State {
     /// Shelf and slot.
     address: [u8; 3],
     medium: Vec<u8>,
-    /// Writes from here on are kept, and not answered; those that were are done by themselves so long after they came.
+    /// Writes from here on are kept, and not answered; those kept are executed without a retransmission this
+    /// long after they arrived.
     keeps_from: Option<u64>,
     lands_after: Option<Duration>,
     kept: BTreeMap<u32, Vec<u8>>,
-    /// Copies of what is kept change nothing.
+    /// Retransmissions of what is kept change nothing.
     is_stuck: bool,
     /// Writes by their tags.
     heard: BTreeMap<u32, Heard>,
     is_silent: bool,
     is_deaf: bool,
-    /// Writes are lost on their way to it; and whether any was.
+    /// Writes are lost in transit to it; and whether any was.
     misses_writes: bool,
     has_missed: bool,
     is_over: bool,
@@ -95,36 +96,37 @@ impl Disk {
         lock(&self.state).keeps_from = Some(lba);
     }
 
-    /// Nothing more is kept; what was is done, and answered, without another copy.
+    /// Nothing more is kept; what was is executed and answered without a retransmission.
     pub fn go_on(&self) {
         let mut state = lock(&self.state);
         (state.keeps_from, state.is_stuck) = (None, false);
     }
 
-    /// Nothing more is kept; what was still is.
+    /// Nothing more is kept; what was kept still is.
     pub fn be_stuck(&self) {
         let mut state = lock(&self.state);
         (state.keeps_from, state.is_stuck) = (None, true);
     }
 
-    /// From now on it answers nothing, and a write that it keeps is done on its own so long after its last copy came.
+    /// From now on it answers nothing, and a write that it keeps is executed this long after its last
+    /// retransmission.
     pub fn be_late(&self, by: Duration) {
         let mut state = lock(&self.state);
         (state.is_silent, state.lands_after) = (true, Some(by));
     }
 
-    /// From now on no frame comes to it.
+    /// From now on it receives no frames.
     pub fn be_deaf(&self) {
         lock(&self.state).is_deaf = true;
     }
 
-    /// From now on no write comes to it, and all else does.
+    /// From now on it receives no writes, but everything else.
     pub fn miss_writes(&self) {
         let mut state = lock(&self.state);
         (state.is_deaf, state.misses_writes) = (false, true);
     }
 
-    /// Whether a write was lost on its way to it.
+    /// Whether a write was lost in transit to it.
     pub fn has_missed(&self) -> bool {
         lock(&self.state).has_missed
     }
@@ -141,14 +143,14 @@ impl Disk {
         !lock(&self.state).kept.is_empty()
     }
 
-    /// The writes that it heard of, by when they came first.
+    /// The writes that it received, in order of arrival.
     pub fn heard(&self) -> Vec<Heard> {
         let mut heard: Vec<Heard> = lock(&self.state).heard.values().copied().collect();
         heard.sort_by_key(|heard| heard.first);
         heard
     }
 
-    /// What is on it.
+    /// The content of a sector.
     pub fn sector(&self, lba: usize) -> Vec<u8> {
         lock(&self.state).medium[lba * SECTOR..][..SECTOR].to_vec()
     }
@@ -198,7 +200,7 @@ impl State {
         answer
     }
 
-    /// Does what it kept and need not keep any longer. Returns the answers.
+    /// Executes what it no longer has to keep. Returns the answers.
     fn let_go(&mut self, own: [u8; 6]) -> Vec<Vec<u8>> {
         if self.is_stuck || self.keeps_from.is_some() || self.lands_after.is_some() {
             return Vec::new();
@@ -215,7 +217,7 @@ impl State {
             IDENTIFY => identity(),
             command if READS.contains(&command) => self.medium[at..][..usize::from(count) * SECTOR].to_vec(),
             command if WRITES.contains(&command) => return self.asked(frame),
-            // FLUSH CACHE and its like.
+            // FLUSH CACHE and the like.
             _ => Vec::new(),
         };
         Some([done(frame), data].concat())
@@ -236,7 +238,7 @@ impl State {
         Some(done(frame))
     }
 
-    /// Does what is late enough.
+    /// Executes what is late enough.
     fn land(&mut self) {
         let Some(after) = self.lands_after else { return };
         let is_due = |heard: &Heard| heard.last.elapsed() >= after;

@@ -1,5 +1,5 @@
-//! A small blocking iSCSI initiator (RFC 7143). It shares no code with the daemon, so that it shares no faults either, but
-//! for the layouts of commands: those are compared with the standards' bytes where they are declared.
+//! A small blocking iSCSI initiator (RFC 7143). It shares no code with the daemon, and so no bugs, except for
+//! the layouts of commands: those are compared with the standards' bytes where they are declared.
 
 use super::daemon::Url;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use wire::scsi::Command;
 use wire::scsi::command::{PersistentReserveOut, Read16, SynchronizeCache16, TestUnitReady, Write16};
 use wire::scsi::parameters::ReserveOutList;
 
-/// How long the target may be silent while something is expected of it.
+/// How long the target may be silent while a PDU is expected.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Task attribute (RFC 7143 section 11.3.1).
 const SIMPLE: u8 = 1;
@@ -19,7 +19,7 @@ const NO_TAG: u32 = u32::MAX;
 const HEADER_BYTES: usize = 48;
 const UNIT_ATTENTION: u8 = 6;
 
-/// What a login asks for.
+/// The parameters of a login.
 #[derive(Clone)]
 pub struct Login {
     /// The initiator's name.
@@ -122,7 +122,7 @@ impl Response {
     }
 }
 
-/// A command in flight: its data-out, and what has arrived.
+/// A command in flight: its data-out, and what has been received.
 struct Outstanding {
     lun: u16,
     out: Vec<u8>,
@@ -144,7 +144,7 @@ pub struct Initiator {
     exp_stat_sn: u32,
     outstanding: BTreeMap<u32, Outstanding>,
     ended: BTreeMap<u32, Response>,
-    /// What is to be sent with [`Initiator::release`].
+    /// What is sent by [`Initiator::release`].
     gathered: Option<Vec<u8>>,
 }
 
@@ -220,7 +220,7 @@ impl Initiator {
         self.segment_max = number("MaxRecvDataSegmentLength", self.segment_max);
     }
 
-    /// Whether both digests were agreed on.
+    /// Whether both digests were negotiated.
     pub fn has_digests(&self) -> bool {
         self.header_digest && self.data_digest
     }
@@ -299,14 +299,14 @@ impl Initiator {
         }
     }
 
-    /// Reads blocks, past unit attentions.
+    /// Reads blocks, after unit attentions.
     pub fn read_blocks(&mut self, lun: u16, lba: u64, blocks: u32, block_bytes: u32) -> Result<Vec<u8>> {
         let len = usize::try_from(u64::from(blocks) * u64::from(block_bytes)).expect("fits");
         let cdb = Read16::new(lba, blocks).to_cdb();
         good(cdb, || self.read(lun, cdb, len)).map(|response| response.data)
     }
 
-    /// Writes whole blocks, past unit attentions; `durable` sets FUA.
+    /// Writes whole blocks, after unit attentions; `durable` sets FUA.
     pub fn write_blocks(
         &mut self,
         lun: u16,
@@ -319,19 +319,19 @@ impl Initiator {
         good(cdb, || self.write(lun, cdb, out)).map(|_| ())
     }
 
-    /// Makes everything written durable (SYNCHRONIZE CACHE), past unit attentions.
+    /// Makes everything written durable (SYNCHRONIZE CACHE), after unit attentions.
     pub fn synchronize(&mut self, lun: u16) -> Result<()> {
         let cdb = SynchronizeCache16::ZERO.to_cdb();
         good(cdb, || self.read(lun, cdb, 0)).map(|_| ())
     }
 
-    /// TEST UNIT READY, past unit attentions.
+    /// TEST UNIT READY, after unit attentions.
     pub fn ready(&mut self, lun: u16) -> Result<()> {
         let cdb = TestUnitReady {}.to_cdb();
         good(cdb, || self.read(lun, cdb, 0)).map(|_| ())
     }
 
-    /// Sends a task management request and waits for its response code. The task that it is about, if any, is the
+    /// Sends a task management request and waits for its response code. The referenced task, if any, is the
     /// last command sent.
     pub fn manage(&mut self, function: u8, lun: u16, referenced_tag: u32) -> Result<u8> {
         let tag = self.ask_to_manage(function, lun, referenced_tag)?;
@@ -354,7 +354,7 @@ impl Initiator {
         Ok(tag)
     }
 
-    /// Whether the target has answered a request, as far as its PDUs were taken.
+    /// Whether the target has answered a request, as far as its PDUs were received.
     pub fn has_ended(&self, tag: u32) -> bool {
         self.ended.contains_key(&tag)
     }
@@ -368,32 +368,32 @@ impl Initiator {
         Ok(())
     }
 
-    /// The number that the next command is to carry, for tests that send their own.
+    /// The CmdSN of the next command, for tests that send their own.
     pub fn next_cmd_sn(&self) -> u32 {
         self.cmd_sn
     }
 
-    /// How many commands the target has said that it takes from now on.
+    /// How many commands the target allows from now on.
     pub fn window(&self) -> usize {
         self.max_cmd_sn.wrapping_sub(self.cmd_sn).wrapping_add(1) as usize
     }
 
-    /// The number that the next status is to carry.
+    /// The StatSN of the next status.
     pub fn next_stat_sn(&self) -> u32 {
         self.exp_stat_sn
     }
 
-    /// Counts a command that a test has sent on its own.
+    /// Counts a command that a test has sent itself.
     pub fn skip_cmd_sn(&mut self) {
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
     }
 
-    /// The socket, for tests that break rules.
+    /// The socket, for tests that violate rules.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Takes one PDU from the target and does what it asks.
+    /// Receives one PDU from the target and does what it requires.
     fn turn(&mut self) -> Result<()> {
         let pdu = self.receive()?;
         let tag = pdu.word_at(16);
@@ -524,12 +524,12 @@ impl Initiator {
         }
     }
 
-    /// From now on, what is sent is kept back: the target is to see it together.
+    /// From now on, output is held back: the target has to receive it together.
     pub fn gather(&mut self) {
         self.gathered = Some(Vec::new());
     }
 
-    /// Sends what was kept back, at once.
+    /// Sends what was held back, at once.
     pub fn release(&mut self) -> Result<()> {
         self.stream.write_all(&self.gathered.take().unwrap_or_default())
     }
@@ -561,7 +561,7 @@ impl Initiator {
     }
 }
 
-/// WRITE(16) of so many bytes.
+/// WRITE(16) of this many bytes.
 pub fn write_cdb(lba: u64, bytes: usize, block_bytes: u32, durable: bool) -> Cdb {
     let blocks = u32::try_from(bytes).expect("a command's data fits") / block_bytes;
     Write16 { fua: durable, ..Write16::new(lba, blocks) }.to_cdb()
@@ -581,7 +581,7 @@ pub fn reserve_out(
     initiator.write(lun, cdb, &parameters).expect("an answer").status
 }
 
-/// Repeats a command while it ends with a unit attention; then it must be good.
+/// Repeats a command while it ends with a unit attention; then it must succeed.
 fn good(cdb: Cdb, mut run: impl FnMut() -> Result<Response>) -> Result<Response> {
     for _ in 0..8 {
         let response = run()?;

@@ -1,8 +1,8 @@
-//! What a process may have.
+//! Resource limits of a process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// As many open files as may be, for this process and the daemon that it starts.
+/// Raises the limit of open files, for this process and the daemon that it starts.
 pub fn raise_descriptor_limit(wanted: u64) -> u64 {
     let hard = getrlimit(Resource::Nofile).maximum;
     let raise =

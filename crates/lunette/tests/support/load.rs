@@ -1,4 +1,4 @@
-//! `lunette bench --verify` at work on a target, while a test does something to that.
+//! `lunette bench --verify` running on a target, while a test does something to the target.
 
 use super::daemon::Daemon;
 use super::net::Namespace;
@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long it may take to get on, or to end.
+/// How long it may take to make progress, or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Verified reads and writes, until they are stopped.
@@ -53,7 +53,7 @@ impl Load {
         read_text(&self.directory.path().join("output"))
     }
 
-    /// How many seconds it has reported in which operations ended, and in which none did.
+    /// For how many seconds it has reported that operations ended, and that none did.
     fn seconds(&self) -> (usize, usize) {
         let output = self.output();
         let seconds = output.lines().filter(|line| line.contains(" IOPS, "));
@@ -61,7 +61,7 @@ impl Load {
         (busy.len(), idle.len())
     }
 
-    /// Waits until it has got on from here.
+    /// Waits until it makes progress from here on.
     pub fn get_on(&mut self) {
         let before = self.seconds().0;
         // The first of them may have begun earlier.

@@ -1,4 +1,4 @@
-//! What the integration tests share: the daemon as a process, tools that others wrote, and an initiator of our own.
+//! What the integration tests share: the daemon as a process, other programs, and our own initiator.
 #![allow(dead_code, reason = "every test crate uses its own part of this")]
 
 pub mod aoe;
@@ -24,7 +24,7 @@ pub mod vblade;
 
 use std::time::{Duration, Instant};
 
-/// Waits for an event that nothing else reports; a minute without it is a fault.
+/// Waits for an event that nothing else reports; a minute without it is a failure.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
@@ -51,7 +51,7 @@ impl Noise {
         self.next() % end
     }
 
-    /// So many bytes.
+    /// This many bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(count + 8);
         while bytes.len() < count {

@@ -1,5 +1,5 @@
-//! Two hosts on an Ethernet segment of our own making: network namespaces, and between them a bridge that loses, repeats
-//! and delays frames of AoE on request. Needs root.
+//! Two hosts on a simulated Ethernet segment: network namespaces, and between them a bridge that loses,
+//! duplicates and delays AoE frames on request. Needs root.
 //!
 //! The namespaces have no names: the kernel removes them, and all devices in them, with the last process inside, however
 //! a test ends.
@@ -28,31 +28,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The device of each host on the segment that the bridge makes.
+/// The device of each host on the segment.
 pub const INTERFACE: &str = "aoe0";
 /// The hosts' addresses on a cable beside it, for TCP.
 pub const TARGET: &str = "192.0.2.1";
 /// The other one.
 pub const INITIATOR: &str = "192.0.2.2";
 
-/// What AoE is on Ethernet.
+/// The EtherType of AoE.
 const ETHER_TYPE: u16 = 0x88A2;
-/// More than any device lets through.
+/// More than any device allows.
 const FRAME_BYTES_MAX: usize = 1 << 16;
-/// What a socket of the bridge holds while that is at work elsewhere.
+/// The socket buffer of the bridge while it is busy elsewhere.
 const SOCKET_BYTES: usize = 16 << 20;
-/// How much later than others a delayed frame comes: many of them in flight overtake it.
+/// How much later than others a delayed frame arrives: many of them overtake it.
 const DELAY: Duration = Duration::from_millis(2);
-/// What a bridge with a rate holds back before it drops.
+/// How much a bridge with a rate queues before it drops.
 const HELD_MAX: Duration = Duration::from_millis(50);
 /// Preamble, checksum and gap (IEEE 802.3).
 const BYTES_AROUND: usize = 24;
 
 /// The hosts and what joins them.
 pub struct Network {
-    /// Where a target is to run.
+    /// For the target.
     pub target: Namespace,
-    /// Where an initiator is to run.
+    /// For the initiator.
     pub initiator: Namespace,
     segment: Arc<Mutex<Segment>>,
     /// The bridge ends when this is closed.
@@ -60,14 +60,14 @@ pub struct Network {
     bridge: Option<JoinHandle<()>>,
 }
 
-/// What happens to frames of AoE, those of both directions alike. Shares are of a thousand.
+/// What happens to AoE frames, in both directions. Shares are per thousand.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Faults {
     /// The share that is lost.
     pub lost: u64,
     /// The share that arrives twice.
     pub repeated: u64,
-    /// The share that others overtake.
+    /// The share that is overtaken by others.
     pub delayed: u64,
     /// Bits per second of each direction.
     pub rate: Option<u64>,
@@ -80,12 +80,12 @@ impl Faults {
     pub const CUT: Self = Self { lost: 1000, ..Self::NONE };
 }
 
-/// Frames since the segment was made.
+/// Frames since the segment was created.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Passed {
     /// All that were sent into it.
     pub sent: u64,
-    /// Those that were lost, also for want of room where there is a rate.
+    /// Those that were lost, including for lack of room where there is a rate.
     pub lost: u64,
     /// Those that arrived twice.
     pub repeated: u64,
@@ -100,7 +100,7 @@ struct Segment {
 }
 
 impl Network {
-    /// A good segment with this MTU. What chance decides later follows from the seed and the frames' order.
+    /// A good segment with this MTU. Later random decisions follow from the seed and the frames' order.
     pub fn new(mtu: u32, seed: u64) -> Self {
         let [target, initiator, middle] = [(); 3].map(|()| Namespace::new());
         for (host, peer) in [(&target, "target"), (&initiator, "initiator")] {
@@ -116,14 +116,14 @@ impl Network {
         let (end, lifeline) = std::io::pipe().expect("a pipe");
         let mut bridge = Bridge::new(ports, Arc::clone(&segment), Noise(seed));
         let bridge = std::thread::spawn(move || {
-            // Its ports live in there.
+            // Its ports are in there.
             let _middle = middle;
             bridge.run(end.as_fd());
         });
         Self { target, initiator, segment, lifeline: Some(lifeline), bridge: Some(bridge) }
     }
 
-    /// From now on these happen.
+    /// From now on these faults occur.
     pub fn set(&self, faults: Faults) {
         lock(&self.segment).faults = faults;
     }
@@ -150,7 +150,7 @@ fn lock(segment: &Mutex<Segment>) -> MutexGuard<'_, Segment> {
     segment.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a cable between devices of two namespaces.
+/// Connects devices of two namespaces by a cable.
 fn join(ends: [(&Namespace, &str); 2], mtu: u32) {
     let [(one, name), (other, peer)] = ends;
     let [mtu, one_pid, other_pid] = [mtu, one.pid(), other.pid()].map(|number| number.to_string());
@@ -164,7 +164,7 @@ fn join(ends: [(&Namespace, &str); 2], mtu: u32) {
 
 /// A host: a network namespace, with its own view of /sys.
 pub struct Namespace {
-    /// Keeps it, and ends when we do.
+    /// Keeps it alive, and ends when we do.
     holder: Child,
 }
 
@@ -182,13 +182,13 @@ impl Namespace {
         Self { holder }
     }
 
-    /// The same command in this namespace. What it starts has its process number, and ends with the thread that
+    /// The same command in this namespace. What it starts has its process id, and ends with the thread that
     /// starts it.
     pub fn within(&self, command: &Command) -> Command {
         self.entering(&["--net", "--mount"], command)
     }
 
-    /// The same, where /sys shows the interfaces of the host that the tests run on.
+    /// The same, but /sys shows the interfaces of the host that the tests run on.
     pub fn on_network(&self, command: &Command) -> Command {
         self.entering(&["--net"], command)
     }
@@ -206,7 +206,8 @@ impl Namespace {
         inside
     }
 
-    /// Does something in this namespace: sockets that are made there are of it. Processes are started by `within`.
+    /// Runs something in this namespace: sockets opened there belong to it. Processes are started by
+    /// `within`.
     pub fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(format!("/proc/{}/ns/net", self.pid())).expect("a network namespace");
         let enter = || move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network));
@@ -227,14 +228,14 @@ impl Drop for Namespace {
     }
 }
 
-/// Sends and receives whole frames of AoE, whatever is in them.
+/// Sends and receives whole AoE frames with any content.
 pub struct Port {
     socket: OwnedFd,
     address: LinkAddr,
 }
 
 impl Port {
-    /// On this device of the namespace that the thread is in.
+    /// On this device of the thread's namespace.
     pub fn open(interface: &str) -> Self {
         let protocol = NonZeroU32::new(ETHER_TYPE.to_be().into()).map(Protocol::from_raw);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -261,7 +262,7 @@ impl Port {
         send(&self.socket, frame, SendFlags::empty()).map(drop)
     }
 
-    /// The next frame for any address, if one comes in time.
+    /// The next frame for any address, if one arrives in time.
     pub fn receive(&self, patience: Duration) -> Option<Vec<u8>> {
         let deadline = Instant::now() + patience;
         loop {
@@ -276,7 +277,7 @@ impl Port {
         }
     }
 
-    /// The next frame that is there already.
+    /// The next frame that has already arrived.
     fn next(&self) -> Option<Vec<u8>> {
         let mut frame = vec![0; FRAME_BYTES_MAX];
         match recv(&self.socket, &mut frame, RecvFlags::empty()) {
@@ -298,10 +299,10 @@ fn wait(sockets: &mut [PollFd<'_>], limit: Option<Duration>) {
     }
 }
 
-/// What carries frames from one port to the other.
+/// Carries frames from one port to the other.
 struct Bridge {
     ports: [Port; 2],
-    /// What waits before it is sent by the port of the same place.
+    /// What waits before it is sent by the port with the same index.
     lanes: [Lane; 2],
     segment: Arc<Mutex<Segment>>,
     noise: Noise,
@@ -311,11 +312,11 @@ struct Lane {
     waiting: BinaryHeap<Reverse<Waiting>>,
     /// How many have waited.
     count: u64,
-    /// When the last byte of what has a rate will have left.
+    /// When the last byte of what has a rate will have been sent.
     free: Instant,
 }
 
-/// A frame, by when it is due and, among those that are due together, by when it came.
+/// A frame, ordered by when it is due and, among those due together, by arrival.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Waiting {
     due: Instant,
@@ -356,7 +357,7 @@ impl Bridge {
 }
 
 impl Lane {
-    /// Decides on a frame that has come.
+    /// Decides about a frame that has arrived.
     fn take(&mut self, frame: Vec<u8>, segment: &mut Segment, noise: &mut Noise) {
         let Segment { faults, passed } = segment;
         let [lost, repeated, delayed] =
@@ -393,7 +394,7 @@ impl Lane {
         self.waiting.push(Reverse(Waiting { due, number: self.count, frame }));
     }
 
-    /// Sends what is due. What the device does not take is lost, as it would be on any other.
+    /// Sends what is due. What the device does not accept is lost, as on any other.
     fn send(&mut self, port: &Port) {
         let now = Instant::now();
         while self.waiting.peek().is_some_and(|first| first.0.due <= now) {

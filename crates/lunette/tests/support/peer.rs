@@ -1,4 +1,4 @@
-//! Bare connections to a daemon, for tests of peers that do not log in as they should.
+//! Bare connections to a daemon, for tests of peers that do not log in properly.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use std::io::{ErrorKind, Read};
@@ -17,7 +17,7 @@ pub fn connect(portal: SocketAddr) -> TcpStream {
 
 /// Connects from this address.
 pub fn connect_from(source: &str, portal: SocketAddr) -> TcpStream {
-    // Daemons of other tests inherit nothing: some have few descriptors.
+    // Daemons of other tests must not inherit it: some have few descriptors.
     let socket =
         socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
     bind(&socket, &source.parse::<SocketAddr>().expect("an address")).expect("an address of this host");
@@ -27,7 +27,7 @@ pub fn connect_from(source: &str, portal: SocketAddr) -> TcpStream {
     stream
 }
 
-/// The daemon says at most a few words and closes.
+/// The daemon sends at most a few bytes and closes.
 pub fn assert_hung_up(stream: &mut TcpStream) {
     let mut words = Vec::new();
     match stream.take(4096).read_to_end(&mut words) {

@@ -1,4 +1,4 @@
-//! What is done on the hosts of a [`Network`].
+//! Operations on the hosts of a [`Network`].
 
 use super::daemon::Daemon;
 use super::initiator::{Initiator, Login};
@@ -6,7 +6,7 @@ use super::net::{INTERFACE, Namespace, Network, TARGET};
 use super::tools::{Outcome, run};
 use std::time::Duration;
 
-/// A daemon that serves these units by AoE, and by iSCSI on the cable.
+/// A daemon that serves these units over AoE, and over iSCSI on the cable.
 pub fn serve(network: &Network, units: &[&str], options: &[&str]) -> Daemon {
     let listen = format!("{TARGET}:0");
     let units = units.iter().flat_map(|unit| ["--lun", unit]);

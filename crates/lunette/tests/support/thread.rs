@@ -1,15 +1,15 @@
-//! Threads of the daemon, held.
+//! Suspending threads of the daemon.
 
 use super::daemon::Daemon;
 use nix::sys::ptrace::{self, Options};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-/// A thread that stands still until this is dropped.
+/// A thread that is suspended until this is dropped.
 pub struct Still(Pid);
 
 impl Still {
-    /// Holds the thread of the daemon that has this name.
+    /// Suspends the thread of the daemon that has this name.
     pub fn new(daemon: &Daemon, name: &str) -> Self {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("its threads");
         let is_it = |task: &std::fs::DirEntry| {

@@ -1,20 +1,20 @@
-//! Programs that others wrote, run with a time limit.
+//! Other programs, run with a time limit.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a program did.
+/// The outcome of a program.
 pub struct Outcome {
     /// How it ended; `None`: it did not end in time and was killed.
     pub status: Option<ExitStatus>,
-    /// What it printed on both outputs.
+    /// Its output on stdout and stderr.
     pub text: String,
 }
 
 impl Outcome {
-    /// Panics, with all that was printed, unless the program succeeded.
+    /// Panics, with all output, unless the program succeeded.
     pub fn expect_success(self, what: &str) -> String {
         let ended = self.status.map_or_else(|| "did not end in time".to_owned(), |status| status.to_string());
         assert!(self.status.is_some_and(|status| status.success()), "{what}: {ended}\n{}", self.text);
@@ -22,8 +22,8 @@ impl Outcome {
     }
 }
 
-/// A command by its program's name, found also where only an administrator's PATH leads. A missing program fails the
-/// test that needs it.
+/// A command by its program's name, including directories that are only in an administrator's PATH. A missing
+/// program fails the test that needs it.
 pub fn tool(name: &str) -> Command {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
@@ -52,7 +52,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Outcome {
 /// Runs a command that must succeed within minutes.
 pub fn must(command: &mut Command) -> String {
     let what = format!("{command:?}");
-    // Disks of virtual machines may be slowed down for a minute after much was written.
+    // Disks of virtual machines may be throttled for a minute after heavy writing.
     run(command, Duration::from_secs(300)).expect_success(&what)
 }
 
@@ -77,7 +77,7 @@ pub fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// A file as text; what is no UTF-8 is replaced.
+/// A file as text; invalid UTF-8 is replaced.
 pub fn read_text(path: &Path) -> String {
     String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
 }
@@ -88,14 +88,14 @@ pub fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(40)..].join("\n")
 }
 
-/// A block device made of a file, gone when dropped.
+/// A block device backed by a file; removed when dropped.
 pub struct LoopDevice {
     /// Its name in /dev.
     pub path: PathBuf,
 }
 
 impl LoopDevice {
-    /// Makes one; needs root.
+    /// Creates one; needs root.
     pub fn over(file: &Path, block_bytes: u32) -> Self {
         let made = must(
             tool("losetup").args(["--find", "--show", "--sector-size", &block_bytes.to_string()]).arg(file),
@@ -106,7 +106,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // Whoever still holds it open keeps it; the kernel removes it then.
+        // As long as others have it open it stays; the kernel removes it after that.
         run(tool("losetup").arg("--detach").arg(&self.path), Duration::from_secs(10));
     }
 }

@@ -1,4 +1,4 @@
-//! Debian's vblade, an AoE target that others wrote.
+//! Debian's vblade, another AoE target.
 
 use super::net::{INTERFACE, Namespace};
 use super::tools::{read_text, spawn, tool};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Child;
 use tempfile::NamedTempFile;
 
-/// A vblade that serves; it is ended when this is dropped.
+/// A running vblade; it is ended when this is dropped.
 pub struct Vblade {
     child: Child,
     output: NamedTempFile,

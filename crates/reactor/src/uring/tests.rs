@@ -173,8 +173,7 @@ fn a_stream_stays_whole_where_a_connection_goes_between_direct_calls_and_the_rin
     let mut from = None;
     let mut is_receiving = false;
     let mut completions = Vec::new();
-    // How receives ended: listed until then, or by the ring; and sends: in full at once, in part, or by the
-    // ring.
+    // How receives ended (listed, or by the ring), and sends (in full at once, in part, or by the ring).
     let (mut direct, mut by_ring, mut at_once, mut in_part) = (0, 0, 0, 0);
     while got.len() < BYTES || given < BYTES || from.is_some() {
         match draw(2) {

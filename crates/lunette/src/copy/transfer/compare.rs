@@ -40,7 +40,7 @@ struct Compare {
     next: u64,
     total: u64,
     done: u64,
-    /// The lowest place that is known to differ. Pieces before it were all begun earlier.
+    /// The lowest offset known to differ. Pieces before it were all begun earlier.
     differs: Option<u64>,
     failed: Option<CopyError>,
 }
@@ -50,7 +50,7 @@ struct Slot {
     second: Places,
     at: u64,
     len: u32,
-    /// Reads under way.
+    /// Reads in progress.
     owed: u8,
 }
 
@@ -77,7 +77,7 @@ impl Compare {
         })
     }
 
-    /// Starts what can be started. False: all is done.
+    /// Starts what can be started. False: everything is done.
     fn proceed(&mut self) -> bool {
         while self.failed.is_none()
             && self.differs.is_none()

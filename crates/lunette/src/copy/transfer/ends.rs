@@ -13,7 +13,7 @@ use std::time::Duration;
 use store::lane::{LANE_TAGS, Lane, Op, OpId, Outcome, Submitted, WORK_BYTES};
 use wire::Places;
 
-/// Bytes for what lanes need themselves. Memory is taken only as it is used.
+/// Bytes for the lanes themselves. Memory is only taken as it is used.
 const LANES_BYTES: u64 = 16 << 20;
 /// How often lanes check their deadlines, and watchers are called.
 const TICK: Duration = Duration::from_millis(100);
@@ -57,7 +57,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// With room for so many buffers of so many bytes.
+    /// With this many buffers of this size.
     pub(super) fn new(from: &End, to: &End, buffers: u32, bytes: u32) -> io::Result<Ends> {
         let room = u64::from(buffers) * u64::from(bytes.next_multiple_of(LARGE_BYTES));
         let io = Uring::new(Arena::new(room + LANES_BYTES)?, Waker::new()?)?;
@@ -74,7 +74,7 @@ impl Ends {
         })
     }
 
-    /// A buffer, kept to the end.
+    /// A buffer, kept until the end.
     pub(super) fn take(&mut self, bytes: u32) -> Option<Places> {
         self.io.arena().take(bytes)
     }
@@ -88,12 +88,12 @@ impl Ends {
         }
     }
 
-    /// Losses of the store that is written ([`Lane::losses`]).
+    /// Losses of the destination's store ([`Lane::losses`]).
     pub(super) fn losses(&mut self) -> u64 {
         self.to.losses()
     }
 
-    /// Whether anything is under way, or finished and not seen yet.
+    /// Whether anything is in progress, or finished and not handled yet.
     pub(super) fn is_busy(&self) -> bool {
         self.in_flight > 0 || !self.finished.is_empty()
     }
@@ -174,7 +174,7 @@ impl Ends {
     }
 }
 
-/// In pieces that the compiler makes vector instructions of.
+/// In pieces that the compiler vectorises.
 fn all_zero(bytes: &[u8]) -> bool {
     bytes.chunks(512).all(|chunk| chunk.iter().fold(0, |or, byte| or | byte) == 0)
 }

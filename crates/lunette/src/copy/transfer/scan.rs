@@ -1,8 +1,8 @@
 //! Scans the source from start to end: which piece is next, and whether it holds data.
 
-/// A mapped range is taken to be this long at least: asking costs more than reading.
+/// A mapped range is assumed to be at least this long: querying costs more than reading.
 const MAPPED_BYTES_MIN: u64 = 1 << 20;
-/// The longest range that is cleared by one operation: so that progress is seen.
+/// The longest range that is cleared by one operation, so that progress is visible.
 const HOLE_BYTES_MAX: u64 = 64 << 20;
 
 /// The next piece.
@@ -12,11 +12,11 @@ pub(super) enum Piece {
     Data { at: u64, len: u32 },
     /// Bytes that are known to be zeros.
     Hole { at: u64, len: u64 },
-    /// The source must be asked whether this byte is mapped.
+    /// The source must be queried whether this byte is mapped.
     Ask { at: u64 },
-    /// It has been asked.
+    /// The query is outstanding.
     Wait,
-    /// Nothing.
+    /// No more pieces.
     End,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// `asks`: the source is asked which ranges are mapped.
+    /// `asks`: the source is queried for mapped ranges.
     pub(super) fn new(end: u64, unit: u32, piece_bytes: u32, asks: bool) -> Scan {
         let known_to = if asks { 0 } else { end };
         Scan { at: 0, end, unit: unit.into(), piece_bytes, known_to, is_mapped: true, is_asking: false }
@@ -64,7 +64,7 @@ impl Scan {
         }
     }
 
-    /// The answer: from the asked byte on `len` bytes are mapped or not.
+    /// The answer: from the queried byte on, `len` bytes are mapped or not.
     pub(super) fn record(&mut self, is_mapped: bool, len: u64) {
         let end = self.at.saturating_add(len).min(self.end);
         let hole_to = end - end % self.unit;
@@ -78,7 +78,7 @@ impl Scan {
         };
     }
 
-    /// The source does not know: all that is left is read.
+    /// The source does not know: the rest is read.
     pub(super) fn without_extents(&mut self) {
         self.is_asking = false;
         self.is_mapped = true;
@@ -119,7 +119,7 @@ mod tests {
         for _ in 0..3 {
             assert!(matches!(scan.next(), Piece::Hole { .. }));
         }
-        // The last bytes are no whole block.
+        // The last bytes are not a whole block.
         assert_eq!(scan.next(), Piece::Ask { at: 200 * MIB });
         scan.record(false, 100);
         assert_eq!(scan.next(), Piece::Data { at: 200 * MIB, len: 100 });

@@ -1,4 +1,4 @@
-//! Interfaces that serve AoE, and addresses of LUNs there, which change while a daemon serves.
+//! Interfaces that serve AoE, and AoE addresses of LUNs, which change while a daemon serves.
 
 use super::ask;
 use crate::support::aoe::{ATA, Guest, SECTOR, write};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 const SPARE: &str = "[[aoe]]\ninterface = \"spare0\"\n";
 const WITNESS: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// A configuration file, and the socket of the daemon that has it.
+/// A configuration file, and the socket of the daemon that uses it.
 struct Place(TempDir);
 
 impl Place {
@@ -37,13 +37,13 @@ impl Place {
         ask(&self.0.path().join("admin.sock"), &["reload"])
     }
 
-    /// The same, which succeeds; what was done.
+    /// The same, which succeeds; returns what was done.
     fn must(&self, text: &str) -> String {
         self.reload(text).expect_success(text)
     }
 }
 
-/// By one core, so that what was sent first is taken first.
+/// On one core, so that what was sent first is handled first.
 fn text(listen: &str, address: &str, interfaces: &str) -> String {
     format!(
         "admin = \"./admin.sock\"\ncores = \"0\"\nportal = [{{ listen = \"{listen}:3260\" }}]\n\
@@ -73,7 +73,7 @@ fn interfaces_and_addresses_change_and_load_over_iscsi_goes_on() {
     let mut load = Load::within(&network.initiator, &daemon.lun(0).to_string(), &["--iodepth", "32"]);
     load.get_on();
 
-    // It comes, and its units announce themselves.
+    // It is added, and its units announce themselves.
     let listener = network.initiator.inside(|| crate::support::net::Port::open(INTERFACE));
     let done = place.must(&with("1.1", ""));
     assert!(done.contains("serve AoE on aoe0\n1 step applied."), "{done}");
@@ -84,7 +84,7 @@ fn interfaces_and_addresses_change_and_load_over_iscsi_goes_on() {
     witness.mac = WITNESS;
     guest.write(3, &[1; SECTOR]).expect("WRITE SECTORS");
 
-    // Who is served changes: others go on.
+    // The access list changes: others continue.
     let mac = guest.mac.map(|byte| format!("{byte:02x}")).join(":");
     let done = place.must(&with("1.1", &format!("deny = [\"{mac}\"]\n")));
     assert!(done.contains("change who is served by AoE on aoe0"), "{done}");
@@ -95,7 +95,7 @@ fn interfaces_and_addresses_change_and_load_over_iscsi_goes_on() {
     place.must(&with("1.1", ""));
     guest.write(3, &[3; SECTOR]).expect("WRITE SECTORS");
 
-    // A LUN has another address, and none, and one again.
+    // A LUN gets another address, then none, and one again.
     place.must(&with("1.2", ""));
     let late = guest.frame(ATA, &write(3, &[4; SECTOR]));
     guest.send(&late);
@@ -107,7 +107,7 @@ fn interfaces_and_addresses_change_and_load_over_iscsi_goes_on() {
     place.must(&with("1.1", ""));
     assert_eq!(guest.read(3, 1), Ok(vec![3; SECTOR]));
 
-    // It goes, and comes again by other cores.
+    // It is removed, and added again with other cores.
     let done = place.must(&text(TARGET, "aoe = \"1.1\"", SPARE));
     assert!(done.contains("stop serving AoE on aoe0; its sessions end\n1 step applied."), "{done}");
     let lost = guest.frame(ATA, &write(3, &[5; SECTOR]));

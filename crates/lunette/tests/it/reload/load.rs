@@ -1,4 +1,4 @@
-//! Verified load over each transport while all that it does not use comes, goes and changes.
+//! Verified load over each transport while everything that it does not use is added, removed and changed.
 
 use super::{ask, lun, numbers};
 use crate::support::Noise;
@@ -21,9 +21,9 @@ mod soak {
     }
 }
 
-/// An interface that nobody is behind, and its other end.
+/// An interface with nothing behind it, and its other end.
 const SPARE: [&str; 2] = ["spare0", "spare1"];
-/// LUNs under load, by the transport that each is reached by, and its number in the target; AoE has an address.
+/// LUNs under load, by the transport used for each, and its number in the target; AoE has an address.
 const KEPT: [&str; 4] = ["iscsi", "iser", "srp", "aoe"];
 
 fn reload_under_load(count: usize) {
@@ -63,8 +63,8 @@ fn reload_under_load(count: usize) {
     daemon.stop();
 }
 
-/// Some of the LUNs that come and go, with numbers of the target and AoE addresses, and some of what is not under load; and the
-/// numbers that the target shows then.
+/// Some of the LUNs that come and go, with target numbers and AoE addresses, and some of what is not under
+/// load; and the numbers that the target shows then.
 fn variant(noise: &mut Noise) -> (String, Vec<u8>) {
     let mut taken = vec![0, 1, 2];
     let (mut luns, mut list) = (String::new(), String::new());
