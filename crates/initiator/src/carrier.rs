@@ -1,4 +1,5 @@
-//! What carries a session's commands: iSCSI on the stream itself, iSER or SRP on our iWARP, or AoE in frames.
+//! What carries a session's commands: iSCSI directly on the stream, iSER or SRP on our iWARP, or AoE in
+//! frames.
 
 use super::frames::Frames;
 use config::names::identity;
@@ -20,16 +21,17 @@ use reactor::io::{Handle, Io};
 use reactor::memory::Arena;
 use std::time::Duration;
 
-/// The deepest queue over iWARP: a receive of several kilobytes stands ready for the answer to each command.
+/// The deepest queue over iWARP: a receive of several kilobytes is posted for the answer to each command.
 const IWARP_QUEUE_DEPTH_MAX: u16 = 256;
 /// Buffers of a command over iWARP: what it reads, and what it writes.
 const REGISTRATIONS: u16 = 2;
 /// The deepest queue in frames.
 const AOE_QUEUE_DEPTH_MAX: u16 = 256;
-/// RDMA Reads that the target may make at a time; an initiator makes none but to say that it is ready.
+/// RDMA Reads that the target may have outstanding; an initiator issues none except to signal that it is
+/// ready.
 const READS: Depths = Depths { ird: 128, ord: 1 };
 
-/// Data of a write that SRP sends inside the command, at most; as Linux has it.
+/// The most data of a write that SRP sends inside the command; as in Linux.
 const SRP_IMMEDIATE_BYTES_MAX: u32 = 8192;
 
 /// The initiator's machine of one connection.
@@ -45,7 +47,7 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    /// The deepest queue over what this URL names.
+    /// The deepest queue over this URL's transport.
     pub(crate) fn queue_depth_max(url: &Url) -> u16 {
         match url.protocol {
             Protocol::Iscsi => iscsi::QUEUE_DEPTH_MAX,
@@ -54,10 +56,10 @@ impl Carrier {
         }
     }
 
-    /// A machine for a connection to what this URL names, made now.
+    /// A machine for a new connection to this URL's target.
     ///
     /// # Errors
-    /// When the connection cannot be asked for.
+    /// When the connection request is impossible.
     pub(crate) fn new<I: Io>(
         url: &Url,
         config: InitiatorConfig,
@@ -81,10 +83,10 @@ impl Carrier {
         }
     }
 
-    /// A machine for frames to and from what this URL names, in the place of an earlier one that has ended.
+    /// A machine for frames to and from this URL's target, replacing an earlier one that has ended.
     ///
     /// # Errors
-    /// When it names no unit.
+    /// When the URL names no unit.
     pub(crate) fn aoe<I: Io>(
         url: &Url,
         asked: &InitiatorConfig,
@@ -120,7 +122,7 @@ impl Carrier {
         }
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub(crate) fn aoe_machine_mut(&mut self) -> Option<&mut AoeInitiator> {
         match self {
             Carrier::Aoe(machine) => Some(machine),
@@ -128,7 +130,7 @@ impl Carrier {
         }
     }
 
-    /// What was negotiated, once logged in; SRP has nothing of the kind.
+    /// What was negotiated, once logged in; `None` with SRP.
     pub(crate) fn negotiated(&self) -> Option<&Negotiated> {
         match self {
             Carrier::Iscsi(machine) => machine.negotiated(),
@@ -137,8 +139,8 @@ impl Carrier {
         }
     }
 
-    /// Sends a command; `None` when the queue is full or nobody is logged in. Its places stay lent until
-    /// [`Event::Completed`].
+    /// Sends a command; `None` when the queue is full or the session is not logged in. Its buffers stay
+    /// borrowed until [`Event::Completed`].
     pub(crate) fn submit(&mut self, request: Request) -> Option<TaskId> {
         match self {
             Carrier::Iscsi(machine) => machine.submit(request),
@@ -148,7 +150,7 @@ impl Carrier {
         }
     }
 
-    /// Has the target end a command, if it can; [`Event::Completed`] follows then.
+    /// Has the target abort a command, if it can; [`Event::Completed`] follows then.
     pub(crate) fn abort(&mut self, lun: u64, task: TaskId) {
         match self {
             Carrier::Iscsi(machine) => {
@@ -166,7 +168,7 @@ impl Carrier {
         }
     }
 
-    /// Sends a text request; `false` when one is under way, or where there are none, in SRP and AoE.
+    /// Sends a text request; `false` when one is outstanding, or where there are none, as in SRP and AoE.
     pub(crate) fn text(&mut self, text: &[u8]) -> bool {
         match self {
             Carrier::Iscsi(machine) => machine.text(text),
@@ -185,7 +187,7 @@ impl Carrier {
         }
     }
 
-    /// The batch that had these `done`, in the words of the stream, has left.
+    /// The batch with these `done` tasks has been sent.
     pub(crate) fn pushed(&mut self, done: &[TaskId]) {
         match self {
             Carrier::Iscsi(machine) => done.iter().for_each(|task| machine.pushed(*task)),
@@ -195,7 +197,7 @@ impl Carrier {
         }
     }
 
-    /// Does what memory has to do with, before anything is sent. There may be more events then.
+    /// Does memory operations before anything is sent. There may be more events after that.
     pub(crate) fn run(&mut self, now: Time, arena: &mut Arena) {
         match self {
             Carrier::Iscsi(_) | Carrier::Aoe(_) => {}
@@ -204,7 +206,7 @@ impl Carrier {
         }
     }
 
-    /// The oldest event of what has come in.
+    /// The oldest event of what was received.
     pub(crate) fn event(&mut self, now: Time, arena: &mut Arena) -> Option<Event> {
         match self {
             Carrier::Iscsi(_) | Carrier::Aoe(_) => {}
@@ -214,7 +216,7 @@ impl Carrier {
         self.poll()
     }
 
-    /// Whether it waits for memory: [`Carrier::run`] is to be called again in the next turn.
+    /// Whether it waits for memory: call [`Carrier::run`] again in the next turn.
     pub(crate) fn wants_more(&self) -> bool {
         match self {
             Carrier::Iscsi(_) | Carrier::Aoe(_) => false,
@@ -248,7 +250,7 @@ fn channel<M: MessageMachine, I: Io>(
         depths: READS,
         ready: Some(ReadyToReceive::ANY),
         segment_bytes: io.segment_bytes(socket),
-        // No more is asked at a time than may be answered.
+        // No more requests at a time than can be answered.
         work: receives,
         receives,
         registrations,
@@ -258,8 +260,8 @@ fn channel<M: MessageMachine, I: Io>(
     Ok(Box::new(Channel::initiator(config, machine, io.now())?))
 }
 
-/// What SRP has of what is asked for. Our port identifier begins with what our name makes, so that groups of
-/// a target can go by it, and ends with what identifies the session (RFC 7143 section 11.12.5: ISID).
+/// The SRP equivalent of this configuration. Our port identifier begins with a hash of our name, so that a
+/// target's groups can match it, and ends with what identifies the session (RFC 7143 section 11.12.5: ISID).
 fn srp_config(url: &Url, asked: &InitiatorConfig) -> srp::InitiatorConfig {
     let immediate = url.immediate && asked.plan.offers.immediate_data;
     let whole = u32::from(srp::IMMEDIATE_OFFSET) + SRP_IMMEDIATE_BYTES_MAX;
@@ -282,13 +284,13 @@ fn initiator_port(name: &str, isid: [u8; 6]) -> [u8; 16] {
     port
 }
 
-/// What happened, in the words of iSCSI.
+/// An event in iSCSI's terms.
 fn event_of(event: srp::Event) -> Option<Event> {
     match event {
         srp::Event::Ready(session) => Some(Event::Ready(session)),
         srp::Event::Completed(completion) => Some(Event::Completed(completion)),
         srp::Event::Gone { reason } => Some(Event::Gone { reason }),
-        // No function is requested, and what units report also comes as unit attentions.
+        // No functions are requested, and what units report also arrives as unit attentions.
         srp::Event::FunctionDone { .. } | srp::Event::Async { .. } => None,
     }
 }

@@ -1,4 +1,4 @@
-//! A session on the caller's thread, which waits for every command: for tools, and for what is asked once.
+//! A session on the caller's thread, which waits for every command: for tools, and for one-off queries.
 
 use super::session::{Command, Ending, Finished, Refused, Session};
 use super::{Options, frames};
@@ -20,12 +20,12 @@ use wire::{Cdb, Places, Sense, shown};
 
 /// The most data of one command.
 pub const DATA_BYTES_MAX: u32 = LARGE_BYTES * Places::MAX as u32;
-/// Buffers of a client, most of them for jumbo frames. Memory is taken only as it is used.
+/// Buffers of a client, most of them for jumbo frames. Memory is only taken as it is used.
 const ARENA_BYTES: u64 = 16 << 20;
 /// How often deadlines are checked.
 const TICK: Duration = Duration::from_millis(50);
 
-/// A session of one unit.
+/// A session with one unit.
 pub struct Client {
     io: Uring,
     session: Session,
@@ -44,7 +44,7 @@ pub struct Reply {
     pub data: Vec<u8>,
 }
 
-/// Why there is no session: with whom, and what is wrong.
+/// Why there is no session: with which target, and what is wrong.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectError {
     what: String,
@@ -94,7 +94,7 @@ impl Client {
     /// Logs in. Without a target in the URL, it is a discovery session. Blocks.
     ///
     /// # Errors
-    /// When the host is not found or reached, or the target refuses the login.
+    /// When the host is not found or unreachable, or the target refuses the login.
     pub fn connect(url: &Url, options: &Options) -> Result<Client, ConnectError> {
         let fault = |problem: &dyn fmt::Display| ConnectError::new(url, problem);
         let addresses =
@@ -130,13 +130,13 @@ impl Client {
         self.session.negotiated()
     }
 
-    /// Over AoE, the address that we are known by.
+    /// Over AoE, our address.
     pub fn mac(&self) -> Option<Mac> {
         self.session.mac()
     }
 
-    /// Sends a command to the URL's unit and waits for its end. Data goes in one direction, but for orders of AoE, which
-    /// are answered with data. Unit attentions are not seen here, and a busy target is asked again.
+    /// Sends a command to the URL's unit and waits for its end. Data goes in one direction, except for orders
+    /// of AoE, which are answered with data. Unit attentions are handled here, and a busy target is retried.
     ///
     /// # Errors
     /// When there is too much data, or the target is lost.
@@ -149,10 +149,10 @@ impl Client {
         self.execute(cdb.into(), read_bytes, write, true)
     }
 
-    /// Sends a command that reads; a target that is busy, or a unit that is becoming ready, is not asked again.
+    /// Sends a command that reads, without retries while the target is busy or the unit is becoming ready.
     ///
     /// # Errors
-    /// As [`Client::command`].
+    /// Like [`Client::command`].
     pub fn command_once(&mut self, cdb: impl Into<Cdb>, read_bytes: u32) -> Result<Reply, CommandError> {
         self.execute(cdb.into(), read_bytes, &[], false)
     }
@@ -271,27 +271,27 @@ impl Drop for Client {
     }
 }
 
-/// Whether executing a command a second time changes nothing.
+/// Whether executing a command twice changes nothing.
 fn is_repeatable(opcode: u8) -> bool {
     use opcode::{COMPARE_AND_WRITE, EXTENDED_COPY, PERSISTENT_RESERVE_OUT};
-    // What a device aborts of these it never executes; and an order may meanwhile have been followed by
-    // another's.
+    // A device never executes those that it aborts; and an order may have been followed by another
+    // initiator's meanwhile.
     const OF_ATA: [u8; 2] = [PassThrough::OPCODE, Order::OPCODE];
     !matches!(opcode, COMPARE_AND_WRITE | PERSISTENT_RESERVE_OUT | EXTENDED_COPY) && !OF_ATA.contains(&opcode)
 }
 
-/// What a target of AoE says of itself.
+/// What an AoE target reports about itself.
 fn describe(target: &Target) -> String {
     let Target { mac, buffer_count, sectors, config, .. } = target;
     let config = if config.is_empty() { String::new() } else { format!(", config string {}", shown(config)) };
     format!("{mac}, {buffer_count} buffers, {sectors} sectors in a frame{config}")
 }
 
-/// The targets at an address, each with its addresses (SendTargets, RFC 7143 appendix C); with AoE, those that answer on
-/// an interface. Blocks.
+/// The targets at an address, each with its addresses (SendTargets, RFC 7143 appendix C); with AoE, those
+/// that answer on an interface. Blocks.
 ///
 /// # Errors
-/// When there is no discovery session, as with SRP, or its answer makes no sense.
+/// When there is no discovery session, as with SRP, or its answer is invalid.
 pub fn discover(url: &Url, options: &Options) -> Result<Vec<(String, Vec<String>)>, ConnectError> {
     let url = Url { target: None, lun: None, ..url.clone() };
     if url.protocol == Protocol::Aoe {

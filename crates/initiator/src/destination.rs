@@ -1,9 +1,9 @@
-//! Where a target is to be found.
+//! The address of a target.
 
 use config::{Protocol, Url};
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Where a target is to be found.
+/// The address of a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Destination {
     /// At this address.

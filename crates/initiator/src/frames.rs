@@ -1,5 +1,5 @@
-//! What carries an AoE session: a packet socket that receives the answers to its own requests, and a clock, since what
-//! the network loses must be resent within milliseconds.
+//! What carries an AoE session: a packet socket that receives the answers to its own requests, and a timer,
+//! since what the network loses must be retransmitted within milliseconds.
 
 use proto::aoe::discover::{self, Discovery, Target};
 use proto::aoe::initiator::{Initiator, Outgoing, Source};
@@ -22,18 +22,18 @@ use std::time::Duration;
 use wire::Places;
 use wire::aoe::{Address, ETHERTYPE, Header, Mac};
 
-/// Frames in hand in each direction: what the machine has in flight at most.
+/// Frame slots in each direction: the most that the machine has in flight.
 const SLOTS: u32 = proto::aoe::initiator::PIECES_MAX as u32 + 1;
-/// Sessions of this machine on one interface: each has a first byte of its tags for itself.
+/// Sessions of this host on one interface: each has its own first byte of tags.
 const LANES: u16 = 256;
 
-/// How long a discovery waits for answers, and how often it looks for them.
+/// How long a discovery waits for answers, and how often it checks for them.
 const DISCOVERY_WITHIN: Duration = Duration::from_millis(500);
 const DISCOVERY_TURN: Duration = Duration::from_millis(20);
 /// Buffers of a discovery.
 const DISCOVERY_BYTES: u64 = 16 << 20;
 
-/// A session's way onto an interface.
+/// A session's access to an interface.
 pub(crate) struct Frames {
     packets: Packets,
     lane: Arc<Lane>,
@@ -41,13 +41,13 @@ pub(crate) struct Frames {
     tags: Tags,
     /// The socket is watched.
     is_watched: bool,
-    /// Frames could not be sent yet.
+    /// Frames have not been sent yet.
     owes: bool,
     is_woken: bool,
     is_ending: bool,
 }
 
-/// Completions of its watches.
+/// The tags of its watches.
 #[derive(Clone, Copy)]
 pub(crate) struct Tags {
     pub(crate) frames: Tag,
@@ -58,7 +58,7 @@ impl Frames {
     /// Opens the interface, in the lane of an earlier session if there was one.
     ///
     /// # Errors
-    /// A message that says what to do.
+    /// A message with the fix.
     pub(crate) fn open<I: Io>(
         io: &mut I,
         interface: &str,
@@ -94,12 +94,12 @@ impl Frames {
         self.is_woken = true;
     }
 
-    /// The watch of the clock has ended.
+    /// The watch of the timer has ended.
     pub(crate) fn rang(&mut self) {
         self.clock.rings_at = None;
     }
 
-    /// Gives the machine what has come. Whether there was any.
+    /// Gives the machine what has arrived. Returns whether there was any.
     pub(crate) fn feed<I: Io>(&mut self, io: &mut I, machine: &mut Initiator) -> bool {
         let now = io.now();
         self.packets.receive(io.arena());
@@ -166,7 +166,8 @@ impl Frames {
         }
     }
 
-    /// Closes the socket; it is quiet. The machine takes along the writes that have no answer, and its lane is still claimed.
+    /// Closes the socket; it is quiet. The machine keeps the unanswered writes, and its lane is still
+    /// claimed.
     pub(crate) fn close(self, arena: &mut Arena, machine: &mut Initiator) -> Arc<Lane> {
         machine.keep(|places| arena.to_vec(places));
         self.packets.close(arena);
@@ -188,10 +189,10 @@ impl Frames {
     }
 }
 
-/// Rings when the next answer may be overdue.
+/// Expires when the next answer may be overdue.
 struct Clock {
     timer: OwnedFd,
-    /// It is watched, and rings then.
+    /// It is watched, and expires then.
     rings_at: Option<Time>,
 }
 
@@ -201,9 +202,9 @@ impl Clock {
         Ok(Clock { timer: timerfd_create(TimerfdClockId::Monotonic, flags)?, rings_at: None })
     }
 
-    /// Has it ring at this time, or earlier: set once for the next that may be overdue, it rings for nothing if that is
-    /// answered. One that waits for the end of a long silence is set anew when there is something to wait for. Whether it
-    /// is to be watched now.
+    /// Has it expire at this time, or earlier: set once for the next answer that may be overdue, it expires
+    /// without effect if that arrives. One that waits for the end of a long silence is set again when there
+    /// is something to wait for. Returns whether it has to be watched now.
     fn set(&mut self, now: Time, deadline: Time) -> bool {
         if self.rings_at.is_some_and(|at| at <= deadline) {
             return false;
@@ -212,16 +213,16 @@ impl Clock {
         let it_value = Timespec { tv_sec: nanoseconds / 1_000_000_000, tv_nsec: nanoseconds % 1_000_000_000 };
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let time = Itimerspec { it_interval, it_value };
-        // Without it what is lost waits for the next tick.
+        // Without it, what is lost waits for the next tick.
         let is_set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time).is_ok();
         is_set && self.rings_at.replace(deadline).is_none()
     }
 }
 
-/// The targets that answer a query to all, on an interface. Blocks.
+/// The targets that answer a broadcast query on an interface. Blocks.
 ///
 /// # Errors
-/// A message that says what to do.
+/// A message with the fix.
 pub(super) fn discover(interface: &str) -> io::Result<Vec<Target>> {
     let mut io = Arena::new(DISCOVERY_BYTES).and_then(|arena| Uring::new(arena, Waker::new()?))?;
     let lane = Lane::claim(interface, Uring::random())?;
@@ -247,8 +248,9 @@ pub(super) fn discover(interface: &str) -> io::Result<Vec<Target>> {
     Ok(discovery.targets().to_vec())
 }
 
-/// A highest byte of tags that no other session of this machine has on the interface, in whatever process: an answer that
-/// came to the wrong one could be taken for its own. The kernel keeps it, as the name of a socket, until that is closed.
+/// A first byte of tags that no other session of this host uses on the interface, in whatever process: an
+/// answer that reaches the wrong one could be taken for its own. The kernel reserves it, as the name of a
+/// socket, until that is closed.
 pub(crate) struct Lane {
     number: u8,
     _claim: UnixDatagram,

@@ -1,6 +1,6 @@
-//! The initiator role: [`session`] is one session with a target that survives the loss of its connection, [`client`]
-//! drives a session on the caller's thread, and [`remote`] makes a store of a unit. What carries a connection's commands,
-//! iSCSI, iSER, SRP or AoE, is in `carrier`; nobody else knows.
+//! The initiator role: [`session`] is one session with a target that survives the loss of its connection,
+//! [`client`] drives a session on the caller's thread, and [`remote`] turns a unit into a store. The
+//! transport of a connection's commands, iSCSI, iSER, SRP or AoE, is only known to `carrier`.
 #![forbid(unsafe_code)]
 
 mod carrier;
@@ -21,18 +21,18 @@ use std::time::Duration;
 /// How an initiator behaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Our iSCSI name; SRP makes the first half of our port identifier of it.
+    /// Our iSCSI name; with SRP, the first half of our port identifier is derived from it.
     pub initiator_name: String,
     /// Commands in flight on one session.
     pub queue_depth: u16,
-    /// How long making a connection and logging in may take.
+    /// How long connecting and logging in may take.
     pub login_within: Duration,
-    /// How long the target may be silent before it is asked for a sign of life, and how long that may take.
+    /// How long the target may be silent before it is sent a ping, and how long the answer may take.
     pub keep_alive: Duration,
     /// How long a command waits for a target that is lost, busy or silent before it fails.
     pub give_up_after: Duration,
-    /// Send data of writes with the command and unasked (ImmediateData, InitialR2T; immediate data of SRP); else only
-    /// when it is asked for.
+    /// Send data of writes with the command and unsolicited (ImmediateData, InitialR2T; immediate data of
+    /// SRP); otherwise only on request.
     pub unsolicited_data: bool,
 }
 
@@ -50,7 +50,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Our name at what this URL names.
+    /// Our name at this URL's target.
     pub fn name_for<'a>(&'a self, url: &'a Url) -> &'a str {
         url.initiator_name.as_deref().unwrap_or(&self.initiator_name)
     }

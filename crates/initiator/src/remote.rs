@@ -1,7 +1,7 @@
-//! A store that is a unit of another target. Each lane is a session of its own with it.
+//! A store that is a unit of another target. Each lane has its own session with it.
 //!
-//! A target that is lost is waited for, and what was in flight is resent where that does no harm; after
-//! [`RemoteOptions::initiator`]'s `give_up_after` operations fail with [`StoreError::Unavailable`].
+//! A lost target is waited for, and what was in flight is resent where that does no harm; after
+//! [`RemoteOptions::initiator`]'s `give_up_after`, operations fail with [`StoreError::Unavailable`].
 
 mod abandoned_writes;
 mod backoff;
@@ -37,7 +37,7 @@ use store::OpenError;
 use store::lane::{Backend, Lane, Store};
 use write_history::WriteHistories;
 
-/// How often one of the lanes asks for the capacity.
+/// How often one of the lanes queries the capacity.
 const PROBE: Duration = Duration::from_secs(10);
 
 /// How a remote unit is used.
@@ -47,14 +47,13 @@ pub struct RemoteOptions {
     pub initiator: Options,
     /// The block size that the unit must have; `None`: whatever it has.
     pub block_bytes: Option<u32>,
-    /// Nothing is to be written.
+    /// Writes are not allowed.
     pub read_only: bool,
-    /// Who its lanes are to the target: one after the other takes one of these, and those for whom there is none are somebody whom
-    /// nobody was before.
+    /// The initiator ports of its lanes: each lane takes one of these, and further ones get new ports.
     pub ports: Vec<InitiatorPort>,
-    /// Somebody may have written, and not flushed, before it is opened.
+    /// Others may have written to it without flushing before it is opened.
     pub inherits: bool,
-    /// Counts how often it lost what was not flushed.
+    /// Counts how often it lost data that was not flushed.
     pub losses: Arc<AtomicU64>,
 }
 
@@ -65,17 +64,17 @@ pub struct RemoteStore {
     addresses: Vec<Destination>,
     options: RemoteOptions,
     geometry: Geometry,
-    /// Zeros, to be written.
+    /// Zeros for writing.
     zeros: Arc<Region>,
-    /// What was last seen: size in bytes, write cache enabled, write protected.
+    /// The last known state: size in bytes, write cache enabled, write protected.
     size: AtomicU64,
     volatile_cache: AtomicBool,
     write_protected: AtomicBool,
-    /// As [`Store::refresh`] last reported.
+    /// The traits that [`Store::refresh`] last reported.
     reported: Mutex<Traits>,
-    /// When the capacity is to be asked for next, in nanoseconds.
+    /// When the capacity is queried next, in nanoseconds.
     probe_at: AtomicU64,
-    /// Why the unit that was found at the last login is not the one that was opened.
+    /// The unit found at the last login is not the one that was opened.
     is_another: AtomicBool,
     another: Mutex<String>,
     continuity: Continuity,
@@ -84,16 +83,16 @@ pub struct RemoteStore {
     outages: OutageLog,
     /// Lanes so far.
     lanes: AtomicU64,
-    /// Whether WRITE SAME works.
+    /// Whether WRITE SAME is supported.
     write_same: AtomicBool,
     /// Whether blocks can be unmapped.
     discards: AtomicBool,
 }
 
-/// Has the target end all that was ever sent to a unit as one of these ports. Blocks.
+/// Has the target end everything ever sent to a unit from these ports. Blocks.
 ///
 /// # Errors
-/// When the target is not reached or refuses, or does not prove that it has ended.
+/// When the target is unreachable or refuses, or does not prove that it has ended.
 pub fn take_over(url: &Url, options: &Options, ports: Vec<InitiatorPort>) -> Result<(), OpenError> {
     if ports.is_empty() {
         return Ok(());
@@ -108,10 +107,10 @@ pub fn take_over(url: &Url, options: &Options, ports: Vec<InitiatorPort>) -> Res
     Takeover::new(url, addresses, options, ports).run().map_err(|problem| fault(problem, unproven))
 }
 
-/// Opens a unit: logs in, and queries what it is. Blocks.
+/// Opens a unit: logs in, and queries its properties. Blocks.
 ///
 /// # Errors
-/// When the target is not reached or refuses, or the unit is no disk that can be served.
+/// When the target is unreachable or refuses, or the unit is not a disk that can be served.
 pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, OpenError> {
     let fault = |problem: String, remedy: &str| OpenError {
         what: url.to_string(),
@@ -134,10 +133,10 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
 }
 
 impl RemoteStore {
-    /// A unit that is known to be this, and is found at these addresses.
+    /// A unit with known properties, at these addresses.
     ///
     /// # Errors
-    /// When there is no memory for zeros that are to be written.
+    /// When there is no memory for the zeros.
     pub fn new(
         url: &Url,
         addresses: Vec<Destination>,
@@ -171,12 +170,12 @@ impl RemoteStore {
         }))
     }
 
-    /// What the unit was when it was opened.
+    /// The unit's properties when it was opened.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// How long an operation waits for the target at most.
+    /// How long an operation waits for the target.
     fn give_up_after(&self) -> Duration {
         self.url.give_up_after.unwrap_or(self.options.initiator.give_up_after)
     }
@@ -196,19 +195,19 @@ impl RemoteStore {
         found
     }
 
-    /// The unit says that it has so many blocks.
+    /// The unit reports this many blocks.
     fn capacity_seen(&self, blocks: u64) {
         let size = blocks.saturating_mul(u64::from(self.geometry.block_bytes));
         self.size.store(size, Ordering::Relaxed);
     }
 
-    /// The unit says what its mode pages are.
+    /// The unit reports these mode pages.
     fn modes_seen(&self, modes: &ModeSenseData) {
         self.volatile_cache.store(modes.write_cache, Ordering::Relaxed);
         self.write_protected.store(modes.write_protected, Ordering::Relaxed);
     }
 
-    /// The unit behind the URL turned out to be another one, for this reason, or to be the one again.
+    /// The unit behind the URL was found to be another one, for this reason, or the right one again.
     fn identified(&self, found: Result<(), String>) {
         match found {
             Ok(()) => self.is_another.store(false, Ordering::Relaxed),

@@ -1,11 +1,11 @@
-//! One session with a target, of one connection at a time. When the connection is lost it is opened again, and what was
-//! in flight is resent where that does no harm. Nothing waits forever: see [`Options::give_up_after`].
+//! One session with a target, with one connection at a time. A lost connection is reopened, and what was in
+//! flight is resent where that does no harm. Nothing waits forever: see [`Options::give_up_after`].
 //!
-//! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5). That a login has
-//! succeeded does not prove that no command of the old one can touch the medium any more: the user of the session finds that
-//! out, and says so ([`Session::proven`]). Over AoE no login ends them: while their commands wait they are resent until they
-//! are answered, and after that the target may execute them until something proves that they have ended
-//! ([`Session::may_change`]).
+//! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5). A
+//! successful login does not prove that no command of the old one can touch the medium any more: the user of
+//! the session finds that out, and reports it ([`Session::proven`]). Over AoE no login ends them: while their
+//! commands wait they are retransmitted until they are answered, and after that the target may execute them
+//! until something proves that they have ended ([`Session::may_change`]).
 
 mod abandoned;
 mod link;
@@ -37,10 +37,10 @@ use wire::aoe::Mac;
 use wire::iscsi::{AsyncEvent, Opcode};
 use wire::scsi::code;
 
-/// How long the target may take to receive the last that a connection which has ended has sent.
+/// How long the target may take to receive the last data of a connection that has ended.
 const CUT_AFTER: Duration = Duration::from_secs(1);
 
-/// Kinds of completions: the lowest bits of a tag; the next [`ATTEMPT_BITS`] count connections.
+/// Kinds of completions: a tag's lowest bits; the next [`ATTEMPT_BITS`] are the connection's number.
 const CONNECT: u64 = 0;
 const RECV: u64 = 1;
 const SEND: u64 = 2;
@@ -54,9 +54,10 @@ pub struct Command {
     pub cookie: u32,
     /// The command.
     pub request: Request,
-    /// Whether it may be executed twice: it is resent when the connection was lost before its answer came.
+    /// Whether it may be executed twice: it is resent when the connection was lost before its answer arrived.
     pub repeatable: bool,
-    /// Whether it is resent while the target is busy or the unit is becoming ready; else it ends with that status.
+    /// Whether it is resent while the target is busy or the unit is becoming ready; otherwise it ends with
+    /// that status.
     pub patient: bool,
     /// Since when it has waited: [`Options::give_up_after`] counts from here.
     pub since: Time,
@@ -82,36 +83,36 @@ pub enum Ending {
         status: u8,
         /// Sense data.
         sense: Option<Sense>,
-        /// What it moved.
+        /// The data that it transferred.
         moved: Moved,
     },
-    /// Nobody knows whether it was executed: the target was lost, or did not answer in time.
+    /// Whether it was executed is unknown: the target was lost, or did not answer in time.
     Lost {
         /// It may even be executed later, until [`Session::proven`].
         may_land: bool,
     },
 }
 
-/// The data that a command has moved.
+/// The data that a command has transferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moved {
-    /// Bytes of data-in that came.
+    /// Bytes of data-in received.
     pub read_bytes: u32,
-    /// Bytes of data-out that the target took.
+    /// Bytes of data-out that the target received.
     pub write_bytes: u32,
-    /// What was left of the expected length.
+    /// The residual of the expected length.
     pub residual: Residual,
 }
 
-/// What a unit has reported of itself by unit attentions (SPC-4 table 45).
+/// What a unit has reported by unit attentions (SPC-4 table 45).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Attentions {
-    /// Whatever it was: what was known of the unit may hold no more.
+    /// Any of them: what was known of the unit may be outdated.
     pub any: bool,
     /// PARAMETERS CHANGED, MODE PARAMETERS CHANGED.
     pub modes: bool,
-    /// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED, POWER ON OCCURRED, DEVICE INTERNAL RESET: what was in a
-    /// volatile cache may be lost.
+    /// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED, POWER ON OCCURRED, DEVICE INTERNAL RESET: the content
+    /// of a volatile cache may be lost.
     pub power_on: bool,
     /// SCSI BUS RESET OCCURRED, BUS DEVICE RESET FUNCTION OCCURRED: no data is lost.
     pub reset: bool,
@@ -138,7 +139,7 @@ impl Attentions {
     }
 }
 
-/// Why a command was not taken.
+/// Why a command was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     /// There are [`COMMANDS_MAX`] already.
@@ -153,20 +154,20 @@ pub struct Session {
     url: Url,
     options: Options,
     addresses: Vec<Destination>,
-    /// The one of the last connection.
+    /// The address of the last connection.
     address: Option<Destination>,
-    /// Who it is to the target.
+    /// Its initiator port.
     port: InitiatorPort,
-    /// The portal group of the first login: one of another group would not reinstate the session (RFC 7143 section
-    /// 3.4.3).
+    /// The portal group of the first login: a login through another group would not reinstate the session
+    /// (RFC 7143 section 3.4.3).
     portal_group: Option<u32>,
-    /// Whoever uses it examines the unit after each login and unit attention, see [`Session::guarded`].
+    /// Its user examines the unit after each login and unit attention, see [`Session::guarded`].
     is_guarded: bool,
     has_arrived: bool,
     tags: Tag,
     /// Counts connections.
     attempt: u64,
-    /// Those that are being made, the ones that nobody waits for any more among them.
+    /// Connections being established, including those that are no longer waited for.
     attempts_open: u32,
     state: State,
     queue: Queue,
@@ -181,9 +182,9 @@ pub struct Session {
 }
 
 enum State {
-    /// No connection, and none is wanted yet.
+    /// No connection, and none is needed yet.
     Idle,
-    /// The next try is due at this time.
+    /// The next attempt is due at this time.
     Resting(Time),
     Connecting(Time),
     Connected(Box<Link>),
@@ -220,29 +221,30 @@ impl Session {
         }
     }
 
-    /// The same, but after each login ([`Session::take_arrival`]) and each unit attention ([`Session::take_attentions`])
-    /// nothing leaves but questions ([`Session::ask`]) until [`Session::open`].
+    /// The same, but after each login ([`Session::take_arrival`]) and each unit attention
+    /// ([`Session::take_attentions`]) nothing is sent except queries ([`Session::ask`]) until
+    /// [`Session::open`].
     pub fn guarded(self) -> Session {
         Session { is_guarded: true, ..self }
     }
 
-    /// The same, as this initiator port.
+    /// The same, with this initiator port.
     pub fn of_port(self, port: InitiatorPort) -> Session {
         Session { port, ..self }
     }
 
-    /// The same, one of several with its target, which the log has as one.
+    /// The same, as one of several with its target, which are logged as one.
     pub fn among(self, log: &OutageLog) -> Session {
         Session { outage: Outage::new(log.clone()), ..self }
     }
 
-    /// The same, but the caller reports failures: the log has none.
+    /// The same, but the caller reports failures: they are not logged.
     pub fn unlogged(mut self) -> Session {
         self.outage.silence();
         self
     }
 
-    /// Gives it a command, which leaves with the next [`Session::flush`].
+    /// Submits a command, which is sent by the next [`Session::flush`].
     ///
     /// # Errors
     /// When there are too many, or the target has been lost for too long.
@@ -253,10 +255,10 @@ impl Session {
         if self.queue.push(command, false) { Ok(()) } else { Err(Refused::Full) }
     }
 
-    /// Gives it a command that goes before all others, and is not resent on another connection.
+    /// Submits a command that precedes all others, and is not resent on another connection.
     ///
     /// # Errors
-    /// When there are too many commands, or nobody is logged in.
+    /// When there are too many commands, or the session is not logged in.
     pub fn ask(&mut self, command: &Command) -> Result<(), Refused> {
         match &self.state {
             State::Connected(link) if link.is_ready && link.gone.is_none() => {}
@@ -267,8 +269,9 @@ impl Session {
         if self.queue.push(command, true) { Ok(()) } else { Err(Refused::Full) }
     }
 
-    /// A command is not to be sent any more. It ends as soon as the target cannot execute it, or has it no more. Over AoE it
-    /// ends now, and the target may execute it yet ([`Session::may_change`]): no function would have it ended.
+    /// A command is not to be sent any more. It ends as soon as the target cannot execute it, or no longer
+    /// has it. Over AoE it ends now, and the target may still execute it ([`Session::may_change`]): no
+    /// function would end it.
     pub fn cancel(&mut self, now: Time, cookie: u32, finished: &mut Vec<Finished>) {
         if let Some(task) = self.queue.cancel(cookie, finished)
             && let State::Connected(link) = &mut self.state
@@ -279,8 +282,8 @@ impl Session {
         }
     }
 
-    /// The question under way is not waited for any more: the target is to abort it. It ends when it has been answered,
-    /// or its abort has.
+    /// The outstanding query is not waited for any more: the target has to abort it. It ends when it has been
+    /// answered, or its abort has.
     pub fn withdraw(&mut self, finished: &mut Vec<Finished>) {
         if let Some(task) = self.queue.withdraw(finished)
             && let State::Connected(link) = &mut self.state
@@ -289,17 +292,17 @@ impl Session {
         }
     }
 
-    /// Whether it has logged in since the last call. What was sent before may yet be executed.
+    /// Whether it has logged in since the last call. What was sent before may still be executed.
     pub fn take_arrival(&mut self) -> bool {
         std::mem::take(&mut self.has_arrived)
     }
 
-    /// What earlier connections have sent can be executed no more.
+    /// What earlier connections have sent can no longer be executed.
     pub fn proven(&mut self) {
         self.queue.proven();
     }
 
-    /// The commands with data-out, by their cookies, that the target may execute although they are to be resent.
+    /// The commands with data-out, by cookie, that the target may execute although they will be resent.
     pub fn unsettled(&self) -> impl Iterator<Item = u32> {
         self.queue.unsettled()
     }
@@ -309,14 +312,14 @@ impl Session {
         self.url.protocol == Protocol::Aoe
     }
 
-    /// Lets no commands leave but questions, until [`Session::open`]. The session continues.
+    /// Sends no commands except queries, until [`Session::open`]. The session continues.
     pub fn pause(&mut self) {
         if let State::Connected(link) = &mut self.state {
             link.is_paused = true;
         }
     }
 
-    /// Lets all commands leave, until the connection is lost.
+    /// Allows all commands to be sent, until the connection is lost.
     pub fn open(&mut self, now: Time) {
         let State::Connected(link) = &mut self.state else { return };
         (link.is_open, link.is_paused) = (true, false);
@@ -326,7 +329,7 @@ impl Session {
         self.outage.is_over();
     }
 
-    /// Whether commands leave, or do but for a pause.
+    /// Whether commands are sent, or would be except for a pause.
     pub fn is_open(&self) -> bool {
         match &self.state {
             State::Connected(link) => link.is_open && link.gone.is_none(),
@@ -334,8 +337,8 @@ impl Session {
         }
     }
 
-    /// Whether there is, or was, a use for a connection: it is opened again, kept alive and answers for the target also
-    /// while no command is there.
+    /// Whether a connection is or was needed: it is reopened, kept alive and answers the target even without
+    /// commands.
     pub fn is_in_use(&self) -> bool {
         match &self.state {
             State::Idle | State::Closed => false,
@@ -361,7 +364,7 @@ impl Session {
         }
     }
 
-    /// Over AoE, the address that we are known by, while there is a connection.
+    /// Over AoE, our address, while there is a connection.
     pub fn mac(&self) -> Option<Mac> {
         match &self.state {
             State::Connected(link) => link.mac(),
@@ -379,12 +382,12 @@ impl Session {
         }
     }
 
-    /// Why there was no connection the last time, until there is one again.
+    /// Why there was last no connection, until there is one again.
     pub fn failure(&self) -> Option<&str> {
         self.outage.failure()
     }
 
-    /// How long something waits for the target at most.
+    /// How long commands wait for the target.
     pub fn give_up_after(&self) -> Duration {
         self.options.give_up_after
     }
@@ -419,7 +422,7 @@ impl Session {
         std::mem::take(&mut self.queue.attentions)
     }
 
-    /// Sends a text request; its answer comes to [`Session::take_text`]. False: not now.
+    /// Sends a text request; get its answer by [`Session::take_text`]. False: not now.
     pub fn send_text(&mut self, text: &[u8]) -> bool {
         match &mut self.state {
             State::Connected(link) if link.is_ready => {
@@ -437,7 +440,8 @@ impl Session {
         self.text.take()
     }
 
-    /// Closes the connection's socket; for a caller that ends without the kernel that the session was made for.
+    /// Closes the connection's socket, for a caller that ends without the kernel that the session was created
+    /// for.
     pub(crate) fn close_socket(&self) {
         if let State::Connected(link) = &self.state {
             link.socket().into_iter().for_each(self.socket_closer);
@@ -455,7 +459,7 @@ impl Session {
             }
             (CONNECT, _) => {
                 self.attempts_open -= 1;
-                // One that took too long: nobody waits for it any more.
+                // This one took too long, and is not waited for any more.
                 if let Ok(socket) = completion.result {
                     io.close(Handle(socket as i32));
                 }
@@ -469,14 +473,14 @@ impl Session {
                 self.drain_events(io, finished);
                 self.settle(io, finished);
             }
-            // It harms nobody: what the session had in flight has ended with its connection.
+            // It is harmless: what the session had in flight has ended with its connection.
             (kind, _) => {
                 tracing::error!(kind, "a completion of a connection that has ended: please report this")
             }
         }
     }
 
-    /// The end of a turn: everything that is owed leaves in one send. Returns whether memory was short, so that this
+    /// The end of a turn: everything owed is sent in one send. Returns whether memory was short, so that this
     /// must be called again soon.
     pub fn flush<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> bool {
         match &self.state {
@@ -484,7 +488,7 @@ impl Session {
             State::Connected(link) if link.wants_more() => self.pump(io, finished),
             State::Idle | State::Connected(_) | State::Resting(_) | State::Connecting(_) | State::Closed => {}
         }
-        // What is sent may end commands, and those make room for others.
+        // What is sent may end commands, and that makes room for others.
         while let State::Connected(link) = &mut self.state {
             if link.is_ready {
                 self.queue.send(&mut link.machine, link.is_open && !link.is_paused);
@@ -532,7 +536,7 @@ impl Session {
         self.flush(io, finished);
     }
 
-    /// Begins an orderly end; over when [`Session::is_closed`] says so. Commands that have not ended are lost.
+    /// Begins an orderly end; complete when [`Session::is_closed`]. Commands that have not ended are lost.
     pub fn close<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
         self.is_closing = true;
         match &mut self.state {
@@ -549,12 +553,12 @@ impl Session {
         }
     }
 
-    /// Whether it was asked to end.
+    /// Whether it is being closed.
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closing
     }
 
-    /// Whether no connection is there, nor one to come that would have to be closed.
+    /// Whether there is no connection, nor one being established that would have to be closed.
     pub fn is_closed(&self) -> bool {
         !matches!(self.state, State::Connected(_) | State::Connecting(_)) && self.attempts_open == 0
     }
@@ -581,7 +585,7 @@ impl Session {
         }
     }
 
-    /// Begins a session of frames, which has no connection.
+    /// Begins a session over frames, which has no connection.
     fn use_interface<I: Io>(&mut self, io: &mut I, interface: &str) {
         let now = io.now();
         let tags = Tags { frames: self.tag(RECV), clock: self.tag(SEND) };
@@ -667,17 +671,17 @@ impl Session {
         })
     }
 
-    /// There is no connection; the next try comes after a while.
+    /// There is no connection; the next attempt follows after a while.
     fn failed(&mut self, now: Time, reason: &str) {
         self.state = State::Resting(self.outage.failed(&self.url, now, reason));
     }
 
-    /// Feeds the machine what came.
+    /// Feeds the machine what was received.
     fn pump<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
         loop {
             let mut has_fed = false;
             if let State::Connected(link) = &mut self.state {
-                // There is nobody here to share a turn with.
+                // There are no others to share a turn with.
                 link.end_turn();
             }
             while let State::Connected(link) = &mut self.state
@@ -705,7 +709,7 @@ impl Session {
         is_eventful
     }
 
-    /// Acts on what has come in; `false`: nothing has.
+    /// Handles what was received; `false`: nothing was.
     fn take_events<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> bool {
         let now = io.now();
         let State::Connected(link) = &mut self.state else { return false };
@@ -753,7 +757,7 @@ impl Session {
         is_eventful
     }
 
-    /// Ends a connection that goes wrong.
+    /// Ends a faulty connection.
     fn drop_connection<I: Io>(&mut self, io: &mut I, reason: &str, finished: &mut Vec<Finished>) {
         let State::Connected(link) = &mut self.state else { return };
         link.closed(io.now(), reason);

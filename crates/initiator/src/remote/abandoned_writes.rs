@@ -6,15 +6,16 @@
 //! read must not change later without a write. A successful login is no proof; [`super::examination`] finds
 //! one.
 //!
-//! A write that waits for its session to come back may have been executed, and is resent; one that nobody
-//! waits for any more may be in transit. They hold their blocks against other lanes until they have ended.
+//! A write that waits for its session to be restored may have been executed, and is resent; a cancelled one
+//! may be in transit. They hold their blocks against other lanes until they have ended.
 
 use proto::time::Time;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Abandoned writes of one lane that nothing has ended; beyond that their blocks are merged.
+/// The most abandoned writes of one lane that are not known to have ended; beyond that, their ranges are
+/// merged.
 const ABANDONED_MAX: usize = 1024;
 
 /// Such writes of all lanes: at most the commands of each, and [`ABANDONED_MAX`].
@@ -26,7 +27,7 @@ pub(super) struct AbandonedWrites {
 
 #[derive(Default)]
 struct Writes {
-    /// By lane, and the operation of the lane that ends it.
+    /// By lane, and the lane's operation that will end it.
     waiting: BTreeMap<(u64, u32), Write>,
     abandoned: Vec<Write>,
 }
@@ -37,12 +38,13 @@ struct Write {
     offset: u64,
     len: u64,
     since: Time,
-    /// Nobody waits for it any more, and the lane itself is held off as well.
+    /// It is cancelled, and blocks the lane itself as well.
     is_cancelled: bool,
 }
 
 impl AbandonedWrites {
-    /// A lane has to wait with a write: until [`AbandonedWrites::release`] or [`AbandonedWrites::abandon`] of that operation.
+    /// A lane has to wait with a write: until [`AbandonedWrites::release`] or [`AbandonedWrites::abandon`] of
+    /// that operation.
     pub(super) fn add(&self, lane: u64, flight: u32, (offset, len): (u64, u64), since: Time) {
         let write = Write { lane, offset, len, since, is_cancelled: false };
         self.change(|writes| {
@@ -50,21 +52,21 @@ impl AbandonedWrites {
         });
     }
 
-    /// Nobody waits any more for a write that was added.
+    /// A write that was added is cancelled.
     pub(super) fn cancel(&self, lane: u64, flight: u32) {
         self.change(|writes| {
             writes.waiting.get_mut(&(lane, flight)).into_iter().for_each(|write| write.is_cancelled = true);
         });
     }
 
-    /// A lane's operation has ended, and cannot be executed any more.
+    /// A lane's operation has ended, and can no longer be executed.
     pub(super) fn release(&self, lane: u64, flight: u32) {
         self.change(|writes| {
             writes.waiting.remove(&(lane, flight));
         });
     }
 
-    /// A lane's operation has ended, and the target may execute it yet.
+    /// A lane's operation has ended, but the target may still execute it.
     pub(super) fn abandon(&self, lane: u64, flight: u32) {
         self.change(|Writes { waiting, abandoned }| {
             abandoned.extend(waiting.remove(&(lane, flight)));
@@ -75,7 +77,7 @@ impl AbandonedWrites {
         });
     }
 
-    /// Of what a lane abandoned, the target can execute only what is in these ranges any more.
+    /// Of the writes that a lane abandoned, the target can now execute only those in these ranges.
     pub(super) fn keep(&self, lane: u64, may_land: impl Fn((u64, u64)) -> bool) {
         self.change(|writes| {
             writes.abandoned.retain(|write| write.lane != lane || may_land((write.offset, write.len)));
@@ -96,20 +98,20 @@ impl AbandonedWrites {
         Some(read(&self.writes.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Whether a lane abandoned anything that the target may execute yet.
+    /// Whether the target may still execute anything that a lane abandoned.
     pub(super) fn has_abandoned(&self, lane: u64) -> bool {
         self.read(|writes| writes.abandoned.iter().any(|write| write.lane == lane)).unwrap_or(false)
     }
 
-    /// The ranges that what any lane abandoned may yet change.
+    /// The ranges that abandoned writes of any lane may still change.
     pub(super) fn ranges(&self) -> Vec<(u64, u64)> {
         let ranges =
             |writes: &Writes| writes.abandoned.iter().map(|write| (write.offset, write.len)).collect();
         self.read(ranges).unwrap_or_default()
     }
 
-    /// Since when a write stands in the way of a lane's operation on this range, if one does: another lane's, or one
-    /// that was cancelled or abandoned.
+    /// Since when a write blocks a lane's operation on this range, if one does: another lane's, or one that
+    /// was cancelled or abandoned.
     pub(super) fn hinders(&self, lane: u64, range: (u64, u64)) -> Option<Time> {
         let first = |writes: &Writes| {
             let others = writes.waiting.values().filter(|write| write.lane != lane || write.is_cancelled);
@@ -125,7 +127,7 @@ impl Write {
         overlap((self.offset, self.len), range)
     }
 
-    /// Both, and what is between them.
+    /// A range that includes both.
     fn and(self, other: Write) -> Write {
         let end = |write: &Write| write.offset.saturating_add(write.len);
         let offset = self.offset.min(other.offset);

@@ -1,4 +1,4 @@
-//! When to request a proof again that a target did not give: with exponentially growing delays.
+//! When to request a missing proof again: with exponentially growing delays.
 
 use proto::time::Time;
 use std::time::Duration;
@@ -17,7 +17,7 @@ impl Backoff {
         Backoff { due: now.after(FIRST), rest: FIRST }
     }
 
-    /// Whether to ask now; if so, the next time is further away.
+    /// Whether to request it now; if so, the next time is further away.
     pub(super) fn is_due(&mut self, now: Time) -> bool {
         if now < self.due {
             return false;

@@ -1,66 +1,67 @@
-//! Whether a target has been the same, without a restart, since it acknowledged what is not durable yet.
+//! Whether a target has run without a restart since it acknowledged what is not durable yet.
 //!
-//! A target with a volatile cache that restarts has lost writes that it had acknowledged, and answers the next
-//! SYNCHRONIZE CACHE with GOOD. Nothing in SCSI distinguishes this from a connection that was merely cut: a new nexus gets
-//! of POWER ON either way (SAM-5 section 5.14.1). So, after each login while such writes exist, one of these must
-//! prove that the target went on:
-//! - It is a Lunette, and reports the incarnation of its store in the vendor specific bytes of INQUIRY.
-//!   (Where that is a remote unit in turn, it is another one after each loss.)
-//! - A session of another lane, which was there before, answers a command that it was sent after that login.
+//! A target with a volatile cache that restarts has lost writes that it had acknowledged, and answers the
+//! next SYNCHRONIZE CACHE with GOOD. Nothing in SCSI distinguishes this from a connection that was merely
+//! cut: a new nexus gets the POWER ON unit attention either way (SAM-5 section 5.14.1). So, after each login
+//! while such writes exist, one of these must prove that the target kept running:
+//! - It is a Lunette, and reports the incarnation of its store in the vendor specific bytes of INQUIRY data.
+//!   (If that is in turn a remote unit, it changes after each loss.)
+//! - A session of another lane, which existed before, answers a command that it was sent after that login.
 //!
-//! Otherwise it is likely that they are lost, and that is reported: to every nexus once, by its next flush
-//! ([`store::lane::Lane::losses`]). Without such writes, or without a volatile cache, there is nothing to report. What earlier
-//! processes have written is not known here: until a flush has succeeded, there may be such writes of theirs.
+//! Otherwise they are likely lost, and that is reported: to every nexus once, by its next flush
+//! ([`store::lane::Lane::losses`]). Without such writes, or without a volatile cache, there is nothing to
+//! report. What earlier processes have written is not known here: until a flush has succeeded, there may be
+//! such writes of theirs.
 //!
-//! Events of all lanes are ordered by one counter, which only flushes and logins move. A lane notes it for the writes
-//! that it acknowledges, so the datapath reads what hardly ever changes.
+//! Events of all lanes are ordered by one counter, which only flushes and logins increment. A lane records it
+//! for the writes that it acknowledges, so the datapath reads something that hardly ever changes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Names one run of a store's cache: as long as it is the same, nothing acknowledged is lost.
+/// Identifies one run of a store's cache: while it is the same, nothing acknowledged is lost.
 pub(super) type Incarnation = [u8; 16];
 
-/// What all lanes of a store know.
+/// What the lanes of a store know together.
 #[derive(Default)]
 pub(super) struct Continuity {
     /// The counter.
     clock: AtomicU64,
-    /// Restarts of the target, also feared ones. What was reported to an earlier session no longer counts.
+    /// Known or possible restarts of the target. What was reported to an earlier session no longer counts.
     era: AtomicU64,
-    /// Writes whose number is not above this one are durable, or were reported lost.
+    /// Writes with numbers up to this one are durable, or were reported as lost.
     settled: AtomicU64,
-    /// Somebody may have written before the unit was opened, and not flushed.
+    /// Others may have written before the unit was opened, without flushing.
     inherits: bool,
-    /// A lane has begun a write, once.
+    /// A lane has at some time begun a write.
     has_written: AtomicBool,
     /// When the first lane had logged in.
     arrived: AtomicU64,
-    /// Of each lane, the number of the last write that it acknowledged from a volatile cache.
+    /// For each lane, the number of the last write that was acknowledged from a volatile cache.
     cached: Mutex<Vec<Arc<AtomicU64>>>,
     losses: Arc<AtomicU64>,
     resets: AtomicU64,
     incarnation: Mutex<Option<Incarnation>>,
     /// Sessions that are open.
     open: AtomicUsize,
-    /// The last login that a witness is wanted for, and what the last witness reported.
+    /// The last login that needs a witness, and the last witness's report.
     wanted: AtomicU64,
     witnessed: AtomicU64,
 }
 
-/// What a login shows of the target.
+/// What a login reveals about the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Arrival {
-    /// It went on, or there is nothing that depends on that.
+    /// It kept running, or nothing depends on that.
     Fine,
-    /// A new era has begun with it.
+    /// The login has begun a new era.
     Restarted,
     /// A witness is needed.
     Doubtful,
 }
 
 impl Continuity {
-    /// Losses are counted in `losses`; `inherits`: there may be writes that are not durable, of who had the unit before.
+    /// Losses are counted in `losses`; `inherits`: writes of earlier users of the unit may not be durable.
     pub(super) fn new(
         incarnation: Option<Incarnation>,
         losses: Arc<AtomicU64>,
@@ -69,7 +70,7 @@ impl Continuity {
         Continuity { incarnation: Mutex::new(incarnation), losses, inherits, ..Continuity::default() }
     }
 
-    /// A lane's note of the last write that it acknowledged from a volatile cache.
+    /// A lane's record of the last write that was acknowledged from a volatile cache.
     pub(super) fn join(&self) -> Arc<AtomicU64> {
         let note = Arc::new(AtomicU64::new(0));
         self.cached.lock().unwrap_or_else(PoisonError::into_inner).push(note.clone());
@@ -88,8 +89,8 @@ impl Continuity {
         }
     }
 
-    /// A write was acknowledged from a volatile cache. The lane checks the era afterwards: who begins a new one sees
-    /// this note, or the lane sees that era.
+    /// A write was acknowledged from a volatile cache. The lane checks the era afterwards: either whoever
+    /// begins a new one sees this record, or the lane sees that era.
     pub(super) fn note(&self, last: &AtomicU64) {
         let number = self.clock.load(Ordering::SeqCst) + 1;
         if last.load(Ordering::Relaxed) != number {
@@ -102,12 +103,12 @@ impl Continuity {
         self.era.load(Ordering::SeqCst)
     }
 
-    /// How often unflushed writes were lost, or must be feared to be.
+    /// How often unflushed writes were, or may have been, lost.
     pub(super) fn losses(&self) -> u64 {
         self.losses.load(Ordering::SeqCst)
     }
 
-    /// How often the unit was reset, as far as it is known.
+    /// How often the unit was reset, as far as is known.
     pub(super) fn resets(&self) -> u64 {
         self.resets.load(Ordering::SeqCst)
     }
@@ -117,12 +118,12 @@ impl Continuity {
         self.settled.fetch_max(point, Ordering::SeqCst);
     }
 
-    /// Somebody logged in at this point.
+    /// A login happened at this point.
     pub(super) fn arrived(&self, point: u64, incarnation: Option<Incarnation>) -> Arrival {
         let mut known = self.incarnation.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *known, incarnation);
         drop(known);
-        // Who logged in before the first lane was known to have did so when the unit was opened, more or less.
+        // Logins before the first known one happened, more or less, when the unit was opened.
         let here = self.point();
         let first = self.arrived.compare_exchange(0, here, Ordering::SeqCst, Ordering::SeqCst);
         let is_early = point < first.map_or_else(|first| first, |_| here);
@@ -134,7 +135,7 @@ impl Continuity {
             return Arrival::Restarted;
         }
         let inherits = !is_early && self.has_inherited();
-        // A write of an open session may have been answered, and not yet be noted.
+        // A write of an open session may have been answered but not recorded yet.
         if self.has_witnesses() && (inherits || self.has_written.load(Ordering::SeqCst)) {
             self.wanted.fetch_max(point, Ordering::SeqCst);
             return Arrival::Doubtful;
@@ -151,7 +152,7 @@ impl Continuity {
         self.witnessed.load(Ordering::SeqCst) > point
     }
 
-    /// No witness came: a new era begins.
+    /// There was no witness: a new era begins.
     pub(super) fn unproven(&self) {
         self.era.fetch_add(1, Ordering::SeqCst);
         if self.lose() {
@@ -159,7 +160,7 @@ impl Continuity {
         }
     }
 
-    /// Whether a witness is wanted.
+    /// Whether a witness is needed.
     pub(super) fn wants_witness(&self) -> bool {
         self.wanted.load(Ordering::SeqCst) > self.witnessed.load(Ordering::SeqCst)
     }
@@ -174,7 +175,7 @@ impl Continuity {
         self.witnessed.fetch_max(point, Ordering::SeqCst);
     }
 
-    /// A session has opened, or an open one has ended.
+    /// A session has been opened, or an open one has ended.
     pub(super) fn count(&self, is_open: bool) {
         match is_open {
             true => self.open.fetch_add(1, Ordering::SeqCst),
@@ -197,19 +198,20 @@ impl Continuity {
         self.flushed(point);
     }
 
-    /// Whether writes were acknowledged from a volatile cache that no flush has covered, and whose loss was not reported.
+    /// Whether writes were acknowledged from a volatile cache that no flush has covered, and whose loss was
+    /// not reported.
     pub(super) fn is_dirty(&self) -> bool {
         let settled = self.settled.load(Ordering::SeqCst);
         let notes = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         notes.iter().any(|note| note.load(Ordering::SeqCst) > settled)
     }
 
-    /// Whether there may be such writes of earlier processes.
+    /// Whether earlier processes may have left such writes.
     fn has_inherited(&self) -> bool {
         self.inherits && self.settled.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether anything was lost.
+    /// Records a loss, if there is anything to lose. Returns whether there was.
     fn lose(&self) -> bool {
         let point = self.point();
         let is_dirty = self.is_dirty() || self.has_inherited();

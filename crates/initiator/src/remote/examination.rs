@@ -1,18 +1,20 @@
-//! What a lane asks its unit: after each login and each unit attention, before anything else is sent, which unit it is,
-//! how large its blocks are, whether it has been the same all the time, and whether what earlier sessions have sent can
-//! still be executed; and from time to time, how large it is.
+//! What a lane queries of its unit: after each login and each unit attention, before anything else is sent,
+//! which unit it is, how large its blocks are, whether it has kept running, and whether what earlier sessions
+//! have sent can still be executed; and from time to time, how large it is.
 //!
-//! A target may answer a login that reinstates a session (RFC 7143 section 6.3.5) before the commands of that have ended. So
-//! while writes of the lane have no answer, one of these must prove that they are:
+//! A target may answer a login that reinstates a session (RFC 7143 section 6.3.5) before the commands of the
+//! old session have ended. So while writes of the lane are unanswered, one of these must prove that they have
+//! ended:
 //!
-//! - It is a Lunette whose INQUIRY data say so, and has answered on the new session, which it does not do before.
-//! - An ORDERED command has ended on the new session: it is not executed before the older commands of the task set are
-//!   over (SAM-5 section 8.9.3). That holds up all commands that come later, so it is aborted when it takes long; a
-//!   [`Backoff`] repeats it.
+//! - It is a Lunette whose INQUIRY data promises that it answers on a new session only after that, and it has
+//!   answered.
+//! - An ORDERED command has ended on the new session: it is not executed before the older commands of the
+//!   task set have ended (SAM-5 section 8.9.3). It delays all later commands, so it is aborted when it takes
+//!   long; a [`Backoff`] repeats it.
 //!
 //! Over AoE only answers prove anything: to the writes themselves, or to what the target orders behind them
-//! ([`crate::session::Session::may_change`]).
-//! What is not proven keeps its blocks from everybody ([`super::abandoned_writes`]).
+//! ([`crate::session::Session::may_change`]). What is not proven keeps its blocks locked for everyone
+//! ([`super::abandoned_writes`]).
 
 use super::backoff::Backoff;
 use super::continuity::Arrival;
@@ -33,12 +35,12 @@ use wire::Places;
 use wire::scsi::Command as _;
 use wire::scsi::command::TestUnitReady;
 
-/// How long a witness for a target's continuity is waited for: lanes look for what is wanted four times a second, and a
-/// busy target takes its time to answer.
+/// How long a witness for a target's continuity is waited for: lanes check four times a second whether one is
+/// needed, and a busy target may answer late.
 const WITNESS_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long an ORDERED question is waited for at most: while it waits for a write that is stuck, it holds up all later
-/// commands of the task set, also those of other lanes and of other initiators.
+/// How long an ORDERED probe is waited for: while it waits for a write that is stuck, it delays all later
+/// commands of the task set, including those of other lanes and of other initiators.
 const PROBE_WITHIN: Duration = Duration::from_secs(1);
 
 /// An examination.
@@ -46,12 +48,12 @@ pub(super) struct Examination {
     step: Step,
     /// It comes after a login.
     is_arrival: bool,
-    /// Something changed while a question was under way: its answer may be older.
+    /// Something changed while a query was outstanding: its answer may be older.
     is_stale: bool,
     /// When it began, in the order of [`super::continuity`].
     point: u64,
     inquiry: Vec<u8>,
-    /// What earlier sessions have sent can be executed no more.
+    /// What earlier sessions have sent can no longer be executed.
     is_proven: bool,
 }
 
@@ -61,26 +63,27 @@ enum Step {
     Witness(Time),
 }
 
-/// What a unit is asked. Unit attentions come with the first two; INQUIRY is answered whatever the unit's state.
+/// A query of the unit. Unit attentions arrive with the first two; INQUIRY is answered whatever the unit's
+/// state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Question {
     Capacity,
     Modes,
     Inquiry,
-    /// The page that names the unit.
+    /// The page with the unit's identity.
     UnitIdentity(u8),
-    /// Whether what was sent before has ended: TEST UNIT READY, which is ORDERED.
+    /// Whether what was sent before has ended: TEST UNIT READY, sent as ORDERED.
     OrderedProbe,
 }
 
-/// A question under way.
+/// An outstanding query.
 pub(super) struct Asked {
     question: Question,
     places: Places,
-    /// When it was asked, in the order of [`super::continuity`].
+    /// When it was sent, in the order of [`super::continuity`].
     point: u64,
     since: Time,
-    /// It is ORDERED, took too long, and is to be aborted.
+    /// It is ORDERED, took too long, and is being aborted.
     is_withdrawn: bool,
 }
 
@@ -92,7 +95,7 @@ impl Examination {
 }
 
 impl RemoteLane {
-    /// Handles the unit attentions of the unit, before anything that came with it is trusted.
+    /// Handles the unit attentions of the unit, before anything that came with them is trusted.
     pub(super) fn heed<I: Io>(&mut self, io: &mut I) {
         let attentions = self.session.take_attentions();
         if !attentions.any {
@@ -108,7 +111,7 @@ impl RemoteLane {
         self.doubt();
     }
 
-    /// What is known of the unit may hold no more: it is examined (again) before anything else is sent.
+    /// What is known of the unit may be outdated: it is examined (again) before anything else is sent.
     pub(super) fn doubt(&mut self) {
         let is_stale = self.asked.is_some();
         match &mut self.examination {
@@ -116,12 +119,12 @@ impl RemoteLane {
                 (examination.step, examination.is_stale) = (Step::Ask(Question::Capacity), is_stale);
             }
             None if self.session.is_open() => {
-                // What waits is sent once, as on a slow network: it needs not be held against other lanes.
+                // What waits is sent once, as on a slow network: it need not be held against other lanes.
                 self.session.pause();
                 let point = self.store.continuity.point();
                 self.examination = Some(Examination::new(false, is_stale, true, point));
             }
-            // The next session's unit is examined anyhow.
+            // The next session's unit is examined anyway.
             None => {}
         }
     }
@@ -148,8 +151,8 @@ impl RemoteLane {
         self.count(io);
     }
 
-    /// Asks now and then for the capacity, when the unit has reported a change, and when another lane needs to
-    /// know that the target is there.
+    /// Queries the capacity from time to time, when the unit has reported a change, and when another lane
+    /// needs to know that the target is alive.
     pub(super) fn probe<I: Io>(&mut self, io: &mut I, now: Time) {
         if self.examination.is_some() || self.asked.is_some() {
             return;
@@ -173,12 +176,12 @@ impl RemoteLane {
         }
         match self.session.is_open() {
             true => self.ask(io, Question::Capacity),
-            // The examination asks, too.
+            // The examination queries it, too.
             false => self.session.begin(io),
         }
     }
 
-    /// The answer to the question under way.
+    /// The answer to the outstanding query.
     pub(super) fn take_answer<I: Io>(&mut self, io: &mut I, ending: Ending) {
         let Some(Asked { question, places, point, is_withdrawn, .. }) = self.asked.take() else { return };
         let data = match ending {
@@ -248,7 +251,7 @@ impl RemoteLane {
         examination.step = Step::Ask(next);
     }
 
-    /// The outcome of a withdrawn question. An answer that came all the same is a proof.
+    /// The outcome of a query that was aborted. An answer that came nevertheless is a proof.
     fn answered_late(&mut self, now: Time, is_answered: bool) {
         match &mut self.examination {
             Some(examination) => {
@@ -260,7 +263,7 @@ impl RemoteLane {
         }
     }
 
-    /// Continues without a proof that does not come.
+    /// Continues without a proof that does not arrive.
     fn withdraw<I: Io>(&mut self, io: &mut I) {
         let within = PROBE_WITHIN.min(self.store.give_up_after() / 2);
         let is_late = |asked: &&mut Asked| {
@@ -291,7 +294,7 @@ impl RemoteLane {
         }
     }
 
-    /// It is known which unit it is, if it is the one.
+    /// The unit's identity is known, if it is the right one.
     fn identify<I: Io>(&mut self, io: &mut I, page: &[u8]) {
         let Some(Examination { inquiry, is_proven, .. }) = &mut self.examination else { return };
         let identity = &self.store.geometry.identity;
@@ -314,11 +317,11 @@ impl RemoteLane {
         self.arrive(io);
     }
 
-    /// All answers are there.
+    /// All answers have arrived.
     fn arrive<I: Io>(&mut self, io: &mut I) {
         let Some(Examination { point, inquiry, is_arrival, .. }) = &self.examination else { return };
         let arrival = match (*is_arrival, incarnation(inquiry)) {
-            // The session went on, and no restart was reported.
+            // The session continues, and no restart was reported.
             (false, None) => Arrival::Fine,
             (_, incarnation) => self.store.losing(|continuity| continuity.arrived(*point, incarnation)),
         };
@@ -351,12 +354,12 @@ impl RemoteLane {
         self.count(io);
     }
 
-    /// Whether writes of earlier sessions have no answer, and there can be a proof that they have ended.
+    /// Whether writes of earlier sessions are unanswered, and their end can be proven.
     fn is_in_doubt(&self) -> bool {
         self.has_unsettled() && !self.session.ends_by_answers()
     }
 
-    /// Nothing shows that the target cannot execute any more what earlier sessions have sent.
+    /// There is no proof that the target cannot execute any more what earlier sessions have sent.
     fn unproven(&mut self, now: Time) {
         self.mark_unsettled();
         if self.backoff.is_some() {
@@ -374,7 +377,7 @@ impl RemoteLane {
         );
     }
 
-    /// It is not what was opened: nothing is sent to it.
+    /// It is not the unit that was opened: nothing is sent to it.
     fn refuse<I: Io>(&mut self, io: &mut I, reason: &str) {
         self.renew(io, reason);
         self.store.identified(Err(reason.to_string()));
@@ -397,7 +400,7 @@ impl RemoteLane {
         }
     }
 
-    /// Asks, if there is room; otherwise somebody tries again.
+    /// Sends a query, if there is room; otherwise it is retried.
     fn ask<I: Io>(&mut self, io: &mut I, question: Question) {
         let (cdb, bytes) = match question {
             Question::Capacity => (read_capacity(), CAPACITY_BYTES),

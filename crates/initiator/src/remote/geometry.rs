@@ -1,4 +1,4 @@
-//! What a remote unit is: asked once, when it is opened.
+//! The properties of a remote unit, queried once, when it is opened.
 
 use super::continuity::Incarnation;
 use super::identity::{UnitIdentity, incarnation};
@@ -15,10 +15,10 @@ use wire::shown;
 
 /// Block sizes that can be served.
 const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=65536;
-/// Bytes that are asked for of a page.
+/// Bytes requested of a page.
 pub(super) const PAGE_BYTES: u8 = 252;
 
-/// What a unit is, and what it can do at a time.
+/// The properties of a unit, and its limits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Logical block size in bytes.
@@ -31,7 +31,7 @@ pub struct Geometry {
     pub identity: UnitIdentity,
     /// The incarnation of its cache, if it reports one.
     pub(super) incarnation: Option<Incarnation>,
-    /// What it can do, with its size.
+    /// Its abilities and size.
     pub traits: Traits,
     /// Thin provisioned (LBPME).
     pub thin: bool,
@@ -43,24 +43,24 @@ pub struct Geometry {
     pub fua: bool,
     /// ORDERED commands are supported.
     pub ordered: bool,
-    /// The longest transfer in blocks; `None`: not said.
+    /// The longest transfer in blocks; `None`: not reported.
     pub transfer_blocks_max: Option<u32>,
     /// The longest UNMAP descriptor in blocks.
     pub unmap_blocks_max: u32,
-    /// The longest WRITE SAME in blocks; `None`: not said.
+    /// The longest WRITE SAME in blocks; `None`: not reported.
     pub same_blocks_max: Option<u64>,
 }
 
 impl Geometry {
-    /// The same, found in this run of its cache.
+    /// The same, found in this incarnation of its cache.
     pub fn in_run(self, incarnation: Incarnation) -> Geometry {
         Geometry { incarnation: Some(incarnation), ..self }
     }
 
-    /// Asks a unit: `command` sends it a CDB that reads so many bytes.
+    /// Queries a unit: `command` sends it a CDB that reads this many bytes.
     ///
     /// # Errors
-    /// When it does not answer, or is no disk that can be served.
+    /// When it does not answer, or is not a disk that can be served.
     pub fn query<E: fmt::Display>(
         mut command: impl FnMut(Cdb, u32) -> Result<Reply, E>,
     ) -> Result<Geometry, String> {
@@ -78,7 +78,7 @@ impl Geometry {
         let limits = BlockLimits::read(&optional(vpd::page::BLOCK_LIMITS));
         let shape = Characteristics::read(&optional(vpd::page::CHARACTERISTICS));
         let provisioning = Provisioning::read(&optional(vpd::page::PROVISIONING));
-        // Of a unit without that page CMDQUE says it (SPC-4 sections 7.8.7 and 6.6.2).
+        // Without that page, CMDQUE reports it (SPC-4 sections 7.8.7 and 6.6.2).
         let ordered = if known(vpd::page::EXTENDED_INQUIRY) {
             ExtendedInquiry::read(&optional(vpd::page::EXTENDED_INQUIRY)).ordered
         } else {
@@ -149,7 +149,7 @@ pub(super) fn mode_sense() -> Cdb {
     ModeSense6::page_only(mode::page::CACHING, PAGE_BYTES).to_cdb()
 }
 
-/// Whether INQUIRY data are those of a disk.
+/// Whether INQUIRY data is that of a disk.
 pub(super) fn is_disk(inquiry: &[u8]) -> Result<(), String> {
     match (StandardData::QUALIFIER.get(inquiry), StandardData::DEVICE_TYPE.get(inquiry)) {
         (Some(qualifier::CONNECTED), Some(device_type::DISK)) => Ok(()),
@@ -160,7 +160,7 @@ pub(super) fn is_disk(inquiry: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What mode pages report.
+/// The content of mode pages.
 pub(super) struct ModeSenseData {
     pub(super) write_cache: bool,
     pub(super) write_protected: bool,
@@ -205,7 +205,7 @@ fn ask<E: fmt::Display>(
     must(command, cdb, bytes, "").ok()
 }
 
-/// A page of vital product data; empty when there is none.
+/// A page of vital product data; empty if there is none.
 fn page<E: fmt::Display>(command: &mut impl FnMut(Cdb, u32) -> Result<Reply, E>, code: u8) -> Vec<u8> {
     let data = ask(command, inquiry_page(code), PAGE_BYTES.into()).unwrap_or_default();
     if vpd::PAGE_CODE.get(&data) == Some(code) { data } else { Vec::new() }

@@ -1,4 +1,4 @@
-//! Which unit it is: so that after a login no command goes to another disk.
+//! The identity of a unit, so that after a login no command goes to another disk.
 
 use super::continuity::Incarnation;
 use std::fmt;
@@ -21,15 +21,16 @@ enum Proof {
     Designator { kind: (u8, u8), bytes: Vec<u8> },
     /// The unit serial number (SPC-4 section 7.8.15).
     Serial(String),
-    /// Nothing but what it is called.
+    /// Nothing but vendor and product.
     None,
 }
 
-/// Designator types that name the unit, the best first: NAA, EUI-64, UUID, SCSI name string, T10 vendor ID.
+/// Designator types that identify the unit, the best first: NAA, EUI-64, UUID, SCSI name string, T10 vendor
+/// ID.
 const KINDS: [u8; 5] = [kind::NAA, kind::EUI_64, kind::UUID, kind::SCSI_NAME, kind::T10_VENDOR_ID];
 
 impl UnitIdentity {
-    /// Of INQUIRY data and the best of the pages that the unit has; `page` asks for one.
+    /// From INQUIRY data and the best of the unit's pages; `page` requests one.
     pub(super) fn query(inquiry: &[u8], pages: &[u8], mut page: impl FnMut(u8) -> Vec<u8>) -> UnitIdentity {
         let mut ask = |code: u8| if pages.contains(&code) { page(code) } else { Vec::new() };
         let designation = ask(page::IDENTIFICATION);
@@ -45,7 +46,7 @@ impl UnitIdentity {
         UnitIdentity { proof, model: model(inquiry) }
     }
 
-    /// The page that has it, if there is one.
+    /// The page that contains it, if there is one.
     pub(super) fn page(&self) -> Option<u8> {
         match self.proof {
             Proof::Designator { .. } => Some(page::IDENTIFICATION),
@@ -54,13 +55,13 @@ impl UnitIdentity {
         }
     }
 
-    /// How a unit with these INQUIRY data and this page is named in a message.
+    /// How a unit with this INQUIRY data and page is identified in a message.
     pub(super) fn found(&self, inquiry: &[u8], page: &[u8]) -> UnitIdentity {
         let pages = self.page().filter(|code| PAGE_CODE.get(page) == Some(*code));
         UnitIdentity::query(inquiry, pages.as_slice(), |_| page.to_vec())
     }
 
-    /// Whether the unit with these INQUIRY data and this page is the one.
+    /// Whether the unit with this INQUIRY data and page is the right one.
     pub(super) fn is_of(&self, inquiry: &[u8], page: &[u8]) -> bool {
         let is_page = self.page().is_none_or(|code| PAGE_CODE.get(page) == Some(code));
         is_page
@@ -87,24 +88,25 @@ impl fmt::Display for UnitIdentity {
     }
 }
 
-/// What a Lunette reports of its store's cache, in the vendor specific bytes of INQUIRY.
+/// The incarnation that a Lunette reports for its store's cache, in the vendor specific bytes of INQUIRY
+/// data.
 pub(super) fn incarnation(inquiry: &[u8]) -> Option<Incarnation> {
     let incarnation = lunette::INCARNATION.get(inquiry)?;
     (is_lunette(inquiry) && incarnation != [0; 16]).then_some(incarnation)
 }
 
-/// Whether INQUIRY data are those of a Lunette that answers nothing on a session, its login included, before the
-/// commands of the one that this replaces have ended. Older versions answer the login first.
+/// Whether INQUIRY data is that of a Lunette that answers nothing on a session, including its login, before
+/// the commands of the one that it replaces have ended. Older versions answer the login first.
 pub(super) fn withholds_logins(inquiry: &[u8]) -> bool {
     is_lunette(inquiry) && lunette::WITHHOLDS_LOGINS.get(inquiry) == Some(true)
 }
 
-/// Whether INQUIRY data are those of a Lunette.
+/// Whether INQUIRY data is that of a Lunette.
 fn is_lunette(inquiry: &[u8]) -> bool {
     StandardData::VENDOR.get(inquiry).is_some_and(|vendor| vendor == lunette::VENDOR.as_bytes())
 }
 
-/// The designators of the unit itself that name it, as far as they are whole: code set and type, and bytes.
+/// The complete designators of the unit itself that identify it: code set and type, and bytes.
 fn designators(page: &[u8]) -> impl Iterator<Item = ((u8, u8), &[u8])> {
     designator::designators(vpd::body(page))
         .filter(|one| {
@@ -119,7 +121,7 @@ fn model(inquiry: &[u8]) -> String {
     text([&vendor[..], &product].concat().as_slice())
 }
 
-/// Text without what fills it up.
+/// Text without padding.
 fn text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.trim_matches(|c: char| c == '\0' || c.is_whitespace()).to_string()

@@ -1,4 +1,4 @@
-//! One core's session with a remote unit: operations become commands, in pieces that the unit takes.
+//! One core's session with a remote unit: operations become commands, in pieces that the unit accepts.
 
 use super::RemoteStore;
 use super::abandoned_writes::overlap;
@@ -19,10 +19,10 @@ use wire::{Cdb, Places, Span};
 
 /// The longest piece with data.
 pub(super) const PIECE_BYTES_MAX: u32 = 256 << 10;
-/// The longest piece without data: what a unit does in a moment.
+/// The longest piece without data: what a unit completes quickly.
 const RANGE_BYTES_MAX: u64 = 64 << 20;
 
-/// The cookie of commands that are no operation's.
+/// The cookie of commands that belong to no operation.
 pub(super) const QUESTION: u32 = u32::MAX;
 
 /// A lane: a session, the operations that it carries out, and what has to be known of the unit before the next one.
@@ -33,25 +33,25 @@ pub(super) struct RemoteLane {
     pub(super) session: Session,
     flights: Vec<Flight>,
     free: Vec<u32>,
-    /// Cancelled writes that nothing is sent for, and that the target may execute yet.
+    /// Cancelled writes for which nothing is sent, and that the target may still execute.
     lingering: Vec<u32>,
-    /// The log has it that the target is asked for proofs of what was abandoned.
+    /// It was logged that the target has to prove the end of what was abandoned.
     awaits_proofs: bool,
     pub(super) finished: Vec<Finished>,
     pub(super) asked: Option<Asked>,
     /// The session is new, or the unit may have changed.
     pub(super) examination: Option<Examination>,
-    /// The era that the session began in, or that it began.
+    /// The era in which the session began, or that it began.
     pub(super) era: u64,
     /// The last write that was acknowledged from a volatile cache.
     cached: Arc<AtomicU64>,
     /// Where it has written.
     history: Arc<WriteHistory>,
-    /// The session counts as an open one.
+    /// The session is counted as open.
     pub(super) is_counted: bool,
-    /// The unit reported that its mode pages changed, but not yet how: it may have a volatile cache.
+    /// The unit reported that its mode pages changed, but not how yet: it may have a volatile cache.
     pub(super) modes_changed: bool,
-    /// Nothing has shown yet that what earlier sessions have sent has ended, and it is asked for.
+    /// Nothing has proven yet that what earlier sessions have sent has ended, and a proof is being requested.
     pub(super) backoff: Option<Backoff>,
 }
 
@@ -62,29 +62,29 @@ struct Flight {
     id: OpId,
     op: Op,
     is_over: bool,
-    /// When it was given to us.
+    /// When it was submitted.
     since: Time,
-    /// The most bytes that were done, and since when: being thrown back is no progress.
+    /// The most bytes that were done, and since when: a setback is no progress.
     furthest: u64,
     progress_at: Time,
-    /// Other lanes are held off its blocks.
+    /// It blocks other lanes on its blocks.
     is_held: bool,
     /// An earlier session has sent it, and the target may execute that even when it has ended.
     may_land: bool,
-    /// Nothing is to be sent for it any more; how it ends when it is not answered.
+    /// Nothing more is to be sent for it; its outcome if it is not answered.
     verdict: Option<StoreError>,
-    /// All its bytes, bytes done, and bytes of the piece under way.
+    /// All its bytes, bytes done, and bytes of the current piece.
     len: u64,
     done: u64,
     piece: u64,
-    /// Bytes of data-in and data-out of the command under way.
+    /// Bytes of data-in and data-out of the current command.
     data: (u32, u32),
-    /// All is done but making it durable.
+    /// Everything is done except making it durable.
     is_syncing: bool,
     /// When it began: the era, and the point in the order of events.
     era: u64,
     point: u64,
-    /// A buffer of its own.
+    /// Its own buffer.
     buffer: Places,
 }
 
@@ -146,7 +146,7 @@ impl RemoteLane {
         flight.id
     }
 
-    /// An operation has ended that the target may execute yet: over AoE it is not resent.
+    /// An operation has ended that the target may still execute: over AoE it is not retransmitted.
     fn abandon_write(&mut self, now: Time, place: (u64, u64)) {
         if !self.session.ends_by_answers() {
             return;
@@ -155,7 +155,7 @@ impl RemoteLane {
         self.report_abandoned(place);
     }
 
-    /// Reports that blocks are not ready, once, and what frees them; again when it is something else.
+    /// Logs that blocks are not ready, once, and what frees them; again when that changes.
     pub(super) fn report_abandoned(&mut self, place: (u64, u64)) {
         let has_proofs = self.session.can_be_proven(place);
         if self.store.abandoned.has_abandoned(self.id) && (has_proofs || !self.awaits_proofs) {
@@ -197,7 +197,7 @@ impl RemoteLane {
         })
     }
 
-    /// The next command of an operation, but for its cookie and its time.
+    /// The next command of an operation, except its cookie and its time.
     fn next<I: Io>(&mut self, io: &mut I, index: u32) -> Result<Command, StoreError> {
         let geometry = &self.store.geometry;
         let flight = &self.flights[index as usize];
@@ -286,7 +286,7 @@ impl RemoteLane {
         Ok(self.command(request::lba_status(lba), buffer, Places::EMPTY))
     }
 
-    /// A piece of a range that is to read as zeros; `same`: by WRITE SAME.
+    /// A piece of a range that has to read as zeros; `same`: by WRITE SAME.
     fn zero(
         &mut self,
         index: u32,
@@ -319,7 +319,7 @@ impl RemoteLane {
         Ok(self.command(cdb, Places::EMPTY, Places::one(zeros)))
     }
 
-    /// A piece of a range that is to be unmapped.
+    /// A piece of a range to unmap.
     fn unmap<I: Io>(&mut self, io: &mut I, index: u32, offset: u64, len: u64) -> Result<Command, StoreError> {
         let geometry = &self.store.geometry;
         let flight = &mut self.flights[index as usize];
@@ -335,7 +335,7 @@ impl RemoteLane {
         Ok(self.command(request::unmap(), Places::EMPTY, buffer))
     }
 
-    /// Whether an operation may begin: no write stands in its way that is not over yet. Other lanes then see it.
+    /// Checks that an operation may begin: no write that has not ended blocks it. Other lanes then see it.
     fn enter(&self, op: &Op, place: (u64, u64), now: Time) -> Result<(), StoreError> {
         let look = || match self.store.abandoned.hinders(self.id, place) {
             Some(since) if now.since(since) < self.store.give_up_after() => Err(StoreError::Busy),
@@ -351,8 +351,8 @@ impl RemoteLane {
         look()
     }
 
-    /// A write that may have been executed and is resent, or on its way without anybody who waits for it: until it
-    /// has ended nobody else comes near.
+    /// A write that may have been executed and is resent, or that was cancelled while in transit: until it
+    /// has ended, its blocks are locked.
     fn hold(&mut self, index: u32, now: Time) {
         let flight = &mut self.flights[index as usize];
         if !flight.is_over && !flight.is_held && changes(&flight.op) {
@@ -361,12 +361,12 @@ impl RemoteLane {
         }
     }
 
-    /// The session is no longer open: what is under way waits.
+    /// The session is no longer open: what is in flight waits.
     pub(super) fn hold_all(&mut self, now: Time) {
         (0..self.flights.len() as u32).for_each(|index| self.hold(index, now));
     }
 
-    /// The commands of earlier sessions can be executed no more.
+    /// The commands of earlier sessions can no longer be executed.
     pub(super) fn proven(&mut self, now: Time) {
         self.backoff = None;
         if self.session.ends_by_answers() {
@@ -378,7 +378,7 @@ impl RemoteLane {
         self.end_settled(now);
     }
 
-    /// Whether the target may yet execute a write that an earlier session has sent.
+    /// Whether the target may still execute a write that an earlier session has sent.
     pub(super) fn has_unsettled(&self) -> bool {
         let may_land = |flight: &Flight| !flight.is_over && flight.may_land;
         let is_unsettled = |cookie: u32| changes(&self.flights[cookie as usize].op);
@@ -387,7 +387,7 @@ impl RemoteLane {
             || self.session.unsettled().any(is_unsettled)
     }
 
-    /// They can be, although they are resent.
+    /// They can still be executed, although they are resent.
     pub(super) fn mark_unsettled(&mut self) {
         for cookie in self.session.unsettled() {
             let flight = &mut self.flights[cookie as usize];
@@ -395,8 +395,9 @@ impl RemoteLane {
         }
     }
 
-    /// Cancels writes that were overtaken while they waited, as their initiators know best what is to be there; and all
-    /// operations on blocks that a write which was abandoned since they came may yet change.
+    /// Cancels writes that were overtaken while they waited, as their initiators know best what has to be
+    /// there; and all operations on blocks that a write which was abandoned since they were submitted may
+    /// still change.
     pub(super) fn cancel_overtaken(&mut self, now: Time) {
         let abandoned = self.store.abandoned.ranges();
         for (index, flight) in self.flights.iter_mut().enumerate().filter(|(_, flight)| !flight.is_over) {
@@ -409,7 +410,7 @@ impl RemoteLane {
         }
     }
 
-    /// Takes what the session has finished, sends what follows, and checks the session.
+    /// Handles what the session has finished, sends what follows, and checks the session.
     fn settle<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         loop {
             self.heed(io);
@@ -454,8 +455,7 @@ impl RemoteLane {
         done.push((self.end(io, index), outcome));
     }
 
-    /// Whether a write has to wait for its end although it is not sent any more: whatever cancelled it promises that it is
-    /// over.
+    /// Whether a write that is no longer sent has to wait for its end, as whatever cancelled it promises.
     fn lingers(&self, now: Time, index: u32) -> bool {
         let flight = &self.flights[index as usize];
         let is_cancelled = flight.verdict == Some(StoreError::Cancelled) && changes(&flight.op);
@@ -463,7 +463,7 @@ impl RemoteLane {
         is_cancelled && !is_due && self.may_land(flight)
     }
 
-    /// Whether the target may execute yet what was sent for an operation that is not sent any more.
+    /// Whether the target may still execute what was sent for an operation that is not sent any more.
     fn may_land(&self, flight: &Flight) -> bool {
         match self.session.ends_by_answers() {
             true => self.session.may_change(place_of(&flight.op)),
@@ -484,7 +484,7 @@ impl RemoteLane {
         }
     }
 
-    /// A command of an operation has ended: `None` means that more is to be done.
+    /// A command of an operation has ended: `None` means that there is more to do.
     fn check<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending) -> Result<Option<Found>, StoreError> {
         let store = &self.store;
         let flight = &self.flights[index as usize];
@@ -529,7 +529,7 @@ impl RemoteLane {
         }
     }
 
-    /// A command of an operation succeeded, if what it moved is what it had to move.
+    /// A command of an operation succeeded, if it transferred what it had to.
     fn answered<I: Io>(&mut self, io: &mut I, index: u32, moved: Moved) -> Result<Option<Found>, StoreError> {
         if self.store.is_another.load(Ordering::Relaxed) {
             return Err(StoreError::Unavailable);
@@ -550,7 +550,7 @@ impl RemoteLane {
         }
         let era = store.continuity.era();
         if changes(&flight.op) && flight.era != era {
-            // The target may have restarted since it took the first piece: all is to be written again.
+            // The target may have restarted since it received the first piece: all has to be rewritten.
             if matches!(flight.op, Op::CompareAndWrite { .. }) {
                 return Err(StoreError::Unavailable);
             }
@@ -588,8 +588,8 @@ impl RemoteLane {
 }
 
 impl RemoteLane {
-    /// GOOD for a command whose data did not move, or cannot have moved so, is an error. The unit is examined before it
-    /// is relied on again; and of what it has acknowledged nobody knows whether it was written.
+    /// GOOD for a command whose data was not transferred, or cannot have been, is an error. The unit is
+    /// examined before it is relied on again, and whether what it has acknowledged was written is unknown.
     fn belied(&mut self, index: u32, moved: &Moved) -> StoreError {
         let flight = &self.flights[index as usize];
         let (at, point) = (place_of(&flight.op).0 + flight.done, flight.point);
@@ -738,7 +738,7 @@ impl Drop for RemoteLane {
     }
 }
 
-/// Whether a command that succeeded can have moved so much data. All but GET LBA STATUS move exactly what they have.
+/// Whether a successful command can have moved this much data: its length, except GET LBA STATUS.
 fn is_possible(flight: &Flight, moved: &Moved) -> bool {
     let (data_in, data_out) = flight.data;
     let is_answer = matches!(flight.op, Op::Extent { .. });
@@ -746,7 +746,7 @@ fn is_possible(flight: &Flight, moved: &Moved) -> bool {
         || moved.residual == Residual::None && moved.read_bytes == data_in && moved.write_bytes == data_out
 }
 
-/// Where an operation begins on the medium, and how long it is.
+/// Where an operation begins on the medium, and its length.
 fn place_of(op: &Op) -> (u64, u64) {
     match *op {
         Op::Read { offset, into } => (offset, into.len().into()),
@@ -771,7 +771,7 @@ fn changes(op: &Op) -> bool {
     }
 }
 
-/// Whether what an operation changes is to be durable when it ends.
+/// Whether what an operation changes has to be durable when it ends.
 fn is_durable(op: &Op) -> bool {
     match *op {
         Op::Write { durable, .. }
@@ -782,7 +782,7 @@ fn is_durable(op: &Op) -> bool {
     }
 }
 
-/// Whether what an operation changes may be in a volatile cache, if there is one: WRITE SAME and UNMAP have no FUA.
+/// Whether an operation's changes may be in a volatile cache: WRITE SAME and UNMAP have no FUA.
 fn is_cached(op: &Op, fua: bool) -> bool {
     match *op {
         Op::Write { durable, .. } | Op::OrWrite { durable, .. } | Op::CompareAndWrite { durable, .. } => {

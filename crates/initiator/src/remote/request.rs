@@ -1,4 +1,4 @@
-//! Operations as SCSI commands (SBC-4), and SCSI's answers as a store's.
+//! Operations as SCSI commands (SBC-4), and SCSI's answers in the store's terms.
 
 use proto::iscsi::initiator::Request;
 use proto::services::Attribute;
@@ -12,14 +12,14 @@ use wire::scsi::status::{BUSY, CHECK_CONDITION, RESERVATION_CONFLICT, TASK_ABORT
 use wire::scsi::{Command, code};
 use wire::{Cdb, Places, Sense, SenseKey};
 
-/// Bytes of the answer to GET LBA STATUS that are of use: the header and one descriptor.
+/// The useful bytes of the answer to GET LBA STATUS: the header and one descriptor.
 pub(super) const LBA_STATUS_BYTES: u32 = (LbaStatusHeader::BYTES + LbaStatus::BYTES) as u32;
 /// Bytes of UNMAP's parameter list with one descriptor.
 pub(super) const UNMAP_BYTES: u32 = UNMAP_LIST_BYTES as u32;
 /// BYTCHK 01b of VERIFY: compare with the data-out.
 const COMPARE: u8 = 1;
 
-/// Makes the command that moves so many blocks at a LBA, with FUA if it has it and that is wanted.
+/// Builds the command that transfers this many blocks at an LBA, with FUA if supported and requested.
 pub(super) type Transfer = fn(lba: u64, blocks: u32, fua: bool) -> Cdb;
 
 pub(super) fn read(lba: u64, blocks: u32, _: bool) -> Cdb {
@@ -30,7 +30,7 @@ pub(super) fn write(lba: u64, blocks: u32, fua: bool) -> Cdb {
     Write16 { fua, ..Write16::new(lba, blocks) }.to_cdb()
 }
 
-/// Of blocks that fit in what the unit writes all-or-nothing, which the command counts in 16 bits.
+/// For blocks within the unit's atomic write limit; the command counts them in 16 bits.
 pub(super) fn write_atomic(lba: u64, blocks: u32, fua: bool) -> Cdb {
     WriteAtomic16 { fua, ..WriteAtomic16::new(lba, blocks as u16) }.to_cdb()
 }
@@ -43,7 +43,7 @@ pub(super) fn compare(lba: u64, blocks: u32, _: bool) -> Cdb {
     Verify16 { byte_check: COMPARE, ..Verify16::new(lba, blocks) }.to_cdb()
 }
 
-/// Of blocks that fit in what the unit compares and writes at once, which the command counts in 8 bits.
+/// For blocks within the unit's compare and write limit; the command counts them in 8 bits.
 pub(super) fn compare_and_write(lba: u64, blocks: u32, fua: bool) -> Cdb {
     CompareAndWrite { fua, ..CompareAndWrite::new(lba, blocks as u8) }.to_cdb()
 }
@@ -70,7 +70,7 @@ pub(super) fn request(lun: u64, cdb: Cdb, read: Places, write: Places) -> Reques
     Request { lun, attribute: Attribute::Simple, cdb, read, write }
 }
 
-/// The answer to GET LBA STATUS for a byte of the medium, as a store has it.
+/// The answer to GET LBA STATUS for a byte of the medium, in the store's terms.
 pub(super) fn extent(data: &[u8], offset: u64, block: u64) -> Result<Found, StoreError> {
     let failed = StoreError::ReadFailed { at: offset };
     let descriptor = data.get(LbaStatusHeader::BYTES..).filter(|rest| rest.len() >= LbaStatus::BYTES);
@@ -83,8 +83,9 @@ pub(super) fn extent(data: &[u8], offset: u64, block: u64) -> Result<Found, Stor
     }
 }
 
-/// Both places, one after the other; `None` when there are too many pieces. Halves of one buffer that was cut within a
-/// piece need not be more than it had: the cut is undone. Pieces that only lie side by side are buffers of their own.
+/// Both places, one after the other; `None` when there are too many pieces. Halves of one buffer that was
+/// split within a piece need not have more pieces than it had: the split is undone. Pieces that are merely
+/// adjacent are separate buffers.
 pub(super) fn join(first: &Places, second: &Places) -> Option<Places> {
     let mut both = *first;
     let mut rest = second.iter();
@@ -99,8 +100,8 @@ pub(super) fn join(first: &Places, second: &Places) -> Option<Places> {
     rest.all(|span| both.push(span)).then_some(both)
 }
 
-/// How a command's failure is reported; `None`: it was none. The one table of them. `at`: where on the medium the command
-/// began.
+/// How a command's failure is reported; `None`: it was none. The only table of these. `at`: where on the
+/// medium the command began.
 pub(super) fn failure(
     status: u8,
     sense: Option<&Sense>,

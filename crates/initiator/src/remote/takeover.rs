@@ -1,11 +1,13 @@
-//! What earlier processes have under way with a target is ended before anything is asked of its unit.
+//! Ends what earlier processes have in progress at a target, before its unit is used.
 //!
-//! A daemon that was killed may have sent writes that the target does not execute before the next daemon serves the unit: they
-//! would go over what is written then. So whoever opens the unit logs in once as each initiator port that earlier processes used,
-//! and the target ends what the session of that port has under way (RFC 7143 section 6.3.5; SRP: the channels of that port). As in
-//! [`super::examination`], the login alone does not prove that this has ended: a Lunette says that it withholds its answer until
-//! then, and others end an ORDERED command with GOOD. One that was refused, for a unit attention or BUSY, say, was ordered behind nothing,
-//! and is resent. Who says GOOD to it without support for ORDERED commands is believed: the login is all that such a target offers.
+//! A daemon that was killed may have sent writes that the target does not execute before the next daemon
+//! serves the unit: they would overwrite what is written then. So whatever opens the unit logs in once as
+//! each initiator port that earlier processes used, and the target ends what the session of that port has in
+//! progress (RFC 7143 section 6.3.5; SRP: the channels of that port). As in [`super::examination`], the login
+//! alone does not prove that this has ended: a Lunette promises to withhold its answer until then, and others
+//! end an ORDERED command with GOOD. One that was refused, such as with a unit attention or BUSY, was ordered
+//! behind nothing, and is resent. GOOD from a target without support for ORDERED commands is trusted: the
+//! login is all that such a target offers.
 
 use super::geometry::{PAGE_BYTES, inquiry};
 use super::identity::withholds_logins;
@@ -27,22 +29,22 @@ use wire::scsi::command::TestUnitReady;
 
 /// How often deadlines are checked.
 const TICK: Duration = Duration::from_millis(20);
-/// How long the end of an ORDERED command is waited for: meanwhile it holds up all later ones.
+/// How long the end of an ORDERED command is waited for: meanwhile it delays all later ones.
 const PROBE_WITHIN: Duration = Duration::from_secs(1);
 /// How long the answer to a logout is waited for.
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
-/// Buffers for its only command, over iWARP for receives as well.
+/// Buffers for its only command; over iWARP, also for receives.
 const ARENA_BYTES: u64 = 16 << 20;
 
-/// Logs in as one port after the other.
+/// Logs in as one port after another.
 pub struct Takeover {
     url: Url,
     addresses: Vec<Destination>,
     options: Options,
-    /// Those that are left.
+    /// The remaining ports.
     ports: Vec<InitiatorPort>,
     visit: Option<Visit>,
-    /// Visits so far.
+    /// Logins so far.
     visits: u64,
     finished: Vec<Finished>,
 }
@@ -52,26 +54,26 @@ struct Visit {
     session: Session,
     /// The first of its tags.
     tags: u64,
-    /// Addresses that were not tried.
+    /// Addresses that have not been tried.
     untried: usize,
     step: Step,
 }
 
 enum Step {
     LogIn,
-    /// INQUIRY is under way, with its data there.
+    /// INQUIRY is outstanding, with its data going there.
     Ask(Places),
-    /// ORDERED commands are sent, since then, until one ends well; whether one is under way.
+    /// ORDERED commands are sent, since then, until one succeeds; and whether one is outstanding.
     OrderedProbe {
         since: Time,
         is_under_way: bool,
     },
-    /// The session ends, by then.
+    /// The session is ending; the deadline.
     Leave(Time),
 }
 
 impl Takeover {
-    /// Of these ports at what this URL names.
+    /// For these ports at this URL's target.
     pub fn new(
         url: &Url,
         addresses: Vec<Destination>,
@@ -90,11 +92,11 @@ impl Takeover {
         }
     }
 
-    /// Continues; to be called after completions, and many times a second. Whether it has ended: nothing that was sent as one of these
-    /// ports is executed any more.
+    /// Continues; to be called after completions, and many times a second. Returns whether it is complete:
+    /// nothing that was sent from these ports is executed any more.
     ///
     /// # Errors
-    /// When the target is not there, or gives no proof. It may be tried anew from the beginning.
+    /// When the target is unreachable, or gives no proof. It may be retried from the beginning.
     pub fn turn<I: Io>(&mut self, io: &mut I) -> Result<bool, String> {
         loop {
             if self.visit.is_none() {
@@ -127,10 +129,10 @@ impl Takeover {
         Visit { session, tags, untried: self.addresses.len().saturating_sub(1), step: Step::LogIn }
     }
 
-    /// The same on the caller's thread. Blocks until it has ended.
+    /// The same on the caller's thread. Blocks until it is complete.
     ///
     /// # Errors
-    /// As [`Takeover::turn`], or when the system has no ring.
+    /// Like [`Takeover::turn`], or when the system has no ring.
     pub(super) fn run(mut self) -> Result<(), String> {
         let io = Arena::new(ARENA_BYTES).and_then(|arena| Uring::new(arena, Waker::new()?));
         let mut io = io.map_err(|error| format!("cannot open an io_uring: {error}"))?;
@@ -176,7 +178,7 @@ impl Visit {
             (Step::OrderedProbe { since, .. }, None) if now.since(*since) >= PROBE_WITHIN => {
                 Err("it does not prove that what it was sent before this start has ended".into())
             }
-            // Paced by the caller.
+            // The caller sets the pace.
             (Step::OrderedProbe { since, is_under_way: false }, None) => self.probe_ordered(*since, now),
             (Step::Leave(until), _) => {
                 if self.session.is_closed() {

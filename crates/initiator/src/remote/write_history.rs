@@ -1,11 +1,12 @@
-//! Where each lane has written last, so that a write that waited for its session is not sent after a newer one.
+//! Where each lane has last written, so that a write that waited for its session is not sent after a newer
+//! one.
 //!
 //! Initiators with several paths abandon a write on one of them and repeat it on another, then rewrite the
-//! same blocks. All of that may go through other lanes while the first write waits here for its target: sent
-//! then, it would overwrite what was acknowledged since. Such a write ends with BUSY instead.
+//! same blocks. All of that may go through other lanes while the first write waits here for its target: if it
+//! was sent then, it would overwrite what was acknowledged since. Such a write ends with BUSY instead.
 //!
-//! A lane notes times for regions, not for blocks: bounded, and one or two stores for each write. A write
-//! that ends with BUSY because of a neighbouring one costs its initiator a retry.
+//! A lane records times for regions, not for blocks: bounded, with one or two memory stores for each write. A
+//! write that ends with BUSY because of a neighbouring one costs its initiator a retry.
 
 use proto::time::Time;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a region, as a shift.
 const REGION_SHIFT: u32 = 18;
-/// Regions that are distinguished; those further on the medium wrap around.
+/// How many regions are distinguished; those further on the medium wrap around.
 const REGIONS: u64 = 1024;
 /// A longer write counts for all regions.
 const REGIONS_AT_ONCE_MAX: u64 = 64;
@@ -25,12 +26,12 @@ pub(super) struct WriteHistory {
     everywhere: AtomicU64,
 }
 
-/// Those of all lanes.
+/// The histories of all lanes.
 #[derive(Default)]
 pub(super) struct WriteHistories(Mutex<Vec<Arc<WriteHistory>>>);
 
 impl WriteHistories {
-    /// A new lane's.
+    /// The history of a new lane.
     pub(super) fn join(&self) -> Arc<WriteHistory> {
         let regions = (0..REGIONS).map(|_| AtomicU64::new(0)).collect();
         let history = Arc::new(WriteHistory { regions, everywhere: AtomicU64::new(0) });
@@ -38,7 +39,8 @@ impl WriteHistories {
         history
     }
 
-    /// Whether a lane other than the one with this history has begun a write near this range, then or later.
+    /// Whether a lane other than the one with this history has begun a write near this range, at that time or
+    /// later.
     pub(super) fn crosses(&self, own: &Arc<WriteHistory>, range: (u64, u64), since: Time) -> bool {
         fence(Ordering::SeqCst);
         let histories = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,7 +50,8 @@ impl WriteHistories {
 }
 
 impl WriteHistory {
-    /// A write begins. Whoever looks for what stands in its way afterwards sees it, or is seen by [`WriteHistories::crosses`].
+    /// A write begins. A check for what blocks it, made afterwards, sees it, or it is seen by
+    /// [`WriteHistories::crosses`].
     pub(super) fn note(&self, range: (u64, u64), now: Time) {
         match regions(range) {
             Some(regions) => {

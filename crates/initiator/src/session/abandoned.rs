@@ -1,4 +1,4 @@
-//! Writes over AoE that have no answer when their session is lost: no login ends them.
+//! Writes over AoE that are unanswered when their session is lost: no login ends them.
 
 use super::{Ending, Finished, Session, State};
 use proto::aoe::initiator::Initiator as AoeInitiator;
@@ -6,12 +6,14 @@ use proto::time::Time;
 use std::ops::Range;
 
 impl Session {
-    /// Over AoE, whether the target may yet execute what earlier connections have sent for these bytes of the medium.
+    /// Over AoE, whether the target may still execute what earlier connections have sent for these bytes of
+    /// the medium.
     pub fn may_change(&self, range: (u64, u64)) -> bool {
         self.aoe_machine().is_some_and(|machine| machine.may_change(&sectors(range)))
     }
 
-    /// Commands that write these bytes have ended without an answer: over AoE nothing is resent for them.
+    /// Commands that write these bytes have ended without an answer: over AoE nothing is retransmitted for
+    /// them.
     pub fn abandon(&mut self, now: Time, range: (u64, u64)) {
         let machine = match &mut self.state {
             State::Connected(link) => link.machine.aoe_machine_mut(),
@@ -24,13 +26,13 @@ impl Session {
         }
     }
 
-    /// Over AoE, whether the target can prove that the writes to these bytes which were abandoned have ended, even if it never had
-    /// them.
+    /// Over AoE, whether the target can prove that abandoned writes to these bytes have ended, even if it
+    /// never received them.
     pub fn can_be_proven(&self, range: (u64, u64)) -> bool {
         self.aoe_machine().is_some_and(|machine| machine.can_be_proven(&sectors(range)))
     }
 
-    /// Whether any of what earlier connections have sent was proven to be over since the last call.
+    /// Whether any of what earlier connections have sent was proven to have ended since the last call.
     pub fn take_proven(&mut self) -> bool {
         let State::Connected(link) = &mut self.state else { return false };
         link.machine.aoe_machine_mut().is_some_and(AoeInitiator::take_proven)
@@ -45,7 +47,8 @@ impl Session {
         }
     }
 
-    /// Opens a session that nobody examines, as soon as nothing that it has sent before can be executed after what comes now.
+    /// Opens an unguarded session, as soon as nothing that it has sent before can be executed after what
+    /// follows.
     pub(super) fn open_unguarded(&mut self, now: Time) {
         let State::Connected(link) = &mut self.state else { return };
         if !link.is_ready || link.is_open || link.gone.is_some() {
@@ -60,7 +63,7 @@ impl Session {
         }
     }
 
-    /// Nothing is resent for what nobody waits for any more.
+    /// Nothing is retransmitted for commands that have ended.
     pub(super) fn abandon_unguarded(&mut self, now: Time, finished: &[Finished]) {
         let is_lost = |one: &Finished| matches!(one.ending, Ending::Lost { may_land: true });
         if !self.is_guarded && finished.iter().any(is_lost) {
@@ -69,7 +72,7 @@ impl Session {
     }
 }
 
-/// The sectors that bytes of a medium lie in.
+/// The sectors of a range of bytes.
 fn sectors((offset, len): (u64, u64)) -> Range<u64> {
     let sector = u64::from(wire::ata::SECTOR_BYTES);
     offset / sector..offset.saturating_add(len).div_ceil(sector)

@@ -1,4 +1,4 @@
-//! One connection of a session: a machine, and the stream or the frames that carry what it says.
+//! One connection of a session: a machine, and the stream or the frames that carry its output.
 
 use super::Finished;
 use super::queue::Queue;
@@ -21,17 +21,19 @@ pub(super) struct Link {
     road: Road,
     pub(super) machine: Carrier,
     pub(super) is_ready: bool,
-    /// All commands may leave.
+    /// All commands may be sent.
     pub(super) is_open: bool,
-    /// The unit is examined again before any leaves.
+    /// The unit is examined again before any are sent.
     pub(super) is_paused: bool,
-    /// It has ended, for this reason; what is in flight is waited for, and what is being sent until then.
+    /// It has ended, for this reason; what is in flight is waited for, and what is being sent until that
+    /// time.
     pub(super) gone: Option<(String, Time)>,
-    /// Payload that has left; kept for its allocation.
+    /// Payload that was sent; kept to reuse the allocation.
     pushed: Vec<TaskId>,
 }
 
-/// What an AoE session leaves to the next: the machine, with the writes that have no answer, and the lane of their tags.
+/// What an AoE session leaves to the next: the machine, with the unanswered writes, and the lane of their
+/// tags.
 pub(super) struct Left {
     pub(super) machine: Box<AoeInitiator>,
     pub(super) lane: Arc<Lane>,
@@ -91,7 +93,7 @@ impl Link {
         }
     }
 
-    /// Something was sent; or the clock of frames rang.
+    /// Something was sent; or the timer of frames expired.
     pub(super) fn sent<I: Io>(&mut self, io: &mut I, result: Result<u32, Errno>) {
         match &mut self.road {
             Road::Stream { stream, .. } => {
@@ -103,7 +105,8 @@ impl Link {
         }
     }
 
-    /// Ends the commands whose answers have come over iSCSI, up to the first that is not GOOD; `false`: there is none.
+    /// Ends the commands whose answers have arrived over iSCSI, up to the first that is not GOOD; `false`:
+    /// there is none.
     pub(super) fn take_ended<I: Io>(
         &mut self,
         io: &mut I,
@@ -118,7 +121,7 @@ impl Link {
         any
     }
 
-    /// The next command of what has come that has ended as it should; its data is in its place.
+    /// The next received command that has ended with GOOD; its data is in its place.
     #[inline]
     fn ended<I: Io>(&mut self, io: &mut I) -> Option<Ended> {
         let (Road::Stream { stream, .. }, Carrier::Iscsi(machine)) = (&mut self.road, &mut self.machine)
@@ -132,8 +135,8 @@ impl Link {
         Some(ended)
     }
 
-    /// Gives the machine what has come, as far as it takes it before it has something to report. Returns
-    /// whether there was any.
+    /// Gives the machine what was received, as far as it accepts it before it has something to report.
+    /// Returns whether there was any.
     pub(super) fn feed<I: Io>(&mut self, io: &mut I) -> bool {
         match (&mut self.road, &mut self.machine) {
             (Road::Stream { stream, .. }, machine) => stream.feed(io, machine),
@@ -149,7 +152,7 @@ impl Link {
         }
     }
 
-    /// Whether more can be done without any event to come.
+    /// Whether more can be done without a further event.
     pub(super) fn wants_more(&self) -> bool {
         match &self.road {
             Road::Stream { stream, .. } => stream.wants_more(),
@@ -161,7 +164,7 @@ impl Link {
     pub(super) fn flush<I: Io>(&mut self, io: &mut I) {
         match (&mut self.road, &mut self.machine) {
             (Road::Stream { stream, .. }, machine) => {
-                // No completion comes of what has left at once: what has not fitted in leaves with the next.
+                // What was sent at once has no completion: what did not fit is sent with the next.
                 while let Some(result) = stream.flush_now(io, machine) {
                     stream.sent(io, machine, result, &mut self.pushed);
                     machine.pushed(&self.pushed);
@@ -181,7 +184,7 @@ impl Link {
         }
     }
 
-    /// Whether everything has left.
+    /// Whether everything has been sent.
     pub(super) fn has_sent(&self) -> bool {
         match &self.road {
             Road::Stream { stream, .. } => stream.has_sent(),
@@ -197,7 +200,7 @@ impl Link {
         }
     }
 
-    /// Ends it; it is quiet.
+    /// Closes it; it is quiet.
     pub(super) fn close<I: Io>(self, io: &mut I) -> Option<Left> {
         match (self.road, self.machine) {
             (Road::Frames(frames), Carrier::Aoe(mut machine)) => {
@@ -213,7 +216,7 @@ impl Link {
         }
     }
 
-    /// The oldest event of what has come in.
+    /// The oldest event of what was received.
     pub(super) fn event(&mut self, now: Time, arena: &mut Arena) -> Option<proto::iscsi::initiator::Event> {
         self.machine.event(now, arena)
     }

@@ -1,26 +1,27 @@
-//! What is known of a target that is not there: since when and why, when it is tried again, and what the log has of it.
+//! The outage of a target: since when and why, when it is retried, and what is logged about it.
 
 use config::Url;
 use proto::time::Time;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long after a failure the next connection is tried: the first time, and at most.
+/// How long after a failure the next connection is attempted: the first time, and at most.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// How long commands can leave before the target counts as back: one that goes again at once was never there.
+/// How long commands must have been allowed before the target counts as back: one that is lost again at once
+/// never was.
 const STEADY: Duration = Duration::from_secs(2);
-/// How long after a line about a failure the next one comes for another reason.
+/// The minimum time between log lines about a failure when only the reason changes.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// What the log has of a target with which there may be several sessions: a line when the first of them is lost, and one
-/// when all are back.
+/// The log of a target with which there may be several sessions: a line when the first of them is lost, and
+/// one when all are back.
 #[derive(Clone, Default)]
 pub struct OutageLog(Arc<Mutex<Logged>>);
 
 #[derive(Default)]
 struct Logged {
-    /// When the log had a failure last; until the target is back.
+    /// When a failure was last logged; until the target is back.
     last: Option<Time>,
     /// Sessions that are lost.
     lost: usize,
@@ -31,7 +32,8 @@ impl OutageLog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is no connection, perhaps for another reason than that session had before; whether that is a line for the log.
+    /// There is no connection, perhaps for another reason than that session had before; returns whether to
+    /// log that.
     fn failed(&self, now: Time, is_other: bool) -> bool {
         let last = &mut self.lock().last;
         let is_news = last.is_none_or(|at| is_other && now.since(at) >= QUIET);
@@ -41,7 +43,7 @@ impl OutageLog {
         is_news
     }
 
-    /// A session is back, or has ended; whether it was the last that was lost.
+    /// A session is back, or has ended; returns whether it was the last lost one.
     fn is_over(&self) -> bool {
         let mut logged = self.lock();
         logged.lost = logged.lost.saturating_sub(1);
@@ -50,18 +52,18 @@ impl OutageLog {
 }
 
 pub(super) struct Outage {
-    /// Whoever uses the session reports failures.
+    /// The session's user reports failures.
     is_silent: bool,
     log: OutageLog,
-    /// It counts among those that are lost.
+    /// It is counted as lost.
     is_lost: bool,
     /// Since when there has been no session.
     since: Option<Time>,
-    /// Why there was no connection the last time.
+    /// Why there was last no connection.
     failure: Option<String>,
-    /// Why there was none when the log had that last, or some other session's reason at first.
+    /// The last logged reason, initially perhaps another session's.
     logged: Option<String>,
-    /// Since when commands can leave.
+    /// Since when commands may be sent.
     open_since: Option<Time>,
     backoff: Duration,
 }
@@ -101,24 +103,24 @@ impl Outage {
         self.since.get_or_insert(now);
     }
 
-    /// Commands can leave.
+    /// Commands may be sent.
     pub(super) fn is_over(&mut self) {
         self.since = None;
         self.failure = None;
     }
 
-    /// The connection is lost, on which commands left or not, and were answered or not.
+    /// The connection is lost, whether or not commands were sent and answered on it.
     pub(super) fn lost(&mut self, now: Time, was_answered: bool) {
         self.begins(now);
         self.open_since = None;
         if was_answered {
-            // Whoever is back at once is met at once.
+            // A target that is back at once is reconnected at once.
             self.backoff = BACKOFF_MIN;
         }
     }
 
-    /// There is no connection; returns when the next try is due. A line goes to the log when the target is lost, and
-    /// when it stays so for another reason.
+    /// There is no connection; returns when the next attempt is due. It is logged when the target is lost,
+    /// and when it stays so for another reason.
     pub(super) fn failed(&mut self, url: &Url, now: Time, reason: &str) -> Time {
         self.begins(now);
         if !std::mem::replace(&mut self.is_lost, true) {
@@ -139,7 +141,7 @@ impl Outage {
         next
     }
 
-    /// Commands can leave, now.
+    /// Commands may be sent from now on.
     pub(super) fn is_open(&mut self, url: &Url, now: Time) {
         if now.since(*self.open_since.get_or_insert(now)) < STEADY {
             return;

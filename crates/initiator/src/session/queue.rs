@@ -1,4 +1,4 @@
-//! The commands of a session: which wait, which are on their way, and what happens to each when it ends.
+//! The commands of a session: which wait, which are in flight, and what happens to each when it ends.
 
 use super::{Attentions, Command, Ending, Finished, Moved};
 use crate::carrier::Carrier;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use wire::SenseKey;
 use wire::scsi::{code, status};
 
-/// Commands that a session takes, sent or not.
+/// The most commands of a session, sent or not.
 pub const COMMANDS_MAX: usize = 8192;
-/// How often one command is resent for a reason that should be over at once, as a unit attention is: the first time at
-/// once, then after a pause, unless it is a unit attention for another reason than the last.
+/// How often one command is resent for a transient reason, such as a unit attention: the first time at once,
+/// then after a pause, unless it is another unit attention than the last.
 const RETRIES_MAX: u8 = 16;
-/// The last of these for which there may be no pause.
+/// The last of these retries that may be without a pause.
 const PROMPT_MAX: u8 = 4;
 /// How long a command waits that the target was too busy for, or refuses again: the first time, and at most.
 const DELAY_MIN: Duration = Duration::from_millis(20);
@@ -26,15 +26,15 @@ pub(super) struct Queue {
     free: Vec<u32>,
     /// Slots to be sent, the next one first.
     waiting: VecDeque<u32>,
-    /// Slots that wait for their time.
+    /// Slots that wait for a certain time.
     delayed: Vec<u32>,
     /// The slot of each task of the connection.
     by_task: Vec<u32>,
     /// Commands so far.
     count: u64,
-    /// What the unit has reported of itself.
+    /// What the unit has reported.
     pub(super) attentions: Attentions,
-    /// A command that came after the examination has succeeded on this connection.
+    /// A command after the examination has succeeded on this connection.
     has_answered: bool,
 }
 
@@ -42,18 +42,19 @@ pub(super) struct Queue {
 struct Slot {
     command: Command,
     state: State,
-    /// It belongs to the examination that goes before all else; it ends with its connection.
+    /// It belongs to the examination that precedes everything else; it ends with its connection.
     is_question: bool,
-    /// It was sent, has not been answered, and nothing has proven that its session has ended: the target may yet execute it.
+    /// It was sent, has not been answered, and nothing has proven that its session has ended: the target may
+    /// still execute it.
     may_land: bool,
     /// Its number in the order of arrival.
     number: u64,
     retries: u8,
-    /// The last unit attention that it ended with; at first 0, which is none.
+    /// The last unit attention that it ended with; initially 0, which is none.
     attention: u16,
     /// How often it has waited before it was resent.
     pauses: u8,
-    /// Nobody wants it any more: it is not resent.
+    /// It is cancelled: it is not resent.
     is_cancelled: bool,
 }
 
@@ -87,7 +88,7 @@ impl Slot {
         }
     }
 
-    /// The same where it lies: a command is large.
+    /// The same in place: a command is large.
     fn begin(&mut self, command: &Command, is_question: bool, number: u64) {
         self.command = *command;
         (self.state, self.number) = (State::Waiting, number);
@@ -116,7 +117,7 @@ impl Queue {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a command; false when there are too many. A question goes before all others.
+    /// Adds a command; false when there are too many. A query precedes all others.
     pub(super) fn push(&mut self, command: &Command, is_question: bool) -> bool {
         let number = self.count;
         let index = match self.free.pop() {
@@ -143,25 +144,25 @@ impl Queue {
         self.has_answered = false;
     }
 
-    /// Whether a command that came after the examination has succeeded on this connection.
+    /// Whether a command after the examination has succeeded on this connection.
     pub(super) fn has_answered(&self) -> bool {
         self.has_answered
     }
 
-    /// What earlier sessions have sent is executed no more.
+    /// What earlier sessions have sent can no longer be executed.
     pub(super) fn proven(&mut self) {
         let is_old = |slot: &&mut Slot| !matches!(slot.state, State::Sent(_));
         self.slots.iter_mut().filter(is_old).for_each(|slot| slot.may_land = false);
     }
 
-    /// The commands with data-out that the target may yet execute.
+    /// The commands with data-out that the target may still execute.
     pub(super) fn unsettled(&self) -> impl Iterator<Item = u32> {
         let is_unsettled = |slot: &&Slot| slot.may_land && !slot.command.request.write.is_empty();
         let slots = self.slots.iter().filter(|slot| slot.state != State::Free && !slot.is_question);
         slots.filter(is_unsettled).map(|slot| slot.command.cookie)
     }
 
-    /// Gives the machine as many commands as it takes; unless `is_open`, only questions.
+    /// Gives the machine as many commands as it accepts; unless `is_open`, only queries.
     pub(super) fn send(&mut self, machine: &mut Carrier, is_open: bool) {
         while let Some(index) = self.waiting.front().copied() {
             let slot = &mut self.slots[index as usize];
@@ -175,8 +176,8 @@ impl Queue {
         }
     }
 
-    /// The slot of a command that was sent as this task. Where a machine has ended the task at once, its number may name a
-    /// later one by now.
+    /// The slot of a command that was sent as this task. If a machine has ended the task at once, its number
+    /// may belong to a later one by now.
     fn find(&self, task: TaskId) -> Option<u32> {
         let is_it = |slot: &Slot| slot.state == State::Sent(task);
         let last = self.by_task[usize::from(task.slot)];
@@ -242,9 +243,10 @@ impl Queue {
                 let (key, additional) = sense.as_ref().map_or((None, 0), |sense| (sense.key(), sense.code()));
                 match (status, key) {
                     (status::CHECK_CONDITION, Some(SenseKey::UnitAttention)) => {
-                        // A new nexus gets unit attentions for resets that are none (SAM-5 section 5.14.1).
+                        // A new nexus gets unit attentions for resets that did not happen (SAM-5 section
+                        // 5.14.1).
                         self.attentions.note(additional, self.has_answered);
-                        // A new nexus has one for each thing that happened (SAM-5 section 5.14).
+                        // A new nexus gets one for each event (SAM-5 section 5.14).
                         is_news |= additional != slot.attention && slot.retries < PROMPT_MAX;
                         slot.attention = additional;
                         (Verdict::Retry, ending)
@@ -287,14 +289,14 @@ impl Queue {
         self.drop_slot(index, finished)
     }
 
-    /// The machine has forgotten the task of a command that was cancelled: it ends now.
+    /// The machine has forgotten the task of a cancelled command: it ends now.
     pub(super) fn forgotten(&mut self, task: TaskId, finished: &mut Vec<Finished>) {
         if let Some(index) = self.find(task) {
             self.lose(index, finished);
         }
     }
 
-    /// The question is not to be sent any more. It ends now, unless the target has it, as this task.
+    /// The query is not to be sent any more. It ends now, unless the target has it, as this task.
     pub(super) fn withdraw(&mut self, finished: &mut Vec<Finished>) -> Option<TaskId> {
         let index = self.slots.iter().position(|slot| slot.state != State::Free && slot.is_question)?;
         self.drop_slot(index, finished)
@@ -336,7 +338,7 @@ impl Queue {
         retries.into_iter().rev().for_each(|index| self.waiting.push_front(index));
     }
 
-    /// Moves those whose time has come to the ones that wait to be sent.
+    /// Moves commands whose time has come to those waiting to be sent.
     pub(super) fn wake(&mut self, now: Time) {
         let (slots, waiting) = (&mut self.slots, &mut self.waiting);
         self.delayed.retain(|index| {
@@ -356,8 +358,8 @@ impl Queue {
         });
     }
 
-    /// Ends what has waited for `at_most` and is not with the target. True: something that is with it has waited as
-    /// long.
+    /// Ends what has waited for `at_most` and is not at the target. True: something that is at the target has
+    /// waited as long.
     pub(super) fn expire(&mut self, now: Time, at_most: Duration, finished: &mut Vec<Finished>) -> bool {
         let mut overdue = false;
         for index in 0..self.slots.len() {
@@ -420,7 +422,7 @@ mod tests {
             bench
         }
 
-        /// Sends what waits, as [`Queue::send`] does with a machine that takes it; returns the cookies.
+        /// Sends what waits, like [`Queue::send`] with a machine that accepts it; returns the cookies.
         fn send(&mut self) -> Vec<u32> {
             let mut cookies = Vec::new();
             while let Some(index) = self.queue.waiting.pop_front() {

@@ -1,4 +1,4 @@
-//! Sessions whose connection is not there yet.
+//! Sessions whose connection is not established yet.
 
 use super::*;
 use reactor::io::Wait;
