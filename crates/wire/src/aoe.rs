@@ -1,9 +1,10 @@
-//! AoE frames: Ethernet and AoE headers, and the arguments of the four commands (AoEr11), big-endian in memory as on
-//! the wire; what an ATA argument says is in `wire::ata`.
+//! AoE frames: Ethernet and AoE headers, and the arguments of the four commands (AoEr11), big-endian in
+//! memory as on the wire. The content of ATA arguments is in `wire::ata`.
 //!
-//! Between the AoE machine and the device server, commands that are not ATA travel as an [`Order`] in a vendor-specific
-//! CDB. Its data-out and data-in are what stands behind the fixed part of the argument in the frame: a config string,
-//! [`Directive`]s or MAC addresses. A refused one ends with the sense data of a [`Refusal`].
+//! Between the AoE machine and the device server, non-ATA commands travel as an [`Order`] in a
+//! vendor-specific CDB. Its data-out and data-in are what follows the fixed part of the argument in the
+//! frame: a config string, [`Directive`]s or MAC addresses. A refused one ends with the sense data of a
+//! [`Refusal`].
 
 use crate::iwarp::{Layout, layout};
 use crate::scsi::Field;
@@ -15,18 +16,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// AoE's EtherType.
 pub const ETHERTYPE: u16 = 0x88a2;
-/// Bytes of a sector, whatever a disk has.
+/// Bytes per sector, whatever the disk's sector size.
 pub const SECTOR_BYTES: u32 = 512;
 /// Bytes of the argument of an ATA command, before its data (section 3.1).
 pub const ATA_BYTES: usize = 12;
 /// The longest config string in bytes (section 3.2).
 pub const CONFIG_BYTES_MAX: u16 = 1024;
-/// MAC addresses that a mask list or a reserve list of ours holds: so many fit into any frame.
+/// Most MAC addresses in one of our mask or reserve lists: as many as fit into any frame.
 pub const MACS_MAX: u8 = 128;
-/// The smallest MTU with which all answers fit into a frame; with it a frame holds two sectors.
+/// The smallest MTU at which every answer fits into a frame; such a frame holds two sectors.
 pub const MTU_MIN: u32 = 1046;
 
-/// Sectors that a frame of this MTU holds behind its headers.
+/// Sectors that a frame of this MTU can carry after its headers.
 pub fn sectors_per_frame(mtu: u32) -> u8 {
     const HEADERS: u32 = 22;
     u8::try_from(mtu.saturating_sub(HEADERS) / SECTOR_BYTES).unwrap_or(u8::MAX)
@@ -56,7 +57,7 @@ impl Mac {
     /// All stations.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
-    /// Whether it names more than one station (IEEE 802.3 section 3.2.3).
+    /// Whether it is a group address (IEEE 802.3 section 3.2.3).
     pub fn is_group(self) -> bool {
         let Mac([first, ..]) = self;
         first & 1 != 0
@@ -85,7 +86,7 @@ impl FromStr for Mac {
     }
 }
 
-/// A text that is no Ethernet address.
+/// The text is not an Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotMac;
 
@@ -114,12 +115,12 @@ impl Address {
     /// Every slot; no target has it.
     pub const ALL_SLOTS: u8 = 0xff;
 
-    /// Whether it may name more than one target.
+    /// Whether it may match more than one target.
     pub fn is_broadcast(self) -> bool {
         self.shelf == Address::ALL_SHELVES || self.slot == Address::ALL_SLOTS
     }
 
-    /// Whether it names this target, alone or with others.
+    /// Whether it matches this target, alone or with others.
     pub fn covers(self, target: Address) -> bool {
         let shelf = self.shelf == Address::ALL_SHELVES || self.shelf == target.shelf;
         shelf && (self.slot == Address::ALL_SLOTS || self.slot == target.slot)
@@ -135,7 +136,7 @@ impl fmt::Display for Address {
 impl FromStr for Address {
     type Err = NotAddress;
 
-    /// An address of one target.
+    /// Parses the address of a single target.
     fn from_str(text: &str) -> Result<Address, NotAddress> {
         let is_number = |part: &&str| part.bytes().all(|c| c.is_ascii_digit());
         let (shelf, slot) =
@@ -145,7 +146,7 @@ impl FromStr for Address {
     }
 }
 
-/// A text that is no address of a target.
+/// The text is not the address of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotAddress;
 
@@ -173,7 +174,7 @@ macro_rules! code {
 }
 
 code! {
-    /// What a frame asks for (section 2.6).
+    /// AoE command codes (section 2.6).
     Command {
         /// Issue ATA Command (section 3.1).
         ATA = 0,
@@ -187,7 +188,7 @@ code! {
 }
 
 code! {
-    /// Why a request is refused (section 2.4).
+    /// Why a request was refused (section 2.4).
     ErrorCode {
         /// None.
         NONE = 0,
@@ -211,11 +212,11 @@ code! {
     ConfigCommand {
         /// Read it.
         READ = 0,
-        /// Answer if it is this one.
+        /// Answer if it equals this one.
         TEST = 1,
         /// Answer if it begins with this.
         TEST_PREFIX = 2,
-        /// Set it, if there is none.
+        /// Set it if there is none.
         SET = 3,
         /// Set it.
         FORCE_SET = 4,
@@ -235,7 +236,7 @@ code! {
 code! {
     /// MError: why an edit was not done (section 3.3).
     MaskError {
-        /// It was.
+        /// No error.
         NONE = 0,
         /// Unspecified.
         UNSPECIFIED = 1,
@@ -273,21 +274,21 @@ code! {
 layout! {
     /// Ethernet and AoE header (section 2).
     Header, 24, {
-        /// Where the frame goes.
+        /// Destination.
         destination: Mac,
-        /// From where it comes.
+        /// Source.
         source: Mac,
         /// [`ETHERTYPE`].
         ethertype: U16,
         /// [`Header::VERSION`] in the upper half, flags in the lower.
         version_flags: u8,
-        /// With [`Header::ERROR`]: why.
+        /// The error, when [`Header::ERROR`] is set.
         error: ErrorCode,
         /// Major.
         shelf: U16,
         /// Minor.
         slot: u8,
-        /// What it is about.
+        /// The command.
         command: Command,
         /// The initiator's, repeated in the answer.
         tag: U32,
@@ -295,7 +296,7 @@ layout! {
 }
 
 impl Header {
-    /// The version of the protocol that there is.
+    /// The only version of the protocol.
     pub const VERSION: u8 = 1;
     /// R: an answer.
     pub const RESPONSE: u8 = 0x08;
@@ -337,7 +338,7 @@ impl Header {
         }
     }
 
-    /// The answer of this target to a request, with an error if it was refused.
+    /// This target's answer to a request, with an error if it was refused.
     pub fn answer(&self, ours: Mac, address: Address, error: ErrorCode) -> Header {
         let refused = if error == ErrorCode::NONE { 0 } else { Header::ERROR };
         Header {
@@ -351,11 +352,11 @@ impl Header {
 layout! {
     /// Argument of a config command; the config string follows (section 3.2).
     ConfigArgument, 8, {
-        /// Requests that the target has room for.
+        /// Requests that the target can queue.
         buffer_count: U16,
         /// The target's firmware version.
         firmware: U16,
-        /// Sectors that the target takes in a frame; 0 means two.
+        /// Sectors that the target accepts per frame; 0 means two.
         sector_count: u8,
         /// Version of the protocol in the upper half, [`ConfigCommand`] in the lower.
         version_command: u8,
@@ -378,21 +379,21 @@ layout! {
         reserved: u8,
         /// What to do.
         command: MaskCommand,
-        /// Why it was not done.
+        /// Why it failed.
         error: MaskError,
-        /// Directives that follow; with an error, those that were done.
+        /// Directives that follow; with an error, how many were processed.
         count: u8,
     }
 }
 
 layout! {
-    /// One change of a MAC mask list; in an answer, one entry of it (section 3.3).
+    /// A change to a MAC mask list; in an answer, an entry of it (section 3.3).
     Directive, 8, {
         /// Zero.
         reserved: u8,
         /// What to do.
         command: DirectiveCommand,
-        /// With this.
+        /// The address.
         mac: Mac,
     }
 }
@@ -409,20 +410,22 @@ layout! {
 
 impl Layout for Mac {}
 
-/// What a command that is not ATA has a unit do.
+/// What a non-ATA command does to a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderKind {
-    /// Set the config string, unless another is there ([`ErrorCode::CONFIG_STRING_PRESENT`]). Data-in: the string.
+    /// Set the config string, unless a different one is set ([`ErrorCode::CONFIG_STRING_PRESENT`]). Data-in:
+    /// the string.
     SetConfig,
     /// Set the config string. Data-in: the string.
     ForceConfig,
     /// Read the MAC mask list. Data-in: [`Directive`]s.
     ReadMask,
-    /// Edit the MAC mask list by [`Directive`]s. Data-in: the list, as [`Directive`]s.
+    /// Edit the MAC mask list with [`Directive`]s. Data-in: the list, as [`Directive`]s.
     EditMask,
     /// Read the reserve list. Data-in: [`Mac`]s.
     ReadReserve,
-    /// Set the reserve list, unless it is another's (RESERVATION CONFLICT). Data-in: the list, as [`Mac`]s.
+    /// Set the reserve list, unless another initiator holds it (RESERVATION CONFLICT). Data-in: the list, as
+    /// [`Mac`]s.
     SetReserve,
     /// Set the reserve list. Data-in: the list, as [`Mac`]s.
     ForceReserve,
@@ -439,7 +442,7 @@ impl OrderKind {
         OrderKind::ForceReserve,
     ];
 
-    /// AoE command and its subcommand (CCmd, MCmd, RCmd).
+    /// AoE command and subcommand (CCmd, MCmd, RCmd).
     pub fn codes(self) -> (Command, u8) {
         match self {
             OrderKind::SetConfig => (Command::CONFIG, ConfigCommand::SET.0),
@@ -452,7 +455,7 @@ impl OrderKind {
         }
     }
 
-    /// The order that an AoE command and its subcommand are.
+    /// The order for an AoE command and subcommand.
     pub fn from_codes(command: Command, subcommand: u8) -> Option<OrderKind> {
         OrderKind::ALL.into_iter().find(|kind| kind.codes() == (command, subcommand))
     }
@@ -466,7 +469,7 @@ impl OrderKind {
         }
     }
 
-    /// Entries of its data-in at most.
+    /// Most entries in its data-in.
     pub fn entries_max(self) -> u16 {
         match self {
             OrderKind::SetConfig | OrderKind::ForceConfig => CONFIG_BYTES_MAX,
@@ -482,7 +485,7 @@ impl OrderKind {
 /// The length of the argument in the vendor's CDBs.
 const ARGUMENT_BYTES: Field<u32> = Field::at(4);
 
-/// A command that is not ATA, on its way to the unit.
+/// A non-ATA command, on its way to the unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Order {
     /// What to do.
@@ -492,15 +495,15 @@ pub struct Order {
 }
 
 impl Order {
-    /// Operation code of its CDB, in the range that is the vendor's (SPC-4 section 4.2.5.1).
+    /// Operation code of its CDB, in the vendor-specific range (SPC-4 section 4.2.5.1).
     pub const OPCODE: u8 = 0xc0;
 
-    /// As a CDB: the opcode, AoE command, subcommand, zero, and in four bytes the length of the argument.
+    /// As a CDB: the opcode, AoE command, subcommand, zero, and the argument's length in four bytes.
     pub fn cdb(self) -> Cdb {
         vendor_cdb(self.kind.codes(), self.argument_bytes)
     }
 
-    /// Out of a CDB, if it is one.
+    /// Parses a CDB, if it holds an order.
     pub fn from_cdb(cdb: &Cdb) -> Option<Order> {
         let kind = OrderKind::from_codes(Command(cdb.byte(1)), cdb.byte(2))?;
         (cdb.opcode() == Order::OPCODE).then(|| Order { kind, argument_bytes: cdb.get(ARGUMENT_BYTES) })
@@ -513,21 +516,21 @@ fn vendor_cdb((Command(command), subcommand): (Command, u8), argument_bytes: u32
     Cdb::from_bytes(&bytes).unwrap_or_else(|| unreachable!("16 bytes fit"))
 }
 
-/// What is asked about the config string. Data-in: the string.
+/// A query of the config string. Data-in: the string.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueryKind {
-    /// Which it is.
+    /// Read it.
     Read,
-    /// Whether it is the argument. If not, a target is silent.
+    /// Answer only if it equals the argument; otherwise a target stays silent.
     Test,
-    /// Whether it begins with the argument. If not, a target is silent.
+    /// Answer only if it begins with the argument; otherwise a target stays silent.
     TestPrefix,
 }
 
 impl QueryKind {
     const ALL: [QueryKind; 3] = [QueryKind::Read, QueryKind::Test, QueryKind::TestPrefix];
 
-    /// AoE command and its subcommand (CCmd).
+    /// AoE command and subcommand (CCmd).
     pub fn codes(self) -> (Command, u8) {
         let ConfigCommand(subcommand) = match self {
             QueryKind::Read => ConfigCommand::READ,
@@ -538,23 +541,23 @@ impl QueryKind {
     }
 }
 
-/// A config query. Initiator machines take it as a CDB, as they take an [`Order`]; it never comes to a unit, since an
-/// interface answers it.
+/// A config query. Initiator machines accept it as a CDB, as they do an [`Order`]; it never reaches a unit,
+/// because the interface answers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Query {
-    /// What is asked.
+    /// The kind of query.
     pub kind: QueryKind,
     /// Length of its data-out.
     pub argument_bytes: u32,
 }
 
 impl Query {
-    /// As a CDB, in the form of an [`Order`]'s.
+    /// As a CDB, laid out like an [`Order`]'s.
     pub fn cdb(self) -> Cdb {
         vendor_cdb(self.kind.codes(), self.argument_bytes)
     }
 
-    /// Out of a CDB, if it is one.
+    /// Parses a CDB, if it holds a query.
     pub fn from_cdb(cdb: &Cdb) -> Option<Query> {
         let codes = (Command(cdb.byte(1)), cdb.byte(2));
         let kind = QueryKind::ALL.into_iter().find(|kind| kind.codes() == codes)?;
@@ -562,16 +565,16 @@ impl Query {
     }
 }
 
-/// Why an [`Order`] was not followed.
+/// Why an [`Order`] failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// The request is refused.
     Error(ErrorCode),
-    /// A directive of an edit cannot be followed.
+    /// A directive of an edit cannot be carried out.
     Mask {
         /// Why.
         error: MaskError,
-        /// Directives that were followed before it.
+        /// Directives carried out before it.
         done: u8,
     },
 }
@@ -597,7 +600,7 @@ impl Refusal {
         })
     }
 
-    /// Out of sense data, if it is there.
+    /// Parses sense data, if it holds a refusal.
     pub fn from_sense(sense: &Sense) -> Option<Refusal> {
         // The descriptor header, and that of a command-specific information descriptor (SPC-4 section 4.5.2.3).
         let fields =
@@ -620,7 +623,7 @@ mod tests {
     const PEER: Mac = Mac([2, 0, 0, 0, 0, 9]);
     const E1_2: Address = Address { shelf: 1, slot: 2 };
 
-    /// Linux's discovery (aoecmd_cfg): to all stations, to all shelves and slots.
+    /// Linux's discovery (aoecmd_cfg): to all stations, all shelves and all slots.
     #[test]
     fn a_discovery_of_linux() {
         let mut bytes = vec![0xff; 6];
@@ -632,7 +635,7 @@ mod tests {
         assert_eq!(header, Header::request(PEER, Mac::BROADCAST, Address::BROADCAST, Command::CONFIG, 0));
     }
 
-    /// What vblade answers to that, as shelf 1, slot 2.
+    /// vblade's answer to that, as shelf 1, slot 2.
     #[test]
     fn an_answer_of_vblade() {
         let bytes = [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 0x88, 0xa2, 0x18, 0, 0, 1, 2, 1, 0xde, 0xad, 0, 1];

@@ -1,5 +1,5 @@
-//! The ATA commands that Lunette serves and sends (ACS-3): registers as AoE and SCSI/ATA translation carry them,
-//! IDENTIFY DEVICE data, SMART data.
+//! The ATA commands that Lunette serves and sends (ACS-3): registers as AoE and SCSI/ATA translation carry
+//! them, IDENTIFY DEVICE data, SMART data.
 
 pub mod identify;
 pub mod pass_through;
@@ -10,11 +10,11 @@ pub use identify::{Feature, IdentifyData};
 pub use pass_through::{PassThrough, Protocol, StatusReturn};
 pub use section::Section;
 
-/// Bytes of a logical sector, but for devices that say otherwise.
+/// Bytes per logical sector, unless the device reports otherwise.
 pub const SECTOR_BYTES: u32 = 512;
-/// Sectors that a 28-bit command can name: LBAs are below this.
+/// Sectors that a 28-bit command can address: LBAs are below this.
 pub const SECTORS_28_BIT: u64 = 1 << 28;
-/// Sectors that a 48-bit command can name.
+/// Sectors that a 48-bit command can address.
 pub const SECTORS_48_BIT: u64 = 1 << 48;
 
 /// STATUS (ACS-3 section 6.2).
@@ -37,7 +37,7 @@ pub mod error {
     pub const ABRT: u8 = 0x04;
 }
 
-/// What SET FEATURES sets, in its FEATURE field (ACS-3 section 7.45).
+/// Subcommands of SET FEATURES, in its FEATURE field (ACS-3 section 7.45).
 pub mod set_features {
     /// Enable the volatile write cache.
     pub const WRITE_CACHE_ON: u8 = 0x02;
@@ -51,17 +51,18 @@ pub mod set_features {
     pub const LOOK_AHEAD_ON: u8 = 0xaa;
 }
 
-/// NOP, which every device answers with ABORT. With FEATURE 01h it ends nothing that is under way (ATA8-ACS).
+/// NOP, which every device answers with ABORT. With FEATURE 01h it does not abort outstanding commands
+/// (ATA8-ACS).
 const NOP: u8 = 0x00;
 const NOP_AUTO_POLL: u8 = 0x01;
 
-/// Bit of FEATURE in DATA SET MANAGEMENT: TRIM, the only one of its kinds (ACS-3 section 7.5).
+/// Bit of FEATURE in DATA SET MANAGEMENT: TRIM, its only function (ACS-3 section 7.5).
 pub const TRIM: u16 = 0x01;
 
 /// COUNT as CHECK POWER MODE returns it: active or idle (ACS-3 section 7.3).
 pub const POWER_ACTIVE_OR_IDLE: u16 = 0xff;
 
-/// Commands that move data of the medium, or that anybody sends to a disk (ACS-3 annex B).
+/// Commands that move data to or from the medium, or that hosts commonly send to a disk (ACS-3 annex B).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Command {
@@ -73,7 +74,7 @@ pub enum Command {
     ReadSectorsExt = 0x24,
     /// READ DMA EXT.
     ReadDmaExt = 0x25,
-    /// READ NATIVE MAX ADDRESS EXT, obsolete since ACS-3 and asked for by tools.
+    /// READ NATIVE MAX ADDRESS EXT, obsolete since ACS-3 but still used by tools.
     ReadNativeMaxAddressExt = 0x27,
     /// READ MULTIPLE EXT.
     ReadMultipleExt = 0x29,
@@ -93,7 +94,7 @@ pub enum Command {
     ReadVerifySectors = 0x40,
     /// READ VERIFY SECTOR(S) EXT.
     ReadVerifySectorsExt = 0x42,
-    /// SMART; which command, FEATURE says ([`smart::Function`]).
+    /// SMART; FEATURE selects the command ([`smart::Function`]).
     Smart = 0xb0,
     /// READ MULTIPLE.
     ReadMultiple = 0xc4,
@@ -123,9 +124,9 @@ pub enum Command {
     FlushCacheExt = 0xea,
     /// IDENTIFY DEVICE.
     IdentifyDevice = 0xec,
-    /// SET FEATURES; which, FEATURE says ([`set_features`]).
+    /// SET FEATURES; FEATURE selects which ([`set_features`]).
     SetFeatures = 0xef,
-    /// READ NATIVE MAX ADDRESS, as its 48-bit form.
+    /// READ NATIVE MAX ADDRESS, likewise obsolete.
     ReadNativeMaxAddress = 0xf8,
 }
 
@@ -201,7 +202,7 @@ impl Command {
         }
     }
 
-    /// The command of this code, if it is one that is known here.
+    /// The command with this code, if we know it.
     pub fn from_code(code: u8) -> Option<Command> {
         // The few that carry data, without a search.
         match code {
@@ -292,30 +293,30 @@ pub enum Action {
     Read,
     /// Writes COUNT sectors from LBA.
     Write {
-        /// They are on the medium when it ends.
+        /// The data is on the medium when the command ends.
         fua: bool,
     },
-    /// Reads COUNT sectors from LBA, and moves none.
+    /// Reads COUNT sectors from LBA without transferring them.
     Verify,
-    /// Makes durable what is in the volatile cache.
+    /// Flushes the volatile cache to the medium.
     Flush,
     /// Nothing.
     Other,
 }
 
-/// What a command moves between the two ends.
+/// What a command transfers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transfer {
     /// Nothing.
     Nothing,
-    /// So many sectors of 512 bytes to the initiator.
+    /// This many sectors of 512 bytes to the initiator.
     In(u32),
-    /// So many sectors of 512 bytes to the device.
+    /// This many sectors of 512 bytes to the device.
     Out(u32),
 }
 
 impl Transfer {
-    /// Bytes that are moved.
+    /// Bytes transferred.
     pub fn bytes(self) -> u32 {
         match self {
             Transfer::Nothing => 0,
@@ -327,23 +328,23 @@ impl Transfer {
 /// The fields of a command (ACS-3 section 4.1), of 28 or 48 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Registers {
-    /// It is a 48-bit command.
+    /// Whether it is a 48-bit command.
     pub extend: bool,
     /// FEATURE; 8 bits unless extended.
     pub feature: u16,
     /// COUNT; 8 bits unless extended.
     pub count: u16,
-    /// LBA, of 28 or 48 bits; those from 24 of a 28-bit LBA are here, and not in the device register.
+    /// LBA, of 28 or 48 bits; bits 24 to 27 of a 28-bit LBA are here, not in the device register.
     pub lba: u64,
-    /// DEVICE, without bits of the LBA.
+    /// DEVICE, without LBA bits.
     pub device: u8,
     /// COMMAND.
     pub command: u8,
 }
 
-/// Bits of DEVICE that are the LBA's in a 28-bit command.
+/// The bits of DEVICE that belong to the LBA in a 28-bit command.
 pub(crate) const DEVICE_LBA: u8 = 0x0f;
-/// The LBA bit of DEVICE, that all commands with an LBA have.
+/// The LBA bit of DEVICE, set in all commands with an LBA.
 pub const DEVICE_IS_LBA: u8 = 0x40;
 
 impl Registers {
@@ -360,12 +361,12 @@ impl Registers {
         Registers { extend: true, feature, count: 0, lba, device: DEVICE_IS_LBA, command: NOP }
     }
 
-    /// Which command, if it is one that is known here.
+    /// The command, if we know it.
     pub fn command(&self) -> Option<Command> {
         Command::from_code(self.command)
     }
 
-    /// Sectors that COUNT means: zero is the most there can be (ACS-3 sections 7.20 and 7.21).
+    /// The sector count in COUNT: zero means the maximum (ACS-3 sections 7.20 and 7.21).
     pub fn sectors(&self) -> u32 {
         match (self.count, self.extend) {
             (0, false) => 1 << 8,
@@ -374,7 +375,7 @@ impl Registers {
         }
     }
 
-    /// What the command moves; an unknown one, that is aborted, moves nothing.
+    /// What the command transfers; an unknown one is aborted and transfers nothing.
     pub fn transfer(&self) -> Transfer {
         let Some(command) = self.command() else { return Transfer::Nothing };
         match command.action() {
@@ -390,13 +391,13 @@ impl Registers {
     }
 }
 
-/// The bytes of an LBA, from the lowest.
+/// The bytes of an LBA, lowest first.
 pub(crate) fn lba_bytes(lba: u64) -> [u8; 6] {
     let [a, b, c, d, e, f, _, _] = lba.to_le_bytes();
     [a, b, c, d, e, f]
 }
 
-/// The LBA of its bytes, from the lowest.
+/// The LBA in these bytes, lowest first.
 pub(crate) fn lba_of(bytes: [u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = bytes;
     u64::from_le_bytes([a, b, c, d, e, f, 0, 0])

@@ -1,8 +1,8 @@
 //! iSCSI PDUs (RFC 7143 section 11, RFC 7144).
 //!
-//! Every PDU begins with a basic header segment of 48 bytes; each has its struct, big-endian in memory as on
-//! the wire. Requests come from the initiator, responses from the target. Codes are newtypes over the raw
-//! value: what a peer sent is kept as it is, for the machine to validate.
+//! Every PDU begins with a basic header segment of 48 bytes; each PDU has its own struct, big-endian in
+//! memory as on the wire. Requests come from the initiator, responses from the target. Codes are newtypes
+//! over the raw value: what a peer sent is kept as is, for the machine to validate.
 
 pub mod ahs;
 pub mod code;
@@ -28,7 +28,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Length of the basic header segment in bytes.
 pub const BHS_BYTES: usize = 48;
 
-/// Length of all additional header segments together, at most: TotalAHSLength is one byte that counts words.
+/// Maximum total length of the additional header segments: TotalAHSLength is one byte that counts words.
 pub const AHS_BYTES_MAX: usize = 255 * 4;
 
 /// Length of a digest in bytes.
@@ -77,7 +77,7 @@ pub trait Pdu: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Cop
     /// The opcode of this PDU.
     const OPCODE: Opcode;
 
-    /// Views the first 48 bytes; `None` when there are fewer. The opcode is the caller's to check.
+    /// Views the first 48 bytes; `None` when there are fewer. The caller must check the opcode.
     fn view(bytes: &[u8]) -> Option<&Self> {
         Self::ref_from_prefix(bytes).ok().map(|(pdu, _)| pdu)
     }
@@ -101,7 +101,7 @@ macro_rules! pdu {
         }
 
         impl Default for $name {
-            /// All zero but for the opcode.
+            /// All zero except the opcode.
             fn default() -> Self {
                 let mut pdu: Self = zerocopy::FromZeros::new_zeroed();
                 pdu.opcode = $opcode.0;

@@ -1,7 +1,7 @@
-//! iSER messages (RFC 7145 section 9), and the private data with which its connections are made.
+//! iSER messages (RFC 7145 section 9), and the private data with which its connections are set up.
 //!
-//! Every message begins with a header of 28 bytes; the 12-byte form of RFC 5046, without base offsets, is spoken by
-//! nobody.
+//! Every message begins with a header of 28 bytes; nobody uses the 12-byte form of RFC 5046, without base
+//! offsets.
 
 use crate::iwarp::layout;
 use zerocopy::byteorder::big_endian::{U32, U64};
@@ -9,24 +9,24 @@ use zerocopy::byteorder::big_endian::{U32, U64};
 pub use crate::iwarp::Layout;
 
 layout! {
-    /// The header of every message (sections 9.1 and 9.2). What is not valid is zero, and ignored.
+    /// The header of every message (sections 9.1 and 9.2). Fields that are not valid are zero, and ignored.
     Header, 28, {
-        /// Opcode in the high four bits, and the flags of that opcode.
+        /// Opcode in the high four bits, then flags specific to that opcode.
         flags: u8,
-        /// Of Hello and HelloReply; otherwise reserved.
+        /// Used by Hello and HelloReply; otherwise reserved.
         reserved: [u8; 3],
-        /// Write STag: of the buffer with the data of a write.
+        /// Write STag: of the buffer holding the data of a write.
         write_stag: U32,
-        /// Write Base Offset: where in that it begins.
+        /// Write Base Offset: where in that buffer the data begins.
         write_offset: U64,
         /// Read STag: of the buffer for the data of a read.
         read_stag: U32,
-        /// Read Base Offset: where in that it begins.
+        /// Read Base Offset: where in that buffer the data begins.
         read_offset: U64,
     }
 }
 
-/// What a message is: the high four bits of its first byte.
+/// The message type: the high four bits of its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opcode(pub u8);
 
@@ -47,7 +47,8 @@ impl Header {
     /// RSV: the read STag and its offset are valid.
     pub const READ_VALID: u8 = 0x04;
 
-    /// The header of a control-type PDU, with what is advertised: STag and offset, for writing and for reading.
+    /// The header of a control-type PDU with what it advertises, STag and offset, for writing and for
+    /// reading.
     pub fn control(write: Option<(u32, u64)>, read: Option<(u32, u64)>) -> Header {
         let flag = |valid: bool, flag: u8| if valid { flag } else { 0 };
         let (write_stag, write_offset) = write.unwrap_or_default();
@@ -64,27 +65,27 @@ impl Header {
         }
     }
 
-    /// What the message is.
+    /// The message type.
     pub fn opcode(&self) -> Opcode {
         Opcode(self.flags & Opcode::MASK)
     }
 
-    /// What is advertised for writing: STag and offset.
+    /// STag and offset advertised for writing.
     pub fn write(&self) -> Option<(u32, u64)> {
         (self.flags & Header::WRITE_VALID != 0).then(|| (self.write_stag.get(), self.write_offset.get()))
     }
 
-    /// What is advertised for reading: STag and offset.
+    /// STag and offset advertised for reading.
     pub fn read(&self) -> Option<(u32, u64)> {
         (self.flags & Header::READ_VALID != 0).then(|| (self.read_stag.get(), self.read_offset.get()))
     }
 }
 
 layout! {
-    /// The private data of a connection request and its answer, as Annex A12 of the InfiniBand specification has it
-    /// and Linux sends it over every provider.
+    /// The private data of a connection request and its reply, as defined in Annex A12 of the InfiniBand
+    /// specification and sent by Linux over every provider.
     PrivateData, 4, {
-        /// What the sender can not do.
+        /// What the sender cannot do.
         flags: u8,
         /// Reserved.
         reserved: [u8; 3],

@@ -1,8 +1,8 @@
 //! iWARP: MPA start-up frames and FPDUs (RFC 5044, RFC 6581), DDP segments (RFC 5041), RDMAP messages (RFC 5040).
 //!
-//! A DDP header never travels without the ULPDU length of its FPDU in front of it, so the header structs
-//! begin with that. All are big-endian in memory as on the wire. Codes are newtypes over the raw value: what
-//! a peer sent is kept as it is, for the machine to validate.
+//! A DDP header always follows the ULPDU length of its FPDU, so the header structs begin with that length.
+//! All are big-endian in memory as on the wire. Codes are newtypes over the raw value: what a peer sent is
+//! kept as is, for the machine to validate.
 
 pub mod ddp;
 pub mod mpa;
@@ -14,18 +14,18 @@ pub use rdmap::{Opcode, ReadRequest, TerminateControl};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A layout that can be viewed where it was read.
+/// A layout that can be viewed in place.
 pub trait Layout: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Copy {
     /// Its length in bytes.
     const BYTES: usize = size_of::<Self>();
 
-    /// Views the beginning of `bytes`; `None` when there are too few.
+    /// Views the beginning of `bytes`; `None` when they are too few.
     fn view(bytes: &[u8]) -> Option<&Self> {
         Self::ref_from_prefix(bytes).ok().map(|(layout, _)| layout)
     }
 }
 
-/// Defines a layout of so many bytes; its default is all zero.
+/// Defines a layout of this many bytes; its default is all zeros.
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident, $bytes:expr, { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$doc])*
@@ -43,7 +43,7 @@ macro_rules! layout {
 }
 pub(crate) use layout;
 
-/// Decodes, encodes to the same bytes; nothing shorter decodes.
+/// Decodes, encodes to the same bytes; anything shorter does not decode.
 #[cfg(test)]
 pub(crate) fn decoded<L: Layout>(bytes: &[u8]) -> L {
     assert_eq!(bytes.len(), L::BYTES);

@@ -1,9 +1,9 @@
-//! The bytes of every protocol that Lunette speaks.
+//! Wire formats of every protocol that Lunette speaks.
 //!
 //! Each file holds one family of layouts as `zerocopy` types: what a peer sent is viewed in place, what we
-//! send is built on the stack. Nothing here does I/O, allocates per PDU, or decides anything: a layout that
-//! does not fit is `None` (too short) or carries its raw value for the machine to validate. `shown` is how
-//! people may see text of a peer.
+//! send is built on the stack. Nothing here does I/O, allocates per PDU, or makes decisions: a layout that
+//! does not fit is `None` (too short) or carries its raw value for the machine to validate. `shown` makes a
+//! peer's text safe to display.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::unwrap_used,

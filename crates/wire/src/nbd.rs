@@ -1,6 +1,7 @@
 //! Messages of the Network Block Device protocol (NetworkBlockDevice/nbd, doc/proto.md), as a client sends and receives them.
 //!
-//! All are big-endian in memory as on the wire; what a server sent is kept as it is, for the machine to validate.
+//! All are big-endian in memory as on the wire; what a server sent is kept as is, for the machine to
+//! validate.
 
 use crate::iwarp::layout;
 use zerocopy::IntoBytes;
@@ -8,11 +9,11 @@ use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
 pub use crate::iwarp::Layout;
 
-/// `NBDMAGIC`, with which every server begins.
+/// `NBDMAGIC`, the start of every server's greeting.
 pub const SERVER_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
 /// `IHAVEOPT`: the newstyle handshake, and the start of every option.
 pub const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
-/// What servers of the oldstyle handshake have in its place (`cliserv_magic`).
+/// What servers of the oldstyle handshake send in its place (`cliserv_magic`).
 pub const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 /// Start of a reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -25,12 +26,12 @@ pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 /// The longest string of the protocol, in bytes.
 pub const STRING_BYTES_MAX: usize = 4096;
-/// Zeros behind the answer to `NBD_OPT_EXPORT_NAME`, unless both sides do without.
+/// Zeros after the answer to `NBD_OPT_EXPORT_NAME`, unless both sides agree to omit them.
 pub const EXPORT_NAME_ZEROS: usize = 124;
 /// The only metadata context that the protocol defines.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
-/// Handshake flags: of the server, and the same of the client.
+/// Handshake flags of the server; those of the client are the same.
 pub mod handshake {
     /// `NBD_FLAG_FIXED_NEWSTYLE`.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
@@ -38,7 +39,7 @@ pub mod handshake {
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
-/// Transmission flags: what an export can do.
+/// Transmission flags: what an export supports.
 pub mod transmission {
     /// `NBD_FLAG_HAS_FLAGS`.
     pub const HAS_FLAGS: u16 = 1 << 0;
@@ -78,7 +79,7 @@ pub mod reply {
     pub const INFO: u32 = 3;
     /// `NBD_REP_META_CONTEXT`.
     pub const META_CONTEXT: u32 = 4;
-    /// All errors have this bit.
+    /// Set in all errors.
     pub const ERROR: u32 = 1 << 31;
     /// `NBD_REP_ERR_UNSUP`.
     pub const UNSUPPORTED: u32 = ERROR | 1;
@@ -153,7 +154,7 @@ pub mod chunk {
     pub const OFFSET_HOLE: u16 = 2;
     /// `NBD_REPLY_TYPE_BLOCK_STATUS`.
     pub const BLOCK_STATUS: u16 = 5;
-    /// All errors have this bit.
+    /// Set in all errors.
     pub const ERROR: u16 = 1 << 15;
 }
 
@@ -182,7 +183,7 @@ pub mod error {
 }
 
 layout! {
-    /// How a server of the newstyle handshake begins.
+    /// The greeting of a server of the newstyle handshake.
     Greeting, 18, {
         /// [`SERVER_MAGIC`].
         magic: U64,
@@ -198,7 +199,7 @@ layout! {
     OptionHead, 16, {
         /// [`OPTION_MAGIC`].
         magic: U64,
-        /// Which one.
+        /// The option's number.
         option: U32,
         /// Bytes of its data.
         len: U32,
@@ -220,7 +221,7 @@ layout! {
 }
 
 layout! {
-    /// An export, as `NBD_OPT_EXPORT_NAME` is answered, and `NBD_INFO_EXPORT` behind its type.
+    /// An export, as in the answer to `NBD_OPT_EXPORT_NAME`, and as in `NBD_INFO_EXPORT` after its type.
     ExportInfo, 10, {
         /// Bytes of the export.
         size: U64,
@@ -230,13 +231,13 @@ layout! {
 }
 
 layout! {
-    /// `NBD_INFO_BLOCK_SIZE`, behind its type.
+    /// `NBD_INFO_BLOCK_SIZE`, after its type.
     BlockSizeInfo, 12, {
-        /// The smallest block, in bytes.
+        /// The minimum block size, in bytes.
         minimum: U32,
-        /// The block that is fast, in bytes.
+        /// The preferred block size, in bytes.
         preferred: U32,
-        /// The longest payload, in bytes.
+        /// The maximum payload, in bytes.
         maximum: U32,
     }
 }
@@ -250,11 +251,11 @@ layout! {
         flags: U16,
         /// The command.
         command: U16,
-        /// Names it in replies.
+        /// Identifies the request in replies.
         cookie: U64,
-        /// First byte on the export.
+        /// Offset in the export, in bytes.
         offset: U64,
-        /// Bytes.
+        /// Length in bytes.
         len: U32,
     }
 }
@@ -264,9 +265,9 @@ layout! {
     SimpleReply, 16, {
         /// [`SIMPLE_REPLY_MAGIC`].
         magic: U32,
-        /// 0: none.
+        /// 0: success.
         error: U32,
-        /// Of the request.
+        /// That of the request.
         cookie: U64,
     }
 }
@@ -280,7 +281,7 @@ layout! {
         flags: U16,
         /// The type.
         kind: U16,
-        /// Of the request.
+        /// That of the request.
         cookie: U64,
         /// Bytes of payload.
         len: U32,
@@ -288,17 +289,17 @@ layout! {
 }
 
 layout! {
-    /// The payload of a hole.
+    /// The payload of a hole chunk.
     Hole, 12, {
-        /// First byte on the export.
+        /// Offset in the export, in bytes.
         offset: U64,
-        /// Bytes.
+        /// Length in bytes.
         len: U32,
     }
 }
 
 layout! {
-    /// What error chunks begin with; a message follows.
+    /// The beginning of error chunks; a message follows.
     ErrorHead, 6, {
         /// Not 0.
         error: U32,
@@ -312,7 +313,7 @@ layout! {
     BlockStatus, 12, {
         /// The metadata context.
         context: U32,
-        /// Bytes from the requested offset on.
+        /// Length in bytes, from the requested offset.
         len: U32,
         /// Its state.
         flags: U32,
@@ -320,7 +321,7 @@ layout! {
 }
 
 impl OptionHead {
-    /// That of an option with so many bytes of data.
+    /// The head of an option with this many bytes of data.
     pub fn new(option: u32, len: u32) -> OptionHead {
         OptionHead { magic: OPTION_MAGIC.into(), option: option.into(), len: len.into() }
     }
@@ -339,7 +340,7 @@ impl Request {
         }
     }
 
-    /// Ends a connection in order; nothing is answered.
+    /// A request to disconnect cleanly; there is no reply.
     pub fn disconnect() -> [u8; 28] {
         let request = Request::new(Command::Disconnect, 0, 0, 0, 0);
         let mut bytes = [0; 28];

@@ -1,7 +1,8 @@
-//! SCSI's bytes, in one place for both roles: what an initiator builds a device server reads, and the other way.
+//! SCSI layouts, in one place for both roles: what an initiator builds, a device server parses, and vice
+//! versa.
 //!
-//! A layout is declared once, with the standard's names ([`field`]): as a value that is read and written whole, and as
-//! fields that are read one by one, or that sense data points at.
+//! A layout is declared once, with the standard's names ([`field`]): as a value that is read and written
+//! whole, and as fields that can be read one by one and that sense data can point at.
 
 pub mod access_state;
 pub mod capacity;

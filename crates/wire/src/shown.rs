@@ -1,14 +1,16 @@
-//! Text that a peer sent, as people may see it: in a log, an error message, on a terminal. It stays on its line, controls
-//! no terminal, looks like what it is, and is not long.
+//! Text from a peer, made safe to display in a log, an error message or a terminal: it stays on its line,
+//! contains no control characters, looks like what it is, and is not long.
 
 use std::fmt::{self, Display, Formatter, Write};
 
-/// How much is shown of a peer's text, in bytes: an iSCSI name, which has up to 223 (RFC 7143 section 4.2.7.1), is whole.
+/// Bytes of a peer's text that are shown: enough for a whole iSCSI name, of up to 223 (RFC 7143 section
+/// 4.2.7.1).
 pub const SHOWN_BYTES_MAX: usize = 256;
-/// Ends what was cut.
+/// Marks truncated text.
 const CUT: &str = "...";
 
-/// Shows a peer's text, which may be any bytes: what is not printable as `\xHH`, and no more than [`SHOWN_BYTES_MAX`].
+/// Shows a peer's text, which may be any bytes: unprintable ones as `\xHH`, and no more than
+/// [`SHOWN_BYTES_MAX`].
 pub fn shown(text: &(impl AsRef<[u8]> + ?Sized)) -> Shown<'_> {
     Shown(text.as_ref())
 }
@@ -27,7 +29,8 @@ impl Display for Shown<'_> {
     }
 }
 
-/// Writes on what is printable, and the rest as `\xHH`: so many bytes at most, with `...` behind them if there were more.
+/// Writes printable text as is, the rest as `\xHH`: at most this many bytes, followed by `...` if there were
+/// more.
 #[derive(Debug)]
 pub struct Printable<'a, W> {
     to: &'a mut W,
@@ -48,7 +51,7 @@ impl<'a, W: Write> Printable<'a, W> {
         write!(self.to, "\\x{byte:02x}")
     }
 
-    /// Whether there is room for so many bytes more, and none was cut before.
+    /// Whether this many more bytes fit, and nothing was truncated before.
     fn takes(&mut self, bytes: usize) -> bool {
         if self.is_cut {
             return false;
@@ -58,7 +61,7 @@ impl<'a, W: Write> Printable<'a, W> {
             return true;
         }
         self.is_cut = true;
-        // There is nothing that the writer could do about an error.
+        // The writer could do nothing about an error.
         let _ = self.to.write_str(CUT);
         false
     }
@@ -80,19 +83,19 @@ impl<W: Write> Write for Printable<'_, W> {
     }
 }
 
-/// Whether a terminal shows it as it is, and what is around it stays as it was: no control, no format character (such as
-/// those that turn the direction of writing), nothing without a width of its own but marks, no space of another kind.
+/// Whether a terminal shows it as is, without affecting what surrounds it: no control or format characters
+/// (such as those that change the text direction), none of zero width except marks, no unusual spaces.
 pub fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
     }
-    // What Rust's own escapes let pass; marks do not stand alone there.
+    // Whatever `escape_debug` leaves alone is printable; marks are escaped only at the start.
     let text: String = ['a', c].into_iter().collect();
     text.escape_debug().eq(text.chars()) && !is_ignorable(c)
 }
 
-/// What Unicode has nobody see (Default_Ignorable_Code_Point, and the blank pattern of Braille), of what Rust's escapes let
-/// pass.
+/// Invisible characters (Default_Ignorable_Code_Point, and the blank pattern of Braille) that Rust's escapes
+/// let pass.
 fn is_ignorable(c: char) -> bool {
     matches!(c,
         '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{2800}'

@@ -1,7 +1,7 @@
-//! Bytes named by buffer, offset and length. There is no pointer in a [`Span`]: only `reactor` can turn one into
-//! memory.
+//! Bytes identified by buffer, offset and length. A [`Span`] contains no pointer: only `reactor` can turn one
+//! into memory.
 
-/// Names one registered memory region (a buffer arena, a RAM store).
+/// Identifies a registered memory region (a buffer arena, a RAM store).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct BufferId(pub u32);
 
@@ -17,7 +17,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// The part of this span that starts `from` bytes in and is at most `len` bytes long.
+    /// The part of this span that starts at `from` and is at most `len` bytes long.
     pub fn slice(self, from: u32, len: u32) -> Span {
         let from = from.min(self.len);
         let rest = self.len.saturating_sub(from);
@@ -25,7 +25,7 @@ impl Span {
     }
 }
 
-/// Up to [`Places::MAX`] spans, in order: the places of one piece of payload.
+/// Up to [`Places::MAX`] spans, in order: where a piece of payload is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Places {
     spans: [Span; Places::MAX],
@@ -36,7 +36,7 @@ impl Places {
     /// Spans per operation (four of 64 KiB make one 256 KiB burst).
     pub const MAX: usize = 4;
 
-    /// No place at all.
+    /// No spans.
     pub const EMPTY: Places =
         Places { spans: [Span { buffer: BufferId(0), len: 0, offset: 0 }; Places::MAX], count: 0 };
 
@@ -47,7 +47,7 @@ impl Places {
         places
     }
 
-    /// Adds a span at the end; false when there is no room for it. Empty spans are left out.
+    /// Appends a span; false when there is no room for it. Empty spans are skipped.
     pub fn push(&mut self, span: Span) -> bool {
         if span.len == 0 {
             return true;
@@ -68,23 +68,23 @@ impl Places {
         self.spans.get(..usize::from(self.count)).unwrap_or_default().iter().copied()
     }
 
-    /// Names no place any more.
+    /// Removes all spans.
     #[inline]
     pub fn clear(&mut self) {
         self.count = 0;
     }
 
-    /// Length in bytes of all spans together.
+    /// Total length of all spans, in bytes.
     pub fn len(&self) -> u32 {
         self.iter().fold(0u32, |sum, span| sum.saturating_add(span.len))
     }
 
-    /// Whether no byte is named.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The part that starts `from` bytes in and is at most `len` bytes long.
+    /// The part that starts at `from` and is at most `len` bytes long.
     pub fn slice(&self, from: u32, len: u32) -> Places {
         if from == 0 && len >= self.len() {
             return *self;

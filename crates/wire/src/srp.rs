@@ -1,8 +1,8 @@
 //! SRP information units (T10 SRP revision 16a, clause 6), with the immediate data of SRP-2.
 //!
-//! Requests of the initiator and their responses carry a tag that is the initiator's own; the target's
-//! requests carry the target's. Each has its struct, big-endian in memory as on the wire. Codes are newtypes
-//! over the raw value: what a peer sent is kept as it is, for the machine to validate.
+//! Requests of the initiator and their responses carry a tag chosen by the initiator; the target's requests
+//! carry the target's. Each information unit has its struct, big-endian in memory as on the wire. Codes are
+//! newtypes over the raw value: what a peer sent is kept as is, for the machine to validate.
 
 pub mod code;
 pub mod command;
@@ -21,5 +21,5 @@ pub use notice::{
 };
 pub use response::Response;
 
-/// Byte 1 of what a target sends: the initiator asked for solicited notification of it (SOLNT).
+/// Byte 1 of what a target sends: the initiator requested solicited notification of it (SOLNT).
 pub const SOLICITED: u8 = 0x01;

@@ -1,18 +1,18 @@
-//! IDENTIFY DEVICE data (ACS-3 section 7.12.7): 256 words, of which those in use are read and written.
+//! IDENTIFY DEVICE data (ACS-3 section 7.12.7): 256 words, of which we read and write those in use.
 
 use super::{SECTOR_BYTES, SECTORS_28_BIT};
 
-/// Something that a device may have, and that may be switched off.
+/// An optional feature of a device, which can be disabled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Feature {
-    /// The device has it.
+    /// The device supports it.
     pub supported: bool,
-    /// It is switched on.
+    /// It is enabled.
     pub enabled: bool,
 }
 
 impl Feature {
-    /// What is there and switched on.
+    /// Supported and enabled.
     pub const ON: Feature = Feature { supported: true, enabled: true };
 }
 
@@ -42,29 +42,30 @@ pub struct IdentifyData {
     pub look_ahead: Feature,
     /// SMART.
     pub smart: Feature,
-    /// SMART has its error log and its self-test, and there is READ LOG EXT for more of both.
+    /// SMART error log and self-test log are supported, as is READ LOG EXT for their extended forms.
     pub smart_logs: bool,
     /// Bytes of a logical sector.
     pub sector_bytes: u32,
-    /// A physical sector has two to the power of so many logical ones.
+    /// Logical sectors per physical sector, as a power of two.
     pub physical_exponent: u8,
-    /// Nominal rotation rate; 1 is a medium that does not rotate, 0 is not reported.
+    /// Nominal rotation rate; 1: non-rotating, 0: not reported.
     pub rotation_rate: u16,
-    /// Sectors of ranges that one TRIM may have; 0 is no TRIM.
+    /// Most 512-byte blocks of ranges in one TRIM; 0: no TRIM.
     pub trim_sectors: u16,
-    /// What is trimmed reads as zeros.
+    /// Trimmed sectors read as zeros.
     pub trim_zeros: bool,
     /// World wide name: an NAA identifier.
     pub world_wide_name: Option<u64>,
-    /// Lunette's own: NOP waits for the AoE request that it names ([`Registers::nop`](super::Registers::nop)).
+    /// Lunette's own: NOP waits for the AoE request that it names
+    /// ([`Registers::nop`](super::Registers::nop)).
     pub nop_waits: bool,
 }
 
-/// What the model number of a Lunette begins with, and that of vblade.
+/// How the model number of a Lunette begins, and that of vblade.
 const LUNETTE: &[u8] = b"LUNETTE ";
 const VBLADE: &str = "Coraid EtherDrive vblade";
 
-// Words.
+// Word numbers.
 const GENERAL: usize = 0;
 const SERIAL: usize = 10;
 const FIRMWARE: usize = 23;
@@ -101,7 +102,7 @@ const SMART_SELF_TEST: u16 = 1 << 1;
 const GENERAL_PURPOSE_LOGS: u16 = 1 << 5;
 const FUA: u16 = 1 << 6;
 const HAS_WORLD_WIDE_NAME: u16 = 1 << 8;
-/// Bits of ADDITIONAL: what is trimmed reads the same each time, as zeros.
+/// Bits of ADDITIONAL: trimmed sectors read deterministically, as zeros.
 const TRIM_IS_ZERO: u16 = 1 << 14 | 1 << 5;
 /// Bit of MARKS, the first of the vendor's words.
 const NOP_WAITS: u16 = 1 << 0;
@@ -150,7 +151,7 @@ impl IdentifyData {
         words.set(ENABLED, self.first(|feature| feature.enabled));
         words.set(ENABLED_2, self.second());
         words.set(ENABLED_3, VALID | self.third());
-        // Ultra DMA modes 0 to 5, of which the last is selected.
+        // Ultra DMA modes 0 to 5, the last of which is selected.
         words.set(88, 0x203f);
         words.set_u64(SECTORS_48, if self.lba48 { self.sectors } else { 0 });
         if self.trim_sectors != 0 {
@@ -170,7 +171,7 @@ impl IdentifyData {
         words.0
     }
 
-    /// What is in the data; `None` when it is too short, of no ATA device, or its checksum is wrong.
+    /// Parses the data; `None` when it is too short, not from an ATA device, or fails its checksum.
     pub fn decode(data: &[u8]) -> Option<IdentifyData> {
         let words = Words(*data.first_chunk::<{ IdentifyData::BYTES }>()?);
         if words.get(GENERAL) & NOT_ATA != 0 || !words.is_whole() {
@@ -203,7 +204,7 @@ impl IdentifyData {
             sector_bytes,
             physical_exponent,
             rotation_rate: words.get(ROTATION),
-            // One, where none is said.
+            // One, when not reported.
             trim_sectors: if trims { words.get(TRIM_SECTORS).max(1) } else { 0 },
             trim_zeros: trims && words.get(ADDITIONAL) & TRIM_IS_ZERO == TRIM_IS_ZERO,
             world_wide_name: (third & HAS_WORLD_WIDE_NAME != 0).then(|| words.name()),
@@ -211,8 +212,8 @@ impl IdentifyData {
         })
     }
 
-    /// Whether the answer to [`Registers::nop`](super::Registers::nop) proves that the AoE request that it
-    /// names has ended. A Lunette says so; vblade does one request after the other, as they come.
+    /// Whether the answer to [`Registers::nop`](super::Registers::nop) proves that the AoE request it names
+    /// has ended. A Lunette reports this; vblade processes requests one at a time, in order of arrival.
     pub fn proves_by_nop(&self) -> bool {
         self.nop_waits && self.model.starts_with(LUNETTE) || self.model == text(VBLADE)
     }
@@ -238,7 +239,8 @@ impl IdentifyData {
     }
 }
 
-/// Text for a field of [`IdentifyData`]: cut or padded with spaces; what is not printable ASCII is a space.
+/// Text for a field of [`IdentifyData`]: truncated or padded with spaces; unprintable and non-ASCII
+/// characters become spaces.
 pub fn text<const N: usize>(text: &str) -> [u8; N] {
     let mut out = [b' '; N];
     for (slot, byte) in out.iter_mut().zip(text.bytes()) {
@@ -251,7 +253,7 @@ fn when(is_so: bool, bits: u16) -> u16 {
     if is_so { bits } else { 0 }
 }
 
-/// The data as little-endian words.
+/// The data, as little-endian words.
 struct Words([u8; IdentifyData::BYTES]);
 
 impl Words {
@@ -303,7 +305,7 @@ impl Words {
         out
     }
 
-    /// Cylinders, heads and sectors, obsolete since ATA/ATAPI-6, and still read of small disks.
+    /// Cylinders, heads and sectors: obsolete since ATA/ATAPI-6, but still read from small disks.
     fn set_geometry(&mut self, sectors: u64) {
         let (heads, per_track) = (16u16, 63u16);
         let cylinders = u16::try_from(sectors / 1008).unwrap_or(u16::MAX).min(16383);
@@ -325,7 +327,7 @@ impl Words {
         }
     }
 
-    /// Bytes of a logical sector, and how many of them make a physical one.
+    /// Bytes per logical sector, and logical sectors per physical one.
     fn sector_size(&self) -> (u32, u8) {
         if !self.is_valid(SECTOR_SIZE) {
             return (SECTOR_BYTES, 0);
@@ -337,7 +339,7 @@ impl Words {
         (bytes, if flags & MANY_PER_PHYSICAL != 0 { exponent } else { 0 })
     }
 
-    /// The name has its highest word first.
+    /// The name's highest word comes first.
     fn set_name(&mut self, name: u64) {
         let [a, b, c, d, e, f, g, h] = name.to_be_bytes();
         let words = [[a, b], [c, d], [e, f], [g, h]];
@@ -466,7 +468,7 @@ mod tests {
         assert_eq!((identity.sectors, identity.lba48, identity.sector_bytes), (2048, false, 512));
     }
 
-    /// The fields that vblade's `ata.c` fills, and no other.
+    /// The fields that vblade's `ata.c` fills, and no others.
     #[test]
     fn a_target_that_says_little_is_understood() {
         let mut words = Words([0; 512]);

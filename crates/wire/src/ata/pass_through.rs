@@ -1,10 +1,11 @@
-//! ATA commands inside SCSI ones, and their registers in sense data (SAT-3 clause 12).
+//! ATA commands inside SCSI commands, and their registers in sense data (SAT-3 clause 12).
 
 use super::{DEVICE_LBA, Registers, Transfer, lba_bytes, lba_of};
 use crate::scsi::{Field, opcode};
 use crate::{Cdb, Sense, SenseData, SenseKey};
 
-/// How data moves (SAT-3 table 104: PROTOCOL). DMA is as PIO: nobody here has a bus on which they differ.
+/// How data is transferred (SAT-3 table 104: PROTOCOL). DMA is treated like PIO: there is no bus here on
+/// which they differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
     /// Non-data.
@@ -24,7 +25,8 @@ impl Protocol {
         }
     }
 
-    /// That of a CDB of ATA PASS-THROUGH: for DMA, T_DIR has the direction. `None`: it is another.
+    /// The protocol in an ATA PASS-THROUGH CDB: for DMA, T_DIR gives the direction. `None`: any other
+    /// protocol.
     pub fn of(cdb: &Cdb) -> Option<Protocol> {
         const DMA: u8 = 6;
         const UDMA_IN: u8 = 10;
@@ -42,14 +44,13 @@ impl Protocol {
     }
 }
 
-/// ATA PASS-THROUGH (16) (SAT-3 section 12.2.3). The command itself defines what is transferred: its length
-/// is COUNT, or, where the command has no use for COUNT, one sector; so the expected length of the transport
-/// holds, too.
+/// ATA PASS-THROUGH (16) (SAT-3 section 12.2.3). The command itself defines the transfer: its length is COUNT
+/// or, for a command that has no use for COUNT, one sector; so the transport's expected length holds, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PassThrough {
-    /// How data moves.
+    /// How data is transferred.
     pub protocol: Protocol,
-    /// The registers are to come back in sense data, however it ends (CK_COND).
+    /// Return the registers in sense data even on success (CK_COND).
     pub check_condition: bool,
     /// The command.
     pub registers: Registers,
@@ -70,15 +71,15 @@ impl PassThrough {
     pub const CHECK_CONDITION: Field<bool> = Field::bits(2, 0x20);
     /// T_DIR: from the device.
     pub const FROM_DEVICE: Field<bool> = Field::bits(2, 0x08);
-    /// BYT_BLOK: lengths are in blocks, which have 512 bytes whatever T_TYPE says.
+    /// BYT_BLOK: lengths are in blocks, of 512 bytes whatever T_TYPE is.
     pub const IN_BLOCKS: Field<bool> = Field::bits(2, 0x04);
-    /// T_LENGTH: where the length is.
+    /// T_LENGTH: which field holds the length.
     pub const LENGTH: Field<u8> = Field::bits(2, 0x03);
-    /// T_LENGTH: nothing is moved.
+    /// T_LENGTH: no data is transferred.
     pub const NO_LENGTH: u8 = 0;
-    /// T_LENGTH: the length is FEATURES.
+    /// T_LENGTH: the length is in FEATURES.
     pub const LENGTH_IN_FEATURE: u8 = 1;
-    /// T_LENGTH: the length is COUNT.
+    /// T_LENGTH: the length is in COUNT.
     pub const LENGTH_IN_COUNT: u8 = 2;
 
     /// The command with these registers.
@@ -91,7 +92,7 @@ impl PassThrough {
         PassThrough { protocol, check_condition: false, registers }
     }
 
-    /// What is moved: of a command that is not known here, as many sectors as COUNT says, the way that the protocol has.
+    /// What is transferred: for an unknown command, COUNT sectors in the protocol's direction.
     pub fn transfer(&self) -> Transfer {
         match (self.registers.command(), self.protocol) {
             (Some(_), _) => self.registers.transfer(),
@@ -121,7 +122,7 @@ impl PassThrough {
         Cdb::from_bytes(&bytes)
     }
 
-    /// The command in a CDB; `None` when it is another, or has another protocol.
+    /// The command in a CDB; `None` when it is a different command, or uses another protocol.
     pub fn from_cdb(cdb: &Cdb) -> Option<PassThrough> {
         if cdb.opcode() != PassThrough::OPCODE || cdb.as_bytes().len() != PassThrough::CDB_BYTES {
             return None;
@@ -142,7 +143,7 @@ impl PassThrough {
         Registers { extend, feature, count, lba, device, command }
     }
 
-    /// Those in a CDB of ATA PASS-THROUGH (12), whose commands have 28-bit LBAs (SAT-3 section 12.2.2).
+    /// The registers in an ATA PASS-THROUGH (12) CDB, whose commands have 28-bit LBAs (SAT-3 section 12.2.2).
     pub fn short_registers(cdb: &Cdb) -> Registers {
         let [feature, count, lba_0, lba_8, lba_16, device, command] =
             std::array::from_fn(|at| cdb.byte(at.saturating_add(3)));
@@ -155,7 +156,7 @@ impl PassThrough {
 /// ATA Status Return: how a command ended (SAT-3 section 12.2.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StatusReturn {
-    /// It was a 48-bit command.
+    /// Whether it was a 48-bit command.
     pub extend: bool,
     /// ERROR.
     pub error: u8,
@@ -163,21 +164,21 @@ pub struct StatusReturn {
     pub count: u16,
     /// LBA.
     pub lba: u64,
-    /// DEVICE, without bits of the LBA.
+    /// DEVICE, without LBA bits.
     pub device: u8,
     /// STATUS.
     pub status: u8,
 }
 
 impl StatusReturn {
-    /// ATA PASS THROUGH INFORMATION AVAILABLE: the code of sense data of a command that went well.
+    /// ATA PASS THROUGH INFORMATION AVAILABLE: the sense code for a command that succeeded.
     pub const AVAILABLE: u16 = 0x001d;
     const DESCRIPTOR: u8 = 0x09;
     const ADDITIONAL: u8 = 0x0c;
     const DESCRIPTOR_BYTES: usize = 14;
     const HEADER_BYTES: usize = 8;
 
-    /// The end of a command that went well, and changed no register.
+    /// Success, with all registers unchanged.
     pub fn good(registers: &Registers) -> StatusReturn {
         StatusReturn {
             extend: registers.extend,
@@ -189,13 +190,13 @@ impl StatusReturn {
         }
     }
 
-    /// The end of a command that failed with these bits of ERROR.
+    /// Failure, with these bits of ERROR.
     pub fn failed(registers: &Registers, error: u8) -> StatusReturn {
         let status = super::status::DRDY | super::status::ERR;
         StatusReturn { error, status, ..StatusReturn::good(registers) }
     }
 
-    /// Sense data of a command that went well, with the registers that it returns.
+    /// Sense data of a successful command, with the registers that it returns.
     pub fn available(&self) -> Sense {
         self.sense(&SenseData {
             key: SenseKey::RecoveredError,
@@ -233,7 +234,7 @@ impl StatusReturn {
         bytes
     }
 
-    /// The registers in sense data, if it has any.
+    /// The registers in sense data, if there are any.
     pub fn from_sense(sense: &Sense) -> Option<StatusReturn> {
         let bytes = sense.as_bytes();
         if bytes.first()? & 0x7e != 0x72 {
@@ -259,7 +260,7 @@ impl StatusReturn {
     }
 }
 
-/// The registers that lie alike in the CDB and in the descriptor.
+/// The registers that are laid out alike in the CDB and in the descriptor.
 struct Fields {
     count: u16,
     lba: u64,
@@ -269,7 +270,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// Of a 28-bit LBA, the highest bits are in DEVICE, and the high bytes of the fields are reserved.
+    /// With a 28-bit LBA, its highest bits are in DEVICE, and the high bytes of the fields are reserved.
     fn encode(self, extend: bool) -> [u8; 10] {
         let [count_high, count_low] = self.count.to_be_bytes();
         let [lba_0, lba_8, lba_16, lba_24, lba_32, lba_40] = lba_bytes(self.lba);

@@ -1,10 +1,10 @@
-//! The ATA section of an AoE packet: 12 bytes behind the AoE header (AoEr11 section 3.1).
+//! The ATA section of an AoE packet: 12 bytes after the AoE header (AoEr11 section 3.1).
 
 use super::{DEVICE_IS_LBA, DEVICE_LBA, NOP, NOP_AUTO_POLL, Registers, StatusReturn, lba_bytes, lba_of};
 use crate::iwarp::Layout;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The registers of a command or of its end; data follows.
+/// The registers of a command or of its completion; data follows.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -12,13 +12,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct Section {
     /// AFlags.
     pub flags: u8,
-    /// FEATURE of a command, ERROR of its end.
+    /// FEATURE of a command, ERROR of its completion.
     pub feature: u8,
     /// COUNT.
     pub count: u8,
     /// COMMAND, or STATUS.
     pub command: u8,
-    /// LBA, from the lowest byte.
+    /// LBA, lowest byte first.
     pub lba: [u8; 6],
     reserved: [u8; 2],
 }
@@ -32,12 +32,12 @@ impl Section {
     pub const EXTEND: u8 = 0x40;
     /// AFlags: bit 4 of DEVICE (D).
     pub const DEVICE: u8 = 0x10;
-    /// AFlags: the answer to a write may come before it is done (A).
+    /// AFlags: a write may be answered before it is done (A).
     pub const ASYNCHRONOUS: u8 = 0x02;
     /// AFlags: data goes to the device (W).
     pub const WRITE: u8 = 0x01;
 
-    /// The section of a command. Its FEATURE and COUNT have eight bits here, of which the higher ones are lost.
+    /// The section for a command. FEATURE and COUNT have eight bits here; the higher bits are lost.
     pub fn request(registers: &Registers, write: bool) -> Section {
         let mut flags = registers.device & Section::DEVICE;
         if registers.extend {
@@ -52,7 +52,7 @@ impl Section {
         Section { flags, feature, count, command: registers.command, lba, reserved: [0; 2] }
     }
 
-    /// The section of a command's end, to the command that had these AFlags.
+    /// The section for the completion of a command that had these AFlags.
     pub fn response(flags: u8, end: &StatusReturn) -> Section {
         let [count, _] = end.count.to_le_bytes();
         let lba = placed(end.lba, flags & Section::EXTEND != 0, end.device);
@@ -72,7 +72,7 @@ impl Section {
         }
     }
 
-    /// The tag that [`Registers::nop`] has.
+    /// The tag in a [`Registers::nop`].
     pub fn nop_tag(&self) -> Option<u32> {
         let is_nop = self.command == NOP && self.feature == NOP_AUTO_POLL && self.is_extended();
         is_nop.then(|| u32::try_from(lba_of(self.lba)).ok()).flatten()
@@ -91,12 +91,12 @@ impl Section {
         }
     }
 
-    /// It is a 48-bit command.
+    /// Whether it is a 48-bit command.
     pub fn is_extended(&self) -> bool {
         self.flags & Section::EXTEND != 0
     }
 
-    /// Data goes to the device.
+    /// Whether data goes to the device.
     pub fn is_write(&self) -> bool {
         self.flags & Section::WRITE != 0
     }
@@ -107,7 +107,7 @@ impl Section {
         if self.is_extended() {
             return (lba_of(self.lba), device);
         }
-        // The fourth byte is DEVICE, as initiators fill it: its upper half is no address.
+        // The fourth byte is DEVICE, as initiators fill it: its upper half is not part of the address.
         let [a, b, c, d, _, _] = self.lba;
         (lba_of([a, b, c, d & DEVICE_LBA, 0, 0]), device)
     }

@@ -1,10 +1,10 @@
-//! SMART (ACS-3 section 7.48, and the layouts that all disks have had since the standard took them out).
+//! SMART (ACS-3 section 7.48, and the layouts that all disks have kept since the standard dropped them).
 
 use super::{Command, Registers, Transfer};
 use zerocopy::byteorder::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// LBA bits 8 to 23 of every SMART command, and of SMART RETURN STATUS when all is well.
+/// LBA bits 8 to 23 of every SMART command, and of SMART RETURN STATUS when no threshold was exceeded.
 pub const SIGNATURE: u16 = 0xc24f;
 /// The same when a threshold was exceeded.
 pub const SIGNATURE_FAILING: u16 = 0x2cf4;
@@ -14,7 +14,7 @@ pub const SIGNATURE_FAILING: u16 = 0x2cf4;
 pub enum Function {
     /// SMART READ DATA.
     ReadData,
-    /// SMART READ THRESHOLDS, obsolete and asked for by every tool.
+    /// SMART READ THRESHOLDS, obsolete but used by every tool.
     ReadThresholds,
     /// SMART ENABLE/DISABLE ATTRIBUTE AUTOSAVE.
     Autosave,
@@ -48,7 +48,7 @@ impl Function {
         Function::AutomaticOffline,
     ];
 
-    /// The SMART command of these registers, if it is one; without the signature it is none.
+    /// The SMART command in these registers; `None` when unknown or without the signature.
     pub fn of(registers: &Registers) -> Option<Function> {
         if registers.lba >> 8 & 0xffff != u64::from(SIGNATURE) {
             return None;
@@ -56,7 +56,7 @@ impl Function {
         Function::ALL.into_iter().find(|function| function.feature() == registers.feature & 0xff)
     }
 
-    /// Its registers, with this COUNT.
+    /// The command's registers, with this COUNT.
     pub fn registers(self, count: u16) -> Registers {
         let feature = self.feature();
         Registers { feature, ..Registers::new(Command::Smart, u64::from(SIGNATURE) << 8, count) }
@@ -78,7 +78,7 @@ impl Function {
     }
 }
 
-/// What a SMART command moves.
+/// What a SMART command transfers.
 pub(super) fn transfer(registers: &Registers) -> Transfer {
     match Function::of(registers) {
         Some(Function::ReadData | Function::ReadThresholds) => Transfer::In(1),
@@ -96,7 +96,7 @@ pub(super) fn transfer(registers: &Registers) -> Transfer {
     }
 }
 
-/// The LBA of SMART RETURN STATUS.
+/// The LBA that SMART RETURN STATUS returns.
 pub fn status_lba(lba: u64, failing: bool) -> u64 {
     let signature = if failing { SIGNATURE_FAILING } else { SIGNATURE };
     lba & !0x00ff_ff00 | u64::from(signature) << 8
@@ -108,13 +108,13 @@ pub fn status_lba(lba: u64, failing: bool) -> u64 {
 )]
 #[repr(C)]
 pub struct Attribute {
-    /// Which; zero is none.
+    /// The attribute's ID; zero: none.
     pub id: u8,
-    /// Bit 0: a value at its threshold warns of failure; bit 1: collected online.
+    /// Bit 0: pre-failure; bit 1: collected online.
     pub flags: U16,
     /// Normalized value, the higher the better.
     pub current: u8,
-    /// The lowest that it was.
+    /// The lowest value so far.
     pub worst: u8,
     /// Raw value, little-endian.
     pub raw: [u8; 6],
@@ -128,7 +128,7 @@ pub struct Attribute {
 )]
 #[repr(C)]
 pub struct Threshold {
-    /// The attribute.
+    /// The attribute's ID.
     pub id: u8,
     /// Its threshold.
     pub threshold: u8,
@@ -136,7 +136,7 @@ pub struct Threshold {
     pub reserved: [u8; 10],
 }
 
-/// Attributes that there is room for.
+/// Attribute slots.
 pub const ATTRIBUTES_MAX: usize = 30;
 
 /// SMART data (ACS-3 table 130).
@@ -149,7 +149,7 @@ pub struct Data {
     pub attributes: [Attribute; ATTRIBUTES_MAX],
     /// Off-line data collection status.
     pub offline_status: u8,
-    /// Self-test execution status: zero is the last one without an error.
+    /// Self-test execution status; zero: the last one succeeded.
     pub self_test_status: u8,
     /// Seconds that off-line data collection takes.
     pub offline_seconds: U16,
@@ -176,19 +176,19 @@ pub struct Data {
 pub struct Thresholds {
     /// Revision of this layout.
     pub revision: U16,
-    /// Thresholds, in the order of the attributes.
+    /// Thresholds, in attribute order.
     pub thresholds: [Threshold; ATTRIBUTES_MAX],
     reserved: [u8; 149],
     /// See [`seal`].
     pub checksum: u8,
 }
 
-/// Bytes of all that is here, and of each page of a log.
+/// Bytes in each structure here, and in each page of a log.
 pub const PAGE_BYTES: usize = 512;
 
-/// Logs that SMART READ LOG and READ LOG EXT can name, in LBA bits 0 to 7.
+/// Logs that SMART READ LOG and READ LOG EXT can address, in LBA bits 0 to 7.
 pub mod log {
-    /// Log directory; that of either command lists what it can read.
+    /// Log directory; each of the two commands lists the logs that it can read.
     pub const DIRECTORY: u8 = 0x00;
     /// Summary SMART error log.
     pub const SUMMARY_ERRORS: u8 = 0x01;
@@ -201,7 +201,7 @@ pub mod log {
 }
 
 impl Data {
-    /// No attribute, no error, no test.
+    /// With no attributes, errors or tests.
     pub fn new() -> Data {
         Data { revision: U16::new(REVISION), ..zerocopy::FromZeros::new_zeroed() }
     }
@@ -211,7 +211,7 @@ impl Data {
         sealed(self.as_bytes())
     }
 
-    /// Out of a page; `None` when it is cut, or its checksum is wrong.
+    /// Parses a page; `None` when it is too short, or its checksum is wrong.
     pub fn decode(page: &[u8]) -> Option<Data> {
         Data::read_from_bytes(page.first_chunk().filter(|page| is_whole(page))?).ok()
     }
@@ -224,7 +224,7 @@ impl Default for Data {
 }
 
 impl Thresholds {
-    /// No threshold.
+    /// With no thresholds.
     pub fn new() -> Thresholds {
         Thresholds { revision: U16::new(REVISION), ..zerocopy::FromZeros::new_zeroed() }
     }
@@ -234,7 +234,7 @@ impl Thresholds {
         sealed(self.as_bytes())
     }
 
-    /// Out of a page; `None` when it is cut, or its checksum is wrong.
+    /// Parses a page; `None` when it is too short, or its checksum is wrong.
     pub fn decode(page: &[u8]) -> Option<Thresholds> {
         Thresholds::read_from_bytes(page.first_chunk().filter(|page| is_whole(page))?).ok()
     }
@@ -246,7 +246,7 @@ impl Default for Thresholds {
     }
 }
 
-/// The log directory of a device that has a page of each of these logs (ACS-3 section A.2).
+/// The log directory of a device that has one page of each of these logs (ACS-3 section A.2).
 pub fn log_directory(logs: &[u8]) -> [u8; PAGE_BYTES] {
     let mut page = [0; PAGE_BYTES];
     let mut words = page.chunks_exact_mut(2);
@@ -263,12 +263,12 @@ pub fn log_directory(logs: &[u8]) -> [u8; PAGE_BYTES] {
     page
 }
 
-/// A log of errors without an error, or of self-tests without a test: the version, and the checksum.
+/// An error log without errors, or a self-test log without tests: the version, and the checksum.
 pub fn empty_log() -> [u8; PAGE_BYTES] {
     sealed(&[1])
 }
 
-/// A page with these bytes first, and the checksum as its last: all bytes make zero (ACS-3 table 130).
+/// A page that begins with these bytes and ends with the checksum: all bytes sum to zero (ACS-3 table 130).
 fn sealed(bytes: &[u8]) -> [u8; PAGE_BYTES] {
     let mut page = [0; PAGE_BYTES];
     for (slot, byte) in page.iter_mut().zip(bytes) {
@@ -289,7 +289,7 @@ fn sum(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, byte| sum.wrapping_add(*byte))
 }
 
-/// What disks give as revision.
+/// The revision that disks report.
 const REVISION: u16 = 0x0010;
 
 const _: () = assert!(size_of::<Data>() == PAGE_BYTES && size_of::<Thresholds>() == PAGE_BYTES);

@@ -8,7 +8,7 @@ pub const EXTENDED_CDB: u8 = 1;
 /// Type code of the bidirectional read expected data transfer length.
 pub const BIDIRECTIONAL_READ_LENGTH: u8 = 2;
 
-/// What the additional header segments of a SCSI Command say.
+/// The contents of a SCSI Command's additional header segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ahs {
     /// The whole CDB, when it is longer than 16 bytes.
@@ -17,21 +17,21 @@ pub struct Ahs {
     pub bidirectional_read_length: Option<u32>,
 }
 
-/// What is wrong with additional header segments.
+/// An error in additional header segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AhsError {
-    /// A segment reaches past the end, or has a length that its type forbids.
+    /// A segment extends past the end, or has a length that is invalid for its type.
     Length,
     /// An unknown type.
     Type(u8),
-    /// The same type twice.
+    /// The same type appears twice.
     Twice,
     /// An extended CDB longer than [`Cdb::MAX`].
     CdbTooLong,
 }
 
 impl Ahs {
-    /// Reads the segments of a SCSI Command whose header carries the first 16 bytes of the CDB.
+    /// Parses the segments of a SCSI Command whose header carries the first 16 bytes of the CDB.
     pub fn parse(mut segments: &[u8], cdb: &[u8; 16]) -> Result<Ahs, AhsError> {
         let mut ahs = Ahs::default();
         while let Some(([high, low, kind], rest)) = segments.split_first_chunk::<3>() {
@@ -94,7 +94,7 @@ mod tests {
 
     const HEAD: [u8; 16] = [0x7f, 0, 0, 0, 0, 0, 0, 24, 8, 9, 10, 11, 12, 13, 14, 15];
 
-    /// A 32-byte CDB and a bidirectional read length of 512, after how they lie on the wire.
+    /// A 32-byte CDB and a bidirectional read length of 512, and their encoding.
     fn both() -> (Ahs, Vec<u8>) {
         let mut cdb = HEAD.to_vec();
         cdb.extend(16..32);

@@ -82,17 +82,17 @@ code! {
         LOGICAL_UNIT_RESET = 5,
         /// Resets all units of the target.
         TARGET_WARM_RESET = 6,
-        /// Resets all units of the target and ends all its sessions.
+        /// Resets all units of the target and closes all its sessions.
         TARGET_COLD_RESET = 7,
         /// Moves a task to this connection.
         TASK_REASSIGN = 8,
-        /// Whether the task is in the task set.
+        /// Queries whether the task is in the task set.
         QUERY_TASK = 9,
-        /// Whether any task of this session is in the task set.
+        /// Queries whether any task of this session is in the task set.
         QUERY_TASK_SET = 10,
-        /// Loss of the I_T nexus.
+        /// Simulates the loss of the I_T nexus.
         I_T_NEXUS_RESET = 11,
-        /// Whether a unit attention is pending.
+        /// Queries whether a unit attention is pending.
         QUERY_ASYNCHRONOUS_EVENT = 12,
     }
 }
@@ -205,9 +205,9 @@ code! {
         SESSION_DROP = 3,
         /// The target requests negotiation.
         NEGOTIATION_REQUEST = 4,
-        /// All tasks of a LUN are being ended.
+        /// All tasks of a LUN are being terminated.
         TASK_TERMINATION = 5,
-        /// Vendor-specific from here on.
+        /// Vendor-specific codes start here.
         VENDOR = 248,
     }
 }
@@ -215,9 +215,9 @@ code! {
 code! {
     /// SNACK types (section 11.16.1).
     SnackType {
-        /// Send Data-In or R2T again.
+        /// Retransmit Data-In or R2T.
         DATA_R2T = 0,
-        /// Send responses again.
+        /// Retransmit responses.
         STATUS = 1,
         /// Acknowledges Data-In.
         DATA_ACK = 2,

@@ -1,4 +1,4 @@
-//! What initiators send.
+//! PDUs that initiators send.
 
 use crate::iscsi::{FINAL, LogoutReason, Opcode, SnackType, Stage, TaskFunction, U24, pdu};
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
@@ -296,7 +296,7 @@ pdu! {
         exp_stat_sn: U32,
         /// Reserved.
         reserved32: U64,
-        /// First number asked for.
+        /// First number requested.
         beg_run: U32,
         /// How many.
         run_length: U32,
@@ -325,7 +325,7 @@ pdu! {
         data_segment_length: U24,
         /// LUN of the NOP-In that is answered, or reserved.
         lun: U64,
-        /// Initiator task tag, or [`crate::iscsi::TAG_NONE`]: no answer is wanted.
+        /// Initiator task tag, or [`crate::iscsi::TAG_NONE`] when no answer is wanted.
         initiator_task_tag: U32,
         /// Of the NOP-In that is answered, or [`crate::iscsi::TAG_NONE`].
         target_transfer_tag: U32,
@@ -343,7 +343,7 @@ mod tests {
     use super::*;
     use crate::iscsi::{BHS_BYTES, CONTINUE, Pdu, TAG_NONE};
 
-    /// 48 bytes with these at these offsets.
+    /// 48 bytes with these parts at these offsets.
     fn vector(parts: &[(usize, &[u8])]) -> [u8; BHS_BYTES] {
         let mut bytes = [0; BHS_BYTES];
         for (at, part) in parts {
@@ -352,7 +352,7 @@ mod tests {
         bytes
     }
 
-    /// Decodes to the PDU, encodes to the bytes, and nothing shorter decodes.
+    /// Decodes to the PDU, encodes to the bytes; anything shorter does not decode.
     fn same<P: Pdu + PartialEq + core::fmt::Debug>(bytes: [u8; BHS_BYTES], pdu: P) {
         assert_eq!(pdu.as_bytes(), bytes);
         assert_eq!(P::view(&bytes), Some(&pdu));

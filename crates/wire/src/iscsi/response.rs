@@ -1,4 +1,4 @@
-//! What targets send.
+//! PDUs that targets send.
 
 use crate::iscsi::{
     AsyncEvent, FunctionResponse, LoginStatus, LogoutOutcome, Opcode, RejectReason, Stage, U24, pdu,
@@ -18,7 +18,7 @@ pdu! {
         status: u8,
         /// Words of additional header segments.
         total_ahs_length: u8,
-        /// Bytes of sense data with its length before it.
+        /// Bytes of sense data, including the length field before it.
         data_segment_length: U24,
         /// Status qualifier (RFC 7144 section 5.2.1).
         status_qualifier: U16,
@@ -34,7 +34,7 @@ pdu! {
         exp_cmd_sn: U32,
         /// MaxCmdSN.
         max_cmd_sn: U32,
-        /// How many Data-In PDUs were sent (section 11.4.8).
+        /// Number of Data-In PDUs sent (section 11.4.8).
         exp_data_sn: U32,
         /// Residual count of the data-in of a bidirectional command.
         bidirectional_read_residual_count: U32,
@@ -127,7 +127,7 @@ pdu! {
 }
 
 impl DataIn {
-    /// A: the initiator is to acknowledge.
+    /// A: the initiator is to acknowledge the data.
     pub const ACKNOWLEDGE: u8 = 0x40;
     /// O: overflow.
     pub const OVERFLOW: u8 = 0x04;
@@ -166,7 +166,7 @@ pdu! {
         r2t_sn: U32,
         /// Offset in the command's data-out.
         buffer_offset: U32,
-        /// Bytes wanted.
+        /// Bytes requested.
         desired_data_transfer_length: U32,
     }
 }
@@ -278,10 +278,10 @@ pdu! {
 }
 
 impl LoginResponse {
-    /// T: on to the next stage.
+    /// T: transition to the next stage.
     pub const TRANSIT: u8 = 0x80;
 
-    /// The bits of CSG and NSG in the flags.
+    /// CSG and NSG as bits of the flags.
     pub fn stages(csg: Stage, nsg: Stage) -> u8 {
         ((csg.0 & 3) << 2) | (nsg.0 & 3)
     }
@@ -326,9 +326,9 @@ pdu! {
         max_cmd_sn: U32,
         /// Reserved.
         reserved36: U32,
-        /// Seconds before a reassignment may be tried.
+        /// Minimum seconds before a reassignment may be attempted.
         time2_wait: U16,
-        /// Seconds after which it may no longer.
+        /// Maximum seconds after which it may be attempted.
         time2_retain: U16,
         /// Reserved.
         reserved44: U32,
@@ -380,13 +380,13 @@ pdu! {
         reserved2: [u8; 2],
         /// Words of additional header segments.
         total_ahs_length: u8,
-        /// Bytes of ping data that come back.
+        /// Bytes of ping data returned.
         data_segment_length: U24,
         /// LUN, or reserved.
         lun: U64,
         /// Of the NOP-Out that is answered, or [`crate::iscsi::TAG_NONE`].
         initiator_task_tag: U32,
-        /// To be copied by the answer, or [`crate::iscsi::TAG_NONE`]: none is wanted.
+        /// To be copied by the answer, or [`crate::iscsi::TAG_NONE`] when none is wanted.
         target_transfer_tag: U32,
         /// StatSN; the next one, not advanced, when this answers nothing.
         stat_sn: U32,
@@ -415,7 +415,7 @@ mod tests {
         bytes
     }
 
-    /// Decodes, encodes to the same bytes; nothing shorter decodes.
+    /// Decodes, encodes to the same bytes; anything shorter does not decode.
     fn decoded<P: Pdu>(bytes: [u8; BHS_BYTES]) -> P {
         for len in 0..BHS_BYTES {
             assert!(P::view(&bytes[..len]).is_none());

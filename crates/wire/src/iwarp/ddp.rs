@@ -1,10 +1,10 @@
-//! DDP segments (RFC 5041 section 4), each with the ULPDU length of its FPDU before it.
+//! DDP segments (RFC 5041 section 4), each preceded by the ULPDU length of its FPDU.
 
 use crate::iwarp::{layout, rdmap::Opcode};
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
 layout! {
-    /// How every FPDU begins.
+    /// The beginning of every FPDU.
     Head, 4, {
         /// Length in bytes of the DDP segment.
         ulpdu_length: U16,
@@ -22,16 +22,16 @@ impl Head {
     pub const LAST: u8 = 0x40;
     /// DDP Control: the version (DV).
     pub const DDP_VERSION_MASK: u8 = 0x03;
-    /// The version of RFC 5041.
+    /// The version defined by RFC 5041.
     pub const DDP_VERSION: u8 = 1;
     /// RDMAP Control: the version (RV).
     pub const RDMAP_VERSION_MASK: u8 = 0xc0;
-    /// The version of RFC 5040.
+    /// The version defined by RFC 5040.
     pub const RDMAP_VERSION: u8 = 0x40;
-    /// The version of the RDMA Consortium, which is valid too (RFC 5040 section 4.1).
+    /// The RDMA Consortium's version, which is also valid (RFC 5040 section 4.1).
     pub const RDMAP_VERSION_CONSORTIUM: u8 = 0;
 
-    /// The head of a segment that we send.
+    /// The head of a segment we send.
     pub fn new(ulpdu_length: u16, tagged: bool, last: bool, opcode: Opcode) -> Head {
         let tagged = if tagged { Head::TAGGED } else { 0 };
         let last = if last { Head::LAST } else { 0 };
@@ -63,9 +63,9 @@ layout! {
     Tagged, 16, {
         /// Length, control, opcode.
         head: Head,
-        /// Names the buffer.
+        /// Identifies the buffer.
         stag: U32,
-        /// Where in the buffer (TO).
+        /// Offset in the buffer (TO).
         offset: U64,
     }
 }
@@ -75,13 +75,13 @@ layout! {
     Untagged, 20, {
         /// Length, control, opcode.
         head: Head,
-        /// The STag that is to be invalidated, where the opcode says so (RFC 5040 section 4.1).
+        /// The STag to invalidate, if the opcode asks for it (RFC 5040 section 4.1).
         invalidate_stag: U32,
         /// Queue number (QN).
         queue: Queue,
         /// Message sequence number within the queue (MSN), from 1.
         msn: U32,
-        /// Where in the message (MO).
+        /// Offset in the message (MO).
         offset: U32,
     }
 }
@@ -123,7 +123,7 @@ mod tests {
     use crate::iwarp::decoded;
     use zerocopy::IntoBytes as _;
 
-    /// Figure 5 of RFC 5044, behind the marker.
+    /// Figure 5 of RFC 5044, after the marker.
     #[test]
     fn a_send_of_the_standard() {
         let bytes = [0, 0x2a, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];

@@ -1,19 +1,19 @@
-//! MPA: the frames of start-up and the framing of DDP segments (RFC 5044 sections 4 and 7.1.1, RFC 6581 sections 6
+//! MPA: start-up frames and the framing of DDP segments (RFC 5044 sections 4 and 7.1.1, RFC 6581 sections 6
 //! and 9).
 
 use crate::iwarp::layout;
 use zerocopy::byteorder::big_endian::U16;
 
-/// Private data of a start-up frame at most, in bytes, read depths included.
+/// The most private data in a start-up frame, in bytes, read depths included.
 pub const PRIVATE_DATA_MAX: usize = 512;
 
 /// The ULPDU length field before a DDP segment, in bytes.
 pub const ULPDU_LENGTH_BYTES: u32 = 2;
 
-/// The CRC field after the padding of an FPDU, in bytes. It is there also when CRCs are not in use.
+/// The CRC field after the padding of an FPDU, in bytes. It is present even when CRCs are not in use.
 pub const CRC_BYTES: u32 = 4;
 
-/// Markers begin at every so many bytes of the stream (RFC 5044 section 4.3).
+/// Interval of markers, in bytes of the stream (RFC 5044 section 4.3).
 pub const MARKER_INTERVAL: u32 = 512;
 
 /// A marker in bytes.
@@ -24,8 +24,8 @@ pub fn pad(ulpdu_length: u32) -> u32 {
     ulpdu_length.wrapping_add(ULPDU_LENGTH_BYTES).wrapping_neg() & 3
 }
 
-/// The longest ULPDU whose FPDU fits into a TCP segment of so many bytes (MULPDU, RFC 5044 section 4.5): at least
-/// 128 bytes, at most what the length field can say.
+/// The longest ULPDU whose FPDU fits into a TCP segment of this many bytes (MULPDU, RFC 5044 section 4.5): at
+/// least 128 bytes, at most the maximum of the length field.
 pub fn longest_ulpdu(segment_bytes: u32, markers: bool) -> u32 {
     let markers =
         if markers { segment_bytes.div_ceil(MARKER_INTERVAL).saturating_mul(MARKER_BYTES) } else { 0 };
@@ -60,7 +60,7 @@ impl StartFrame {
     pub const REJECTED: u8 = 0x20;
     /// S: the private data begins with [`ReadDepths`] (RFC 6581 section 6).
     pub const ENHANCED: u8 = 0x10;
-    /// This end takes FPDUs that are longer than its segments. Reserved in the standards, not checked by those who
+    /// This end accepts FPDUs longer than its segments. Reserved in the standards, and ignored by those that
     /// do not know it; Linux's siw uses it for this (`MPA_RR_FLAG_GSO_EXP`).
     pub const LONG_FPDUS: u8 = 0x08;
 
@@ -81,17 +81,17 @@ layout! {
 }
 
 impl ReadDepths {
-    /// The depth within each of the words.
+    /// The depth in each word.
     pub const DEPTH_MASK: u16 = 0x3fff;
     /// A depth that is not negotiated here.
     pub const UNSPECIFIED: u16 = 0x3fff;
     /// A, in `ird`: the connection is peer-to-peer.
     pub const PEER_TO_PEER: u16 = 0x8000;
-    /// B, in `ird`: a zero-length Send may say that the initiator is ready to receive.
+    /// B, in `ird`: the initiator may signal that it is ready to receive with a zero-length Send.
     pub const READY_BY_SEND: u16 = 0x4000;
-    /// C, in `ord`: a zero-length RDMA Write may.
+    /// C, in `ord`: likewise with a zero-length RDMA Write.
     pub const READY_BY_WRITE: u16 = 0x8000;
-    /// D, in `ord`: a zero-length RDMA Read may.
+    /// D, in `ord`: likewise with a zero-length RDMA Read.
     pub const READY_BY_READ: u16 = 0x4000;
 
     /// The inbound depth.

@@ -8,7 +8,7 @@ use zerocopy::byteorder::big_endian::{U32, U64};
 pub struct Opcode(pub u8);
 
 impl Opcode {
-    /// Where the opcode is in the RDMAP Control field.
+    /// The opcode's bits in the RDMAP Control field.
     pub const MASK: u8 = 0x0f;
     /// RDMA Write.
     pub const WRITE: Opcode = Opcode(0);
@@ -27,7 +27,7 @@ impl Opcode {
     /// Terminate.
     pub const TERMINATE: Opcode = Opcode(7);
 
-    /// The kind of Send.
+    /// The opcode of a Send with these properties.
     pub fn send(solicited: bool, invalidates: bool) -> Opcode {
         match (solicited, invalidates) {
             (false, false) => Opcode::SEND,
@@ -42,7 +42,7 @@ impl Opcode {
         (Opcode::SEND.0..=Opcode::SEND_SOLICITED_INVALIDATE.0).contains(&self.0)
     }
 
-    /// Whether a Send asks for an event.
+    /// Whether a Send requests an event.
     pub fn is_solicited(self) -> bool {
         matches!(self, Opcode::SEND_SOLICITED | Opcode::SEND_SOLICITED_INVALIDATE)
     }
@@ -56,22 +56,22 @@ impl Opcode {
 layout! {
     /// RDMA Read Request Header (section 4.4), the payload of the message.
     ReadRequest, 28, {
-        /// Names the buffer that the data is for.
+        /// Identifies the buffer that the data goes to.
         sink_stag: U32,
-        /// Where in that buffer.
+        /// Offset in that buffer.
         sink_offset: U64,
         /// How many bytes to read.
         size: U32,
-        /// Names the buffer that the data is in.
+        /// Identifies the buffer that the data comes from.
         source_stag: U32,
-        /// Where in that buffer.
+        /// Offset in that buffer.
         source_offset: U64,
     }
 }
 
 layout! {
-    /// How the Terminate Header begins (section 4.8). The length of the DDP segment, its header, and an RDMA Read
-    /// Request Header follow as `header_control` says.
+    /// The beginning of the Terminate Header (section 4.8). The length of the DDP segment, its header, and an
+    /// RDMA Read Request Header follow as `header_control` indicates.
     TerminateControl, 4, {
         /// Layer and error type.
         layer_and_type: u8,
@@ -85,11 +85,11 @@ layout! {
 }
 
 impl TerminateControl {
-    /// M: the length of the DDP segment is there.
+    /// M: the length of the DDP segment is present.
     pub const LENGTH: u8 = 0x80;
-    /// D: the DDP header is there.
+    /// D: the DDP header is present.
     pub const DDP_HEADER: u8 = 0x40;
-    /// R: the RDMA Read Request Header is there.
+    /// R: the RDMA Read Request Header is present.
     pub const RDMAP_HEADER: u8 = 0x20;
 
     /// Packs layer (0 RDMA, 1 DDP, 2 LLP), error type and error code.
@@ -98,7 +98,7 @@ impl TerminateControl {
         TerminateControl { layer_and_type, code, header_control, reserved: 0 }
     }
 
-    /// Layer that found the error: 0 RDMA, 1 DDP, 2 LLP.
+    /// Layer that detected the error: 0 RDMA, 1 DDP, 2 LLP.
     pub fn layer(&self) -> u8 {
         self.layer_and_type.wrapping_shr(4)
     }

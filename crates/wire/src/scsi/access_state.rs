@@ -1,9 +1,9 @@
 //! Asymmetric access states of target port groups (SPC-4 section 5.15.2.4 and table 309).
 
-/// How a logical unit may be accessed through the ports of a group.
+/// How a logical unit can be accessed through the ports of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum AccessState {
-    /// Every command is accepted, as fast as it gets.
+    /// Every command is accepted, with the best performance.
     #[default]
     Optimized,
     /// Every command is accepted; other groups may be faster.
@@ -12,12 +12,12 @@ pub enum AccessState {
     Standby,
     /// Only a few commands that identify the unit or report and set states.
     Unavailable,
-    /// Between two states.
+    /// In transition between two states.
     Transitioning,
 }
 
 impl AccessState {
-    /// All of them.
+    /// All states.
     pub const ALL: [AccessState; 5] = [
         AccessState::Optimized,
         AccessState::NonOptimized,
@@ -26,7 +26,8 @@ impl AccessState {
         AccessState::Transitioning,
     ];
 
-    /// What the bits of all of them together say in a target port group descriptor: T_SUP, U_SUP, S_SUP, AN_SUP and AO_SUP.
+    /// The bits for all of these states in a target port group descriptor: T_SUP, U_SUP, S_SUP, AN_SUP and
+    /// AO_SUP.
     pub const SUPPORTED: u8 = 0x80 | 0x08 | 0x04 | 0x02 | 0x01;
 
     /// The value of ASYMMETRIC ACCESS STATE.
@@ -45,7 +46,7 @@ impl AccessState {
         AccessState::ALL.into_iter().find(|state| state.code() == code)
     }
 
-    /// What the standard, and Linux in `access_state`, call it.
+    /// Its name in the standard, and in Linux's `access_state`.
     pub const fn name(self) -> &'static str {
         match self {
             AccessState::Optimized => "active/optimized",
@@ -56,7 +57,7 @@ impl AccessState {
         }
     }
 
-    /// The state that is called so.
+    /// The state with this name.
     pub fn named(name: &str) -> Option<AccessState> {
         AccessState::ALL.into_iter().find(|state| state.name() == name)
     }
@@ -69,7 +70,7 @@ impl AccessState {
 
 /// STATUS CODE of a target port group: why it is in its state (SPC-4 table 310).
 pub mod status_code {
-    /// Nothing has changed it.
+    /// No change so far.
     pub const NONE: u8 = 0;
     /// SET TARGET PORT GROUPS.
     pub const EXPLICIT: u8 = 1;

@@ -1,5 +1,5 @@
-//! The size of a medium, and which blocks of it take space: data of READ CAPACITY, GET LBA STATUS and UNMAP (SBC-3 sections
-//! 5.15, 5.16, 5.4 and 5.28).
+//! The size of a medium, and which of its blocks are allocated: data of READ CAPACITY, GET LBA STATUS and
+//! UNMAP (SBC-3 sections 5.15, 5.16, 5.4 and 5.28).
 
 use super::field::layout;
 
@@ -20,7 +20,7 @@ layout! {
         last_lba LAST_LBA: u64 = 0,
         /// LOGICAL BLOCK LENGTH IN BYTES.
         block_bytes BLOCK_BYTES: u32 = 8,
-        /// P_TYPE: the type of protection less one.
+        /// P_TYPE: the protection type minus one.
         protection_type PROTECTION_TYPE: u8 = 12 & 0x0e,
         /// PROT_EN.
         protected PROTECTED: bool = 12 & 0x01,
@@ -34,7 +34,7 @@ layout! {
 }
 
 impl Capacity10 {
-    /// The data of a unit of so many blocks.
+    /// The data for a unit of this many blocks.
     pub fn new(blocks: u64, block_bytes: u32) -> Capacity10 {
         let last_lba = u32::try_from(blocks.saturating_sub(1)).unwrap_or(u32::MAX);
         Capacity10 { last_lba, block_bytes }
@@ -42,7 +42,7 @@ impl Capacity10 {
 }
 
 impl Capacity16 {
-    /// The data of a thick unit of so many blocks.
+    /// The data for a thick-provisioned unit of this many blocks.
     pub fn new(blocks: u64, block_bytes: u32) -> Capacity16 {
         Capacity16 { last_lba: blocks.saturating_sub(1), block_bytes, ..Capacity16::default() }
     }

@@ -3,10 +3,10 @@
 use super::Command;
 use super::field::{Field, Value};
 
-/// SERVICE ACTION, where the operation code has them.
+/// SERVICE ACTION, for operation codes that have them.
 pub const SERVICE_ACTION: Field<u8> = Field::bits(1, 0x1f);
 
-/// One command descriptor block as it arrived: 6 to 16 bytes, or up to [`Cdb::MAX`] with an extended-CDB header
+/// A command descriptor block as it arrived: 6 to 16 bytes, or up to [`Cdb::MAX`] with an extended-CDB header
 /// segment. Bytes past the end read as zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cdb {
@@ -15,10 +15,10 @@ pub struct Cdb {
 }
 
 impl Cdb {
-    /// The longest CDB taken, in bytes (variable-length CDBs in use end at 32).
+    /// The longest CDB accepted, in bytes (the longest variable-length CDBs in use have 32).
     pub const MAX: usize = 64;
 
-    /// Takes the CDB; `None` when it is longer than [`Cdb::MAX`].
+    /// Copies the CDB; `None` when it is longer than [`Cdb::MAX`].
     #[inline]
     pub fn from_bytes(cdb: &[u8]) -> Option<Cdb> {
         let mut bytes = [0; Cdb::MAX];
@@ -26,7 +26,7 @@ impl Cdb {
         Some(Cdb { bytes, len: u8::try_from(cdb.len()).ok()? })
     }
 
-    /// The CDB with these bytes behind its operation code; the service action joins what is in byte 1.
+    /// The CDB with these bytes after its operation code; the service action is merged into byte 1.
     pub(super) fn of(opcode: u8, action: Option<u8>, fields: &[u8]) -> Cdb {
         let mut bytes = [0; Cdb::MAX];
         bytes.iter_mut().zip(fields).for_each(|(slot, byte)| *slot = *byte);
@@ -41,7 +41,7 @@ impl Cdb {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// As many bytes as a header of iSCSI or SRP has room for, zero past the end.
+    /// The first 16 bytes, as many as iSCSI and SRP headers hold, zero-padded.
     #[inline]
     pub fn basic(&self) -> &[u8; 16] {
         self.bytes.first_chunk().unwrap_or(&[0; 16])
@@ -54,13 +54,13 @@ impl Cdb {
         opcode
     }
 
-    /// A field of it, zero past the end.
+    /// Reads a field, zero past the end.
     #[inline]
     pub fn get<T: Value>(&self, field: Field<T>) -> T {
         field.get(&self.bytes).unwrap_or_default()
     }
 
-    /// SERVICE ACTION, of operation codes that have them.
+    /// SERVICE ACTION, for operation codes that have them.
     #[inline]
     pub fn service_action(&self) -> u8 {
         self.get(SERVICE_ACTION)
@@ -84,7 +84,7 @@ impl From<&Cdb> for Cdb {
     }
 }
 
-/// Bytes as they are, for CDBs that are no command.
+/// Raw bytes, for CDBs that are not a command.
 impl<const N: usize> From<&[u8; N]> for Cdb {
     fn from(cdb: &[u8; N]) -> Cdb {
         const { assert!(N <= Cdb::MAX) };

@@ -1,4 +1,4 @@
-//! Commands by name: each is a value that makes a CDB, and fields that are read from one.
+//! Commands by name: each is a value that encodes to a CDB, and fields that can be read from one.
 
 pub mod block;
 pub mod primary;
@@ -13,17 +13,18 @@ use super::field::Field;
 pub trait Command: Copy {
     /// Operation code.
     const OPCODE: u8;
-    /// Service action, of operation codes that have them.
+    /// Service action, for operation codes that have them.
     const SERVICE_ACTION: Option<u8>;
 
     /// Its CDB.
     fn to_cdb(self) -> Cdb;
 
-    /// The command in a CDB, if it is this one.
+    /// Parses a CDB, if it is this command.
     fn from_cdb(cdb: &Cdb) -> Option<Self>;
 }
 
-/// Declares commands: `Name = OPCODE / service_action::ACTION [bytes of the CDB] new(fields that are always given) { fields }`.
+/// Declares commands: `Name = OPCODE / service_action::ACTION [bytes of the CDB] new(mandatory fields) {
+/// fields }`.
 macro_rules! commands {
     ($(
         $(#[$doc:meta])*
@@ -38,7 +39,7 @@ macro_rules! commands {
 
         impl $name {
             $(
-                /// The command with these fields, and zeros in all others.
+                /// The command with these fields, all others zero.
                 #[allow(clippy::needless_update, reason = "of some commands all fields are given")]
                 pub const fn new($($given: $given_type),*) -> $name {
                     $name { $($given,)* ..$name::ZERO }

@@ -71,7 +71,7 @@ layout! {
         designator DESIGNATOR: [u8; 20] = 8,
         /// PAD.
         pad PAD: bool = 28 & 0x04,
-        /// DISK BLOCK LENGTH, of 24 bits: its high byte and the others.
+        /// DISK BLOCK LENGTH, of 24 bits: its high byte; the rest follows.
         block_bytes_high BLOCK_BYTES_HIGH: u8 = 29,
         /// The low bytes.
         block_bytes_low BLOCK_BYTES_LOW: u16 = 30,
@@ -79,7 +79,7 @@ layout! {
 }
 
 impl IdentificationCscd {
-    /// The logical unit with this NAA designator, and blocks of any length.
+    /// The logical unit with this NAA designator, of any block length.
     pub fn of_naa(naa: &[u8]) -> IdentificationCscd {
         let mut designator = [0; 20];
         designator.iter_mut().zip(naa).for_each(|(slot, byte)| *slot = *byte);
@@ -93,7 +93,7 @@ impl IdentificationCscd {
         }
     }
 
-    /// DISK BLOCK LENGTH; zero: not given.
+    /// DISK BLOCK LENGTH; zero: not specified.
     pub fn block_bytes(&self) -> u32 {
         u32::from(self.block_bytes_high) << 16 | u32::from(self.block_bytes_low)
     }
@@ -131,7 +131,7 @@ impl BlockSegment {
     /// DESCRIPTOR LENGTH.
     pub const FOLLOWING: u16 = 0x18;
 
-    /// So many blocks of the source, from one CSCD descriptor's unit to another's.
+    /// This many blocks, from one CSCD descriptor's unit to another's.
     pub fn new(source: (u16, u64), destination: (u16, u64), blocks: u16) -> BlockSegment {
         BlockSegment {
             kind: copy_descriptor::BLOCK_TO_BLOCK,
@@ -146,7 +146,7 @@ impl BlockSegment {
     }
 }
 
-/// PARAMETER LIST FORMAT of EXTENDED COPY(LID4), and what goes with it.
+/// PARAMETER LIST FORMAT of EXTENDED COPY(LID4), and the field that goes with it.
 pub mod copy_list_format {
     /// PARAMETER LIST FORMAT.
     pub const FORMAT: u8 = 0x01;
@@ -157,7 +157,7 @@ pub mod copy_list_format {
 }
 
 impl CopyListLid4 {
-    /// The parameter list with this header, whose lengths and formats it fills in.
+    /// The parameter list with this header, whose lengths and formats are filled in.
     pub fn with(mut self, cscds: &[IdentificationCscd], segments: &[BlockSegment]) -> Vec<u8> {
         let cscds: Vec<u8> = cscds.iter().flat_map(|cscd| cscd.to_bytes()).collect();
         let segments: Vec<u8> = segments.iter().flat_map(|segment| segment.to_bytes()).collect();
@@ -179,7 +179,7 @@ layout! {
         status STATUS: u8 = 4 & 0x7f,
         /// SEGMENTS PROCESSED.
         segments SEGMENTS: u16 = 5,
-        /// TRANSFER COUNT UNITS: the count is in bytes times this power of 1024.
+        /// TRANSFER COUNT UNITS: the exponent of 1024 by which the count is scaled.
         units UNITS: u8 = 7,
         /// TRANSFER COUNT.
         count COUNT: u32 = 8,
@@ -197,7 +197,7 @@ pub mod copy_manager_status {
 }
 
 impl CopyStatusLid1 {
-    /// The data of an operation that has transferred so many bytes.
+    /// The data for an operation that has transferred this many bytes.
     pub fn new(status: u8, segments: u16, bytes: u64) -> CopyStatusLid1 {
         let (mut units, mut count) = (0u8, bytes);
         while u32::try_from(count).is_err() {
@@ -219,7 +219,7 @@ layout! {
         operation OPERATION: u8 = 5 & 0x7f,
         /// OPERATION COUNTER.
         counter COUNTER: u16 = 6,
-        /// ESTIMATED STATUS UPDATE DELAY, in milliseconds; all ones: not known.
+        /// ESTIMATED STATUS UPDATE DELAY, in milliseconds; all ones: unknown.
         update_delay UPDATE_DELAY: u32 = 8,
         /// EXTENDED COPY COMPLETION STATUS.
         status STATUS: u8 = 12,
@@ -249,10 +249,10 @@ pub mod copy_operation_status {
 }
 
 impl CopyStatusLid4 {
-    /// ESTIMATED STATUS UPDATE DELAY: not known.
+    /// ESTIMATED STATUS UPDATE DELAY: unknown.
     pub const DELAY_NOT_KNOWN: u32 = u32::MAX;
 
-    /// The data with this sense data behind it, whose lengths it fills in.
+    /// The data followed by this sense data; fills in the lengths.
     pub fn with_sense(mut self, sense: &[u8]) -> Vec<u8> {
         self.sense_bytes = u8::try_from(sense.len()).unwrap_or(u8::MAX);
         self.sense_field_bytes = self.sense_bytes;
@@ -274,7 +274,7 @@ layout! {
 }
 
 impl CopyFailure {
-    /// The data of an operation that failed with this status and sense data.
+    /// The data for an operation that failed with this status and sense data.
     pub fn with_sense(status: u8, sense: &[u8]) -> Vec<u8> {
         let sense_bytes = u16::try_from(sense.len()).unwrap_or(u16::MAX);
         let failure =
@@ -283,10 +283,10 @@ impl CopyFailure {
     }
 }
 
-/// AVAILABLE DATA alone: there is none.
+/// AVAILABLE DATA alone, zero.
 pub const NO_DATA: [u8; 4] = [0; 4];
 
-/// AVAILABLE DATA, and likewise all lengths of what follows their field, of data with this behind it.
+/// AVAILABLE DATA, like all lengths of what follows their field, for data followed by this.
 fn following(bytes: usize, behind: &[u8]) -> u32 {
     let following = bytes.saturating_add(behind.len()).saturating_sub(4);
     u32::try_from(following).unwrap_or(u32::MAX)
@@ -323,7 +323,7 @@ layout! {
 }
 
 impl CopyParameters {
-    /// The data with these descriptor types behind it, whose lengths it fills in.
+    /// The data followed by these descriptor types; fills in the lengths.
     pub fn with_types(mut self, types: &[u8]) -> Vec<u8> {
         self.types = u8::try_from(types.len()).unwrap_or(u8::MAX);
         self.following_bytes = following(CopyParameters::BYTES, types);
@@ -350,13 +350,13 @@ layout! {
     ThirdPartyHeader [4] {
         /// DESCRIPTOR TYPE ([`third_party`]).
         kind KIND: u16 = 0,
-        /// DESCRIPTOR LENGTH: of what follows this field, whole words.
+        /// DESCRIPTOR LENGTH: of what follows this field, a multiple of four.
         following_bytes FOLLOWING_BYTES: u16 = 2,
     }
 }
 
 impl ThirdPartyHeader {
-    /// A descriptor with this body, which is padded to whole words.
+    /// A descriptor with this body, padded to a multiple of four.
     pub fn with_body(kind: u16, body: &[u8]) -> Vec<u8> {
         let bytes = body.len().next_multiple_of(4);
         let header = ThirdPartyHeader { kind, following_bytes: u16::try_from(bytes).unwrap_or(u16::MAX) };
@@ -367,7 +367,7 @@ impl ThirdPartyHeader {
 }
 
 layout! {
-    /// The body of the descriptor with limits of parameter lists.
+    /// The body of the descriptor with limits on parameter lists.
     ThirdPartyLimits [28] {
         /// MAXIMUM CSCD DESCRIPTOR COUNT.
         cscds_max CSCDS_MAX: u16 = 4,

@@ -1,4 +1,4 @@
-//! Designation descriptors: what units, ports and devices are called (SPC-4 section 7.8.6).
+//! Designation descriptors: the identifiers of units, ports and devices (SPC-4 section 7.8.6).
 
 /// PROTOCOL IDENTIFIER (SPC-4 table 443), of designators and TransportIDs.
 pub mod protocol {
@@ -59,7 +59,7 @@ pub mod kind {
 /// PIV: the protocol identifier is valid.
 const PIV: u8 = 0x80;
 
-/// The longest SCSI name string without its terminator: a designator's length has one byte.
+/// The longest SCSI name string without its terminator: a designator's length is one byte.
 const SCSI_NAME_BYTES_MAX: usize = 251;
 
 /// A designation descriptor.
@@ -78,12 +78,12 @@ pub struct Designator<'a> {
 }
 
 impl<'a> Designator<'a> {
-    /// One of the logical unit.
+    /// A designator of the logical unit.
     pub fn of_unit(code_set: u8, kind: u8, bytes: &'a [u8]) -> Designator<'a> {
         Designator { protocol: None, code_set, association: association::UNIT, kind, bytes }
     }
 
-    /// One of a port that speaks this protocol.
+    /// A designator of a port that speaks this protocol.
     pub fn of_port(protocol: u8, code_set: u8, kind: u8, bytes: &'a [u8]) -> Designator<'a> {
         Designator { protocol: Some(protocol), code_set, association: association::PORT, kind, bytes }
     }
@@ -98,7 +98,7 @@ impl<'a> Designator<'a> {
     }
 }
 
-/// The descriptors of a list; an incomplete one ends it.
+/// The descriptors in a list, up to the first incomplete one.
 pub fn designators(list: &[u8]) -> impl Iterator<Item = Designator<'_>> {
     let mut rest = list;
     std::iter::from_fn(move || {

@@ -1,12 +1,12 @@
-//! Fields at fixed places of a layout, big-endian as all of SCSI's.
+//! Fields at fixed offsets of a layout, big-endian as everywhere in SCSI.
 
 use std::marker::PhantomData;
 
-/// A field: where it is, for reading it, for setting it, and for sense data that points at it.
+/// A field: its position, for reading it, setting it, and pointing sense data at it.
 #[derive(Debug)]
 pub struct Field<T> {
     byte: u16,
-    /// Its bits, of a field that shares its byte with others.
+    /// Its bits, for a field that shares its byte with others.
     mask: u8,
     value: PhantomData<T>,
 }
@@ -20,12 +20,12 @@ impl<T> Clone for Field<T> {
 impl<T> Copy for Field<T> {}
 
 impl<T> Field<T> {
-    /// A field of whole bytes from `byte` on.
+    /// A field of whole bytes, starting at `byte`.
     pub const fn at(byte: u16) -> Field<T> {
         Field::bits(byte, 0xff)
     }
 
-    /// The bits of `mask`, which lie side by side, in `byte`.
+    /// The bits of `mask`, which must be contiguous, in `byte`.
     pub const fn bits(byte: u16, mask: u8) -> Field<T> {
         Field { byte, mask, value: PhantomData }
     }
@@ -35,7 +35,7 @@ impl<T> Field<T> {
         self.byte
     }
 
-    /// Its most significant bit, of a field that shares its byte with others.
+    /// Its most significant bit, for a field that shares its byte with others.
     pub fn bit(self) -> Option<u8> {
         let bit = u8::BITS.saturating_sub(self.mask.leading_zeros()).saturating_sub(1);
         if self.mask == 0xff { None } else { u8::try_from(bit).ok() }
@@ -47,25 +47,25 @@ impl<T> Field<T> {
 }
 
 impl<T: Value> Field<T> {
-    /// Its value; `None` when the bytes end before it does.
+    /// Its value; `None` when the bytes end before the field does.
     #[inline]
     pub fn get(self, bytes: &[u8]) -> Option<T> {
         T::get(bytes, self.offset(), self.mask)
     }
 
-    /// Sets it, as far as there are bytes; bits of other fields stay.
+    /// Sets it, as far as there are bytes; the bits of other fields are kept.
     #[inline]
     pub fn set(self, bytes: &mut [u8], value: T) {
         value.set(bytes, self.offset(), self.mask);
     }
 }
 
-/// What a field may hold.
+/// A type of field.
 pub trait Value: Copy + Default {
-    /// Nothing but zeros.
+    /// All zeros.
     const ZERO: Self;
 
-    /// The value at `at`, of the bits of `mask`.
+    /// The value at `at`, from the bits of `mask`.
     fn get(bytes: &[u8], at: usize, mask: u8) -> Option<Self>;
     /// Sets it.
     fn set(self, bytes: &mut [u8], at: usize, mask: u8);
@@ -138,8 +138,8 @@ where
     }
 }
 
-/// Declares a layout: a value with a constant for each field. `name NAME: type = byte`, and `& mask` for fields that share
-/// their byte with others.
+/// Declares a layout: a value with a constant for each field. `name NAME: type = byte`, and `& mask` for
+/// fields that share their byte with others.
 macro_rules! layout {
     (
         $(#[$doc:meta])*
@@ -157,27 +157,27 @@ macro_rules! layout {
         impl $name {
             /// Length in bytes.
             pub const BYTES: usize = $len;
-            /// Nothing but zeros.
+            /// All zeros.
             pub const ZERO: $name = $name { $( $field: <$type as $crate::scsi::field::Value>::ZERO, )* };
             $(
                 $(#[$field_doc])*
                 pub const $place: $crate::scsi::Field<$type> = $crate::scsi::field::field!($byte $(& $mask)?);
             )*
 
-            /// The fields in these bytes; what is missing of them is zero.
+            /// Reads the fields from these bytes; missing bytes read as zero.
             #[inline]
             pub fn read(bytes: &[u8]) -> $name {
                 let _ = bytes;
                 $name { $( $field: $name::$place.get(bytes).unwrap_or_default(), )* }
             }
 
-            /// Sets the fields in these bytes; the others stay as they are.
+            /// Sets the fields in these bytes; other bits are kept.
             pub fn write(&self, bytes: &mut [u8]) {
                 let _ = &bytes;
                 $( $name::$place.set(bytes, self.$field); )*
             }
 
-            /// All bytes, zeros where there is no field.
+            /// All bytes, zero where there is no field.
             pub fn to_bytes(self) -> [u8; $len] {
                 let mut bytes = [0; $len];
                 self.write(&mut bytes);
@@ -205,7 +205,7 @@ mod tests {
         Sample [16] {
             /// A bit.
             flag FLAG: bool = 1 & 0x08,
-            /// Bits beside it.
+            /// Bits that share the byte.
             kind KIND: u8 = 1 & 0xe0,
             /// A number.
             number NUMBER: u32 = 2,

@@ -42,18 +42,18 @@ layout! {
     }
 }
 
-/// Bytes of what every device server sends: without vendor specific bytes and version descriptors.
+/// Bytes that every device server sends: without vendor specific bytes and version descriptors.
 pub const SHORT_BYTES: usize = 36;
 
 impl StandardData {
-    /// The data cut to this length, which they say.
+    /// The data truncated to this length, with ADDITIONAL LENGTH set to match.
     pub fn cut(self, bytes: usize) -> ([u8; StandardData::BYTES], usize) {
         let bytes = bytes.clamp(SHORT_BYTES, StandardData::BYTES);
         let additional_bytes = u8::try_from(bytes.saturating_sub(5)).unwrap_or(0);
         (StandardData { additional_bytes, ..self }.to_bytes(), bytes)
     }
 
-    /// The bytes that belong to the data, as they say themselves.
+    /// The bytes that belong to the data, according to ADDITIONAL LENGTH.
     pub fn part(data: &[u8]) -> &[u8] {
         let len = StandardData::ADDITIONAL_BYTES.get(data).map_or(0, usize::from).saturating_add(5);
         data.get(..len).unwrap_or(data)
@@ -64,7 +64,7 @@ impl Value for [u16; 8] {
     const ZERO: [u16; 8] = [0; 8];
 
     fn get(bytes: &[u8], at: usize, _: u8) -> Option<[u16; 8]> {
-        // Fewer than all are none less.
+        // Missing descriptors at the end read as zero.
         let fields = bytes.get(at..)?;
         Some(std::array::from_fn(|n| u16::get(fields, n.saturating_mul(2), 0xff).unwrap_or(0)))
     }
@@ -75,27 +75,27 @@ impl Value for [u16; 8] {
     }
 }
 
-/// What a Lunette has in the vendor specific bytes, and others may not read as such.
+/// Lunette's use of the vendor specific bytes; other devices' must not be read this way.
 pub mod lunette {
     use crate::scsi::Field;
 
     /// T10 VENDOR IDENTIFICATION.
     pub const VENDOR: &str = "LUNETTE ";
-    /// The incarnation of the unit's store; zeros: none is reported.
+    /// The incarnation of the unit's store; zeros: not reported.
     pub const INCARNATION: Field<[u8; 16]> = Field::at(36);
-    /// On a session that replaces another, nothing is answered, the login included, before the commands of the other one
-    /// have ended.
+    /// A session that replaces another one gets no answer, not even to its login, until the commands of the
+    /// replaced one have ended.
     pub const WITHHOLDS_LOGINS: Field<bool> = Field::bits(52, 0x01);
 }
 
-/// Left-aligned ASCII, filled with spaces, as VENDOR, PRODUCT and REVISION are.
+/// Left-aligned ASCII, padded with spaces, as in VENDOR, PRODUCT and REVISION.
 pub fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut bytes = [b' '; N];
     bytes.iter_mut().zip(text.bytes()).for_each(|(slot, byte)| *slot = byte);
     bytes
 }
 
-/// VERSION of what conforms to SPC-4.
+/// VERSION for conformance to SPC-4.
 pub const SPC_4: u8 = 0x06;
 /// RESPONSE DATA FORMAT.
 pub const FORMAT: u8 = 2;
@@ -123,7 +123,7 @@ pub mod device_type {
     /// Unknown, or no device.
     pub const NONE: u8 = 0x1f;
 
-    /// What it is called.
+    /// Its name.
     pub fn name(code: u8) -> &'static str {
         match code {
             DISK => "direct access block device (disk)",
@@ -147,7 +147,7 @@ pub mod device_type {
     }
 }
 
-/// What VERSION claims; `None`: it is none that is known.
+/// The standard that VERSION claims; `None`: unknown.
 pub fn version_name(version: u8) -> Option<&'static str> {
     match version {
         0x00 => Some("no standard"),
@@ -176,8 +176,8 @@ pub mod standard {
     /// SAT-3.
     pub const SAT_3: u16 = 0x1ee0;
 
-    /// What a standard is called, and whether the descriptor claims a version of it: they come in groups of 32, of which
-    /// the first claims none.
+    /// The name of a standard, and whether the descriptor claims a version of it: they come in groups of 32,
+    /// the first of which claims none.
     pub fn name(descriptor: u16) -> Option<(&'static str, bool)> {
         let family = NAMES.iter().find(|(base, _)| *base == descriptor & 0xffe0);
         family.map(|(_, name)| (*name, descriptor & 0x1f != 0))

@@ -12,14 +12,14 @@ pub mod page {
     pub const TEMPERATURE: u8 = 0x0d;
     /// Start-stop cycle counter.
     pub const START_STOP: u8 = 0x0e;
-    /// Subpage of supported log pages: with their subpages.
+    /// Subpage of supported log pages: supported pages and subpages.
     pub const ALL_SUBPAGES: u8 = 0xff;
 }
 
 layout! {
     /// The header of a log page.
     Header [4] {
-        /// DS: it is not saved.
+        /// DS: the page is not saved.
         not_saved NOT_SAVED: bool = 0 & 0x80,
         /// SPF: it is a subpage.
         is_subpage IS_SUBPAGE: bool = 0 & 0x40,
@@ -72,8 +72,8 @@ pub mod resource {
 
 /// SCOPE of a resource count.
 pub mod scope {
-    /// The logical unit's own.
+    /// Dedicated to the logical unit.
     pub const DEDICATED: u8 = 0x01;
-    /// Shared with other logical units, perhaps.
+    /// Possibly shared with other logical units.
     pub const SHARED: u8 = 0x02;
 }

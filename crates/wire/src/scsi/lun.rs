@@ -1,14 +1,15 @@
 //! Logical unit numbers (SAM-5 section 4.7), as the eight bytes that transports carry.
 
-/// The highest number that flat space addressing reaches (SAM-5 section 4.7.7.3).
+/// The highest number that flat space addressing can express (SAM-5 section 4.7.7.3).
 pub const NUMBER_MAX: u16 = 0x3fff;
 
 /// Flat space addressing, in the first two bytes.
 const FLAT: u16 = 0x4000;
-/// The highest number that is written by peripheral device addressing.
+/// The highest number encoded with peripheral device addressing.
 const PERIPHERAL_MAX: u16 = 0xff;
 
-/// Eight LUN bytes: peripheral device addressing up to 255, flat space addressing above (what Linux and ESXi expect).
+/// Eight LUN bytes: peripheral device addressing up to 255, flat space addressing above (as Linux and ESXi
+/// expect).
 pub fn of_number(number: u16) -> u64 {
     let first = if number > PERIPHERAL_MAX { FLAT | number } else { number };
     u64::from(first) << 48
@@ -27,14 +28,14 @@ pub fn number(lun: u64) -> Option<u16> {
     }
 }
 
-/// The header of REPORT LUNS data with so many LUNs (SPC-4 section 6.33).
+/// The header of REPORT LUNS data with this many LUNs (SPC-4 section 6.33).
 pub fn list_header(count: usize) -> [u8; 8] {
     let bytes = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(8);
     let [a, b, c, d] = bytes.to_be_bytes();
     [a, b, c, d, 0, 0, 0, 0]
 }
 
-/// The LUNs in REPORT LUNS data, as far as they are whole; `None`: there is no header.
+/// The LUNs in REPORT LUNS data, except an incomplete one; `None`: the header is incomplete.
 pub fn list(data: &[u8]) -> Option<impl Iterator<Item = u64>> {
     let (bytes, rest) = data.split_first_chunk()?;
     let rest = rest.get(4..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Mode pages and what is around them (SPC-4 section 7.5, SBC-3 section 6.5).
+//! Mode pages, their headers and block descriptors (SPC-4 section 7.5, SBC-3 section 6.5).
 
 use super::field::layout;
 
@@ -12,9 +12,9 @@ pub mod page {
     pub const CONTROL: u8 = 0x0a;
     /// Informational exceptions control.
     pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x1c;
-    /// All of them.
+    /// All pages.
     pub const ALL: u8 = 0x3f;
-    /// All subpages of them.
+    /// All subpages.
     pub const ALL_SUBPAGES: u8 = 0xff;
     /// Subpage of informational exceptions control: logical block provisioning.
     pub const LOGICAL_BLOCK_PROVISIONING: u8 = 0x02;
@@ -47,11 +47,11 @@ pub mod page {
     }
 }
 
-/// PAGE CONTROL: which values MODE SENSE asks for (SPC-4 table 369).
+/// PAGE CONTROL: which values MODE SENSE requests (SPC-4 table 369).
 pub mod control {
     /// Current.
     pub const CURRENT: u8 = 0;
-    /// Ones where a value may be changed.
+    /// Changeable: ones where a value can be changed.
     pub const CHANGEABLE: u8 = 1;
     /// Default.
     pub const DEFAULT: u8 = 2;
@@ -94,7 +94,7 @@ layout! {
     ShortDescriptor [8] {
         /// NUMBER OF LOGICAL BLOCKS; all ones when it does not fit.
         blocks BLOCKS: u32 = 0,
-        /// LOGICAL BLOCK LENGTH, of 24 bits, behind a reserved byte.
+        /// LOGICAL BLOCK LENGTH, of 24 bits, after a reserved byte.
         block_bytes BLOCK_BYTES: u32 = 4,
     }
 }
@@ -131,7 +131,7 @@ macro_rules! pages {
     )* };
 }
 
-/// The header of a mode page that fills these bytes (SPC-4 tables 393 and 394).
+/// The header of a mode page of this many bytes (SPC-4 tables 393 and 394).
 fn write_header(code: u8, subpage: Option<u8>, page: &mut [u8]) {
     let len = page.len();
     match (page, subpage) {
@@ -166,11 +166,11 @@ pages! {
 
     /// Control (SPC-4 section 7.5.8).
     Control = CONTROL [12] {
-        /// TST; 1: a task set for each nexus.
+        /// TST; 1: a separate task set per nexus.
         task_sets TASK_SETS: u8 = 2 & 0xe0,
         /// D_SENSE.
         descriptor_sense DESCRIPTOR_SENSE: bool = 2 & 0x04,
-        /// GLTSD: log parameters are not saved by themselves.
+        /// GLTSD: log parameters are not saved implicitly.
         no_log_saving NO_LOG_SAVING: bool = 2 & 0x02,
         /// QUEUE ALGORITHM MODIFIER; 1: unrestricted reordering.
         reordering REORDERING: u8 = 3 & 0xf0,
@@ -184,7 +184,7 @@ pages! {
 
     /// Informational exceptions control (SBC-3 section 6.5.7).
     InformationalExceptions = INFORMATIONAL_EXCEPTIONS [12] {
-        /// DEXCPT: none are reported.
+        /// DEXCPT: reporting is disabled.
         disabled DISABLED: bool = 2 & 0x08,
     }
 
@@ -192,7 +192,7 @@ pages! {
     Provisioning = INFORMATIONAL_EXCEPTIONS / LOGICAL_BLOCK_PROVISIONING [24] {
         /// ENABLED.
         enabled ENABLED: bool = 16 & 0x80,
-        /// THRESHOLD TYPE; 0: a soft one.
+        /// THRESHOLD TYPE; 0: soft.
         threshold_type THRESHOLD_TYPE: u8 = 16 & 0x38,
         /// THRESHOLD ARMING ([`ARMED_INCREASING`]).
         arming ARMING: u8 = 16 & 0x07,
@@ -203,26 +203,26 @@ pages! {
     }
 }
 
-/// THRESHOLD ARMING: reached by a resource that increases.
+/// THRESHOLD ARMING: when an increasing resource reaches it.
 pub const ARMED_INCREASING: u8 = 1;
 
 /// QUEUE ALGORITHM MODIFIER: unrestricted reordering.
 pub const UNRESTRICTED_REORDERING: u8 = 1;
 
-/// A mode page as it was found.
+/// A mode page as received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Page<'a> {
     /// PAGE CODE.
     pub code: u8,
-    /// SUBPAGE CODE; zero of pages without.
+    /// SUBPAGE CODE; zero for pages without one.
     pub subpage: u8,
-    /// Its bytes with its header; fewer than it says when it is cut off.
+    /// Its bytes, header included; fewer than its length says when it is truncated.
     pub bytes: &'a [u8],
     /// The list ends before the page does.
     pub is_cut_off: bool,
 }
 
-/// The pages of a list, of both formats (SPC-4 section 7.5.7); one that is cut off is the last.
+/// The pages in a list, in both formats (SPC-4 section 7.5.7); a truncated one is the last.
 pub fn pages(list: &[u8]) -> impl Iterator<Item = Page<'_>> {
     let mut rest = list;
     std::iter::from_fn(move || {

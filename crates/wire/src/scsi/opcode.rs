@@ -1,6 +1,6 @@
 //! Operation codes and service actions, with the standards' names (SPC-4 table 123, SBC-4 table 32).
 
-/// Constants of operation codes, and their names.
+/// Constants for operation codes, and their names.
 macro_rules! opcodes {
     ($( $name:ident = $code:literal, $text:literal; )*) => {
         $(
@@ -81,10 +81,10 @@ opcodes! {
     READ_DEFECT_DATA_12 = 0xb7, "READ DEFECT DATA(12)";
 }
 
-/// Operation codes from here on are the vendors'.
+/// Vendor-specific operation codes start here.
 pub const VENDOR_SPECIFIC: u8 = 0xc0;
 
-/// The length of a CDB as its operation code defines it, in bytes; `None`: it does not (SPC-4 section
+/// The length of a CDB in bytes, as its operation code defines it; `None`: it does not (SPC-4 section
 /// 4.2.5.1).
 pub const fn cdb_bytes(opcode: u8) -> Option<usize> {
     match opcode >> 5 {
@@ -98,7 +98,7 @@ pub const fn cdb_bytes(opcode: u8) -> Option<usize> {
 
 /// Service actions: the low five bits of byte 1, by operation code.
 pub mod service_action {
-    /// Constants of service actions, and the names of the commands that they make.
+    /// Constants for service actions, and the names of the commands that use them.
     macro_rules! actions {
         ($( $(#[$doc:meta])* $module:ident: $opcode:ident { $( $name:ident = $code:literal, $text:literal; )* } )*) => {
             $(
@@ -150,7 +150,7 @@ pub mod service_action {
             WRITE_AND_VERIFY_32 = 0x0c, "WRITE AND VERIFY(32)";
             WRITE_SAME_32 = 0x0d, "WRITE SAME(32)";
         }
-        /// EXTENDED COPY and its kin (SPC-4 section 4.10).
+        /// EXTENDED COPY and related commands (SPC-4 section 4.10).
         extended_copy: EXTENDED_COPY {
             LID1 = 0x00, "EXTENDED COPY(LID1)";
             LID4 = 0x01, "EXTENDED COPY(LID4)";
@@ -199,7 +199,7 @@ pub mod service_action {
     }
 }
 
-/// What a command is called; `None`: neither the standards nor we know it.
+/// The name of a command; `None`: neither in the standards nor known here.
 pub fn name(opcode: u8, service_action: Option<u16>) -> Option<&'static str> {
     let action = service_action.and_then(|action| {
         let is = |(code, known, _): &&(u8, u8, &str)| *code == opcode && u16::from(*known) == action;

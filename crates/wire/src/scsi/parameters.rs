@@ -1,9 +1,10 @@
-//! Parameter lists and data of commands on reservations, target ports and the medium (SPC-4 clause 6, SBC-3 clause 5).
+//! Parameter lists and data of commands on reservations, target ports and the medium (SPC-4 clause 6, SBC-3
+//! clause 5).
 
 use super::field::layout;
 
 layout! {
-    /// The parameter list of PERSISTENT RESERVE OUT, but for REGISTER AND MOVE (SPC-4 section 6.16.3).
+    /// The parameter list of PERSISTENT RESERVE OUT, except REGISTER AND MOVE (SPC-4 section 6.16.3).
     ReserveOutList [24] {
         /// RESERVATION KEY.
         key KEY: u64 = 0,
@@ -61,7 +62,7 @@ layout! {
 layout! {
     /// REPORT CAPABILITIES data (SPC-4 section 6.15.4).
     ReserveCapabilities [8] {
-        /// LENGTH: of all of it.
+        /// LENGTH: of the whole data.
         length_bytes LENGTH_BYTES: u16 = 0,
         /// CRH: a registered nexus may use RESERVE.
         compatible_reserve COMPATIBLE_RESERVE: bool = 2 & 0x10,
@@ -73,9 +74,10 @@ layout! {
         ptpl_capable PTPL_CAPABLE: bool = 2 & 0x01,
         /// TMV: the type mask is valid.
         mask_is_valid MASK_IS_VALID: bool = 3 & 0x80,
-        /// ALLOW COMMANDS; 1: of those in question only TEST UNIT READY is allowed through every reservation.
+        /// ALLOW COMMANDS; 1: of the commands in question only TEST UNIT READY is allowed through every
+        /// reservation.
         allowed_commands ALLOWED_COMMANDS: u8 = 3 & 0x70,
-        /// PTPL_A: registrations persist now.
+        /// PTPL_A: registrations currently persist through power loss.
         is_persistent IS_PERSISTENT: bool = 3 & 0x01,
         /// PERSISTENT RESERVATION TYPE MASK.
         type_mask TYPE_MASK: u16 = 4,
@@ -131,7 +133,7 @@ layout! {
 }
 
 layout! {
-    /// The start of FORMAT UNIT's parameter list, which has the short or the long header (SBC-3 section 5.3.2).
+    /// The start of FORMAT UNIT's parameter list, before its short or long header (SBC-3 section 5.3.2).
     FormatOptions [2] {
         /// PROTECTION FIELD USAGE.
         protection_usage PROTECTION_USAGE: u8 = 0 & 0x07,
@@ -151,7 +153,7 @@ layout! {
 }
 
 layout! {
-    /// The short header of that list, behind its options.
+    /// The rest of the short header, after the options.
     FormatShortHeader [4] {
         /// DEFECT LIST LENGTH.
         defect_bytes DEFECT_BYTES: u16 = 2,
@@ -159,7 +161,7 @@ layout! {
 }
 
 layout! {
-    /// The long header of that list, behind its options.
+    /// The rest of the long header, after the options.
     FormatLongHeader [8] {
         /// P_I_INFORMATION and PROTECTION INTERVAL EXPONENT.
         protection PROTECTION: u8 = 3,
@@ -171,9 +173,9 @@ layout! {
 layout! {
     /// An initialization pattern descriptor of FORMAT UNIT, before its pattern.
     InitializationPattern [4] {
-        /// SI: blocks that were reassigned are initialized, too; and obsolete bits.
+        /// SI: reassigned blocks are initialized, too; and obsolete bits.
         options OPTIONS: u8 = 0,
-        /// INITIALIZATION PATTERN TYPE; 0: the device's own, without a pattern.
+        /// INITIALIZATION PATTERN TYPE; 0: the device's default, without a pattern.
         kind KIND: u8 = 1,
         /// INITIALIZATION PATTERN LENGTH.
         pattern_bytes PATTERN_BYTES: u16 = 2,
@@ -183,7 +185,7 @@ layout! {
 layout! {
     /// The parameter list of SANITIZE with OVERWRITE, before its pattern (SBC-4 section 5.30).
     OverwriteList [4] {
-        /// INVERT: the pattern is inverted between two passes.
+        /// INVERT: the pattern is inverted between passes.
         invert INVERT: bool = 0 & 0x80,
         /// TEST.
         test TEST: u8 = 0 & 0x60,
@@ -195,12 +197,12 @@ layout! {
 }
 
 layout! {
-    /// What REPORT TARGET PORT GROUPS puts before its descriptors if the extended header is requested, behind the length (SPC-4
-    /// section 6.37).
+    /// What precedes the descriptors of REPORT TARGET PORT GROUPS when the extended header is requested,
+    /// after the length (SPC-4 section 6.37).
     PortGroupsHeader [4] {
         /// FORMAT TYPE; 1: this header.
         format FORMAT: u8 = 0 & 0x70,
-        /// IMPLICIT TRANSITION TIME, in seconds; 0: not known.
+        /// IMPLICIT TRANSITION TIME, in seconds; 0: unknown.
         transition_seconds TRANSITION_SECONDS: u8 = 1,
     }
 }
@@ -222,7 +224,7 @@ layout! {
         query_task QUERY_TASK: bool = 0 & 0x04,
         /// TRS: target resets.
         target_reset TARGET_RESET: bool = 0 & 0x02,
-        /// ADDITIONAL LENGTH of the extended data, behind this field.
+        /// ADDITIONAL LENGTH of the extended data: of what follows this field.
         following_bytes FOLLOWING_BYTES: u8 = 3,
     }
 }
@@ -259,7 +261,7 @@ layout! {
 }
 
 layout! {
-    /// The data on one command, before its CDB usage data (SPC-4 section 6.35.3).
+    /// The data for one command, before its CDB usage data (SPC-4 section 6.35.3).
     OneCommand [4] {
         /// CTDP: a command timeouts descriptor follows.
         has_timeouts HAS_TIMEOUTS: bool = 1 & 0x80,
@@ -274,7 +276,7 @@ layout! {
 pub mod command_support {
     /// It is not supported.
     pub const NONE: u8 = 1;
-    /// It is supported as the standard has it.
+    /// It is supported as the standard defines it.
     pub const STANDARD: u8 = 3;
 }
 
@@ -304,7 +306,7 @@ layout! {
         preferred PREFERRED: bool = 0 & 0x80,
         /// ASYMMETRIC ACCESS STATE.
         state STATE: u8 = 0 & 0x0f,
-        /// A bit for each state that is supported.
+        /// A bit for each supported state.
         supported SUPPORTED: u8 = 1,
         /// TARGET PORT GROUP.
         group GROUP: u16 = 2,
@@ -316,7 +318,7 @@ layout! {
 }
 
 layout! {
-    /// A target port descriptor of it.
+    /// A target port descriptor within it.
     GroupPort [4] {
         /// RELATIVE TARGET PORT IDENTIFIER.
         relative_id RELATIVE_ID: u16 = 2,
@@ -328,7 +330,7 @@ layout! {
     SetPortGroup [4] {
         /// ASYMMETRIC ACCESS STATE.
         state STATE: u8 = 0 & 0x0f,
-        /// TARGET PORT GROUP; of a secondary state the relative target port identifier.
+        /// TARGET PORT GROUP; for a secondary state, the relative target port identifier.
         group GROUP: u16 = 2,
     }
 }

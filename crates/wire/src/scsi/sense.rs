@@ -60,7 +60,7 @@ impl SenseKey {
 }
 
 impl SenseKey {
-    /// All of them.
+    /// All keys.
     pub const ALL: [SenseKey; 14] = [
         SenseKey::NoSense,
         SenseKey::RecoveredError,
@@ -78,7 +78,7 @@ impl SenseKey {
         SenseKey::Completed,
     ];
 
-    /// The key of four bits, unless they are reserved.
+    /// The key for these four bits, unless reserved.
     pub fn from_bits(bits: u8) -> Option<SenseKey> {
         SenseKey::ALL.into_iter().find(|key| key.bits() == bits)
     }
@@ -87,9 +87,9 @@ impl SenseKey {
 /// Sense-key-specific bytes (SPC-4 section 4.5.2.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Specific {
-    /// Which field of the CDB or of the parameter data is wrong (ILLEGAL REQUEST).
+    /// Which field of the CDB or of the parameter data is invalid (ILLEGAL REQUEST).
     Field {
-        /// In the CDB; otherwise in the parameter data.
+        /// It is in the CDB; otherwise in the parameter data.
         in_cdb: bool,
         /// The field's first byte.
         byte: u16,
@@ -98,7 +98,7 @@ pub enum Specific {
     },
     /// Progress out of 65536 (NO SENSE and NOT READY).
     Progress(u16),
-    /// Which field of a copy segment is wrong (COPY ABORTED).
+    /// Which field of a copy segment is invalid (COPY ABORTED).
     Segment {
         /// Counted from the start of the segment descriptor; otherwise of the parameter data.
         in_descriptor: bool,
@@ -143,7 +143,7 @@ pub struct SenseData {
 }
 
 impl SenseData {
-    /// A sense key with its code, and nothing else.
+    /// Just a sense key with its code.
     pub const fn new(key: SenseKey, code: u16) -> SenseData {
         SenseData { key, code, information: None, command_specific: None, specific: None }
     }
@@ -160,14 +160,15 @@ impl Sense {
     /// The longest sense data that Lunette builds, in bytes.
     pub const MAX: usize = 64;
 
-    /// Takes encoded sense data, cut to [`Sense::MAX`] bytes.
+    /// Copies encoded sense data, truncated to [`Sense::MAX`] bytes.
     pub fn from_bytes(encoded: &[u8]) -> Sense {
         let mut sense = Sense::EMPTY;
         sense.extend(encoded);
         sense
     }
 
-    /// Fixed format (SPC-4 section 4.5.3), 18 bytes. An information value past 32 bits leaves VALID zero.
+    /// Fixed format (SPC-4 section 4.5.3), 18 bytes. An information value of more than 32 bits leaves VALID
+    /// zero.
     pub fn fixed(data: &SenseData) -> Sense {
         let [code, qualifier] = data.code.to_be_bytes();
         let information = data.information.and_then(|value| u32::try_from(value).ok());
@@ -207,13 +208,13 @@ impl Sense {
         sense
     }
 
-    /// Whether it is of a deferred error (SPC-4 section 4.5.5): some earlier write failed after it had been acknowledged,
-    /// and this command was not executed.
+    /// Whether it reports a deferred error (SPC-4 section 4.5.5): an earlier write failed after it had been
+    /// acknowledged, and this command was not executed.
     pub fn is_deferred(&self) -> bool {
         matches!(self.u8(0) & 0x7f, 0x71 | 0x73)
     }
 
-    /// The sense key of a current error; `None` when the error is deferred, or of no format that is known.
+    /// The sense key of a current error; `None` when the error is deferred, or the format unknown.
     pub fn key(&self) -> Option<SenseKey> {
         match self.u8(0) & 0x7f {
             0x70 => SenseKey::from_bits(self.u8(2) & 0x0f),
@@ -231,7 +232,7 @@ impl Sense {
         }
     }
 
-    /// The INFORMATION field, when it is valid.
+    /// The INFORMATION field, when valid.
     pub fn information(&self) -> Option<u64> {
         let field = |from: usize, len: usize| {
             let bytes = self.as_bytes().iter().skip(from).take(len);
@@ -239,7 +240,7 @@ impl Sense {
         };
         match self.u8(0) & 0x7e {
             0x70 => (self.u8(0) & 0x80 != 0).then(|| field(3, 4)),
-            // Only in first place, where every target that has one puts it.
+            // Only as the first descriptor, where every target that has one puts it.
             0x72 => (self.u8(8) == 0 && self.u8(9) == 0x0a && self.u8(10) & 0x80 != 0).then(|| field(12, 8)),
             _ => None,
         }

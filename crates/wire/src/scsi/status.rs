@@ -17,7 +17,7 @@ pub const ACA_ACTIVE: u8 = 0x30;
 /// TASK ABORTED.
 pub const TASK_ABORTED: u8 = 0x40;
 
-/// A status that a device server of ours ends a command with; an initiator meets any code.
+/// A status with which our device servers complete a command; an initiator may receive any code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Status {

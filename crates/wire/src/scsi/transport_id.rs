@@ -1,10 +1,10 @@
-//! TransportIDs (SPC-4 section 7.6.4): what an initiator port is called.
+//! TransportIDs (SPC-4 section 7.6.4): the identifiers of initiator ports.
 
 use super::designator::protocol;
 use crate::aoe::Mac;
 use std::fmt;
 
-/// A TransportID, brought into the one form in which equal ones are equal bytes.
+/// A TransportID in canonical form: equal IDs are equal bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TransportId(Vec<u8>);
 
@@ -14,12 +14,12 @@ const ISCSI_DEVICE: u8 = protocol::ISCSI;
 const ISCSI_PORT: u8 = 0x40 | protocol::ISCSI;
 /// First byte: SRP initiator port.
 const SRP: u8 = protocol::SRP;
-/// First byte: an initiator that speaks ATA over Ethernet. SPC has no protocol identifier for it, so it is that of none, and
-/// nobody can name one in a parameter list.
+/// First byte: an ATA over Ethernet initiator. SPC has no protocol identifier for it, so it has that of no
+/// protocol, and cannot be given in a parameter list.
 const AOE: u8 = protocol::NONE;
-/// Length of TransportIDs other than those of iSCSI.
+/// Length of TransportIDs other than iSCSI's.
 pub const FIXED_BYTES: usize = 24;
-/// Between an iSCSI name and the initiator session identifier.
+/// Separates an iSCSI name from the initiator session identifier.
 const SEPARATOR: &str = ",i,0x";
 /// The longest iSCSI name (RFC 7143 section 4.2.7.1).
 const NAME_BYTES_MAX: usize = 223;
@@ -50,8 +50,7 @@ pub fn aoe_port(mac: Mac) -> [u8; FIXED_BYTES] {
     id
 }
 
-/// The address in the TransportID of an initiator that speaks ATA over Ethernet ([`aoe_port`]); `None`: it
-/// speaks SCSI.
+/// The address in the TransportID of an ATA over Ethernet initiator ([`aoe_port`]); `None`: it speaks SCSI.
 pub fn aoe_mac(transport_id: &[u8]) -> Option<Mac> {
     match transport_id {
         [AOE, _, _, _, _, _, _, _, mac @ ..] => mac.first_chunk().copied().map(Mac),
@@ -59,7 +58,8 @@ pub fn aoe_mac(transport_id: &[u8]) -> Option<Mac> {
     }
 }
 
-/// What the TransportIDs of all ports of an initiator device begin with: up to the session's identifier, if it is iSCSI's.
+/// The common beginning of the TransportIDs of an initiator device's ports: with iSCSI, up to the session
+/// identifier.
 pub fn device(transport_id: &[u8]) -> &[u8] {
     let separator = SEPARATOR.as_bytes();
     let name = transport_id.windows(separator.len()).position(|bytes| bytes == separator);
@@ -67,7 +67,7 @@ pub fn device(transport_id: &[u8]) -> &[u8] {
 }
 
 impl TransportId {
-    /// Takes the first TransportID of a list; the rest of the list comes with it.
+    /// Parses the first TransportID of a list, and returns the rest of the list with it.
     pub fn split(list: &[u8]) -> Result<(TransportId, &[u8]), Malformed> {
         let [first, _, high, low, ..] = *list else { return Err(Malformed::Truncated) };
         let len = match first {
@@ -83,7 +83,7 @@ impl TransportId {
         Ok((parsed, rest))
     }
 
-    /// The TransportID of a nexus; bytes of no known form are taken as they are.
+    /// The TransportID of a nexus; bytes of unknown form are kept as they are.
     pub fn of(bytes: &[u8]) -> TransportId {
         match TransportId::split(bytes) {
             Ok((id, [])) => id,
@@ -96,7 +96,7 @@ impl TransportId {
         &self.0
     }
 
-    /// Whether it names `other`, or the iSCSI initiator device that `other` is a port of.
+    /// Whether it identifies `other`, or the iSCSI initiator device that `other` is a port of.
     pub fn covers(&self, other: &TransportId) -> bool {
         *self == *other
             || match (self.iscsi_text(ISCSI_DEVICE), other.iscsi_text(ISCSI_PORT)) {
@@ -107,7 +107,7 @@ impl TransportId {
             }
     }
 
-    /// Whether it names an iSCSI initiator device with all its ports.
+    /// Whether it identifies an iSCSI initiator device with all its ports.
     pub fn is_device(&self) -> bool {
         self.0.first() == Some(&ISCSI_DEVICE)
     }
@@ -117,7 +117,7 @@ impl TransportId {
     }
 }
 
-/// The name of iSCSI, or the bytes that others have instead of one.
+/// The iSCSI name, or the bytes that others have instead.
 impl fmt::Display for TransportId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(name) = self.iscsi_text(ISCSI_DEVICE).or_else(|| self.iscsi_text(ISCSI_PORT)) {
@@ -126,17 +126,17 @@ impl fmt::Display for TransportId {
         if let Some(mac) = aoe_mac(&self.0) {
             return mac.fmt(f);
         }
-        // The 16 bytes of an SRP port's identifier are the last ones.
+        // The 16-byte identifier of an SRP port comes last.
         self.0.iter().skip(8).try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-/// Why a TransportID of a list is none.
+/// Why a TransportID in a list is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Malformed {
-    /// The list ends inside it.
+    /// The list ends in the middle of it.
     Truncated,
-    /// Its protocol, format or content makes no sense.
+    /// Its protocol, format or content is invalid.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Pages of vital product data (SPC-4 section 7.8, SBC-4 section 6.6).
+//! Vital product data (VPD) pages (SPC-4 section 7.8, SBC-4 section 6.6).
 
 use super::Field;
 use super::field::layout;
@@ -69,19 +69,20 @@ pub const PAGE_CODE: Field<u8> = Field::at(1);
 /// PAGE LENGTH: of what follows the header.
 pub const PAGE_LENGTH: Field<u16> = Field::at(2);
 
-/// The header of a page with a body of so many bytes, behind PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE.
+/// The header of a page with a body of this many bytes, after PERIPHERAL QUALIFIER and PERIPHERAL DEVICE
+/// TYPE.
 pub fn header(peripheral: u8, code: u8, body_bytes: usize) -> [u8; HEADER_BYTES] {
     let [high, low] = u16::try_from(body_bytes).unwrap_or(u16::MAX).to_be_bytes();
     [peripheral, code, high, low]
 }
 
-/// The bytes that belong to a page, as it says itself, if it is the one that was asked for.
+/// The bytes of a page, according to its length, if it is the requested one.
 pub fn part(data: &[u8], code: u8) -> Option<&[u8]> {
     let len = usize::from(PAGE_LENGTH.get(data)?).saturating_add(HEADER_BYTES);
     (PAGE_CODE.get(data)? == code).then(|| data.get(..len).unwrap_or(data))
 }
 
-/// What follows a page's header.
+/// The body of a page.
 pub fn body(page: &[u8]) -> &[u8] {
     page.get(HEADER_BYTES..).unwrap_or_default()
 }
@@ -95,7 +96,7 @@ macro_rules! pages {
         }
 
         impl $name {
-            /// The page with its header, of a unit that is there.
+            /// The page with its header, for a connected unit.
             pub fn to_page(self) -> [u8; $len] {
                 let mut page = self.to_bytes();
                 let header = header(0, page::$code, $name::BYTES.saturating_sub(HEADER_BYTES));
@@ -123,9 +124,9 @@ pages! {
         volatile_cache VOLATILE_CACHE: bool = 6 & 0x01,
     }
 
-    /// Block limits, in blocks; zero is no limit reported, or for UNMAP and others not supported.
+    /// Block limits, in blocks; zero: no limit is reported or, for UNMAP and others, it is not supported.
     BlockLimits = BLOCK_LIMITS [64] {
-        /// WSNZ: WRITE SAME of no blocks is refused.
+        /// WSNZ: WRITE SAME of zero blocks is refused.
         write_same_nonzero WRITE_SAME_NONZERO: bool = 4 & 0x01,
         /// MAXIMUM COMPARE AND WRITE LENGTH.
         compare_and_write_max COMPARE_AND_WRITE_MAX: u8 = 5,
@@ -157,11 +158,11 @@ pages! {
 
     /// Block device characteristics.
     Characteristics = CHARACTERISTICS [64] {
-        /// MEDIUM ROTATION RATE; 1: it does not rotate.
+        /// MEDIUM ROTATION RATE; 1: non-rotating.
         rotation_rate ROTATION_RATE: u16 = 4,
-        /// WABEREQ: what reads after a block erase find.
+        /// WABEREQ: what reads return after a block erase.
         block_erase BLOCK_ERASE: u8 = 7 & 0xc0,
-        /// WACEREQ: what reads after a cryptographic erase find.
+        /// WACEREQ: what reads return after a cryptographic erase.
         cryptographic_erase CRYPTOGRAPHIC_ERASE: u8 = 7 & 0x30,
         /// NOMINAL FORM FACTOR.
         form_factor FORM_FACTOR: u8 = 7 & 0x0f,
@@ -179,7 +180,7 @@ pages! {
         write_same_16 WRITE_SAME_16: bool = 5 & 0x40,
         /// LBPWS10: WRITE SAME(10) unmaps.
         write_same_10 WRITE_SAME_10: bool = 5 & 0x20,
-        /// LBPRZ: what unmapped blocks read as; 1 and all others that are odd are zeros.
+        /// LBPRZ: what unmapped blocks read as; 1 and any other odd value: zeros.
         zeros ZEROS: u8 = 5 & 0x1c,
         /// ANC_SUP: blocks can be anchored.
         anchors ANCHORS: bool = 5 & 0x02,
@@ -192,7 +193,7 @@ pages! {
 pub const UNMAP_ALIGNMENT_VALID: u32 = 0x8000_0000;
 /// PROVISIONING TYPE: thin.
 pub const THIN: u8 = 2;
-/// MEDIUM ROTATION RATE: it does not rotate.
+/// MEDIUM ROTATION RATE: non-rotating.
 pub const SOLID_STATE: u16 = 1;
 
 layout! {
@@ -202,7 +203,7 @@ layout! {
         page PAGE: u8 = 0 & 0x3f,
         /// POLICY SUBPAGE CODE; FFh: all subpages.
         subpage SUBPAGE: u8 = 1,
-        /// MLUS: pages are shared by units.
+        /// MLUS: pages are shared by logical units.
         multiple_units MULTIPLE_UNITS: bool = 2 & 0x80,
         /// MODE PAGE POLICY; 0: shared by all nexuses.
         policy POLICY: u8 = 2 & 0x03,
@@ -226,13 +227,13 @@ layout! {
         revision REVISION: [u8; 4] = 32,
         /// ATA DEVICE SIGNATURE ([`DeviceToHost`]).
         signature SIGNATURE: [u8; 20] = 36,
-        /// COMMAND CODE: what has returned the data.
+        /// COMMAND CODE: the command that returned the data.
         command COMMAND: u8 = 56,
     }
 }
 
 layout! {
-    /// A Register - Device to Host FIS, by which a device's signature is reported.
+    /// A Register - Device to Host FIS, in which a device reports its signature.
     DeviceToHost [20] {
         /// FIS TYPE ([`DeviceToHost::FIS`]).
         fis_type FIS_TYPE: u8 = 0,
@@ -251,14 +252,14 @@ impl DeviceToHost {
     /// FIS TYPE.
     pub const FIS: u8 = 0x34;
 
-    /// The signature of an ATA device with this status, as it comes after a reset.
+    /// The signature of an ATA device with this status, as after a reset.
     pub fn signature(status: u8) -> DeviceToHost {
         DeviceToHost { fis_type: DeviceToHost::FIS, status, error: 1, lba: 1, count: 1 }
     }
 }
 
 layout! {
-    /// What comes before the names of a port, in the page of SCSI ports, of a target without initiator ports.
+    /// What precedes the names of a port in the SCSI ports page, for a target without initiator ports.
     PortHeader [12] {
         /// RELATIVE PORT IDENTIFIER.
         relative_id RELATIVE_ID: u16 = 2,
@@ -269,12 +270,12 @@ layout! {
     }
 }
 
-/// The ports of that page: relative identifiers, and the designators of each; an incomplete one ends the list.
+/// The ports in that page: relative identifiers, and the designators of each, up to the first incomplete one.
 pub fn ports(body: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body;
     std::iter::from_fn(move || {
         let relative_id = PortHeader::RELATIVE_ID.get(rest)?;
-        // The TransportID of an initiator port comes before the length of the names.
+        // The TransportID of an initiator port precedes the length of the names.
         let initiator_bytes = usize::from(PortHeader::INITIATOR_BYTES.get(rest)?);
         let rest_of_port = rest.get(initiator_bytes.saturating_add(8)..)?;
         let names_bytes = usize::from(Field::<u16>::at(2).get(rest_of_port)?);

@@ -94,7 +94,7 @@ code! {
 }
 
 impl TaskAttribute {
-    /// Where it is in its byte.
+    /// The attribute's bits in its byte.
     pub const MASK: u8 = 0x07;
 }
 
@@ -127,7 +127,7 @@ reason! {
         DESCRIPTOR_FORMAT = 0x0001_0004,
         /// Several channels per I_T nexus are not supported.
         MULTI_CHANNEL = 0x0001_0005,
-        /// The I_T nexus has as many channels as it may.
+        /// The I_T nexus has reached its limit of channels.
         CHANNEL_LIMIT = 0x0001_0006,
     }
 }
@@ -137,13 +137,13 @@ reason! {
     LogoutReason {
         /// No reason specified.
         UNSPECIFIED = 0,
-        /// Inactive RDMA channel: resources are reclaimed.
+        /// Inactive RDMA channel: resources are being reclaimed.
         INACTIVE = 1,
         /// An invalid information unit type.
         INVALID_TYPE = 2,
-        /// A response to no request.
+        /// A response without a request.
         SPURIOUS_RESPONSE = 3,
-        /// A new login asked for this channel to be disconnected.
+        /// A new login requested that this channel be disconnected.
         MULTI_CHANNEL_ACTION = 4,
         /// An unsupported format of the data-out buffer descriptor.
         DATA_OUT_FORMAT = 5,

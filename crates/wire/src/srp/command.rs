@@ -15,7 +15,7 @@ layout! {
         sol_not: u8,
         /// Zero.
         reserved1: [u8; 6],
-        /// The initiator's, for this request.
+        /// The initiator's tag for this request.
         tag: U64,
         /// Zero.
         reserved2: [u8; 4],
@@ -23,11 +23,11 @@ layout! {
         lun: U64,
         /// Zero.
         reserved3: [u8; 2],
-        /// What to do.
+        /// The function.
         function: TaskFunction,
         /// Zero.
         reserved4: u8,
-        /// The task that it is about.
+        /// The task that it refers to.
         task_tag: U64,
         /// Zero.
         reserved5: [u8; 8],
@@ -49,7 +49,7 @@ layout! {
         data_out_desc_cnt: u8,
         /// Memory descriptors in an indirect data-in descriptor.
         data_in_desc_cnt: u8,
-        /// The initiator's.
+        /// The initiator's tag.
         tag: U64,
         /// Zero.
         reserved2: [u8; 4],
@@ -73,7 +73,7 @@ impl Command {
     pub const SUCCESS_SOLICITED: u8 = 0x02;
     /// Solicited notification of an unsuccessful end (UCSOLNT).
     pub const FAILURE_SOLICITED: u8 = 0x04;
-    /// Where the length of the additional CDB is in its byte; without being shifted it counts bytes.
+    /// The bits of the additional CDB's length; unshifted, it counts bytes.
     pub const ADDITIONAL_CDB_MASK: u8 = 0xfc;
 
     /// Task attribute.
@@ -83,9 +83,9 @@ impl Command {
 }
 
 layout! {
-    /// A memory descriptor, and the direct data buffer descriptor, which is one.
+    /// A memory descriptor, which is also the direct data buffer descriptor.
     Direct, 16, {
-        /// Where the buffer begins.
+        /// Address of the buffer.
         address: U64,
         /// The key to it (R_Key, STag).
         key: U32,
@@ -102,17 +102,17 @@ impl Direct {
 }
 
 layout! {
-    /// The beginning of an indirect data buffer descriptor; the first memory descriptors of the table follow, as many
-    /// as the command counts.
+    /// The beginning of an indirect data buffer descriptor; the first memory descriptors of the table follow,
+    /// as many as the command's count says.
     IndirectHead, 20, {
-        /// Where all of the table is.
+        /// Where the whole table is.
         table: Direct,
         /// Length of the data.
         len: U32,
     }
 }
 
-/// The beginning of a data buffer descriptor of immediate data: its length.
+/// The beginning of an immediate data buffer descriptor: its length.
 const IMMEDIATE_BYTES: usize = 4;
 
 /// A data buffer descriptor.
@@ -122,11 +122,11 @@ pub enum Descriptor<'a> {
     None,
     /// One buffer.
     Direct(Direct),
-    /// Buffers in a table.
+    /// A table of buffers.
     Indirect(Table<'a>),
-    /// The data is in the command, at the offset of the login (SRP-2).
+    /// The data is in the command, at the offset negotiated at login (SRP-2).
     Immediate {
-        /// How much.
+        /// Its length.
         len: u32,
     },
 }
@@ -134,7 +134,7 @@ pub enum Descriptor<'a> {
 /// A table of buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Table<'a> {
-    /// Where all of it is.
+    /// Where the whole table is.
     pub table: Direct,
     /// Length of the data.
     pub len: u32,
@@ -163,10 +163,10 @@ impl Descriptor<'_> {
     }
 }
 
-/// A whole SRP_CMD.
+/// A complete SRP_CMD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommandUnit<'a> {
-    /// The part of fixed length.
+    /// The fixed-length part.
     pub head: &'a Command,
     /// The CDB with its additional part.
     pub cdb: Cdb,
@@ -174,25 +174,25 @@ pub struct CommandUnit<'a> {
     pub data_out: Descriptor<'a>,
     /// Where the data-in goes.
     pub data_in: Descriptor<'a>,
-    /// Where in the information unit the descriptors end.
+    /// Where the descriptors end in the information unit.
     pub end: usize,
 }
 
-/// What is wrong with an SRP_CMD.
+/// An error in an SRP_CMD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommandFault {
     /// Shorter than its fields say.
     Truncated,
-    /// An additional CDB longer than any that is known ([`Cdb::MAX`]).
+    /// An additional CDB that is too long ([`Cdb::MAX`]).
     LongCdb,
     /// An unknown format of the data-out descriptor.
     DataOutFormat,
-    /// An unknown format of the data-in descriptor, or one that only data-out has.
+    /// An unknown format of the data-in descriptor, or one valid for data-out only.
     DataInFormat,
 }
 
 impl<'a> CommandUnit<'a> {
-    /// Takes an information unit apart.
+    /// Parses an information unit.
     pub fn split(iu: &'a [u8]) -> Result<CommandUnit<'a>, CommandFault> {
         let head = Command::view(iu).ok_or(CommandFault::Truncated)?;
         let rest = iu.get(Command::BYTES..).unwrap_or_default();

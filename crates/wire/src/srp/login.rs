@@ -1,4 +1,4 @@
-//! Login (SRP r16a sections 6.2, 6.3, 6.4): the private data of the messages that make a connection.
+//! Login (SRP r16a sections 6.2, 6.3, 6.4): the private data of the messages that set up a connection.
 
 use crate::iwarp::{Layout, layout};
 use crate::srp::{Opcode, RejectReason};
@@ -11,13 +11,13 @@ layout! {
         opcode: Opcode,
         /// Zero.
         reserved1: [u8; 7],
-        /// Comes back in the answer.
+        /// Returned in the answer.
         tag: U64,
         /// The longest information unit that the initiator wants to send.
         req_it_iu_len: U32,
         /// Zero.
         reserved2: [u8; 4],
-        /// Data buffer descriptor formats that are required.
+        /// Required data buffer descriptor formats.
         req_buf_fmt: U16,
         /// Multi-channel action, solicited notification, immediate data.
         req_flags: u8,
@@ -35,12 +35,12 @@ layout! {
 }
 
 layout! {
-    /// SRP_LOGIN_REQ as RDMA/CM carries it: over InfiniBand there is room for 56 bytes only, so it is the same fields
-    /// without those that are reserved.
+    /// SRP_LOGIN_REQ as RDMA/CM carries it: InfiniBand leaves room for 56 bytes only, so it has the same
+    /// fields without the reserved ones.
     LoginRequestRdma, 56, {
-        /// Comes back in the answer.
+        /// Returned in the answer.
         tag: U64,
-        /// Data buffer descriptor formats that are required.
+        /// Required data buffer descriptor formats.
         req_buf_fmt: U16,
         /// Multi-channel action, solicited notification, immediate data.
         req_flags: u8,
@@ -68,15 +68,15 @@ layout! {
         reserved1: [u8; 3],
         /// How many requests the initiator may send.
         req_lim_delta: U32,
-        /// Of the request.
+        /// That of the request.
         tag: U64,
-        /// The longest information unit that the target takes.
+        /// The longest information unit that the target accepts.
         max_it_iu_len: U32,
         /// The longest information unit that the target sends.
         max_ti_iu_len: U32,
-        /// Data buffer descriptor formats that are supported.
+        /// Supported data buffer descriptor formats.
         buf_fmt: U16,
-        /// What became of other channels; immediate data.
+        /// What happened to other channels; immediate data.
         rsp_flags: u8,
         /// Zero.
         reserved2: [u8; 25],
@@ -90,13 +90,13 @@ layout! {
         opcode: Opcode,
         /// Zero.
         reserved1: [u8; 3],
-        /// Why.
+        /// The reason.
         reason: RejectReason,
-        /// Of the request.
+        /// That of the request.
         tag: U64,
         /// Zero.
         reserved2: [u8; 8],
-        /// Data buffer descriptor formats that are supported.
+        /// Supported data buffer descriptor formats.
         buf_fmt: U16,
         /// Zero.
         reserved3: [u8; 6],
@@ -109,7 +109,7 @@ pub const FORMAT_DIRECT: u16 = 0x0002;
 pub const FORMAT_INDIRECT: u16 = 0x0004;
 
 impl LoginRequest {
-    /// Where the multi-channel action is in `req_flags`: 0 ends other channels of the nexus.
+    /// The bits of the multi-channel action in `req_flags`: 0 terminates the nexus's other channels.
     pub const CHANNEL_MASK: u8 = 0x03;
     /// Multi-channel action: other channels continue.
     pub const CHANNEL_MULTIPLE: u8 = 0x01;
@@ -119,11 +119,11 @@ impl LoginRequest {
     pub const CREDIT_SOLICITED: u8 = 0x20;
     /// Solicited notification of asynchronous events (AESOLNT).
     pub const EVENT_SOLICITED: u8 = 0x40;
-    /// Immediate data is asked for (SRP-2).
+    /// Immediate data is requested (SRP-2).
     pub const IMMEDIATE: u8 = 0x80;
 
-    /// Takes private data of either form, which only their lengths distinguish; what follows the form is
-    /// padding. `None`: too short. The opcode is the caller's to check.
+    /// Parses private data of either form, which differ only in length; anything after the form is padding.
+    /// `None`: too short. The caller must check the opcode.
     pub fn from_private_data(bytes: &[u8]) -> Option<LoginRequest> {
         if let Some(whole) = LoginRequest::view(bytes) {
             return Some(*whole);
@@ -143,7 +143,7 @@ impl LoginRequest {
 }
 
 impl LoginResponse {
-    /// Where `rsp_flags` reports what happened to other channels of the nexus: 0, there were none.
+    /// The bits of `rsp_flags` that report what happened to other channels of the nexus: 0, there were none.
     pub const CHANNEL_MASK: u8 = 0x03;
     /// Other channels were terminated.
     pub const CHANNELS_TERMINATED: u8 = 0x01;
@@ -159,7 +159,7 @@ mod tests {
     use crate::iwarp::decoded;
     use zerocopy::IntoBytes;
 
-    /// What Linux's ib_srp sends over siw, with immediate data at 68 and 8192 bytes of it.
+    /// What Linux's ib_srp sends over siw, with up to 8192 bytes of immediate data at offset 68.
     #[rustfmt::skip]
     const IB_SRP: [u8; 56] = [
         0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x06, 0x80, 0x00, 0x00, 0x00, 0x20, 0x44,

@@ -11,7 +11,7 @@ layout! {
         opcode: Opcode,
         /// Zero.
         reserved: [u8; 7],
-        /// The initiator's.
+        /// The initiator's tag.
         tag: U64,
     }
 }
@@ -25,9 +25,9 @@ layout! {
         sol_not: u8,
         /// Zero.
         reserved: [u8; 2],
-        /// Why.
+        /// The reason.
         reason: LogoutReason,
-        /// The target's.
+        /// The target's tag.
         tag: U64,
     }
 }
@@ -43,7 +43,7 @@ layout! {
         reserved: [u8; 2],
         /// How many more requests the initiator may send.
         req_lim_delta: U32,
-        /// The target's.
+        /// The target's tag.
         tag: U64,
     }
 }
@@ -55,7 +55,7 @@ layout! {
         opcode: Opcode,
         /// Zero.
         reserved: [u8; 7],
-        /// Of the request.
+        /// That of the request.
         tag: U64,
     }
 }
@@ -71,7 +71,7 @@ layout! {
         reserved1: [u8; 2],
         /// How many more requests the initiator may send.
         req_lim_delta: U32,
-        /// The target's.
+        /// The target's tag.
         tag: U64,
         /// Zero.
         reserved2: [u8; 4],
@@ -91,7 +91,7 @@ layout! {
         opcode: Opcode,
         /// Zero.
         reserved: [u8; 7],
-        /// Of the request.
+        /// That of the request.
         tag: U64,
     }
 }

@@ -15,13 +15,13 @@ layout! {
         reserved1: [u8; 2],
         /// How many more requests the initiator may send.
         req_lim_delta: U32,
-        /// Of the request.
+        /// That of the request.
         tag: U64,
         /// Zero.
         reserved2: [u8; 2],
-        /// What is valid, and which way residuals go.
+        /// What is valid, and the direction of residuals.
         flags: u8,
-        /// SCSI status; zero with response data.
+        /// SCSI status; zero when there is response data.
         status: u8,
         /// Residual count of the data-out.
         data_out_residual: U32,
@@ -39,13 +39,13 @@ impl Response {
     pub const RESPONSE_VALID: u8 = 0x01;
     /// There is sense data (SNSVALID).
     pub const SENSE_VALID: u8 = 0x02;
-    /// More data-out than was described (DOOVER).
+    /// Data-out overflow (DOOVER).
     pub const OUT_OVERFLOW: u8 = 0x04;
-    /// Less (DOUNDER).
+    /// Data-out underflow (DOUNDER).
     pub const OUT_UNDERFLOW: u8 = 0x08;
-    /// More data-in than was described (DIOVER).
+    /// Data-in overflow (DIOVER).
     pub const IN_OVERFLOW: u8 = 0x10;
-    /// Less (DIUNDER).
+    /// Data-in underflow (DIUNDER).
     pub const IN_UNDERFLOW: u8 = 0x20;
     /// Length of response data: three reserved bytes and the code.
     pub const RESPONSE_DATA_BYTES: u32 = 4;

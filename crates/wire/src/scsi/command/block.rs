@@ -5,11 +5,11 @@ use crate::scsi::field::{Field, Value, layout};
 use crate::scsi::{Cdb, Command, opcode};
 
 layout! {
-    /// What the service actions of SANITIZE have in common.
+    /// The fields that all service actions of SANITIZE share.
     Sanitize [10] {
         /// IMMED.
         immediate IMMEDIATE: bool = 1 & 0x80,
-        /// ZNR, of zoned devices.
+        /// ZNR, for zoned devices.
         no_zone_reset NO_ZONE_RESET: bool = 1 & 0x40,
         /// AUSE.
         unrestricted UNRESTRICTED: bool = 1 & 0x20,
@@ -263,7 +263,7 @@ commands! {
         immediate IMMEDIATE: bool = 1 & 0x02,
         /// LOGICAL BLOCK ADDRESS.
         lba LBA: u32 = 2,
-        /// NUMBER OF LOGICAL BLOCKS; none: all that follow.
+        /// NUMBER OF LOGICAL BLOCKS; zero: all that follow.
         blocks BLOCKS: u16 = 7,
     }
 
@@ -273,7 +273,7 @@ commands! {
         immediate IMMEDIATE: bool = 1 & 0x02,
         /// LOGICAL BLOCK ADDRESS.
         lba LBA: u64 = 2,
-        /// NUMBER OF LOGICAL BLOCKS; none: all that follow.
+        /// NUMBER OF LOGICAL BLOCKS; zero: all that follow.
         blocks BLOCKS: u32 = 10,
     }
 
@@ -283,7 +283,7 @@ commands! {
         immediate IMMEDIATE: bool = 1 & 0x02,
         /// LOGICAL BLOCK ADDRESS.
         lba LBA: u32 = 2,
-        /// PREFETCH LENGTH; none: all that follow.
+        /// PREFETCH LENGTH; zero: all that follow.
         blocks BLOCKS: u16 = 7,
     }
 
@@ -293,7 +293,7 @@ commands! {
         immediate IMMEDIATE: bool = 1 & 0x02,
         /// LOGICAL BLOCK ADDRESS.
         lba LBA: u64 = 2,
-        /// PREFETCH LENGTH; none: all that follow.
+        /// PREFETCH LENGTH; zero: all that follow.
         blocks BLOCKS: u32 = 10,
     }
 
@@ -432,7 +432,7 @@ macro_rules! short {
         pub struct $name {
             /// LOGICAL BLOCK ADDRESS, of 21 bits.
             pub lba: u32,
-            /// TRANSFER LENGTH; none: 256 blocks.
+            /// TRANSFER LENGTH; zero: 256 blocks.
             pub blocks: u8,
         }
 
@@ -446,7 +446,7 @@ macro_rules! short {
                 $name { lba, blocks }
             }
 
-            /// The fields of a CDB of this shape.
+            /// The fields of a CDB with this layout.
             #[inline]
             pub fn of(cdb: &Cdb) -> $name {
                 let Lba21(lba) = cdb.get($name::LBA);

@@ -48,7 +48,7 @@ commands! {
 
     /// MODE SENSE(10).
     ModeSense10 = MODE_SENSE_10 [10] new(page: u8, allocation: u16) {
-        /// LLBAA: block descriptors with long addresses are welcome.
+        /// LLBAA: long LBA block descriptors are accepted.
         long_lba LONG_LBA: bool = 1 & 0x10,
         /// DBD: without block descriptors.
         no_descriptors NO_DESCRIPTORS: bool = 1 & 0x08,
@@ -64,7 +64,7 @@ commands! {
 
     /// MODE SELECT(6).
     ModeSelect6 = MODE_SELECT_6 [6] {
-        /// PF: pages as the standard has them.
+        /// PF: pages are as the standard defines them.
         page_format PAGE_FORMAT: bool = 1 & 0x10,
         /// SP.
         save SAVE: bool = 1 & 0x01,
@@ -74,7 +74,7 @@ commands! {
 
     /// MODE SELECT(10).
     ModeSelect10 = MODE_SELECT_10 [10] {
-        /// PF: pages as the standard has them.
+        /// PF: pages are as the standard defines them.
         page_format PAGE_FORMAT: bool = 1 & 0x10,
         /// SP.
         save SAVE: bool = 1 & 0x01,
@@ -149,7 +149,7 @@ commands! {
     /// REPORT SUPPORTED OPERATION CODES.
     ReportSupportedOperationCodes = MAINTENANCE_IN / maintenance_in::REPORT_SUPPORTED_OPERATION_CODES [12]
     new(allocation: u32) {
-        /// RCTD: with timeouts.
+        /// RCTD: return timeouts.
         timeouts TIMEOUTS: bool = 2 & 0x80,
         /// REPORTING OPTIONS.
         options OPTIONS: u8 = 2 & 0x07,
@@ -164,7 +164,7 @@ commands! {
     /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
     ReportSupportedFunctions = MAINTENANCE_IN / maintenance_in::REPORT_SUPPORTED_TASK_MANAGEMENT_FUNCTIONS [12]
     new(allocation: u32) {
-        /// REPD: in the extended form.
+        /// REPD: return extended parameter data.
         extended EXTENDED: bool = 2 & 0x80,
         /// ALLOCATION LENGTH.
         allocation ALLOCATION: u32 = 6,
@@ -244,7 +244,7 @@ commands! {
         list_id LIST_ID: u32 = 2,
     }
 
-    /// RECEIVE COPY RESULTS with a list identifier of one byte, or none.
+    /// RECEIVE COPY RESULTS with a one-byte list identifier, or none.
     ReceiveCopyResults = RECEIVE_COPY_RESULTS [16] new(action: u8, list_id: u8, allocation: u32) {
         /// SERVICE ACTION.
         action ACTION: u8 = 1 & 0x1f,
@@ -279,7 +279,7 @@ impl ModeSense6 {
 }
 
 impl ModeSelect6 {
-    /// With a list of so many bytes, of pages as the standard has them.
+    /// With a list of this many bytes, of pages as the standard defines them.
     pub const fn new(list_bytes: u8) -> ModeSelect6 {
         ModeSelect6 { page_format: true, list_bytes, ..ModeSelect6::ZERO }
     }

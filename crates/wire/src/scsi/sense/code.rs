@@ -1,6 +1,6 @@
-//! Additional sense codes (high byte) with their qualifiers (low byte) (SPC-4 annex F).
+//! Additional sense codes (high byte) and qualifiers (low byte) (SPC-4 annex F).
 
-/// Constants of codes, and their names.
+/// Constants for codes, and their names.
 macro_rules! codes {
     ($( $name:ident = $code:literal, $text:literal; )*) => {
         $(
@@ -92,7 +92,7 @@ codes! {
 /// NO ADDITIONAL SENSE INFORMATION.
 pub const NO_ADDITIONAL_SENSE: u16 = 0x0000;
 
-/// What a code is called, of those that people meet.
+/// The name of a code, for those likely to be seen.
 pub fn name(code: u16) -> Option<&'static str> {
     NAMES.iter().find(|(known, _)| *known == code).map(|(_, name)| *name)
 }

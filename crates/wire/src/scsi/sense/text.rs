@@ -1,4 +1,4 @@
-//! Sense data as text for people: SPC's names, and the numbers to look up.
+//! Sense data as text for people: SPC's names, and the numbers for looking them up.
 
 use super::{Sense, SenseKey, code};
 use std::fmt;
