@@ -31,8 +31,6 @@ pub(crate) enum Offer {
     Exported,
     /// On units with target port groups whose states initiators may change.
     Explicit,
-    /// On units that no other gateway serves.
-    Unshared,
 }
 
 /// Creates the program of one command from its CDB.
@@ -74,7 +72,6 @@ impl Command {
             Offer::Atomic => view.atomic_blocks_max() > 0,
             Offer::Compare => view.compare_blocks_max() > 0,
             Offer::Exported => view.unit.exported,
-            Offer::Unshared => !view.unit.is_shared,
             Offer::Explicit => view.unit.has_explicit_groups(),
             Offer::Cryptographic => view.policy.traits.cryptographic_erase,
         }

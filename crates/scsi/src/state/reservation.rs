@@ -249,6 +249,11 @@ impl Table {
         Table { reserved: None, ..self.clone() }
     }
 
+    /// The nexus that has reserved the unit by RESERVE.
+    pub(crate) fn reserver(&self) -> Option<NexusId> {
+        self.reserved
+    }
+
     /// Whether the nexus has reserved the unit by RESERVE.
     pub(crate) fn is_reserved_by(&self, nexus: NexusId) -> bool {
         self.reserved == Some(nexus)

@@ -92,6 +92,12 @@ impl Draft {
             }
             self.policy = policy;
         }
+        if let Some(holder) = self.policy.reservations.reserver().filter(|_| !active) {
+            // Its port leads nowhere any more: that is the loss of the nexus that a reservation by RESERVE ends with (SPC-2
+            // section 5.5.1).
+            self.policy.reservations = Arc::new(self.policy.reservations.after_reset());
+            self.attentions.push((Who::Only(holder), UnitAttention::NexusLoss));
+        }
         self.is_adopted = true;
         self.change_groups(self.policy.groups.in_role(active), Who::Everyone);
         self.changed()
@@ -129,8 +135,10 @@ impl Draft {
 mod tests {
     use super::*;
     use crate::state::home::Publish;
+    use crate::state::nexus::NexusId;
     use crate::state::port_groups::PortGroup;
     use crate::testing::{Bench, Outcome, unit};
+    use crate::vocabulary::command::Status;
     use crate::vocabulary::modes::ModesChange;
     use wire::scsi::command::{
         PersistentReserveIn, PersistentReserveOut, Read16, ReportTargetPortGroups, Reserve6, TestUnitReady,
@@ -256,9 +264,26 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_reserve_which_would_end_with_the_gateway() {
+    fn a_reservation_by_reserve_holds_for_hosts_of_all_gateways_and_ends_when_another_one_becomes_active() {
         let mut bench = gateway();
+        let name = "port9".to_owned();
+        let other = OtherPort { relative_id: 9, group: 9, name, state: AccessState::Standby };
+        bench.ask(HomeRequest::SetOthers([other].into()));
+        assert_standby(&bench.run(0, Reserve6::ZERO, &[], 0));
         activate(&mut bench, &[]);
-        bench.read(Reserve6::ZERO).assert_check(5, code::INVALID_OPERATION_CODE);
+        bench.read(Reserve6::ZERO).assert_good();
+        assert_eq!(bench.run(1, Read16::new(0, 1), &[], 512).ending.status, Status::ReservationConflict);
+        let elsewhere =
+            NexusIdentity { nexus: NexusId::ELSEWHERE, target_port: 9, ..bench.nexuses[1].identity() };
+        let change = ModesChange::all(Modes { queue_error: 3, ..bench.view.policy.modes });
+        assert_eq!(bench.ask(HomeRequest::SetModes { from: elsewhere, change }), HomeReply::Conflict);
+
+        // Its holder gets to know that it has lost it.
+        bench.ask(HomeRequest::SetRole { active: false, saved: None });
+        let notified = [0, 1].map(|nexus| std::mem::take(&mut bench.nexuses[nexus].attentions));
+        let (lost, moved) = (UnitAttention::NexusLoss, UnitAttention::AccessStateChanged);
+        assert_eq!(notified, [vec![lost, moved], vec![moved]]);
+        activate(&mut bench, &[]);
+        bench.run(1, Reserve6::ZERO, &[], 0).assert_good();
     }
 }

@@ -314,9 +314,9 @@ const fn flushes(usage: &'static [u8], begin: Begin) -> Command {
     control(usage, Precondition::Ready, Class::Write, begin)
 }
 
-/// A command that checks reservations itself. What it reserves ends with the process that knows the nexus.
+/// A command that checks reservations itself.
 const fn reserves(usage: &'static [u8], begin: Begin) -> Command {
-    Command { offer: Offer::Unshared, ..control(usage, Precondition::Control, Class::Always, begin) }
+    control(usage, Precondition::Control, Class::Always, begin)
 }
 
 /// PERSISTENT RESERVE IN.
