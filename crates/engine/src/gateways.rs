@@ -82,7 +82,7 @@ impl Gateways {
         let gateway = Gateway::of(cluster, lun, unit, seat, home);
         let (Some((gateway, object)), Some(events)) = (gateway, seat.take_events()) else { return Ok(()) };
         let place = cluster.place.clone();
-        let calls = Calls { object, place, inbox: seat.inbox(), pool: None, watch: None };
+        let calls = Calls { object, place, inbox: seat.inbox(), pool: None, watch: None, notification: None };
         let (end, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("gateway-{}", unit.index));
         let started = thread.spawn(move || {
@@ -296,7 +296,9 @@ fn run<I: Io>(mut gateway: Gateway<I>, mut calls: Calls, events: &mpsc::Receiver
             Step::End => break,
         }
     }
-    gateway.end()
+    let home = gateway.end();
+    calls.end();
+    home
 }
 
 /// What a unit's thread does: the machine, and what joins it with the unit. The time is since any start.

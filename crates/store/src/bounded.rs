@@ -19,6 +19,14 @@ impl Bounded {
     /// The result; `None` when it takes too long, or is not begun because too much already hangs. What was
     /// begun continues.
     pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        self.begin(work)?.recv_timeout(self.patience).ok()
+    }
+
+    /// Begins it without waiting for the result; `None`: so much hangs already that it was not begun.
+    pub(crate) fn begin<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<mpsc::Receiver<T>> {
         if self.running.fetch_add(1, Ordering::Relaxed) >= self.threads_max {
             self.running.fetch_sub(1, Ordering::Relaxed);
             return None;
@@ -32,7 +40,7 @@ impl Bounded {
             drop(ended);
             let _ = done.send(result);
         });
-        result.recv_timeout(self.patience).ok()
+        Some(result)
     }
 }
 
@@ -47,6 +55,16 @@ impl Drop for OnDrop {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_begun_is_not_waited_for() {
+        let bounded = Bounded::new(Duration::from_secs(60), 1);
+        let (release, hangs) = mpsc::channel::<()>();
+        let begun = bounded.begin(move || hangs.recv().is_ok()).expect("it is begun");
+        assert!(bounded.begin(|| ()).is_none(), "one at a time");
+        release.send(()).expect("it runs");
+        assert_eq!(begun.recv(), Ok(true));
+    }
 
     #[test]
     fn what_hangs_is_not_waited_for_and_does_not_pile_up() {

@@ -31,7 +31,10 @@ const OBJECT_BYTES_MAX: usize = 1 << 20;
 const WATCH_SECONDS: u32 = 30;
 
 /// How long a notification waits for the watchers.
-pub const NOTIFY_SECONDS_MAX: u64 = 8;
+const NOTIFY_MS: u64 = 1_000;
+
+/// Notifications under way at most: a watcher that hangs delays each by [`NOTIFY_MS`].
+const NOTIFICATIONS_MAX: usize = 32;
 
 /// How often a lost watch is retried.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -42,6 +45,7 @@ pub struct Pool {
     pool: Option<Arc<sys::Pool>>,
     client: String,
     bounded: Arc<Bounded>,
+    notifications: Bounded,
 }
 
 /// Why an operation has failed.
@@ -78,7 +82,8 @@ impl Pool {
             OpenError::new(place, format!("its client's address: {}", text(error)), "see ceph -s")
         })?;
         let bounded = Arc::new(Bounded::new(PATIENCE, HANGING_MAX));
-        Ok(Pool { pool: Some(Arc::new(pool)), client, bounded })
+        let notifications = Bounded::new(PATIENCE, NOTIFICATIONS_MAX);
+        Ok(Pool { pool: Some(Arc::new(pool)), client, bounded, notifications })
     }
 
     /// The address of its client, as in a blocklist.
@@ -119,18 +124,12 @@ impl Pool {
         })
     }
 
-    /// Notifies the watchers of an object; waits until all have acknowledged that, or until the timeout:
-    /// whole seconds, from 1 to [`NOTIFY_SECONDS_MAX`].
-    ///
-    /// # Errors
-    /// When the cluster refuses, or does not answer.
-    pub fn notify(&self, object: &str, timeout: Duration) -> Result<(), PoolError> {
-        let timeout_ms = timeout.as_secs().clamp(1, NOTIFY_SECONDS_MAX) * 1000;
-        match self.run(object, move |pool, object| pool.notify(object, timeout_ms)) {
-            // A watcher has not acknowledged it: that is for the caller to find out.
-            Err(error) if error == Errno::TIMEDOUT.raw_os_error() => Ok(()),
-            result => result.map_err(|error| failed(object, error)),
-        }
+    /// Notifies the watchers of an object, without waiting until they have acknowledged that. `None`: it was not sent, as
+    /// too many notifications wait for a watcher that hangs.
+    pub fn notify(&self, object: &str) -> Option<Notification> {
+        let (pool, object) = (self.pool().clone(), c_name(object).ok()?);
+        let ended = self.notifications.begin(move || _ = pool.notify(&object, NOTIFY_MS))?;
+        Some(Notification { ended })
     }
 
     /// Watches an object, which must exist: `hint` is called on a notification, and when one may have been
@@ -197,7 +196,19 @@ fn text(error: i32) -> String {
     error_text(error.unsigned_abs())
 }
 
-/// A watch of an object. Dropping it ends the watch, on its thread.
+/// A notification that was sent, or is about to be.
+pub struct Notification {
+    ended: mpsc::Receiver<()>,
+}
+
+impl Notification {
+    /// Waits until all watchers have acknowledged it, or have had their time.
+    pub fn wait(self) {
+        let _ = self.ended.recv_timeout(Duration::from_millis(2 * NOTIFY_MS));
+    }
+}
+
+/// A watch of an object. To drop it ends it, on its thread.
 pub struct Watch {
     events: mpsc::Sender<Event>,
 }

@@ -4,12 +4,8 @@ use crate::seat::GatewayEvent;
 use cluster::ReplaceError;
 use config::RbdImage;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 use store::lane::Failover;
-use store::rados::{Pool, PoolError, Watch};
-
-/// How long others may take to notice that they may claim a unit; they poll, too.
-const NOTICE: Duration = Duration::from_secs(1);
+use store::rados::{Notification, Pool, PoolError, Watch};
 
 /// Something that takes its time. The gateway does nothing else meanwhile.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,6 +57,8 @@ pub(super) struct Calls {
     pub(super) inbox: mpsc::Sender<GatewayEvent>,
     pub(super) pool: Option<Arc<Pool>>,
     pub(super) watch: Option<Watch>,
+    /// The last one that was sent, if any.
+    pub(super) notification: Option<Notification>,
 }
 
 impl Calls {
@@ -69,9 +67,8 @@ impl Calls {
             Call::Read => Answer::Read(self.read()),
             Call::Replace { expected, bytes } => Answer::Replaced(self.replace(expected, &bytes)),
             Call::Notify => {
-                if let Some(pool) = &self.pool {
-                    let _ = pool.notify(&self.object, NOTICE);
-                }
+                // Where it is not sent they find out in their own time.
+                self.notification = self.pool.as_ref().and_then(|pool| pool.notify(&self.object));
                 Answer::Notified
             }
             Call::Promote { fence } => Answer::Promoted(store.promote(&fence)),
@@ -81,6 +78,11 @@ impl Calls {
                 Answer::Reopened(store.reopen().and_then(|()| client()))
             }
         }
+    }
+
+    /// Waits until others know of what was written last: this process may end.
+    pub(super) fn end(self) {
+        self.notification.into_iter().for_each(Notification::wait);
     }
 
     fn read(&mut self) -> Result<Option<(u64, Vec<u8>)>, String> {
