@@ -96,20 +96,18 @@ impl Gateways {
         Ok(())
     }
 
-    /// Has this gateway become the active one for a unit, and returns when it is.
+    /// Makes this gateway the active one for a unit.
     ///
     /// # Errors
-    /// Why it is not.
-    pub(crate) fn activate(&self, unit: u32) -> Result<(), String> {
+    /// When gateways do not share it.
+    pub(crate) fn activate(&self, unit: u32) -> Result<Moving, String> {
         let running = self.running.iter().find(|(number, _)| *number == unit);
         let (Some(cluster), Some((_, running))) = (&self.cluster, running) else {
             return Err("gateways do not share it".into());
         };
         let (outbox, outcome) = mpsc::channel();
         let _ = running.inbox.send(GatewayEvent::Want(Wanter::Person(outbox)));
-        outcome
-            .recv_timeout(moves_within(cluster) + LEAVE_WITHIN)
-            .unwrap_or_else(|_| Err("it waits for the cluster; see the log".into()))
+        Ok(Moving { outcome, within: moves_within(cluster) + LEAVE_WITHIN })
     }
 
     /// Leaves a unit to other gateways, and returns when that is done, or takes too long.
@@ -133,6 +131,23 @@ impl Gateways {
         for (unit, running) in leaving {
             running.wait(*unit, until);
         }
+    }
+}
+
+/// A unit on its way to this gateway.
+pub struct Moving {
+    outcome: mpsc::Receiver<Result<(), String>>,
+    within: Duration,
+}
+
+impl Moving {
+    /// Blocks until this gateway is the active one.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn wait(self) -> Result<(), String> {
+        let silent = |_| Err("it waits for the cluster; see the log".into());
+        self.outcome.recv_timeout(self.within).unwrap_or_else(silent)
     }
 }
 

@@ -41,6 +41,7 @@ pub use changes::{Change, Shown};
 pub use counters::{BUCKETS, Counts, Failure, Moved, bound_us};
 pub use daemon::{ChangeError, Daemon, Turns, Wants};
 pub use events::{Event, Events, Peer, Refusal};
+pub use gateways::Moving;
 pub use meters::Meters;
 pub use patience::Patience;
 pub use readings::{CoreReading, GatewayReading, ReservationReading, StoreState, UnitReading};

@@ -16,7 +16,7 @@ use admin::{Access, Answer, ChangeRequest, Desk, Done, Fault, Job, Refusal, Refu
 use change::{Taken, promptly};
 use config::{Action, Checked, Config, Edit, EditError, Problems, ServeOptions, StoreSpec, Subject};
 use engine::daemon::NotSaved;
-use engine::{Daemon, Patience};
+use engine::{Daemon, Moving, Patience};
 use file::Replacement;
 use plan::Planned;
 use std::hash::{BuildHasher as _, RandomState};
@@ -65,11 +65,34 @@ impl Live {
     /// Handles a client's request.
     pub(crate) fn take(&mut self, job: Job) {
         let answer = match self.desk.access().admits(job.token.as_ref()) {
-            true => self.handle(&job.change, job.dry_run, job.expected.as_deref()),
+            true => match &job.change {
+                ChangeRequest::Activate { lun } if !job.dry_run => {
+                    match self.move_here(lun, job.expected.as_deref()) {
+                        Ok(moving) => return self.await_move(job, moving),
+                        Err(refused) => Err(refused),
+                    }
+                }
+                _ => self.handle(&job.change, job.dry_run, job.expected.as_deref()),
+            },
             false => Err(revoked()),
         };
-        self.audit(&job.who, &job.change, job.dry_run, &answer);
+        audit(&self.desk, &self.tally, &job.who, &job.change, job.dry_run, &answer);
         job.answer(answer);
+    }
+
+    /// Answers when the LUN has moved, or that has failed. Neither other changes nor signals wait for that.
+    fn await_move(&self, job: Job, moving: Moving) {
+        let (desk, tally, version) = (self.desk.clone(), self.tally.clone(), self.version());
+        let wait = move || {
+            let ChangeRequest::Activate { lun } = &job.change else { return };
+            let answer = moved(lun, moving.wait(), version);
+            audit(&desk, &tally, &job.who, &job.change, job.dry_run, &answer);
+            job.answer(answer);
+        };
+        // Without a thread the client is disconnected.
+        if let Err(error) = std::thread::Builder::new().name("move".into()).spawn(wait) {
+            tracing::error!("a thread cannot be started: {error}");
+        }
     }
 
     /// SIGHUP was received.
@@ -82,7 +105,7 @@ impl Live {
             return;
         }
         let answer = self.handle(&ChangeRequest::Reload, false, None);
-        self.audit("SIGHUP", &ChangeRequest::Reload, false, &answer);
+        audit(&self.desk, &self.tally, "SIGHUP", &ChangeRequest::Reload, false, &answer);
         if let Err(refused) = answer {
             for Fault { place, what, fix } in &refused.faults {
                 tracing::error!("{place}: {what}; {fix}");
@@ -103,29 +126,6 @@ impl Live {
     /// Whether something that was removed has yet to end, and has to be checked.
     pub(crate) fn has_leaving(&mut self) -> bool {
         self.daemon.has_leaving()
-    }
-
-    /// Reports a change, its author and its outcome in the log and as an event.
-    fn audit(&self, who: &str, change: &ChangeRequest, dry_run: bool, answer: &Answer) {
-        let dry = if dry_run { " (dry run)" } else { "" };
-        let outcome = match answer {
-            Ok(Done { steps, .. }) => {
-                tracing::info!(who, steps = steps.len(), "admin: {change}{dry}: done");
-                "done"
-            }
-            Err(Refused { title, faults, .. }) => {
-                tracing::warn!(who, problems = faults.len(), "admin: {change}{dry}: {title}");
-                title
-            }
-        };
-        if !dry_run && *change == ChangeRequest::Reload {
-            self.tally.reloaded(answer.is_ok());
-        }
-        if !dry_run {
-            let steps = answer.as_ref().map_or(&[][..], |done| &done.steps);
-            let data = events::change(who, &change.to_string(), outcome, steps);
-            self.desk.report("change", &events::timed(data));
-        }
     }
 
     /// Shuts it down.
@@ -166,12 +166,18 @@ impl Live {
         })
     }
 
-    fn carry_out(&mut self, change: &ChangeRequest, dry_run: bool, expected: Option<&str>) -> Answer {
-        if expected.is_some_and(|expected| expected != self.version()) {
-            let fix = "read it again, and repeat the change if it is still wanted";
-            let fault = fault("If-Match", "the configuration has changed since it was read", fix);
-            return Err(refused(Refusal::Stale, "somebody else has changed the configuration", vec![fault]));
+    /// Refuses where the configuration is another one than the client expects.
+    fn check_version(&self, expected: Option<&str>) -> Result<(), Refused> {
+        if expected.is_none_or(|expected| expected == self.version()) {
+            return Ok(());
         }
+        let fix = "read it again, and repeat the change if it is still wanted";
+        let fault = fault("If-Match", "the configuration has changed since it was read", fix);
+        Err(refused(Refusal::Stale, "somebody else has changed the configuration", vec![fault]))
+    }
+
+    fn carry_out(&mut self, change: &ChangeRequest, dry_run: bool, expected: Option<&str>) -> Answer {
+        self.check_version(expected)?;
         match change {
             ChangeRequest::Reload if dry_run => self.reload(dry_run),
             ChangeRequest::Reload => {
@@ -185,7 +191,10 @@ impl Live {
                 let edit = self.resizing(lun, size)?;
                 self.edit(&edit, dry_run, may_lose_data.then_some(lun))
             }
-            ChangeRequest::Activate { lun } => self.activate(lun, dry_run),
+            ChangeRequest::Activate { lun } => {
+                self.shared(lun)?;
+                moved(lun, Ok(()), self.version())
+            }
         }
     }
 
@@ -271,24 +280,26 @@ impl Live {
     }
 
     /// Makes this gateway the active one for a LUN.
-    fn activate(&self, name: &str, dry_run: bool) -> Answer {
+    fn move_here(&self, name: &str, expected: Option<&str>) -> Result<Moving, Refused> {
+        self.check_version(expected)?;
+        self.shared(name)?;
+        self.daemon.activate(name).map_err(|why| not_moved(name, &why))
+    }
+
+    /// Refuses where no other gateway has the LUN.
+    fn shared(&self, name: &str) -> Result<(), Refused> {
         let luns = &self.daemon.config().luns;
         let Some(lun) = luns.iter().find(|lun| lun.name == name) else {
             let known = luns.iter().map(|lun| lun.name.clone()).collect();
             let missing = EditError::NotFound { what: format!("LUN {name}"), known };
             return Err(uneditable(&Subject::Lun(name.into()), missing));
         };
-        let place = format!("LUN {name}");
-        if !lun.is_shared {
-            let fault = fault(&place, "gateways do not share it", "see `access` in docs/cluster.md");
-            return Err(refused(Refusal::Conflict, "this LUN has no other gateway", vec![fault]));
+        if lun.is_shared {
+            return Ok(());
         }
-        if !dry_run && let Err(why) = self.daemon.activate(name) {
-            let fault = fault(&place, &why, "see to that, or to the log of that gateway, and try again");
-            return Err(refused(Refusal::Failed, "this gateway did not become active", vec![fault]));
-        }
-        let steps = vec![format!("this gateway is active for LUN {name}")];
-        Ok(Done { steps, warnings: Vec::new(), version: self.version() })
+        let fault =
+            fault(&format!("LUN {name}"), "gateways do not share it", "see `access` in docs/cluster.md");
+        Err(refused(Refusal::Conflict, "this LUN has no other gateway", vec![fault]))
     }
 
     fn resizing(&self, name: &str, size: &str) -> Result<Edit, Refused> {
@@ -380,6 +391,41 @@ impl Live {
         self.publish();
         refused(Refusal::Failed, title, faults)
     }
+}
+
+/// Reports a change, its author and its outcome in the log and as an event.
+fn audit(desk: &Desk, tally: &Tally, who: &str, change: &ChangeRequest, dry_run: bool, answer: &Answer) {
+    let dry = if dry_run { " (dry run)" } else { "" };
+    let outcome = match answer {
+        Ok(Done { steps, .. }) => {
+            tracing::info!(who, steps = steps.len(), "admin: {change}{dry}: done");
+            "done"
+        }
+        Err(Refused { title, faults, .. }) => {
+            tracing::warn!(who, problems = faults.len(), "admin: {change}{dry}: {title}");
+            title
+        }
+    };
+    if !dry_run && *change == ChangeRequest::Reload {
+        tally.reloaded(answer.is_ok());
+    }
+    if !dry_run {
+        let steps = answer.as_ref().map_or(&[][..], |done| &done.steps);
+        let data = events::change(who, &change.to_string(), outcome, steps);
+        desk.report("change", &events::timed(data));
+    }
+}
+
+/// The outcome of moving a LUN to this gateway.
+fn moved(name: &str, outcome: Result<(), String>, version: String) -> Answer {
+    outcome.map_err(|why| not_moved(name, &why))?;
+    Ok(Done { steps: vec![format!("this gateway is active for LUN {name}")], warnings: Vec::new(), version })
+}
+
+fn not_moved(name: &str, why: &str) -> Refused {
+    let fix = "see to that, or to the log of that gateway, and try again";
+    let fault = fault(&format!("LUN {name}"), why, fix);
+    refused(Refusal::Failed, "this gateway did not become active", vec![fault])
 }
 
 /// A configuration with its access to the admin interface, if the certificate is usable.

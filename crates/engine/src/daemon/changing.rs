@@ -7,6 +7,7 @@ use super::{
 use crate::changes::{Change, Plan, Prepared, Progress, Released};
 use crate::core::aoe;
 use crate::events::Event;
+use crate::gateways::Moving;
 use crate::guid;
 use crate::patience::{Patience, SLICE};
 use crate::served::Door;
@@ -168,11 +169,11 @@ impl Daemon {
         }
     }
 
-    /// Makes this gateway the active one for a LUN that gateways share; blocks until it is.
+    /// Makes this gateway the active one for a LUN that gateways share. Other changes need not wait for that.
     ///
     /// # Errors
-    /// Why it did not become active.
-    pub fn activate(&self, lun: &str) -> Result<(), String> {
+    /// When there is no such LUN, or no other gateway serves it.
+    pub fn activate(&self, lun: &str) -> Result<Moving, String> {
         let served = self.changes.served();
         match served.find(lun) {
             Some(index) => self.gateways.activate(served.units[index]),
