@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use store::lane::Failover;
+use store::rados::SILENCE;
 use wire::scsi::AccessState;
 
 /// How often it is checked whether the image's client was shut out.
@@ -660,11 +661,17 @@ impl<I: Io> Gateway<I> {
                 Role::Transitioning => {}
             }
         }
-        if let Some(why) = status.fault.as_ref().filter(|_| status.fault != *fault) {
-            match status.role {
-                Role::Active => tracing::error!(%lun, "this gateway is active, but {why}"),
-                _ => tracing::error!(%lun, "this gateway cannot become active: {why}"),
-            }
+        let is_silent = |fault: &Option<String>| fault.as_ref().is_some_and(|why| why.ends_with(SILENCE));
+        if is_silent(fault) && !is_silent(&status.fault) {
+            tracing::info!(%lun, "the cluster answers again");
+        }
+        match (&status.fault, status.role) {
+            (fault, _) if *fault == self.shown.1 => {}
+            (None, _) => {}
+            // An OSD may be away for a moment.
+            (Some(why), _) if is_silent(&status.fault) => tracing::warn!(%lun, "{why}; it is tried again"),
+            (Some(why), Role::Active) => tracing::error!(%lun, "this gateway is active, but {why}"),
+            (Some(why), _) => tracing::error!(%lun, "this gateway cannot become active: {why}"),
         }
         self.shown = (status.role, status.fault);
     }

@@ -59,6 +59,9 @@ pub enum PoolError {
     Failed(String),
 }
 
+/// How the message ends of what failed because nobody answered, which may pass on its own.
+pub const SILENCE: &str = "the cluster does not answer";
+
 impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -187,7 +190,7 @@ fn c_name(object: &str) -> Result<CString, i32> {
 fn failed(object: &str, error: i32) -> PoolError {
     match Errno::from_raw_os_error(error) {
         Errno::SHUTDOWN => PoolError::Fenced,
-        Errno::TIME | Errno::TIMEDOUT => PoolError::Failed(format!("{object}: the cluster does not answer")),
+        Errno::TIME | Errno::TIMEDOUT => PoolError::Failed(format!("{object}: {SILENCE}")),
         _ => PoolError::Failed(format!("{object}: {}", text(error))),
     }
 }

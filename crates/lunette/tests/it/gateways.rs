@@ -42,6 +42,11 @@ fn socket(folder: &TempDir, name: &str) -> PathBuf {
 
 /// A gateway of this name, whose portal has this group.
 fn gateway(ceph: &Ceph, folder: &TempDir, name: &str, group: u16) -> Daemon {
+    gateway_within(TAKEOVER, ceph, folder, name, group)
+}
+
+/// The same with another time for a takeover.
+fn gateway_within(takeover: Duration, ceph: &Ceph, folder: &TempDir, name: &str, group: u16) -> Daemon {
     let conf = ceph.conf();
     let admin = socket(folder, name);
     let admin = admin.display();
@@ -51,7 +56,7 @@ fn gateway(ceph: &Ceph, folder: &TempDir, name: &str, group: u16) -> Daemon {
          [[portal_group]]\ngroup = {group}\nexplicit = true\n\
          [[lun]]\nname = \"disk\"\nrbd = \"{POOL}/disk\"\nconf = \"{conf}\"\naccess = \"one\"\n\
          [[target]]\nname = \"iqn.2026-11.io.lunette:disk\"\n",
-        TAKEOVER.as_secs()
+        takeover.as_secs()
     );
     let file = folder.path().join(format!("{name}.toml"));
     fs::write(&file, text).expect("a file");
@@ -64,10 +69,15 @@ fn login(daemon: &Daemon) -> Initiator {
 
 /// An active gateway and one in standby, with a session of each.
 fn two(ceph: &Ceph, folder: &TempDir) -> [(Daemon, Initiator); 2] {
-    let first = gateway(ceph, folder, "a", 1);
+    two_within(TAKEOVER, ceph, folder)
+}
+
+/// The same with another time for a takeover.
+fn two_within(takeover: Duration, ceph: &Ceph, folder: &TempDir) -> [(Daemon, Initiator); 2] {
+    let first = gateway_within(takeover, ceph, folder, "a", 1);
     let mut by_first = login(&first);
     wait_until("the first one is active", || readiness(&mut by_first).is_none());
-    let second = gateway(ceph, folder, "b", 2);
+    let second = gateway_within(takeover, ceph, folder, "b", 2);
     let mut by_second = login(&second);
     assert_eq!(readiness(&mut by_second), Some(IN_STANDBY));
     [(first, by_first), (second, by_second)]
@@ -358,6 +368,31 @@ fn a_portal_that_a_reload_adds_to_a_gateway_is_known_to_the_others_at_once() {
     wait_until("the one in standby knows it", || {
         groups(&mut by_second) == [(1, active), (2, standby), (3, standby), (4, active)]
     });
+    first.stop();
+    second.stop();
+}
+
+#[test]
+fn a_daemon_takes_other_changes_while_a_unit_moves_and_warns_once_of_an_osd_that_is_away_for_a_moment() {
+    let ceph = Ceph::start();
+    ceph.create("disk", 64 << 20);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let [(first, _), (second, mut by_second)] = two_within(6 * TAKEOVER, &ceph, &folder);
+    let admin = socket(&folder, "b");
+    ceph.signal_osd("STOP");
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| ask(&admin, &["lun", "activate", "disk"]));
+        wait_until("the OSD is missed", || second.log().contains("the cluster does not answer"));
+        ask(&admin, &["reload"]).expect_success("it is reloaded");
+        assert!(!moving.is_finished(), "it waits for the OSD");
+        ceph.signal_osd("CONT");
+        moving.join().expect("it ends").expect_success("it has moved");
+    });
+    assert_eq!(write(&mut by_second, 0, 1).status, GOOD);
+    wait_until("the OSD is back", || second.log().contains("the cluster answers again"));
+    let log = second.log();
+    assert_eq!(log.matches("the cluster does not answer; it is tried again").count(), 1, "{log}");
+    assert!(!log.contains("ERROR"), "{log}");
     first.stop();
     second.stop();
 }
