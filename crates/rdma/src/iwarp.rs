@@ -1,7 +1,7 @@
-//! iWARP over TCP under a message machine.
+//! iWARP over TCP beneath a message machine.
 //!
-//! To the stream driver a [`Channel`] is a stream machine as any other. It cannot reach memory when that calls it, so
-//! the engine calls [`Channel::run`] after everything that may have changed it:
+//! To the stream driver a [`Channel`] is a stream machine like any other. When called by it, it has no access
+//! to memory, so the engine calls [`Channel::run`] after everything that may have changed it:
 //!
 //! ```text
 //! loop {
@@ -16,7 +16,7 @@
 //! if stream.wants_more() || channel.wants_more() { do all this again in the next turn }
 //! ```
 //!
-//! and after [`Channel::pushed`] and a tick, too. When the last event has come the stream is shut down; once that is
+//! and after [`Channel::pushed`] and a tick, too. After the last event the stream is shut down; once it is
 //! quiet it is closed, and so is the channel.
 
 mod pair;
@@ -33,53 +33,53 @@ use proto::time::Time;
 use reactor::memory::Arena;
 use std::time::Duration;
 
-/// How long a connection waits for the memory of its receives: less than its peer waits for an answer.
+/// How long a connection waits for memory for its receives: less than its peer waits for an answer.
 const MEMORY_WITHIN: Duration = Duration::from_secs(5);
 
-/// Why a connection ends whose receives find none.
+/// Why a connection ends when it finds no memory for its receives.
 const NO_MEMORY: &str = "there was no memory for receives";
 
-/// One end of an RDMA connection, over iWARP in user space if nothing else is said, with the machine whose messages it
+/// One end of an RDMA connection, over iWARP in user space by default, with the machine whose messages it
 /// carries.
 ///
-/// Its receives are made of the arena's large buffers, before a message can promise them to the peer. A
+/// Its receives are allocated from the arena's large buffers before a message can promise them to the peer. A
 /// responder takes no more than half of the arena: its machine accepts fewer, or the connection is rejected.
-/// Other than that, while one is missing nothing is sent.
+/// Otherwise nothing is sent while a receive is missing.
 pub struct Channel<M, P = QueuePair> {
     pair: P,
     machine: M,
     phase: Phase,
     receives: ReceiveBuffers,
     staging: Staging,
-    /// By when the memory that is missing for receives must have been found.
+    /// When the memory missing for receives must have been found.
     missing_until: Option<Time>,
-    /// The machine has fewer receives than it wants.
+    /// The machine makes do with fewer receives than it wants.
     makes_do: bool,
-    /// Something happened that the machine may have work after.
+    /// Something happened that may have given the machine work.
     is_stirred: bool,
     /// The queue pair has been asked to close.
     is_closing: bool,
-    /// Why, when it was our doing.
+    /// The reason, when this side ended the connection.
     reason: Option<String>,
 }
 
 /// Where the connection stands.
 enum Phase {
-    /// Nobody has asked for a connection.
+    /// No connection has been requested.
     Listening,
-    /// This side asks for one.
+    /// This side requests a connection.
     Asking,
-    /// The peer asks for one, and gets this answer when the receives stand ready.
+    /// The peer requests a connection, and gets this answer once the receives are posted.
     Answering(Answer),
-    /// Messages go both ways.
+    /// Established.
     Full,
-    /// The connection has ended, and the machine knows.
+    /// The connection has ended, and the machine was notified.
     Over,
 }
 
 impl<M: MessageMachine> Channel<M> {
-    /// The end that opened the TCP connection, and asks for this one with the machine's private data. `config` has
-    /// room for as many receives as the machine ever wants.
+    /// The end that opened the TCP connection, and requests an RDMA connection with the machine's private
+    /// data. `config` has room for as many receives as the machine ever wants.
     pub fn initiator(config: Config, mut machine: M, now: Time) -> Result<Channel<M>, Refused> {
         let pair = QueuePair::initiator(config, &machine.request(), now)?;
         Ok(Channel::new(pair, machine, Phase::Asking, ReceiveBuffers::new(false)))
@@ -90,7 +90,7 @@ impl<M: MessageMachine> Channel<M> {
         Channel::asked_by(QueuePair::responder(config, now), machine)
     }
 
-    /// What both ends of the connection are agreed on, while there is one.
+    /// The parameters agreed on by both ends, while connected.
     pub fn agreed(&self) -> Option<Agreed> {
         self.pair.agreed()
     }
@@ -102,7 +102,7 @@ impl<M: MessageMachine> Channel<M> {
 }
 
 impl<M: MessageMachine, P: Provider> Channel<M, P> {
-    /// The end that a peer asks for a connection; the machine decides whether it accepts it.
+    /// The end from which a peer requests a connection; the machine decides whether to accept it.
     pub fn asked_by(pair: P, machine: M) -> Channel<M, P> {
         Channel::new(pair, machine, Phase::Listening, ReceiveBuffers::new(true))
     }
@@ -127,7 +127,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         &self.machine
     }
 
-    /// The machine, for what the layer above answers.
+    /// The machine, for answers from the layer above.
     pub fn machine_mut(&mut self) -> &mut M {
         self.is_stirred = true;
         &mut self.machine
@@ -138,7 +138,8 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         &mut self.pair
     }
 
-    /// Notifies the machine of what happened. While there is more to come, this is enough before [`Channel::poll`].
+    /// Notifies the machine of what happened. While there is more to come, this suffices before
+    /// [`Channel::poll`].
     pub fn take_in(&mut self, now: Time, arena: &mut Arena) {
         while let Some(event) = self.pair.poll(arena) {
             self.is_stirred = true;
@@ -146,7 +147,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         }
     }
 
-    /// Notifies the machine of what happened, keeps its receives posted, and posts what it owes.
+    /// Notifies the machine of what happened, keeps its receives posted, and posts its work.
     pub fn run(&mut self, now: Time, arena: &mut Arena) {
         self.take_in(now, arena);
         while std::mem::take(&mut self.is_stirred) {
@@ -158,13 +159,14 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         self.is_stirred = self.wants_more();
     }
 
-    /// Whether it waits for memory: [`Channel::run`] is to be called again in the next turn.
+    /// Whether it waits for memory: call [`Channel::run`] again in the next turn.
     pub fn wants_more(&self) -> bool {
         let is_short = self.missing_until.is_some() || self.staging.is_short();
         is_short && !self.is_closing && !matches!(self.phase, Phase::Over)
     }
 
-    /// Gives all buffers back. The stream is quiet, so that nobody receives into them or sends from them any more.
+    /// Releases all buffers. The stream must be quiet, so that nothing receives into them or sends from them
+    /// any more.
     pub fn close(mut self, arena: &mut Arena) {
         self.pair.release(arena);
         self.receives.close(arena);
@@ -210,9 +212,9 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         }
     }
 
-    /// Posts the receives that are missing. When none is missing any more, or the machine accepts those that
-    /// exist, the peer that asks for the connection is answered: then, or when there is to be no connection,
-    /// the result is `true`.
+    /// Posts the missing receives. When none is missing any more, or the machine accepts those that exist,
+    /// the peer's connection request is answered: then, or when there is to be no connection, the result is
+    /// `true`.
     fn provide(&mut self, now: Time, arena: &mut Arena) -> bool {
         if self.is_closing || matches!(self.phase, Phase::Listening | Phase::Over) {
             return false;
@@ -242,7 +244,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         true
     }
 
-    /// `false`: memory is missing.
+    /// Posts the missing receives; `false`: out of memory.
     fn post_receives(&mut self, arena: &mut Arena) -> Result<bool, Refused> {
         if !self.staging.reserve(arena) {
             return Ok(false);
@@ -251,7 +253,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         while self.receives.ready() < wanted.count {
             let Some(span) = self.receives.make(&wanted, arena) else { break };
             match self.pair.post_receive(span, arena) {
-                // In another state the connection ends soon.
+                // In any other state the connection ends soon.
                 Ok(()) | Err(Refused::State) => {}
                 Err(refused) => return Err(refused),
             }
@@ -265,7 +267,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         Ok(true)
     }
 
-    /// Whether the machine accepts the receives that exist.
+    /// Whether the machine accepts the existing number of receives.
     fn is_content(&mut self) -> bool {
         let answer = self.machine.accept_fewer_receives(self.receives.made());
         let is_content = matches!(answer, Answer::Accept(_));
@@ -275,7 +277,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         is_content
     }
 
-    /// Waits for memory, or turns a peer away that cannot be given what it needs: then the result is `true`.
+    /// Waits for memory, or rejects a peer for whose receives there is not enough: then the result is `true`.
     fn lacks_memory(&mut self, now: Time) -> bool {
         if let Phase::Answering(Answer::Reject(answer)) = &mut self.phase {
             let answer = std::mem::take(answer);
@@ -288,7 +290,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         self.is_closing
     }
 
-    /// Lets the machine post, and closes the connection behind what it posted last; then the result is `true`.
+    /// Lets the machine post, and closes the connection after its last post; then the result is `true`.
     fn post(&mut self, now: Time, arena: &mut Arena) -> bool {
         let mut fault = None;
         self.staging.begin();
@@ -324,19 +326,19 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         self.machine.poll()
     }
 
-    /// The connection is to end; the machine is notified when it has.
+    /// Ends the connection; the machine is notified when it has ended.
     pub fn shut_down(&mut self, now: Time, reason: &str) {
         if !matches!(self.phase, Phase::Over) {
             self.end(now, reason.to_string());
         }
     }
 
-    /// Whether the connection has ended, and the machine knows.
+    /// Whether the connection has ended, and the machine was notified.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over)
     }
 
-    /// When [`Channel::tick`] wants to be called next.
+    /// When [`Channel::tick`] is to be called next.
     pub fn deadline(&self) -> Option<Time> {
         if self.is_over() {
             return None;
@@ -357,7 +359,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         }
     }
 
-    /// What is sent now might promise receives that are missing.
+    /// Whether sends are held back, because they might promise receives that are missing.
     fn is_held_back(&self) -> bool {
         let is_sent = matches!(self.phase, Phase::Asking) || self.pair.is_established();
         self.missing_until.is_some() && is_sent

@@ -1,5 +1,6 @@
-//! What carries machines that exchange messages over RDMA ([`proto::message`]), by a [`provider::Provider`]: [`iwarp`]
-//! in user space, on the reactor's sockets and buffers, or [`verbs`], for devices that the system has.
+//! Drives machines that exchange messages over RDMA ([`proto::message`]), using a [`provider::Provider`]:
+//! [`iwarp`] in user space, on the reactor's sockets and buffers, or [`verbs`], for the system's RDMA
+//! devices.
 #![deny(unsafe_code)]
 
 pub mod iwarp;

@@ -1,30 +1,30 @@
-//! The receives of one connection: pieces of large buffers, made once and used again and again.
+//! The receives of one connection: pieces of large buffers, allocated once and reused.
 
 use proto::message::Receives;
 use reactor::memory::{Arena, LARGE_BYTES, PAGE_BYTES};
 use wire::{Places, Span};
 
-/// Where receives begin whose data is not aligned.
+/// Alignment of receives whose data need not be aligned.
 const LINE_BYTES: u64 = 64;
 
-/// All receives, whether they are posted or with the machine.
+/// All receives, whether posted or held by the machine.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffers {
-    /// Half of the arena is left to others.
+    /// At least half of the arena is left to others.
     is_modest: bool,
     blocks: Vec<Places>,
-    /// What is not cut yet of the last block.
+    /// The part of the last block that is not yet cut up.
     rest: Span,
     /// Bytes of each receive.
     bytes: u32,
     made: u16,
-    /// How many the machine has.
+    /// How many the machine holds.
     held: u16,
 }
 
 impl ReceiveBuffers {
-    /// None yet. `is_modest`: receives reserve memory for any peer that connects, and data in transit must
-    /// not lack it; so they take no more than half of the arena.
+    /// None yet. `is_modest`: receives reserve memory for any peer that connects, and must not starve data in
+    /// transit; so they take no more than half of the arena.
     pub(crate) fn new(is_modest: bool) -> ReceiveBuffers {
         ReceiveBuffers { is_modest, blocks: Vec::new(), rest: Span::default(), bytes: 0, made: 0, held: 0 }
     }
@@ -34,12 +34,12 @@ impl ReceiveBuffers {
         self.made
     }
 
-    /// How many the machine does not have.
+    /// How many the machine does not hold.
     pub(crate) fn ready(&self) -> u16 {
         self.made - self.held
     }
 
-    /// Makes one more; `None`: there is no memory for it now, or it is longer than a large buffer has room for.
+    /// Allocates one more; `None`: out of memory for now, or longer than a large buffer.
     pub(crate) fn make(&mut self, wanted: &Receives, arena: &mut Arena) -> Option<Span> {
         assert!(self.made == 0 || self.bytes == wanted.bytes, "receives of one connection are of one length");
         self.bytes = wanted.bytes;
@@ -70,19 +70,19 @@ impl ReceiveBuffers {
         }
     }
 
-    /// The machine has the receive that begins here from now on.
+    /// Hands the receive that begins here to the machine.
     pub(crate) fn hand_out(&mut self, arena: &Arena, offset: u64) -> Span {
         self.held += 1;
         Span { buffer: arena.id(), len: self.bytes, offset }
     }
 
-    /// The machine has finished with a receive, which is returned whole.
+    /// The machine is done with a receive, which is returned whole.
     pub(crate) fn reclaim(&mut self, place: Span) -> Span {
         self.held = self.held.checked_sub(1).expect("a receive is released once");
         Span { len: self.bytes, ..place }
     }
 
-    /// Gives all memory back.
+    /// Releases all memory.
     pub(crate) fn close(self, arena: &mut Arena) {
         for block in self.blocks {
             arena.give(&block);
@@ -90,7 +90,7 @@ impl ReceiveBuffers {
     }
 }
 
-/// Cuts a receive off; `None`: there is no room.
+/// Cuts off a receive; `None`: there is no room.
 fn cut(rest: &mut Span, wanted: &Receives) -> Option<Span> {
     let (at, unit) = match wanted.aligned_at {
         0 => (rest.offset, LINE_BYTES),

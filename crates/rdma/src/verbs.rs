@@ -1,21 +1,23 @@
-//! RDMA devices of the system: by libibverbs, and librdmacm for making connections, both found at run time.
+//! RDMA devices of the system, through libibverbs, with librdmacm for establishing connections; both are
+//! loaded at run time.
 //!
-//! [`Listener`] accepts connection requests of peers. What a core has is in [`Devices`]: the devices that its
+//! [`Listener`] accepts connection requests of peers. [`Devices`] holds a core's state: the devices that its
 //! connections use, each with the core's arena registered, and the descriptors that become readable on
-//! events. A [`QueuePair`] is one connection, the [`Provider`](crate::provider::Provider) under a
-//! [`Channel`](crate::Channel). [`survey`] reports what devices there are.
+//! events. A [`QueuePair`] is one connection, the [`Provider`](crate::provider::Provider) beneath a
+//! [`Channel`](crate::Channel). [`survey`] lists the devices.
 //!
 //! # What the `unsafe` blocks rely on
-//! - Objects of the libraries are made and ended here only. [`Id`](cm::Id), [`EventChannel`](cm::EventChannel),
-//!   [`Device`](device::Device) and [`QueuePair`] each own theirs, and hold what they are made of by `Arc`, so that it ends
-//!   after them. The libraries may be called from any thread (libibverbs and librdmacm are thread-safe).
-//! - A device touches memory only where work that was posted names it, and only of the arena: a receive belongs to its
-//!   connection, which returns it after the queue pair is gone; all other places are lent
-//!   ([`Arena::lend`](reactor::memory::Arena::lend)) until their work is finished, or the queue pair is gone. A peer
-//!   reaches nothing: the arena is registered for local use only.
-//! - An iWARP device reads into a [`Sink`](sink::Sink) of the connection, which its peer may write. It is copied from, and
-//!   never referred to.
-//! - Events are acknowledged where they are taken, so nothing waits for that.
+//! - The libraries' objects are created and destroyed only here. [`Id`](cm::Id),
+//!   [`EventChannel`](cm::EventChannel), [`Device`](device::Device) and [`QueuePair`] each own theirs, and
+//!   hold the objects it depends on by `Arc`, so that those are destroyed after it. The libraries may be
+//!   called from any thread (libibverbs and librdmacm are thread-safe).
+//! - A device accesses memory only where posted work names it, and only in the arena: a receive belongs to
+//!   its connection, which returns it after the queue pair is destroyed; all other places are lent
+//!   ([`Arena::lend`](reactor::memory::Arena::lend)) until their work is finished, or the queue pair is
+//!   destroyed. Peers have no access: the arena is registered for local use only.
+//! - An iWARP device reads into a [`Sink`](sink::Sink) of the connection, which its peer may write. Data is
+//!   copied out of it, and nothing ever references it.
+//! - Events are acknowledged as they are read, so nothing waits for acknowledgements.
 
 mod cm;
 mod device;
@@ -37,19 +39,19 @@ pub use survey::{DeviceFacts, LinkLayer, PortFacts, PortState, Transport, Unknow
 use std::fmt;
 use std::io;
 
-/// Why something could not be done with a device.
+/// Why an operation on a device failed.
 #[derive(Debug)]
 pub enum Error {
-    /// The libraries are not there.
+    /// The libraries are missing.
     Missing(Missing),
-    /// The system refused it.
+    /// A system call failed.
     System {
         /// What was tried.
         what: &'static str,
         /// Why it failed.
         error: io::Error,
     },
-    /// The device cannot do what is needed.
+    /// The device lacks a required capability.
     Unfit(String),
 }
 
@@ -71,17 +73,17 @@ impl From<Missing> for Error {
     }
 }
 
-/// What a call has left in `errno`.
+/// The error that a call has left in `errno`.
 fn last(what: &'static str) -> Error {
     Error::System { what, error: io::Error::last_os_error() }
 }
 
-/// Of a call that returns 0 when it is done, and leaves the reason in `errno` otherwise.
+/// For a call that returns 0 on success, and leaves the error in `errno` otherwise.
 fn done(what: &'static str, result: i32) -> Result<(), Error> {
     if result == 0 { Ok(()) } else { Err(last(what)) }
 }
 
-/// A descriptor is read without waiting.
+/// Makes a descriptor non-blocking.
 fn set_nonblocking(descriptor: i32) -> Result<(), Error> {
     // SAFETY: the descriptor is open: it belongs to an object of the library that the caller holds.
     let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };

@@ -8,7 +8,7 @@ use proto::time::Time;
 use reactor::memory::Arena;
 use wire::{Places, Span};
 
-/// What it does with memory goes through the stream, which lends it.
+/// Memory operations go through the stream, which lends the memory.
 impl Provider for QueuePair {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -82,12 +82,12 @@ impl Provider for QueuePair {
     }
 
     fn invalidate(&mut self, stag: u32) -> bool {
-        // The peer may have done so already.
+        // The peer may already have invalidated it.
         QueuePair::invalidate(self, stag);
         !self.is_leaving(stag)
     }
 
-    /// The stream takes it, in one send.
+    /// The stream takes the batch, in one send.
     fn submit(&mut self) {}
 
     fn poll(&mut self, _arena: &mut Arena) -> Option<Event> {

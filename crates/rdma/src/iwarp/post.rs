@@ -1,4 +1,5 @@
-//! What a machine may ask of its queue pair, and the buffers for what of a message the queue pair does not copy.
+//! What a machine may post to its queue pair, and buffers for message headers too long for the queue pair to
+//! copy.
 
 use crate::provider::{Provider, Refused};
 use crate::receives::ReceiveBuffers;
@@ -8,10 +9,10 @@ use reactor::memory::{Arena, LARGE_BYTES, SMALL_BYTES};
 use std::collections::VecDeque;
 use wire::{Places, Span};
 
-/// With less than this free, memory is left to what cannot do without: batches on their way.
+/// When less than this is free, memory is left for batches in flight, which cannot do without.
 const SCARCE_BYTES: u64 = 2 * LARGE_BYTES as u64;
 
-/// A channel while its machine posts.
+/// A channel while its machine is posting.
 pub(super) struct Posting<'a, P> {
     pub pair: &'a mut P,
     pub arena: &'a mut Arena,
@@ -25,7 +26,7 @@ impl<P: Provider> Posting<'_, P> {
     fn note_refusal<T>(&mut self, result: Result<T, Refused>) -> Result<T, Full> {
         result.map_err(|refused| {
             match refused {
-                // In another state the connection ends soon.
+                // In any other state the connection ends soon.
                 Refused::Full | Refused::State => {}
                 Refused::TooLong | Refused::NoReads => *self.fault = Some(refused),
             }
@@ -33,7 +34,7 @@ impl<P: Provider> Posting<'_, P> {
         })
     }
 
-    /// A buffer with `header` and the bytes at `payload`.
+    /// A buffer that holds `header`, followed by the bytes at `payload`.
     fn stage(&mut self, header: &[u8], payload: &Places) -> Option<Places> {
         let header_bytes = header.len() as u32;
         let len = header_bytes.checked_add(payload.len())?;
@@ -122,12 +123,12 @@ impl<P: Provider> Post for Posting<'_, P> {
     }
 }
 
-/// Buffers for headers that are longer than the queue pair copies. One is there from the start, so that such a message
-/// needs to wait for the one before at most, however short memory is.
+/// Buffers for headers longer than the queue pair copies. One is reserved from the start, so that such a
+/// message waits for the previous one at most, however short memory is.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
     spare: Option<Places>,
-    /// Those of Sends in flight, each with the number of the Send that it belongs to: these are finished in order.
+    /// Those of Sends in flight, each with its Send's number: Sends finish in order.
     in_flight: VecDeque<(u64, Places)>,
     posted: u64,
     sent: u64,
@@ -135,7 +136,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// `false`: there is no memory for the first buffer.
+    /// `false`: out of memory for the first buffer.
     pub(super) fn reserve(&mut self, arena: &mut Arena) -> bool {
         if self.spare.is_none() && self.in_flight.is_empty() {
             self.spare = arena.take(SMALL_BYTES);
@@ -143,17 +144,18 @@ impl Staging {
         self.spare.is_some() || !self.in_flight.is_empty()
     }
 
-    /// The machine posts.
+    /// The machine starts posting.
     pub(super) fn begin(&mut self) {
         self.is_short = false;
     }
 
-    /// Whether memory was short when it posted.
+    /// Whether memory was short while it posted.
     pub(super) fn is_short(&self) -> bool {
         self.is_short
     }
 
-    /// A buffer of at least `len` bytes. `None`: there is none now, but after a Send has left, or when memory is free.
+    /// A buffer of at least `len` bytes. `None`: none is available until a Send has finished, or memory is
+    /// released.
     fn take(&mut self, len: u32, arena: &mut Arena) -> Option<Places> {
         let is_scarce = arena.free_bytes() < SCARCE_BYTES && len <= SMALL_BYTES;
         let taken = match self.spare.take_if(|spare| spare.len() >= len) {
@@ -171,7 +173,7 @@ impl Staging {
         self.in_flight.extend(buffer.map(|buffer| (self.posted, buffer)));
     }
 
-    /// The oldest Send that was posted is finished.
+    /// The oldest posted Send has finished.
     pub(super) fn sent(&mut self, arena: &mut Arena) {
         self.sent += 1;
         if let Some((_, buffer)) = self.in_flight.pop_front_if(|(of, _)| *of == self.sent) {
@@ -179,7 +181,7 @@ impl Staging {
         }
     }
 
-    /// Keeps a buffer for the next header, or returns it.
+    /// Keeps a buffer for the next header, or releases it.
     fn recycle(&mut self, buffer: Places, arena: &mut Arena) {
         match self.spare {
             Some(_) => arena.give(&buffer),

@@ -1,4 +1,4 @@
-//! Identifiers of connections, and the channels that their events come by.
+//! Connection identifiers (`rdma_cm_id`), and the event channels that report their events.
 
 use super::library::{Library, library};
 use super::sys::*;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 
-/// Where events of identifiers come.
+/// An event channel of identifiers.
 pub(super) struct EventChannel {
     library: &'static Library,
     channel: NonNull<RdmaEventChannel>,
@@ -21,16 +21,16 @@ unsafe impl Send for EventChannel {}
 // SAFETY: as above.
 unsafe impl Sync for EventChannel {}
 
-/// What happened to an identifier.
+/// An event of an identifier.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct CmEvent {
-    /// As the library numbers it.
+    /// The library's number for it.
     pub kind: i32,
-    /// Why something failed: an error number, or the reason of a rejection.
+    /// Why it failed: an error number, or the reason of a rejection.
     pub status: i32,
-    /// What the peer has sent with it.
+    /// The private data that the peer has sent with it.
     pub private_data: Vec<u8>,
-    /// RDMA Reads that the peer wants to make at a time, and those that it serves.
+    /// RDMA Reads that the peer wants to issue at a time, and those that it serves.
     pub reads_wanted: u8,
     pub reads_served: u8,
 }
@@ -38,7 +38,7 @@ pub(super) struct CmEvent {
 impl EventChannel {
     pub(super) fn new() -> Result<Arc<EventChannel>, Error> {
         let library = library()?;
-        // SAFETY: the call takes nothing.
+        // SAFETY: the call takes no arguments.
         let channel = unsafe { (library.rdma_create_event_channel)() };
         let Some(channel) = NonNull::new(channel) else {
             return Err(last("opening an event channel of RDMA (is the module rdma_ucm loaded?)"));
@@ -53,16 +53,16 @@ impl EventChannel {
         unsafe { self.channel.as_ref().fd }
     }
 
-    /// The oldest event, with the identifier that it is about: a new one, to be owned by [`Id`], when a peer asks for a
+    /// The oldest event, with its identifier: a new one, to be owned by [`Id`], when a peer requests a
     /// connection. An error: there is none now, or the channel is broken.
     pub(super) fn next(&self) -> std::io::Result<(*mut RdmaCmId, CmEvent)> {
         let mut event = ptr::null_mut();
-        // SAFETY: the channel lives; the library writes the event's address.
+        // SAFETY: the channel is alive; the library writes the event's address.
         if unsafe { (self.library.rdma_get_cm_event)(self.channel.as_ptr(), &raw mut event) } != 0 {
             return Err(std::io::Error::last_os_error());
         }
-        // SAFETY: the event is the library's, and stays until it is acknowledged, which is below. What it is about is a
-        // connection, since no other identifiers are made, so that `conn` is what is in the union.
+        // SAFETY: the event is the library's, and valid until it is acknowledged, below. It concerns a
+        // connection, since no other identifiers are created, so `conn` is the union's active field.
         let (id, copy) = unsafe {
             let event = &*event;
             let conn = &event.conn;
@@ -76,7 +76,7 @@ impl EventChannel {
                 CmEvent { kind: event.event, status: event.status, private_data, reads_wanted, reads_served };
             (event.id, copy)
         };
-        // SAFETY: the event was given by the call above, and nothing refers to it any more.
+        // SAFETY: the event was returned by the call above, and nothing refers to it any more.
         unsafe { (self.library.rdma_ack_cm_event)(event) };
         Ok((id, copy))
     }
@@ -84,16 +84,17 @@ impl EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: all identifiers of the channel are gone, since each holds it by `Arc`; its events are acknowledged.
+        // SAFETY: all identifiers of the channel are destroyed, since each holds it by `Arc`; its events are
+        // acknowledged.
         unsafe { (self.library.rdma_destroy_event_channel)(self.channel.as_ptr()) }
     }
 }
 
-/// An identifier: for a connection what a socket is for TCP.
+/// An identifier: to a connection what a socket is to TCP.
 pub(super) struct Id {
     library: &'static Library,
     id: NonNull<RdmaCmId>,
-    /// It ends after the identifier.
+    /// Destroyed after the identifier.
     channel: Arc<EventChannel>,
 }
 
@@ -101,11 +102,11 @@ pub(super) struct Id {
 unsafe impl Send for Id {}
 
 impl Id {
-    /// One that belongs to nothing yet.
+    /// One that is not bound yet.
     pub(super) fn new(channel: &Arc<EventChannel>) -> Result<Id, Error> {
         let library = channel.library;
         let mut id = ptr::null_mut();
-        // SAFETY: the channel lives; the library writes the identifier's address.
+        // SAFETY: the channel is alive; the library writes the identifier's address.
         let made = unsafe {
             let channel = channel.channel.as_ptr();
             (library.rdma_create_id)(channel, &raw mut id, ptr::null_mut(), RDMA_PS_TCP)
@@ -115,10 +116,11 @@ impl Id {
         Ok(Id { library, id, channel: channel.clone() })
     }
 
-    /// Owns the new identifier that has come with an event of this channel.
+    /// Takes ownership of the new identifier of an event on this channel.
     ///
     /// # Safety
-    /// It was given by [`EventChannel::next`] of this channel for a peer that asks for a connection, and only once.
+    /// It was returned by [`EventChannel::next`] of this channel for a connection request, and is passed only
+    /// once.
     pub(super) unsafe fn asked(channel: &Arc<EventChannel>, id: *mut RdmaCmId) -> Option<Id> {
         Some(Id { library: channel.library, id: NonNull::new(id)?, channel: channel.clone() })
     }
@@ -133,26 +135,26 @@ impl Id {
         unsafe { self.id.as_ref().verbs }
     }
 
-    /// What comes back with its events.
+    /// Sets the token returned with its events.
     pub(super) fn set_token(&mut self, token: u64) {
-        // SAFETY: the identifier lives, and the field is its user's.
+        // SAFETY: the identifier is alive, and the field is its user's.
         unsafe { self.id.as_mut().context = ptr::without_provenance_mut(token as usize) }
     }
 
-    /// Has its events come to another channel from now on.
+    /// Moves its events to another channel.
     pub(super) fn migrate(&mut self, channel: &Arc<EventChannel>) -> Result<(), Error> {
-        // SAFETY: identifier and channel live; all events of the identifier are acknowledged.
+        // SAFETY: identifier and channel are alive; all events of the identifier are acknowledged.
         let moved = unsafe { (self.library.rdma_migrate_id)(self.as_ptr(), channel.channel.as_ptr()) };
         done("moving a connection to another core", moved)?;
         self.channel = channel.clone();
         Ok(())
     }
 
-    /// Listens on an address; one of IPv6 takes connections of IPv6 only, as TCP does here.
+    /// Listens on an address; an IPv6 one accepts IPv6 connections only, as our TCP listeners do.
     pub(super) fn listen(&mut self, address: SocketAddr, backlog: i32) -> Result<(), Error> {
         for option in [RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_AFONLY] {
             let mut on = 1i32;
-            // SAFETY: the identifier lives, and the value is an int, as both options have it.
+            // SAFETY: the identifier is alive, and the value is an int, as both options require.
             let set = unsafe {
                 let (value, bytes) = ((&raw mut on).cast(), size_of::<i32>());
                 (self.library.rdma_set_option)(self.as_ptr(), RDMA_OPTION_ID, option, value, bytes)
@@ -160,34 +162,34 @@ impl Id {
             done("setting an option of the listener", set)?;
         }
         self.bind(address)?;
-        // SAFETY: the identifier lives.
+        // SAFETY: the identifier is alive.
         done("listening", unsafe { (self.library.rdma_listen)(self.as_ptr(), backlog) })
     }
 
-    /// Belongs to the device that has the address from now on.
+    /// Binds it to the device that has the address.
     pub(super) fn bind(&mut self, address: SocketAddr) -> Result<(), Error> {
         let address = socket_address(address);
-        // SAFETY: the identifier lives, and the address is laid out as the system has it.
+        // SAFETY: the identifier is alive, and the address has the system's layout.
         let bound = unsafe { (self.library.rdma_bind_addr)(self.as_ptr(), (&raw const address).cast()) };
         done("finding the RDMA device that has the address", bound)
     }
 
     /// Local and peer address.
     pub(super) fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
-        // SAFETY: the identifier lives; the library has filled in what is there.
+        // SAFETY: the identifier is alive; the library has filled in its addresses.
         let addr = unsafe { &self.id.as_ref().route.addr };
         Some((read_address(&addr.src)?, read_address(&addr.dst)?))
     }
 
     pub(super) fn reject(&mut self, private_data: &[u8]) -> Result<(), Error> {
         let len = u8::try_from(private_data.len()).unwrap_or(0);
-        // SAFETY: the identifier lives; `len` bytes of private data are there.
+        // SAFETY: the identifier is alive; `len` bytes of private data are valid.
         let rejected =
             unsafe { (self.library.rdma_reject)(self.as_ptr(), private_data.as_ptr().cast(), len) };
         done("rejecting a connection", rejected)
     }
 
-    /// `reads`: RDMA Reads at a time that are served, and that are made.
+    /// `reads`: RDMA Reads at a time, served and issued.
     pub(super) fn accept(&mut self, private_data: &[u8], reads: (u8, u8)) -> Result<(), Error> {
         let param = RdmaConnParam {
             private_data: private_data.as_ptr().cast(),
@@ -202,29 +204,30 @@ impl Id {
             srq: 0,
             qp_num: 0,
         };
-        // SAFETY: the identifier lives, with a queue pair; the private data is there during the call.
+        // SAFETY: the identifier is alive and has a queue pair; the private data is valid during the call.
         done("accepting a connection", unsafe { (self.library.rdma_accept)(self.as_ptr(), &raw const param) })
     }
 
-    /// Its queue pair stops, and the peer is notified.
+    /// Stops its queue pair, and notifies the peer.
     pub(super) fn disconnect(&mut self) {
-        // SAFETY: the identifier lives. It fails when there is no connection (any more).
+        // SAFETY: the identifier is alive. The call fails when there is no connection (any more).
         unsafe { (self.library.rdma_disconnect)(self.as_ptr()) };
     }
 }
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: this is the only owner; its queue pair, if it had one, is gone; its events are acknowledged.
+        // SAFETY: this is the only owner; its queue pair, if it had one, is destroyed; its events are
+        // acknowledged.
         unsafe { (self.library.rdma_destroy_id)(self.as_ptr()) };
     }
 }
 
-/// Has librdmacm look which devices there are, so that it closes those that were removed: the driver of one in software
-/// waits for that.
+/// Makes librdmacm list the devices, so that it closes removed ones: a software device's driver waits for
+/// that.
 pub(super) fn forget_removed() -> Result<(), Error> {
     let library = library()?;
-    // SAFETY: the list is freed at once, and nothing of it was used.
+    // SAFETY: the list is freed at once, and none of it is used.
     unsafe {
         let devices = (library.rdma_get_devices)(ptr::null_mut());
         if !devices.is_null() {
@@ -234,7 +237,7 @@ pub(super) fn forget_removed() -> Result<(), Error> {
     Ok(())
 }
 
-/// As `struct sockaddr_in` and `struct sockaddr_in6` have it.
+/// As `struct sockaddr_in` or `struct sockaddr_in6`.
 fn socket_address(address: SocketAddr) -> SockaddrStorage {
     let mut storage = SockaddrStorage([0; 128]);
     let bytes = &mut storage.0;
@@ -269,7 +272,7 @@ fn read_address(storage: &SockaddrStorage) -> Option<SocketAddr> {
                 u32::from_be_bytes(flow),
                 u32::from_ne_bytes(scope),
             );
-            // A listener for both families reports IPv4 this way.
+            // A dual-stack listener reports IPv4 this way.
             Some(match address.ip().to_ipv4_mapped() {
                 Some(v4) => SocketAddr::new(IpAddr::V4(v4), port),
                 None => SocketAddr::V6(address),

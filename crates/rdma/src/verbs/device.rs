@@ -1,4 +1,4 @@
-//! A device as one core uses it: with the core's arena registered, and a channel for completions.
+//! A device as used by one core: with the core's arena registered, and a completion channel.
 
 use super::cm::Id;
 use super::library::{Library, library};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use wire::{BufferId, Span};
 
-/// A device, and what one core has of it.
+/// A device, and one core's objects on it.
 pub(super) struct Device {
     pub library: &'static Library,
     pub context: NonNull<IbvContext>,
@@ -26,26 +26,27 @@ pub(super) struct Device {
     pub calls: Calls,
     pub memory: Registered,
     region: NonNull<IbvMr>,
-    /// The device says that it works no more.
+    /// The device has reported a fatal error.
     failed: Arc<AtomicBool>,
-    /// As long as an identifier belongs to the device, librdmacm keeps that open, also after it was removed.
+    /// While an identifier is bound to the device, librdmacm keeps it open, even after its removal.
     _anchor: Id,
 }
 
-// SAFETY: libibverbs's functions may be called from any thread; what this owns is ended once, by its `drop`.
+// SAFETY: libibverbs's functions may be called from any thread; what this owns is destroyed once, by its
+// `drop`.
 unsafe impl Send for Device {}
-// SAFETY: as above; nothing in it changes but an atomic.
+// SAFETY: as above; only an atomic in it changes.
 unsafe impl Sync for Device {}
 
-/// What a queue pair of a device can have.
+/// The limits of a queue pair on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limits {
     pub work: u32,
     pub completions: u32,
-    /// Places of one work request, and of one RDMA Read.
+    /// Places per work request, and per RDMA Read.
     pub places: usize,
     pub read_places: usize,
-    /// RDMA Reads at a time that are served, and that are made.
+    /// RDMA Reads at a time, served and issued.
     pub reads_served: u8,
     pub reads_made: u8,
     pub send_with_invalidate: bool,
@@ -63,7 +64,7 @@ impl Limits {
             work: number(attr.max_qp_wr),
             completions: number(attr.max_cqe),
             places,
-            // Devices of InfiniBand leave it at zero when nothing is special about reads.
+            // InfiniBand devices leave it zero when reads have no limit of their own.
             read_places: usize::try_from(attr.max_sge_rd)
                 .ok()
                 .filter(|max| *max > 0)
@@ -78,7 +79,7 @@ impl Limits {
     }
 }
 
-/// The calls of the datapath, which a device brings itself.
+/// The calls of the datapath, which the device's driver provides.
 #[derive(Clone, Copy)]
 pub(super) struct Calls {
     pub poll_cq: unsafe extern "C" fn(*mut IbvCq, i32, *mut IbvWc) -> i32,
@@ -89,7 +90,7 @@ pub(super) struct Calls {
 
 impl Calls {
     fn of(context: NonNull<IbvContext>) -> Option<Calls> {
-        // SAFETY: the device is open; its table was filled in when it was opened, and stays.
+        // SAFETY: the device is open; its table was filled in when it was opened, and is not modified.
         let ops = unsafe { &context.as_ref().ops };
         Some(Calls {
             poll_cq: ops.poll_cq?,
@@ -101,7 +102,7 @@ impl Calls {
 }
 
 impl Device {
-    /// The device that an identifier belongs to, for a core with this arena.
+    /// The device that an identifier is bound to, for a core with this arena.
     pub(super) fn new(anchor: Id, arena: &Arena) -> Result<Arc<Device>, Error> {
         let library = library()?;
         let no_device = || Error::Unfit("a connection without a device".into());
@@ -116,26 +117,26 @@ impl Device {
         let completions = NonNull::new(unsafe { (library.ibv_create_comp_channel)(context.as_ptr()) });
         let Some(completions) = completions else {
             let error = last("making a channel for completions");
-            // SAFETY: nothing was made in it.
+            // SAFETY: nothing was created in it.
             unsafe { (library.ibv_dealloc_pd)(pd.as_ptr()) };
             return Err(error);
         };
         let (base, bytes) = arena.extent();
-        // SAFETY: the arena's memory is mapped where it says. The kernel holds its pages until they are deregistered, also
-        // if the arena should be gone before; what a device does with them is in the module's rules.
+        // SAFETY: the arena's memory is mapped there. The kernel pins its pages until they are deregistered,
+        // even if the arena should be dropped first; the module's rules limit what a device accesses.
         let region = NonNull::new(unsafe {
             (library.ibv_reg_mr)(pd.as_ptr(), base.cast(), bytes, IBV_ACCESS_LOCAL_WRITE)
         });
         let Some(region) = region else {
             let error = last("registering a core's buffers (is LimitMEMLOCK, ulimit -l, large enough?)");
-            // SAFETY: both were made above, and nothing was made of them.
+            // SAFETY: both were created above, and nothing depends on them.
             unsafe {
                 (library.ibv_destroy_comp_channel)(completions.as_ptr());
                 (library.ibv_dealloc_pd)(pd.as_ptr());
             }
             return Err(error);
         };
-        // SAFETY: the region was made above.
+        // SAFETY: the region was created above.
         let lkey = unsafe { region.as_ref().lkey };
         let device = Device {
             library,
@@ -156,66 +157,66 @@ impl Device {
         Ok(Arc::new(device))
     }
 
-    /// Readable when completions have come.
+    /// Readable when there are completions.
     pub(super) fn completions_descriptor(&self) -> i32 {
         // SAFETY: the channel lives as long as this does.
         unsafe { self.completions.as_ref().fd }
     }
 
-    /// Readable when something has happened to the device. All cores have the same.
+    /// Readable on an event of the device. All cores have the same.
     pub(super) fn events_descriptor(&self) -> i32 {
         // SAFETY: the device is open.
         unsafe { self.context.as_ref().async_fd }
     }
 
-    /// The token of the oldest completion queue in which something has come.
+    /// The token of the oldest completion queue with an event.
     pub(super) fn completed(&self) -> io::Result<u64> {
         let (mut queue, mut token) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel lives; the library writes queue and token.
+        // SAFETY: the channel is alive; the library writes queue and token.
         let got = unsafe {
             (self.library.ibv_get_cq_event)(self.completions.as_ptr(), &raw mut queue, &raw mut token)
         };
         if got != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the queue is alive: the library reports no events for destroyed ones, and this thread
+        // SAFETY: the queue is alive: the library reports no events for destroyed ones, and only this thread
         // destroys them.
         unsafe { (self.library.ibv_ack_cq_events)(queue, 1) };
         Ok(token.addr() as u64)
     }
 
-    /// Takes the oldest event of the device; in words, where it is of interest.
+    /// Reads the oldest event of the device; returns its text, if it is of interest.
     pub(super) fn event(&self) -> io::Result<Option<String>> {
         let mut event = MaybeUninit::<IbvAsyncEvent>::uninit();
         // SAFETY: the device is open; the library writes the event.
         if unsafe { (self.library.ibv_get_async_event)(self.context.as_ptr(), event.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call has written it.
+        // SAFETY: the call has initialised it.
         let mut event = unsafe { event.assume_init() };
         let kind = event.event_type;
-        // SAFETY: the event is the one that was given above; it is acknowledged once.
+        // SAFETY: the event is the one returned above; it is acknowledged once.
         unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
         if kind == IBV_EVENT_DEVICE_FATAL {
             self.fail();
         }
-        // SAFETY: the library returns a string of its own, for any number.
+        // SAFETY: the library returns a static string, for any number.
         let text = unsafe { text((self.library.ibv_event_type_str)(kind)) };
         Ok((kind != IBV_EVENT_COMM_EST).then(|| format!("{}: {text}", self.name)))
     }
 
-    /// It works no more.
+    /// Marks the device as failed.
     pub(super) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the device has said that it works no more.
+    /// Whether the device has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 }
 
-/// An arena, as a device knows it.
+/// An arena as registered with a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registered {
     pub arena: BufferId,
@@ -233,8 +234,9 @@ impl Registered {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: queues hold this by `Arc`, so there are none any more; each is ended once. The device is open
-        // still, by the anchor. After a removal all of these fail: the kernel has ended what they are about.
+        // SAFETY: queues hold this by `Arc`, so there are none any more; each object is destroyed once. The
+        // device is still open, thanks to the anchor. After a removal all of these calls fail: the kernel has
+        // already destroyed the objects.
         unsafe {
             (self.library.ibv_dereg_mr)(self.region.as_ptr());
             (self.library.ibv_destroy_comp_channel)(self.completions.as_ptr());
@@ -243,10 +245,11 @@ impl Drop for Device {
     }
 }
 
-/// What a device can.
+/// A device's attributes.
 pub(super) fn attributes(library: &Library, context: NonNull<IbvContext>) -> Result<IbvDeviceAttr, Error> {
     let mut attr = MaybeUninit::<IbvDeviceAttr>::zeroed();
-    // SAFETY: the device is open, and there is room for what the library writes. Zeros are valid for all of its fields.
+    // SAFETY: the device is open, and there is room for what the library writes. Zeros are valid for all
+    // fields.
     let (result, attr) = unsafe {
         let result = (library.ibv_query_device)(context.as_ptr(), attr.as_mut_ptr());
         (result, attr.assume_init())
@@ -261,7 +264,7 @@ pub(super) fn attributes(library: &Library, context: NonNull<IbvContext>) -> Res
 }
 
 fn name(context: NonNull<IbvContext>) -> String {
-    // SAFETY: the device is open, so its description lives, which has a name that ends with a zero.
+    // SAFETY: the device is open, so its description is alive, whose name is null-terminated.
     unsafe { text((*context.as_ref().device).name.as_ptr()) }
 }
 
@@ -270,23 +273,23 @@ fn is_iwarp(context: NonNull<IbvContext>) -> bool {
     unsafe { (*context.as_ref().device).transport_type == IBV_TRANSPORT_IWARP }
 }
 
-/// A string of the libraries.
+/// A string returned by the libraries.
 ///
 /// # Safety
-/// It is null, or ends with a zero.
+/// It is null, or null-terminated.
 pub(super) unsafe fn text(text: *const std::ffi::c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: as the caller has promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Whether a device has failed: one core gets the event, and all must know.
+/// The failure flag of a device: only one core gets the event, and all must see it.
 fn failed(context: NonNull<IbvContext>) -> Arc<AtomicBool> {
     static FAILED: Mutex<BTreeMap<usize, Arc<AtomicBool>>> = Mutex::new(BTreeMap::new());
     let mut failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);
-    // What nobody uses any more was of a device that may have been removed.
+    // Flags that nobody uses any more belong to devices that may have been removed.
     failed.retain(|_, flag| Arc::strong_count(flag) > 1);
     failed.entry(context.as_ptr().addr()).or_default().clone()
 }

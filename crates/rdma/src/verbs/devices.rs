@@ -1,4 +1,4 @@
-//! What one core has of RDMA devices.
+//! One core's state of RDMA devices.
 
 use super::Error;
 use super::cm::{CmEvent, EventChannel, Id, forget_removed};
@@ -11,28 +11,28 @@ use reactor::memory::Arena;
 use std::io;
 use std::sync::{Arc, Weak};
 
-/// The descriptor of the channel by which connections' events come; each device has two more.
+/// The descriptor of the channel for connection events; each device has two more.
 const CONNECTIONS: u32 = 0;
 const PER_DEVICE: u32 = 2;
-/// Tokens from here on are of identifiers that belong to devices and not to connections.
+/// Tokens from here on belong to identifiers that anchor devices, not to connections.
 const ANCHORS: u64 = u64::MAX - u32::MAX as u64;
 
-/// The devices that a core's connections use. A descriptor that is to be watched has a number. Once it is
-/// readable, [`Devices::ready`] reports what has happened, and whether it is to be watched again.
+/// The devices that a core's connections use. A descriptor to watch has a number. Once it is readable,
+/// [`Devices::ready`] reports what has happened, and whether to watch it again.
 pub struct Devices {
     channel: Arc<EventChannel>,
-    /// By the numbers of their descriptors.
+    /// Indexed by the numbers of their descriptors.
     devices: Vec<Slot>,
     to_watch: Vec<(u32, Handle)>,
-    /// Devices that were removed, and that the library still has open.
+    /// Devices that were removed, but that the library still has open.
     removed: Vec<Weak<Device>>,
 }
 
 /// A device, and whether its descriptors are watched.
 enum Slot {
     Used(Arc<Device>),
-    /// It was removed. It is kept until this many descriptors are no longer watched: a watched one keeps the
-    /// device from going away.
+    /// The device was removed. It is kept until this many descriptors are no longer watched: a watched one
+    /// keeps the device from being released.
     Removed {
         _device: Arc<Device>,
         watched: u32,
@@ -40,38 +40,38 @@ enum Slot {
     Gone,
 }
 
-/// What has happened.
+/// An event.
 pub enum Happened {
-    /// The descriptor with this number is not to be watched any more; [`Devices::ready`] reports the end of that.
+    /// Stop watching the descriptor with this number; call [`Devices::ready`] once it is no longer watched.
     Unwatch(u32),
-    /// Something has come in its completion queue.
+    /// There are completions in a connection's completion queue.
     Completed {
         /// Which connection.
         token: u64,
     },
-    /// Its connection has changed.
+    /// A connection has changed.
     Connection {
         /// Which connection.
         token: u64,
-        /// How.
+        /// The change.
         event: Change,
     },
     /// Something happened to a device.
     Device {
-        /// Its name.
+        /// The device's name.
         name: String,
-        /// What, as text for the log.
+        /// Text for the log.
         text: String,
-        /// It works no more.
+        /// The device has failed.
         has_failed: bool,
     },
 }
 
-/// How a connection has changed.
+/// A change of a connection.
 pub struct Change(pub(super) CmEvent);
 
 impl Devices {
-    /// None yet.
+    /// No devices yet.
     ///
     /// # Errors
     /// The libraries are missing, or the kernel has no RDMA/CM.
@@ -81,15 +81,15 @@ impl Devices {
         Ok(Devices { channel, devices: Vec::new(), to_watch, removed: Vec::new() })
     }
 
-    /// Descriptors that are to be watched from now on, each with its number.
+    /// Descriptors to watch from now on, each with its number.
     pub fn to_watch(&mut self) -> impl Iterator<Item = (u32, Handle)> {
         self.to_watch.drain(..)
     }
 
-    /// Takes a peer that asks for a connection; what happens to that is reported with this token.
+    /// Takes a peer's connection request; its events are reported with this token.
     ///
     /// # Errors
-    /// The device cannot be used, or has no room for it. The peer was turned away.
+    /// The device cannot be used, or has no room for it. The peer was rejected.
     pub fn take(
         &mut self,
         incoming: Incoming,
@@ -106,7 +106,7 @@ impl Devices {
         }
     }
 
-    /// The device with this name has failed, as another core has seen: its connections end when they are
+    /// The device with this name has failed, as another core has noticed: its connections end when they are
     /// polled.
     pub fn fail(&mut self, name: &str) {
         for slot in &self.devices {
@@ -118,23 +118,23 @@ impl Devices {
         }
     }
 
-    /// To be called now and then while [`Devices::wants_ticks`]: has the library release devices that were removed, once
+    /// Call it now and then while [`Devices::wants_ticks`]: makes the library release removed devices, once
     /// nothing of this core uses them any more.
     pub fn tick(&mut self) {
         let before = self.removed.len();
         self.removed.retain(|device| device.strong_count() > 0);
         if self.removed.len() < before {
-            // The library is there: devices were found by it.
+            // The library is loaded: devices were found with it.
             let _ = forget_removed();
         }
     }
 
-    /// Whether a device that was removed is still in use.
+    /// Whether a removed device is still in use.
     pub fn wants_ticks(&self) -> bool {
         !self.removed.is_empty()
     }
 
-    /// A descriptor with this number is readable. `None`: it is not to be watched any more; otherwise it is, again.
+    /// A descriptor with this number is readable. Returns it to be watched again; `None`: stop watching it.
     pub fn ready(&mut self, number: u32, happened: &mut Vec<Happened>) -> Option<Handle> {
         if number == CONNECTIONS {
             return self.connections_changed(happened);
@@ -176,7 +176,7 @@ impl Devices {
                 if is_completions { used.completions_descriptor() } else { used.events_descriptor() };
             return Some(Handle(descriptor));
         }
-        // It was removed.
+        // The device was removed.
         self.removed(index as usize, Some(number), happened);
         None
     }
@@ -186,7 +186,7 @@ impl Devices {
             match self.channel.next() {
                 Ok((id, event)) => {
                     // SAFETY: the identifier is alive: the library reports no events for destroyed ones, and
-                    // this thread ends those of this channel.
+                    // only this thread destroys those of this channel.
                     let token = unsafe { (*id).context.addr() as u64 };
                     match token.checked_sub(ANCHORS) {
                         None => happened.push(Happened::Connection { token, event: Change(event) }),
@@ -208,8 +208,8 @@ impl Devices {
         }
     }
 
-    /// Its connections get that as events of their own, and hold it until they are gone. `unwatched` is not
-    /// watched any more.
+    /// The device's connections get the removal as an event of their own, and hold the device until they have
+    /// ended. `unwatched` is not watched any more.
     fn removed(&mut self, index: usize, unwatched: Option<u32>, happened: &mut Vec<Happened>) {
         let Some(slot) = self.devices.get_mut(index) else { return };
         let Slot::Used(device) = slot else { return };
@@ -223,7 +223,7 @@ impl Devices {
         *slot = Slot::Removed { _device: device.clone(), watched: (happened.len() - before) as u32 };
     }
 
-    /// The device that a peer has come by, with the core's arena registered.
+    /// The device on which a peer's request arrived, with the core's arena registered.
     fn device(&mut self, incoming: &Incoming, arena: &Arena) -> Result<Arc<Device>, Error> {
         let context = incoming.id.context();
         let known = self.devices.iter().find_map(|slot| match slot {
@@ -234,7 +234,7 @@ impl Devices {
             return Ok(device.clone());
         }
         let mut anchor = Id::new(&self.channel)?;
-        // With the scope of an address that is of one link only.
+        // With the scope ID of a link-local address.
         let mut address = incoming.addresses.0;
         address.set_port(0);
         anchor.bind(address)?;
@@ -244,7 +244,7 @@ impl Devices {
         let index = self.devices.len();
         anchor.set_token(ANCHORS + index as u64);
         let device = Device::new(anchor, arena)?;
-        // Numbers are not used again: a descriptor of an earlier device may still be reported.
+        // Numbers are not reused: a descriptor of an earlier device may still be reported.
         let number = first_number(index);
         self.to_watch.push((number, Handle(device.completions_descriptor())));
         self.to_watch.push((number + 1, Handle(device.events_descriptor())));
@@ -253,7 +253,7 @@ impl Devices {
     }
 }
 
-/// Of the descriptors of a device.
+/// The first number of a device's descriptors.
 fn first_number(index: usize) -> u32 {
     CONNECTIONS + 1 + index as u32 * PER_DEVICE
 }

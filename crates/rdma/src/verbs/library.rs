@@ -1,5 +1,5 @@
-//! The libraries, found when they are first needed: nothing is linked to them, and what does not use RDMA devices works
-//! without them.
+//! The libraries, loaded when they are first needed: nothing is linked against them, and everything except
+//! RDMA devices works without them.
 
 use super::sys::*;
 use libloading::os::unix::{Library as Shared, RTLD_NOW};
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 const VERBS: &str = "libibverbs.so.1";
 const RDMA_CM: &str = "librdmacm.so.1";
 
-/// A library is missing, or too old.
+/// A library is missing or too old.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Missing {
     library: &'static str,
@@ -32,7 +32,7 @@ impl std::error::Error for Missing {}
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?, in $library:ident;)*) => {
-        /// The functions of both libraries, by their names.
+        /// The functions of both libraries, by name.
         pub(super) struct Library {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
@@ -48,15 +48,15 @@ macro_rules! functions {
                     $($name: {
                         let (shared, library) = names(Which::$library);
                         let name = concat!(stringify!($name), "\0");
-                        // SAFETY: the function of this name has this type in the headers of rdma-core, whose ABI has a
-                        // number (the 1 of the file's name) and has not changed.
+                        // SAFETY: the function of this name has this type in the headers of rdma-core, whose
+                        // ABI is versioned (the 1 in the file's name) and has not changed.
                         let found = unsafe {
                             shared.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>(name.as_bytes())
                         };
                         *found.map_err(|error| Missing { library, reason: error.to_string() })?
                     },)*
                 };
-                // They stay: their functions are called until the process ends.
+                // They stay loaded: their functions are called until the process ends.
                 let _ = (verbs.into_raw(), cm.into_raw());
                 Ok(functions)
             }
@@ -111,14 +111,15 @@ functions! {
     rdma_ack_cm_event: fn(*mut RdmaCmEvent) -> c_int, in Cm;
 }
 
-/// The libraries, loaded once; what was missing then stays missing.
+/// The libraries, loaded once; if loading fails, it is not retried.
 pub(super) fn library() -> Result<&'static Library, Missing> {
     static LIBRARY: OnceLock<Result<Library, Missing>> = OnceLock::new();
     LIBRARY.get_or_init(Library::load).as_ref().map_err(Clone::clone)
 }
 
 fn open(library: &'static str) -> Result<Shared, Missing> {
-    // SAFETY: the initialisers of these libraries are those that every program that is linked to them runs before `main`.
+    // SAFETY: the libraries' initialisers are those that every program linked against them runs before
+    // `main`.
     let opened = unsafe { Shared::open(Some(library), RTLD_NOW) };
     opened.map_err(|error| Missing { library, reason: error.to_string() })
 }

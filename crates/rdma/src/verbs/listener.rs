@@ -8,30 +8,30 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Requests for connections that wait to be taken.
+/// Pending connection requests.
 const BACKLOG: i32 = 128;
 
-/// Hears peers that ask for connections.
+/// Listens for connection requests.
 pub struct Listener {
     address: SocketAddr,
     channel: Arc<EventChannel>,
-    /// `None`: its device is gone.
+    /// `None`: its device was removed.
     id: Mutex<Option<Id>>,
 }
 
-/// What a listener has heard.
+/// An event of a listener.
 pub enum Arrival {
-    /// A peer asks for a connection.
+    /// A peer requests a connection.
     Asked(Box<Incoming>),
-    /// The device was removed: nobody is heard until [`Listener::relisten`] succeeds.
+    /// The device was removed: there are no more requests until [`Listener::relisten`] succeeds.
     Removed,
-    /// Nothing more now.
+    /// Nothing for now.
     Nothing,
-    /// It no longer listens.
+    /// The listener has failed.
     Broken(io::Error),
 }
 
-/// A peer that asks for a connection. Dropped, it gets no answer but the end of its patience.
+/// A connection request. If it is dropped, the peer gets no answer and times out.
 pub struct Incoming {
     pub(super) id: Id,
     pub(super) asked: CmEvent,
@@ -40,13 +40,13 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Whether its private data is a login of SRP. That of iSER has four bytes or none (RFC 7145 section 5.1); behind it
-    /// are zeros, since InfiniBand's messages have private data of one length.
+    /// Whether its private data is an SRP login. That of iSER has four bytes or none (RFC 7145 section 5.1),
+    /// followed by zeros, since InfiniBand's messages have private data of fixed length.
     pub fn asks_for_srp(&self) -> bool {
         is_srp(&self.asked.private_data)
     }
 
-    /// Turns it away, without private data.
+    /// Rejects it, without private data.
     pub fn reject(mut self) {
         // A peer that is gone needs no answer.
         let _ = self.id.reject(&[]);
@@ -59,22 +59,22 @@ fn is_srp(private_data: &[u8]) -> bool {
 }
 
 impl Listener {
-    /// Listens on an address, with the device that has it, or with all.
+    /// Listens on an address, on the device that has it or on all.
     ///
     /// # Errors
-    /// The libraries are missing, no device has the address, or somebody else listens there.
+    /// The libraries are missing, no device has the address, or it is in use.
     pub fn new(address: SocketAddr) -> Result<Listener, Error> {
         let channel = EventChannel::new()?;
         let id = listen(&channel, address)?;
         Ok(Listener { address, channel, id: Mutex::new(Some(id)) })
     }
 
-    /// Readable when it has heard something.
+    /// Readable when there is an event.
     pub fn handle(&self) -> Handle {
         Handle(self.channel.descriptor())
     }
 
-    /// What it has heard.
+    /// The next event.
     pub fn next_arrival(&self) -> Arrival {
         loop {
             let (id, event) = match self.channel.next() {
@@ -84,14 +84,16 @@ impl Listener {
             };
             match event.kind {
                 RDMA_CM_EVENT_CONNECT_REQUEST => {
-                    // SAFETY: the event has just come by this channel, and such an event brings a new identifier.
+                    // SAFETY: the event is a connection request on this channel, and such an event brings a
+                    // new identifier.
                     let Some(id) = (unsafe { Id::asked(&self.channel, id) }) else { continue };
                     let Some(addresses) = id.addresses() else { continue };
                     return Arrival::Asked(Box::new(Incoming { id, asked: event, addresses }));
                 }
                 RDMA_CM_EVENT_DEVICE_REMOVAL => {
                     let mut own = self.id.lock().unwrap_or_else(PoisonError::into_inner);
-                    // Of a peer that has asked and is on its way to its core: that core will find it out.
+                    // An event of a requested connection that is on its way to its core: that core will find
+                    // out.
                     if own.as_ref().is_some_and(|own| own.as_ptr() == id) {
                         *own = None;
                         return Arrival::Removed;
@@ -130,7 +132,7 @@ mod tests {
         assert!(!is_srp(&[]) && !is_srp(&padded));
         padded[0] = 0xc0;
         assert!(!is_srp(&padded) && !is_srp(&[0x80, 0, 0, 0]));
-        // A login's formats of descriptors.
+        // A login's descriptor formats.
         padded[9] = 6;
         assert!(is_srp(&padded));
     }

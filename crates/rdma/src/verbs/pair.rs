@@ -1,4 +1,4 @@
-//! One connection: a queue pair of the reliable kind, made by RDMA/CM.
+//! One connection: a reliable connected queue pair, established by RDMA/CM.
 
 use super::cm::{EventChannel, Id};
 use super::device::{Device, text};
@@ -18,16 +18,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::{Places, Span};
 
-/// How long the last messages may take to be sent, and the peer to say that it is gone.
+/// How long the last messages may take to be sent, and then the peer to acknowledge the disconnect.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
-/// How long a peer may take to say that it has the answer, in messages that the kernel repeats for longer.
+/// How long a peer may take to confirm the answer, in messages that the kernel repeats for longer.
 const ESTABLISH_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes of a message that are to be copied when it is posted; where a device cannot, less.
+/// Bytes of a message to copy when it is posted; if the device cannot, fewer.
 pub(super) const INLINE_BYTES: [u32; 4] = [256, 128, 64, 0];
-/// Completions that are taken at a time.
+/// Completions taken at a time.
 const COMPLETIONS: usize = 16;
 
-/// How much may be posted at a time.
+/// How many requests may be outstanding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Depths {
     /// Sends, writes and reads.
@@ -36,36 +36,36 @@ pub struct Depths {
     pub receives: u16,
 }
 
-/// The end of a connection that a peer asks for.
+/// The responding end of a connection.
 pub struct QueuePair {
     device: Arc<Device>,
-    /// `None`: it is gone, and the queues with it.
+    /// `None`: destroyed.
     queues: Option<Queues>,
     state: State,
     depths: Depths,
     inline_bytes: u32,
-    /// RDMA Reads that the peer wants to make at a time, and those that it serves.
+    /// RDMA Reads that the peer wants to issue at a time, and those that it serves.
     reads: (u8, u8),
     sends: SendQueue,
     receives: ReceiveQueue,
     events: VecDeque<Event>,
     /// The next completion raises an event.
     is_armed: bool,
-    /// Why the connection has ended, once everything received before is reported.
+    /// Why the connection has ended; reported after everything received before.
     ended: Option<String>,
-    /// Nothing is reported but the end.
+    /// Only the end is reported.
     is_held: bool,
 }
 
-/// What ends together.
+/// Objects that are destroyed together.
 struct Queues {
     id: Id,
     completions: NonNull<IbvCq>,
     pair: NonNull<IbvQp>,
 }
 
-// SAFETY: libibverbs's functions may be called from any thread, and the queues have one owner. The addresses in the queues
-// of requests are of these themselves, and are used in the call that makes them only.
+// SAFETY: libibverbs's functions may be called from any thread, and the queues have one owner. The pointers
+// in the request queues point into these queues, and are used only in the call that sets them.
 unsafe impl Send for QueuePair {}
 
 /// Where the connection stands.
@@ -73,19 +73,20 @@ unsafe impl Send for QueuePair {}
 enum State {
     /// The peer waits for an answer.
     Asked,
-    /// It has it; until it says so, or sends a message, the connection is not made. It may take until then.
+    /// The answer was sent; until the peer confirms it or sends a message, the connection is not established.
+    /// Deadline.
     Accepted(Time),
-    /// Messages go both ways.
+    /// Established.
     Full,
-    /// The last work is to be finished until then.
+    /// Finishing the last work; deadline.
     Closing(Time),
-    /// The peer is notified, and may acknowledge until then.
+    /// The peer was notified, and has until then to acknowledge.
     Leaving(Time),
     Over,
 }
 
 impl QueuePair {
-    /// For a connection request of a peer. The layer above is notified first.
+    /// For a peer's connection request, which is reported first.
     pub(super) fn new(
         incoming: Incoming,
         device: Arc<Device>,
@@ -123,17 +124,17 @@ impl QueuePair {
         })
     }
 
-    /// How much may be posted at a time: no more than the device allows.
+    /// How many requests may be outstanding: no more than the device allows.
     pub fn depths(&self) -> Depths {
         self.depths
     }
 
-    /// With `true`, nothing is reported from now on but the end of the connection: messages wait.
+    /// With `true`, only the end of the connection is reported from now on: messages wait.
     pub fn hold(&mut self, hold: bool) {
         self.is_held = hold;
     }
 
-    /// A completion has come, as was asked for.
+    /// The armed completion event has arrived.
     pub fn completed(&mut self) {
         self.is_armed = false;
     }
@@ -174,7 +175,7 @@ impl QueuePair {
     fn reap(&mut self, arena: &mut Arena) -> bool {
         let Some(queues) = &self.queues else { return false };
         let mut completions = [IbvWc::default(); COMPLETIONS];
-        // SAFETY: the queue lives, and there is room for so many completions.
+        // SAFETY: the queue is alive, and there is room for this many completions.
         let count = unsafe {
             let room = COMPLETIONS as i32;
             (self.device.calls.poll_cq)(queues.completions.as_ptr(), room, completions.as_mut_ptr())
@@ -191,7 +192,7 @@ impl QueuePair {
 
     fn complete(&mut self, completion: &IbvWc, arena: &mut Arena) {
         let is_done = completion.status == IBV_WC_SUCCESS;
-        // What was stopped by this side is expected to fail.
+        // Work that this side stopped is expected to fail.
         let is_leaving = matches!(self.state, State::Leaving(_));
         if !is_done && !is_leaving {
             self.end(self.reason_of(completion.status));
@@ -199,7 +200,7 @@ impl QueuePair {
         if completion.wr_id & RECEIVE != 0 {
             self.receives.filled(completion.wr_id, arena);
             if is_done {
-                // It may overtake the news that the connection is made.
+                // It may overtake the event that the connection is established.
                 self.establish();
                 let has_invalidated = completion.wc_flags & IBV_WC_WITH_INV != 0;
                 self.events.push_back(Event::Received {
@@ -227,18 +228,18 @@ impl QueuePair {
                     of RDMA"
                 .to_string();
         }
-        // SAFETY: the library returns a string of its own, for any number.
+        // SAFETY: the library returns a static string, for any number.
         let text = unsafe { text((self.device.library.ibv_wc_status_str)(status)) };
         format!("work failed: {text}")
     }
 
-    /// Arms the event for the next completion; `false`: it was armed already.
+    /// Arms the event for the next completion; `false`: it was already armed.
     fn arm(&mut self) -> bool {
         let Some(queues) = &self.queues else { return false };
         if std::mem::replace(&mut self.is_armed, true) {
             return false;
         }
-        // SAFETY: the queue lives.
+        // SAFETY: the queue is alive.
         let armed = unsafe { (self.device.calls.req_notify_cq)(queues.completions.as_ptr(), 0) };
         if armed != 0 {
             self.end("its completion queue reports nothing any more".to_string());
@@ -246,7 +247,7 @@ impl QueuePair {
         true
     }
 
-    /// Continues with closing, when nothing else has come.
+    /// Continues closing, once there are no more completions.
     fn proceed(&mut self, arena: &mut Arena) {
         if self.device.has_failed() {
             self.end(format!("the device {} has failed", self.device.name));
@@ -270,7 +271,7 @@ impl QueuePair {
         }
     }
 
-    /// Ends the queues: nothing touches memory any more.
+    /// Destroys the queues: nothing accesses memory any more.
     fn stop(&mut self, arena: &mut Arena) {
         let state = std::mem::replace(&mut self.state, State::Over);
         if let Some(mut queues) = self.queues.take() {
@@ -319,8 +320,8 @@ impl QueuePair {
 
 impl Queues {
     fn end(self, device: &Device) {
-        // SAFETY: the queue pair is the identifier's, and is ended once; the completion queue belongs to it only, and its
-        // events are acknowledged. The device holds what both are made of.
+        // SAFETY: the queue pair is the identifier's, and is destroyed once; the completion queue belongs to
+        // it only, and its events are acknowledged. The device holds the objects that both depend on.
         unsafe {
             (device.library.rdma_destroy_qp)(self.id.as_ptr());
             (device.library.ibv_destroy_cq)(self.completions.as_ptr());
@@ -330,7 +331,7 @@ impl Queues {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // Where nobody has called `release` the arena is going away with its core.
+        // If nobody has called `release`, the arena is being dropped with its core.
         if let Some(queues) = self.queues.take() {
             queues.end(&self.device);
         }
@@ -339,7 +340,7 @@ impl Drop for QueuePair {
 
 type Made = (NonNull<IbvCq>, NonNull<IbvQp>, Depths, u32);
 
-/// Makes the queues; events come to this channel from now on.
+/// Creates the queues; events go to this channel from now on.
 fn make(
     id: &mut Id,
     device: &Device,
@@ -374,21 +375,22 @@ fn make(
     let completions = NonNull::new(completions).ok_or_else(|| last("making a completion queue"))?;
     for inline_bytes in INLINE_BYTES {
         let mut attr = attributes(completions, device, depths, inline_bytes);
-        // SAFETY: identifier and protection domain live and are of one device; the library reads and writes the attributes.
+        // SAFETY: identifier and protection domain are alive and of one device; the library reads and writes
+        // the attributes.
         let made = unsafe { (device.library.rdma_create_qp)(id.as_ptr(), device.pd.as_ptr(), &raw mut attr) };
-        // SAFETY: the identifier lives.
+        // SAFETY: the identifier is alive.
         let pair = NonNull::new(unsafe { (*id.as_ptr()).qp });
         if let (0, Some(pair)) = (made, pair) {
             return Ok((completions, pair, depths, inline_bytes.min(attr.cap.max_inline_data)));
         }
     }
     let error = last("making a queue pair");
-    // SAFETY: it was made above, and nothing was made of it.
+    // SAFETY: it was created above, and nothing depends on it.
     unsafe { (device.library.ibv_destroy_cq)(completions.as_ptr()) };
     Err(error)
 }
 
-/// Of a queue pair with such depths.
+/// Attributes of a queue pair of these depths.
 fn attributes(
     completions: NonNull<IbvCq>,
     device: &Device,
@@ -426,7 +428,7 @@ impl Provider for QueuePair {
         self.state == State::Full && self.ended.is_none()
     }
 
-    /// The layer above gets its outcome as events.
+    /// The layer above gets the outcome as events.
     fn accept(&mut self, now: Time, private_data: &[u8]) -> Result<(), Refused> {
         let (State::Asked, Some(queues)) = (self.state, &mut self.queues) else { return Err(Refused::State) };
         if u8::try_from(private_data.len()).is_err() {
@@ -531,7 +533,7 @@ impl Provider for QueuePair {
         unreachable!("a target advertises nothing")
     }
 
-    /// Receives first: what is sent may promise them.
+    /// Receives first: sends may promise them.
     fn submit(&mut self) {
         let Some(queues) = &self.queues else { return };
         let (calls, pair) = (&self.device.calls, queues.pair.as_ptr());

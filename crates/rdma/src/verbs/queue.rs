@@ -1,4 +1,4 @@
-//! Work requests of one queue pair: a batch that is collected and posted, and those that are not finished.
+//! Work requests of one queue pair: a batch that is collected and posted, and those that are outstanding.
 
 use super::device::{Calls, Registered};
 use super::sink::Sink;
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::ptr;
 use wire::{Places, Span};
 
-/// What a work request does, and what is reported when it is finished.
+/// What a work request does, and what is reported when it has finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Operation {
     Send { solicited: bool, invalidate: Option<u32> },
@@ -16,21 +16,21 @@ pub(super) enum Operation {
     Read { stag: u32, offset: u64 },
 }
 
-/// A work request that is not finished. Its places are lent.
+/// An outstanding work request. Its places are lent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unfinished {
-    /// What the device calls it.
+    /// The device's number for it.
     number: u64,
     pub id: u64,
     pub operation: Operation,
-    /// The last of those that make one operation.
+    /// The last request of its operation.
     pub is_last: bool,
     places: Places,
-    /// Data that is read goes here first.
+    /// Data that is read arrives here first.
     sink: Option<Span>,
 }
 
-/// How the places of a request are lent: the device writes those of a read, unless it reads to a sink.
+/// How the places of a request are lent: the device writes those of a read, unless it reads into a sink.
 fn loan(operation: Operation, has_sink: bool) -> Loan {
     match operation {
         Operation::Read { .. } if !has_sink => Loan::Write,
@@ -43,12 +43,12 @@ fn loan(operation: Operation, has_sink: bool) -> Loan {
 pub(super) struct SendQueue {
     requests: Vec<IbvSendWr>,
     places: Vec<[IbvSge; Places::MAX]>,
-    /// Bytes of messages that are copied; their requests name the offset in here until they are posted.
+    /// Bytes of inline messages; their requests hold offsets into it until they are posted.
     inline: Vec<u8>,
     unfinished: VecDeque<Unfinished>,
-    /// Of the next request.
+    /// The next request's number.
     number: u64,
-    /// Where the device reads to; `None`: to the arena.
+    /// Where the device reads into; `None`: the arena.
     sink: Option<Sink>,
 }
 
@@ -58,17 +58,17 @@ impl SendQueue {
         SendQueue { sink, ..SendQueue::default() }
     }
 
-    /// Whether there are places for so many requests of reads.
+    /// Whether the sink has places for this many read requests.
     pub(super) fn can_read(&self, requests: usize) -> bool {
         self.sink.as_ref().is_none_or(|sink| requests <= sink.free())
     }
 
-    /// Requests that are not finished, those of the batch among them.
+    /// Outstanding requests, those of the batch included.
     pub(super) fn len(&self) -> usize {
         self.unfinished.len()
     }
 
-    /// Adds a message that is copied.
+    /// Adds an inline message.
     pub(super) fn add_inline(&mut self, id: u64, bytes: &[u8], operation: Operation) {
         let place = IbvSge { addr: self.inline.len() as u64, length: bytes.len() as u32, lkey: 0 };
         self.inline.extend_from_slice(bytes);
@@ -86,8 +86,8 @@ impl SendQueue {
         });
     }
 
-    /// Adds an operation with these places, in as many requests as there are when each has `most` places: one of each read
-    /// to a sink.
+    /// Adds an operation with these places, in as many requests as it takes with `most` places each: one
+    /// place each for reads into a sink.
     pub(super) fn add(
         &mut self,
         id: u64,
@@ -152,7 +152,7 @@ impl SendQueue {
         self.places.push(list);
     }
 
-    /// Posts the batch; an error is the number of one of the system.
+    /// Posts the batch; an error is a system error number.
     pub(super) fn submit(&mut self, calls: &Calls, pair: *mut IbvQp) -> Result<(), i32> {
         let Some(last) = self.requests.len().checked_sub(1) else { return Ok(()) };
         let base = self.inline.as_ptr().expose_provenance() as u64;
@@ -164,12 +164,13 @@ impl SendQueue {
         }
         let first = self.requests.as_mut_ptr();
         for index in 0..last {
-            // SAFETY: both are elements of the vector, which is not touched until the call below returns.
+            // SAFETY: both are elements of the vector, which is not modified until the call below returns.
             unsafe { (*first.add(index)).next = first.add(index + 1) };
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair lives; requests, places and inline bytes are in vectors that stay as they are during the
-        // call, which copies them. What the places name is lent until the request is finished.
+        // SAFETY: the queue pair is alive; requests, places and inline bytes are in vectors that do not
+        // change during the call, which copies them. The memory that the places name is lent until the
+        // request has finished.
         let result = unsafe { (calls.post_send)(pair, first, &raw mut bad) };
         self.requests.clear();
         self.places.clear();
@@ -177,8 +178,8 @@ impl SendQueue {
         if result == 0 { Ok(()) } else { Err(result.abs()) }
     }
 
-    /// The request with this number is finished: its places are free, and what was read is there if it
-    /// `is_done`. Not only the oldest can be: siw completes Sends while a Read before them is still running.
+    /// The request with this number has finished: its places are free, and the data read is there if it
+    /// `is_done`. It need not be the oldest: siw completes Sends while an earlier Read is still running.
     pub(super) fn finished(&mut self, number: u64, is_done: bool, arena: &mut Arena) -> Option<Unfinished> {
         let index = self.unfinished.iter().position(|unfinished| unfinished.number == number)?;
         let finished = self.unfinished.remove(index)?;
@@ -195,7 +196,7 @@ impl SendQueue {
         Some(finished)
     }
 
-    /// The queue pair is gone: all places are free.
+    /// The queue pair is destroyed: all places are free.
     pub(super) fn clear(&mut self, arena: &mut Arena) {
         while let Some(oldest) = self.unfinished.front() {
             self.finished(oldest.number, false, arena);
@@ -206,12 +207,12 @@ impl SendQueue {
     }
 }
 
-/// How many requests an operation with these places makes.
+/// How many requests an operation with these places takes.
 pub(super) fn requests_of(places: &Places, most: usize) -> usize {
     places.iter().count().div_ceil(most)
 }
 
-/// One of an operation whose first `before` bytes other requests move.
+/// A request of an operation whose first `before` bytes other requests transfer.
 fn request(number: u64, operation: Operation, before: u64) -> IbvSendWr {
     let mut request = IbvSendWr {
         wr_id: number,
@@ -248,7 +249,7 @@ fn request(number: u64, operation: Operation, before: u64) -> IbvSendWr {
     request
 }
 
-/// In the number of a receive, which is otherwise where it begins in the arena.
+/// Marks the number of a receive, which is otherwise its offset in the arena.
 pub(super) const RECEIVE: u64 = 1 << 63;
 
 /// Receives.
@@ -256,12 +257,12 @@ pub(super) const RECEIVE: u64 = 1 << 63;
 pub(super) struct ReceiveQueue {
     requests: Vec<IbvRecvWr>,
     places: Vec<IbvSge>,
-    /// Places that are posted, or about to be, and lent for writing.
+    /// Places that are posted or about to be, and lent for writing.
     posted: VecDeque<Span>,
 }
 
 impl ReceiveQueue {
-    /// Receives that are posted, or are about to be.
+    /// Receives that are posted or about to be.
     pub(super) fn len(&self) -> usize {
         self.posted.len()
     }
@@ -275,7 +276,7 @@ impl ReceiveQueue {
         self.posted.push_back(place);
     }
 
-    /// Posts the batch; an error is the number of one of the system.
+    /// Posts the batch; an error is a system error number.
     pub(super) fn submit(&mut self, calls: &Calls, pair: *mut IbvQp) -> Result<(), i32> {
         let Some(last) = self.requests.len().checked_sub(1) else { return Ok(()) };
         for (request, place) in self.requests.iter_mut().zip(&mut self.places) {
@@ -283,19 +284,20 @@ impl ReceiveQueue {
         }
         let first = self.requests.as_mut_ptr();
         for index in 0..last {
-            // SAFETY: both are elements of the vector, which is not touched until the call below returns.
+            // SAFETY: both are elements of the vector, which is not modified until the call below returns.
             unsafe { (*first.add(index)).next = first.add(index + 1) };
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair lives; requests and places are in vectors that stay as they are during the call, which
-        // copies them. What the places name is lent until it was filled, or the queue pair is gone.
+        // SAFETY: the queue pair is alive; requests and places are in vectors that do not change during the
+        // call, which copies them. The memory that the places name is lent until it is filled, or the queue
+        // pair is destroyed.
         let result = unsafe { (calls.post_recv)(pair, first, &raw mut bad) };
         self.requests.clear();
         self.places.clear();
         if result == 0 { Ok(()) } else { Err(result.abs()) }
     }
 
-    /// The one with this number has been filled, or never will be.
+    /// The receive with this number has been filled, or never will be.
     pub(super) fn filled(&mut self, number: u64, arena: &mut Arena) {
         let index = self.posted.iter().position(|place| RECEIVE | place.offset == number);
         if let Some(place) = index.and_then(|index| self.posted.remove(index)) {
@@ -303,7 +305,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// The queue pair is gone: all places are free.
+    /// The queue pair is destroyed: all places are free.
     pub(super) fn clear(&mut self, arena: &mut Arena) {
         self.posted.drain(..).for_each(|place| arena.unlend(place, Loan::Write));
         self.requests.clear();
@@ -317,7 +319,8 @@ mod tests {
     use reactor::memory::SMALL_BYTES;
     use std::cell::RefCell;
 
-    /// What a device is given: opcode, flags, remote address and key, key to invalidate, and its places or bytes.
+    /// What a device is passed: opcode, flags, remote address and key, key to invalidate, and its places or
+    /// bytes.
     #[derive(Clone, PartialEq, Eq, Debug)]
     struct Posted {
         opcode: i32,
@@ -342,7 +345,7 @@ mod tests {
             let is_inline = request.send_flags & IBV_SEND_INLINE != 0;
             let inline = places.iter().filter(|_| is_inline).flat_map(|place| {
                 let bytes = ptr::with_exposed_provenance::<u8>(place.addr as usize);
-                // SAFETY: the bytes of a message that is copied are there during this call.
+                // SAFETY: the bytes of an inline message are valid during this call.
                 unsafe { std::slice::from_raw_parts(bytes, place.length as usize) }.to_vec()
             });
             let posted = Posted {
@@ -425,7 +428,7 @@ mod tests {
         queue.submit(&CALLS, ptr::null_mut()).expect("nothing to post");
         assert!(POSTED.take().is_empty());
         let ids = [1, 3, 2].map(|number| queue.finished(number, true, &mut arena).expect("it was posted").id);
-        // As siw does where the first is a Read.
+        // As siw does when the first is a Read.
         assert_eq!(ids, [1, 3, 2]);
         assert!(queue.finished(2, true, &mut arena).is_none());
         arena.give(&data);

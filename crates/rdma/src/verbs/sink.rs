@@ -1,7 +1,7 @@
-//! Where an iWARP device puts what it reads: memory of one connection, from which it is copied to its place.
-//! An RDMA Read shows the peer the STag of its sink (RFC 5040 section 4.4), and devices want that to be one
-//! by which the peer may write. So a sink holds nothing but what its own peer has sent: the STag of the
-//! arena, which holds the data of all connections, is never exposed.
+//! Where an iWARP device puts the data it reads: memory of one connection, from which the data is copied to
+//! its place. An RDMA Read reveals the STag of its sink to the peer (RFC 5040 section 4.4), and devices
+//! require that it allow the peer to write. So a sink contains only what its own peer has sent: the STag of
+//! the arena, which holds the data of all connections, is never exposed.
 
 use super::device::{Device, Registered};
 use super::sys::*;
@@ -11,12 +11,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use wire::Span;
 
-/// How many places are read into at a time.
+/// Places that can be read into at a time.
 const PLACES: u32 = u16::BITS;
 
 /// Such memory: places of [`LARGE_BYTES`] each.
 pub(super) struct Sink {
-    // Ends before the memory does.
+    // Dropped before the memory.
     _registration: Option<Registration>,
     registered: Registered,
     memory: Arc<Region>,
@@ -30,12 +30,12 @@ struct Registration {
 }
 
 impl Sink {
-    /// For a connection by this device.
+    /// For a connection on this device.
     pub(super) fn new(device: &Arc<Device>) -> Result<Sink, Error> {
         let memory = map()?;
         let (base, bytes) = memory.mapping();
-        // SAFETY: the memory is mapped where it says, until after the registration has ended. Nobody has references to it:
-        // it is copied from.
+        // SAFETY: the memory stays mapped there until after it is deregistered. There are no references to
+        // it: data is copied out.
         let region = unsafe {
             let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
             (device.library.ibv_reg_mr)(device.pd.as_ptr(), base.cast(), bytes, access)
@@ -43,14 +43,14 @@ impl Sink {
         let region = NonNull::new(region).ok_or_else(|| {
             last("registering a connection's buffers (is LimitMEMLOCK, ulimit -l, large enough?)")
         })?;
-        // SAFETY: the region was made above.
+        // SAFETY: the region was created above.
         let lkey = unsafe { region.as_ref().lkey };
         let registered = Registered { arena: memory.id(), base: base.expose_provenance() as u64, lkey };
         let registration = Registration { device: device.clone(), region };
         Ok(Sink { _registration: Some(registration), registered, memory, free: u16::MAX })
     }
 
-    /// One that no device knows.
+    /// One not registered with any device.
     #[cfg(test)]
     pub(super) fn unregistered(base: u64, lkey: u32) -> Sink {
         let memory = map().expect("memory");
@@ -63,7 +63,7 @@ impl Sink {
         self.free.count_ones() as usize
     }
 
-    /// Takes a place, of which there must be one.
+    /// Takes a place; there must be a free one.
     pub(super) fn take(&mut self, len: u32) -> Span {
         let index = self.free.trailing_zeros();
         assert!(index < PLACES && len <= LARGE_BYTES, "{len} bytes find no place");
@@ -71,12 +71,12 @@ impl Sink {
         self.memory.span(u64::from(index * LARGE_BYTES), len).expect("the place is in the memory")
     }
 
-    /// Gives it back.
+    /// Releases a place.
     pub(super) fn give(&mut self, span: Span) {
         self.free |= 1 << (span.offset / u64::from(LARGE_BYTES));
     }
 
-    /// As the device knows it.
+    /// A place as the device addresses it.
     pub(super) fn place(&self, span: Span) -> IbvSge {
         self.registered.place(span)
     }
@@ -89,7 +89,7 @@ fn map() -> Result<Arc<Region>, Error> {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: it was made by `Sink::new`, and is ended once; the device holds what it was made of.
+        // SAFETY: it was created by `Sink::new`, and is destroyed once; the device holds what it depends on.
         unsafe { (self.device.library.ibv_dereg_mr)(self.region.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Which devices there are, and what they can.
+//! Lists the devices and their capabilities.
 
 use super::device::{Limits, attributes, text};
 use super::library::{Library, library};
@@ -12,41 +12,42 @@ use std::ptr::{self, NonNull};
 /// Its fields are the attributes that are reported.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceFacts {
-    /// Its name, as `rxe0`.
+    /// Its name, like `rxe0`.
     pub name: String,
-    /// What it speaks.
+    /// Its transport.
     pub transport: Transport,
     /// Its GUID.
     pub node_guid: u64,
-    /// Version of its firmware; empty where it has none.
+    /// Firmware version; empty if it has none.
     pub firmware: String,
     /// Its ports, from number 1.
     pub ports: Vec<PortFacts>,
-    /// Queue pairs, and work requests of one.
+    /// Most queue pairs.
     pub queue_pairs: u32,
-    /// Work requests of a queue pair.
+    /// Work requests per queue pair.
     pub work: u32,
-    /// Entries of a completion queue.
+    /// Entries per completion queue.
     pub completions: u32,
-    /// Places of a work request, and of an RDMA Read.
+    /// Places per work request.
     pub places: u32,
-    /// Places of an RDMA Read.
+    /// Places per RDMA Read.
     pub read_places: u32,
-    /// RDMA Reads of a connection at a time: served.
+    /// RDMA Reads per connection at a time: served.
     pub reads_served: u32,
-    /// And made.
+    /// The same: issued.
     pub reads_made: u32,
-    /// Bytes of a message that are copied when it is posted; `None`: no queue pair could be made to find it out.
+    /// Most bytes of a message that are copied when it is posted; `None`: unknown, since no queue pair could
+    /// be created.
     pub inline_bytes: Option<u32>,
     /// A message can invalidate a peer's STag.
     pub send_with_invalidate: bool,
-    /// Buffers are registered by work requests.
+    /// Memory is registered by work requests.
     pub fast_registration: bool,
-    /// Receives of a shared receive queue; zero where there are none.
+    /// Receives per shared receive queue; zero: not supported.
     pub shared_receives: u32,
 }
 
-/// A device of which nothing but its name is known.
+/// A device of which only the name is known.
 #[derive(Debug)]
 pub struct Unknown {
     /// Its name.
@@ -55,10 +56,10 @@ pub struct Unknown {
     pub error: Error,
 }
 
-/// What a device speaks.
+/// The transport of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transport {
-    /// InfiniBand's, on its own links or over Ethernet (RoCE).
+    /// InfiniBand, on its own links or over Ethernet (RoCE).
     InfiniBand,
     /// iWARP.
     Iwarp,
@@ -71,9 +72,9 @@ pub enum Transport {
 pub struct PortFacts {
     /// Its number.
     pub number: u8,
-    /// Whether it works.
+    /// Its state.
     pub state: PortState,
-    /// What it is connected to.
+    /// Its link layer.
     pub link_layer: LinkLayer,
     /// The largest payload of a packet in bytes.
     pub mtu_bytes: u32,
@@ -88,22 +89,22 @@ pub enum PortState {
     Init,
     /// The same, armed.
     Armed,
-    /// It works.
+    /// Active.
     Active,
-    /// It did until now.
+    /// Active until now.
     ActiveDefer,
-    /// A number that the standard does not have.
+    /// A number that is not in the standard.
     Unknown,
 }
 
-/// What a port is connected to.
+/// The link layer of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkLayer {
     /// InfiniBand.
     InfiniBand,
     /// Ethernet.
     Ethernet,
-    /// It does not say.
+    /// Not specified.
     Unspecified,
 }
 
@@ -114,13 +115,13 @@ pub enum LinkLayer {
 pub fn survey() -> Result<Vec<Result<DeviceFacts, Unknown>>, Error> {
     let library = library()?;
     let mut count = 0;
-    // SAFETY: the library writes how many there are.
+    // SAFETY: the library writes their number.
     let list = unsafe { (library.ibv_get_device_list)(&raw mut count) };
     if list.is_null() {
         return Err(last("listing RDMA devices (is the module ib_uverbs loaded?)"));
     }
     let count = usize::try_from(count).unwrap_or(0);
-    // SAFETY: the list has so many devices; they live until it is freed, below.
+    // SAFETY: the list has this many devices; they are valid until it is freed, below.
     let facts = unsafe {
         let facts = (0..count).filter_map(|index| NonNull::new(*list.add(index)));
         let facts = facts.map(|device| examine(library, device)).collect();
@@ -131,16 +132,16 @@ pub fn survey() -> Result<Vec<Result<DeviceFacts, Unknown>>, Error> {
 }
 
 /// # Safety
-/// The device is of a list that is not freed meanwhile.
+/// The device is in a list that is not freed meanwhile.
 unsafe fn examine(library: &'static Library, device: NonNull<IbvDevice>) -> Result<DeviceFacts, Unknown> {
-    // SAFETY: as the caller has promised; names end with a zero.
+    // SAFETY: guaranteed by the caller; names are null-terminated.
     let (name, transport) = unsafe { (text(device.as_ref().name.as_ptr()), device.as_ref().transport_type) };
-    // SAFETY: as the caller has promised.
+    // SAFETY: guaranteed by the caller.
     let Some(context) = NonNull::new(unsafe { (library.ibv_open_device)(device.as_ptr()) }) else {
         return Err(Unknown { name, error: last("opening it (may this user use /dev/infiniband/uverbs*?)") });
     };
     let facts = attributes(library, context).map(|attr| facts(library, context, &attr, &name, transport));
-    // SAFETY: it was opened above, and everything that was made of it is gone.
+    // SAFETY: it was opened above, and everything created on it is destroyed.
     unsafe { (library.ibv_close_device)(context.as_ptr()) };
     facts.map_err(|error| Unknown { name, error })
 }
@@ -154,7 +155,7 @@ fn facts(
 ) -> DeviceFacts {
     let limits = Limits::of(attr);
     let number = |value: i32| u32::try_from(value).unwrap_or(0);
-    // SAFETY: the library ends it with a zero, and it was zeros before.
+    // SAFETY: the library null-terminates it, and it was zeros before.
     let firmware = unsafe { text(attr.fw_ver.as_ptr()) };
     DeviceFacts {
         name: name.to_string(),
@@ -191,9 +192,9 @@ fn port(library: &Library, context: NonNull<IbvContext>, number: u8) -> Option<P
     })
 }
 
-/// What a queue pair takes is known only when one was made.
+/// The limit of a queue pair is known only once one is created.
 fn inline_bytes(library: &Library, context: NonNull<IbvContext>) -> Option<u32> {
-    // SAFETY: the device is open. What is made is ended below, in the other order.
+    // SAFETY: the device is open. What is created is destroyed below, in reverse order.
     unsafe {
         let pd = NonNull::new((library.ibv_alloc_pd)(context.as_ptr()))?;
         let completions = (library.ibv_create_cq)(context.as_ptr(), 2, ptr::null_mut(), ptr::null_mut(), 0);
@@ -207,10 +208,10 @@ fn inline_bytes(library: &Library, context: NonNull<IbvContext>) -> Option<u32> 
     }
 }
 
-/// How many bytes a queue pair takes that is asked to take so many.
+/// How many inline bytes a queue pair gets that requests this many.
 ///
 /// # Safety
-/// Protection domain and completion queue live, and are of one device.
+/// Protection domain and completion queue are alive, and of one device.
 unsafe fn take(
     library: &Library,
     pd: NonNull<Opaque>,
@@ -232,7 +233,8 @@ unsafe fn take(
         qp_type: IBV_QPT_RC,
         sq_sig_all: 1,
     };
-    // SAFETY: as the caller has promised; the library reads and writes the attributes. The queue pair is ended at once.
+    // SAFETY: guaranteed by the caller; the library reads and writes the attributes. The queue pair is
+    // destroyed at once.
     unsafe {
         let pair = NonNull::new((library.ibv_create_qp)(pd.as_ptr(), &raw mut attr))?;
         (library.ibv_destroy_qp)(pair.as_ptr());

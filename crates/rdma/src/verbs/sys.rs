@@ -1,10 +1,10 @@
-//! Layouts and numbers of libibverbs (`infiniband/verbs.h`) and librdmacm (`rdma/rdma_cma.h`) of rdma-core: ABI 1, which
-//! has been the same since version 1.1 of libibverbs. Fields have the names that they have there; of structures that
-//! only the libraries make, what is behind the last field that is used here is left out.
+//! Layouts and numbers of libibverbs (`infiniband/verbs.h`) and librdmacm (`rdma/rdma_cma.h`) in rdma-core:
+//! ABI 1, unchanged since version 1.1 of libibverbs. Fields have the names used there; structures that only
+//! the libraries create end with the last field used here.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// For what is never looked into.
+/// An opaque type.
 pub type Opaque = c_void;
 
 #[repr(C)]
@@ -18,7 +18,7 @@ pub struct IbvDevice {
 pub const IBV_TRANSPORT_IB: c_int = 0;
 pub const IBV_TRANSPORT_IWARP: c_int = 1;
 
-/// The calls that `verbs.h` makes by inline functions; the others are kept for old programs.
+/// The calls that `verbs.h` makes from inline functions; the others are kept for old programs.
 #[repr(C)]
 pub struct IbvContextOps {
     before_poll_cq: [*mut c_void; 11],
@@ -174,7 +174,7 @@ pub struct IbvSge {
     pub lkey: u32,
 }
 
-/// With `wr` as RDMA has it; that of atomic operations is the longest of the union.
+/// With the `rdma` member of the union `wr`; that of atomic operations is the longest.
 #[repr(C)]
 pub struct IbvSendWr {
     pub wr_id: u64,
@@ -288,7 +288,7 @@ pub struct RdmaConnParam {
     pub qp_num: u32,
 }
 
-/// With `param` as connections have it, which is the shorter of the union.
+/// With the `conn` member of the union `param`, which is the shorter one.
 #[repr(C)]
 pub struct RdmaCmEvent {
     pub id: *mut RdmaCmId,
@@ -307,7 +307,8 @@ pub const RDMA_CM_EVENT_DISCONNECTED: c_int = 10;
 pub const RDMA_CM_EVENT_DEVICE_REMOVAL: c_int = 11;
 pub const RDMA_CM_EVENT_ADDR_CHANGE: c_int = 14;
 
-/// Sizes and offsets as a C compiler has them for rdma-core's headers (x86-64 and AArch64, Debian's rdma-core 44).
+/// Sizes and offsets that a C compiler uses for rdma-core's headers (x86-64 and AArch64, Debian's rdma-core
+/// 44).
 #[cfg(test)]
 mod tests {
     use super::*;

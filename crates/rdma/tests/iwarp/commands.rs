@@ -1,4 +1,4 @@
-//! Commands over iWARP: data both ways, and ends at any moment.
+//! Commands over iWARP: data in both directions, and connections that end at any moment.
 
 use crate::common::*;
 use crate::disk::{Disk, READ, Target, WRITE};
@@ -23,7 +23,7 @@ const GOOD: Outcome = Outcome::Status { status: 0, sense: None };
 pub(crate) trait Initiator: MessageMachine<Event: std::fmt::Debug> {
     /// The target's machine.
     type Target: Target;
-    /// Both, about to log in.
+    /// Both, before login.
     fn pair(now: Time) -> (Self, Self::Target)
     where
         Self: Sized;
@@ -35,7 +35,7 @@ pub(crate) trait Initiator: MessageMachine<Event: std::fmt::Debug> {
 
 pub(crate) type Pair<M> = Rig<M, Vec<<M as MessageMachine>::Event>, <M as Initiator>::Target, Disk>;
 
-/// Two ends that are about to log in.
+/// Two ends before login.
 pub(crate) fn open<M: Initiator>(ring: Uring, config: Config, (ours, theirs): (M, M::Target)) -> Pair<M> {
     let ours = Channel::initiator(config, ours, ring.now()).unwrap();
     let theirs = Channel::responder(config, theirs, ring.now());
@@ -43,7 +43,7 @@ pub(crate) fn open<M: Initiator>(ring: Uring, config: Config, (ours, theirs): (M
     Rig::new(ring, (ours, Vec::new()), (theirs, disk))
 }
 
-/// Two ends that are logged in.
+/// Two ends, logged in.
 pub(crate) fn ready<M: Initiator>(ring: Uring, config: Config) -> Pair<M> {
     let pair = M::pair(ring.now());
     let mut rig = open(ring, config, pair);
@@ -53,7 +53,7 @@ pub(crate) fn ready<M: Initiator>(ring: Uring, config: Config) -> Pair<M> {
     rig
 }
 
-/// Closes a rig, of which the caller has given all places back, and nothing is left.
+/// Closes a rig whose places the caller has all released; nothing is left over.
 pub(crate) fn close<M: Initiator>(rig: Pair<M>) -> (Uring, Vec<M::Event>, Disk) {
     let (mut ring, events, disk) = rig.close();
     assert_eq!(ring.arena().in_use(), 0, "all buffers came back");
@@ -76,7 +76,7 @@ impl<M: Initiator> Pair<M> {
         self.initiator.machine().submit(command(opcode, disk, places)).unwrap()
     }
 
-    /// Runs until so many commands were reported, which all went well.
+    /// Runs until this many commands have completed, all successfully.
     pub(crate) fn complete(&mut self, count: usize) -> Vec<TaskId> {
         self.run_until(|rig| rig.initiator.above.len() >= count || rig.reason().is_some());
         let events = std::mem::take(&mut self.initiator.above);
@@ -85,7 +85,7 @@ impl<M: Initiator> Pair<M> {
         completions.inspect(|completion| assert_eq!(completion.outcome, GOOD)).map(|it| it.task).collect()
     }
 
-    /// Why the initiator's end is no more: nothing comes after that.
+    /// Why the initiator's end is closed: nothing follows.
     pub(crate) fn reason(&self) -> Option<&str> {
         let events = &self.initiator.above;
         let gone = events.iter().position(|event| M::reason(event).is_some())?;
@@ -93,19 +93,19 @@ impl<M: Initiator> Pair<M> {
         M::reason(&events[gone])
     }
 
-    /// Whether both ends know that the connection is no more.
+    /// Whether both ends have noticed that the connection is closed.
     pub(crate) fn is_gone(&self) -> bool {
         self.reason().is_some() && self.target.above.gone.is_some()
     }
 
-    /// What is on the disk.
+    /// The content of the disk.
     pub(crate) fn disk(&mut self, at: u32, len: u32) -> Vec<u8> {
         let places = self.ring.arena().take(len).unwrap();
         self.target.above.region.copy_out(at.into(), self.ring.arena(), &places);
         self.take(&places)
     }
 
-    /// The content of places, which are released.
+    /// The content of places, which are then released.
     pub(crate) fn take(&mut self, places: &Places) -> Vec<u8> {
         let bytes = content(&mut self.ring, places);
         self.ring.arena().give(places);
@@ -113,7 +113,7 @@ impl<M: Initiator> Pair<M> {
     }
 }
 
-/// Data in the command, data that is read from the initiator, and data that is written to it.
+/// Data in the command, data read from the initiator, and data written to it.
 pub(crate) fn data_moves_both_ways<M: Initiator>() {
     for config in configs() {
         let mut rig = ready::<M>(ring(), config);
@@ -134,7 +134,7 @@ pub(crate) fn data_moves_both_ways<M: Initiator>() {
     }
 }
 
-/// A full queue of every kind of command, over queues that are shorter than what is to be done.
+/// A full queue of every kind of command, over work queues that are shorter.
 pub(crate) fn many_commands_at_once_keep_their_data_apart<M: Initiator>() {
     for config in configs() {
         let narrow = Config { work: 3, registrations: 8, ..config };
@@ -154,7 +154,7 @@ pub(crate) fn many_commands_at_once_keep_their_data_apart<M: Initiator>() {
             for (n, (source, data)) in all.iter().enumerate() {
                 let sink = rig.ring.arena().take(data.len() as u32).unwrap();
                 rig.submit(READ, area(n), sink);
-                // Beside them, what is written there again.
+                // Concurrently, a write of the same data there.
                 rig.submit(WRITE, area(n), *source);
                 sinks.push(sink);
             }
@@ -168,14 +168,14 @@ pub(crate) fn many_commands_at_once_keep_their_data_apart<M: Initiator>() {
     }
 }
 
-/// The target answers when it has the data, which may be before this end sees the completion of the send.
+/// The target answers when it has the data, possibly before this end gets the completion of the send.
 pub(crate) fn what_the_target_reads_is_lent_until_it_has_left<M: Initiator>() {
     for config in configs() {
         let mut rig = ready::<M>(ring(), config);
         rig.run_until(|rig| rig.initiator.stream.has_sent() && rig.target.stream.has_sent());
         let data = pattern(65_536, 3);
         let source = filled(&mut rig.ring, &data);
-        // That of the command, and not that of the data which is read.
+        // That of the command, not of the data read.
         rig.initiator.completions_left = 1;
         rig.submit(WRITE, 0, source);
         rig.run_until(|rig| {
@@ -208,7 +208,7 @@ pub(crate) fn a_logout_reaches_the_other_side<M: Initiator>() {
 /// released.
 pub(crate) fn a_connection_that_breaks_at_any_moment_leaves_nothing<M: Initiator>() {
     let mut ring = ring_with(32 << 20, Waker::new().unwrap());
-    // How often it was cut while commands were under way.
+    // How often it was cut while commands were outstanding.
     let mut hits = 0;
     for config in configs() {
         for turns in (0..24).chain([30, 40, 50]) {
@@ -229,12 +229,13 @@ pub(crate) fn a_connection_that_breaks_at_any_moment_leaves_nothing<M: Initiator
             let cut = if turns % 2 == 0 { &mut rig.initiator.stream } else { &mut rig.target.stream };
             cut.shutdown(&mut rig.ring);
             rig.run_until(|rig| rig.is_gone());
-            // As the engine does it: the buffers of commands go back as soon as the connection is said to be gone.
+            // Like the engine: the buffers of commands are released as soon as the end of the connection is
+            // reported.
             for place in &places {
                 rig.ring.arena().give(place);
             }
             let (left, events, _) = close(rig);
-            // All but the login and the end.
+            // Everything except the login and the end.
             hits += usize::from(events.len() < 2 + places.len());
             ring = left;
         }
@@ -242,7 +243,7 @@ pub(crate) fn a_connection_that_breaks_at_any_moment_leaves_nothing<M: Initiator
     assert!(hits > 20, "{hits}");
 }
 
-/// The tests that are the same for every protocol over iWARP.
+/// The tests shared by all protocols over iWARP.
 macro_rules! tests {
     ($initiator:ty) => {
         $crate::commands::tests!($initiator:

@@ -1,4 +1,4 @@
-//! A SCSI side that does what the CDB says, with a disk in shared memory.
+//! A SCSI side that executes the CDB, with a disk in shared memory.
 
 use crate::rig::Above;
 use proto::message::MessageMachine;
@@ -22,11 +22,11 @@ pub(crate) trait Target: MessageMachine<Event = Up> {
 
 pub(crate) struct Disk {
     pub region: Arc<Region>,
-    /// Commands, and how much of their data was asked for.
+    /// Commands, and how much of their data was requested.
     running: BTreeMap<TaskId, (Command, u32)>,
     /// Logins.
     pub sessions: usize,
-    /// Commands that it has ended.
+    /// Commands that it has completed.
     pub ended: usize,
     pub gone: Option<String>,
 }

@@ -19,11 +19,11 @@ const NO_MEMORY: &str = "there was no memory for receives";
 /// Large buffers of a ring with 4 MiB.
 const BLOCKS: usize = 64;
 
-/// A ring of which so many large buffers are not taken; one of them is for what streams need.
+/// A ring with this many large buffers free, one of which streams need.
 fn crowded(free: usize) -> (Uring, Vec<Places>) {
     let mut ring = ring_with(BLOCKS as u64 * u64::from(LARGE_BYTES), Waker::new().unwrap());
     let mut taken: Vec<Places> = (free..BLOCKS).map(|_| ring.arena().take(LARGE_BYTES).unwrap()).collect();
-    // Small buffers keep it from being whole.
+    // Small buffers keep that one from being whole.
     taken.push(ring.arena().take(1).unwrap());
     (ring, taken)
 }
@@ -66,7 +66,7 @@ fn an_initiator_without_memory_gives_up() {
     close(rig);
 }
 
-/// Half of the memory is taken: what is left is for data.
+/// Half of the memory is taken: the rest is for data.
 #[test]
 fn a_target_rejects_whom_it_has_no_receives_for() {
     assert!(is_rejected::<Initiator>().contains("login rejected with reason 0x00010001"));
@@ -136,7 +136,7 @@ fn fill_queue<M: commands::Initiator>(rig: &mut Pair<M>) {
     }
 }
 
-/// Headers that need a buffer of their own go one by one when there is no other memory.
+/// Headers that need a buffer of their own are sent one by one when memory is exhausted.
 #[test]
 fn long_headers_need_no_memory_that_is_not_there() {
     let mut rig = ready::<Initiator>(ring_with(2 << 20, Waker::new().unwrap()), CONFIG);
@@ -145,7 +145,7 @@ fn long_headers_need_no_memory_that_is_not_there() {
     let arena = rig.ring.arena();
     let mut taken: Vec<Places> = std::iter::from_fn(|| arena.take(LARGE_BYTES)).collect();
     taken.extend(std::iter::from_fn(|| arena.take(SMALL_BYTES)));
-    // What both ends need for the batches on their way.
+    // What both ends need for batches in flight.
     for _ in 0..2 {
         arena.give(&taken.pop().unwrap());
     }

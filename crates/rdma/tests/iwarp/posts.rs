@@ -1,4 +1,4 @@
-//! Everything that a machine may post.
+//! Everything that a machine can post.
 
 use crate::common::*;
 use crate::rig::{CONFIG, Rig, configs};
@@ -49,7 +49,7 @@ impl Scripts {
         }
     }
 
-    /// Lets the initiator touch places of the target.
+    /// Gives the initiator access to places of the target.
     fn advertise(&mut self, places: Places, access: Access) -> Advertised {
         let cell = Rc::new(Cell::new(None));
         let advertised = cell.clone();
@@ -62,7 +62,7 @@ impl Scripts {
     }
 }
 
-/// Headers that the queue copies, longer ones, and ones longer than the buffer that is kept for them.
+/// Headers that the queue copies, longer ones, and ones longer than the reserved buffer.
 #[test]
 fn messages_arrive_whole_whatever_their_header() {
     for config in configs() {
@@ -83,7 +83,7 @@ fn messages_arrive_whole_whatever_their_header() {
                 assert!(message == [&bytes[..], data].concat(), "a header of {header}");
                 assert_eq!((place.offset + u64::from(RECEIVES.aligned_at)) % 4096, 0);
                 assert_eq!(place.len, RECEIVES.bytes);
-                // There are four receives, so that the fifth message comes into the first again.
+                // There are four receives, so the fifth message arrives in the first again.
                 rig.target.machine().release(place);
             }
         }
@@ -92,7 +92,7 @@ fn messages_arrive_whole_whatever_their_header() {
     }
 }
 
-/// A message without a receive breaks the connection: nothing is written over one that the machine still has.
+/// A message without a receive breaks the connection: it never overwrites one that the machine still holds.
 #[test]
 fn messages_stay_until_they_are_released() {
     let mut rig = ready(CONFIG);
@@ -124,15 +124,15 @@ fn rdma_reaches_what_is_advertised_and_no_more() {
         rig.run_until(|rig| rig.initiator.above.len() == 2);
         assert_eq!(std::mem::take(&mut rig.initiator.above), [Reported::Finished(1), Reported::Finished(2)]);
         assert!(content(&mut rig.ring, &into) == pattern(100_000, 1)[50_000..]);
-        // What came before an answer is in its place.
+        // What was written before an answer is in place.
         let written = content(&mut rig.ring, &sink);
         assert!(written[..40_000] == pattern(100_000, 2)[..40_000]);
         assert!(written[40_000..] == pattern(100_000, 1)[20_000..80_000]);
-        // A message takes back what was lent: from then on the peer may touch it no more.
+        // A message invalidates the STag: from then on the peer may not use it.
         let (place, _) = rig.message(b"thanks".to_vec(), Places::EMPTY, Some(writable.stag));
         rig.target.machine().release(place);
         rig.target.machine().post(move |to| {
-            // What was read of it may not be known to have left.
+            // Data read from it may not be known to have left.
             let _ = to.invalidate(readable.stag);
             Ok(())
         });
@@ -146,7 +146,7 @@ fn rdma_reaches_what_is_advertised_and_no_more() {
     }
 }
 
-/// A table that is read into the place of a message, while another message comes in beside it.
+/// A table read into a message's place, while another message arrives beside it.
 #[test]
 fn what_was_read_into_a_message_can_be_looked_at() {
     let mut rig = ready(CONFIG);
@@ -188,7 +188,7 @@ fn a_peer_that_serves_no_reads_is_reported() {
     close(rig);
 }
 
-/// How many receives there are to be may depend on the peer.
+/// The number of receives may depend on the peer.
 #[test]
 fn a_machine_that_wants_more_receives_than_fit_is_notified() {
     let mut rig = open(Config { receives: 3, ..CONFIG });

@@ -29,21 +29,21 @@ pub(crate) const CONFIG: Config = Config {
     random: || 0x1234_5678,
 };
 
-/// CRCs on and off, FPDUs short and long.
+/// CRCs on and off, short and long FPDUs.
 pub(crate) fn configs() -> impl Iterator<Item = Config> {
     let kinds = [(false, false), (false, true), (true, false), (true, true)];
     kinds.into_iter().map(|(crc, long_fpdus)| Config { crc, long_fpdus, ..CONFIG })
 }
 
-/// Nothing here takes so long.
+/// Nothing here takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is above a machine.
+/// The layer above a machine.
 pub(crate) trait Above<M: MessageMachine> {
     fn event(&mut self, machine: &mut M, now: Time, event: M::Event);
 }
 
-/// Records the events that it got.
+/// Records the events it receives.
 impl<M: MessageMachine> Above<M> for Vec<M::Event> {
     fn event(&mut self, _: &mut M, _: Time, event: M::Event) {
         self.push(event);
@@ -56,10 +56,10 @@ pub(crate) struct End<M: MessageMachine, A> {
     pub stream: Stream,
     pub channel: Channel<M>,
     pub above: A,
-    /// Bytes that have left, and that have come.
+    /// Bytes sent and received.
     pub sent: u64,
     pub received: u64,
-    /// How many more sends complete; the next one after that is held.
+    /// How many more sends complete; the one after that is held.
     pub completions_left: usize,
     held: Option<Completion>,
 }
@@ -93,7 +93,7 @@ impl<M: MessageMachine, A: Above<M>> End<M, A> {
         }
     }
 
-    /// The layer above has its events; each verb may leave some more.
+    /// Passes events to the layer above; each verb may cause more.
     pub(crate) fn run(&mut self, ring: &mut Uring) {
         loop {
             self.channel.run(ring.now(), ring.arena());
@@ -153,7 +153,7 @@ impl<M: MessageMachine, A: Above<M>, N: MessageMachine, B: Above<N>> Rig<M, A, N
         }
     }
 
-    /// One turn, in which perhaps nothing happens.
+    /// One turn, in which possibly nothing happens.
     pub(crate) fn turn(&mut self) {
         self.work();
         self.wait(Duration::from_millis(1));
@@ -188,7 +188,7 @@ impl<M: MessageMachine, A: Above<M>, N: MessageMachine, B: Above<N>> Rig<M, A, N
         is_eventful
     }
 
-    /// Ends whatever is left of the connection, and everything that belongs to it.
+    /// Ends what is left of the connection, and closes everything that belongs to it.
     pub(crate) fn close(mut self) -> (Uring, A, B) {
         self.initiator.stream.shutdown(&mut self.ring);
         self.target.stream.shutdown(&mut self.ring);

@@ -1,4 +1,4 @@
-//! A machine that posts what the test says.
+//! A machine that posts what the test scripts.
 
 use proto::message::{Answer, Full, Message, MessageMachine, Post, Receives, WorkId};
 use proto::time::Time;
@@ -28,12 +28,12 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Has this posted, again when the queue was full.
+    /// Posts this, again whenever the queue was full.
     pub(crate) fn post(&mut self, step: impl FnMut(&mut dyn Post) -> Result<(), Full> + 'static) {
         self.steps.push_back(Box::new(step));
     }
 
-    /// The place of a message is free.
+    /// Releases the place of a message.
     pub(crate) fn release(&mut self, place: Span) {
         self.freed.push(place);
     }

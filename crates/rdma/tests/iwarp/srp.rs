@@ -85,7 +85,7 @@ commands::tests!(Initiator);
 #[test]
 fn logouts_reach_the_other_side() {
     commands::a_logout_reaches_the_other_side::<Initiator>();
-    // The target may send only after the initiator has (RFC 5044 section 7.1.2).
+    // The target may not send before the initiator has (RFC 5044 section 7.1.2).
     let mut rig = ready::<Initiator>(ring(), CONFIG);
     rig.submit(WRITE, 0, Places::EMPTY);
     rig.complete(1);
