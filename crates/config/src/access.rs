@@ -1,30 +1,30 @@
-//! The admin interface over TCP: who may change what is served, and what encrypts connections.
+//! The admin interface over TCP: who may change the configuration, and how connections are encrypted.
 
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::path::PathBuf;
 use subtle::ConstantTimeEq as _;
 
-/// Who may change what is served, besides users of the socket, and what encrypts connections.
+/// Who may change the configuration, besides users of the socket, and how connections are encrypted.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct AdminAccess {
-    /// The tokens that authorize; none: nobody may.
+    /// The tokens that authorize; without any, nobody may.
     pub tokens: Vec<Token>,
     /// Its certificate and key; `None`: connections are not encrypted.
     pub identity: Option<CertifiedKey>,
 }
 
 impl AdminAccess {
-    /// The token with these bytes, in time that does not depend on them.
+    /// The token with these bytes, in constant time.
     pub fn find(&self, token: &[u8]) -> Option<&Token> {
         let digest = Sha256::digest(token);
         let same = |known: &&Token| bool::from(known.digest.ct_eq(digest.as_slice()));
-        // All are compared, also behind the one that it is.
+        // All are compared, even after a match.
         self.tokens.iter().filter(same).fold(None, |_, known| Some(known))
     }
 }
 
-/// A token, of which only a digest is kept.
+/// A token, stored only as a digest.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// The name of its holder, for the log.

@@ -1,4 +1,4 @@
-//! Files of the admin interface over TCP: tokens, a certificate and its key.
+//! Files for the admin interface over TCP: tokens, a certificate and its key.
 
 use super::access::{AdminAccess, CertifiedKey, FileRead, Token};
 use super::place::Place;
@@ -8,23 +8,23 @@ use super::raw::{Raw, Text};
 use super::scalar;
 use std::path::{Path, PathBuf};
 
-/// Characters of a token. It may be tried at the rate at which connections are accepted.
+/// Minimum length of a token. Guesses are limited only by the rate at which connections are accepted.
 const TOKEN_MIN: usize = 16;
 const TOKEN_MAX: usize = 256;
-/// Tokens in a file, and bytes of any of these files.
+/// Most tokens in a file, and most bytes in any of these files.
 const TOKENS_MAX: usize = 256;
 const FILE_MAX: u64 = 256 << 10;
 
-/// Why an identity cannot be used, by the file that is wrong.
+/// Why an identity cannot be used, by the faulty file.
 #[derive(Debug)]
 pub enum Unusable {
-    /// The certificate, or the two do not belong together.
+    /// The certificate, or the two do not match.
     Certificate(Fault),
     /// The key.
     Key(Fault),
 }
 
-/// Where an identity was named.
+/// Where an identity was configured.
 #[derive(Clone, Debug)]
 pub(super) struct Origin {
     file: Option<PathBuf>,
@@ -42,7 +42,7 @@ impl Origin {
         }
     }
 
-    /// What is wrong, in the text of that file.
+    /// What is wrong, located in this text of the file.
     pub(super) fn problems(&self, text: &str, unusable: &Unusable) -> Problems {
         let (place, fault) = match unusable {
             Unusable::Certificate(fault) => (&self.certificate, fault),
@@ -79,7 +79,7 @@ pub(super) fn access(raw: &Raw, base: &Path, problems: &mut Collector<'_>) -> Op
     Some(AdminAccess { tokens: tokens?, identity: identity? })
 }
 
-/// What to add: to the command line or to the file, whichever has the other one.
+/// What to add: to the command line or to the file, whichever has the other option.
 fn missing(beside: &Place, option: &str, key: &str) -> String {
     if beside.offset.is_some() { format!("add `{key} = \"path\"`") } else { format!("add {option}") }
 }
@@ -95,7 +95,7 @@ fn key_at(path: &Path, base: &Path) -> Result<FileRead, Fault> {
     Ok(FileRead { bytes: named.read(FILE_MAX)?, path: named.path })
 }
 
-/// The tokens of a file with lines `NAME TOKEN`, which only its owner may access.
+/// The tokens in a file with lines `NAME TOKEN`, which only its owner may access.
 fn read_tokens(path: &Path, base: &Path) -> Result<Vec<Token>, Fault> {
     let named = Named::open(path, base, "admin_token_file")?;
     named.check_private()?;
@@ -123,12 +123,12 @@ fn read_tokens(path: &Path, base: &Path) -> Result<Vec<Token>, Fault> {
     if tokens.is_empty() {
         return Err(Fault::new(format!("{shown} has no token"), "write a line NAME TOKEN for each token"));
     }
-    // Their order means nothing.
+    // Their order does not matter.
     tokens.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(tokens)
 }
 
-/// The token by which a command authenticates: the first in a file, with or without a name before it.
+/// The token with which a command authenticates: the first in a file, with or without a name before it.
 ///
 /// # Errors
 /// When there is none, or other users may access the file.
@@ -152,7 +152,7 @@ pub fn token_of(path: &Path) -> Result<String, Fault> {
     }
 }
 
-/// Its error quotes neither word, as the token may be where the name should be.
+/// The error quotes neither word, as the token may be where the name should be.
 fn token(line: &str) -> Result<Token, Fault> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [name, token] = words[..] else {
@@ -186,7 +186,7 @@ mod tests {
 
     const TOKEN: &str = "not-a-real-token-but-long";
 
-    /// The tokens of a file with this text and mode, or what is wrong with it.
+    /// Parses a token file with this text and mode, or returns what is wrong with it.
     fn read(text: &str, mode: u32) -> Result<AdminAccess, String> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("tokens");

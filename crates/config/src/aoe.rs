@@ -1,4 +1,4 @@
-//! ATA over Ethernet: the interfaces that serve it, and what units are called there.
+//! ATA over Ethernet: the interfaces that serve it, and the units' addresses.
 
 use super::checks::{cores, limit, required, unique};
 use super::model::{AOE_INTERFACES_MAX, AoeInterface, Lun};
@@ -7,16 +7,17 @@ use super::raw::*;
 use std::collections::{BTreeMap, BTreeSet};
 use wire::aoe::{Address, Mac};
 
-/// Bytes of an interface's name (IFNAMSIZ, with the zero behind it).
+/// Longest interface name in bytes (IFNAMSIZ, less the terminating zero).
 const INTERFACE_NAME_MAX: usize = 15;
-/// Addresses in a list.
+/// Most addresses in a list.
 const MACS_MAX: usize = 4096;
 
-/// The only block size that initiators know (AoEr11 section 3).
+/// The only block size that initiators support (AoEr11 section 3).
 const BLOCK_BYTES: u32 = 512;
 
 impl Lun {
-    /// What it is called where it is served by AoE. The block size of a unit elsewhere is known only once it is open.
+    /// Its address, if it is exported over AoE. The block size of a remote unit is known only once it is
+    /// open.
     pub fn export(&self) -> Option<Address> {
         self.aoe.filter(|_| self.block_bytes == BLOCK_BYTES)
     }
@@ -50,7 +51,7 @@ pub(super) fn interfaces(
     interfaces.into_iter().collect()
 }
 
-/// What a unit is called: `Some(None)` if it is not served by AoE.
+/// A unit's address: `Some(None)` if it is not exported over AoE.
 pub(super) fn address(raw: &RawLun, problems: &mut Collector<'_>) -> Option<Option<Address>> {
     let Some(at) = &raw.aoe else { return Some(None) };
     let parsed = at.value.parse::<Address>().ok().filter(|address| !address.is_broadcast());
@@ -63,7 +64,7 @@ pub(super) fn address(raw: &RawLun, problems: &mut Collector<'_>) -> Option<Opti
     problems.check(&at.place, parsed.ok_or_else(fault)).map(Some)
 }
 
-/// What interfaces and units must agree on.
+/// Checks what interfaces and units must agree on.
 pub(super) fn check(raw: &Raw, luns: &[Lun], problems: &mut Collector<'_>) {
     let mut addresses = BTreeMap::new();
     let exported = raw.luns.iter().zip(luns).filter_map(|(raw, lun)| Some((raw.aoe.as_ref()?, lun)));

@@ -1,4 +1,4 @@
-//! A configuration that was read and verified, with warnings about it.
+//! A configuration that was parsed and verified, with warnings about it.
 
 use super::access::AdminAccess;
 use super::access_files::{Origin, Unusable};
@@ -14,7 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl Config {
-    /// Reads and verifies a file's text; `path` names it in faults, and relative paths in it start at its folder.
+    /// Parses and verifies a file's text; `path` names it in error messages, and relative paths in it start
+    /// at its directory.
     pub fn from_toml(text: &str, path: &Path) -> Result<Config, Problems> {
         let mut problems = Collector::new(Some((path, text)));
         let raw = file::read(text, &mut problems);
@@ -30,16 +31,16 @@ pub struct Checked {
     pub config: Config,
     /// The text of the file; without a file, the text of an equivalent one.
     pub text: String,
-    /// All of it as a file, without secrets, including what the command line added.
+    /// The whole configuration as a file, without secrets, including options from the command line.
     pub shown: String,
-    /// What does not prevent a start, but is hardly intended.
+    /// Things that do not prevent a start, but are hardly intended.
     pub warnings: Vec<Problem>,
-    /// Where its certificate and key are named.
+    /// Where its certificate and key are configured.
     identity: Origin,
 }
 
 impl Checked {
-    /// `preflight`: the machine, for warnings about what it lacks.
+    /// `preflight`: checks the machine, for warnings about what it lacks.
     pub(super) fn new(
         config: Config,
         raw: &Raw,
@@ -61,10 +62,10 @@ impl Checked {
         Checked { config, text, shown, warnings: questions.warnings(), identity }
     }
 
-    /// What `make` makes of the access to the admin interface, if its certificate and key can be used.
+    /// The result of `make` for the access to the admin interface, if its certificate and key can be used.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with them.
     pub fn access<T>(
         &self,
         make: impl FnOnce(&Arc<AdminAccess>) -> Result<T, Unusable>,
@@ -72,7 +73,7 @@ impl Checked {
         make(&self.config.admin_access).map_err(|unusable| self.identity.problems(&self.text, &unusable))
     }
 
-    /// Reads and verifies a file, also against a machine, which may lack what it names.
+    /// Parses and verifies a file; what the machine lacks becomes a warning.
     pub fn from_file(path: &Path, preflight: &dyn Preflight) -> Result<Checked, Problems> {
         let text = file::load(path)?;
         let mut problems = Collector::new(Some((path, &text)));

@@ -1,4 +1,4 @@
-//! Checks that all kinds of tables share.
+//! Checks shared by all kinds of tables.
 
 use super::place::{At, Place};
 use super::problems::{Collector, Fault};
@@ -17,7 +17,7 @@ pub(super) fn count(text: &Text, default: usize, most: u64, problems: &mut Colle
     }
 }
 
-/// A list of cores, all of which are usable; by default all that are.
+/// A list of cores, all of which must be usable; by default all usable ones.
 pub(super) fn cores(text: &Text, usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<usize>> {
     match text {
         None => Some(usable.to_vec()),

@@ -10,7 +10,8 @@ use super::scalar;
 use std::path::Path;
 use std::time::Duration;
 
-/// Within which another gateway is to be active: shorter, and a slow answer would be taken for a death.
+/// Default time within which another gateway becomes active; if too short, a slow answer is taken for a
+/// death.
 const TAKEOVER: Duration = Duration::from_secs(10);
 const TAKEOVER_MIN: Duration = Duration::from_secs(5);
 const TAKEOVER_MAX: Duration = Duration::from_secs(120);
@@ -59,7 +60,7 @@ pub(super) fn cluster(
     Some(Some(Box::new(Cluster { name: name?, gateway: gateway?, place, takeover: takeover? })))
 }
 
-/// LUNs that gateways share must be images, and what each must not have that another one would not know of.
+/// LUNs shared by gateways must be images, and must not have settings that another gateway would not know of.
 pub(super) fn check(raw: &Raw, luns: &[Lun], problems: &mut Collector<'_>) {
     for (raw_lun, lun) in raw.luns.iter().zip(luns) {
         let Some(access) = &raw_lun.access else { continue };

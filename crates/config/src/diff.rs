@@ -1,21 +1,21 @@
-//! From one configuration to another: a pure function into ordered steps.
+//! The difference between two configurations: a pure function that returns ordered steps.
 
 use super::model::{AoeInterface, Config, Group, HugePages, Lun, StoreSpec, Target};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-/// One step. Names are those of the old configuration for what is removed, of the new one for what is added.
+/// A step. Names are those of the old configuration for what is removed, of the new one for what is added.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StepOfChange {
     /// This option takes effect only at the next start.
     Restart(&'static str),
     /// Timeouts, limits or polling changed.
     Settings,
-    /// Who may make changes over TCP, or what encrypts them.
+    /// Who may make changes over TCP, or how connections are encrypted, changed.
     AdminAccess,
     /// End the target's sessions and remove it.
     RemoveTarget(String),
-    /// The target no longer shows the LUN to anybody.
+    /// The target no longer exposes the LUN to anyone.
     Hide {
         /// Target.
         target: String,
@@ -24,32 +24,33 @@ pub enum StepOfChange {
     },
     /// Stop listening.
     RemovePortal(SocketAddr),
-    /// End the AoE sessions of an interface, by its name, and leave it.
+    /// End the AoE sessions of an interface, by its name, and stop serving it.
     RemoveInterface(String),
-    /// No target shows the LUN now: close its store.
+    /// No target exposes the LUN any more: close its store.
     RemoveLun(String),
     /// Open the LUN's store.
     AddLun(String),
-    /// Properties of the LUN have changed that its sessions can stay for.
+    /// Properties of the LUN changed that its sessions can survive.
     ChangeLun(String),
     /// Serve AoE on an interface.
     AddInterface(String),
-    /// Who is served on an interface has changed: sessions of others end.
+    /// The initiators served on an interface changed: sessions of others end.
     ChangeInterface(String),
-    /// State or preference of a portal group, by its tag, changed, or whether initiators may set it.
+    /// State or preference of a portal group, by its tag, changed, or whether initiators may set its state.
     ChangePortalGroup(u16),
     /// Listen.
     AddPortal(SocketAddr),
-    /// Cores, transports or group of a portal have changed: for new connections, but sessions of another group end.
+    /// Cores, transports or group of a portal changed: applies to new connections, but sessions of another
+    /// group end.
     ChangePortal(SocketAddr),
     /// A new target.
     AddTarget(String),
-    /// Portals, LUN lists, groups or limits of a target changed, or a LUN that it shows was replaced.
+    /// Portals, LUN lists, groups or limits of a target changed, or a LUN that it exposes was replaced.
     ChangeTarget(String),
 }
 
-/// The steps from `old` to `new`, none if they are the same. What goes, goes from the initiator's side inwards
-/// (targets, portals, LUNs); what comes, comes the other way.
+/// The steps from `old` to `new`, none if they are equal. Removals go from the initiator's side inwards
+/// (targets, portals, LUNs); additions the other way.
 pub fn diff(old: &Config, new: &Config) -> Vec<StepOfChange> {
     let mut steps = settings(old, new);
     steps.extend(leaving(old, new));
@@ -78,7 +79,7 @@ fn settings(old: &Config, new: &Config) -> Vec<StepOfChange> {
     if old.srp_guid != new.srp_guid {
         steps.push(StepOfChange::Restart("srp_guid"));
     }
-    // Sessions are known by the numbers of their ports.
+    // Sessions are identified by their ports' numbers.
     let renumbered = |tag| old.portal_group(tag).port_ids != new.portal_group(tag).port_ids;
     if old.portals.iter().any(|portal| renumbered(portal.group)) {
         steps.push(StepOfChange::Restart("port_ids"));
@@ -120,7 +121,7 @@ fn leaving(old: &Config, new: &Config) -> Vec<StepOfChange> {
     steps
 }
 
-/// Groups that become active come first: where one takes over from another there is a path at any time.
+/// Groups that become active come first: when one takes over from another, there is always a path.
 fn portal_groups(old: &Config, new: &Config) -> Vec<StepOfChange> {
     let all = old.portal_groups.iter().chain(&new.portal_groups).map(|group| group.tag);
     let all: BTreeSet<u16> = all.filter(|tag| old.portal_group(*tag) != new.portal_group(*tag)).collect();
@@ -131,7 +132,7 @@ fn portal_groups(old: &Config, new: &Config) -> Vec<StepOfChange> {
 
 fn coming(old: &Config, new: &Config) -> Vec<StepOfChange> {
     let mut steps = Vec::new();
-    // One that changes may leave its AoE address to one that comes.
+    // A changed LUN may give up its AoE address to a new one.
     for lun in new.luns.iter().filter(|lun| survives(old, new, &lun.name)) {
         if find_lun(old, &lun.name) != Some(lun) {
             steps.push(StepOfChange::ChangeLun(lun.name.clone()));
@@ -167,24 +168,24 @@ fn coming(old: &Config, new: &Config) -> Vec<StepOfChange> {
     steps
 }
 
-/// Whether an interface is served there too, by the same cores.
+/// Whether the other configuration serves the interface on the same cores.
 fn stays(other: &Config, interface: &AoeInterface) -> bool {
     other.aoe.iter().any(|other| (&other.name, &other.cores) == (&interface.name, &interface.cores))
 }
 
-/// Whether a LUN is the same unit in both, perhaps with other properties.
+/// Whether a LUN is the same unit in both, perhaps with different properties.
 fn survives(old: &Config, new: &Config, name: &str) -> bool {
     find_lun(old, name).zip(find_lun(new, name)).is_some_and(|(old, new)| same_unit(old, new))
 }
 
-/// What an initiator must not see change under a unit that it uses.
+/// What an initiator must not see change in a unit that it uses.
 fn same_unit(old: &Lun, new: &Lun) -> bool {
     let store = |lun: &Lun| {
         let mut store = lun.store.clone();
         match &mut store {
-            // A disk in memory gets its kind of pages when it is created.
+            // A RAM disk gets its kind of pages when it is created.
             StoreSpec::Ram { huge_pages, .. } => *huge_pages = HugePages::Auto,
-            // A file grows where it is.
+            // A file grows in place.
             StoreSpec::File { size, .. } => *size = None,
             StoreSpec::Null { .. }
             | StoreSpec::Block { .. }
@@ -197,21 +198,21 @@ fn same_unit(old: &Lun, new: &Lun) -> bool {
     let fixed = |lun: &Lun| {
         (store(lun), lun.is_shared, lun.block_bytes, lun.physical_block_bytes, lun.serial.clone())
     };
-    // What was opened for reading is opened anew for writing.
+    // A store opened read-only is reopened for writing.
     let is_in_memory = matches!(old.store, StoreSpec::Null { .. } | StoreSpec::Ram { .. });
     fixed(old) == fixed(new) && (is_in_memory || !old.read_only || new.read_only)
 }
 
-/// Names of all LUNs that a target shows to anybody.
+/// Names of all LUNs that a target exposes to anyone.
 fn shown<'a>(config: &'a Config, target: &Target) -> BTreeSet<&'a str> {
     let lists = target.groups.iter().filter_map(|group| group.luns.as_ref()).chain([&target.luns]);
     lists.flatten().filter_map(|(_, lun)| config.luns.get(*lun)).map(|lun| lun.name.as_str()).collect()
 }
 
-/// A LUN list by names, which compare across configurations.
+/// A LUN list by name, comparable across configurations.
 type NamedLuns<'a> = Vec<(u16, &'a str)>;
 
-/// A target with names in the place of indices.
+/// A target with names instead of indices.
 #[derive(PartialEq)]
 struct ByName<'a> {
     plain: Target,
@@ -240,7 +241,7 @@ fn by_name<'a>(config: &'a Config, target: &Target) -> ByName<'a> {
     }
 }
 
-/// Addresses, with a count to distinguish those given twice (port 0).
+/// Addresses, numbered to distinguish those given twice (port 0).
 fn counted_addresses(config: &Config) -> Vec<(SocketAddr, usize)> {
     let all = &config.portals;
     let before = |index: usize, address| all.iter().take(index).filter(|p| p.listen == address).count();
@@ -383,7 +384,7 @@ luns = ["b"]
         assert_eq!(diff(&old, &new), [ChangeLun("a".into()), AddLun("b".into())]);
     }
 
-    /// A file in which each thing is there or not, or there in another form.
+    /// A file in which each item is present or absent, or present in another form.
     fn variant() -> impl Strategy<Value = String> {
         let luns = proptest::collection::vec(0u8..4, 3);
         let targets = proptest::collection::vec((0u8..8, any::<bool>()), 3);
@@ -391,7 +392,7 @@ luns = ["b"]
         (luns, targets, portals).prop_map(|(luns, targets, portals)| {
             let mut text = String::from("[[lun]]\nname = 'z'\nnull = '1M'\n");
             for (index, (address, group)) in portals.iter().enumerate() {
-                // Port 0 may be given more than once.
+                // Port 0 may occur more than once.
                 let port = if *address == 0 { 0 } else { 3260 + index };
                 text += &format!("[[portal]]\nlisten = '127.0.0.{}:{port}'\ngroup = {group}\n", address + 1);
             }
@@ -418,7 +419,8 @@ luns = ["b"]
     }
 
     proptest! {
-        /// No unit is closed while a target shows it, none is shown before it is open, and at the end all is there.
+        /// No unit is closed while a target exposes it, none is exposed before it is open, and in the end all
+        /// are present.
         #[test]
         fn steps_keep_every_reference(old in variant(), new in variant()) {
             let (old, new) = (config(&old), config(&new));
@@ -451,7 +453,7 @@ luns = ["b"]
             prop_assert_eq!(visible, shows(&new));
         }
 
-        /// All steps in turn make one of the other, and lead back again from wherever one stops.
+        /// All steps in turn transform one into the other, and lead back again from wherever they stop.
         #[test]
         fn steps_lead_from_one_configuration_to_the_other(old in variant(), new in variant(), stop in 0usize..20) {
             let (old, new) = (config(&old), config(&new));

@@ -1,5 +1,5 @@
-//! TOML with positions: a document is read table by table, and every fault is recorded with its place: syntax, types,
-//! unknown keys.
+//! TOML with positions: a document is read table by table, and every fault is recorded with its place:
+//! syntax, types, unknown keys.
 
 use super::place::{At, Place};
 use super::problems::{Collector, Fault, suggest};
@@ -7,10 +7,10 @@ use super::redact::redact;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Values that one list may have.
+/// Most values in a list.
 const LIST_MAX: usize = 256;
 
-/// Reads a whole document; what is invalid is recorded and left out. `None`: it is not TOML at all.
+/// Reads a whole document; invalid parts are recorded and left out. `None`: it is not TOML at all.
 pub fn read_document<T>(
     text: &str,
     problems: &mut Collector<'_>,
@@ -27,7 +27,7 @@ pub fn read_document<T>(
     errors.is_empty().then(|| read_table(document.get_ref(), root, problems, read))
 }
 
-/// A table that is being read: it records which keys were requested, as all others are unknown.
+/// A table being read: it records which keys were requested, since all others are unknown.
 pub struct Table<'a, 't> {
     entries: &'a DeTable<'t>,
     pub(super) place: Place,
@@ -44,7 +44,7 @@ impl<'a, 't> Table<'a, 't> {
         for key in self.entries.keys() {
             let name: &str = key.get_ref();
             if !self.asked.contains(&name) {
-                // Also of a line that only lacks its quotes or its key.
+                // Redacted, as it may come from a line that merely lacks its quotes or its key.
                 let place = self.place_of(&redact(name), key.span().start);
                 let fix = suggest(name, self.asked.iter().copied());
                 problems.add(&place, Fault::new("unknown key", fix));
@@ -155,7 +155,7 @@ impl<'a, 't> Table<'a, 't> {
         problems.add(&Place { offset, ..self.place_of(key, 0) }, fault);
     }
 
-    /// Text that is required.
+    /// A required string.
     pub fn required(&mut self, key: &'static str, problems: &mut Collector<'_>) -> String {
         let text = self.one(key, |text| Ok(text.to_string()), problems);
         let is_blank = text.as_ref().is_some_and(|text| text.trim().is_empty());
@@ -165,7 +165,7 @@ impl<'a, 't> Table<'a, 't> {
         text.unwrap_or_default()
     }
 
-    /// A scalar as text: a string, a number or a switch.
+    /// A scalar as text: a string, a number or a boolean.
     pub fn one<T>(
         &mut self,
         key: &'static str,
@@ -233,12 +233,12 @@ pub(super) fn item_place(array: &Place, index: usize, item: &Spanned<DeValue<'_>
     Place { path: format!("{}[{index}]", array.path), offset: Some(item.span().start) }
 }
 
-/// `target[0].group` is headed `[[target.group]]`.
+/// `target[0].group` has the header `[[target.group]]`.
 fn header_of(path: &str) -> String {
     path.split('.').map(|part| part.split('[').next().unwrap_or(part)).collect::<Vec<_>>().join(".")
 }
 
-/// An integer of any radix in decimal digits; one that fits nothing stays as it was written.
+/// An integer of any radix, in decimal; one out of range stays as written.
 fn decimal(value: &DeValue<'_>) -> Option<String> {
     let integer = value.as_integer()?;
     let number = i128::from_str_radix(integer.as_str(), integer.radix());

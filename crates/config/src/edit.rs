@@ -1,5 +1,5 @@
-//! Changes of a file's text that preserve its comments and order. Nothing is verified here: the result is read like any other
-//! file.
+//! Edits of a configuration file that preserve its comments and order. Nothing is verified here: the result
+//! is parsed like any other file.
 
 mod lists;
 mod tables;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json};
 use tables::{Tables, merge, set_key};
 use toml_edit::{DocumentMut, Item, Table};
 
-/// A change of one LUN, target or group.
+/// A change to a LUN, portal, target or group.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Edit {
     /// What is changed.
@@ -58,27 +58,27 @@ pub enum Action {
     Add {
         /// Its settings, without the name.
         settings: Map<String, Json>,
-        /// For a LUN, where it is shown; none: by the only target, if there is but one.
+        /// For a LUN, which targets expose it; empty: the only target, if there is just one.
         shown: Vec<ShownIn>,
     },
-    /// Set these keys; those that are null are removed (RFC 7396).
+    /// Set these keys; null ones are removed (RFC 7396).
     Set(Map<String, Json>),
-    /// Remove it, and what refers to it.
+    /// Remove it, and references to it.
     Remove,
 }
 
-/// Where a new LUN is shown.
+/// Which list a new LUN is added to.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ShownIn {
     /// The target; `None`: the only one.
     pub target: Option<String>,
-    /// The group of it that has a list of its own.
+    /// The target's group with a list of its own.
     pub group: Option<String>,
-    /// LUN number; `None`: the one above all others.
+    /// LUN number; `None`: one above the highest.
     pub number: Option<u16>,
 }
 
-/// Why a text cannot be changed.
+/// Why an edit fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EditError {
     /// It does not exist.
@@ -88,17 +88,17 @@ pub enum EditError {
         /// Those that exist.
         known: Vec<String>,
     },
-    /// It exists already.
+    /// It already exists.
     Exists(String),
     /// The change is invalid: what is wrong, and how to fix it.
     Wrong(String, String),
 }
 
 impl Edit {
-    /// The text with this change.
+    /// The text after this change.
     ///
     /// # Errors
-    /// When that does not exist in it or does already, or it is not TOML.
+    /// When the subject does not exist, or already exists, or the text is not TOML.
     pub fn apply(&self, text: &str) -> Result<String, EditError> {
         let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
             wrong(error.message(), "see https://toml.io for the syntax")
@@ -121,7 +121,7 @@ impl Edit {
                 let (mut targets, index) = find_target(document.as_table_mut(), target)?;
                 let groups = Tables::at_or_new(targets.get_mut(index), "group");
                 let mut groups = groups.ok_or_else(|| not_tables("target.group"))?;
-                // Case matters in their names.
+                // Group names are case-sensitive.
                 if (0..groups.len()).any(|index| groups.name(index).as_ref() == Some(name)) {
                     return Err(EditError::Exists(subject.to_string()));
                 }
@@ -183,7 +183,7 @@ fn set(document: &mut DocumentMut, subject: &Subject, settings: &Map<String, Jso
     Ok(())
 }
 
-/// By its name, else by its address.
+/// By its name, or else its address.
 fn find_portal<'a>(root: &'a mut Table, name: &str) -> Result<(Tables<'a>, usize), EditError> {
     let not_found = |known| EditError::NotFound { what: format!("portal {name}"), known };
     let mut portals = Tables::at(root, "portal").ok_or_else(|| not_found(Vec::new()))?;
@@ -200,7 +200,7 @@ fn find_portal<'a>(root: &'a mut Table, name: &str) -> Result<(Tables<'a>, usize
     at.map(|index| (portals, index)).ok_or_else(|| not_found(known))
 }
 
-/// One of which nothing was said gets a table.
+/// A group without settings gets a table.
 fn set_portal_group(
     document: &mut DocumentMut,
     tag: u16,
@@ -222,7 +222,7 @@ fn set_portal_group(
     Ok(())
 }
 
-/// Without groups everybody may log in, which is not what removing the last group is meant to do.
+/// Without groups everybody may log in, which is not the intent of removing the last group.
 fn opens_to_all() -> EditError {
     wrong(
         "without its last group everybody could log in to this target",
@@ -230,7 +230,7 @@ fn opens_to_all() -> EditError {
     )
 }
 
-/// Names of LUNs, including those that were not named explicitly.
+/// Names of LUNs, including implicit ones.
 fn lun_names(document: &mut DocumentMut) -> Vec<String> {
     let Some(mut luns) = Tables::at(document.as_table_mut(), "lun") else { return Vec::new() };
     (0..luns.len()).map(|index| luns.name(index).unwrap_or_else(|| format!("lun{index}"))).collect()
@@ -299,7 +299,7 @@ fn show(
     }
     let has_all = List::of(table).is_none();
     if has_all && number.is_none_or(|number| usize::from(number) == names.len()) {
-        // All LUNs by their position: so it is shown the new one as well.
+        // All LUNs by position: that includes the new one.
         return Ok(());
     }
     if has_all {
@@ -315,7 +315,7 @@ fn remove_lun(document: &mut DocumentMut, name: &str) -> Result<(), EditError> {
     let index = find_lun(document, name)?;
     let names = lun_names(document);
     let mut luns = Tables::at(document.as_table_mut(), "lun").ok_or_else(|| not_tables("lun"))?;
-    // Those behind it keep the names that they have by their position.
+    // Later ones keep the names derived from their positions.
     for (later, name) in names.iter().enumerate().skip(index + 1) {
         if luns.name(later).is_none() {
             set_key(luns.get_mut(later), "name", name.as_str().into());
@@ -351,7 +351,7 @@ fn add_target(document: &mut DocumentMut, name: &str, settings: &Map<String, Jso
     if targets.named(name).is_some() {
         return Err(EditError::Exists(format!("target {name}")));
     }
-    // The only one may leave it out which LUNs it shows, and several may not.
+    // A single target may omit its LUN list, several may not.
     if targets.len() == 1 && List::of(targets.get_mut(0)).is_none() {
         lists::write(targets.get_mut(0), &names);
     }
@@ -375,7 +375,7 @@ fn find<'a>(tables: Option<Tables<'a>>, name: &str, kind: &str) -> Result<(Table
     }
 }
 
-/// A table's comment that is not its own, when nothing follows that it could stay above.
+/// Restores a comment that did not belong to the removed table, when nothing follows that it could precede.
 fn restore_comment(document: &mut DocumentMut, comment: Option<String>) {
     if let Some(comment) = comment {
         let trailing = document.trailing().as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! TOML into the raw form.
+//! Parses TOML into the raw form.
 
 use super::document::{Table, item_place, read_document, read_table, wrong_type};
 use super::model::{ByDevice, FILE_BYTES_MAX};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::DeValue;
 
-/// The text of a configuration file.
+/// Reads the text of a configuration file.
 pub(super) fn load(path: &Path) -> Result<String, Problems> {
     let mut text = String::new();
     let read =
@@ -27,7 +27,7 @@ pub(super) fn load(path: &Path) -> Result<String, Problems> {
     }
 }
 
-/// Reads the whole file; what is invalid is recorded and left out. `None`: it is not TOML at all.
+/// Reads the whole file; invalid parts are recorded and left out. `None`: it is not TOML at all.
 pub(super) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Raw> {
     read_document(text, problems, root)
 }

@@ -1,4 +1,4 @@
-//! Which initiators a group of a target matches.
+//! Matching initiators to the groups of a target.
 
 use super::model::{Group, Network, Target};
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ impl Group {
 }
 
 impl Network {
-    /// Whether an address is in it; an IPv4 address may be mapped to IPv6.
+    /// Whether it contains an address; IPv4-mapped IPv6 addresses are recognised.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let bits = |ip: IpAddr| match ip.to_canonical() {
             IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),
@@ -32,7 +32,7 @@ impl Network {
     }
 }
 
-/// Whether a name matches a pattern with `*` and `?`, without regard to case (RFC 3722).
+/// Whether a name matches a pattern with `*` and `?`, ignoring case (RFC 3722).
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.to_lowercase().chars().collect();
     let name: Vec<char> = name.to_lowercase().chars().collect();

@@ -1,12 +1,13 @@
-//! The desired state. TOML (or the command line) is parsed, then verified into a [`Config`], in which every reference
-//! holds and every value is in range; nothing after that can fail for reasons of syntax.
+//! The desired state. TOML (or the command line) is parsed, then verified into a [`Config`], in which every
+//! reference resolves and every value is in range; after that, nothing can fail because of syntax.
 //!
-//! `model` is what a [`Config`] consists of. `file` and `options` read the two sources into one `raw` form, `verify` and
-//! `targets` make a [`Config`] of it, `warnings` finds what is questionable about it, and all that together is a
-//! [`Checked`]. [`diff`] says how to get from one [`Config`] to another. [`Url`] names a unit of a target, [`NbdUrl`] an export of an NBD server; what may be
-//! secrets in text that is shown is left out by [`redact`].
+//! `model` defines a [`Config`]. `file` and `options` parse the two sources into one `raw` form, `verify` and
+//! `targets` make it a [`Config`], `warnings` finds what is questionable about it, and all of that together
+//! is a [`Checked`]. [`diff`] computes the steps from one [`Config`] to another. [`Url`] identifies a unit of
+//! a target, [`NbdUrl`] an export of an NBD server; [`redact`] removes possible secrets from text that is
+//! displayed.
 //!
-//! It reads files, and nothing else of the machine; [`Preflight`] checks what else the machine has.
+//! The crate reads files, and nothing else of the machine; [`Preflight`] checks what else the machine has.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -1,17 +1,17 @@
-//! How much a LUN, or the members of a group together, may do in a second.
+//! Limits per second for a LUN, or for the members of a group together.
 
 use super::model::{Limits, QUEUE_DEPTH_MAX, Rate};
 use super::problems::{Collector, Fault};
 use super::raw::{Place, RawLimits, RawLun, Text};
 use super::scalar;
 
-/// The highest; more would be the same as no limit.
+/// The highest limit; anything above it would be no limit.
 const IOPS_MAX: u64 = 100_000_000;
 const BYTES_MAX: u64 = 1 << 40;
-/// A second's worth of the lowest rate of bytes: commands must end before their initiators abort them.
+/// The lowest byte rate, per second: commands must end before their initiators abort them.
 const BYTES_MIN: u64 = 4096;
 
-/// `None` if something is wrong.
+/// `None` if invalid.
 pub(super) fn limits(raw: &RawLimits, place: &Place, problems: &mut Collector<'_>) -> Option<Limits> {
     let commands = |text: &str| scalar::number(text, 1, IOPS_MAX);
     let bytes = |text: &str| match scalar::size(text)? {
@@ -24,7 +24,7 @@ pub(super) fn limits(raw: &RawLimits, place: &Place, problems: &mut Collector<'_
     Some(Limits { iops: iops?, bytes: bytes? })
 }
 
-/// The part of its size, in percent, that a LUN may take before its initiators are notified; `None` if it is wrong.
+/// The percentage of its size that a LUN may use before its initiators are notified; `None` if invalid.
 pub(super) fn warn_at(raw: &RawLun, problems: &mut Collector<'_>) -> Option<Option<u8>> {
     let Some(at) = &raw.warn_at else { return Some(None) };
     let fault = if raw.ram.is_none() && raw.file.is_none() {
@@ -46,7 +46,8 @@ pub(super) fn warn_at(raw: &RawLun, problems: &mut Collector<'_>) -> Option<Opti
     problems.check(&at.place, percent.ok_or_else(fault)).map(Some)
 }
 
-/// Commands that a session may have in flight; `None` if that is wrong. With one alone no initiator of SRP could ask for an abort.
+/// Commands that a session may have in flight; `None` if invalid. With just one, no SRP initiator could
+/// request an abort.
 pub(super) fn queue_depth(text: &Text, problems: &mut Collector<'_>) -> Option<Option<u16>> {
     let Some(at) = text else { return Some(None) };
     let depth = problems.check(&at.place, scalar::number(&at.value, 2, QUEUE_DEPTH_MAX.into()))?;

@@ -1,4 +1,4 @@
-//! The machine that a configuration is verified against.
+//! The machine against which a configuration is verified.
 
 use super::access::AdminAccess;
 use nix::ifaddrs::getifaddrs;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-/// What a configuration is verified against.
+/// Facts about the machine against which a configuration is verified.
 pub(super) struct Machine {
     /// Cores that this process may run on.
     pub(super) cores: Vec<usize>,
@@ -19,12 +19,12 @@ pub(super) struct Machine {
     pub(super) addresses: Vec<IpAddr>,
     /// Relative paths start here; absolute.
     pub(super) base: PathBuf,
-    /// Who may do what over TCP, where the files that say so are not read again.
+    /// Who may do what over TCP, when the files for that are not read again.
     pub(super) access: Option<Arc<AdminAccess>>,
 }
 
 impl Machine {
-    /// This one. `base`: the folder of the configuration file.
+    /// This machine. `base`: the directory of the configuration file.
     pub(super) fn here(base: Option<&Path>) -> Machine {
         let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
         let base = base.map_or(here.clone(), |base| here.join(base));
@@ -33,19 +33,19 @@ impl Machine {
         Machine { cores, id, process, addresses: addresses(), base, access: None }
     }
 
-    /// Whether connections to an address come to this machine.
+    /// Whether an address is one of this machine's.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         address.is_loopback() || self.addresses.contains(&address)
     }
 }
 
-/// What is in a machine-id file, unless the machine has yet to get one (machine-id(5)).
+/// The content of a machine-id file, unless the ID is not yet initialised (machine-id(5)).
 pub(super) fn machine_id(file: &str) -> Option<String> {
     let id = file.trim();
     (!id.is_empty() && id != "uninitialized").then(|| id.into())
 }
 
-/// The same as long as this process lives.
+/// The same for the lifetime of this process.
 fn process_id() -> &'static str {
     static ID: OnceLock<String> = OnceLock::new();
     ID.get_or_init(|| {

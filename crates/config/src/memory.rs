@@ -1,13 +1,14 @@
-//! How much memory this process may use: what the machine has left, and what its control groups allow it.
+//! How much memory this process may use: what the machine has available, and the limits of its control
+//! groups.
 
 use std::path::{Path, PathBuf};
 
-/// Available memory, and where that is known from.
+/// Available memory, and the source of that figure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Room {
-    /// Bytes of it.
+    /// In bytes.
     pub bytes: u64,
-    /// The file that says it.
+    /// The file that it comes from.
     pub said_by: PathBuf,
 }
 
@@ -30,18 +31,18 @@ fn limits(groups: &str, read: impl Fn(&Path) -> Option<String>) -> impl Iterator
             }
             _ => return None,
         };
-        // In a container the group may have another name than outside, whose limits are those at the root then.
+        // In a container the group may have another name than outside; its limits are then those at the root.
         let group = Path::new(group.strip_prefix('/')?);
         Some(group.ancestors().map(|group| Path::new(root).join(group).join(file)).collect::<Vec<_>>())
     };
     let files: Vec<PathBuf> = groups.lines().filter_map(file_of).flatten().collect();
-    // Without a limit version 2 says `max`.
+    // Version 2 has `max` for no limit.
     files
         .into_iter()
         .filter_map(move |file| Some(Room { bytes: read(&file)?.trim().parse().ok()?, said_by: file }))
 }
 
-/// What can be used without swapping (proc_meminfo(5)).
+/// Memory that can be used without swapping (proc_meminfo(5)).
 fn available(read: impl Fn(&Path) -> Option<String>) -> Option<Room> {
     let said_by = PathBuf::from("/proc/meminfo");
     let text = read(&said_by)?;

@@ -1,4 +1,4 @@
-//! The desired state, verified: what the daemon is to serve. These are types alone; other modules read and check them.
+//! The verified desired state: what the daemon is to serve. Only types; other modules parse and check them.
 
 use super::access::AdminAccess;
 use super::nbd::NbdUrl;
@@ -13,21 +13,21 @@ use std::time::Duration;
 use wire::aoe::{Address, Mac};
 use wire::scsi::AccessState;
 
-/// Portals of a configuration.
+/// Most portals in a configuration.
 pub const PORTALS_MAX: usize = 256;
-/// Targets of a configuration.
+/// Most targets in a configuration.
 pub const TARGETS_MAX: usize = 4096;
-/// LUNs of a configuration.
+/// Most LUNs in a configuration.
 pub const LUNS_MAX: usize = 16384;
-/// Groups of a target.
+/// Most groups of a target.
 pub const GROUPS_MAX: usize = 1024;
-/// Interfaces that serve AoE.
+/// Most interfaces that serve AoE.
 pub const AOE_INTERFACES_MAX: usize = 64;
-/// Highest LUN number: what flat space addressing reaches (SAM-5 section 4.7.7.3).
+/// Highest LUN number: the limit of flat space addressing (SAM-5 section 4.7.7.3).
 pub const LUN_NUMBER_MAX: u16 = wire::scsi::lun::NUMBER_MAX;
-/// Commands that a session may have in flight at most.
+/// Most commands that a session may have in flight.
 pub const QUEUE_DEPTH_MAX: u16 = 128;
-/// Bytes of a configuration file.
+/// Largest configuration file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// A verified configuration.
@@ -38,13 +38,13 @@ pub struct Config {
     pub cores: Vec<usize>,
     /// How idle cores wait.
     pub poll: Poll,
-    /// Where state that survives a restart is kept (APTPL reservations); `None`: nowhere.
+    /// Where state that survives a restart is stored (APTPL reservations); `None`: nowhere.
     pub state_dir: Option<PathBuf>,
     /// Where the admin interface listens.
     pub admin: AdminPlace,
-    /// The group whose users may use its socket as well.
+    /// The group whose users may also use its socket.
     pub admin_group: Option<String>,
-    /// Who may make changes over TCP, and what encrypts connections.
+    /// Who may make changes over TCP, and how connections are encrypted.
     pub admin_access: Arc<AdminAccess>,
     /// The gateways that share LUNs; `None`: this daemon shares none.
     pub cluster: Option<Box<Cluster>>,
@@ -54,7 +54,7 @@ pub struct Config {
     pub targets: Vec<Target>,
     /// Addresses to listen on.
     pub portals: Vec<Portal>,
-    /// Portal groups that are configured, ascending by tag.
+    /// The configured portal groups, ascending by tag.
     pub portal_groups: Vec<PortalGroup>,
     /// Interfaces that serve AoE.
     pub aoe: Vec<AoeInterface>,
@@ -64,29 +64,29 @@ pub struct Config {
     pub keep_alive: Duration,
     /// How long data to or from an initiator may make no progress before its session is ended.
     pub stall_timeout: Duration,
-    /// Connections that may be logging in at the same time, over all portals.
+    /// Most connections that may be logging in at the same time, over all portals.
     pub logins_max: usize,
     /// Identifies the SRP target ports, as both id_ext and ioc_guid; `None`: one is generated, and kept in the state directory.
     pub srp_guid: Option<u64>,
 }
 
-/// Gateways that share LUNs, and which of them this one is.
+/// The gateways that share LUNs, and which of them this one is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cluster {
     /// The same in each gateway's file.
     pub name: String,
     /// The name of this gateway.
     pub gateway: String,
-    /// The pool where what they share is, and how it is reached; it names no image.
+    /// The pool that holds their shared state, and how to access it; it names no image.
     pub place: RbdImage,
-    /// Within which another gateway is active when one dies.
+    /// Time within which another gateway becomes active when one dies.
     pub takeover: Duration,
 }
 
 /// How idle cores wait for work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Poll {
-    /// Spin for a bounded time that adapts to arrivals, then sleep.
+    /// Spin for a bounded time that adapts to the arrival rate, then sleep.
     Adaptive,
     /// Spin.
     Always,
@@ -111,7 +111,7 @@ pub enum AdminPlace {
 pub enum AdminAddress {
     /// A socket in the file system, for its owner only.
     Unix(PathBuf),
-    /// An address and a port; port 0 is any free one.
+    /// An address and a port; port 0 picks any free one.
     Tcp(SocketAddr),
 }
 
@@ -122,22 +122,23 @@ pub struct Portal {
     pub name: Option<String>,
     /// Address and port.
     pub listen: SocketAddr,
-    /// Cores that take its connections (a subset of [`Config::cores`]), at least one.
+    /// Cores that accept its connections (a subset of [`Config::cores`]), at least one.
     pub cores: Vec<usize>,
     /// Target portal group tag, from 1.
     pub group: u16,
-    /// The protocols that are offered.
+    /// The protocols offered.
     pub transports: Transports,
     /// Whether RDMA devices listen there, for iSER and SRP.
     pub rdma: ByDevice,
-    /// It takes no new sessions, and those that are there are asked to log out within this time.
+    /// It accepts no new sessions, and existing ones are asked to log out within this time.
     pub drain: Option<Duration>,
-    /// Logins by iSCSI names are sent to this address.
+    /// Logins using iSCSI names are redirected to this address.
     pub redirect: Option<SocketAddr>,
 }
 
-/// The portal that connections to a local address come to, by its index among the portals' addresses: the one with that address, or
-/// else the one that listens on all addresses of its family with that port. `[::]` takes no IPv4 connections (IPV6_V6ONLY).
+/// The portal that accepts connections to a local address, by its index in `addresses`: the one with that
+/// address, or else the one that listens on all addresses of its family with that port. `[::]` accepts no
+/// IPv4 connections (IPV6_V6ONLY).
 pub fn portal_of(addresses: &[SocketAddr], local: SocketAddr) -> Option<usize> {
     let is_wild = |address: &SocketAddr| {
         address.ip().is_unspecified()
@@ -148,18 +149,18 @@ pub fn portal_of(addresses: &[SocketAddr], local: SocketAddr) -> Option<usize> {
     exact.or_else(|| addresses.iter().position(is_wild))
 }
 
-/// Portals of one tag, which are one target port group to initiators.
+/// Portals with the same tag, which initiators see as one target port group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortalGroup {
     /// Target portal group tag.
     pub tag: u16,
-    /// The asymmetric access state of units that are reached through them.
+    /// The asymmetric access state of units reached through them.
     pub state: AccessState,
-    /// Initiators should prefer them.
+    /// Whether initiators should prefer them.
     pub preferred: bool,
-    /// Initiators may set the state, each for a unit.
+    /// Whether initiators may set the state, for each unit separately.
     pub explicit: bool,
-    /// What their ports are numbered by.
+    /// The identifiers of their ports.
     pub port_ids: PortIds,
 }
 
@@ -168,12 +169,12 @@ pub struct PortalGroup {
 pub struct PortIds {
     /// The first.
     pub first: u16,
-    /// The last, which is not below it.
+    /// The last, not less than the first.
     pub last: u16,
 }
 
 impl PortIds {
-    /// All that there are.
+    /// All identifiers.
     pub const ALL: PortIds = PortIds { first: 1, last: u16::MAX };
 }
 
@@ -182,33 +183,33 @@ impl PortIds {
 pub enum ByDevice {
     /// Only TCP listens.
     No,
-    /// They listen as well as TCP.
+    /// As well as TCP.
     Too,
-    /// TCP does not listen.
+    /// Instead of TCP.
     Only,
 }
 
-/// An interface that serves AoE: every unit with an AoE address.
+/// An interface that serves every unit with an AoE address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AoeInterface {
     /// Name of the network interface.
     pub name: String,
-    /// Cores that take its frames (a subset of [`Config::cores`]), at least one.
+    /// Cores that receive its frames (a subset of [`Config::cores`]), at least one.
     pub cores: Vec<usize>,
-    /// Who is served; empty: everyone.
+    /// Initiators to serve; empty: all.
     pub allow: BTreeSet<Mac>,
-    /// Who is not, even if allowed.
+    /// Initiators not to serve, even if allowed.
     pub deny: BTreeSet<Mac>,
 }
 
 impl AoeInterface {
-    /// Whether frames from this address are taken.
+    /// Whether frames from this address are accepted.
     pub fn admits(&self, mac: Mac) -> bool {
         !self.deny.contains(&mac) && (self.allow.is_empty() || self.allow.contains(&mac))
     }
 }
 
-/// What a portal offers, at least one.
+/// The transports that a portal offers, at least one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transports {
     /// iSCSI over TCP.
@@ -220,10 +221,10 @@ pub struct Transports {
 }
 
 impl Transports {
-    /// What is offered by default.
+    /// The default transports.
     pub const DEFAULT: Transports = Transports { iscsi: true, iser: true, srp: false };
 
-    /// Whether there are targets with iSCSI names to log in to.
+    /// Whether initiators log in to targets by iSCSI name.
     pub fn any_iscsi(self) -> bool {
         self.iscsi || self.iser
     }
@@ -232,17 +233,17 @@ impl Transports {
 /// A logical unit and its store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lun {
-    /// Name, unique among LUNs: how targets refer to it, and what the log says.
+    /// Name, unique among LUNs: used by targets and in the log.
     pub name: String,
     /// The store.
     pub store: StoreSpec,
-    /// Logical block size in bytes; of a remote store, that of its unit once it is open.
+    /// Logical block size in bytes; for a remote store, that of its unit once it is open.
     pub block_bytes: u32,
     /// Physical block size in bytes.
     pub physical_block_bytes: u32,
     /// Unit serial number.
     pub serial: String,
-    /// Whether it is the same at the next start.
+    /// Whether the serial number is the same at the next start.
     pub serial_lasts: bool,
     /// Product identification.
     pub product: String,
@@ -252,22 +253,22 @@ pub struct Lun {
     pub write_cache: bool,
     /// Thin provisioned.
     pub thin: bool,
-    /// The part of its size, in percent, that it may take before its initiators are notified; `None`: they are not.
+    /// The percentage of its size that it may use before its initiators are notified; `None`: never.
     pub warn_at: Option<u8>,
     /// Removable medium.
     pub removable: bool,
-    /// Its address on interfaces that serve AoE; `None`: they do not serve it.
+    /// Its AoE address; `None`: it is not served over AoE.
     pub aoe: Option<Address>,
     /// Limits for all its sessions together.
     pub limits: Limits,
-    /// The gateways of the cluster share it: one of them is active.
+    /// Whether the cluster's gateways share it: one of them is active.
     pub is_shared: bool,
 }
 
 /// Where a unit's data is stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreSpec {
-    /// Zeros; writes vanish.
+    /// Reads as zeros; discards writes.
     Null {
         /// Bytes.
         size: u64,
@@ -283,7 +284,7 @@ pub enum StoreSpec {
     File {
         /// Path.
         path: PathBuf,
-        /// Bytes; `None`: as large as the file is.
+        /// Bytes; `None`: the current size of the file.
         size: Option<u64>,
     },
     /// A block device.
@@ -291,23 +292,23 @@ pub enum StoreSpec {
         /// Path.
         path: PathBuf,
     },
-    /// A unit of another target, whose block size is that unit's.
+    /// A unit of another target, whose block size it has.
     Remote {
-        /// Where it is.
+        /// Its URL.
         url: Box<Url>,
-        /// The block size that it must have; `None`: whatever it has.
+        /// The block size that it must have; `None`: any.
         block_bytes: Option<u32>,
     },
     /// An export of an NBD server.
     Nbd {
-        /// Which one.
+        /// Its URL.
         url: Box<NbdUrl>,
     },
     /// An image of Ceph's block devices.
     Rbd {
-        /// Which one.
+        /// The image.
         image: Box<RbdImage>,
-        /// The unit's names are derived from the image, not from a serial number of the configuration.
+        /// The unit's identifiers are derived from the image, not from a configured serial number.
         names_unit: bool,
     },
 }
@@ -315,16 +316,16 @@ pub enum StoreSpec {
 /// Whether a disk in memory uses huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum HugePages {
-    /// If all disks in memory together fit into what this process may use, even when they are full.
+    /// If all RAM disks together fit into the memory available to this process, even when full.
     #[default]
     Auto,
     /// Yes.
     Always,
-    /// No: a disk takes no more memory than what is written.
+    /// No: a disk uses only as much memory as has been written.
     Never,
 }
 
-/// As the command line has it, without sizes of files and secrets of URLs.
+/// As on the command line, without sizes of files and secrets of URLs.
 impl std::fmt::Display for StoreSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -346,11 +347,11 @@ pub struct Target {
     pub name: String,
     /// Alias.
     pub alias: Option<String>,
-    /// Sessions at most.
+    /// Most sessions.
     pub sessions_max: usize,
-    /// Commands that a session may have in flight, unless its group says how many.
+    /// Commands that a session may have in flight, unless its group sets a limit.
     pub queue_depth: Option<u16>,
-    /// Indices into [`Config::portals`] through which the target is reached, at least one.
+    /// Indices into [`Config::portals`] of the portals that expose the target, at least one.
     pub portals: Vec<usize>,
     /// LUN number and index into [`Config::luns`], ascending by number: what initiators see unless their group has a
     /// list of its own.
@@ -363,13 +364,13 @@ pub struct Target {
 /// A group of initiators of one target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Group {
-    /// For the log.
+    /// Its name, for the log.
     pub name: String,
     /// Initiator name patterns (`*` and `?`), lower case; empty: any name.
     pub initiators: Vec<String>,
-    /// Networks the initiator may come from; empty: any.
+    /// Networks that the initiator may connect from; empty: any.
     pub networks: Vec<Network>,
-    /// A match is refused.
+    /// Matching initiators are refused.
     pub deny: bool,
     /// All LUNs are read-only for this group.
     pub read_only: bool,
@@ -377,7 +378,7 @@ pub struct Group {
     pub luns: Option<Vec<(u16, usize)>>,
     /// CHAP; `None`: no authentication.
     pub chap: Option<Chap>,
-    /// Commands that a session may have in flight; `None`: as many as the target says.
+    /// Commands that a session may have in flight; `None`: the target's limit.
     pub queue_depth: Option<u16>,
     /// Limits for all its sessions together.
     pub limits: Limits,
@@ -401,7 +402,7 @@ pub struct Chap {
     pub secret: Vec<u8>,
     /// The name and secret with which the target authenticates itself, if requested.
     pub mutual: Option<(String, Vec<u8>)>,
-    /// Algorithms that are accepted, the best first; empty: all, as the initiator prefers.
+    /// Accepted algorithms, best first; empty: all, as the initiator prefers.
     pub algorithms: Vec<Algorithm>,
 }
 
@@ -411,26 +412,26 @@ impl std::fmt::Debug for Chap {
     }
 }
 
-/// Limits, each for all sessions and cores together; `None`: there is none.
+/// Limits, each for all sessions and cores together; `None`: unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Limits {
-    /// Commands a second.
+    /// Commands per second.
     pub iops: Option<Rate>,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes: Option<Rate>,
 }
 
 /// A limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
-    /// In a second.
+    /// Amount per second.
     pub per_second: u64,
-    /// How much may come at once after a pause; [`Rate::BURST_MILLIS`] of the rate at least.
+    /// Burst after a pause; at least [`Rate::BURST_MILLIS`] of the rate.
     pub burst: u64,
 }
 
 impl Rate {
-    /// What may come at once is at least what the rate allows in this time.
+    /// The smallest burst: what the rate allows in this time.
     pub const BURST_MILLIS: u64 = 20;
 }
 

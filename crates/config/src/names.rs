@@ -1,4 +1,4 @@
-//! World-wide names that are derived from the configuration.
+//! World-wide names derived from the configuration.
 
 /// World-wide names of a unit.
 pub struct Designators {
@@ -8,7 +8,8 @@ pub struct Designators {
     pub eui: [u8; 8],
 }
 
-/// An OUI with the locally administered bit: nobody's, so that no vendor's names can collide with ours.
+/// An OUI with the locally administered bit set: it belongs to no vendor, so no vendor's names can collide
+/// with ours.
 pub const OUI: [u8; 3] = [0x02, 0x4c, 0x75];
 
 /// Names derived from the serial number alone, so that they survive a restart and a move to another machine.
@@ -23,7 +24,7 @@ pub fn identity(serial: &str) -> Designators {
     Designators { naa, eui }
 }
 
-/// The port identifier of an SRP target with a GUID: id_ext and ioc_guid, which are the same.
+/// The port identifier of an SRP target with this GUID: id_ext and ioc_guid, which are the same.
 pub fn srp_port(guid: u64) -> [u8; 16] {
     (u128::from(guid) << 64 | u128::from(guid)).to_be_bytes()
 }

@@ -1,15 +1,15 @@
-//! Exports of NBD servers, as their clients write them (NetworkBlockDevice/nbd, doc/uri.md): `nbd://HOST[:PORT]/EXPORT`,
-//! `nbd+unix:///EXPORT?socket=PATH`, and the same with `nbds` for TLS.
+//! Exports of NBD servers, in the URL syntax of NBD clients (NetworkBlockDevice/nbd, doc/uri.md):
+//! `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, and the same with `nbds` for TLS.
 
 use super::redact::ends_word;
 use super::url::{UrlError, decode, host_and_port};
 use std::fmt;
 use std::path::PathBuf;
 
-/// The port that is registered for NBD.
+/// The port registered for NBD.
 const PORT: u16 = 10_809;
 
-/// How URLs begin, whether by TLS, and whether over a Unix domain socket.
+/// URL schemes, with whether they use TLS, and whether a Unix domain socket.
 const SCHEMES: [(&str, bool, bool); 4] = [
     ("nbd://", false, false),
     ("nbds://", true, false),
@@ -22,15 +22,15 @@ const FORMS: &str = "write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket
 /// An export of an NBD server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NbdUrl {
-    /// Where the server is.
+    /// The server's address.
     pub server: NbdServer,
     /// The export's name; empty: the server's default.
     pub export: String,
-    /// By TLS, if so.
+    /// TLS settings; `None`: no TLS.
     pub tls: Option<NbdTls>,
 }
 
-/// Where an NBD server is.
+/// The address of an NBD server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NbdServer {
     /// A host, without brackets, and a port.
@@ -39,27 +39,27 @@ pub enum NbdServer {
     Unix(PathBuf),
 }
 
-/// How the server is known, and this client to it.
+/// How the server is authenticated, and this client to it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct NbdTls {
-    /// The directory of `ca-cert.pem`, and of `client-cert.pem` and `client-key.pem` if the server wants them; `None`: the
-    /// authorities that the system trusts.
+    /// The directory of `ca-cert.pem`, and of `client-cert.pem` and `client-key.pem` if the server requires
+    /// them; `None`: the system's trusted authorities.
     pub certificates: Option<PathBuf>,
-    /// The name that the server's certificate must have; `None`: that of its host.
+    /// The name that the server's certificate must contain; `None`: its host name.
     pub hostname: Option<String>,
 }
 
 impl NbdUrl {
-    /// Whether a text is meant to be such a URL, well-formed or not.
+    /// Whether a text is intended as such a URL, well-formed or not.
     pub fn is_meant(text: &str) -> bool {
         scheme(text).is_some()
             || matches!(text.split_once(':'), Some(("nbd" | "nbds" | "nbd+unix" | "nbds+unix", _)))
     }
 
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// What is wrong with it, and how to write it.
+    /// What is wrong with it, and the correct form.
     pub fn parse(text: &str) -> Result<NbdUrl, UrlError> {
         let Some((rest, is_tls, is_unix)) = scheme(text) else {
             return Err(UrlError::new("this is not the URL of an NBD export", FORMS));
@@ -108,7 +108,7 @@ impl NbdUrl {
         Ok(NbdUrl { server, export, tls })
     }
 
-    /// The same with paths that start at a directory.
+    /// The same, with relative paths starting at a directory.
     pub fn at(mut self, base: &std::path::Path) -> NbdUrl {
         if let NbdServer::Unix(path) = &mut self.server {
             *path = base.join(&*path);
@@ -137,7 +137,7 @@ fn unknown(key: &str, number: usize) -> UrlError {
     }
 }
 
-/// What follows the scheme, whether that is by TLS, and whether over a Unix domain socket.
+/// What follows the scheme, whether it means TLS, and whether a Unix domain socket.
 fn scheme(text: &str) -> Option<(&str, bool, bool)> {
     SCHEMES.iter().find_map(|(scheme, is_tls, is_unix)| {
         let (head, rest) = text.split_at_checked(scheme.len())?;
@@ -145,7 +145,7 @@ fn scheme(text: &str) -> Option<(&str, bool, bool)> {
     })
 }
 
-/// As it was given, but in its shortest form, and without how the server is known.
+/// As given, but in its shortest form, and without the TLS settings.
 impl fmt::Display for NbdUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tls = if self.tls.is_some() { "s" } else { "" };
@@ -167,7 +167,7 @@ impl fmt::Display for NbdUrl {
     }
 }
 
-/// A text in which what has a meaning in a URL is percent-encoded.
+/// A text to be percent-encoded for a URL.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {

@@ -1,4 +1,4 @@
-//! The command line into the raw form: a file with overrides, or a configuration of its own.
+//! Parses the command line into the raw form: a file with overrides, or a complete configuration.
 
 use super::access::AdminAccess;
 use super::checked::Checked;
@@ -12,27 +12,27 @@ use std::sync::Arc;
 
 const DEFAULT_TARGET: &str = "iqn.2026-11.io.lunette:disk";
 const DEFAULT_LUN: &str = "ram:1G";
-/// The name in messages of the file that does not exist.
+/// The name used in messages when there is no file.
 const RUNNING: &str = "running configuration";
 
-/// The options of `lunette serve`, as they were written.
+/// The options of `lunette serve`, as written.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ServeOptions {
     /// `--config`
     pub config: Option<PathBuf>,
-    /// `--listen`, each
+    /// `--listen`, repeatable
     pub listen: Vec<String>,
-    /// `--srp`, each
+    /// `--srp`, repeatable
     pub srp: Vec<String>,
     /// `--rdma`
     pub rdma: bool,
     /// `--srp-guid`
     pub srp_guid: Option<String>,
-    /// `--aoe`, each
+    /// `--aoe`, repeatable
     pub aoe: Vec<String>,
     /// `--target`
     pub target: Option<String>,
-    /// `--lun`, each
+    /// `--lun`, repeatable
     pub lun: Vec<String>,
     /// `--cores`
     pub cores: Option<String>,
@@ -59,14 +59,14 @@ impl ServeOptions {
 }
 
 impl Config {
-    /// The configuration that the command line asks for.
+    /// The configuration that the command line specifies.
     pub fn from_options(options: &ServeOptions) -> Result<Config, Problems> {
         Checked::from_options(options).map(|checked| checked.config)
     }
 }
 
 impl Checked {
-    /// From the options of the command line. What this machine lacks, the daemon finds at its start.
+    /// From command-line options. What this machine lacks is reported only when the daemon starts.
     pub fn from_options(options: &ServeOptions) -> Result<Checked, Problems> {
         match &options.config {
             Some(path) => {
@@ -77,9 +77,9 @@ impl Checked {
         }
     }
 
-    /// The same with another text of the file. If the options name no file, the text, which was [`Checked::text`] once, takes
-    /// the place of all options. With `access` the files of tokens, certificate and key are not read again: who may make
-    /// changes over TCP stays as it is.
+    /// The same with a different text for the file. If the options name no file, the text, once a
+    /// [`Checked::text`], replaces all options. With `access` the files of tokens, certificate and key are
+    /// not read again: who may make changes over TCP stays the same.
     pub fn from_text(
         options: &ServeOptions,
         text: &str,
@@ -145,7 +145,7 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
         raw.poll = Some(text("--poll", poll));
     }
     if let Some(path) = &options.state_dir {
-        // Unlike a path in the file, this one starts where the command was given.
+        // Unlike a path in the file, this one is relative to where the command was run.
         let is_url = path.to_str().is_some_and(scalar::looks_like_url);
         let path = std::path::absolute(path).ok().filter(|_| !is_url).unwrap_or_else(|| path.clone());
         raw.state_dir = Some(At::new(path, &Place::option("--state-dir")));
@@ -194,7 +194,7 @@ fn from_here(path: &str) -> String {
     absolute.unwrap_or_else(|| path.to_owned())
 }
 
-/// Adds SRP to the portal with this address, or a portal for it.
+/// Adds SRP to the portal with this address, or a new portal.
 fn add_srp(address: &str, raw: &mut Raw) {
     let place = Place::option("--srp");
     let parsed = scalar::listen(address).ok();
@@ -215,7 +215,7 @@ fn add_srp(address: &str, raw: &mut Raw) {
     }
 }
 
-/// An interface as `--aoe` gives it.
+/// An interface as given by `--aoe`.
 fn interface(name: &str) -> RawAoe {
     let place = Place::option("--aoe");
     RawAoe { interface: Some(At::new(name.into(), &place)), place, ..RawAoe::default() }

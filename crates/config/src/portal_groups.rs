@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use wire::scsi::AccessState;
 
 impl PortalGroup {
-    /// A group of which nothing is configured.
+    /// A group with nothing configured.
     pub(crate) fn new(tag: u16) -> PortalGroup {
         let state = AccessState::default();
         PortalGroup { tag, state, preferred: false, explicit: false, port_ids: PortIds::ALL }
@@ -89,7 +89,7 @@ fn port_ids(text: &str) -> Result<PortIds, Fault> {
     }
 }
 
-/// Each range must have numbers enough for its group, and be that of no other.
+/// Each range must have enough numbers for its group, and not overlap another.
 pub(super) fn check_port_ids(
     raw: &Raw,
     groups: &[PortalGroup],

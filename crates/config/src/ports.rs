@@ -1,5 +1,5 @@
-//! SCSI target ports that a configuration makes: one for each protocol in each portal group of a target. iSCSI over TCP
-//! and iSER are one protocol here.
+//! SCSI target ports of a configuration: one for each protocol in each portal group of a target. iSCSI over
+//! TCP and iSER count as one protocol here.
 
 use super::model::{Config, Portal, Target};
 use std::collections::BTreeMap;
@@ -11,12 +11,12 @@ pub struct TargetPort {
     pub target: usize,
     /// Target portal group tag.
     pub group: u16,
-    /// SRP's, else that of iSCSI.
+    /// An SRP port, otherwise an iSCSI one.
     pub is_srp: bool,
 }
 
 impl Config {
-    /// The target that is reached by SRP through a portal: the first that has it.
+    /// The target that SRP reaches through a portal: the first that has it.
     pub fn srp_target(&self, portal: usize) -> Option<usize> {
         srp_target(&self.targets, portal)
     }

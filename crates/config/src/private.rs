@@ -1,4 +1,4 @@
-//! Files that a configuration names: secrets, which only their owner may access, and others.
+//! Files named by a configuration: secrets, which only their owner may access, and others.
 
 use super::problems::Fault;
 use super::scalar;
@@ -7,7 +7,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file with one secret in it.
+/// Largest file with a secret, in bytes.
 const SECRET_MAX: u64 = 4096;
 
 /// The first line of a file that only its owner may read.
@@ -20,7 +20,7 @@ pub(super) fn read_secret(path: &Path, base: &Path, key: &str) -> Result<Vec<u8>
     Ok(line.strip_suffix(b"\r").unwrap_or(line).to_vec())
 }
 
-/// A file that an option names.
+/// A file named by an option.
 pub(super) struct Named<'a> {
     pub(super) path: PathBuf,
     key: &'a str,
@@ -31,7 +31,7 @@ impl<'a> Named<'a> {
     /// Opens it; a relative path starts at `base`.
     pub(super) fn open(path: &Path, base: &Path, key: &'a str) -> Result<Named<'a>, Fault> {
         let path = scalar::path(path, base, "name a file of this machine")?;
-        // Asked before opening, because to open a FIFO waits for its writer.
+        // Checked before opening, because opening a FIFO waits for a writer.
         if !std::fs::metadata(&path).map_err(|error| unreadable(&path, key, &error))?.is_file() {
             return Err(Fault::new(format!("{} is not a file", path.display()), format!("change {key}")));
         }
@@ -39,7 +39,7 @@ impl<'a> Named<'a> {
         Ok(Named { path, key, file })
     }
 
-    /// Refuses one that users other than its owner can access.
+    /// Refuses a file that users other than its owner can access.
     pub(super) fn check_private(&self) -> Result<(), Fault> {
         let mode = self.file.metadata().map_err(|error| self.unreadable(&error))?.permissions().mode();
         if mode & 0o077 == 0 {
@@ -50,7 +50,7 @@ impl<'a> Named<'a> {
         Err(Fault::new(what, format!("chmod 600 {shown}")))
     }
 
-    /// All of it, at most so many bytes.
+    /// Its whole content, up to this many bytes.
     pub(super) fn read(&self, bytes_max: u64) -> Result<Vec<u8>, Fault> {
         let mut bytes = Vec::new();
         (&self.file).take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| self.unreadable(&error))?;

@@ -5,12 +5,12 @@ use super::redact::redact_all;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// One fault of a configuration.
+/// A fault in a configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     /// The file, if the fault is in a file.
     pub file: Option<PathBuf>,
-    /// Line and column there, both from 1.
+    /// Line and column, both from 1.
     pub position: Option<(usize, usize)>,
     /// The option, such as `target[0].luns[2]` or `--lun`; empty for the file as a whole.
     pub path: String,
@@ -21,7 +21,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A fault whose text quotes the file or the command line, without what may be secrets.
+    /// A fault whose text quotes the file or the command line, with possible secrets redacted.
     fn quoting(
         file: Option<PathBuf>,
         position: Option<(usize, usize)>,
@@ -50,7 +50,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All faults of a configuration, at least one, in the order of their places.
+/// All faults of a configuration, at least one, sorted by position.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problems(Vec<Problem>);
 
@@ -107,7 +107,7 @@ pub struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
-    /// `file`: path and text, if what is read (or a part of it) comes from a file.
+    /// `file`: path and text, if the input (or part of it) comes from a file.
     pub fn new(file: Option<(&'a Path, &'a str)>) -> Collector<'a> {
         Collector { file, found: Vec::new() }
     }
@@ -133,7 +133,7 @@ impl<'a> Collector<'a> {
         self.found.iter().any(|(at, _)| at == place)
     }
 
-    /// Describes a place, for a fault that concerns two of them.
+    /// Describes a place, for a fault that concerns two places.
     pub(super) fn locate(&self, place: &Place) -> String {
         match self.position(place) {
             Some((line, _)) => format!("{} (line {line})", place.path),
@@ -146,16 +146,16 @@ impl<'a> Collector<'a> {
         self.file.map(|(path, _)| path)
     }
 
-    /// What was found, in the order of places.
+    /// What was found, sorted by position.
     pub(super) fn warnings(mut self) -> Vec<Problem> {
         self.found.sort_by_key(|(place, _)| place.offset);
         self.found.iter().map(|(place, fault)| self.problem(place, fault)).collect()
     }
 
-    /// The value if no fault was found.
+    /// The value if there are no faults.
     ///
     /// # Errors
-    /// All faults, in the order of their places.
+    /// All faults, sorted by position.
     pub fn finish<T>(mut self, value: Option<T>) -> Result<T, Problems> {
         if let (Some(value), true) = (value, self.found.is_empty()) {
             return Ok(value);

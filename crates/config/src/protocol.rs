@@ -1,4 +1,4 @@
-//! The protocols of a remote unit, and how its URLs begin.
+//! The protocols of a remote unit, and their URL schemes.
 
 /// The protocol of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +26,7 @@ impl Protocol {
         }
     }
 
-    /// The form of a unit's URL.
+    /// The syntax of a unit's URL.
     pub(super) fn form(self) -> &'static str {
         match self {
             Protocol::Iscsi => "iscsi://HOST/TARGET/LUN",

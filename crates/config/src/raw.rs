@@ -1,12 +1,12 @@
-//! The form that both a file and the command line are read into: text with places, not verified.
+//! The form into which both a file and the command line are parsed: text with places, unverified.
 
 use super::model::ByDevice;
 pub(super) use super::place::{At, Place};
 use std::path::PathBuf;
 
-/// Text at a place; numbers are text until they are verified.
+/// Text at a place; numbers remain text until verified.
 pub(super) type Text = Option<At<String>>;
-/// A switch.
+/// A boolean.
 pub(super) type Switch = Option<At<bool>>;
 
 /// A whole configuration.
@@ -60,7 +60,7 @@ pub(super) struct RawPortal {
 }
 
 impl RawPortal {
-    /// One of `--listen`.
+    /// A portal from a `--listen`.
     pub(super) fn at(address: &str) -> RawPortal {
         let place = Place::option("--listen");
         RawPortal { listen: Some(At::new(address.into(), &place)), place, ..RawPortal::default() }
@@ -137,7 +137,7 @@ pub(super) struct RawTarget {
     pub(super) groups: Vec<RawGroup>,
 }
 
-/// A LUN in the list of a target or a group; without a number, its place in the list is its number.
+/// A LUN in the list of a target or a group; without a number, its position in the list is its number.
 pub(super) struct RawLunRef {
     pub(super) place: Place,
     pub(super) lun: Text,

@@ -1,15 +1,15 @@
-//! Images of Ceph's block devices: `rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
+//! Ceph RBD images: `rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// How a store on Ceph begins.
+/// The scheme of a store on Ceph.
 const SCHEME: &str = "rbd:";
 
-/// Where Ceph has the configuration of a cluster, if it is not named.
+/// Ceph's default cluster configuration file.
 const CONF: &str = "/etc/ceph/ceph.conf";
 
-/// An image, or a snapshot of one, and how its cluster is reached.
+/// An image, or a snapshot of one, and how to access its cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RbdImage {
     /// The pool.
@@ -18,22 +18,22 @@ pub struct RbdImage {
     pub namespace: Option<String>,
     /// The image's name.
     pub image: String,
-    /// The snapshot's name: it is read-only.
+    /// The snapshot's name: snapshots are read-only.
     pub snapshot: Option<String>,
-    /// The cluster's configuration; `None`: where Ceph looks for it, as in `/etc/ceph/ceph.conf`.
+    /// The cluster's configuration; `None`: where Ceph looks for it, such as `/etc/ceph/ceph.conf`.
     pub conf: Option<PathBuf>,
     /// The name of the client, without `client.`; `None`: `admin`.
     pub client: Option<String>,
-    /// The file with the client's key; `None`: as the configuration has it.
+    /// The file with the client's key; `None`: as in the configuration.
     pub keyring: Option<PathBuf>,
 }
 
-/// What is wrong with the name of an image, and how to write it.
+/// What is wrong with the name of an image, and the correct form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImageFault {
     /// What is wrong.
     pub what: String,
-    /// How to write it.
+    /// The correct form.
     pub fix: &'static str,
 }
 
@@ -44,10 +44,10 @@ impl ImageFault {
 }
 
 impl RbdImage {
-    /// Reads `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
+    /// Parses `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
     ///
     /// # Errors
-    /// What is wrong with it, and how to write it.
+    /// What is wrong with it, and the correct form.
     pub fn parse(text: &str) -> Result<RbdImage, ImageFault> {
         let fault = |what: &str| {
             let fix = "write POOL/IMAGE, POOL/NAMESPACE/IMAGE or POOL/IMAGE@SNAPSHOT, such as rbd/disk1";
@@ -86,18 +86,18 @@ impl RbdImage {
         })
     }
 
-    /// Reads a store as commands have it, `rbd:POOL/IMAGE[,conf=PATH][,client=NAME][,keyring=PATH]`; `None`: it is another kind of
-    /// store.
+    /// Parses a store as commands accept it, `rbd:POOL/IMAGE[,conf=PATH][,client=NAME][,keyring=PATH]`;
+    /// `None`: it is another kind of store.
     ///
     /// # Errors
-    /// What is wrong with it, and how to write it.
+    /// What is wrong with it, and the correct form.
     pub fn given(text: &str) -> Option<Result<RbdImage, ImageFault>> {
         let mut parts = text.strip_prefix(SCHEME)?.split(',');
         let image = RbdImage::parse(parts.next().unwrap_or_default());
         Some(image.and_then(|image| parts.try_fold(image, RbdImage::with_option)))
     }
 
-    /// Whether both are one image, as far as their names show: by which client, and with which key, does not matter.
+    /// Whether both are the same image, judging by their names; client and keyring do not matter.
     pub fn is_same(&self, other: &RbdImage) -> bool {
         let conf = |image: &RbdImage| {
             let path = image.conf.clone().unwrap_or_else(|| CONF.into());
@@ -134,7 +134,7 @@ impl RbdImage {
     }
 }
 
-/// The name of a client without the kind of its entity, with which Ceph's own tools show it.
+/// The name of a client without its entity type, which Ceph's own tools include.
 pub(super) fn client(name: &str) -> String {
     name.strip_prefix("client.").unwrap_or(name).into()
 }

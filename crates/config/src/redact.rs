@@ -2,7 +2,7 @@
 
 use super::protocol::Protocol;
 
-/// Options whose values are no secrets.
+/// Options whose values are not secret.
 const PUBLIC: [&str; 12] = [
     "header_digest",
     "data_digest",
@@ -18,8 +18,8 @@ const PUBLIC: [&str; 12] = [
     "tls-hostname",
 ];
 
-/// Text that is one word, as an argument is, without what may be secrets of a URL: all before the last `@` of a host, and
-/// options that are not known to be harmless.
+/// A single word, such as an argument, without possible secrets of a URL: everything before the last `@` of a
+/// host, and options not known to be harmless.
 pub fn redact(word: &str) -> String {
     if !may_hold_secrets(word) {
         return word.to_owned();
@@ -41,7 +41,7 @@ pub fn redact(word: &str) -> String {
     format!("{scheme}{place}{}", options.unwrap_or_default())
 }
 
-/// The same of every word of a text, as of a command or a file.
+/// The same for every word of a text, such as a command or a file.
 pub fn redact_all(text: &str) -> String {
     let shown = text.split_inclusive(ends_word).map(|word| {
         let (word, end) = word.split_at(word.trim_end_matches(ends_word).len());
@@ -50,12 +50,12 @@ pub fn redact_all(text: &str) -> String {
     shown.collect()
 }
 
-/// What ends a word; no URL has it.
+/// Whether it ends a word; no URL contains these characters.
 pub(super) fn ends_word(c: char) -> bool {
     c.is_whitespace() || matches!(c, '"' | '\'' | '`')
 }
 
-/// Whether it may be meant as a URL, or as what URLs have of secrets.
+/// Whether it may be intended as a URL, or as the part of one that holds secrets.
 fn may_hold_secrets(word: &str) -> bool {
     let has_user = word.rsplit_once('@').is_some_and(|(user, _)| user.contains('%'));
     has_user || word.contains("://") || word.contains("password=") || Protocol::is_meant(word)
@@ -67,7 +67,7 @@ fn is_public(option: &str) -> bool {
         .is_some_and(|(key, value)| PUBLIC.contains(&key) && !value.contains(['=', '@', '%', '?']))
 }
 
-/// Bytes of what a text begins with that looks like a scheme.
+/// Length of what looks like a scheme at the beginning of a text.
 fn scheme_bytes(text: &str) -> usize {
     let letters = text.bytes().take_while(u8::is_ascii_lowercase).count();
     let is_short = letters <= "iscsi".len();
@@ -107,7 +107,8 @@ mod tests {
         );
     }
 
-    /// Else what follows the space or the mark would be shown with the command that it is in.
+    /// Otherwise what follows the space or the quotation mark would be shown with the command that contains
+    /// it.
     #[test]
     fn no_url_has_what_ends_a_word() {
         for (end, written) in [(' ', "%20"), ('\t', "%09"), ('"', "%22"), ('\'', "%27"), ('`', "%60")] {
@@ -122,7 +123,7 @@ mod tests {
 
     const SECRET: &str = "Geheimnis";
 
-    /// A good URL with secrets in it, and one character taken out, put in or changed somewhere else.
+    /// A valid URL with secrets, with one character removed, inserted or changed outside of them.
     fn mangled() -> impl Strategy<Value = String> {
         let good = format!(
             "iscsi://me%{SECRET}@host:3260/iqn.2026-11.io.lunette:d/0?data_digest=none&target_user=it&target_password={SECRET}"

@@ -8,15 +8,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The port that IANA gave iSCSI.
+/// iSCSI's port assigned by IANA.
 pub(super) const ISCSI_PORT: u16 = 3260;
 /// Longest iSCSI name in bytes (RFC 7143 section 4.2.7.1).
 pub(super) const ISCSI_NAME_MAX: usize = 223;
 /// Largest medium: file offsets are signed 64-bit numbers.
 pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
-/// Bytes of a socket's path: what sockaddr_un holds (unix(7)), without the zero byte at its end.
+/// Longest path of a socket, in bytes: the size of sockaddr_un (unix(7)), less the terminating zero.
 const SOCKET_PATH_MAX: usize = 107;
-/// Highest core number that a list may name.
+/// Highest core number allowed in a list.
 const CORE_MAX: usize = 4095;
 
 /// `10G`, `512M`, `4096`: bytes.
@@ -50,7 +50,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     size(text).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }
 
-/// Bytes for people: `1 GiB`, `1.5 TiB`, `1000 bytes`.
+/// Human-readable sizes: `1 GiB`, `1.5 TiB`, `1000 bytes`.
 pub fn format_size(bytes: u64) -> String {
     for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
         let tenths = (u128::from(bytes) * 10) >> shift;
@@ -103,7 +103,7 @@ pub(super) fn number(text: &str, least: u64, most: u64) -> Result<u64, Fault> {
     }
 }
 
-/// `all` or `0,2-3`, out of the cores that may be used.
+/// `all` or `0,2-3`, from the usable cores.
 pub(super) fn core_list(text: &str, usable: &[usize]) -> Result<Vec<usize>, Fault> {
     if text.trim() == "all" {
         return Ok(usable.to_vec());
@@ -130,7 +130,7 @@ pub(super) fn core_list(text: &str, usable: &[usize]) -> Result<Vec<usize>, Faul
     Ok(cores)
 }
 
-/// `all` or `0,2-3`, out of the cores that this process may use; or what is wrong, and how to fix it.
+/// `all` or `0,2-3`, from the cores that this process may use; or what is wrong, and how to fix it.
 pub fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
     core_list(text, &usable_cores()).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }
@@ -183,13 +183,13 @@ pub fn parse_guid(text: &str) -> Result<u64, String> {
     guid(text).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }
 
-/// Whether a text is meant as a URL, known or not. Joined to a folder it would no longer look like one, nor its secret
-/// be known as such.
+/// Whether a text is intended as a URL, known or not. Joined to a directory it would no longer look like one,
+/// and its secrets would not be recognised.
 pub(super) fn looks_like_url(text: &str) -> bool {
     Protocol::is_meant(text) || text.contains("://")
 }
 
-/// A path, which starts at `base`; `instead` helps who gave a URL.
+/// A path, relative to `base`; `instead` is the advice for a URL given by mistake.
 pub(super) fn path(path: &Path, base: &Path, instead: &str) -> Result<PathBuf, Fault> {
     if looks_like_url(&path.to_string_lossy()) {
         return Err(Fault::new("this is a URL, not a path", instead));
@@ -204,7 +204,7 @@ pub(super) fn path(path: &Path, base: &Path, instead: &str) -> Result<PathBuf, F
     Ok(base.join(path))
 }
 
-/// A path, which has a slash in it and starts at `base`, an address with a port, or `none`.
+/// A path, recognised by a slash and relative to `base`, an address with a port, or `none`.
 pub(super) fn admin(text: &str, base: &Path) -> Result<AdminPlace, Fault> {
     if text == "none" {
         return Ok(AdminPlace::Nowhere);
@@ -308,7 +308,7 @@ fn qualified(rest: &str) -> bool {
     digits(year, 4) && month_ok && !domain.is_empty()
 }
 
-/// A pattern for initiator names, lower-cased as they are.
+/// A pattern for initiator names, lower-cased like them.
 pub(super) fn initiator_pattern(text: &str) -> Result<String, Fault> {
     let pattern = text.to_lowercase();
     let clean = !pattern.chars().any(|c| c.is_whitespace() || c.is_control());
@@ -319,13 +319,13 @@ pub(super) fn initiator_pattern(text: &str) -> Result<String, Fault> {
     Ok(pattern)
 }
 
-/// Where the admin interface is to listen; or what is wrong, and how to fix it.
+/// Where the admin interface should listen; or what is wrong, and how to fix it.
 pub fn parse_admin(text: &str) -> Result<AdminPlace, String> {
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     admin(text, &here).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }
 
-/// A short name by which the file refers to something.
+/// A short name that the file uses for references.
 pub(super) fn label(text: &str) -> Result<String, Fault> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if (1..=64).contains(&text.len()) && text.chars().all(allowed) {
@@ -334,7 +334,7 @@ pub(super) fn label(text: &str) -> Result<String, Fault> {
     Err(Fault::new(format!("{text:?} cannot be a name"), "use 1 to 64 letters, digits, `-`, `_` and `.`"))
 }
 
-/// Printable ASCII without blanks at its ends, as INQUIRY data wants it (SPC-4 section 4.4.1).
+/// Printable ASCII without leading or trailing spaces, as INQUIRY data requires (SPC-4 section 4.4.1).
 pub(super) fn printable(text: &str, most: usize) -> Result<String, Fault> {
     let printable = text.bytes().all(|b| (0x20..=0x7e).contains(&b));
     if (1..=most).contains(&text.len()) && printable && text.trim() == text {

@@ -1,5 +1,5 @@
-//! Names and secrets of CHAP that are not in a URL, where everybody who lists processes would see them: from files, and from
-//! the environment variables that libiscsi uses.
+//! CHAP names and secrets kept out of URLs, where everyone who lists processes would see them: from files,
+//! and from the environment variables that libiscsi uses.
 
 use super::private::read_secret;
 use super::protocol::Protocol;
@@ -7,7 +7,8 @@ use super::url::{Url, UrlError};
 use proto::iscsi::chap::Credentials;
 use std::path::{Path, PathBuf};
 
-/// Where one side's name and secret come from: name and secret of libiscsi's environment, and the option that names a file.
+/// Where one side's name and secret come from: libiscsi's environment variables for both, and the option that
+/// names a file.
 struct Source {
     name: &'static str,
     secret: &'static str,
@@ -23,10 +24,11 @@ const THEIRS: Source = Source {
 };
 
 impl Url {
-    /// A URL as a person gives it: what it lacks of CHAP comes from the files that it names, else from the environment.
+    /// A URL as given by a person: missing CHAP names and secrets come from the files that it names, or else
+    /// from the environment.
     ///
     /// # Errors
-    /// When it is no URL, a file cannot be used, or a name has no secret.
+    /// When it is not a URL, a file cannot be used, or a name has no secret.
     pub fn given(text: &str) -> Result<Url, UrlError> {
         Url::given_at(text, Path::new(""))
     }
@@ -42,7 +44,7 @@ impl Url {
 
 fn complete(mut url: Url, base: &Path, variable: impl Fn(&str) -> Option<String>) -> Result<Url, UrlError> {
     let has_chap = matches!(url.protocol, Protocol::Iscsi | Protocol::Iser);
-    // Elsewhere what is in the environment is meant for others.
+    // For other protocols, the environment variables are not meant for us.
     let variable = |name| variable(name).filter(|value| has_chap && !value.is_empty());
     let files = std::mem::take(&mut url.secret_files);
     url.user = identity(url.user.take(), files.ours, &OURS, base, &variable)?;
@@ -70,7 +72,7 @@ fn identity(
         (true, Some(path)) => {
             read_secret(&path, base, source.file).map_err(|fault| UrlError::new(fault.what, fault.fix))?
         }
-        // A secret alone is nobody's.
+        // A secret without a name is ignored.
         (true, None) if name.is_empty() => return Ok(None),
         (true, None) => variable(source.secret).unwrap_or_default().into_bytes(),
     };

@@ -1,4 +1,5 @@
-//! The raw form as a file, the reverse of [`super::file`]: the running configuration, including what the command line said.
+//! Writes the raw form as a file, the reverse of [`super::file`]: the running configuration, including
+//! options from the command line.
 
 use super::model::{AdminAddress, AdminPlace, ByDevice, Cluster, Config, Lun, StoreSpec};
 use super::raw::*;
@@ -13,13 +14,13 @@ const HIDDEN: &str = "...";
 /// Whether secrets are shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Secrets {
-    /// As they were given.
+    /// As given.
     Shown,
     /// Left out, as in messages.
     Hidden,
 }
 
-/// A verified raw form as a file. Its paths are absolute; those of secrets start at `base`.
+/// A verified raw form as a file. Its paths are absolute; those of secrets are resolved against `base`.
 pub(super) fn file(raw: &Raw, config: &Config, base: &Path, secrets: Secrets) -> String {
     let mut document = DocumentMut::new();
     let root = document.as_table_mut();
@@ -106,7 +107,7 @@ fn portal(table: &mut Table, portal: &RawPortal) {
 }
 
 fn lun(table: &mut Table, raw: &RawLun, store: &StoreSpec, secrets: Secrets) {
-    // Each by its name, so that a new one is not missed.
+    // Destructured by name, so that a new field is not forgotten.
     let RawLun {
         place: _,
         name,
@@ -227,7 +228,7 @@ fn lun_list(table: &mut Table, list: &Option<Vec<RawLunRef>>) {
     table.insert("luns", item(array));
 }
 
-/// A LUN in a list: only its name where its position is its number.
+/// A LUN in a list: just its name if its number is its position.
 fn reference(lun: &str, number: Option<&str>, position: usize) -> Value {
     match number.and_then(|number| number.parse::<i64>().ok()) {
         Some(number) if usize::try_from(number) != Ok(position) => {

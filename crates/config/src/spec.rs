@@ -32,7 +32,7 @@ const OPTIONS: [&str; 20] = [
     "keyring",
 ];
 
-/// Reads one SPEC into the raw form of a LUN and its number, if it gives one.
+/// Parses a SPEC into the raw form of a LUN, and its number if it has one.
 pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) {
     let place = Place::option(&format!("--lun {}", redact(text)));
     let mut lun = RawLun { place: place.clone(), ..RawLun::default() };
@@ -71,7 +71,7 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
     (lun, number)
 }
 
-/// A LUN of the command line, with the keys of the file.
+/// A LUN from the command line, with the keys of the file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SpecOfLun {
     /// Its name, if it has one.
@@ -83,7 +83,7 @@ pub struct SpecOfLun {
 }
 
 impl SpecOfLun {
-    /// Reads a SPEC.
+    /// Parses a SPEC.
     ///
     /// # Errors
     /// When it is malformed.
@@ -143,7 +143,7 @@ impl SpecOfLun {
     }
 }
 
-/// A part of a SPEC as it may be shown: it may be a part of a secret in which a comma was not escaped.
+/// A part of a SPEC as it may be shown: it could be part of a secret with an unescaped comma.
 fn quoted(part: &str, spec: &str) -> String {
     if redact(spec) == spec { format!("`{part}`") } else { "part of this".into() }
 }
@@ -209,7 +209,7 @@ fn fill<T>(slot: &mut Option<At<T>>, key: &str, value: T, place: &Place) -> Resu
     Ok(())
 }
 
-/// At commas; `\,` is a comma and `\\` a backslash of the text itself.
+/// Splits at commas; `\,` is a literal comma and `\\` a literal backslash.
 fn split(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut rest = text.chars().peekable();

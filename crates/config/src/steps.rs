@@ -1,12 +1,12 @@
-//! What one step of [`super::diff`] makes of a configuration.
+//! Applies a step of [`super::diff`] to a configuration.
 
 use super::diff::StepOfChange;
 use super::model::{Config, Target};
 use std::net::SocketAddr;
 
 impl StepOfChange {
-    /// The configuration after this step, one of those from `now` to `to`. Every reference in it holds; what needs a restart stays
-    /// as it is.
+    /// The configuration after this step, one of those from `now` to `to`. Every reference in it resolves;
+    /// settings that need a restart stay unchanged.
     pub fn after(&self, now: &Config, to: &Config) -> Config {
         let mut next = now.clone();
         match self {
@@ -105,7 +105,7 @@ fn add_lun(config: &mut Config, to: &Config, name: &str) {
     }
 }
 
-/// Of those with one address (port 0) the last goes.
+/// Of several with the same address (port 0), removes the last.
 fn remove_portal(config: &mut Config, address: SocketAddr) {
     let Some(index) = config.portals.iter().rposition(|portal| portal.listen == address) else { return };
     config.portals.remove(index);
@@ -115,7 +115,7 @@ fn remove_portal(config: &mut Config, address: SocketAddr) {
     }
 }
 
-/// Of those with one address the next comes.
+/// Of several with the same address, adds the next.
 fn add_portal(config: &mut Config, to: &Config, address: SocketAddr) {
     let count = config.portals.iter().filter(|portal| portal.listen == address).count();
     let mut these = to.portals.iter().filter(|portal| portal.listen == address);
@@ -123,7 +123,7 @@ fn add_portal(config: &mut Config, to: &Config, address: SocketAddr) {
     config.portals.push(portal.clone());
 }
 
-/// A target with the indices of this configuration; what that does not have is left out.
+/// A target with the indices of this configuration; references that do not exist in it are left out.
 fn target(config: &Config, to: &Config, name: &str) -> Option<Target> {
     let mut target = to.targets.iter().find(|target| target.name == name)?.clone();
     let lun = |index: &usize| {

@@ -1,4 +1,4 @@
-//! The raw form into targets: which LUNs they show, through which portals, and to whom.
+//! Builds targets from the raw form: which LUNs they expose, through which portals, and to whom.
 
 use super::checks::{count, limit, refuse, required, unique};
 use super::limits;
@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// Bytes of a CHAP secret. At least 96 bits (RFC 7143 section 9.2.1).
+/// Minimum length of a CHAP secret: at least 96 bits (RFC 7143 section 9.2.1).
 const SECRET_MIN: usize = 12;
 const SECRET_MAX: usize = 255;
-/// Bytes of a CHAP name and of an alias (RFC 7143 section 6.1: text values end at 255).
+/// Maximum length of a CHAP name and of an alias, in bytes (RFC 7143 section 6.1: text values end at 255).
 const TEXT_MAX: usize = 255;
 
-/// Characters of a group's name.
+/// Maximum length of a group's name.
 const GROUP_NAME_MAX: usize = 64;
 
 /// All targets.
@@ -36,9 +36,9 @@ pub(super) fn targets(raw: &Raw, machine: &Machine, problems: &mut Collector<'_>
     targets.into_iter().collect()
 }
 
-/// What targets refer to.
+/// Lookup tables for the references of targets.
 struct Index<'a> {
-    /// LUN names and their places in the list.
+    /// LUN names and their positions in the list.
     luns: BTreeMap<&'a str, usize>,
     lun_count: usize,
     /// Names and addresses of portals, in order.
@@ -243,7 +243,8 @@ fn one_group(
     })
 }
 
-/// What makes an initiator a member of a group. An empty list could mean everybody or nobody: it must not open a disk.
+/// The criteria for membership in a group. An empty list could mean everybody or nobody: it must not expose a
+/// disk.
 fn each<T>(
     list: &Option<Vec<At<String>>>,
     place: &Place,
@@ -310,12 +311,12 @@ fn algorithms(raw: &RawChap, problems: &mut Collector<'_>) -> Option<Vec<Algorit
         unique(&mut seen, algorithm.number(), &at.place, "algorithm", problems);
         Some(algorithm)
     };
-    // Each of them, so that every fault is found at once.
+    // All of them, so that every fault is reported at once.
     let all: Vec<Option<Algorithm>> = list.iter().map(algorithm).collect();
     all.into_iter().collect()
 }
 
-/// The secret that stands in the file itself, or in a file of its own: exactly one of the two.
+/// The secret in the file itself, or in a file of its own: exactly one of the two.
 fn secret(
     [inline, file]: [&Text; 2],
     [inline_key, file_key]: [&str; 2],
@@ -347,7 +348,7 @@ fn secret(
     Some(At::new(bytes, &at.place))
 }
 
-/// Secrets by the role that they prove.
+/// Secrets by the role that they authenticate.
 #[derive(Default)]
 struct Secrets {
     initiators: Vec<At<Vec<u8>>>,
@@ -355,7 +356,7 @@ struct Secrets {
 }
 
 impl Secrets {
-    /// No secret may serve both roles (RFC 7143 section 9.2.1): a reflected challenge would be answered by it.
+    /// No secret may serve both roles (RFC 7143 section 9.2.1): it would allow a reflection attack.
     fn check_roles(&self, problems: &mut Collector<'_>) {
         let owners: BTreeMap<&[u8], &Place> =
             self.initiators.iter().map(|at| (at.value.as_slice(), &at.place)).collect();

@@ -753,9 +753,9 @@ fn a_redirect_to_an_address_of_this_machine_is_one_to_the_portal_that_listens_th
         ["listen = '0.0.0.0', redirect = '192.0.2.2:3261'", &drained],
         // `[::]` takes no IPv4 connections.
         ["listen = '[::]:3261', redirect = '192.0.2.1:3261', drain = '30s'", "listen = '192.0.2.9:3261'"],
-        // The portal with the exact address takes its connections.
+        // The portal with the exact address accepts its connections.
         ["listen = '0.0.0.0', redirect = '192.0.2.1:3260', drain = '30s'", "listen = '192.0.2.1:3260'"],
-        // Logins are taken at the address that others of the portal are redirected to.
+        // Logins are accepted at the address to which others of the portal are redirected.
         ["listen = '0.0.0.0', redirect = '192.0.2.1:3260'", wild],
         [
             "listen = '0.0.0.0', redirect = '192.0.2.1:3261'",

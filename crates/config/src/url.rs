@@ -1,5 +1,6 @@
-//! `iscsi://[user%secret@]host[:port]/target/lun[?option=value&...]`, as libiscsi writes it, the same with `iser://`;
-//! `srp://host[:port]/guid/lun[?option=value&...]`; `aoe://interface/shelf.slot[?option=value&...]`.
+//! `iscsi://[user%secret@]host[:port]/target/lun[?option=value&...]`, libiscsi's syntax, the same with
+//! `iser://`; `srp://host[:port]/guid/lun[?option=value&...]`;
+//! `aoe://interface/shelf.slot[?option=value&...]`.
 
 use super::protocol::Protocol;
 use super::redact::{ends_word, redact};
@@ -11,11 +12,12 @@ use std::time::Duration;
 use wire::aoe::Address;
 use wire::scsi::lun::{self, NUMBER_MAX as LUN_MAX};
 
-/// The port of iSCSI (RFC 7143 section 15), and of iSER on the same portals; SRP over iWARP has none of its own.
+/// The port of iSCSI (RFC 7143 section 15), and of iSER on the same portals; SRP over iWARP has no port of
+/// its own.
 const PORT: u16 = 3260;
-/// Bytes of an iSCSI name (RFC 7143 section 4.2.7.1).
+/// Longest iSCSI name in bytes (RFC 7143 section 4.2.7.1).
 const NAME_BYTES_MAX: usize = 223;
-/// Bytes of an interface's name (IFNAMSIZ, with the zero behind it).
+/// Longest interface name in bytes (IFNAMSIZ, less the terminating zero).
 const INTERFACE_BYTES_MAX: usize = 15;
 /// Digits of a GUID.
 const GUID_DIGITS: usize = 16;
@@ -24,12 +26,12 @@ const OPTIONS: &str = "header_digest, data_digest, crc, imm, chap, secret_file, 
 /// The longest `give_up_after`, in seconds.
 const SECONDS_MAX: u64 = 3600;
 
-/// Files that a URL names for secrets.
+/// Secret files that a URL names.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct SecretFiles {
-    /// Of our secret.
+    /// For our secret.
     pub ours: Option<PathBuf>,
-    /// Of the target's.
+    /// For the target's secret.
     pub theirs: Option<PathBuf>,
 }
 
@@ -42,34 +44,34 @@ pub struct Url {
     pub host: String,
     /// Port; AoE has none.
     pub port: u16,
-    /// The target's name, with SRP its GUID, with AoE shelf and slot; `None`: any (discovery).
+    /// The target's name; with SRP its GUID, with AoE shelf and slot; `None`: any (discovery).
     pub target: Option<String>,
     /// Logical unit number.
     pub lun: Option<u16>,
-    /// Who we are (CHAP).
+    /// Our credentials (CHAP).
     pub user: Option<Credentials>,
-    /// Who the target must prove to be (mutual CHAP).
+    /// The target's credentials (mutual CHAP).
     pub target_user: Option<Credentials>,
-    /// Files of secrets that were not read yet.
+    /// Secret files not yet read.
     pub secret_files: SecretFiles,
-    /// The only algorithm of CHAP to be used; without CHAP there is no session then.
+    /// The only CHAP algorithm to use; then there is no session without CHAP.
     pub chap: Option<Algorithm>,
-    /// Our iSCSI name, instead of the usual one; our SRP port identifier begins with what it makes.
+    /// Our iSCSI name, instead of the default; our SRP port identifier begins with its hash.
     pub initiator_name: Option<String>,
-    /// CRC32C over headers.
+    /// CRC32C of headers.
     pub header_digest: bool,
-    /// CRC32C over data.
+    /// CRC32C of data.
     pub data_digest: bool,
-    /// CRC32C over everything that iWARP carries; it is there too when the target wants it.
+    /// CRC32C of everything over iWARP; also used when the target requests it.
     pub crc: bool,
     /// SRP may send data of writes inside commands.
     pub immediate: bool,
-    /// How long a command waits for a target that is lost, instead of the usual time.
+    /// How long a command waits for a target that is lost, instead of the default.
     pub give_up_after: Option<Duration>,
 }
 
-/// Why a text is not a URL: what is wrong, and how to fix it. It quotes nothing of the text, since any part
-/// of what is malformed may be a secret.
+/// Why a text is not a URL: what is wrong, and how to fix it. It never quotes the text, since any part of a
+/// malformed URL may be a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UrlError {
     problem: String,
@@ -101,12 +103,12 @@ impl fmt::Display for UrlError {
 impl std::error::Error for UrlError {}
 
 impl Url {
-    /// Whether a text is meant to be such a URL, well-formed or not.
+    /// Whether a text is intended as such a URL, well-formed or not.
     pub fn is_meant(text: &str) -> bool {
         Protocol::is_meant(text)
     }
 
-    /// A text as it may be shown: the URL that it is, else without what may be secrets.
+    /// A text fit for display: the URL it contains, or else the text without possible secrets.
     pub fn shown(text: &str) -> String {
         Url::parse(text).map_or_else(|_| redact(text), |url| url.to_string())
     }
@@ -122,7 +124,7 @@ impl Url {
         lun::of_number(self.lun.unwrap_or(0))
     }
 
-    /// The URL names a unit.
+    /// Checks that the URL names a unit.
     ///
     /// # Errors
     /// When it does not.
@@ -141,10 +143,10 @@ impl Url {
         super::names::srp_port(guid.unwrap_or_default())
     }
 
-    /// Requests header and data digests, also where the URL does not.
+    /// Requests header and data digests, even if the URL does not.
     ///
     /// # Errors
-    /// When what it names has none.
+    /// When its protocol has none.
     pub fn digests(&mut self, header: bool, data: bool) -> Result<(), UrlError> {
         self.header_digest |= header;
         self.data_digest |= data;
@@ -249,7 +251,7 @@ impl Url {
 impl FromStr for Url {
     type Err = UrlError;
 
-    /// From the text alone: see [`Url::given`] for secrets that are elsewhere.
+    /// From the text alone: see [`Url::given`] for secrets stored elsewhere.
     fn from_str(text: &str) -> Result<Url, UrlError> {
         let url = Url::parse(text)?;
         url.check()?;
@@ -258,13 +260,14 @@ impl FromStr for Url {
 }
 
 impl Url {
-    /// Parses it; [`Url::check`] has to follow.
+    /// Parses it; [`Url::check`] must follow.
     pub(super) fn parse(text: &str) -> Result<Url, UrlError> {
         let (protocol, rest) = Protocol::of(text).ok_or_else(|| {
             let forms = Protocol::ALL.map(Protocol::form).join(" or ");
             UrlError::new("this is not the URL of a unit", format!("write {forms}"))
         })?;
-        // RFC 3986 section 2 has none of them; where a command or a file is redacted, a URL ends at the first.
+        // RFC 3986 section 2 allows none of them; when a command or a file is redacted, a URL ends at the
+        // first.
         if rest.contains(ends_word) {
             let remedy = "write a space as %20, a tab as %09, \" as %22, ' as %27 and ` as %60";
             return Err(UrlError::new("a URL must not contain white space or quotation marks", remedy));
@@ -275,7 +278,7 @@ impl Url {
             Some((user, host)) => (Some(identity(user)?), host),
             None => (None, authority),
         };
-        // But in the zone of an IPv6 address.
+        // Except in the zone of an IPv6 address.
         if host.contains('%') && !host.starts_with('[') && protocol != Protocol::Aoe {
             let remedy = "write an @ between user%secret and host, and a / of a secret as %2F, a ? as %3F";
             return Err(UrlError::new("a host name must not contain %", remedy));
@@ -311,7 +314,7 @@ impl Url {
     }
 }
 
-/// Without names and secrets of CHAP: fit for a log.
+/// Without CHAP names and secrets: fit for a log.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let colons = self.host.contains(':');
@@ -330,7 +333,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// `user%secret`, or `user` alone, whose secret is elsewhere.
+/// `user%secret`, or `user` alone, with the secret elsewhere.
 fn identity(text: &str) -> Result<Credentials, UrlError> {
     let (name, secret) = match text.split_once('%') {
         Some((name, secret)) => (name, Some(decode("the secret", secret)?.into_bytes())),
@@ -345,7 +348,7 @@ fn identity(text: &str) -> Result<Credentials, UrlError> {
     Ok(identity)
 }
 
-/// A host and its port, or the usual one; `form`: how the whole is written.
+/// A host and its port, or the default one; `form`: the syntax of the whole.
 pub(super) fn host_and_port(text: &str, usual: u16, form: &str) -> Result<(String, u16), UrlError> {
     let bad_port = || {
         UrlError::new(
@@ -434,7 +437,7 @@ fn target_and_lun(path: &str, protocol: Protocol) -> Result<(Option<String>, Opt
 fn iscsi_name(text: &str) -> Result<String, UrlError> {
     let name = text.to_lowercase();
     let is_named = ["iqn.", "eui.", "naa."].iter().any(|start| name.starts_with(start));
-    // What RFC 3722 forbids of ASCII; other targets have names with `_` all the same.
+    // ASCII characters forbidden by RFC 3722; other targets have names with `_` nevertheless.
     let has_foreign = name.chars().any(|c| c.is_ascii() && !c.is_ascii_alphanumeric() && !"-.:_".contains(c));
     if !is_named || has_foreign || name.len() > NAME_BYTES_MAX {
         return Err(UrlError::new(
@@ -445,7 +448,7 @@ fn iscsi_name(text: &str) -> Result<String, UrlError> {
     Ok(name)
 }
 
-/// As 16 digits, whether `0x` goes before them or not.
+/// As 16 digits, with or without a leading `0x`.
 fn guid(text: &str) -> Result<String, UrlError> {
     let text = text.to_ascii_lowercase();
     let digits = text.strip_prefix("0x").unwrap_or(&text);
@@ -487,7 +490,7 @@ fn algorithm(value: &str) -> Result<Algorithm, UrlError> {
     Algorithm::named(value).ok_or_else(fault)
 }
 
-/// Takes `%xx` for the byte that it names. `what` the text is, which may be a secret.
+/// Decodes `%xx`. `what` describes the text, which may be a secret.
 pub(super) fn decode(what: &str, text: &str) -> Result<String, UrlError> {
     let fault = || UrlError::new(format!("{what} is not percent-encoded UTF-8"), "write a % as %25");
     let mut bytes = Vec::with_capacity(text.len());

@@ -1,4 +1,4 @@
-//! The raw form into a [`Config`]: general options, portals and LUNs; targets have a file of their own.
+//! Verifies the raw form into a [`Config`]: general options, portals and LUNs; targets have their own file.
 
 use super::checks::{cores, count, limit, refuse, required, unique};
 use super::machine::Machine;
@@ -16,14 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:3260";
-/// Block sizes that are served.
+/// Supported block sizes.
 const BLOCK_MIN: u64 = 512;
 const BLOCK_MAX: u64 = 65536;
-/// Characters of a unit serial number and of the product identification (SPC-4 sections 7.8.15 and 6.6.2).
+/// Longest unit serial number and product identification (SPC-4 sections 7.8.15 and 6.6.2).
 const SERIAL_MAX: usize = 32;
 const PRODUCT_MAX: usize = 16;
 
-/// The configuration, complete if `problems` stays empty.
+/// The configuration, complete if no problems are recorded.
 pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Config> {
     complete(raw, problems);
     let minute = Duration::from_secs(60);
@@ -108,7 +108,7 @@ fn can_number_ports(config: &Config, problems: &mut Collector<'_>) -> bool {
     can
 }
 
-/// Fills in what every configuration has, and reports what only a person can fill in.
+/// Fills in defaults, and reports what only a person can fill in.
 fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
     let is_aoe_alone = raw.targets.is_empty() && !raw.aoe.is_empty();
     if !is_aoe_alone {
@@ -134,7 +134,7 @@ pub(super) fn complete_portals(raw: &mut Raw) {
     }
 }
 
-/// The name of a LUN without one.
+/// The default name of a LUN.
 pub(super) fn default_lun_name(index: usize, place: &Place) -> At<String> {
     At::new(format!("lun{index}"), place)
 }
@@ -210,7 +210,7 @@ fn drain(text: &Text, problems: &mut Collector<'_>) -> Option<Option<Duration>> 
     problems.check(&at.place, scalar::duration(&at.value, least, most)).map(Some)
 }
 
-/// Where logins are sent: an address that initiators can connect to, and not the portal itself.
+/// The redirect address: one that initiators can connect to, and not the portal's own.
 fn redirect(
     text: &Text,
     listen: Option<SocketAddr>,
@@ -227,7 +227,8 @@ fn redirect(
     Some(Some(address))
 }
 
-/// Where logins are sent to a portal of this daemon they must be taken, or initiators would go in a circle, or be refused.
+/// When logins are redirected to a portal of this daemon, that portal must accept them, or initiators would
+/// go in circles, or be refused.
 fn check_redirects(
     raw: &[RawPortal],
     portals: &[Portal],
@@ -238,7 +239,7 @@ fn check_redirects(
     let addresses: Vec<SocketAddr> = portals.iter().map(|portal| portal.listen).collect();
     for (index, (raw, portal)) in raw.iter().zip(portals).enumerate() {
         let (Some(at), Some(address)) = (&raw.redirect, portal.redirect) else { continue };
-        // A portal that listens on all addresses has none of another machine.
+        // A portal that listens on all addresses has only those of this machine.
         let is_here = |to: &usize| addresses[*to] == address || machine.has(address.ip());
         let Some(to) = portal_of(&addresses, address).filter(is_here) else { continue };
         let Portal { drain, redirect, transports, .. } = &portals[to];
@@ -291,7 +292,7 @@ fn transports(portal: &RawPortal, problems: &mut Collector<'_>) -> Option<Transp
     (are_known && !named.is_empty()).then_some(transports)
 }
 
-/// How RDMA devices listen: `--rdma` is for all portals that offer what they carry.
+/// How RDMA devices listen: `--rdma` applies to all portals with a protocol that they carry.
 fn rdma(portal: &RawPortal, transports: Transports, problems: &mut Collector<'_>) -> ByDevice {
     let Some(at) = portal.rdma.as_ref().filter(|at| at.value != ByDevice::No) else { return ByDevice::No };
     let carries = transports.iser || transports.srp;
@@ -302,7 +303,7 @@ fn rdma(portal: &RawPortal, transports: Transports, problems: &mut Collector<'_>
     if carries { at.value } else { ByDevice::No }
 }
 
-/// A portal where TCP does not listen: it offers no iSCSI over TCP, and its port cannot be chosen by TCP.
+/// A portal without a TCP listener: it cannot offer iSCSI over TCP, nor have TCP choose its port.
 fn alone(
     place: &Place,
     portal: &RawPortal,
@@ -323,7 +324,7 @@ fn alone(
     transports.iscsi = false;
 }
 
-/// SRP has one target port for each portal, through which the first target is reached that has the portal.
+/// SRP has one target port per portal, through which it reaches the first target that has the portal.
 fn check_srp(raw: &[RawPortal], portals: &[Portal], targets: &[Target], problems: &mut Collector<'_>) {
     for (index, (portal, raw)) in portals.iter().zip(raw).enumerate() {
         if portal.transports.srp && !targets.iter().any(|target| target.portals.contains(&index)) {
@@ -404,7 +405,7 @@ fn lun(raw: &RawLun, machine: &Machine, problems: &mut Collector<'_>) -> Option<
     })
 }
 
-/// An optional INQUIRY text: `None` if it is wrong, `Some(None)` if it is absent.
+/// An optional INQUIRY text: `None` if invalid, `Some(None)` if absent.
 fn text(raw: &Text, most: usize, problems: &mut Collector<'_>) -> Option<Option<String>> {
     match raw {
         None => Some(None),
@@ -545,9 +546,9 @@ fn path(kind: &str, at: &At<String>, machine: &Machine, problems: &mut Collector
     problems.check(&at.place, scalar::path(Path::new(&at.value), &machine.base, &instead))
 }
 
-/// A serial number that no other unit has: initiators take units of one serial number for one unit (multipath). What
-/// outlives this process has the same at every start, from the machine's own identity; memory, whose content ends with
-/// the process, a new one.
+/// A serial number that no other unit has: initiators treat units with the same serial number as one unit
+/// (multipath). A store that outlives this process gets the same one at every start, from the machine's
+/// identity; memory, whose content ends with the process, a new one.
 fn derived_serial(name: &str, store: &StoreSpec, machine: &Machine) -> Result<String, Fault> {
     let lasting = |own: String| match &machine.id {
         Some(id) => Ok(format!("{id}\0{own}")),
@@ -561,7 +562,7 @@ fn derived_serial(name: &str, store: &StoreSpec, machine: &Machine) -> Result<St
         StoreSpec::File { path, .. } | StoreSpec::Block { path } => lasting(path.display().to_string())?,
         StoreSpec::Remote { url, .. } => lasting(url.to_string())?,
         StoreSpec::Nbd { url } => lasting(url.to_string())?,
-        // The unit has another one, of the image, once that is open; by this one it is kept.
+        // The unit gets another one, from the image, once that is open; this one identifies it locally.
         StoreSpec::Rbd { image, .. } => {
             let conf = image.conf.as_ref().map(|path| path.display().to_string());
             lasting(format!("{image}\0{}", conf.unwrap_or_default()))?
@@ -571,7 +572,7 @@ fn derived_serial(name: &str, store: &StoreSpec, machine: &Machine) -> Result<St
     Ok(hashed_serial(&text))
 }
 
-/// A serial number made of a text.
+/// A serial number derived from a text.
 pub fn hashed_serial(text: &str) -> String {
     // FNV-1a of 64 bits, which must never change.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

@@ -1,5 +1,5 @@
-//! Warnings about a configuration that is valid in itself. Some are logged at every start; what this machine lacks,
-//! `lunette check` finds before the daemon does.
+//! Warnings about a configuration that is valid in itself. Some are logged at every start; what this machine
+//! lacks, `lunette check` finds before the daemon does.
 
 use super::groups::matches;
 use super::memory;
@@ -65,12 +65,12 @@ pub(super) fn absent(raw: &Raw, config: &Config, preflight: &dyn Preflight, prob
     }
 }
 
-/// A folder that is created if it does not exist.
+/// A directory that is created if it does not exist.
 fn writable(preflight: &dyn Preflight, path: &Path) -> Result<(), Fault> {
     path.ancestors().find(|path| path.exists()).map_or(Ok(()), |path| preflight.folder(path))
 }
 
-/// Disks in memory that are larger than the memory: once they fill up, the kernel kills the daemon.
+/// RAM disks larger than the memory: as they fill up, the kernel kills the daemon.
 fn memory(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     let disks = raw.luns.iter().zip(&config.luns).filter_map(|(raw, lun)| match lun.store {
         StoreSpec::Ram { size, .. } => Some((size, raw.ram.as_ref()?)),
@@ -100,7 +100,7 @@ fn memory(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     }
 }
 
-/// A size that need not be round, such as `1.9 GiB`.
+/// An approximate size, such as `1.9 GiB`.
 fn rounded(bytes: u64) -> String {
     match bytes {
         0..0x4000_0000 => format!("{} MiB", bytes >> 20),
@@ -133,7 +133,7 @@ fn secrets(raw: &Raw, problems: &mut Collector<'_>) {
     }
 }
 
-/// Tokens and certificates without effect, and tokens that are sent unencrypted.
+/// Tokens and certificates without effect, and tokens sent unencrypted.
 fn admin_access(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     let useless = match &config.admin {
         AdminPlace::At(AdminAddress::Tcp(address)) => {
@@ -162,12 +162,12 @@ fn admin_access(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     }
 }
 
-/// Whether it is an option of the command line, where its fix belongs as well.
+/// Whether it is a command-line option, where its fix belongs as well.
 fn is_option(place: &Place) -> bool {
     place.offset.is_none()
 }
 
-/// Groups whose members all match one before.
+/// Groups whose members all match an earlier one.
 fn groups(raw: &RawTarget, target: &Target, problems: &mut Collector<'_>) {
     for (index, (raw_group, group)) in raw.groups.iter().zip(&target.groups).enumerate() {
         let Some(first) = target.groups.iter().take(index).position(|before| covers(before, group)) else {
@@ -183,10 +183,10 @@ fn groups(raw: &RawTarget, target: &Target, problems: &mut Collector<'_>) {
     }
 }
 
-/// Whether a group matches every initiator that the other one matches; in doubt, it does not.
+/// Whether a group matches every initiator that the other one matches; `false` if in doubt.
 fn covers(group: &Group, other: &Group) -> bool {
     let is_all = |pattern: &String| pattern.chars().all(|c| c == '*');
-    // A pattern as a name: its `*` stands for any length, which `?` does not match.
+    // A pattern treated as a name: its `*` stands for any length, which `?` does not match.
     let holds = |pattern: &String, name: &String| {
         pattern == name || (matches(pattern, name) && !(name.contains('*') && pattern.contains('?')))
     };

@@ -1,4 +1,5 @@
-//! Lists of LUNs: `luns = ["disk", { lun = "other", number = 5 }]`. No LUN's number changes because another one is removed.
+//! Lists of LUNs: `luns = ["disk", { lun = "other", number = 5 }]`. Removing a LUN never changes the number
+//! of another.
 
 use toml_edit::{Array, InlineTable, Item, TableLike, Value};
 
@@ -11,12 +12,12 @@ impl<'a> List<'a> {
         table.get_mut("luns").and_then(Item::as_array_mut).map(List)
     }
 
-    /// Adds a LUN; without a number it gets the next above all others.
+    /// Adds a LUN; without a number it gets one above the highest.
     pub(super) fn add(&mut self, lun: &str, number: Option<u16>) {
         let next = self.entries().iter().map(|(_, number)| number + 1).max().unwrap_or(0);
         let number = number.map_or(next, i64::from);
         let mut value = entry(lun, number, self.0.len());
-        // As the one before it, which may be on a line of its own, and whose comma comes behind it.
+        // Formatted like the previous one, which may be on a line of its own, with its comma after it.
         if let Some(last) = self.0.len().checked_sub(1).and_then(|last| self.0.get_mut(last)) {
             let (prefix, suffix) = (last.decor().prefix().cloned(), last.decor().suffix().cloned());
             let is_first = self.0.len() == 1;
@@ -68,13 +69,13 @@ impl<'a> List<'a> {
     }
 }
 
-/// Makes the list of a table explicit, which had all LUNs by their position.
+/// Makes the implicit list of a table, all LUNs by position, explicit.
 pub(super) fn write(table: &mut dyn TableLike, names: &[String]) {
     let list = names.iter().map(String::as_str).collect::<Array>();
     table.insert("luns", Item::Value(list.into()));
 }
 
-/// Shortens an entry to the LUN's name where its position is its number.
+/// Shortens an entry to the LUN's name if its number is its position.
 fn entry(lun: &str, number: i64, position: usize) -> Value {
     if usize::try_from(number) == Ok(position) {
         return lun.into();

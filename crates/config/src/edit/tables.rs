@@ -1,18 +1,18 @@
-//! Arrays of tables, in both forms that TOML has for them: `[[lun]]` and `lun = [{ ... }]`.
+//! Arrays of tables, in both TOML forms: `[[lun]]` and `lun = [{ ... }]`.
 
 use serde_json::{Map, Value as Json};
 use toml_edit::{Array, ArrayOfTables, InlineTable, Item, Table, TableLike, Value};
 
 /// An array of tables.
 pub(super) enum Tables<'a> {
-    /// Each under a header.
+    /// Each with a header.
     Headed(&'a mut ArrayOfTables),
     /// In one array.
     Inline(&'a mut Array),
 }
 
 impl<'a> Tables<'a> {
-    /// Those under a key.
+    /// The tables under a key.
     pub(super) fn at(table: &'a mut dyn TableLike, key: &str) -> Option<Tables<'a>> {
         match table.get_mut(key)? {
             Item::ArrayOfTables(tables) => Some(Tables::Headed(tables)),
@@ -23,10 +23,10 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The same; if there are none, an empty array in the form of the table that it belongs to.
+    /// The same; if there are none, an empty array in the form of the parent table.
     pub(super) fn at_or_new(table: &'a mut dyn TableLike, key: &str) -> Option<Tables<'a>> {
         if !table.contains_key(key) {
-            // An inline table makes an array of it.
+            // In an inline table this becomes an inline array.
             table.insert(key, Item::ArrayOfTables(ArrayOfTables::new()));
         }
         Tables::at(table, key)
@@ -39,7 +39,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The one with this index, which must exist.
+    /// The table with this index, which must exist.
     pub(super) fn get_mut(&mut self, index: usize) -> &mut dyn TableLike {
         match self {
             Tables::Headed(tables) => tables.get_mut(index).expect("the index was found"),
@@ -49,12 +49,12 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The name of one.
+    /// The name of a table.
     pub(super) fn name(&mut self, index: usize) -> Option<String> {
         self.get_mut(index).get("name").and_then(Item::as_str).map(str::to_owned)
     }
 
-    /// The one with this name; if there is none, case is ignored, as in iSCSI names.
+    /// The table with this name; if there is none, case is ignored, as in iSCSI names.
     pub(super) fn named(&mut self, name: &str) -> Option<usize> {
         let mut find = |is_it: fn(&str, &str) -> bool| {
             (0..self.len()).find(|index| self.name(*index).is_some_and(|other| is_it(&other, name)))
@@ -62,12 +62,12 @@ impl<'a> Tables<'a> {
         find(|a, b| a == b).or_else(|| find(str::eq_ignore_ascii_case))
     }
 
-    /// The one with this number under a key.
+    /// The table with this number under a key.
     pub(super) fn with_number(&mut self, key: &str, number: i64) -> Option<usize> {
         (0..self.len()).find(|index| self.get_mut(*index).get(key).and_then(Item::as_integer) == Some(number))
     }
 
-    /// Appends one.
+    /// Appends a table.
     pub(super) fn push(&mut self, table: &Table) {
         match self {
             Tables::Headed(tables) => tables.push(table.clone()),
@@ -75,8 +75,8 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Removes one. Comments above it that a blank line separates from it stay above the next one; without a next one they are
-    /// returned.
+    /// Removes a table. Comments above it that a blank line separates from it stay above the next one; if
+    /// there is none, they are returned.
     pub(super) fn remove(&mut self, index: usize) -> Option<String> {
         let tables = match self {
             Tables::Inline(array) => {
@@ -105,7 +105,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Changes the keys of a table; those that are null are removed (RFC 7396).
+/// Changes the keys of a table; null ones are removed (RFC 7396).
 pub(super) fn merge(table: &mut dyn TableLike, settings: &Map<String, Json>) {
     for (key, json) in settings {
         match json {
@@ -120,7 +120,7 @@ pub(super) fn merge(table: &mut dyn TableLike, settings: &Map<String, Json>) {
     }
 }
 
-/// Sets a key; a comment after its value stays.
+/// Sets a key, preserving a comment after its value.
 pub(super) fn set_key(table: &mut dyn TableLike, key: &str, value: Value) {
     match table.get_mut(key).and_then(Item::as_value_mut) {
         Some(old) => {
@@ -132,7 +132,8 @@ pub(super) fn set_key(table: &mut dyn TableLike, key: &str, value: Value) {
     }
 }
 
-/// What is null inside is left out; numbers that are not whole become text, which the file's verification names.
+/// Nested nulls are left out; numbers that are not integers become text, which the file's verification
+/// reports.
 fn value(json: &Json) -> Value {
     match json {
         Json::Null => "".into(),

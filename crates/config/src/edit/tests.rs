@@ -58,7 +58,7 @@ fn edited(text: &str, edit: &Edit) -> String {
     edit.apply(text).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
-/// What a text is, after this was replaced in it.
+/// The text after these replacements.
 fn with(text: &str, replaced: &[(&str, &str)]) -> String {
     replaced.iter().fold(text.to_owned(), |text, (from, to)| {
         assert!(text.contains(from), "{from}");
@@ -170,7 +170,7 @@ fn what_is_not_there_is_named_with_what_is() {
     assert!(matches!(renamed.apply(FILE), Err(EditError::Wrong(..))));
 }
 
-/// Both ways to say it, of all options that a SPEC has.
+/// Every option of a SPEC, given both ways.
 #[test]
 fn a_lun_of_the_command_line_is_the_same_in_a_file() {
     let spec = "ram:1M,huge=never,name=a,bs=4K,pbs=8K,ro,serial=S,wcache=off,thin=on,warn_at=80%,removable,iops_max=7,iops_burst=9,\
