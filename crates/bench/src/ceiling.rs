@@ -1,11 +1,11 @@
-//! A responder that does nothing, as the mark for everything that does something: one thread per connection,
-//! one receive into a large buffer, an answer for each command found in it, one send for all of them. What it
-//! reaches is what kernel TCP allows with one core on each side, for iSCSI and for iSER and SRP over iWARP:
-//! the first bytes of a connection show which.
+//! A responder that does nothing, as the ceiling for any real target: one thread per connection, one receive
+//! into a large buffer, an answer to each command in it, one send for all answers. Its throughput is what
+//! kernel TCP allows with one core on each side, for iSCSI and for iSER and SRP over iWARP, which are told
+//! apart by a connection's first bytes.
 //!
-//! It accepts every login to [`TARGET`] (by SRP, for any port) and knows the few commands with which a unit
-//! is opened. Every other command ends with GOOD: data that is asked for comes from one fixed buffer, or from all over a
-//! memory as large as a disk ([`CeilingOptions::payload_bytes`]); data that comes is forgotten.
+//! It accepts every login to [`TARGET`] (with SRP, for any port) and knows the few commands with which a unit
+//! is opened. Every other command ends with GOOD: data-in comes from one fixed buffer, or from all over a
+//! memory as large as a disk ([`CeilingOptions::payload_bytes`]); data-out is discarded.
 
 mod batch;
 mod connection;
@@ -29,16 +29,16 @@ use std::time::Duration;
 
 /// The target's name.
 pub const TARGET: &str = "iqn.2026-11.io.lunette:ceiling";
-/// The target's id_ext and ioc_guid, of those that SRP may ask for: it answers to all.
+/// The target's id_ext and ioc_guid in its URLs; with SRP it accepts any.
 pub const GUID: u64 = 1;
-/// The size of its units when nothing else is said.
+/// The default size of its units.
 pub const SIZE_BYTES: u64 = 64 << 30;
 /// Bytes of a logical block.
 pub const BLOCK_BYTES: u32 = 512;
-/// Connections at the same time: as many as there may be job threads.
+/// Most connections at a time: as many as there may be job threads.
 pub const CONNECTIONS_MAX: usize = crate::run::THREADS_MAX;
 
-/// How long to wait when no connection can be accepted, as without file descriptors.
+/// How long to wait when no connection can be accepted, for example for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// How the responder runs.
@@ -46,13 +46,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct CeilingOptions {
     /// Where to listen.
     pub listen: SocketAddr,
-    /// Spin on the socket, or sleep in the kernel.
+    /// Spin on the socket instead of sleeping in the kernel.
     pub spin: bool,
-    /// Cores that the threads of connections are pinned to, one after the other; none: not pinned.
+    /// Cores to pin the connections' threads to, in turn; empty: not pinned.
     pub cores: Vec<usize>,
-    /// The size of every unit, in bytes; what is no whole block is left out.
+    /// The size of every unit, in bytes, rounded down to whole blocks.
     pub size_bytes: u64,
-    /// What READs return comes from so many bytes of memory, one piece after the other, as that of a disk comes from all
+    /// READs return data from this many bytes of memory, piece by piece, just as a disk's data comes from all
     /// over its medium. 0: from one buffer, which stays in the processor's cache.
     pub payload_bytes: usize,
 }
@@ -69,7 +69,7 @@ impl Default for CeilingOptions {
     }
 }
 
-/// A running responder; dropped, it ends.
+/// A running responder; ends when dropped.
 #[derive(Debug)]
 pub struct Ceiling {
     listener: Arc<TcpListener>,
@@ -109,7 +109,7 @@ impl Ceiling {
         self.address
     }
 
-    /// The URLs of a unit, by iSCSI, iSER and SRP; there is one behind every number.
+    /// The URLs of a unit, for iSCSI, iSER and SRP; every LUN exists.
     pub fn urls(&self, lun: u16) -> [String; 3] {
         let address = self.address;
         [
@@ -123,7 +123,7 @@ impl Ceiling {
 impl Drop for Ceiling {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
-        // Ends the accept that is waiting.
+        // Ends the pending accept.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -137,7 +137,7 @@ struct Served {
     thread: JoinHandle<()>,
 }
 
-/// Accepts until it is to stop; then ends all connections.
+/// Accepts connections until stopped; then closes them all.
 fn accept(listener: &TcpListener, options: &CeilingOptions, stop: &AtomicBool) {
     let mut connections: Vec<Served> = Vec::new();
     let mut cores = options.cores.iter().copied().cycle();
@@ -190,14 +190,14 @@ fn serve(
         if let Err(error) = served {
             tracing::warn!(%peer, %error, "a connection ended");
         }
-        // The other handle of it lives until the next connection comes.
+        // The other handle of the socket stays open until the next connection arrives.
         let _ = stream.shutdown(Shutdown::Both);
     };
     let thread = thread::Builder::new().name(format!("from {peer}")).spawn(body)?;
     Ok(Served { socket, thread })
 }
 
-/// The end of a connection whose initiator does what this responder does not know.
+/// Ends a connection whose initiator does something this responder does not support.
 fn breach(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("breach by the initiator: {what}"))
 }

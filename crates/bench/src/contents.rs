@@ -8,18 +8,18 @@ use reactor::wake::Waker;
 use std::time::{Duration, Instant};
 use store::lane::{Lane, Op, OpId, Outcome, Submitted};
 
-/// Bytes that are checked where most formats put their marks: at the beginning and at the end.
+/// Bytes checked at the beginning and at the end, where most formats have their signatures.
 const END_BYTES: u64 = 128 << 10;
-/// Further places, evenly spread, and the bytes looked at in each.
+/// Further evenly spaced places, and the bytes read at each.
 const SPOTS: u64 = 62;
 const SPOT_BYTES: u64 = 4 << 10;
-/// How long one read may take.
+/// Timeout of a read.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What was found, as text; `None`: both ends and 62 places between them read as zeros.
+/// A description of what was found; `None`: both ends and 62 places between them read as zeros.
 ///
 /// # Errors
-/// When the target cannot be read, with the reason.
+/// Why the target cannot be read.
 pub fn content(target: &Opened) -> Result<Option<String>, String> {
     let mut reader = Reader::new(target).map_err(|error| format!("{}: {error}", target.name))?;
     for (offset, len) in places(target.size, u64::from(target.block_bytes)) {
@@ -35,21 +35,21 @@ pub fn content(target: &Opened) -> Result<Option<String>, String> {
     Ok(None)
 }
 
-/// Offsets and lengths, whole blocks.
+/// Offsets and lengths, in whole blocks.
 fn places(size: u64, block: u64) -> Vec<(u64, u32)> {
     let end = END_BYTES.next_multiple_of(block).min(size);
     let spot = SPOT_BYTES.next_multiple_of(block).min(size);
     let spots = (1..=SPOTS).map(|n| {
         let at = u128::from(size - spot) * u128::from(n) / u128::from(SPOTS + 1);
-        // Below the size, which is 64 bits long.
+        // Less than the size, which has 64 bits.
         (at as u64 / block * block, spot)
     });
     let ends = [(0, end), ((size - end) / block * block, end)];
-    // Lengths are below LARGE_BYTES by far.
+    // Lengths are far below LARGE_BYTES.
     ends.into_iter().chain(spots).map(|(offset, len)| (offset, len as u32)).collect()
 }
 
-/// The format that a beginning belongs to.
+/// The format recognised by its first bytes.
 fn format_of(head: &[u8]) -> Option<&'static str> {
     const MARKS: [(usize, &[u8], &str); 16] = [
         (512, b"EFI PART", "a GPT partition table"),
@@ -73,16 +73,16 @@ fn format_of(head: &[u8]) -> Option<&'static str> {
     MARKS.iter().find(is).map(|&(_, _, name)| name)
 }
 
-/// Reads one piece after the other on this thread.
+/// Reads piece by piece on this thread.
 struct Reader {
-    // Goes before the ring that it works with.
+    // Dropped before the ring that it uses.
     lane: Box<dyn Lane<Uring>>,
     io: Uring,
 }
 
 impl Reader {
     fn new(target: &Opened) -> std::io::Result<Reader> {
-        // Room also for what a session needs.
+        // With room for what a session needs.
         let io = Uring::new(Arena::new(32 << 20)?, Waker::new()?)?;
         Ok(Reader { lane: target.backend.clone().lane(Tag(0)), io })
     }

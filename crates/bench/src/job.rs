@@ -1,4 +1,4 @@
-//! What a run does: one job, as `lunette bench` takes it on its command line and a plan writes it down.
+//! What a run does: one job, as given on the command line of `lunette bench` or in a plan.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -10,48 +10,48 @@ use std::time::Duration;
 pub struct Job {
     /// Order and direction of the operations.
     pub rw: Rw,
-    /// Reads among mixed operations, in percent.
+    /// Percentage of reads in mixed workloads.
     pub rwmixread: u8,
     /// Bytes per operation.
     pub bs: u32,
     /// Operations kept in flight by each job.
     pub iodepth: u32,
-    /// Jobs per target: each has a thread and, on a remote target, a session of its own.
+    /// Jobs per target: each has its own thread and, on a remote target, its own session.
     pub numjobs: u32,
     /// How long to measure.
     pub runtime: Duration,
-    /// How long to run before anything is counted.
+    /// How long to run before counting anything.
     pub ramp: Duration,
-    /// Bytes per second of each job, all its streams together; `None`: as fast as they go. Operations keep to a
-    /// schedule; their latency counts from when they were really submitted.
+    /// Bytes per second of each job, all its streams together; `None`: unlimited. Operations follow a
+    /// schedule; their latency counts from their actual submission.
     pub rate: Option<u64>,
-    /// The same in operations per second; not together with `rate`.
+    /// The same in operations per second; excludes `rate`.
     pub rate_iops: Option<u64>,
-    /// First byte of the range that is worked on.
+    /// First byte of the range to access.
     pub offset: u64,
     /// Bytes of the range; `None`: to the end of the target.
     pub size: Option<u64>,
     /// Write blocks that hold their address, version and checksum, check what is read, and read back
     /// everything written at the end.
     pub verify: bool,
-    /// Seed of everything random.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// How much of each written block compresses away, in percent.
+    /// Compressibility of each written block, in percent.
     pub buffer_compress: u8,
-    /// What keeps the queue full.
+    /// How the queue is kept full.
     pub style: Style,
-    /// Cores that job threads are pinned to, one after the other; empty: not pinned.
+    /// Cores to pin job threads to, in turn; empty: not pinned.
     pub cores: Vec<usize>,
     /// How job threads wait: spinning or sleeping.
     pub poll: Poll,
-    /// Ask for header digests, and for data digests, on iSCSI targets.
+    /// Request header digests, and data digests, on iSCSI targets.
     pub digests: (bool, bool),
-    /// Send data of writes to iSCSI targets with the command and unasked; else only when they ask for it.
+    /// Send data of writes to iSCSI targets with the command and unsolicited; otherwise only when solicited.
     pub immediate_data: bool,
 }
 
 impl Job {
-    /// Whether it sets the pace itself.
+    /// Whether it is rate-limited.
     pub fn is_paced(&self) -> bool {
         self.rate.is_some() || self.rate_iops.is_some()
     }
@@ -101,23 +101,23 @@ pub enum Rw {
     Trim,
 }
 
-/// What keeps operations in flight.
+/// How operations are kept in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Style {
-    /// `iodepth` operations, each followed at once by the next (fio).
+    /// `iodepth` operations, each immediately followed by the next (fio).
     #[default]
     Depth,
-    /// So many reads and so many writes kept outstanding side by side, independent of each other (testy).
+    /// This many reads and writes kept outstanding side by side, independent of each other (testy).
     Outstanding {
         /// Reads in flight.
         reads: u32,
         /// Writes in flight.
         writes: u32,
     },
-    /// Threads that share one sequential range, one operation each (sgp_dd); `numjobs` threads.
+    /// `numjobs` threads that share one sequential range, with one operation each (sgp_dd).
     Shared,
-    /// Reads and writes as two streams of `iodepth` each, reported apart.
+    /// Reads and writes as two streams of `iodepth` each, reported separately.
     Bidirectional,
 }
 
@@ -125,7 +125,7 @@ pub enum Style {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Poll {
-    /// Spins a little, then sleeps.
+    /// Spins briefly, then sleeps.
     #[default]
     Adaptive,
     /// Spins.

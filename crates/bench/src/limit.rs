@@ -1,16 +1,16 @@
-//! What held a run back.
+//! What limited a run.
 
 use crate::result::{CoreLoad, LinkWait, RunResult, Sample, Side, ThreadLoad};
 use config::show_cores;
 use std::fmt;
 
-/// From this share of its time on a core or a thread is saturated.
+/// A core or thread this busy counts as saturated.
 pub(crate) const SATURATED: f64 = 0.95;
 
-/// The part that was at its limit.
+/// What was at its limit.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Bottleneck {
-    /// A thread of the target had no time left.
+    /// A thread of the target was saturated.
     Target {
         /// Its name.
         thread: String,
@@ -19,7 +19,7 @@ pub enum Bottleneck {
         /// The share of its time that was used.
         busy: f64,
     },
-    /// A thread of this side had no time left.
+    /// A thread of this side was saturated.
     Initiator {
         /// Its name.
         thread: String,
@@ -28,49 +28,50 @@ pub enum Bottleneck {
         /// The share of its time that was used.
         busy: f64,
     },
-    /// Threads of both sides had no time left.
+    /// Threads of both sides were saturated.
     BothSides {
         /// The core of the target's busiest thread.
         target_core: usize,
         /// The core of this side's busiest thread.
         initiator_core: usize,
     },
-    /// Cores of this machine had no time left, but no thread that is known used one up alone.
+    /// Cores of this machine were saturated, but not by any known thread alone.
     Cores {
         /// Their numbers.
         full: Vec<usize>,
         /// How many cores there are.
         of: usize,
-        /// How many of them had time.
+        /// How many of them had time left.
         others: usize,
         /// Who used them.
         users: Users,
-        /// Packets waited on the way, too: the link may be the limit where others used the cores.
+        /// Packets also queued on the way: when others used the cores, the link may be the limit.
         link: Option<LinkWait>,
     },
-    /// Packets waited on the way, and nobody was at a limit of CPU.
+    /// Packets queued on the way, and no CPU was saturated.
     Link(LinkWait),
-    /// Nobody was at a limit of CPU: time passes on the link, in the medium, or in waking up; or the rate was given.
+    /// No CPU was saturated: time passes on the link, in the medium, or in waking up; or the rate was
+    /// limited.
     Waiting {
-        /// The share of the time that the busiest core was used.
+        /// How busy the busiest core was.
         busiest: f64,
-        /// Whether the job itself set the pace.
+        /// Whether the job itself limited the rate.
         by_rate: bool,
     },
 }
 
-/// Names what held a run back.
+/// Determines what limited a run.
 pub fn bottleneck(result: &RunResult) -> Bottleneck {
     let busiest = |side: Side| {
         let threads = result.threads.iter().filter(move |thread| thread.side == side);
         threads.max_by(|a, b| a.busy.total_cmp(&b.busy)).filter(|thread| thread.busy >= SATURATED)
     };
-    // Spinning makes a core look busy that has time.
+    // Spinning makes a core look busy although it has time left.
     let spins = |core: usize| result.threads.iter().any(|load| load.core == core && load.spinning > 0.05);
     let anyone_spins = result.threads.iter().any(|load| load.spinning > 0.05);
     let busy = |load: &CoreLoad| 1.0 - load.idle;
     let all = result.cores.iter().map(busy).sum::<f64>() / result.cores.len().max(1) as f64;
-    // All together are full when each has next to no time left.
+    // Together they are saturated when each has hardly any time left.
     let full: Vec<usize> = match all >= SATURATED && !anyone_spins {
         true => result.cores.iter().map(|load| load.core).collect(),
         false => {
@@ -110,8 +111,8 @@ pub fn bottleneck(result: &RunResult) -> Bottleneck {
     }
 }
 
-/// What shows that a link is full: each time it was looked at, packets had to wait there in a queue. A queue that is
-/// never empty is that of what cannot go faster.
+/// Evidence that a link is saturated: every sample found packets queued there. Only the bottleneck's queue is
+/// never empty.
 pub(crate) fn full_link<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<LinkWait> {
     const LOOKS: usize = 3;
     const TIMES: f64 = 4.0;
@@ -130,23 +131,23 @@ impl fmt::Display for LinkWait {
     }
 }
 
-/// Who used up cores, as shares of their time.
+/// The users of saturated cores, by their share of the time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Users {
     target: f64,
     initiator: f64,
     /// What may have used the rest.
     other: Other,
-    /// Whether it is one core.
+    /// Whether it is a single core.
     one: bool,
 }
 
-/// Whose threads are not known.
+/// Users whose threads are unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Other {
-    /// Perhaps the target's.
+    /// Possibly the target.
     Target,
-    /// Those of other programs; interrupts too.
+    /// Other programs; interrupts too.
     Programs,
 }
 
@@ -157,10 +158,10 @@ impl Other {
 }
 
 impl Users {
-    /// The least share of a user that is named.
+    /// The least share for which a user is listed.
     const NAMED_MIN: f64 = 0.1;
 
-    /// Over all these samples.
+    /// Averaged over all these samples.
     pub(crate) fn of<'a>(full: &[usize], samples: impl Iterator<Item = &'a Sample>, other: Other) -> Users {
         let (mut target, mut initiator, mut count) = (0.0, 0.0, 0usize);
         for sample in samples {
@@ -174,7 +175,7 @@ impl Users {
         Users { target: share(target), initiator: share(initiator), other, one: full.len() == 1 }
     }
 
-    /// Whether this side is among those that are named.
+    /// Whether this side is listed.
     pub(crate) fn has_initiator(&self) -> bool {
         self.initiator >= Users::NAMED_MIN
     }
@@ -317,7 +318,7 @@ mod tests {
         }
     }
 
-    /// With threads that used no core up alone.
+    /// With threads, none of which saturates a core.
     fn shared(loads: &[f64], uses: &[(usize, f64, f64)], target: Option<Cpu>) -> String {
         let mut result = result(loads, &[(Side::Target, 0, 0.5, 0.0), (Side::Initiator, 0, 0.5, 0.0)]);
         let core_use = |&(core, target, initiator): &(usize, f64, f64)| CoreUse { core, target, initiator };

@@ -8,7 +8,7 @@ pub mod json;
 use crate::job::{Job, Rw, Style};
 use config::format_size;
 
-/// A job in a line, as `randread, 4 KiB, depth 32, 1 job`.
+/// A job in one line, such as `randread, 4 KiB, depth 32, 1 job`.
 pub fn describe(job: &Job) -> String {
     let rw = word(&job.rw);
     let order = match job.rw {
@@ -34,11 +34,11 @@ pub fn describe(job: &Job) -> String {
     format!("{what}, {}, {depth}, {jobs}{rate}{verify}", format_size(job.bs.into()))
 }
 
-/// A value of an enum as it is written on the command line.
+/// The value of an enum as written on the command line.
 fn word(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
-        // An enum that carries values.
+        // An enum variant with values.
         Ok(other) => other.to_string(),
         Err(error) => error.to_string(),
     }
@@ -57,7 +57,7 @@ pub fn grouped(number: f64) -> String {
     out
 }
 
-/// MB/s, with as many decimals as say something.
+/// MB/s, with as many decimals as are significant.
 fn megabytes(bytes: f64) -> String {
     match bytes / 1e6 {
         mb if mb < 10.0 => format!("{mb:.2}"),
@@ -66,7 +66,7 @@ fn megabytes(bytes: f64) -> String {
     }
 }
 
-/// Microseconds with three or four digits that say something; seconds from a million on.
+/// Microseconds with three or four significant digits; seconds from a million on.
 fn micros(us: f64) -> String {
     match us {
         us if us < 10.0 => format!("{us:.2}"),
@@ -82,7 +82,7 @@ pub(crate) mod tests {
     use crate::result::{CoreLoad, Cpu, Latency, RunResult, Sample, Side, Stream, ThreadLoad, VerifyCounts};
     use std::time::Duration;
 
-    /// A result with something of everything.
+    /// A result with some of everything.
     pub(crate) fn example() -> RunResult {
         let percentiles = (0..100).map(f64::from).chain([99.5, 99.9, 99.95, 99.99, 100.0]);
         let latency = Latency {

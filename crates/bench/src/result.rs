@@ -1,4 +1,4 @@
-//! What a run measured: everything that tables, charts, JSON and CSV show.
+//! The measurements of a run: everything that tables, charts, JSON and CSV show.
 
 use crate::job::Job;
 use config::{NbdUrl, Url};
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct RunResult {
     /// What was run.
     pub job: Job,
-    /// The targets as they were named.
+    /// The targets as given.
     pub targets: Vec<String>,
-    /// How long was measured, in seconds.
+    /// Length of the measured time, in seconds.
     pub seconds: f64,
     /// Reads; `None` when there were none.
     pub read: Option<Stream>,
@@ -21,42 +21,42 @@ pub struct RunResult {
     pub trim: Option<Stream>,
     /// CPU of this process's job threads.
     pub initiator_cpu: Cpu,
-    /// CPU of the target, where it is known.
+    /// CPU of the target, if known.
     pub target_cpu: Option<Cpu>,
-    /// Why the target's CPU, which was asked for, is not known.
+    /// Why the target's CPU was requested but is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_cpu_lost: Option<String>,
-    /// Load of every core of the machine over the measured time.
+    /// Load of every core of the machine during the measured time.
     pub cores: Vec<CoreLoad>,
-    /// The busiest threads of both sides, at most 64 of each, the busiest first.
+    /// The busiest threads of each side, at most 64, busiest first.
     #[serde(default)]
     pub threads: Vec<ThreadLoad>,
-    /// Samples over time, about ten a second.
+    /// Samples over time, about ten per second.
     pub series: Vec<Sample>,
-    /// Blocks that were not what they should be; `None` without `verify`.
+    /// Blocks with wrong content; `None` without `verify`.
     pub verify: Option<VerifyCounts>,
     /// The first error messages, at most 16.
     pub first_errors: Vec<String>,
 }
 
 impl RunResult {
-    /// Operations per second of all streams.
+    /// Operations per second, all streams together.
     pub fn iops(&self) -> f64 {
         self.streams().map(|stream| stream.iops).sum()
     }
 
-    /// Bytes per second of all streams.
+    /// Bytes per second, all streams together.
     pub fn bytes_per_second(&self) -> f64 {
         self.streams().map(|stream| stream.bytes_per_second).sum()
     }
 
-    /// Whether the targets are stores of this process, whose CPU time is then that of both sides.
+    /// Whether the targets are stores in this process, whose CPU time is then that of both sides.
     pub fn is_local(&self) -> bool {
         let is_known = self.target_cpu.is_some() || self.target_cpu_lost.is_some();
         !is_known && !self.targets.iter().any(|target| Url::is_meant(target) || NbdUrl::is_meant(target))
     }
 
-    /// The streams that there are.
+    /// The streams present.
     pub fn streams(&self) -> impl Iterator<Item = &Stream> {
         [&self.read, &self.write, &self.trim].into_iter().flatten()
     }
@@ -65,7 +65,7 @@ impl RunResult {
 /// Operations of one direction.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Stream {
-    /// Finished within the measured time.
+    /// Completed within the measured time.
     pub operations: u64,
     /// Bytes that they moved.
     pub bytes: u64,
@@ -75,14 +75,14 @@ pub struct Stream {
     pub bytes_per_second: f64,
     /// From submission to completion.
     pub latency: Latency,
-    /// Operations that failed, at any time of the run; they are not among `operations`.
+    /// Failed operations, at any time of the run; not included in `operations`.
     pub errors: u64,
 }
 
 /// Latency, in microseconds.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Latency {
-    /// The shortest.
+    /// Minimum.
     pub min: f64,
     /// The mean.
     pub mean: f64,
@@ -96,33 +96,33 @@ pub struct Latency {
     pub p99: f64,
     /// 99.9th percentile.
     pub p999: f64,
-    /// The longest.
+    /// Maximum.
     pub max: f64,
     /// Value at percentiles 0, 1, ... 99, 99.5, 99.9, 99.95, 99.99, 100, for charts: (percentile, microseconds).
     pub curve: Vec<(f64, f64)>,
 }
 
-/// CPU time of one side within the measured time.
+/// CPU time of one side during the measured time.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Cpu {
     /// Seconds in user space.
     pub user_seconds: f64,
     /// Seconds in the kernel.
     pub system_seconds: f64,
-    /// Microseconds of both per operation.
+    /// Microseconds per operation, user and kernel together.
     pub us_per_op: f64,
 }
 
-/// One core's time, as shares of 1.
+/// One core's time, as fractions of 1.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CoreLoad {
     /// Its number.
     pub core: usize,
     /// User space.
     pub user: f64,
-    /// Kernel, interrupts included.
+    /// Kernel, including interrupts.
     pub system: f64,
-    /// Idle, waiting for I/O included.
+    /// Idle, including waiting for I/O.
     pub idle: f64,
 }
 
@@ -133,11 +133,11 @@ pub struct ThreadLoad {
     pub side: Side,
     /// Its name.
     pub name: String,
-    /// The core that it ran on last.
+    /// The core that it last ran on.
     pub core: usize,
-    /// Share of the measured time that it used a core, without useless spinning where that is known.
+    /// Fraction of the measured time that it used a core, without useless spinning if known.
     pub busy: f64,
-    /// Share of the measured time that it spun without finding anything to do; 0 where it is not known.
+    /// Fraction of the measured time that it spun without finding anything to do; 0 if unknown.
     #[serde(default)]
     pub spinning: f64,
 }
@@ -146,16 +146,16 @@ pub struct ThreadLoad {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// This one.
+    /// This side.
     Initiator,
-    /// The other one.
+    /// The other side.
     Target,
 }
 
-/// A moment of the run.
+/// A sample of the run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// Seconds since measuring began; below zero while the ramp lasts.
+    /// Seconds since measuring began; negative during the ramp.
     pub at: f64,
     /// Operations per second since the last sample.
     pub iops: f64,
@@ -167,20 +167,20 @@ pub struct Sample {
     pub p99: f64,
     /// Load of every core since the last sample.
     pub cores: Vec<CoreLoad>,
-    /// Cores that the target used since the last sample (1.0: one core all the time), where it is known.
+    /// Cores that the target used since the last sample (1.0: one core all the time), if known.
     pub target_cores: Option<f64>,
     /// Cores that this side's job threads used.
     pub initiator_cores: f64,
-    /// Who used the cores of this machine, as far as threads are known: those of both sides, on the core that each
-    /// was last on.
+    /// Who used the cores of this machine, as far as threads are known: those of both sides, each counted on
+    /// the core it last ran on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub core_use: Vec<CoreUse>,
-    /// How long packets wait on the way, where it was looked at.
+    /// How long packets queue on the way, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkWait>,
 }
 
-/// How long one packet to the target and one back take, in microseconds.
+/// Round-trip time to the target, in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LinkWait {
     /// Before the run.
@@ -189,7 +189,7 @@ pub struct LinkWait {
     pub loaded_us: f64,
 }
 
-/// What both sides used of one core since the last sample, as shares of its time.
+/// What both sides used of one core since the last sample, as fractions of its time.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CoreUse {
     /// Its number.
@@ -200,18 +200,18 @@ pub struct CoreUse {
     pub initiator: f64,
 }
 
-/// What `verify` found, in blocks.
+/// Findings of `verify`, in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct VerifyCounts {
     /// Checked.
     pub checked: u64,
-    /// An older version than the last that was acknowledged.
+    /// An older version than the last acknowledged one.
     pub stale: u64,
     /// Another block's content.
     pub misplaced: u64,
-    /// A mixture of versions, or bytes that no version had.
+    /// A mixture of versions, or bytes of no version.
     pub torn: u64,
-    /// Never-written content where a write was acknowledged.
+    /// Unwritten content although a write was acknowledged.
     pub lost: u64,
     /// Written, but not read back at the end: the run was stopped, or the target no longer answered.
     #[serde(default)]

@@ -1,8 +1,8 @@
 //! The load generator: runs one [`Job`] on targets and measures.
 //!
-//! Every job of every target has a thread with a ring, buffers and a lane of its own. A turn of it takes all
-//! completions there are, records them with one reading of the clock, uses their slots for the next operations, and
-//! sends these in one batch. What finishes within the measured time is counted.
+//! Every job of every target has its own thread with a ring, buffers and a lane. Each turn takes all
+//! available completions, records them with one reading of the clock, reuses their slots for the next
+//! operations, and sends these in one batch. Whatever completes within the measured time is counted.
 
 mod admin;
 mod check;
@@ -41,19 +41,19 @@ use worker::Report;
 /// What a run observes besides its targets.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
-    /// Set, it ends the run early: what was measured until then is the result.
+    /// When set, ends the run early: the result is what was measured until then.
     pub stop: Arc<AtomicBool>,
-    /// Where the target's CPU time is known from; `None`: it is not known.
+    /// Source of the target's CPU time; `None`: unknown.
     pub target_cpu: Option<CpuSource>,
-    /// A portal of the target, to which a connection is made and closed once a second: whether packets wait on
-    /// the way.
+    /// A portal of the target, to which a connection is made and closed once per second, to detect queueing
+    /// on the way.
     pub portal: Option<SocketAddr>,
 }
 
 /// The source of a target's CPU time.
 #[derive(Clone, Debug)]
 pub enum CpuSource {
-    /// This machine's kernel, of the process of this number.
+    /// This machine's kernel, for the process with this ID.
     Process(u32),
     /// The target itself, a Lunette.
     Admin(AdminClient),
@@ -86,13 +86,15 @@ impl std::error::Error for RunError {}
 const SAMPLE: Duration = Duration::from_millis(100);
 const SAMPLES_MAX: u32 = 6000;
 
-/// How long the main thread sleeps at once while it waits for the threads.
+/// How long the main thread sleeps at a time while it waits for the threads.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Runs the job on all targets at once, called `names`. `observe` is shown each sample, those of the ramp included.
+/// Runs the job on all targets at once, with these `names`. `observe` gets each sample, including those of
+/// the ramp.
 ///
 /// # Errors
-/// When the job does not fit the targets, or a thread cannot start. Operations that fail are counted in the result.
+/// When the job does not fit the targets, or a thread cannot start. Failed operations are counted in the
+/// result.
 pub fn run(
     job: &Job,
     targets: &[Arc<dyn Backend<Uring>>],
@@ -142,7 +144,7 @@ fn nanoseconds(time: Duration) -> u64 {
 
 type Thread = JoinHandle<Option<Report>>;
 
-/// Starts all threads, which then wait; returns them and their numbers.
+/// Starts all threads, which then wait; returns them and their IDs.
 fn start(plan: &Arc<Plan>, shared: &Arc<Shared>) -> Result<(Vec<Thread>, Vec<u32>), RunError> {
     let (ready, news) = mpsc::channel();
     let mut threads = Vec::new();
@@ -186,7 +188,7 @@ fn start(plan: &Arc<Plan>, shared: &Arc<Shared>) -> Result<(Vec<Thread>, Vec<u32
     }
 }
 
-/// Samples until a moment has come, the run is stopped, or no thread works any more.
+/// Samples until the given moment, until the run is stopped, or until no thread is working any more.
 fn observe_until(
     moment: u64,
     period: Duration,
@@ -203,7 +205,7 @@ fn observe_until(
             let left = Duration::from_nanos(next.min(moment).saturating_sub(shared.now()));
             thread::sleep(left.min(SAMPLE));
         }
-        // What is left at the end comes with the threads' reports.
+        // The rest comes with the threads' reports.
         if shared.now() >= moment || is_over() {
             return;
         }

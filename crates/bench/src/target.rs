@@ -1,4 +1,4 @@
-//! Opening what is to be measured: units of other targets, files, block devices, memory.
+//! Opens what is to be measured: units of other targets, files, block devices, memory.
 
 use crate::job::Job;
 use crate::run;
@@ -16,20 +16,20 @@ use store::{Claim, OpenError};
 /// How targets are opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TargetOptions {
-    /// Only for reading: a device may then be in use elsewhere.
+    /// Read-only: a device may then be in use elsewhere.
     pub read_only: bool,
-    /// A file that does not exist is made, this long.
+    /// Create a missing file, with this size.
     pub create: Option<u64>,
-    /// Operations and offsets will be multiples of this, in bytes; 0: not known.
+    /// Operations and offsets will be multiples of this, in bytes; 0: unknown.
     pub grain: u32,
-    /// How remote units are talked to.
+    /// Options for remote units.
     pub initiator: initiator::Options,
-    /// Ask for header digests, and for data digests, also where the URL does not.
+    /// Request header digests, and data digests, even if the URL does not.
     pub digests: (bool, bool),
 }
 
 impl TargetOptions {
-    /// What a job needs.
+    /// The options for a job.
     pub fn of(job: &Job) -> TargetOptions {
         let depth = u16::try_from(run::depth(job)).unwrap_or(u16::MAX);
         let offset = job.offset.trailing_zeros().min(job.bs.trailing_zeros()).min(16);
@@ -50,11 +50,11 @@ impl TargetOptions {
 /// An open target.
 #[derive(Clone)]
 pub struct Opened {
-    /// The way in.
+    /// The store.
     pub backend: Arc<dyn Backend<Uring>>,
-    /// As it was named.
+    /// The target as given.
     pub name: String,
-    /// The unit that operations are whole numbers of, in bytes.
+    /// Operations are multiples of this, in bytes.
     pub block_bytes: u32,
     /// Its size, in bytes.
     pub size: u64,
@@ -84,14 +84,14 @@ impl From<OpenError> for TargetError {
     }
 }
 
-/// Blocks of targets that have no blocks of their own.
+/// Block size of targets without blocks of their own.
 const BLOCK_BYTES: u32 = 512;
 
-/// Opens `iscsi://...`, `iser://...` or `srp://...` (each lane is then a session of its own), `rbd:POOL/IMAGE`,
+/// Opens `iscsi://...`, `iser://...` or `srp://...` (each lane then has its own session), `rbd:POOL/IMAGE`,
 /// `nbd://...`, `ram:SIZE`, `null:SIZE`, or the path of a file or block device.
 ///
 /// # Errors
-/// When there is no such thing, it may not be used, or its blocks are larger than the grain.
+/// When it does not exist, may not be used, or its blocks are larger than the grain.
 pub fn open(text: &str, options: &TargetOptions) -> Result<Opened, TargetError> {
     let (backend, block_bytes): (Arc<dyn Backend<Uring>>, u32) = match text.split_once(':') {
         _ if Url::is_meant(text) => open_unit(text, options)?,

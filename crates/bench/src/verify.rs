@@ -1,7 +1,7 @@
-//! Self-describing blocks, and a ledger of what must be found where.
+//! Self-describing blocks, and a ledger of the content that each must have.
 //!
-//! A block is as long as one operation. Each of its 512-byte units carries the address of the unit, the version of the
-//! block, the seed and the run that wrote it, filler that follows from these, and a CRC32C over all of it:
+//! A block is as long as one operation. Each of its 512-byte units contains its address, the version of the
+//! block, the seed and the run that wrote it, filler derived from these, and a CRC32C of everything before:
 //!
 //! | bytes | |
 //! |---|---|
@@ -13,19 +13,19 @@
 //! | 32..508 | filler, of which the end is zeros where data is to be compressible |
 //! | 508..512 | CRC32C of all before |
 //!
-//! Numbers are little-endian. The [`Ledger`] remembers for each block the version that was last acknowledged, and lets
-//! an operation begin only when no other one on the same block is in its way: so what a read must find is known
-//! exactly. Only after a write that failed either version is right.
+//! Numbers are little-endian. The [`Ledger`] remembers the last acknowledged version of each block, and lets
+//! an operation begin only when it does not conflict with another on the same block: so the content that a
+//! read must find is known exactly. Only after a failed write are both versions valid.
 
 use crate::result::VerifyCounts;
 use reactor::crc::crc32c;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that carry a header each.
+/// Bytes per unit, each with its own header.
 pub const UNIT_BYTES: u32 = 512;
 
-/// Memory that a ledger may take: 8 bytes for each block.
+/// Most memory for a ledger: 8 bytes for each block.
 pub const LEDGER_BYTES_MAX: u64 = 1 << 30;
 
 const UNIT: usize = UNIT_BYTES as usize;
@@ -33,13 +33,13 @@ const FILLER: usize = 32;
 const CHECKSUM: usize = UNIT - 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"LnVb");
 
-/// What is known about the blocks of one range of a target. Shared by all threads that work on it.
+/// The expected content of the blocks in a range of a target. Shared by all threads that access it.
 pub struct Ledger {
     offset: u64,
     block_bytes: u32,
     seed: u64,
     run: u64,
-    /// First byte of a unit's filler that is zero.
+    /// Offset of the zeros at the end of a unit's filler.
     zeros_from: usize,
     blocks: Vec<AtomicU64>,
 }
@@ -47,9 +47,9 @@ pub struct Ledger {
 /// Why there is no ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LedgerError {
-    /// Blocks are not whole units.
+    /// Blocks are not a multiple of units.
     Unit,
-    /// There would be too many blocks: so many bytes of memory would be needed.
+    /// There would be too many blocks: this many bytes of memory would be needed.
     TooLarge(u64),
 }
 
@@ -80,7 +80,7 @@ pub struct Writing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reading {
     block: u64,
-    /// The oldest and the newest version that are right; 0: never written, anything is right.
+    /// The oldest and the newest valid version; 0: never written, any content is valid.
     oldest: u32,
     newest: u32,
 }
@@ -88,15 +88,15 @@ pub struct Reading {
 /// What was found in a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// What must be there.
+    /// The expected content.
     Good,
     /// Never written, so nothing is known.
     Unknown,
-    /// An older version, whole.
+    /// An older version, intact.
     Stale {
         /// The version found.
         found: u32,
-        /// The oldest that is right.
+        /// The oldest valid version.
         wanted: u32,
     },
     /// Content of another address, or of this address in another layout.
@@ -104,7 +104,7 @@ pub enum Verdict {
         /// Where it belongs, in bytes.
         belongs: u64,
     },
-    /// A mixture, or bytes that no version had.
+    /// A mixture, or bytes of no version.
     Torn,
     /// Nothing that this run wrote.
     Lost,
@@ -154,14 +154,14 @@ impl VerifyCounts {
         self.unread += other.unread;
     }
 
-    /// Blocks that were not what they should be.
+    /// Blocks with wrong content.
     pub fn bad(&self) -> u64 {
         self.stale + self.misplaced + self.torn + self.lost
     }
 }
 
-/// The state of a block: the newest version that was tried (32 bits), how many versions older may be found because
-/// writes failed (16 bits), reads under way (15 bits), a write under way (1 bit).
+/// The state of a block: the newest version attempted (32 bits), how many older versions are possible because
+/// writes failed (16 bits), reads in progress (15 bits), a write in progress (1 bit).
 mod state {
     pub(super) const DOUBT_SHIFT: u32 = 32;
     pub(super) const DOUBT_MAX: u64 = 0xffff;
@@ -187,12 +187,12 @@ mod state {
 }
 
 impl Ledger {
-    /// A ledger of `blocks` blocks from byte `offset` of a target on, of which nothing is known yet. `run`
-    /// distinguishes this run from earlier ones with the same seed; `compress`: percent of each unit that is
-    /// zeros.
+    /// A ledger of `blocks` blocks starting at byte `offset` of a target, all of unknown content. `run`
+    /// distinguishes this run from earlier ones with the same seed; `compress`: the percentage of each unit
+    /// that is zeros.
     ///
     /// # Errors
-    /// When blocks are not whole units, or are too many to remember.
+    /// When blocks are not a multiple of units, or there are too many.
     pub fn new(
         offset: u64,
         block_bytes: u32,
@@ -219,26 +219,26 @@ impl Ledger {
         self.blocks.len() as u64
     }
 
-    /// Where a block begins on the target, in bytes.
+    /// A block's offset on the target, in bytes.
     pub fn address(&self, block: u64) -> u64 {
         self.offset + block * u64::from(self.block_bytes)
     }
 
-    /// A write of the block begins; `None`: another operation on it is under way.
+    /// Begins a write of the block; `None`: another operation on it is in progress.
     pub fn begin_write(&self, block: u64) -> Option<Writing> {
         let next = |before: u64| {
             if before & state::WRITER != 0 || state::readers(before) > 0 {
                 return None;
             }
             let version = state::newest(before).checked_add(1).expect("no block is written so often");
-            // Until the write has ended well, what was right before is right as well.
+            // Until the write has succeeded, the previously valid versions stay valid.
             Some(state::settled(version, state::doubt(before) + 1) | state::WRITER)
         };
         let before = self.state(block).fetch_update(Ordering::Acquire, Ordering::Relaxed, next).ok()?;
         Some(Writing { block, version: state::newest(before) + 1 })
     }
 
-    /// The write ended: acknowledged, or failed and possibly done nevertheless.
+    /// Ends the write: acknowledged, or failed but possibly done nevertheless.
     pub fn end_write(&self, writing: Writing, is_acknowledged: bool) {
         let state = self.state(writing.block);
         let before = state.load(Ordering::Relaxed);
@@ -250,7 +250,7 @@ impl Ledger {
         state.store(after, Ordering::Release);
     }
 
-    /// A read of the block begins; `None`: a write of it is under way.
+    /// Begins a read of the block; `None`: a write of it is in progress.
     pub fn begin_read(&self, block: u64) -> Option<Reading> {
         let next = |before: u64| {
             let is_free = before & state::WRITER == 0 && state::readers(before) < state::READERS_MAX;
@@ -262,7 +262,7 @@ impl Ledger {
         Some(Reading { block, oldest, newest })
     }
 
-    /// The read ended, well or not.
+    /// Ends the read, successful or not.
     pub fn end_read(&self, reading: Reading) {
         let before = self.state(reading.block).fetch_sub(state::READER, Ordering::Release);
         assert!(state::readers(before) > 0, "a read that ends has begun");
@@ -273,7 +273,7 @@ impl Ledger {
         state::newest(self.state(block).load(Ordering::Relaxed)) != 0
     }
 
-    /// Fills a buffer with the content that is to be written, from byte `from` of the block on: whole units.
+    /// Fills a buffer with the content to write, starting at byte `from` of the block: whole units.
     pub fn fill(&self, writing: Writing, from: u32, bytes: &mut [u8]) {
         let mut address = self.address(writing.block) + u64::from(from);
         for unit in bytes.chunks_exact_mut(UNIT) {
@@ -298,7 +298,7 @@ impl Ledger {
         unit[CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Starts to look at what a read found.
+    /// Begins to check what a read found.
     pub fn check(&self, reading: Reading) -> Check<'_> {
         Check { ledger: self, reading, address: self.address(reading.block), seen: Seen::default() }
     }
@@ -326,17 +326,17 @@ impl Ledger {
     }
 }
 
-/// One unit as it was found.
+/// One unit as found.
 enum Unit {
     Version(u32),
     Misplaced(u64),
-    /// Not of this run.
+    /// Not written by this run.
     Foreign,
     /// Its checksum is wrong.
     Broken,
 }
 
-/// The content of one block, looked at piece by piece.
+/// The check of one block, piece by piece.
 pub struct Check<'a> {
     ledger: &'a Ledger,
     reading: Reading,
@@ -373,7 +373,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the block is, when all of it was looked at.
+    /// The verdict on the block, once all of it was checked.
     pub fn verdict(&self) -> Verdict {
         let Reading { oldest, newest, .. } = self.reading;
         let first_may_be_missing = oldest == 0;
@@ -394,7 +394,7 @@ impl Check<'_> {
     }
 }
 
-/// The next of a row of well-mixed numbers (splitmix64).
+/// The next number of a pseudorandom sequence (splitmix64).
 fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;
@@ -413,7 +413,7 @@ mod tests {
         Ledger::new(4096, BLOCK as u32, 8, 7, 99, 0).unwrap()
     }
 
-    /// A write that is acknowledged; what it wrote.
+    /// An acknowledged write; returns what it wrote.
     fn write(ledger: &Ledger, block: u64) -> Vec<u8> {
         let writing = ledger.begin_write(block).unwrap();
         let mut bytes = vec![0; BLOCK];

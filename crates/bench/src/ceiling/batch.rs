@@ -1,24 +1,24 @@
-//! What is owed to the initiator, sent in one call.
+//! Answers to the initiator, sent in one call.
 
 use std::io::{self, IoSlice, Write as _};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-/// The largest payload: what Lunette puts into one Data-In.
+/// The largest payload: the most that Lunette puts into one Data-In.
 pub(super) const PAYLOAD_BYTES: u32 = 262_144;
 /// Bytes of a batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// Payloads of a batch: the kernel takes 1024 pieces in one call, and each payload has a header before it.
+/// Payloads in a batch: the kernel takes 1024 pieces per call, and each payload is preceded by a header.
 const PAYLOADS_MAX: usize = 512;
-/// Bytes that fill the words of a payload.
+/// Padding of a payload to a multiple of four bytes.
 const PADDING_BYTES: usize = 3;
 
-/// A batch on its way to a socket.
+/// A batch about to be sent to a socket.
 pub(super) struct Batch<'a> {
     socket: &'a TcpStream,
-    /// Headers, and the few data that are not payload.
+    /// Headers, and small data that is not payload.
     heads: Vec<u8>,
-    /// How many bytes of `heads` come next, and how many of the payload after them.
+    /// For each piece, the bytes of `heads`, and the bytes of payload after them.
     pieces: Vec<(usize, usize)>,
     bytes: usize,
     payload: Payload,
@@ -26,11 +26,11 @@ pub(super) struct Batch<'a> {
     next: usize,
 }
 
-/// The memory that payloads are sent from.
+/// The memory from which payloads are sent.
 pub(super) type Payload = Arc<[u8]>;
 
-/// Memory for payloads: at least one of the largest. Not zeros: memory that was never written to would be one page of
-/// the kernel's.
+/// Memory for payloads: at least one of the largest. Not zeros: memory that was never written would map to a
+/// single page.
 pub(super) fn payload(bytes_min: usize) -> Payload {
     vec![0x5a; bytes_min.max(bytes(PAYLOAD_BYTES) + PADDING_BYTES)].into()
 }
@@ -40,7 +40,7 @@ impl<'a> Batch<'a> {
         Batch { socket, heads: Vec::new(), pieces: Vec::new(), bytes: 0, payload, next: 0 }
     }
 
-    /// Some bytes, and then `payload` bytes of the payload, at most [`PAYLOAD_BYTES`] and what fills its words.
+    /// Adds some bytes, followed by `payload` bytes of the payload: at most [`PAYLOAD_BYTES`] and padding.
     pub(super) fn add(&mut self, heads: &[&[u8]], payload: u32) -> io::Result<()> {
         let payload = bytes(payload);
         let inline: usize = heads.iter().map(|head| head.len()).sum();
@@ -69,7 +69,7 @@ impl<'a> Batch<'a> {
                     self.next = 0;
                 }
                 slices.push(IoSlice::new(&self.payload[self.next..self.next + payload]));
-                // What fits only once is one buffer, which stays in the processor's cache.
+                // If it fits only once, it is a single buffer, which stays in the processor's cache.
                 self.next += payload * usize::from(self.payload.len() > 2 * bytes(PAYLOAD_BYTES));
             }
         }
@@ -88,7 +88,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Whether a call is to be made again: a socket that may not wait for its peer spins.
+/// Whether to retry a call: a non-blocking socket spins.
 pub(super) fn retry_or_fail(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::WouldBlock => std::hint::spin_loop(),
@@ -98,7 +98,7 @@ pub(super) fn retry_or_fail(error: io::Error) -> io::Result<()> {
     Ok(())
 }
 
-/// A length of the wire as one of memory.
+/// A length from the wire as a `usize`.
 pub(super) fn bytes(len: u32) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! The loop of a connection: receive, answer all that came, send.
+//! The loop of a connection: receive, answer everything received, send.
 
 use super::batch::{Batch, Payload, retry_or_fail};
 use super::iscsi::Iscsi;
@@ -7,37 +7,37 @@ use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
 use wire::iwarp::StartFrame;
 
-/// Room for what one call receives.
+/// Most bytes received in one call.
 const RECEIVE_BYTES: usize = 1 << 20;
 
-/// What came and was not looked at yet.
+/// Input that was received but not processed.
 pub(super) struct Input {
     room: Box<[u8]>,
     begin: usize,
     end: usize,
-    /// Bytes that are to be thrown away, also of what has not come yet.
+    /// Bytes to discard, including bytes not yet received.
     skip: usize,
 }
 
-/// What a connection speaks.
+/// The protocol on a connection.
 pub(super) trait Speaks {
-    /// Answers everything that is complete.
+    /// Answers every complete request.
     fn answer(&mut self, input: &mut Input, batch: &mut Batch<'_>) -> io::Result<()>;
 
-    /// Whether nothing more is to be answered.
+    /// Whether nothing more will be answered.
     fn is_over(&self) -> bool;
 }
 
-/// Who is at both ends of a connection, and what it is about.
+/// The two ends of a connection, and its parameters.
 #[derive(Clone, Copy)]
 pub(super) struct Ends {
     pub(super) from: SocketAddr,
     pub(super) portal: SocketAddr,
-    /// Blocks of every unit.
+    /// Blocks per unit.
     pub(super) blocks: u64,
 }
 
-/// Serves a connection until its end.
+/// Serves a connection until it ends.
 pub(super) fn serve(socket: &TcpStream, ends: Ends, payload: Payload) -> io::Result<()> {
     let room = vec![0; RECEIVE_BYTES].into_boxed_slice();
     let mut input = Input { room, begin: 0, end: 0, skip: 0 };
@@ -65,7 +65,7 @@ fn speak(socket: &TcpStream, mut input: Input, payload: Payload, mut speaker: im
 }
 
 impl Input {
-    /// Makes one call that receives something; `false` at the end of the connection.
+    /// Receives once; `false` at the end of the connection.
     fn receive(&mut self, mut socket: &TcpStream) -> io::Result<bool> {
         self.room.copy_within(self.begin..self.end, 0);
         self.end -= self.begin;
@@ -81,18 +81,18 @@ impl Input {
         }
     }
 
-    /// What came.
+    /// The bytes received.
     pub(super) fn received_at(&self) -> &[u8] {
         &self.room[self.begin..self.end]
     }
 
-    /// Leaves `count` bytes behind that are there, and then throws `skip` bytes away.
+    /// Consumes `count` bytes that are present, and then discards `skip` bytes.
     pub(super) fn pass(&mut self, count: usize, skip: usize) {
         self.begin += count;
         self.skip = skip;
     }
 
-    /// Throws away what is to be thrown away; `false` when there is more of it to come.
+    /// Discards what is to be discarded; `false` when more of it is still to arrive.
     pub(super) fn skip(&mut self) -> bool {
         let step = self.skip.min(self.end - self.begin);
         self.begin += step;

@@ -1,4 +1,4 @@
-//! iSCSI over TCP: PDUs out of a stream, and Data-In with the status in it.
+//! iSCSI over TCP: PDUs from a stream, and Data-In that carries the status.
 
 use super::batch::{Batch, bytes};
 use super::connection::{Ends, Input, Speaks};
@@ -7,15 +7,15 @@ use std::io;
 use wire::iscsi::{BHS_BYTES, BasicHeader, DataIn, Opcode, ReadyToTransfer, pad};
 use zerocopy::IntoBytes;
 
-/// MaxRecvDataSegmentLength: the longest data segment that is taken. A PDU always fits into the room.
+/// MaxRecvDataSegmentLength: the longest data segment accepted. A PDU always fits into the input buffer.
 const DATA_BYTES_MAX: u32 = 262_144;
-/// Zeros that fill words.
+/// Zeros for padding.
 const PADDING: [u8; 3] = [0; 3];
 
 /// One end of a connection.
 pub(super) struct Iscsi {
     session: Session,
-    /// The PDU whose data is being thrown away.
+    /// The PDU whose data is being discarded.
     head: Option<[u8; BHS_BYTES]>,
 }
 

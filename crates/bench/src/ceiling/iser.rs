@@ -1,4 +1,4 @@
-//! iSER (RFC 7145): Data-In is an RDMA Write with the response behind it, an R2T is an RDMA Read.
+//! iSER (RFC 7145): Data-In is an RDMA Write followed by the response, an R2T is an RDMA Read.
 
 use super::batch::bytes;
 use super::breach;
@@ -13,37 +13,37 @@ use wire::iser::{Header, Layout as _, PrivateData};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U32;
 
-/// Zeros that fill words.
+/// Zeros for padding.
 const PADDING: [u8; 3] = [0; 3];
 
 /// One end of a connection.
 pub(super) struct Iser {
     session: Session,
-    /// STags are invalidated by the message that says that they are not used any more.
+    /// Whether the response invalidates STags that are no longer used.
     invalidates: bool,
-    /// What writes whose data is being read have advertised, by target transfer tag.
+    /// The buffers advertised by writes whose data is being read, by target transfer tag.
     writes: Vec<Write>,
 }
 
-/// A write that is being read.
+/// A write whose data is being read.
 #[derive(Clone, Copy, Default)]
 struct Write {
     own: Own,
     task_tag: U32,
-    /// What came with the command is not advertised.
+    /// Data that came with the command, which is not in the advertised buffer.
     unasked: u32,
-    /// Bytes of the read in progress.
+    /// Length of the read in progress, in bytes.
     len: u32,
 }
 
-/// What a command has advertised.
+/// The buffers advertised by a command.
 #[derive(Clone, Copy, Default)]
 struct Own {
     write: Option<Remote>,
     read: Option<Remote>,
 }
 
-/// A session's way to the initiator while it answers one command.
+/// A session's path to the initiator while it answers one command.
 struct Mover<'a, 'b, 'c> {
     queues: &'a mut WorkQueues<'b, 'c>,
     writes: &'a mut Vec<Write>,
@@ -52,7 +52,7 @@ struct Mover<'a, 'b, 'c> {
 }
 
 impl Iser {
-    /// A connection that is asked for with this private data, and that of the answer.
+    /// Accepts a connection with this private data; returns the answer's private data.
     pub(super) fn accept(ends: Ends, private_data: &[u8]) -> (Iser, Vec<u8>) {
         let announced = PrivateData::view(private_data);
         let invalidates = announced.is_some_and(|data| data.flags & PrivateData::NO_INVALIDATE == 0);
@@ -88,7 +88,7 @@ impl Messages for Iser {
     fn read(&mut self, place: u32, queues: &mut WorkQueues<'_, '_>) -> io::Result<()> {
         let write = self.writes.get(bytes(place)).copied();
         let write = write.ok_or_else(|| breach("data that nobody asked for"))?;
-        // What the session knows as data that was asked for.
+        // To the session this is solicited data.
         let pdu = DataOut {
             flags: FINAL,
             data_segment_length: U24::new(write.len),

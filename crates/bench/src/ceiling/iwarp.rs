@@ -1,5 +1,5 @@
-//! iWARP, as little of it as our own initiator needs: long FPDUs, without CRCs and markers. What asks for more is turned
-//! away. The frames on the wire are those of Lunette.
+//! iWARP, just enough for our own initiator: long FPDUs, without CRCs and markers. Peers that require more
+//! are rejected. The frames on the wire are the same as Lunette's.
 
 use super::batch::{Batch, bytes};
 use super::breach;
@@ -16,13 +16,13 @@ use wire::srp::LoginRequestRdma;
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
-/// The revision of MPA that announces RDMA Reads (RFC 6581).
+/// The MPA revision that negotiates RDMA Read depths (RFC 6581).
 const REVISION: u8 = 2;
-/// The longest ULPDU, as Lunette agrees on it with itself.
+/// The longest ULPDU, as two Lunettes agree on it.
 const ULPDU_BYTES: u32 = 65_530;
-/// The CRC field, which is never checked.
+/// The CRC field, which is never verified.
 const CRC: [u8; 4] = [0; CRC_BYTES as usize];
-/// Zeros that fill words.
+/// Zeros for padding.
 const PADDING: [u8; 3] = [0; 3];
 
 /// A buffer of the initiator.
@@ -32,22 +32,22 @@ pub(super) struct Remote {
     pub(super) offset: u64,
 }
 
-/// What is spoken over iWARP.
+/// The protocol over iWARP.
 pub(super) trait Messages {
     /// Answers a message.
     fn message(&mut self, message: &[u8], queues: &mut WorkQueues<'_, '_>) -> io::Result<()>;
 
-    /// All data of the RDMA Read for this place has come, and was thrown away.
+    /// All data of the RDMA Read for this place was received and discarded.
     fn read(&mut self, place: u32, queues: &mut WorkQueues<'_, '_>) -> io::Result<()>;
 
-    /// Whether nothing more is to be answered.
+    /// Whether nothing more will be answered.
     fn is_over(&self) -> bool;
 }
 
 /// One end of a connection.
 pub(super) struct Iwarp {
     ends: Ends,
-    /// `None`: the connection is not made yet.
+    /// `None`: the connection is not established yet.
     upper: Option<Box<dyn Messages>>,
     queues: Queues,
     /// The place whose RDMA Read completes once the payload being discarded has been received.
@@ -55,18 +55,18 @@ pub(super) struct Iwarp {
     is_rejected: bool,
 }
 
-/// What was sent, and what may be.
+/// What was sent, and what may be sent.
 #[derive(Default)]
 struct Queues {
     sends: u32,
     read_requests: u32,
-    /// RDMA Reads whose data did not all come yet, and how many there may be.
+    /// RDMA Reads in progress, and how many there may be.
     reading: u16,
     reading_max: u16,
     waiting: VecDeque<ReadRequest>,
 }
 
-/// What an upper layer may do.
+/// The verbs available to an upper layer.
 pub(super) struct WorkQueues<'a, 'b> {
     batch: &'a mut Batch<'b>,
     queues: &'a mut Queues,
@@ -77,7 +77,8 @@ impl Iwarp {
         Iwarp { ends, upper: None, queues: Queues::default(), arriving: None, is_rejected: false }
     }
 
-    /// Answers the request for a connection (RFC 5044 section 7.1.1, RFC 6581 section 9); `false`: it is not all there.
+    /// Answers the connection request (RFC 5044 section 7.1.1, RFC 6581 section 9); `false`: it is
+    /// incomplete.
     fn start(&mut self, input: &mut Input, batch: &mut Batch<'_>) -> io::Result<bool> {
         let received_at = input.received_at();
         let Some(frame) = StartFrame::view(received_at).copied() else { return Ok(false) };
@@ -113,7 +114,7 @@ impl Iwarp {
         Ok(true)
     }
 
-    /// What is to be spoken, and the private data that says so: that of SRP is a whole login.
+    /// The protocol to speak, according to the private data: SRP's is a whole login.
     fn upper(&self, private_data: &[u8]) -> io::Result<(Box<dyn Messages>, Vec<u8>)> {
         if private_data.len() < LoginRequestRdma::BYTES {
             let (iser, answer) = Iser::accept(self.ends, private_data);
@@ -123,7 +124,7 @@ impl Iwarp {
         Ok((Box::new(srp), answer))
     }
 
-    /// Takes an FPDU; `false`: it is not all there.
+    /// Processes an FPDU; `false`: it is incomplete.
     fn fpdu(&mut self, input: &mut Input, batch: &mut Batch<'_>) -> io::Result<bool> {
         let Some(upper) = &mut self.upper else { return Ok(false) };
         let mut queues = WorkQueues { batch, queues: &mut self.queues };
@@ -139,7 +140,7 @@ impl Iwarp {
         if head.is_tagged() {
             let Some(tagged) = Tagged::view(input.received_at()).copied() else { return Ok(false) };
             let rest = whole.checked_sub(Tagged::BYTES).ok_or_else(|| breach("an FPDU that is cut short"))?;
-            // An RDMA Write is without data: it says that the initiator is ready to receive.
+            // An RDMA Write has no data: it signals that the initiator is ready to receive.
             if tagged.head.opcode() == Opcode::READ_RESPONSE && head.is_last() {
                 self.arriving = Some(tagged.stag.get());
             }
@@ -177,7 +178,8 @@ impl Speaks for Iwarp {
 }
 
 impl WorkQueues<'_, '_> {
-    /// Sends a message of a few bytes; with `invalidate`, the initiator's STag is invalid once it has come.
+    /// Sends a message of a few bytes; with `invalidate`, the initiator's STag is invalid once it has
+    /// arrived.
     pub(super) fn send(
         &mut self,
         message: &[&[u8]],
@@ -209,7 +211,7 @@ impl WorkQueues<'_, '_> {
             let header = Tagged { head, stag: U32::new(to.stag), offset };
             match data {
                 Data::Payload(_) => self.batch.add(&[header.as_bytes()], len)?,
-                // What a unit says of itself is short.
+                // The unit's own answers are short.
                 Data::Own(data) => self.batch.add(&[header.as_bytes(), data], 0)?,
             }
             self.batch.add(&[padding(head), &CRC], 0)?;
@@ -254,13 +256,13 @@ impl WorkQueues<'_, '_> {
     }
 }
 
-/// The header of a message of so many bytes in one FPDU.
+/// The header of a message of this many bytes in one FPDU.
 fn untagged(opcode: Opcode, len: usize) -> Untagged {
     let ulpdu = u16::try_from(len + bytes(UNTAGGED_HEADER_BYTES)).unwrap_or(u16::MAX);
     Untagged { head: Head::new(ulpdu, false, true, opcode), ..Untagged::default() }
 }
 
-/// What fills the words of an FPDU.
+/// The padding of an FPDU.
 fn padding(head: Head) -> &'static [u8] {
     &PADDING[..bytes(pad(head.ulpdu_length.get().into()))]
 }

@@ -1,4 +1,4 @@
-//! Who may log in: everybody, to the one target.
+//! Logins: everyone may log in, to the only target.
 
 use super::TARGET;
 use super::connection::Ends;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// The login of a connection.
 pub(super) fn login(ends: Ends, rdma: bool) -> TargetLogin {
-    // All else as Lunette has it, so that PDUs have the same sizes.
+    // Everything else as in Lunette, so that PDUs have the same sizes.
     let offers = Offers { header_digest: Digests::Never, data_digest: Digests::Never, ..Offers::default() };
     let offers = if rdma { offers.over_rdma() } else { offers };
     TargetLogin::new(Arc::new(Everybody), ends.from, ends.portal, offers)
@@ -42,7 +42,7 @@ impl Access for Everybody {
         Vec::new()
     }
 
-    /// Only challenges need it, and there are none.
+    /// Needed only for challenges, and there are none.
     fn random(&self, bytes: &mut [u8]) {
         bytes.fill(0);
     }

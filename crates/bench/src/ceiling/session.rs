@@ -1,4 +1,4 @@
-//! Answers to PDUs: the least that keeps an initiator going (RFC 7143), whatever carries them.
+//! Answers to PDUs: the minimum that keeps an initiator going (RFC 7143), over any transport.
 
 use super::batch::{PAYLOAD_BYTES, bytes};
 use super::connection::Ends;
@@ -15,12 +15,12 @@ use wire::iscsi::{
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32};
 
-/// Commands that an initiator may have under way, so that its window never closes.
+/// Commands that an initiator may have outstanding; its window never closes.
 const WINDOW: u32 = 0x8000;
 
-/// What carries PDUs and data to the initiator, in the words of RFC 5047.
+/// Carries PDUs and data to the initiator, in the terms of RFC 5047.
 pub(super) trait Datamover {
-    /// A PDU that is neither of the others, with its data.
+    /// Any other PDU, with its data.
     fn send_control(&mut self, header: &[u8], data: &[u8]) -> io::Result<()>;
 
     /// Data-In.
@@ -30,17 +30,17 @@ pub(super) trait Datamover {
     fn get_data(&mut self, pdu: &ReadyToTransfer) -> io::Result<()>;
 }
 
-/// What Data-In brings.
+/// The data of a Data-In.
 #[derive(Clone, Copy)]
 pub(super) enum Data<'a> {
-    /// An answer of the unit's.
+    /// The unit's own answer.
     Own(&'a [u8]),
-    /// So many bytes of the payload, at most [`PAYLOAD_BYTES`].
+    /// This many bytes of the payload, at most [`PAYLOAD_BYTES`].
     Payload(u32),
 }
 
 impl Data<'_> {
-    /// How many bytes that is.
+    /// Its length in bytes.
     pub(super) fn len(self) -> u32 {
         match self {
             Data::Own(data) => u32::try_from(data.len()).unwrap_or(u32::MAX),
@@ -53,13 +53,13 @@ impl Data<'_> {
 pub(super) struct Session {
     phase: Phase,
     blocks: u64,
-    /// MaxRecvDataSegmentLength of the initiator, at most what the payload has.
+    /// MaxRecvDataSegmentLength of the initiator, limited to the payload's size.
     max_recv: u32,
     max_burst: u32,
-    /// The next one.
+    /// The next StatSN.
     stat_sn: u32,
     exp_cmd_sn: u32,
-    /// Writes whose data did not all come yet; the place is the target transfer tag. At most [`WINDOW`].
+    /// Writes with data still to arrive; the index is the target transfer tag. At most [`WINDOW`].
     writes: Vec<Option<Write>>,
 }
 
@@ -72,13 +72,13 @@ enum Phase {
 struct Write {
     command: ScsiCommand,
     received: u32,
-    /// Whether an R2T asked for what comes next.
+    /// Whether the next data was solicited by an R2T.
     solicited: bool,
     r2t_sn: u32,
 }
 
 impl Session {
-    /// `rdma`: data is moved by RDMA.
+    /// `rdma`: data moves by RDMA.
     pub(super) fn new(ends: Ends, rdma: bool) -> Session {
         Session {
             phase: Phase::Login(Box::new(login(ends, rdma))),
@@ -91,12 +91,12 @@ impl Session {
         }
     }
 
-    /// Whether nothing more is to be answered.
+    /// Whether nothing more will be answered.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over)
     }
 
-    /// Answers a PDU. `data` is empty for commands and Data-Out, whose data is thrown away.
+    /// Answers a PDU. `data` is empty for commands and Data-Out, whose data is discarded.
     pub(super) fn pdu(
         &mut self,
         head: &[u8; BHS_BYTES],
@@ -152,7 +152,7 @@ impl Session {
             tracing::warn!(reason, "a login was refused");
             self.phase = Phase::Over;
         } else if let Some(Negotiated { max_recv_initiator, max_burst, rdma, .. }) = done {
-            // What is written by RDMA has no segments (RFC 7145 section 6.4).
+            // RDMA Writes are not limited to data segments (RFC 7145 section 6.4).
             let max_recv = rdma.map_or(max_recv_initiator, |_| PAYLOAD_BYTES);
             (self.max_recv, self.max_burst) = (max_recv.min(PAYLOAD_BYTES), max_burst);
             self.phase = Phase::Full;
@@ -211,7 +211,7 @@ impl Session {
         Ok(())
     }
 
-    /// An answer of the unit's own, less than was expected perhaps.
+    /// The unit's own answer, possibly shorter than expected.
     fn answer_data(&mut self, pdu: &ScsiCommand, data: &[u8], mover: &mut impl Datamover) -> io::Result<()> {
         let len = length(data);
         let residual = pdu.expected_data_transfer_length.get().saturating_sub(len.get());
@@ -264,7 +264,7 @@ impl Session {
         if pdu.last() { self.ask(place, mover) } else { Ok(()) }
     }
 
-    /// Data that was asked for or announced; itself it has been thrown away.
+    /// Solicited or announced data, which has been discarded.
     pub(super) fn data_out(&mut self, pdu: &DataOut, mover: &mut impl Datamover) -> io::Result<()> {
         let tag = pdu.initiator_task_tag;
         let is_it = |write: &Write| write.command.initiator_task_tag == tag;
@@ -290,7 +290,7 @@ impl Session {
         self.good(tag, 0, mover)
     }
 
-    /// Asks for the next burst of a write (section 11.8).
+    /// Solicits the next burst of a write (section 11.8).
     fn ask(&mut self, place: usize, mover: &mut impl Datamover) -> io::Result<()> {
         let (exp_cmd_sn, max_cmd_sn) = (U32::new(self.exp_cmd_sn), self.max_cmd_sn());
         let (Some(Some(write)), Ok(tag)) = (self.writes.get_mut(place), u32::try_from(place)) else {
@@ -363,7 +363,7 @@ impl Session {
         mover.send_control(response.as_bytes(), &[])
     }
 
-    /// Text, SNACK, and what no initiator sends (section 11.17).
+    /// Text, SNACK, and anything no initiator sends (section 11.17).
     fn reject(&mut self, head: &[u8; BHS_BYTES], mover: &mut impl Datamover) -> io::Result<()> {
         let response = Reject {
             flags: FINAL,
@@ -378,7 +378,7 @@ impl Session {
         mover.send_control(response.as_bytes(), head)
     }
 
-    /// Commands come in order on one connection: the number of each is the one before the next.
+    /// Commands arrive in order on a single connection: each number is one less than the next.
     fn count(&mut self, opcode: u8, cmd_sn: U32) {
         if opcode & Opcode::IMMEDIATE == 0 {
             self.exp_cmd_sn = cmd_sn.get().wrapping_add(1);
@@ -396,7 +396,7 @@ impl Session {
     }
 }
 
-/// DataSegmentLength of a PDU that never exceeds its range.
+/// DataSegmentLength of a PDU whose data never exceeds its range.
 fn length(data: &[u8]) -> U24 {
     U24::new(u32::try_from(data.len()).unwrap_or(U24::MAX))
 }

@@ -1,4 +1,5 @@
-//! SRP (r16a): data of reads is written by RDMA and the response follows; data of writes is in the command, or read.
+//! SRP (r16a): data of reads is sent by RDMA Write, followed by the response; data of writes is in the
+//! command, or fetched by RDMA Read.
 
 use super::batch::bytes;
 use super::connection::Ends;
@@ -14,21 +15,21 @@ use wire::srp::{
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
-/// Requests that an initiator may have in flight: more than any of ours has.
+/// Requests that an initiator may have in flight: more than any of ours ever has.
 const LIMIT: u32 = 0x4000;
-/// The longest information unit that is sent.
+/// The longest information unit sent.
 const UNIT_BYTES: u32 = 64;
 
 /// One end of a channel.
 pub(super) struct Srp {
     blocks: u64,
-    /// Tags of writes whose data is being read; the place is that of the RDMA Read. At most [`LIMIT`].
+    /// Tags of writes whose data is being read; the index is that of the RDMA Read. At most [`LIMIT`].
     writes: Vec<Option<U64>>,
     is_over: bool,
 }
 
 impl Srp {
-    /// A channel that is asked for by this login, and the answer.
+    /// Accepts a channel with this login; returns the answer.
     pub(super) fn accept(ends: Ends, login: &[u8]) -> io::Result<(Srp, Vec<u8>)> {
         let request = LoginRequest::from_private_data(login).filter(|it| it.opcode == Opcode::LOGIN_REQUEST);
         let request = request.ok_or_else(|| breach("no login request"))?;
@@ -132,7 +133,7 @@ fn response(tag: U64) -> Response {
     Response { opcode: Opcode::RESPONSE, req_lim_delta: U32::new(1), tag, ..Response::default() }
 }
 
-/// GOOD, with what is missing of the data-in.
+/// GOOD, with the data-in residual.
 fn good(tag: U64, residual: u32, queues: &mut WorkQueues<'_, '_>) -> io::Result<()> {
     let flags = if residual > 0 { Response::IN_UNDERFLOW } else { 0 };
     let response = Response { flags, data_in_residual: U32::new(residual), ..response(tag) };

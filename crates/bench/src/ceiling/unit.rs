@@ -1,4 +1,4 @@
-//! What a unit says of itself: a disk of 512-byte blocks. Everything is fixed but for its size.
+//! A unit's own answers: a disk of 512-byte blocks. Everything except its size is fixed.
 
 use super::BLOCK_BYTES;
 use wire::scsi::capacity::{Capacity10, Capacity16};
@@ -8,7 +8,7 @@ use wire::scsi::mode::{Caching, Header6, Header10};
 use wire::scsi::vpd::{self, BlockLimits, Characteristics, Provisioning, SOLID_STATE, page};
 use wire::scsi::{Cdb, Command, lun};
 
-/// Bytes of the longest answer: a page of block limits.
+/// Bytes of the longest answer: the block limits page.
 const ANSWER_BYTES: usize = 64;
 
 /// The answer to a command with which a unit is opened.
@@ -27,13 +27,13 @@ impl Answer {
         answer
     }
 
-    /// Its first bytes, at most so many.
+    /// Its first bytes, at most this many.
     pub(super) fn data(&self, max: usize) -> &[u8] {
         &self.data[..self.len.min(max)]
     }
 }
 
-/// The answer and how much of it the CDB allows, for a unit of so many blocks; `None`: a command like any other.
+/// The answer and how much of it the CDB allows, for a unit of this many blocks; `None`: any other command.
 pub(super) fn answer(cdb: &[u8; 16], blocks: u64) -> Option<(Answer, usize)> {
     let cdb = &Cdb::from_bytes(cdb)?;
     let (answer, allocation) = if let Some(asked) = Inquiry::from_cdb(cdb) {
@@ -55,7 +55,7 @@ pub(super) fn answer(cdb: &[u8; 16], blocks: u64) -> Option<(Answer, usize)> {
         };
         (Answer::of(&[&thin.to_bytes()]), allocation as usize)
     } else if let Some(ReportLuns { allocation, .. }) = ReportLuns::from_cdb(cdb) {
-        // Every number is a LUN; LUN 0 is reported.
+        // Every LUN exists; LUN 0 is reported.
         (Answer::of(&[&lun::list_header(1), &lun::of_number(0).to_be_bytes()]), allocation as usize)
     } else {
         return None;

@@ -1,4 +1,4 @@
-//! A result as comma-separated values (RFC 4180): a line for each stream, after a header.
+//! A result as comma-separated values (RFC 4180): a header, then a line for each stream.
 
 use super::word;
 use crate::limit::bottleneck;
@@ -15,7 +15,7 @@ pub fn csv(result: &RunResult) -> String {
     records([header.collect()].into_iter().chain(lines))
 }
 
-/// Records of one length as lines.
+/// Records of equal length as lines.
 pub fn records(records: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut writer = WriterBuilder::new().terminator(Terminator::CRLF).from_writer(Vec::new());
     for record in records {
@@ -64,13 +64,13 @@ fn fields(result: &RunResult, name: &str, stream: &Stream) -> Vec<(&'static str,
     ]
 }
 
-/// Empty where no block was checked.
+/// Empty when no block was checked.
 fn verify_bad(result: &RunResult) -> String {
     let counts = result.verify.filter(|counts| counts.checked > 0);
     counts.map_or(String::new(), |counts| counts.bad().to_string())
 }
 
-/// Three decimals, without zeros that say nothing.
+/// Three decimals, without trailing zeros.
 fn number(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_string()

@@ -1,7 +1,7 @@
-//! The live display of a run: on a terminal a frame that is redrawn in place, elsewhere a line each second.
-//! Both go to standard error, so that a result on standard output stays clean.
+//! The live display of a run: on a terminal a frame redrawn in place, otherwise a line per second. Both go to
+//! standard error, so that standard output holds only the result.
 //!
-//! The terminal is left in its own mode, cursor included: whatever ends the process, nothing needs to be restored.
+//! The terminal's mode and cursor are not changed: whatever ends the process, nothing needs to be restored.
 
 mod frame;
 mod view;
@@ -13,19 +13,19 @@ use crate::result::Sample;
 use console::Term;
 use std::io;
 
-/// Seconds between two drawings of the frame, a little less than two samples.
+/// Seconds between redraws, slightly less than two samples.
 const REDRAW: f64 = 0.19;
 
-/// Rows and columns of a terminal that does not report them.
+/// Rows and columns assumed for a terminal that does not report them.
 const SIZE: (u16, u16) = (24, 80);
 
 /// Shows a run on standard error.
 pub struct LiveDisplay {
     view: View,
     term: Term,
-    /// Width of each line of the frame that is on the terminal.
+    /// Width of each line of the frame on the terminal.
     shown: Vec<usize>,
-    /// When something was shown last, in seconds since measuring began.
+    /// When something was last shown, in seconds since measuring began.
     last: f64,
 }
 
@@ -35,7 +35,7 @@ impl LiveDisplay {
         LiveDisplay { view, term: Term::buffered_stderr(), shown: Vec::new(), last: f64::NEG_INFINITY }
     }
 
-    /// Takes a sample, and shows it if it is time. A terminal that is gone is no reason to end a run.
+    /// Receives a sample, and shows it if it is time. The loss of the terminal must not end a run.
     pub fn observe(&mut self, sample: &Sample) {
         self.view.add(sample);
         let is_due = match self.term.is_term() {
@@ -45,7 +45,7 @@ impl LiveDisplay {
         if !is_due {
             return;
         }
-        // The first sample comes too early to be a line of a second.
+        // The first sample comes too early for a per-second line.
         let is_first = self.last == f64::NEG_INFINITY;
         self.last = sample.at;
         let _ = match self.term.is_term() {
@@ -55,7 +55,7 @@ impl LiveDisplay {
         };
     }
 
-    /// Takes the frame away, for the result to stand in its place.
+    /// Removes the frame, to make way for the result.
     pub fn clear(&mut self) {
         let _ = self.erase().and_then(|()| self.term.flush());
     }
@@ -71,7 +71,7 @@ impl LiveDisplay {
         self.term.flush()
     }
 
-    /// Goes back to the frame's first line. A terminal that has become narrower has broken lines into several.
+    /// Moves to the frame's first line. A terminal that became narrower has wrapped lines.
     fn erase(&mut self) -> io::Result<()> {
         let (_, width) = self.term.size_checked().unwrap_or(SIZE);
         let rows: usize =

@@ -4,10 +4,10 @@ use super::{describe, grouped, megabytes, micros};
 use crate::limit::bottleneck;
 use crate::result::{Cpu, RunResult, Stream, VerifyCounts};
 
-/// Cores that the table shows: the busiest.
+/// Cores shown in the table: the busiest.
 const CORES_SHOWN: usize = 16;
 
-/// The whole text, with a newline at its end.
+/// The whole text, with a trailing newline.
 pub fn human(result: &RunResult) -> String {
     let mut out = format!("{}, measured for {:.1} s\n", describe(&result.job), result.seconds);
     result.targets.iter().for_each(|target| out.push_str(&format!("  {target}\n")));
@@ -117,7 +117,7 @@ fn verified(counts: &VerifyCounts) -> String {
     }
 }
 
-/// The first column to the left, all others to the right.
+/// The first column is left-aligned, all others right-aligned.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -1,6 +1,6 @@
-//! A result as JSON in fio's words (`fio --output-format=json`, of version 3.33), so that programs which read fio's
-//! output read ours. What fio does not have is under the key `lunette`. What fio has and we do not know is left out,
-//! but for the statistics of bandwidth over time of several streams, which are 0 of 0 samples.
+//! A result as JSON in fio's format (`fio --output-format=json`, version 3.33), so that programs that read
+//! fio's output read ours. What fio does not have is under the key `lunette`. What fio has but we do not know
+//! is left out, except the statistics of bandwidth over time of several streams, which are 0 of 0 samples.
 
 use super::word;
 use crate::limit::bottleneck;
@@ -8,18 +8,18 @@ use crate::result::{Latency, RunResult, Stream};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
-/// The version of fio whose layout this is: programs choose by it how they read.
+/// The version of fio whose format this is: programs select their parser by it.
 const FIO_VERSION: &str = "fio-3.33";
 
-/// fio's choice of percentiles.
+/// fio's default percentiles.
 const PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 
-/// What fio gives as the first error: EIO of I/O, EILSEQ of blocks that are not what was written.
+/// fio's value for the first error: EIO for I/O errors, EILSEQ for blocks with wrong content.
 const EIO: u32 = 5;
 const EILSEQ: u32 = 84;
 
-/// The document. `now`: the end of the run, since 1970.
+/// The document. `now`: when the run ended, since the epoch.
 pub fn json(result: &RunResult, now: Duration) -> Value {
     json!({
         "fio version": FIO_VERSION,
@@ -65,7 +65,7 @@ fn job(result: &RunResult) -> Value {
     })
 }
 
-/// The job as fio would have been asked for it; all values are text there.
+/// The job as fio's options, all as strings.
 fn options(result: &RunResult) -> Value {
     let job = &result.job;
     let mut options = Map::new();
@@ -147,7 +147,7 @@ fn latency(stream: &Stream) -> Value {
     out
 }
 
-/// Values over time.
+/// Statistics of values over time.
 #[derive(Default)]
 struct Spread {
     min: f64,
@@ -240,8 +240,8 @@ mod tests {
         assert!(document["lunette"]["limit"].as_str().unwrap().starts_with("the target"));
     }
 
-    /// What fio 3.33 wrote of `--rw=randrw --bs=4k --runtime=1` has all keys that we write into a stream, and those
-    /// that we write into a job.
+    /// fio 3.33's output for `--rw=randrw --bs=4k --runtime=1` has all keys that we write into a stream, and
+    /// those that we write into a job.
     #[test]
     fn every_key_beside_our_own_is_one_of_fio_s() {
         const STREAM: &str = "io_bytes io_kbytes bw_bytes bw iops runtime total_ios short_ios drop_ios slat_ns clat_ns \

@@ -1,4 +1,4 @@
-//! Asks a Lunette target for its CPU time, over its admin interface.
+//! Gets a Lunette target's CPU time from its admin interface.
 
 use reactor::cpu::{self, Snapshot};
 use std::fmt::Debug;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// A connection to the admin interface of a running target.
 pub trait Admin: Debug + Send + Sync {
-    /// What it answers to GET, or why it does not. Both come within bounded time, so that a target that hangs holds up
-    /// no run.
+    /// Its answer to GET, or why there is none. Both arrive within bounded time, so that a target that hangs
+    /// delays no run.
     ///
     /// # Errors
     /// What is wrong, as a message.
@@ -18,12 +18,12 @@ pub trait Admin: Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct AdminClient {
     admin: Arc<dyn Admin>,
-    /// The machine that the target runs on.
+    /// Identifies the target's machine.
     machine: String,
 }
 
 impl AdminClient {
-    /// The target that answers there: it must.
+    /// Connects to the target, which must answer.
     ///
     /// # Errors
     /// When it does not, or reports no CPU time.
@@ -33,12 +33,12 @@ impl AdminClient {
         Ok(AdminClient { machine, ..client })
     }
 
-    /// Whether the target runs on another machine than this.
+    /// Whether the target runs on a different machine.
     pub fn is_elsewhere(&self) -> bool {
         self.machine != cpu::machine()
     }
 
-    /// What the target has used until now, or why that is not known.
+    /// What the target has used so far, or why that is unknown.
     pub(super) fn snapshot(&self) -> Result<Snapshot, String> {
         serde_json::from_str(&self.admin.get("/v1/cpu")?)
             .map_err(|error| format!("the target's answer is not understood: {error}"))

@@ -1,4 +1,4 @@
-//! Whether a job can be run at all, and what its settings come to.
+//! Whether a job can run at all, and the limits derived from it.
 
 use super::RunError;
 use super::meter::Direction;
@@ -8,22 +8,22 @@ use crate::verify::UNIT_BYTES;
 use reactor::memory::{LARGE_BYTES, SMALL_BYTES};
 use wire::Places;
 
-/// The longest operation: what one operation's places can name.
+/// The longest operation: the most that one operation's places can hold.
 pub const BS_MAX: u32 = LARGE_BYTES * Places::MAX as u32;
 
-/// Operations that one job may keep in flight.
+/// Most operations that one job may keep in flight.
 pub const DEPTH_MAX: u32 = 4096;
 
-/// Threads of one run.
+/// Most threads of one run.
 pub const THREADS_MAX: usize = 1024;
 
-/// Memory that all buffers of a run may take.
+/// Most memory for all buffers of a run.
 pub const BUFFERS_BYTES_MAX: u64 = 64 << 30;
 
-/// Whether a job can be run on so many targets, as far as that is known without them.
+/// Checks a job for this many targets, as far as that is possible without them.
 ///
 /// # Errors
-/// When no target could run it.
+/// When it could run on no target.
 pub fn check(job: &Job, targets: usize) -> Result<(), RunError> {
     let faults = amounts(job, targets).into_iter().chain(settings(job));
     match faults.into_iter().find(|fault| fault.0) {
@@ -32,7 +32,7 @@ pub fn check(job: &Job, targets: usize) -> Result<(), RunError> {
     }
 }
 
-/// Whether it exists, what it is, and the fix.
+/// Whether the fault exists, what it is, and the fix.
 type Fault = (bool, String, &'static str);
 
 fn amounts(job: &Job, targets: usize) -> [Fault; 7] {
@@ -150,7 +150,7 @@ pub fn writes(job: &Job) -> bool {
     streams(job).iter().any(|&(mix, depth)| depth > 0 && mix != Mix::Only(Direction::Read))
 }
 
-/// Whether blocks are visited in no order.
+/// Whether blocks are accessed in random order.
 pub(super) fn is_random(rw: Rw) -> bool {
     match rw {
         Rw::RandRead | Rw::RandWrite | Rw::RandRw => true,

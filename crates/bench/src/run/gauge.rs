@@ -1,28 +1,27 @@
-//! The target's CPU time, from wherever it is known.
+//! The target's CPU time, from whatever source.
 
 use super::CpuSource;
 use reactor::cpu::{self, Thread, Times};
 
-/// Asks a source for as long as it answers.
+/// Reads a source for as long as it answers.
 pub(super) struct Gauge {
     source: Option<CpuSource>,
-    /// Process number and uptime that the last answer gave: counters of another process do not continue from
-    /// these.
+    /// Process ID and uptime in the last answer: another process's counters do not continue from these.
     seen: Option<(u32, f64)>,
     lost: Option<String>,
 }
 
-/// Whether a reading's threads are needed: many cost more than their sum.
+/// Whether a reading includes threads: reading many costs more than reading their sum.
 #[derive(Clone, Copy)]
 pub(super) enum Threads {
     Reported,
     Left,
 }
 
-/// Threads of a target that are sampled ten times a second.
+/// Most threads of a target sampled ten times per second.
 const THREADS_SAMPLED: usize = 64;
 
-/// What a target had used at a moment.
+/// What a target had used at a given moment.
 pub(super) struct Reading {
     pub(super) times: Times,
     pub(super) threads: Vec<Thread>,
@@ -33,8 +32,8 @@ impl Gauge {
         Gauge { source, seen: None, lost: None }
     }
 
-    /// `None`: it is not known. A source that has once failed is not asked again, so that it costs a run its
-    /// patience only once.
+    /// `None`: unknown. A source that failed once is not read again, so that a run pays for its timeout only
+    /// once.
     pub(super) fn read(&mut self, with: Threads) -> Option<Reading> {
         let read = match self.source.as_ref().filter(|_| self.lost.is_none())? {
             CpuSource::Process(pid) => {
@@ -56,7 +55,7 @@ impl Gauge {
         read.map_err(|reason| self.lost = Some(reason)).ok()
     }
 
-    /// Whether the target's cores are not this machine's.
+    /// Whether the target runs on another machine's cores.
     pub(super) fn is_elsewhere(&self) -> bool {
         match &self.source {
             Some(CpuSource::Admin(client)) => client.is_elsewhere(),
@@ -64,19 +63,19 @@ impl Gauge {
         }
     }
 
-    /// Why the source is not asked any more.
+    /// Why the source is no longer read.
     pub(super) fn lost(&self) -> Option<String> {
         self.lost.clone()
     }
 }
 
 impl Reading {
-    /// What the next intermediate reading may contain without becoming a load itself.
+    /// What the next intermediate reading may include without becoming a load itself.
     pub(super) fn cheap(&self) -> Threads {
         if self.threads.len() <= THREADS_SAMPLED { Threads::Reported } else { Threads::Left }
     }
 
-    /// The threads that there are now, with what they have used since an earlier reading.
+    /// The current threads, with what they have used since an earlier reading.
     pub(super) fn threads_since(&self, before: &Reading) -> Vec<(Thread, Times)> {
         let since = |thread: &Thread| {
             let before = before.threads.iter().find(|before| before.id == thread.id);
@@ -97,7 +96,7 @@ mod tests {
     #[test]
     fn thread_times_are_reported_until_the_target_is_replaced() {
         let mut first = cpu::snapshot(Duration::from_secs(1));
-        // Sums that are exact.
+        // Values whose sums are exact.
         first.times.user = 1.0;
         first.threads[0].times.user = 1.0;
         let mut second = Snapshot { uptime_seconds: 2.0, ..first.clone() };

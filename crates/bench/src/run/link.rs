@@ -1,5 +1,5 @@
-//! Whether packets wait on the way to the target: how long it takes to make a connection, which the target's kernel
-//! answers without its threads, without load and under it.
+//! Detects queueing on the way to the target: how long it takes to make a connection, which the target's
+//! kernel answers without its threads, with and without load.
 
 use crate::result::LinkWait;
 use std::net::{SocketAddr, TcpStream};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 /// Time between two connections.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long one may take.
+/// Timeout of a connection.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Connections before the load, of which the fastest counts.
+/// Connections before the load; the fastest counts.
 const IDLE_HANDSHAKES: usize = 3;
 
-/// Measures the way to one portal.
+/// Measures the path to one portal.
 pub(super) struct Link {
     portal: SocketAddr,
     idle_us: f64,
@@ -20,14 +20,14 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Before there is load; `None` if nobody answers.
+    /// Measures before there is load; `None` if nobody answers.
     pub(super) fn new(portal: SocketAddr) -> Option<Link> {
         let handshakes = (0..IDLE_HANDSHAKES).map_while(|_| handshake_us(portal));
         let idle_us = handshakes.reduce(f64::min)?;
         Some(Link { portal, idle_us, last: Instant::now() })
     }
 
-    /// How long it takes now, if it is time to look and the answer comes in time.
+    /// Measures now, if it is time and the answer comes in time.
     pub(super) fn measure(&mut self) -> Option<LinkWait> {
         if self.last.elapsed() < PERIOD {
             return None;
@@ -37,7 +37,7 @@ impl Link {
     }
 }
 
-/// The time of a TCP handshake: one packet there and one back.
+/// The duration of a TCP handshake: one packet there and one back.
 fn handshake_us(portal: SocketAddr) -> Option<f64> {
     let begin = Instant::now();
     TcpStream::connect_timeout(&portal, PATIENCE).ok()?;

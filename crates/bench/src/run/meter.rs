@@ -1,18 +1,18 @@
-//! Counts and latencies: gathered by each job thread for itself, handed over to the main thread about ten times a
-//! second by swapping, so that a job thread never waits and records each operation once.
+//! Counts and latencies: each job thread gathers its own, and hands them to the main thread about ten times
+//! per second by swapping, so that a job thread never waits and records each operation only once.
 
 use crate::result::{Latency, Stream};
 use hdrhistogram::Histogram;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Longer latencies count as this, in nanoseconds.
+/// Longer latencies count as this one, in nanoseconds.
 const LATENCY_MAX: u64 = 60_000_000_000;
 
 /// Significant decimal digits of latencies.
 const DIGITS: u8 = 3;
 
-/// Which way data moves.
+/// Direction of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     Read,
@@ -32,7 +32,7 @@ impl Direction {
     }
 }
 
-/// Something for each direction.
+/// A value for each direction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerDirection<T>([T; 3]);
 
@@ -60,7 +60,7 @@ impl Tally {
         Tally(PerDirection::new(empty))
     }
 
-    /// Records so many operations that took the same time.
+    /// Records this many operations that took the same time.
     pub(crate) fn record(&mut self, direction: Direction, nanoseconds: u64, count: u64) {
         self.0.of_mut(direction).saturating_record_n(nanoseconds, count);
     }
@@ -96,7 +96,7 @@ impl Tally {
         percentiles.map(|percentile| at(&all, percentile))
     }
 
-    /// What one direction did in `seconds`; `None`: nothing.
+    /// The results of one direction over `seconds`; `None`: no operations.
     pub(crate) fn stream(&self, direction: Direction, bs: u32, seconds: f64, errors: u64) -> Option<Stream> {
         let histogram = self.0.of(direction);
         let operations = histogram.len();
@@ -141,12 +141,12 @@ fn micro(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1000.0
 }
 
-/// What one job thread did from one moment to another, in nanoseconds of the run's clock.
+/// What one job thread did in an interval, in nanoseconds of the run's clock.
 #[derive(Clone, Debug)]
 pub(crate) struct Interval {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// Whether it is in the measured time; otherwise in the ramp.
+    /// Whether it is in the measured time, not in the ramp.
     pub(crate) measured: bool,
     pub(crate) tally: Tally,
 }
@@ -159,13 +159,13 @@ impl Interval {
 
 /// Where one job thread leaves its intervals for the main thread.
 pub(crate) struct Post {
-    /// Rises with each wish of the main thread for an interval.
+    /// Incremented whenever the main thread wants an interval.
     wanted: AtomicU64,
     slot: Mutex<Slot>,
 }
 
 struct Slot {
-    /// Otherwise the interval is an empty one, ready to be swapped in.
+    /// Otherwise the interval is empty, ready to be swapped in.
     is_full: bool,
     interval: Interval,
 }
@@ -176,12 +176,12 @@ impl Post {
         Post { wanted: AtomicU64::new(0), slot: Mutex::new(slot) }
     }
 
-    /// Asks the thread for what it has.
+    /// Requests the thread's interval.
     pub(crate) fn ask(&self) {
         self.wanted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes what the thread left, if anything, so that it can leave more.
+    /// Takes what the thread left, if anything, to make room for the next.
     pub(crate) fn collect(&self, look: impl FnOnce(&Interval)) {
         let mut slot = self.slot.lock().expect("nobody panics with it");
         if slot.is_full {
@@ -191,7 +191,8 @@ impl Post {
         }
     }
 
-    /// The thread's side: leaves `interval` if it was asked for since `seen`, and takes an empty one for it.
+    /// On the thread's side: leaves `interval` if one was requested since `seen`, and takes an empty one for
+    /// it.
     pub(crate) fn leave(&self, seen: &mut u64, interval: &mut Interval) -> bool {
         let wanted = self.wanted.load(Ordering::Relaxed);
         if wanted == *seen {

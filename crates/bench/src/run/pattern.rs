@@ -1,4 +1,4 @@
-//! Where the next operation goes, which way, and when.
+//! The position, direction and time of the next operation.
 
 use super::meter::Direction;
 use crate::job::Job;
@@ -13,21 +13,21 @@ pub(super) struct Pattern {
     pub(super) blocks: u64,
 }
 
-/// In which order blocks are visited.
+/// The order in which blocks are accessed.
 pub(super) enum AccessOrder {
     /// One after the other from here on, then again from the first.
     Sequential(u64),
-    /// As `Sequential`, but several threads take turns.
+    /// Like `Sequential`, but several threads take turns.
     Shared(Arc<AtomicU64>),
-    /// Any block.
+    /// In random order.
     Random,
 }
 
-/// Which operations there are.
+/// Which operations a stream consists of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mix {
     Only(Direction),
-    /// So many percent reads among writes.
+    /// This percentage of reads, the rest writes.
     Reads(u8),
 }
 
@@ -52,12 +52,12 @@ impl Pattern {
     }
 }
 
-/// How many operations may start, by a schedule that does not depend on how fast they end: number n is due
-/// n * each / rate after the start. Those that are late are made up for as soon as the queue depth allows.
+/// How many operations may start, by a schedule that does not depend on how fast they complete: number n is
+/// due n * each / rate after the start. Late ones are made up for as soon as the queue depth allows.
 pub(super) struct Pace {
-    /// Per second, of bytes or operations; `None`: as fast as they go.
+    /// In bytes or operations per second; `None`: unlimited.
     rate: Option<u64>,
-    /// What one operation comes to, in the same.
+    /// What one operation counts for, in the same unit.
     each: u32,
     start: u64,
     started: u64,
@@ -82,12 +82,12 @@ impl Pace {
         u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(self.started)
     }
 
-    /// One was started.
+    /// Counts an operation that was started.
     pub(super) fn count(&mut self) {
         self.started += 1;
     }
 
-    /// When the next one is due; `None`: any time.
+    /// When the next operation is due; `None`: any time.
     pub(super) fn next_due(&self) -> Option<u64> {
         let rate = u128::from(self.rate?);
         let after = (u128::from(self.started) * u128::from(self.each) * SECOND).div_ceil(rate);

@@ -1,4 +1,4 @@
-//! What the main thread sees of a run: samples while it lasts, the result in the end.
+//! The main thread's view of a run: samples during it, the result at the end.
 
 use super::gauge::{Gauge, Reading, Threads};
 use super::link::Link;
@@ -13,22 +13,22 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-/// Threads of each side that a result names.
+/// Most threads of each side listed in a result.
 const THREADS_NAMED: usize = 64;
 
-/// How long job threads get to hand over what they have; those that are slower do so at the next sample.
+/// How long job threads get to hand over their data; slower ones do so at the next sample.
 const HAND_OVER: Duration = Duration::from_millis(1);
 
 pub(super) struct Sampler<'a> {
     shared: &'a Shared,
-    /// The kernel's numbers of the job threads.
+    /// The job threads' IDs in the kernel.
     ids: Vec<u32>,
     /// Reads the target's CPU time.
     gauge: Gauge,
-    /// What each sample asks it for.
+    /// What each sample reads from it.
     threads: Threads,
     link: Option<Link>,
-    /// All that was handed over of the measured time.
+    /// Everything handed over for the measured time.
     total: Tally,
     series: Vec<Sample>,
     /// The last sample before measuring began.
@@ -39,7 +39,7 @@ pub(super) struct Sampler<'a> {
     measured: Option<Measured>,
 }
 
-/// CPU times at a moment.
+/// CPU times at a given moment.
 struct Moment {
     at: u64,
     cores: Vec<CoreTimes>,
@@ -47,7 +47,7 @@ struct Moment {
     target: Option<Reading>,
 }
 
-/// What is looked at from where measuring begins to where it ends.
+/// The measured time, from begin to end.
 #[derive(Default)]
 struct Measured {
     cores: Vec<CoreLoad>,
@@ -143,7 +143,7 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// All that was measured.
+    /// The result of everything measured.
     pub(super) fn result(
         mut self,
         job: &Job,
@@ -161,7 +161,7 @@ impl<'a> Sampler<'a> {
         for report in reports.iter().filter(|report| report.last.measured) {
             self.total.add(&report.last.tally);
         }
-        // A run that was stopped during its ramp has no measured time, and nothing to divide by it.
+        // A run stopped during its ramp has no measured time to divide by.
         let time = if seconds > 0.0 { seconds } else { 1.0 };
         let stream = |direction| {
             let errors = reports.iter().map(|report| *report.errors.of(direction)).sum();
@@ -268,8 +268,8 @@ fn threads(reports: &[Report], target: Vec<(Thread, Times)>, seconds: f64) -> Ve
     [busiest(own.collect()), busiest(others.collect())].concat()
 }
 
-/// The load of every core between two moments. Time that a hypervisor took away is not counted: shares are of the
-/// time that this machine had.
+/// The load of every core between two moments. Time stolen by a hypervisor is not counted: the fractions are
+/// of the time that this machine had.
 fn loads(before: &[CoreTimes], after: &[CoreTimes]) -> Vec<CoreLoad> {
     let load = |now: &CoreTimes| {
         let then = before.iter().find(|then| then.core == now.core)?;

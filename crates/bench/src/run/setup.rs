@@ -19,10 +19,10 @@ use std::sync::atomic::AtomicU64;
 use store::lane::Backend;
 use wire::{Places, Span};
 
-/// Room in each arena for what a lane needs for itself. Memory is taken only as it is used.
+/// Room in each arena for what a lane itself needs. Memory is only committed as it is used.
 const LANE_BYTES: u64 = 16 << 20;
 
-/// What a job means for the targets at hand.
+/// A job applied to the given targets.
 pub(super) struct Plan {
     pub(super) job: Arc<Job>,
     targets: Vec<Target>,
@@ -60,7 +60,7 @@ impl Plan {
         self.job.numjobs as usize
     }
 
-    /// Makes thread number `index`; called on that thread.
+    /// Creates thread number `index`'s worker; called on that thread.
     pub(super) fn worker(&self, index: usize, shared: Arc<Shared>) -> Result<Worker, String> {
         let job = &self.job;
         let target = &self.targets[index / self.jobs()];
@@ -106,18 +106,19 @@ impl Plan {
     }
 }
 
-/// Reads that leave together, at most. Where both sides spin, the target has the first half of them while the second is made:
-/// else each would wait for the other with all of them. One that sleeps is woken for all, and writes take long to send.
+/// Most reads sent together. When both sides spin, the target works on the first half while the second is
+/// prepared: otherwise each would wait for the other with all of them. A sleeping side is woken once for all,
+/// and writes take long to send.
 fn portion(job: &Job) -> usize {
     let depth = depth(job) as usize;
     let goes_halves = job.poll != Poll::Never && !writes(job) && depth >= HALVES_MIN;
     if goes_halves { depth.div_ceil(2) } else { usize::MAX }
 }
 
-/// Fewer in flight leave together.
+/// Fewer in flight are sent together.
 const HALVES_MIN: usize = 16;
 
-/// The smallest block of any target.
+/// The smallest block size of any target.
 const BLOCK_BYTES_MIN: u32 = 512;
 
 impl Target {
@@ -175,8 +176,8 @@ fn ledger(job: &Job, blocks: u64) -> Result<Arc<Ledger>, RunError> {
     )
 }
 
-/// A slot's buffer, with the content that is written from it when there is no ledger to say what: what cannot be
-/// compressed, and in each 512 bytes as many zeros as asked for.
+/// A slot's buffer, with the content that is written from it when no ledger determines it: incompressible,
+/// with as many zeros in each 512 bytes as requested.
 fn buffer(job: &Job, mix: Mix, io: &mut Uring, rng: &mut Rng) -> Option<Places> {
     if mix == Mix::Only(Direction::Trim) {
         return Some(Places::EMPTY);

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Messages of errors that are kept.
+/// Most error messages kept.
 pub(super) const ERRORS_KEPT: usize = 16;
 
 /// Times are nanoseconds since `epoch`.
@@ -19,9 +19,9 @@ pub(super) struct Shared {
     jobs: usize,
     stop: Arc<AtomicBool>,
     drained: AtomicUsize,
-    /// All threads are ready; false: some is not, and the run is off.
+    /// Set when all threads are ready; false: one is not, and the run is cancelled.
     start: OnceLock<bool>,
-    /// All threads have drained.
+    /// Set when all threads have drained.
     readback: OnceLock<()>,
 }
 
@@ -42,7 +42,7 @@ impl Shared {
     }
 
     pub(super) fn now(&self) -> u64 {
-        // u64 holds 584 years.
+        // A u64 holds 584 years.
         self.epoch.elapsed().as_nanos() as u64
     }
 
@@ -50,7 +50,7 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Opens the gate at the start.
+    /// Lets the threads start, or not.
     pub(super) fn start(&self, go: bool) {
         let _ = self.start.set(go);
     }
@@ -68,7 +68,7 @@ impl Shared {
         self.drained.load(Ordering::Acquire)
     }
 
-    /// Opens the gate to the final pass.
+    /// Lets the threads start the final pass.
     pub(super) fn start_readback(&self) {
         let _ = self.readback.set(());
     }
@@ -77,7 +77,7 @@ impl Shared {
         self.readback.wait();
     }
 
-    /// Which part of its target's range a thread is to look after, of how many.
+    /// Which part of its target's range a thread is responsible for, of how many.
     pub(super) fn share_of(&self, worker: usize) -> (u64, u64) {
         ((worker % self.jobs) as u64, self.jobs as u64)
     }

@@ -17,33 +17,33 @@ use std::time::Duration;
 use store::lane::{Lane, Op, OpId, Outcome, Submitted, WORK_BYTES};
 use wire::Places;
 
-/// Failures in a row after which a job stops.
+/// Consecutive failures after which a job stops.
 const FAILURES_MAX: u32 = 1000;
 
-/// How long operations may take to finish after the end.
+/// How long operations may take to complete after the end.
 const DRAIN: u64 = 30_000_000_000;
 
-/// A sleeping thread looks around as often as this.
+/// How often a sleeping thread wakes up to check.
 const LOOK: u64 = 100_000_000;
 
 /// How often a lane may check its deadlines.
 const TICK: u64 = 250_000_000;
 
-/// How often another block is tried when the first is in use, with `verify`.
+/// How many more blocks are tried when the first is in use, with `verify`.
 const TRIES: usize = 16;
 
-/// One of the operations that are kept in flight.
+/// A slot for one operation in flight.
 pub(super) struct Slot {
     pub(super) stream: usize,
     pub(super) places: Places,
     direction: Direction,
     block: u64,
     claim: Claim,
-    /// When it was submitted; 0: it is not in flight.
+    /// When it was submitted; 0: not in flight.
     submitted: u64,
 }
 
-/// What the ledger said, with `verify`.
+/// The ledger's answer, with `verify`.
 #[derive(Clone, Copy)]
 enum Claim {
     None,
@@ -57,19 +57,19 @@ impl Slot {
     }
 }
 
-/// A job thread. It stays on the thread that made it.
+/// A job thread. It stays on the thread that created it.
 pub(super) struct Worker {
     pub(super) index: usize,
     pub(super) shared: Arc<Shared>,
     pub(super) job: Arc<Job>,
     pub(super) ledger: Option<Arc<Ledger>>,
-    // Goes before the ring that it works with.
+    // Dropped before the ring that it uses.
     pub(super) lane: Box<dyn Lane<Uring>>,
     pub(super) io: Uring,
     pub(super) streams: Vec<Pattern>,
     pub(super) slots: Vec<Slot>,
     pub(super) rng: Rng,
-    /// Operations that leave together, at most.
+    /// Most operations sent together.
     pub(super) portion: usize,
     pub(super) state: State,
 }
@@ -77,7 +77,8 @@ pub(super) struct Worker {
 /// What changes from turn to turn.
 /// Its fields are read and written by one loop, in every turn.
 pub(super) struct State {
-    /// That of each turn, after its completions: they are from then, and so are the submissions that follow.
+    /// The time of each turn, taken after its completions; it is used for them, and for the submissions that
+    /// follow.
     now: u64,
     /// The run's clock at the ring's zero.
     zero: u64,
@@ -92,9 +93,9 @@ pub(super) struct State {
     completions: Vec<Completion>,
     done: Vec<(OpId, Outcome)>,
     in_flight: usize,
-    /// Operations finished while they were submitted: their slots can be used again at once.
+    /// Operations completed during submission: their slots can be reused at once.
     has_finished_at_once: bool,
-    /// Some slot found no block that is not in use.
+    /// A slot found no block that is not in use.
     blocked: bool,
     interval: Interval,
     run: Run,
@@ -105,7 +106,7 @@ pub(super) struct State {
     cpu: (f64, Option<Thread>),
 }
 
-/// Operations that are to be recorded: those that began in one turn and ended in one have the same latency.
+/// Operations to be recorded: those submitted in one turn and completed in one have the same latency.
 struct Run {
     direction: Direction,
     latency: u64,
@@ -117,10 +118,10 @@ pub(super) struct Report {
     pub(super) last: Interval,
     pub(super) errors: PerDirection<u64>,
     pub(super) first_errors: Vec<String>,
-    /// Within the measured time.
+    /// During the measured time.
     pub(super) cpu: Times,
     pub(super) thread: Option<Thread>,
-    /// Nanoseconds of useless spinning within the measured time.
+    /// Nanoseconds of useless spinning during the measured time.
     pub(super) spun: u64,
     pub(super) verify: VerifyCounts,
 }
@@ -184,8 +185,8 @@ impl State {
 }
 
 impl Worker {
-    /// Runs from `begin` of the ramp to the end, and returns what it found. Nothing is in flight any more then, unless
-    /// it did not end for long.
+    /// Runs from `begin` of the ramp to the end, and returns its report. Then nothing is in flight any more,
+    /// except operations that take too long.
     pub(super) fn run(mut self) -> Report {
         self.state.begin = self.shared.begin.load(Ordering::Relaxed);
         self.state.end = self.shared.end.load(Ordering::Relaxed);
@@ -209,7 +210,7 @@ impl Worker {
         Report { last: state.interval, ..state.report }
     }
 
-    /// Reads one block, so that a session that the lane may need is there before anything is measured.
+    /// Reads one block, so that any session the lane needs is established before measuring begins.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -239,7 +240,7 @@ impl Worker {
         }
     }
 
-    /// Submits what may be submitted.
+    /// Submits as many operations as allowed.
     fn fill(&mut self) {
         self.state.has_finished_at_once = false;
         self.state.blocked = false;
@@ -310,7 +311,7 @@ impl Worker {
         }
     }
 
-    /// Sends what was submitted, waits, and takes what has finished.
+    /// Sends what was submitted, waits, and processes completions.
     fn turn(&mut self) {
         self.lane.work(&mut self.io, WORK_BYTES, &mut self.state.done);
         let waits = self.lane.flush(&mut self.io, &mut self.state.done);
@@ -341,7 +342,7 @@ impl Worker {
         self.state.poller.turned(self.io.now(), work);
     }
 
-    /// Takes completions and the passing of time to the lane; whether there were completions.
+    /// Passes completions and time to the lane; returns whether there were completions.
     fn exchange(&mut self, wait: Wait) -> bool {
         self.io.turn(wait, &mut self.state.completions);
         let any = !self.state.completions.is_empty();
@@ -368,7 +369,7 @@ impl Worker {
         self.state.poller.wait(self.io.now(), Some(time))
     }
 
-    /// An operation has finished.
+    /// Handles an operation's completion.
     fn finished(&mut self, id: OpId, outcome: Outcome) {
         let slot = &mut self.slots[id.0 as usize];
         let submitted = std::mem::take(&mut slot.submitted);
@@ -449,7 +450,7 @@ impl Worker {
         self.state.cpu = (cpu::this_thread_seconds(), cpu::this_thread());
     }
 
-    /// Leaves what was gathered to the main thread if that asked.
+    /// Hands the interval to the main thread if requested.
     fn hand_over(&mut self) {
         let state = &mut self.state;
         state.interval.to = state.now;
@@ -479,7 +480,7 @@ impl Worker {
         self.state.report.spun = self.state.spun;
     }
 
-    /// Waits for what is in flight.
+    /// Waits for operations in flight.
     fn drain(&mut self) {
         self.state.has_finished_at_once = false;
         self.state.blocked = false;
@@ -494,7 +495,7 @@ impl Worker {
         }
     }
 
-    /// Reads its share of all blocks that were written, unless the run is stopped or the target no longer answers.
+    /// Reads back its share of all written blocks, unless the run is stopped or the target no longer answers.
     fn read_back(&mut self, ledger: &Ledger) {
         let (part, parts) = self.shared.share_of(self.index);
         let bound = |part: u64| (u128::from(ledger.blocks()) * u128::from(part) / u128::from(parts)) as u64;
@@ -514,7 +515,7 @@ impl Worker {
                 deadline = self.state.now + DRAIN;
             }
             for block in blocks.by_ref().take(ready) {
-                // The last write of the block never ended.
+                // The last write of the block never completed.
                 let Some(reading) = ledger.begin_read(block) else {
                     self.state.report.verify.unread += 1;
                     continue;

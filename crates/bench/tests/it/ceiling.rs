@@ -1,4 +1,4 @@
-//! Jobs on the responder that does nothing.
+//! Jobs on the do-nothing responder.
 
 use super::support::{measure_until, short};
 use bench::ceiling::{Ceiling, CeilingOptions, SIZE_BYTES};

@@ -1,4 +1,4 @@
-//! Runs of jobs on stores and targets, good ones and bad ones.
+//! Runs of jobs on stores and targets, healthy and faulty.
 mod ceiling;
 mod remote;
 mod run;

@@ -1,4 +1,4 @@
-//! What a job does and what is reported about it.
+//! What a job does, and what it reports.
 
 use super::support::{Fate, bent, bent_in_batches, measure, observe, ram, refused, short};
 use bench::job::{Job, Poll, Rw, Style};
@@ -23,7 +23,7 @@ fn seen(op: &Op) -> (char, u64, u64) {
     }
 }
 
-/// The first operations that a job asks of its target after the reads that warm it up.
+/// The first operations that a job sends to its target, after the warm-up reads.
 fn first_operations(job: &Job) -> Vec<(char, u64, u64)> {
     const KEPT: usize = 4096;
     let all = Arc::new(Mutex::new(Vec::with_capacity(KEPT)));
@@ -58,7 +58,7 @@ fn the_sums_of_a_run_add_up() {
     let (read, write) = (result.read.as_ref().unwrap(), result.write.as_ref().unwrap());
     let measured = read.operations + write.operations;
     let asked = counted.load(Ordering::Relaxed);
-    // Each of 4 threads warms up with 1 read, and may have a queue of 8 that ends too late.
+    // Each of 4 threads warms up with 1 read, and may have a queue of 8 that completes too late.
     assert!(measured > 0 && measured <= asked && asked - measured <= 4 * 9, "{measured} of {asked}");
     for stream in [read, write] {
         assert_eq!(stream.bytes, stream.operations * 4096);
@@ -149,7 +149,7 @@ fn batches(job: &Job) -> Vec<(usize, usize)> {
     let result = measure(job, &[target]);
     assert!(result.iops() > 0.0);
     let all = all.lock().unwrap();
-    // The first is the read that warms up.
+    // The first is the warm-up read.
     all[1..].to_vec()
 }
 

@@ -1,4 +1,4 @@
-//! A store that can be watched and bent.
+//! A store that can be observed and tampered with.
 
 use bench::job::Job;
 use bench::result::{RunResult, Sample};
@@ -11,11 +11,11 @@ use std::time::Duration;
 use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use wire::Span;
 
-/// What a bent store does with an operation.
+/// What a tampered store does with an operation.
 pub(crate) enum Fate {
-    /// This one instead of it.
+    /// Does this one instead.
     Does(Op),
-    /// Nothing, with this answer.
+    /// Does nothing, and returns this outcome.
     Says(Outcome),
 }
 
@@ -26,7 +26,7 @@ type Batch = dyn Fn(usize) + Send + Sync;
 struct Bent {
     inner: Arc<dyn Backend<Uring>>,
     decide: Box<Decide>,
-    /// Gets the number of operations of each turn of a lane; then they finish only when that turn ends.
+    /// Gets the number of operations of each lane turn; they then complete only at the end of that turn.
     batch: Option<Box<Batch>>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn bent(
     Arc::new(Bent { inner, decide: Box::new(decide), batch: None })
 }
 
-/// Like [`bent`]; operations finish at the end of their turn, and `batch` gets their number.
+/// Like [`bent`]; operations complete at the end of their turn, and `batch` gets their number.
 pub(crate) fn bent_in_batches(
     inner: Arc<dyn Backend<Uring>>,
     decide: impl Fn(Op) -> Fate + Send + Sync + 'static,
@@ -120,18 +120,18 @@ pub(crate) fn ram(size: u64) -> Arc<dyn Backend<Uring>> {
     store::open_ram(size).unwrap()
 }
 
-/// A short run: long enough for many operations on a machine that has time for it, since the first turn alone fills the
-/// queue. One that is busy may end none of them ([`measure_until`]).
+/// A short run: long enough for many operations on an idle machine, since the first turn alone fills the
+/// queue. On a busy one none may complete ([`measure_until`]).
 pub(crate) fn short() -> Job {
     Job { runtime: Duration::from_millis(150), ramp: Duration::ZERO, ..Job::default() }
 }
 
-/// Runs without looking.
+/// Runs without observing.
 pub(crate) fn measure(job: &Job, targets: &[Arc<dyn Backend<Uring>>]) -> RunResult {
     observe(job, targets, &Watch::default(), &mut |_| {})
 }
 
-/// Runs until a run has brought what its test is about.
+/// Runs repeatedly until a run has produced what the test needs.
 pub(crate) fn measure_until(
     job: &Job,
     targets: &[Arc<dyn Backend<Uring>>],
@@ -142,7 +142,7 @@ pub(crate) fn measure_until(
     runs.take(RUNS_MAX).find(is_enough).expect("a run that brings it")
 }
 
-/// Runs. One run at a time, so that each has the machine to itself as it would have elsewhere.
+/// Runs. One run at a time, so that each has the machine to itself, as in real use.
 pub(crate) fn observe(
     job: &Job,
     targets: &[Arc<dyn Backend<Uring>>],

@@ -13,7 +13,7 @@ use store::lane::{Backend, Op};
 
 const BS: u32 = 4096;
 
-/// Random reads and writes of several threads, and a look at everything in the end.
+/// Random reads and writes by several threads, and a check of everything at the end.
 fn job() -> Job {
     Job { rw: Rw::RandRw, bs: BS, verify: true, iodepth: 8, size: Some(64 * 4096), ..short() }
 }
@@ -135,7 +135,7 @@ fn after_a_write_that_failed_either_version_is_right() {
         match (nth % 3, op) {
             (0, op) => Fate::Does(op),
             (1, _) => Fate::Says(Err(StoreError::WriteFailed)),
-            // Half of it arrives before the failure.
+            // Half of the data is written before the failure.
             (_, Op::Write { offset, from, durable, atomic }) if nth.is_multiple_of(2) => {
                 Fate::Does(Op::Write { offset, from, durable, atomic })
             }

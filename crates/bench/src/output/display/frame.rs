@@ -1,16 +1,16 @@
-//! Lines of painted text, and bars.
+//! Lines of styled text, and bars.
 
 use crate::result::CoreLoad;
 use console::Style;
 
-/// What a piece of text means; glyphs differ as well, so that nothing is shown by colour alone.
+/// What a piece of text means; glyphs differ as well, so that nothing is conveyed by colour alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Paint {
     /// Plain text.
     Plain,
-    /// What matters most.
+    /// Most important.
     Strong,
-    /// What matters least.
+    /// Least important.
     Faint,
     /// Time in user space.
     User,
@@ -21,8 +21,8 @@ pub enum Paint {
 }
 
 impl Paint {
-    /// Blue, orange and vermilion of the palette by Okabe and Ito, which are distinguishable with every kind
-    /// of colour vision.
+    /// Blue, orange and vermilion from the Okabe-Ito palette, which are distinguishable with every kind of
+    /// colour vision.
     fn style(self) -> Style {
         let style = Style::new().for_stderr();
         match self {
@@ -63,17 +63,17 @@ impl Line {
         self.0.iter().map(|(_, text)| text.as_str()).collect()
     }
 
-    /// With colours, where standard error shows them and the variable NO_COLOR does not forbid them.
+    /// With colours, if standard error supports them and the variable NO_COLOR does not forbid them.
     pub fn coloured(&self) -> String {
         self.0.iter().map(|(paint, text)| paint.style().apply_to(text).to_string()).collect()
     }
 
-    /// Columns that it takes.
+    /// Its width in columns.
     pub fn width(&self) -> usize {
         self.0.iter().map(|(_, text)| text.chars().count()).sum()
     }
 
-    /// Not wider than this.
+    /// Truncated to this width.
     pub(super) fn cut(mut self, width: usize) -> Line {
         let mut left = width;
         for (_, text) in &mut self.0 {
@@ -84,7 +84,7 @@ impl Line {
     }
 }
 
-/// How much of a whole is done.
+/// A progress bar.
 pub(super) fn progress(share: f64, width: usize) -> Line {
     let done = cells(share, width);
     Line::new(Paint::User, "━".repeat(done)).with(Paint::Faint, "─".repeat(width - done))
@@ -99,7 +99,7 @@ pub(super) fn core_bar(load: &CoreLoad, width: usize) -> Line {
         .with(Paint::Faint, "·".repeat(width - busy))
 }
 
-/// What `core_bar` means.
+/// The legend of `core_bar`.
 pub(super) fn legend() -> Line {
     Line::new(Paint::User, "█")
         .with(Paint::Plain, " user  ")

@@ -1,4 +1,4 @@
-//! What is shown of a run at a moment.
+//! What is shown of a run at a given moment.
 
 use super::frame::{Line, Paint, core_bar, legend, progress};
 use crate::job::{Job, Poll};
@@ -8,16 +8,17 @@ use crate::result::{CoreLoad, Sample};
 use config::{NbdUrl, Url};
 use std::collections::VecDeque;
 
-/// Seconds that rates and loads are the mean of: the kernel counts a core's time in hundredths of a second.
+/// Seconds over which rates and loads are averaged: the kernel counts a core's time in hundredths of a
+/// second.
 const WINDOW: f64 = 1.0;
-/// Samples kept at most.
+/// Most samples kept.
 const SAMPLES_MAX: usize = 100;
 
-/// The rows that are not cores.
+/// The rows that are not for cores.
 const OTHER_ROWS: usize = 9;
 /// The widest bar of a core.
 const BAR_MAX: usize = 50;
-/// A core in little room: number, bar, percent, mark, gap.
+/// A core in a narrow column: number, bar, percent, mark, gap.
 const NARROW_BAR: usize = 8;
 
 /// The state of the display.
@@ -28,17 +29,17 @@ pub struct View {
     runtime: f64,
     ramp: f64,
     by_rate: bool,
-    /// Job threads may spin, and look busy then.
+    /// Job threads may spin, and thus look busy.
     spins: bool,
-    /// The target has cores of its own.
+    /// The target runs on another machine's cores.
     target_elsewhere: bool,
     /// The target is in this process.
     is_local: bool,
-    /// Of the last second.
+    /// Those of the last second.
     samples: VecDeque<Sample>,
 }
 
-/// The mean of the last second.
+/// Averages over the last second.
 struct Mean {
     iops: f64,
     bytes_per_second: f64,
@@ -48,7 +49,7 @@ struct Mean {
 }
 
 impl View {
-    /// Before anything was measured.
+    /// Before any measurement.
     pub fn new(job: &Job, targets: &[String]) -> View {
         View {
             title: describe(job),
@@ -63,12 +64,13 @@ impl View {
         }
     }
 
-    /// Says whether the target, whose CPU is known, runs on another machine: then the cores shown are not its.
+    /// Sets whether the target, whose CPU time is known, runs on another machine: then the cores shown are
+    /// not its own.
     pub fn with_target_elsewhere(self, target_elsewhere: bool) -> View {
         View { target_elsewhere, ..self }
     }
 
-    /// Takes the next sample.
+    /// Adds the next sample.
     pub fn add(&mut self, sample: &Sample) {
         self.samples.push_back(sample.clone());
         while self.samples.len() > SAMPLES_MAX
@@ -78,7 +80,7 @@ impl View {
         }
     }
 
-    /// The state in a line, for a log.
+    /// The state in one line, for a log.
     pub fn line(&self) -> String {
         let (Some(last), mean) = (self.samples.back(), self.mean()) else { return String::new() };
         let when = match last.at {
@@ -98,7 +100,7 @@ impl View {
         )
     }
 
-    /// The frame for a terminal of this size; it leaves the last row and column free.
+    /// The frame for a terminal of this size; leaves the last row and column free.
     pub fn frame(&self, width: usize, height: usize) -> Vec<Line> {
         let width = width.saturating_sub(1).max(1);
         let (Some(last), mean) = (self.samples.back(), self.mean()) else { return Vec::new() };
@@ -133,7 +135,7 @@ impl View {
         line
     }
 
-    /// Which side is the limit, judging by the last sample.
+    /// Which side is the bottleneck, according to the last sample.
     fn limit(&self, mean: &Mean) -> Line {
         let full: Vec<&CoreLoad> = mean.cores.iter().filter(|load| busy(load) >= SATURATED).collect();
         let target_is_full = mean.target_cores.is_some_and(|cores| cores >= SATURATED);
@@ -216,14 +218,14 @@ fn numbers(mean: &Mean, last: &Sample) -> Line {
         .with(Paint::Plain, " us")
 }
 
-/// All cores, one in a row if there is room, else in columns, else the busiest.
+/// All cores: one per row if they fit, otherwise in columns, otherwise only the busiest.
 fn cores(cores: &[CoreLoad], width: usize, rows: usize) -> Vec<Line> {
     if cores.len() <= rows {
         return cores.iter().map(|load| wide(load, width)).collect();
     }
     let cell = NARROW_BAR + 12;
     let columns = (width / cell).max(1);
-    // A row is for what is said of those that are left out.
+    // One row is for a note on those left out.
     let room = if cores.len() > columns * rows { columns * (rows - 1).max(1) } else { columns * rows };
     let mut shown: Vec<&CoreLoad> = cores.iter().collect();
     shown.sort_by(|a, b| busy(b).total_cmp(&busy(a)));
@@ -333,7 +335,7 @@ limit: core 1 is saturated; it is the target's
         assert_eq!(limit(&job, &[1.0, 0.1], None, &own), "core 0 is saturated; this side uses it up");
         assert!(limit(&Job::default(), &[1.0, 0.1], None, &own).ends_with("(or waits spinning)"));
         assert!(limit(&job, &[1.0, 0.1], None, &[(0, 0.0, 0.3)]).contains("--target-pid"));
-        // The target uses a core's worth elsewhere; core 0 is another program's.
+        // The target uses one core's worth elsewhere; core 0 is used by another program.
         let elsewhere = [(0, 0.0, 0.05), (1, 0.5, 0.0), (2, 0.5, 0.0)];
         assert_eq!(
             limit(&job, &[1.0, 0.5, 0.5], Some(1.0), &elsewhere),
