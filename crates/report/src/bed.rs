@@ -5,15 +5,15 @@ use bench::job::Job;
 use bench::result::{RunResult, Sample};
 use serde::{Deserialize, Serialize};
 
-/// Starts targets and measures them. The real one is [`crate::ProcessBed`]; tests make results up.
+/// Starts targets and measures them. The real one is [`crate::ProcessBed`]; tests fake results.
 pub trait Bed {
-    /// Checks that all rows can run, installs what they need, and returns what a reader must know about that.
+    /// Checks that all rows can run, installs what they need, and returns facts about that for the reader.
     ///
     /// # Errors
     /// Everything that prevents it, each with its fix.
     fn prepare(&mut self, rows: &[Row]) -> Result<Vec<Fact>, Vec<String>>;
 
-    /// Starts what the row measures, runs the job on it, and ends it. `observe` is shown each sample.
+    /// Starts the row's target, runs the job on it, and stops it. `observe` gets each sample.
     ///
     /// # Errors
     /// Why there is no result.
@@ -21,21 +21,21 @@ pub trait Bed {
     -> Result<Measured, String>;
 }
 
-/// A result and how it came about.
+/// A result, and how it was obtained.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measured {
     /// What was measured.
     pub result: RunResult,
-    /// The commands that started the targets, and the one that measures the same again.
+    /// The commands that started the targets, and the one that repeats the measurement.
     pub commands: Vec<String>,
 }
 
-/// Something that a reader of the report must know.
+/// A fact that a reader of the report must know.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Fact {
-    /// What it is about.
+    /// Its name.
     pub name: String,
-    /// What holds.
+    /// Its value.
     pub value: String,
 }
 

@@ -1,4 +1,5 @@
-//! Charts as SVG, made by hand: every colour is a variable of the page, so that dark mode and print need no second set.
+//! Hand-written SVG charts: every colour is a variable of the page, so that dark mode and print need no
+//! second set.
 
 mod bars;
 mod cores;
@@ -19,15 +20,16 @@ use super::statistics::Summary;
 /// Width of every chart in its own units; the page scales it. Small, so that text stays readable on a phone.
 pub(super) const WIDTH: f64 = 400.0;
 
-/// How one series looks, everywhere in a report: a colour, and a marker and a dash for eyes that see no colour.
+/// The look of a series, the same everywhere in a report: a colour, and a marker and a dash pattern that work
+/// without colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Look(pub(super) usize);
 
-/// Looks that differ.
+/// Number of distinct looks.
 pub(super) const LOOKS: usize = 8;
 
 impl Look {
-    /// The class that sets colour and dash.
+    /// The class for colour and dash pattern.
     pub(super) fn class(self) -> String {
         format!("s{}", self.0 % LOOKS)
     }
@@ -66,31 +68,31 @@ impl Look {
 pub(super) struct Series {
     pub(super) name: String,
     pub(super) look: Look,
-    /// A figure for each place on the x axis; `None`: not measured.
+    /// A figure for each position on the x axis; `None`: not measured.
     pub(super) points: Vec<Option<Summary>>,
 }
 
-/// A chart with places on the x axis and figures on the y axis.
+/// A chart with positions on the x axis and figures on the y axis.
 pub(super) struct Frame<'a> {
     /// For screen readers.
     pub(super) title: &'a str,
     pub(super) x_title: &'a str,
     pub(super) x_labels: &'a [String],
-    /// Place of each label, as a share of the width.
+    /// Position of each label, as a fraction of the width.
     pub(super) x_places: &'a [f64],
     pub(super) y_title: &'a str,
-    /// The largest figure of this chart and of those that it is compared with.
+    /// The largest figure of this chart and of those it is compared with.
     pub(super) most: f64,
 }
 
-/// What stands in a legend of bars beside the name.
+/// The symbol beside the name in a legend of bars.
 pub(super) fn bar_swatch(look: Look) -> String {
     let mut svg = Svg::new(34.0, 14.0, "");
     bars::bar(&mut svg, look, (6.0, 1.0), (22.0, 12.0));
     svg.finish()
 }
 
-/// What stands in a legend of lines beside the name.
+/// The symbol beside the name in a legend of lines.
 pub(super) fn line_swatch(look: Look) -> String {
     let mut svg = Svg::new(34.0, 14.0, "");
     svg.polyline(&[(1.0, 7.0), (33.0, 7.0)], &format!("line {}", look.class()));

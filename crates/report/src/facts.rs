@@ -1,4 +1,4 @@
-//! The facts of a run: without them a figure means nothing.
+//! The facts of a run: without them a figure is meaningless.
 
 use super::bed::Fact;
 use std::fs;
@@ -24,7 +24,7 @@ pub(super) fn machine() -> Vec<Fact> {
         Fact::new("Virtual machine", if virtual_machine { "yes" } else { "no" }),
         Fact::new("Load before", load.split(' ').next().unwrap_or_default()),
     ];
-    // How an idle virtual or real core waits decides small I/O.
+    // How an idle core, virtual or physical, waits is decisive for small I/O.
     for (name, path) in [
         ("Frequency governor", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         ("guest_halt_poll_ns", "/sys/module/haltpoll/parameters/guest_halt_poll_ns"),

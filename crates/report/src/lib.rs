@@ -1,4 +1,4 @@
-//! Reports: a plan is measured run by run and becomes a page with charts, tables and the facts of the run.
+//! Reports: a plan is measured run by run, and becomes a page with charts, tables and the facts of the runs.
 #![forbid(unsafe_code)]
 
 mod bed;
@@ -26,12 +26,12 @@ pub use statistics::Summary;
 use bench::result::{RunResult, Stream};
 use std::collections::BTreeMap;
 
-/// All that was measured, in the order of the plan.
+/// Everything measured, in the order of the plan.
 pub(crate) struct Report<'a> {
     plan: &'a Plan,
     header: &'a Header,
     sections: Vec<Section<'a>>,
-    /// Runs that have a result, and runs in all.
+    /// Runs with a result, and total runs.
     progress: (usize, usize),
 }
 
@@ -41,7 +41,7 @@ struct Section<'a> {
     rows: Vec<Measurement<'a>>,
 }
 
-/// What the repetitions of one row came to.
+/// The results of a row's repetitions.
 struct Measurement<'a> {
     row: &'a Row,
     /// The results by repetition.
@@ -53,7 +53,7 @@ struct Measurement<'a> {
     commands: &'a [String],
 }
 
-/// Which operations of a run are meant.
+/// Which of a run's operations a figure covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
     All,
@@ -128,12 +128,12 @@ impl<'a> Report<'a> {
 }
 
 impl<'a> Measurement<'a> {
-    /// What the repetitions of a figure come to.
+    /// A summary of a figure over the repetitions.
     fn summary(&self, metric: Metric, part: Part) -> Option<Summary> {
         Summary::of(self.runs.values().filter_map(|run| metric.of(run, part)))
     }
 
-    /// The same, each as a share of the ceiling's in the same repetition.
+    /// The same, as fractions of the ceiling's figure in the same repetition.
     fn of_ceiling(&self, metric: Metric, part: Part) -> Option<Summary> {
         Summary::of(self.runs.iter().filter_map(|(repetition, run)| {
             let figure = metric.of(run, part)?;
@@ -142,19 +142,19 @@ impl<'a> Measurement<'a> {
         }))
     }
 
-    /// Errors of all repetitions.
+    /// Total errors over all repetitions.
     fn errors(&self) -> u64 {
         self.runs.values().flat_map(|run| run.streams()).map(|stream| stream.errors).sum()
     }
 
-    /// The run that had the median of operations per second.
+    /// The run with the median operations per second.
     fn typical(&self) -> Option<&'a RunResult> {
         let runs: Vec<&RunResult> = self.runs.values().copied().collect();
         let iops: Vec<f64> = runs.iter().map(|run| run.iops()).collect();
         statistics::median_index(&iops).map(|index| runs[index])
     }
 
-    /// The whole, and its streams where there are several.
+    /// All operations together, and the streams if there are several.
     fn parts(&self) -> Vec<Part> {
         let present = |part: &Part| self.runs.values().any(|run| part.stream(run).is_some());
         let streams: Vec<Part> =
@@ -165,7 +165,7 @@ impl<'a> Measurement<'a> {
 }
 
 impl Part {
-    /// The stream that is meant; the only one there is, if all are.
+    /// The stream it selects; for all, the only stream there is.
     fn stream(self, run: &RunResult) -> Option<&Stream> {
         match self {
             Part::All => {
@@ -189,7 +189,7 @@ impl Part {
 }
 
 impl Metric {
-    /// The figure of one run; `None` where it is not known.
+    /// The figure for one run; `None` if unknown.
     fn of(self, run: &RunResult, part: Part) -> Option<f64> {
         let stream = part.stream(run);
         let latency = stream.map(|stream| &stream.latency);

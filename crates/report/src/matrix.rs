@@ -3,39 +3,39 @@
 use super::plan::{Direction, Kind, Matrix, Plan, Scheduling, Target, Transport, show_size};
 use bench::job::{Job, Rw, Style};
 
-/// One row of a report: everything that is measured separately.
+/// A row of a report: everything that is measured separately.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
-    /// Its place in the plan.
+    /// Its index in the plan.
     pub index: usize,
-    /// The place of its matrix in the plan.
+    /// Its matrix's index in the plan.
     pub matrix: usize,
-    /// Who is measured.
+    /// The target measured.
     pub target: Target,
-    /// Cores and waiting of both sides.
+    /// Cores and polling of both sides.
     pub scheduling: Scheduling,
-    /// Initiators at the same time.
+    /// Concurrent initiators.
     pub initiators: u32,
-    /// LUNs at the same time.
+    /// Concurrent LUNs.
     pub luns: u32,
     /// Order and direction.
     pub direction: Direction,
     /// The workload of one initiator on one LUN; its seed is set by the repetition.
     pub job: Job,
-    /// The row of the ceiling that it is a share of.
+    /// The ceiling's row with which it is compared.
     pub ceiling: Option<usize>,
 }
 
-/// What a matrix varies, in the order of table columns.
+/// The parameters varied by a matrix, in the order of table columns.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Axis {
-    /// Who.
+    /// Target.
     Target,
-    /// Cores and waiting.
+    /// Cores and polling.
     Scheduling,
     /// Order and direction.
     Direction,
-    /// Data of writes.
+    /// Whether data of writes is immediate.
     ImmediateData,
     /// Digests.
     Digests,
@@ -52,7 +52,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    /// All of them.
+    /// All axes.
     pub const ALL: [Axis; 10] = [
         Axis::Target,
         Axis::Scheduling,
@@ -82,7 +82,7 @@ impl Axis {
         }
     }
 
-    /// A value with as many words as it needs to be understood alone.
+    /// A value, phrased to be understood by itself.
     pub fn phrase(self, row: &Row) -> String {
         let value = self.value(row);
         let counted = |one: &str, many: &str| format!("{value} {}", if value == "1" { one } else { many });
@@ -124,7 +124,7 @@ impl Axis {
         }
     }
 
-    /// Whether the value is the usual one, of which nothing is said unless it varies.
+    /// Whether the value is the default, which is mentioned only if it varies.
     pub(super) fn is_usual(self, row: &Row) -> bool {
         match self {
             Axis::Luns => row.luns == 1,
@@ -140,7 +140,7 @@ impl Axis {
         }
     }
 
-    /// The value as a number, where there is one: a chart places it by this.
+    /// The value as a number, if it is one: its position in a chart.
     pub(super) fn number(self, row: &Row) -> Option<f64> {
         match self {
             Axis::Luns => Some(row.luns.into()),
@@ -163,20 +163,20 @@ impl Axis {
 }
 
 impl Row {
-    /// Everything that distinguishes it from others, in one line.
+    /// Everything that distinguishes it from other rows, in one line.
     pub fn label(&self) -> String {
         let said = Axis::ALL.iter().filter(|axis| !axis.is_usual(self));
         let phrases: Vec<String> = said.map(|axis| axis.phrase(self)).collect();
         phrases.join(", ")
     }
 
-    /// What one run of it does.
+    /// The job of one of its runs.
     pub fn job(&self, repetition: u32) -> Job {
         Job { seed: self.job.seed.wrapping_add(repetition.into()), ..self.job.clone() }
     }
 }
 
-/// Rows that a matrix comes to.
+/// Number of rows of a matrix.
 pub(super) fn size(matrix: &Matrix) -> usize {
     let Matrix { targets, schedulings, rw, bs, iodepth, numjobs, initiators, luns, .. } = matrix;
     [
@@ -195,7 +195,7 @@ pub(super) fn size(matrix: &Matrix) -> usize {
     .fold(1, usize::saturating_mul)
 }
 
-/// All rows of a plan. Targets vary fastest, so that those who are compared run one after the other.
+/// All rows of a plan. Targets vary fastest, so that those compared run one after the other.
 pub fn rows(plan: &Plan) -> Vec<Row> {
     let mut rows = Vec::new();
     for (place, matrix) in plan.matrices.iter().enumerate() {
@@ -210,13 +210,13 @@ pub fn rows(plan: &Plan) -> Vec<Row> {
     rows
 }
 
-/// Every run of a plan: a row and its repetition, counted from 1. All rows run once before any runs again, so that
-/// what changes with time touches all alike.
+/// Every run of a plan: repetition, counted from 1, and row. All rows run once before any runs again, so that
+/// changes over time affect all alike.
 pub fn schedule(plan: &Plan, rows: &[Row]) -> Vec<(u32, usize)> {
     (1..=plan.repetitions).flat_map(|repetition| (0..rows.len()).map(move |row| (repetition, row))).collect()
 }
 
-/// For each list of a matrix which of its values is meant, the targets last.
+/// For each list of a matrix, the index of the value selected; the targets last.
 fn combinations(matrix: &Matrix) -> Vec<[usize; 10]> {
     let lengths = [
         matrix.schedulings.len(),
@@ -243,7 +243,7 @@ fn combinations(matrix: &Matrix) -> Vec<[usize; 10]> {
         .collect()
 }
 
-/// The row of one combination; `None` where it would only repeat another.
+/// The row for a combination; `None` if it would duplicate another.
 fn row(plan: &Plan, place: usize, combination: &[usize; 10]) -> Option<Row> {
     let matrix = &plan.matrices[place];
     let [scheduling, digests, immediate, rw, luns, initiators, jobs, depth, bs, target] = *combination;
@@ -252,11 +252,11 @@ fn row(plan: &Plan, place: usize, combination: &[usize; 10]) -> Option<Row> {
     let direction = matrix.rw[rw];
     let local = target.transport == Transport::Local;
     let aoe = target.transport == Transport::Aoe;
-    // Over iWARP everything is summed, or nothing.
+    // With iWARP, CRCs cover everything or nothing.
     let is_summed = |(header, data): &(bool, bool)| *header || *data;
     let (before, now) = matrix.digests.split_at(digests);
     let sums_again = now.first().is_some_and(|now| before.iter().any(|it| is_summed(it) == is_summed(now)));
-    // AoE has one way to write and no sums, and knows initiators by their network device.
+    // AoE has a single way to write and no digests, and distinguishes initiators by their network device.
     let repeats = (local && (digests > 0 || immediate > 0))
         || (aoe && (digests > 0 || immediate > 0 || initiators > 0))
         || (target.transport.is_iwarp() && sums_again)
@@ -310,7 +310,7 @@ fn row(plan: &Plan, place: usize, combination: &[usize; 10]) -> Option<Row> {
     })
 }
 
-/// The row in which the do-nothing responder did the same over the same transport and link.
+/// The row in which the do-nothing responder ran the same job over the same transport and link.
 fn ceiling(rows: &[Row], row: &Row) -> Option<usize> {
     let same = |other: &&Row| {
         other.target.kind == Kind::Ceiling

@@ -1,4 +1,4 @@
-//! What a report leaves behind: a page, the same tables as Markdown and as CSV.
+//! The output of a report: a page, and the same tables as Markdown and as CSV.
 
 mod charts;
 mod cores;
@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Writes `index.html`, `report.md` and `results.csv`, each as a whole or not at all.
+/// Writes `index.html`, `report.md` and `results.csv`, each atomically.
 pub(super) fn write(report: &Report<'_>, directory: &Path) -> io::Result<()> {
     for (name, text) in [
         ("index.html", page::page(report)),

@@ -1,4 +1,4 @@
-//! A plan: what a report measures, as a matrix written in TOML.
+//! A plan: what a report measures, as a matrix in TOML.
 
 mod builtin;
 mod keywords;
@@ -13,9 +13,9 @@ pub use lab::Link;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Rows that one plan may come to.
+/// Most rows of a plan.
 pub const ROWS_MAX: usize = 10_000;
-/// Times that a row may be repeated.
+/// Most repetitions of a row.
 pub const REPETITIONS_MAX: u32 = 100;
 
 /// What is measured, and how often.
@@ -23,63 +23,63 @@ pub const REPETITIONS_MAX: u32 = 100;
 pub struct Plan {
     /// Heading of the report.
     pub title: String,
-    /// What a reader should know beforehand.
+    /// An introduction for the reader.
     pub note: String,
-    /// Runs of every row.
+    /// Runs per row.
     pub repetitions: u32,
-    /// Measured time of a run.
+    /// Measured time per run.
     pub runtime: Duration,
-    /// Time before it in which nothing is counted.
+    /// Time before that, in which nothing is counted.
     pub ramp: Duration,
-    /// Seed of everything random.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// Whether the plan was cut down for a try.
+    /// Whether the plan was reduced for a quick trial.
     pub quick: bool,
-    /// Who is measured.
+    /// The targets measured.
     pub targets: Vec<Target>,
-    /// Cores and waiting of both sides.
+    /// Cores and polling of both sides.
     pub schedulings: Vec<Scheduling>,
     /// The matrices, each a section of the report.
     pub matrices: Vec<Matrix>,
 }
 
-/// One who is measured.
+/// A target to measure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// How tables and legends call it.
+    /// Its name in tables and legends.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// The way to it.
+    /// The transport to it.
     pub transport: Transport,
-    /// What its units are made of.
+    /// The store of its units.
     pub store: Store,
     /// The link to it; `None`: loopback.
     pub link: Option<Link>,
-    /// Targets that stand between the initiator and it, each an initiator of the next.
+    /// Targets chained between the initiator and it, each an initiator of the next.
     pub hops: u32,
-    /// What it holds may be written over.
+    /// Whether its content may be overwritten.
     pub overwrite: bool,
 }
 
-/// What a target is.
+/// The kind of a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// `lunette serve`.
     Lunette,
-    /// A responder that does nothing: what the transport allows.
+    /// The do-nothing responder, which shows what the transport allows.
     Ceiling,
     /// Debian's tgt.
     Tgt,
     /// Debian's vblade.
     Vblade,
-    /// SPDK's iscsi_tgt, which is there.
+    /// An existing SPDK iscsi_tgt.
     Spdk(PathBuf),
-    /// A target that runs already.
+    /// A target that is already running.
     Url(String),
 }
 
-/// The way to a target.
+/// The transport to a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transport {
     /// iSCSI over TCP.
@@ -94,68 +94,68 @@ pub enum Transport {
     Local,
 }
 
-/// What units are made of.
+/// The store of units.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Store {
     /// Memory of the target.
     Ram(u64),
-    /// Nothing.
+    /// None.
     Null(u64),
     /// A file in memory (`/dev/shm`).
     Tmpfs(u64),
-    /// A file in the report's folder.
+    /// A file in the report's directory.
     Disk(u64),
     /// A block device.
     Block(String),
 }
 
-/// Cores and waiting of both sides.
+/// Cores and polling of both sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scheduling {
-    /// How tables call it.
+    /// Its name in tables.
     pub name: String,
     /// Cores of the target; empty: all.
     pub target_cores: Vec<usize>,
-    /// How the target waits.
+    /// How the target polls.
     pub target_poll: Poll,
     /// Cores of the initiator; empty: not pinned.
     pub cores: Vec<usize>,
-    /// How the initiator waits.
+    /// How the initiator polls.
     pub poll: Poll,
 }
 
-/// One matrix: every list is multiplied with every other.
+/// A matrix: every list is combined with every other.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Matrix {
     /// Heading of its section.
     pub title: String,
-    /// What a reader should know beforehand.
+    /// An introduction for the reader.
     pub note: String,
-    /// Targets, by their place in the plan.
+    /// Targets, by index in the plan.
     pub targets: Vec<usize>,
-    /// Schedulings, by their place in the plan.
+    /// Schedulings, by index in the plan.
     pub schedulings: Vec<usize>,
     /// Order and direction.
     pub rw: Vec<Direction>,
     /// Bytes per operation.
     pub bs: Vec<u32>,
-    /// Operations in flight of each job.
+    /// Operations in flight per job.
     pub iodepth: Vec<u32>,
-    /// Jobs of each initiator on each LUN.
+    /// Jobs per initiator and LUN.
     pub numjobs: Vec<u32>,
-    /// Initiators at the same time.
+    /// Concurrent initiators.
     pub initiators: Vec<u32>,
-    /// LUNs at the same time.
+    /// Concurrent LUNs.
     pub luns: Vec<u32>,
     /// Whether data of writes comes with the command.
     pub immediate_data: Vec<bool>,
     /// Header digests, and data digests.
     pub digests: Vec<(bool, bool)>,
-    /// Jobs share one sequential range (sgp_dd).
+    /// Whether jobs share one sequential range (sgp_dd).
     pub shared: bool,
-    /// Reads among mixed operations, in percent.
+    /// Percentage of reads in mixed workloads.
     pub rwmixread: u8,
-    /// Block sizes whose latency and cores are drawn.
+    /// Block sizes whose latency and core load are drawn.
     pub detail: Vec<u32>,
 }
 
@@ -174,7 +174,7 @@ pub enum Direction {
     RandRw,
     /// Discards.
     Trim,
-    /// A stream of sequential reads and one of sequential writes at the same time.
+    /// A stream of sequential reads and one of sequential writes, concurrently.
     Both,
     /// The same with random addresses.
     RandBoth,
@@ -195,14 +195,14 @@ impl Direction {
         }
     }
 
-    /// Whether anything is changed.
+    /// Whether it changes anything.
     pub fn writes(self) -> bool {
         !matches!(self, Direction::Read | Direction::RandRead)
     }
 }
 
 impl Plan {
-    /// Reads a plan; `file` is only named in what is wrong.
+    /// Parses a plan; `file` is only used in error messages.
     ///
     /// # Errors
     /// All errors, each with its location and its fix.
@@ -210,12 +210,13 @@ impl Plan {
         read::read(text, file)
     }
 
-    /// Adds another target to every matrix: `tgt`, with every store of our own targets and behind the same links, and
-    /// with nothing, memory and a file, each beside ours; `vblade`, with every store of ours that AoE leads to;
-    /// `spdk=PATH_OF_ISCSI_TGT`, with our stores in memory; or the URL of one that runs.
+    /// Adds another target to every matrix: `tgt`, with every store of our own targets and behind the same
+    /// links, and with no store, memory and a file, each beside ours; `vblade`, with every store of ours that
+    /// is reached over AoE; `spdk=PATH_OF_ISCSI_TGT`, with our stores in memory; or the URL of a running
+    /// target.
     ///
     /// # Errors
-    /// When the word is none of these, or there is nothing that it could stand beside.
+    /// When the word is none of these, or there is nothing to compare it with.
     pub fn add_peer(&mut self, word: &str) -> Result<(), String> {
         let (kind, pairs) = match word {
             "tgt" => {
@@ -235,7 +236,7 @@ impl Plan {
             }
             _ if word.starts_with("spdk=") => {
                 let path = Path::new(word.trim_start_matches("spdk="));
-                // It is started elsewhere.
+                // It will be started from another directory.
                 let path = std::path::absolute(path).map_err(|error| format!("--peer {word}: {error}"))?;
                 let pairs = self.own_stores(|target| matches!(target.store, Store::Ram(_)));
                 if pairs.is_empty() {
@@ -266,7 +267,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Adds a target to every matrix, over its usual transport.
+    /// Adds a target to every matrix, over its default transport.
     fn add(&mut self, kind: &Kind, store: Store, link: Option<Link>) {
         let name = self.peer_name(kind, &store, link);
         let (kind, transport) = (kind.clone(), kind.usual_transport());
@@ -275,9 +276,9 @@ impl Plan {
         self.matrices.iter_mut().for_each(|matrix| matrix.targets.push(place));
     }
 
-    /// Sees to it that our own targets have a store that keeps nothing, one in memory and one in a file, so that a
-    /// peer is not only compared in what it does best. Those that are missing are as large as memory can be expected
-    /// to hold, and behind the link of the first.
+    /// Ensures that our own targets include one that stores nothing, one in memory and one in a file, so that
+    /// a peer is not only compared in its best discipline. Those added are small enough to fit into memory,
+    /// and behind the link of the first.
     fn add_usual_stores(&mut self) {
         const SIZE_MAX: u64 = 1 << 30;
         let own = |target: &&Target| target.kind == Kind::Lunette && target.transport == Transport::Iscsi;
@@ -292,7 +293,8 @@ impl Plan {
         }
     }
 
-    /// The stores of those of our own targets that fit with the links to them, which a peer is then measured with too.
+    /// The stores of our own targets that satisfy `is_fit`, with their links, with which a peer is then
+    /// measured too.
     fn own_stores(&self, is_fit: impl Fn(&Target) -> bool) -> Vec<(Store, Option<Link>)> {
         let mut pairs = Vec::new();
         let own = |target: &&Target| target.kind == Kind::Lunette && is_fit(target);
@@ -305,7 +307,7 @@ impl Plan {
         pairs
     }
 
-    /// `tgt null`, `tgt disk, 100 Mbit/s`; with the size or the path where that alone is no name.
+    /// `tgt null`, `tgt disk, 100 Mbit/s`; with the size or the path if the name would not be unique.
     fn peer_name(&self, kind: &Kind, store: &Store, link: Option<Link>) -> String {
         let link = link.map(|link| format!(", {link}")).unwrap_or_default();
         let name = match kind {
@@ -321,12 +323,12 @@ impl Plan {
         }
     }
 
-    /// Lets targets that run already, and block devices, be written over.
+    /// Allows running targets and block devices to be overwritten.
     pub fn allow_overwriting(&mut self) {
         self.targets.iter_mut().for_each(|target| target.overwrite = true);
     }
 
-    /// Cuts the plan down to a try of seconds: short runs, the ends of every list, small stores.
+    /// Reduces the plan to a trial of seconds: short runs, the ends of every list, small stores.
     pub fn make_quick(&mut self) {
         const SIZE: u64 = 64 << 20;
         self.quick = true;
@@ -436,7 +438,7 @@ mod tests {
                     rows.iter().filter(|row| (&row.target.kind, row.target.store.word()) == (&kind, store));
                 assert!(rows.all(|row| row.ceiling.is_some()), "{kind:?} {store}");
                 let is_it = |target: &Target| target.kind == kind && target.store.word() == store;
-                // The chain is of ours alone.
+                // Only our own targets are chained.
                 for matrix in &plan.matrices[..3] {
                     assert!(
                         matrix.targets.iter().any(|place| is_it(&plan.targets[*place])),

@@ -1,4 +1,4 @@
-//! The bed that is real: it starts targets as processes of their own, measures them, and ends them again.
+//! The real bed: it starts targets as separate processes, measures them, and stops them again.
 
 mod ceiling;
 mod files;
@@ -29,16 +29,16 @@ pub struct ProcessBed {
     stop: Arc<AtomicBool>,
 }
 
-/// What was started for one row; it ends when this is dropped.
+/// The targets started for one row; they are stopped when this is dropped.
 struct Started {
-    /// One for each LUN: what the initiator opens.
+    /// One for each LUN, as opened by the initiator.
     targets: Vec<String>,
-    /// The process whose CPU time is the target's.
+    /// The target's process, for its CPU time.
     pid: Option<u32>,
     commands: Vec<String>,
-    /// Ended in the order of the list: the front first.
+    /// Stopped in list order: the front one first.
     daemons: Vec<Daemon>,
-    /// Ended after those that stand before it.
+    /// Stopped after the daemons.
     peer: Option<Tgt>,
     vblade: Option<Vblade>,
     spdk: Option<Spdk>,
@@ -47,8 +47,8 @@ struct Started {
 }
 
 impl ProcessBed {
-    /// `program`: this one, which also serves. Files of LUNs are kept in `directory` while the report is made. Setting
-    /// `stop` ends the run in progress.
+    /// `program`: this program, which is also the target. LUN files are kept in `directory` while the report
+    /// is made. Setting `stop` ends the run in progress.
     pub fn new(program: &Path, directory: &Path, stop: Arc<AtomicBool>) -> ProcessBed {
         let (files, packages) = (Files::new(directory), Packages::new(directory));
         ProcessBed { program: program.into(), files, packages, stop }
@@ -105,7 +105,7 @@ impl ProcessBed {
         Ok(started)
     }
 
-    /// Those that stand between the initiator and the target. The row's transport leads to the front one.
+    /// Starts the targets between the initiator and the target. The row's transport leads to the front one.
     fn stand_before(&self, row: &Row, started: &mut Started) -> Result<(), String> {
         (1..=row.target.hops).try_for_each(|hop| {
             let is_front = hop == row.target.hops;
@@ -113,7 +113,7 @@ impl ProcessBed {
         })
     }
 
-    /// A target with units of what was started so far, which this transport leads to.
+    /// Starts a Lunette whose units are those started so far, reached by this transport.
     fn start_lunette(&self, row: &Row, transport: Transport, started: &mut Started) -> Result<(), String> {
         let (scheduling, place) = (&row.scheduling, &started.place);
         let mut arguments = vec!["serve".to_string(), "--listen".into(), format!("{}:0", place.address())];
@@ -156,7 +156,7 @@ impl ProcessBed {
         for lun in 0..row.luns {
             units.push(self.files.path(&row.target.store, lun)?);
         }
-        // Where others stand before it, the initiator's digests end there.
+        // If other targets are in front of it, the initiator's digests end there.
         let digests = if row.target.hops == 0 { row.job.digests } else { (false, false) };
         let tgt = Tgt::start(&started.place, &row.scheduling.target_cores, &units, digests)?;
         started.commands.extend_from_slice(tgt.commands());
@@ -177,7 +177,7 @@ impl ProcessBed {
         Ok(())
     }
 
-    /// Writes everything once, and returns the command that does the same.
+    /// Writes everything once, and returns an equivalent command.
     fn fill(&self, target: &Opened, text: &str) -> Result<String, String> {
         let job = Job {
             rw: Rw::Write,
@@ -203,7 +203,7 @@ impl ProcessBed {
     }
 }
 
-/// Whether what a row measures must be written before: memory that was never written is not really read.
+/// Whether what a row measures must be written first: memory that was never written is not really read.
 fn is_fresh(row: &Row) -> bool {
     matches!(row.target.kind, Kind::Lunette | Kind::Spdk(_)) && matches!(row.target.store, Store::Ram(_))
 }
@@ -214,7 +214,7 @@ fn sizes(row: &Row) -> Vec<u64> {
 }
 
 impl ProcessBed {
-    /// Starts what the row measures, measures it, and ends it.
+    /// Starts a row's target, measures it, and stops it.
     fn measure_started(
         &mut self,
         row: &Row,
@@ -228,14 +228,14 @@ impl ProcessBed {
             .flat_map(|initiator| started.targets.iter().map(move |target| (initiator, target)))
             .map(|(initiator, target)| summed(as_initiator(target, initiator, name), row))
             .collect();
-        // Over iWARP the URL asks for sums.
+        // With iWARP the URL requests CRCs.
         let digests = if row.target.transport.is_iwarp() { (false, false) } else { job.digests };
         let options = TargetOptions { digests, ..options };
         let opened = targets.iter().map(|target| open(target, &options).map_err(|error| error.to_string()));
         let opened = opened.collect::<Result<Vec<Opened>, String>>()?;
         let is_local = row.target.transport == Transport::Local;
         if is_fresh(row) && is_local {
-            // Memory of this process: it is the one that is measured.
+            // Memory of this process, which is what is being measured.
             opened
                 .iter()
                 .zip(&targets)
@@ -276,7 +276,7 @@ impl ProcessBed {
         Ok(Fact::new("tgt", format!("{version}; it never spins; {units}")))
     }
 
-    /// With the most that a row wants of it.
+    /// With the largest size that any row needs.
     fn prepare_spdk(&self, program: &Path, rows: &[Row]) -> Result<Fact, String> {
         let theirs = rows.iter().filter(|row| row.target.kind == Kind::Spdk(program.into()));
         let most = theirs.map(sizes).max_by_key(|sizes| sizes.iter().sum::<u64>()).unwrap_or_default();
@@ -294,7 +294,7 @@ impl ProcessBed {
         Ok(Fact::new("vblade", format!("one process with one thread; it never spins; {units}")))
     }
 
-    /// Makes one to see whether it can be done.
+    /// Creates a link to see whether that works.
     fn prepare_link(&self, link: Link) -> Result<Fact, String> {
         let mut place = Place::new(self.packages.tools(), Some(link))?;
         place.slow_down()?;
@@ -371,13 +371,14 @@ impl Bed for ProcessBed {
         observe: &mut dyn FnMut(&Sample),
     ) -> Result<Measured, String> {
         let measured = self.measure_started(row, job, observe);
-        // By now the target has ended, also where it failed.
+        // By now the target has been stopped, even if it failed.
         let settled = self.files.settle(&row.target.store);
         measured.and_then(|measured| settled.map(|()| measured))
     }
 }
 
-/// How one of the initiators, counted from 0, names a target: all but the first have names of their own.
+/// A target's name for one of the initiators, counted from 0: all but the first have their own initiator
+/// names.
 fn as_initiator(target: &str, initiator: u32, name: &str) -> String {
     if initiator == 0 || !Url::is_meant(target) {
         return target.into();
@@ -385,7 +386,7 @@ fn as_initiator(target: &str, initiator: u32, name: &str) -> String {
     with_option(target, &format!("initiator_name={name}:{initiator}"))
 }
 
-/// The URL of a row's target with the CRCs of iWARP, where the row has digests. The ceiling knows neither.
+/// The URL of a row's target, with iWARP CRCs if the row has digests. The ceiling has neither.
 fn summed(target: String, row: &Row) -> String {
     let is_asked = row.target.transport.is_iwarp() && row.job.digests != (false, false);
     match is_asked && row.target.kind != Kind::Ceiling {
@@ -399,12 +400,12 @@ fn with_option(url: &str, option: &str) -> String {
     format!("{url}{separator}{option}")
 }
 
-/// A word of a command as a shell takes it.
+/// A word of a command, quoted for a shell.
 fn quoted(word: &String) -> String {
     if word.contains([' ', '?', '&', ';', '*']) { format!("'{word}'") } else { word.clone() }
 }
 
-/// The command that measures the same.
+/// The command for the same measurement.
 fn command(targets: &[String], job: &Job) -> String {
     let Job { rwmixread, bs, iodepth, numjobs, seed, .. } = job;
     let rw = serde_json::to_value(job.rw).ok().and_then(|word| word.as_str().map(String::from));
@@ -437,7 +438,7 @@ fn command(targets: &[String], job: &Job) -> String {
     command
 }
 
-/// Cores that a row names and that may not be used.
+/// Cores used by a row that this process may not use.
 fn faults_of_cores(rows: &[Row]) -> Vec<String> {
     let mut faults = Vec::new();
     let usable = usable_cores().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The folder of a report: what was measured so far, one file a run, so that nothing is measured twice.
+//! A report's raw results, one file per run, so that nothing is measured twice.
 
 use super::bed::Fact;
 use bench::result::RunResult;
@@ -9,20 +9,20 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// One finished run.
+/// A finished run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Which plan it belongs to.
+    /// The digest of its plan.
     pub plan: String,
-    /// Which time of its row, from 1.
+    /// The repetition, from 1.
     pub repetition: u32,
-    /// The row's place in the plan.
+    /// The row's index in the plan.
     pub row: usize,
     /// The row as text.
     pub label: String,
     /// When it ended (RFC 3339, UTC).
     pub at: String,
-    /// How targets were started, and how to measure the same again.
+    /// How the targets were started, and how to repeat the measurement.
     pub commands: Vec<String>,
     /// The outcome.
     pub outcome: Outcome,
@@ -34,41 +34,41 @@ pub struct Record {
 pub enum Outcome {
     /// A result.
     Measured(Box<RunResult>),
-    /// None, and why.
+    /// None, and the reason.
     Failed(String),
 }
 
-/// What all runs have in common.
+/// Facts common to all runs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Header {
     /// Digest of the plan.
     pub plan: String,
     /// When the first run began (RFC 3339, UTC).
     pub started: String,
-    /// The commands that this report was made by, one for each time it was resumed.
+    /// The commands that made this report, one for each time it was resumed.
     pub commands: Vec<String>,
     /// The machine and the programs.
     pub facts: Vec<Fact>,
 }
 
-/// The folder `raw`.
+/// The directory `raw`.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
 }
 
 impl Folder {
-    /// Makes the folder inside the report's, if it is not there.
+    /// Creates the directory inside the report's, if missing.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     pub fn open(report: &Path) -> io::Result<Folder> {
         let path = report.join("raw");
         fs::create_dir_all(&path)?;
         Ok(Folder { path })
     }
 
-    /// What all runs have in common; `None`: nothing was measured yet.
+    /// Facts common to all runs; `None`: nothing was measured yet.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -80,7 +80,7 @@ impl Folder {
         read(&path)
     }
 
-    /// Writes what all runs have in common.
+    /// Writes the facts common to all runs.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -97,11 +97,11 @@ impl Folder {
         write(&self.path.join(name), record)
     }
 
-    /// All runs of this plan by repetition and row. Files that are torn, as a power cut leaves them, or that belong to
-    /// another plan are as if they were not there.
+    /// All runs of this plan by repetition and row. Truncated files, such as after a power failure, and those
+    /// of another plan are ignored.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// When the directory cannot be read.
     pub fn records(&self, plan: &str) -> io::Result<BTreeMap<(u32, usize), Record>> {
         let mut records = BTreeMap::new();
         for entry in fs::read_dir(&self.path)? {
@@ -120,12 +120,12 @@ impl Folder {
 
 const HEADER: &str = "session.json";
 
-/// `None`: it is torn.
+/// `None`: it is truncated.
 fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     Ok(serde_json::from_slice(&fs::read(path)?).ok())
 }
 
-/// Written beside and renamed: the file is there as a whole or not at all.
+/// Written to a temporary file and renamed, hence atomic.
 fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let beside = path.with_extension("part");
     let mut text = serde_json::to_vec(value)?;

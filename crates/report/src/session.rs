@@ -1,4 +1,4 @@
-//! A report being made: every run that is still missing, in order, each kept as soon as it is finished.
+//! Makes a report: does every missing run, in order, and saves each as soon as it is finished.
 
 use super::bed::{Bed, Fact};
 use super::matrix::{self, Row};
@@ -15,27 +15,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// What is asked for besides the plan.
+/// A request to make a report.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// The text of the plan, kept beside the report.
+    /// The text of the plan, saved with the report.
     pub text: String,
-    /// The report's folder.
+    /// The report's directory.
     pub directory: PathBuf,
-    /// Go on with what is there.
+    /// Whether to continue with existing results.
     pub resume: bool,
     /// The command line.
     pub command: String,
-    /// Set, it ends the work after the run in progress.
+    /// When set, ends the work after the run in progress.
     pub stop: Arc<AtomicBool>,
 }
 
-/// How far the work is.
+/// The progress of the work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Position {
-    /// Runs that are finished.
+    /// Finished runs.
     pub done: usize,
-    /// Runs in all.
+    /// Total runs.
     pub total: usize,
     /// The repetition in progress, from 1.
     pub repetition: u32,
@@ -43,33 +43,33 @@ pub struct Position {
     pub left: Duration,
 }
 
-/// Who watches the work.
+/// An observer of the work.
 pub trait Progress {
     /// A run begins.
     fn begins(&mut self, row: &Row, position: Position);
-    /// A moment of the run.
+    /// A sample of the run.
     fn sample(&mut self, sample: &Sample);
     /// The run ended.
     fn ends(&mut self, row: &Row, outcome: &Outcome);
 }
 
-/// What became of the work.
+/// The outcome of the work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Done {
     /// The page.
     pub page: PathBuf,
-    /// Runs that have a result.
+    /// Runs with a result.
     pub measured: usize,
-    /// Runs in all.
+    /// Total runs.
     pub total: usize,
     /// Rows that failed and why, each once.
     pub failed: Vec<String>,
 }
 
-/// Makes a report, or continues with it.
+/// Makes or continues a report.
 ///
 /// # Errors
-/// What prevents the session, each with its fix. A run that fails is listed in the report instead.
+/// What prevents it, each with its fix. A failed run is listed in the report instead.
 pub fn make(
     plan: &Plan,
     request: &Request,
@@ -120,7 +120,7 @@ impl Work<'_> {
             progress.begins(&row, Position { done, total: schedule.len(), repetition, left });
             let measured = bed.measure(&row, &row.job(repetition), &mut |sample| progress.sample(sample));
             if self.request.stop.load(Ordering::Relaxed) {
-                // Cut short: it is run again.
+                // Interrupted: it will be run again.
                 return Ok(());
             }
             let record = self.record(repetition, &row, measured);
@@ -144,7 +144,7 @@ impl Work<'_> {
         Record { plan, repetition, row: row.index, label, at, commands, outcome }
     }
 
-    /// By what the runs took so far; before the first, by what they should take.
+    /// Estimated from the runs so far; before the first, from their planned time.
     fn left(&self, elapsed: Duration, number: usize, total: usize) -> Duration {
         const START: Duration = Duration::from_millis(500);
         let each = match u32::try_from(number) {
@@ -177,7 +177,7 @@ impl Work<'_> {
     }
 }
 
-/// What another run of the same plan left behind; refused if it is not to be gone on with.
+/// The header left by an earlier run of the same plan; refused unless it is to be continued.
 fn header(folder: &Folder, request: &Request, digest: &str) -> Result<Option<Header>, Vec<String>> {
     let old = folder.header().map_err(|error| unusable(request, &error))?;
     let directory = request.directory.display();
@@ -208,13 +208,13 @@ fn keep_header(
     Ok(header)
 }
 
-/// Identifies a plan by what it measures, not by how the file is laid out.
+/// Identifies a plan by its content, not by its file's formatting.
 fn digest(plan: &Plan) -> String {
     let bytes = Sha256::digest(format!("{plan:?}"));
     bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What somebody else keeps is not written over unasked.
+/// Data of others is not overwritten without permission.
 fn refuse_overwriting(rows: &[Row]) -> Result<(), Vec<String>> {
     use super::plan::{Kind, Store};
     let mut faults: Vec<String> = Vec::new();

@@ -1,18 +1,18 @@
 //! Mean, spread and confidence of a few repetitions.
 
-/// What repetitions of one figure come to.
+/// Statistics over the repetitions of a figure.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Summary {
-    /// How many.
+    /// Number of repetitions.
     pub count: usize,
     /// Their mean.
     pub mean: f64,
-    /// Their median; of two in the middle, the lower one.
+    /// Their median; with an even count, the lower of the middle two.
     pub median: f64,
-    /// Standard deviation of the sample; 0 for one.
+    /// Sample standard deviation; 0 for a single one.
     pub deviation: f64,
-    /// Half the width of the 95 % confidence interval of the mean (Student's t); `None`: one repetition says
-    /// nothing of it.
+    /// Half the width of the 95 % confidence interval of the mean (Student's t); `None`: unknown, from a
+    /// single repetition.
     pub confidence: Option<f64>,
     /// The smallest.
     pub min: f64,
@@ -21,7 +21,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of these figures; `None` if there are none.
+    /// Over these figures; `None` if there are none.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Summary> {
         let figures: Vec<f64> = figures.into_iter().filter(|figure| figure.is_finite()).collect();
         let count = figures.len();
@@ -38,7 +38,7 @@ impl Summary {
         Some(Summary { count, mean, median, deviation, confidence, min, max })
     }
 
-    /// Both ends of the confidence interval; the mean itself where there is none.
+    /// Both ends of the confidence interval; the mean itself if there is none.
     pub fn interval(&self) -> (f64, f64) {
         let half = self.confidence.unwrap_or(0.0);
         (self.mean - half, self.mean + half)
@@ -58,14 +58,14 @@ impl Summary {
     }
 }
 
-/// The figure at the middle; of two, the lower one.
+/// The index of the median; with an even count, of the lower of the middle two.
 pub(super) fn median_index(figures: &[f64]) -> Option<usize> {
     let mut order: Vec<usize> = (0..figures.len()).collect();
     order.sort_by(|&a, &b| figures[a].total_cmp(&figures[b]));
     order.get(figures.len().saturating_sub(1) / 2).copied()
 }
 
-/// Student's t for 95 % on both sides, by degrees of freedom; between the entries the one before holds.
+/// Student's t for 95 %, two-sided, by degrees of freedom; between entries the previous one applies.
 fn student(freedom: usize) -> f64 {
     const TABLE: [(usize, f64); 37] = [
         (1, 12.706),

@@ -1,4 +1,4 @@
-//! Groups of bars, for places without an order or too few for a line.
+//! Groups of bars, for positions without an order or too few for a line.
 
 use super::lines::{Area, axes, figure_text, whisker};
 use super::scale::compact;
@@ -7,7 +7,7 @@ use super::{Frame, LOOKS, Look, Series, Svg, WIDTH};
 
 const HEIGHT: f64 = 270.0;
 
-/// One bar of each series in each group; its figure stands above it where there is room.
+/// One bar for each series in each group, labelled with its figure if there is room.
 pub(crate) fn bars(frame: &Frame<'_>, series: &[Series]) -> String {
     let area = Area::of(HEIGHT);
     let mut svg = Svg::new(WIDTH, HEIGHT, frame.title);
@@ -41,7 +41,7 @@ pub(crate) fn bars(frame: &Frame<'_>, series: &[Series]) -> String {
     svg.finish()
 }
 
-/// A bar in colour, and with stripes that distinguish it without colour.
+/// A coloured bar, with stripes that distinguish it without colour.
 pub(super) fn bar(svg: &mut Svg, look: Look, corner: (f64, f64), size: (f64, f64)) {
     svg.rectangle(corner, size, &format!("bar {}", look.class()));
     svg.rectangle(corner, size, &format!("hatch h{}", look.0 % LOOKS));

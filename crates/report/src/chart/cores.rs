@@ -1,4 +1,4 @@
-//! The load of every core over time, one strip each: one saturated core among idle ones is seen at a glance.
+//! The load of every core over time, one strip each: a saturated core among idle ones stands out.
 
 use super::scale::Linear;
 use super::svg::Anchor;
@@ -11,10 +11,10 @@ const LEFT: f64 = 74.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 44.0;
-/// Strips of one chart; a larger machine shows its busiest cores.
+/// Strips per chart; for a larger machine, those of its busiest cores.
 pub(crate) const STRIPS_MAX: usize = 16;
 
-/// One strip a core: user space below, kernel above it.
+/// One strip per core: user space below, kernel above it.
 pub(crate) fn cores(title: &str, series: &[Sample]) -> String {
     let samples: Vec<&Sample> = series.iter().filter(|sample| sample.at >= 0.0).collect();
     let shown = busiest(&samples);
@@ -48,7 +48,7 @@ pub(crate) fn cores(title: &str, series: &[Sample]) -> String {
 
 type Bounds = (fn(&CoreLoad) -> f64, fn(&CoreLoad) -> f64);
 
-/// The area between two bounds; each sample holds for the time before it.
+/// The area between two bounds; each sample covers the time before it.
 fn strip(
     svg: &mut Svg,
     loads: &[(f64, CoreLoad)],
@@ -75,7 +75,7 @@ fn load(sample: &Sample, core: usize) -> Option<CoreLoad> {
     sample.cores.iter().find(|load| load.core == core).copied()
 }
 
-/// The cores that are shown, in their order.
+/// The cores shown, in order.
 fn busiest(samples: &[&Sample]) -> Vec<usize> {
     let Some(first) = samples.first() else { return Vec::new() };
     let busy = |core: usize| -> f64 {

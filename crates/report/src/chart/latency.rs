@@ -6,7 +6,7 @@ use super::svg::Anchor;
 use super::{Look, Svg, WIDTH};
 
 const HEIGHT: f64 = 290.0;
-/// Rarer than this is the maximum, which stands in the table.
+/// Anything rarer is the maximum, which is in the table.
 const PERCENTILE_MAX: f64 = 99.99;
 const TICKS: [(f64, &str); 6] =
     [(0.0, "0"), (50.0, "50"), (90.0, "90"), (99.0, "99"), (99.9, "99.9"), (99.99, "99.99")];
@@ -18,7 +18,7 @@ pub(crate) struct Curves<'a> {
     pub(crate) curves: Vec<&'a [(f64, f64)]>,
 }
 
-/// The mean of all repetitions as a line, the smallest and the largest of them as a band.
+/// The mean of all repetitions as a line, their minimum and maximum as a band.
 pub(crate) fn latency(title: &str, series: &[Curves<'_>]) -> String {
     let area = Area::of(HEIGHT);
     let mut svg = Svg::new(WIDTH, HEIGHT, title);
@@ -79,7 +79,7 @@ fn bands(curves: &[&[(f64, f64)]]) -> Vec<Band> {
     drawn.filter_map(band).collect()
 }
 
-/// Place of a percentile: every nine is a step as wide as the others.
+/// Position of a percentile: every nine is an equally wide step.
 fn rarity(percentile: f64) -> f64 {
     let nines = |percentile: f64| -((100.0 - percentile.min(PERCENTILE_MAX)) / 100.0).log10();
     nines(percentile) / nines(PERCENTILE_MAX)

@@ -1,4 +1,4 @@
-//! Lines over ordered places, with error bars.
+//! Lines over ordered positions, with error bars.
 
 use super::scale::{Linear, compact};
 use super::svg::Anchor;
@@ -8,12 +8,12 @@ const HEIGHT: f64 = 270.0;
 /// Left, top, right, bottom.
 pub(super) const MARGIN: (f64, f64, f64, f64) = (58.0, 12.0, 20.0, 48.0);
 
-/// About the width of a letter beside an axis, and what must be free between two labels; else every other one stands
-/// lower.
+/// Approximate width of a letter in axis labels, and the minimum gap between two labels; if they do not fit,
+/// every other one is placed lower.
 const LETTER: f64 = 6.3;
 const GAP: f64 = 8.0;
 
-/// The area that is drawn into.
+/// The plot area.
 pub(super) struct Area {
     pub(super) left: f64,
     pub(super) top: f64,
@@ -40,7 +40,7 @@ impl Area {
     }
 }
 
-/// One line each series.
+/// One line per series.
 pub(crate) fn lines(frame: &Frame<'_>, series: &[Series]) -> String {
     let area = Area::of(HEIGHT);
     let mut svg = Svg::new(WIDTH, HEIGHT, frame.title);
@@ -92,7 +92,7 @@ pub(super) fn axes(svg: &mut Svg, area: &Area, frame: &Frame<'_>) -> Linear {
     scale
 }
 
-/// The confidence interval. Where it goes beyond the chart it has no end.
+/// The confidence interval. An end outside the chart has no cap.
 pub(super) fn whisker(svg: &mut Svg, area: &Area, scale: &Linear, x: f64, ends: (f64, f64), class: &str) {
     let (low, high) = (area.y(scale.place(ends.0.max(0.0))), area.y(scale.place(ends.1)));
     let class = format!("error {class}");

@@ -1,4 +1,4 @@
-//! From figures to places on an axis, and the ticks beside it.
+//! Maps figures to positions on an axis, and makes its ticks.
 
 /// An axis from 0 to a round number.
 pub(super) struct Linear {
@@ -7,7 +7,7 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    /// One that holds all figures, in at most six steps of 1, 2 or 5 times a power of ten.
+    /// An axis that includes all figures, in at most six steps of 1, 2 or 5 times a power of ten.
     pub(super) fn up_to(most: f64) -> Linear {
         let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
         let rough = most / 6.0;
@@ -16,7 +16,7 @@ impl Linear {
         Linear { step, top: (most / step - 1e-6).ceil().max(1.0) * step }
     }
 
-    /// Where the ticks are, and what stands beside them: all in one unit, with as many decimals as the step needs.
+    /// Tick positions and labels: all in one unit, with as many decimals as the step needs.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         // 1000 is as short as 1.0k.
         let (factor, unit) = unit(self.top * 0.999);
@@ -29,20 +29,20 @@ impl Linear {
         (0..=count).map(|tick| f64::from(tick) * self.step).map(|tick| (tick, label(tick))).collect()
     }
 
-    /// The share of the axis below a figure.
+    /// The position of a figure, as a fraction of the axis.
     pub(super) fn place(&self, value: f64) -> f64 {
         (value / self.top).clamp(0.0, 1.0)
     }
 }
 
-/// An axis whose every step is ten times the last.
+/// A logarithmic axis: each step is ten times the previous one.
 pub(super) struct Logarithmic {
     low: f64,
     high: f64,
 }
 
 impl Logarithmic {
-    /// One that holds all figures above 0.
+    /// An axis that includes all figures above 0.
     pub(super) fn over(values: impl Iterator<Item = f64>) -> Logarithmic {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.filter(|value| value.is_finite() && *value > 0.0) {
@@ -60,7 +60,7 @@ impl Logarithmic {
         Logarithmic { low, high: high.max(low * 5.0) }
     }
 
-    /// 1, 2 and 5 of every decade; fewer where there are many decades.
+    /// 1, 2 and 5 in every decade; fewer when there are many decades.
     pub(super) fn ticks(&self) -> Vec<f64> {
         let decades = (self.high / self.low).log10();
         let factors: &[f64] = if decades > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -84,7 +84,7 @@ fn decade(value: f64) -> f64 {
     10f64.powf((value.log10() + 1e-9).floor())
 }
 
-/// `0`, `250`, `1.5k`, `20M`, `0.0042`: a figure in as few characters as an axis has room for.
+/// `0`, `250`, `1.5k`, `20M`, `0.0042`: a figure short enough for an axis.
 pub(crate) fn compact(value: f64) -> String {
     let (factor, unit) = unit(value.abs());
     let scaled = value / factor;
@@ -99,7 +99,7 @@ pub(crate) fn compact(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// What a figure of this size is counted in.
+/// The unit for a figure of this size.
 fn unit(size: f64) -> (f64, &'static str) {
     match size {
         _ if size >= 999_500_000.0 => (1e9, "G"),

@@ -1,4 +1,4 @@
-//! The few elements that charts are made of.
+//! The few SVG elements that charts consist of.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ pub(crate) struct Svg {
     text: String,
 }
 
-/// Where a text stands relative to its point.
+/// The alignment of a text relative to its point.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,
@@ -16,7 +16,7 @@ pub(super) enum Anchor {
 }
 
 impl Svg {
-    /// An empty one. Without a title it is decoration and not read out.
+    /// An empty picture. Without a title it is decorative, and screen readers skip it.
     pub(super) fn new(width: f64, height: f64, title: &str) -> Svg {
         let mut text = format!("<svg viewBox=\"0 0 {} {}\"", number(width), number(height));
         match title {
@@ -68,7 +68,7 @@ impl Svg {
         ));
     }
 
-    /// The title of an axis that stands upright.
+    /// A vertical axis title.
     pub(super) fn upright(&mut self, x: f64, y: f64, text: &str) {
         let (x, y, text) = (number(x), number(y), escape(text));
         self.add(format_args!(
@@ -76,7 +76,7 @@ impl Svg {
         ));
     }
 
-    /// What is drawn inside shows this text under the pointer.
+    /// Shows this text as a tooltip on what is drawn inside.
     pub(super) fn hint(&mut self, text: &str, draw: impl FnOnce(&mut Svg)) {
         let text = escape(text);
         self.add(format_args!("<g><title>{text}</title>"));
@@ -84,7 +84,7 @@ impl Svg {
         self.text.push_str("</g>");
     }
 
-    /// The picture.
+    /// The finished picture.
     pub(super) fn finish(mut self) -> String {
         self.text.push_str("</svg>");
         self.text
@@ -96,7 +96,7 @@ impl Svg {
     }
 }
 
-/// Text as it stands in HTML and SVG.
+/// Text escaped for HTML and SVG.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -118,7 +118,7 @@ fn list(points: &[(f64, f64)]) -> String {
     points.join(" ")
 }
 
-/// A tenth is finer than any screen.
+/// A tenth is finer than any screen's resolution.
 fn number(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_string)

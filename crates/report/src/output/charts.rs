@@ -1,31 +1,31 @@
-//! Which charts a section has, and what is in them.
+//! The charts of a section.
 
 use crate::chart::{self, Frame, LOOKS, Look, Series};
 use crate::matrix::Axis;
 use crate::plan::{Kind, Plan, Target};
 use crate::{Measurement, Metric, Part, Row, Section, Summary};
 
-/// A block of charts of one kind, with the legend that they share.
+/// A block of charts of the same kind, with a shared legend.
 pub(super) struct Block {
     pub(super) title: &'static str,
-    /// What a reader should know of it.
+    /// An explanation for the reader.
     pub(super) note: &'static str,
-    /// Swatch and name.
+    /// Symbol and name.
     pub(super) legend: Vec<(String, String)>,
     /// Heading and picture.
     pub(super) charts: Vec<(String, String)>,
 }
 
-/// The figures that are drawn: metric, heading, unit and the factor to it.
+/// The figures drawn: metric, heading, unit and the factor to convert to it.
 const FIGURES: [(Metric, &str, &str, f64); 4] = [
     (Metric::Iops, "Operations per second", "IOPS", 1.0),
     (Metric::Throughput, "Bandwidth", "MB/s", 1e-6),
     (Metric::TargetCpu, "CPU per command, target", "µs of CPU per command", 1.0),
     (Metric::InitiatorCpu, "CPU per command, initiator", "µs of CPU per command", 1.0),
 ];
-/// Axes whose values are numbers in order: a line may run over them.
+/// Axes with ordered numeric values, suitable for lines.
 const ORDERED: [Axis; 5] = [Axis::BlockSize, Axis::Depth, Axis::Jobs, Axis::Luns, Axis::Initiators];
-/// Charts of latency, and of cores, in one section.
+/// Most latency charts, and most core charts, in a section.
 const DETAILS_MAX: usize = 24;
 
 /// The charts of a section's figures.
@@ -40,7 +40,7 @@ pub(super) fn figures(plan: &Plan, section: &Section<'_>) -> Vec<Block> {
     blocks
 }
 
-/// How a section's rows are spread: over the x axis, over charts; targets are series.
+/// How a section's rows are arranged: over the x axis and over charts; targets are series.
 struct Layout {
     varying: Vec<Axis>,
     x: Axis,
@@ -88,7 +88,7 @@ fn figure(
     let is_line = x_labels.len() > 2 && ORDERED.contains(&layout.x);
     let x_places = places(&rows, layout.x, &x_labels, is_line);
     let targets = targets(plan, &rows);
-    // All charts of a block have one scale, so that they can be compared.
+    // All charts of a block have the same scale, so that they can be compared.
     let summaries: Vec<Summary> = rows.iter().filter_map(|row| row.summary(metric, Part::All)).collect();
     let most = most(&summaries) * factor;
     let mut charts = Vec::new();
@@ -127,15 +127,15 @@ fn figure(
     (!charts.is_empty()).then(|| Block { title, note, legend: legend(plan, &targets, swatch), charts })
 }
 
-/// What a scale reaches up to: the largest mean, and an error bar as far as a tenth above it. That of two repetitions
-/// is twelve times as long as they are apart.
+/// The upper end of a scale: the largest mean, and error bars up to a tenth above it. An error bar of two
+/// repetitions is twelve times as long as their difference.
 fn most(summaries: &[Summary]) -> f64 {
     let mean = summaries.iter().map(|summary| summary.mean).fold(0.0, f64::max);
     let end = summaries.iter().map(|summary| summary.interval().1).fold(mean, f64::max);
     end.min(mean * 1.1)
 }
 
-/// Where the labels stand: evenly, or for lines by the logarithm of their numbers.
+/// Positions of the labels: evenly spaced or, for lines, by the logarithm of their numbers.
 fn places(rows: &[&Measurement<'_>], axis: Axis, labels: &[String], is_line: bool) -> Vec<f64> {
     const INSET: f64 = 0.06;
     let number = |label: &String| {
@@ -154,7 +154,7 @@ fn places(rows: &[&Measurement<'_>], axis: Axis, labels: &[String], is_line: boo
     (0..labels.len()).map(|index| (index as f64 + 0.5) / labels.len() as f64).collect()
 }
 
-/// Latency by percentile, of the rows that the plan wants it of.
+/// Latency by percentile, for the rows selected by the plan.
 pub(super) fn latency(plan: &Plan, section: &Section<'_>) -> Option<Block> {
     let layout = Layout::of(section);
     let rows = detailed(section);
@@ -195,7 +195,7 @@ fn curves<'a>(plan: &Plan, row: &Measurement<'a>, part: Part) -> Option<chart::C
     (!curves.is_empty()).then_some(chart::Curves { name, look, curves })
 }
 
-/// The load of each core over time, of the same rows.
+/// The load of each core over time, for the same rows.
 pub(super) fn cores(section: &Section<'_>) -> Option<Block> {
     let mut charts = Vec::new();
     for (heading, row) in detailed_by_name(section).into_iter().take(DETAILS_MAX) {
@@ -227,7 +227,7 @@ fn detailed<'s, 'a>(section: &'s Section<'a>) -> Vec<&'s Measurement<'a>> {
     section.rows.iter().filter(chosen).collect()
 }
 
-/// The streams of these rows that have a latency.
+/// The parts of these rows that have latencies.
 fn parts(rows: &[&&Measurement<'_>]) -> Vec<Part> {
     let mut streams: Vec<Part> = Vec::new();
     for part in rows.iter().flat_map(|row| row.parts()) {
@@ -248,7 +248,7 @@ fn legend(plan: &Plan, targets: &[&Target], swatch: fn(Look) -> String) -> Vec<(
     targets.iter().map(|target| (swatch(look(plan, target)), target.name.clone())).collect()
 }
 
-/// A target looks the same in every chart; the first ceiling is drawn as a limit is, without a colour.
+/// A target looks the same in every chart; the first ceiling is drawn like a limit, without a colour.
 fn look(plan: &Plan, target: &Target) -> Look {
     let is_limit = |other: &&Target| other.kind == Kind::Ceiling;
     let limit = plan.targets.iter().find(is_limit);

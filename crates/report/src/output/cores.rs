@@ -1,4 +1,4 @@
-//! The load of every core in every row, as one table with shades: one saturated core among idle ones is seen at a glance.
+//! The load of every core in every row, as a shaded table: a saturated core among idle ones stands out.
 
 use super::charts::detailed_by_name;
 use crate::chart::escape;
@@ -6,12 +6,12 @@ use crate::{Measurement, Section};
 use bench::result::CoreLoad;
 use std::fmt::Write as _;
 
-/// Cores that a table shows; of a larger machine the busiest.
+/// Cores shown in a table: the busiest.
 const CORES_MAX: usize = 16;
-/// From here on, in percent, a core is saturated.
+/// The percentage from which a core counts as saturated.
 const FULL: f64 = 95.0;
 
-/// The table, with what a reader should know of it; `None`: no load was measured.
+/// The table, with an explanation; `None`: no load was measured.
 pub(super) fn loads(section: &Section<'_>) -> Option<String> {
     let rows = detailed_by_name(section).into_iter();
     let loads = |row: &Measurement<'_>| row.typical().map(|run| run.cores.clone()).unwrap_or_default();
@@ -64,7 +64,7 @@ fn cell(out: &mut String, load: &CoreLoad) {
     );
 }
 
-/// The cores that are busiest in any row, in their order, and the most that any other has.
+/// The cores that are busiest in any row, in order, and the highest load of any other core.
 fn chosen(rows: &[(String, Vec<CoreLoad>)]) -> (Vec<usize>, Option<f64>) {
     let mut most: Vec<(usize, f64)> = Vec::new();
     for load in rows.iter().flat_map(|(_, loads)| loads) {

@@ -4,7 +4,7 @@ use crate::matrix::Axis;
 use crate::{Measurement, Metric, Part, Report};
 use bench::output::csv::records;
 
-/// Figures by the names of their columns, and the suffixes for their units.
+/// Figures by column name, with the suffix for their unit.
 const FIGURES: [(Metric, &str, &str); 11] = [
     (Metric::Iops, "iops", ""),
     (Metric::Throughput, "bytes_per_second", ""),
@@ -18,9 +18,9 @@ const FIGURES: [(Metric, &str, &str); 11] = [
     (Metric::InitiatorCpu, "initiator_cpu", "_us_per_command"),
     (Metric::Errors, "errors", ""),
 ];
-/// Those that a ceiling has too: each is also given as a share of the ceiling's.
+/// Those that a ceiling has too: also given as fractions of the ceiling's.
 const SHARED: &[(Metric, &str, &str)] = FIGURES.split_at(10).0;
-/// What the repetitions of a figure come to, as endings of its column's name.
+/// The statistics over the repetitions of a figure, as suffixes of its column's name.
 const SUMMARIES: [&str; 6] = ["", "_median", "_stddev", "_ci95_half", "_min", "_max"];
 
 /// A line for each row, and for each stream of rows that have two (RFC 4180).
@@ -54,7 +54,7 @@ pub(super) fn csv(report: &Report<'_>) -> String {
     records(lines)
 }
 
-/// Operations per second of each repetition, so that two rows can be compared pair by pair: `1:92532.5 2:91003`.
+/// Operations per second in each repetition, so that two rows can be compared pairwise: `1:92532.5 2:91003`.
 fn each(row: &Measurement<'_>, part: Part) -> String {
     let iops = |(repetition, run): (&u32, _)| Some(format!("{repetition}:{}", Metric::Iops.of(run, part)?));
     row.runs.iter().map(|(repetition, run)| (repetition, *run)).filter_map(iops).collect::<Vec<_>>().join(" ")

@@ -63,7 +63,7 @@ fn write_table(out: &mut String, table: &Table) {
     }
 }
 
-/// Text that is nothing but text, in one line.
+/// Text on one line, with markup escaped.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

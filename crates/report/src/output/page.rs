@@ -1,4 +1,4 @@
-//! The page: one file that needs nothing else, on paper, on a phone, by day and by night.
+//! The page: one self-contained file, for print, phones, and light and dark mode.
 
 use super::charts::{self, Block};
 use super::cores;
@@ -8,7 +8,7 @@ use crate::{Report, Section};
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("style.css");
-/// Stripes that distinguish bars without colour; one for each style but the first.
+/// Stripe patterns that distinguish bars without colour; one for each style except the first.
 const HATCHES: &str = include_str!("hatches.svg");
 
 /// The whole page.
@@ -92,7 +92,7 @@ fn write_section(out: &mut String, report: &Report<'_>, section: &Section<'_>, n
     out.push_str("</section>\n");
 }
 
-/// One table for the cores of all rows; what they did over time is below it for who asks.
+/// One table for the cores of all rows; their load over time is folded away below it.
 fn write_cores(out: &mut String, section: &Section<'_>) {
     let Some(loads) = cores::loads(section) else { return };
     add(out, format_args!("<div class=\"block\">\n<h3>Load of each core</h3>\n{loads}"));
@@ -111,7 +111,7 @@ fn write_block(out: &mut String, block: &Block) {
     for (swatch, name) in &block.legend {
         add(out, format_args!("<li>{swatch}<span>{}</span></li>", escape(name)));
     }
-    // Three in a row, unless that leaves one alone.
+    // Three in a row, unless that leaves one alone in the last.
     let class = if matches!(block.charts.len(), 1 | 2 | 4) { "charts two" } else { "charts" };
     add(out, format_args!("</ul>\n<div class=\"{class}\">\n"));
     for (heading, picture) in &block.charts {
@@ -170,7 +170,7 @@ fn paragraph(out: &mut String, class: &str, text: &str) {
     }
 }
 
-/// A table with its own scroll bar where it is wider than the page.
+/// A table that scrolls when it is wider than the page.
 fn write_table(out: &mut String, table: &Table) {
     out.push_str("<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr>");
     let class = |figures: bool| if figures { " class=\"figure\"" } else { "" };
@@ -182,7 +182,7 @@ fn write_table(out: &mut String, table: &Table) {
         out.push_str("<tr>");
         for (place, (cell, column)) in line.iter().zip(&table.columns).enumerate() {
             let (tag, scope) = if place == 0 { ("th", " scope=\"row\"") } else { ("td", "") };
-            // The interval stands below its figure, so that a table is half as wide.
+            // The interval is placed below its figure, so that a table is half as wide.
             let text = match cell.split_once(" ± ").filter(|_| column.figures) {
                 Some((figure, half)) => format!("{} <small>± {}</small>", escape(figure), escape(half)),
                 None => escape(cell),

@@ -1,4 +1,4 @@
-//! The tables of a report, as cells; page and Markdown show the same.
+//! The tables of a report, as cells; shared by page and Markdown.
 
 use crate::matrix::Axis;
 use crate::plan::{Kind, Link, Store, Transport, show_poll};
@@ -15,7 +15,7 @@ pub(super) struct Table {
 /// One column of a table.
 pub(super) struct Column {
     pub(super) title: String,
-    /// Figures stand on the right.
+    /// Whether it contains figures, which are right-aligned.
     pub(super) figures: bool,
 }
 
@@ -26,18 +26,18 @@ impl Table {
     }
 }
 
-/// A figure as text.
+/// Formats a figure.
 type Show = fn(&Summary) -> String;
 
-/// A figure, or what it is of the ceiling's.
+/// A figure, or its fraction of the ceiling's.
 #[derive(Clone, Copy)]
 enum Figure {
     Own(Metric),
     OfCeiling(Metric),
 }
 
-/// The figures of a section's table, their headings and what shows them. MB/s are the same share as IOPS: the
-/// ceiling has the same block size. The tail of latency is a share of the ceiling's in CSV only.
+/// The figures in a section's table, with headings and formatters. MB/s as a fraction of the ceiling is the
+/// same as IOPS: the ceiling has the same block size. For tail latency that fraction is in the CSV only.
 const FIGURES: [(Figure, &str, Show); 11] = [
     (Figure::Own(Metric::Iops), "IOPS", whole),
     (Figure::Own(Metric::Throughput), "MB/s", megabytes),
@@ -61,10 +61,10 @@ impl Figure {
     }
 }
 
-/// What stands where nothing was measured.
+/// Shown where nothing was measured.
 const NOTHING: &str = "–";
 
-/// The figures of a section, one line a row, or three where it has two streams.
+/// The figures of a section, one line per row, or three if it has two streams.
 pub(super) fn section(section: &Section<'_>) -> Table {
     let rows: Vec<&Row> = section.rows.iter().map(|one| one.row).collect();
     let mut axes = Axis::varying(&rows);
@@ -79,7 +79,7 @@ pub(super) fn section(section: &Section<'_>) -> Table {
     let titles = axes.iter().map(|axis| (axis.title().to_string(), false));
     let titles = titles.chain(figures.iter().map(|(_, title, _)| ((*title).to_string(), true)));
     let mut table = Table::new(titles.chain([("errors".to_string(), true), ("runs".to_string(), true)]));
-    // Those that are compared stand beneath each other.
+    // Compared rows are placed one below the other.
     let mut order: Vec<&Measurement<'_>> = section.rows.iter().collect();
     order.sort_by_key(|one| one.row.index);
     for row in order {
@@ -122,7 +122,7 @@ pub(super) fn constants(section: &Section<'_>) -> String {
     parts.join(", ")
 }
 
-/// What every target reaches of the ceiling over all rows.
+/// Each target's fraction of the ceiling over all rows.
 pub(super) fn overview(report: &Report<'_>) -> Option<Table> {
     let titles = [
         "Section",
@@ -142,7 +142,7 @@ pub(super) fn overview(report: &Report<'_>) -> Option<Table> {
             let shares = |metric: Metric| -> Vec<f64> {
                 let of_part = |row: &Measurement<'_>, part| row.of_ceiling(metric, part);
                 let parts = rows.clone().flat_map(|row| row.parts().into_iter().map(move |part| (row, part)));
-                // Streams of a row have latencies of their own; the row as a whole has the rest.
+                // Streams of a row have their own latencies; all other figures are of the whole row.
                 let parts = parts.filter(|(_, part)| metric == Metric::P50 || *part == Part::All);
                 parts.filter_map(|(row, part)| of_part(row, part)).map(|share| share.mean).collect()
             };
@@ -170,7 +170,7 @@ fn geometric_mean(figures: &[f64]) -> Option<f64> {
     (!figures.is_empty()).then(|| (logarithms / figures.len() as f64).exp())
 }
 
-/// Who was measured.
+/// The targets measured.
 pub(super) fn targets(report: &Report<'_>) -> Table {
     let titles = ["Target", "What it is", "Store", "Way to it"];
     let mut table = Table::new(titles.map(|title| (title.to_string(), false)));
@@ -218,7 +218,7 @@ pub(super) fn targets(report: &Report<'_>) -> Table {
     table
 }
 
-/// Cores and waiting of both sides, as far as the plan uses them.
+/// Cores and polling of both sides, as far as the plan uses them.
 pub(super) fn schedulings(report: &Report<'_>) -> Table {
     let titles =
         ["Scheduling", "Target's cores", "Target's polling", "Initiator's cores", "Initiator's polling"];
@@ -238,7 +238,7 @@ pub(super) fn schedulings(report: &Report<'_>) -> Table {
     table
 }
 
-/// Names and values of what a reader must know.
+/// Names and values of the facts.
 pub(super) fn facts(report: &Report<'_>) -> Table {
     let mut table = Table::new([("Fact".to_string(), false), ("Value".to_string(), false)]);
     let plan = report.plan;
@@ -258,7 +258,7 @@ pub(super) fn facts(report: &Report<'_>) -> Table {
     table
 }
 
-/// The lines of failed rows: which, and why.
+/// The lines for failed rows: which, and why.
 pub(super) fn failures(report: &Report<'_>) -> Vec<String> {
     let rows = report.sections.iter().flat_map(|section| &section.rows);
     rows.flat_map(|row| row.failures.iter().map(|reason| format!("{}: {reason}", row.row.label()))).collect()
@@ -269,7 +269,7 @@ fn whole(summary: &Summary) -> String {
 }
 
 fn megabytes(summary: &Summary) -> String {
-    // The interval has as many digits as the mean.
+    // The interval has the same decimals as the mean.
     let fine = summary.mean < 1e8;
     let show = |value: f64| if fine { format!("{:.2}", value / 1e6) } else { grouped(value / 1e6) };
     with_confidence(summary, show)

@@ -1,9 +1,9 @@
-//! The plans that make the tables of earlier reports again.
+//! The plans that reproduce the tables of earlier reports.
 
-/// A plan that Lunette brings along.
+/// A plan that ships with Lunette.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Builtin {
-    /// What `lunette report` takes.
+    /// Its name for `lunette report`.
     pub name: &'static str,
     /// What it measures, in a line.
     pub about: &'static str,
@@ -11,7 +11,7 @@ pub struct Builtin {
     pub text: &'static str,
 }
 
-/// All of them.
+/// All built-in plans.
 pub const BUILTIN: [Builtin; 5] = [
     Builtin {
         name: "stgt",
@@ -40,7 +40,7 @@ pub const BUILTIN: [Builtin; 5] = [
     },
 ];
 
-/// The one of that name.
+/// The plan with this name.
 pub fn builtin(name: &str) -> Option<&'static Builtin> {
     BUILTIN.iter().find(|plan| plan.name == name)
 }

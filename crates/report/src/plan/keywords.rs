@@ -1,11 +1,11 @@
-//! The keywords of a plan, parsed and shown.
+//! Parses and formats the keywords of a plan.
 
 use super::{Direction, Kind, Link, Store, Transport};
 use bench::job::Poll;
 use config::Fault;
 use std::time::Duration;
 
-/// Looks a keyword up in a list of known ones.
+/// Looks up a keyword in a list.
 pub(super) fn known<T: Copy>(text: &str, keywords: &[(&str, T)]) -> Result<T, Fault> {
     let found = keywords.iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
@@ -112,7 +112,7 @@ pub(super) fn link(text: &str) -> Result<Link, Fault> {
     }
 }
 
-/// `100mbit`, `10gbit`: bits per second, as tc writes them.
+/// `100mbit`, `10gbit`: bits per second, in tc's notation.
 fn rate(text: &str) -> Result<u64, Fault> {
     let units = [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1000)];
     let found = units.iter().find_map(|(unit, factor)| {
@@ -127,7 +127,7 @@ fn rate(text: &str) -> Result<u64, Fault> {
     })
 }
 
-/// `4K`, `512`: as the plan writes them.
+/// `4K`, `512`: in the plan's notation.
 pub(crate) fn show_size(bytes: u64) -> String {
     for (shift, unit) in [(40, "T"), (30, "G"), (20, "M"), (10, "K")] {
         if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
@@ -156,7 +156,7 @@ pub(super) fn store(text: &str) -> Result<Store, Fault> {
 }
 
 impl Store {
-    /// Its size in bytes; `None`: a device has its own.
+    /// Its size in bytes; `None`: that of the device.
     pub fn size(&self) -> Option<u64> {
         match self {
             Store::Ram(size) | Store::Null(size) | Store::Tmpfs(size) | Store::Disk(size) => Some(*size),
@@ -198,7 +198,7 @@ impl Kind {
         })
     }
 
-    /// The way to it when the plan names none.
+    /// The default transport to it.
     pub(super) fn usual_transport(&self) -> Transport {
         let url = match self {
             Kind::Lunette | Kind::Ceiling | Kind::Tgt | Kind::Spdk(_) => return Transport::Iscsi,
@@ -225,7 +225,7 @@ impl Transport {
         }
     }
 
-    /// How it is called beside a target's name.
+    /// Its name next to a target's name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Transport::Iscsi => "iSCSI",
@@ -236,7 +236,7 @@ impl Transport {
         }
     }
 
-    /// How URLs of units begin that it leads to; `None`: there are none.
+    /// The URL scheme of units reached through it; `None`: they have no URLs.
     pub(crate) fn scheme(self) -> Option<&'static str> {
         match self {
             Transport::Iscsi => Some("iscsi://"),
@@ -247,7 +247,7 @@ impl Transport {
         }
     }
 
-    /// Whether it is over iWARP: there CRCs are what digests are over TCP.
+    /// Whether it is over iWARP: there CRCs replace the digests used over TCP.
     pub(crate) fn is_iwarp(self) -> bool {
         match self {
             Transport::Iser | Transport::Srp => true,
@@ -263,7 +263,7 @@ impl std::fmt::Display for Direction {
     }
 }
 
-/// The word of a way of waiting.
+/// The keyword for a polling mode.
 pub(crate) fn show_poll(poll: Poll) -> &'static str {
     POLLS.iter().find(|(_, other)| *other == poll).map_or("", |(word, _)| word)
 }

@@ -1,4 +1,5 @@
-//! TOML into a plan. Every fault is found at once: syntax, types, unknown keys, wrong words, names of nothing.
+//! Parses TOML into a plan. Every fault is reported at once: syntax, types, unknown keys, unknown words,
+//! dangling references.
 
 use super::keywords;
 use super::{Direction, Kind, Matrix, Plan, REPETITIONS_MAX, ROWS_MAX, Scheduling, Store, Target, Transport};
@@ -8,7 +9,7 @@ use config::{Collector, Fault, Problems, Table, read_document};
 use std::path::Path;
 use std::time::Duration;
 
-/// Highest core that a plan may name.
+/// Highest core number allowed in a plan.
 const CORE_MAX: u64 = 4095;
 
 pub(super) fn read(text: &str, file: &Path) -> Result<Plan, Problems> {
@@ -89,7 +90,7 @@ fn name_once<'n>(
 }
 
 impl Scheduling {
-    /// Those that every plan may name.
+    /// The schedulings available to every plan.
     fn builtin() -> Vec<Scheduling> {
         let make = |name: &str, target_cores: &[usize], cores: &[usize], poll| Scheduling {
             name: name.into(),
@@ -117,7 +118,7 @@ fn scheduling(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Schedu
     }
 }
 
-/// A target for each way to it.
+/// A target for each transport to it.
 fn target(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Vec<Target> {
     let name = table.required("name", problems);
     let kind = table.one("kind", Kind::word, problems);

@@ -1,4 +1,4 @@
-//! The do-nothing responder as a process of its own.
+//! The do-nothing responder as a separate process.
 
 use super::{Row, Started};
 use crate::plan::{Store, show_poll};
@@ -7,10 +7,11 @@ use config::show_cores;
 use lab::{Daemon, IN_ORDER};
 use std::path::Path;
 
-/// Starts `lunette ceiling`, with a unit behind every number. It has no store; of one in memory it reads as much memory.
+/// Starts `lunette ceiling`, which has a unit at every LUN. It has no store; for one in memory it reads as
+/// much memory.
 pub(super) fn start(program: &Path, row: &Row, started: &mut Started) -> Result<(), String> {
     let scheduling = &row.scheduling;
-    // What is adaptive is more than nothing: its mark is the ceiling that sleeps.
+    // Adaptive polling is more than nothing: it is compared with the ceiling that sleeps.
     let poll = match scheduling.target_poll {
         Poll::Always => Poll::Always,
         Poll::Adaptive | Poll::Never => Poll::Never,

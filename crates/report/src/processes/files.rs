@@ -1,4 +1,4 @@
-//! What is made in the file system while a report is made, and removed again.
+//! Files that exist only while a report is made.
 
 use crate::bed::Fact;
 use crate::plan::Store;
@@ -13,10 +13,10 @@ use store::lane::Store as _;
 
 /// Where files in memory are.
 const MEMORY: &str = "/dev/shm";
-/// Bytes that are written at once.
+/// Bytes written at a time.
 const CHUNK: usize = 1 << 20;
 
-/// The files behind LUNs: made full once, kept while the report is made, removed at its end.
+/// The files behind LUNs: written in full once, kept while the report is made, removed at its end.
 #[derive(Debug)]
 pub(super) struct Files {
     directory: PathBuf,
@@ -24,12 +24,12 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Files on disk are made in this folder.
+    /// Files on disk are created in this directory.
     pub(super) fn new(directory: &Path) -> Files {
         Files { directory: directory.into(), made: Vec::new() }
     }
 
-    /// A unit's store, as `lunette serve --lun` takes it.
+    /// A unit's store, in the syntax of `lunette serve --lun`.
     pub(super) fn lun(&mut self, store: &Store, lun: u32) -> Result<String, String> {
         match store {
             Store::Ram(_) | Store::Null(_) => Ok(store.to_string()),
@@ -41,7 +41,7 @@ impl Files {
         }
     }
 
-    /// The same store without a target, as `lunette bench` takes it.
+    /// The same store without a target, in the syntax of `lunette bench`.
     pub(super) fn local(&mut self, store: &Store, lun: u32) -> Result<String, String> {
         match store {
             Store::Ram(_) | Store::Null(_) => Ok(store.to_string()),
@@ -52,8 +52,8 @@ impl Files {
         }
     }
 
-    /// The same for a target that keeps everything in files: a unit in memory is a file in memory, and `None` keeps
-    /// nothing.
+    /// The same for a target that stores everything in files: a unit in memory is a file in memory, and
+    /// `None` means no store.
     pub(super) fn path(&mut self, store: &Store, lun: u32) -> Result<Option<String>, String> {
         match store {
             Store::Null(_) => Ok(None),
@@ -62,7 +62,7 @@ impl Files {
         }
     }
 
-    /// The file systems of these stores, and how a target of ours reaches files there.
+    /// The file systems of these stores, and how our targets access files there.
     pub(super) fn facts(&self, stores: &[&Store]) -> Result<Vec<Fact>, String> {
         let is_disk = |store: &&Store| matches!(store, Store::Disk(_));
         let is_tmpfs = |store: &&Store| matches!(store, Store::Tmpfs(_));
@@ -76,7 +76,8 @@ impl Files {
         Ok(facts)
     }
 
-    /// Writes what a target left in the page cache to disk, and empties the cache: else the next run would pay for it.
+    /// Flushes what a target left in the page cache to disk, and drops the cache: otherwise the next run
+    /// would pay for it.
     pub(super) fn settle(&self, store: &Store) -> Result<(), String> {
         let paths: Vec<&Path> = match store {
             Store::Ram(_) | Store::Null(_) | Store::Tmpfs(_) => Vec::new(),
@@ -91,7 +92,7 @@ impl Files {
         })
     }
 
-    /// A file of that size without holes.
+    /// A file of this size without holes.
     fn file(&mut self, store: &Store, size: u64, lun: u32) -> Result<PathBuf, String> {
         let directory = match store {
             Store::Tmpfs(_) => Path::new(MEMORY),
@@ -117,7 +118,7 @@ impl Drop for Files {
     }
 }
 
-/// A device is one unit.
+/// A device is a single unit.
 fn one(path: &str, lun: u32) -> Result<&str, String> {
     match lun {
         0 => Ok(path),
@@ -125,7 +126,7 @@ fn one(path: &str, lun: u32) -> Result<&str, String> {
     }
 }
 
-/// How files in a folder are held: `ext4, direct I/O in 4096-byte blocks`.
+/// How files in a directory are accessed: `ext4, direct I/O in 4096-byte blocks`.
 fn held(directory: &Path) -> Result<String, String> {
     let fault = |error: &dyn Display| format!("{}: {error}", directory.display());
     let place = directory.canonicalize().map_err(|error| fault(&error))?;
@@ -137,18 +138,18 @@ fn held(directory: &Path) -> Result<String, String> {
     Ok(format!("{}, {access}", file_system(&mounts, &place).unwrap_or("file system not known")))
 }
 
-/// The type of the file system that a path is on, by `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+/// The type of the file system that contains a path, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 fn file_system<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
     let around = mounts.lines().filter_map(|line| {
         let (mount, rest) = line.split_once(" - ")?;
         let mount_point = mount.split(' ').nth(4)?.replace("\\040", " ");
         path.starts_with(&mount_point).then_some((mount_point.len(), rest.split(' ').next()?))
     });
-    // Of several that are mounted over one another, the last.
+    // Of several mounted over each other, the last.
     around.max_by_key(|(length, _)| *length).map(|(_, name)| name)
 }
 
-/// Bytes that no file system takes for a hole.
+/// Writes data that no file system turns into a hole.
 fn fill(path: &Path, size: u64) -> io::Result<()> {
     let mut random = fastrand::Rng::with_seed(size);
     let mut chunk = vec![0; CHUNK];
@@ -198,7 +199,7 @@ mod tests {
         let store = Store::Disk(1 << 20);
         let path = files.local(&store, 0).unwrap();
         File::options().write(true).open(&path).unwrap().write_all(&[1; 1 << 16]).unwrap();
-        // A read with RWF_NOWAIT would not do: it has the kernel read ahead what it does not find.
+        // A read with RWF_NOWAIT would not do: it makes the kernel read ahead what it does not find.
         let cached = || {
             let fincore =
                 Command::new("fincore").args(["--bytes", "--noheadings", "--output", "RES", &path]).output();

@@ -1,41 +1,42 @@
-//! A headless browser that looks at a page.
+//! A headless browser that inspects a page.
 
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::Path;
 use std::process::Command;
 
-/// The browser's program; `cargo xtask test` installs it.
+/// The browser's executable; `cargo xtask test` installs it.
 const PROGRAM: &str = "chromium";
-/// The line that a page's own error leaves in the browser's log.
+/// Marks a page's own errors in the browser's log.
 const CONSOLE: &str = "CONSOLE";
 
-/// Of the browser, where frames in it have sizes of their own.
+/// Size of the browser's window; the frames in it have their own sizes.
 const WINDOW: (u32, u32) = (1200, 900);
 
-/// What a view of the page found.
+/// What was found in a view of the page.
 #[derive(Debug)]
 pub struct Found {
-    /// How wide the page wants to be.
+    /// The width of the page's content.
     pub scroll_width: u32,
-    /// How wide it may be.
+    /// The width available.
     pub width: u32,
-    /// Charts, and those of them that have a size and hold something drawn.
+    /// Charts, and those of them that have a size and content.
     pub charts: u32,
     pub drawn: u32,
-    /// Texts of charts that stick out of their chart.
+    /// Chart texts that extend beyond their chart.
     pub cut: Vec<String>,
-    /// Smallest text of a chart, in pixels.
+    /// Size of the smallest chart text, in pixels.
     pub smallest_text: f64,
     /// Colour of the page's background.
     pub background: String,
-    /// Tables that are wider than what is seen of them.
+    /// Tables wider than their visible part.
     pub cut_tables: u32,
-    /// Where the first figure of each table's first line ends, in pixels: the furthest of all tables.
+    /// The right edge of the first figure in each table's first line, in pixels: the maximum over all tables.
     pub first_figure_right: f64,
 }
 
-/// Runs in frames of the wanted widths, one beside the other: a browser's window has a smallest width, a frame has none.
+/// Runs in frames of the requested widths, side by side: a browser's window has a minimum width, a frame has
+/// none.
 const PROBE: &str = r#"<!doctype html><body style="margin:0;white-space:nowrap"><script>
 const measured = frame => {
   const page = frame.contentDocument, root = page.documentElement;
@@ -79,7 +80,7 @@ views.forEach(([width, height], place) => {
 });
 </script>"#;
 
-/// Looks at `index.html` in this folder, in each of these sizes.
+/// Inspects `index.html` in this directory, at each of these sizes.
 pub fn look(directory: &Path, sizes: &[(u32, u32)], dark: bool) -> Vec<Found> {
     let views: Vec<[u32; 2]> = sizes.iter().map(|&(width, height)| [width, height]).collect();
     fs::write(directory.join("probe.html"), PROBE.replace("VIEWS", &format!("{views:?}"))).unwrap();
@@ -110,21 +111,21 @@ impl Found {
     }
 }
 
-/// A picture of the top of the page.
+/// A screenshot of the top of the page.
 pub struct Picture {
     /// Pixels of three bytes.
     pub pixels: Vec<[u8; 3]>,
 }
 
 impl Picture {
-    /// Pixels of about this colour.
+    /// Number of pixels of approximately this colour.
     pub fn count(&self, colour: [u8; 3]) -> usize {
         let near = |pixel: &&[u8; 3]| pixel.iter().zip(colour).all(|(a, b)| a.abs_diff(b) <= 6);
         self.pixels.iter().filter(near).count()
     }
 }
 
-/// Takes pictures of the page as it is seen at these sizes, in one file of this name.
+/// Takes screenshots of the page at these sizes, in a single file of this name.
 pub fn pictures(directory: &Path, sizes: &[(u32, u32)], dark: bool, name: &str) -> Vec<Picture> {
     let frame = |(width, height): &(u32, u32)| {
         format!(
@@ -189,7 +190,7 @@ fn browser(directory: &Path, window: (u32, u32), dark: bool) -> Command {
     command
 }
 
-/// Runs the browser; a page that complains on its console is a fault.
+/// Runs the browser; a page that logs an error to its console is a fault.
 fn run(command: &mut Command) -> (String, String) {
     let output = command.output().unwrap_or_else(|error| {
         panic!("{PROGRAM} cannot run ({error}): install the Debian package chromium, as cargo xtask test does as root")

@@ -1,4 +1,4 @@
-//! Reports from results that are made up: what is measured when, what is kept, and what the page looks like.
+//! Reports from fake results: what is measured when, what is saved, and what the page looks like.
 
 mod browser;
 mod page;

@@ -6,12 +6,12 @@ use report::{Plan, Request, builtin, make};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Width and height in pixels of what is seen of a page.
+/// Width and height of the viewport in pixels.
 const DESKTOP: (u32, u32) = (1280, 4000);
 const PHONE: (u32, u32) = (390, 6000);
 const SMALL_PHONE: (u32, u32) = (320, 6000);
 
-/// A report of made-up results; kept in `LUNETTE_KEEP`, if that is set, to be looked at.
+/// A report from fake results; kept in `LUNETTE_KEEP`, if set, for inspection.
 fn report(name: &str, plan: &Plan, text: &str) -> (PathBuf, tempfile::TempDir) {
     let temporary = folder();
     let directory = std::env::var_os("LUNETTE_KEEP")
@@ -23,7 +23,7 @@ fn report(name: &str, plan: &Plan, text: &str) -> (PathBuf, tempfile::TempDir) {
     (directory, temporary)
 }
 
-/// Tests run at the same time; each keeps its own.
+/// Tests run concurrently; each keeps its own.
 fn test_name() -> String {
     std::thread::current().name().unwrap_or_default().replace("::", "-")
 }
@@ -33,7 +33,7 @@ fn of_builtin(name: &str) -> (PathBuf, tempfile::TempDir) {
     report(name, &plan(text), text)
 }
 
-/// One report for all of it, as a report takes longer to make than to look at.
+/// One report for everything, since a report takes longer to make than to inspect.
 #[test]
 fn the_page_of_one_target_needs_nothing_else_and_its_table_is_whole() {
     let (directory, _temporary) = of_builtin("zeta");
@@ -41,7 +41,7 @@ fn the_page_of_one_target_needs_nothing_else_and_its_table_is_whole() {
     has_its_table_whole_on_a_desktop_and_begins_with_figures_on_a_phone(&directory);
 }
 
-/// The same of another one.
+/// The same with another report.
 #[test]
 fn the_page_of_two_targets_begins_with_figures_fits_is_drawn_and_prints() {
     let (directory, _temporary) = of_builtin("stgt");
@@ -112,7 +112,7 @@ fn fits(name: &str, directory: &Path) {
     }
 }
 
-/// The other reports take a minute together: `cargo xtask soak` looks at them.
+/// The other reports take a minute together: `cargo xtask soak` runs them.
 mod soak {
     #[test]
     fn every_other_builtin_report_fits_desktop_and_phone() {

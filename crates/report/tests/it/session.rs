@@ -1,4 +1,4 @@
-//! What is measured when, and what is kept.
+//! What is measured when, and what is saved.
 
 use super::synthetic::{Quiet, Synthetic, folder, plan};
 use bench::result::RunResult;
@@ -45,7 +45,7 @@ fn an_interrupted_report_goes_on_where_it_stopped() {
     let page = fs::read_to_string(&done.page).unwrap();
     assert!(page.contains("Incomplete: 5 of 12 runs have a result"));
 
-    // A power cut left this run torn.
+    // As if a power failure had truncated this run.
     let torn = directory.path().join("raw/001-00002.json");
     let text = fs::read(&torn).unwrap();
     fs::write(&torn, &text[..text.len() / 2]).unwrap();

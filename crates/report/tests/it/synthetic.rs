@@ -1,4 +1,4 @@
-//! Results that are made up, but look like those of a machine.
+//! Fake results that look like those of a real machine.
 
 use bench::job::{Job, Style};
 use bench::result::{CoreLoad, Cpu, Latency, RunResult, Sample, Stream};
@@ -7,16 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Measures nothing and makes results up.
+/// Measures nothing and fakes results.
 #[derive(Default)]
 pub struct Synthetic {
     /// What was run, in order: seed and row.
     pub ran: Vec<(u64, usize)>,
-    /// After so many runs the flag is set, as Ctrl-C would.
+    /// After this many runs the flag is set, as by Ctrl-C.
     pub stop_after: Option<(usize, Arc<AtomicBool>)>,
     /// Rows that fail.
     pub failing: Vec<usize>,
-    /// What `prepare` finds wrong.
+    /// The errors that `prepare` returns.
     pub unready: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl Bed for Synthetic {
     }
 }
 
-/// A generator of the same figures every time.
+/// A deterministic generator.
 struct Noise(u64);
 
 impl Noise {
@@ -68,7 +68,7 @@ fn made_up(row: &Row, job: &Job) -> RunResult {
         noise.next();
     }
     let depth = f64::from(job.iodepth.max(job.numjobs)).min(32.0) * f64::from(row.initiators);
-    // Microseconds per command of the whole path, and the share of it that is the target's.
+    // Microseconds per command for the whole path, and the target's share.
     let (fixed, per_byte) = match row.target.kind {
         Kind::Ceiling => (0.9, 0.000_22),
         Kind::Lunette => (1.4, 0.000_2),
@@ -162,7 +162,7 @@ fn series(job: &Job, iops: f64, noise: &mut Noise) -> Vec<Sample> {
         .collect()
 }
 
-/// Looks away.
+/// Ignores all progress.
 pub struct Quiet;
 
 impl Progress for Quiet {
@@ -173,12 +173,12 @@ impl Progress for Quiet {
     fn ends(&mut self, _: &Row, _: &Outcome) {}
 }
 
-/// A folder in memory: each result that is kept is synced, and there are hundreds.
+/// A directory in memory: every saved result is synced, and there are hundreds.
 pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap()
 }
 
-/// A plan that a test wrote.
+/// A plan written by a test.
 pub fn plan(text: &str) -> Plan {
     Plan::from_toml(text, Path::new("plan.toml")).unwrap_or_else(|error| panic!("{error}"))
 }
