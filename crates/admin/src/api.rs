@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 const CHANGE_TIME: Duration = Duration::from_secs(120);
 /// Bytes of a request's body.
 const BODY_MAX: usize = 256 << 10;
-/// Entries of a page: the default, and the most that `limit` allows.
+/// Entries of a page: the default, and the maximum for `limit`.
 const PAGE: usize = 100;
 const PAGE_MAX: usize = 1000;
 
-/// What handlers share.
+/// State shared by handlers.
 #[derive(Clone)]
 struct Context {
     desk: Desk,
@@ -135,7 +135,7 @@ async fn group(Shared(context): Shared<Context>, Path((target, name)): Path<(Str
 
 async fn portals(Shared(context): Shared<Context>, RawQuery(query): RawQuery) -> Response {
     let state = context.desk.state();
-    // Several may have one name, 127.0.0.1:0.
+    // Several may have the same name, 127.0.0.1:0.
     page(&state.portals, "address", query.as_deref(), &state.version)
 }
 
@@ -329,7 +329,7 @@ async fn settings(body: Body) -> Result<Map<String, Value>, Response> {
     }
 }
 
-/// The target and number of a new LUN.
+/// Where a new LUN is exposed: target and number.
 fn shown(json: Option<Value>) -> Result<Vec<ShownIn>, Fault> {
     let wrong = || {
         let fix = "write [{\"target\": \"iqn...\", \"group\": null, \"number\": 3}]";
@@ -354,7 +354,7 @@ fn shown(json: Option<Value>) -> Result<Vec<ShownIn>, Fault> {
     }
 }
 
-/// What every request for a change has.
+/// The parameters of every change request.
 struct Change {
     peer: Peer,
     deadline: Deadline,
@@ -383,7 +383,7 @@ fn dry_run(query: &str) -> Result<bool, Fault> {
     }
 }
 
-/// The entity tag of If-Match (RFC 9110 section 13.1.1), if it names one.
+/// The entity tag of If-Match (RFC 9110 section 13.1.1), if present.
 fn expected(headers: &HeaderMap) -> Option<String> {
     let given = headers.get(header::IF_MATCH)?.to_str().unwrap_or_default().trim();
     (given != "*").then(|| given.trim_matches('"').to_owned())
@@ -579,7 +579,7 @@ fn tag(headers: &mut HeaderMap, version: &str) {
     }
 }
 
-/// Written as it is read: an intermediate [`Value`] of a list is many times its text.
+/// Serialised directly: an intermediate [`Value`] of a list is many times the size of its text.
 fn answered(json: &impl Serialize) -> Response {
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
     match serde_json::to_string(json) {

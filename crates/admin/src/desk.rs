@@ -1,4 +1,4 @@
-//! What clients ask for, on its way to the owner of the daemon and back.
+//! Passes clients' requests to the owner of the daemon, and the answers back.
 
 use crate::ring::{Following, Ring};
 use crate::server::Peer;
@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-/// Changes that wait, including the one in progress.
+/// Most pending changes, including the one in progress.
 pub(crate) const JOBS_MAX: usize = 8;
 
 /// A change that a client requests.
@@ -30,7 +30,7 @@ pub enum ChangeRequest {
         lun: String,
         /// Its new size, as in the file.
         size: String,
-        /// It may be smaller than before.
+        /// Whether it may become smaller.
         may_lose_data: bool,
     },
     /// Have this gateway become the active one for a LUN.
@@ -96,11 +96,11 @@ pub struct Done {
 /// The change was not made, and nothing has changed except what the faults name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// Of which kind.
+    /// The kind of refusal.
     pub refusal: Refusal,
     /// A summary in one line.
     pub title: String,
-    /// All that is wrong.
+    /// Everything that is wrong.
     pub faults: Vec<Fault>,
 }
 
@@ -111,11 +111,11 @@ pub enum Refusal {
     Invalid,
     /// It cannot be made while the daemon runs, or in the present state.
     Conflict,
-    /// The client has last seen another version of the configuration.
+    /// The client last saw another version of the configuration.
     Stale,
-    /// The client's token was revoked meanwhile.
+    /// The client's token has since been revoked.
     Revoked,
-    /// Nothing has that name.
+    /// There is nothing with that name.
     NotFound,
     /// It failed, and was undone.
     Failed,
@@ -125,7 +125,7 @@ pub enum Refusal {
     Silent,
 }
 
-/// One thing that is wrong.
+/// A single fault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// Where: file, line, column and option, or the name of what could not be changed.
@@ -139,7 +139,7 @@ pub struct Fault {
 /// The published state of the daemon, which clients read without waiting for changes in progress.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// The version of this configuration: it changes with each change.
+    /// The version of this configuration, which changes with each change.
     pub version: String,
     /// The running configuration as a file, without secrets.
     pub file: String,
@@ -173,7 +173,7 @@ pub trait Readings: Send + Sync {
     /// The counters and present state of these LUNs, by name.
     fn luns(&self, names: &BTreeSet<&str>) -> BTreeMap<String, Map<String, Value>>;
 
-    /// Cores.
+    /// The cores.
     fn cores(&self) -> Value;
 
     /// All counters for Prometheus. With those of each session, this waits for the cores' lists.
@@ -192,7 +192,7 @@ pub enum Format {
     Prometheus,
 }
 
-/// Where changes are submitted, and what is published.
+/// Where changes are submitted, and state is published.
 #[derive(Clone)]
 pub struct Desk {
     submit: Arc<dyn Fn(Job) -> bool + Send + Sync>,
@@ -205,7 +205,7 @@ pub struct Desk {
     ring: Arc<Ring>,
 }
 
-/// The last list of sessions.
+/// The most recent list of sessions.
 struct Listed {
     /// When it was requested: clients that have waited since before then may use it.
     begin: Instant,
@@ -244,7 +244,7 @@ impl Desk {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
     }
 
-    /// Sets who may make changes over TCP from now on, and what encrypts new connections.
+    /// Sets who may make changes over TCP from now on, and how new connections are encrypted.
     pub fn admit(&self, access: Access) {
         *self.access.lock().unwrap_or_else(PoisonError::into_inner) = access;
     }
@@ -254,17 +254,17 @@ impl Desk {
         self.access.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sends an event to the clients that follow, without waiting for them.
+    /// Sends an event to the following clients, without waiting for them.
     pub fn report(&self, kind: &str, data: &Value) {
         self.ring.push(kind, data);
     }
 
-    /// Follows events from the one after the last that a client has seen; `None`: too many clients follow.
+    /// Follows events, starting after the last one that the client has seen; `None`: too many clients follow.
     pub(crate) fn follow(&self, last: Option<&str>) -> Option<Following> {
         self.ring.follow(last)
     }
 
-    /// What was published last.
+    /// The state published last.
     pub(crate) fn state(&self) -> Arc<State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -282,13 +282,13 @@ impl Desk {
         luns.iter().cloned().map(&mut read).collect()
     }
 
-    /// Cores.
+    /// The cores.
     pub(crate) fn cores(&self) -> Value {
         self.readings.cores()
     }
 
-    /// The sessions, or, for the next pages of a list, the sessions as they were a moment ago. Lists take a bounded share of
-    /// the cores' time: all clients that wait meanwhile get the same one.
+    /// The sessions or, for the next pages of a list, the sessions as they were a moment ago. Lists take a
+    /// bounded share of the cores' time: all clients that wait meanwhile get the same one.
     pub(crate) async fn sessions(&self, reads_on: bool) -> Result<Arc<Vec<Value>>, Refused> {
         let asked = Instant::now();
         let mut last = self.listed.clone().lock_owned().await;
@@ -303,7 +303,7 @@ impl Desk {
         let listed = spawn_blocking(move || {
             let begin = Instant::now();
             let sessions = sessions.list().map(Arc::new);
-            // Also for a client that has gone meanwhile.
+            // Even if the client has disconnected meanwhile.
             *last = Some(Listed { begin, next: next(begin), sessions: Some(sessions.clone()) });
             sessions
         });
@@ -342,7 +342,7 @@ impl Desk {
         Some(steps.map(|steps| Done { steps, warnings: Vec::new(), version }))
     }
 
-    /// Submits a change; `None`: too many are waiting, or the daemon takes none any more.
+    /// Submits a change; `None`: too many are pending, or the daemon no longer takes any.
     pub(crate) fn submit(
         &self,
         change: ChangeRequest,
@@ -357,7 +357,7 @@ impl Desk {
     }
 }
 
-/// When the next list may be requested, after one that was requested then.
+/// When the next list may be requested, if the last was requested at `begin`.
 fn next(begin: Instant) -> Instant {
     Instant::now() + (begin.elapsed() * SHARE).min(PAUSE_MAX)
 }

@@ -1,9 +1,9 @@
-//! What a running daemon reports over HTTP, and what it can be asked to change.
+//! The HTTP interface to a running daemon: what it reports, and what can be changed.
 //!
-//! tokio stays in this crate, on one thread. Changes of the configuration are submitted to the daemon's [`Desk`], whose owner
-//! makes them. Only sessions are listed and ended from here, on a few more threads, since cores answer by messages that have to
-//! be waited for: one list at a time, in a bounded share of the cores' time. What clients can make it do is bounded by the
-//! limits of [`server`] and of the desk.
+//! tokio stays in this crate, on one thread. Configuration changes are submitted to the daemon's [`Desk`],
+//! whose owner makes them. Only sessions are listed and ended from here, on a few more threads, since these
+//! have to wait for answers from cores: one list at a time, in a bounded share of the cores' time. The load
+//! that clients can cause is bounded by the limits of [`server`] and of the desk.
 #![forbid(unsafe_code)]
 
 mod api;

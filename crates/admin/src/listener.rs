@@ -1,4 +1,5 @@
-//! Where the admin interface listens: an address, or a socket in the file system that exists as long as its daemon runs.
+//! Where the admin interface listens: an address, or a socket in the file system that exists while its daemon
+//! runs.
 
 use config::AdminAddress;
 use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
@@ -16,7 +17,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Connections that wait to be accepted.
+/// Pending connections.
 const BACKLOG: i32 = 64;
 /// How many attempts are made to lock a socket's path, and the pause between them.
 const LOCK_TRIES: u32 = 20;
@@ -49,7 +50,7 @@ pub(crate) enum Socket {
 }
 
 impl Listener {
-    /// Binds it. A socket whose daemon has gone is replaced; one that is still served is not.
+    /// Binds it. A dead daemon's socket is replaced; one still in use is not.
     ///
     /// # Errors
     /// When it is in use, or cannot be created.
@@ -79,7 +80,7 @@ impl Listener {
 const GROUPS: &str = "/etc/group";
 
 impl Listener {
-    /// Lets the users of a group use the socket as well; without effect at an address.
+    /// Lets the users of a group use the socket as well; no effect on an address.
     ///
     /// # Errors
     /// When there is no such group, or the socket's group cannot be changed.
@@ -88,7 +89,7 @@ impl Listener {
         let given = group_id(&fs::read_to_string(GROUPS).unwrap_or_default(), group)
             .ok_or_else(|| format!("there is no group {group}; name one of {GROUPS} in admin_group"))
             .and_then(|id| {
-                // Whoever is of the group may use it only once it has that.
+                // Members of the group may use it only once it belongs to the group.
                 chown(&file.path, None, Some(id))
                     .and_then(|()| fs::set_permissions(&file.path, fs::Permissions::from_mode(0o660)))
                     .map_err(|error| {
@@ -100,10 +101,10 @@ impl Listener {
 }
 
 impl Listener {
-    /// Makes a user the socket's owner, who may then use and remove it; without effect at an address.
+    /// Makes a user the socket's owner, who may then use and remove it; no effect on an address.
     ///
     /// # Errors
-    /// When that takes root.
+    /// When that requires root.
     pub fn give_to(&self, uid: u32) -> Result<(), BindError> {
         let Some(file) = self.file.as_ref().filter(|file| file.is_there()) else { return Ok(()) };
         let given =
@@ -117,7 +118,7 @@ impl Listener {
     }
 }
 
-/// A group's number, from its name or a number.
+/// A group's ID, from its name or number.
 fn group_id(groups: &str, name: &str) -> Option<u32> {
     let listed = groups.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -142,7 +143,7 @@ type Fault = (String, &'static str);
 
 fn bind_unix(path: &Path) -> Result<Listener, Fault> {
     const FOLDER: &str = "make the folder, or choose another path with --admin";
-    // Two daemons that start at once must not take each other's new socket for a dead one.
+    // Two daemons that start at the same time must not take each other's new socket for a dead one.
     let _lock = lock(path)?;
     let io_fault = |error: io::Error| (error.to_string(), FOLDER);
     let socket = match bound(path) {
@@ -158,8 +159,8 @@ fn bind_unix(path: &Path) -> Result<Listener, Fault> {
     Ok(Listener { socket: Socket::Unix(UnixListener::from(socket)), file: Some(file), shown })
 }
 
-/// Reserves a socket's path for this process until it is dropped, by locking a file beside it that no other user can open.
-/// (The folder itself could be locked by whoever may read it.)
+/// Reserves a socket's path for this process until dropped, by locking a file beside it that no other user
+/// can open. (The directory itself could be locked by anyone who may read it.)
 fn lock(path: &Path) -> Result<OwnedFd, Fault> {
     const REMEDY: &str = "make the folder, or choose another path with --admin";
     let beside = lock_path(path);
@@ -184,8 +185,8 @@ fn lock_path(path: &Path) -> PathBuf {
     beside.into()
 }
 
-/// A listening socket at the path, to which nobody but its owner could ever connect: the file is created with the socket's
-/// mode.
+/// A listening socket at the path, to which only its owner could ever connect: the file is created with the
+/// socket's mode.
 fn bound(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -195,7 +196,7 @@ fn bound(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Removes what is at the path if it is a socket that nobody serves.
+/// Removes the socket at the path if nobody serves it.
 fn remove_dead(path: &Path) -> Result<(), Fault> {
     const OTHER: &str = "choose another path with --admin";
     let found = fs::symlink_metadata(path).map_err(|error| (error.to_string(), OTHER))?;

@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 pub(crate) struct Operation {
     /// The method, in lower case.
     pub(crate) method: &'static str,
-    /// The path, with names in braces.
+    /// The path, with parameters in braces.
     pub(crate) path: &'static str,
-    /// A name for it.
+    /// Its operation ID.
     pub(crate) id: &'static str,
     /// What it does.
     pub(crate) summary: &'static str,
@@ -25,9 +25,9 @@ pub(crate) struct Operation {
 pub(crate) enum Answers {
     /// An object of this schema.
     One(&'static str),
-    /// All of them.
+    /// All objects of this schema.
     All(&'static str),
-    /// A page of them.
+    /// A page of objects of this schema.
     List(&'static str),
     /// The outcome of a change.
     Steps,
@@ -35,7 +35,7 @@ pub(crate) enum Answers {
     Metrics,
     /// TOML.
     File,
-    /// Server-sent events, without end.
+    /// Endless server-sent events.
     Events,
 }
 
@@ -53,7 +53,7 @@ const fn change(
     Operation { method, path, id, summary, body, answer: Answers::Steps }
 }
 
-/// The security scheme of changes.
+/// The security scheme for changes.
 const TOKEN: &str = "token";
 const KEYS: &str = "Keys and values of the configuration file";
 

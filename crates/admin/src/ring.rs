@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Events that are kept for clients that reconnect.
+/// Events kept for clients that reconnect.
 pub const EVENTS_KEPT: usize = 1024;
-/// Events that a client may fall behind.
+/// How many events a client may fall behind.
 pub(crate) const BEHIND_MAX: usize = 256;
-/// Clients that may follow at the same time.
+/// Most clients following at the same time.
 pub(crate) const FOLLOWERS_MAX: usize = 16;
 
 /// The last events, and the clients that follow.
 pub(crate) struct Ring {
-    /// Identifies this process, as event numbers start over with each.
+    /// Identifies this process, as event numbers restart with each.
     start: u64,
     inside: Mutex<Inside>,
 }
@@ -34,13 +34,14 @@ struct Follower {
     is_behind: Arc<AtomicBool>,
 }
 
-/// What a client that follows gets.
+/// What a following client gets.
 pub(crate) struct Following {
-    /// How much it has missed that is no longer kept, as an event; then what is kept after the last event it has seen.
+    /// First an event with the number of missed events that are no longer kept, if any; then the kept ones
+    /// after the last that it has seen.
     pub(crate) before: VecDeque<Arc<str>>,
-    /// What happens from now on.
+    /// Events from now on.
     pub(crate) queue: Receiver<Arc<str>>,
-    /// It has fallen behind, and gets nothing more.
+    /// Whether it has fallen behind, and gets nothing more.
     pub(crate) is_behind: Arc<AtomicBool>,
 }
 
@@ -69,7 +70,7 @@ impl Ring {
         });
     }
 
-    /// Follows from the event after the last one that a client has seen; if that is unknown, from the oldest that is kept.
+    /// Follows events after the last one that the client has seen; if that is unknown, from the oldest kept.
     /// `None`: too many clients follow.
     pub(crate) fn follow(&self, last: Option<&str>) -> Option<Following> {
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +98,7 @@ impl Ring {
         Some(Following { before, queue, is_behind })
     }
 
-    /// The number in an event's identifier, if that is of this process.
+    /// The number in an event's identifier, if it is from this process.
     fn number(&self, id: &str, highest: u64) -> Option<u64> {
         let (start, number) = id.split_once('-')?;
         let is_ours = u64::from_str_radix(start, 16).is_ok_and(|start| start == self.start);
@@ -105,7 +106,7 @@ impl Ring {
     }
 }
 
-/// It has no identifier: a client that reconnects has still last seen the event before it.
+/// It has no identifier: for a client that reconnects, the last event seen is still the one before it.
 fn missed(events: Option<u64>) -> Arc<str> {
     let events = events.map_or_else(|| "null".to_owned(), |events| events.to_string());
     format!("event: missed\ndata: {{\"events\":{events}}}\n\n").into()

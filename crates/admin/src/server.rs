@@ -1,4 +1,5 @@
-//! The server: one thread with tokio and a few for calls that wait, one request for each connection, everything bounded.
+//! The server: one thread with tokio and a few for blocking calls, one request per connection, everything
+//! bounded.
 
 use crate::api;
 use crate::desk::{Desk, JOBS_MAX};
@@ -24,35 +25,35 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-/// Connections at the same time. A further one closes the one whose deadline comes first, so that idle clients lock nobody
-/// out, and streams of events are not closed for them.
+/// Most concurrent connections. Another one closes the one with the earliest deadline, so that idle clients
+/// lock nobody out, and event streams are not closed for them.
 pub const CONNECTIONS_MAX: usize = 64;
-/// How long a connection may take for its request and the answer.
+/// How long a connection may take for its request and answer.
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
-/// The pause between two connections, so that clients in a loop take a small share of a core only.
+/// The pause between two connections, so that clients in a loop take only a small share of a core.
 const PACE: Duration = Duration::from_millis(5);
-/// The pause after a connection could not be accepted, for instance because no descriptor was free.
+/// The pause after a connection could not be accepted, for example for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
-/// Bytes of a request's head.
+/// Maximum size of a request's head in bytes.
 const HEAD_MAX: usize = 8 << 10;
 /// Header fields of a request.
 const FIELDS_MAX: usize = 64;
 
 /// A served admin interface. Dropping it ends its connections, and removes its socket's file.
 pub struct Server {
-    /// The thread ends when this is gone.
+    /// When this is dropped, the thread ends.
     running: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     listener: String,
 }
 
 impl Server {
-    /// Starts to answer requests.
+    /// Starts answering requests.
     ///
     /// # Errors
-    /// When the kernel refuses the thread or what it needs.
+    /// When the kernel refuses the thread or resources for it.
     pub fn start(listener: Listener, desk: Desk) -> io::Result<Server> {
-        // All sessions that may be ended at once, and a list of them.
+        // For every session that may be ended at once, and a list of them.
         let threads = JOBS_MAX + 1;
         let runtime =
             Builder::new_current_thread().enable_io().enable_time().max_blocking_threads(threads).build()?;
@@ -62,7 +63,7 @@ impl Server {
         let body = move || {
             let _ = runtime.block_on(until);
             serving.abort();
-            // A thread that waits for a core is not waited for.
+            // A thread waiting for a core is not joined.
             runtime.shutdown_background();
             drop(listener);
         };
@@ -85,7 +86,7 @@ impl Drop for Server {
     }
 }
 
-/// Puts the listening task on the runtime.
+/// Spawns the listening task on the runtime.
 fn serve(runtime: &Runtime, socket: &Socket, desk: Desk) -> io::Result<Task<()>> {
     let _context = runtime.enter();
     let router = api::router(desk.clone());
@@ -118,23 +119,23 @@ fn serve(runtime: &Runtime, socket: &Socket, desk: Desk) -> io::Result<Task<()>>
     })
 }
 
-/// Who is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Peer {
     /// A process on this machine that the socket's mode admits.
     Local {
-        /// Its user.
+        /// Its user ID.
         uid: u32,
         /// Its process ID, if the kernel knows it.
         pid: Option<i32>,
     },
-    /// Anybody who reaches the address.
+    /// Anybody who can reach the address.
     Remote(SocketAddr),
     /// A holder of a token.
     Holder {
         /// The token.
         token: Token,
-        /// Where from.
+        /// The address it connects from.
         address: SocketAddr,
     },
 }
@@ -145,7 +146,7 @@ impl Peer {
         Ok(Peer::Local { uid: credentials.uid(), pid: credentials.pid() })
     }
 
-    /// The token that authorizes it to change what is served, if it needs one.
+    /// The token that authorizes it to make changes, if it needs one.
     pub(crate) fn token(&self) -> Option<&Token> {
         match self {
             Peer::Holder { token, .. } => Some(token),
@@ -184,7 +185,7 @@ impl Deadline {
     }
 }
 
-/// Accepts connections, forever.
+/// Accepts connections forever.
 async fn accept<S, F, A>(next: impl Fn() -> F, answer: impl Fn(S, Peer, Deadline) -> A)
 where
     F: Future<Output = io::Result<(S, Peer)>>,

@@ -1,4 +1,4 @@
-//! TLS of the admin interface at an address: the daemon's side and the commands' side.
+//! TLS for the admin interface on an address: the daemon's side and the commands' side.
 
 use config::{AdminAccess, CertifiedKey, Fault, Token, Unusable};
 use rustls::crypto::{CryptoProvider, ring};
@@ -14,7 +14,7 @@ use tokio_rustls::rustls;
 /// The application protocol (RFC 7301 section 6).
 const PROTOCOL: &[u8] = b"http/1.1";
 
-/// Who may make changes over TCP, and what encrypts connections.
+/// Who may make changes over TCP, and how connections are encrypted.
 #[derive(Clone, Default, Debug)]
 pub struct Access {
     pub(crate) rights: Arc<AdminAccess>,
@@ -23,7 +23,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// From the configuration. With the same certificate as before, clients may resume their TLS sessions.
+    /// From the configuration. If the certificate is unchanged, clients may resume their TLS sessions.
     ///
     /// # Errors
     /// When its certificate and key cannot be used.
@@ -65,7 +65,7 @@ fn server(identity: &CertifiedKey) -> Result<ServerConfig, Unusable> {
     }
     let shown_key = key.path.display();
     let key = PrivateKeyDer::from_pem_slice(&key.bytes).map_err(|error| {
-        // The library's own words may have the key in them, as they quote the file.
+        // The library's error message may contain the key, as it quotes the file.
         let what = match error {
             pem::Error::NoItemsFound => "has no private key",
             pem::Error::MissingSectionEnd { .. } => "is not PEM: a section has no END line",
@@ -90,15 +90,15 @@ fn server(identity: &CertifiedKey) -> Result<ServerConfig, Unusable> {
 /// A connection to a daemon whose host has proved its identity.
 pub type Secured<S> = StreamOwned<ClientConnection, S>;
 
-/// The trusted certificate authorities. A second connection with the same ones resumes the TLS session.
+/// The trusted certificate authorities. Another connection with the same ones resumes the TLS session.
 #[derive(Clone, Debug)]
 pub struct Authorities(Arc<ClientConfig>);
 
 impl Authorities {
-    /// Those in a file; without one, those that the system trusts.
+    /// Those in a file; without one, the system's.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there are none.
     pub fn of(file: Option<&Path>) -> Result<Authorities, Fault> {
         let mut roots = RootCertStore::empty();
         let Some(path) = file else {
@@ -142,7 +142,7 @@ pub fn secure<S: Read + Write>(
 ) -> Result<Secured<S>, Insecure> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let mut connection = ClientConnection::new(authorities.0.clone(), name).map_err(io::Error::other)?;
-    // Before anything is sent that only that host may see.
+    // Before sending anything that only that host may see.
     connection.complete_io(&mut stream)?;
     Ok(StreamOwned::new(connection, stream))
 }
@@ -159,7 +159,7 @@ pub enum Insecure {
     NoTls,
     /// Its certificate is not for this host, or not from a trusted authority.
     Certificate(io::Error),
-    /// Something else failed.
+    /// Any other failure.
     Other(io::Error),
 }
 

@@ -1,4 +1,4 @@
-//! The server, as good and bad clients meet it on both kinds of place.
+//! The server with well-behaved and misbehaving clients, on both kinds of listener.
 
 use admin::{CONNECTIONS_MAX, Desk, Format, Listener, Readings, Refused, Server, Sessions, State};
 use config::AdminAddress;
@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
-/// How a client asks for the counters.
+/// A request for the counters.
 const GET: &str = "GET /v1/cpu HTTP/1.1\r\nHost: x\r\n\r\n";
 
 trait Stream: Read + Write {}
@@ -45,7 +45,7 @@ impl Readings for Nobody {
     }
 }
 
-/// Which LUNs each request had read.
+/// Which LUNs each request read.
 #[derive(Default)]
 struct Asked(Mutex<Vec<Vec<String>>>);
 
@@ -65,7 +65,7 @@ impl Readings for Asked {
     }
 }
 
-/// Sessions whose list takes until it may end.
+/// Sessions whose list does not finish until allowed.
 struct Held {
     begun: Sender<()>,
     may_end: Mutex<Receiver<()>>,
@@ -83,7 +83,7 @@ impl Sessions for Held {
     }
 }
 
-/// A server of this process.
+/// A server in this process.
 struct Served {
     server: Server,
     desk: Desk,
@@ -119,7 +119,7 @@ impl Served {
         Served { server: Server::start(listener, desk.clone()).expect("a thread"), desk, _folder: folder }
     }
 
-    /// A client that follows events, once it has what comes first.
+    /// A client that follows events, after it has received the first.
     fn follow(&self) -> Box<dyn Stream> {
         let mut stream = self.connect();
         stream.write_all(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is taken");
@@ -140,10 +140,10 @@ impl Served {
         }
     }
 
-    /// All that comes back for these bytes; a connection that is cut short ends it, too.
+    /// Everything returned for these bytes; ends also when the connection is cut off.
     fn answer(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
-        // The server may have seen enough before all is written.
+        // The server may have closed the connection before all is written.
         let _ = stream.write_all(request);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -239,7 +239,7 @@ fn connections_that_say_nothing_lock_nobody_out_and_are_ended() {
     }
     for mut stream in idle {
         let mut answer = Vec::new();
-        // An end, or a reset: not a wait forever.
+        // An end or a reset, but not an endless wait.
         let _ = stream.read_to_end(&mut answer);
         assert!(!answer.starts_with(b"HTTP/1.1 200"));
     }
@@ -250,7 +250,7 @@ fn who_follows_events_and_does_not_read_them_is_dropped_with_a_word() {
     for served in Served::both() {
         let mut slow = served.follow();
         let large: Value = "x".repeat(64 << 10).into();
-        // Far more than what is kept for it, and what the kernel holds.
+        // Far more than is kept for it, and than the kernel buffers.
         for _ in 0..1000 {
             served.desk.report("large", &large);
         }
@@ -260,7 +260,7 @@ fn who_follows_events_and_does_not_read_them_is_dropped_with_a_word() {
         assert!(text.contains("event: large") && text.contains("event: dropped\ndata: {\"why\":"));
         assert!(text.matches("event: large").count() < 1000);
         served.snapshot();
-        // Others get in when those that followed have gone.
+        // Others can follow once those before have gone.
         (0..40).for_each(|_| drop(served.follow()));
     }
 }

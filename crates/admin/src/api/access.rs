@@ -1,4 +1,4 @@
-//! Who sends a request, and whether they may change what is served.
+//! Who sends a request, and whether they may change the configuration.
 
 use super::{BODY_MAX, Context, fault, problem};
 use crate::server::Peer;
@@ -12,7 +12,8 @@ use config::AdminAccess;
 use reactor::limited;
 use tracing::Level;
 
-/// Everybody may read; users of the socket and holders of a token may change what is served. Handlers get the [`Peer`].
+/// Everybody may read; users of the socket and holders of a token may make changes. Handlers get the
+/// [`Peer`].
 pub(super) async fn admit(
     Shared(context): Shared<Context>,
     Extension(peer): Extension<Peer>,
@@ -25,14 +26,15 @@ pub(super) async fn admit(
             next.run(request).await
         }
         Err(response) => {
-            // A connection that is closed before all has come is reset, and the answer may be lost (RFC 9112 section 9.6).
+            // A connection that is closed before everything has been received is reset, and the answer may be
+            // lost (RFC 9112 section 9.6).
             let _ = to_bytes(request.into_body(), BODY_MAX).await;
             *response
         }
     }
 }
 
-/// The peer, if it may make this request; else the answer.
+/// The peer, if it may make this request; otherwise the answer.
 fn identify(access: &AdminAccess, peer: Peer, request: &Request) -> Result<Peer, Box<Response>> {
     let Peer::Remote(address) = peer else { return Ok(peer) };
     let given = request.headers().get(header::AUTHORIZATION);
@@ -76,7 +78,7 @@ fn wrong_token() -> Response {
     challenge(INVALID, problem(StatusCode::UNAUTHORIZED, "the token is wrong", &[fault]))
 }
 
-/// The error code for a token that is not valid (RFC 6750 section 3.1).
+/// The error code for an invalid token (RFC 6750 section 3.1).
 pub(super) const INVALID: &str = "Bearer realm=\"lunette\", error=\"invalid_token\"";
 
 /// A refusal that says how to authenticate (RFC 6750 section 3).

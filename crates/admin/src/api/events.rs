@@ -16,11 +16,11 @@ use std::task::{self, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// A comment shows that the connection is alive when there is nothing else.
+/// A comment shows that the connection is alive when there are no events.
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
-/// How long a client may read nothing.
+/// How long a client may go without reading.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How long a client is to wait before it reconnects.
+/// How long a client should wait before it reconnects.
 const RETRY: &str = "retry: 2000\n\n";
 const ALIVE: &str = ":\n\n";
 const DROPPED: &str =
@@ -33,7 +33,7 @@ pub(super) async fn follow(
     headers: HeaderMap,
 ) -> Response {
     let query = query.unwrap_or_default();
-    // A browser cannot set the field before it has seen an event.
+    // A browser cannot set the field before it has received an event.
     let last = match headers.get("last-event-id") {
         Some(id) => Some(id.to_str().unwrap_or_default()),
         None => query.strip_prefix("after="),
@@ -95,7 +95,7 @@ impl HttpBody for Stream {
         context: &mut task::Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let next = ready!(self.next(context));
-        // Only a client that reads has more asked for.
+        // Polled only while the client reads.
         self.deadline.extend(PATIENCE);
         Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
     }

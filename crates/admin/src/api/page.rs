@@ -9,7 +9,7 @@ const PAGE: &str = include_str!("../page.html");
 /// Its placeholder for the nonce of its script and style.
 const NONCE: &str = "NONCE";
 
-/// The page, which may run nothing but its own script, and connect to nothing but this interface (CSP Level 3).
+/// The page, which may run only its own script, and connect only to this interface (CSP Level 3).
 pub(super) async fn shown() -> Response {
     let mut random = [0; 16];
     if let Err(error) = getrandom::fill(&mut random) {
