@@ -1,4 +1,4 @@
-//! `lunette serve` as a child.
+//! `lunette serve` as a child process.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead as _, BufReader};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 /// The last line that `lunette serve` prints before it serves.
 const READY: &str = "Ready. Stop with Ctrl-C.";
-/// How long a start, or an end, may take.
+/// How long starting or stopping may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// How much of a daemon's last lines is shown.
+/// Bytes of a daemon's last output that are shown.
 const LAST_OUTPUT: usize = 2000;
 
-/// A daemon that serves; it is ended when this is dropped.
+/// A running daemon, stopped when this is dropped.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -22,14 +22,14 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the program and waits until it serves; `line` is quoted in the error if it does not.
+    /// Starts the program and waits until it serves; otherwise the error quotes `line`.
     pub fn start(command: &mut Command, line: &str) -> Result<Daemon, String> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{line}: {error}"))?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let mut daemon = Daemon { child, banner: String::new() };
         let (sender, receiver) = mpsc::channel();
-        // Reads on to the daemon's end, so that it never waits for us.
+        // Keeps reading until the daemon ends, so that it never blocks on us.
         thread::spawn(move || {
             let lines = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
             lines.map_while(Result::ok).for_each(|line| drop(sender.send(line)));
@@ -51,12 +51,12 @@ impl Daemon {
         }
     }
 
-    /// The URLs of the first units, which begin with this scheme: `iser://`.
+    /// The URLs of the first units, with this scheme: `iser://`.
     ///
     /// # Errors
     /// When the daemon has printed none.
     pub fn units(&self, count: u32, scheme: &str) -> Result<Vec<String>, String> {
-        // iSER is at the same address, by the same name.
+        // iSER has the same address and names.
         let listed_scheme = if scheme == "iser://" { "iscsi://" } else { scheme };
         let mut urls = self.banner.lines().filter_map(|line| line.trim().strip_prefix("URL "));
         let found = urls.find_map(|url| url.strip_prefix(listed_scheme)?.rsplit_once('/'));
@@ -65,12 +65,12 @@ impl Daemon {
         Ok((0..count).map(|lun| format!("{scheme}{target}/{lun}")).collect())
     }
 
-    /// The process's number.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it in order, and waits until it has ended.
+    /// Stops it gracefully, and waits until it has ended.
     pub fn stop(&mut self) -> Result<(), String> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let asked = pid.map(|pid| kill_process(pid, Signal::TERM));
@@ -93,7 +93,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Waits until a target that was asked to has ended.
+/// Waits until a target that was asked to stop has ended.
 pub(crate) fn ended(child: &mut Child) -> Result<ExitStatus, String> {
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
@@ -106,7 +106,7 @@ pub(crate) fn ended(child: &mut Child) -> Result<ExitStatus, String> {
     Err("the target did not end when it was asked to".into())
 }
 
-/// The end of what it logs.
+/// The end of its log output.
 pub(crate) fn last_output(stderr: Option<ChildStderr>) -> String {
     let mut log = String::new();
     for line in stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines()) {

@@ -1,15 +1,15 @@
-//! Folders that are removed again.
+//! Temporary directories.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// A new folder that only this user may enter; it is removed when this is dropped.
+/// A new directory that only this user may access; removed when this is dropped.
 #[derive(Debug)]
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// Makes one in another folder. What is there already is not touched.
+    /// Creates one inside another directory. Existing ones are not touched.
     pub fn make(inside: &Path, what: &str) -> Result<Directory, String> {
         let path = inside.join(format!("lunette-{what}-{:016x}", fastrand::u64(..)));
         let made = DirBuilder::new().mode(0o700).create(&path);
@@ -17,7 +17,7 @@ impl Directory {
         Ok(Directory(path))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -1,7 +1,7 @@
-//! What a measurement or a test starts around itself and ends again: targets as processes of their own - `lunette serve`,
-//! tgt, vblade, SPDK -, programs of Debian packages, and network namespaces behind links.
+//! What a measurement or a test starts around itself and stops again: targets as processes of their own
+//! (`lunette serve`, tgt, vblade, SPDK), programs from Debian packages, and network namespaces behind links.
 //!
-//! It knows nothing of ours but the command line. Faults are words for a person.
+//! It depends on nothing of ours but the command line. Errors are messages for a person.
 #![forbid(unsafe_code)]
 
 mod daemon;

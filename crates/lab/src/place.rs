@@ -1,4 +1,4 @@
-//! Where a target stands: beside the initiator, or behind a slow link in a network namespace of its own.
+//! Where a target runs: beside the initiator, or behind a slow link in a network namespace of its own.
 
 use crate::tools::Tools;
 use std::net::Ipv4Addr;
@@ -6,25 +6,25 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-/// A link's addresses: the range for benchmarks (RFC 2544 appendix C.2.2), four to each link.
+/// Addresses of links: the range for benchmarks (RFC 2544 appendix C.2.2), four per link.
 const NETWORK: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
-/// Links that the range has room for.
+/// Links for which the range has room.
 const LINKS: u32 = 1 << 15;
-/// How often a range that is in use is answered with another.
+/// How many ranges are tried while they are in use.
 const TRIES: usize = 16;
-/// What a link may send at once, and the time that it holds back what is too fast, before it drops.
+/// A link's burst size and, before it drops packets, the longest time that it delays them.
 const BURST: &str = "16k";
 const LATENCY: &str = "50ms";
-/// How a target ends when the report has ended.
+/// The signal sent to a target when the report exits.
 pub const IN_ORDER: &str = "TERM";
 pub(crate) const AT_ONCE: &str = "KILL";
 
-/// A pair of network devices with the target behind it.
+/// A pair of network devices, with the target behind it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Link {
-    /// As fast as it can be.
+    /// At full speed.
     Plain,
-    /// Of so many bits per second.
+    /// At this many bits per second.
     Rate(u64),
 }
 
@@ -47,7 +47,7 @@ fn show_rate(bits: u64) -> String {
     format!("{bits} bit/s")
 }
 
-/// Where a target stands; a link is removed when this is dropped.
+/// Where a target runs; a link is removed when this is dropped.
 #[derive(Debug)]
 pub struct Place {
     tools: Tools,
@@ -61,19 +61,19 @@ impl Place {
         Ok(Place { tools: tools.clone(), link })
     }
 
-    /// The address that a target listens on.
+    /// The address on which a target listens.
     pub fn address(&self) -> Ipv4Addr {
         self.link.as_ref().map_or(Ipv4Addr::LOCALHOST, |link| link.inside)
     }
 
-    /// The network devices of the link: the initiator's, and the target's.
+    /// The link's network devices: the initiator's, and the target's.
     pub fn devices(&self) -> Option<(&str, &str)> {
         self.link.as_ref().map(|link| (link.outer.as_str(), link.inner.as_str()))
     }
 
-    /// A command that starts a program there, on these cores; all cores, if there are none. What it starts becomes the
-    /// program: it has its process number. Ctrl-C does not reach it: it is ended in order, or by this signal when the
-    /// thread that starts it ends.
+    /// A command that starts a program there, on these cores, or on all if none are given. The child process
+    /// execs the program, so it has its process ID. Ctrl-C does not reach it: it is stopped gracefully, or by
+    /// this signal when the thread that starts it exits.
     pub fn command(&self, program: &Path, cores: &[usize], death: &str) -> Command {
         let mut line = ["setpriv", "--pdeathsig", death].map(String::from).to_vec();
         line.extend(self.prefix(cores));
@@ -83,7 +83,7 @@ impl Place {
         command
     }
 
-    /// What stands before a command, so that it starts there.
+    /// The prefix of a command that makes it run there.
     pub fn prefix(&self, cores: &[usize]) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         if let Some(link) = &self.link {
@@ -101,17 +101,17 @@ impl Place {
         &self.tools
     }
 
-    /// Slows the link down to its rate, if it has one. Before, it is as fast as it can be.
+    /// Limits the link to its rate, if it has one. Until then it runs at full speed.
     pub fn slow_down(&mut self) -> Result<(), String> {
         self.link.as_mut().map_or(Ok(()), |link| link.slow_down(&self.tools))
     }
 
-    /// The commands that made the link.
+    /// The commands that created the link.
     pub fn commands(&self) -> &[String] {
         self.link.as_ref().map_or(&[], |link| &link.commands)
     }
 
-    /// What limits the link, as the kernel reports it.
+    /// The link's rate limit, as the kernel reports it.
     pub fn discipline(&self) -> Result<String, String> {
         let Some(link) = &self.link else { return Ok(String::new()) };
         let text = self.tools.run(&["tc", "qdisc", "show", "dev", &link.outer])?;
@@ -127,7 +127,7 @@ impl Drop for Place {
     }
 }
 
-/// A pair of network devices, the one here, the other in a namespace.
+/// A pair of network devices, one here, the other in a namespace.
 #[derive(Debug)]
 struct Pair {
     /// The namespace.
@@ -142,7 +142,7 @@ struct Pair {
 
 impl Pair {
     fn make(tools: &Tools, wish: Link) -> Result<Pair, String> {
-        // Reports that run at the same time have links of their own.
+        // Reports that run at the same time have their own links.
         let number = fastrand::u32(..);
         let base = unused(tools)?;
         let mut link = Pair {
@@ -195,14 +195,14 @@ impl Pair {
         Ok(())
     }
 
-    /// The device first: a namespace goes when its last process does, and its devices some time later.
+    /// The device first: a namespace disappears when its last process exits, and its devices some time later.
     fn remove(&self, tools: &Tools) {
         let _ = tools.run(&["ip", "link", "delete", &self.outer]);
         let _ = tools.run(&["ip", "netns", "delete", &self.name]);
     }
 }
 
-/// A range of four addresses that this machine has no route to, but the default.
+/// A range of four addresses to which this machine has no route, except the default.
 fn unused(tools: &Tools) -> Result<u32, String> {
     for _ in 0..TRIES {
         let base = NETWORK.to_bits() + 4 * fastrand::u32(..LINKS);
@@ -216,7 +216,7 @@ fn unused(tools: &Tools) -> Result<u32, String> {
     Err(format!("no addresses are left for a link: {NETWORK}/15 is in use here; remove routes into it"))
 }
 
-/// By the routes into parts of a range, and those to ranges that contain it.
+/// Judging by the routes into parts of a range, and those to ranges that contain it.
 fn is_unused(inside: &str, around: &str) -> bool {
     inside.is_empty() && around.lines().all(|route| route.starts_with("default "))
 }
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use std::process::Stdio;
 
-    /// Needs root, as making a network namespace does.
+    /// Needs root, to create a network namespace.
     #[test]
     fn links_stand_side_by_side_and_go_even_when_what_is_behind_them_fails() {
         let tools = Tools::here();

@@ -1,4 +1,5 @@
-//! SPDK's iscsi_tgt as a child: one daemon for one run, with disks in its huge pages. Its user has built it.
+//! SPDK's iscsi_tgt as a child process: one daemon per run, with disks in its huge pages. The user has built
+//! it.
 
 use crate::daemon::{PATIENCE, ended, last_output};
 use crate::directory::Directory;
@@ -13,27 +14,27 @@ use std::process::{Child, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What SPDK puts before the names of its targets.
+/// SPDK's prefix for the names of its targets.
 const NODE_BASE: &str = "iqn.2016-06.io.spdk";
 const TARGET: &str = "peer";
 const BLOCK_BYTES: u64 = 512;
-/// Memory that it takes beside its disks: with the pools below, a disk of 1 GiB fits into 4400 MiB.
+/// Memory that it uses in addition to its disks: with the pools below, a disk of 1 GiB fits into 4400 MiB.
 const OWN_MIB: u64 = 3376;
 const MIB: u64 = 1 << 20;
 
-/// An iscsi_tgt that serves; it is ended when this is dropped.
+/// A running iscsi_tgt, stopped when this is dropped.
 #[derive(Debug)]
 pub struct Spdk {
     child: Child,
     output: Option<JoinHandle<String>>,
     portal: SocketAddrV4,
-    /// Holds its configuration and the socket of its RPCs.
+    /// Contains its configuration and its RPC socket.
     _directory: Directory,
     commands: Vec<String>,
 }
 
 impl Spdk {
-    /// Its version, if it can serve so many disks of so many bytes here.
+    /// Its version, if it can serve disks of these sizes here.
     pub fn prepare(place: &Place, program: &Path, sizes: &[u64]) -> Result<String, String> {
         if !program.is_file() {
             let fix = "build SPDK, and give --peer spdk= the path of its build/bin/iscsi_tgt";
@@ -44,7 +45,7 @@ impl Spdk {
         place.tools().run(&[&program.display().to_string(), "-v"])
     }
 
-    /// Starts it on these cores, one at least, with disks of so many bytes, which it numbers from 0.
+    /// Starts it on these cores, at least one, with disks of these sizes, numbered from 0.
     pub fn start(place: &Place, program: &Path, cores: &[usize], sizes: &[u64]) -> Result<Spdk, String> {
         let portal = SocketAddrV4::new(place.address(), free_port()?);
         let directory = Directory::make(&std::env::temp_dir(), "spdk")?;
@@ -94,17 +95,17 @@ impl Spdk {
         (0..count).map(|lun| format!("iscsi://{}/{NODE_BASE}:{TARGET}/{lun}", self.portal)).collect()
     }
 
-    /// The process's number.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The commands that do the same.
+    /// The equivalent commands.
     pub fn commands(&self) -> &[String] {
         &self.commands
     }
 
-    /// Ends it in order, and waits until it has ended.
+    /// Stops it gracefully, and waits until it has ended.
     pub fn stop(&mut self) -> Result<(), String> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let asked = pid.map(|pid| kill_process(pid, Signal::TERM));
@@ -117,7 +118,7 @@ impl Spdk {
         }
     }
 
-    /// What went wrong, with iscsi_tgt's last lines. It does not live on.
+    /// What went wrong, with iscsi_tgt's last output. Kills it.
     fn fault(&mut self, what: &str) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -135,7 +136,7 @@ impl Drop for Spdk {
     }
 }
 
-/// What it reads at its start: the calls of its RPC interface, subsystem by subsystem.
+/// Its configuration: the calls of its RPC interface, subsystem by subsystem.
 fn config(portal: SocketAddrV4, sizes: &[u64]) -> Value {
     let call = |method: &str, params: Value| json!({ "method": method, "params": params });
     let name = |number: usize| format!("Malloc{number}");
@@ -147,7 +148,7 @@ fn config(portal: SocketAddrV4, sizes: &[u64]) -> Value {
     let disks: Vec<Value> = sizes.iter().enumerate().map(disk).collect();
     let lun = |number: usize| json!({ "bdev_name": name(number), "lun_id": number });
     let luns: Vec<Value> = (0..sizes.len()).map(lun).collect();
-    // As large as pools can be in this memory.
+    // Pools as large as this memory allows.
     let options = json!({
         "node_base": NODE_BASE, "max_sessions": 32, "immediate_data": true, "first_burst_length": 262_144,
         "immediate_data_pool_size": 1024, "data_out_pool_size": 1024,
@@ -175,7 +176,7 @@ fn memory_mib(sizes: &[u64]) -> u64 {
     sizes.iter().fold(OWN_MIB, |all, size| all.saturating_add(size.div_ceil(MIB)))
 }
 
-/// Whether so much memory is free on huge pages, by /proc/meminfo and /proc/mounts.
+/// Whether this much memory is free in huge pages, according to /proc/meminfo and /proc/mounts.
 fn huge_pages(meminfo: &str, mounts: &str, needed_mib: u64) -> Result<(), String> {
     let figure = |name: &str| {
         let value = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -253,7 +254,7 @@ mod tests {
         assert!(absent.contains("/nothing/there is not a program; build SPDK"), "{absent}");
     }
 
-    /// Starts a script in its place, which finds what iscsi_tgt finds.
+    /// Starts a script instead, in the environment of iscsi_tgt.
     fn start(script: &str) -> Result<Spdk, String> {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("iscsi_tgt");
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn it_serves_on_its_cores_and_ends_without_a_trace() {
-        // It listens where the configuration says, and ends in order by SIGTERM.
+        // It listens where the configuration says, and stops gracefully on SIGTERM.
         let script = r#"[ "$1 $2 $3 $4 $5 $7" = "-m [0] -s 3440 -r -c" ] || exit 2
             exec perl -MIO::Socket::INET -e 'local $/; my ($port) = <> =~ /"port":"(\d+)"/; $SIG{TERM} = sub { exit 0 };
             my $socket = IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1", LocalPort => $port) or die;

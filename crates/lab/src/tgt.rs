@@ -1,4 +1,4 @@
-//! Debian's tgt as a child: one daemon for one run, with a control socket of its own.
+//! Debian's tgt as a child process: one daemon per run, with its own control socket.
 
 use crate::daemon::{PATIENCE, ended, last_output};
 use crate::directory::Directory;
@@ -11,12 +11,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const TARGET: &str = "iqn.2026-11.io.lunette:peer";
-/// Names the control socket, to tgtd and to tgtadm.
+/// The variable that names the control socket, for tgtd and tgtadm.
 const SOCKET: &str = "TGT_IPC_SOCKET";
-/// How often a port that somebody took is answered with another.
+/// How many ports are tried while somebody else takes them.
 const TRIES: usize = 5;
 
-/// A tgtd that serves; it is ended when this is dropped.
+/// A running tgtd, stopped when this is dropped.
 #[derive(Debug)]
 pub struct Tgt {
     child: Child,
@@ -24,20 +24,20 @@ pub struct Tgt {
     portal: SocketAddrV4,
     /// The control socket's name, as passed to tgtd and tgtadm, which append a number.
     socket: String,
-    /// Holds it.
+    /// Contains the socket.
     _directory: Directory,
     tools: Tools,
     commands: Vec<String>,
 }
 
 impl Tgt {
-    /// Its version, as `tgtd` reports it.
+    /// Its version, as reported by `tgtd`.
     pub fn version(tools: &Tools) -> Result<String, String> {
         tools.run(&["tgtd", "--version"])
     }
 
-    /// Starts it on these cores with these units: a path, or nothing for one that keeps nothing. It has header digests
-    /// and data digests, or refuses them.
+    /// Starts it on these cores with these units: a path, or `None` for one that stores nothing. It has
+    /// header digests and data digests, or refuses them.
     pub fn start(
         place: &Place,
         cores: &[usize],
@@ -53,7 +53,7 @@ impl Tgt {
         Err("tgtd does not get a port to listen on".into())
     }
 
-    /// `None`: somebody else has the port by now.
+    /// `None`: somebody else has taken the port.
     fn spawn(place: &Place, cores: &[usize], port: u16) -> Result<Option<Tgt>, String> {
         let portal = SocketAddrV4::new(place.address(), port);
         let directory = Directory::make(&std::env::temp_dir(), "tgt")?;
@@ -130,17 +130,17 @@ impl Tgt {
         (1..=count).map(|lun| format!("iscsi://{}/{TARGET}/{lun}", self.portal)).collect()
     }
 
-    /// The process's number.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The commands that do the same.
+    /// The equivalent commands.
     pub fn commands(&self) -> &[String] {
         &self.commands
     }
 
-    /// Ends it in order, and waits until it has ended.
+    /// Stops it gracefully, and waits until it has ended.
     pub fn stop(&mut self) -> Result<(), String> {
         for step in ["--lld iscsi --mode target --op delete --force --tid 1", "--mode sys --op delete"] {
             self.ask(step).map_err(|error| self.fault(&error))?;
@@ -159,7 +159,7 @@ impl Tgt {
         self.tools.run(&line)
     }
 
-    /// What went wrong, with tgtd's last lines. It does not live on.
+    /// What went wrong, with tgtd's last output. Kills it.
     fn fault(&mut self, what: &str) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -177,7 +177,7 @@ impl Drop for Tgt {
     }
 }
 
-/// tgtd must be given one.
+/// tgtd must be given a port.
 pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
     listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! Programs of Debian packages: the machine's own, or else unpacked for this report alone.
+//! Programs from Debian packages: installed on the machine, or unpacked just for this report.
 
 use crate::directory::Directory;
 use rustix::process::geteuid;
@@ -8,26 +8,26 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where administrators' programs are; a user's PATH does not name these.
+/// Directories of administrators' programs, which are not in a user's PATH.
 const ADMINISTRATORS: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// Where programs are looked for.
+/// Where to look for programs.
 #[derive(Clone, Debug)]
 pub struct Tools {
     places: Vec<PathBuf>,
-    /// Libraries of what was unpacked.
+    /// Library directories of unpacked packages.
     libraries: Vec<PathBuf>,
 }
 
 impl Tools {
-    /// The machine's.
+    /// Those of the machine.
     pub fn here() -> Tools {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let places = std::env::split_paths(&path).chain(ADMINISTRATORS.map(PathBuf::from)).collect();
         Tools { places, libraries: Vec::new() }
     }
 
-    /// A command that finds these programs, as do those that it starts.
+    /// A command that finds these programs, as do its child processes.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("PATH", joined(&self.places)).stdin(Stdio::null());
@@ -37,8 +37,8 @@ impl Tools {
         command
     }
 
-    /// Runs a command to its end, and returns what it prints. Ctrl-C does not reach it: what is half made or half
-    /// removed would stay.
+    /// Runs a command until it exits, and returns its output. Ctrl-C does not reach it, so that nothing is
+    /// left half made or half removed.
     pub fn run(&self, line: &[&str]) -> Result<String, String> {
         let (program, arguments) = line.split_first().ok_or("there is no command")?;
         output(self.command(Path::new(program)).args(arguments).process_group(0))
@@ -49,13 +49,13 @@ impl Tools {
     }
 }
 
-/// Packages that were unpacked; they are removed when this is dropped.
+/// Unpacked packages, removed when this is dropped.
 ///
-/// They are not installed: installing tgt would start a service that listens on every address, now or at the next
-/// boot.
+/// They are not installed: installing tgt would start a service that listens on every address, now or at the
+/// next boot.
 #[derive(Debug)]
 pub struct Packages {
-    /// The report's folder.
+    /// The report's directory.
     directory: PathBuf,
     /// One for each package that had to be unpacked.
     unpacked: Vec<Directory>,
@@ -63,19 +63,19 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// What must be unpacked goes into new folders in this one.
+    /// Packages are unpacked into new directories inside this one.
     pub fn new(directory: &Path) -> Packages {
-        // Programs may be started elsewhere.
+        // Programs may be started from another directory.
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.into());
         Packages { directory, unpacked: Vec::new(), tools: Tools::here() }
     }
 
-    /// Where programs are looked for now.
+    /// Where to look for programs now.
     pub fn tools(&self) -> &Tools {
         &self.tools
     }
 
-    /// Makes sure that programs of a package are there.
+    /// Ensures that the programs of a package are available.
     pub fn need(&mut self, package: &str, programs: &[&str]) -> Result<(), String> {
         let Some(missing) = programs.iter().find(|program| !self.tools.has(program)) else { return Ok(()) };
         let remedy = format!("install the Debian package {package} (as root: apt-get install {package})");
@@ -87,7 +87,7 @@ impl Packages {
         self.unpack(package).map_err(fault)
     }
 
-    /// Fetches a package with all that it depends on and that is not installed.
+    /// Downloads a package with all its dependencies that are not installed.
     fn unpack(&mut self, package: &str) -> Result<(), String> {
         let directory = Directory::make(&self.directory, "packages")?;
         let (archives, root) = (directory.path().join("archives"), directory.path().join("root"));
@@ -149,7 +149,7 @@ mod tests {
     fn a_package_that_cannot_be_had_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let mut packages = Packages::new(directory.path());
-        // Without apt-get, for every caller.
+        // Without apt-get, as every caller sees it.
         packages.tools.places = vec![directory.path().into()];
         let fault = packages.need("tgt", &["tgtd"]).unwrap_err();
         assert_eq!(fault, "tgtd is not there; install the Debian package tgt (as root: apt-get install tgt)");
@@ -162,7 +162,7 @@ mod tests {
         fs::create_dir(&archive).and_then(|()| fs::write(&theirs, "theirs")).unwrap();
         let mut packages = Packages::new(directory.path());
         packages.tools.places = vec![directory.path().into()];
-        // Without apt-get nothing is fetched, but the folder for it is made.
+        // Without apt-get nothing is downloaded, but the directory for it is created.
         assert!(packages.unpack("tgt").is_err());
         assert_eq!(entries(directory.path()).count(), 2);
         drop(packages);

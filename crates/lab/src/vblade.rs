@@ -1,4 +1,4 @@
-//! Debian's vblade as a child, and addresses of AoE.
+//! Debian's vblade as a child process, and AoE addresses.
 
 use crate::daemon::{PATIENCE, last_output};
 use crate::place::{AT_ONCE, Place};
@@ -8,36 +8,36 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
-/// All units are on one shelf, each LUN in its slot.
+/// All units share one shelf, each LUN has its own slot.
 const SHELF: u16 = 1;
-/// What is in the line that vblade prints before it serves.
+/// Part of the line that vblade prints before it serves.
 const READY: &str = " sectors ";
 
-/// Where a unit is on a link.
+/// A unit's address on a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Address<'p> {
-    /// The network device of the initiator.
+    /// The initiator's network device.
     outside: &'p str,
-    /// The network device of the target.
+    /// The target's network device.
     pub inside: &'p str,
     /// `SHELF.SLOT`.
     pub unit: String,
 }
 
 impl Address<'_> {
-    /// How an initiator reaches it.
+    /// Its URL for an initiator.
     pub fn url(&self) -> String {
         format!("aoe://{}/{}", self.outside, self.unit)
     }
 }
 
-/// The addresses of so many units behind a place's link.
+/// The addresses of this many units behind a place's link.
 pub fn addresses(place: &Place, count: u32) -> Result<Vec<Address<'_>>, String> {
     let (outside, inside) = place.devices().ok_or("AoE needs a link")?;
     Ok((0..count).map(|lun| Address { outside, inside, unit: format!("{SHELF}.{lun}") }).collect())
 }
 
-/// A vblade that serves; it is ended when this is dropped.
+/// A running vblade, stopped when this is dropped.
 #[derive(Debug)]
 pub struct Vblade {
     child: Child,
@@ -60,7 +60,7 @@ impl Vblade {
         let mut child = command.spawn().map_err(|error| format!("{line}: {error}"))?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let (sender, receiver) = mpsc::channel();
-        // Reads on to its end, so that it never waits for us.
+        // Keeps reading until it ends, so that it never blocks on us.
         thread::spawn(move || {
             let lines = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
             lines.map_while(Result::ok).for_each(|line| drop(sender.send(line)));
@@ -85,12 +85,12 @@ impl Vblade {
         &self.line
     }
 
-    /// The process's number.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills it, which is the only way to end it; it must not have exited before.
+    /// Kills it, which is the only way to stop it; it must not have exited before.
     pub fn stop(&mut self) -> Result<(), String> {
         match self.child.try_wait() {
             Ok(None) => self.child.kill().and_then(|()| self.child.wait()).map(drop),
@@ -115,7 +115,7 @@ mod tests {
     use crate::tools::Tools;
     use std::fs;
 
-    /// Needs root, as making a network namespace does.
+    /// Needs root, to create a network namespace.
     #[test]
     fn it_serves_behind_a_link_and_its_last_output_is_reported() {
         let place = Place::new(&Tools::here(), Some(Link::Plain)).unwrap_or_else(|error| panic!("{error}"));
