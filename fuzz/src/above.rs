@@ -4,12 +4,12 @@ use proto::services::{Command, Down, Ending, FunctionResponse, TaskId, Up};
 use proto::time::Time;
 use wire::{BufferId, Places, Span};
 
-/// Bytes that the layer above brings in at once.
+/// Bytes that the layer above fetches at a time.
 const FETCH_BYTES_MAX: u32 = 256 * 1024;
 
 /// A target machine, whatever its transport.
 pub trait Machine {
-    /// Data moves by RDMA: places of tasks that have ended come back by `Up::Pushed`.
+    /// Whether data moves by RDMA: places of ended tasks are returned by `Up::Pushed`.
     const RDMA: bool;
 
     /// Takes a verb from above.
@@ -72,7 +72,7 @@ pub struct Above {
 }
 
 impl Above {
-    /// One with these manners.
+    /// With these manners.
     pub fn new(manners: u8) -> Self {
         Self { manners, ..Self::default() }
     }
@@ -122,7 +122,7 @@ impl Above {
         }
     }
 
-    /// Whether only tasks that are not over have places in use.
+    /// Whether only unfinished tasks have places in use.
     pub fn has_all_back(&self) -> bool {
         self.in_flight.iter().all(|task| self.commands.iter().any(|command| command.task == *task))
     }
@@ -165,7 +165,7 @@ impl Above {
         }
     }
 
-    /// It ends the oldest command, in its own time.
+    /// Ends the oldest command, at its own pace.
     pub fn end_oldest(&mut self, machine: &mut impl Machine, now: Time) {
         let command = self.commands[0];
         self.end(&command, machine, now);

@@ -10,10 +10,10 @@ use proto::iscsi::login::{Access, ChapCredentials, Grant, Refusal, SendTargets, 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// The target that [`Door`] knows.
+/// The target known to [`Door`].
 pub const TARGET: &str = "iqn.2026-11.io.lunette:disk";
 
-/// Where everybody comes from and goes to.
+/// The address of both ends of every connection.
 pub fn address() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 3260))
 }
@@ -22,14 +22,14 @@ pub fn address() -> SocketAddr {
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
-    /// Exactly so many bytes, or nothing.
+    /// Exactly this many bytes, or nothing.
     pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// Up to so many bytes, filled up with zeros.
+    /// Up to this many bytes, zero-padded.
     pub fn filled<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
         let (taken, rest) = self.0.split_at(N.min(self.0.len()));
@@ -48,13 +48,13 @@ impl<'a> Input<'a> {
         u16::from_be_bytes(self.filled())
     }
 
-    /// Whether all was taken.
+    /// Whether all input was taken.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Lets everybody in to one target; those with `chap` in their names must prove themselves.
+/// Admits everyone to one target; those with `chap` in their names must authenticate.
 #[derive(Default)]
 pub struct Door {
     handles: AtomicU16,
