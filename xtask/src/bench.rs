@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: measures the plans next to this crate, and compares the results with the marks.
+//! `cargo xtask bench`: measures the plans next to this crate, and compares the results with the targets set
+//! for them.
 
 mod aoe;
 mod evaluation;
@@ -21,19 +22,19 @@ use std::fs;
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Go on with the measurement that was interrupted.
+    /// Continue an interrupted measurement.
     #[arg(long)]
     resume: bool,
-    /// A try of a few minutes whose figures mean little.
+    /// A trial of a few minutes whose figures mean little.
     #[arg(long, conflicts_with = "record")]
     quick: bool,
     /// Keep the results under docs/performance.
     #[arg(long)]
     record: bool,
-    /// Only hold the results that are there against the marks.
+    /// Only compare existing results with the marks.
     #[arg(long, conflicts_with_all = ["quick", "resume"])]
     check: bool,
-    /// One part of it; otherwise all
+    /// One part only; by default all
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
     /// Only SPDK's iscsi_tgt, which you have built, beside Lunette: spdk=PATH
@@ -41,7 +42,7 @@ pub(crate) struct Options {
     peer: Option<String>,
 }
 
-/// What was measured beside it, in the folder of results.
+/// Other measurements, in the directory of results.
 const FIGURES: &str = "figures";
 
 /// Measures, and checks the results against the marks.
@@ -116,13 +117,13 @@ fn measure(part: Part, options: &Options) -> Result {
     fs::write(root().join(folder).join(FIGURES), lines).map_err(fault)
 }
 
-/// Puts the results where they are committed.
+/// Copies the results to where they are committed.
 fn record(part: Part, table: &str) -> Result {
     let (from, to) = (root().join(part.output()), root().join(part.record()));
     let fault = |error: std::io::Error| format!("{}: {error}", part.record());
     fs::create_dir_all(&to).map_err(fault)?;
     fs::copy(from.join("results.csv"), to.join("results.csv")).map_err(fault)?;
-    // Where a peer lies on this machine is nobody else's concern.
+    // The peer's path on this machine must not be published.
     let report = fs::read_to_string(from.join("report.md")).map_err(fault)?;
     let words: Vec<&str> =
         report.split(' ').map(|word| if word.starts_with("spdk=") { "spdk=PATH" } else { word }).collect();
@@ -194,7 +195,7 @@ C: polling,Lunette,never,read,with the command,none,1,1,4K,4,1:50,50,1,1\r\n";
     fn what_is_exceeded_or_not_measured_is_a_missed_mark() {
         let figures = instructions::parse("quiet_p99 = 3.01\nidle_cpu_percent = 0.1\nfio_disk = 0.97\n");
         let (text, missed) = evaluation::limits(&figures);
-        // All but the idle daemon's.
+        // All except the idle daemon's.
         assert_eq!(missed, limits::LIMITS.len() - 1, "{text}");
         assert!(
             text.contains("| 3.01 | 3 | **missed** |") && text.contains("| 0.1 | 0.2 | reached |"),

@@ -1,9 +1,9 @@
-//! Running other programs.
+//! Runs other programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What went wrong, for a person.
+/// The error is a message for a person.
 pub(crate) type Result<T = ()> = std::result::Result<T, String>;
 
 /// The root of the repository.
@@ -11,25 +11,25 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_path_buf()
 }
 
-/// What cargo has built there.
+/// A path in cargo's build directory.
 pub(crate) fn built(path: impl AsRef<Path>) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     target.join(path)
 }
 
-/// The profile that `cargo xtask test` builds tests by.
+/// The profile of the tests in `cargo xtask test`.
 pub(crate) const TESTS: &str = "tests";
-/// The profile that README's first command builds by.
+/// The profile of README's first command.
 pub(crate) const RELEASE: &str = "release";
-/// The profile of what is packaged and measured.
+/// The profile for packages and measurements.
 pub(crate) const DIST: &str = "dist";
 
-/// The daemon and all else that the command line does, as it was built by a profile.
+/// The `lunette` program, as built with a profile.
 pub(crate) fn lunette(profile: &str) -> PathBuf {
     built_by(profile, "lunette")
 }
 
-/// A program as it was built by a profile.
+/// A program, as built with a profile.
 pub(crate) fn built_by(profile: &str, program: &str) -> PathBuf {
     let folder = if profile == "dev" { "debug" } else { profile };
     built(folder).join(program)
@@ -45,29 +45,29 @@ pub(crate) fn cargo() -> Command {
     command(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
 }
 
-/// `cargo test` for all that the profile of tests builds: clippy compiles the crates of this workspace, so that they are linted and
-/// built at once.
+/// `cargo test` for everything built with the profile of tests: clippy compiles this workspace's crates, so
+/// that they are linted and built in one go.
 pub(crate) fn cargo_test() -> Command {
     let mut cargo = cargo();
     cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").args(["test", "--locked", "--profile", TESTS]);
     cargo
 }
 
-/// A program that is started in the repository's root and gets no input.
+/// A program run in the repository's root, without input.
 pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
     command
 }
 
-/// Runs a command to its end; anything but success is an error.
+/// Runs a command until it exits; anything but success is an error.
 pub(crate) fn succeed(command: &mut Command) -> Result {
     let line = describe(command);
     let status = command.status().map_err(|error| format!("cannot run `{line}`: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("`{line}` failed: {status}")) }
 }
 
-/// Runs a command to its end and returns what it printed.
+/// Runs a command until it exits, and returns its output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let line = describe(command);
     let output =
@@ -78,12 +78,12 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).map_err(|_| format!("`{line}` printed no UTF-8"))
 }
 
-/// Whether a program can be found, also where only an administrator's PATH leads.
+/// Whether a program can be found, including in an administrator's PATH.
 pub(crate) fn exists(program: &str) -> bool {
     find(program).is_some()
 }
 
-/// An administrator's program, which also others may run.
+/// An administrator's program that others may run too.
 pub(crate) fn administration(program: &str) -> Command {
     find(program).map_or_else(|| command(program), command)
 }

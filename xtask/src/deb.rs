@@ -1,5 +1,5 @@
-//! `cargo xtask deb`: the Debian package. What is in it says `crates/lunette/Cargo.toml`; the manual pages and completions are
-//! generated here.
+//! `cargo xtask deb`: the Debian package. `crates/lunette/Cargo.toml` lists its files; the manual pages and
+//! completions are generated here.
 
 mod manual;
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Options of `cargo xtask deb`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The profile that it is built by; `dev` is built fast.
+    /// The profile to build with; `dev` builds fast.
     #[arg(long, value_name = "NAME", default_value = DIST)]
     pub(crate) profile: String,
 }
@@ -21,17 +21,17 @@ impl Default for Options {
     }
 }
 
-/// Where the package and what is generated for it go.
+/// Where the package and generated files go.
 const FOLDER: &str = "target/package";
 
-/// Makes the package.
+/// Builds the package.
 pub(crate) fn run(options: &Options) -> Result {
     build(options)?;
     println!("{}", pack(options, &version()?, FOLDER)?.display());
     Ok(())
 }
 
-/// Builds and generates what is packed.
+/// Builds and generates the package's files.
 pub(crate) fn build(options: &Options) -> Result {
     if !exists("cargo-deb") {
         return Err("cargo-deb is needed (cargo install --locked cargo-deb)".into());
@@ -52,7 +52,7 @@ pub(crate) fn build(options: &Options) -> Result {
     fs::write(folder.join("man5/lunette.toml.5"), manual::page(&text, &version()?)).map_err(fault)
 }
 
-/// Packs it as this version, into this folder of the repository; where the package is.
+/// Packages them as this version, into this directory of the repository; returns the package's path.
 pub(crate) fn pack(options: &Options, version: &str, folder: &str) -> Result<PathBuf> {
     let arguments = ["deb", "--package", "lunette", "--no-build", "--fast", "--no-dbgsym", "--quiet"];
     let file = root().join(folder).join(format!("lunette_{version}.deb"));
@@ -61,14 +61,14 @@ pub(crate) fn pack(options: &Options, version: &str, folder: &str) -> Result<Pat
     Ok(file)
 }
 
-/// The version that is built.
+/// The version being built.
 pub(crate) fn version() -> Result<String> {
     let text = crate::command::output(cargo().args(["pkgid", "--package", "lunette"]))?;
     let version = text.trim().rsplit(['#', '@']).next().filter(|version| !version.is_empty());
     version.map(str::to_owned).ok_or_else(|| format!("cargo names no version: {text}"))
 }
 
-/// Where this is in the repository's folder of packages.
+/// A path in the repository's directory for packages.
 pub(crate) fn place(name: &str) -> PathBuf {
     Path::new(&root()).join(FOLDER).join(name)
 }

@@ -1,5 +1,6 @@
-//! What continuous integration and a person run: `cargo xtask test`, `cargo xtask soak`, `cargo xtask fuzz`, `cargo xtask sim`,
-//! `cargo xtask instructions`, `cargo xtask bench`, `cargo xtask vm`, `cargo xtask deb`, `cargo xtask package`, `cargo xtask tidy`.
+//! The commands of continuous integration and developers: `cargo xtask test`, `cargo xtask soak`, `cargo
+//! xtask fuzz`, `cargo xtask sim`, `cargo xtask instructions`, `cargo xtask bench`, `cargo xtask vm`, `cargo
+//! xtask deb`, `cargo xtask package`, `cargo xtask tidy`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -18,7 +19,7 @@ mod vm;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// What continuous integration and a person run.
+/// Commands of continuous integration and developers.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask")]
 struct Arguments {
@@ -30,19 +31,20 @@ struct Arguments {
 enum Task {
     /// Everything that continuous integration checks.
     Test(test::Options),
-    /// What takes too long for that: all scenarios, ways to wait, schemes and variants, and long fuzzing.
+    /// Checks that take too long for that: all scenarios, polling modes, URL schemes and variants, and long
+    /// fuzzing.
     Soak(test::SoakOptions),
     /// Build and run fuzz targets.
     Fuzz(fuzz::Options),
     /// Run whole cores against a simulated clock, network and initiators.
     Sim(sim::Options),
-    /// Count instructions per command, and compare them with what they may be.
+    /// Count instructions per command, and compare them with the committed figures.
     Instructions(instructions::Options),
-    /// Measure the datapath, and hold it against its marks.
+    /// Measure the datapath, and compare it with its marks.
     Bench(bench::Options),
-    /// Linux's own initiators in a virtual machine, against the daemon on this one.
+    /// Run Linux's own initiators in a virtual machine, against the daemon on this machine.
     Vm(vm::Options),
-    /// Make the Debian package.
+    /// Build the Debian package.
     Deb(deb::Options),
     /// Install, run, upgrade and purge the package in a fresh Debian 12.
     Package(deb::Options),

@@ -1,10 +1,11 @@
-//! `cargo xtask package`: the Debian package in a fresh Debian 12 that systemd has booted, from its installation to its purge.
+//! `cargo xtask package`: tests the Debian package in a fresh Debian 12 booted by systemd, from installation
+//! to purge.
 
 use crate::command::{Result, command, root, succeed};
 use crate::{deb, packages};
 use std::fs;
 
-/// Builds the package, and what an upgrade leads to, and goes through all that is done with it.
+/// Builds the package, and a newer one to upgrade to, and tests all operations on it.
 pub(crate) fn run(options: &deb::Options) -> Result {
     if !packages::is_root() {
         return Err("cargo xtask package needs root, as mounts and namespaces do".into());
@@ -25,7 +26,8 @@ pub(crate) fn run(options: &deb::Options) -> Result {
     succeed(command("unshare").args(namespaces).arg("bash").arg(script).arg(debian).args([first, next]))
 }
 
-/// What the archive of Debian's root has beside the smallest system: systemd, which the unit is for, and readers of manual pages.
+/// What Debian's root contains beyond the minimal system: systemd, which the unit is for, and readers of
+/// manual pages.
 const INCLUDED: &str = "--include=adduser,dbus,iproute2,man-db,mandoc,procps,systemd,systemd-sysv";
 
 fn make_debian(archive: &std::path::Path) -> Result {

@@ -1,9 +1,9 @@
-//! The Debian packages that tests need: initiators, file system tools, a browser and an emulator that others wrote.
+//! The Debian packages that tests need: initiators, file system tools, a browser and an emulator.
 
 use crate::command::{Result, command, exists, succeed};
 use std::process::Stdio;
 
-/// A package, and a program of it by which it is recognised where there is no dpkg.
+/// A package, and one of its programs, by which it is recognised if there is no dpkg.
 struct Package {
     name: &'static str,
     program: Option<&'static str>,
@@ -37,10 +37,10 @@ const PACKAGES: [Package; 25] = [
     Package { name: "librbd1", program: None },
 ];
 
-/// What only `cargo xtask bench` needs.
+/// Needed only by `cargo xtask bench`.
 const FIO: Package = Package { name: "fio", program: Some("fio") };
 
-/// What only `cargo xtask vm` needs. The compiler is the one that Debian 12 compiled its kernel with.
+/// Needed only by `cargo xtask vm`. The compiler is the one with which Debian 12's kernel was built.
 const VM: [Package; 15] = [
     Package { name: "qemu-system-x86", program: Some("qemu-system-x86_64") },
     Package { name: "cpio", program: Some("cpio") },
@@ -59,14 +59,14 @@ const VM: [Package; 15] = [
     Package { name: "librbd1", program: None },
 ];
 
-/// What only `cargo xtask package` needs.
+/// Needed only by `cargo xtask package`.
 const PACKAGE: [Package; 3] = [
     Package { name: "mmdebstrap", program: Some("mmdebstrap") },
     Package { name: "systemd-container", program: Some("systemd-nspawn") },
     Package { name: "util-linux", program: Some("unshare") },
 ];
 
-/// Makes sure that all packages are there: installs them as root, otherwise names the missing ones.
+/// Ensures that all packages are installed: installs them as root, otherwise names the missing ones.
 pub(crate) fn ensure() -> Result {
     ensure_all(&PACKAGES).and_then(|()| ensure_identity())
 }
@@ -86,8 +86,8 @@ pub(crate) fn ensure_for_package() -> Result {
     ensure_all(&PACKAGE)
 }
 
-/// Makes sure that the machine has an identity, without which the daemon serves no file that has no `serial=`. Images of
-/// Debian for containers have none.
+/// Ensures that the machine has an identity, without which the daemon serves no file without `serial=`.
+/// Debian's container images have none.
 fn ensure_identity() -> Result {
     const PATH: &str = "/etc/machine-id";
     let id = std::fs::read_to_string(PATH).unwrap_or_default();
@@ -103,7 +103,8 @@ fn ensure_identity() -> Result {
     std::fs::write(PATH, random.replace('-', "")).map_err(fault)
 }
 
-/// Runs what needs apt's package lists; if that fails, retries with updated lists, which only root can fetch.
+/// Runs something that needs apt's package lists; if that fails, retries with updated lists, which only root
+/// can fetch.
 pub(crate) fn with_lists<T>(act: impl Fn() -> Result<T>) -> Result<T> {
     act().or_else(|reason| {
         if !is_root() {
@@ -146,7 +147,7 @@ fn is_installed(package: &str) -> bool {
         .is_ok_and(|output| output.stdout == b"installed")
 }
 
-/// Whether we may do everything.
+/// Whether we run as root.
 pub(crate) fn is_root() -> bool {
     command("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }

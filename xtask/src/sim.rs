@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: whole cores in a world that a seed decides.
+//! `cargo xtask sim`: whole cores in a world determined by a seed.
 
 use crate::command::{DIST, Result, cargo, command, describe, output, root, succeed};
 use std::fs;
@@ -8,22 +8,23 @@ use std::process::{Child, Stdio};
 /// Options of `cargo xtask sim`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Run this seed alone, and show what happened before it failed.
+    /// Run only this seed, and show what happened before it failed.
     #[arg(long)]
     seed: Option<u64>,
-    /// With --seed, leave this out: what --shrink has found not to be needed.
+    /// With --seed, leave this out: what --shrink found unnecessary.
     #[arg(long)]
     cut: Option<String>,
-    /// With --seed, which fails: find how little it needs to fail, in two minutes at most.
+    /// With --seed, for a failing seed: minimise it, in at most two minutes.
     #[arg(long, requires = "seed")]
     shrink: bool,
-    /// Run so many minutes, from a fresh seed on.
+    /// Run for this many minutes, starting with a fresh seed.
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
-    /// With --seed, print all that happens.
+    /// With --seed, print everything that happens.
     #[arg(long)]
     trace: bool,
-    /// Break the target in each of the ways of `crates/sim/mutants`, in a copy, and show that it is found.
+    /// Break the target in each of the ways in `crates/sim/mutants`, in a copy, and show that the simulator
+    /// finds it.
     #[arg(long)]
     mutants: bool,
     /// With --mutants, only those whose names contain this.
@@ -31,20 +32,20 @@ pub(crate) struct Options {
     only: Option<String>,
 }
 
-/// How long a mutant may stay unfound: two minutes on two cores, in minutes of processor time.
+/// How long a mutant may go unfound: two minutes on two cores, in minutes of processor time.
 const MUTANT_MINUTES: &str = "4";
 
-/// The line of a patch that names the worlds in which it can be found, if those are few.
+/// The line of a patch that lists the worlds in which it can be found, if only in a few.
 const WORLDS: &str = "Worlds: ";
 
 impl Options {
-    /// For so long, from a fresh seed on.
+    /// For this long, starting with a fresh seed.
     pub(crate) fn of_minutes(minutes: f64) -> Options {
         Options { seed: None, cut: None, shrink: false, minutes, trace: false, mutants: false, only: None }
     }
 }
 
-/// Builds the simulator as what is shipped is built, and runs it.
+/// Builds the simulator like the shipped program, and runs it.
 pub(crate) fn run(options: &Options) -> Result {
     if options.mutants {
         return mutants(options.only.as_deref().unwrap_or_default());
@@ -76,8 +77,8 @@ pub(crate) fn run(options: &Options) -> Result {
     succeed(&mut run)
 }
 
-/// Applies one patch after the other to a copy of what is committed or staged, and runs that from seed 0 on, while the next one is
-/// built.
+/// Applies each patch in turn to a copy of what is committed or staged, and runs it from seed 0, while the
+/// next one is being built.
 fn mutants(only: &str) -> Result {
     let base = root().join("target/mutants");
     let tree = base.join("tree");
@@ -97,12 +98,12 @@ fn mutants(only: &str) -> Result {
     if unfound.is_empty() { Ok(()) } else { Err(format!("not found: {}", unfound.join(", "))) }
 }
 
-/// The name of what was not found.
+/// The mutant's name, if it was not found.
 fn end(search: Option<Search>) -> Option<String> {
     search.and_then(Search::end)
 }
 
-/// Brings the copy up to date, without touching what has not changed since: that need not be built again.
+/// Updates the copy without touching what has not changed since: that need not be rebuilt.
 fn copy(base: &Path, tree: &Path) -> Result {
     fs::create_dir_all(tree).map_err(|error| format!("{}: {error}", tree.display()))?;
     let name = output(command("git").arg("write-tree"))?;
@@ -111,7 +112,7 @@ fn copy(base: &Path, tree: &Path) -> Result {
     succeed(read.arg("--work-tree").arg(tree).args(["read-tree", "--reset", "-u", name.trim()]))
 }
 
-/// All that are chosen; those that change the same crate follow each other, as less is built then.
+/// All chosen patches; those that change the same crate are consecutive, since less is then rebuilt.
 fn patches(only: &str) -> Result<Vec<PathBuf>> {
     let directory = root().join("crates/sim/mutants");
     let entries = fs::read_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -123,14 +124,14 @@ fn patches(only: &str) -> Result<Vec<PathBuf>> {
     Ok(patches)
 }
 
-/// What follows this at the beginning of a line of a patch, if there is one.
+/// The rest of the first line of a patch that starts like this, if any.
 fn line_of(patch: &Path, start: &str) -> Option<String> {
     let text = fs::read_to_string(patch).ok()?;
     text.lines().find_map(|line| line.strip_prefix(start)).map(str::to_owned)
 }
 
 fn apply(tree: &Path, patch: &Path, how: &[&str]) -> Result {
-    // By patch(1), since git would not touch what lies in an ignored folder.
+    // With patch(1), since git would not touch files in an ignored directory.
     let mut apply = command("patch");
     apply.args(["--strip=1", "--silent", "--no-backup-if-mismatch"]).args(how);
     succeed(apply.arg("--directory").arg(tree).arg("--input").arg(patch))
@@ -143,7 +144,7 @@ struct Search {
 }
 
 impl Search {
-    /// Builds what the copy is now, and runs it.
+    /// Builds the current state of the copy, and runs it.
     fn begin(base: &Path, tree: &Path, patch: &Path) -> Result<Search> {
         let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let target = base.join("build");
@@ -163,7 +164,7 @@ impl Search {
         Ok(Search { name, run: spawned })
     }
 
-    /// Its name, if it is not found; prints after how many seeds it is.
+    /// Its name, if it was not found; prints how many seeds it took.
     fn end(self) -> Option<String> {
         let Search { name, run } = self;
         let ran = match run.wait_with_output() {
@@ -185,7 +186,7 @@ impl Search {
 mod tests {
     use super::*;
 
-    /// They are run by hand, and would be found useless only then.
+    /// They are run by hand, and would only then turn out not to apply.
     #[test]
     fn every_mutant_applies_to_the_tree() {
         let patches = patches("").unwrap();

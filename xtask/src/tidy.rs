@@ -6,15 +6,15 @@ mod links;
 use crate::command::{Result, command, output, root};
 use std::fs;
 
-/// A file that is longer hides two.
+/// A longer file hides two.
 const FILE_LINES_MAX: usize = 800;
-/// A function that is longer does several things.
+/// A longer function does several things.
 const FUNCTION_LINES_MAX: usize = 70;
-/// A structure with more says in its documentation why its fields are in one value.
+/// A structure with more must document why its fields belong in one value.
 const FIELDS_MAX: usize = 15;
-/// A page that is longer is none.
+/// A longer page is too long.
 const ARCHITECTURE_LINES_MAX: usize = 150;
-/// Documents that the repository promises.
+/// Documents that must exist.
 const DOCUMENTS: [&str; 8] = [
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -26,8 +26,8 @@ const DOCUMENTS: [&str; 8] = [
     "docs/conformance.md",
 ];
 
-/// Modules in layers, from the lowest: one imports from itself and from the layers before its own. Modules that know each other
-/// are one entry.
+/// Modules in layers, lowest first: a module imports only from its own layer and from earlier ones. Modules
+/// that depend on each other are one entry.
 const LAYERS: [(&str, &[&[&str]]); 3] = [
     (
         "crates/engine/src",
@@ -63,7 +63,7 @@ const LAYERS: [(&str, &[&[&str]]); 3] = [
     ("crates/scsi/src", &[&["vocabulary"], &["state"], &["commands"], &["server"]]),
 ];
 
-/// Checks every tracked file; all faults are named at once.
+/// Checks every tracked file; all faults are reported at once.
 pub(crate) fn run() -> Result {
     let mut faults: Vec<String> = DOCUMENTS
         .iter()
@@ -71,7 +71,7 @@ pub(crate) fn run() -> Result {
         .map(|name| format!("{name}: missing"))
         .collect();
     let tracked = output(command("git").args(["ls-files"]))?;
-    // What is deleted in the working tree, or is no text, has nothing to check.
+    // Files deleted in the working tree, and binary files, need no check.
     let texts =
         || tracked.lines().filter_map(|name| Some((name, fs::read_to_string(root().join(name)).ok()?)));
     let sources: Vec<(&str, String)> = texts().filter(|(name, _)| name.ends_with(".rs")).collect();
@@ -134,7 +134,7 @@ fn faults_of(name: &str, text: &str) -> Vec<String> {
     faults
 }
 
-/// The functions of a formatted file: the line that each begins with, and how many it has.
+/// The functions of a formatted file: the first line of each, and its length.
 fn functions(text: &str) -> Vec<(usize, usize)> {
     let (mut begun, mut found) = (Vec::new(), Vec::new());
     for (number, line) in text.lines().enumerate() {
@@ -148,7 +148,7 @@ fn functions(text: &str) -> Vec<(usize, usize)> {
         if is_function && !code.ends_with(['}', ';']) {
             begun.push((indent, number));
         } else if begun.last().is_some_and(|(own, _)| *own == indent) {
-            // One without a body ends with its signature.
+            // A function without a body ends with its signature.
             let has_ended = code == "}" || code.starts_with(')') && code.ends_with(';');
             if let Some((_, from)) = begun.pop_if(|_| has_ended).filter(|_| code == "}") {
                 found.push((from + 1, number - from + 1));
@@ -158,8 +158,8 @@ fn functions(text: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// The structures of a formatted file: the line that each begins with, how many fields it has, and whether a line of its
-/// documentation argues for them, or a foreign library lays it out.
+/// The structures of a formatted file: the first line of each, its number of fields, and whether a line of
+/// its documentation justifies them, or a foreign library defines its layout.
 fn structures(text: &str) -> Vec<(usize, usize, bool)> {
     let mut found = Vec::new();
     let (mut is_argued, mut open) = (false, None::<(usize, usize, usize, bool)>);
@@ -167,7 +167,7 @@ fn structures(text: &str) -> Vec<(usize, usize, bool)> {
         let code = line.trim_start();
         let indent = line.len() - code.len();
         if let Some((from, own, fields, argued)) = &mut open {
-            // A type that is broken over lines is indented further.
+            // The lines of a type broken over several lines are indented further.
             *fields +=
                 usize::from(indent == *own + 4 && code.contains(": ") && !code.starts_with(['/', '#']));
             if code == "}" && indent == *own {
@@ -186,7 +186,7 @@ fn structures(text: &str) -> Vec<(usize, usize, bool)> {
     found
 }
 
-/// The imports of a file in `folder` that leave its layer upwards, or do not say which layer they are from. Tests may use
+/// The imports of a file in `folder` from higher layers, or that do not show their layer. Tests may import
 /// anything.
 fn imports_from_above(name: &str, text: &str, folder: &str, layers: &[&[&str]]) -> Vec<String> {
     let Some(path) = name.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) else {
@@ -229,9 +229,9 @@ fn imports_from_above(name: &str, text: &str, folder: &str, layers: &[&[&str]]) 
     faults
 }
 
-/// The source files that a document names, by the end of their path, and that are not there.
+/// The source files that a document names, by the end of their path, and that do not exist.
 fn files_not_there(name: &str, text: &str, files: &[String]) -> Vec<String> {
-    // Between two backquotes is every second part of a line.
+    // Every second part of a line is between backquotes.
     let quoted = text.lines().enumerate().flat_map(|(number, line)| {
         line.split('`')
             .skip(1)
@@ -246,7 +246,7 @@ fn files_not_there(name: &str, text: &str, files: &[String]) -> Vec<String> {
         .collect()
 }
 
-// In two parts, so that this file passes its own check.
+// Split, so that this file passes its own check.
 const LEFTOVERS: [[&str; 2]; 3] = [["todo", "!("], ["TO", "DO"], ["FIX", "ME"]];
 const HOMES: [[&str; 2]; 3] = [["/ho", "me/"], ["/ro", "ot/"], ["/Us", "ers/"]];
 

@@ -1,5 +1,6 @@
-//! `cargo xtask vm`: Linux's own initiators, in a virtual machine with Debian's kernel, against the daemon on this
-//! machine. Each scenario has a network of its own, in which the host is 192.0.2.1 and .3, and the guest 192.0.2.2.
+//! `cargo xtask vm`: Linux's own initiators, in a virtual machine with Debian's kernel, against the daemon on
+//! this machine. Each scenario has its own network, in which the host is 192.0.2.1 and .3, and the guest
+//! 192.0.2.2.
 
 mod daemon;
 mod frames;
@@ -26,7 +27,7 @@ use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// How many scenarios are played at a time. Much of each is spent on waiting, also on two cores.
+/// How many scenarios run at a time. Each spends much of its time waiting, so two do even on two cores.
 const JOBS: usize = 2;
 
 /// Options of `cargo xtask vm`.
@@ -35,19 +36,19 @@ pub(crate) struct Options {
     /// Only these scenarios.
     #[arg(value_name = "SCENARIO", value_parser = Scenario::parser())]
     scenarios: Vec<&'static Scenario>,
-    /// How many are played at a time.
+    /// How many run at a time.
     #[arg(long, value_name = "NUMBER", default_value_t = JOBS)]
     jobs: usize,
-    /// The profile that the daemon is built by.
+    /// The profile that the daemon is built with.
     #[arg(long, value_name = "NAME", default_value = RELEASE)]
     profile: String,
-    /// Set for the process that lives in a scenario's own namespaces.
+    /// Set for the process inside a scenario's own namespaces.
     #[arg(long, hide = true)]
     inside: bool,
 }
 
 impl Options {
-    /// All scenarios that this one plays, with the daemon that it has.
+    /// All scenarios run in this context, with its daemon.
     pub(crate) fn of(player: Played) -> Options {
         let scenarios = Scenario::all().filter(|scenario| scenario.played <= player).collect();
         let profile = if player == Played::Test { TESTS } else { RELEASE }.to_owned();
@@ -55,10 +56,10 @@ impl Options {
     }
 }
 
-/// Where everything that is built goes.
+/// Where everything is built.
 const FOLDER: &str = "target/vm";
 
-/// Plays the chosen scenarios, by default all that are meant for it; one that fails does not keep the others from it.
+/// Runs the chosen scenarios, by default all for this context; a failed one does not stop the others.
 pub(crate) fn run(options: &Options) -> Result {
     if options.inside {
         return options.scenarios.iter().try_for_each(|scenario| inside(scenario, &options.profile));
@@ -93,13 +94,13 @@ pub(crate) fn run(options: &Options) -> Result {
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
-/// Makes kernel and root, so that what is played next finds them.
+/// Builds kernel and root, so that they are there when scenarios run.
 pub(crate) fn prepare() -> Result {
     let _lock = lock()?;
     rig::ensure()
 }
 
-/// Held by whoever uses the folder.
+/// Held while the directory is in use.
 fn lock() -> Result<File> {
     let fault = |error: io::Error| format!("{FOLDER}: {error}");
     fs::create_dir_all(folder()).map_err(fault)?;
@@ -112,7 +113,7 @@ fn next(queue: &Mutex<std::slice::Iter<'_, &'static Scenario>>) -> Option<&'stat
     queue.lock().unwrap_or_else(PoisonError::into_inner).next().copied()
 }
 
-/// Plays a scenario, and says how it ended.
+/// Runs a scenario, and prints how it ended.
 fn played(scenario: &Scenario, profile: &str) -> Result {
     let start = Instant::now();
     let outcome = isolated(scenario, profile);
@@ -125,14 +126,14 @@ fn folder() -> PathBuf {
     root().join(FOLDER)
 }
 
-/// Removes a file or folder that may be there.
+/// Removes a file or directory, if it exists.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Runs a scenario in namespaces of its own: its addresses disturb nobody, and what it started ends with it. What it
-/// prints is shown with its name, since others may run beside it.
+/// Runs a scenario in its own namespaces: its addresses disturb nobody, and everything it started ends with
+/// it. Its output is prefixed with its name, since others may run in parallel.
 fn isolated(scenario: &Scenario, profile: &str) -> Result {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut unshare = command("unshare");
@@ -146,9 +147,9 @@ fn isolated(scenario: &Scenario, profile: &str) -> Result {
     let (reader, writer) = io::pipe().map_err(fault)?;
     unshare.stderr(writer.try_clone().map_err(fault)?).stdout(writer);
     let mut child = unshare.stdin(Stdio::piped()).spawn().map_err(fault)?;
-    // Holds the pipe's writing ends; without them the reader ends with the child.
+    // It holds the pipe's writing ends; once they are closed, the reader ends with the child.
     drop(unshare);
-    // Closed when this process ends, however it ends; the one inside waits for that.
+    // Closed when this process exits, however it does; the one inside waits for that.
     let lifeline = child.stdin.take();
     for line in BufReader::new(reader).lines().map_while(std::result::Result::ok) {
         println!("{:<12}{line}", scenario.name);
@@ -158,7 +159,7 @@ fn isolated(scenario: &Scenario, profile: &str) -> Result {
     if status.success() { Ok(()) } else { Err(format!("scenario {} failed", scenario.name)) }
 }
 
-/// The first process of the new namespaces: when it ends, the kernel ends all others in them.
+/// The first process of the new namespaces: when it exits, the kernel kills all others in them.
 fn inside(scenario: &'static Scenario, profile: &str) -> Result {
     if std::process::id() != 1 {
         return Err("--inside is for namespaces that `cargo xtask vm` has made".into());

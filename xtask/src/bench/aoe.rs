@@ -1,9 +1,9 @@
-//! What AoE must reach of iSCSI over TCP and of vblade, within one run on one Ethernet segment.
+//! What AoE must achieve relative to iSCSI over TCP and to vblade, within one run on one Ethernet segment.
 
 use super::marks::{Figure, Mark, against};
 use super::results::Results;
 
-/// What is measured.
+/// The plan.
 pub(super) const PLAN: &str = include_str!("../../aoe.toml");
 
 /// The segments: the names of our target over AoE, of the same over iSCSI, and of vblade.

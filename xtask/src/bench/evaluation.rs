@@ -1,4 +1,4 @@
-//! Results compared with the marks.
+//! Compares results with the marks.
 
 use super::limits::LIMITS;
 use super::marks::{FILES, Figure, MORE_CORES, Mark};
@@ -7,13 +7,13 @@ use super::results::{Medians, Results};
 use crate::instructions::Figures;
 use std::fmt::Write as _;
 
-/// A mark, and what was achieved.
+/// A mark, and the result.
 pub(super) struct Evaluated {
     pub(super) mark: Mark,
     /// Ours and theirs; `None`: a row has no result.
     pub(super) figures: Option<(Medians, Medians)>,
-    /// Commands per second, ours to theirs: the median of the ratios within each repetition. A machine that has two speeds has
-    /// one of them for a pair that runs right after each other.
+    /// Ratio of commands per second, ours to theirs: the median of the ratios within each repetition. If the
+    /// machine has two speeds, both rows of a pair, which run right after each other, have the same one.
     pairs: Option<f64>,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn table(evaluated: &[Evaluated]) -> String {
     text
 }
 
-/// That there are too few cores to measure what more of them bring, if so.
+/// A note if there are too few cores to measure the gain from more of them.
 pub(super) fn more_cores(evaluated: &[Evaluated]) -> String {
     if evaluated.iter().any(|evaluated| evaluated.mark.ours.section == MORE_CORES) {
         return String::new();
@@ -97,7 +97,7 @@ pub(super) fn more_cores(evaluated: &[Evaluated]) -> String {
     )
 }
 
-/// What must not be exceeded, as Markdown, and how much of it is.
+/// The upper limits as Markdown, and how many of them are exceeded.
 pub(super) fn limits(figures: &Figures) -> (String, usize) {
     let mut text = String::from("| | figure | at most | |\n|---|---|---|---|\n");
     let mut missed = 0;

@@ -1,4 +1,5 @@
-//! How fast fio reads a file, of what our own load generator reads of it: whether the rows `local` are a fair measure.
+//! How fast fio reads a file, relative to our own load generator: whether the rows `local` are a fair
+//! baseline.
 
 use super::marks::FILES;
 use super::part::Part;
@@ -12,7 +13,7 @@ use tempfile::NamedTempFile;
 /// As large as those of the plan.
 const FILE_MIB: usize = 256;
 
-/// Measures both files, fio and ours in turn.
+/// Measures both files, alternating fio and ours.
 pub(super) fn measure(figures: &mut Figures) -> Result {
     let folders = [PathBuf::from("/dev/shm"), root().join(Part::Datapath.output())];
     for ((place, name), directory) in FILES.into_iter().zip(folders) {
@@ -21,10 +22,10 @@ pub(super) fn measure(figures: &mut Figures) -> Result {
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
         for _ in 0..REPETITIONS_MIN {
             theirs.push(if place == "tmpfs" {
-                // Memory has no cache to go around.
+                // In memory there is no cache to bypass.
                 fio(file.path(), false)?
             } else {
-                // Not every file system knows direct I/O.
+                // Not every file system supports direct I/O.
                 fio(file.path(), true).or_else(|_| fio(file.path(), false))?
             });
             ours.push(own(file.path())?);
@@ -34,7 +35,7 @@ pub(super) fn measure(figures: &mut Figures) -> Result {
     Ok(())
 }
 
-/// A file that has all its blocks.
+/// A file with all its blocks allocated.
 fn filled(directory: &Path) -> std::io::Result<NamedTempFile> {
     let mut file = tempfile::Builder::new().prefix("lunette-fio-").tempfile_in(directory)?;
     let piece = vec![0x5a; 1 << 20];
@@ -57,7 +58,7 @@ fn own(file: &Path) -> Result<f64> {
     iops(&output(bench.args(["--runtime", "600ms", "--ramp", "200ms", "--json"]))?)
 }
 
-/// Both print the same layout; fio may say something before it.
+/// Both print the same format; fio may print something before it.
 fn iops(text: &str) -> Result<f64> {
     let json = text.find('{').map_or("", |start| &text[start..]);
     let json: serde_json::Value =

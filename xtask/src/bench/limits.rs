@@ -1,22 +1,22 @@
-//! What must not be exceeded, and is measured by programs of its own.
+//! Upper limits, measured by separate programs.
 
 use crate::command::{DIST, Result, cargo, describe, lunette};
 use crate::instructions::Figures;
 use std::process::Stdio;
 
-/// A figure that another program prints.
+/// A figure printed by another program.
 pub(super) struct Limit {
-    /// What the file of figures calls it.
+    /// Its name in the file of figures.
     pub(super) name: &'static str,
     pub(super) what: &'static str,
     /// Arguments of cargo.
     command: &'static [&'static str],
-    /// What is printed right before the figure.
+    /// The text right before the figure.
     label: &'static str,
     pub(super) at_most: f64,
 }
 
-/// Where the command's tests count what a session takes.
+/// The command's tests that measure the memory used per session.
 const TEN_THOUSAND: &str = "idle::soak::so_it_does_among_ten_thousand";
 
 pub(super) const LIMITS: [Limit; 5] = [
@@ -68,7 +68,7 @@ pub(super) const LIMITS: [Limit; 5] = [
     },
 ];
 
-/// Measures them, one after the other.
+/// Measures them one by one.
 pub(super) fn measure(figures: &mut Figures) -> Result {
     for limit in &LIMITS {
         println!("measuring: {}", limit.what);
@@ -88,7 +88,7 @@ pub(super) fn measure(figures: &mut Figures) -> Result {
     Ok(())
 }
 
-/// The number that follows this label.
+/// The number after this label.
 fn figure_after(label: &str, text: &str) -> Option<f64> {
     let (_, rest) = text.rsplit_once(label)?;
     rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?.parse().ok()
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(figure_after("median of 5: ", "median of 5: none"), None);
     }
 
-    /// Cargo runs no test, and reports success, where a filter matches none.
+    /// Cargo runs no test, and reports success, if a filter matches none.
     #[test]
     fn the_test_that_counts_what_sessions_take_is_there() {
         let (module, test) = TEN_THOUSAND.split_once("::soak::").expect("a soak test");

@@ -1,17 +1,17 @@
-//! What Lunette must reach, as ratios within one run.
+//! The marks: what Lunette must achieve, as ratios within one run.
 
 use super::results::{Results, Side, USUAL};
 use crate::instructions::Figures;
 
-/// Where the files lie that fio reads beside us, and what the file of figures calls the ratio.
+/// Where the files that fio also reads are, and the ratio's name in the file of figures.
 pub(super) const FILES: [(&str, &str); 2] = [("tmpfs", "fio_tmpfs"), ("disk", "fio_disk")];
 
 /// A mark: a row of ours against one or several others.
 pub(super) struct Mark {
     pub(super) ours: Side,
-    /// Who it is held against, as text.
+    /// What it is compared with, as text.
     pub(super) name: String,
-    /// Each with the factor by which its figure is taken.
+    /// Each with the factor applied to its figure.
     pub(super) against: Vec<(Side, f64)>,
     /// Which of several counts.
     pub(super) of_several: fn(f64, f64) -> f64,
@@ -25,13 +25,14 @@ pub(super) struct Mark {
 pub(super) enum Figure {
     /// Commands per second: more is better.
     Iops,
-    /// The target's CPU time for a command: less is better.
+    /// The target's CPU time per command: less is better.
     TargetCpu,
     /// The initiator's.
     InitiatorCpu,
 }
 
-/// Marks against a ceiling in the settings A and B, and on many connections: section, direction, block, depth, ratio.
+/// Marks against a ceiling in the settings A and B, and with many connections: section, direction, block,
+/// depth, ratio.
 const CEILING: [(&str, &str, &str, &str, f64); 16] = [
     ("A: small commands", "read", "4K", "32", 0.80),
     ("A: small commands", "read", "512", "32", 0.80),
@@ -50,21 +51,22 @@ const CEILING: [(&str, &str, &str, &str, f64); 16] = [
     ("B: bulk", "write", "64K", "32", 0.70),
     ("C: eight connections", "read", "4K", "32", 0.60),
 ];
-/// On one core and with a full queue: how many times tgt's LUN in a file. (With one command at a time the ceiling itself
-/// is less than three times tgt.)
+/// On one core and with a full queue: how many times tgt's LUN in a file. (With one command at a time the
+/// ceiling itself is less than three times tgt.)
 const TIMES_TGT: f64 = 8.0;
-/// With data digests, of what is reached without.
+/// With data digests, relative to without.
 const DIGESTS: f64 = 0.80;
-/// Adaptive polling, of the better one of both others.
+/// Adaptive polling, relative to the better of the other two.
 const ADAPTIVE: f64 = 0.90;
-/// A LUN in a file, of the file read locally or of the LUN in memory, whichever is lower.
+/// A LUN in a file, relative to the lower of the file read locally and the LUN in memory.
 const FILE: f64 = 0.90;
 
-/// The matrix that only machines with cores enough measure, and what each further core brings, of the first.
+/// The matrix that is measured only with enough cores, and the gain that each further core must bring,
+/// relative to the first.
 pub(super) const MORE_CORES: &str = "A: more cores";
 const EACH_CORE: f64 = 0.85;
 
-/// All marks, for the points that the results have.
+/// All marks, for the points present in the results.
 pub(super) fn marks(results: &Results, figures: &Figures) -> Vec<Mark> {
     let mut marks: Vec<Mark> = CEILING.iter().map(ceiling).collect();
     let all = |section: &str, target: &str| -> Vec<&Side> {
@@ -106,7 +108,7 @@ pub(super) fn marks(results: &Results, figures: &Figures) -> Vec<Mark> {
         marks.push(against(ours, "the best of always and never", others.into(), ADAPTIVE));
     }
     for (place, fio) in FILES {
-        // The loader of the rows `local` is ours: where fio is faster, they count for what it reads.
+        // The rows `local` use our load generator: where fio is faster, they are scaled to what fio reads.
         let fio = figures.get(fio).map_or(1.0, |ratio| ratio.max(1.0));
         for ours in all("C: files", &format!("Lunette, {place}")) {
             let others = vec![(ours.of(&format!("{place}, local")), fio), (ours.of("Lunette"), 1.0)];
@@ -153,7 +155,7 @@ pub(super) mod tests {
     use report::{Axis, Plan, rows};
     use std::path::Path;
 
-    /// Results as the report makes them of this plan: every row has the same.
+    /// Results in the report's format for this plan: the same for every row.
     pub(in super::super) fn results(plan: &str) -> (Plan, Results) {
         results_with(plan, None)
     }

@@ -1,4 +1,4 @@
-//! The parts of the measurement. Each has a plan, results and a record of its own.
+//! The parts of the measurement. Each has its own plan, results and record.
 
 use super::marks::{Mark, marks};
 use super::results::Results;
@@ -14,7 +14,7 @@ pub(super) enum Part {
     Transports,
     /// AoE against iSCSI over TCP and vblade on one Ethernet segment
     Aoe,
-    /// A peer that its user has built: only when it is named
+    /// A peer that its user has built: only when requested
     #[value(skip)]
     Peer,
 }
@@ -23,7 +23,7 @@ impl Part {
     /// Those that every machine can measure.
     pub(super) const ALL: [Part; 3] = [Part::Datapath, Part::Transports, Part::Aoe];
 
-    /// As it is given.
+    /// Its word on the command line.
     pub(super) fn word(self) -> &'static str {
         match self {
             Part::Datapath => "datapath",
@@ -41,7 +41,7 @@ impl Part {
         }
     }
 
-    /// The plan for a machine with so many cores.
+    /// The plan for a machine with this many cores.
     pub(super) fn plan(self, cores: usize) -> String {
         match self {
             Part::Datapath => plan::plan(cores),
@@ -51,7 +51,7 @@ impl Part {
         }
     }
 
-    /// Where that is written.
+    /// The plan's file.
     pub(super) fn plan_file(self) -> &'static str {
         match self {
             Part::Datapath => "target/performance.toml",
@@ -61,7 +61,7 @@ impl Part {
         }
     }
 
-    /// Where results are made.
+    /// Where results are written.
     pub(super) fn output(self) -> &'static str {
         match self {
             Part::Datapath => "target/bench",
@@ -71,7 +71,7 @@ impl Part {
         }
     }
 
-    /// Where they are kept.
+    /// Where they are committed.
     pub(super) fn record(self) -> &'static str {
         match self {
             Part::Datapath => "docs/performance",
@@ -81,7 +81,7 @@ impl Part {
         }
     }
 
-    /// All marks, for the points that the results have.
+    /// All marks, for the points present in the results.
     pub(super) fn marks(self, results: &Results, figures: &Figures) -> Vec<Mark> {
         match self {
             Part::Datapath => marks(results, figures),

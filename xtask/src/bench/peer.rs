@@ -1,12 +1,12 @@
-//! What Lunette must reach of SPDK's iscsi_tgt, within one run.
+//! What Lunette must achieve relative to SPDK's iscsi_tgt, within one run.
 
 use super::marks::{Mark, against};
 use super::results::{Results, Side};
 
-/// What is measured.
+/// The plan.
 pub(super) const PLAN: &str = include_str!("../../peer.toml");
 
-/// As the report calls it.
+/// Its name in the report.
 const SPDK: &str = "SPDK ram";
 
 /// All marks.
@@ -15,7 +15,7 @@ pub(super) fn marks(results: &Results) -> Vec<Mark> {
     ours.map(|ours| against(ours, "SPDK", vec![ours.of(SPDK)], at_least(ours))).collect()
 }
 
-/// Where both spin, further ahead with few bytes; in bulk, and as a user gets it, ahead.
+/// When both spin: well ahead with small blocks; with large ones, and as users run it, ahead.
 fn at_least(ours: &Side) -> f64 {
     match (ours.scheduling.as_str(), ours.block.as_str(), ours.depth.as_str()) {
         ("spinning", "512" | "4K", "1") => 1.1,

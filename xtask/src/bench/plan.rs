@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 /// What is measured on every machine.
 pub(super) const PLAN: &str = include_str!("../../performance.toml");
-/// Fewer cannot show whether twice the cores do twice the work: each connection takes one on both sides.
+/// Fewer cannot show whether twice the cores do twice the work: each connection uses one on both sides.
 pub(super) const CORES_MIN: usize = 4;
 
-/// The plan for a machine with so many cores.
+/// The plan for a machine with this many cores.
 pub(super) fn plan(cores: usize) -> String {
     let mut plan = PLAN.to_owned();
     if cores >= CORES_MIN {

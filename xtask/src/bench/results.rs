@@ -4,10 +4,10 @@ use crate::command::Result;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-/// When the data of writes is sent, unless specified.
+/// When the data of writes is sent, by default.
 pub(super) const USUAL: &str = "with the command";
 
-/// Results of each row without which nothing is recorded.
+/// Results needed for each row before anything is recorded.
 pub(super) const REPETITIONS_MIN: u32 = 5;
 
 /// A row of the report: a target at a point.
@@ -25,7 +25,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// Everything but who and how it waits.
+    /// Everything except the target and its polling.
     pub(super) fn point(&self) -> String {
         let jobs = if self.jobs == "1" { String::new() } else { format!("{} connections x ", self.jobs) };
         let digests =
@@ -35,17 +35,17 @@ impl Side {
         format!("{} {}, {jobs}QD {}{digests}{data}", self.block, self.direction, self.depth)
     }
 
-    /// The same point of another target.
+    /// The same point for another target.
     pub(super) fn of(&self, target: &str) -> Side {
         Side { target: target.into(), ..self.clone() }
     }
 }
 
-/// What the repetitions of a row came to.
+/// The results of a row's repetitions.
 #[derive(Clone, Copy)]
 pub(super) struct Medians {
     pub(super) iops: f64,
-    /// Microseconds per command; `None`: there is no target, or it is not known.
+    /// Microseconds per command; `None`: there is no target, or it is unknown.
     pub(super) target_cpu: Option<f64>,
     pub(super) initiator_cpu: Option<f64>,
 }
@@ -65,12 +65,12 @@ pub(super) struct Results {
     iops: HashMap<Side, BTreeMap<u32, f64>>,
     /// In the file's order.
     pub(super) rows: Vec<Side>,
-    /// Repetitions that every row has at least.
+    /// The fewest repetitions of any row.
     pub(super) repetitions: u32,
 }
 
 impl Results {
-    /// The results in `results.csv`.
+    /// Parses `results.csv`.
     pub(super) fn read(path: &Path) -> Result<Results> {
         let file = std::fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
         Results::parse(file).map_err(|error| format!("{}: {error}", path.display()))

@@ -1,22 +1,22 @@
-//! What iSER and SRP over iWARP must reach of iSCSI over TCP, within one run.
+//! What iSER and SRP over iWARP must achieve relative to iSCSI over TCP, within one run.
 
 use super::marks::{Mark, against};
 use super::results::{Results, Side, USUAL};
 
-/// What is measured.
+/// The plan.
 pub(super) const PLAN: &str = include_str!("../../transports.toml");
 
-/// Who is held against iSCSI over TCP.
+/// What is compared with iSCSI over TCP.
 const IWARP: [(&str, &str); 2] = [(ISER, "iSER against iSCSI"), (SRP, "SRP against iSCSI")];
 const ISCSI: &str = "Lunette, iSCSI";
 const ISER: &str = "Lunette, iSER";
 const SRP: &str = "Lunette, SRP";
 
-/// Ratios by direction and block size. (At one block size, what holds for IOPS holds for MB/s.)
+/// Ratios by direction and block size. (At a given block size, what holds for IOPS holds for MB/s.)
 const RATIOS: [(&str, &str, f64); 2] = [("random read", "4K", 0.8), ("write", "256K", 1.0)];
-/// SRP writes with their data in the command, of those whose data is read by RDMA.
+/// SRP writes with their data in the command, relative to those whose data is read by RDMA.
 const IN_COMMAND: f64 = 1.25;
-/// The matrix of these.
+/// The matrix for these.
 const SRP_WRITES: &str = "A: SRP writes";
 
 /// All marks.

@@ -1,4 +1,5 @@
-//! lunette.toml(5), made from the page about the configuration file: as much of Markdown as that page uses, in man(7)'s macros.
+//! lunette.toml(5), generated from the page about the configuration file: as much of Markdown as that page
+//! uses, in man(7)'s macros.
 
 use std::fmt::Write as _;
 
@@ -21,7 +22,7 @@ pub(super) fn page(markdown: &str, version: &str) -> String {
         } else if let Some(title) = line.strip_prefix("### ") {
             let _ = writeln!(page, ".SS \"{}\"", inline(title).replace('"', "\\(dq"));
         } else if let Some(row) = line.strip_prefix("| ") {
-            // The line below a head is not a row.
+            // The line below a heading is not a row.
             if lines.next_if(|next| next.starts_with("|-")).is_none() {
                 page.push_str(&definition(row));
             }
@@ -38,7 +39,7 @@ pub(super) fn page(markdown: &str, version: &str) -> String {
     page
 }
 
-/// A row of a table: a key, what it means, and maybe its default.
+/// A row of a table: a key, its meaning, and possibly its default.
 fn definition(row: &str) -> String {
     let mut cells = row.trim_end().trim_end_matches('|').split(" | ").map(|cell| inline(cell.trim()));
     let (key, meaning) = (cells.next().unwrap_or_default(), cells.next().unwrap_or_default());
@@ -68,12 +69,12 @@ fn inline(text: &str) -> String {
     shown
 }
 
-/// Text that stands for itself.
+/// Text with special characters escaped.
 fn literal(text: &str) -> String {
     text.replace("\\|", "|").replace('\\', "\\e").replace('-', "\\-")
 }
 
-/// A line that is not taken for a request.
+/// A line that is not mistaken for a request.
 fn protected(line: &str) -> String {
     let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
     format!("{guard}{line}\n")

@@ -1,4 +1,4 @@
-//! What runs beside other steps.
+//! Steps that run in parallel with others.
 
 use super::times::{self, Took};
 use super::{Options, Step};
@@ -12,16 +12,16 @@ use std::thread::JoinHandle;
 
 /// Steps in a process of their own.
 pub(super) struct Beside {
-    /// Its input is never written: it ends when that is closed.
+    /// Its input is never written: it exits when that is closed.
     child: Child,
-    /// What it prints, which is shown when it has ended.
+    /// Its output, shown when it has ended.
     output: JoinHandle<Vec<String>>,
 }
 
 impl Beside {
     pub(super) fn start(steps: &[Step], options: &Options) -> Result<Beside> {
         let fault = |error: io::Error| format!("steps cannot be run beside others: {error}");
-        // Behind the tests, some of which have seconds for what takes milliseconds.
+        // At lower priority than the tests, some of which allow seconds for what takes milliseconds.
         let mut xtask = command("nice");
         xtask.args(["-n", "19"]).arg(std::env::current_exe().map_err(fault)?);
         xtask.args(["test", "--beside", "--sim-minutes", &options.sim_minutes.to_string()]);
@@ -35,40 +35,40 @@ impl Beside {
         Ok(Beside { child, output: std::thread::spawn(lines) })
     }
 
-    /// Waits for them, and adds to the lines that sum up, and to what each step took.
+    /// Waits for them, and adds their lines to the summary, and their times.
     pub(super) fn finish(mut self, summary: &mut Vec<String>, times: &mut Vec<Took>) -> Result {
-        // Not by `Child::wait`, which would close its input first.
+        // Not with `Child::wait`, which would close its input first.
         let input = self.child.stdin.take();
         let lines =
             self.output.join().map_err(|_| "what ran beside other steps printed nothing".to_owned())?;
         let status = self.child.wait().map_err(|error| error.to_string())?;
         drop(input);
-        // What they took in all is a part of what this process does.
+        // Their total is part of this process's.
         lines.iter().filter(|line| !line.starts_with(times::ALL)).for_each(|line| println!("{line}"));
-        // The first is of packages, which had been there.
+        // The first is for packages, which were already installed.
         times.extend(lines.iter().filter_map(|line| Took::parse(line)).skip(1));
         summary.extend(lines.into_iter().filter(|line| line.starts_with(Simulation::SUMMARY)));
         if status.success() { Ok(()) } else { Err(format!("a step beside the others failed ({status})")) }
     }
 }
 
-/// For the process of [`Beside`]: it ends, with all that it has started, when the one that has started it does.
+/// For the process of [`Beside`]: it exits, with everything it has started, when its parent does.
 pub(super) fn end_with_the_other() {
     std::thread::spawn(|| {
-        // It is never written: this ends when the other end is closed.
+        // Nothing is ever written: this ends when the other end is closed.
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
         let _ = kill_current_process_group(Signal::KILL);
     });
 }
 
-/// The simulator while it runs: ended with what has started it.
+/// The running simulator, ended together with its parent.
 pub(super) struct Simulation(Child);
 
 impl Simulation {
-    /// How its line that sums up begins.
+    /// The prefix of its summary line.
     const SUMMARY: &str = "simulation: ";
 
-    /// Starts it on the engine that is built to count its instructions. Its own tests have overflow checks.
+    /// Starts it with the engine that is built for counting instructions. Its own tests have overflow checks.
     pub(super) fn start(minutes: f64) -> Result<Simulation> {
         let build = ["build", "--locked", "--release", "--package", "engine", "--package", "sim", "--bins"];
         succeed(cargo().args(build))?;
@@ -94,7 +94,7 @@ impl Simulation {
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        // Both fail when it has ended already.
+        // Both fail if it has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

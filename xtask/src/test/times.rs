@@ -1,26 +1,26 @@
-//! What steps take.
+//! The time that steps take.
 
 use crate::command::{Result, root};
 use std::fmt::Write as _;
 use std::time::Instant;
 
-/// What a step took, in seconds.
+/// The time a step took, in seconds.
 pub(super) struct Took {
     name: String,
     seconds: u64,
-    /// Of processor time, its programs' included.
+    /// Processor time, including its child processes.
     worked: u64,
 }
 
 impl Took {
-    /// What [`Clock::stop`] has printed, from a line of it.
+    /// Parses a line printed by [`Clock::stop`].
     pub(super) fn parse(line: &str) -> Option<Took> {
         let (name, times) = line.strip_prefix("== ")?.split_once(": ")?;
         let (seconds, worked) = times.strip_suffix(" of processor time")?.split_once(" s, ")?;
         Some(Took { name: name.into(), seconds: seconds.parse().ok()?, worked: worked.parse().ok()? })
     }
 
-    /// Whether that was not too much work.
+    /// Whether it is within the limit.
     pub(super) fn check(&self, most: u64) -> Result {
         if self.worked <= most {
             return Ok(());
@@ -30,7 +30,7 @@ impl Took {
     }
 }
 
-/// What has begun.
+/// The start of a step.
 pub(super) struct Clock {
     start: Instant,
     worked: u64,
@@ -41,7 +41,7 @@ impl Clock {
         Clock { start: Instant::now(), worked: processor_seconds() }
     }
 
-    /// Prints what a step took.
+    /// Prints how long a step took.
     pub(super) fn stop(&self, name: &str) -> Took {
         let took = self.read(name);
         println!("== {}: {} s, {} of processor time", took.name, took.seconds, took.worked);
@@ -54,7 +54,7 @@ impl Clock {
     }
 }
 
-/// The processor time of this process, and of all that it has waited for, in seconds.
+/// The processor time of this process, and of all child processes that it has waited for, in seconds.
 fn processor_seconds() -> u64 {
     // The kernel counts in hundredths of a second here, whatever its own clock is (proc_pid_stat(5)).
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -62,10 +62,11 @@ fn processor_seconds() -> u64 {
     fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>() / 100
 }
 
-/// How the line about all steps begins.
+/// The prefix of the line about all steps.
 pub(super) const ALL: &str = "in all: ";
 
-/// Prints the lines that sum up, and what all took. Last, because that is where people and machines look for it.
+/// Prints the summary, and the time for everything. Last, because that is where people and machines look for
+/// it.
 pub(super) fn sum_up(summary: &[String], clock: Clock) -> Took {
     summary.iter().for_each(|line| println!("{line}"));
     let all = clock.read("in all");

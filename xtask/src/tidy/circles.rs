@@ -1,10 +1,10 @@
-//! Files that import each other in a circle: none of them can be understood, tested or moved without the others.
+//! Import cycles: none of the files in one can be understood, tested or moved without the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many files of a crate may import each other in one circle.
+/// The largest allowed import cycle of a crate, in files.
 const CIRCLE_MAX: usize = 10;
-/// Folders that are stricter; 1: there is no circle.
+/// Directories with stricter limits; 1: no cycles.
 const STRICTER: [(&str, usize); 4] = [
     ("crates/config/src", 1),
     ("crates/engine/src", 7),
@@ -12,10 +12,10 @@ const STRICTER: [(&str, usize); 4] = [
     ("crates/proto/src", 7),
 ];
 
-/// The module that a file is, from its crate on.
+/// A module's path in its crate.
 type Module = Vec<String>;
 
-/// The circles among these files, by name and text, that are too large.
+/// The cycles among these files, by name and text, that are too large.
 pub(super) fn too_large(texts: &[(&str, String)]) -> Vec<String> {
     let is_stricter = |folder: &str| STRICTER.iter().any(|(other, _)| *other == folder);
     let sources: BTreeSet<&str> = texts.iter().filter_map(|(name, _)| source_folder(name)).collect();
@@ -23,7 +23,7 @@ pub(super) fn too_large(texts: &[(&str, String)]) -> Vec<String> {
     STRICTER.into_iter().chain(others).flat_map(|(folder, most)| too_large_in(texts, folder, most)).collect()
 }
 
-/// The sources of the crate that a file belongs to.
+/// The source directory of a file's crate.
 fn source_folder(name: &str) -> Option<&str> {
     name.find("/src/").and_then(|at| name.get(..at + "/src".len()))
 }
@@ -52,14 +52,14 @@ fn too_large_in(texts: &[(&str, String)], folder: &str, most: usize) -> Vec<Stri
     circles.into_iter().map(described).collect()
 }
 
-/// The module that a file below a crate's sources is, unless it is a test.
+/// The module of a file in a crate's sources, unless it is a test.
 fn module(path: &str) -> Option<Module> {
     let path = path.strip_prefix('/')?.strip_suffix(".rs")?;
     let module: Module = path.split('/').filter(|part| *part != "lib").map(str::to_owned).collect();
     (!module.iter().any(|part| part == "tests" || part == "main")).then_some(module)
 }
 
-/// All files that one imports, also by way of others.
+/// All files that a file imports, directly or indirectly.
 fn reached_from<'a>(from: &'a str, imports: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open = vec![from];
@@ -69,7 +69,7 @@ fn reached_from<'a>(from: &'a str, imports: &BTreeMap<&'a str, BTreeSet<&'a str>
     reached
 }
 
-/// The files that a module's file imports from, or names things of.
+/// The files from which a module's file imports, or whose items it names.
 fn imports_of<'a>(
     own: &Module,
     text: &str,
@@ -83,7 +83,7 @@ fn imports_of<'a>(
         .collect()
 }
 
-/// The innermost module that a path names, if it is one of these.
+/// The innermost of these modules that a path names, if any.
 fn resolve(own: &Module, path: &[String], modules: &BTreeMap<Module, (&str, &str)>) -> Option<Module> {
     let mut rest = path.iter().peekable();
     let mut module = match path.first()?.as_str() {
@@ -107,7 +107,7 @@ fn resolve(own: &Module, path: &[String], modules: &BTreeMap<Module, (&str, &str
     (is_named || module.len() > start).then_some(module)
 }
 
-/// The paths that a file imports, and those from its crate, or from a module around it, that it names.
+/// The paths that a file imports, and those that it names, from its crate or an enclosing module.
 fn paths(text: &str) -> Vec<Vec<String>> {
     let code: String = text
         .split("#[cfg(test)]\nmod tests {")

@@ -1,4 +1,4 @@
-//! A daemon that the guest uses.
+//! A daemon used by the guest.
 
 use super::guest::Host;
 use super::scenario::Scenario;
@@ -12,28 +12,29 @@ use std::time::{Duration, Instant};
 
 /// The last line that the daemon prints before it serves.
 const READY: &str = "Ready. Stop with Ctrl-C.";
-/// The size of what is served.
+/// The size of the medium.
 const MEDIUM_BYTES: u64 = 256 << 20;
-/// How long a start or an orderly end may take on a loaded machine.
+/// How long starting or stopping gracefully may take on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How many of its log's lines are shown.
+/// How many lines of its log are shown.
 const LINES_SHOWN: usize = 20;
 
 /// `lunette serve`.
 pub(super) struct Daemon {
-    /// What starts it.
+    /// The command line.
     line: Vec<String>,
     log: PathBuf,
     child: Option<Child>,
 }
 
 impl Daemon {
-    /// One that does not run yet, started by this line and what it gets to know; its log lies here.
+    /// One that is not running yet, to be started with this command line; logs to this file.
     pub(super) fn new(line: Vec<String>, log: PathBuf) -> Self {
         Self { line, log, child: None }
     }
 
-    /// The one that a scenario begins with, over a file that outlives it; its medium and its log lie in this folder.
+    /// The one with which a scenario starts, with a file that outlives it; medium and log are in this
+    /// directory.
     pub(super) fn of(scenario: &Scenario, program: &Path, folder: &Path) -> Self {
         let medium = folder.join("medium").display().to_string();
         let lun = format!("file:{medium},size={MEDIUM_BYTES}{}", scenario.lun);
@@ -55,7 +56,7 @@ impl Daemon {
         let child = self.child.insert(child);
         let (sender, receiver) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {
-            // Reads on to the daemon's end, so that it never waits for us.
+            // Keeps reading until the daemon exits, so that it never blocks on us.
             std::thread::spawn(move || {
                 BufReader::new(stdout).lines().map_while(std::result::Result::ok).for_each(|line| {
                     let _ = sender.send(line);
@@ -78,7 +79,7 @@ impl Daemon {
         serve
     }
 
-    /// Ends it as a fault would.
+    /// Kills it, like a crash.
     pub(super) fn kill(&mut self) -> Result {
         let mut child = self.child.take().ok_or("the daemon does not run")?;
         child.kill().and_then(|()| child.wait()).map(drop).map_err(|error| error.to_string())
@@ -90,7 +91,7 @@ impl Daemon {
         succeed(command("kill").args(["-s", signal, &child.id().to_string()]))
     }
 
-    /// Ends it in order, which has to succeed.
+    /// Stops it gracefully, which must succeed.
     pub(super) fn stop(&mut self) -> Result {
         self.signal("TERM")?;
         let mut child = self.child.take().ok_or("the daemon does not run")?;

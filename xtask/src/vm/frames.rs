@@ -1,5 +1,5 @@
-//! What a network device has seen, as the texts that `proto` has its machines read again: one for each TCP connection
-//! to the daemon, with a line for each MPA frame.
+//! The traffic of a network device, as the texts that `proto` feeds to its machines: one for each TCP
+//! connection to the daemon, with a line for each MPA frame.
 
 use crate::command::Result;
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 /// The daemon's port.
 const PORT: u16 = 3260;
-/// From how many equal bytes on their number is written.
+/// Runs of at least this many equal bytes are abbreviated.
 const RUN: usize = 8;
 
-/// Reads a capture, and writes its connections beside it; their paths come back.
+/// Reads a capture, and writes its connections next to it; returns their paths.
 pub(super) fn write(capture: &Path) -> Result<Vec<PathBuf>> {
     let fault = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     let bytes = fs::read(capture).map_err(|error| fault(capture, error))?;
@@ -30,7 +30,7 @@ pub(super) fn write(capture: &Path) -> Result<Vec<PathBuf>> {
 /// A text for each connection, in the order in which they began.
 fn texts(capture: &[u8]) -> Option<Vec<String>> {
     let mut packets = capture.get(PCAP_HEADER..)?;
-    // Its first word is this, in the order of this machine's bytes.
+    // The magic number, in this machine's byte order.
     if number(capture, 0)? != 0xa1b2_c3d4 {
         return None;
     }
@@ -51,7 +51,7 @@ fn texts(capture: &[u8]) -> Option<Vec<String>> {
     Some(connections.into_iter().map(|connection| connection.text).collect())
 }
 
-/// The beginning of a capture, and that of each packet in it.
+/// Lengths of a capture's header, and of each packet's header.
 const PCAP_HEADER: usize = 24;
 const PACKET_HEADER: usize = 16;
 
@@ -68,14 +68,14 @@ struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Of an Ethernet frame; `None` for what is not TCP over IPv4 to or from the daemon.
+    /// Parses an Ethernet frame; `None` for anything other than TCP over IPv4 to or from the daemon.
     fn parse(frame: &'a [u8]) -> Option<Segment<'a>> {
         let (kind, packet) = (frame.get(12..14)?, frame.get(14..)?);
         let header = usize::from(packet.first()? & 0x0f) * 4;
         if kind != [0x08, 0x00] || *packet.get(9)? != 6 {
             return None;
         }
-        // What follows the packet only fills the frame.
+        // Anything after the packet is padding of the frame.
         let tcp = packet.get(header..usize::from(u16::from_be_bytes(at(packet, 2)?)))?;
         let (from, to) = (u16::from_be_bytes(at(tcp, 0)?), u16::from_be_bytes(at(tcp, 2)?));
         let flags = *tcp.get(13)?;
@@ -100,14 +100,14 @@ struct Connection {
     daemon: Direction,
 }
 
-/// What one side sends.
+/// One direction of a connection.
 #[derive(Default)]
 struct Direction {
-    /// The number of the next byte.
+    /// The sequence number of the next byte.
     next: u32,
-    /// Bytes that make no frame yet.
+    /// Bytes of an incomplete frame.
     bytes: Vec<u8>,
-    /// The start-up frame has come.
+    /// The start-up frame has arrived.
     is_started: bool,
     has_ended: bool,
 }
@@ -125,7 +125,7 @@ impl Connection {
         if missing > 0 && !segment.payload.is_empty() {
             return None;
         }
-        // What was resent is known already.
+        // Retransmitted bytes are already known.
         let known = usize::try_from(missing.unsigned_abs()).ok()?;
         let new = segment.payload.get(known..).unwrap_or_default();
         direction.next = direction.next.wrapping_add(u32::try_from(new.len()).ok()?);
@@ -142,7 +142,7 @@ impl Connection {
 }
 
 impl Direction {
-    /// Takes the oldest frame out (RFC 5044 sections 4.1 and 7.1), if it is whole.
+    /// Takes the oldest frame (RFC 5044 sections 4.1 and 7.1), if it is complete.
     fn frame(&mut self) -> Option<Vec<u8>> {
         let len = if self.is_started {
             (2 + usize::from(u16::from_be_bytes(at(&self.bytes, 0)?))).next_multiple_of(4) + 4
@@ -157,7 +157,7 @@ impl Direction {
     }
 }
 
-/// Bytes in hexadecimal digits; many equal ones as `00*1024`.
+/// Bytes in hexadecimal; runs of equal ones as `00*1024`.
 fn packed(bytes: &[u8]) -> String {
     let mut text = String::new();
     for run in bytes.chunk_by(|a, b| a == b) {
@@ -194,7 +194,7 @@ mod tests {
         frame.extend(sequence.to_be_bytes());
         frame.extend([0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]);
         frame.extend(payload);
-        // An Ethernet frame has a least length.
+        // Ethernet frames have a minimum length.
         frame.resize(frame.len().max(60), 0xee);
         let len = u32::try_from(frame.len()).unwrap().to_ne_bytes();
         [[0; 4], [0; 4], len, len].concat().into_iter().chain(frame).collect()

@@ -1,4 +1,5 @@
-//! Two gateways that share an image on Ceph, each on a network of its own: one link to the guest, one to the cluster.
+//! Two gateways that share an image on Ceph, each in its own network: one link to the guest, one to the
+//! cluster.
 
 use super::daemon::Daemon;
 use super::guest::Host;
@@ -14,8 +15,8 @@ mod ceph;
 
 use ceph::{Ceph, POOL};
 
-/// Where the cluster is, from everywhere. All is of the range for benchmarks (RFC 2544 appendix C.2.2), which the guest reaches through
-/// the host.
+/// The cluster's address, from everywhere. All addresses are in the range for benchmarks (RFC 2544 appendix
+/// C.2.2), which the guest reaches through the host.
 const CLUSTER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const RANGE: &str = "198.18.0.0/15";
 const GUESTS: &str = "192.0.2.0/24";
@@ -31,13 +32,13 @@ pub(super) struct Gateways {
 }
 
 impl Gateways {
-    /// Starts them; what they log lies in this folder.
+    /// Starts them; they log to this directory.
     pub(super) fn serve(program: &Path, folder: &Path) -> Result<Self> {
-        // Names of networks lie there, and those of this scenario alone.
+        // The names of network namespaces are stored there; these are only this scenario's.
         succeed(administration("mount").args(["-t", "tmpfs", "tmpfs", "/run"]))?;
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| error.to_string())?;
         ip(&format!("address add {CLUSTER}/32 dev lo"))?;
-        // What is sent to one that is cut off is lost, as on a network, and not refused.
+        // Packets to a gateway that is cut off are lost, as in a network, rather than refused.
         ip(&format!("route add blackhole {RANGE}"))?;
         let ceph = Ceph::lasting_at(CLUSTER);
         ceph.create(IMAGE, IMAGE_BYTES);
@@ -69,7 +70,7 @@ impl Host for Gateways {
             ["serve", name] => self.gateway(name)?.serve()?,
             ["freeze", name] => self.gateway(name)?.signal("STOP")?,
             ["continue", name] => self.gateway(name)?.signal("CONT")?,
-            // Guests or cluster, as the links' names have it.
+            // `guest` or `cluster`, as in the links' names.
             ["cut", side, name] => ip(&format!("link set {side}-{name} down"))?,
             ["mend", side, name] => ip(&format!("link set {side}-{name} up"))?,
             _ => return Err("there is no such request".into()),
@@ -87,7 +88,7 @@ impl Host for Gateways {
     }
 }
 
-/// Makes the network of a gateway: this machine is 198.18.N.1 to it, and it is 198.18.N.2 to the guest.
+/// Creates the network of a gateway: it sees this machine as 198.18.N.1, and the guest sees it as 198.18.N.2.
 fn link_up(name: &str, number: u8) -> Result {
     let back = number + 100;
     [
@@ -121,7 +122,7 @@ fn daemon(program: &Path, folder: &Path, name: &str) -> Daemon {
     Daemon::new(line.map(String::from).to_vec(), folder.join(format!("{name}.log")))
 }
 
-/// As docs/cluster.md has it.
+/// As in docs/cluster.md.
 fn configuration(name: &str, number: u8, conf: &str) -> String {
     format!(
         "admin = \"none\"

@@ -1,4 +1,4 @@
-//! The virtual machine while it runs.
+//! The running virtual machine.
 
 use super::rig;
 use super::scenario::Scenario;
@@ -17,22 +17,23 @@ use tempfile::NamedTempFile;
 const INIT: &str = include_str!("../../vm/init.sh");
 const LIBRARY: &str = include_str!("../../vm/guest.sh");
 
-/// How long the guest may take beside its script. The script has a limit of its own, so that the guest can say more.
+/// How long the guest may take in addition to its script. The script has its own limit, so that the guest can
+/// report more.
 const START: Duration = Duration::from_secs(60);
-/// How many of its last lines a failure repeats.
+/// How many of its last lines are repeated on failure.
 const LINES_KEPT: usize = 30;
 
 /// What serves the guest.
 pub(super) trait Host {
-    /// Does what the guest requests: `kill`.
+    /// Carries out the guest's request, such as `kill`.
     fn act(&mut self, request: &str) -> Result;
-    /// Ends it in order, which has to succeed.
+    /// Stops it gracefully, which must succeed.
     fn stop(&mut self) -> Result;
-    /// The end of what it has logged.
+    /// The end of its log.
     fn last_lines(&self) -> String;
 }
 
-/// Boots the guest, has it play the scenario, prints its lines, and has the host do what it requests.
+/// Boots the guest, lets it run the scenario, prints its output, and has the host carry out its requests.
 pub(super) fn run(scenario: &Scenario, program: &Path, folder: &Path, host: &mut dyn Host) -> Result {
     let fault = |error: io::Error| format!("{}: {error}", folder.display());
     let initrd = initrd(scenario, program, folder).map_err(fault)?;
@@ -67,19 +68,19 @@ pub(super) fn run(scenario: &Scenario, program: &Path, folder: &Path, host: &mut
     }
 }
 
-/// Where the traffic of a scenario is kept.
+/// The file for a scenario's captured traffic.
 pub(super) fn capture(folder: &Path) -> PathBuf {
     folder.join("capture.pcap")
 }
 
-/// What the guest says to us rather than to the reader.
+/// A message of the guest to us, not to the reader.
 #[derive(Debug, PartialEq, Eq)]
 enum Word<'a> {
-    /// What serves it shall do something.
+    /// A request to what serves it.
     Request(&'a str),
-    /// The script has come to its end.
+    /// The script has succeeded.
     Passed,
-    /// It has not.
+    /// It has failed.
     Failed,
 }
 
@@ -98,7 +99,7 @@ fn after(reason: &str, last: &VecDeque<String>) -> String {
     format!("{reason}; its last lines:\n{}", lines.join("\n"))
 }
 
-/// The root that all scenarios share with this one's script behind it: the kernel unpacks one archive over the other.
+/// The shared root, with this scenario's script appended: the kernel unpacks one archive over the other.
 fn initrd(scenario: &Scenario, program: &Path, folder: &Path) -> io::Result<NamedTempFile> {
     let scripts = folder.join("scripts");
     fs::create_dir_all(&scripts)?;
@@ -114,14 +115,14 @@ fn initrd(scenario: &Scenario, program: &Path, folder: &Path) -> io::Result<Name
     Ok(initrd)
 }
 
-/// The emulator; it ends when this is dropped.
+/// The emulator; killed when this is dropped.
 struct Guest {
     child: Child,
     lines: Receiver<String>,
 }
 
 impl Guest {
-    /// With its network's traffic in a file, if one is named.
+    /// Records its network's traffic in a file, if one is given.
     fn boot(initrd: &Path, capture: Option<&Path>) -> Result<Self> {
         let mut emulator = command("qemu-system-x86_64");
         emulator.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1G"]);
@@ -135,7 +136,7 @@ impl Guest {
             "-no-reboot",
         ]);
         emulator.arg("-kernel").arg(rig::vmlinux()).arg("-initrd").arg(initrd);
-        // Only a panic is printed to the console: anything else could fall into the midst of a line.
+        // Only a panic is printed to the console: anything else could end up in the middle of a line.
         emulator.args(["-append", "console=ttyS0 loglevel=1 panic=-1 mitigations=off random.trust_cpu=on"]);
         let mut tap = "tap,id=net0,ifname=tap0,script=no,downscript=no,vhost=off".to_owned();
         if let Some(file) = capture {
@@ -159,13 +160,13 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may already have exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Gives each line to `take` until that has enough of it.
+/// Passes each line to `take` until that has had enough.
 fn read_lines(console: ChildStdout, mut take: impl FnMut(String) -> bool) {
     let mut console = BufReader::new(console);
     let mut line = Vec::new();

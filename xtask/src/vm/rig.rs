@@ -1,4 +1,5 @@
-//! The virtual machine's kernel and root. Both are made of Debian packages, and kept until a package changes.
+//! The virtual machine's kernel and root. Both are made from Debian packages, and cached until a package
+//! changes.
 
 mod kernel;
 mod packages;
@@ -14,7 +15,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where the guest has its programs.
+/// The guest's directory of programs.
 pub(super) const PROGRAMS_FOLDER: &str = "sbin";
 
 /// The kernel, uncompressed: an emulated machine would take seconds to unpack it.
@@ -27,7 +28,7 @@ pub(super) fn root_archive() -> PathBuf {
     folder().join("root.cpio")
 }
 
-/// Makes kernel and root, unless they are there and made of what would be taken now.
+/// Makes kernel and root, unless they exist and are up to date.
 pub(super) fn ensure() -> Result {
     let stamp = folder().join("recipe");
     let last = fs::read_to_string(&stamp).unwrap_or_default();
@@ -46,7 +47,7 @@ pub(super) fn ensure() -> Result {
     for path in [&build, &stamp] {
         remove(path).map_err(fault)?;
     }
-    // A file that is no longer offered is fetched in the version that new lists have.
+    // A file that is no longer available is downloaded in the version of the new lists.
     let packages_folder = folder().join("packages");
     let packages = with_lists(|| {
         let packages = Packages::choose()?;
@@ -65,7 +66,7 @@ fn recipe(packages: &Packages) -> String {
     packages.files().join("\n") + "\n" + &root::recipe()
 }
 
-/// Writes all that is in a folder to an archive in the kernel's format.
+/// Writes the content of a directory to an archive in the kernel's format.
 pub(super) fn archive(folder: &Path, to: File) -> Result {
     let fault = |error: io::Error| format!("{}: {error}", folder.display());
     let mut find = Command::new("find");
@@ -80,7 +81,7 @@ pub(super) fn archive(folder: &Path, to: File) -> Result {
     if found.success() && status.success() { Ok(()) } else { Err(format!("`{line}` failed: {status}")) }
 }
 
-/// Writes a program.
+/// Writes an executable file.
 pub(super) fn write_executable(path: &Path, text: &str) -> io::Result<()> {
     let file = File::options().write(true).create(true).truncate(true).mode(0o755).open(path);
     file.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))

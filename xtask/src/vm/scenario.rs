@@ -1,14 +1,14 @@
-//! What is played: a script for the guest, and what the host serves meanwhile.
+//! The scenarios: a script for the guest, and what the host serves meanwhile.
 
 use super::verbs;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::time::Duration;
 
-/// A script for the guest. Each begins with the same daemon, and a medium of zeros.
+/// A script for the guest. Each starts with the same daemon, and a medium of zeros.
 pub(super) struct Scenario {
-    /// As it is asked for.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What the guest does, in the words of `guest.sh`.
+    /// What the guest does, using the functions of `guest.sh`.
     pub script: &'static str,
     /// Further arguments of `lunette serve`, which serves one LUN on 192.0.2.1:3260.
     pub serve: &'static [&'static str],
@@ -18,17 +18,17 @@ pub(super) struct Scenario {
     pub mtu: u16,
     /// How long the guest's script may take on a loaded machine.
     pub limit: Duration,
-    /// Who plays it.
+    /// When it is run.
     pub played: Played,
-    /// What passes the guest's network device is kept, as test vectors.
+    /// Whether the guest's network traffic is recorded, for test vectors.
     pub is_captured: bool,
-    /// The daemon that is used is one in the guest.
+    /// Whether the daemon runs in the guest.
     pub is_inside: bool,
-    /// Two gateways that share an image on Ceph serve it, in place of one daemon.
+    /// Whether two gateways that share an image on Ceph serve it, instead of one daemon.
     pub is_shared: bool,
 }
 
-/// Who plays a scenario. Each includes those before it.
+/// When a scenario is run. Each includes those before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Played {
     /// `cargo xtask test`.
@@ -39,15 +39,17 @@ pub(crate) enum Played {
     ByName,
 }
 
-/// The shortest of those that are played by default comes last, so that two at a time end together.
+/// The shortest default scenario comes last, so that two at a time end together.
 const SCENARIOS: &[Scenario] = &[
-    // One unit over TCP, iSER and SRP at once: paths are cut, I/O continues over the others, and they come back.
+    // One unit over TCP, iSER and SRP at once: paths are cut, I/O continues over the others, and they
+    // recover.
     Scenario {
         serve: &["--srp", "192.0.2.3:3260", "--srp-guid", "024c750000000001"],
         ..scenario("multipath", include_str!("../../vm/multipath.sh"))
     },
-    // Each of Linux's initiators, one after the other (iSCSI, iSER and SRP over siw, AoE): a file system is made, filled and checked,
-    // and the next one reads it. Then the daemon is killed under a load that verifies what it reads, and started again.
+    // Each of Linux's initiators in turn (iSCSI, iSER and SRP over siw, AoE): a file system is made, filled
+    // and checked, and the next one reads it. Then the daemon is killed under a load that verifies what it
+    // reads, and restarted.
     Scenario {
         serve: &["--srp", "192.0.2.1:3260", "--srp-guid", "024c750000000001", "--aoe", "tap0"],
         lun: ",aoe=1.1",
@@ -57,41 +59,45 @@ const SCENARIOS: &[Scenario] = &[
     },
     // SRP without data inside commands.
     scenario("srp_reads", include_str!("../../vm/srp_reads.sh")).srp(),
-    // The daemon is killed under a load over iSER, and started again.
+    // The daemon is killed under a load over iSER, and restarted.
     scenario("iser_outage", include_str!("../../vm/iser_outage.sh")),
     // The same over SRP.
     scenario("srp_outage", include_str!("../../vm/srp_outage.sh")).srp(),
-    // AoE in jumbo frames: a file system is made, filled and read again; then the daemon is killed under a load, and started again.
+    // AoE in jumbo frames: a file system is made, filled and read again; then the daemon is killed under a
+    // load, and restarted.
     Scenario {
         serve: &["--aoe", "tap0"],
         lun: ",aoe=1.1",
         mtu: 9000,
         ..scenario("aoe_jumbo", include_str!("../../vm/aoe_jumbo.sh"))
     },
-    // The daemon in the guest: LUNs come and grow, and thin ones reach their limits, under Linux's iSCSI initiator and sg3_utils.
+    // The daemon in the guest: LUNs are added and grow, and thin ones reach their limits, under Linux's iSCSI
+    // initiator and sg3_utils.
     verbs::LIVE,
-    // The daemon in the guest, with two portals as paths of different worth: dm-multipath with ALUA follows their states, by the
-    // administrator's command and by SET TARGET PORT GROUPS, and a portal is drained under a load.
+    // The daemon in the guest, with two portals as paths of different priority: dm-multipath with ALUA
+    // follows their states, set by the administrator's command and by SET TARGET PORT GROUPS, and a portal is
+    // drained under a load.
     verbs::ALUA,
-    // Two gateways that share an image on Ceph, under dm-multipath with ALUA: each dies, hangs and is cut off under a file system.
+    // Two gateways that share an image on Ceph, under dm-multipath with ALUA: each dies, hangs and is cut off
+    // under a file system.
     Scenario {
         limit: Duration::from_secs(900),
         is_shared: true,
         ..scenario("gateways", include_str!("../../vm/gateways.sh"))
     },
-    // The daemon in the guest, on RoCE in software: iSER, and the data is read over TCP then.
+    // The daemon in the guest, on software RoCE: iSER, after which the data is read over TCP.
     verbs::ISER,
     // The same with SRP.
     verbs::SRP,
-    // The same with descriptors that the daemon has to read first.
+    // The same with descriptors that the daemon has to fetch first.
     verbs::TABLES,
-    // The same on iWARP in software: SRP, and the data is read over iSER then, and iSER.
+    // The same on software iWARP: SRP, after which the data is read over iSER, and iSER.
     verbs::SIW,
     // The device is removed under a load over iSER, and comes back.
     verbs::OUTAGE,
     // `lunette rdma` in the guest, with devices and without.
     verbs::LIST,
-    // Linux's iWARP in software has a link, and the initiators that use it can be loaded.
+    // Linux's software iWARP has a link, and the initiators that use it can be loaded.
     scenario("siw", include_str!("../../vm/siw.sh")),
     // The frames of a few commands over iSER and SRP.
     Scenario {
@@ -99,7 +105,7 @@ const SCENARIOS: &[Scenario] = &[
         is_captured: true,
         ..scenario("frames", include_str!("../../vm/frames.sh")).srp()
     },
-    // What the reports measured that Lunette is to be compared with, over each transport.
+    // A measurement for comparison with the reports', over each transport.
     Scenario {
         played: Played::ByName,
         limit: Duration::from_secs(1200),
@@ -123,12 +129,12 @@ pub(super) const fn scenario(name: &'static str, script: &'static str) -> Scenar
 }
 
 impl Scenario {
-    /// All of them.
+    /// All scenarios.
     pub(super) fn all() -> impl Iterator<Item = &'static Scenario> {
         SCENARIOS.iter()
     }
 
-    /// Takes a scenario's name from the command line.
+    /// Parses a scenario's name on the command line.
     pub(super) fn parser() -> impl TypedValueParser<Value = &'static Scenario> {
         let names = PossibleValuesParser::new(Scenario::all().map(|scenario| scenario.name));
         names.map(|name| {
@@ -136,7 +142,7 @@ impl Scenario {
         })
     }
 
-    /// SRP on the portal of iSCSI and iSER. The name is also in `guest.sh`.
+    /// Adds SRP to the portal of iSCSI and iSER. The name is also in `guest.sh`.
     const fn srp(self) -> Scenario {
         Scenario { serve: &["--srp", "192.0.2.1:3260", "--srp-guid", "024c750000000001"], ..self }
     }

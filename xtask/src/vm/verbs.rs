@@ -1,4 +1,4 @@
-//! The scenarios in which the daemon is in the guest, most of them with an RDMA device there.
+//! The scenarios with the daemon in the guest, most of them with an RDMA device there.
 
 use super::rig;
 use super::scenario::{Scenario, scenario};
@@ -6,7 +6,7 @@ use crate::command::{command, succeed};
 use std::io;
 use std::path::Path;
 
-/// A scenario with its script behind what all of these share.
+/// A scenario whose script follows the one shared by all of these.
 macro_rules! inside {
     ($name:literal, $script:literal) => {
         Scenario {
@@ -21,13 +21,13 @@ pub(super) const SRP: Scenario = inside!("verbs_srp", "../../vm/verbs_srp.sh");
 pub(super) const TABLES: Scenario = inside!("verbs_tables", "../../vm/verbs_tables.sh");
 pub(super) const SIW: Scenario = inside!("verbs_siw", "../../vm/verbs_siw.sh");
 pub(super) const OUTAGE: Scenario = inside!("verbs_outage", "../../vm/verbs_outage.sh");
-/// Two portals as paths of different worth, without a device.
+/// Two portals as paths of different priority, without a device.
 pub(super) const ALUA: Scenario = inside!("alua", "../../vm/alua.sh");
 /// Without a device.
 pub(super) const LIVE: Scenario = inside!("live", "../../vm/live.sh");
 pub(super) const LIST: Scenario = inside!("verbs_list", "../../vm/verbs_list.sh");
 
-/// Puts the daemon into the guest, where the scenario has it there.
+/// Installs the daemon in the guest, for the scenarios that have it there.
 pub(super) fn install_daemon(scenario: &Scenario, program: &Path, below: &Path) -> io::Result<()> {
     if !scenario.is_inside {
         return Ok(());

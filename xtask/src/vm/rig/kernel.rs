@@ -1,11 +1,11 @@
-//! Debian's kernel, and the one module that it lacks.
+//! Debian's kernel, and a module that it lacks.
 
 use super::packages::Unpacked;
 use crate::command::{Result, command, succeed};
 use std::fs::{self, File};
 use std::path::Path;
 
-/// Where siw lies in the kernel's sources.
+/// siw's directory in the kernel's sources.
 const SIW: &str = "drivers/infiniband/sw/siw";
 
 /// Unpacks the kernel's image to the ELF file that the emulator boots.
@@ -16,7 +16,7 @@ pub(super) fn uncompress(unpacked: &Unpacked, to: &Path) -> Result {
     let packed = to.with_extension("xz");
     let fault = |error: std::io::Error| format!("{}: {error}", to.display());
     fs::write(&packed, payload).map_err(fault)?;
-    // The image's size follows on the stream.
+    // The image's size follows in the stream.
     let mut xz = command("xz");
     xz.args(["--decompress", "--stdout", "--single-stream"]).arg(&packed);
     succeed(xz.stdout(File::create(to).map_err(fault)?))?;
@@ -38,7 +38,7 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
     payload.starts_with(b"\xfd7zXZ\0").then_some(payload)
 }
 
-/// Builds siw against the headers of the kernel, and puts it with the kernel's modules.
+/// Builds siw with the kernel's headers, and adds it to the kernel's modules.
 pub(super) fn build_siw(unpacked: &Unpacked) -> Result {
     let archive = unpacked.source.join("usr/src/linux-source-6.1.tar.xz");
     let sources = format!("linux-source-6.1/{SIW}");
@@ -53,7 +53,7 @@ pub(super) fn build_siw(unpacked: &Unpacked) -> Result {
     )?;
     let siw = unpacked.source.join(sources);
     let headers = unpacked.headers.join("usr/src").join(format!("linux-headers-{}", unpacked.release));
-    // The headers name each other where the package would have installed them.
+    // The headers refer to each other by the paths at which the package would have installed them.
     let makefile = headers.join("Makefile");
     let fault = |error: std::io::Error| format!("{}: {error}", makefile.display());
     let text = fs::read_to_string(&makefile).map_err(fault)?;

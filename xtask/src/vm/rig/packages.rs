@@ -1,4 +1,4 @@
-//! Which Debian packages the virtual machine is made of, and how they come here.
+//! The Debian packages that the virtual machine is made of: choosing and downloading them.
 
 use crate::command::{Result, command, output, succeed};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What holds the programs of the guest; the libraries that they need are found by their dependencies.
+/// Packages with the guest's programs; the libraries that these need are found through dependencies.
 const PROGRAMS: [&str; 14] = [
     "busybox-static",
     "kmod",
@@ -23,9 +23,9 @@ const PROGRAMS: [&str; 14] = [
     "librdmacm1",
     "ibverbs-providers",
 ];
-/// What names the newest kernel, and what modules are built with.
+/// The packages that depend on the newest kernel, and on what modules are built with.
 const KERNEL: [&str; 2] = ["linux-image-amd64", "linux-headers-amd64"];
-/// The series of kernels whose siw is built.
+/// The kernel series whose siw is built.
 const SERIES: &str = "6.1";
 
 /// The packages, as chosen by apt.
@@ -39,13 +39,13 @@ struct PackageFile {
     bytes: u64,
 }
 
-/// Where the packages' files lie.
+/// Directories of unpacked packages.
 pub(super) struct Unpacked {
-    /// As `uname -r` says it in the guest.
+    /// As printed by `uname -r` in the guest.
     pub(super) release: String,
     /// The kernel and its modules.
     pub(super) kernel: PathBuf,
-    /// What modules are built with.
+    /// For building modules.
     pub(super) headers: PathBuf,
     /// The kernel's sources, in an archive.
     pub(super) source: PathBuf,
@@ -54,7 +54,7 @@ pub(super) struct Unpacked {
 }
 
 impl Packages {
-    /// The newest packages that apt's lists have.
+    /// The newest packages in apt's lists.
     pub(super) fn choose() -> Result<Self> {
         let graph = depends(&apt_cache_depends()?);
         let image = format!("linux-image-{SERIES}.");
@@ -73,12 +73,12 @@ impl Packages {
         Ok(Self { release, files })
     }
 
-    /// Their files' names, which have the versions in them.
+    /// The names of their files, which include versions.
     pub(super) fn files(&self) -> Vec<&str> {
         self.files.iter().map(|file| file.name.as_str()).collect()
     }
 
-    /// Fetches into a folder what is not there yet, and removes what is out of date.
+    /// Downloads missing files into a directory, and removes outdated ones.
     pub(super) fn download(&self, folder: &Path) -> Result {
         let fault = |error: io::Error| format!("{}: {error}", folder.display());
         fs::create_dir_all(folder).map_err(fault)?;
@@ -100,12 +100,12 @@ impl Packages {
         println!("fetching {} packages, {} MB", missing.len(), bytes / 1_000_000);
         let names = missing.iter().map(|file| file.package());
         let mut apt = command("apt-get");
-        // Another user, whom apt would take for safety, cannot write here.
+        // The other user, as whom apt downloads for safety, cannot write here.
         apt.args(["download", "--quiet=2", "-o", "APT::Sandbox::User=root"]).args(names);
         succeed(apt.current_dir(folder))
     }
 
-    /// Unpacks them from where they were fetched, each with others of its kind.
+    /// Unpacks the downloaded files, each kind into its own directory.
     pub(super) fn unpack(&self, from: &Path, below: &Path) -> Result<Unpacked> {
         let unpacked = Unpacked {
             release: self.release.clone(),
@@ -129,7 +129,7 @@ impl Packages {
 }
 
 impl PackageFile {
-    /// Of a line `'URI' FILE BYTES HASH`.
+    /// Parses a line `'URI' FILE BYTES HASH`.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace().skip(1);
         Some(Self { name: words.next()?.to_owned(), bytes: words.next()?.parse().ok()? })
@@ -147,10 +147,10 @@ fn apt_cache_depends() -> Result<String> {
     output(depends.args(KERNEL).args(PROGRAMS))
 }
 
-/// Each package with those that it depends on.
+/// The dependencies of each package.
 type Graph = BTreeMap<String, Vec<String>>;
 
-/// Of lines `PACKAGE`, and below it `  Depends: PACKAGE`; one with alternatives begins with `|`.
+/// Parses lines `PACKAGE`, each followed by `  Depends: PACKAGE`; one with alternatives begins with `|`.
 fn depends(text: &str) -> Graph {
     let mut graph = Graph::new();
     let mut package = String::new();
@@ -167,14 +167,14 @@ fn depends(text: &str) -> Graph {
     graph
 }
 
-/// The named packages, and those that they need whose names begin so.
+/// The given packages, and their dependencies with these prefixes.
 fn with_dependencies(graph: &Graph, packages: &[&str], prefixes: &[&str]) -> Vec<String> {
     let mut names: Vec<String> = packages.iter().map(ToString::to_string).collect();
     let mut next = 0;
     while let Some(name) = names.get(next) {
         let needed = graph.get(name).into_iter().flatten();
         let wanted = |name: &&String| prefixes.iter().any(|prefix| name.starts_with(prefix));
-        // A package may be named twice, with a least and with a highest version.
+        // A package may occur twice, with a minimum and a maximum version.
         for name in needed.filter(wanted) {
             if !names.contains(name) {
                 names.push(name.clone());

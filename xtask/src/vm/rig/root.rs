@@ -1,4 +1,4 @@
-//! The guest's root: busybox, a few programs with their libraries, the modules that scenarios load.
+//! The guest's root: busybox, a few programs with their libraries, and the modules that scenarios load.
 
 use super::packages::Unpacked;
 use crate::command::{Result, administration, command, output, succeed};
@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The modules, to which those come that they need; those for CRC32C are requested by algorithm, which
-/// nothing else lists.
+/// The modules, to which their dependencies are added; those for CRC32C are requested by algorithm, which
+/// appears in no dependency.
 const MODULES: [&str; 21] = [
     "virtio_pci",
     "virtio_net",
@@ -33,7 +33,7 @@ const MODULES: [&str; 21] = [
     "crct10dif_pclmul",
 ];
 
-/// Programs that need libraries, where they are in their packages and in the guest.
+/// Programs that need libraries: their paths in the packages and in the guest.
 const PROGRAMS: [(&str, &str); 19] = [
     ("bin/kmod", "sbin/modprobe"),
     ("sbin/iscsid", "sbin/iscsid"),
@@ -56,7 +56,7 @@ const PROGRAMS: [(&str, &str); 19] = [
     ("usr/bin/sg_turs", "sbin/sg_turs"),
 ];
 
-/// What finds and loads those libraries.
+/// The dynamic loader for those libraries.
 const LOADER: (&str, &str) = ("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "lib64/ld-linux-x86-64.so.2");
 
 /// Other files.
@@ -71,17 +71,17 @@ const FILES: [(&str, &str); 8] = [
     ("lib/multipath/libchecktur.so", "lib/multipath/libchecktur.so"),
 ];
 
-/// Libraries that are loaded by name, or by what is not in a package.
+/// Libraries that are loaded by name, or by something outside the packages.
 const LOADED: [&str; 4] = ["libibverbs.so.1", "librdmacm.so.1", "libgcc_s.so.1", "libm.so.6"];
 
-/// Where libibverbs looks for what makes its devices work.
+/// Where libibverbs looks for its providers.
 const PROVIDERS: &str = "usr/lib/x86_64-linux-gnu/libibverbs";
 
-/// Where the packages have libraries; in the guest all are in the first.
+/// Library directories in the packages; in the guest all libraries are in the first.
 const LIBRARIES: [&str; 4] =
     ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/ceph", "lib"];
 
-/// Where something is mounted, or written while the guest runs.
+/// Mount points, and directories written while the guest runs.
 const FOLDERS: [&str; 9] = [
     "proc",
     "sys",
@@ -94,12 +94,12 @@ const FOLDERS: [&str; 9] = [
     "etc/iscsi/ifaces",
 ];
 
-/// All that decides what is made of the packages.
+/// Everything that determines what is made from the packages.
 pub(super) fn recipe() -> String {
     format!("{MODULES:?}\n{PROGRAMS:?}\n{LOADED:?}\n{FILES:?}\n{FOLDERS:?}\n")
 }
 
-/// Gathers the root in a folder, and makes an archive of it.
+/// Assembles the root in a directory, and makes an archive of it.
 pub(super) fn make(unpacked: &Unpacked, root: &Path, archive: &Path) -> Result {
     let fault = |error: io::Error| format!("{}: {error}", root.display());
     for folder in FOLDERS {
@@ -118,7 +118,7 @@ pub(super) fn make(unpacked: &Unpacked, root: &Path, archive: &Path) -> Result {
     super::archive(root, File::create(archive).map_err(fault)?)
 }
 
-/// Copies libraries that are loaded by name with those that they need, and the providers of devices in software.
+/// Copies libraries that are loaded by name with their dependencies, and the providers for software devices.
 fn loaded(programs: &Path, root: &Path) -> Result {
     for name in LOADED {
         let found = LIBRARIES.into_iter().map(|folder| format!("{folder}/{name}"));
@@ -134,7 +134,7 @@ fn loaded(programs: &Path, root: &Path) -> Result {
     for entry in fs::read_dir(&folder).map_err(fault)? {
         let path = entry.map_err(fault)?.path();
         let name = path.file_name().unwrap_or_default();
-        // Their names end with the version of the interface between them and the library.
+        // Their names end with the version of their interface with the library.
         let is_wanted =
             name.to_str().is_some_and(|name| name.starts_with("librxe-") || name.starts_with("libsiw-"));
         if is_wanted {
@@ -155,7 +155,7 @@ fn modules(unpacked: &Unpacked, root: &Path) -> Result {
             .args(["--set-version", &unpacked.release, "--show-depends", module])
             .arg("--dirname")
             .arg(all);
-        // Other lines list what is built into the kernel.
+        // Other lines list modules built into the kernel.
         paths.extend(
             output(&mut modprobe)?.lines().filter_map(|line| line.strip_prefix("insmod ")).map(module_path),
         );
@@ -171,18 +171,18 @@ fn modules(unpacked: &Unpacked, root: &Path) -> Result {
     succeed(administration("depmod").arg("--basedir").arg(root).arg(&unpacked.release))
 }
 
-/// Of what follows `insmod`: the file, and perhaps options.
+/// What follows `insmod`: the file, and possibly options.
 fn module_path(line: &str) -> PathBuf {
     line.split(' ').next().unwrap_or_default().into()
 }
 
-/// What a program is linked to, as the packages' own loader finds it.
+/// A program's libraries, as found by the packages' own loader.
 fn libraries(programs: &Path, program: &str) -> Result<Vec<(String, PathBuf)>> {
     let places = LIBRARIES.map(|folder| programs.join(folder).display().to_string());
     let mut loader = command(programs.join(LOADER.0));
     loader.args(["--library-path", &places.join(":"), "--list"]).arg(programs.join(program));
     let list = output(&mut loader)?;
-    // The loader itself, named by its path, and what the kernel brings are no libraries to find.
+    // The loader itself, listed by its path, and what the kernel provides need not be found.
     let named = list.lines().filter_map(|line| line.trim().split_once(" => "));
     named
         .filter(|(name, _)| !name.starts_with('/'))
