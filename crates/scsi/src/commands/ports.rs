@@ -148,7 +148,8 @@ fn states(env: &Env<'_>, list: &[u8]) -> Result<Vec<(u16, AccessState)>, Check> 
         let SetPortGroup { state, group } = SetPortGroup::read(bytes);
         let byte = |field: u16| Check::parameter_byte(at.saturating_add(field));
         let state = AccessState::of_code(state).ok_or_else(|| byte(SetPortGroup::STATE.byte()))?;
-        if !env.nexus.ports(&env.view.unit).any(|port| port.group == group) {
+        let is_elsewhere = || env.nexus.other_ports(env.view).any(|port| port.group == group);
+        if !env.nexus.ports(&env.view.unit).any(|port| port.group == group) && !is_elsewhere() {
             return Err(byte(SetPortGroup::GROUP.byte()));
         }
         states.push((group, state));

@@ -32,10 +32,10 @@ impl Home {
     /// Whether an initiator wants this gateway, in standby, to become active (SET TARGET PORT GROUPS).
     pub fn is_wanted(&self, request: &HomeRequest) -> bool {
         let HomeRequest::SetAccessStates { states, .. } = request else { return false };
-        let groups = &self.policy().groups;
+        let policy = self.policy();
         // Of no groups it changes nothing (SPC-4 section 6.45).
-        let is_for_some = !states.is_empty() && groups.activates(states).is_ok();
-        groups.are_standby() && self.refusal(request).is_none() && is_for_some
+        let is_for_some = !states.is_empty() && policy.activates(states).is_ok();
+        policy.groups.are_standby() && self.refusal(request).is_none() && is_for_some
     }
 }
 
@@ -309,8 +309,21 @@ mod tests {
             assert!(!bench.home.is_wanted(&request));
             assert!(matches!(bench.home.handle(request).0, HomeReply::Check(check) if check.code == 0x2600));
         }
+        // sg_stpg sends all groups that are reported, as they are to be.
+        let name = "port9".to_owned();
+        let other_port = OtherPort { relative_id: 9, group: 9, name, state: AccessState::Optimized };
+        bench.ask(HomeRequest::SetOthers([other_port].into()));
+        let all = [(9, AccessState::Standby), (1, AccessState::Optimized)];
+        assert!(bench.home.is_wanted(&request(&bench, &all)));
+        for states in [&all[..1], &[(9, AccessState::Optimized), all[1]]] {
+            let request = request(&bench, states);
+            assert!(!bench.home.is_wanted(&request));
+            assert!(matches!(bench.home.handle(request).0, HomeReply::Check(check) if check.code == 0x2600));
+        }
         bench.ask(HomeRequest::SetRole { active: true, saved: Some([].into()) });
         assert!(!bench.home.is_wanted(&own));
+        let all = request(&bench, &all);
+        assert_eq!(bench.home.handle(all).0, HomeReply::Done);
         let (reply, publish) = bench.home.handle(own);
         assert!(reply == HomeReply::Done && publish.is_none(), "it is active");
         assert!(!other().home.is_wanted(&request(&bench, &[(2, AccessState::Optimized)])), "not explicit");

@@ -462,7 +462,7 @@ impl Home {
             }
             // Initiators use it to make another gateway active, which this one already is.
             HomeRequest::SetAccessStates { states, .. } if self.unit.is_shared => {
-                let activates = draft.policy.groups.activates(&states);
+                let activates = draft.policy.activates(&states);
                 activates.map_or_else(HomeReply::Check, |()| HomeReply::Done)
             }
             HomeRequest::SetAccessStates { from, states } => draft.set_access_states(from.nexus, &states),

@@ -10,9 +10,11 @@ use crate::state::reservation::Table;
 use crate::state::unit::{OtherPort, Port, PortNames, Unit};
 use crate::vocabulary::modes::EraseKind;
 use crate::vocabulary::modes::Modes;
+use crate::vocabulary::sense::Check;
 use crate::vocabulary::storage::Traits;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use wire::scsi::AccessState;
 
 /// A unit's shared state at one moment. Cores compare `epoch` to see that it changed.
 /// Its fields are published together, so that no core sees a part of a change.
@@ -118,6 +120,11 @@ impl Erasure {
 }
 
 impl Policy {
+    /// Whether SET TARGET PORT GROUPS with these states may make this gateway active.
+    pub(crate) fn activates(&self, states: &[(u16, AccessState)]) -> Result<(), Check> {
+        self.groups.activates(states, |tag| self.others.iter().any(|port| port.group == tag))
+    }
+
     /// `started` and `ejected` after a START STOP UNIT.
     pub(crate) fn after_start_stop(&self, start: bool, load_eject: bool) -> (bool, bool) {
         let started = if start || !load_eject { start } else { self.started };

@@ -134,7 +134,7 @@ impl PortGroups {
 
     /// The same with these states (SPC-4 section 6.45).
     pub(crate) fn set(&self, states: &[(u16, AccessState)]) -> Result<PortGroups, Check> {
-        self.check_set(states, |_, state| state != AccessState::Transitioning)?;
+        self.check_set(states, |_, _| false, |_, state| state != AccessState::Transitioning)?;
         let mut after = self.clone();
         for (tag, state) in states {
             if let Some(group) = after.all.get_mut(tag) {
@@ -146,13 +146,27 @@ impl PortGroups {
 
     /// Whether SET TARGET PORT GROUPS with these states may make their gateway active: nothing else may be
     /// set where gateways share a unit.
-    pub(crate) fn activates(&self, states: &[(u16, AccessState)]) -> Result<(), Check> {
-        self.check_set(states, |configured, state| configured.is_active() && state.is_active())
+    ///
+    /// The list may have the groups of other gateways as they are then, in standby: sg_stpg sends all groups that are reported.
+    pub(crate) fn activates(
+        &self,
+        states: &[(u16, AccessState)],
+        is_others: impl Fn(u16) -> bool,
+    ) -> Result<(), Check> {
+        let is_own = |(tag, _): &(u16, AccessState)| self.all.contains_key(tag);
+        let is_implied = |tag: u16, state| is_others(tag) && state == AccessState::Standby;
+        let some_own = states.is_empty() || states.iter().any(is_own);
+        self.check_set(
+            states,
+            |tag, state| some_own && is_implied(tag, state),
+            |configured, state| configured.is_active() && state.is_active(),
+        )
     }
 
     fn check_set(
         &self,
         states: &[(u16, AccessState)],
+        is_implied: impl Fn(u16, AccessState) -> bool,
         may_be: impl Fn(AccessState, AccessState) -> bool,
     ) -> Result<(), Check> {
         // After the header, which is as long as a descriptor.
@@ -162,9 +176,12 @@ impl PortGroups {
             let byte = |field: u16| {
                 Check::parameter_byte(u16::try_from(at).unwrap_or(u16::MAX).saturating_add(field))
             };
-            let group = self.all.get(tag).ok_or_else(|| byte(SetPortGroup::GROUP.byte()))?;
-            if !group.configured.explicit || !may_be(group.configured.state, *state) {
-                return Err(byte(SetPortGroup::STATE.byte()));
+            match self.all.get(tag) {
+                Some(group) if !group.configured.explicit || !may_be(group.configured.state, *state) => {
+                    return Err(byte(SetPortGroup::STATE.byte()));
+                }
+                None if !is_implied(*tag, *state) => return Err(byte(SetPortGroup::GROUP.byte())),
+                Some(_) | None => {}
             }
             at = at.saturating_add(step);
         }
