@@ -325,11 +325,9 @@ impl Flight {
 
     /// The fallback where the medium could not compare and write, or found a difference.
     fn instead_of_swap(&self, call: &Call) -> Option<Phase> {
-        let number =
-            i32::try_from(call.answer.saturating_neg()).ok().filter(|_| self.phase == Phase::Swap)?;
-        match Errno::from_raw_os_error(number) {
-            Errno::INVAL => Some(Phase::Read),
-            Errno::ILSEQ => Some(Phase::Locate),
+        match errno(call.answer) {
+            Some(Errno::INVAL) if self.phase == Phase::Swap => Some(Phase::Read),
+            Some(Errno::ILSEQ) if self.phase == Phase::Swap => Some(Phase::Locate),
             _ => None,
         }
     }
@@ -407,8 +405,7 @@ impl Flight {
 
     /// How the medium's error is reported.
     fn error(&self, call: &Call, size: u64) -> StoreError {
-        let number = i32::try_from(call.answer.saturating_neg()).unwrap_or(i32::MAX);
-        match Errno::from_raw_os_error(number) {
+        match errno(call.answer).unwrap_or(Errno::IO) {
             Errno::NOSPC | Errno::DQUOT => StoreError::NoSpace,
             Errno::ROFS => StoreError::ReadOnly,
             Errno::CANCELED => StoreError::Cancelled,
@@ -425,6 +422,13 @@ impl Flight {
             _ => StoreError::ReadFailed { at: self.range.offset },
         }
     }
+}
+
+/// The error that a call was answered with, if it was; others than the system's are none.
+fn errno(answer: i64) -> Option<Errno> {
+    let number = i32::try_from(answer.checked_neg()?).ok()?;
+    // What an `Errno` can be: it panics otherwise.
+    (1..=4095).contains(&number).then(|| Errno::from_raw_os_error(number))
 }
 
 fn copy<I: Io>(io: &mut I, from: &Places, data: &mut Vec<u8>) {
