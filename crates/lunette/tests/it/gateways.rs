@@ -1,6 +1,8 @@
 //! Gateways that share an image on Ceph: two daemons, one of which is active, and what happens to a unit when
 //! that one dies, hangs or is stopped.
 
+mod hosts;
+
 use super::reload::ask;
 use crate::support::ceph::{Ceph, POOL};
 use crate::support::daemon::{Daemon, Url};

@@ -1,0 +1,241 @@
+//! What clusters of hosts send to a disk, by two gateways and from two hosts.
+
+use super::*;
+use std::time::Duration;
+use wire::scsi::command::CompareAndWrite;
+
+const RELEASE: u8 = 2;
+const PREEMPT: u8 = 4;
+const RESERVATIONS_PREEMPTED: [u8; 2] = [0x2a, 0x03];
+const MISCOMPARE: u8 = 0x0e;
+const ABORT_TASK: u8 = 1;
+const FUNCTION_COMPLETE: u8 = 0;
+
+/// A host with a path by each gateway: by the active one first.
+struct Host {
+    paths: [Initiator; 2],
+    key: u64,
+}
+
+impl Host {
+    fn new(gateways: [&Daemon; 2], name: &str, key: u64) -> Host {
+        Host { paths: gateways.map(|gateway| login_as(gateway, name)), key }
+    }
+
+    /// PERSISTENT RESERVE OUT by one of its paths, with its key.
+    fn reserve(&mut self, path: usize, action: u8, action_key: u64) -> u8 {
+        let (kind, key) = (WRITE_EXCLUSIVE_REGISTRANTS_ONLY, self.key);
+        reserve(&mut self.paths[path], action, kind, key, action_key).status
+    }
+
+    /// Registers all paths, as MPIO does.
+    fn register(&mut self) {
+        for path in [0, 1] {
+            assert_eq!(self.reserve(path, REGISTER_AND_IGNORE_EXISTING_KEY, self.key), GOOD);
+        }
+    }
+
+    fn write(&mut self, byte: u8) -> u8 {
+        write(&mut self.paths[0], 0, byte).status
+    }
+
+    fn attentions(&mut self) -> [Vec<[u8; 2]>; 2] {
+        [0, 1].map(|path| attentions(&mut self.paths[path]))
+    }
+
+    /// Who has reserved the disk, as each path shows it.
+    fn holders(&mut self) -> [Option<u64>; 2] {
+        [0, 1].map(|path| {
+            let data = reserved(&mut self.paths[path], 1);
+            data.get(8..16).map(|key| u64::from_be_bytes(key.try_into().expect("eight bytes")))
+        })
+    }
+}
+
+/// SET TARGET PORT GROUPS as sg_stpg sends it without options: all groups, with that of the path in the place of the one that is active.
+fn sg_stpg(host: &mut Initiator, group: u8) -> Response {
+    let before = groups(host);
+    let state = before.iter().find(|(tag, _)| *tag == group).expect("it is reported").1;
+    let mut list = vec![0; 4];
+    for (tag, old) in before {
+        let new = if tag == group {
+            0
+        } else if old == 0 {
+            state
+        } else {
+            old
+        };
+        list.extend([new, 0, 0, tag]);
+    }
+    settled(|| host.write(0, SetTargetPortGroups::new(list.len() as u32), &list).expect("an answer"))
+}
+
+/// The steps of the validation of a Windows failover cluster, then the disk moves, and they hold at the other gateway.
+#[test]
+fn the_reservations_of_a_windows_cluster_are_validated_by_paths_of_both_gateways() {
+    let ceph = Ceph::start();
+    ceph.create("disk", 64 << 20);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let [(first, _), (second, _)] = two(&ceph, &folder);
+    let [mut one, mut two] =
+        [("one", KEY), ("two", KEY + 1)].map(|(name, key)| Host::new([&first, &second], name, key));
+    let (active, standby) = (0, 1);
+
+    one.register();
+    two.register();
+    assert_eq!(one.reserve(standby, RESERVE, 0), GOOD);
+    assert_eq!(one.reserve(standby, RESERVE, 0), GOOD, "it holds it");
+    for path in [active, standby] {
+        assert_eq!(two.reserve(path, RESERVE, 0), RESERVATION_CONFLICT);
+        assert_eq!(two.reserve(path, RELEASE, 0), GOOD, "without effect");
+    }
+    wait_until("both paths show the holder", || two.holders() == [Some(KEY); 2]);
+    assert_eq!((one.write(1), two.write(2)), (GOOD, GOOD), "both are registered");
+    let mut stranger = login_as(&first, "stranger");
+    assert_eq!(write(&mut stranger, 0, 3).status, RESERVATION_CONFLICT);
+
+    // The second node challenges the first, which loses the reservation and both registrations.
+    one.attentions();
+    assert_eq!(two.reserve(standby, PREEMPT, KEY), GOOD);
+    wait_until("both paths show the new holder", || two.holders() == [Some(KEY + 1); 2]);
+    assert_eq!(keys(&mut two.paths[active]), [KEY + 1; 2]);
+    wait_until("the path in standby is notified", || {
+        one.attentions()[standby].contains(&REGISTRATIONS_PREEMPTED)
+    });
+    assert_eq!(one.write(4), RESERVATION_CONFLICT);
+    for path in [active, standby] {
+        assert_eq!(one.reserve(path, RESERVE, 0), RESERVATION_CONFLICT, "it is not registered");
+    }
+    one.register();
+    assert_eq!(one.write(5), GOOD);
+
+    // All of that holds at the other gateway, to which sg_stpg moves the disk once it has been here for long enough.
+    wait_until("the disk has been there for long enough", || {
+        sg_stpg(&mut two.paths[standby], 2).status == GOOD
+    });
+    [&mut one, &mut two].into_iter().for_each(|host| host.paths.swap(active, standby));
+    assert_eq!((one.write(6), two.write(7)), (GOOD, GOOD));
+    let mut stranger = login_as(&second, "stranger");
+    assert_eq!(write(&mut stranger, 0, 8).status, RESERVATION_CONFLICT);
+    two.attentions();
+    assert_eq!(one.reserve(standby, CLEAR, 0), GOOD);
+    assert!(two.attentions()[active].contains(&RESERVATIONS_PREEMPTED));
+    wait_until("both paths show that", || two.holders() == [None; 2]);
+    assert!(keys(&mut two.paths[active]).is_empty());
+    assert_eq!(write(&mut stranger, 0, 9).status, GOOD, "nobody has reserved it");
+    first.stop();
+    second.stop();
+}
+
+/// ESXi's heartbeat: COMPARE AND WRITE of its block from the stamp that it wrote last to the next one.
+fn heartbeat(host: &mut Initiator, old: u8, new: u8) -> Response {
+    let block = BLOCK as usize;
+    let data = [vec![old; block], vec![new; block]].concat();
+    settled(|| host.write(0, CompareAndWrite::new(64, 1), &data).expect("an answer"))
+}
+
+#[test]
+fn heartbeats_of_esxi_hosts_are_atomic_by_both_gateways_and_over_a_takeover() {
+    let ceph = Ceph::start();
+    ceph.create("disk", 64 << 20);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let [(first, _), (second, _)] = two(&ceph, &folder);
+    let [mut one, mut two] = ["one", "two"].map(|name| Host::new([&first, &second], name, 0));
+    let stamp = |host: &mut Initiator| {
+        let block = settled(|| host.read(0, Read16::new(64, 1), BLOCK as usize).expect("an answer")).data;
+        assert_eq!(block, [block[0]; BLOCK as usize], "all of it is of one host");
+        block[0]
+    };
+
+    assert_eq!(heartbeat(&mut one.paths[0], 0, 1).status, GOOD);
+    assert_eq!(heartbeat(&mut one.paths[0], 1, 2).status, GOOD);
+    let other = heartbeat(&mut two.paths[0], 1, 0xb0);
+    assert_eq!((other.sense_key(), code(&other)), (Some(MISCOMPARE), Some([0x1d, 0])));
+    assert_eq!(code(&heartbeat(&mut two.paths[1], 2, 0xb0)), Some(IN_STANDBY));
+    assert_eq!(stamp(&mut two.paths[0]), 2);
+
+    // The gateway dies with a heartbeat in hand, of which nobody knows whether it was written.
+    let data = [[2; BLOCK as usize], [3; BLOCK as usize]].concat();
+    one.paths[0].issue(0, CompareAndWrite::new(64, 1), 0, data).expect("it is sent");
+    first.kill9();
+    wait_until("another gateway is active", || readiness(&mut one.paths[1]).is_none());
+    let retried = heartbeat(&mut one.paths[1], 2, 3);
+    assert!(retried.status == GOOD || retried.sense_key() == Some(MISCOMPARE), "{retried:?}");
+    assert_eq!(stamp(&mut one.paths[1]), 3, "it is its own, either way");
+    assert_eq!(heartbeat(&mut two.paths[1], 2, 0xb0).sense_key(), Some(MISCOMPARE));
+    assert_eq!(heartbeat(&mut one.paths[1], 3, 4).status, GOOD);
+    second.stop();
+}
+
+#[test]
+fn nothing_that_the_active_gateway_has_in_hand_lands_after_it_was_preempted_by_the_path_in_standby() {
+    const WRITES: u64 = 12;
+    let ceph = Ceph::start();
+    ceph.create("disk", 64 << 20);
+    // Those writes take some seconds.
+    ceph.rbd(&["config", "image", "set", &format!("{POOL}/disk"), "rbd_qos_write_iops_limit", "4"]);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let [(first, _), (second, _)] = two(&ceph, &folder);
+    let [mut one, mut two] =
+        [("one", KEY), ("two", KEY + 1)].map(|(name, key)| Host::new([&first, &second], name, key));
+    one.register();
+    two.register();
+    assert_eq!(one.reserve(0, RESERVE, 0), GOOD);
+    one.attentions();
+    for lba in 0..WRITES {
+        let cdb = write_cdb(8 * lba, BYTES, BLOCK, false);
+        one.paths[0].issue(0, cdb, 0, vec![0xee; BYTES]).expect("it is sent");
+    }
+    assert_eq!(two.reserve(1, PREEMPT_AND_ABORT, KEY), GOOD);
+    for lba in (0..WRITES).rev() {
+        assert_eq!(write(&mut two.paths[0], 8 * lba, 2).status, GOOD);
+    }
+    // Those that had ended before are answered, the others are not: what is next is the unit attention.
+    let last = one.paths[0].issue(0, TestUnitReady {}, 0, vec![]).expect("it is sent");
+    let mut ended = 0;
+    loop {
+        let (tag, response) = one.paths[0].complete_any().expect("an answer");
+        if tag == last {
+            assert_eq!(code(&response), Some(REGISTRATIONS_PREEMPTED));
+            break;
+        }
+        ended += u64::from(response.status == GOOD);
+    }
+    assert!(ended < WRITES, "all had ended before they could be aborted");
+    for lba in 0..WRITES {
+        assert_eq!(read(&mut two.paths[0], 8 * lba), [2; BYTES], "block {lba}");
+    }
+    first.stop();
+    second.stop();
+}
+
+/// What the object of the unit has of requests of gateways in standby.
+fn has_requests(ceph: &Ceph) -> bool {
+    let object = format!("lunette.c.{POOL}/disk");
+    !ceph.command("rados", &["-p", POOL, "get", &object, "-"]).contains("\"requests\":{}")
+}
+
+#[test]
+fn a_request_that_waits_for_the_active_gateway_is_withdrawn_when_its_sender_aborts_it() {
+    let ceph = Ceph::start();
+    ceph.create("disk", 64 << 20);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let [(first, mut by_first), (second, mut by_second)] =
+        two_within(Duration::from_secs(60), &ceph, &folder);
+    first.freeze();
+    let register = |host: &mut Initiator, key: u64| {
+        let list = ReserveOutList { action_key: key, ..ReserveOutList::ZERO }.to_bytes();
+        host.issue(0, PersistentReserveOut::new(REGISTER, 0, 24), 0, list.to_vec()).expect("it is sent")
+    };
+    let task = register(&mut by_second, KEY);
+    wait_until("it is in the object", || has_requests(&ceph));
+    assert_eq!(by_second.manage(ABORT_TASK, 0, task).expect("an answer"), FUNCTION_COMPLETE);
+    wait_until("it is withdrawn", || !has_requests(&ceph));
+    let task = register(&mut by_second, KEY + 1);
+    wait_until("the next one is in the object", || has_requests(&ceph));
+    first.signal("CONT");
+    assert_eq!(by_second.complete(task).expect("an answer").status, GOOD);
+    assert_eq!(keys(&mut by_first), [KEY + 1]);
+    first.stop();
+    second.stop();
+}
