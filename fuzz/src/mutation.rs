@@ -1,5 +1,5 @@
-//! A short run of each target without libFuzzer, which `cargo test` can build: all seeds, then mutations of them. Nothing guides them;
-//! `cargo xtask fuzz` does that.
+//! A short run of each target without libFuzzer, which `cargo test` can build: all seeds, then mutations of
+//! them. It is not guided by coverage; `cargo xtask fuzz` is.
 
 use crate::targets::{
     aoe_frame, cdb, iser_message, iwarp_stream, login_text, nbd_replies, pdu_stream, spec_toml, srp_iu,
@@ -8,15 +8,15 @@ use fastrand::Rng;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Mutated inputs of each target.
+/// Mutated inputs per target.
 const INPUTS: usize = 30_000;
-/// Changes of one input, at most.
+/// Most changes to one input.
 const CHANGES_MAX: usize = 8;
-/// Bytes that are inserted, removed, repeated or taken from another seed by one change, at most.
+/// Most bytes inserted, removed, repeated or taken from another seed by one change.
 const PIECE_BYTES_MAX: usize = 64;
 /// Longest input, in bytes: a few PDUs.
 const INPUT_BYTES_MAX: usize = 8192;
-/// What lengths and counts are wrong with.
+/// Typical wrong values of lengths and counts.
 const EDGES: [u8; 8] = [0, 1, 2, 0x3f, 0x7f, 0x80, 0xfe, 0xff];
 
 #[test]
@@ -64,7 +64,7 @@ fn srp_iu() {
     feed("srp_iu", srp_iu::run);
 }
 
-/// Runs a target with each of its seeds, and with mutations that are others each time.
+/// Runs a target with each of its seeds, and with mutations that differ each time.
 fn feed(target: &str, run: fn(&[u8])) {
     let seeds = seeds(target);
     seeds.iter().for_each(|seed| run_kept(target, seed, run));
@@ -79,7 +79,7 @@ fn feed(target: &str, run: fn(&[u8])) {
     }
 }
 
-/// The files in the target's folder of seeds, and an empty input.
+/// The seeds in the target's directory, and an empty input.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
     let mut paths: Vec<PathBuf> = match fs::read_dir(&folder) {
@@ -92,7 +92,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     std::iter::once(Vec::new()).chain(paths.iter().map(read)).collect()
 }
 
-/// One change, of a bit, a byte or a piece.
+/// Makes one change, to a bit, a byte or a piece.
 fn change(input: &mut Vec<u8>, seeds: &[Vec<u8>], rng: &mut Rng) {
     let at = rng.usize(0..=input.len());
     let end = at + rng.usize(0..=PIECE_BYTES_MAX.min(input.len() - at));
@@ -114,13 +114,13 @@ fn change(input: &mut Vec<u8>, seeds: &[Vec<u8>], rng: &mut Rng) {
     }
 }
 
-/// Runs a target, and keeps the input with which it panics.
+/// Runs a target, and saves the input with which it panics.
 fn run_kept(target: &str, input: &[u8], run: fn(&[u8])) {
     let _kept = KeptOnPanic { target, input };
     run(input);
 }
 
-/// Writes the input to where libFuzzer keeps those that fail, when it is dropped by a panic.
+/// When dropped by a panic, writes the input to where libFuzzer keeps failing ones.
 struct KeptOnPanic<'a> {
     target: &'a str,
     input: &'a [u8],

@@ -1,6 +1,6 @@
-//! Frames for the AoE target: queries before there is a session, and requests of one. The first byte is about the
-//! session, the second says how the layer above answers. Then come steps of one byte each; frames have their length in
-//! two bytes before them.
+//! Frames for the AoE target: queries before there is a session, and requests within one. The first byte
+//! configures the session, the second how the layer above answers. Then follow steps of one byte each; frames
+//! are preceded by their length in two bytes.
 
 use crate::Input;
 use crate::above::Above;
@@ -16,7 +16,7 @@ const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const E1_2: Address = Address { shelf: 1, slot: 2 };
 const SECTORS_MAX: u8 = 2;
-/// The longest frame that is sent.
+/// The longest frame sent.
 const FRAME_BYTES_MAX: u32 = 36 + 1024;
 
 /// Feeds one input.
@@ -36,10 +36,10 @@ struct Session {
     above: Above,
     now: Time,
     frames: u64,
-    /// Frames that the machine has.
+    /// Frames held by the machine.
     held: Vec<Span>,
     borrowed: Vec<TaskId>,
-    /// Answers leave as soon as they are there.
+    /// Answers are sent as soon as they are ready.
     is_prompt: bool,
 }
 
@@ -93,12 +93,12 @@ impl Session {
         }
     }
 
-    /// A frame comes in: from the initiator, if it is addressed properly.
+    /// A frame arrives: from the initiator, if it is addressed properly.
     fn frame(&mut self, input: &mut Input<'_>, is_addressed: bool) {
         let len = usize::from(input.short() & 0x07ff);
         let taken = input.take(len.min(input.0.len())).unwrap_or(&[]);
         let mut frame = taken.to_vec();
-        // Data need not be in the input.
+        // The input need not contain the data.
         frame.resize(len, 0x5a);
         if is_addressed && let Some((head, _)) = frame.split_at_mut_checked(size_of::<Header>()) {
             head[..6].copy_from_slice(&OURS.0);
@@ -115,7 +115,7 @@ impl Session {
         }
     }
 
-    /// What the interface makes of it before it knows its session.
+    /// How the interface parses it before it knows its session.
     fn look(&self, frame: &[u8]) {
         let config = [0x61; 1024];
         let len = self.frames as usize & 0x03ff;

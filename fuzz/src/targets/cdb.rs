@@ -1,5 +1,5 @@
-//! Commands, one after the other, on two small units: each a CDB of 16 or 32 bytes, some flags, the lengths that the
-//! initiator is ready for, and the data-out. Some are sent by an initiator that speaks ATA.
+//! Commands, one after the other, on two small units: each a CDB of 16 or 32 bytes, some flags, the lengths
+//! that the initiator expects, and the data-out. Some come from an initiator that speaks ATA.
 
 use crate::Input;
 use scsi::home::{HomeReply, HomeRequest};
@@ -19,9 +19,9 @@ const MEDIUM_BYTES: usize = 64 * 1024;
 /// A program that takes more steps than this never ends: a byte-wise sanitize would.
 const STEPS_MAX: usize = 4096;
 const COMMANDS_MAX: usize = 32;
-/// Which of the nexuses speaks ATA.
+/// The nexus that speaks ATA.
 const ATA: usize = 2;
-/// What a program sees of its buffer.
+/// The part of its buffer that a program sees at a time.
 const WINDOW_BYTES: usize = 64 * 1024;
 
 /// Feeds one input.
@@ -37,7 +37,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Two units, and three initiators of the first, of which the last speaks ATA.
+/// Two units, and three initiators of the first, the last of which speaks ATA.
 struct World {
     homes: Vec<Home>,
     views: Views,
@@ -59,7 +59,7 @@ impl Units for Views {
     }
 }
 
-/// A command under way.
+/// An outstanding command.
 struct Running<'a> {
     nexus: usize,
     speech: Speech,
@@ -68,14 +68,14 @@ struct Running<'a> {
     detached: bool,
 }
 
-/// Whether failures have registers of ATA.
+/// Whether errors include ATA registers.
 #[derive(Clone, Copy)]
 enum Speech {
-    /// All have.
+    /// All do.
     Ata,
-    /// Those of the device have, and those of the translation have not.
+    /// Those of the device do, those of the translation do not.
     Translated,
-    /// None has.
+    /// None does.
     Scsi,
 }
 
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// Runs a program to its end.
+    /// Runs a program until it ends.
     fn run(&mut self, mut exec: Exec, mut running: Running<'_>) {
         let mut event = Event::Start;
         for _ in 0..STEPS_MAX {
@@ -161,7 +161,7 @@ impl World {
         panic!("the program does not end: {exec:?}");
     }
 
-    /// Does one step; nothing more follows the last one.
+    /// Executes one step; nothing follows the last one.
     fn step(&mut self, step: Step, running: &mut Running<'_>) -> Option<Event> {
         match step {
             Step::Fetch { at, len } => {
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// Asks the first unit's home, and applies what it publishes.
+    /// Sends a request to the first unit's home, and applies what it publishes.
     fn ask_home(&mut self, request: HomeRequest) -> HomeReply {
         let (reply, publish) = self.homes[0].handle(request);
         if let Some(publish) = publish {

@@ -1,5 +1,5 @@
-//! Messages into the iSER target. The first byte says whether they begin after a login, and how the fabric behaves; the
-//! second how the layer above answers. Each message has its length in two bytes before it.
+//! Messages for the iSER target. The first byte selects whether they begin after a login, and how the fabric
+//! behaves; the second how the layer above answers. Each message is preceded by its length in two bytes.
 
 use crate::above::Above;
 use crate::{Door, Input, address, login};
@@ -47,11 +47,11 @@ struct Driver {
 /// What was posted.
 #[derive(Default)]
 struct Fabric {
-    /// Work that is not finished.
+    /// Outstanding work.
     posted: VecDeque<WorkId>,
-    /// Work that it takes at a time.
+    /// How much work it accepts at a time.
     room: usize,
-    /// Places of messages that the machine has.
+    /// Places of messages that the machine holds.
     held: Vec<Span>,
     places: u64,
     posts: usize,
@@ -131,7 +131,7 @@ impl Driver {
         Self { machine, now, above: Above::new(manners), fabric: Fabric { room, ..Fabric::default() } }
     }
 
-    /// One message comes in, and what that leads to continues for a while.
+    /// Delivers one message, and runs what it causes for a while.
     fn turn(&mut self, message: &[u8]) {
         let receives = self.machine.receives();
         if receives.count == 0 || message.len() > receives.bytes as usize {
@@ -158,7 +158,7 @@ impl Driver {
         self.above.answer(&mut self.machine, self.now);
     }
 
-    /// Posts and finishes, all but the last of it when work is slow.
+    /// Posts and completes work, except the last of it when work is slow.
     fn post(&mut self) {
         loop {
             let before = self.fabric.posts;

@@ -1,4 +1,4 @@
-//! A byte stream into an iWARP machine. The first byte says which role it has, what was agreed on, and whether the
+//! A byte stream for an iWARP machine. The first byte selects its role, what was agreed on, and whether the
 //! stream begins after MPA start-up; the second what the layer above does.
 
 use crate::Input;
@@ -39,7 +39,7 @@ struct Driver {
     manners: u8,
     established: bool,
     gone: bool,
-    /// What the peer may touch, and the events that were seen.
+    /// The peer's STags, and the events seen.
     stags: [Option<u32>; 2],
     events: u64,
 }
@@ -56,7 +56,7 @@ impl Driver {
             work: 8,
             receives: 4,
             registrations: 2,
-            // Constants, so that the fuzzer finds right sums and STags.
+            // Constants, so that the fuzzer finds valid CRCs and STags.
             crc32c: |_| 0,
             random: || 0x5a5a_5000,
         };
@@ -99,7 +99,7 @@ impl Driver {
         }
     }
 
-    /// Payload goes only where it may.
+    /// Payload is placed only where that is allowed.
     fn check(&self, place: &Places) {
         for span in place.iter() {
             assert!(span.offset + u64::from(span.len) <= u64::from(BUFFER_BYTES));

@@ -1,12 +1,12 @@
-//! Login requests, one after the other: a byte of flags (T, C and the stages) and the text, up to a
-//! byte that no text has.
+//! Login requests, one after the other: a byte of flags (T, C and the stages) and the text, terminated by a
+//! byte that no text contains.
 
 use crate::{Door, address};
 use proto::iscsi::login::{Offers, TargetLogin};
 use std::sync::Arc;
 use wire::iscsi::{LoginRequest, Pdu};
 
-/// A login that takes more requests than this goes around in circles.
+/// A login that takes more requests than this is going around in circles.
 const REQUESTS_MAX: usize = 64;
 
 /// Feeds one input.

@@ -1,5 +1,6 @@
-//! What an NBD server says, to its client. The first byte says whether that is the handshake or the transmission, and what was
-//! negotiated; then come the requests, a byte each, and the server's bytes, in pieces of the second byte's size.
+//! Messages of an NBD server for its client. The first byte selects the handshake or the transmission, and
+//! what was negotiated; then follow the requests, a byte each, and the server's bytes, in pieces of the
+//! second byte's size.
 
 use crate::Input;
 use proto::nbd::{Answer, Encryption, Event, Export, Handshake, Step, Transmission};
@@ -35,7 +36,7 @@ fn handshake(options: u8, input: &mut Input<'_>) {
     }
 }
 
-/// A request, and how much of it has come.
+/// A request, and how much of its data has arrived.
 struct Asked {
     command: Command,
     len: u32,
@@ -85,7 +86,7 @@ fn transmission(options: u8, input: &mut Input<'_>) {
     assert_eq!(machine.open(), asked.iter().flatten().count());
 }
 
-/// Data belongs to reads that are under way, each byte comes once, and requests end once.
+/// Data belongs to reads in progress, each byte arrives once, and requests end once.
 fn check(asked: &mut [Option<Asked>], event: Event<'_>) {
     let mut came = |slot: usize, at: u32, len: usize| {
         let read = asked[slot].as_mut().expect("it is under way");

@@ -1,5 +1,5 @@
-//! A byte stream into the target machine. The first byte says whether it begins after a login, and with digests; the
-//! second how the layer above answers.
+//! A byte stream for the target machine. The first byte selects whether it begins after a login, and with
+//! digests; the second how the layer above answers.
 
 use crate::above::Above;
 use crate::{Door, Input, address, login};
@@ -41,7 +41,7 @@ impl Driver {
             queue_depth: 8,
             login_within: Duration::from_secs(15),
             idle: Duration::from_secs(30),
-            // A constant, so that the fuzzer finds right digests.
+            // A constant, so that the fuzzer finds valid digests.
             crc32c: |_| 0,
         };
         let now = Time(1);
@@ -73,7 +73,7 @@ impl Driver {
                     self.machine.body(self.now, digest_ok);
                 }
                 Want::Nothing if self.machine.owes() => {}
-                // The layer above owes an answer, which it gives in its own time.
+                // The layer above owes an answer, which it gives at its own pace.
                 Want::Nothing if !self.above.commands.is_empty() => {
                     self.above.end_oldest(&mut self.machine, self.now);
                 }
@@ -86,7 +86,7 @@ impl Driver {
         }
     }
 
-    /// Everything owed leaves at once.
+    /// Sends everything pending at once.
     fn send(&mut self) {
         while self.machine.owes() {
             self.batch.clear();
@@ -101,7 +101,7 @@ impl Driver {
     }
 }
 
-/// Throws payload away, with what follows it. Says whether the digest is right.
+/// Discards payload, with what follows it. Returns whether the digest is right.
 fn skip(input: &mut Input<'_>, len: u32, pad: u32, digest: Option<u32>) -> Option<bool> {
     input.take(len as usize + pad as usize)?;
     if digest.is_some() { input.take(4).map(|sum| sum == [0; 4]) } else { Some(true) }

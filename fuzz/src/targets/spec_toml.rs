@@ -1,4 +1,5 @@
-//! What an administrator writes: a configuration file, or, after a byte 0xff, a LUN SPEC, a size and other options.
+//! What an administrator writes: a configuration file or, after a byte 0xff, a LUN SPEC, a size and other
+//! options.
 
 use config::{Config, Problems, ServeOptions};
 use std::path::Path;
@@ -23,7 +24,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// What is accepted holds together; what is not says why.
+/// Accepted input is consistent; rejected input has a reason.
 fn check(outcome: Result<Config, Problems>) {
     match outcome {
         Ok(config) => {

@@ -1,5 +1,5 @@
-//! Information units into an SRP machine. The first byte says which role it has and what was agreed on; each byte after
-//! that what happens next: a message, work that is finished, something that the layer above does, time.
+//! Information units for an SRP machine. The first byte selects its role and what was agreed on; each byte
+//! after that what happens next: a message, completed work, an action of the layer above, time.
 
 use crate::{Input, address};
 use proto::iscsi::initiator::Request;
@@ -16,7 +16,7 @@ use wire::srp::{Layout, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, R
 use wire::{BufferId, Cdb, Places, Sense, Span};
 
 const DEPTH: u16 = 4;
-/// Receives of a target with no message at hand.
+/// Receives of a target that holds no message.
 const RECEIVES: usize = DEPTH as usize + 2;
 const GUID: [u8; 16] = [7; 16];
 const IU_BYTES: u32 = 68 + 512;
@@ -37,7 +37,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Lets everybody in but one.
+/// Admits everyone except one.
 struct Door;
 
 impl Access for Door {
@@ -49,7 +49,7 @@ impl Access for Door {
     }
 }
 
-/// A target: after a login that succeeds, or of what the input says.
+/// A target: after a successful login, or one that the input determines.
 fn target(input: &mut Input<'_>, options: u8) -> Target {
     let config = TargetConfig {
         queue_depth: DEPTH,
@@ -120,9 +120,9 @@ fn bytes<L: Layout>(layout: &L) -> Vec<u8> {
 trait Layer<M: MessageMachine> {
     fn event(&mut self, event: M::Event);
     fn act(&mut self, machine: &mut M, now: Time, what: u8);
-    /// Whether the connection is no more.
+    /// Whether the connection has ended.
     fn is_gone(&self) -> bool;
-    /// How many receives stand ready when so many messages are at hand.
+    /// How many receives are posted while this many messages are held.
     fn receives(&self, held: usize) -> Option<usize>;
 }
 
@@ -133,7 +133,7 @@ struct Above {
     functions: Vec<proto::services::FunctionId>,
     /// Tasks whose places are in use.
     in_flight: Vec<TaskId>,
-    /// The session ends, which was not reported yet.
+    /// The session is ending, which was not reported yet.
     leaves: bool,
     gone: bool,
 }
@@ -259,17 +259,17 @@ impl Layer<Initiator> for Below {
     }
 }
 
-/// A queue pair of nobody.
+/// A queue pair without a peer.
 struct Wire {
     room: usize,
     works: VecDeque<WorkId>,
     /// Messages that the machine has not returned.
     held: Vec<Span>,
     stags: Vec<u32>,
-    /// Of every third buffer that is taken back something has not left.
+    /// For every third invalidated buffer some data is still in flight.
     leaving: VecDeque<u32>,
     made: u32,
-    /// What tables are read as.
+    /// The content of tables read.
     memory: Vec<u8>,
 }
 
@@ -394,7 +394,7 @@ impl<M: MessageMachine, L: Layer<M>> Driver<M, L> {
         assert!(self.layer.is_gone() && self.machine.is_over(), "a closed connection has ended");
     }
 
-    /// A message, when a receive stands ready for it.
+    /// A message, if a receive is posted for it.
     fn message(&mut self, input: &mut Input<'_>) {
         let len = usize::from(input.short() & 0x03ff).min(input.0.len());
         let bytes = input.take(len).unwrap_or(&[]);
@@ -411,7 +411,7 @@ impl<M: MessageMachine, L: Layer<M>> Driver<M, L> {
         self.machine.received(self.now, Message { place, bytes, invalidated: None });
     }
 
-    /// Events are taken, and what is owed is posted.
+    /// Takes events, and posts what is pending.
     fn settle(&mut self) {
         loop {
             while let Some(event) = self.machine.poll() {
