@@ -1,113 +1,114 @@
-//! What a gateway's machine is asked to do, and what it shows.
+//! The actions that a gateway's machine requests, and its status.
 
 #[cfg(doc)]
 use crate::machine::Machine;
 use crate::record::{Member, Port, Record};
 
-/// Who a gateway is.
+/// A gateway's identity.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Me {
     /// Its name.
     pub gateway: String,
-    /// The client by which it has the medium.
+    /// Its client of the cluster, through which it accesses the medium.
     pub client: String,
-    /// Its target ports of the unit.
+    /// Its target ports for the unit.
     pub ports: Vec<Port>,
-    /// What others have to know.
+    /// What others have to know about it.
     pub member: Member,
 }
 
-/// Something to be done. A call (`Read`, `Replace`, `Promote`, `Demote`, `Reopen`) is answered by the method of its name, and the next
-/// one comes only then; what the unit's home is asked (`Adopt`, `Activate`, `Deactivate`) by [`Machine::applied`].
+/// An action to take. A call (`Read`, `Replace`, `Promote`, `Demote`, `Reopen`) is answered by the method of
+/// the same name, and the next one comes only then; requests to the unit's home (`Adopt`, `Activate`,
+/// `Deactivate`) by [`Machine::applied`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Read the object.
     Read,
-    /// Replace the object's version, or create it where there is none.
+    /// Replace the object's version, or create the object.
     Replace {
-        /// The version that it must have.
+        /// The version that it must have; `None`: it must not exist.
         expected: Option<u64>,
         /// The new content.
         record: Box<Record>,
     },
-    /// Shut these clients out, wait until this gateway's requests carry that, and get the right to write.
+    /// Fence these clients, wait until this gateway's requests carry that, and acquire the right to write.
     Promote {
         /// Clients.
         fence: Vec<String>,
     },
-    /// Make durable what was written, and return the right to write.
+    /// Make all writes durable, and release the right to write.
     Demote,
-    /// Use the medium as a new client.
+    /// Access the medium as a new client.
     Reopen,
-    /// The unit is still another gateway's, with this state of the unit by now.
+    /// The unit belongs to another gateway, and this is its latest state.
     Adopt {
-        /// As it was last saved.
+        /// As last saved.
         saved: Vec<u8>,
     },
-    /// The unit's ports become active, with this state of the unit.
+    /// Make the unit's ports active, with this state of the unit.
     Activate {
-        /// As it was last saved.
+        /// As last saved.
         saved: Vec<u8>,
     },
-    /// They go to standby; applied when nothing that came by them can reach the medium.
+    /// Put the ports in standby; applied when nothing received through them can reach the medium any more.
     Deactivate {
-        /// The unit is another gateway's already: its sessions have nothing to wait for.
+        /// The unit already belongs to another gateway: its sessions have nothing to wait for.
         lost: bool,
     },
-    /// The answer to [`Machine::save`]: whether it is durable.
+    /// The answer to [`Machine::save`]: whether the state is durable.
     Saved(bool),
-    /// The home is to execute this for another gateway. [`Machine::executed`] answers.
+    /// The home must execute this for another gateway. [`Machine::executed`] answers.
     Execute {
         /// The request.
         body: Vec<u8>,
     },
     /// The answer to [`Machine::ask`].
     Answer {
-        /// Of which request.
+        /// The request's number.
         id: u64,
-        /// What it led to.
+        /// Its outcome.
         outcome: Outcome,
     },
 }
 
-/// What a request of this gateway led to.
+/// The outcome of a request of this gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The active gateway has executed it, and this one's home knows the state that it led to: its answer.
+    /// The active gateway has executed it, and this one's home knows the resulting state; with the reply.
     Executed(Vec<u8>),
-    /// Nobody has executed it, nor will.
+    /// It was not executed, and will not be.
     NotExecuted,
-    /// It may have been executed, or be in a moment.
+    /// It may have been executed, or may yet be.
     Unknown,
 }
 
 /// Why the object was not replaced.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReplaceError {
-    /// It has another version.
+    /// It has a different version.
     Conflict,
-    /// Nobody knows whether it was.
+    /// It is unknown whether it was.
     Failed(String),
 }
 
-/// What a gateway is for a unit.
+/// The role of a gateway for a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Another one is active, or none.
+    /// Another gateway is active, or none.
     Standby,
-    /// It is becoming active, or ceases to be.
+    /// It is becoming active, or ceasing to be.
     Transitioning,
     /// It serves the medium.
     Active,
 }
 
-/// What people are shown.
+/// The status shown to people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
     /// This gateway's role.
     pub role: Role,
-    /// The object as it was last seen.
+    /// The object as last seen.
     pub record: Record,
-    /// Why this gateway cannot become or stay active, if it cannot.
+    /// Why this gateway cannot become or stay active, if so.
     pub fault: Option<String>,
 }

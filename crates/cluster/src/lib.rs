@@ -1,5 +1,6 @@
-//! Which of several gateways is active for a unit that they share, and what of the unit must survive each of them: the object
-//! in which all of them have that ([`record`]), and the view of one gateway as a machine ([`machine`]). No I/O, no clock.
+//! Decides which of several gateways is active for a unit that they share, and what state of the unit must
+//! survive each of them: the object in which they all store that ([`record`]), and one gateway's view as a
+//! state machine ([`machine`]). No I/O, no clock.
 
 mod action;
 pub mod machine;

@@ -1,7 +1,9 @@
-//! One gateway's view of a unit that it shares with others: events in, actions out. The time is an argument, since any start.
+//! One gateway's view of a unit that it shares with others: events in, actions out. Times are arguments,
+//! relative to an arbitrary start.
 //!
-//! What makes it safe is not the time: a gateway becomes active only after the earlier holder's client is shut out, and after it
-//! has written the object once more since, as the same claim. Time decides only when a holder is taken for dead.
+//! Safety does not depend on time: a gateway becomes active only after the previous holder's client is
+//! fenced, and after it has since written the object once more under the same claim. Time only decides when a
+//! holder is considered dead.
 
 mod requests;
 
@@ -11,57 +13,57 @@ use requests::Ask;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// A holder that does not change the object for so many of its intervals is taken for dead.
+/// A holder that does not change the object for this many of its intervals is considered dead.
 const BEATS_MISSED: u32 = 3;
-/// Intervals of the time within which another gateway is to be active: the last is for shutting out and taking over.
+/// Intervals within which another gateway must become active: the last is for fencing and taking over.
 const BEATS: u32 = 5;
-/// Intervals for which a unit stays where it is, whatever initiators want.
+/// Intervals for which a unit stays where it is, whatever initiators request.
 const STAYS: u32 = 6 * BEATS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Standby,
-    /// The object names this gateway; others have yet to be shut out.
+    /// The object names this gateway; others have yet to be fenced.
     Promoting,
-    /// They are; the claim must still hold.
+    /// They are fenced; the claim must still hold.
     Confirming,
     Activating,
     Active,
-    /// On its way to standby, still the one whose changes count.
+    /// Going to standby, but still the one whose changes count.
     Leaving,
     Demoting,
-    /// To be written: the unit is nobody's.
+    /// About to write that the unit has no holder.
     Releasing,
-    /// Another one has claimed the unit, or this gateway was shut out.
+    /// Another gateway has claimed the unit, or this one was fenced.
     Lost,
     Reopening,
 }
 
-/// What is to survive this gateway.
+/// State that must survive this gateway.
 #[derive(Debug)]
 struct Save {
     state: Vec<u8>,
-    /// The answer to the request that is executed, if this state comes of it.
+    /// The reply to the request being executed, if this state results from it.
     outcome: Option<Vec<u8>>,
 }
 
-/// A request of another gateway that the home executes.
+/// A request of another gateway that the home is executing.
 #[derive(Debug)]
 struct Executing {
     gateway: String,
     id: u64,
-    /// The answer, once all cores have applied it.
+    /// The reply, once all cores have applied the change.
     applied: Option<Vec<u8>>,
 }
 
-/// The object as it was read or written last.
+/// The object as last read or written.
 #[derive(Clone, Debug)]
 struct Seen {
-    /// `None`: there is none.
+    /// `None`: it does not exist.
     version: Option<u64>,
     record: Record,
-    /// How many looks, an interval apart, its holder has not changed it for, and when the last of them was. Time alone would count
-    /// one during which nobody could change or read it.
+    /// How many looks, an interval apart, found it unchanged by its holder, and when the last of them was.
+    /// Time alone would count periods during which nobody could change or read it.
     quiet: u32,
     looked: Duration,
 }
@@ -73,59 +75,63 @@ pub struct Machine {
     me: Me,
     interval: Duration,
     stage: Stage,
-    /// Under which this gateway claimed the unit.
+    /// The epoch under which this gateway claimed the unit.
     epoch: u64,
     seen: Option<Seen>,
     /// The object must be read before anything else is done with it.
     is_stale: bool,
-    /// When the object is read or written next if nothing happens.
+    /// When the object is next read or written if nothing happens.
     due: Duration,
-    /// No call before: the last one failed.
+    /// No call before this: the last one failed.
     pause: Duration,
-    /// A call has yet to return, and what it writes, if it does.
+    /// A call is outstanding; with what it writes, if anything.
     is_calling: bool,
     writing: Option<Record>,
-    /// What that has of what is to be saved, and of what was applied.
+    /// Whether that includes state to be saved, and what was applied.
     carries: (bool, bool),
-    /// What the home has yet to apply.
+    /// How many actions the home has yet to apply.
     applying: u32,
     out: VecDeque<Action>,
-    /// What is to be written, whatever the stage.
+    /// A record to be written, whatever the stage.
     plan: Option<Record>,
     save: Option<Save>,
     executing: Option<Executing>,
     asks: VecDeque<Ask>,
-    /// What the home in standby knows.
+    /// The state that the home has in standby.
     adopted: Option<Vec<u8>>,
-    /// It is to be no candidate, as its daemon ends or is drained.
+    /// It must not become active, since its daemon is stopping or draining.
     withdrawn: bool,
-    /// It is to become active although another one lives.
+    /// It is to become active although another gateway is alive.
     wanted: Option<By>,
-    /// The object had that.
+    /// The object named it as the next one.
     is_next: bool,
     /// This process has written its own entry.
     is_listed: bool,
-    /// Since when it is active.
+    /// When it became active.
     active_since: Duration,
     leaving_since: Duration,
-    /// It does not claim before, so that others can; unless one that did has released the unit again, if it was active itself.
+    /// It does not claim the unit before this, so that others can; unless one that did has released the unit
+    /// again, if it was active itself.
     not_before: Duration,
     has_left: bool,
-    /// Its client was shut out.
+    /// Its client was fenced.
     is_fenced: bool,
-    /// When the object was written last.
+    /// When the object was last written.
     written: Duration,
-    /// The client by which it left the unit because it could not write the object. It may claim the unit at once where nobody else has.
+    /// The client with which it left the unit because it could not write the object. It may claim the unit at
+    /// once if nobody else has.
     left: Option<String>,
     fault: Option<String>,
-    /// It has a group, a port identifier or a name that another one has, or another disk.
+    /// It shares a group, a port identifier or a name with another gateway, or has a different disk.
     is_clashing: bool,
-    /// Why the last attempt to become active failed, until one succeeds: reads and writes of the object go well meanwhile.
+    /// Why the last attempt to become active failed, until one succeeds: meanwhile the object can be read and
+    /// written.
     refused: Option<String>,
 }
 
 impl Machine {
-    /// A gateway in standby. Another one is to be active within `takeover` of the last sign of one that dies.
+    /// A gateway in standby. Another one must become active within `takeover` of the last sign of one that
+    /// dies.
     pub fn new(me: Me, takeover: Duration) -> Machine {
         Machine {
             me,
@@ -163,7 +169,7 @@ impl Machine {
         }
     }
 
-    /// What is to be done now, if anything.
+    /// The next action, if any.
     pub fn next(&mut self, now: Duration) -> Option<Action> {
         if let Some(action) = self.out.pop_front() {
             return Some(action);
@@ -174,7 +180,7 @@ impl Machine {
         }
         if let Some(outcome) = self.asks.front().and_then(|ask| self.outcome(now, ask)) {
             let ask = self.asks.pop_front()?;
-            // The object is to have the one behind it.
+            // The object must get the next request.
             self.is_stale |= !self.asks.is_empty();
             return Some(Action::Answer { id: ask.id, outcome });
         }
@@ -182,13 +188,13 @@ impl Machine {
             return None;
         }
         if self.is_serving() && now.saturating_sub(self.written) >= self.takeover() {
-            // It is shut out by now if another one could do that; its initiators must look for that one.
+            // If another gateway could fence it, it is fenced by now; its initiators must look for that one.
             self.left = Some(self.me.client.clone());
             self.lose();
             return self.next(now);
         }
         if self.stage == Stage::Leaving && now.saturating_sub(self.leaving_since) >= self.takeover() {
-            // An operation of its hangs. Whoever claims the unit shuts it out, and that ends with it.
+            // One of its operations hangs. Whoever claims the unit fences it, and thus ends the operation.
             self.not_before = now.saturating_add(self.takeover());
             self.lose();
             return self.next(now);
@@ -197,7 +203,7 @@ impl Machine {
             return None;
         }
         if self.withdrawn && matches!(self.stage, Stage::Promoting | Stage::Confirming) {
-            // Its home is about to end; it may have the lock.
+            // Its home is about to stop; it may hold the lock.
             self.stage = Stage::Demoting;
         }
         match self.stage {
@@ -214,7 +220,7 @@ impl Machine {
             }
             Stage::Confirming => {
                 let mut confirmed = Record { fence: Vec::new(), ..self.record().clone() };
-                // Whoever executed what was not applied can do nothing to the medium any more.
+                // Whoever executed what was not applied can no longer affect the medium.
                 confirmed.replies.values_mut().for_each(|reply| reply.is_applied = true);
                 self.replace_as_holder(confirmed)
             }
@@ -235,7 +241,7 @@ impl Machine {
         self.due.max(self.pause)
     }
 
-    /// [`Action::Read`] has returned: version and content, `None`: there is no object.
+    /// [`Action::Read`] has returned: version and content; `None`: the object does not exist.
     pub fn read(&mut self, now: Duration, found: Result<Option<(u64, Record)>, String>) {
         self.is_calling = false;
         let found = match found {
@@ -251,7 +257,7 @@ impl Machine {
         if self.stage == Stage::Standby {
             self.due = now.saturating_add(self.interval);
             if self.is_holder() {
-                // A claim of which nobody knew whether it was written.
+                // A claim of which it was unknown whether it was written.
                 (self.epoch, self.stage) = (self.record().epoch, Stage::Promoting);
             } else if self.record().fence.contains(&self.me.client) {
                 self.is_fenced = true;
@@ -332,7 +338,7 @@ impl Machine {
         }
     }
 
-    /// [`Action::Demote`] has returned. Where it fails only a new client is known to write nothing more.
+    /// [`Action::Demote`] has returned. If it failed, only a new client is known not to write any more.
     pub fn demoted(&mut self, now: Duration, outcome: Result<(), String>) {
         self.is_calling = false;
         match outcome {
@@ -377,8 +383,8 @@ impl Machine {
         };
     }
 
-    /// The active unit's state has changed to this, which has to survive this gateway; by the request that it executes for another one
-    /// if that has an outcome. [`Action::Saved`] answers.
+    /// The active unit's state has changed to this, which must survive this gateway; with an outcome, as a
+    /// result of the request that it executes for another one. [`Action::Saved`] answers.
     pub fn save(&mut self, state: Vec<u8>, outcome: Option<Vec<u8>>) {
         if self.stage.is_holder() {
             self.save = Some(Save { state, outcome });
@@ -387,14 +393,14 @@ impl Machine {
         }
     }
 
-    /// The home has executed [`Action::Execute`], and all cores have applied what it changed.
+    /// The home has executed [`Action::Execute`], and all cores have applied the change.
     pub fn executed(&mut self, outcome: Vec<u8>) {
         if let Some(executing) = &mut self.executing {
             executing.applied = Some(outcome);
         }
     }
 
-    /// The target ports of this gateway are these from now on.
+    /// Sets the target ports of this gateway.
     pub fn set_ports(&mut self, ports: Vec<Port>) {
         self.is_stale |= self.me.ports != ports;
         self.me.ports = ports;
@@ -405,7 +411,7 @@ impl Machine {
         self.is_stale = true;
     }
 
-    /// The cluster has shut this gateway's client out.
+    /// The cluster has fenced this gateway's client.
     pub fn fenced(&mut self) {
         self.is_fenced = true;
         if self.stage.is_holder() {
@@ -413,7 +419,7 @@ impl Machine {
         }
     }
 
-    /// The gateway becomes active as soon as the one that is agrees, or is taken for dead.
+    /// The gateway is to become active as soon as the active one agrees, or is considered dead.
     pub fn want(&mut self, by: By) {
         if self.withdrawn || (self.wanted == Some(By::Person) && by == By::Initiator) {
             return;
@@ -427,7 +433,7 @@ impl Machine {
         (self.wanted, self.is_stale) = (None, true);
     }
 
-    /// Whether it is still to become active by [`Machine::want`], or about to.
+    /// Whether it is still to become active because of [`Machine::want`], or about to.
     pub fn is_wanted(&self) -> bool {
         self.wanted.is_some() || self.status().role == Role::Transitioning
     }
@@ -438,12 +444,12 @@ impl Machine {
         self.is_stale |= !self.asks.is_empty();
     }
 
-    /// Whether, after [`Machine::withdraw`], nothing is left of its claim.
+    /// Whether, after [`Machine::withdraw`], nothing of its claim is left.
     pub fn has_withdrawn(&self) -> bool {
         self.withdrawn && self.stage == Stage::Standby && !self.is_calling && self.asks.is_empty()
     }
 
-    /// What people are shown.
+    /// The status shown to people.
     pub fn status(&self) -> Status {
         let role = match self.stage {
             Stage::Standby | Stage::Reopening | Stage::Lost => Role::Standby,
@@ -468,7 +474,7 @@ impl Machine {
         }
     }
 
-    /// In standby: what was planned, or a look at the object.
+    /// In standby: writes what was planned, or reads the object.
     fn write_or_read(&mut self, now: Duration) -> Option<Action> {
         match self.plan.take() {
             Some(plan) if !self.is_stale => self.replace(plan),
@@ -477,7 +483,7 @@ impl Machine {
         }
     }
 
-    /// As the holder: what is to survive, and that it lives.
+    /// As the holder: writes state to be saved, and a sign of life.
     fn hold(&mut self, now: Duration) -> Option<Action> {
         let other = self.record().next.as_ref().filter(|next| next.gateway != self.me.gateway);
         let stays = now.saturating_sub(self.active_since) < self.interval.saturating_mul(STAYS);
@@ -513,7 +519,7 @@ impl Machine {
         if is_due { self.replace_as_holder(record) } else { None }
     }
 
-    /// Replaces the object while it is this gateway's, with what is to be saved.
+    /// Replaces the object while it is this gateway's, with state to be saved.
     fn replace_as_holder(&mut self, mut record: Record) -> Option<Action> {
         if self.is_stale {
             return self.call(Action::Read);
@@ -561,7 +567,7 @@ impl Machine {
         self.out.push_back(action);
     }
 
-    /// In standby: what is to be written, if anything.
+    /// In standby: the record to write, if any.
     fn decide(&mut self, now: Duration) -> Option<Record> {
         let seen = self.seen.as_ref()?;
         let (before, has_lapsed) = (seen.record.clone(), seen.quiet >= BEATS_MISSED);
@@ -576,7 +582,7 @@ impl Machine {
         }
         if self.is_clashing {
             self.fault = clash.or(other_disk);
-            // Others know by its entry that they have the same disk, once they do.
+            // Its entry shows others when they have the same disk.
             return (record != before).then_some(record);
         }
         let is_retracted = self.request(now, &mut record);
@@ -601,7 +607,7 @@ impl Machine {
             let is_mine = next.as_ref().is_some_and(|next| next.gateway == me.gateway);
             let other = next.as_ref().filter(|_| !is_mine);
             let yields = (self.is_next && !is_mine) || other.is_some_and(|next| next.by == By::Person);
-            // The holder has declined what an initiator wants, or a person wants something else.
+            // The holder has declined an initiator's request, or a person has requested something else.
             self.wanted = self.wanted.filter(|by| *by == By::Person || !yields);
             let wanted = self.wanted.map(|by| Next { gateway: me.gateway.clone(), by });
             record.next = wanted.or(other.cloned());
@@ -615,12 +621,12 @@ impl Machine {
         self.interval.saturating_mul(BEATS)
     }
 
-    /// What of its ports another gateway has as well.
+    /// What its ports have in common with another gateway's.
     fn clash(&self) -> Option<String> {
         self.record().clash(&self.me.gateway, &self.me.ports)
     }
 
-    /// Another daemon of this gateway's name, which has written its entry over the one of this process.
+    /// Another daemon with this gateway's name, which has overwritten the entry of this process.
     fn namesake(&self) -> Option<String> {
         let name = &self.me.gateway;
         let is_other = self.is_listed && !self.is_own(self.record().members.get(name));
@@ -631,7 +637,7 @@ impl Machine {
         member.is_some_and(|member| member.process == self.me.member.process)
     }
 
-    /// Has the home know what another gateway has saved.
+    /// Passes the state saved by another gateway to the home.
     fn adopt(&mut self) {
         let saved = &self.record().saved;
         if self.adopted.as_ref() != Some(saved) {
@@ -642,7 +648,7 @@ impl Machine {
     }
 
     fn see(&mut self, now: Duration, version: Option<u64>, record: Record) {
-        // The holder shows that it lives in its own time.
+        // The holder gives signs of life at its own interval.
         let holders_interval = record.takeover_of_holder().and_then(|takeover| takeover.checked_div(BEATS));
         let holders_interval = holders_interval.unwrap_or_default();
         let sign = |record: &Record| (record.epoch, record.beat, record.active.is_some());
@@ -658,7 +664,7 @@ impl Machine {
         self.is_stale = false;
     }
 
-    /// Whether the object, as it was seen last, is this gateway's, by its present claim.
+    /// Whether the object, as last seen, is this gateway's, under its present claim.
     fn is_holder(&self) -> bool {
         let claimed = self.stage == Stage::Standby || self.record().epoch == self.epoch;
         let is_me = |holder: &Holder| holder.gateway == self.me.gateway && holder.client == self.me.client;
@@ -670,7 +676,7 @@ impl Machine {
         matches!(self.stage, Stage::Activating | Stage::Active | Stage::Leaving)
     }
 
-    /// The unit is another gateway's, or this one was shut out.
+    /// The unit belongs to another gateway, or this one was fenced.
     fn lose(&mut self) {
         if self.save.take().is_some() {
             self.out.push_back(Action::Saved(false));
@@ -681,7 +687,7 @@ impl Machine {
                 self.stage = Stage::Lost;
                 self.apply(Action::Deactivate { lost: true });
             }
-            // Whoever claimed it meanwhile shuts this client out, as that may have the right to write.
+            // Whoever has claimed it meanwhile fences this client, which may have the right to write.
             Stage::Promoting | Stage::Confirming | Stage::Demoting | Stage::Releasing => {
                 self.stage = Stage::Reopening;
             }
@@ -689,7 +695,7 @@ impl Machine {
         }
     }
 
-    /// A call failed: another attempt follows.
+    /// A call failed: it will be retried.
     fn failed(&mut self, now: Duration, why: String) {
         self.fault = Some(why);
         self.is_stale = true;

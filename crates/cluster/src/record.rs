@@ -1,63 +1,65 @@
-//! The object of a unit: what all its gateways share. It is replaced as a whole, by whoever has read the version that it replaces.
+//! The object of a unit: everything that its gateways share. It is replaced as a whole, by whoever has read
+//! the version that it replaces.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// What the object of a unit holds.
+/// The content of a unit's object.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Counts claims: under one epoch one gateway at most writes to the medium.
+    /// Counts claims: in each epoch at most one gateway writes to the medium.
     pub epoch: u64,
-    /// The gateway that has claimed the unit last, until it releases it.
+    /// The gateway that last claimed the unit, until it releases it.
     pub active: Option<Holder>,
-    /// Changed by the active gateway as long as it lives.
+    /// Changed by the active gateway as long as it is alive.
     pub beat: u64,
-    /// Clients of earlier holders that have yet to be shut out before a gateway may become active.
+    /// Clients of earlier holders that must be fenced before a gateway may become active.
     pub fence: Vec<String>,
-    /// The gateway that is to become active next, if one was requested.
+    /// The gateway to become active next, if one was requested.
     pub next: Option<Next>,
     /// The target ports of each gateway, by the gateway's name.
     pub gateways: BTreeMap<String, Vec<Port>>,
     /// What gateways have to agree on, as each of them has it, by their names.
     pub members: BTreeMap<String, Member>,
-    /// What hosts rely on, as the last gateway that claimed the unit had it.
+    /// What hosts rely on, as of the last gateway that claimed the unit.
     pub disk: Option<String>,
-    /// What gateways in standby want the active one to execute, by their names: one request each. Whoever claims the unit drops them; the
-    /// gateways that still wait ask again.
+    /// Requests of gateways in standby to the active one, by their names: one each. Whoever claims the unit
+    /// drops them; gateways that still wait send them again.
     pub requests: BTreeMap<String, Request>,
-    /// The outcome of the last request of each gateway.
+    /// The reply to the last request of each gateway.
     pub replies: BTreeMap<String, Reply>,
     /// The unit's own state: reservations, mode parameters.
     #[serde(with = "hex")]
     pub saved: Vec<u8>,
 }
 
-/// A gateway, and the client by which it has the medium.
+/// A gateway, and its client of the cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Holder {
     /// The gateway's name.
     pub gateway: String,
-    /// What the cluster shuts out to keep the gateway from the medium.
+    /// What the cluster fences to keep the gateway from the medium.
     pub client: String,
 }
 
-/// A gateway that is to become active although another one lives.
+/// A gateway to become active although another one is alive.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Next {
     /// Its name.
     pub gateway: String,
-    /// Who wants that.
+    /// Who requested it.
     pub by: By,
 }
 
-/// Who wants a gateway to become active.
+/// Who requests that a gateway become active.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum By {
     /// A person: the unit moves at once.
     Person,
-    /// An initiator: it moves if it has stayed where it is for some time, as another one may want the contrary.
+    /// An initiator: it moves if it has stayed where it is for some time, as another initiator may want the
+    /// opposite.
     Initiator,
 }
 
@@ -68,49 +70,50 @@ pub struct Port {
     pub id: u16,
     /// Target port group.
     pub group: u16,
-    /// The port's own name.
+    /// The port's name.
     pub name: String,
     /// ASYMMETRIC ACCESS STATE of its group while its gateway is active.
     pub state: u8,
 }
 
-/// What a gateway has that others have to know, or to have as well.
+/// What others have to know about a gateway, or must have in common with it.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Member {
-    /// Its process: no other one, before or besides it, is called so.
+    /// Identifies its process: no other, earlier or concurrent, has this ID.
     pub process: String,
-    /// Within which it takes over, in milliseconds.
+    /// Its takeover time, in milliseconds.
     pub takeover_ms: u64,
     /// What hosts rely on: the same at each gateway.
     pub disk: String,
 }
 
-/// Something that the active gateway is to execute for another one.
+/// A request that the active gateway is to execute for another one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// Which: no other one has this number.
+    /// Its number, never reused.
     pub id: u64,
-    /// What, as the unit's homes have it.
+    /// Its content, as the unit's homes understand it.
     #[serde(with = "hex")]
     pub body: Vec<u8>,
 }
 
-/// The outcome of a request. It is written at once with the state that it leads to, so that no request is executed twice.
+/// The reply to a request. It is written together with the resulting state, so that no request is executed
+/// twice.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Reply {
     /// That of the request.
     pub id: u64,
-    /// What to answer.
+    /// The answer.
     #[serde(with = "hex")]
     pub outcome: Vec<u8>,
-    /// All cores of the gateway that executed it have applied it, or that gateway is shut out.
+    /// All cores of the gateway that executed it have applied it, or that gateway is fenced.
     pub is_applied: bool,
 }
 
 /// Why an object cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Damaged {
-    /// A later version of this program has written it, in this format.
+    /// It was written by a later version of this program, in this format.
     Newer(u32),
     /// It is something else.
     Other(String),
@@ -135,7 +138,7 @@ impl fmt::Display for Damaged {
 /// The format that this version writes.
 const FORMAT: u32 = 1;
 
-/// What is there of every format.
+/// The part common to all formats.
 #[derive(Serialize, Deserialize)]
 struct Format {
     lunette_unit: u32,
@@ -156,7 +159,7 @@ impl Record {
         serde_json::to_vec(&sealed).unwrap_or_else(|error| panic!("text keys and numbers alone: {error}"))
     }
 
-    /// The record of these bytes.
+    /// Parses the record from these bytes.
     ///
     /// # Errors
     /// When they are something else.
@@ -168,8 +171,8 @@ impl Record {
         }
     }
 
-    /// Another gateway that has another disk, and both, if that keeps this one from the unit: hosts know the disk as it was served last,
-    /// unless all gateways have another one by now.
+    /// Another gateway that has a different disk, with both disks, if that keeps this one from the unit:
+    /// hosts know the disk as last served, unless by now all gateways have a new one.
     pub(crate) fn other_disk(&self, gateway: &str, disk: &str) -> Option<String> {
         if self.disk.as_deref() == Some(disk) {
             return None;
@@ -181,24 +184,24 @@ impl Record {
         ))
     }
 
-    /// Within which its holder takes over.
+    /// Its holder's takeover time.
     pub(crate) fn takeover_of_holder(&self) -> Option<Duration> {
         let member = self.members.get(&self.active.as_ref()?.gateway)?;
         Some(Duration::from_millis(member.takeover_ms))
     }
 
-    /// Whether it has a request of a gateway, or the reply to it.
+    /// Whether it contains a request of a gateway, or the reply to it.
     pub(crate) fn has(&self, gateway: &str, id: u64) -> bool {
         self.requests.get(gateway).is_some_and(|request| request.id == id) || self.has_reply(gateway, id)
     }
 
-    /// Whether it has the reply to a request of a gateway.
+    /// Whether it contains the reply to a request of a gateway.
     pub(crate) fn has_reply(&self, gateway: &str, id: u64) -> bool {
         self.replies.get(gateway).is_some_and(|reply| reply.id == id)
     }
 
-    /// Replaces a request of a gateway, or what was replied before, by the reply to it. Another request of that gateway has yet to be
-    /// executed.
+    /// Replaces a request of a gateway, or an earlier reply, by the reply to it. A different request of that
+    /// gateway has yet to be executed.
     pub(crate) fn reply(&mut self, gateway: &str, reply: Reply) {
         if self.has(gateway, reply.id) {
             self.requests.retain(|name, request| name != gateway || request.id != reply.id);
@@ -226,7 +229,7 @@ impl Record {
     }
 }
 
-/// Bytes as text, two digits each.
+/// Bytes in hexadecimal.
 mod hex {
     use serde::de::{Deserialize, Deserializer, Error};
     use serde::ser::Serializer;
@@ -303,7 +306,7 @@ mod tests {
             assert_eq!(record.requests, BTreeMap::new());
             assert_eq!(record.replies["b"], reply(2, is_applied));
         }
-        // Its gateway no longer waits for that, and has another one.
+        // Its gateway no longer waits for it, and has another one.
         record.requests =
             before.requests.into_iter().map(|(name, one)| (name, Request { id: 3, ..one })).collect();
         record.reply("b", reply(2, true));

@@ -1,4 +1,4 @@
-//! One machine, whose calls end as a test has it.
+//! A single machine, whose calls end as a test decides.
 
 use cluster::{Action, By, Holder, Machine, Me, Member, Next, Outcome, Port, Record, Reply, Role};
 use std::time::Duration;
@@ -12,7 +12,7 @@ struct Rig {
     now: Duration,
 }
 
-/// The disk of another gateway.
+/// Sets the disk of another gateway.
 fn set_disk(record: &mut Record, disk: &str) {
     record.members.get_mut("b").expect("the other one").disk = disk.into();
 }
@@ -36,7 +36,7 @@ impl Rig {
         Rig { machine: Machine::new(me, TAKEOVER), object: None, now: Duration::ZERO }
     }
 
-    /// The next action that is none of the object's, within two takeovers.
+    /// The next action that does not concern the object, within two takeovers.
     fn next(&mut self) -> Option<Action> {
         let until = self.now + 2 * TAKEOVER;
         while self.now < until {
@@ -62,7 +62,7 @@ fn why_it_did_not_become_active_is_shown_until_it_does() {
     assert!(matches!(rig.next(), Some(Action::Promote { .. })));
     rig.machine.promoted(Err("another client has locked it".into()));
     let expected = Some("another client has locked it".to_owned());
-    // It has let go of the object, reads it, and tries again.
+    // It has released the object, reads it, and tries again.
     assert!(matches!(rig.next(), Some(Action::Promote { .. })));
     assert_eq!(rig.machine.status().fault, expected);
     rig.machine.promoted(Ok(()));
@@ -84,7 +84,7 @@ fn one_that_withdraws_while_it_becomes_active_releases_the_unit_without_its_home
     assert_eq!(rig.object.expect("it was written").1.active, None);
 }
 
-/// A rig whose object is another gateway's, which does nothing.
+/// A rig whose object is held by another gateway, which does nothing.
 fn held(takeover: Duration) -> Rig {
     let mut rig = Rig::new();
     let active = Some(Holder { gateway: "b".into(), client: "other".into() });
@@ -157,7 +157,7 @@ impl Rig {
         });
     }
 
-    /// The holder agrees to what this one wants, which then tries to become active.
+    /// The holder agrees to this one's request, which then tries to become active.
     fn agree(&mut self) {
         self.pass(Duration::ZERO);
         let next = &self.object.as_ref().expect("it is there").1.next;
@@ -166,7 +166,7 @@ impl Rig {
         assert!(matches!(self.next(), Some(Action::Promote { .. })));
     }
 
-    /// What it does within this time, in which nothing but the object is asked.
+    /// Runs for this time, during which it may only access the object.
     fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         loop {

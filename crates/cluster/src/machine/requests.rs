@@ -1,4 +1,4 @@
-//! What a gateway in standby has the active one execute: its side of that.
+//! The standby gateway's side of requests that the active gateway executes.
 
 use super::{Machine, Stage};
 use crate::action::Outcome;
@@ -12,20 +12,20 @@ pub(super) struct Ask {
     body: Vec<u8>,
     /// It is withdrawn then.
     until: Duration,
-    /// The object may have it, or may get it yet.
+    /// The object may contain it, or may yet get it.
     pub(super) is_sent: bool,
 }
 
 impl Machine {
-    /// The home, in standby, wants the active gateway to execute this. [`Action::Answer`] answers, within three times the time of a
-    /// takeover. No other request ever has this number.
+    /// The home, in standby, requests that the active gateway execute this. [`Action::Answer`] answers,
+    /// within three times the takeover time. Request numbers are never reused.
     pub fn ask(&mut self, now: Duration, id: u64, body: Vec<u8>) {
         let until = now.saturating_add(self.takeover().saturating_mul(2));
         self.asks.push_back(Ask { id, body, until, is_sent: false });
         self.is_stale = true;
     }
 
-    /// Nobody waits for this any more: it is not executed if nobody can have begun to.
+    /// Nobody waits for this request any more: it is not executed unless that may already have begun.
     pub fn recall(&mut self, now: Duration, id: u64) {
         self.asks.retain(|ask| ask.id != id || ask.is_sent);
         if let Some(ask) = self.asks.iter_mut().find(|ask| ask.id == id) {
@@ -34,8 +34,8 @@ impl Machine {
         }
     }
 
-    /// In standby: has the object have the first request of this gateway, or none that nobody waits for. True: one is withdrawn, and has
-    /// to be seen to be, as the call that sent it may end yet.
+    /// In standby: puts the first request of this gateway into the object, and removes one that nobody waits
+    /// for. True: one is withdrawn, which has to be confirmed, as the call that sent it may yet end.
     pub(super) fn request(&mut self, now: Duration, record: &mut Record) -> bool {
         let gateway = &self.me.gateway;
         let Some(ask) = self.asks.front_mut() else {
@@ -54,14 +54,14 @@ impl Machine {
         false
     }
 
-    /// What a request of this gateway led to, once that is known, or nobody may wait for it any longer.
+    /// The outcome of a request of this gateway, once it is known, or once nobody may wait for it any longer.
     pub(super) fn outcome(&self, now: Duration, ask: &Ask) -> Option<Outcome> {
         let reply = self.record().replies.get(&self.me.gateway).filter(|reply| reply.id == ask.id);
         let is_settled = matches!(self.stage, Stage::Standby | Stage::Active) && self.applying == 0;
         let is_over = now >= ask.until || self.withdrawn || self.is_clashing;
         match reply {
             Some(reply) if reply.is_applied && is_settled => Some(Outcome::Executed(reply.outcome.clone())),
-            // It was dropped by this gateway's claim.
+            // This gateway's claim dropped it.
             None if self.stage == Stage::Active => Some(Outcome::NotExecuted),
             None if !ask.is_sent && is_over => Some(Outcome::NotExecuted),
             _ if now >= ask.until.saturating_add(self.takeover()) => Some(Outcome::Unknown),

@@ -1,5 +1,6 @@
-//! Gateways of one unit in a world that a seed decides: a pool whose answers are slow, an image with a lock and a list of clients
-//! that are shut out, which its servers hear of one after the other, and gateways that are paused, cut off, killed and started.
+//! Gateways of one unit in a world determined by a seed: a pool that answers slowly, an image with a lock and
+//! a list of fenced clients, of which its servers learn one after the other, and gateways that are paused,
+//! cut off, killed and started.
 
 mod scenarios;
 
@@ -12,35 +13,35 @@ const BLOCKS: usize = 3;
 /// How long a call waits for a cluster that does not answer.
 const SILENCE: u64 = 3_000;
 
-/// Ways to break what is around the machine.
+/// Ways to break the machine's environment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mutant {
     None,
-    /// A client is shut out, but the one that takes over does not wait for the map that says so.
+    /// A client is fenced, but the gateway taking over does not wait for the map that contains that.
     FenceWithoutEpoch,
-    /// What is to survive is acknowledged before it is written.
+    /// State is acknowledged before it is written.
     AcknowledgedEarly,
-    /// A claim is not confirmed after the fence.
+    /// A claim is not confirmed after fencing.
     Unconfirmed,
-    /// The reply to another gateway is not written with the state that it reports.
+    /// The reply to another gateway is not written together with the state that it reports.
     ReplyApart,
 }
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A gateway looks what it has to do.
+    /// A gateway looks for what to do.
     Turn,
     /// A call takes effect in the cluster.
     Effect(Action),
     /// It returns.
     Return(Returned),
-    /// The home does the next thing that it was asked.
+    /// The home takes the next request.
     Home,
     /// All cores have applied it.
     Applied,
     /// All cores have applied a change that is saved, or it was undone.
     Published(Change, bool),
-    /// An initiator asks something.
+    /// An initiator sends something.
     Load,
     /// A request leaves the gateway, and arrives.
     Send(Request),
@@ -73,22 +74,22 @@ struct Request {
     map: u64,
 }
 
-/// What the home is asked, one after the other.
+/// Requests to the home, which takes one after the other.
 #[derive(Clone, Debug)]
 enum Ask {
     Adopt,
-    /// With what is saved, under this claim.
+    /// With the saved state, under this claim.
     Activate(Vec<u8>, u64),
     Deactivate,
-    /// To change what must survive.
+    /// To change state that must survive.
     Change(Change),
 }
 
-/// A change of what must survive: one number more.
+/// A change of state that must survive: adds a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Change {
     id: u16,
-    /// Another gateway's initiator asks for it.
+    /// Another gateway's initiator requested it.
     is_forwarded: bool,
 }
 
@@ -96,30 +97,30 @@ struct Change {
 /// Its fields are what these three know, each as simple as it can be.
 struct Gateway {
     machine: Machine,
-    /// Which process and client of it this is: events of others are of nobody.
+    /// The number of its current process and client: events of others are ignored.
     life: u64,
     clients: u64,
     client: String,
     is_alive: bool,
-    /// Until when it is paused or cut off: nothing leaves it and nothing reaches it.
+    /// It is paused or cut off until then: nothing leaves it and nothing reaches it.
     held_until: u64,
-    /// Until when it does not reach the cluster, but initiators reach it.
+    /// Until then it does not reach the cluster, although initiators reach it.
     cut_until: u64,
     is_active: bool,
     epoch: u64,
     saved: Vec<u16>,
-    /// What is to become durable before it is acknowledged.
+    /// A change that must become durable before it is acknowledged.
     keeping: Option<Change>,
-    /// A change that has yet to be applied by all cores.
+    /// A change that not all cores have applied yet.
     publishing: bool,
-    /// Requests that another one is to execute.
+    /// Its requests to another gateway.
     asking: u32,
     in_flight: u32,
     asked: VecDeque<Ask>,
     /// Going to standby, once nothing is in flight.
     leaves: bool,
     map: u64,
-    /// When it looks next what it has to do.
+    /// When it next looks for what to do.
     next_turn: u64,
 }
 
@@ -137,15 +138,15 @@ struct World {
     slow: bool,
     object: Option<(u64, Record)>,
     lock: Option<String>,
-    /// The monitors' map, and since which one clients are shut out.
+    /// The monitors' map, and since which map clients are fenced.
     map: u64,
     shut_out: BTreeMap<String, u64>,
-    /// Of each block's server: its map, and the newest claim that it has served.
+    /// For each block's server: its map, and the newest claim that it has served.
     servers: [(u64, u64); BLOCKS],
     holders: BTreeMap<u64, String>,
     promised: BTreeSet<u16>,
-    /// Requests of gateways in standby of which their initiators know that they were not executed; how many were; by which claim each was,
-    /// and what all cores there have applied.
+    /// Requests of gateways in standby whose initiators know that they were not executed; how many were;
+    /// under which claim each was, and what all cores there have applied.
     declined: BTreeSet<u16>,
     forwarded: u64,
     executed_in: BTreeMap<u16, u64>,
@@ -248,7 +249,7 @@ impl World {
         }
     }
 
-    /// Runs until this time, with whatever goes wrong meanwhile decided by `faults`.
+    /// Runs until this time, with faults along the way decided by `faults`.
     fn run(&mut self, until: u64, mut faults: impl FnMut(&mut World)) {
         while let Some(&std::cmp::Reverse((at, order))) = self.queue.peek() {
             if at > until || self.found.is_some() {
@@ -324,7 +325,7 @@ impl World {
         }
     }
 
-    /// What the daemon's thread does.
+    /// The work of the daemon's thread.
     fn turn(&mut self, index: usize) {
         let now = Duration::from_millis(self.now);
         while let Some(action) = self.gateways[index].machine.next(now) {
@@ -405,7 +406,7 @@ impl World {
         self.post(index, 0, Event::Applied);
     }
 
-    /// A home that goes to standby has applied that when nothing is in flight, and does what is next then.
+    /// A home that goes to standby has applied that when nothing is in flight, and then continues.
     fn settle(&mut self, index: usize) {
         let gateway = &mut self.gateways[index];
         if gateway.leaves && gateway.in_flight == 0 {
@@ -463,7 +464,7 @@ impl World {
         };
         let returned = match returned {
             Returned::Fenced => {
-                // Then it takes the lock, if its owner is gone for certain.
+                // Then it takes the lock, if its owner is certainly gone.
                 let is_free = self
                     .lock
                     .as_ref()
@@ -510,7 +511,7 @@ impl World {
         }
     }
 
-    /// Initiators read and write by whatever is active, and change what must survive.
+    /// Initiators read and write through whatever is active, and change state that must survive.
     fn load(&mut self, index: usize) {
         let pause = self.rng.u64(20..200);
         self.post(index, pause, Event::Load);
@@ -542,7 +543,7 @@ impl World {
         self.next_id
     }
 
-    /// An initiator at a gateway in standby asks for a change.
+    /// An initiator at a gateway in standby requests a change.
     fn request(&mut self, index: usize) {
         if self.gateways[index].asking < 3 && self.rng.u32(..10) == 0 {
             let (id, now) = (self.next_id(), Duration::from_millis(self.now));
@@ -553,7 +554,7 @@ impl World {
         }
     }
 
-    /// What an initiator is answered by a gateway in standby.
+    /// The answer to an initiator of a gateway in standby.
     fn answered(&mut self, index: usize, id: u16, outcome: &Outcome) {
         self.gateways[index].asking -= 1;
         match outcome {
@@ -562,7 +563,7 @@ impl World {
                 self.forwarded += 1;
                 let newest = self.object.as_ref().map_or(0, |(_, record)| record.epoch);
                 let is_applied = self.applied.contains(&id);
-                // What has yet to be applied where it was executed is of a gateway that is shut out.
+                // If it is not yet applied where it was executed, that gateway is fenced.
                 self.promised.insert(id);
                 if !is_applied && self.executed_in.get(&id).is_none_or(|epoch| *epoch == newest) {
                     self.find(|| format!("g{index} answers {id}, which is not done"));
@@ -578,11 +579,11 @@ impl World {
         }
     }
 
-    /// The home does a change.
+    /// The home makes a change.
     fn change(&mut self, index: usize, change: Change) {
         let gateway = &mut self.gateways[index];
         if !gateway.is_active {
-            // It is asked for by an initiator of this gateway: the home would forward it.
+            // It was requested by an initiator of this gateway: the home would forward it.
             return self.post(index, 0, Event::Home);
         }
         let all = gateway.saved.iter().copied().chain([change.id]).flat_map(u16::to_be_bytes).collect();
@@ -612,7 +613,7 @@ impl World {
 
     /// At the server of a block.
     fn arrive(&mut self, index: usize, request: &Request) {
-        // Servers hear of a new map from whoever has it, or in their own time.
+        // Servers learn of a new map from whoever has it, or in their own time.
         let gossip = if self.rng.u32(..200) == 0 { self.map } else { 0 };
         let server = &mut self.servers[request.block];
         server.0 = server.0.max(request.map).max(gossip);
@@ -637,7 +638,7 @@ impl World {
         }
     }
 
-    /// What was acknowledged is known to whoever is active.
+    /// Whoever is active knows everything acknowledged.
     fn check_promises(&mut self, index: usize) {
         let newest = self.object.as_ref().map_or(0, |(_, record)| record.epoch);
         let gateway = &self.gateways[index];
@@ -648,7 +649,7 @@ impl World {
         }
     }
 
-    /// Nothing was executed twice, nor what its initiator knows not to have been.
+    /// Nothing was executed twice, or although its initiator knows otherwise.
     fn check_once(&mut self, index: usize) {
         let mut seen = BTreeSet::new();
         let saved = self.gateways[index].saved.clone();

@@ -1,8 +1,8 @@
-//! What happens in such worlds, and what holds in each of them.
+//! Scenarios in such worlds, and their invariants.
 
 use super::*;
 
-/// What goes wrong now and then, until a time.
+/// Occasional faults, until a given time.
 fn trouble(until: u64) -> impl FnMut(&mut World) {
     move |world| {
         if world.now > until || world.rng.u32(..4_000) != 0 {
@@ -26,7 +26,7 @@ fn trouble(until: u64) -> impl FnMut(&mut World) {
     }
 }
 
-/// Runs a world with trouble for five minutes, and three in which all recover.
+/// Runs a world with faults for five minutes, and then three minutes for everything to recover.
 fn troubled(seed: u64, mutant: Mutant) -> World {
     let count = 2 + seed as usize % 7;
     let mut world = World::new(seed, count, true, mutant);
@@ -56,7 +56,7 @@ fn nothing_of_an_earlier_holder_lands_after_a_later_one_and_what_was_acknowledge
 
 #[test]
 fn a_break_of_the_protocol_is_found() {
-    // The last one shows in few worlds only.
+    // The last one shows only in few worlds.
     for (mutant, from) in [
         (Mutant::FenceWithoutEpoch, 0),
         (Mutant::AcknowledgedEarly, 0),
@@ -96,7 +96,7 @@ fn another_is_active_in_time_when_the_one_that_was_dies_hangs_or_is_cut_off() {
         world.run(fault_at + TAKEOVER, |_| ());
         let others: Vec<usize> = world.active().into_iter().filter(|index| *index != victim).collect();
         assert_eq!((world.found.clone(), others.len(), world.claims), (None, 1, 2), "seed {seed}");
-        // The one that hung comes back to standby, by a new client.
+        // The one that hung comes back to standby, with a new client.
         world.run(fault_at + 90_000, |_| ());
         assert_eq!((world.found.clone(), world.active(), world.claims), (None, others, 2), "seed {seed}");
         assert!(seed % 2 == 0 || world.gateways[victim].clients == 1, "seed {seed}");
@@ -111,7 +111,7 @@ fn one_that_does_not_reach_the_pool_steps_down_by_itself() {
         world.run(cut_at, |_| ());
         let cut = world.active()[0];
         world.gateways[cut].cut_until = cut_at + 60_000;
-        // A call waits for the cluster, and so does a request that came by the ports.
+        // A call waits for the cluster, and so does a request received through the ports.
         world.run(cut_at + TAKEOVER + 2 * SILENCE, |_| ());
         assert!(!world.gateways[cut].is_active, "seed {seed}");
         let others = world.active();
@@ -178,7 +178,7 @@ fn initiators_that_want_the_contrary_of_each_other_do_not_make_a_unit_bounce() {
         let moves = world.claims - 1;
         assert!((2..=until / stays).contains(&moves), "seed {seed}: {moves}");
         assert!(world.shut_out.is_empty(), "seed {seed}: nobody has to be shut out");
-        // What a person wants is done at once.
+        // A person's request is carried out at once.
         let wanted = world.rng.usize(..world.gateways.len());
         world.gateways[wanted].machine.want(By::Person);
         world.post(wanted, 0, Event::Turn);
