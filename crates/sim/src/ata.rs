@@ -1,5 +1,5 @@
-//! An initiator of AoE: it asks which units there are, has several requests in flight, and makes each of them again, with its
-//! tag or, as Linux does, with another one and from another address, until there is an answer.
+//! An AoE initiator: it discovers units, keeps several requests in flight, and retransmits each, with its tag
+//! or, as Linux does, with a new one and from another address, until there is an answer.
 
 use crate::ethernet::{LATE, Queue};
 use crate::initiator::Aim;
@@ -16,14 +16,14 @@ use wire::ata::{self, Registers as Fields, Section, status};
 use wire::iwarp::Layout as _;
 use zerocopy::IntoBytes as _;
 
-/// The shelf of all units; their slots are their numbers.
+/// The shelf of all units; their slots are their unit numbers.
 pub(crate) const SHELF: u16 = 1;
-/// The first copy of a request follows after this, each further one after twice as long as the one before.
+/// Time until the first retransmission of a request; each further one takes twice as long.
 const PATIENCE: Duration = Duration::from_millis(3);
 const DOUBLINGS_MAX: u32 = 6;
-/// Tags of a request, at most.
+/// Most tags per request.
 const TAGS_MAX: usize = 4;
-/// The argument of a request, and where its data is.
+/// Offsets of a request's argument and of its data.
 const ARGUMENT: usize = 24;
 const DATA: usize = 36;
 /// IEEE 802.3 section 3.2.8.
@@ -31,7 +31,7 @@ pub(crate) const FRAME_BYTES_MIN: usize = 60;
 /// Words 100 to 103 of IDENTIFY DEVICE data (ACS-3 section 7.12.7).
 const SECTORS_AT: usize = 200;
 
-/// How it behaves: odds in 1000.
+/// Its behaviour: odds in 1000.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habits {
     pub(crate) depth: usize,
@@ -45,7 +45,7 @@ pub(crate) struct Habits {
 impl Habits {
     pub(crate) fn draw(rng: &mut Rng) -> Habits {
         Habits {
-            // Targets remember 1024 answered writes; no more are answered while a copy is on its way.
+            // Targets remember 1024 answered writes; no more may be answered while a copy is in flight.
             depth: [1, 4, 16][rng.usize(0..3)],
             reads: [300, 500, 800][rng.usize(0..3)],
             flushes: [0, 20, 200][rng.usize(0..3)],
@@ -56,21 +56,21 @@ impl Habits {
     }
 }
 
-/// Where units are.
+/// The segment as an initiator sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
-    /// The addresses of the initiator.
+    /// The initiator's addresses.
     pub(crate) stations: Vec<(Mac, Queue)>,
     pub(crate) target: Mac,
     pub(crate) units: usize,
     pub(crate) blocks: u32,
-    /// Blocks of a frame.
+    /// Blocks per frame.
     pub(crate) frame_blocks: u32,
     /// Units whose disks may fail.
     pub(crate) fragile: Rc<[bool]>,
 }
 
-/// What is checked of what it finds; `index` is its own among all initiators.
+/// What is checked against its findings; `index` is its own among all initiators.
 pub(crate) struct Checks {
     pub(crate) index: usize,
     pub(crate) registers: Rc<RefCell<Registers>>,
@@ -88,15 +88,15 @@ enum Kind {
     Flush,
 }
 
-/// By which a request is known, and from which address it was sent so.
+/// A request's tag, and the address that it was sent from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Tag {
     number: u32,
     station: usize,
 }
 
-/// A write that was answered, but not all of its copies: what has not come yet may be taken for a write of its own, but not be done
-/// behind one that came later.
+/// A write that was answered, although not all of its copies were: a copy still to come may be taken for a
+/// new write, but must not be executed after a later one.
 struct Lingering {
     tags: Vec<Tag>,
     range: Range,
@@ -104,7 +104,7 @@ struct Lingering {
     until: Time,
 }
 
-/// A request that has no answer yet.
+/// A request without an answer.
 struct Asked {
     /// The first is that of `frame`, which is sent from the first address.
     tags: Vec<Tag>,
@@ -114,9 +114,9 @@ struct Asked {
     began: Time,
     sent: Time,
     copies: u32,
-    /// The target has left the segment since: an answer may only mean that it was done before.
+    /// The target has left the segment since: an answer may only mean that it was executed before.
     is_old: bool,
-    /// As the reservations know it.
+    /// Its number in the reservations model.
     access: u64,
 }
 
@@ -134,7 +134,7 @@ pub(crate) struct Ata {
     pub(crate) host: usize,
     pub(crate) aim: Aim,
     pub(crate) commands: u64,
-    /// Blocks that they moved.
+    /// Total blocks of its writes and reads.
     pub(crate) blocks: u64,
     net: Shared,
     checks: Checks,
@@ -172,12 +172,12 @@ impl Ata {
         }
     }
 
-    /// Whether all that it asked for was answered.
+    /// Whether all its requests were answered.
     pub(crate) fn is_settled(&self) -> bool {
         self.asked.is_empty()
     }
 
-    /// What it is about, in words.
+    /// Its state as text.
     pub(crate) fn status(&self) -> String {
         let began = self.asked.iter().map(|asked| asked.began.0).min().unwrap_or(0);
         let (host, count) = (self.host, self.asked.len());
@@ -186,13 +186,14 @@ impl Ata {
         )
     }
 
-    /// The target has been started again, and nothing that was sent before comes to it.
+    /// The target was restarted, and nothing sent before reaches it.
     pub(crate) fn restarted(&mut self, now: Time) {
         self.checks.registers.borrow_mut().knows(self.checks.index, now);
         self.settle(now, |one| one.until = now).expect("they were not refused");
     }
 
-    /// The target has left the segment, and has acknowledged that: nothing that it was sent takes effect any more.
+    /// The target has left the segment, and has acknowledged that: nothing sent to it before takes effect any
+    /// more.
     ///
     /// # Errors
     /// Never: what is written was not refused.
@@ -245,7 +246,7 @@ impl Ata {
         Ok(())
     }
 
-    /// Makes a request again.
+    /// Retransmits a request.
     fn retransmit(&mut self, now: Time, at: usize) {
         let (asked, segment) = (&mut self.asked[at], &self.segment);
         (asked.sent, asked.copies) = (now, asked.copies + 1);
@@ -268,7 +269,7 @@ impl Ata {
         });
     }
 
-    /// Writes end whose copies were all answered, or can take effect no more.
+    /// Ends writes whose copies were all answered, or can no longer take effect.
     fn settle(&mut self, now: Time, mut look: impl FnMut(&mut Lingering)) -> Result<(), String> {
         self.lingering.iter_mut().for_each(&mut look);
         let is_over = |one: &mut Lingering| one.tags.is_empty() || one.until <= now;
@@ -299,7 +300,7 @@ impl Ata {
         if is_flush {
             let mut others = self.asked.iter().filter(|asked| asked.unit == unit);
             if others.any(|asked| matches!(asked.kind, Kind::Flush)) {
-                // One of the two reports a loss, and its answer may be the later one.
+                // One of the two reports a loss, and its answer may come later.
                 return;
             }
             return self.ask(now, unit, Kind::Flush, &[]);
@@ -317,7 +318,8 @@ impl Ata {
         self.ask(now, unit, kind, &bytes);
     }
 
-    /// Whether some of these blocks are being written, or a copy may still come that would look like a newer write of them.
+    /// Whether any of these blocks are being written, or a copy may still arrive that would look like a newer
+    /// write to them.
     fn is_written(&self, range: Range) -> bool {
         let asked = self.asked.iter().filter_map(|asked| Some(asked.writes()?.0));
         asked.chain(self.lingering.iter().map(|one| one.range)).any(|other| other.overlaps(range))
@@ -359,13 +361,13 @@ impl Ata {
 
     fn receive(&mut self, station: usize, frame: &[u8]) -> Result<(), String> {
         let Some(header) = Header::view(frame).filter(|header| header.is_response()) else {
-            // What another initiator asks all.
+            // A broadcast of another initiator.
             return Ok(());
         };
         let tag = Tag { number: header.tag.get(), station };
         self.lingering.iter_mut().for_each(|one| one.tags.retain(|other| *other != tag));
         let Some(at) = self.asked.iter().position(|asked| asked.tags.contains(&tag)) else {
-            // A copy of an answer, an answer to a copy, or what a target says of itself.
+            // A copy of an answer, an answer to a copy, or a target's announcement.
             return Ok(());
         };
         let of = Address { shelf: SHELF, slot: self.asked[at].unit as u8 };
@@ -418,7 +420,7 @@ impl Ata {
                 let fate = match asked.kind {
                     Kind::Durable(..) if is_good && !asked.is_old => Fate::Durable,
                     _ if is_good && !asked.is_old => Fate::Done,
-                    // An earlier copy may have been done.
+                    // An earlier copy may have been executed.
                     _ => Fate::Unsure,
                 };
                 if asked.tags.is_empty() {
@@ -427,7 +429,8 @@ impl Ata {
                 if fate != Fate::Unsure {
                     registers.has_landed(now, range, id, fate == Fate::Durable);
                 }
-                // Who is refused waits for nobody: an earlier copy may be held back until it is let in after all.
+                // A refusal waits for nobody: an earlier copy may be held back until it is admitted after
+                // all.
                 let until = if is_conflict { Time(u64::MAX) } else { now.after(LATE) };
                 let tags = asked.tags.clone();
                 self.lingering.push(Lingering { tags, range, id, until });

@@ -1,5 +1,5 @@
-//! Unit attentions (SAM-5 section 5.14): those of a new session and of a reset by somebody else must not be forgotten, and none is
-//! reported that nothing has caused, or twice.
+//! Unit attentions (SAM-5 section 5.14): those for a new session and for another initiator's reset must not
+//! be lost, and none may be reported without a cause, or twice.
 
 use proto::services::{FunctionId, TaskId};
 use proto::time::Time;
@@ -13,7 +13,7 @@ pub(crate) const RESET: u16 = code::RESET_FUNCTION_OCCURRED;
 pub(crate) const COMMANDS_CLEARED: u16 = code::COMMANDS_CLEARED;
 /// REPORTED LUNS DATA HAS CHANGED.
 pub(crate) const LUNS_CHANGED: u16 = code::REPORTED_LUNS_DATA_CHANGED;
-/// Those that reservations of others cause.
+/// Those caused by other initiators' reservations.
 pub(crate) const RESERVATIONS: [u16; 3] =
     [code::RESERVATIONS_PREEMPTED, code::RESERVATIONS_RELEASED, code::REGISTRATIONS_PREEMPTED];
 
@@ -21,7 +21,7 @@ pub(crate) const RESERVATIONS: [u16; 3] =
 #[derive(Debug)]
 pub(crate) struct Attentions {
     sessions: Vec<Session>,
-    /// When the LUNs of all began to change, and when they had.
+    /// When each change of the LUNs of all initiators began and ended.
     changes: Vec<(Time, Option<Time>)>,
 }
 
@@ -32,11 +32,11 @@ struct Session {
     /// When each unit last reported one.
     reported: Vec<Time>,
     causes: Vec<Vec<Cause>>,
-    /// Changes of its LUNs that it may be notified of: each once, by any of them.
+    /// LUN changes of which it may be notified: each once, by any unit.
     changes: usize,
 }
 
-/// What an initiator does that may establish a unit attention for others.
+/// An action of an initiator that may establish a unit attention for others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Act {
     Login,
@@ -48,10 +48,10 @@ pub(crate) enum Act {
 #[derive(Clone, Copy, Debug)]
 struct Cause {
     code: u16,
-    /// Whose command or function it is.
+    /// The initiator of the command or function.
     by: usize,
     act: Act,
-    /// When it had done so; `None`: it still may.
+    /// When it had established it; `None`: it still may.
     end: Option<Time>,
 }
 
@@ -62,7 +62,7 @@ impl Attentions {
         Attentions { sessions: vec![session; initiators], changes: Vec::new() }
     }
 
-    /// An initiator has a new session, which it asked for then: each unit owes it one.
+    /// An initiator has a new session, which it requested at `asked`: each unit owes it one.
     pub(crate) fn begins(&mut self, now: Time, asked: Time, initiator: usize) {
         // What it began in its last session has ended.
         self.all_over(now, initiator);
@@ -78,25 +78,26 @@ impl Attentions {
         }
     }
 
-    /// The LUNs of all begin to change.
+    /// A change of the LUNs of all initiators begins.
     pub(crate) fn luns_change(&mut self, now: Time) {
         self.changes.push((now, None));
         self.sessions.iter_mut().for_each(|session| session.changes += 1);
     }
 
-    /// They have changed.
+    /// The change has ended.
     pub(crate) fn luns_have_changed(&mut self, now: Time) {
         self.changes.iter_mut().filter(|(_, end)| end.is_none()).for_each(|(_, end)| *end = Some(now));
     }
 
-    /// Its session has ended.
+    /// An initiator's session has ended.
     pub(crate) fn ends(&mut self, initiator: usize) {
         let session = &mut self.sessions[initiator];
         session.since = None;
         session.owed.fill(None);
     }
 
-    /// An initiator begins what may establish this for all others; a reset (SAM-5 section 6.3.3) does it for the initiator, too.
+    /// An initiator begins something that may establish this for all others; a reset (SAM-5 section 6.3.3)
+    /// does so for the initiator, too.
     pub(crate) fn may_cause(&mut self, by: usize, act: Act, unit: usize, code: u16) {
         for (index, session) in self.sessions.iter_mut().enumerate() {
             if index != by || code == RESET {
@@ -105,12 +106,12 @@ impl Attentions {
         }
     }
 
-    /// What an initiator did has established all that it will.
+    /// An initiator's action has established all that it will.
     pub(crate) fn over(&mut self, now: Time, by: usize, act: Act) {
         self.open_causes(by).filter(|cause| cause.act == act).for_each(|cause| cause.end = Some(now));
     }
 
-    /// All that it did.
+    /// The same for all its actions.
     fn all_over(&mut self, now: Time, by: usize) {
         self.open_causes(by).for_each(|cause| cause.end = Some(now));
     }
@@ -120,10 +121,11 @@ impl Attentions {
         causes.filter(move |cause| cause.by == by && cause.end.is_none())
     }
 
-    /// An initiator's reset of a unit has ended that began then: all others who were there are owed one.
+    /// An initiator's reset of a unit that began at `began` has ended: every other initiator logged in then
+    /// is owed one.
     pub(crate) fn reset(&mut self, now: Time, began: Time, initiator: usize, unit: usize) {
         for (index, session) in self.sessions.iter_mut().enumerate() {
-            // What was reported meanwhile may have been this.
+            // One reported meanwhile may have been this one.
             let was_reported = session.reported[unit] >= began;
             if index != initiator && !was_reported && session.since.is_some_and(|since| since < began) {
                 session.owed[unit] = session.owed[unit].or(Some(now));
@@ -131,10 +133,10 @@ impl Attentions {
         }
     }
 
-    /// A unit has reported one to an initiator, by a command that began then.
+    /// A unit has reported one to an initiator, by a command that began at `began`.
     ///
     /// # Errors
-    /// When nothing has caused it, or it was reported before.
+    /// When it has no cause, or was reported before.
     pub(crate) fn reported(
         &mut self,
         now: Time,
@@ -152,7 +154,7 @@ impl Attentions {
         session.reported[unit] = now;
         session.owed[unit] = None;
         let causes = &mut session.causes[unit];
-        // Those that came before the command are one unit attention.
+        // Those from before the command are a single unit attention.
         let is_spent = |cause: &Cause| cause.code == code && cause.end.is_some_and(|end| end < began);
         let before = causes.len();
         causes.retain(|cause| !is_spent(cause));
@@ -160,7 +162,7 @@ impl Attentions {
             return Ok(());
         }
         if causes.iter().any(|cause| cause.code == code && cause.end.is_none()) {
-            // It may be of one that has yet to end, and then another one comes.
+            // It may be due to one that has yet to end, which then establishes another.
             return Ok(());
         }
         let of_code = causes.iter().enumerate().filter(|(_, cause)| cause.code == code);
@@ -174,17 +176,17 @@ impl Attentions {
         Ok(())
     }
 
-    /// A command was aborted, whose report of a unit attention may be lost with it.
+    /// A command was aborted; its report of a unit attention may be lost with it.
     pub(crate) fn may_be_reported(&mut self, now: Time, initiator: usize, unit: usize) {
         let session = &mut self.sessions[initiator];
         session.reported[unit] = now;
         session.owed[unit] = None;
     }
 
-    /// A unit has done a command that began then, and the initiator has no other under way.
+    /// A unit has executed a command that began at `began`, and the initiator has no others outstanding.
     ///
     /// # Errors
-    /// When it owed a unit attention first.
+    /// When it first owed a unit attention.
     pub(crate) fn done(&mut self, began: Time, initiator: usize, unit: usize) -> Result<(), String> {
         let session = &mut self.sessions[initiator];
         session.causes[unit].retain(|cause| cause.end.is_none_or(|end| end >= began));
@@ -213,7 +215,7 @@ mod tests {
         let [one, other, abort] = [1, 2, 3].map(|id| Act::Function(FunctionId(id)));
         attentions.may_cause(1, one, 0, RESET);
         attentions.may_cause(1, other, 0, RESET);
-        // Asked for at the same instant as they were.
+        // Requested at the same time as they were.
         attentions.over(Time(20), 1, abort);
         attentions.over(Time(30), 1, one);
         attentions.over(Time(31), 1, other);

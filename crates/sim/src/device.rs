@@ -1,5 +1,5 @@
-//! A store that does each operation when it likes, as a device or another target does: nothing orders those of the same blocks
-//! but who waits for their ends.
+//! A store that executes operations in any order, as a device or another target does: operations on the same
+//! blocks are ordered only if the caller waits.
 
 use reactor::io::{Completion, Handle, Io, Tag};
 use scsi::storage::{Found, StoreError, Traits};
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use wire::{Places, Span};
 
-/// Operations under way per lane.
+/// Most outstanding operations per lane.
 const OPERATIONS_MAX: usize = 4096;
 
-/// A device: a file of the kernel's, without what a store of files does for order.
+/// A device: a kernel file, without the ordering that the file store adds.
 pub(crate) struct Device {
     pub(crate) file: File,
     pub(crate) size_bytes: u64,
@@ -47,11 +47,11 @@ impl<I: Io> Backend<I> for Device {
 struct DeviceLane {
     device: Arc<Device>,
     tags: Tag,
-    /// What each request is for.
+    /// The purpose of each request.
     under_way: Vec<Option<Transfer>>,
 }
 
-/// What is left of an operation.
+/// The rest of an operation.
 #[derive(Clone, Copy)]
 enum Transfer {
     Read { id: OpId, at: u64, into: Places },
@@ -89,7 +89,7 @@ impl Transfer {
         }
     }
 
-    /// What is left of it once so many bytes were moved; or whose it was.
+    /// What is left after this many bytes were moved; if nothing, the operation it belongs to.
     fn moved(self, bytes: u32) -> Result<Transfer, OpId> {
         let on = |at: u64| at + u64::from(bytes);
         match self {

@@ -1,4 +1,4 @@
-//! What is in a file: what reads find, and what would be there if power failed.
+//! A file's content: what reads find, and what would remain after a power failure.
 
 use crate::register::{BLOCK_BYTES, STAMP_BYTES};
 use fastrand::Rng;
@@ -15,25 +15,25 @@ const ENOSPC: Errno = Errno(28);
 const ESTALE: Errno = Errno(116);
 const EDQUOT: Errno = Errno(122);
 
-/// What keeps a file's bytes until they are durable.
+/// Where a file's bytes are cached until they are durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cache {
-    /// The system's pages: those that it fails to write back are clean from then on, and the next sync of the open file has the
-    /// error, once (fsync(2)).
+    /// In the system's page cache: pages that it fails to write back become clean, and the next sync of the
+    /// open file gets the error, once (fsync(2)).
     Pages,
-    /// A disk's: a sync that fails may lose what was in it, which reads find until power fails.
+    /// In a disk's cache: a failed sync may lose its content, which reads find until the power fails.
     Disk,
-    /// A device's that keeps it when a sync fails.
+    /// In a device's cache, which keeps its content when a sync fails.
     Device,
 }
 
-/// How likely disks fail: each a number in 1000.
+/// How likely disk failures are: each in 1000.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults {
     /// A read or a write.
     pub(crate) transfer: u32,
     pub(crate) sync: u32,
-    /// Writing back after a write, which nobody waits for.
+    /// Writing back after a write, for which nobody waits.
     pub(crate) write_back: u32,
     /// A request hangs for seconds.
     pub(crate) hang: u32,
@@ -55,13 +55,13 @@ impl Faults {
 
     pub(crate) const NONE: Faults = Faults { transfer: 0, sync: 0, write_back: 0, hang: 0 };
 
-    /// Whether something may be lost, or fail.
+    /// Whether anything can be lost or fail.
     pub(crate) fn can_fail(self) -> bool {
         self.transfer + self.sync + self.write_back > 0
     }
 }
 
-/// Which write a block's bytes are of.
+/// Identifies the write that a block's bytes belong to.
 pub(crate) type Stamp = [u8; STAMP_BYTES];
 
 /// A block whose bytes will not become durable.
@@ -76,7 +76,7 @@ pub(crate) struct Loss {
     pub(crate) is_gone: bool,
 }
 
-/// Some of a file's blocks, a bit each.
+/// A set of a file's blocks, as a bitmap.
 #[derive(Clone, Debug)]
 pub(crate) struct Blocks(Vec<u64>);
 
@@ -101,7 +101,7 @@ impl Blocks {
         self.0[block / 64] & 1 << (block % 64) != 0
     }
 
-    /// Whether it was one of them.
+    /// Whether the block was in the set.
     fn remove(&mut self, block: usize) -> bool {
         let (word, bit) = (&mut self.0[block / 64], 1 << (block % 64));
         let was_there = *word & bit != 0;
@@ -117,7 +117,7 @@ impl Blocks {
         self.0.fill(0);
     }
 
-    /// From the first on.
+    /// In ascending order.
     fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(index, word)| {
             let mut rest = *word;
@@ -130,7 +130,7 @@ impl Blocks {
     }
 }
 
-/// The words that have these bits, and which of theirs.
+/// The words that contain these bits, with masks.
 fn bit_words(bits: std::ops::Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     let below = |bit: usize| if bit < 64 { (1 << bit) - 1 } else { u64::MAX };
     let of_word = move |word: usize| {
@@ -147,15 +147,15 @@ pub(crate) struct Disk {
     cache: Cache,
     bytes: Vec<u8>,
     durable: Vec<u8>,
-    /// Blocks that differ.
+    /// Blocks that are not durable.
     dirty: Blocks,
-    /// Blocks that have space allocated.
+    /// Allocated blocks.
     mapped: Blocks,
-    /// The same as those that differ, but they are not written back any more.
+    /// Blocks that are not durable either, but are no longer written back.
     lost: BTreeSet<usize>,
-    /// Something was lost, and no sync has said so.
+    /// Something was lost, and no sync has reported it.
     has_lost: bool,
-    /// When a sync first said to this process that something was.
+    /// When a sync first reported a loss to this process.
     said: Option<Time>,
 }
 
@@ -172,7 +172,7 @@ impl Disk {
         &self.bytes[at as usize..][..len as usize]
     }
 
-    /// Bytes that are written by the caller now.
+    /// The bytes, to be written by the caller now.
     pub(crate) fn write(&mut self, at: u64, len: u32) -> &mut [u8] {
         let blocks = blocks(at, len);
         if !self.lost.is_empty() {
@@ -183,13 +183,13 @@ impl Disk {
         &mut self.bytes[at as usize..][..len as usize]
     }
 
-    /// They are durable when the write ends (RWF_DSYNC), which has the error of what was lost before.
+    /// Makes them durable when the write ends (RWF_DSYNC); the write gets the error of earlier losses.
     pub(crate) fn write_through(&mut self, now: Time, at: u64, len: u32) -> Result<(), Errno> {
         self.keep(blocks(at, len));
         self.ends_sync(now)
     }
 
-    /// Zeros are read there from now on; `punches`: and it is not allocated any more.
+    /// Makes this range read as zeros; with `punches`, it is also deallocated.
     pub(crate) fn clear(&mut self, at: u64, len: u64, punches: bool) {
         self.write(at, len as u32).fill(0);
         if punches {
@@ -197,7 +197,7 @@ impl Disk {
         }
     }
 
-    /// Whether the block there is allocated, and where that ends.
+    /// Whether the block there is allocated, and where that extent ends.
     pub(crate) fn extent(&self, at: u64) -> (bool, u64) {
         let (first, count) = (at as usize / BLOCK_BYTES as usize, self.bytes.len() / BLOCK_BYTES as usize);
         let is_mapped = self.mapped.has(first);
@@ -205,12 +205,12 @@ impl Disk {
         (is_mapped, (end * BLOCK_BYTES as usize) as u64)
     }
 
-    /// What a sync that begins now makes durable.
+    /// The blocks that a sync beginning now makes durable.
     pub(crate) fn dirty(&self) -> Blocks {
         self.dirty.clone()
     }
 
-    /// These blocks become durable, as they are now.
+    /// Makes these blocks durable in their current state.
     fn keep(&mut self, blocks: impl Iterator<Item = usize>) {
         for block in blocks {
             if self.dirty.remove(block) {
@@ -234,7 +234,7 @@ impl Disk {
         self.ends_sync(now)
     }
 
-    /// The same, and it fails.
+    /// The same for a failed sync.
     pub(crate) fn sync_failed(
         &mut self,
         now: Time,
@@ -261,7 +261,8 @@ impl Disk {
         }
     }
 
-    /// These are not written back, and found as they were until memory is wanted for something else.
+    /// These are not written back, and reads find them as they were until the memory is needed for something
+    /// else.
     fn lose(&mut self, rng: &mut Rng, blocks: &[usize], losses: &mut Vec<Loss>) {
         let fresh: Vec<usize> = blocks.iter().copied().filter(|block| self.dirty.remove(*block)).collect();
         self.lost.extend(&fresh);
@@ -287,17 +288,17 @@ impl Disk {
         Loss { unit: self.unit, block, lost: stamp(&self.bytes), left: stamp(&self.durable), is_gone }
     }
 
-    /// When a sync first said to its process that something was lost.
+    /// When a sync first reported a loss to its process.
     pub(crate) fn said(&self) -> Option<Time> {
         self.said
     }
 
-    /// Its process ends. When a sync first said to it that something was lost, which nobody else hears.
+    /// Its process ends. Returns when a sync first reported a loss to it, which no other process gets.
     pub(crate) fn is_left(&mut self) -> Option<Time> {
         self.said.take()
     }
 
-    /// Power fails: of what is not durable any part may have been written all the same. The rest is lost.
+    /// The power fails: any part of what is not durable may have been written nevertheless. The rest is lost.
     pub(crate) fn lose_power(&mut self, rng: &mut Rng) -> Vec<Loss> {
         let survivors: Vec<usize> = self.dirty.iter().filter(|_| rng.bool()).collect();
         self.keep(survivors.into_iter());
@@ -318,13 +319,13 @@ pub(crate) fn disk_of(disks: &mut [(Handle, Disk)], file: Handle) -> &mut Disk {
     disk.map(|(_, disk)| disk).expect("a file that is open")
 }
 
-/// The same, to look at it.
+/// The same, read-only.
 pub(crate) fn disk_at(disks: &[(Handle, Disk)], file: Handle) -> &Disk {
     let disk = disks.iter().find(|(handle, _)| *handle == file);
     disk.map(|(_, disk)| disk).expect("a file that is open")
 }
 
-/// Why a read or a write fails.
+/// The error of a failed read or write.
 pub(crate) fn transfer_error(rng: &mut Rng, writes: bool) -> Errno {
     const READ_ERRORS: [Errno; 6] = [EIO, EIO, EINTR, EAGAIN, ENXIO, ENOMEM];
     const WRITE_ERRORS: [Errno; 8] = [EIO, EIO, ENOSPC, EDQUOT, EINTR, EAGAIN, ESTALE, ENOMEM];

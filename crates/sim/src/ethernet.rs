@@ -1,4 +1,4 @@
-//! An Ethernet segment: frames that are lost, come twice, late, or in another order. What decides that has a seed of its own.
+//! An Ethernet segment that loses, duplicates, delays and reorders frames, as decided by a seed of its own.
 
 use crate::initiator::Habits;
 use crate::net::{Event, Net, Shared, Waits};
@@ -16,18 +16,19 @@ use std::time::Duration;
 use wire::aoe::Mac;
 use wire::{Places, Span};
 
-/// Apart from what else a seed decides.
+/// Separates its choices from others made from the same seed.
 const SALT: u64 = 0x6574_6865_726e_6574;
-/// A frame takes no longer than this: targets know their answered writes by it, of which they remember so many.
+/// The longest delay of a frame: targets rely on it when they recognise writes they have answered, of which
+/// they remember a limited number.
 pub(crate) const LATE: Duration = Duration::from_millis(2);
 const EVER: Duration = Duration::from_secs(1_000_000);
-/// The first handle of a line; those of sockets and files are others.
+/// The first handle of a line; those of sockets and files are different.
 const FIRST_HANDLE: i32 = 1 << 24;
 /// Bytes of the two addresses.
 const MAC_BYTES: usize = 6;
 
 thread_local! {
-    /// The world that runs on this thread, for reopening an interface that was pulled out.
+    /// The world running on this thread, for reopening an interface that was unplugged.
     static WORLD: RefCell<Weak<RefCell<Net>>> = const { RefCell::new(Weak::new()) };
 }
 
@@ -36,7 +37,7 @@ pub(crate) fn begin(net: &Shared) {
     WORLD.set(Rc::downgrade(net));
 }
 
-/// How the frames of a segment fare: odds in 1000.
+/// What happens to the frames of a segment: odds in 1000.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hazards {
     lost: u32,
@@ -44,9 +45,9 @@ pub(crate) struct Hazards {
     late: u32,
     /// For a while all are lost.
     breaks: u32,
-    /// The target's interface is pulled out, and put in again some time later.
+    /// The target's interface is unplugged, and plugged in again some time later.
     pulls: u32,
-    /// Frames that a line takes between two turns of its core.
+    /// Frames that a line holds between two turns of its core.
     room: usize,
 }
 
@@ -57,20 +58,20 @@ impl Hazards {
     pub(crate) const SOME: Hazards = Hazards { lost: 20, twice: 100, late: 100, ..Hazards::NONE };
 }
 
-/// What a seed makes of a segment.
+/// The segment for a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) mtu: u32,
     pub(crate) hazards: Hazards,
-    /// Who uses the units there.
+    /// The initiators that use the units there.
     pub(crate) initiators: usize,
     pub(crate) seed: u64,
-    /// They have two addresses each, and make copies of requests from either.
+    /// They have two addresses each, and retransmit requests from either.
     pub(crate) wanders: bool,
 }
 
 impl Segment {
-    /// What other initiators do otherwise because of it: what they write is not in order with late copies.
+    /// Adapts other initiators' behaviour: their writes are not ordered with late copies.
     pub(crate) fn shape(&self, habits: &mut Habits) {
         if self.wanders {
             habits.calm = EVER;
@@ -78,7 +79,7 @@ impl Segment {
     }
 }
 
-/// Whether there is one in the world of this seed.
+/// The segment in this seed's world, if any.
 pub(crate) fn draw(seed: u64) -> Option<Segment> {
     let mut rng = Rng::with_seed(seed ^ SALT);
     (rng.u32(0..4) == 0).then(|| {
@@ -101,7 +102,7 @@ pub(crate) fn draw(seed: u64) -> Option<Segment> {
     })
 }
 
-/// All stations, and what is on its way between them.
+/// All stations, and frames in flight between them.
 #[derive(Debug)]
 pub(crate) struct Ethernet {
     rng: Rng,
@@ -111,7 +112,7 @@ pub(crate) struct Ethernet {
     flights: BTreeMap<u64, Flight>,
     flown: u64,
     broken_until: Time,
-    /// The interface that was pulled out, and until when.
+    /// The interface that is unplugged, and until when.
     pulled: Option<(Mac, Time)>,
 }
 
@@ -121,7 +122,7 @@ struct Flight {
     frame: Vec<u8>,
 }
 
-/// An interface of somebody's.
+/// A station's interface.
 #[derive(Debug)]
 struct Station {
     mac: Mac,
@@ -137,21 +138,21 @@ struct Port {
     watcher: Option<Waits>,
 }
 
-/// Frames that have come to a port and were not taken, and those that are to leave.
+/// Frames that have arrived at a port and were not taken, and those to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue(Arc<Mutex<Frames>>);
 
 #[derive(Default, Debug)]
 struct Frames {
     stamp: VecDeque<(Stamp, Vec<u8>)>,
-    /// So many at most.
+    /// Most frames that have arrived.
     came_max: usize,
     drops: u32,
     leave: Vec<Vec<u8>>,
     leave_max: usize,
-    /// The interface was pulled out.
+    /// The interface is unplugged.
     is_out: bool,
-    /// The target has acknowledged that it does not serve the interface any more.
+    /// The target has acknowledged that it no longer serves the interface.
     is_left: bool,
 }
 
@@ -177,12 +178,12 @@ impl Queue {
         frames
     }
 
-    /// Takes the oldest frame that has come.
+    /// Takes the oldest frame received.
     pub(crate) fn take(&self) -> Option<Vec<u8>> {
         self.frames().stamp.pop_front().map(|(_, frame)| frame)
     }
 
-    /// Has a frame leave.
+    /// Sends a frame.
     pub(crate) fn send(&self, frame: &[u8]) {
         self.frames().leave.push(frame.to_vec());
     }
@@ -279,7 +280,7 @@ impl Ethernet {
         }
     }
 
-    /// Opens an interface, perhaps once more, for each of these cores, whose host is their number.
+    /// Opens an interface, perhaps again, for each of these cores, numbered like their hosts.
     pub(crate) fn open(&mut self, mac: Mac, setup: &Setup<'_>, cores: usize) -> Vec<Line> {
         self.pulled = None;
         let known = self.stations.iter().position(|station| station.mac == mac);
@@ -302,7 +303,7 @@ impl Ethernet {
         lines
     }
 
-    /// A host that takes all that is sent to it.
+    /// Adds a host that takes all frames sent to it.
     pub(crate) fn join(&mut self, mac: Mac, host: usize) -> Queue {
         let queue = Queue::new(usize::MAX, usize::MAX);
         let ports = vec![Port { host, queue: queue.clone(), watcher: None }];
@@ -310,7 +311,7 @@ impl Ethernet {
         queue
     }
 
-    /// An interface is no more, and by the time that there is another nothing is on its way any more.
+    /// Removes an interface; by the time there is another, nothing is in flight any more.
     pub(crate) fn kill(&mut self, mac: Mac) {
         self.flights.clear();
         for station in self.stations.iter_mut().filter(|station| station.mac == mac) {
@@ -321,14 +322,14 @@ impl Ethernet {
         }
     }
 
-    /// The same where that was acknowledged: the target must not use the interface any more.
+    /// The same after the target has acknowledged it, and must no longer use the interface.
     pub(crate) fn leave(&mut self, mac: Mac) {
         let stations = self.stations.iter().filter(|station| station.mac == mac);
         stations.flat_map(|station| &station.ports).for_each(|port| port.queue.frames().is_left = true);
         self.kill(mac);
     }
 
-    /// Pulls out the interface of a target now and then, which is notified to those that watch it.
+    /// Unplugs a target's interface now and then, and notifies those that watch it.
     fn pull(&mut self, now: Time, station: usize) -> Vec<Waits> {
         let Hazards { pulls, .. } = self.hazards;
         let Station { mac, ports, filter, .. } = &mut self.stations[station];
@@ -351,7 +352,7 @@ impl Ethernet {
         self.stations.get_mut((number >> 8) as usize)?.ports.get_mut((number & 0xff) as usize)
     }
 
-    /// When a frame that is sent now arrives, and once more: `None`: never.
+    /// When a frame sent now arrives, and when its duplicate does: `None`: never.
     fn fates(&mut self, now: Time) -> [Option<Duration>; 2] {
         let mut happens = |in_1000: u32| in_1000 > 0 && self.rng.u32(0..1000) < in_1000;
         let Hazards { lost, twice, late, breaks, .. } = self.hazards;
@@ -370,7 +371,7 @@ impl Ethernet {
 }
 
 impl Station {
-    /// Where a frame comes to, if it does.
+    /// The port at which a frame arrives, if any.
     fn port(&mut self, frame: &[u8]) -> Option<&mut Port> {
         let is_so = |condition: &Condition| {
             value(frame, condition.field).is_some_and(|value| value & condition.mask == condition.value)
@@ -409,7 +410,7 @@ fn value(frame: &[u8], field: Field) -> Option<u32> {
 }
 
 impl Net {
-    /// What a host has sent in its turn leaves.
+    /// Sends what a host has queued in its turn.
     pub(crate) fn carry(&mut self, host: usize) {
         let now = self.now;
         let Some(ethernet) = &mut self.ethernet else { return };
@@ -426,7 +427,7 @@ impl Net {
         }
     }
 
-    /// Every station that it is for gets it, or not.
+    /// Delivers a frame, or not, to every station that it is addressed to.
     fn spread(&mut self, frame: &[u8]) {
         let now = self.now;
         let Some(ethernet) = &mut self.ethernet else { return };
@@ -449,7 +450,7 @@ impl Net {
         events.into_iter().for_each(|(at, event)| self.at(at, event));
     }
 
-    /// A frame arrives; who has waited for it.
+    /// A frame arrives; returns who was waiting for it.
     pub(crate) fn land(&mut self, flight: u64) -> Option<Waits> {
         let now = self.now;
         let ethernet = self.ethernet.as_mut()?;
@@ -464,7 +465,7 @@ impl Net {
         port.watcher.take()
     }
 
-    /// Whether a frame has come; it is waited for otherwise.
+    /// Whether a frame has arrived; otherwise registers to wait for one.
     pub(crate) fn has_frames(&mut self, line: Handle, waits: Waits) -> bool {
         let Some(port) = self.ethernet.as_mut().and_then(|ethernet| ethernet.port(line)) else { return true };
         let has_frames = !port.queue.frames().stamp.is_empty();

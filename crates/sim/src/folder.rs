@@ -1,4 +1,4 @@
-//! The state directory: what files hold and what the directory lists, now and if power failed.
+//! The state directory: the files' content and the directory's entries, now and after a power failure.
 
 use engine::world::{Created, Files};
 use fastrand::Rng;
@@ -7,23 +7,23 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A directory that all lives of the target share.
+/// A directory shared by all lives of the target.
 #[derive(Clone, Debug)]
 pub(crate) struct Folder(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
     rng: Rng,
-    /// How often something fails, of 1000 times.
+    /// How often something fails, in 1000.
     fails: u32,
-    /// After so many more steps the process is dead.
+    /// The process dies after this many more steps.
     dies_after: Option<u32>,
     files: Vec<File>,
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
-    /// What was done to names since the directory was durable.
+    /// Changes to names since the directory was last durable.
     changes: Vec<Change>,
-    /// How often power has failed.
+    /// How often the power has failed.
     boots: u32,
 }
 
@@ -52,22 +52,22 @@ impl Folder {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The process is to die after so many steps of what it does here.
+    /// Makes the process die after this many steps in this directory.
     pub(crate) fn dies_after(&self, steps: u32) {
         self.state().dies_after = Some(steps);
     }
 
-    /// Whether it has died of that.
+    /// Whether it has died that way.
     pub(crate) fn has_died(&self) -> bool {
         self.state().dies_after == Some(0)
     }
 
-    /// Nothing fails any more.
+    /// Stops all failures.
     pub(crate) fn heal(&self) {
         self.state().fails = 0;
     }
 
-    /// The target is killed; `loses_power`: only what is durable is there for sure.
+    /// The target is killed; with `loses_power`, only durable state is certain to remain.
     pub(crate) fn crash(&self, loses_power: bool) {
         let state = &mut *self.state();
         state.dies_after = None;
@@ -97,7 +97,7 @@ impl State {
 
     fn lose_power(&mut self) {
         self.boots += 1;
-        // File systems keep the order of what is done to names.
+        // File systems preserve the order of changes to names.
         let survivors = self.rng.usize(0..=self.changes.len());
         let mut names = std::mem::take(&mut self.durable_names);
         self.changes.drain(..).take(survivors).for_each(|change| apply(&mut names, &change));
@@ -172,7 +172,7 @@ impl Files for Folder {
     }
 }
 
-/// A file that is being written.
+/// A file being written.
 struct Writing {
     folder: Folder,
     file: usize,

@@ -1,5 +1,5 @@
-//! An initiator: one session at a time, that reads and writes, aborts and resets, logs out, loses its connection, and comes back
-//! in the place of its session.
+//! An initiator: one session at a time, which reads and writes, aborts and resets, logs out, loses its
+//! connection, and comes back by reinstating its session.
 
 mod allocation;
 pub(crate) mod carrier;
@@ -38,15 +38,16 @@ use wire::{Cdb, Places};
 
 /// How long an abort or a reset may take before the connection is given up.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How long a command takes at most where nothing goes wrong.
+/// The longest duration of a command when nothing goes wrong.
 const CALM: Duration = Duration::from_millis(150);
-/// Who can only wait pauses so many times longer: whatever comes wakes it.
+/// An initiator that can only wait pauses this many times longer: any arrival wakes it.
 const IDLE_PAUSES: u32 = 16;
 const CONNECT: u64 = 3;
-/// The most blocks of a READ or WRITE, which is then fetched or pushed in three pieces, and what buffers hold.
+/// The most blocks of a READ or WRITE, which is then fetched or pushed in three pieces; and the most that fit
+/// into buffers.
 const BLOCKS_MAX: u32 = 1200;
 const BUFFERS_BLOCKS: u32 = memory::BUFFERS_BYTES / BLOCK_BYTES;
-/// Ends of commands that are checked twice.
+/// Outcomes that are checked twice.
 const GOOD_WORD: &str = "good";
 const BUSY_WORD: &str = "busy";
 const FAILED_WORD: &str = "failure";
@@ -54,17 +55,17 @@ const ATTENTION_WORD: &str = "unit attention";
 const CONFLICT_WORD: &str = "reservation conflict";
 const MISCOMPARE_WORD: &str = "miscompare";
 const ILLEGAL_WORD: &str = "illegal request";
-/// Why the initiator itself gives up a connection that works.
+/// The reason why the initiator itself drops a working connection.
 const RETURN: &str = "it comes back on another connection";
 
-/// Where units are.
+/// The target as an initiator sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) portal: SocketAddr,
     pub(crate) target: String,
     pub(crate) units: usize,
     pub(crate) blocks: u32,
-    /// Units that do nothing but READ, WRITE and SYNCHRONIZE CACHE.
+    /// Units that support only READ, WRITE and SYNCHRONIZE CACHE.
     pub(crate) plain: Rc<[bool]>,
     /// Units whose disks may fail.
     pub(crate) fragile: Rc<[bool]>,
@@ -79,7 +80,7 @@ pub(crate) struct Habits {
     pub(crate) depth: u16,
     pub(crate) reads: u32,
     pub(crate) long: u32,
-    /// How many of those are longer than buffers are.
+    /// How many of those are longer than buffers.
     pub(crate) longer: u32,
     pub(crate) flushes: u32,
     pub(crate) aborts: u32,
@@ -88,29 +89,29 @@ pub(crate) struct Habits {
     pub(crate) returns: u32,
     /// PERSISTENT RESERVE OUT.
     pub(crate) orders: u32,
-    /// COMPARE AND WRITE and what else is in `others`.
+    /// COMPARE AND WRITE and the other commands in `others`.
     pub(crate) others: u32,
-    /// COMPARE AND WRITE alone, always of the same block.
+    /// Only COMPARE AND WRITE, always of the same block.
     pub(crate) duels: bool,
-    /// Orders are mostly PREEMPT AND ABORT, and what is aborted is often one.
+    /// Orders are mostly PREEMPT AND ABORT, and aborted commands are often orders.
     pub(crate) preempts: bool,
     /// How long after a login it does not write.
     pub(crate) calm: Duration,
-    /// One READ or WRITE of so many is ORDERED, and one HEAD OF QUEUE.
+    /// One READ or WRITE in this many is ORDERED, and one HEAD OF QUEUE.
     pub(crate) simple: u32,
     pub(crate) pause_micros: u64,
     /// How long a command may take before it is aborted.
     pub(crate) patience: Duration,
 }
 
-/// What it is doing with its life.
+/// What an initiator is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Aim {
-    /// Commands and trouble.
+    /// Send commands and cause trouble.
     Work,
-    /// Ends what it has begun, and begins nothing.
+    /// Finish what it has begun, and begin nothing.
     Settle,
-    /// Logs out, without logging in again.
+    /// Log out, without logging in again.
     Leave,
 }
 
@@ -127,7 +128,7 @@ enum Kind {
     /// The same with FUA.
     Durable(Range, WriteId),
     Flush,
-    /// GET LBA STATUS, from its first block on.
+    /// GET LBA STATUS, starting at its first block.
     Allocation(Range),
     /// PERSISTENT RESERVE OUT, by its number.
     Order(u64),
@@ -139,14 +140,14 @@ struct Task {
     kind: Kind,
     places: Places,
     began: Time,
-    /// As the reservations know it.
+    /// Its number in the reservations model.
     access: u64,
-    /// What COMPARE AND WRITE or VERIFY compares.
+    /// The write that COMPARE AND WRITE or VERIFY compares with.
     compares: Option<WriteId>,
     is_aborting: bool,
 }
 
-/// A command that is to be begun.
+/// A command to begin.
 struct Wanted {
     is_read: bool,
     is_flush: bool,
@@ -155,34 +156,34 @@ struct Wanted {
     range: Range,
 }
 
-/// A task management function that has no answer yet.
+/// A task management function without a response.
 struct Asked {
     id: FunctionId,
     function: TaskFunction,
     unit: usize,
     began: Time,
-    /// What it does to RESERVE, as the reservations know it: units and numbers.
+    /// Its effect on RESERVE, in the reservations model: units and numbers.
     loses: Vec<(usize, u64)>,
 }
 
-/// What is checked of what an initiator finds; `index` is its own among all.
+/// What is checked against an initiator's findings; `index` is its own among all.
 pub(crate) struct Checks {
     pub(crate) index: usize,
     pub(crate) registers: Rc<RefCell<Registers>>,
     pub(crate) attentions: Rc<RefCell<Attentions>>,
-    /// Of each unit.
+    /// For each unit.
     pub(crate) reservations: Rc<RefCell<Vec<Reservations>>>,
     pub(crate) meter: Rc<RefCell<Meter>>,
 }
 
-/// An initiator: its link, what it has in flight, and the records of the world that it shares with others.
+/// An initiator.
 /// Its fields are its link, what it has in flight, and the records that it shares with others.
 pub(crate) struct Initiator {
     pub(crate) host: usize,
     pub(crate) kernel: Kernel,
     pub(crate) aim: Aim,
     pub(crate) commands: u64,
-    /// Blocks that they moved.
+    /// Total blocks of its commands.
     pub(crate) blocks: u64,
     net: Shared,
     index: usize,
@@ -196,22 +197,22 @@ pub(crate) struct Initiator {
     offers: Offers,
     state: State,
     link: Option<Link>,
-    /// Connections that have ended, until nothing of them is in flight.
+    /// Ended connections that still have something in flight.
     old: Vec<Link>,
     links: u64,
-    /// When it last began to.
+    /// When it last began to connect.
     connecting: Time,
     tasks: Vec<Task>,
-    /// None of them takes too long before this.
+    /// No command takes too long before this.
     late_at: Time,
     /// It does not write before this.
     calm_until: Time,
     functions: Vec<Asked>,
-    /// Writes of earlier connections: they take no effect once the session is reinstated.
+    /// Writes of earlier connections: they no longer take effect once the session is reinstated.
     unsettled: Vec<(Range, WriteId)>,
-    /// The same of orders: units and numbers.
+    /// The same for orders: units and numbers.
     unsettled_orders: Vec<(usize, u64)>,
-    /// What the end of its last session does to RESERVE, before it has the next one.
+    /// The effect on RESERVE of the end of its last session, until it has the next one.
     loses: Vec<(usize, u64)>,
     completions: Vec<io::Completion>,
 }
@@ -273,19 +274,19 @@ impl Initiator {
         }
     }
 
-    /// Whether it has nothing left.
+    /// Whether nothing of it is left.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self.state, State::Away) && self.old.is_empty() && self.tasks.is_empty()
     }
 
-    /// Whether it is logged in, and all that it began has ended.
+    /// Whether it is logged in, and all its commands have ended.
     pub(crate) fn is_settled(&self) -> bool {
         self.tasks.is_empty()
             && self.functions.is_empty()
             && self.link.as_ref().is_some_and(|link| link.is_ready)
     }
 
-    /// What it is about, in words.
+    /// Its state as text.
     pub(crate) fn status(&self) -> String {
         let state = match self.state {
             State::Away => "away",
@@ -335,7 +336,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Whether it may begin a command before anything comes.
+    /// Whether it can begin a command before anything arrives.
     fn can_begin(&self) -> bool {
         self.link.as_ref().is_some_and(|link| link.is_ready)
             && self.tasks.len() < usize::from(self.habits.depth)
@@ -450,7 +451,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// A command has ended, which is said once.
+    /// A command has ended, which is reported once.
     fn ended(&mut self, completion: Completion) -> Result<(), String> {
         let now = self.kernel.now();
         let Some(at) = self.tasks.iter().position(|task| task.id == completion.task) else {
@@ -481,7 +482,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// The unit attentions that a command has reported, or should have.
+    /// Checks the unit attentions that a command has reported, or should have.
     fn check_attentions(
         &self,
         now: Time,
@@ -489,7 +490,7 @@ impl Initiator {
         completion: &Completion,
         outcome: &str,
     ) -> Result<(), String> {
-        // What other commands still have to say may be what is owed, or an abort has kept it from being said.
+        // Other outstanding commands may report what is owed, or an abort may have prevented it.
         let is_last = !self.tasks.iter().any(|other| other.unit == task.unit);
         let mut attentions = self.attentions.borrow_mut();
         match outcome {
@@ -510,7 +511,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// What a command has done to the blocks, by what it has reported.
+    /// Applies a command's effect on the blocks, according to what it has reported.
     fn end_in_registers(
         &mut self,
         now: Time,
@@ -565,7 +566,7 @@ impl Initiator {
                 self.registers.borrow_mut().end_read(task.began);
             }
             match task.kind {
-                // RFC 7143 section 11.14: what a logout ended has ended before its answer.
+                // RFC 7143 section 11.14: what a logout ended has ended before its response.
                 Kind::Write(range, id) | Kind::Durable(range, id) if is_said => {
                     self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
                 }
@@ -597,7 +598,7 @@ impl Initiator {
         }
     }
 
-    /// What it does in a turn of its own will.
+    /// What it does in a turn of its own accord.
     fn act(&mut self) -> Result<(), String> {
         let now = self.kernel.now();
         if let Some(link) = &mut self.link {
@@ -628,7 +629,7 @@ impl Initiator {
         let dice = |odds| net.borrow_mut().happens(odds);
         if dice(habits.returns) {
             self.lost(RETURN)?;
-            // What is on its way of the old one may still arrive.
+            // What the old connection has in flight may still arrive.
             if self.net.borrow_mut().rng.bool() {
                 self.cut();
             }
@@ -681,7 +682,7 @@ impl Initiator {
         self.kernel.now() < self.calm_until
     }
 
-    /// What the next command is to be.
+    /// Chooses the next command.
     fn draw(&self) -> Wanted {
         let habits = self.habits;
         let mut net = self.net.borrow_mut();
@@ -725,7 +726,7 @@ impl Initiator {
         let lun = (range.unit as u64) << 48;
         let request = Request { lun, attribute, cdb, read, write };
         let taken = self.link.as_mut().and_then(|link| link.machine.submit(request));
-        // There is often no room for it, and its data leaves at the end of the turn only.
+        // There is often no room for it, and its data is sent only at the end of the turn.
         let Some(id) = taken else { return self.give(&place) };
         let kind = if is_flush {
             Kind::Flush
@@ -754,7 +755,7 @@ impl Initiator {
         self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
     }
 
-    /// What could not be sent.
+    /// Withdraws a command that could not be sent.
     fn withdraw(&mut self, now: Time, kind: Kind, place: &Places) {
         self.give(place);
         match kind {
@@ -774,7 +775,7 @@ impl Initiator {
         self.feed()
     }
 
-    /// Closes connections that nothing is in flight of.
+    /// Closes connections with nothing in flight.
     fn bury(&mut self) {
         let mut at = 0;
         while at < self.old.len() {

@@ -1,4 +1,4 @@
-//! What a host has for a kernel.
+//! The simulated kernel of a host.
 
 mod files;
 
@@ -27,7 +27,7 @@ const ECONNRESET: Errno = Errno(104);
 const EPIPE: Errno = Errno(32);
 
 thread_local! {
-    /// What hosts think nobody can guess.
+    /// Random numbers that hosts believe to be unpredictable.
     static RANDOM: RefCell<Rng> = const { RefCell::new(Rng::with_seed(0)) };
 }
 
@@ -43,13 +43,13 @@ pub struct Kernel {
     now: Time,
     used: Duration,
     arena: Arena,
-    /// The serial number of a slot's first request: none that an earlier kernel of the host had.
+    /// The serial number of a slot's first request: one that no earlier kernel of the host had.
     first_serial: u32,
     requests: Vec<Slot>,
     free: Vec<u32>,
     ready: Vec<Completion>,
     waker: Option<Waker>,
-    /// Of 1000 pieces that it sends, so many are changed on their way.
+    /// Corrupts this many in 1000 of the pieces it sends.
     pub(crate) lies: u32,
     neighbours: Neighbours,
 }
@@ -78,11 +78,11 @@ enum Job {
         sent: u32,
     },
     Watch,
-    /// Frames of a line.
+    /// Frames on a line.
     Frames {
         line: Handle,
     },
-    /// Room at a line.
+    /// Room on a line.
     Room,
     Unwatched,
     Read {
@@ -96,7 +96,7 @@ enum Job {
         from: Places,
         durable: bool,
     },
-    /// What was not durable when it began.
+    /// The blocks that were not durable when it began.
     Sync {
         file: Handle,
         dirty: Blocks,
@@ -135,7 +135,7 @@ impl Kernel {
         }
     }
 
-    /// So much time went into the last turn.
+    /// The last turn took this long.
     pub(crate) fn took(&mut self, time: Duration) {
         self.used += time;
     }
@@ -156,7 +156,7 @@ impl Kernel {
         net.at(at, Event::Go { host: self.host, request });
     }
 
-    /// A request continues, if it is not over.
+    /// Continues a request that has not ended.
     pub(crate) fn go(&mut self, request: Request) {
         let entry = self.requests.get_mut(request.slot as usize);
         let Some(entry) = entry.filter(|entry| entry.serial == request.serial) else { return };
@@ -205,7 +205,7 @@ impl Kernel {
     }
 
     fn receive_now(&mut self, socket: Handle, into: Places, request: Request) -> Option<Result<u32, Errno>> {
-        // As much as comes together from a real socket, at most.
+        // At most as much as a real socket delivers at a time.
         let most = into.len().min(LARGE_BYTES) as usize;
         let arena = &mut self.arena;
         let take = |bytes: &[u8]| arena.copy_in(bytes, &into.slice(0, bytes.len() as u32));
@@ -254,7 +254,7 @@ impl Kernel {
         Some(Ok(total))
     }
 
-    /// Sends bytes, for which there is room, and which are put where they are to lie.
+    /// Sends bytes, for which there is room, written directly into place.
     fn send_bytes(&self, socket: Handle, append: impl FnOnce(&Arena, &mut Vec<u8>)) {
         let mut net = self.net.borrow_mut();
         if !net.happens(self.lies) {
@@ -281,7 +281,7 @@ impl Kernel {
     }
 }
 
-/// Adds the bytes of spans from `skip` on, as they are now.
+/// Appends the current bytes of spans, starting at `skip`.
 fn gather(arena: &Arena, spans: &[Span], mut skip: u32, count: u32, bytes: &mut Vec<u8>) {
     let count = bytes.len() as u32 + count;
     for span in spans {
@@ -300,7 +300,7 @@ fn gather(arena: &Arena, spans: &[Span], mut skip: u32, count: u32, bytes: &mut 
     }
 }
 
-/// Adds as many of what is to leave: plain bytes, which follow each other in `plain`, and payload.
+/// Appends this much of what is to be sent: plain bytes, consecutive in `plain`, and payload.
 fn gather_segments(
     arena: &Arena,
     mut plain: &[u8],
@@ -322,7 +322,7 @@ fn gather_segments(
     }
 }
 
-/// How much of what is sent that is.
+/// The length of a segment to be sent.
 fn bytes_of(segment: &Segment) -> usize {
     match *segment {
         Segment::Bytes { len } => len as usize,
@@ -392,7 +392,7 @@ impl Io for Kernel {
         self.begin(tag, Job::Send { socket, from: from.to_vec(), sent: 0 }, after);
     }
 
-    /// Half of what is not summed is sent so, as far as there is room; of half of that, a part.
+    /// Half of what is not checksummed is sent at once, as far as there is room; half of that, only in part.
     fn send_now(&mut self, socket: Handle, bytes: &[u8], segments: &[Segment]) -> Option<Result<u32, Errno>> {
         let mut net = self.net.borrow_mut();
         if !net.happens(500) {
@@ -415,7 +415,7 @@ impl Io for Kernel {
         Some(Ok(count as u32))
     }
 
-    /// Readable or not: whoever watches looks for himself, and watches again; but a line is watched.
+    /// Readable or not: the watcher checks for itself, and watches again; but a line is really watched.
     fn watch(&mut self, descriptor: Handle, tag: Tag) {
         if ethernet::is_line(descriptor) {
             return self.begin(tag, Job::Frames { line: descriptor }, Duration::ZERO);
@@ -424,7 +424,7 @@ impl Io for Kernel {
         self.begin(tag, Job::Watch, after);
     }
 
-    /// What a line was given leaves behind the turn.
+    /// Frames queued on a line are sent after the turn.
     fn watch_room(&mut self, _socket: Handle, tag: Tag) {
         let after = self.net.borrow_mut().nanos(1_000, 50_000);
         self.begin(tag, Job::Room, after);
@@ -452,7 +452,7 @@ impl Io for Kernel {
         self.net.borrow_mut().close(handle);
     }
 
-    /// Whoever goes away is killed, and [`crate::net::Net::kill`] closes what it had.
+    /// A process that ends is killed, and [`crate::net::Net::kill`] closes what it had.
     fn abandon(_socket: Handle) {}
 
     fn read(&mut self, file: Handle, at: u64, into: &Places, tag: Tag) {
@@ -478,7 +478,7 @@ impl Io for Kernel {
         Some(self.find_extent(file, at))
     }
 
-    /// Memory is the process' own: what of it was written since it was last released, and nobody else decides.
+    /// Memory is the process's own: allocated is what was written since it was last released.
     fn memory_extent_now(&mut self, memory: &Region, at: u64) -> Option<(bool, u64)> {
         Some(memory.extent(at))
     }

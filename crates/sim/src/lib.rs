@@ -1,8 +1,10 @@
-//! Whole cores against a world of ours: a clock that moves only here, a network that cuts, delays and breaks, and initiators
-//! that read, write, abort, reset and come back. One seed decides all of it, so a run with the same seed is the same run.
+//! Whole cores against a simulated world: a clock that advances only here, a network that cuts, delays and
+//! breaks, and initiators that read, write, abort, reset and come back. Everything is decided by a seed, so
+//! runs with the same seed are identical.
 //!
-//! `net` is the clock and the network, `ethernet` the one of AoE, [`kernel`] what a core has for an [`reactor::io::Io`], `initiator` and `ata` who act, `register`
-//! what is checked of the data, and `world` turns one after the other. Nothing in the cores knows that it is simulated.
+//! `net` is the clock and the network, `ethernet` that of AoE, [`kernel`] a core's [`reactor::io::Io`],
+//! `initiator` and `ata` are the actors, `register` checks the data, and `world` runs them in turns. Nothing
+//! in the cores knows that it is simulated.
 #![forbid(unsafe_code)]
 
 mod ata;

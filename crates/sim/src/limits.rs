@@ -1,32 +1,33 @@
-//! A unit that may do so many commands a second, and no more of them end.
+//! A unit limited to a rate of commands: checks that no more of them end.
 
 use fastrand::Rng;
 use proto::time::Time;
 
 const SALT: u64 = 0x6c69_6d69_7473_0000;
 
-/// What a unit may do.
+/// A unit's limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limited {
     pub(crate) unit: usize,
     pub(crate) iops: u64,
 }
 
-/// What may be let in at once at the least, and beside it ahead of its place for the sake of equal shares: milliseconds of the rate.
+/// The smallest burst that may be admitted at once, plus what may be admitted early for fairness:
+/// milliseconds of the rate.
 const BURST_MILLIS: u64 = 20 + 10;
 
-/// Whether there is one in the world of this seed.
+/// The limited unit in this seed's world, if any.
 pub(crate) fn draw(seed: u64, units: usize) -> Option<Limited> {
     let mut rng = Rng::with_seed(seed ^ SALT);
     (rng.u32(0..8) == 0)
         .then(|| Limited { unit: rng.usize(0..units), iops: [300, 1000, 3000][rng.usize(0..3)] })
 }
 
-/// Counts what ends.
+/// Counts completed commands.
 #[derive(Debug)]
 pub(crate) struct Meter {
     limited: Option<Limited>,
-    /// How often the target may be started: each time the limit begins anew.
+    /// How often the target may be started: each time the limit starts afresh.
     lives: u64,
     /// When the first of them began.
     since: Option<Time>,
@@ -43,7 +44,7 @@ impl Meter {
         self.since.get_or_insert(now);
     }
 
-    /// It has ended well.
+    /// It has succeeded.
     pub(crate) fn ends(&mut self, now: Time, unit: usize) -> Result<(), String> {
         let (Some(Limited { iops, .. }), Some(since)) =
             (self.limited.filter(|limited| limited.unit == unit), self.since)

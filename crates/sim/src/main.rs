@@ -9,14 +9,14 @@ use sim::{Cuts, Failure, Worlds};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Lines of the trace that a failure shows.
+/// Lines of the trace shown on failure.
 const LINES: usize = 60;
 
-/// Runs whole cores in a world that a seed decides.
+/// Runs whole cores in a world determined by a seed.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask sim")]
 struct Arguments {
-    /// Run this seed alone.
+    /// Run only this seed.
     #[arg(long)]
     seed: Option<u64>,
     /// The first of many; without it, a fresh one.
@@ -25,22 +25,22 @@ struct Arguments {
     /// With --seed, leave this out: `rogue,orders,initiators=2`.
     #[arg(long, default_value = "")]
     cut: Cuts,
-    /// With --seed, which fails, leave out what the failure does not need.
+    /// With --seed, for a failing seed, leave out what the failure does not need.
     #[arg(long, requires = "seed")]
     shrink: bool,
-    /// Run for so long.
+    /// Run for this long.
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
-    /// Run no more seeds than these.
+    /// Run at most this many seeds.
     #[arg(long, default_value_t = u64::MAX)]
     seeds: u64,
-    /// Run only the seeds of such worlds.
+    /// Run only seeds with such worlds.
     #[arg(long)]
     worlds: Option<Worlds>,
-    /// Count the minutes in processor time: on a busy machine it continues for longer.
+    /// Count the minutes in processor time: on a busy machine it runs for longer.
     #[arg(long)]
     of_processor: bool,
-    /// Print all that happens, not only the end.
+    /// Print everything that happens, not only the end.
     #[arg(long)]
     trace: bool,
 }
@@ -122,7 +122,7 @@ fn run_many(arguments: &Arguments, begun: Instant) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What this process has used.
+/// Processor time used by this process.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,5 +1,5 @@
-//! The clock, what is to happen when, and the network: streams of bytes between two sockets each, which arrive late, in pieces,
-//! or never.
+//! The clock, future events, and the network: byte streams between pairs of sockets, which arrive late, in
+//! pieces, or never.
 
 use crate::disk::{Disk, Faults, Loss, disk_of};
 use crate::ethernet::Ethernet;
@@ -15,10 +15,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes that one direction of a connection holds, on the way or not yet received.
+/// Bytes that one direction of a connection holds, in flight or not yet received.
 const PIPE_BYTES: usize = 192 << 10;
 
-/// How much longer what a host has sent that loses power may be on its way.
+/// How much longer a host's data may stay in flight after it loses power.
 const LINGERS_NANOS: u64 = 50_000_000;
 /// The first handle of a socket; those of files are the system's, and small.
 const FIRST_HANDLE: i32 = 1 << 20;
@@ -26,7 +26,7 @@ const FIRST_HANDLE: i32 = 1 << 20;
 /// What everybody shares.
 pub(crate) type Shared = Rc<RefCell<Net>>;
 
-/// Something that is to happen.
+/// A future event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     /// A host has a turn.
@@ -37,20 +37,20 @@ pub(crate) enum Event {
     Arrive { socket: Socket },
     /// A frame arrives.
     Land { flight: u64 },
-    /// A connection breaks, or does so from time to time.
+    /// A connection breaks, which may recur.
     Fault,
-    /// The second daemon is killed, or started again.
+    /// The second daemon is killed, or restarted.
     Back,
 }
 
-/// A request of a host: its slot, and which of those that had it.
+/// A request of a host: its slot, and a serial number to distinguish it from others in that slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Request {
     pub(crate) slot: u32,
     pub(crate) serial: u32,
 }
 
-/// A socket that has this handle, while it is this one.
+/// A socket with this handle, while it is this one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Socket {
     pub(crate) handle: i32,
@@ -60,33 +60,33 @@ pub(crate) struct Socket {
 /// How a direction ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// All bytes have arrived, and no more come.
+    /// All bytes have arrived, and there are no more.
     Closed,
     /// Bytes were lost.
     Reset,
 }
 
-/// Who waits for something: a host, by a request.
+/// A waiter: a host, with a request.
 pub(crate) type Waits = (usize, Request);
 
 /// One end of a connection.
 #[derive(Debug)]
 struct Side {
     serial: u64,
-    /// The other end, while it is there.
+    /// The other end, while it exists.
     peer: Option<Socket>,
     local: SocketAddr,
     remote: SocketAddr,
-    /// Sent to here and not received yet.
+    /// Sent to here and not yet received.
     bytes: Pipe,
     /// How many of them have arrived.
     arrived: usize,
     /// When the others arrive, and how many; `None`: the end.
     flights: VecDeque<(Time, Option<usize>)>,
     end: Option<End>,
-    /// Nothing arrives before.
+    /// Nothing arrives before this.
     stalled_until: Time,
-    /// Nothing arrives any more, and nobody says so.
+    /// Nothing arrives any more, without notice.
     is_dead: bool,
     reader: Option<Waits>,
     /// Who waits for room to send to here.
@@ -107,16 +107,16 @@ enum Open {
     Listening(Listening),
 }
 
-/// How likely things are: each a number in 1000.
+/// How likely events are: each in 1000.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Odds {
-    /// A send leaves in more than one piece.
+    /// A send is split into pieces.
     pub(crate) cut: u32,
-    /// A piece takes its time.
+    /// A piece is delayed.
     pub(crate) late: u32,
-    /// A disk takes its time.
+    /// A disk is slow.
     pub(crate) slow: u32,
-    /// A disk does less than it was asked for.
+    /// A disk does less than requested.
     pub(crate) short: u32,
     /// A host pauses after a turn.
     pub(crate) pause: u32,
@@ -132,15 +132,15 @@ pub(crate) struct Net {
     /// In the order of their units.
     pub(crate) disks: Vec<(Handle, Disk)>,
     pub(crate) faults: Faults,
-    /// What disks have lost that nobody has looked at.
+    /// Disks' losses that nobody has examined.
     pub(crate) losses: Vec<Loss>,
-    /// Units of which a process was killed that had heard of a loss, and could not keep that yet.
+    /// Units whose process was killed after it had been notified of a loss, but before it could save that.
     pub(crate) forgotten: Vec<usize>,
     pub(crate) ethernet: Option<Ethernet>,
     events: Queue,
     next_serial: u64,
     open: Vec<Option<Open>>,
-    /// Until when each host's turn takes.
+    /// Until when each host's turn lasts.
     busy_until: Vec<Time>,
 }
 
@@ -167,12 +167,12 @@ impl Net {
         disk_of(&mut self.disks, file)
     }
 
-    /// Whether something of that likelihood happens.
+    /// Whether an event of this likelihood happens.
     pub(crate) fn happens(&mut self, in_1000: u32) -> bool {
         in_1000 > 0 && self.rng.u32(0..1000) < in_1000
     }
 
-    /// A time between these, in nanoseconds.
+    /// A duration between these, in nanoseconds.
     pub(crate) fn nanos(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_nanos(self.rng.u64(from..to))
     }
@@ -181,14 +181,14 @@ impl Net {
         self.events.push(time, self.now, event);
     }
 
-    /// The next event; time moves there.
+    /// The next event; advances time to it.
     pub(crate) fn next(&mut self, until: Time) -> Option<Event> {
         let (time, event) = self.events.pop(self.now, until)?;
         self.now = time;
         Some(event)
     }
 
-    /// A host has a turn at this time, or as soon as it is free; or earlier.
+    /// Schedules a turn of a host for this time, or as soon as it is free; an earlier one stays.
     pub(crate) fn wake(&mut self, host: usize, at: Time) {
         let Some(busy_until) = self.busy_until.get(host) else { return };
         self.events.turn(at.max(*busy_until).max(self.now), host);
@@ -200,7 +200,7 @@ impl Net {
         self.wake(host, self.now.after(after));
     }
 
-    /// Whether this turn begins, or is for later.
+    /// Whether this turn begins, or is postponed.
     pub(crate) fn begins(&mut self, host: usize) -> bool {
         // What it began in its last turn may have ended before that turn did.
         let is_free = self.busy_until[host] <= self.now;
@@ -210,7 +210,7 @@ impl Net {
         is_free
     }
 
-    /// A turn has ended; how long it took.
+    /// A turn has ended; returns how long it took.
     pub(crate) fn turned(&mut self, host: usize, slowness: u32) -> Duration {
         let is_pausing = self.happens(self.odds.pause);
         let took =
@@ -262,7 +262,7 @@ impl Net {
         }
     }
 
-    /// Connects to an address: our end, if somebody listens there.
+    /// Connects to an address; returns our end, if there is a listener.
     pub(crate) fn connect(&mut self, host: usize, to: SocketAddr) -> Option<Handle> {
         let listens = |open: &Option<Open>| matches!(open, Some(Open::Listening(one)) if one.address == to);
         let listener = self.open.iter().position(listens)?;
@@ -303,7 +303,7 @@ impl Net {
         Socket { handle, serial }
     }
 
-    /// A connection that came, or it is waited for.
+    /// Accepts a connection, or registers to wait for one.
     pub(crate) fn accept(&mut self, listener: Handle, waits: Waits) -> Option<Handle> {
         let Some(Some(Open::Listening(one))) = self.slot(listener.0) else {
             panic!("{listener:?} does not listen");
@@ -315,8 +315,7 @@ impl Net {
         came
     }
 
-    /// Room for so many bytes that are sent by this socket, or why there is none. Whoever waits is notified
-    /// when there is some.
+    /// Room for bytes sent by this socket, or why there is none. A waiter is notified when there is some.
     pub(crate) fn room(&mut self, socket: Handle, waits: Option<Waits>) -> Result<usize, End> {
         let side = self.side(socket.0).expect("a socket that is open");
         if side.end == Some(End::Reset) {
@@ -330,7 +329,7 @@ impl Net {
         Ok(room)
     }
 
-    /// Sends what is put behind other bytes, for which there is room.
+    /// Sends bytes appended by `write`, for which there is room.
     pub(crate) fn send(&mut self, socket: Handle, write: impl FnOnce(&mut Vec<u8>)) {
         let late = if self.happens(self.odds.late) { 3_000_000 } else { 30_000 };
         let latency = self.nanos(2_000, late);
@@ -359,7 +358,7 @@ impl Net {
         }
     }
 
-    /// Something arrives; who has waited for it.
+    /// Something arrives; returns who was waiting for it.
     pub(crate) fn arrive(&mut self, socket: Socket) -> Option<Waits> {
         let now = self.now;
         let side = self.is(socket)?;
@@ -376,7 +375,8 @@ impl Net {
         if side.arrived > 0 || side.end.is_some() { side.reader.take() } else { None }
     }
 
-    /// Bytes that have arrived, at most so many; or how it ended. `None`: neither, and it is waited for.
+    /// Bytes that have arrived, at most this many; or how the stream ended. `None`: neither; registers to
+    /// wait.
     pub(crate) fn receive(
         &mut self,
         socket: Handle,
@@ -429,7 +429,7 @@ impl Net {
         }
     }
 
-    /// Closes a socket that nobody has a request on.
+    /// Closes a socket without outstanding requests.
     pub(crate) fn close(&mut self, socket: Handle) {
         if let Some(Some(Open::Side(side))) = self.slot(socket.0) {
             assert!(side.reader.is_none(), "{socket:?} is closed while it is received from");
@@ -438,7 +438,7 @@ impl Net {
                 self.at(self.now, Event::Go { host, request });
             }
             match peer {
-                // RFC 9293 section 3.10.4: what nobody reads any more is answered with a reset.
+                // RFC 9293 section 3.10.4: data that is no longer read is answered with a reset.
                 Some(peer) if is_unread => self.reset(peer),
                 Some(peer) => self.fly(peer, None, Duration::from_micros(5)),
                 None => {}
@@ -448,7 +448,7 @@ impl Net {
         assert!(slot.take().is_some(), "{socket:?} is closed twice");
     }
 
-    /// A socket is notified that bytes were lost.
+    /// Notifies a socket that bytes were lost.
     fn reset(&mut self, socket: Socket) {
         let Some(side) = self.is(socket) else { return };
         side.end = Some(End::Reset);
@@ -461,13 +461,13 @@ impl Net {
         }
     }
 
-    /// Everything that the process had which listens there is closed, as when it is killed.
+    /// Closes everything that the process listening there had, as when it is killed.
     pub(crate) fn kill(&mut self, portal: SocketAddr) {
         self.kill_all(|local| local == portal, true);
     }
 
-    /// The same of the connections that these hosts have made. Unless the other ends are reset, they do not notice: what is on its
-    /// way to them arrives.
+    /// The same for the connections made by these hosts. Unless the other ends are reset, they do not notice:
+    /// data in flight to them arrives.
     pub(crate) fn kill_callers(&mut self, hosts: std::ops::Range<usize>, resets: bool) {
         self.kill_all(|local| hosts.clone().any(|host| local.ip() == address(host)), resets);
     }
@@ -496,7 +496,7 @@ impl Net {
         }
     }
 
-    /// What is on its way to a socket takes longer, as where a switch holds it.
+    /// Delays data in flight to a socket, as if a switch held it.
     fn linger(&mut self, socket: Socket) {
         let pause = self.nanos(0, LINGERS_NANOS);
         let Some(side) = self.is(socket) else { return };

@@ -51,7 +51,7 @@ const CONNECT: u64 = 3;
 const BLOCK_BYTES: u32 = 512;
 const MTU: u32 = 9000;
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// What a step may take.
+/// Most time for a step.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A command of the script.
@@ -68,7 +68,7 @@ struct Answer {
     status: u8,
     sense: Vec<u8>,
     data: Vec<u8>,
-    /// Of all of the command's data, whichever way it goes.
+    /// Of all of the command's data, in either direction.
     residual: Residual,
 }
 
@@ -95,7 +95,7 @@ fn script() -> Vec<Step> {
     steps
 }
 
-/// What is asked of a unit. Not what names ports, which each protocol has of its own.
+/// Queries to a unit, except those that identify ports, which differ between protocols.
 fn questions() -> Vec<Step> {
     let mut steps = vec![none(TestUnitReady {}), none(TestUnitReady {}), reads(Inquiry::new(36), 36)];
     for page in [0x00, 0x80, 0xb0, 0xb1, 0xb2, 0x77] {
@@ -120,7 +120,7 @@ fn questions() -> Vec<Step> {
     steps
 }
 
-/// Data of many lengths, and what does not fit.
+/// Data of many lengths, and lengths that do not match.
 fn data() -> Vec<Step> {
     let mut steps = Vec::new();
     for blocks in [1, 7, 16, 17, 128, 512] {
@@ -132,12 +132,12 @@ fn data() -> Vec<Step> {
         ));
         steps.push(reads(Read16 { fua: true, ..Read16::new(0, 9) }, 9 * BLOCK_BYTES));
     }
-    // More, or less, is announced than the command has.
+    // More, or less, is expected than the command transfers.
     steps.extend([reads(Read10::new(0, 2), 4096), reads(Read10::new(0, 8), 1024)]);
     steps.extend([writes(Write10::new(0, 2), pattern(8, 2)), writes(Write10::new(0, 8), pattern(2, 3))]);
     steps.extend([writes(Write10::new(0, 8), vec![9; 200]), reads(Read10::new(0, 2), 0)]);
     steps.extend([none(Read10::new(0, 0)), none(Write10::new(0, 0)), none(SynchronizeCache10::new(0, 0))]);
-    // Beyond the end.
+    // Past the end.
     steps.push(reads(Read10::new(2047, 2), 1024));
     steps.push(writes(Write10::new(2048, 1), pattern(1, 0)));
     steps.push(reads(Read16::new(u64::MAX, 1), 512));
@@ -149,7 +149,7 @@ fn data() -> Vec<Step> {
     steps
 }
 
-/// What does more than to write.
+/// Commands that do more than write.
 fn changes() -> Vec<Step> {
     let (one, other) = (pattern(1, 4), pattern(1, 5));
     let both = [&one[..], &other[..]].concat();
@@ -184,14 +184,14 @@ struct Stage {
     events: Vec<iscsi::Event>,
 }
 
-/// The initiator's end of what it speaks.
+/// The initiator's end, for its protocol.
 enum End {
-    /// Its connection, once there is one.
+    /// Its connection, once it exists.
     Stream(Protocol, Option<Box<Link>>),
     Frames(Box<aoe::Initiator>, Queue),
 }
 
-/// Of AoE, with SCSI/ATA translation.
+/// For AoE, with SCSI/ATA translation.
 fn frames(net: &Shared) -> End {
     let (now, ours) = (net.borrow().now, ata::macs(HOST)[0]);
     let config = aoe::InitiatorConfig {
@@ -247,7 +247,7 @@ impl Stage {
         stage
     }
 
-    /// Continues until this happens.
+    /// Runs until such an event.
     fn until(&mut self, is_it: impl Fn(&iscsi::Event) -> bool) -> iscsi::Event {
         let until = self.net.borrow().now.after(PATIENCE);
         loop {
@@ -362,7 +362,7 @@ impl Stage {
     }
 }
 
-/// Takes the frames that have come, and sends what is due.
+/// Takes received frames, and sends what is due.
 fn exchange(
     kernel: &mut Kernel,
     machine: &mut aoe::Initiator,
@@ -436,21 +436,21 @@ fn every_transport_has_the_same_outcome() {
     }
 }
 
-/// Through SCSI/ATA translation, which makes up what is reported about the unit itself, and refuses what ATA
-/// has no command for.
+/// Through SCSI/ATA translation, which emulates what is reported about the unit itself, and refuses commands
+/// without an ATA equivalent.
 #[test]
 fn data_has_the_same_outcome_over_aoe() {
     let script: Vec<Step> = script().into_iter().filter_map(of_ata).collect();
     let of_iscsi = play(Some(Protocol::Iscsi), &script);
     let bad = of_iscsi.iter().filter(|answer| answer.status != 0).count();
     assert!(script.len() > 35 && bad > 5, "{bad} of {}", script.len());
-    // Sessions of SCSI begin with a unit attention.
+    // SCSI sessions begin with a unit attention.
     for ((step, iscsi), aoe) in script.iter().zip(&of_iscsi).zip(play(None, &script)).skip(2) {
         assert_eq!(*iscsi, aoe, "{:02x?}, {}", step.cdb.as_bytes(), step.write.len());
     }
 }
 
-/// The same with what ATA has for it, if anything. What is moved in part it does not do.
+/// The ATA equivalent of a step, if any. It does not transfer data in part.
 fn of_ata(mut step: Step) -> Option<Step> {
     if let Some(WriteAndVerify10 { lba, blocks, .. }) = WriteAndVerify10::from_cdb(&step.cdb) {
         // Durable as well.

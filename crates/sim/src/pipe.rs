@@ -1,13 +1,13 @@
-//! Bytes that are on their way, in one piece.
+//! Bytes in flight, in one piece.
 
-/// Bytes that were taken, and whose room is used again once they are so many.
+/// Consumed bytes whose space is reclaimed once there are this many.
 const SPENT_BYTES_MAX: usize = 256 << 10;
 
-/// What is added at the end is taken from the beginning.
+/// A FIFO of bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Pipe {
     bytes: Vec<u8>,
-    /// Those before are taken.
+    /// Bytes before this are consumed.
     from: usize,
 }
 
@@ -16,14 +16,14 @@ impl Pipe {
         self.bytes.len() - self.from
     }
 
-    /// Adds what is put behind the bytes that are there; what that is.
+    /// Appends bytes by `write`; returns them.
     pub(crate) fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
         let before = self.bytes.len();
         write(&mut self.bytes);
         &self.bytes[before..]
     }
 
-    /// Takes so many, which are there.
+    /// Consumes bytes, which must be present.
     pub(crate) fn take(&mut self, count: usize, take: impl FnOnce(&[u8])) {
         take(&self.bytes[self.from..][..count]);
         self.from += count;

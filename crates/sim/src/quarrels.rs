@@ -1,28 +1,29 @@
-//! Worlds where all quarrel about the same: half of those that have no second daemon.
+//! Worlds in which all contend for the same thing: half of those without a second daemon.
 
 use crate::initiator::Habits;
 use fastrand::Rng;
 use std::time::Duration;
 
-/// Apart from what else a seed decides.
+/// Separates its choices from others made from the same seed.
 const SALT: u64 = 0x7175_6172_7265_6c00;
 
-/// What they quarrel about.
+/// What they contend for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quarrel {
-    /// Who has the unit, by RESERVE.
+    /// Who holds the unit, by RESERVE.
     Unit,
     /// Who replaces a block, by COMPARE AND WRITE.
     Block,
-    /// Who is preempted.
+    /// Who preempts whom.
     Registration,
-    /// A core: sessions come while it stands still, when the target was started again, and disks lose what was written before.
+    /// A core: sessions arrive while it is stalled, after the target was restarted, and disks lose what was
+    /// written before.
     Session,
-    /// Memory: little is there, and long writes that come unasked wait for ORDERED commands.
+    /// Memory: it is scarce, and long unsolicited writes wait for ORDERED commands.
     Memory,
 }
 
-/// Whether they do in the world of this seed.
+/// What they contend for in this seed's world, if anything.
 pub(crate) fn draw(seed: u64) -> Option<Quarrel> {
     let mut rng = Rng::with_seed(seed ^ SALT);
     match rng.usize(0..8) {
@@ -37,7 +38,7 @@ pub(crate) fn draw(seed: u64) -> Option<Quarrel> {
 }
 
 impl Quarrel {
-    /// What an initiator does more often.
+    /// Adapts an initiator's behaviour.
     pub(crate) fn shape(self, habits: &mut Habits) {
         match self {
             Quarrel::Unit => {

@@ -1,24 +1,24 @@
-//! What is to happen, in its order: by time, and what is for the same time as it was planned.
+//! Future events, ordered by time; those for the same time in the order in which they were scheduled.
 
 use crate::net::Event;
 use proto::time::Time;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Events that are to come.
+/// Future events.
 #[derive(Debug)]
 pub(crate) struct Queue {
     later: BinaryHeap<Later>,
-    /// Those for this very moment, which most go on from.
+    /// Those for the current moment, which is most of them.
     now: VecDeque<(u64, Event)>,
-    /// When each host has its next turn: that is put earlier again and again.
+    /// When each host has its next turn, which is often moved to an earlier time.
     turns: Vec<Place>,
-    /// Whose is the first of those.
+    /// The host whose turn is the earliest.
     soonest: usize,
     next: u64,
 }
 
-/// When something happens, and which of those for the same time it is: the lower the sooner.
+/// The time of an event, then its position among those for the same time: lower is sooner.
 type Place = u128;
 
 const NEVER: Place = Place::MAX;
@@ -34,7 +34,7 @@ struct Later {
 }
 
 impl Queue {
-    /// One for so many hosts.
+    /// For this many hosts.
     pub(crate) fn new(hosts: usize) -> Queue {
         let (later, now) = (BinaryHeap::new(), VecDeque::new());
         Queue { later, now, turns: vec![NEVER; hosts], soonest: 0, next: 0 }
@@ -45,7 +45,7 @@ impl Queue {
         self.next
     }
 
-    /// Something is to happen at this time, or at once.
+    /// Schedules an event for this time, or for now.
     pub(crate) fn push(&mut self, at: Time, now: Time, event: Event) {
         let number = self.number();
         if at <= now {
@@ -55,7 +55,7 @@ impl Queue {
         }
     }
 
-    /// A host has its next turn at this time, unless it has it earlier.
+    /// Schedules a host's next turn for this time, unless it already has an earlier one.
     pub(crate) fn turn(&mut self, at: Time, host: usize) {
         if self.turns[host] < place(at, u64::MAX) {
             return;
@@ -67,7 +67,7 @@ impl Queue {
         }
     }
 
-    /// What happens next, not after `until`, and when.
+    /// The next event up to `until`, and its time.
     pub(crate) fn pop(&mut self, now: Time, until: Time) -> Option<(Time, Event)> {
         let turn = self.turns.get(self.soonest).copied().unwrap_or(NEVER);
         let at_once = self.now.front().map_or(NEVER, |(number, _)| place(now, *number));

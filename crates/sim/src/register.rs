@@ -1,8 +1,8 @@
-//! Each block is a register: what was acknowledged is read, what was not answered may be there or not, and
-//! nothing takes effect after its end was reported. A write is a number, which all of its bytes encode. It
-//! takes effect somewhere between its beginning and its end, if it was acknowledged; else somewhere there or
-//! never. So a read may find it unless it ended before another one began that surely took effect before the
-//! read.
+//! Each block is a register: an acknowledged write is read, an unanswered one may be there or not, and
+//! nothing takes effect after its end was reported. A write is a number, encoded by all of its bytes. It
+//! takes effect at some point between its beginning and its end, if it was acknowledged; otherwise at some
+//! point then, or never. So a read may find it, unless it ended before another write began that surely took
+//! effect before the read.
 
 use crate::disk::Loss;
 use proto::services::Attribute;
@@ -13,21 +13,21 @@ use std::time::Duration;
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: u32 = 512;
-/// Bytes that encode which write they are of: its number, and the block.
+/// Bytes that identify their write: its number, and the block.
 pub(crate) const STAMP_BYTES: usize = 16;
 const NOBODY: usize = usize::MAX;
-/// Of numbers of writes whose blocks have all the same bytes.
+/// Marks numbers of writes whose blocks all have the same bytes.
 const SAME: u64 = 1 << 63;
-/// Of numbers of writes that may take effect again and again until they end.
+/// Marks numbers of writes that may take effect repeatedly until they end.
 const REPEATED: u64 = 1 << 62;
 const NEVER: Time = Time(u64::MAX);
 
-/// Names a write; 0 are the zeros that were there at the beginning.
+/// Identifies a write; 0: the zeros that were there at the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct WriteId(pub(crate) u64);
 
 impl WriteId {
-    /// Whether it may take effect again.
+    /// Whether it may take effect repeatedly.
     fn is_repeated(self) -> bool {
         self.0 & REPEATED != 0
     }
@@ -62,25 +62,26 @@ struct Candidate {
     id: WriteId,
     /// What reads find of it: itself, or zeros.
     shows: WriteId,
-    /// Whose it is.
+    /// Its initiator.
     by: usize,
     start: Time,
-    /// It takes no effect after this.
+    /// It does not take effect after this.
     end: Time,
-    /// Reads that begin after this do not find it: another one has been there since.
+    /// Reads that begin after this do not find it: another one has replaced it.
     until: Time,
     place: Attribute,
-    /// It took effect.
+    /// It surely took effect.
     is_sure: bool,
-    /// By then, if so.
+    /// By when, if so.
     sure_by: Time,
     /// If it took effect, a power failure does not undo it.
     is_durable: bool,
     /// A power failure has left this or another one.
     is_left: bool,
-    /// Its bytes will not become durable: a flush says nothing of it.
+    /// Its bytes will not become durable: a flush implies nothing about it.
     is_lost: bool,
-    /// It ended as its initiator was preempted; what was still on its way then is refused while reservations refuse it.
+    /// It ended when its initiator was preempted; anything still in flight then is refused while reservations
+    /// refuse it.
     is_fenced: bool,
 }
 
@@ -91,17 +92,17 @@ impl Candidate {
         Candidate { end: at, is_sure: true, sure_by: at, is_durable: true, ..one }
     }
 
-    /// It took effect some time ago.
+    /// It has taken effect by now.
     fn has_landed(&mut self, now: Time) {
         (self.is_sure, self.sure_by) = (true, self.sure_by.min(self.end).min(now));
     }
 
-    /// Whether a read from then on may find it, before which one from `surely` on took effect.
+    /// Whether a read begun at `began` may find it, given that a write begun at `surely` took effect before.
     fn is_possible(&self, began: Time, surely: Time) -> bool {
         self.end >= surely && self.until >= began
     }
 
-    /// Another one has taken effect by now, later than this one or in its place.
+    /// Another one has taken effect by now, after this one or instead of it.
     fn is_replaced(&mut self, now: Time) {
         self.until = self.until.min(now);
     }
@@ -111,7 +112,7 @@ impl Candidate {
         self.id.is_repeated() && self.end == NEVER
     }
 
-    /// One that takes effect from now on, or not.
+    /// One that may take effect from now on.
     fn new(id: WriteId, by: usize, start: Time) -> Candidate {
         let (end, until, sure_by) = (NEVER, NEVER, NEVER);
         let (shows, place) = (id, Attribute::Simple);
@@ -139,7 +140,7 @@ impl Candidate {
 pub(crate) enum Fate {
     /// With GOOD status.
     Done,
-    /// The same, and it was to be durable.
+    /// The same, and durably.
     Durable,
     /// It took effect or did not.
     Unsure,
@@ -152,26 +153,27 @@ pub(crate) enum Fate {
 pub(crate) struct Registers {
     units: Vec<Vec<Vec<Candidate>>>,
     next: u64,
-    /// Blocks of all writes that have begun.
+    /// Total blocks of all writes begun.
     pub(crate) begun_blocks: u64,
     /// What is not durable may be lost.
     may_lose: bool,
-    /// Whoever is in the middle may repeat any write until it has ended.
+    /// An intermediary may repeat any write until it has ended.
     may_repeat: bool,
     crashed: Time,
-    /// Beginnings of reads that have not ended.
+    /// Start times of reads that have not ended.
     reads: Vec<Time>,
-    /// For each initiator and unit, when the earliest write was acknowledged that is lost, which a flush of it must say.
+    /// For each initiator and unit, when the earliest lost write was acknowledged that a flush must report to
+    /// it.
     owed: Vec<Vec<Option<Time>>>,
     /// Initiators that have had a session since the target was started.
     known: Vec<bool>,
-    /// Units, blocks and writes that COMPARE AND WRITE has replaced, and when that began.
+    /// For each unit, block and write replaced by COMPARE AND WRITE, when that began.
     swapped: HashMap<(usize, u32, u64), Time>,
-    /// When a disk last lost what somebody may have replaced.
+    /// When a disk last lost a write that may have been replaced.
     gone: Time,
-    /// Units with writes that are fenced.
+    /// Units with fenced writes.
     has_fenced: Vec<bool>,
-    /// ORWRITEs of zeros under way.
+    /// Outstanding ORWRITEs of zeros.
     rewrites: Vec<(Range, WriteId)>,
 }
 
@@ -198,7 +200,7 @@ impl Registers {
         }
     }
 
-    /// The same, where the target may repeat any write to somebody else until it has ended.
+    /// The same when the target may repeat any write to another target until it has ended.
     pub(crate) fn of_chain(self) -> Registers {
         Registers { may_repeat: true, ..self }
     }
@@ -209,18 +211,18 @@ impl Registers {
         WriteId(self.next | kind | if self.may_repeat { REPEATED } else { 0 })
     }
 
-    /// An initiator has a session that it asked for then: what is lost from now on is to be reported to it, unless it is a session
-    /// with a target that has been killed meanwhile.
+    /// An initiator has a session requested at `asked`: losses from now on must be reported to it, unless the
+    /// session is with a target that has been killed meanwhile.
     pub(crate) fn knows(&mut self, initiator: usize, asked: Time) {
         self.known[initiator] |= asked >= self.crashed;
     }
 
-    /// An initiator's write begins; its bytes.
+    /// An initiator's write begins; returns its bytes.
     pub(crate) fn begin_write(&mut self, now: Time, by: usize, range: Range) -> (WriteId, Vec<u8>) {
         self.begin_stamped(now, by, range, 0)
     }
 
-    /// The same of one that may take effect again and again until it ends.
+    /// The same for one that may take effect repeatedly until it ends.
     pub(crate) fn begin_repeated(&mut self, now: Time, by: usize, range: Range) -> (WriteId, Vec<u8>) {
         self.begin_stamped(now, by, range, REPEATED)
     }
@@ -232,7 +234,7 @@ impl Registers {
         (id, bytes)
     }
 
-    /// An initiator's write begins in this place of its task set; its bytes are made by [`fill`].
+    /// An initiator's write with this task attribute begins; [`fill`] makes its bytes.
     pub(crate) fn begin_placed(&mut self, now: Time, by: usize, range: Range, place: Attribute) -> WriteId {
         let id = self.begin(now, by, range, 0);
         let begun = self.units[range.unit][range.indices()].iter_mut();
@@ -240,7 +242,7 @@ impl Registers {
         id
     }
 
-    /// An initiator's WRITE SAME begins; the bytes of each block.
+    /// An initiator's WRITE SAME begins; returns the bytes of each block.
     pub(crate) fn begin_same(&mut self, now: Time, by: usize, range: Range) -> (WriteId, Vec<u8>) {
         let id = self.begin(now, by, range, SAME);
         (id, stamp(id, range.unit, 0).repeat(BLOCK_BYTES as usize / STAMP_BYTES))
@@ -252,7 +254,8 @@ impl Registers {
         id
     }
 
-    /// Adds one to each of these blocks; where there is no room for it, those go first that no read may find any more.
+    /// Adds a candidate to each of these blocks; if there is no room, first drops those that no read can find
+    /// any more.
     fn add(&mut self, now: Time, range: Range, one: Candidate) {
         let mut since = None;
         for candidates in &mut self.units[range.unit][range.indices()] {
@@ -264,7 +267,7 @@ impl Registers {
         }
     }
 
-    /// A write that has ended without an answer begins once more, if it has.
+    /// Retries a write that has ended without an answer, if it has.
     pub(crate) fn begin_retry(&mut self, now: Time, by: usize, range: Range, id: WriteId) {
         let candidates = &self.units[range.unit][range.first as usize];
         if !candidates.iter().any(|one| one.id == id && one.end == NEVER) {
@@ -279,14 +282,14 @@ impl Registers {
         id
     }
 
-    /// An initiator's ORWRITE of zeros begins, which writes what it has read.
+    /// An initiator's ORWRITE of zeros begins, which writes back what it has read.
     pub(crate) fn begin_rewrite(&mut self, range: Range) -> WriteId {
         let id = self.number(0, range);
         self.rewrites.push((range, id));
         id
     }
 
-    /// A write that a block may hold, and its bytes: the latest that surely took effect.
+    /// A write that a block may hold, with its bytes: the latest that surely took effect.
     pub(crate) fn guess(&self, range: Range) -> (WriteId, Vec<u8>) {
         let block = range.first as usize;
         let sure = self.units[range.unit][block].iter().filter(|one| one.is_sure);
@@ -294,10 +297,11 @@ impl Registers {
         (id, stamp(id, range.unit, block).repeat(BLOCK_BYTES as usize / STAMP_BYTES))
     }
 
-    /// COMPARE AND WRITE of a block, which began as a read as well, has found what it was to find, and written.
+    /// COMPARE AND WRITE of a block, which also began as a read, has found what it compared with, and
+    /// written.
     ///
     /// # Errors
-    /// When it cannot have found that, or another one has replaced it before.
+    /// When it cannot have found that, or another one has already replaced it.
     pub(crate) fn swapped(
         &mut self,
         now: Time,
@@ -307,24 +311,24 @@ impl Registers {
     ) -> Result<(), String> {
         let bytes = stamp(compared, range.unit, range.first as usize);
         self.found(now, began, range, &bytes.repeat(BLOCK_BYTES as usize / STAMP_BYTES))?;
-        // Zeros come often, and what has not ended may come again.
+        // Zeros recur, and so may writes that have not ended.
         let candidates = &self.units[range.unit][range.first as usize];
         let may_repeat_it = candidates.iter().any(|one| one.id == compared && one.end >= began);
         if compared == WriteId(0) || compared.is_repeated() && may_repeat_it {
             return Ok(());
         }
         let before = self.swapped.insert((range.unit, range.first, compared.0), began);
-        // So does what is lost, whichever of the two ended first.
+        // So may lost ones, whichever of the two ended first.
         if before.is_none_or(|before| before.min(began) <= self.gone) {
             return Ok(());
         }
         Err(format!("write {} of {range:?} was compared and replaced twice", compared.0))
     }
 
-    /// A write has ended, so it takes no effect any more.
+    /// A write has ended, so it no longer takes effect.
     ///
     /// # Errors
-    /// When it was refused, and yet was read.
+    /// When it was refused, but has been read.
     pub(crate) fn end_write(
         &mut self,
         now: Time,
@@ -350,7 +354,7 @@ impl Registers {
             one.is_fenced = false;
             one.is_durable |= fate == Fate::Durable;
             if matches!(fate, Fate::Done | Fate::Durable) {
-                // What was answered before a power failure, and comes to its initiator after it, may be lost.
+                // What was answered before a power failure, and reaches its initiator after it, may be lost.
                 if !one.is_left {
                     one.has_landed(now);
                 }
@@ -360,7 +364,7 @@ impl Registers {
         Ok(())
     }
 
-    /// A write was answered with success, and copies of it may take effect until it ends.
+    /// A write was answered with success, but copies of it may take effect until it ends.
     pub(crate) fn has_landed(&mut self, now: Time, range: Range, id: WriteId, is_durable: bool) {
         for candidates in &mut self.units[range.unit][range.indices()] {
             if let Some(one) = candidates.iter_mut().rfind(|one| one.id == id) {
@@ -370,8 +374,8 @@ impl Registers {
         }
     }
 
-    /// An initiator was preempted: all its writes to a unit that it had begun by then have ended, as long as reservations
-    /// let it write no more.
+    /// An initiator was preempted: all writes to a unit that it had begun by then have ended, as long as
+    /// reservations keep it from writing.
     pub(crate) fn fence(&mut self, now: Time, by: usize, unit: usize, until: Time) {
         for one in self.units[unit].iter_mut().flatten() {
             if one.by == by && one.start < until && one.end == NEVER {
@@ -381,8 +385,8 @@ impl Registers {
         }
     }
 
-    /// Reservations of a unit may have changed. Only what is in the task set is aborted (SPC-4 section 5.13.11.2.7): what is on
-    /// its way from who may write again takes effect when it comes.
+    /// Reservations of a unit may have changed. Only what is in the task set is aborted (SPC-4 section
+    /// 5.13.11.2.7): anything in flight from an initiator that may write again takes effect when it arrives.
     pub(crate) fn let_in(&mut self, unit: usize, may_write: impl Fn(usize) -> bool) {
         if !self.has_fenced[unit] {
             return;
@@ -397,10 +401,11 @@ impl Registers {
         self.has_fenced[unit] = self.units[unit].iter().flatten().any(|one| one.is_fenced);
     }
 
-    /// An initiator's flush of a unit has ended with GOOD status, which began then: what was acknowledged before is durable.
+    /// An initiator's flush of a unit, begun at `began`, has ended with GOOD status: what was acknowledged
+    /// before that is durable.
     ///
     /// # Errors
-    /// When some of it is lost, which was not reported to the initiator.
+    /// When some of it is lost without having been reported to the initiator.
     pub(crate) fn flushed(&mut self, initiator: usize, unit: usize, began: Time) -> Result<(), String> {
         if !self.may_lose {
             return Ok(());
@@ -420,20 +425,20 @@ impl Registers {
         Ok(())
     }
 
-    /// An initiator's flush has failed: it knows that all may be lost that was not durable.
+    /// An initiator's flush has failed: it knows that everything not durable may be lost.
     pub(crate) fn flush_failed(&mut self, initiator: usize, unit: usize) {
         self.owed[initiator][unit] = None;
     }
 
-    /// Nobody has to report what a unit has lost until now.
+    /// Losses of a unit up to now need not be reported any more.
     pub(crate) fn forget_losses(&mut self, unit: usize) {
         self.owed.iter_mut().for_each(|units| units[unit] = None);
     }
 
-    /// A disk does not keep what a block holds.
+    /// A disk loses a block's content.
     ///
     /// # Errors
-    /// When it was to be durable.
+    /// When it was durable.
     pub(crate) fn lose(&mut self, now: Time, loss: &Loss) -> Result<(), String> {
         let Loss { unit, block, ref lost, ref left, is_gone } = *loss;
         let (lost, left) = (read_stamp(lost, unit, block), read_stamp(left, unit, block));
@@ -442,7 +447,7 @@ impl Registers {
             return Ok(());
         }
         let candidates = &mut self.units[unit][block];
-        // What began later was to replace what is left. If that is not remembered, it did so long ago.
+        // A write begun later was to replace what is left. If that is not remembered, it did so long ago.
         let left_ends = candidates.iter().filter(|one| one.shows == left).map(|one| one.end);
         let before = left_ends.max().unwrap_or(Time(0));
         for one in candidates.iter_mut().filter(|one| one.shows != left) {
@@ -465,11 +470,11 @@ impl Registers {
         }
         if is_gone {
             self.gone = now;
-            // Reads that begin after this find what is left, unless a write that is under way comes again.
+            // Reads that begin after this find what is left, unless an outstanding write takes effect again.
             let at = now.after(Duration::from_nanos(1));
             candidates.retain(|one| one.id != left || one.end == NEVER);
             candidates.push(Candidate::settled(left, at));
-            // One that has read what is lost writes it again.
+            // One that has read the lost content writes it back.
             let here = |range: &Range| range.unit == unit && range.indices().contains(&block);
             for (_, id) in self.rewrites.iter().filter(|(range, _)| here(range)) {
                 candidates.push(Candidate { shows: lost, ..Candidate::new(*id, NOBODY, at) });
@@ -478,8 +483,9 @@ impl Registers {
         Ok(())
     }
 
-    /// The target is killed; `loses`: by a power failure, which may undo all that is not durable. In a chain, what it was doing
-    /// may be done later: nothing that it knows when it is started again says what it had sent.
+    /// The target is killed; with `loses`, by a power failure, which may undo everything not durable. In a
+    /// chain, operations in progress may be executed later: after the restart it does not know what it had
+    /// sent.
     pub(crate) fn crash(&mut self, now: Time, loses: bool) {
         self.crashed = now;
         self.known.fill(false);
@@ -514,26 +520,26 @@ impl Registers {
         self.reads.push(now);
     }
 
-    /// A read has ended that began then, without data that is to be looked at.
+    /// A read begun at `began` has ended, without data to check.
     pub(crate) fn end_read(&mut self, began: Time) {
         if let Some(at) = self.reads.iter().position(|read| *read == began) {
             self.reads.swap_remove(at);
         }
     }
 
-    /// What a read found that has ended.
+    /// Checks what a read found that has ended.
     ///
     /// # Errors
-    /// When it could not find that, in words.
+    /// When it could not have found that, as text.
     pub(crate) fn found(&mut self, now: Time, began: Time, range: Range, bytes: &[u8]) -> Result<(), String> {
         self.end_read(began);
         self.finds(now, began, range, bytes)
     }
 
-    /// What a part of a read found, which [`Registers::end_read`] has ended.
+    /// Checks what a part of a read found, which [`Registers::end_read`] has ended.
     ///
     /// # Errors
-    /// When it could not find that, in words.
+    /// When it could not have found that, as text.
     pub(crate) fn finds(&mut self, now: Time, began: Time, range: Range, bytes: &[u8]) -> Result<(), String> {
         if began <= self.crashed {
             // What it found may be undone.
@@ -549,7 +555,7 @@ impl Registers {
             }
             let mut seen: Option<WriteId> = None;
             let mut is_whole = true;
-            // Of all that may be found, once a piece is not of one write.
+            // The stamps of all writes that may be found, once a piece does not match a single one.
             let mut stamps = None;
             for found in bytes.chunks(STAMP_BYTES) {
                 let id = read_stamp(found, range.unit, block);
@@ -583,10 +589,10 @@ impl Registers {
         Ok(())
     }
 
-    /// The same of one that did not read, but would have found zeros.
+    /// The same for a command that did not read, but would have found zeros.
     ///
     /// # Errors
-    /// When it could not find that, in words.
+    /// When it could not have found that, as text.
     pub(crate) fn finds_zeros(&mut self, now: Time, began: Time, range: Range) -> Result<(), String> {
         if began <= self.crashed {
             return Ok(());
@@ -620,7 +626,8 @@ fn has_shown(candidates: &mut Vec<Candidate>, id: WriteId, [surely, began, now]:
         }
     }
     let Some(at) = shown else { return false };
-    // It has taken effect by now, all of it, and only once; which one, if zeros may be of many, nobody knows.
+    // All of it has taken effect by now, and only once; if zeros may be from several writes, nobody knows
+    // which.
     if is_alone {
         let one = &mut candidates[at];
         if !one.id.is_repeated() {
@@ -634,7 +641,8 @@ fn has_shown(candidates: &mut Vec<Candidate>, id: WriteId, [surely, began, now]:
     true
 }
 
-/// A write was done: what its initiator had ordered before it was done before (SAM-5 section 8.9.3).
+/// A write was executed: so was what its initiator had ordered before it, at an earlier time (SAM-5 section
+/// 8.9.3).
 fn replace_earlier_ordered(candidates: &mut [Candidate], at: usize, now: Time) {
     let (by, place) = (candidates[at].by, candidates[at].place);
     let is_ordered = |one: &Candidate| one.by == by && one.place == Attribute::Ordered && one.is_sure;
@@ -645,7 +653,7 @@ fn replace_earlier_ordered(candidates: &mut [Candidate], at: usize, now: Time) {
     }
 }
 
-/// Whether it is one stamp again and again, as it nearly always is.
+/// Whether it is a single stamp repeated, as it nearly always is.
 fn is_repeated(bytes: &[u8]) -> bool {
     let (stamps, rest) = bytes.as_chunks::<STAMP_BYTES>();
     let Some((first, others)) = stamps.split_first() else { return false };
@@ -653,7 +661,7 @@ fn is_repeated(bytes: &[u8]) -> bool {
     rest.is_empty() && others.iter().fold(0, |sum, one| sum | (u128::from_ne_bytes(*one) ^ first)) == 0
 }
 
-/// Those that no read may find any more that began at this time or later.
+/// Drops those that no read begun at `since` or later can find.
 fn prune(candidates: &mut Vec<Candidate>, since: Time, may_lose: bool) {
     let stays = |one: &&Candidate| one.is_sure && (one.is_durable || !may_lose) && one.sure_by < since;
     let latest = candidates.iter().filter(stays).map(|one| one.start).max();
@@ -662,10 +670,11 @@ fn prune(candidates: &mut Vec<Candidate>, since: Time, may_lose: bool) {
     }
 }
 
-/// When the latest write began that surely took effect before a read: what had ended by then is not found.
+/// When the latest write began that surely took effect before a read: writes that had ended by then are not
+/// found.
 fn latest_before(candidates: &[Candidate], read: Time) -> Time {
     let mut latest = Time(0);
-    // They are in the order of their beginnings, but for what a disk has left at the same time.
+    // They are ordered by their beginnings, except what a disk has left at the same time.
     for one in candidates.iter().rev() {
         if one.start < latest {
             break;
@@ -677,21 +686,21 @@ fn latest_before(candidates: &[Candidate], read: Time) -> Time {
     latest
 }
 
-/// Whether these bytes are of more than one write that may be found: a READ of memory is sent from there, piece by piece, while
-/// others write.
+/// Whether these bytes are a mixture of several writes that may be found: a READ from memory is sent piece by
+/// piece, while others write.
 fn is_torn(stamps: &[[u8; STAMP_BYTES]], found: &[u8]) -> bool {
     let is_of_one = |(at, byte): (usize, &u8)| stamps.iter().any(|stamp| stamp[at] == *byte);
     stamps.len() > 1 && found.iter().enumerate().all(is_of_one)
 }
 
-/// The bytes of a write, from the first block of the range on.
+/// The bytes of a write, starting with the first block of the range.
 pub(crate) fn fill(id: WriteId, range: Range, bytes: &mut [u8]) {
     for (block, bytes) in range.indices().zip(bytes.as_chunks_mut::<{ BLOCK_BYTES as usize }>().0) {
         bytes.as_chunks_mut().0.fill(stamp(id, range.unit, block));
     }
 }
 
-/// No byte of it is likely to be that of another stamp.
+/// Any byte of it is unlikely to equal that of another stamp.
 fn stamp(id: WriteId, unit: usize, block: usize) -> [u8; STAMP_BYTES] {
     if id.0 == 0 {
         return [0; STAMP_BYTES];

@@ -1,5 +1,5 @@
-//! PERSISTENT RESERVE OUT, from SPC-4 section 5.13 alone, and RESERVE and RELEASE, from SPC-2 section 5.5: what each command may have found, in any order of those that were
-//! under way at the same time.
+//! A model of PERSISTENT RESERVE OUT, from SPC-4 section 5.13 alone, and of RESERVE and RELEASE, from SPC-2
+//! section 5.5: the states that each command may have found, for any order of concurrent ones.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ impl Type {
     }
 }
 
-/// A service action. Keys are those of the parameter list; 0: none.
+/// A service action. Keys are those in the parameter list; 0: none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     Register {
@@ -58,13 +58,13 @@ pub(crate) enum Action {
     Hold,
     /// RELEASE.
     LetGo,
-    /// A reset of the unit, or the end of the session: RESERVE holds no more.
+    /// A reset of the unit, or the end of the session: RESERVE is released.
     Lose {
         all: bool,
     },
 }
 
-/// How a command ends.
+/// The outcome of a command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Verdict {
     Good,
@@ -77,7 +77,7 @@ pub(crate) enum Verdict {
 struct Table {
     /// 0: not registered.
     keys: Vec<u64>,
-    /// `None` within: all registrants hold it.
+    /// `None` inside: all registrants hold it.
     held: Option<(Type, Option<usize>)>,
     aptpl: bool,
     /// Who holds the unit by RESERVE.
@@ -99,7 +99,7 @@ impl Table {
         self.held.is_some_and(|(_, holder)| holder.is_none_or(|holder| holder == initiator))
     }
 
-    /// RESERVE or RELEASE where somebody is registered (SPC-4 section 5.13.3): they change nothing.
+    /// RESERVE or RELEASE while anyone is registered (SPC-4 section 5.13.3): it changes nothing.
     fn suits(&self, from: usize) -> bool {
         let holds = |(kind, holder): (Type, Option<usize>)| kind.is_for_registrants() || holder == Some(from);
         self.keys[from] != 0 && self.held.is_some_and(holds)
@@ -206,11 +206,11 @@ impl Table {
     }
 }
 
-/// A way in which things may have gone.
+/// A possible history.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Way {
     table: Table,
-    /// Commands under way that it has done, and what it says of them.
+    /// Outstanding commands that it has executed, with their outcomes.
     done: Vec<(u64, Verdict)>,
 }
 
@@ -220,11 +220,11 @@ struct ReserveOut {
     from: usize,
     key: u64,
     action: Action,
-    /// Whose commands it aborts, if nothing else happens meanwhile.
+    /// Initiators whose commands it aborts, if nothing else happens meanwhile.
     victims: Vec<usize>,
 }
 
-/// A command of the medium.
+/// A medium command.
 #[derive(Debug)]
 struct Access {
     id: u64,
@@ -232,7 +232,7 @@ struct Access {
     writes: bool,
     may_be_let: bool,
     may_conflict: bool,
-    /// How often orders had begun or ended before.
+    /// How many orders had begun or ended before.
     turns: u64,
 }
 
@@ -244,17 +244,17 @@ pub(crate) struct Reservations {
     accesses: Vec<Access>,
     next: u64,
     is_used: bool,
-    /// How often orders have begun or ended.
+    /// How many orders have begun or ended.
     turns: u64,
-    /// RESERVE and RELEASE are among them.
+    /// They include RESERVE and RELEASE.
     is_classic: bool,
 }
 
-/// Orders of a unit under way at the same time.
+/// Most concurrent orders per unit.
 pub(crate) const ORDERS_MAX: usize = 3;
 
 impl Reservations {
-    /// Those of so many initiators; `is_classic`: who send RESERVE and RELEASE, too.
+    /// For this many initiators; `is_classic`: they also send RESERVE and RELEASE.
     pub(crate) fn new(initiators: usize, is_classic: bool) -> Reservations {
         let table = Table { keys: vec![0; initiators], held: None, aptpl: false, reserved: None };
         let ways = BTreeSet::from([Way { table, done: Vec::new() }]);
@@ -274,7 +274,7 @@ impl Reservations {
         self.orders.len() < ORDERS_MAX
     }
 
-    /// Whether somebody may hold the unit by RESERVE.
+    /// Whether RESERVE may be held.
     pub(crate) fn is_classic(&self) -> bool {
         self.is_classic
     }
@@ -284,7 +284,7 @@ impl Reservations {
         self.ways.first().map(|way| way.table.keys.clone()).unwrap_or_default()
     }
 
-    /// An order begins; its number.
+    /// An order begins; returns its number.
     pub(crate) fn order(&mut self, from: usize, key: u64, action: Action) -> u64 {
         self.is_used = true;
         self.next += 1;
@@ -310,7 +310,8 @@ impl Reservations {
         self.next
     }
 
-    /// Initiators that are surely preempted (SPC-4 section 5.13.11.2.7), as nothing else is under way.
+    /// Initiators that are certainly preempted (SPC-4 section 5.13.11.2.7), since nothing else is
+    /// outstanding.
     fn victims(&self, from: usize, action: Action) -> Vec<usize> {
         let Action::Preempt { victim, aborts: true, .. } = action else { return Vec::new() };
         if victim == 0 || !self.orders.is_empty() {
@@ -321,13 +322,14 @@ impl Reservations {
         initiators.filter(is_victim).collect()
     }
 
-    /// An order has ended like this. Initiators whose commands were aborted by it, and who write no more.
+    /// An order has ended like this. Returns the initiators whose commands it aborted, and that may no longer
+    /// write.
     ///
     /// # Errors
-    /// When it cannot, in whatever order things were done.
+    /// When that is impossible in any order of execution.
     pub(crate) fn ordered(&mut self, id: u64, verdict: Verdict) -> Result<Vec<usize>, String> {
         let Some(at) = self.orders.iter().position(|order| order.id == id) else {
-            // The target has been started again.
+            // The target has been restarted.
             return Ok(Vec::new());
         };
         let victims = std::mem::take(&mut self.orders[at].victims);
@@ -355,7 +357,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// An order was done or not, and is not done any more.
+    /// An order was executed or not, and no longer can be.
     pub(crate) fn forget(&mut self, id: u64) {
         self.turns += 1;
         self.orders.retain(|order| order.id != id);
@@ -369,7 +371,7 @@ impl Reservations {
             .collect();
     }
 
-    /// The target was started again.
+    /// The target was restarted.
     pub(crate) fn restarted(&mut self) {
         let orders: Vec<u64> = self.orders.iter().map(|order| order.id).collect();
         orders.into_iter().for_each(|id| self.forget(id));
@@ -386,17 +388,17 @@ impl Reservations {
         self.ways = ways.into_iter().map(start).collect();
     }
 
-    /// Whether it may not write, whatever happened, and no order is under way.
+    /// Whether it may not write in any case, and no order is outstanding.
     fn keeps_out(&self, initiator: usize) -> bool {
         self.orders.is_empty() && !self.may_write(initiator)
     }
 
-    /// Whether an initiator may write, in some order of what is under way.
+    /// Whether an initiator may write, in some order of what is outstanding.
     pub(crate) fn may_write(&self, initiator: usize) -> bool {
         self.ways.iter().any(|way| way.table.lets(initiator, true))
     }
 
-    /// A command of the medium begins; its number.
+    /// A medium command begins; returns its number.
     pub(crate) fn access(&mut self, from: usize, writes: bool) -> u64 {
         if !self.is_used {
             return 0;
@@ -416,13 +418,13 @@ impl Reservations {
         }
     }
 
-    /// It has ended: `conflicts` says with which status; `None`: before that was looked at.
+    /// It has ended: `conflicts`: whether with RESERVATION CONFLICT; `None`: before that was checked.
     ///
     /// # Errors
     /// When it cannot have ended so.
     pub(crate) fn accessed(&mut self, id: u64, conflicts: Option<bool>) -> Result<(), String> {
         let Some(at) = self.accesses.iter().position(|access| access.id == id) else {
-            // It began before there was any registration, or the target has been started again.
+            // It began before there was any registration, or the target has been restarted.
             return Ok(());
         };
         let access = self.accesses.swap_remove(at);
@@ -433,7 +435,7 @@ impl Reservations {
         };
         let is_constant = self.turns == access.turns && self.orders.is_empty();
         if let (true, true, Some(conflicts)) = (may, is_constant, conflicts) {
-            // Nothing has changed meanwhile: so it is, and nothing else can be.
+            // Nothing has changed meanwhile: so this is the state, and no other is possible.
             self.ways.retain(|way| way.table.lets(access.from, access.writes) != conflicts);
         }
         if may && !(is_constant && self.ways.is_empty()) {

@@ -1,6 +1,6 @@
-//! A peer that breaks every rule: garbage, half a login and silence, commands of any kind with bytes changed on their way, data
-//! that is asked for and never comes, and ever new connections. It has a target of its own; whoever uses the other one must
-//! not notice.
+//! A peer that breaks every rule: garbage, half a login and silence, commands of any kind with corrupted
+//! bytes, solicited data that is never sent, and ever new connections. It has its own target; users of the
+//! other one must not notice.
 
 use crate::initiator::Protocol;
 use crate::initiator::carrier::Carrier;
@@ -19,38 +19,38 @@ use std::time::Duration;
 use wire::iscsi::TaskFunction;
 use wire::{Cdb, Places};
 
-/// Where its target is.
+/// Its target's portal.
 pub(crate) const PORTAL: &str = "10.0.0.1:3261";
 pub(crate) const TARGET: &str = "iqn.2026-11.io.lunette:rogue";
 /// Bytes of its unit.
 pub(crate) const UNIT_BYTES: u64 = 1 << 20;
 
-/// Apart from what else a seed decides.
+/// Separates its choices from others made from the same seed.
 const SALT: u64 = 0x726f_6775_6500_0000;
 const CONNECT: u64 = 3;
-/// Between two times that it does something, while others end what they have begun.
+/// Pause between its actions while others finish.
 const SLOW_MICROS: u64 = 40_000;
-/// Commands of one connection.
+/// Commands per connection.
 const DEPTH: u16 = 64;
 /// The most data of one command, in either direction.
 const DATA_BYTES_MAX: u32 = 160 << 10;
 
-/// How it behaves: odds in 1000.
+/// Its behaviour: odds in 1000.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manners {
-    /// Connections at a time.
+    /// Concurrent connections.
     connections: usize,
-    /// A piece that it sends is changed on the way.
+    /// A piece that it sends is corrupted.
     lies: u32,
     /// A connection falls silent, at each of its turns.
     silences: u32,
-    /// It is ended.
+    /// A connection is closed.
     ends: u32,
-    /// The most between two times that it does something of its own accord.
+    /// The longest pause between its spontaneous actions.
     pause_micros: u64,
 }
 
-/// Whether there is one in the world of this seed.
+/// The rogue in this seed's world, if any.
 pub(crate) fn draw(seed: u64) -> Option<Manners> {
     let mut rng = Rng::with_seed(seed ^ SALT);
     (rng.u32(0..8) == 0).then(|| Manners {
@@ -69,7 +69,7 @@ pub(crate) struct Rogue {
     net: Shared,
     manners: Manners,
     is_leaving: bool,
-    /// When it next does more than take what has come.
+    /// When it next does more than receive.
     acts_at: Time,
     calls: Vec<Call>,
     numbers: u64,
@@ -80,16 +80,16 @@ pub(crate) struct Rogue {
 struct Call {
     number: u64,
     talk: Talk,
-    /// It does nothing any more, and takes nothing.
+    /// It does nothing any more, and receives nothing.
     is_silent: bool,
     is_over: bool,
 }
 
 enum Talk {
     Connecting,
-    /// Bytes that mean nothing, or begin to mean something; until they have left, their place.
+    /// Bytes that mean nothing, or begin to mean something; until they are sent, their place.
     Raw(Handle, Option<Places>),
-    /// An initiator, and what it has lent to its commands.
+    /// An initiator, and the places lent to its commands.
     Real(Box<Link>, Vec<(TaskId, Places, Places)>),
     /// It could not connect.
     Failed,
@@ -103,17 +103,17 @@ impl Rogue {
         Rogue { kernel, host, net, manners, is_leaving: false, acts_at, calls, numbers: 0, completions }
     }
 
-    /// It continues, but seldom: others may take seconds from now on.
+    /// It continues, but slowly: others may take seconds from now on.
     pub(crate) fn slow_down(&mut self) {
         self.manners.pause_micros = SLOW_MICROS;
     }
 
-    /// It ends all that it has, and begins nothing.
+    /// It closes everything it has, and begins nothing.
     pub(crate) fn leave(&mut self) {
         self.is_leaving = true;
     }
 
-    /// Whether it has nothing left.
+    /// Whether nothing of it is left.
     pub(crate) fn is_gone(&self) -> bool {
         self.calls.is_empty()
     }
@@ -133,7 +133,8 @@ impl Rogue {
         self.net.borrow_mut().wake(self.host, self.acts_at);
     }
 
-    /// All that it does of its own accord. Bytes that come do not make it do more, or two would drive each other without end.
+    /// Its spontaneous actions. Received bytes do not cause more of them, or two would drive each other
+    /// endlessly.
     fn act(&mut self, now: Time) {
         let mut calls = std::mem::take(&mut self.calls);
         calls.iter_mut().for_each(|call| self.act_on(call));
@@ -174,7 +175,7 @@ impl Rogue {
         }
     }
 
-    /// What it says on a new connection.
+    /// What it sends on a new connection.
     fn begin(&mut self, number: u64, socket: Handle) -> Talk {
         let kind = self.net.borrow_mut().rng.u32(0..8);
         let protocol = match kind {
@@ -197,7 +198,7 @@ impl Rogue {
             let mut bytes = vec![0; rng.usize(1..3000)];
             rng.fill(&mut bytes);
             let begins: &[u8] = match rng.u32(0..4) {
-                // A login request without its end, and one that announces much.
+                // A login request without its end, and one that announces a lot.
                 0 => &[0x43, 0x87, 0, 0, 0, 0, 1, 0],
                 1 => &[0x43, 0x87, 0, 0, 0, 0xff, 0xff, 0xff],
                 2 => b"MPA ID Req Frame\x10\x02\x02\x00",
@@ -224,7 +225,7 @@ impl Rogue {
             match &mut call.talk {
                 Talk::Raw(socket, _) => self.kernel.shutdown(*socket),
                 Talk::Real(link, _) => link.shut_down(&mut self.kernel),
-                // Once it is there.
+                // Once it is established.
                 Talk::Connecting => call.is_over = false,
                 Talk::Failed => {}
             }
@@ -271,7 +272,7 @@ impl Rogue {
         false
     }
 
-    /// Begins something that is allowed, or not.
+    /// Begins something, allowed or not.
     fn ask(&mut self, link: &mut Link, in_flight: &mut Vec<(TaskId, Places, Places)>) {
         let (kind, function, lun, commands) = {
             let rng = &mut self.net.borrow_mut().rng;
@@ -330,7 +331,7 @@ impl Rogue {
 }
 
 impl Call {
-    /// Whether it has ended, and nothing of it is in flight.
+    /// Whether it has ended, with nothing in flight.
     fn is_quiet(&self) -> bool {
         match &self.talk {
             Talk::Connecting => false,
@@ -341,14 +342,14 @@ impl Call {
     }
 }
 
-/// A CDB, and how much is to be read and written, whether it is what the CDB says or not.
+/// A CDB, and how much to read and write, matching the CDB or not.
 fn command(rng: &mut Rng) -> (Cdb, Attribute, [u32; 2]) {
     const OPCODES: [u8; 32] = [
         0x00, 0x03, 0x04, 0x12, 0x15, 0x16, 0x17, 0x1a, 0x1b, 0x25, 0x28, 0x28, 0x2a, 0x2a, 0x2a, 0x2e, 0x2f,
         0x35, 0x41, 0x42, 0x48, 0x55, 0x5e, 0x5f, 0x83, 0x88, 0x89, 0x8a, 0x8b, 0x93, 0x9e, 0xa0,
     ];
     let mut bytes = [0; 32];
-    // Most bytes are zeros in what is understood.
+    // Valid commands consist mostly of zero bytes.
     bytes.iter_mut().for_each(|byte| *byte = if rng.u32(0..4) == 0 { rng.u8(..) } else { 0 });
     bytes[0] = if rng.u32(0..16) == 0 { rng.u8(..) } else { OPCODES[rng.usize(0..OPCODES.len())] };
     let len = [6, 10, 12, 16, 16, 32][rng.usize(0..6)];
@@ -379,7 +380,7 @@ fn config(host: usize) -> InitiatorConfig {
     InitiatorConfig { plan, queue_depth: DEPTH, login_within, idle, crc32c }
 }
 
-/// What the configuration has for it.
+/// The configuration of its target.
 pub(crate) fn config_text() -> String {
     format!(
         "\n[[portal]]\nlisten = \"{PORTAL}\"\nname = \"rogue\"\ntransports = [\"iscsi\", \"iser\", \"srp\"]\n\
@@ -393,7 +394,7 @@ pub(crate) fn address() -> SocketAddr {
     PORTAL.parse().expect("an address")
 }
 
-/// Changes bytes on their way.
+/// Corrupts bytes in flight.
 pub(crate) fn garble(rng: &mut Rng, bytes: &mut Vec<u8>) {
     match rng.u32(0..8) {
         0 => bytes.truncate(rng.usize(0..=bytes.len())),
@@ -401,7 +402,7 @@ pub(crate) fn garble(rng: &mut Rng, bytes: &mut Vec<u8>) {
         2 => rng.fill(bytes),
         _ => {
             for _ in 0..rng.u32(1..4) {
-                // Mostly where headers are.
+                // Mostly in headers.
                 let most = if rng.bool() { bytes.len() } else { bytes.len().min(64) };
                 let at = rng.usize(0..most);
                 bytes[at] ^= 1 << rng.u32(0..8);

@@ -1,4 +1,5 @@
-//! Makes a run that fails shorter: leaves out what its seed decides, piece by piece, as long as the same check still fails.
+//! Minimises a failing run: leaves out the seed's choices, piece by piece, as long as the same check still
+//! fails.
 
 use sim::Cuts;
 use std::process::{Command, Stdio};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Enough for a few hundred runs.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The shortest that was found, and whether the run fails at all.
+/// The smallest failing run found; `None`: the run does not fail at all.
 pub(crate) fn shrink(seed: u64, cuts: Cuts) -> Result<Option<Cuts>, String> {
     let begun = Instant::now();
     let Some(wanted) = failure(seed, &cuts)? else { return Ok(None) };
@@ -27,7 +28,7 @@ pub(crate) fn shrink(seed: u64, cuts: Cuts) -> Result<Option<Cuts>, String> {
     Ok(Some(shortest))
 }
 
-/// Which check fails. In a process of its own, as what has failed is left as it is.
+/// Which check fails. Uses a child process, since a failed world is not cleaned up.
 fn failure(seed: u64, cuts: &Cuts) -> Result<Option<String>, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut run = Command::new(program);
@@ -38,7 +39,7 @@ fn failure(seed: u64, cuts: &Cuts) -> Result<Option<String>, String> {
     Ok(said.lines().find_map(|line| line.strip_prefix(&begins)).map(check))
 }
 
-/// What a failure says, without numbers.
+/// A failure's message, without numbers.
 fn check(what: &str) -> String {
     what.split(|letter: char| !letter.is_alphanumeric())
         .filter(|word| !word.is_empty() && !word.contains(|letter: char| letter.is_ascii_digit()))

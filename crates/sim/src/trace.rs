@@ -3,7 +3,7 @@
 use proto::time::Time;
 use std::fmt;
 
-/// A line for each thing that happens, and a sum of all lines, if somebody is to read it.
+/// A line for each event, if anyone is to read it, and a checksum of all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     lines: Option<String>,
@@ -11,12 +11,12 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// One that is kept, or not.
+    /// With or without lines.
     pub(crate) fn new(keeps: bool) -> Trace {
         Trace { lines: keeps.then(String::new), sum: 0 }
     }
 
-    /// Something happened: `words` are summed, `text` is for people.
+    /// Records an event: `words` are checksummed, `text` is for people.
     pub(crate) fn note(&mut self, now: Time, words: &[u64], text: impl FnOnce() -> String) {
         let Some(lines) = &mut self.lines else { return };
         for word in [now.0].iter().chain(words) {
@@ -28,7 +28,7 @@ impl Trace {
             .expect("a string takes all");
     }
 
-    /// The sum of bytes, for [`Trace::note`].
+    /// A checksum of bytes, for [`Trace::note`].
     pub(crate) fn sum_of(&self, bytes: &[u8]) -> u64 {
         const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
         if self.lines.is_none() {
@@ -40,7 +40,7 @@ impl Trace {
         all.fold(bytes.len() as u64, |sum, word| (sum ^ word).wrapping_mul(PRIME).rotate_left(31))
     }
 
-    /// The sum, and all lines.
+    /// The checksum, and all lines.
     pub(crate) fn end(&mut self) -> (u64, String) {
         (self.sum, self.lines.take().unwrap_or_default())
     }

@@ -1,12 +1,12 @@
-//! Who speaks what.
+//! The protocol of each initiator.
 
 use crate::initiator::Protocol;
 use fastrand::Rng;
 
-/// Apart from what else a seed decides.
+/// Separates its choices from others made from the same seed.
 const SALT: u64 = 0x7472_616e_7370_6f72;
 
-/// What each initiator speaks: iSCSI alone in half of all worlds.
+/// Each initiator's protocol: only iSCSI in half of all worlds.
 pub(crate) fn draw(seed: u64, initiators: usize) -> Vec<Protocol> {
     let mut rng = Rng::with_seed(seed ^ SALT);
     let is_mixed = rng.bool();

@@ -1,4 +1,4 @@
-//! One run: cores and initiators, one turn after the other, until all is done and quiet.
+//! A run: cores and initiators take turns, until everything is done and quiet.
 
 mod chain;
 mod counters;
@@ -57,34 +57,34 @@ const UNITS_MAX: usize = 3;
 const TURNS_MAX: u64 = 1_000_000;
 /// How long everything may take to end once nothing goes wrong any more.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Commands, and so many times 16 blocks, that are enough for one life of the target.
+/// Commands, or transfers of 16 blocks, that suffice for one life of the target.
 const EFFORT_MAX: u64 = 15_000;
-/// The target's address on Ethernet.
+/// The target's Ethernet address.
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// What the frames of a core need besides.
+/// Extra memory for a core's frames.
 const FRAMES_BYTES: u64 = 16 << 20;
 
-/// A run that went as it should.
+/// The result of a successful run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ran {
     /// Commands that ended.
     pub commands: u64,
-    /// Changes of what is served, each of one LUN or of several things at once.
+    /// Changes of the configuration, each of one LUN or of several things at once.
     pub changes: u64,
     /// Turns of cores.
     pub turns: u64,
-    /// The sum of all that happened, if it was asked for.
+    /// The checksum of everything that happened, if requested.
     pub sum: u64,
-    /// All that happened, line by line, if it was asked for.
+    /// Everything that happened, line by line, if requested.
     pub trace: String,
 }
 
-/// A run that did not.
+/// The result of a failed run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// What must not be.
+    /// What was violated.
     pub what: String,
-    /// All that happened before, line by line, if it was asked for.
+    /// Everything that happened before, line by line, if requested.
     pub trace: String,
 }
 
@@ -111,10 +111,11 @@ fn habits(rng: &mut Rng, orders: u32, others: u32) -> Habits {
     }
 }
 
-/// A store, and the count of what it lost.
+/// A store, and a counter of its losses.
 type Counted = (Arc<dyn Backend<Kernel>>, Arc<AtomicU64>);
 
-/// A unit's store: in memory, or of what a disk has, in a file of which the system has nothing but the name.
+/// A unit's store: in memory, or a file with a disk's content, of which only the name exists in the real
+/// system.
 fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Counted {
     let losses = Arc::<AtomicU64>::default();
     let (kind, bytes) = (plan.kinds[unit], u64::from(plan.blocks * BLOCK_BYTES));
@@ -134,7 +135,7 @@ fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Counted
     (store, losses)
 }
 
-/// Starts the target: with units of another daemon, or on what its disks have kept, none or all of them.
+/// Starts the target: with units of another daemon, or with what its disks have kept, for none or all units.
 fn start(
     plan: &Plan,
     net: &Shared,
@@ -163,7 +164,7 @@ fn start(
     Daemon::new(cores, plan.cores, 0, plan.cores + plan.initiators.len())
 }
 
-/// The stores of all units, on what their disks have kept: none or all of them.
+/// The stores of all units, with what their disks have kept: none or all of them.
 fn stores(plan: &Plan, net: &Shared, disks: Vec<Disk>) -> Vec<Counted> {
     let mut disks = disks.into_iter();
     let store = |unit: usize| {
@@ -173,7 +174,7 @@ fn stores(plan: &Plan, net: &Shared, disks: Vec<Disk>) -> Vec<Counted> {
     (0..plan.kinds.len()).map(store).collect()
 }
 
-/// Takes the disks, of which a power failure has left what they have kept, and what it has not.
+/// Takes the disks, with what a power failure has left on them, and their losses.
 fn lose(net: &mut Net, loses_power: bool) -> (Vec<Disk>, Vec<Loss>) {
     let mut disks: Vec<Disk> = std::mem::take(&mut net.disks).into_iter().map(|(_, disk)| disk).collect();
     let mut losses = Vec::new();
@@ -183,15 +184,15 @@ fn lose(net: &mut Net, loses_power: bool) -> (Vec<Disk>, Vec<Loss>) {
     (disks, losses)
 }
 
-/// Who a host is, by the numbers of initiators.
+/// The role of a host; initiators by number.
 enum Who {
     Core,
     Initiator(usize),
-    /// It does what is kept off the cores.
+    /// Runs work offloaded from the cores.
     Worker,
     Rogue,
     Ata(usize),
-    /// Somebody of the second daemon.
+    /// A host of the second daemon.
     Back,
 }
 
@@ -203,9 +204,9 @@ struct World {
     folder: Folder,
     /// The target.
     front: Daemon,
-    /// Whose units its units are, if they are another daemon's.
+    /// The daemon that serves the target's units, if they are another daemon's.
     back: Option<Back>,
-    /// The target is dead, and opens these before it lives again.
+    /// The target is dead, and opens these before it is restarted.
     opening: Option<Opening>,
     initiators: Vec<Initiator>,
     rogue: Option<Rogue>,
@@ -215,24 +216,24 @@ struct World {
     turns: u64,
 }
 
-/// Runs what this seed makes.
+/// Runs the world of this seed.
 ///
 /// # Errors
-/// When something is not as it must be.
+/// When a check fails.
 pub fn run(seed: u64, keeps_trace: bool) -> Result<Ran, Failure> {
     run_cut(seed, &Cuts::default(), keeps_trace)
 }
 
-/// Runs what this seed makes, without this.
+/// Runs the world of this seed with these cuts.
 ///
 /// # Errors
-/// When something is not as it must be.
+/// When a check fails.
 pub fn run_cut(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure> {
     let mut rng = Rng::with_seed(seed);
     kernel::seed_random(seed);
     let mut plan = Plan::new(seed, &mut rng);
     cuts.of_plan(&mut plan);
-    // Behind the initiators comes who does what is kept off the cores, a rogue, and who speaks AoE.
+    // The initiators are followed by the worker, a rogue, and AoE initiators.
     let atas = plan.ethernet.as_ref().map_or(0, |segment| segment.initiators);
     let hosts = plan.cores + plan.initiators.len() + 2 + atas + plan.chain.as_ref().map_or(0, Chain::hosts);
     let net = Net::new(rng, Trace::new(keeps_trace), plan.odds, hosts);
@@ -268,7 +269,7 @@ fn rogue(plan: &Plan, net: &Shared) -> Option<Rogue> {
     plan.rogue.map(|manners| Rogue::new(host, kernel(), net.clone(), manners))
 }
 
-/// Who speaks AoE.
+/// Adds the AoE initiators.
 fn join(
     plan: &Plan,
     cuts: &Cuts,
@@ -299,7 +300,7 @@ fn join(
         let mut habits = ata::Habits::draw(&mut rng);
         cuts.of_ata(&mut habits);
         if wanders && number > 0 {
-            // A copy that comes behind a write of somebody else looks like a newer one.
+            // A copy that arrives after another initiator's write looks like a newer one.
             habits.reads = 1000;
         }
         let checks = ata::Checks { index, registers: registers.clone(), reservations: reservations.clone() };
@@ -316,7 +317,7 @@ impl World {
         let folder = Folder::new(net.borrow_mut().rng.fork(), plan.folder_fails);
         let back = plan.chain.clone().map(|chain| Back::new(&plan, chain, &net));
         let opened = back.as_ref().map(|back| {
-            // Nobody is to be waited for: there was no target before.
+            // There are no sessions to wait for: there was no target before.
             let mut opening = back.opens(&plan, &folder);
             while !opening.is_done() {
                 opening.turn();
@@ -352,7 +353,8 @@ impl World {
             plan.chain.iter().for_each(|chain| chain.shape(&mut habits));
             plan.ethernet.iter().for_each(|segment| segment.shape(&mut habits));
             if is_calm {
-                // What a reset or PREEMPT AND ABORT has ended has no answer, and many long commands take their time.
+                // What a reset or PREEMPT AND ABORT has ended has no answer, and many long commands take
+                // their time.
                 (habits.resets, habits.orders, habits.longer) = (0, 0, 0);
             }
             cuts.of_habits(&mut habits);
@@ -381,7 +383,7 @@ impl World {
         }
     }
 
-    /// Everybody has a turn now.
+    /// Gives everybody a turn now.
     fn wake_all(&mut self) {
         self.front.wake(&self.net);
         let initiators = self.initiators.iter().map(|initiator| initiator.host);
@@ -393,7 +395,7 @@ impl World {
         initiators.chain(rogue).chain(atas).for_each(|host| net.wake(host, now));
     }
 
-    /// The target is killed, with or without the power, and started again on what its disks have kept.
+    /// The target is killed, with or without losing power, and restarted with what its disks have kept.
     fn crash(&mut self, lives: u32) -> Result<(), String> {
         self.front.die();
         let loses_power = {
@@ -427,7 +429,7 @@ impl World {
         Ok(())
     }
 
-    /// The target, which is dead, opens the units that it has of the second daemon.
+    /// The target, which is dead, opens the second daemon's units that it has.
     fn open(&mut self) -> Result<(), String> {
         let Some(back) = &self.back else { return Ok(()) };
         let opening = self.opening.insert(back.opens(&self.plan, &self.folder));
@@ -462,7 +464,7 @@ impl World {
             let until = self.net.borrow().now.after(self.plan.work);
             let dies = life <= self.plan.crashes && self.net.borrow_mut().rng.bool();
             if dies {
-                // In the middle of keeping something, if it keeps so much.
+                // In the middle of saving something, if it saves that much.
                 self.folder.dies_after(self.net.borrow_mut().rng.u32(1..40));
             }
             self.run_until(until, |world| {
@@ -505,7 +507,7 @@ impl World {
         self.back.as_mut().map_or(Ok(()), Back::is_clean)
     }
 
-    /// Whether the initiators have done so much.
+    /// Whether the initiators have done this much.
     fn has_done(&self, effort: u64) -> bool {
         let of_one = |initiator: &Initiator| initiator.commands + initiator.blocks / 16;
         let of_atas = self.atas.iter().map(|ata| ata.commands + ata.blocks / 16).sum::<u64>();
@@ -514,7 +516,7 @@ impl World {
         begun.max(of_atas + self.initiators.iter().map(of_one).sum::<u64>()) >= effort
     }
 
-    /// Continues until this holds, which must be soon.
+    /// Runs until this holds, which must be soon.
     fn aim(&mut self, aim: Aim, what: &str, is_done: impl FnMut(&mut World) -> bool) -> Result<(), String> {
         self.initiators.iter_mut().for_each(|initiator| initiator.aim = aim);
         self.atas.iter_mut().for_each(|ata| ata.aim = aim);
@@ -534,7 +536,7 @@ impl World {
         Err(format!("{} s are not enough until {what}\n{status}\n{in_use}{of_back}", PATIENCE.as_secs()))
     }
 
-    /// Whether it came to that before this time.
+    /// Whether it did before this time.
     fn run_until(
         &mut self,
         until: Time,
@@ -620,7 +622,7 @@ impl World {
         }
     }
 
-    /// A request of a host continues.
+    /// Continues a request of a host.
     fn go(&mut self, host: usize, request: Request) {
         if let Some(opening) = &mut self.opening {
             if opening.host == host {

@@ -1,6 +1,7 @@
 //! Fixed seeds, for a few seconds.
 
-/// So many, of which each is another world: what `cargo xtask test` and `sim` add, from fresh seeds on, is optimised, and this is not.
+/// Each seed is a different world. Further, fresh seeds are run by `cargo xtask test` and `sim` in an
+/// optimised build; this is not one.
 const SEEDS: u64 = 10;
 
 #[test]

@@ -1,4 +1,4 @@
-//! GET LBA STATUS (SBC-3 section 5.4): what is said not to be allocated is read as zeros.
+//! GET LBA STATUS (SBC-3 section 5.4): blocks reported as not allocated read as zeros.
 
 use super::others::Ready;
 use super::{Initiator, Kind};
@@ -8,11 +8,11 @@ use wire::scsi::capacity::provisioning::{DEALLOCATED, MAPPED};
 use wire::scsi::capacity::{LbaStatus, LbaStatusHeader};
 use wire::scsi::command::GetLbaStatus;
 
-/// The most descriptors that are asked for.
+/// Most descriptors requested.
 const DESCRIPTORS_MAX: u32 = 32;
 
 impl Initiator {
-    /// Asks where the blocks of this range are allocated, which are those up to the end of the unit.
+    /// Asks which blocks are allocated in this range, which extends to the end of the unit.
     pub(super) fn ask_allocation(&mut self, now: Time, range: Range) {
         let descriptors = self.net.borrow_mut().rng.u32(1..=DESCRIPTORS_MAX);
         let bytes = LbaStatusHeader::BYTES as u32 + descriptors * LbaStatus::BYTES as u32;
@@ -23,7 +23,7 @@ impl Initiator {
     }
 }
 
-/// What is not allocated of a range, by so much of this answer.
+/// The unallocated parts of a range, according to this much of an answer.
 ///
 /// # Errors
 /// When it does not list the blocks of the range, one after the other.

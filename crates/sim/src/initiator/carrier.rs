@@ -1,4 +1,4 @@
-//! What carries an initiator's commands: iSCSI on the stream itself, or iSER or SRP on our iWARP.
+//! Transports of an initiator's commands: iSCSI directly on the stream, or iSER or SRP on our iWARP.
 
 use super::super::kernel::Kernel;
 use super::tables::Tabled;
@@ -19,14 +19,14 @@ use reactor::stream::Stream;
 use wire::iscsi::{FunctionResponse, TaskFunction};
 use wire::srp::{ResponseCode, TaskFunction as SrpFunction};
 
-/// The target's GUID over SRP.
+/// The target's GUID for SRP.
 pub(crate) const SRP_GUID: u64 = 0x024c_7500_0000_0001;
-/// RDMA Reads that the target may make at a time.
+/// RDMA Reads that the target may have outstanding.
 const READS: Depths = Depths { ird: 16, ord: 1 };
-/// Data of a write that SRP sends inside the command, at most.
+/// Most data of a write that SRP sends inside the command.
 const IMMEDIATE_BYTES_MAX: u32 = 8192;
 
-/// What an initiator speaks.
+/// An initiator's protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Protocol {
     Iscsi,
@@ -59,7 +59,7 @@ impl Carrier {
                 Carrier::Iser(channel(machine, registrations, crc, socket, io))
             }
             Protocol::Srp => {
-                // What SRP does not negotiate decides it.
+                // A parameter that SRP does not negotiate decides it.
                 let makes_tables = config.plan.offers.initial_r2t;
                 let machine = SrpInitiator::new(srp_config(&config, host), now);
                 let machine = Tabled::new(machine, makes_tables, io);
@@ -76,7 +76,7 @@ impl Carrier {
         }
     }
 
-    /// This function, or what the protocol has in its place.
+    /// This function, or its closest equivalent in the protocol.
     pub(crate) fn nearest(&self, function: TaskFunction) -> TaskFunction {
         match self {
             Carrier::Srp(_) if function == TaskFunction::TARGET_WARM_RESET => {
@@ -107,7 +107,7 @@ impl Carrier {
         }
     }
 
-    /// Whether a logout has an answer, before which all commands have ended.
+    /// Whether a logout has a response, before which all commands have ended.
     pub(crate) fn answers_logouts(&self) -> bool {
         match self {
             Carrier::Iscsi(_) | Carrier::Iser(_) => true,
@@ -139,7 +139,7 @@ impl Carrier {
         pushed.clear();
     }
 
-    /// Takes in what has come. Whether there may be events, and more to feed.
+    /// Processes input. Returns whether there may be events, and more to feed.
     pub(crate) fn feed(&mut self, stream: &mut Stream, kernel: &mut Kernel) -> bool {
         match self {
             Carrier::Iscsi(machine) => stream.feed(kernel, &mut **machine),
@@ -264,7 +264,7 @@ fn of_srp(function: TaskFunction) -> Option<SrpFunction> {
     })
 }
 
-/// What happened, in the words of iSCSI.
+/// The event in iSCSI's terms.
 fn event_of(event: srp::Event) -> Option<Event> {
     match event {
         srp::Event::Ready(session) => Some(Event::Ready(session)),
@@ -275,7 +275,7 @@ fn event_of(event: srp::Event) -> Option<Event> {
             let response = if is_done { FunctionResponse::COMPLETE } else { FunctionResponse::NOT_SUPPORTED };
             Some(Event::FunctionDone { id, response })
         }
-        // The unit attention that it announces comes all the same.
+        // The unit attention that it announces is reported anyway.
         srp::Event::Async { .. } => None,
     }
 }

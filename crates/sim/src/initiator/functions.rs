@@ -26,7 +26,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Aborts the first that takes too long.
+    /// Aborts the first command that takes too long.
     pub(super) fn abort_late(&mut self, now: Time) {
         if now <= self.late_at {
             return;
@@ -37,7 +37,7 @@ impl Initiator {
             return self.abort(late);
         }
         let waits = self.tasks.iter().filter(|task| !task.is_aborting);
-        // Those that begin later have more time.
+        // Those begun later have more time.
         self.late_at = waits.map(|task| task.began).min().unwrap_or(now).after(patience);
     }
 
@@ -45,7 +45,7 @@ impl Initiator {
         let Some(task) = self.tasks.get(task).filter(|task| !task.is_aborting) else { return };
         let (id, mut unit) = (task.id, task.unit);
         {
-            // A tag names one task of the session, whatever unit stands beside it.
+            // A tag identifies a task within the session, whatever unit is given with it.
             let rng = &mut self.net.borrow_mut().rng;
             if rng.u32(0..8) == 0 {
                 unit = rng.usize(0..self.place.units);
@@ -57,7 +57,7 @@ impl Initiator {
         }
     }
 
-    /// Whether it could be asked for.
+    /// Sends a function; returns whether that was possible.
     pub(super) fn function(&mut self, unit: usize, function: TaskFunction, of: Option<TaskId>) -> bool {
         let now = self.kernel.now();
         let Some(link) = &mut self.link else { return false };
@@ -81,14 +81,14 @@ impl Initiator {
         true
     }
 
-    /// Its session ends, and what it holds by RESERVE with it.
+    /// Its session ends, and with it what it holds by RESERVE.
     pub(super) fn lose_all(&mut self) {
         if self.loses.is_empty() {
             self.loses = self.lose(0..self.place.units, false);
         }
     }
 
-    /// It does this to RESERVE of units: `all`, or what it has itself.
+    /// Records this effect on the RESERVE of units: `all`, or its own.
     pub(super) fn lose(&self, units: std::ops::Range<usize>, all: bool) -> Vec<(usize, u64)> {
         let begin = |unit: usize| {
             let is_classic = self.reservations.borrow()[unit].is_classic();

@@ -14,11 +14,11 @@ const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 
 pub(crate) struct Link {
-    /// Which of the initiator's connections it is: its completions have this number in their tags.
+    /// Its number among the initiator's connections, which its completions have in their tags.
     pub(crate) number: u64,
     pub(crate) machine: Carrier,
     pub(crate) is_ready: bool,
-    /// Memory of commands that are longer than buffers are.
+    /// Memory of commands longer than buffers.
     pub(crate) longer: Vec<Arc<Region>>,
     stream: Stream,
     pushed: Vec<TaskId>,

@@ -1,4 +1,4 @@
-//! Where the data of commands is: in the initiator's buffers, or, of those that are longer than any, in memory of their own.
+//! Where a command's data is: in the initiator's buffers or, if it is longer than any, in memory of its own.
 
 use super::{Initiator, Kind};
 use crate::register::{self, BLOCK_BYTES, Range};
@@ -9,9 +9,9 @@ use reactor::memory::{Arena, LARGE_BYTES, Region};
 use std::borrow::Cow;
 use wire::{Places, Span};
 
-/// The longest data that buffers hold.
+/// The most data that buffers hold.
 pub(super) const BUFFERS_BYTES: u32 = LARGE_BYTES * Places::MAX as u32;
-/// Longer commands that one connection has had: each keeps its memory until that is over.
+/// Longer commands of one connection: each keeps its memory until the connection ends.
 const LONGER_MAX: usize = 32;
 
 impl Initiator {
@@ -32,7 +32,7 @@ impl Initiator {
         }
     }
 
-    /// What is longer than buffers goes with its connection, which may still send from there.
+    /// Memory longer than buffers is kept with its connection, which may still send from there.
     pub(super) fn give(&mut self, places: &Places) {
         let arena = self.kernel.arena();
         if places.iter().all(|span| span.buffer == arena.id()) {
@@ -40,7 +40,7 @@ impl Initiator {
         }
     }
 
-    /// Writes what a write is to write to its place.
+    /// Puts the data of a write in its place.
     pub(super) fn fill(
         &mut self,
         now: Time,
@@ -67,12 +67,12 @@ impl Initiator {
     }
 }
 
-/// The bytes of such a place.
+/// The bytes in such a place.
 pub(super) fn bytes(arena: &Arena, span: Span) -> Cow<'_, [u8]> {
     if span.buffer == arena.id() { arena.bytes(span).into() } else { arena.to_vec(&Places::one(span)).into() }
 }
 
-/// Which blocks of a range each of its places has.
+/// The blocks of a range in each of its places.
 pub(super) fn parts(range: Range, places: &Places) -> impl Iterator<Item = (Range, Span)> {
     let mut first = range.first;
     places.iter().map(move |span| {

@@ -1,4 +1,5 @@
-//! PERSISTENT RESERVE OUT, RESERVE and RELEASE: how it is sent, and what is looked at when it or a command of the medium has ended.
+//! PERSISTENT RESERVE OUT, RESERVE and RELEASE: how they are sent, and the checks when one of them or a
+//! medium command has ended.
 
 use super::MISCOMPARE_WORD;
 use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, ILLEGAL_WORD};
@@ -21,7 +22,7 @@ const LIST_BYTES: u8 = 24;
 const KEYS: u64 = 3;
 
 impl Initiator {
-    /// Begins one of them.
+    /// Begins one of these commands.
     pub(super) fn begin_order(&mut self) {
         let now = self.kernel.now();
         let unit = self.net.borrow_mut().rng.usize(0..self.place.units);
@@ -61,7 +62,7 @@ impl Initiator {
         self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
     }
 
-    /// What is to change the reservations of a unit begins; its number.
+    /// Begins a change of a unit's reservations; returns its number.
     pub(super) fn order(&self, unit: usize, key: u64, action: Action) -> u64 {
         let reservations = &mut self.reservations.borrow_mut()[unit];
         let order = reservations.order(self.index, key, action);
@@ -69,7 +70,7 @@ impl Initiator {
         order
     }
 
-    /// Whether reservations let a command end like this.
+    /// Checks whether reservations allow a command to end like this.
     pub(super) fn look_at_reservations(&self, now: Time, task: &Task, outcome: &str) -> Result<(), String> {
         let unit = &mut self.reservations.borrow_mut()[task.unit];
         let Kind::Order(id) = task.kind else {
@@ -85,7 +86,7 @@ impl Initiator {
             CONFLICT_WORD => Verdict::Conflict,
             ILLEGAL_WORD => Verdict::Check,
             BUSY_WORD | ATTENTION_WORD => return unit.refused(id),
-            // It could not be kept, or was aborted.
+            // It could not be saved, or was aborted.
             _ => {
                 unit.forget(id);
                 return Ok(());
@@ -98,7 +99,7 @@ impl Initiator {
     }
 }
 
-/// What an initiator may want, and the key that it thinks it has. `keys`: those of all.
+/// An action that an initiator may want, and the key that it thinks it has. `keys`: those of all.
 fn draw(rng: &mut Rng, keys: &[u64], own: usize) -> (u64, Action) {
     let key = if rng.u32(0..20) == 0 { 1 } else { keys[own] };
     let kind = Type::ALL[rng.usize(0..Type::ALL.len())];
@@ -118,7 +119,7 @@ fn draw(rng: &mut Rng, keys: &[u64], own: usize) -> (u64, Action) {
     (key, action)
 }
 
-/// PREEMPT AND ABORT of somebody else who has a key.
+/// PREEMPT AND ABORT of another initiator that has a key.
 fn preempt(rng: &mut Rng, keys: &[u64], own: usize) -> (u64, Action) {
     let victims: Vec<u64> = keys.iter().copied().filter(|key| ![0, keys[own]].contains(key)).collect();
     if keys[own] == 0 || victims.is_empty() {
@@ -160,7 +161,7 @@ fn list(key: u64, action: Action) -> Vec<u8> {
     ReserveOutList { key, action_key: other, persist: aptpl, ..ReserveOutList::ZERO }.to_bytes().to_vec()
 }
 
-/// ADDITIONAL SENSE CODE and its qualifier, of fixed format sense data (SPC-4 section 4.5.3).
+/// ADDITIONAL SENSE CODE and qualifier, from fixed format sense data (SPC-4 section 4.5.3).
 pub(super) fn additional_code(completion: &Completion) -> u16 {
     let Outcome::Status { sense: Some(sense), .. } = &completion.outcome else { return 0 };
     let bytes = sense.as_bytes();

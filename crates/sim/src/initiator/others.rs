@@ -14,7 +14,7 @@ use wire::{Cdb, Places};
 /// The most blocks of one of them.
 const BLOCKS_MAX: u32 = 64;
 
-/// A command that is ready to be sent.
+/// A command ready to be sent.
 pub(super) struct Ready<'a> {
     pub(super) what: &'a str,
     pub(super) range: Range,
@@ -25,7 +25,7 @@ pub(super) struct Ready<'a> {
 }
 
 impl Initiator {
-    /// Begins one of them, of a unit that does them.
+    /// Begins one of them, on a unit that supports them.
     pub(super) fn begin_other(&mut self) {
         let (unit, which, flag, most, first) = {
             let rng = &mut self.net.borrow_mut().rng;
@@ -40,7 +40,7 @@ impl Initiator {
             let range = Range { unit, first: 0, blocks: 1 };
             return if which == 0 { self.or(now, range) } else { self.swap(now, range) };
         }
-        // Few blocks, or no two would ever want the same.
+        // Few blocks, or no two initiators would ever choose the same.
         let one = Range { unit, first: first % 4, blocks: 1 };
         let many = Range { unit, first, blocks: most.min(self.place.blocks - first) };
         match which {
@@ -65,7 +65,7 @@ impl Initiator {
         self.send(now, Ready { what: "compares and writes", range, kind, compares, cdb, place });
     }
 
-    /// ORWRITE of zeros: it reads and writes, and whatever others write meanwhile must not be undone.
+    /// ORWRITE of zeros: it reads and writes, and must not undo what others write meanwhile.
     fn or(&mut self, now: Time, range: Range) {
         let Some(place) = self.take(range.bytes()) else { return };
         self.fill_place(&vec![0; range.bytes() as usize], &place);
@@ -83,7 +83,7 @@ impl Initiator {
         self.send(now, Ready { what: "unmaps", range, kind, compares: None, cdb, place });
     }
 
-    /// Of zeros with the UNMAP bit, which a unit may take as UNMAP then, else of something.
+    /// Of zeros with the UNMAP bit, in which case a unit may treat it as UNMAP, or of something else.
     fn write_same(&mut self, now: Time, range: Range, unmaps: bool) {
         let Some(place) = self.take(BLOCK_BYTES) else { return };
         let (id, bytes) = if unmaps {
@@ -98,7 +98,7 @@ impl Initiator {
         self.send(now, Ready { what: "writes the same to", range, kind, compares: None, cdb, place });
     }
 
-    /// What it verifies is on the medium, and so durable; with BYTCHK, others may have written meanwhile.
+    /// What it verifies is on the medium, and thus durable; with BYTCHK, others may have written meanwhile.
     fn write_and_verify(&mut self, now: Time, range: Range, compares: bool) {
         let Some(place) = self.take(range.bytes()) else { return };
         let kind = self.fill(now, range, (true, Attribute::Simple), &place);
@@ -115,7 +115,7 @@ impl Initiator {
         self.send(now, Ready { what: "verifies", range, kind, compares: None, cdb, place });
     }
 
-    /// What it is compared with has been read if it ends with GOOD status.
+    /// If it ends with GOOD status, it has read what it is compared with.
     fn verify_data(&mut self, now: Time, range: Range) {
         let Some(place) = self.take(BLOCK_BYTES) else { return };
         let (compares, bytes) = self.registers.borrow().guess(range);

@@ -1,5 +1,5 @@
-//! SRP's indirect tables, as initiators make them whose memory lies in many pieces: the target reads them before it knows where
-//! data goes (SRP-r16a section 5.4.2.4). Our own initiator needs none.
+//! SRP's indirect tables, as used by initiators whose memory is fragmented: the target fetches them before it
+//! knows where data goes (SRP-r16a section 5.4.2.4). Our own initiator needs none.
 
 use crate::kernel::Kernel;
 use proto::message::{Access, Advertised, Answer, Full, Message, MessageMachine, Post, Receives, WorkId};
@@ -15,9 +15,9 @@ use zerocopy::{FromBytes, IntoBytes};
 const DESCRIPTORS: u32 = 2;
 const DESCRIPTOR_BYTES: u32 = size_of::<Direct>() as u32;
 const TABLE_BYTES: u32 = DESCRIPTORS * DESCRIPTOR_BYTES;
-/// Tables of a connection.
+/// Tables per connection.
 const TABLES_MAX: u32 = 64;
-/// One command of so many has none.
+/// One command in this many has none.
 const PLAIN: u32 = 3;
 
 /// An initiator whose commands have tables, or plain descriptors if there is no memory for tables.
@@ -31,21 +31,21 @@ struct Tables {
     memory: Places,
     free: Vec<Span>,
     used: Vec<Table>,
-    /// What is to be written to them before the target may read it.
+    /// The content to write to them before the target may read it.
     unwritten: Vec<(Span, [Direct; DESCRIPTORS as usize])>,
     commands: u32,
 }
 
 struct Table {
     place: Span,
-    /// The target reads it by this.
+    /// The STag with which the target reads it.
     stag: u32,
     /// The buffer that it describes.
     of: u32,
 }
 
 impl Tabled {
-    /// One that makes tables, or not.
+    /// With or without tables.
     pub(super) fn new(machine: Initiator, makes: bool, kernel: &mut Kernel) -> Tabled {
         let memory = if makes { kernel.arena().take(TABLES_MAX * TABLE_BYTES) } else { None };
         let memory = memory.unwrap_or(Places::EMPTY);
@@ -54,14 +54,14 @@ impl Tabled {
         Tabled { machine, tables: Tables { memory, free, ..Tables::default() } }
     }
 
-    /// Writes the tables of commands that are about to leave.
+    /// Writes the tables of commands about to be sent.
     pub(super) fn write(&mut self, kernel: &mut Kernel) {
         for (place, table) in self.tables.unwritten.drain(..) {
             kernel.arena().copy_in(table.as_bytes(), &Places::one(place));
         }
     }
 
-    /// Its connection has ended, and nothing of it is in flight.
+    /// Its memory, once its connection has ended, and nothing of it is in flight.
     pub(super) fn memory(&self) -> Places {
         self.tables.memory
     }
@@ -74,7 +74,7 @@ impl Tables {
         }
     }
 
-    /// A descriptor of a table in place of this one, if there is room for one.
+    /// A table descriptor to replace this one, if there is room.
     fn describe(&mut self, buffer: &Direct, to: &mut dyn Post) -> Result<Option<IndirectHead>, Full> {
         let (at, key, len) = (buffer.address.get(), buffer.key.get(), buffer.len.get());
         let Some(place) = self.free.last().copied().filter(|_| len > 1) else { return Ok(None) };
@@ -87,7 +87,7 @@ impl Tables {
         Ok(Some(IndirectHead { table: Direct::new(offset, stag, TABLE_BYTES), len: U32::new(len) }))
     }
 
-    /// A command with a table for each of its buffers, if it may have them.
+    /// A command with a table for each of its buffers, if possible.
     fn rewrite(&mut self, header: &[u8], to: &mut dyn Post) -> Result<Vec<u8>, Full> {
         let mut bytes = header.to_vec();
         let Ok((head, _)) = Command::mut_from_prefix(&mut bytes) else { return Ok(bytes) };
@@ -119,7 +119,7 @@ impl Tables {
     }
 }
 
-/// What the machine posts, with tables.
+/// Posts for the machine, with tables.
 struct Tabling<'a> {
     to: &'a mut dyn Post,
     tables: &'a mut Tables,

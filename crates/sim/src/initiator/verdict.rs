@@ -1,4 +1,4 @@
-//! Which ends of a command are valid, and what they say of its effect.
+//! Which outcomes of a command are valid, and what they imply about its effect.
 
 use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, ILLEGAL_WORD};
 use super::{Initiator, Kind, MISCOMPARE_WORD, Task};
@@ -17,7 +17,7 @@ const ABORTED_COMMAND: u8 = SenseKey::AbortedCommand as u8;
 const MISCOMPARE: u8 = SenseKey::Miscompare as u8;
 
 impl Initiator {
-    /// Checks the end of a command; returns what it says of its effect.
+    /// Checks the outcome of a command; returns what it implies about its effect.
     pub(super) fn verdict(
         &self,
         task: &Task,
@@ -35,12 +35,12 @@ impl Initiator {
             GOOD => {
                 let bytes = task.places.len();
                 if let Kind::Allocation(_) = task.kind {
-                    // How much that is, its data says.
+                    // Its data shows how much that is.
                     return Ok((GOOD_WORD, Fate::Done));
                 }
                 let moved = match task.kind {
                     Kind::Read(_) if task.compares.is_none() => completion.read_bytes,
-                    // VERIFY takes what it compares.
+                    // VERIFY sends the data that it compares.
                     Kind::Read(_) => completion.write_bytes,
                     Kind::Write(..) | Kind::Durable(..) => completion.write_bytes,
                     Kind::Order(_) => completion.write_bytes,
@@ -51,7 +51,7 @@ impl Initiator {
                 }
                 Ok((GOOD_WORD, Fate::Done))
             }
-            // The system may run short of something in the middle of a command.
+            // The system may run out of something in the middle of a command.
             BUSY if self.place.fragile[task.unit] => Ok((BUSY_WORD, Fate::Unsure)),
             RESERVATION_CONFLICT => Ok((CONFLICT_WORD, Fate::Refused)),
             CHECK_CONDITION if key == ILLEGAL_REQUEST && matches!(task.kind, Kind::Order(_)) => {
@@ -62,7 +62,7 @@ impl Initiator {
             }
             BUSY | TASK_SET_FULL => Ok((BUSY_WORD, Fate::Refused)),
             CHECK_CONDITION if key == MISCOMPARE && task.compares.is_some() => {
-                // WRITE AND VERIFY has written before.
+                // WRITE AND VERIFY has written first.
                 let is_written = matches!(task.kind, Kind::Durable(..));
                 Ok((MISCOMPARE_WORD, if is_written { Fate::Unsure } else { Fate::Refused }))
             }

@@ -1,4 +1,4 @@
-//! Requests to files, when their time has come.
+//! Completes requests to files when their time has come.
 
 use super::{GRAIN_BYTES_MAX, Job, Kernel};
 use crate::disk::{Blocks, EAGAIN, EINTR, ENOMEM, disk_at, disk_of, transfer_error};
@@ -61,7 +61,7 @@ impl Kernel {
             Some(errno) => {
                 self.write_in_part(file, at, from);
                 if durable {
-                    // What it was to sync besides is lost with it.
+                    // What else it was to sync is lost with it.
                     let dirty = self.net.borrow_mut().disk(file).dirty();
                     self.sync_fails(file, &dirty)
                 } else {
@@ -125,7 +125,7 @@ impl Kernel {
         }
     }
 
-    /// Asks a disk, which takes its time.
+    /// Submits a job to a disk, which takes its time.
     pub(super) fn ask_disk(&mut self, tag: Tag, job: Job) {
         let mut net = self.net.borrow_mut();
         let (slow, hang) = (net.odds.slow, net.faults.hang);

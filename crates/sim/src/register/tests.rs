@@ -58,7 +58,7 @@ fn what_was_on_its_way_when_its_initiator_was_preempted_lands_only_once_that_may
     registers.fence(Time(20), 0, 0, Time(15));
     registers.fence(Time(20), 1, 0, Time(15));
     let mut last = Vec::new();
-    // So many that those before are forgotten.
+    // Enough that the earlier ones are forgotten.
     for at in (30..1000).step_by(10) {
         let (id, bytes) = registers.begin_write(Time(at), 2, RANGE);
         registers.end_write(Time(at + 1), RANGE, id, Fate::Done).unwrap();

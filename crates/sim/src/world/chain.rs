@@ -1,4 +1,4 @@
-//! A second daemon, whose units those of the target are. It has disks and crashes of its own.
+//! A second daemon, which serves the target's units. It has its own disks and crashes.
 
 use super::daemon::Daemon;
 use super::opening::Opening;
@@ -37,54 +37,56 @@ use wire::{Cdb, Places, Sense, SenseKey};
 const PORTAL: &str = "10.0.0.2:3260";
 const TARGET: &str = "iqn.2026-11.io.lunette:back";
 const GUID: &str = "024c750000000002";
-/// The name of the target as an initiator.
+/// The target's name as an initiator.
 pub(super) const CALLER: &str = "iqn.2026-11.io.lunette:front";
 
-/// Apart from what else a seed decides.
+/// Separates its choices from others made from the same seed.
 const SALT: u64 = 0x6368_6169_6e00_0000;
 const ARENA_BYTES: u64 = 128 << 20;
-/// How long it may take to find out what units are.
+/// How long it may take to learn the units' properties.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long it may take the second daemon to keep that a disk has lost something, and if its cores pause.
+/// How long the second daemon may take to save that a disk has lost something, and the same if its cores
+/// pause.
 const SAVE_LOSS_WITHIN: Duration = Duration::from_millis(5);
 const SAVE_LOSS_WITHIN_PAUSES: Duration = Duration::from_millis(50);
 /// How often it is killed because of a loss.
 const HUNTS_MAX: u32 = 4;
-/// How long initiators only read and flush where they are calm.
+/// How long calm initiators only read and flush.
 const CALM: Duration = Duration::from_millis(15);
 const CONNECT: u64 = 3;
 
-/// What a seed makes of it.
+/// The second daemon for a seed.
 #[derive(Clone)]
 pub(super) struct Chain {
     rng: Rng,
     cores: usize,
-    /// How the daemons speak with each other.
+    /// The protocol between the daemons.
     protocol: Protocol,
     unsolicited: bool,
     queue_depth: u16,
     give_up_after: Duration,
-    /// When it is killed, and for how long it stays away at most.
+    /// When it is killed, and how long it is down at most.
     deaths: Vec<Duration>,
     away_micros: u64,
-    /// How often, in 100, it dies when the target does.
+    /// How often, in 100, it dies together with the target.
     both: u32,
     trap: Option<Trap>,
 }
 
-/// What is rare by chance.
+/// Situations that are rare by chance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trap {
-    /// It is killed when a disk has reported a loss to it, which few flushes ask for.
+    /// It is killed after a disk has reported a loss to it, which takes a flush.
     Loss,
     /// Initiators write nothing for a while after a login: what is lost then was all written before.
     Calm,
-    /// Few commands are under way, most of them COMPARE AND WRITE of one block: one of them when the second daemon is killed.
+    /// Few commands are outstanding, most of them COMPARE AND WRITE of one block: one of them when the second
+    /// daemon is killed.
     Swap,
 }
 
-/// Whether there is one in the world of this seed, with units in these. Memory is replaced in most of them: who is in it cannot
-/// be killed.
+/// The second daemon in this seed's world, if any, with units of these kinds. Memory is replaced in most of
+/// them: a daemon with units in memory cannot be killed.
 pub(super) fn draw(seed: u64, kinds: &mut [Kind]) -> Option<Chain> {
     let mut rng = Rng::with_seed(seed ^ SALT);
     if rng.u32(0..6) != 0 {
@@ -114,7 +116,7 @@ pub(super) fn draw(seed: u64, kinds: &mut [Kind]) -> Option<Chain> {
     })
 }
 
-/// What is kept of a unit's losses.
+/// The saved record of a unit's losses.
 fn noted(folder: &Folder, unit: usize) -> Option<Vec<u8>> {
     let serial: String = format!("BACK{unit}").bytes().map(|byte| format!("{byte:02x}")).collect();
     folder.read(Path::new(&format!("/state/losses-{serial}"))).ok()
@@ -129,7 +131,7 @@ pub(super) struct Unit {
     pub(super) url: Url,
     pub(super) addresses: Vec<Destination>,
     pub(super) options: Options,
-    /// That of the target's unit.
+    /// The serial number of the target's unit.
     pub(super) serial: String,
 }
 
@@ -145,21 +147,21 @@ pub(super) struct Back {
     /// What its disks have kept while it is dead.
     disks: Vec<Disk>,
     lives: u32,
-    /// What its units were at first.
+    /// Its units' geometries at first.
     geometries: Vec<Geometry>,
-    /// What was kept of losses of each unit when it was started.
+    /// The saved records of each unit's losses when it was started.
     noted: Vec<Option<Vec<u8>>>,
     /// How often the target has opened its units.
     openings: Cell<u32>,
     is_healed: bool,
     /// It is about to be killed, as a disk has reported a loss to it.
     is_hunted: bool,
-    /// How often it still may be.
+    /// How many more times it may be.
     hunts: u32,
 }
 
 impl Back {
-    /// One that runs, and is killed now and then from now on.
+    /// A running one, which is killed now and then from now on.
     pub(super) fn new(plan: &Plan, chain: Chain, net: &Shared) -> Back {
         let atas = plan.ethernet.as_ref().map_or(0, |segment| segment.initiators);
         let first = plan.cores + plan.initiators.len() + 2 + atas;
@@ -206,7 +208,7 @@ impl Back {
         config
     }
 
-    /// It is started on what its disks have kept.
+    /// Starts it with what its disks have kept.
     fn starts(&mut self, plan: &Plan) {
         let config = self.config(plan);
         let listener = self.net.borrow_mut().listen(address());
@@ -229,7 +231,7 @@ impl Back {
         net.trace.note(net.now, &[word], || text.to_owned());
     }
 
-    /// It is killed, with or without the power: then what its disks have lost is reported to
+    /// Kills it, with or without losing power: then its disks' losses are added to
     /// [`crate::net::Net::losses`].
     fn dies(&mut self) {
         let Some(mut daemon) = self.daemon.take() else { return };
@@ -243,7 +245,8 @@ impl Back {
         net.kill(address());
         let within = save_loss_within(net);
         for (_, disk) in &mut net.disks {
-            // The kernel says it once, and a process may be killed before it has kept what it heard.
+            // The kernel reports it once, and a process may be killed before it has saved what it was
+            // notified of.
             let is_fresh = disk.is_left().is_some_and(|said| net.now.since(said) < within);
             if is_fresh && !loses_power && self.noted[disk.unit] == noted(&self.folder, disk.unit) {
                 net.forgotten.push(disk.unit);
@@ -256,7 +259,7 @@ impl Back {
         net.at(net.now.after(away), Event::Back);
     }
 
-    /// It is killed, or started again.
+    /// It is killed, or restarted.
     pub(super) fn acts(&mut self, plan: &Plan) {
         match self.daemon {
             Some(_) if self.is_healed => {}
@@ -273,7 +276,8 @@ impl Back {
         }
     }
 
-    /// The target was killed, and it perhaps with it. It does not notice when the target has lost power.
+    /// The target was killed, and perhaps this daemon with it. It does not notice when the target has lost
+    /// power.
     pub(super) fn caller_dies(&mut self, plan: &Plan, loses_power: bool) {
         self.net.borrow_mut().kill_callers(0..plan.cores, !loses_power);
         if self.chain.rng.u32(0..100) < self.chain.both {
@@ -281,7 +285,7 @@ impl Back {
         }
     }
 
-    /// The target lives again: now and then it dies before that has done much.
+    /// The target is running again: now and then it dies before it has done much.
     pub(super) fn caller_lives(&mut self) {
         if self.chain.both > 0 && !self.is_healed && self.chain.rng.bool() {
             let after = Duration::from_micros(self.chain.rng.u64(0..10_000));
@@ -290,20 +294,20 @@ impl Back {
         }
     }
 
-    /// The target is no more.
+    /// The target has ended.
     pub(super) fn is_left(&mut self, plan: &Plan) {
         self.net.borrow_mut().kill_callers(0..plan.cores, true);
     }
 
-    /// Whether it lives.
+    /// Whether it is running.
     pub(super) fn lives(&self) -> bool {
         self.daemon.is_some()
     }
 
-    /// The target opens its units, by a host that only does that.
+    /// The target opens its units, from a host just for that.
     pub(super) fn opens(&self, plan: &Plan, folder: &Folder) -> Opening {
         let host = self.first + self.chain.cores + 1;
-        // No earlier one has as many requests.
+        // No earlier one has this many requests.
         let kernel = Kernel::new(host, self.net.clone(), 16 << 20, None, self.openings.get() + 1);
         self.openings.set(self.openings.get() + 1);
         let units = (0..plan.kinds.len()).map(|unit| Unit {
@@ -315,7 +319,7 @@ impl Back {
         Opening::new(host, kernel, &self.net, folder, plan.cores, units.collect())
     }
 
-    /// Its units, as stores of the target, that were opened just now.
+    /// Its units, just opened, as stores of the target.
     pub(super) fn units(&self, config: &mut Config, opening: Opening) -> Vec<Counted> {
         self.net.borrow_mut().kill_callers(opening.host..opening.host + 1, true);
         let daemon = self.daemon.as_ref().expect("it was reached");
@@ -344,9 +348,9 @@ impl Back {
         (self.first..self.first + self.chain.hosts()).contains(&host)
     }
 
-    /// A request of a core continues.
+    /// Continues a request of a core.
     pub(super) fn go(&mut self, host: usize, request: Request) {
-        // The scout is gone.
+        // The scout has ended.
         if let Some(daemon) = self.daemon.as_mut().filter(|daemon| daemon.has(host)) {
             daemon.kernel(host).go(request);
         }
@@ -364,7 +368,7 @@ impl Back {
         }
     }
 
-    /// It is killed soon after a disk has reported a loss to it, as soon as it must have kept that.
+    /// It is killed soon after a disk has reported a loss to it, as soon as it must have saved that.
     fn hunt(&mut self) {
         if self.chain.trap != Some(Trap::Loss) || self.is_hunted || self.is_healed || self.hunts == 0 {
             return;
@@ -378,34 +382,34 @@ impl Back {
         }
     }
 
-    /// Whether nobody is connected with it.
+    /// Whether nobody is connected to it.
     pub(super) fn is_alone(&mut self) -> bool {
         self.daemon.as_mut().is_some_and(|daemon| daemon.is_alone(false))
     }
 
-    /// Whether nothing of what it had in use is left.
+    /// Checks that it has released everything.
     pub(super) fn is_clean(&mut self) -> Result<(), String> {
         self.daemon.as_mut().map_or(Ok(()), |daemon| daemon.is_clean(false))
     }
 
-    /// What it has, in words.
+    /// Its state as text.
     pub(super) fn status(&mut self) -> String {
         self.daemon.as_mut().map_or_else(|| "it is dead".into(), Daemon::status)
     }
 }
 
-/// How long it may take the second daemon to keep a loss.
+/// How long the second daemon may take to save a loss.
 fn save_loss_within(net: &Net) -> Duration {
     if net.odds.pause > 0 { SAVE_LOSS_WITHIN_PAUSES } else { SAVE_LOSS_WITHIN }
 }
 
 impl Chain {
-    /// How many cores the target has at most: what is resent after another core has written there ends with BUSY.
+    /// Most cores of the target: what is resent after another core has written there ends with BUSY.
     pub(super) fn cores_max(&self) -> usize {
         if self.trap == Some(Trap::Swap) { 1 } else { usize::MAX }
     }
 
-    /// What initiators do otherwise because of it.
+    /// Adapts initiators' behaviour.
     pub(super) fn shape(&self, habits: &mut Habits) {
         match self.trap {
             Some(Trap::Loss) => habits.flushes = 3,
@@ -417,18 +421,18 @@ impl Chain {
         }
     }
 
-    /// How many hosts there are because of it: its cores, who does what is kept off them, and a scout.
+    /// How many hosts it adds: its cores, its worker, and a scout.
     pub(super) fn hosts(&self) -> usize {
         self.cores + 2
     }
 
-    /// The second daemon is never killed.
+    /// The second daemon is no longer killed.
     pub(super) fn goes_on(&mut self) {
         self.deaths.clear();
         self.both = 0;
     }
 
-    /// How the target speaks with it.
+    /// The target's options for connecting to it.
     fn options(&self) -> Options {
         Options {
             initiator_name: CALLER.into(),
@@ -449,7 +453,7 @@ impl Chain {
     }
 }
 
-/// An initiator that finds out what units are, before anything else happens in the world.
+/// An initiator that learns the units' properties, before anything else happens in the world.
 struct Scout<'a> {
     back: &'a mut Back,
     host: usize,
@@ -470,7 +474,7 @@ impl Scout<'_> {
         scout
     }
 
-    /// What these units are.
+    /// The geometries of these units.
     fn learn(mut self, units: usize) -> Vec<Geometry> {
         let learn = |unit| {
             let geometry = Geometry::query(|cdb, bytes| self.command(unit, cdb, bytes));
@@ -499,14 +503,14 @@ impl Scout<'_> {
             let Outcome::Status { status, sense } = completion.outcome else {
                 return Err(format!("{:?}", completion.outcome));
             };
-            // Those that are new have one.
+            // New units report one.
             if sense.as_ref().and_then(Sense::key) != Some(SenseKey::UnitAttention) {
                 return Ok(Reply { status, sense, data });
             }
         }
     }
 
-    /// Continues until this happens.
+    /// Runs until such an event.
     fn until(&mut self, is_it: impl Fn(&iscsi::Event) -> bool) -> iscsi::Event {
         let until = self.back.net.borrow().now.after(PATIENCE);
         loop {

@@ -1,4 +1,4 @@
-//! What is left out of what a seed makes, so that a failure becomes shorter.
+//! What is left out of a seed's choices, to shorten a failure.
 
 use super::chain::Chain;
 use super::{Habits, Plan};
@@ -11,15 +11,15 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What may be left out.
+/// What can be left out.
 const FLAGS: [&str; 21] = [
     "limits", "chain", "quarrel", "back", "rogue", "guest", "aoe", "frames", "crashes", "moves", "breaks",
     "network", "disks", "folder", "orders", "others", "aborts", "resets", "logouts", "returns", "flushes",
 ];
-/// What there may be less of.
+/// What can be reduced.
 const NUMBERS: [&str; 5] = ["initiators", "cores", "units", "depth", "micros"];
 
-/// What is left out, and what there is no more of than so much; as text: `rogue,orders,initiators=2`.
+/// What is left out, and what is limited to a number; as text: `rogue,orders,initiators=2`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Cuts(BTreeMap<&'static str, Option<u64>>);
 
@@ -55,7 +55,7 @@ impl fmt::Display for Cuts {
 }
 
 impl Cuts {
-    /// The same and one more, for each that may be tried, those that shorten most first.
+    /// The same with one more cut, for each to be tried, the most effective first.
     pub fn further(&self) -> Vec<Cuts> {
         let with = |name, number| {
             let mut cuts = self.clone();
@@ -82,7 +82,7 @@ impl Cuts {
         self.0.contains_key(name)
     }
 
-    /// No more of something than what is left.
+    /// Limits a number to what is left.
     fn most(&self, name: &str, number: usize) -> usize {
         let limit = self.0.get(name).copied().flatten();
         limit.map_or(number, |limit| number.min(limit.max(1) as usize))

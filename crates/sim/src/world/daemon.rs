@@ -8,13 +8,13 @@ use reactor::io::Wait;
 pub(super) struct Daemon {
     pub(super) cores: Cores<Kernel>,
     pub(super) count: usize,
-    /// The host that its first core is.
+    /// The host of its first core.
     first: usize,
-    /// The host that does what is kept off the cores.
+    /// The host for work offloaded from the cores.
     worker: usize,
     /// How the next turn of each core may wait; `None`: it has ended.
     waits: Vec<Option<Wait>>,
-    /// Buffers of each core that it has before it does anything.
+    /// Bytes of each core's buffers in use before it does anything.
     own_bytes: Vec<u64>,
 }
 
@@ -29,17 +29,17 @@ impl Daemon {
         (self.first..self.first + self.count).contains(&host)
     }
 
-    /// Whether it is the one for what is kept off the cores.
+    /// Whether it is its worker.
     pub(super) fn is_worker(&self, host: usize) -> bool {
         host == self.worker
     }
 
-    /// What this host has for a kernel, which is one of its cores.
+    /// The kernel of this host, which is one of its cores.
     pub(super) fn kernel(&mut self, host: usize) -> &mut Kernel {
         self.cores.io(host - self.first)
     }
 
-    /// All of its cores have a turn now.
+    /// Gives all its cores a turn now.
     pub(super) fn wake(&self, net: &Shared) {
         let mut net = net.borrow_mut();
         let now = net.now;
@@ -51,18 +51,19 @@ impl Daemon {
         (0..self.count).for_each(|core| self.cores.io(core).die());
     }
 
-    /// Has all cores end in order.
+    /// Stops all cores gracefully.
     pub(super) fn stop(&mut self, net: &Shared) {
         self.cores.stop();
         self.look_around(net, usize::MAX);
     }
 
-    /// Whether all have.
+    /// Whether all cores have ended.
     pub(super) fn is_over(&self) -> bool {
         self.waits.iter().all(Option::is_none)
     }
 
-    /// Whether it has no connections of streams any more, and, with `frames`, nothing to do for a late copy of one.
+    /// Whether it has no stream connections any more and, with `frames`, nothing to do for a late copy of a
+    /// frame.
     pub(super) fn is_alone(&mut self, frames: bool) -> bool {
         (0..self.count).all(|core| {
             let in_use = self.cores.in_use(core);
@@ -70,7 +71,8 @@ impl Daemon {
         })
     }
 
-    /// Nobody uses it: it has no task left, and no frames; and no buffers but its own, unless it is itself an initiator.
+    /// Checks that it is unused: no tasks, no frames, and no buffers but its own, unless it is itself an
+    /// initiator.
     pub(super) fn is_clean(&mut self, is_initiator: bool) -> Result<(), String> {
         for core in 0..self.count {
             let in_use = self.cores.in_use(core);
@@ -82,26 +84,26 @@ impl Daemon {
         Ok(())
     }
 
-    /// What this host, which is one of its cores, has counted.
+    /// The counters of this host, which is one of its cores.
     pub(super) fn counted(&self, host: usize) -> Vec<Counted> {
         self.cores.counted(host - self.first)
     }
 
-    /// What each core has, in words.
+    /// Each core's state as text.
     pub(super) fn status(&mut self) -> String {
         let cores = &mut self.cores;
         let of_one = |core| format!("core {core} (host {}): {:?}", self.first + core, cores.in_use(core));
         (0..self.count).map(of_one).collect::<Vec<_>>().join("\n")
     }
 
-    /// What is kept off the cores is done.
+    /// Runs offloaded work.
     pub(super) fn work(&mut self, net: &Shared) {
         self.cores.work();
         self.look_around(net, usize::MAX);
         self.let_work(net);
     }
 
-    /// A core has its turn, if it continues. `moves`: how often it moves a session, of 1000 turns.
+    /// Gives a core its turn, if it is running. `moves`: how often it moves a session, in 1000 turns.
     pub(super) fn turn(&mut self, net: &Shared, host: usize, slowness: u32, moves: u32) {
         let core = host - self.first;
         let Some(wait) = self.waits[core] else { return };
@@ -124,7 +126,7 @@ impl Daemon {
         self.look_around(net, core);
     }
 
-    /// A core thinks now and then that it has too much to do.
+    /// Now and then a core considers itself overloaded.
     fn move_a_session(&mut self, net: &Shared, core: usize, moves: u32) {
         let mut borrowed = net.borrow_mut();
         if self.count > 1 && borrowed.happens(moves) {
@@ -137,7 +139,7 @@ impl Daemon {
         }
     }
 
-    /// What is kept off the cores is done some time later.
+    /// Schedules offloaded work for some time later.
     fn let_work(&mut self, net: &Shared) {
         if self.cores.has_work() {
             let mut net = net.borrow_mut();

@@ -1,9 +1,12 @@
-//! A LUN that comes and goes, or is replaced, while the target serves others; and who uses it. What was begun on it ends, what is
-//! begun when it has gone does not get there, and when its removal is done no core has its store any more. Initiators with other
-//! LUNs of the target notice nothing but that their LUNs have changed. Between these changes others are made: a target and a portal
-//! of the guest's alone come and go, it is let in there or not, or may only read, the portal's group is in another asymmetric access
-//! state, and the LUN has other properties; whereof nobody else notices anything. So does the interface of AoE, where there is one: what was sent to it before does nothing any more when it
-//! has gone, and those who use it go on when it comes back. When a change that takes the right to write is done, nothing that had it before is written any more.
+//! A LUN that comes and goes, or is replaced, while the target serves others, and its user. Operations begun
+//! on it end, those begun after its removal do not reach it, and when its removal is done no core has its
+//! store any more. Initiators with other LUNs of the target notice only that their LUNs have changed. Between
+//! these changes others are made: a target and a portal of the guest's alone come and go, the guest is
+//! admitted there or not, or may only read, the portal's group changes its asymmetric access state, and the
+//! LUN changes its properties; nobody else notices any of that. The AoE interface, if there is one, changes
+//! too: once it is gone, what was sent to it before takes no effect any more, and its users continue when it
+//! comes back. When a change that revokes the right to write is done, nothing from those who lost it is
+//! written any more.
 
 mod slow;
 mod states;
@@ -43,9 +46,9 @@ use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD, TASK_SET_FULL};
 use wire::scsi::{AccessState, Command as _, code};
 use wire::{Places, SenseKey};
 
-/// Apart from what else a seed decides.
+/// Separates its choices from others made from the same seed.
 const SALT: u64 = 0x6775_6573_7400_0000;
-/// The other target, which only the guest uses, and where that is reached.
+/// The other target, which only the guest uses, and its portal.
 const OTHER: &str = "iqn.2026-11.io.lunette:other";
 const SECOND: &str = "10.0.0.1:3261";
 /// The group of that portal, whose asymmetric access state changes.
@@ -60,22 +63,22 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// LOGICAL UNIT NOT SUPPORTED.
 const NOT_SUPPORTED: u16 = code::LOGICAL_UNIT_NOT_SUPPORTED;
 const WRITE_PROTECTED: u16 = code::WRITE_PROTECTED;
-/// What a port answers that is not active.
+/// The answers of a port that is not active.
 const INACTIVE: [u16; 3] = [code::ACCESS_STATE_TRANSITION, code::PORT_IN_STANDBY, code::PORT_UNAVAILABLE];
 
-/// How it behaves.
+/// Its behaviour.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manners {
     protocol: Protocol,
-    /// Between two changes, at most.
+    /// Longest time between two changes.
     change_micros: u64,
-    /// Between two of its turns, at most.
+    /// Longest time between two of its turns.
     pause_micros: u64,
-    /// Turns of a core that an operation of its store takes, at most.
+    /// Most turns of a core for an operation of its store.
     slowness: u32,
 }
 
-/// Whether there is one in the world of this seed, where it has the rogue's place.
+/// The guest in this seed's world, if any, in place of the rogue.
 pub(super) fn draw(seed: u64, plan: &Plan) -> Option<Manners> {
     let has_place = plan.chain.is_none() && plan.quarrel.is_none() && plan.rogue.is_none();
     let mut rng = Rng::with_seed(seed ^ SALT);
@@ -87,7 +90,7 @@ pub(super) fn draw(seed: u64, plan: &Plan) -> Option<Manners> {
     })
 }
 
-/// Who makes the LUN come and go, and uses it: the machine and session of a scripted peer, and what is expected of it.
+/// Adds and removes the LUN, and uses it: a scripted peer's machine and session, and what is expected of it.
 /// Its fields are a scripted session and what is expected of each step.
 pub(crate) struct Guest {
     pub(crate) kernel: Kernel,
@@ -98,67 +101,68 @@ pub(crate) struct Guest {
     manners: Manners,
     portal: SocketAddr,
     lun: Lun,
-    /// The store that is served, or was last.
+    /// The store currently or last served.
     store: Option<Arc<Slow>>,
-    /// That of a LUN that goes.
+    /// The store of a LUN being removed.
     leaving: Option<Arc<Slow>>,
-    /// A change is under way.
+    /// A change is in progress.
     is_changing: bool,
-    /// How many there were.
+    /// How many changes there were.
     changes: u64,
-    /// The change by which the LUN came that is there.
+    /// The number of the change that added the current LUN.
     current: u64,
     change_at: Time,
-    /// Steps to another configuration that are left.
+    /// Remaining steps to another configuration.
     steps: VecDeque<StepOfChange>,
     /// That configuration.
     to: Option<Config>,
-    /// The second portal, if it is there.
+    /// The second portal, if it exists.
     door: Option<Handle>,
-    /// The other target is there, and the guest may log in.
+    /// The other target exists, and the guest may log in.
     has_other: bool,
-    /// The interface of AoE, if there is one, and what has just become of it.
+    /// The AoE interface, if there is one, and what has just happened to it.
     interfaces: Vec<AoeInterface>,
     interface: Option<Interface>,
-    /// It goes with this step, and it goes or has gone.
+    /// It is removed by this step, and it is being or was removed.
     leaves: bool,
     is_away: bool,
-    /// What may be written, when no change is under way.
+    /// What may be written, when no change is in progress.
     rights: Rights,
     states: States,
-    /// What each block may hold.
+    /// The possible content of each block.
     blocks: Vec<Vec<u64>>,
     writes: u64,
     link: Option<Link>,
-    /// It is with the other target.
+    /// It is logged in to the other target.
     is_other: bool,
-    /// It goes there when nothing of it is under way: the other target's sessions do not reinstate those of the first.
+    /// It goes there once it has nothing outstanding: the other target's sessions do not reinstate those of
+    /// the first.
     wants_other: bool,
     links: u64,
     is_connecting: bool,
-    /// The connection ends.
+    /// The connection is ending.
     is_ending: bool,
     commands: Vec<Command>,
-    /// Writes that were under way when their connection ended, until the next one has logged in.
+    /// Writes that were outstanding when their connection ended, until the next one has logged in.
     lost: Vec<Lost>,
     completions: Vec<io::Completion>,
 }
 
-/// What has become of an interface of AoE.
+/// A change of an AoE interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Interface {
-    /// It is not served any more.
+    /// It is no longer served.
     Left,
-    /// It is served once more.
+    /// It is served again.
     Joined,
 }
 
-/// Who may write to the LUN: whoever uses the first target, and the other.
+/// Who may write to the LUN: users of the first target, and of the other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rights {
     of_first: bool,
     of_other: bool,
-    /// The other's portal is active.
+    /// The other target's portal is active.
     is_active: bool,
 }
 
@@ -172,35 +176,35 @@ impl Rights {
     }
 }
 
-/// A write whose outcome is not known.
+/// A write of unknown outcome.
 struct Lost {
     block: u32,
     number: u64,
     is_other: bool,
 }
 
-/// One under way.
+/// An outstanding command.
 struct Command {
     task: TaskId,
     began: Time,
     block: u32,
-    /// It is the other target's.
+    /// It was sent to the other target.
     is_other: bool,
-    /// What it writes, if it does.
+    /// The number that it writes, if it is a write.
     writes: Option<u64>,
     place: Places,
-    /// It is about states of groups.
+    /// It concerns group states.
     order: Option<GroupCommand>,
-    /// Changes before it began, and whether the LUN was there and no change under way.
+    /// The number of changes before it began, and whether the LUN was there with no change in progress.
     changes: u64,
-    /// The same of commands that set states.
+    /// The same for commands that set states.
     era: u64,
     is_settled: bool,
     is_there: Option<bool>,
 }
 
 impl Guest {
-    /// That of this plan, if it has one.
+    /// The guest of this plan, if it has one.
     pub(super) fn of(
         plan: &Plan,
         net: &Shared,
@@ -249,22 +253,22 @@ impl Guest {
         })
     }
 
-    /// How many changes it has made of what is served.
+    /// How many configuration changes it has made.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// What has become of the interface of AoE in its last turn.
+    /// What happened to the AoE interface in its last turn.
     pub(super) fn interface(&mut self) -> Option<Interface> {
         self.interface.take()
     }
 
-    /// Whether all that was begun has ended.
+    /// Whether everything begun has ended.
     pub(crate) fn is_settled(&self) -> bool {
         !self.is_changing && !self.is_away && self.commands.is_empty()
     }
 
-    /// Whether it has nothing left.
+    /// Whether nothing of it is left.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_settled() && self.link.is_none() && !self.is_connecting
     }
@@ -277,7 +281,7 @@ impl Guest {
     /// Its turn.
     ///
     /// # Errors
-    /// When something is not as it must be.
+    /// When a check fails.
     pub(crate) fn turn(&mut self, cores: &mut Cores<Kernel>) -> Result<(), String> {
         let mut completions = std::mem::take(&mut self.completions);
         self.kernel.turn(Wait::No, &mut completions);
@@ -296,7 +300,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Continues with a change, or begins one.
+    /// Continues a change, or begins one.
     fn change(&mut self, now: Time, cores: &mut Cores<Kernel>) -> Result<(), String> {
         if self.is_changing {
             let Some(is_flushed) = cores.go_on_changing() else { return Ok(()) };
@@ -318,11 +322,11 @@ impl Guest {
                 return Err("a LUN has gone, and somebody has its store".into());
             }
             self.change_at = now.after(self.net.borrow_mut().nanos(0, self.manners.change_micros * 1000));
-            // It would stay with the first target otherwise, which never goes.
+            // Otherwise it would stay with the first target, which is never removed.
             self.wants_other = self.has_other && !self.is_other && self.net.borrow_mut().rng.u32(..4) == 0;
         }
         if self.aim != Aim::Work {
-            // Who speaks AoE waits for it.
+            // AoE users wait for it.
             let may_begin = self.is_away && !self.states.is_being_set();
             return if may_begin { self.configure(now, cores) } else { Ok(()) };
         }
@@ -352,7 +356,7 @@ impl Guest {
         self.attentions.borrow_mut().luns_change(now);
         self.leaving = std::mem::replace(&mut self.store, next.clone());
         self.blocks = vec![vec![0]; BLOCKS as usize];
-        // What is on its way may come to the LUN that has this number then.
+        // What is in flight may reach the LUN that has this number then.
         for Lost { block, number, .. } in self.under_way() {
             self.blocks[block as usize].push(number);
         }
@@ -360,7 +364,7 @@ impl Guest {
         cores.begin_change(&change, opened)
     }
 
-    /// Begins to change what else the guest has to do with.
+    /// Begins to change the guest's other settings.
     fn configure(&mut self, now: Time, cores: &mut Cores<Kernel>) -> Result<(), String> {
         let mut to = cores.config().clone();
         let mut rng = Rng::with_seed(self.net.borrow_mut().rng.u64(..));
@@ -408,7 +412,7 @@ impl Guest {
         }
         self.changes += 1;
         (self.is_changing, self.has_other) = (true, false);
-        // What was refused a while ago may still be on its way, and is welcome if it comes late enough.
+        // What was refused a while ago may still be in flight, and is allowed if it arrives late enough.
         self.store.iter().for_each(|store| store.admit_all());
         self.step(now, cores)
     }
@@ -441,7 +445,7 @@ impl Guest {
         begun
     }
 
-    /// A step is done: if the interface has gone with it, nothing is taken from there any more.
+    /// A step is done: if it has removed the interface, nothing is received from there any more.
     fn settle_interface(&mut self) {
         if std::mem::take(&mut self.leaves) {
             self.net.borrow_mut().ethernet.iter_mut().for_each(|ethernet| ethernet.leave(MAC));
@@ -449,7 +453,7 @@ impl Guest {
         }
     }
 
-    /// A change is done: who has gone with it is not listened for any more.
+    /// A change is done: removed portals are no longer listened on.
     fn settle_doors(&mut self, cores: &Cores<Kernel>) {
         let config = cores.config();
         if let Some(door) = self.door.take_if(|_| config.portals.len() == 1) {
@@ -460,7 +464,7 @@ impl Guest {
             && config.targets.iter().any(|target| target.name == OTHER);
     }
 
-    /// A change is done: what was sent before by those who may not write now is not done any more.
+    /// A change is done: what was sent before by those who may not write now is no longer executed.
     fn settle_rights(&mut self, cores: &Cores<Kernel>) {
         let config = cores.config();
         let name = name(self.current);
@@ -473,14 +477,14 @@ impl Guest {
         self.bar();
     }
 
-    /// What is under way is not done any more where that may not be written.
+    /// What is outstanding must no longer be executed where writing is not allowed.
     fn bar(&self) {
         let Some(store) = &self.store else { return };
         let barred = self.under_way().into_iter().filter(|write| !self.rights.of(write.is_other));
         barred.for_each(|write| store.bar(write.number));
     }
 
-    /// Writes that may still be done.
+    /// Writes that may still be executed.
     fn under_way(&self) -> Vec<Lost> {
         let of = |command: &Command| {
             let Command { block, is_other, writes, .. } = *command;
@@ -563,7 +567,8 @@ impl Guest {
         Ok(())
     }
 
-    /// The connection ends. What is under way may be done, or not, but nothing any more once the next one has logged in.
+    /// The connection ends. What is outstanding may be executed or not, but no longer once the next one has
+    /// logged in.
     fn end(&mut self) {
         if let Some(link) = self.link.as_mut().filter(|_| !self.is_ending) {
             self.is_ending = true;
@@ -571,7 +576,7 @@ impl Guest {
         }
     }
 
-    /// Sets the state of the group of the second portal, or has states reported.
+    /// Sets the state of the second portal's group, or has states reported.
     fn order(&mut self, now: Time) {
         let state = AccessState::ALL[self.net.borrow_mut().rng.usize(..AccessState::ALL.len())];
         let is_report = self.is_changing || self.states.is_being_set() || self.net.borrow_mut().rng.bool();
@@ -598,7 +603,7 @@ impl Guest {
         let Some(task) = task else { return self.kernel.arena().give(&place) };
         if !is_report {
             self.states.begin();
-            // As with a change: what was refused may still be on its way.
+            // As with a change: what was refused may still be in flight.
             self.rights.is_active = true;
             self.store.iter().for_each(|store| store.admit_all());
             self.bar();
@@ -607,9 +612,9 @@ impl Guest {
         self.commands.push(Command { order: Some(order), ..self.command(task, now, place) });
     }
 
-    /// One that is sent now.
+    /// A command being sent now.
     fn command(&self, task: TaskId, began: Time, place: Places) -> Command {
-        // The other target may have yet to show one that is there.
+        // The other target may not yet expose a LUN that exists.
         let is_known = !self.is_changing && (!self.is_other || self.store.is_none());
         Command {
             task,
@@ -626,7 +631,7 @@ impl Guest {
         }
     }
 
-    /// Reads or writes a block, of which nothing is under way.
+    /// Reads or writes a block that has nothing outstanding.
     fn ask(&mut self, now: Time) {
         if self.net.borrow_mut().rng.u32(..12) == 0 {
             return self.order(now);
@@ -662,7 +667,7 @@ impl Guest {
         self.commands.push(Command { block, writes, ..self.command(task, now, place) });
     }
 
-    /// A command about states has ended.
+    /// A command concerning states has ended.
     fn order_ended(
         &mut self,
         command: &Command,
@@ -705,7 +710,7 @@ impl Guest {
         let Outcome::Status { status, sense } = completion.outcome else { return Ok(()) };
         let (key, code) = sense.as_ref().map_or((None, 0), |sense| (sense.key(), sense.code()));
         let is_same = command.changes == self.changes;
-        // Nothing that began with the change before has been changed since.
+        // Nothing that began with the previous change has been changed since.
         let may_write = self.rights.of(command.is_other);
         let may_access = self.rights.may_access(command.is_other);
         let is_of_state = self.states.is_active().is_some() && command.era == self.states.era;
@@ -758,7 +763,7 @@ fn fill(arena: &mut Arena, place: &Places, number: u64) {
     }
 }
 
-/// What a block holds, if that is one number.
+/// The number that a block contains, if it is a single one.
 fn number(arena: &mut Arena, place: &Places) -> Option<u64> {
     let mut number = None;
     for span in place.iter() {

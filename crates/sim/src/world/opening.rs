@@ -1,4 +1,4 @@
-//! The target opens units of the second daemon: as the engine does it on threads, but in the world's time.
+//! The target opens units of the second daemon: like the engine does on threads, but in the world's time.
 
 use super::chain::{CALLER, Unit};
 use crate::folder::Folder;
@@ -11,9 +11,9 @@ use reactor::io::{Io as _, Wait};
 use std::path::Path;
 use std::time::Duration;
 
-/// How soon it is tried again.
+/// How soon opening is retried.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// How soon it checks deadlines.
+/// How often deadlines are checked.
 const TICK: Duration = Duration::from_millis(1);
 
 pub(super) struct Opening {
@@ -22,15 +22,15 @@ pub(super) struct Opening {
     net: Shared,
     folder: Folder,
     cores: usize,
-    /// Those that are left, and the ports of the target's lanes to those that are not.
+    /// The remaining units, and the ports of the target's lanes to the units already open.
     left: Vec<Unit>,
     pub(super) ports: Vec<Vec<InitiatorPort>>,
-    /// The ports whose earlier sessions end with it.
+    /// The ports whose earlier sessions it ends.
     takeover: Option<(Takeover, Vec<InitiatorPort>)>,
 }
 
 impl Opening {
-    /// Of these units, for a target with so many cores.
+    /// For these units, and a target with this many cores.
     pub(super) fn new(
         host: usize,
         kernel: Kernel,
@@ -74,7 +74,7 @@ impl Opening {
         net.wake(self.host, at);
     }
 
-    /// Continues with the next unit; whether it is open.
+    /// Continues with the next unit; returns whether it is open.
     fn open(&mut self) -> Result<bool, String> {
         let Some(unit) = self.left.last() else { return Ok(true) };
         let file = SavedPorts::new(Path::new("/state"), &unit.serial);

@@ -1,4 +1,4 @@
-//! What a seed makes of the world: units, cores, initiators, and what goes wrong.
+//! A seed's choices about the world: units, cores, initiators, and what goes wrong.
 
 use super::chain::{self, Chain};
 use super::guest;
@@ -19,12 +19,12 @@ use fastrand::Rng;
 use std::path::Path;
 use std::time::Duration;
 
-/// Half may be taken in stock by connections; who runs gets some of what is left where 40 MiB are kept for others.
+/// Connections may reserve half; running commands get some of what remains after 40 MiB are kept for others.
 const ARENA_BYTES_MIN: u64 = 96 << 20;
-/// Where no connection takes any in stock: 12 MiB for who runs.
+/// When no connection reserves any: 12 MiB for running commands.
 const SCARCE_BYTES: u64 = 52 << 20;
 
-/// What a unit is in.
+/// What a unit is stored in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Memory,
@@ -33,39 +33,39 @@ pub(super) enum Kind {
     File(u32),
 }
 
-/// What a seed makes of the world.
+/// A seed's choices about the world.
 /// Its fields are the choices that a seed makes, one for each.
 pub(super) struct Plan {
     pub(super) kinds: Vec<Kind>,
     /// How often the target is killed.
     pub(super) crashes: u32,
     pub(super) cores: usize,
-    /// What each initiator speaks.
+    /// Each initiator's protocol.
     pub(super) initiators: Vec<Protocol>,
     pub(super) rogue: Option<Manners>,
     /// A LUN comes and goes.
     pub(super) guest: Option<guest::Manners>,
     pub(super) ethernet: Option<Segment>,
-    /// The target's units are those of another daemon.
+    /// The target's units are served by another daemon.
     pub(super) chain: Option<Chain>,
     pub(super) quarrel: Option<Quarrel>,
-    /// A unit may do so much and no more.
+    /// A unit with a rate limit.
     pub(super) limited: Option<Limited>,
     pub(super) blocks: u32,
     pub(super) arena_bytes: u64,
     pub(super) odds: Odds,
     /// How much longer a turn of a core takes than on a fast one.
     pub(super) slowness: u32,
-    /// How often a core moves a session, of 1000 turns.
+    /// How often a core moves a session, in 1000 turns.
     pub(super) moves: u32,
-    /// Between two faults of the network, at most; `None`: there are none.
+    /// Longest time between two network faults; `None`: there are none.
     pub(super) fault_micros: Option<u64>,
     pub(super) faults: Faults,
     /// How often PERSISTENT RESERVE OUT is sent, in 1000 turns of an initiator.
     pub(super) orders: u32,
-    /// How often COMPARE AND WRITE, UNMAP, VERIFY or WRITE SAME, of 1000 commands.
+    /// How often COMPARE AND WRITE, UNMAP, VERIFY or WRITE SAME is sent, in 1000 commands.
     pub(super) others: u32,
-    /// How often something in the state directory fails, of 1000 times.
+    /// How often an operation in the state directory fails, in 1000.
     pub(super) folder_fails: u32,
     pub(super) work: Duration,
 }
@@ -96,7 +96,7 @@ impl Plan {
             _ => Kind::File([1, 512, GRAIN_BYTES_MAX][rng.usize(0..3)]),
         };
         let mut kinds: Vec<Kind> = (0..units).map(|_| kind()).collect();
-        // Only then cores know their load well enough to move sessions.
+        // Only then do cores know their load well enough to move sessions.
         let is_long = rng.u32(0..12) == 0;
         let can_crash = !kinds.contains(&Kind::Memory);
         let chain = chain::draw(seed, &mut kinds);
@@ -125,7 +125,7 @@ impl Plan {
             orders: [0, 0, 5, 50][rng.usize(0..4)],
             others: [0, 20, 200][rng.usize(0..3)],
             folder_fails: [0, 0, 50][rng.usize(0..3)],
-            // A session with the second daemon takes its time to come back.
+            // A session with the second daemon takes its time to recover.
             work: Duration::from_millis(if is_long { rng.u64(2000..5000) } else { rng.u64(20..400) * eons }),
         };
         if !is_chained {
@@ -136,7 +136,7 @@ impl Plan {
         plan
     }
 
-    /// What the world of a quarrel is like.
+    /// Adapts the world to its quarrel.
     fn quarrels(&mut self) {
         match self.quarrel {
             Some(Quarrel::Registration) => {
@@ -221,7 +221,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Cores get stores that were opened here.
+    /// Gives cores the stores that were opened here.
     pub(super) fn stores_of(&self, config: &mut Config) {
         for (lun, kind) in config.luns.iter_mut().zip(&self.kinds) {
             if *kind != Kind::Memory {

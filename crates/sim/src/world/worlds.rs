@@ -1,10 +1,10 @@
-//! Kinds of worlds, by which the seeds to be run may be chosen: some faults can only be found in few of them.
+//! Kinds of worlds, by which seeds can be selected: some faults can only be found in few of them.
 
 use super::plan::Plan;
 use crate::quarrels::Quarrel;
 use fastrand::Rng;
 
-/// Worlds that have this.
+/// Worlds with this feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Worlds {
     /// A second daemon.
@@ -13,9 +13,9 @@ pub enum Worlds {
     Guest,
     /// Initiators of AoE.
     Aoe,
-    /// The same, and the target's interface comes and goes.
+    /// The same, with an interface of the target that comes and goes.
     Interfaces,
-    /// A unit that is limited.
+    /// A unit with limits.
     Limits,
     /// Quarrels about a unit, by RESERVE.
     Unit,
@@ -23,7 +23,7 @@ pub enum Worlds {
     Block,
     /// Quarrels about registrations.
     Registration,
-    /// Sessions that come while cores stand still.
+    /// Sessions that arrive while cores are stalled.
     Session,
     /// Little memory.
     Memory,
@@ -36,7 +36,7 @@ pub enum Worlds {
 }
 
 impl Worlds {
-    /// Whether this seed makes one of them.
+    /// Whether this seed's world is one of them.
     pub fn have(self, seed: u64) -> bool {
         let plan = Plan::new(seed, &mut Rng::with_seed(seed));
         match self {

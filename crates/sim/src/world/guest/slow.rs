@@ -11,7 +11,7 @@ use store::lane::{Backend, Lane, Op, OpId, Outcome as Done, Store, Submitted};
 use store::ram::RamStore;
 use wire::Span;
 
-/// A store in memory, whose operations take some turns of their core.
+/// A store in memory, whose operations take several turns of their core.
 pub(super) struct Slow {
     ram: Arc<RamStore>,
     slowness: u32,
@@ -19,11 +19,11 @@ pub(super) struct Slow {
     rights: Mutex<Rights>,
 }
 
-/// Writes that must not be done any more.
+/// Writes that must no longer be executed.
 #[derive(Default)]
 struct Rights {
     barred: BTreeSet<u64>,
-    /// One of them that was.
+    /// One of them that was executed.
     broken: Option<u64>,
 }
 
@@ -37,17 +37,17 @@ impl Slow {
         self.rights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whatever is on its way may be done again.
+    /// Whatever is in flight may be executed again.
     pub(super) fn admit_all(&self) {
         self.rights().barred.clear();
     }
 
-    /// This write must not be done any more.
+    /// This write must no longer be executed.
     pub(super) fn bar(&self, number: u64) {
         self.rights().barred.insert(number);
     }
 
-    /// A write that was done nevertheless.
+    /// A write that was executed nevertheless.
     pub(super) fn broken(&self) -> Option<u64> {
         self.rights().broken
     }
@@ -78,7 +78,7 @@ struct SlowLane {
     store: Arc<Slow>,
     ram: Box<dyn Lane<Kernel>>,
     rng: Rng,
-    /// Each with the turns that it still takes.
+    /// Each with its remaining turns.
     waiting: Vec<(u32, OpId, Op)>,
 }
 

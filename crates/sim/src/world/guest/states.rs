@@ -1,5 +1,5 @@
-//! The asymmetric access state that the group of the second portal is in on the guest's LUN: the configuration sets it, and so does the
-//! guest, where it may; and every path reports the same (SPC-4 section 5.15).
+//! The asymmetric access state of the second portal's group on the guest's LUN: it is set by the
+//! configuration, and by the guest if allowed; and every path reports the same (SPC-4 section 5.15).
 
 use super::{INACTIVE, LUN, NOT_SUPPORTED, OTHER, SECOND_GROUP, WRITE_PROTECTED, name};
 use config::{Config, PortalGroup};
@@ -10,13 +10,13 @@ use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD, TASK_SET_FULL};
 use wire::scsi::{AccessState, Command as _, code};
 use wire::{Cdb, Places, SenseKey};
 
-/// The group of the portal that is always there, and active.
+/// The group of the portal that always exists, and is active.
 const FIRST_GROUP: u16 = 1;
-/// A list that sets one group, and what is read of groups.
+/// Length of a list that sets one group, and of the data read for groups.
 pub(super) const LIST_BYTES: u32 = 8;
 pub(super) const REPORT_BYTES: u32 = 64;
 
-/// A command of the guest that is about states.
+/// A command of the guest that concerns states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GroupCommand {
     /// SET TARGET PORT GROUPS.
@@ -40,24 +40,24 @@ pub(super) fn list(state: AccessState) -> Vec<u8> {
     [&[0; 4][..], &group.to_bytes()].concat()
 }
 
-/// What is known of the group.
+/// What is known about the group.
 #[derive(Default)]
 pub(super) struct States {
-    /// The change by which the LUN came.
+    /// The number of the change that added the LUN.
     lun: u64,
     /// The group, if the LUN has it.
     group: Option<PortalGroup>,
-    /// The guest may know of it, by whatever path.
+    /// The guest can see it through any path.
     is_shown: bool,
-    /// Its state; `None`: what became of a command that sets it is not known.
+    /// Its state; `None`: unknown, after a command to set it whose outcome is unknown.
     state: Option<AccessState>,
     is_being_set: bool,
-    /// How often commands that set it have begun and ended.
+    /// How many commands that set it have begun or ended.
     pub(super) era: u64,
 }
 
 impl States {
-    /// A change is done. What is configured as before stays as it is.
+    /// A change is done. Unchanged settings leave the state as it is.
     pub(super) fn configured(&mut self, config: &Config, lun: u64, is_shown: bool) {
         let index = config.luns.iter().position(|other| other.name == name(lun));
         let other = config.targets.iter().find(|target| target.name == OTHER);
@@ -75,7 +75,7 @@ impl States {
         self.state.filter(|_| !self.is_being_set).map(AccessState::is_active)
     }
 
-    /// Whether a command that sets the state is under way.
+    /// Whether a command that sets the state is outstanding.
     pub(super) fn is_being_set(&self) -> bool {
         self.is_being_set
     }
@@ -84,17 +84,18 @@ impl States {
         (self.is_being_set, self.era) = (true, self.era + 1);
     }
 
-    /// A command that sets the state has ended: it is this by now, or it is not known.
+    /// A command that sets the state has ended: this is the state now, or it is unknown.
     fn end(&mut self, state: Option<AccessState>) {
         (self.is_being_set, self.state, self.era) = (false, state, self.era + 1);
     }
 
-    /// What has become of one that was under way will not be known.
+    /// The outcome of an outstanding command will not be known.
     pub(super) fn lose(&mut self) {
         self.end(None);
     }
 
-    /// A command about states has ended, with this sense data, while no change of the configuration was under way.
+    /// A command concerning states has ended, with this sense data, while no configuration change was in
+    /// progress.
     pub(super) fn ended(
         &mut self,
         order: GroupCommand,
@@ -143,7 +144,7 @@ impl States {
         }
     }
 
-    /// Whether groups are in these states, when nothing has changed them meanwhile.
+    /// Checks the states reported for groups, when nothing has changed them meanwhile.
     pub(super) fn check(&self, reported: &[(u16, Option<AccessState>)]) -> Result<(), String> {
         let state = self.group.filter(|_| self.is_shown).and(self.state);
         let is_known = self.state.is_some() || !self.is_shown || self.group.is_none();
@@ -157,7 +158,7 @@ impl States {
     }
 }
 
-/// What REPORT TARGET PORT GROUPS has read: groups and their states.
+/// The data read by REPORT TARGET PORT GROUPS: groups and their states.
 pub(super) fn reported(arena: &Arena, place: &Places) -> Vec<(u16, Option<AccessState>)> {
     let data: Vec<u8> = place.iter().flat_map(|span| arena.bytes(span).to_vec()).collect();
     let len = data.first_chunk().map_or(0, |len| u32::from_be_bytes(*len) as usize);
